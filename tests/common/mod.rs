@@ -1,0 +1,159 @@
+//! What every behaviour test needs: the built library, compiled victims, a run with a time limit.
+//!
+//! Tests are separate processes on purpose: the library is only ever seen as a preloaded
+//! shared object, as its users see it.
+#![allow(dead_code)] // every test file uses its own part of this
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The repository.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// The release library, which `tests/run` has built.
+pub fn library() -> PathBuf {
+    let so = target().join("release/libadma.so");
+    assert!(so.exists(), "{} is missing: cargo build --release", so.display());
+    so
+}
+
+/// Compiles `tests/programs/NAME.c` once and returns the executable.
+pub fn victim(name: &str) -> PathBuf {
+    victim_with(name, &[])
+}
+
+/// The same with further compiler flags; each set of flags is an executable of its own.
+pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
+    let source = root().join(format!("tests/programs/{name}.c"));
+    let folder = target().join("victims");
+    std::fs::create_dir_all(&folder).unwrap();
+    let suffix: String = flags.concat().chars().filter(char::is_ascii_alphanumeric).collect();
+    let exe = folder.join(format!("{name}{suffix}"));
+    let modified = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+    if modified(&exe) >= modified(&source) && exe.exists() {
+        return exe;
+    }
+    // Tests run in parallel: build beside, then rename into place.
+    let fresh = folder.join(format!("{name}{suffix}.{}.{:?}", std::process::id(), Instant::now()));
+    let done = Command::new("gcc")
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-pthread", "-o"])
+        .arg(&fresh)
+        .arg(&source)
+        .args(flags)
+        .args(["-ldl", "-lm"])
+        .output()
+        .expect("gcc");
+    assert!(done.status.success(), "{name}.c: {}", String::from_utf8_lossy(&done.stderr));
+    std::fs::rename(&fresh, &exe).unwrap();
+    exe
+}
+
+/// A command that runs `program` under the library, with no ADMA_ knob of ours inherited.
+pub fn preloaded(program: impl AsRef<OsStr>) -> Command {
+    let mut command = plain(program);
+    command.env("LD_PRELOAD", library());
+    command
+}
+
+/// The same program without the library.
+pub fn plain(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ADMA_") || name == "LD_PRELOAD" {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end, or kills after a minute: a hang is a failure, never a stuck test run.
+pub fn finish(command: &mut Command) -> Output {
+    finish_within(command, Duration::from_secs(60))
+}
+
+pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let stdout = gather(child.stdout.take().unwrap());
+    let stderr = gather(child.stderr.take().unwrap());
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > limit {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{command:?} still ran after {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+fn gather(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let _ = from.read_to_end(&mut all);
+        all
+    })
+}
+
+/// Runs and insists on exit status 0; returns standard output and standard error as text.
+pub fn succeed(command: &mut Command) -> (String, String) {
+    let done = finish(command);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{command:?}: {} (signal {:?})\n{out}{err}",
+        done.status,
+        done.status.signal()
+    );
+    (out, err)
+}
+
+/// Runs under the library with JSON statistics and returns them, one value per reporting process.
+pub fn statistics(command: &mut Command) -> Vec<serde_json::Value> {
+    let folder = scratch("stats");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p.json"));
+    succeed(command);
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        all.push(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")));
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    all
+}
+
+/// A fresh folder under target/.
+pub fn scratch(purpose: &str) -> PathBuf {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = target().join(format!("scratch/{purpose}-{}-{number}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Says why a test could not run here; `tests/run` puts it into the summary as skipped.
+/// Use as `return skip("name_of_test", "reason")`.
+pub fn skip(test: &str, reason: &str) {
+    println!("SKIP {test}: {reason}");
+    if let Some(log) = std::env::var_os("SKIP_LOG") {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        writeln!(file, "{test}: {reason}").unwrap();
+    }
+}
