@@ -1,0 +1,189 @@
+//! Faults belong to the caller: a program that meets bad memory in a large copy sees what it
+//! would see without the library.
+//!
+//! The victim prints for every copy what its handler saw, and checks the bytes itself. Here
+//! its output and its end are compared with those of a run without the library.
+
+mod common;
+
+use common::{finish, plain, preloaded, scratch, skip, victim};
+use serde_json::Value;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+const CANNOT_BE_SHOWN: i32 = 77;
+
+/// With a share of 0 the caller leaves all it can to the workers: then it is they who meet
+/// the bad page first.
+const CPU_SHARES: [&str; 2] = ["auto", "0"];
+
+fn offloading(program: &str, share: &str) -> Command {
+    let mut command = preloaded(victim(program));
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "3").env("ADMA_CPU_SHARE", share);
+    command
+}
+
+/// Runs to any end and returns the statistics as well, where there was an exit to write them.
+fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
+    let folder = scratch("faults");
+    let file = folder.join("report.json");
+    let done = finish(command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &file));
+    let report = std::fs::read_to_string(&file).ok().map(|text| {
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command:?}: {error}: {text}"))
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+    (done, report)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// How a process ended and what it said.
+fn outcome(done: &Output) -> (Option<i32>, Option<i32>, String, String) {
+    (done.status.code(), done.status.signal(), text(&done.stdout), text(&done.stderr))
+}
+
+/// What the victim does without the library, or nothing where it cannot be shown here.
+fn without_us(test: &str, program: &str, arguments: &[&str]) -> Option<Output> {
+    let done = finish(plain(victim(program)).args(arguments));
+    if done.status.code() == Some(CANNOT_BE_SHOWN) {
+        skip(test, text(&done.stderr).trim());
+        return None;
+    }
+    Some(done)
+}
+
+/// A handler that returns, or jumps: every place and size in one process, and the copies
+/// after the fault are still carried by the engine.
+fn handler_sees_the_same(test: &str, trouble: &str, reaction: &str) {
+    let Some(without) = without_us(test, "faults", &[trouble, reaction]) else { return };
+    assert!(without.status.success(), "without the library: {:?}", outcome(&without));
+    let cases = text(&without.stdout).lines().count() as u64;
+    for share in CPU_SHARES {
+        let (with, report) =
+            finish_with_report(offloading("faults", share).args([trouble, reaction]));
+        assert_eq!(outcome(&with), outcome(&without), "{trouble}, {reaction}, share {share}");
+        let report = report.expect("a report");
+        let carried = report["paths"]["engine"]["calls"].as_u64().unwrap();
+        assert!(carried >= 2 * cases, "{trouble}, {reaction}, share {share}: {report}");
+    }
+}
+
+/// No handler that could help: in most troubles the process ends, of the same signal.
+fn ends_the_same(test: &str, trouble: &str, reaction: &str, places: &[&str], sizes: &[&str]) {
+    for place in places {
+        for size in sizes {
+            let arguments = [trouble, reaction, place, size];
+            let Some(without) = without_us(test, "faults", &arguments) else { return };
+            for share in CPU_SHARES {
+                let with = finish(offloading("faults", share).args(arguments));
+                assert_eq!(outcome(&with), outcome(&without), "{arguments:?}, share {share}");
+            }
+        }
+    }
+}
+
+/// The disposition alone matters here, so one place and one size will do.
+fn ends_the_same_in_the_middle(test: &str, trouble: &str, reaction: &str) {
+    ends_the_same(test, trouble, reaction, &["middle"], &["1048576"]);
+}
+
+macro_rules! troubles {
+    ($($name:ident: $trouble:literal;)*) => {
+        $(
+            mod $name {
+                use super::{ends_the_same, ends_the_same_in_the_middle, handler_sees_the_same};
+
+                fn test(name: &str) -> String {
+                    format!("{}::{name}", stringify!($name))
+                }
+
+                #[test]
+                fn handler_that_repairs_sees_what_it_sees_without_us() {
+                    let name = test("handler_that_repairs_sees_what_it_sees_without_us");
+                    handler_sees_the_same(&name, $trouble, "repair");
+                }
+
+                #[test]
+                fn handler_that_jumps_leaves_nobody_writing() {
+                    let name = test("handler_that_jumps_leaves_nobody_writing");
+                    handler_sees_the_same(&name, $trouble, "jump");
+                }
+
+                #[test]
+                fn no_handler_ends_as_without_us() {
+                    let name = test("no_handler_ends_as_without_us");
+                    let (places, sizes) = (["start", "middle", "end"], ["1048576", "8388608"]);
+                    ends_the_same(&name, $trouble, "none", &places, &sizes);
+                }
+
+                #[test]
+                fn handler_of_the_other_signal_ends_as_without_us() {
+                    let name = test("handler_of_the_other_signal_ends_as_without_us");
+                    ends_the_same_in_the_middle(&name, $trouble, "other");
+                }
+
+                #[test]
+                fn ignored_signal_ends_as_without_us() {
+                    let name = test("ignored_signal_ends_as_without_us");
+                    ends_the_same_in_the_middle(&name, $trouble, "ignored");
+                }
+
+                #[test]
+                fn blocked_signal_ends_as_without_us() {
+                    let name = test("blocked_signal_ends_as_without_us");
+                    ends_the_same_in_the_middle(&name, $trouble, "blocked");
+                }
+            }
+        )*
+    };
+}
+
+troubles! {
+    unmapped_source: "unmapped-source";
+    unmapped_destination: "unmapped-destination";
+    read_only_destination: "read-only-destination";
+    forbidden_source: "forbidden-source";
+    forbidden_destination: "forbidden-destination";
+    truncated_source: "truncated-source";
+    truncated_destination: "truncated-destination";
+    userfault_source_supplied_by_monitor: "missing-source";
+    userfault_destination_supplied_by_monitor: "missing-destination";
+    userfault_source_for_user_mode_only: "missing-source-user-mode";
+    userfault_destination_for_user_mode_only: "missing-destination-user-mode";
+    userfault_source_by_sigbus: "missing-source-sigbus";
+    userfault_destination_by_sigbus: "missing-destination-sigbus";
+    protection_key_of_caller_source: "key-of-caller-source";
+    protection_key_of_caller_destination: "key-of-caller-destination";
+    protection_key_denied_source: "key-of-others-source";
+    protection_key_denied_destination: "key-of-others-destination";
+    protection_key_for_reading_destination: "key-for-reading-destination";
+}
+
+/// Succeeds without the library and with it.
+fn succeeds_as_without_us(test: &str, program: &str) {
+    let Some(without) = without_us(test, program, &[]) else { return };
+    assert!(without.status.success(), "without the library: {:?}", outcome(&without));
+    for share in CPU_SHARES {
+        let (with, report) = finish_with_report(&mut offloading(program, share));
+        assert!(with.status.success(), "share {share}: {:?}", outcome(&with));
+        let report = report.expect("a report");
+        assert!(report["paths"]["engine"]["calls"].as_u64().unwrap() > 0, "{report}");
+    }
+}
+
+#[test]
+fn alarm_that_jumps_out_of_a_copy_leaves_nobody_writing() {
+    succeeds_as_without_us("alarm_that_jumps_out_of_a_copy_leaves_nobody_writing", "alarm");
+}
+
+#[test]
+fn file_truncated_by_another_process_meanwhile_never_kills() {
+    succeeds_as_without_us("file_truncated_by_another_process_meanwhile_never_kills", "truncation");
+}
+
+#[test]
+fn threads_that_fault_at_once_get_their_own_faults() {
+    succeeds_as_without_us("threads_that_fault_at_once_get_their_own_faults", "faulting_threads");
+}

@@ -1,0 +1,256 @@
+//! Which functions reach the library, what they cost when the copy is short, and that each
+//! keeps its own meaning: return value, units, order of arguments, checks.
+
+mod common;
+
+use common::{finish, library, plain, preloaded, skip, statistics, succeed, victim};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+const EXPORTED: [&str; 10] = [
+    "memcpy",
+    "memmove",
+    "mempcpy",
+    "__mempcpy",
+    "bcopy",
+    "wmemcpy",
+    "wmemmove",
+    "__memcpy_chk",
+    "__memmove_chk",
+    "__mempcpy_chk",
+];
+
+/// The names as the victims know them: those above, and memcpy's older version.
+fn called() -> impl Iterator<Item = &'static str> {
+    EXPORTED.into_iter().chain(["memcpy@GLIBC_2.2.5"])
+}
+
+const SIGABRT: i32 = 6;
+const THRESHOLD: &str = "65536";
+const LARGE: u64 = 300_000;
+
+/// A victim under the library with a fixed threshold and channels even on a small machine.
+fn offloading(name: &str, arguments: &[&str]) -> Command {
+    let mut command = preloaded(victim(name));
+    command.args(arguments).env("ADMA_MIN_BYTES", THRESHOLD).env("ADMA_CHANNELS", "3");
+    command
+}
+
+fn only_report(command: &mut Command) -> Value {
+    let mut all = statistics(command);
+    assert_eq!(all.len(), 1, "{command:?}: one process, one report");
+    all.remove(0)
+}
+
+/// Names and addresses of what the library exports.
+fn exports() -> BTreeMap<String, u64> {
+    let (listing, _) = succeed(plain("nm").args(["-D", "--defined-only"]).arg(library()));
+    listing
+        .lines()
+        .map(|line| {
+            let mut fields = line.split_whitespace();
+            let address = u64::from_str_radix(fields.next().unwrap(), 16).unwrap();
+            (fields.nth(1).unwrap().to_owned(), address)
+        })
+        .collect()
+}
+
+#[test]
+fn library_exports_the_copy_functions_and_its_own_interface_only() {
+    let exports = exports();
+    for name in EXPORTED {
+        assert!(exports.contains_key(name), "{name} is not exported");
+    }
+    let strangers: Vec<_> = exports
+        .keys()
+        .filter(|name| !EXPORTED.contains(&name.as_str()) && !name.starts_with("adma_"))
+        .collect();
+    assert!(strangers.is_empty(), "exported by mistake: {strangers:?}");
+}
+
+#[test]
+fn short_copy_leaves_after_three_instructions() {
+    let exports = exports();
+    for name in EXPORTED {
+        let address = exports[name];
+        let (listing, _) = succeed(
+            plain("objdump")
+                .args(["-d", "--no-show-raw-insn"])
+                .arg(format!("--start-address={address}"))
+                .arg(format!("--stop-address={}", address + 32))
+                .arg(library()),
+        );
+        let mnemonics: Vec<_> = listing
+            .lines()
+            .filter_map(|line| line.split_once(":\t")?.1.split_whitespace().next())
+            .take(3)
+            .collect();
+        assert_eq!(mnemonics, ["cmp", "jae", "jmp"], "{name}: {listing}");
+    }
+}
+
+/// Instructions that callgrind counts in `count` short calls of a function.
+fn instructions(mut valgrind: Command, name: &str, count: &str) -> i64 {
+    valgrind
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(victim("functions"))
+        .args([name, count, "32"]);
+    let (_, report) = succeed(&mut valgrind);
+    let collected = report.lines().find_map(|line| line.split_once("Collected :"));
+    collected.unwrap_or_else(|| panic!("{report}")).1.trim().parse().unwrap()
+}
+
+#[test]
+fn short_copy_costs_at_most_three_instructions_more() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return skip("short_copy_costs_at_most_three_instructions_more", "no valgrind");
+    }
+    for name in called() {
+        let ten_thousand_calls = |valgrind: fn() -> Command| {
+            instructions(valgrind(), name, "11000") - instructions(valgrind(), name, "1000")
+        };
+        let with = ten_thousand_calls(|| preloaded("valgrind"));
+        let without = ten_thousand_calls(|| plain("valgrind"));
+        assert!(
+            (without..=without + 30_000).contains(&with),
+            "10000 calls of {name}: {with} instructions, {without} without the library"
+        );
+    }
+}
+
+#[test]
+fn every_function_large_copy_is_carried_by_the_engine() {
+    for name in called() {
+        let report = only_report(&mut offloading("functions", &[name, "7", &LARGE.to_string()]));
+        assert_eq!(report["paths"]["engine"]["calls"], 7, "{name}: {report}");
+        assert_eq!(report["paths"]["engine"]["bytes"], 7 * LARGE, "{name}: {report}");
+        assert_eq!(report["paths"]["libc"]["calls"], 0, "{name}: {report}");
+    }
+}
+
+#[test]
+fn every_function_at_the_threshold_is_carried_and_below_it_is_not() {
+    let threshold: u64 = THRESHOLD.parse().unwrap();
+    for name in called() {
+        // Four bytes less is one unit less for the wide functions as well.
+        let mut command = offloading("functions", &[name, "5", &(threshold - 4).to_string()]);
+        let below = statistics(&mut command);
+        assert!(
+            below.iter().all(|report| report["paths"]["engine"]["calls"] == 0),
+            "{name}: {below:?}"
+        );
+        let at = only_report(&mut offloading("functions", &[name, "5", THRESHOLD]));
+        assert_eq!(at["paths"]["engine"]["calls"], 5, "{name}: {at}");
+    }
+}
+
+#[test]
+fn ops_knob_memmove_leaves_memcpy_to_libc() {
+    let carried = |name| {
+        let mut command = offloading("functions", &[name, "5", &LARGE.to_string()]);
+        let reports = statistics(command.env("ADMA_OPS", "memmove"));
+        let calls = |report: &Value| report["paths"]["engine"]["calls"].as_u64().unwrap();
+        reports.iter().map(calls).sum::<u64>()
+    };
+    for name in called() {
+        let want = if name == "memmove" { 5 } else { 0 };
+        assert_eq!(carried(name), want, "{name}");
+    }
+}
+
+/// The abort of a checked copy, as the parent sees it: signal and message.
+fn abort(command: &mut Command) -> (Option<i32>, String) {
+    let done = finish(command);
+    (done.status.signal(), String::from_utf8_lossy(&done.stderr).into_owned())
+}
+
+#[test]
+fn checked_copy_too_little_room_aborts_as_without_us() {
+    for name in ["__memcpy_chk", "__memmove_chk", "__mempcpy_chk"] {
+        for (size, room) in [("100", "99"), ("100", "0"), ("300000", "299999"), ("300000", "64")] {
+            let without = abort(plain(victim("checked")).args([name, size, room]));
+            assert_eq!(without.0, Some(SIGABRT), "{name}: {without:?}");
+            assert!(without.1.contains("buffer overflow detected"), "{name}: {without:?}");
+            let with = abort(&mut offloading("checked", &[name, size, room]));
+            assert_eq!(with, without, "{name} of {size} bytes into {room}");
+        }
+    }
+}
+
+#[test]
+fn checked_copy_enough_room_copies() {
+    for name in ["__memcpy_chk", "__memmove_chk", "__mempcpy_chk"] {
+        for size in ["100", "300000"] {
+            succeed(&mut offloading("checked", &[name, size, size]));
+            // What the compiler says when it does not know.
+            succeed(&mut offloading("checked", &[name, size, "0xffffffffffffffff"]));
+        }
+    }
+}
+
+#[test]
+fn overlapping_copy_either_way_keeps_memmoves_result_on_the_cpu() {
+    for name in called() {
+        for distance in [4, 8, 64, 4096, 40_960, LARGE - 4] {
+            let arguments = [name, &distance.to_string(), &LARGE.to_string()];
+            succeed(plain(victim("overlap")).args(arguments));
+            let report = only_report(&mut offloading("overlap", &arguments));
+            assert_eq!(report["fallbacks"]["overlap"], 2, "{name} by {distance}: {report}");
+            assert_eq!(report["paths"]["engine"]["calls"], 0, "{name} by {distance}: {report}");
+        }
+    }
+}
+
+#[test]
+fn overlapping_copy_at_odd_distances_keeps_memmoves_result() {
+    for name in called() {
+        for distance in [1, 3, 63, 65, 4095, 4097, LARGE - 1] {
+            let arguments = [name, &distance.to_string(), &LARGE.to_string()];
+            succeed(&mut offloading("overlap", &arguments));
+        }
+    }
+}
+
+#[test]
+fn adjacent_copy_does_not_count_as_overlapping() {
+    for name in called() {
+        let size = LARGE.to_string();
+        let report = only_report(&mut offloading("overlap", &[name, &size, &size]));
+        assert_eq!(report["paths"]["engine"]["calls"], 2, "{name}: {report}");
+        assert_eq!(report["fallbacks"]["overlap"], 0, "{name}: {report}");
+    }
+}
+
+#[test]
+fn copy_of_nothing_touches_nothing() {
+    succeed(&mut offloading("extremes", &["nothing"]));
+    succeed(offloading("extremes", &["nothing"]).env("ADMA_MIN_BYTES", "1"));
+}
+
+#[test]
+fn copy_onto_itself_changes_nothing() {
+    let reports = statistics(&mut offloading("extremes", &["itself"]));
+    let engine = |report: &Value| report["paths"]["engine"]["calls"].clone();
+    assert!(reports.iter().all(|report| engine(report) == 0), "{reports:?}");
+}
+
+#[test]
+fn wide_length_that_wraps_copies_what_glibc_copies() {
+    succeed(&mut offloading("extremes", &["wrap"]));
+    succeed(offloading("extremes", &["wrap"]).env("ADMA_MIN_BYTES", "1"));
+}
+
+#[test]
+fn length_beyond_all_memory_dies_as_without_us() {
+    let lengths =
+        ["0xffffffffffffffff", "0xffffffffffffefff", "0x8000000000000000", "0x400000000000"];
+    for name in called() {
+        for length in lengths {
+            let without = finish(plain(victim("extremes")).args([name, length]));
+            let with = finish(&mut offloading("extremes", &[name, length]));
+            assert_eq!(with.status, without.status, "{name} of {length}: {with:?}");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+/*
+ * faults TROUBLE REACTION [PLACE SIZE]: copies over pages that fault.
+ *
+ * TROUBLE is what is wrong with the page (see the table), REACTION what the program does:
+ *
+ *   repair   the handler mends the page, makes a large copy of its own, and returns
+ *   jump     the handler leaves by siglongjmp; nobody may write to the destination any more
+ *   none     no handler
+ *   other    a handler, but for the other one of SIGSEGV and SIGBUS
+ *   ignored  SIG_IGN, which does not hold for a fault
+ *   blocked  a handler, but the signals are blocked, which kills the process
+ *
+ * PLACE is start, middle, end, or all three. Prints one line for each copy with what the
+ * handler saw: the test compares it with what it sees without the library. The first two
+ * reactions go through every place and two sizes where none is given. After each copy that
+ * faulted two more are made over sound pages.
+ */
+#include "pattern.h"
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+enum { PLACES = 4, SPOTS = 3, ASIDE = 1 << 20 };
+static const char *const places[PLACES] = { "start", "middle", "end", "all" };
+
+struct spot {
+	char *page;
+	int file; /* behind the page, where the trouble is with a file */
+};
+
+/* What a trouble does to a page, how a handler mends it, and what it needs beforehand. */
+struct trouble {
+	const char *name;
+	unsigned side;
+	void (*prepare)(void);      /* before the first copy, hence before there are workers */
+	void (*prepare_late)(void); /* after it */
+	void (*spoil)(struct spot *);
+	void (*mend)(struct spot *);
+};
+
+static const struct trouble *trouble;
+static struct side dst, src;
+static struct spot spots[SPOTS];
+static int spots_used, userfault, key;
+static unsigned char sound[PAGE]; /* what belongs on a page that a userfaultfd fills */
+static struct side aside_dst, aside_src;
+
+/* What the handler saw. */
+static volatile sig_atomic_t faults, last_signal, last_code, in_other_thread, elsewhere;
+static volatile uint64_t blocked_signals;
+static volatile int leave_by_jump;
+static sigjmp_buf before_copy;
+static pid_t caller;
+
+static void must(int right, const char *what)
+{
+	if (!right)
+		fail("%s: %m", what);
+}
+
+/* The side that the bad pages are on. */
+static const struct side *troubled(void)
+{
+	return trouble->side == SOURCE ? &src : &dst;
+}
+
+/* What belongs on the page; a handler may call this. */
+static void write_page(const char *page, byte *to)
+{
+	size_t first = (byte *)page - troubled()->base;
+
+	for (size_t at = 0; at < PAGE; at++)
+		to[at] = laid_down(troubled(), trouble->side, first + at);
+}
+
+static void unmap(struct spot *spot)
+{
+	must(!munmap(spot->page, PAGE), "munmap");
+}
+
+static void map_again(struct spot *spot)
+{
+	void *at = mmap(spot->page, PAGE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+
+	must(at == spot->page, "mmap");
+	write_page(spot->page, (byte *)spot->page);
+}
+
+static void make_read_only(struct spot *spot)
+{
+	must(!mprotect(spot->page, PAGE, PROT_READ), "mprotect");
+}
+
+static void forbid(struct spot *spot)
+{
+	must(!mprotect(spot->page, PAGE, PROT_NONE), "mprotect");
+}
+
+static void allow(struct spot *spot)
+{
+	must(!mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE), "mprotect");
+}
+
+static void truncate_file(struct spot *spot)
+{
+	spot->file = memfd_create("truncated", MFD_CLOEXEC);
+	must(spot->file >= 0 && !ftruncate(spot->file, PAGE), "memfd_create");
+	must(mmap(spot->page, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, spot->file,
+		  0) == spot->page, "mmap of a file");
+	write_page(spot->page, (byte *)spot->page);
+	must(!ftruncate(spot->file, 0), "ftruncate");
+}
+
+static void extend_file(struct spot *spot)
+{
+	must(!ftruncate(spot->file, PAGE), "ftruncate");
+	write_page(spot->page, (byte *)spot->page);
+}
+
+static void open_userfault(int flags, uint64_t features)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = features };
+
+	userfault = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags);
+	if (userfault < 0 || ioctl(userfault, UFFDIO_API, &api))
+		cannot_be_shown("userfaultfd is forbidden or lacks a feature here");
+}
+
+static void lose_page(struct spot *spot)
+{
+	struct uffdio_register range = { .range = { (uintptr_t)spot->page, PAGE },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+
+	must(!madvise(spot->page, PAGE, MADV_DONTNEED), "madvise");
+	must(!ioctl(userfault, UFFDIO_REGISTER, &range), "UFFDIO_REGISTER");
+}
+
+static void supply_page(struct spot *spot)
+{
+	struct uffdio_copy copy = { .dst = (uintptr_t)spot->page, .src = (uintptr_t)sound,
+				    .len = PAGE };
+
+	write_page(spot->page, sound);
+	must(!ioctl(userfault, UFFDIO_COPY, &copy), "UFFDIO_COPY");
+}
+
+static void *supply_missing_pages(void *unused)
+{
+	struct pollfd poll_for = { .fd = userfault, .events = POLLIN };
+	struct uffd_msg message;
+
+	while (poll(&poll_for, 1, -1) >= 0) {
+		if (read(userfault, &message, sizeof(message)) != sizeof(message))
+			continue;
+		struct spot spot = { .page = (char *)(message.arg.pagefault.address & -PAGE) };
+		sleep_ms(1); /* whoever waits for the page shall really wait */
+		supply_page(&spot);
+	}
+	return unused;
+}
+
+static void watch_missing_pages(int flags)
+{
+	pthread_t monitor;
+
+	open_userfault(flags, 0);
+	must(!pthread_create(&monitor, NULL, supply_missing_pages, NULL), "pthread_create");
+}
+
+static void pages_from_monitor(void)
+{
+	watch_missing_pages(0);
+}
+
+/* The kernel then reports only faults of user code; its own accesses fail instead. */
+static void pages_from_monitor_for_users(void)
+{
+	watch_missing_pages(UFFD_USER_MODE_ONLY);
+}
+
+static void sigbus_for_missing_pages(void)
+{
+	open_userfault(0, UFFD_FEATURE_SIGBUS);
+}
+
+/* Workers that exist already do not get the right to a new key. */
+static void allocate_key(void)
+{
+	key = pkey_alloc(0, 0);
+	if (key < 0)
+		cannot_be_shown("no memory protection keys here");
+}
+
+/* Workers keep the right that the caller gives up here. */
+static void deny_access_to_caller(void)
+{
+	must(!pkey_set(key, PKEY_DISABLE_ACCESS), "pkey_set");
+}
+
+static void deny_writing_to_caller(void)
+{
+	must(!pkey_set(key, PKEY_DISABLE_WRITE), "pkey_set");
+}
+
+static void protect_by_key(struct spot *spot)
+{
+	must(!pkey_mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE, key), "pkey_mprotect");
+}
+
+static void protect_by_no_key(struct spot *spot)
+{
+	must(!pkey_mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE, 0), "pkey_mprotect");
+}
+
+static const struct trouble troubles[] = {
+	{ "unmapped-source", SOURCE, NULL, NULL, unmap, map_again },
+	{ "unmapped-destination", DESTINATION, NULL, NULL, unmap, map_again },
+	{ "read-only-destination", DESTINATION, NULL, NULL, make_read_only, allow },
+	{ "forbidden-source", SOURCE, NULL, NULL, forbid, allow },
+	{ "forbidden-destination", DESTINATION, NULL, NULL, forbid, allow },
+	{ "truncated-source", SOURCE, NULL, NULL, truncate_file, extend_file },
+	{ "truncated-destination", DESTINATION, NULL, NULL, truncate_file, extend_file },
+	{ "missing-source", SOURCE, pages_from_monitor, NULL, lose_page, NULL },
+	{ "missing-destination", DESTINATION, pages_from_monitor, NULL, lose_page, NULL },
+	{ "missing-source-user-mode", SOURCE, pages_from_monitor_for_users, NULL, lose_page, NULL },
+	{ "missing-destination-user-mode", DESTINATION, pages_from_monitor_for_users, NULL,
+	  lose_page, NULL },
+	{ "missing-source-sigbus", SOURCE, sigbus_for_missing_pages, NULL, lose_page, supply_page },
+	{ "missing-destination-sigbus", DESTINATION, sigbus_for_missing_pages, NULL, lose_page,
+	  supply_page },
+	{ "key-of-caller-source", SOURCE, NULL, allocate_key, protect_by_key, NULL },
+	{ "key-of-caller-destination", DESTINATION, NULL, allocate_key, protect_by_key, NULL },
+	{ "key-of-others-source", SOURCE, allocate_key, deny_access_to_caller, protect_by_key,
+	  protect_by_no_key },
+	{ "key-of-others-destination", DESTINATION, allocate_key, deny_access_to_caller,
+	  protect_by_key, protect_by_no_key },
+	{ "key-for-reading-destination", DESTINATION, allocate_key, deny_writing_to_caller,
+	  protect_by_key, protect_by_no_key },
+};
+
+static void on_fault(int signo, siginfo_t *info, void *context)
+{
+	char *page = (char *)((uintptr_t)info->si_addr & -PAGE);
+	struct spot *spot = NULL;
+
+	faults++;
+	last_signal = signo;
+	last_code = info->si_code;
+	in_other_thread |= gettid() != caller;
+	blocked_signals = *(uint64_t *)&((ucontext_t *)context)->uc_sigmask;
+	for (int i = 0; i < spots_used; i++)
+		if (spots[i].page == page)
+			spot = &spots[i];
+	elsewhere |= !spot;
+	if (leave_by_jump)
+		siglongjmp(before_copy, 1);
+	if (!spot || !trouble->mend)
+		fail("signal %d, code %d at %p, which was sound", signo, info->si_code,
+		     info->si_addr);
+	trouble->mend(spot);
+	memcpy((void *)aside_dst.base, (void *)aside_src.base, ASIDE);
+}
+
+static void handle(int signo)
+{
+	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+
+	must(!sigaction(signo, &action, NULL), "sigaction");
+}
+
+static void install_handlers(const char *reaction)
+{
+	sigset_t both;
+
+	leave_by_jump = !strcmp(reaction, "jump");
+	if (!strcmp(reaction, "repair") || leave_by_jump || !strcmp(reaction, "blocked")) {
+		handle(SIGSEGV);
+		handle(SIGBUS);
+	} else if (!strcmp(reaction, "other")) {
+		handle(strstr(trouble->name, "truncated") || strstr(trouble->name, "sigbus") ?
+			       SIGSEGV : SIGBUS);
+	} else if (!strcmp(reaction, "ignored")) {
+		signal(SIGSEGV, SIG_IGN);
+		signal(SIGBUS, SIG_IGN);
+	} else if (strcmp(reaction, "none")) {
+		fail("no reaction is called %s", reaction);
+	}
+	if (!strcmp(reaction, "blocked")) {
+		sigemptyset(&both);
+		sigaddset(&both, SIGSEGV);
+		sigaddset(&both, SIGBUS);
+		sigprocmask(SIG_BLOCK, &both, NULL);
+	}
+}
+
+/*
+ * Far below where the kernel puts mappings of its own choice: what is unmapped here must
+ * not be given to somebody else.
+ */
+static struct side low_pages(size_t gigabyte, size_t from, size_t len)
+{
+	size_t size = (from + len + PAGE - 1) / PAGE * PAGE;
+	void *base = mmap((void *)(gigabyte << 30), size, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+	must(base != MAP_FAILED, "mmap");
+	return (struct side){ base, size, from, len };
+}
+
+static void find_spots(int place)
+{
+	const struct side *side = troubled();
+	size_t at[SPOTS] = { side->from, side->from + side->len / 2, side->from + side->len - 1 };
+	int first = place == SPOTS ? 0 : place;
+
+	spots_used = place == SPOTS ? SPOTS : 1;
+	for (int i = 0; i < spots_used; i++)
+		spots[i] = (struct spot){ (char *)side->base + at[first + i] / PAGE * PAGE, -1 };
+}
+
+static void copy(const struct operation *operation)
+{
+	operation->call((void *)(dst.base + dst.from), (void *)(src.base + src.from), dst.len);
+}
+
+static void one_case(int place, size_t len, const struct operation *operation)
+{
+	volatile int jumped = 0;
+	char what[160];
+
+	snprintf(what, sizeof(what), "%s, %s, %zu bytes, %s", trouble->name, places[place], len,
+		 operation->name);
+	dst = low_pages(64, 24, len);
+	src = low_pages(80, 40, len);
+	lay_down(&dst, DESTINATION);
+	lay_down(&src, SOURCE);
+	lay_down(&aside_dst, DESTINATION);
+	find_spots(place);
+	for (int i = 0; i < spots_used; i++)
+		trouble->spoil(&spots[i]);
+
+	faults = last_signal = last_code = in_other_thread = elsewhere = 0;
+	blocked_signals = 0;
+	if (sigsetjmp(before_copy, 1)) {
+		jumped = 1;
+		for (int i = 0; i < spots_used; i++)
+			trouble->mend(&spots[i]);
+		expect_nobody_writes(dst.base, dst.size, 256, what);
+	} else {
+		copy(operation);
+	}
+	printf("%s: %d faults, signal %d, code %d, in %s thread, %s, blocked %#lx, %s\n", what,
+	       faults, last_signal, last_code, in_other_thread ? "another" : "the calling",
+	       elsewhere ? "elsewhere" : "on the bad page", blocked_signals,
+	       jumped ? "jumped" : "came back");
+	fflush(stdout);
+	if (!jumped)
+		expect_copied(&dst, &src, what);
+	if (faults && !jumped)
+		expect_copied(&aside_dst, &aside_src, "copy in the handler");
+	for (int i = 0; i < 2; i++) {
+		lay_down(&dst, DESTINATION);
+		copy(operation);
+		expect_copied(&dst, &src, "copy after a fault");
+	}
+	for (int i = 0; i < spots_used; i++)
+		close(spots[i].file);
+	munmap((void *)dst.base, dst.size);
+	munmap((void *)src.base, src.size);
+}
+
+int main(int argc, char **argv)
+{
+	static const size_t sizes[] = { 1 << 20, 8 << 20 };
+	int number = 0;
+
+	if (argc != 3 && argc != 5)
+		fail("usage: faults TROUBLE REACTION [PLACE SIZE]");
+	for (size_t i = 0; i < sizeof(troubles) / sizeof(troubles[0]); i++)
+		if (!strcmp(troubles[i].name, argv[1]))
+			trouble = &troubles[i];
+	if (!trouble)
+		fail("no trouble is called %s", argv[1]);
+	caller = gettid();
+	if (trouble->prepare)
+		trouble->prepare();
+	/* This copy brings the workers up. */
+	aside_dst = (struct side){ pages_between_guards(ASIDE), ASIDE, 0, ASIDE };
+	aside_src = (struct side){ pages_between_guards(ASIDE), ASIDE, 0, ASIDE };
+	lay_down(&aside_src, SOURCE);
+	memcpy((void *)aside_dst.base, (void *)aside_src.base, ASIDE);
+	sleep_ms(2);
+	if (trouble->prepare_late)
+		trouble->prepare_late();
+	install_handlers(argv[2]);
+
+	for (int place = 0; place < PLACES; place++)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+			if (argc == 3)
+				one_case(place, sizes[i], &operations[number++ % OPERATIONS]);
+			else if (!strcmp(places[place], argv[3]) && !i)
+				one_case(place, strtoul(argv[4], NULL, 0), &operations[0]);
+	return 0;
+}
