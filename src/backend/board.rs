@@ -1,0 +1,491 @@
+//! The board: a caller posts a copy, and whoever has time claims pieces of it.
+//!
+//! One 64-bit ticket per slot holds everything that must change together:
+//!
+//! ```text
+//! 63      32 31    30    29       28 27   20 19      0
+//! generation  -  owned waiting     - begun   unclaimed
+//! ```
+//!
+//! A claim is one compare-and-swap that takes a piece off `unclaimed` and adds it to
+//! `begun`. What is to be copied is read before it and believed only when it succeeds: the
+//! generation shows that the slot still holds the same copy. So a thread that comes late
+//! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
+
+use crate::plan::Cut;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, Sleepable, Woken};
+
+/// A copy on the board.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted {
+    pub dst: usize,
+    pub src: usize,
+    pub cut: Cut,
+    /// How the pieces are to be copied; the board carries it and does not look at it.
+    pub manner: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Ticket(u64);
+
+impl Ticket {
+    const UNCLAIMED: u64 = Cut::MOST as u64;
+    const ONE_BEGUN: u64 = 1 << 20;
+    const BEGUN: u64 = 0xff << 20;
+    const WAITING: u64 = 1 << 29;
+    const OWNED: u64 = 1 << 30;
+    const ONE_GENERATION: u64 = 1 << 32;
+
+    fn unclaimed(self) -> usize {
+        (self.0 & Self::UNCLAIMED) as usize
+    }
+
+    fn begun(self) -> u64 {
+        (self.0 & Self::BEGUN) / Self::ONE_BEGUN
+    }
+
+    fn generation(self) -> u64 {
+        self.0 & !(Self::ONE_GENERATION - 1)
+    }
+}
+
+/// Room for one copy. Slots are apart in memory: each is written by several CPUs.
+#[repr(align(128))]
+pub struct Slot {
+    ticket: Sleepable,
+    dst: AtomicUsize,
+    src: AtomicUsize,
+    len: AtomicUsize,
+    head: AtomicUsize,
+    piece: AtomicUsize,
+    manner: AtomicUsize,
+    /// Pieces that could not be copied lie between these: lowest, and one past the highest.
+    failed_from: AtomicUsize,
+    failed_to: AtomicUsize,
+}
+
+macro_rules! maybe_const {
+    ($($body:tt)*) => {
+        #[cfg(not(loom))]
+        pub const $($body)*
+        #[cfg(loom)]
+        pub $($body)*
+    };
+}
+
+impl Slot {
+    maybe_const! { fn new() -> Self {
+        Self {
+            ticket: Sleepable::new(0),
+            dst: AtomicUsize::new(0),
+            src: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            head: AtomicUsize::new(0),
+            piece: AtomicUsize::new(0),
+            manner: AtomicUsize::new(0),
+            failed_from: AtomicUsize::new(usize::MAX),
+            failed_to: AtomicUsize::new(0),
+        }
+    } }
+
+    /// Takes an idle slot for oneself.
+    fn take(&self) -> bool {
+        let now = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
+        now.0 & (Ticket::OWNED | Ticket::BEGUN | Ticket::UNCLAIMED) == 0
+            && self
+                .ticket
+                .atomic()
+                .compare_exchange(
+                    now.0,
+                    now.0 | Ticket::OWNED,
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// Opens the copy to everybody. Only the taker may call this.
+    fn post(&self, copy: &Posted) {
+        let (len, head, piece) = copy.cut.parts();
+        self.dst.store(copy.dst, Ordering::Relaxed);
+        self.src.store(copy.src, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.head.store(head, Ordering::Relaxed);
+        self.piece.store(piece, Ordering::Relaxed);
+        self.manner.store(copy.manner, Ordering::Relaxed);
+        self.failed_from.store(usize::MAX, Ordering::Relaxed);
+        self.failed_to.store(0, Ordering::Relaxed);
+        let before = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
+        let ticket = before.generation().wrapping_add(Ticket::ONE_GENERATION)
+            | Ticket::OWNED
+            | copy.cut.count() as u64;
+        self.ticket.atomic().store(ticket, Ordering::Release);
+    }
+
+    fn posted(&self) -> Posted {
+        let cut = Cut::from_parts(
+            self.len.load(Ordering::Relaxed),
+            self.head.load(Ordering::Relaxed),
+            self.piece.load(Ordering::Relaxed),
+        );
+        Posted {
+            dst: self.dst.load(Ordering::Relaxed),
+            src: self.src.load(Ordering::Relaxed),
+            cut,
+            manner: self.manner.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Claims the next piece, if one is left: the copy, the piece's number, and whether more
+    /// are left. Who claims must call `finish`.
+    pub fn claim(&self) -> Option<(Posted, usize, bool)> {
+        let mut now = Ticket(self.ticket.atomic().load(Ordering::Acquire));
+        loop {
+            if now.unclaimed() == 0 {
+                return None;
+            }
+            let copy = self.posted();
+            // Release keeps the loads above before the exchange; see the module's opening.
+            match self.ticket.atomic().compare_exchange_weak(
+                now.0,
+                now.0 - 1 + Ticket::ONE_BEGUN,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => {
+                    // The cut is believed now, so its count is this generation's.
+                    let index = copy.cut.count() - now.unclaimed();
+                    return Some((copy, index, now.unclaimed() > 1));
+                }
+                Err(other) => now = Ticket(other),
+            }
+        }
+    }
+
+    /// Says that a claimed piece is over; `done` is false when it could not be copied.
+    pub fn finish(&self, index: usize, done: bool) {
+        if !done {
+            self.failed_from.fetch_min(index, Ordering::Relaxed);
+            self.failed_to.fetch_max(index + 1, Ordering::Relaxed);
+        }
+        let before = Ticket(self.ticket.atomic().fetch_sub(Ticket::ONE_BEGUN, Ordering::AcqRel));
+        if before.begun() == 1 && before.unclaimed() == 0 && before.0 & Ticket::WAITING != 0 {
+            // The slot may hold another copy by now; its poster then wakes for nothing.
+            self.ticket.wake(1);
+        }
+    }
+
+    /// Whether anything is left to claim.
+    pub fn is_open(&self) -> bool {
+        Ticket(self.ticket.atomic().load(Ordering::Relaxed)).unclaimed() > 0
+    }
+
+    /// Whether begun pieces are still under way. False also means: their bytes are visible.
+    pub fn is_busy(&self) -> bool {
+        Ticket(self.ticket.atomic().load(Ordering::Acquire)).begun() > 0
+    }
+
+    /// Sleeps until no piece is under way. Everything has been claimed before.
+    /// False when the system refuses to let us sleep.
+    pub fn sleep_until_idle(&self) -> bool {
+        loop {
+            let now = self.ticket.atomic().fetch_or(Ticket::WAITING, Ordering::AcqRel);
+            if Ticket(now).begun() == 0 {
+                return true;
+            }
+            if self.ticket.sleep_while(now | Ticket::WAITING, 0) == Woken::Refused {
+                return false;
+            }
+        }
+    }
+
+    /// The pieces that failed, once nothing is under way: first, and one past the last.
+    pub fn failed(&self) -> core::ops::Range<usize> {
+        self.failed_from.load(Ordering::Relaxed)..self.failed_to.load(Ordering::Relaxed)
+    }
+
+    /// Gives the slot back. Nothing is unclaimed and nothing under way.
+    fn leave(&self) {
+        let now = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
+        self.ticket.atomic().store(now.generation(), Ordering::Release);
+    }
+}
+
+/// How many copies can be under way at once; the next one stays with libc.
+#[cfg(not(loom))]
+pub const SLOTS: usize = 32;
+#[cfg(loom)]
+pub const SLOTS: usize = 2;
+
+pub struct Board {
+    slots: [Slot; SLOTS],
+    /// Rises with every posted copy; idle workers sleep on it.
+    bell: Sleepable,
+    sleepers: AtomicU32,
+}
+
+impl Board {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            slots: [const { Slot::new() }; SLOTS],
+            bell: Sleepable::new(0),
+            sleepers: AtomicU32::new(0),
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            slots: [Slot::new(), Slot::new()],
+            bell: Sleepable::new(0),
+            sleepers: AtomicU32::new(0),
+        }
+    }
+
+    /// A free slot, or `None` when too many copies are under way.
+    pub fn take(&self) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.take())
+    }
+
+    /// Opens the copy and rings the bell; workers that spin see it at once.
+    pub fn post(&self, slot: &Slot, copy: &Posted) {
+        slot.post(copy);
+        self.bell.atomic().fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn leave(&self, slot: &Slot) {
+        slot.leave();
+    }
+
+    /// Wakes up to `count` sleeping workers. `None`: nobody sleeps. `Some(false)`: refused.
+    pub fn wake_sleepers(&self, count: u32) -> Option<bool> {
+        (self.sleepers.load(Ordering::SeqCst) > 0).then(|| self.bell.wake(count))
+    }
+
+    /// How many copies are on the board now.
+    pub fn copies(&self) -> usize {
+        let owned = |slot: &&Slot| {
+            slot.ticket.atomic().load(Ordering::Relaxed) & Ticket::OWNED != 0
+        };
+        self.slots.iter().filter(owned).count()
+    }
+
+    /// A worker's look at all slots; `start` spreads the workers over them.
+    pub fn find_work(&self, start: usize) -> Option<&Slot> {
+        let turn = |i: usize| &self.slots[start.wrapping_add(i) % SLOTS];
+        (0..SLOTS).map(turn).find(|slot| slot.is_open())
+    }
+
+    /// The bell as it is now; taken before looking for work, handed to `sleep`.
+    pub fn bell(&self) -> u64 {
+        self.bell.atomic().load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until the bell has rung since `heard`, at most `nanos` (0: without end).
+    pub fn sleep(&self, heard: u64, nanos: u64) -> Woken {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let woken = self.bell.sleep_while(heard, nanos);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        woken
+    }
+
+    /// In the child of a fork: no worker has come along, and copies of other threads will
+    /// never be finished here.
+    #[cfg(not(loom))]
+    pub fn forget_everything(&self) {
+        for slot in &self.slots {
+            slot.leave();
+            slot.ticket.atomic().fetch_and(
+                !(Ticket::ONE_GENERATION - 1),
+                Ordering::Relaxed,
+            );
+        }
+        self.sleepers.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn copy_of(pieces: usize) -> Posted {
+        let cut = Cut::with_piece(0, pieces * 4096, 4096);
+        Posted { dst: 0x1000, src: 0x2000, cut, manner: 7 }
+    }
+
+    #[test]
+    fn slot_claims_every_piece_once_in_order() {
+        let board = Board::new();
+        let slot = board.take().unwrap();
+        assert!(slot.claim().is_none(), "nothing is posted yet");
+        board.post(slot, &copy_of(3));
+        let claims: Vec<_> = std::iter::from_fn(|| slot.claim()).collect();
+        let indices: Vec<_> = claims.iter().map(|c| (c.1, c.2)).collect();
+        assert_eq!(indices, [(0, true), (1, true), (2, false)]);
+        assert!(claims.iter().all(|c| c.0.dst == 0x1000 && c.0.manner == 7));
+        assert!(slot.is_busy() && !slot.is_open());
+        for (_, index, _) in claims {
+            slot.finish(index, index != 1);
+        }
+        assert!(!slot.is_busy());
+        assert_eq!(slot.failed(), 1..2);
+        board.leave(slot);
+        assert_eq!(board.copies(), 0);
+    }
+
+    #[test]
+    fn board_full_refuses_the_next_copy_and_recovers() {
+        let board = Board::new();
+        let all: Vec<_> = (0..SLOTS).map(|_| board.take().unwrap()).collect();
+        assert!(board.take().is_none());
+        board.leave(all[5]);
+        assert!(board.take().is_some());
+    }
+
+    #[test]
+    fn slot_generation_differs_between_copies() {
+        let board = Board::new();
+        let slot = board.take().unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            board.post(slot, &copy_of(1));
+            seen.push(slot.ticket.atomic().load(Ordering::Relaxed));
+            let (_, index, _) = slot.claim().unwrap();
+            slot.finish(index, true);
+        }
+        seen.dedup();
+        assert_eq!(seen.len(), 3);
+    }
+
+    #[test]
+    fn forgotten_board_is_empty_even_with_work_under_way() {
+        let board = Board::new();
+        let slot = board.take().unwrap();
+        board.post(slot, &copy_of(2));
+        slot.claim().unwrap();
+        board.forget_everything();
+        assert_eq!(board.copies(), 0);
+        assert!(board.find_work(0).is_none());
+        assert!(!slot.is_busy());
+    }
+}
+
+/// Every interleaving of posting, claiming, sleeping and waking:
+/// `RUSTFLAGS="--cfg loom" cargo test --release --lib board`.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicUsize as Count;
+    use loom::thread;
+
+    fn copy_of(pieces: usize, manner: usize) -> Posted {
+        let cut = Cut::with_piece(0, pieces * 4096, 4096);
+        Posted { dst: 0, src: 0, cut, manner }
+    }
+
+    /// The bytes of the copies: piece `i` of copy `manner` counts how often it was written.
+    type Bytes = Arc<Vec<Vec<Count>>>;
+
+    fn bytes(copies: usize, pieces: usize) -> Bytes {
+        Arc::new((0..copies).map(|_| (0..pieces).map(|_| Count::new(0)).collect()).collect())
+    }
+
+    fn work_on(slot: &Slot, bytes: &Bytes) {
+        while let Some((copy, index, _)) = slot.claim() {
+            bytes[copy.manner][index].fetch_add(1, Ordering::Relaxed);
+            slot.finish(index, true);
+        }
+    }
+
+    /// What `threads::carry` does, without threads and without spinning.
+    fn carry(board: &Board, copy: Posted, bytes: &Bytes) {
+        let slot = board.take().expect("room");
+        board.post(slot, &copy);
+        board.wake_sleepers(1);
+        work_on(slot, bytes);
+        assert!(slot.sleep_until_idle());
+        board.leave(slot);
+        // The memcpy returns here: every byte must have been written, once, and be visible.
+        for count in &bytes[copy.manner] {
+            assert_eq!(count.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[test]
+    fn late_worker_claims_nothing_of_the_next_copy_twice() {
+        loom::model(|| {
+            let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
+            let worker = thread::spawn({
+                let (board, bytes) = (board.clone(), bytes.clone());
+                move || {
+                    for slot in &board.slots {
+                        work_on(slot, &bytes);
+                    }
+                }
+            });
+            carry(&board, copy_of(1, 0), &bytes);
+            carry(&board, copy_of(1, 1), &bytes);
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn caller_sleeps_until_the_begun_piece_is_over() {
+        loom::model(|| {
+            let (board, bytes) = (Arc::new(Board::new()), bytes(1, 2));
+            let worker = thread::spawn({
+                let (board, bytes) = (board.clone(), bytes.clone());
+                move || work_on(&board.slots[0], &bytes)
+            });
+            carry(&board, copy_of(2, 0), &bytes);
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn two_callers_share_one_worker_without_waiting_for_each_other() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
+            let spawn = |number: usize| {
+                let (board, bytes) = (board.clone(), bytes.clone());
+                thread::spawn(move || carry(&board, copy_of(1, number), &bytes))
+            };
+            let other = spawn(0);
+            let worker = thread::spawn({
+                let (board, bytes) = (board.clone(), bytes.clone());
+                move || {
+                    if let Some(slot) = board.find_work(0) {
+                        work_on(slot, &bytes);
+                    }
+                }
+            });
+            carry(&board, copy_of(1, 1), &bytes);
+            other.join().unwrap();
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn sleeping_worker_never_misses_the_bell() {
+        loom::model(|| {
+            let (board, bytes) = (Arc::new(Board::new()), bytes(1, 1));
+            let worker = thread::spawn({
+                let (board, bytes) = (board.clone(), bytes.clone());
+                // Sleeps without end: a missed bell is a deadlock, which loom reports.
+                move || {
+                    let heard = board.bell();
+                    if heard == 0 && board.find_work(0).is_none() {
+                        board.sleep(heard, 0);
+                    }
+                    work_on(&board.slots[0], &bytes);
+                }
+            });
+            carry(&board, copy_of(1, 0), &bytes);
+            worker.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! How a piece is copied: three kernels, and one that never faults.
+//!
+//! Which one is the default was decided by `bench/run kernels`; see bench/README.md.
+
+use super::libc;
+use crate::sys;
+use core::arch::{asm, x86_64::*};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// libc's own memmove.
+    Libc,
+    /// `rep movsb`: microcode chooses.
+    Movsb,
+    /// Streaming stores: the destination does not enter the cache.
+    Stream,
+    /// The kernel copies and answers with a short count where a page is bad.
+    NoFault { pid: i32 },
+}
+
+impl Kernel {
+    /// Copies one piece; false when a page refused (`NoFault` only).
+    ///
+    /// # Safety
+    /// Ranges do not overlap, no Rust reference covers `dst`; and unless the kernel is
+    /// `NoFault`, `dst` is writable and `src` readable, or the process may die of it.
+    pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> bool {
+        // SAFETY: the caller's promise is each kernel's.
+        unsafe {
+            match self {
+                Kernel::Libc => libc::copy_in_worker(dst, src, len),
+                Kernel::Movsb => movsb(dst, src, len),
+                Kernel::Stream => stream(dst, src, len),
+                Kernel::NoFault { pid } => {
+                    return sys::copy_without_fault(pid, dst, src, len) == len;
+                }
+            }
+        }
+        true
+    }
+}
+
+unsafe fn movsb(dst: usize, src: usize, len: usize) {
+    // SAFETY: as `Kernel::copy`; the direction flag is clear by the ABI.
+    unsafe {
+        asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+unsafe fn stream(dst: usize, src: usize, len: usize) {
+    const LINE: usize = 64;
+    let head = (dst.wrapping_neg() % LINE).min(len);
+    let body = (len - head) / LINE * LINE;
+    // SAFETY: as `Kernel::copy`; the stores of the body are aligned to 64 by `head`.
+    unsafe {
+        movsb(dst, src, head);
+        let mut at = head;
+        while at < head + body {
+            let (to, from) = ((dst + at) as *mut __m128i, (src + at) as *const __m128i);
+            let line: [__m128i; 4] = [
+                _mm_loadu_si128(from),
+                _mm_loadu_si128(from.add(1)),
+                _mm_loadu_si128(from.add(2)),
+                _mm_loadu_si128(from.add(3)),
+            ];
+            _mm_prefetch::<_MM_HINT_NTA>(((src + at).wrapping_add(8 * LINE)) as *const i8);
+            _mm_stream_si128(to, line[0]);
+            _mm_stream_si128(to.add(1), line[1]);
+            _mm_stream_si128(to.add(2), line[2]);
+            _mm_stream_si128(to.add(3), line[3]);
+            at += LINE;
+        }
+        // Streaming stores are weakly ordered; the piece is announced as done after this.
+        _mm_sfence();
+        movsb(dst + at, src + at, len - at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One table for every kernel, against one naive oracle.
+    #[test]
+    fn kernels_every_edge_match_naive() {
+        libc::resolve();
+        let source: Vec<u8> = (0..9000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        let kernels =
+            [Kernel::Libc, Kernel::Movsb, Kernel::Stream, Kernel::NoFault { pid: sys::getpid() }];
+        for kernel in kernels {
+            for len in [0, 1, 15, 63, 64, 65, 127, 128, 1000, 4096, 8191] {
+                for offset in [0, 1, 31, 63, 64] {
+                    let mut target = vec![0xee; 9000];
+                    let to = target.as_mut_ptr() as usize + offset;
+                    let from = source.as_ptr() as usize + offset / 2;
+                    // SAFETY: inside both vectors.
+                    assert!(unsafe { kernel.copy(to, from, len) });
+                    assert_eq!(target[offset..offset + len], source[offset / 2..offset / 2 + len]);
+                    assert!(target[..offset].iter().all(|&b| b == 0xee), "{kernel:?} before");
+                    assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_fault_kernel_on_bad_page_answers_false() {
+        let mut target = vec![0u8; 100];
+        let kernel = Kernel::NoFault { pid: sys::getpid() };
+        // SAFETY: `NoFault` may be handed any address.
+        assert!(!unsafe { kernel.copy(target.as_mut_ptr() as usize, 16, 100) });
+    }
+}

@@ -1,0 +1,198 @@
+//! The originals: the next definitions after ours, resolved once at start-up.
+//!
+//! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
+//! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
+
+use crate::sys::{Entry, NEVER, Op};
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// What the exported functions read. `min` starts at NEVER, `next` at the bootstrap copies.
+pub static ENTRIES: [Entry; Op::ALL.len()] = [
+    entry(bootstrap_memmove as *const ()),
+    entry(bootstrap_memmove as *const ()),
+    entry(bootstrap_mempcpy as *const ()),
+    entry(bootstrap_bcopy as *const ()),
+    entry(bootstrap_wmemmove as *const ()),
+    entry(bootstrap_wmemmove as *const ()),
+    entry(bootstrap_memmove_chk as *const ()),
+    entry(bootstrap_memmove_chk as *const ()),
+    entry(bootstrap_mempcpy_chk as *const ()),
+];
+
+const fn entry(bootstrap: *const ()) -> Entry {
+    Entry { min: AtomicUsize::new(NEVER), next: AtomicPtr::new(bootstrap.cast_mut().cast()) }
+}
+
+/// libc's own memmove, for worker threads: a further interposer between us and libc may
+/// use thread-local storage, which workers do not have.
+static LIBC_MEMMOVE: AtomicPtr<c_void> =
+    AtomicPtr::new((bootstrap_memmove as *const ()).cast_mut().cast());
+
+type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+
+/// Looks the originals up. dlsym may allocate: only for start-up, never for the hook.
+pub fn resolve() {
+    const NAMES: [&CStr; Op::ALL.len()] = [
+        // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the
+        // same code; calling memmove for both keeps overlapping copies right everywhere.
+        c"memmove",
+        c"memmove",
+        c"mempcpy",
+        c"bcopy",
+        c"wmemmove",
+        c"wmemmove",
+        c"__memmove_chk",
+        c"__memmove_chk",
+        c"__mempcpy_chk",
+    ];
+    for (entry, name) in ENTRIES.iter().zip(NAMES) {
+        // SAFETY: a terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if !found.is_null() {
+            entry.next.store(found, Ordering::Release);
+        }
+    }
+    // SAFETY: terminated names; libc.so.6 is loaded and stays so. NOLOAD runs no constructor.
+    let found = unsafe {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+        let handle = libc::dlopen(c"libc.so.6".as_ptr(), flags);
+        if handle.is_null() { handle } else { libc::dlsym(handle, c"memmove".as_ptr()) }
+    };
+    if !found.is_null() {
+        LIBC_MEMMOVE.store(found, Ordering::Release);
+    }
+}
+
+/// Sets the size in bytes from which `op` comes to our slow path.
+pub fn set_min(op: Op, bytes: usize) {
+    ENTRIES[op as usize].min.store(bytes.div_ceil(op.unit()), Ordering::Release);
+}
+
+/// Copies as the program would have without us; overlapping ranges are fine.
+///
+/// # Safety
+/// As memmove.
+pub unsafe fn copy(dst: usize, src: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { call(&ENTRIES[Op::Memmove as usize].next, dst, src, len) }
+}
+
+/// The same from a worker thread.
+///
+/// # Safety
+/// As memmove.
+pub unsafe fn copy_in_worker(dst: usize, src: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { call(&LIBC_MEMMOVE, dst, src, len) }
+}
+
+#[inline(always)]
+unsafe fn call(function: &AtomicPtr<c_void>, dst: usize, src: usize, len: usize) {
+    // SAFETY: the pointer is only ever a memmove: the bootstrap one or what dlsym found.
+    unsafe {
+        let function: Memmove = core::mem::transmute(function.load(Ordering::Relaxed));
+        function(dst as *mut c_void, src as *const c_void, len);
+    }
+}
+
+/// The heart of all bootstrap copies: rdi, rsi, rdx as memmove; rax is kept.
+macro_rules! move_bytes {
+    ($($before:literal),*) => {
+        naked_asm!(
+            $($before,)*
+            "mov rcx, rdx",
+            "mov r8, rdi",
+            "sub r8, rsi",
+            "cmp r8, rdx", // destination inside the source: from the end
+            "jb 2f",
+            "rep movsb",
+            "ret",
+            "2:",
+            "lea rdi, [rdi + rdx - 1]",
+            "lea rsi, [rsi + rdx - 1]",
+            "std",
+            "rep movsb",
+            "cld",
+            "ret",
+        )
+    };
+}
+
+/// For the checked variants: rcx is the room at the destination.
+macro_rules! move_bytes_checked {
+    ($result:literal) => {
+        naked_asm!(
+            "cmp rcx, rdx",
+            "jb 3f",
+            $result,
+            "jmp {body}",
+            "3: jmp [rip + __chk_fail@GOTPCREL]",
+            body = sym bootstrap_keep_result,
+        )
+    };
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_keep_result() {
+    move_bytes!()
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_memmove() {
+    move_bytes!("mov rax, rdi")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_mempcpy() {
+    move_bytes!("lea rax, [rdi + rdx]")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_bcopy() {
+    move_bytes!("xchg rdi, rsi")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_wmemmove() {
+    move_bytes!("mov rax, rdi", "shl rdx, 2")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_memmove_chk() {
+    move_bytes_checked!("mov rax, rdi")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_mempcpy_chk() {
+    move_bytes_checked!("lea rax, [rdi + rdx]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bootstrap_every_distance_matches_naive() {
+        // SAFETY: a memmove by construction.
+        let memmove: Memmove = unsafe { core::mem::transmute(bootstrap_memmove as *const ()) };
+        // SAFETY: the same with the end as result.
+        let mempcpy: Memmove = unsafe { core::mem::transmute(bootstrap_mempcpy as *const ()) };
+        for len in [0usize, 1, 7, 64, 300] {
+            for shift in 0..2 * len.min(80) + 2 {
+                let mut bytes: Vec<u8> = (0..1000).map(|i| i as u8).collect();
+                let (dst, src) = (200 + shift - len.min(80), 200);
+                let expected: Vec<u8> = bytes[src..src + len].to_vec();
+                let base = bytes.as_mut_ptr();
+                // SAFETY: both ranges lie inside `bytes`.
+                unsafe {
+                    let (to, from) = (base.add(dst).cast(), base.add(src).cast());
+                    assert_eq!(memmove(to, from, len), to);
+                    assert_eq!(mempcpy(to, to, len), to.byte_add(len));
+                }
+                assert_eq!(bytes[dst..dst + len], expected, "{len} {shift}");
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The ways to carry a copy. A backend receives values, never the configuration, and
+//! answers with a value: carried, or why not. Whoever refuses has written nothing.
+
+pub mod board;
+#[cfg(not(loom))]
+pub mod kernel;
+#[cfg(not(loom))]
+pub mod libc;
+#[cfg(not(loom))]
+pub mod threads;
+
+/// Why a backend did not carry a copy. The copy is libc's then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// More copies are under way than help could be had for.
+    Busy,
+    /// The system refused what the backend needs; it does not ask again.
+    System,
+    /// The program has arranged its memory so that only its own thread may copy.
+    Private,
+}

@@ -1,0 +1,452 @@
+//! Every knob in one table: name, default, what is wanted, what it means.
+//!
+//! The environment is read once, at start-up. A bad value costs one line on standard error;
+//! the program always runs.
+
+use crate::backend::kernel::Kernel;
+use crate::backend::threads::{MOST_WORKERS, Wait};
+use crate::sys::{Op, say};
+use core::ffi::{CStr, c_char};
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub backend: Backend,
+    /// `None`: learned.
+    pub min_bytes: Option<usize>,
+    /// `None`: as many as the machine leaves room for.
+    pub channels: Option<usize>,
+    pub cpu_share: Option<f32>,
+    pub wait: Wait,
+    pub kernel: Option<Kernel>,
+    /// One bit per `Op`.
+    pub ops: u16,
+    pub stats: Formats,
+    /// `None`: standard error.
+    pub stats_file: Option<Vec<u8>>,
+    pub profile: bool,
+    pub verify: u32,
+    pub log: Level,
+    pub check: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Auto,
+    Ioat,
+    Threads,
+    Libc,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Formats {
+    pub text: bool,
+    pub json: bool,
+    pub hlog: bool,
+}
+
+impl Formats {
+    pub fn any(self) -> bool {
+        self.count() > 0
+    }
+
+    pub fn count(self) -> usize {
+        [self.text, self.json, self.hlog].iter().filter(|&&on| on).count()
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            backend: Backend::Auto,
+            min_bytes: None,
+            channels: None,
+            cpu_share: None,
+            wait: Wait::Auto,
+            kernel: None,
+            ops: EVERY_OP,
+            stats: Formats::default(),
+            stats_file: None,
+            profile: false,
+            verify: 0,
+            log: Level::Warn,
+            check: false,
+        }
+    }
+}
+
+const EVERY_OP: u16 = (1 << Op::ALL.len()) - 1;
+
+pub struct Knob {
+    pub name: &'static str,
+    /// As it would be written; the meaning of leaving the knob out.
+    pub default: &'static str,
+    pub want: &'static str,
+    /// False: the value is not what is wanted, and nothing has been changed.
+    set: fn(&mut Config, &str) -> bool,
+}
+
+pub const KNOBS: [Knob; 13] = [
+    Knob {
+        name: "ADMA_BACKEND",
+        default: "auto",
+        want: "auto, ioat, threads or libc",
+        set: |config, value| {
+            let names = [
+                ("auto", Backend::Auto),
+                ("ioat", Backend::Ioat),
+                ("threads", Backend::Threads),
+                ("libc", Backend::Libc),
+            ];
+            choose(&mut config.backend, &names, value)
+        },
+    },
+    Knob {
+        name: "ADMA_MIN_BYTES",
+        default: "auto",
+        want: "auto, or bytes with an optional K, M or G suffix",
+        set: |config, value| auto_or(&mut config.min_bytes, value, size),
+    },
+    Knob {
+        name: "ADMA_CHANNELS",
+        default: "auto",
+        want: "auto, or a number from 1 to 64",
+        set: |config, value| auto_or(&mut config.channels, value, |v| within(v, 1, MOST_WORKERS)),
+    },
+    Knob {
+        name: "ADMA_CPU_SHARE",
+        default: "auto",
+        want: "auto, or a number from 0 to 1",
+        set: |config, value| auto_or(&mut config.cpu_share, value, share),
+    },
+    Knob {
+        name: "ADMA_WAIT",
+        default: "auto",
+        want: "auto, spin, yield, sleep or umwait",
+        set: |config, value| {
+            let names = [
+                ("auto", Wait::Auto),
+                ("spin", Wait::Spin),
+                ("yield", Wait::Yield),
+                ("sleep", Wait::Sleep),
+                ("umwait", Wait::Umwait),
+            ];
+            choose(&mut config.wait, &names, value)
+        },
+    },
+    Knob {
+        name: "ADMA_KERNEL",
+        default: "auto",
+        want: "auto, libc, movsb or stream",
+        set: |config, value| {
+            let names = [
+                ("auto", None),
+                ("libc", Some(Kernel::Libc)),
+                ("movsb", Some(Kernel::Movsb)),
+                ("stream", Some(Kernel::Stream)),
+            ];
+            choose(&mut config.kernel, &names, value)
+        },
+    },
+    Knob {
+        name: "ADMA_OPS",
+        default: "all",
+        want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
+               memcpy_chk, memmove_chk, mempcpy_chk",
+        set: |config, value| ops(value).map(|ops| config.ops = ops).is_some(),
+    },
+    Knob {
+        name: "ADMA_STATS",
+        default: "off",
+        want: "off, or a comma list of text, json, hlog",
+        set: |config, value| formats(value).map(|formats| config.stats = formats).is_some(),
+    },
+    Knob {
+        name: "ADMA_STATS_FILE",
+        default: "stderr",
+        want: "stderr, or a path (%p: process number, %e: program)",
+        set: |config, value| {
+            if value.is_empty() || value.len() > 2048 {
+                return false;
+            }
+            config.stats_file = (value != "stderr").then(|| value.as_bytes().to_vec());
+            true
+        },
+    },
+    Knob {
+        name: "ADMA_PROFILE",
+        default: "0",
+        want: "0 or 1",
+        set: |config, value| choose(&mut config.profile, &SWITCH, value),
+    },
+    Knob {
+        name: "ADMA_VERIFY",
+        default: "0",
+        want: "0, or n to compare every n-th carried copy",
+        set: |config, value| {
+            within(value, 0, u32::MAX as usize).map(|n| config.verify = n as u32).is_some()
+        },
+    },
+    Knob {
+        name: "ADMA_LOG",
+        default: "warn",
+        want: "error, warn, info or debug",
+        set: |config, value| {
+            let names = [
+                ("error", Level::Error),
+                ("warn", Level::Warn),
+                ("info", Level::Info),
+                ("debug", Level::Debug),
+            ];
+            choose(&mut config.log, &names, value)
+        },
+    },
+    Knob {
+        name: "ADMA_CHECK",
+        default: "0",
+        want: "0 or 1 (preload.sh --check)",
+        set: |config, value| choose(&mut config.check, &SWITCH, value),
+    },
+];
+
+const SWITCH: [(&str, bool); 2] = [("0", false), ("1", true)];
+
+fn choose<T: Copy>(field: &mut T, names: &[(&str, T)], value: &str) -> bool {
+    let found = names.iter().find(|(name, _)| *name == value);
+    found.map(|(_, chosen)| *field = *chosen).is_some()
+}
+
+fn auto_or<T>(field: &mut Option<T>, value: &str, parse: fn(&str) -> Option<T>) -> bool {
+    if value == "auto" {
+        *field = None;
+        return true;
+    }
+    parse(value).map(|parsed| *field = Some(parsed)).is_some()
+}
+
+/// Digits, then nothing or one of K, M, G in either case. Nothing else, no sign, no blank.
+fn size(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number = whole(digits)?;
+    let bytes = number.checked_mul(1 << shift)?;
+    (bytes > 0).then_some(bytes)
+}
+
+/// `str::parse` would take a plus sign.
+fn whole(digits: &str) -> Option<usize> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+fn within(text: &str, least: usize, most: usize) -> Option<usize> {
+    whole(text).filter(|number| (least..=most).contains(number))
+}
+
+fn share(text: &str) -> Option<f32> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: f32 = plain.then(|| text.parse().ok())??;
+    (0.0..=1.0).contains(&number).then_some(number)
+}
+
+fn ops(text: &str) -> Option<u16> {
+    if text == "all" {
+        return Some(EVERY_OP);
+    }
+    text.split(',').try_fold(0, |ops, name| {
+        let op = Op::ALL.iter().find(|op| op.name() == name)?;
+        Some(ops | 1 << *op as u16)
+    })
+}
+
+fn formats(text: &str) -> Option<Formats> {
+    let mut formats = Formats::default();
+    if text == "off" {
+        return Some(formats);
+    }
+    for name in text.split(',') {
+        match name {
+            "text" => formats.text = true,
+            "json" => formats.json = true,
+            "hlog" => formats.hlog = true,
+            _ => return None,
+        }
+    }
+    Some(formats)
+}
+
+/// What is wrong with one ADMA_ variable.
+#[derive(Debug, PartialEq)]
+enum Complaint<'a> {
+    BadValue(&'a Knob, &'a [u8]),
+    Unknown(&'a [u8]),
+}
+
+impl PartialEq for Knob {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for Knob {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.name)
+    }
+}
+
+impl Complaint<'_> {
+    fn say(&self) {
+        let show = |bytes| String::from_utf8_lossy(bytes).escape_debug().to_string();
+        match self {
+            Complaint::BadValue(knob, given) => say(format_args!(
+                "{}={}: want {}; using {}",
+                knob.name,
+                show(given),
+                knob.want,
+                knob.default
+            )),
+            Complaint::Unknown(name) => say(format_args!(
+                "{}: no such knob, ignored; preload.sh --help lists them",
+                show(name)
+            )),
+        }
+    }
+}
+
+/// Takes one `NAME=value` of the environment into account.
+fn apply<'a>(config: &mut Config, variable: &'a [u8]) -> Option<Complaint<'a>> {
+    if !variable.starts_with(b"ADMA_") {
+        return None;
+    }
+    let at = memchr::memchr(b'=', variable).unwrap_or(variable.len());
+    let (name, value) = (&variable[..at], variable.get(at + 1..).unwrap_or(b""));
+    let Some(knob) = KNOBS.iter().find(|knob| knob.name.as_bytes() == name) else {
+        return Some(Complaint::Unknown(name));
+    };
+    let set = core::str::from_utf8(value).is_ok_and(|value| (knob.set)(config, value));
+    (!set).then_some(Complaint::BadValue(knob, value))
+}
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// Reads the environment. In a program with raised privileges (AT_SECURE) the environment is
+/// somebody else's: everything stays at its default.
+pub fn from_environment() -> Config {
+    let mut config = Config::default();
+    // SAFETY: reads a value the kernel has given the process.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return config;
+    }
+    let mut complaints = Vec::new();
+    // SAFETY: at start-up no other thread changes the environment; it is a null-terminated
+    // list of terminated strings, or null after clearenv.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            complaints.extend(apply(&mut config, CStr::from_ptr(*at).to_bytes()));
+            at = at.add(1);
+        }
+    }
+    if config.log >= Level::Warn {
+        complaints.iter().for_each(Complaint::say);
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_accepts_suffixes_and_nothing_else() {
+        let good = [
+            ("1", 1),
+            ("65536", 65536),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("1M", 1 << 20),
+            ("2G", 2 << 30),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for text in ["", "0", "K", "64KB", "-1", "+1", " 1", "1 ", "1.5M", "0x10", "١", "64Kk"] {
+            assert_eq!(size(text), None, "{text}");
+        }
+        assert_eq!(size("99999999999999999999"), None);
+        assert_eq!(size("18446744073709551615G"), None);
+    }
+
+    #[test]
+    fn every_default_in_the_table_is_what_leaving_the_knob_out_means() {
+        let untouched = format!("{:?}", Config::default());
+        for knob in &KNOBS {
+            let mut config = Config::default();
+            assert!((knob.set)(&mut config, knob.default), "{}", knob.name);
+            assert_eq!(format!("{config:?}"), untouched, "{}", knob.name);
+        }
+    }
+
+    #[test]
+    fn bad_value_names_the_knob_and_changes_nothing() {
+        let untouched = format!("{:?}", Config::default());
+        for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_STATS_FILE") {
+            for value in ["", "nonsense", "64KB", "-1", ",", "text,,json", "\u{7f}"] {
+                let variable = format!("{}={value}", knob.name);
+                let mut config = Config::default();
+                let complaint = apply(&mut config, variable.as_bytes());
+                assert_eq!(complaint, Some(Complaint::BadValue(knob, value.as_bytes())));
+                assert_eq!(format!("{config:?}"), untouched, "{variable}");
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_reported_and_others_passed_over() {
+        let mut config = Config::default();
+        let apply = |config: &mut Config, text: &'static [u8]| apply(config, text);
+        assert_eq!(apply(&mut config, b"ADMA_MINBYTES=1"), Some(Complaint::Unknown(b"ADMA_MINBYTES")));
+        assert_eq!(apply(&mut config, b"ADMA_"), Some(Complaint::Unknown(b"ADMA_")));
+        assert_eq!(apply(&mut config, b"PATH=/bin"), None);
+        assert_eq!(apply(&mut config, b""), None);
+        assert!(apply(&mut config, b"ADMA_LOG=\xff").is_some());
+    }
+
+    #[test]
+    fn any_bytes_are_taken_without_panic() {
+        // A small fuzz: every knob with random bytes. Seeded, so a failure repeats.
+        let mut state = 1u64;
+        for round in 0..20_000 {
+            let knob = &KNOBS[round % KNOBS.len()];
+            let mut variable = format!("{}=", knob.name).into_bytes();
+            for _ in 0..round % 9 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                variable.push((state >> 56) as u8);
+            }
+            apply(&mut Config::default(), &variable);
+        }
+    }
+
+    #[test]
+    fn readme_and_help_name_every_knob() {
+        let root = env!("CARGO_MANIFEST_DIR");
+        for file in ["README.md", "preload.sh"] {
+            let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+            for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_CHECK") {
+                assert!(text.contains(knob.name), "{file} does not mention {}", knob.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
+
+use crate::sys;
+use core::arch::x86_64::__cpuid_count;
+use core::ffi::CStr;
+use core::num::NonZeroUsize;
+use once_cell::race::OnceNonZeroUsize;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Features {
+    /// Protection keys, switched on by the kernel.
+    pub protection_keys: bool,
+    pub umwait: bool,
+}
+
+/// Asked once: the cpuid instruction costs microseconds in a virtual machine.
+pub fn features() -> Features {
+    static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let ask = || {
+        let leaf = __cpuid_count(7, 0);
+        let known = 1 << 63;
+        NonZeroUsize::new(known | leaf.ecx as usize).unwrap_or(NonZeroUsize::MIN)
+    };
+    let bits = BITS.get_or_init(ask).get();
+    Features { protection_keys: bits >> 4 & 1 == 1, umwait: bits >> 5 & 1 == 1 }
+}
+
+/// Bytes of the last level cache; 0 where the CPU does not say.
+pub fn last_level_cache() -> usize {
+    (0..8)
+        .map(|index| __cpuid_count(4, index))
+        .take_while(|cache| cache.eax & 0x1f != 0)
+        .map(|cache| {
+            let field = |value: u32, shift: u32, bits: u32| {
+                ((value >> shift) & ((1 << bits) - 1)) as usize + 1
+            };
+            field(cache.ebx, 22, 10)
+                * field(cache.ebx, 12, 10)
+                * field(cache.ebx, 0, 12)
+                * (cache.ecx as usize + 1)
+        })
+        .last()
+        .unwrap_or(0)
+}
+
+/// CPUs this thread may run on; 1 when the kernel does not say.
+pub fn by_affinity() -> usize {
+    let mut mask = [0u64; 128]; // 8192 CPUs, the most a kernel can be built for
+    let size = size_of_val(&mask);
+    // SAFETY: the kernel writes at most `size` bytes.
+    let answer = unsafe {
+        sys::syscall(libc::SYS_sched_getaffinity, [0, size, &raw mut mask as usize, 0, 0, 0])
+    };
+    if answer <= 0 {
+        return 1;
+    }
+    mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+}
+
+/// CPUs the control groups of this process grant, by quota; `None`: no limit, or unknown.
+pub fn by_quota() -> Option<f64> {
+    let mut buffer = [0; 4096];
+    let groups = sys::read_file(c"/proc/self/cgroup", &mut buffer)?;
+    let mut least: Option<f64> = None;
+    for line in groups.split(|&byte| byte == b'\n') {
+        let Some((mount, group)) = cpu_group(line) else { continue };
+        // Every group up to the root can set a limit. In a container the path may name
+        // groups of the host that are not mounted here; those just cannot be read.
+        let mut group = group;
+        loop {
+            for mount in mount {
+                if let Some(quota) = quota_at(mount, group) {
+                    least = Some(least.map_or(quota, |least| least.min(quota)));
+                }
+            }
+            match memchr::memrchr(b'/', group) {
+                Some(at) => group = &group[..at],
+                None => break,
+            }
+        }
+    }
+    least
+}
+
+/// Where the cpu controller of a /proc/self/cgroup line is mounted, and its group.
+fn cpu_group(line: &[u8]) -> Option<(&'static [&'static str], &[u8])> {
+    let first = memchr::memchr(b':', line)?;
+    let second = first + 1 + memchr::memchr(b':', &line[first + 1..])?;
+    let (controllers, group) = (&line[first + 1..second], &line[second + 1..]);
+    if controllers.is_empty() {
+        return Some((&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], group));
+    }
+    controllers
+        .split(|&byte| byte == b',')
+        .any(|name| name == b"cpu")
+        .then_some((&["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"], group))
+}
+
+fn quota_at(mount: &str, group: &[u8]) -> Option<f64> {
+    let group = group.strip_suffix(b"/").unwrap_or(group);
+    let read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
+        let mut path = [0u8; 1024];
+        let mut used = 0;
+        for part in [mount.as_bytes(), group, file.as_bytes()] {
+            path.get_mut(used..used + part.len())?.copy_from_slice(part);
+            used += part.len();
+        }
+        let path = CStr::from_bytes_until_nul(&path).ok()?;
+        sys::read_file(path, buffer).map(<[u8]>::len)
+    };
+    let (mut quota, mut period) = ([0; 64], [0; 64]);
+    if let Some(len) = read("/cpu.max", &mut quota) {
+        return cpu_max(&quota[..len]);
+    }
+    let len = read("/cpu.cfs_quota_us", &mut quota)?;
+    let period_len = read("/cpu.cfs_period_us", &mut period)?;
+    ratio(number(&quota[..len])?, number(&period[..period_len])?)
+}
+
+/// "200000 100000" or "max 100000".
+fn cpu_max(text: &[u8]) -> Option<f64> {
+    let mut words = text.split(|byte| byte.is_ascii_whitespace());
+    let quota = number(words.next()?)?;
+    ratio(quota, number(words.next()?)?)
+}
+
+fn ratio(quota: u64, period: u64) -> Option<f64> {
+    (period > 0).then(|| quota as f64 / period as f64)
+}
+
+/// Digits to the end of the line; "max" and "-1" mean no limit and are no number.
+fn number(text: &[u8]) -> Option<u64> {
+    core::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// CPUs that can work at once for this process.
+pub fn available() -> usize {
+    let quota = by_quota().map_or(usize::MAX, |quota| quota as usize);
+    by_affinity().min(quota).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_group_of_both_versions_is_found() {
+        assert_eq!(cpu_group(b"0::/user/a").unwrap().1, b"/user/a");
+        assert_eq!(cpu_group(b"3:cpu,cpuacct:/x").unwrap().1, b"/x");
+        assert!(cpu_group(b"3:cpuset:/x").is_none());
+        assert!(cpu_group(b"nonsense").is_none());
+        assert!(cpu_group(b"").is_none());
+    }
+
+    #[test]
+    fn cpu_max_without_limit_is_none() {
+        assert_eq!(cpu_max(b"max 100000\n"), None);
+        assert_eq!(cpu_max(b"150000 100000\n"), Some(1.5));
+        assert_eq!(cpu_max(b"150000 0\n"), None);
+        assert_eq!(cpu_max(b""), None);
+        assert_eq!(cpu_max(b"99999999999999999999 1"), None);
+    }
+
+    #[test]
+    fn machine_has_a_cpu_and_a_cache() {
+        assert!(available() >= 1);
+        assert!(by_affinity() >= available());
+        features();
+        last_level_cache();
+    }
+}

@@ -1,0 +1,413 @@
+//! Which way a large copy takes: the engine, or libc and why.
+
+use crate::backend::threads::{self, How};
+use crate::backend::{Refused, kernel::Kernel, libc as original};
+use crate::config::{Backend, Config};
+use crate::cpus;
+use crate::learn::{FLOOR, Learner, SAMPLE, Way};
+use crate::plan;
+use crate::stats::{Fallback, Path, Recorder};
+use crate::sys::{self, NEVER, Op};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+/// What the configuration means for copies; fixed at start-up.
+#[derive(Clone, Copy, Debug)]
+struct Policy {
+    offload: bool,
+    /// Sizes below this only come here to be counted (ADMA_PROFILE).
+    min: usize,
+    learn: bool,
+    channels: Option<usize>,
+    how: How,
+    verify: u32,
+    ops: u16,
+    record: bool,
+    profile: bool,
+    /// Whether a seccomp filter was there before the program could install one.
+    filtered: bool,
+}
+
+/// The engine's life. It is started by the first large copy.
+mod engine {
+    pub const COLD: u32 = 0;
+    pub const STARTING: u32 = 1;
+    pub const READY: u32 = 2;
+    pub const OFF: u32 = 3;
+}
+
+pub struct Dispatcher {
+    policy: OnceLock<Policy>,
+    engine: AtomicU32,
+    /// Why the engine is off.
+    why_off: AtomicU32,
+    workers: AtomicUsize,
+    carried: AtomicU64,
+    pub learner: Learner,
+    pub recorder: Recorder,
+}
+
+impl Dispatcher {
+    pub const fn new() -> Self {
+        Self {
+            policy: OnceLock::new(),
+            engine: AtomicU32::new(engine::COLD),
+            why_off: AtomicU32::new(Fallback::Off as u32),
+            workers: AtomicUsize::new(0),
+            carried: AtomicU64::new(0),
+            learner: Learner::new(),
+            recorder: Recorder::new(),
+        }
+    }
+
+    /// Takes the configuration; no copy comes here before `open`.
+    pub fn configure(&self, config: &Config) {
+        let _ = self.policy.set(Policy {
+            offload: config.backend != Backend::Libc,
+            min: config.min_bytes.unwrap_or(FLOOR),
+            learn: config.min_bytes.is_none(),
+            channels: config.channels,
+            how: How {
+                workers: 0,
+                kernel: config.kernel.unwrap_or(Kernel::Libc),
+                wait: config.wait,
+                share: config.cpu_share,
+            },
+            verify: config.verify,
+            ops: config.ops,
+            record: config.stats.any(),
+            profile: config.profile,
+            filtered: sys::seccomp_mode() != 0,
+        });
+    }
+
+    /// Lets copies in. The last step of start-up.
+    pub fn open(&self) {
+        let Some(policy) = self.policy.get() else { return };
+        let min = match policy {
+            Policy { profile: true, .. } => 0,
+            Policy { offload: false, record: false, .. } => NEVER,
+            _ => policy.min,
+        };
+        for op in Op::ALL.into_iter().filter(|&op| policy.ops >> op as u16 & 1 == 1) {
+            original::set_min(op, min);
+        }
+    }
+
+    /// From now on every entry jumps to libc. Copies that are inside go on.
+    pub fn close(&self) {
+        for op in Op::ALL {
+            original::set_min(op, NEVER);
+        }
+    }
+
+    /// In the child of a fork: no worker has come along.
+    pub fn forget_after_fork(&self) {
+        if self.engine.load(Ordering::Relaxed) != engine::COLD {
+            threads::forget_after_fork();
+            if self.engine.load(Ordering::Relaxed) != engine::OFF {
+                self.engine.store(engine::COLD, Ordering::Relaxed);
+            }
+        }
+        self.recorder.clear();
+    }
+
+    /// Workers beside the caller; 0 while the engine is not up.
+    pub fn workers(&self) -> usize {
+        self.workers.load(Ordering::Relaxed)
+    }
+
+    /// The number of workers when the engine is up, or why it is not.
+    pub fn state(&self) -> Result<usize, &'static str> {
+        match self.engine.load(Ordering::Relaxed) {
+            engine::READY => Ok(self.workers()),
+            engine::OFF => Err(self.why_off().name()),
+            _ => Err("no large copy was made"),
+        }
+    }
+
+    /// The smallest size that is, or would be, carried; `None`: nothing yet.
+    pub fn threshold(&self) -> Option<usize> {
+        let policy = self.policy.get()?;
+        if policy.learn { self.learner.threshold() } else { Some(policy.min) }
+    }
+
+    /// Copies, one way or the other.
+    ///
+    /// # Safety
+    /// As memmove.
+    pub unsafe fn copy(&self, op: Op, dst: usize, src: usize, len: usize) {
+        let policy = match self.policy.get() {
+            Some(policy) if policy.record || policy.profile => policy,
+            Some(policy) => {
+                // SAFETY: the caller's promise.
+                unsafe { self.carry(policy, dst, src, len) };
+                return;
+            }
+            None => {
+                // SAFETY: the caller's promise.
+                unsafe { original::copy(dst, src, len) };
+                return;
+            }
+        };
+        if policy.profile {
+            self.recorder.profile(op, len);
+            if len < policy.min {
+                // SAFETY: the caller's promise.
+                unsafe { original::copy(dst, src, len) };
+                return;
+            }
+        }
+        let begun = sys::ticks();
+        // SAFETY: the caller's promise.
+        let path = unsafe { self.carry(policy, dst, src, len) };
+        if policy.record {
+            self.recorder.record(path, len, sys::ticks().wrapping_sub(begun));
+        }
+    }
+
+    unsafe fn carry(&self, policy: &Policy, dst: usize, src: usize, len: usize) -> Path {
+        let way = if plan::overlaps(dst, src, len) {
+            Err(Fallback::Overlap)
+        } else {
+            self.ready(policy)
+        };
+        // SAFETY: the caller's promise, and the ranges do not overlap where `way` is a number.
+        let path = unsafe {
+            match way {
+                Err(why) => {
+                    original::copy(dst, src, len);
+                    return Path::Libc(why);
+                }
+                Ok(workers) => {
+                    let how = How { workers, ..policy.how };
+                    if policy.learn {
+                        self.carry_learned(&how, dst, src, len)
+                    } else {
+                        self.carry_always(&how, dst, src, len)
+                    }
+                }
+            }
+        };
+        if path == Path::Engine && policy.verify > 0 {
+            let number = self.carried.fetch_add(1, Ordering::Relaxed) + 1;
+            if number.is_multiple_of(u64::from(policy.verify)) {
+                // SAFETY: just copied.
+                unsafe { self.verify(dst, src, len) };
+            }
+        }
+        path
+    }
+
+    unsafe fn carry_always(&self, how: &How, dst: usize, src: usize, len: usize) -> Path {
+        // SAFETY: the caller's promise.
+        match unsafe { threads::copy(dst, src, len, how) } {
+            Ok(()) => Path::Engine,
+            Err(refused) => {
+                // SAFETY: the caller's promise; after a refusal nothing has been written.
+                unsafe { original::copy(dst, src, len) };
+                Path::Libc(self.refused(refused))
+            }
+        }
+    }
+
+    /// The first bytes tell the temperature, then the better way is taken and timed.
+    unsafe fn carry_learned(&self, how: &How, dst: usize, src: usize, len: usize) -> Path {
+        let row = self.learner.row(len);
+        if len < 2 * SAMPLE || !row.is_worth_watching() {
+            // SAFETY: the caller's promise.
+            unsafe { original::copy(dst, src, len) };
+            return Path::Libc(Fallback::Learned);
+        }
+        let begun = sys::ticks();
+        // SAFETY: the beginning of the caller's ranges.
+        unsafe { original::copy(dst, src, SAMPLE) };
+        let sampled = sys::ticks();
+        let cell = row.cell(sampled.wrapping_sub(begun));
+        let (dst, src, len) = (dst + SAMPLE, src + SAMPLE, len - SAMPLE);
+        let way = cell.choose();
+        // SAFETY: the rest of the caller's ranges.
+        let path = unsafe {
+            match way {
+                Way::Engine => self.carry_always(how, dst, src, len),
+                Way::Libc => {
+                    original::copy(dst, src, len);
+                    Path::Libc(Fallback::Learned)
+                }
+            }
+        };
+        if way == Way::Libc || path == Path::Engine {
+            row.record(cell, way, len, sys::ticks().wrapping_sub(sampled));
+        }
+        path
+    }
+
+    /// The number of workers, once the engine is up.
+    #[inline]
+    fn ready(&self, policy: &Policy) -> Result<usize, Fallback> {
+        match self.engine.load(Ordering::Acquire) {
+            engine::READY => Ok(self.workers()),
+            engine::COLD => self.start(policy),
+            engine::STARTING => Err(Fallback::Starting),
+            _ => Err(self.why_off()),
+        }
+    }
+
+    #[cold]
+    fn start(&self, policy: &Policy) -> Result<usize, Fallback> {
+        // A handler that jumped out of this would leave the engine starting for ever.
+        let Some(_held) = sys::SignalsHeld::new() else {
+            return Err(self.switch_off(Fallback::Refused));
+        };
+        let (cold, starting) = (engine::COLD, engine::STARTING);
+        if self
+            .engine
+            .compare_exchange(cold, starting, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            return Err(Fallback::Starting);
+        }
+        if !policy.offload {
+            return Err(self.switch_off(Fallback::Off));
+        }
+        // A filter of the program's own may kill where we would only be refused.
+        if !policy.filtered && sys::seccomp_mode() != 0 {
+            return Err(self.switch_off(Fallback::Refused));
+        }
+        let workers = policy.channels.unwrap_or_else(|| cpus::available() - 1);
+        if workers == 0 {
+            return Err(self.switch_off(Fallback::OneCpu));
+        }
+        let workers = workers.min(threads::MOST_WORKERS);
+        threads::start(workers);
+        self.workers.store(workers, Ordering::Relaxed);
+        self.engine.store(engine::READY, Ordering::Release);
+        Ok(workers)
+    }
+
+    fn refused(&self, refused: Refused) -> Fallback {
+        match refused {
+            Refused::Busy => Fallback::Busy,
+            Refused::Private => Fallback::Private,
+            Refused::System => self.switch_off(Fallback::Refused),
+        }
+    }
+
+    fn why_off(&self) -> Fallback {
+        let why = self.why_off.load(Ordering::Relaxed) as usize;
+        Fallback::ALL.get(why).copied().unwrap_or(Fallback::Off)
+    }
+
+    /// For good, and quietly. Where nobody counts, copies do not even come here any more.
+    fn switch_off(&self, why: Fallback) -> Fallback {
+        self.why_off.store(why as u32, Ordering::Relaxed);
+        self.engine.store(engine::OFF, Ordering::Release);
+        if self.policy.get().is_some_and(|policy| !policy.record && !policy.profile) {
+            self.close();
+        }
+        why
+    }
+
+    /// Compares a carried copy; a difference is repaired, counted, and ends the engine.
+    ///
+    /// # Safety
+    /// As memcpy of the same arguments.
+    unsafe fn verify(&self, dst: usize, src: usize, len: usize) {
+        self.recorder.verified.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: both ranges have just been copied from and to.
+        let same = unsafe { libc::memcmp(dst as *const _, src as *const _, len) } == 0;
+        if !same {
+            // SAFETY: as above.
+            unsafe { original::copy(dst, src, len) };
+            self.recorder.mismatched.fetch_add(1, Ordering::Relaxed);
+            self.switch_off(Fallback::Off);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Formats;
+
+    fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
+        original::resolve();
+        let mut config = Config {
+            min_bytes: Some(1),
+            channels: Some(2),
+            stats: Formats { json: true, ..Formats::default() },
+            ..Config::default()
+        };
+        change(&mut config);
+        let dispatcher = Dispatcher::new();
+        dispatcher.configure(&config);
+        dispatcher
+    }
+
+    fn copy(dispatcher: &Dispatcher, len: usize) -> Path {
+        let source: Vec<u8> = (0..len).map(|i| (i ^ i >> 8) as u8).collect();
+        let mut target = vec![0u8; len];
+        let policy = dispatcher.policy.get().unwrap();
+        let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+        // SAFETY: the vectors' own memory.
+        let path = unsafe { dispatcher.carry(policy, dst, src, len) };
+        assert_eq!(source, target);
+        path
+    }
+
+    #[test]
+    fn fixed_threshold_carries_every_copy_and_verification_agrees() {
+        let dispatcher = dispatcher(|config| config.verify = 2);
+        let carried = (0..10).filter(|i| copy(&dispatcher, 50_000 + i) == Path::Engine).count();
+        assert!(carried > 0);
+        let checked = dispatcher.recorder.verified.load(Ordering::Relaxed);
+        assert_eq!(checked, carried as u64 / 2);
+        assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn wrong_copy_is_repaired_and_ends_the_engine() {
+        let dispatcher = dispatcher(|_| {});
+        let (source, mut target) = (vec![7u8; 5000], vec![0u8; 5000]);
+        // SAFETY: the vectors' own memory.
+        unsafe { dispatcher.verify(target.as_mut_ptr() as usize, source.as_ptr() as usize, 5000) };
+        assert_eq!(source, target);
+        assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 1);
+        assert_eq!(copy(&dispatcher, 100_000), Path::Libc(Fallback::Off));
+    }
+
+    #[test]
+    fn overlapping_copy_stays_with_libc() {
+        let dispatcher = dispatcher(|_| {});
+        let mut bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
+        let expected: Vec<u8> = bytes[..90_000].to_vec();
+        let base = bytes.as_mut_ptr() as usize;
+        let policy = dispatcher.policy.get().unwrap();
+        // SAFETY: inside the vector; memmove's meaning holds.
+        let path = unsafe { dispatcher.carry(policy, base + 1000, base, 90_000) };
+        assert_eq!(path, Path::Libc(Fallback::Overlap));
+        assert_eq!(bytes[1000..91_000], expected);
+    }
+
+    #[test]
+    fn learning_copies_are_right_whichever_way_they_go() {
+        let dispatcher = dispatcher(|config| config.min_bytes = None);
+        for round in 0..200 {
+            copy(&dispatcher, FLOOR + round * 3001);
+        }
+    }
+
+    #[test]
+    fn backend_libc_never_carries() {
+        let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
+        assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
+    }
+
+    #[test]
+    fn forked_child_starts_cold_and_keeps_off_off() {
+        let dispatcher = dispatcher(|_| {});
+        dispatcher.switch_off(Fallback::Refused);
+        dispatcher.forget_after_fork();
+        assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Refused));
+    }
+}

@@ -1,0 +1,39 @@
+//! Every exported function is the same three instructions: compare the length, go to the
+//! slow path from the threshold up, jump to libc below it. No frame, no argument touched.
+
+use super::slow;
+use crate::backend::libc::ENTRIES;
+use crate::sys::{Entry, Op};
+use core::arch::naked_asm;
+use core::mem::offset_of;
+
+macro_rules! entry {
+    ($($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                "cmp rdx, qword ptr [rip + {entries} + {min}]",
+                "jae {slow}",
+                "jmp qword ptr [rip + {entries} + {next}]",
+                entries = sym ENTRIES,
+                min = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, min),
+                next = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, next),
+                slow = sym slow::$slow,
+            )
+        }
+    )* };
+}
+
+entry! {
+    memcpy: Memcpy to memcpy,
+    memmove: Memmove to memmove,
+    mempcpy: Mempcpy to mempcpy,
+    __mempcpy: Mempcpy to mempcpy,
+    bcopy: Bcopy to bcopy,
+    wmemcpy: Wmemcpy to wmemcpy,
+    wmemmove: Wmemmove to wmemmove,
+    __memcpy_chk: MemcpyChk to memcpy_chk,
+    __memmove_chk: MemmoveChk to memmove_chk,
+    __mempcpy_chk: MempcpyChk to mempcpy_chk,
+}

@@ -1,0 +1,80 @@
+//! Where large copies arrive: each function's own arguments and result, one way of copying.
+
+use crate::backend::libc::ENTRIES;
+use crate::runtime;
+use crate::sys::Op;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering;
+
+macro_rules! plain {
+    ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
+        pub unsafe extern "C" fn $name(dst: usize, src: usize, len: usize) -> usize {
+            // SAFETY: the program's promise to memcpy.
+            unsafe { runtime::copy(Op::$op, dst, src, len) };
+            let result: fn(usize, usize) -> usize = $result;
+            result(dst, len)
+        }
+    )* };
+}
+
+plain! {
+    memcpy: Memcpy gives |dst, _| dst,
+    memmove: Memmove gives |dst, _| dst,
+    mempcpy: Mempcpy gives |dst, len| dst.wrapping_add(len),
+}
+
+pub unsafe extern "C" fn bcopy(src: usize, dst: usize, len: usize) {
+    // SAFETY: the program's promise to bcopy.
+    unsafe { runtime::copy(Op::Bcopy, dst, src, len) };
+}
+
+macro_rules! wide {
+    ($($name:ident: $op:ident),* $(,)?) => { $(
+        pub unsafe extern "C" fn $name(dst: usize, src: usize, count: usize) -> usize {
+            // A count whose bytes do not fit a number is libc's to fail on.
+            match count.checked_mul(Op::$op.unit()) {
+                // SAFETY: the program's promise.
+                Some(len) => unsafe { runtime::copy(Op::$op, dst, src, len) },
+                None => {
+                    // SAFETY: the program's own call, passed on.
+                    unsafe { original(Op::$op, dst, src, count, 0) };
+                }
+            }
+            dst
+        }
+    )* };
+}
+
+wide! {
+    wmemcpy: Wmemcpy,
+    wmemmove: Wmemmove,
+}
+
+macro_rules! checked {
+    ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
+        pub unsafe extern "C" fn $name(dst: usize, src: usize, len: usize, room: usize) -> usize {
+            if room < len {
+                // SAFETY: the program's own call, passed on: libc ends the program.
+                return unsafe { original(Op::$op, dst, src, len, room) };
+            }
+            // SAFETY: the program's promise.
+            unsafe { runtime::copy(Op::$op, dst, src, len) };
+            let result: fn(usize, usize) -> usize = $result;
+            result(dst, len)
+        }
+    )* };
+}
+
+checked! {
+    memcpy_chk: MemcpyChk gives |dst, _| dst,
+    memmove_chk: MemmoveChk gives |dst, _| dst,
+    mempcpy_chk: MempcpyChk gives |dst, len| dst.wrapping_add(len),
+}
+
+/// The function we stand in front of, with the arguments it was called with.
+unsafe fn original(op: Op, dst: usize, src: usize, len: usize, room: usize) -> usize {
+    type Function = unsafe extern "C" fn(usize, usize, usize, usize) -> usize;
+    let next: *mut c_void = ENTRIES[op as usize].next.load(Ordering::Relaxed);
+    // SAFETY: a function of these arguments, or of the first three of them.
+    unsafe { core::mem::transmute::<*mut c_void, Function>(next)(dst, src, len, room) }
+}

@@ -1,0 +1,46 @@
+//! adma carries the large memory copies of unmodified programs over copy channels.
+//!
+//! The way of one copy, top to bottom; imports go down this list and never up:
+//!
+//! ```text
+//! intercept   the exported symbols; short copies leave by tail jump
+//! runtime     the one global: start, fork, exit
+//! dispatch    which way a large copy takes; learn: what measuring has shown
+//! stats       one lock-free record per copy; reports at exit
+//! config      every knob in one table
+//! backend     libc: the originals; threads: software channels on a board; kernel: piece copiers
+//! plan        overlap, head / body / tail, pieces: pure arithmetic
+//! cpus, sys   what the machine leaves us; system calls
+//! ```
+//!
+//! Law of this library, cited as "the hook's law": between a program's call of memcpy and
+//! our return we do not allocate, block on a lock, panic, log, or touch errno or
+//! thread-local storage. Worker threads have no thread-local storage at all.
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems have no port yet");
+
+mod backend;
+mod plan;
+mod sync;
+
+// Under loom only the claiming protocol is built: its atomics are loom's.
+#[cfg(not(loom))]
+mod check;
+#[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
+mod cpus;
+#[cfg(not(loom))]
+mod dispatch;
+// Exports stay out of test executables: they would replace the harness's own memcpy.
+#[cfg(not(any(test, loom)))]
+mod intercept;
+#[cfg(not(loom))]
+mod learn;
+#[cfg(not(loom))]
+mod runtime;
+#[cfg(not(loom))]
+mod stats;
+#[cfg(not(loom))]
+mod sys;

@@ -1,0 +1,125 @@
+//! Counts of values in buckets that are never wider than a thirty-second of the value.
+//!
+//! The layout is HdrHistogram's: linear up to 64, then 32 buckets for each power of two.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const HALF: usize = 32;
+const BUCKETS: usize = 2 * HALF + 58 * HALF;
+
+pub struct Histogram {
+    counts: [AtomicU64; BUCKETS],
+    max: AtomicU64,
+}
+
+impl Histogram {
+    pub const fn new() -> Self {
+        Self { counts: [const { AtomicU64::new(0) }; BUCKETS], max: AtomicU64::new(0) }
+    }
+
+    pub fn record(&self, value: u64) {
+        // `bucket` is always inside; `get` because the hook has no panics.
+        if let Some(count) = self.counts.get(bucket(value)) {
+            count.fetch_add(1, Relaxed);
+        }
+        if value > self.max.load(Relaxed) {
+            self.max.fetch_max(value, Relaxed);
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    pub fn max(&self) -> u64 {
+        self.max.load(Relaxed)
+    }
+
+    /// Lowest value, highest value and count of each bucket in use.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        self.counts.iter().enumerate().filter_map(|(index, count)| {
+            let count = count.load(Relaxed);
+            (count > 0).then(|| (lowest(index), highest(index), count))
+        })
+    }
+
+    /// The value below or at which `part` of all values lie, to the bucket's upper edge.
+    pub fn quantile(&self, part: f64) -> u64 {
+        let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (_, highest, count) in self.buckets() {
+            seen += count;
+            if seen >= wanted {
+                return highest.min(self.max());
+            }
+        }
+        self.max()
+    }
+
+    pub fn clear(&self) {
+        for count in &self.counts {
+            if count.load(Relaxed) != 0 {
+                count.store(0, Relaxed);
+            }
+        }
+        self.max.store(0, Relaxed);
+    }
+}
+
+fn bucket(value: u64) -> usize {
+    let exponent = value.max(1).ilog2() as usize;
+    if exponent < 6 {
+        return value as usize;
+    }
+    let shift = exponent - 5;
+    shift * HALF + (value >> shift) as usize
+}
+
+fn lowest(bucket: usize) -> u64 {
+    if bucket < 2 * HALF {
+        return bucket as u64;
+    }
+    let shift = bucket / HALF - 1;
+    ((bucket - shift * HALF) as u64) << shift
+}
+
+fn highest(bucket: usize) -> u64 {
+    if bucket + 1 == BUCKETS { u64::MAX } else { lowest(bucket + 1) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_cover_all_values_without_gap() {
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        for index in 0..BUCKETS {
+            assert_eq!(bucket(lowest(index)), index);
+            assert_eq!(bucket(highest(index)), index);
+            assert!((highest(index) - lowest(index)) as f64 <= lowest(index) as f64 / 32.0);
+        }
+    }
+
+    #[test]
+    fn quantiles_match_a_sorted_list() {
+        let histogram = Histogram::new();
+        let mut values: Vec<u64> = (0..1000u64).map(|i| i * i * 37 + 5).collect();
+        values.iter().for_each(|&value| histogram.record(value));
+        values.sort_unstable();
+        for part in [0.001, 0.5, 0.9, 0.99, 0.999, 1.0] {
+            let exact = values[((1000.0 * part) as f64).ceil() as usize - 1];
+            let found = histogram.quantile(part);
+            assert!(found >= exact && found as f64 <= exact as f64 * 1.04, "{part}");
+        }
+        assert_eq!(histogram.quantile(1.0), histogram.max());
+    }
+
+    #[test]
+    fn empty_histogram_answers_zero() {
+        let histogram = Histogram::new();
+        assert_eq!((histogram.count(), histogram.quantile(0.5), histogram.max()), (0, 0, 0));
+        assert_eq!(histogram.buckets().count(), 0);
+    }
+}

@@ -1,0 +1,123 @@
+//! The report for programs: one JSON object on one line.
+
+use super::Flow;
+use super::histogram::Histogram;
+use super::report::Snapshot;
+use crate::sys::Op;
+use core::sync::atomic::Ordering::Relaxed;
+use std::fmt::{Result, Write};
+
+pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
+    let recorder = snapshot.recorder;
+    write!(out, "{{\"version\":\"{}\",\"pid\":{}", env!("CARGO_PKG_VERSION"), snapshot.pid)?;
+    out.write_str(",\"exe\":")?;
+    string(out, snapshot.exe)?;
+    write!(out, ",\"started\":{:.3},\"seconds\":{:.6}", snapshot.started, snapshot.seconds)?;
+    write!(out, ",\"backend\":\"{}\",\"channels\":{}", snapshot.backend, snapshot.channels)?;
+    match snapshot.min_bytes {
+        Some(bytes) => write!(out, ",\"min_bytes\":{bytes}")?,
+        None => out.write_str(",\"min_bytes\":\"auto\"")?,
+    }
+    match snapshot.threshold {
+        Some(bytes) => write!(out, ",\"threshold\":{bytes}")?,
+        None => out.write_str(",\"threshold\":null")?,
+    }
+
+    out.write_str(",\"paths\":{\"engine\":")?;
+    flow(out, snapshot, &recorder.engine)?;
+    out.write_str(",\"libc\":")?;
+    flow(out, snapshot, &recorder.libc)?;
+    out.write_str("},\"fallbacks\":{")?;
+    for (name, count) in recorder.fallbacks() {
+        write!(out, "\"{name}\":{count},")?;
+    }
+    write!(out, "\"fault\":{}}}", snapshot.faults)?;
+
+    write!(out, ",\"channel_bytes\":{{\"caller\":{}", snapshot.caller_bytes)?;
+    for (number, bytes) in snapshot.worker_bytes.iter().enumerate() {
+        write!(out, ",\"adma-{number}\":{bytes}")?;
+    }
+    let (verified, mismatched) =
+        (recorder.verified.load(Relaxed), recorder.mismatched.load(Relaxed));
+    write!(out, "}},\"verify\":{{\"checked\":{verified},\"mismatched\":{mismatched}}}")?;
+    if snapshot.profile {
+        out.write_str(",\"profile\":{\"size\":")?;
+        histogram(out, &recorder.every_size, |value| value)?;
+        out.write_str(",\"functions\":{")?;
+        for (op, calls) in Op::ALL.iter().zip(&recorder.by_function) {
+            let comma = if *op == Op::ALL[0] { "" } else { "," };
+            let (count, bytes) = (calls.calls.load(Relaxed), calls.bytes.load(Relaxed));
+            write!(out, "{comma}\"{}\":{{\"calls\":{count},\"bytes\":{bytes}}}", op.name())?;
+        }
+        out.write_str("}}")?;
+    }
+    out.write_str("}\n")
+}
+
+fn flow(out: &mut dyn Write, snapshot: &Snapshot<'_>, flow: &Flow) -> Result {
+    let bytes = flow.bytes.load(Relaxed);
+    write!(out, "{{\"calls\":{},\"bytes\":{bytes},\"size\":", flow.sizes.count())?;
+    histogram(out, &flow.sizes, |value| value)?;
+    out.write_str(",\"latency_ns\":")?;
+    histogram(out, &flow.ticks, |ticks| snapshot.nanoseconds(ticks))?;
+    out.write_str("}")
+}
+
+fn histogram(out: &mut dyn Write, histogram: &Histogram, unit: impl Fn(u64) -> u64) -> Result {
+    let parts = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+    out.write_str("{")?;
+    for (name, part) in parts {
+        write!(out, "\"{name}\":{},", unit(histogram.quantile(part)))?;
+    }
+    write!(out, "\"max\":{},\"buckets\":[", unit(histogram.max()))?;
+    for (number, (lowest, highest, count)) in histogram.buckets().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}[{},{},{count}]", unit(lowest), unit(highest))?;
+    }
+    out.write_str("]}")
+}
+
+fn string(out: &mut dyn Write, text: &str) -> Result {
+    out.write_char('"')?;
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => write!(out, "\\{character}")?,
+            '\0'..='\x1f' => write!(out, "\\u{:04x}", character as u32)?,
+            _ => out.write_char(character)?,
+        }
+    }
+    out.write_char('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::rendered;
+
+    #[test]
+    fn json_parses_and_holds_what_is_promised() {
+        let json: serde_json::Value = serde_json::from_str(&rendered(true, super::write)).unwrap();
+        assert_eq!(json["exe"], "/usr/bin/od\"d");
+        assert_eq!(json["min_bytes"], "auto");
+        assert_eq!(json["paths"]["engine"]["calls"], 100);
+        assert_eq!(json["paths"]["libc"]["bytes"], 170_000);
+        assert_eq!(json["fallbacks"]["overlap"], 1);
+        assert_eq!(json["fallbacks"]["fault"], 0);
+        assert_eq!(json["channel_bytes"]["adma-1"], 10);
+        assert_eq!(json["profile"]["functions"]["memcpy"]["calls"], 7);
+        for flow in ["engine", "libc"] {
+            for histogram in ["size", "latency_ns"] {
+                let histogram = &json["paths"][flow][histogram];
+                for part in ["p50", "p90", "p99", "p99.9", "max"] {
+                    assert!(histogram[part].is_u64(), "{part}");
+                }
+                let counted: u64 = histogram["buckets"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|bucket| bucket[2].as_u64().unwrap())
+                    .sum();
+                assert_eq!(counted, json["paths"][flow]["calls"]);
+            }
+        }
+    }
+}

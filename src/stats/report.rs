@@ -1,0 +1,178 @@
+//! Writes the reports: which formats, to which file, and what to do when that fails.
+
+use super::{Recorder, hlog, json, text};
+use crate::config::Formats;
+use crate::sys::{Writer, say};
+use std::ffi::CString;
+use std::fmt::{self, Write};
+
+/// Everything a report tells.
+pub struct Snapshot<'a> {
+    pub recorder: &'a Recorder,
+    pub pid: i32,
+    pub exe: &'a str,
+    pub backend: &'a str,
+    /// Channels besides the caller.
+    pub channels: usize,
+    /// `None`: learned.
+    pub min_bytes: Option<usize>,
+    /// What learning has found, or the fixed number.
+    pub threshold: Option<usize>,
+    pub nanoseconds_per_tick: f64,
+    pub caller_bytes: u64,
+    pub worker_bytes: &'a [u64],
+    /// Copies in which the caller redid pieces because a page refused.
+    pub faults: u64,
+    pub profile: bool,
+    /// Seconds since the epoch when the process started.
+    pub started: f64,
+    pub seconds: f64,
+}
+
+impl Snapshot<'_> {
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        (ticks as f64 * self.nanoseconds_per_tick) as u64
+    }
+
+    pub fn program(&self) -> &str {
+        self.exe.rsplit('/').next().unwrap_or(self.exe)
+    }
+}
+
+/// `file`: the pattern of ADMA_STATS_FILE, or `None` for standard error.
+pub fn write_all(snapshot: &Snapshot<'_>, formats: Formats, file: Option<&[u8]>) {
+    let wanted = [
+        (formats.text, "text", text::write as fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result),
+        (formats.json, "json", json::write),
+        (formats.hlog, "hlog", hlog::write),
+    ];
+    for (_, name, write) in wanted.into_iter().filter(|(wanted, ..)| *wanted) {
+        let Some(pattern) = file else {
+            send(libc::STDERR_FILENO, snapshot, write);
+            continue;
+        };
+        let mut path = expand(pattern, snapshot);
+        if formats.count() > 1 {
+            // Several formats never share a file.
+            path.push(b'.');
+            path.extend_from_slice(name.as_bytes());
+        }
+        write_file(path, snapshot, write);
+    }
+}
+
+fn send(
+    fd: i32,
+    snapshot: &Snapshot<'_>,
+    write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
+) -> i32 {
+    let mut out = Writer::new(fd);
+    let _ = write(snapshot, &mut out); // a failed write shows in `finish`
+    out.finish()
+}
+
+fn write_file(
+    path: Vec<u8>,
+    snapshot: &Snapshot<'_>,
+    write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
+) {
+    let shown = String::from_utf8_lossy(&path).into_owned();
+    let complain = |errno: i32| {
+        let why = std::io::Error::from_raw_os_error(errno);
+        say(format_args!("ADMA_STATS_FILE: {shown}: {why}; statistics of this process are lost"));
+    };
+    // The environment has no byte 0 in a value.
+    let Ok(path) = CString::new(path) else { return };
+    // Appended, so that processes that share a file lose nothing of each other.
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    // SAFETY: a terminated path.
+    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o666) };
+    if fd < 0 {
+        return complain(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    }
+    let errno = send(fd, snapshot, write);
+    // SAFETY: opened above.
+    let closed = unsafe { libc::close(fd) };
+    if errno != 0 {
+        complain(errno);
+    } else if closed != 0 {
+        complain(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    }
+}
+
+/// %p: process number, %e: program, %%: a percent sign; anything else stays as it is.
+fn expand(pattern: &[u8], snapshot: &Snapshot<'_>) -> Vec<u8> {
+    let mut path = Vec::with_capacity(pattern.len() + 32);
+    let mut rest = pattern;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        let code = if byte == b'%' { after.first() } else { None };
+        match code {
+            Some(b'p') => path.extend_from_slice(snapshot.pid.to_string().as_bytes()),
+            Some(b'e') => path.extend_from_slice(snapshot.program().as_bytes()),
+            Some(b'%') => path.push(b'%'),
+            _ => {
+                path.push(byte);
+                continue;
+            }
+        }
+        rest = &after[1..];
+    }
+    path
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::{Fallback, Path};
+    use super::*;
+    use crate::sys::Op;
+
+    pub fn with_snapshot<T>(profile: bool, use_it: impl FnOnce(&Snapshot<'_>) -> T) -> T {
+        let recorder = Recorder::new();
+        for i in 0..100u64 {
+            recorder.record(Path::Engine, (1 << 20) + i as usize * 1000, 50_000 + i * 10);
+        }
+        recorder.record(Path::Libc(Fallback::Overlap), 100_000, 9000);
+        recorder.record(Path::Libc(Fallback::Learned), 70_000, 3000);
+        if profile {
+            for size in [1usize, 8, 8, 8, 100, 5000, 1 << 20] {
+                recorder.profile(Op::Memcpy, size);
+            }
+        }
+        use_it(&Snapshot {
+            recorder: &recorder,
+            pid: 4711,
+            exe: "/usr/bin/od\"d",
+            backend: "threads",
+            channels: 2,
+            min_bytes: None,
+            threshold: Some(1 << 20),
+            nanoseconds_per_tick: 0.5,
+            caller_bytes: 60,
+            worker_bytes: &[30, 10],
+            faults: 0,
+            profile,
+            started: 1_700_000_000.25,
+            seconds: 1.5,
+        })
+    }
+
+    pub fn rendered(
+        profile: bool,
+        write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
+    ) -> String {
+        let mut out = String::new();
+        with_snapshot(profile, |snapshot| write(snapshot, &mut out)).unwrap();
+        out
+    }
+
+    #[test]
+    fn file_pattern_is_expanded_and_unknown_codes_kept() {
+        with_snapshot(false, |snapshot| {
+            let expand = |pattern: &str| String::from_utf8(expand(pattern.as_bytes(), snapshot));
+            assert_eq!(expand("/tmp/%e.%p").unwrap(), "/tmp/od\"d.4711");
+            assert_eq!(expand("100%%-%x-%").unwrap(), "100%-%x-%");
+            assert_eq!(expand("").unwrap(), "");
+        });
+    }
+}

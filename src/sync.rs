@@ -1,0 +1,102 @@
+//! Atomics and a word to sleep on: the real ones, or loom's when interleavings are explored.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// A 64-bit word whose low half threads can sleep on.
+pub struct Sleepable {
+    word: AtomicU64,
+    #[cfg(loom)]
+    gate: model::Gate,
+}
+
+/// Why a sleep ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The word changed, or somebody rang, or for no reason at all: look again.
+    LookAgain,
+    TimedOut,
+    /// The system call itself was refused; sleeping is not to be had.
+    Refused,
+}
+
+impl Sleepable {
+    #[cfg(not(loom))]
+    pub const fn new(value: u64) -> Self {
+        Self { word: AtomicU64::new(value) }
+    }
+
+    #[cfg(loom)]
+    pub fn new(value: u64) -> Self {
+        Self { word: AtomicU64::new(value), gate: model::Gate::new() }
+    }
+
+    pub fn atomic(&self) -> &AtomicU64 {
+        &self.word
+    }
+
+    /// Sleeps while the low half equals that of `seen`, at most `nanos` (0: without end).
+    #[cfg(not(loom))]
+    pub fn sleep_while(&self, seen: u64, nanos: u64) -> Woken {
+        crate::sys::futex_wait(self.low_half(), seen as u32, nanos)
+    }
+
+    /// Wakes up to `count` sleepers; false when the system refuses.
+    #[cfg(not(loom))]
+    pub fn wake(&self, count: u32) -> bool {
+        crate::sys::futex_wake(self.low_half(), count)
+    }
+
+    #[cfg(not(loom))]
+    fn low_half(&self) -> *const u32 {
+        self.word.as_ptr().cast_const().cast() // little-endian
+    }
+
+    #[cfg(loom)]
+    pub fn sleep_while(&self, seen: u64, _nanos: u64) -> Woken {
+        self.gate.sleep_while(|| self.word.load(Ordering::SeqCst) as u32 == seen as u32);
+        Woken::LookAgain
+    }
+
+    #[cfg(loom)]
+    pub fn wake(&self, _count: u32) -> bool {
+        self.gate.wake();
+        true
+    }
+}
+
+/// One turn of a spin loop.
+pub fn pause() {
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+#[cfg(loom)]
+mod model {
+    use loom::sync::{Condvar, Mutex};
+
+    /// What a futex promises: the comparison and the falling asleep are one step.
+    pub struct Gate(Mutex<()>, Condvar);
+
+    impl Gate {
+        pub fn new() -> Self {
+            Self(Mutex::new(()), Condvar::new())
+        }
+
+        pub fn sleep_while(&self, unchanged: impl Fn() -> bool) {
+            let guard = self.0.lock().unwrap();
+            if unchanged() {
+                drop(self.1.wait(guard).unwrap());
+            }
+        }
+
+        pub fn wake(&self) {
+            let _guard = self.0.lock().unwrap();
+            self.1.notify_all();
+        }
+    }
+}
