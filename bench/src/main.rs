@@ -1,1 +1,104 @@
-fn main() {}
+//! adma-bench: what the shim gains, always as a ratio to libc in the same run.
+//!
+//! The process that the user starts is the driver: it runs each benchmark in
+//! a process of its own, under LD_PRELOAD where the benchmark wants the shim,
+//! and collects what it prints (see `out`).
+
+mod arms;
+mod benches;
+mod crowd;
+mod driver;
+mod machine;
+mod measure;
+mod memory;
+mod options;
+mod out;
+mod pieces;
+mod spawn;
+mod targets;
+mod team;
+mod trace;
+mod turns;
+
+use options::{Options, Role};
+
+/// One benchmark: its name, whether the shim is loaded into it, what it is.
+pub struct Bench {
+    pub name: &'static str,
+    pub preload: bool,
+    pub about: &'static str,
+    pub run: fn(&Options),
+}
+
+pub const BENCHES: &[Bench] = &[
+    Bench {
+        name: "copy",
+        preload: true,
+        about: "one copy at a time, cold and hot: libc, shim, and the ceiling",
+        run: benches::copy::run,
+    },
+    Bench {
+        name: "load",
+        preload: true,
+        about: "busy cores and many threads: never below libc",
+        run: benches::load::run,
+    },
+    Bench {
+        name: "small",
+        preload: false,
+        about: "1 byte to 4 KiB: instructions and nanoseconds per call",
+        run: benches::small::run,
+    },
+    Bench {
+        name: "start",
+        preload: false,
+        about: "start-up time, memory, threads and files before the first copy",
+        run: benches::start::run,
+    },
+    Bench {
+        name: "numpy",
+        preload: false,
+        about: "np.copyto in an unmodified python3",
+        run: benches::numpy::run,
+    },
+    Bench {
+        name: "kernels",
+        preload: false,
+        about: "ways to copy a piece, on one thread and on several, no shim",
+        run: benches::kernels::run,
+    },
+    Bench {
+        name: "syscall",
+        preload: false,
+        about: "prices the design rests on: futex, clone, signals, touching",
+        run: benches::syscall::run,
+    },
+];
+
+fn main() {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("adma-bench: {message}; try --help");
+            std::process::exit(2);
+        }
+    };
+    match &options.role {
+        Role::Help => options::help(),
+        Role::Driver => driver::run(&options),
+        Role::Inner(name) => inner(name, &options),
+    }
+}
+
+/// The processes the driver and the benchmarks start.
+fn inner(name: &str, options: &Options) {
+    match name {
+        "hog" => spawn::hog(),
+        "small-time" => benches::small::time_child(),
+        "small-count" => benches::small::count_child(options),
+        _ => match BENCHES.iter().find(|bench| bench.name == name) {
+            Some(bench) => (bench.run)(options),
+            None => std::process::exit(2),
+        },
+    }
+}

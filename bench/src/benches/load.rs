@@ -1,0 +1,227 @@
+//! Bad moments: other cores busy, more threads than cores. Whatever the size
+//! and the heat, the shim must not be slower than libc.
+
+use crate::arms::{self, Arm};
+use crate::crowd::Crowd;
+use crate::measure::Samples;
+use crate::memory::Pair;
+use crate::options::{KIB, MIB, Options};
+use crate::out::{Table, figure, progress, size as short};
+use crate::spawn::Hogs;
+use crate::team::cpu_count;
+use crate::turns::{Budget, Heat, Place, ratios, rounds};
+use crate::{machine, turns};
+use std::sync::Arc;
+
+/// What is asked; cells that cannot be told from it are measured for longer.
+const WANTED: f64 = 0.97;
+const PATIENCE: f64 = 4.0;
+
+/// Copies in a row.
+const BURST: usize = 4;
+
+#[derive(Clone, Copy)]
+enum Scene {
+    /// One thread copies beside so many busy processes.
+    Beside(usize),
+    /// So many threads copy at once.
+    Crowd(usize),
+}
+
+impl Scene {
+    fn reached(self, outcome: &Outcome) -> bool {
+        match self {
+            Scene::Beside(_) => outcome.main >= WANTED,
+            Scene::Crowd(_) => outcome.main >= WANTED && outcome.other >= WANTED,
+        }
+    }
+}
+
+/// The two figures of a cell: the one that counts, and a second one that
+/// shows what it hides.
+struct Outcome {
+    main: f64,
+    other: f64,
+}
+
+pub fn run(options: &Options) {
+    let cpus = cpu_count();
+    let scenes = [
+        ("alone", Scene::Beside(0)),
+        ("one-hog", Scene::Beside(1)),
+        ("hogs", Scene::Beside(cpus)),
+        ("1x", Scene::Crowd(cpus)),
+        ("2x", Scene::Crowd(2 * cpus)),
+        ("4x", Scene::Crowd(4 * cpus)),
+    ];
+    println!("{}", arms::describe_shim());
+    println!(
+        "alone, one-hog, hogs ({cpus}): one thread copies beside busy processes: x libc,\n\
+         median / mean time. 1x 2x 4x: that many threads per CPU copy at once:\n\
+         x libc, throughput / median time. *: measured again, being low at first.\n"
+    );
+    let sizes = options.sizes(KIB, 64 * MIB);
+    let largest = sizes.iter().copied().max().unwrap_or(MIB);
+    let mut cells: Vec<(String, Outcome)> = Vec::new();
+    let mut columns = Vec::new();
+    for (name, scene) in scenes {
+        columns.push(column(name, scene, &sizes, largest, options, &mut cells));
+    }
+    for (index, heat) in Heat::BOTH.into_iter().enumerate() {
+        println!("{}", heat.name());
+        let head = scenes.iter().map(|(name, _)| *name);
+        let mut table = Table::new(["size"].into_iter().chain(head));
+        for (row, size) in sizes.iter().enumerate() {
+            let cells = columns.iter().map(|column| column[index][row].clone());
+            table.row([short(*size)].into_iter().chain(cells));
+        }
+        table.print();
+    }
+    worst("median time", &cells, ".time");
+    worst("throughput", &cells, ".throughput");
+    worst("mean time (no target: what the median hides)", &cells, ".mean");
+    println!();
+}
+
+fn worst(what: &str, cells: &[(String, Outcome)], suffix: &str) {
+    let value = |(key, outcome): &(String, Outcome)| match (suffix, key.contains("x.")) {
+        (".time", true) | (".mean", false) => Some(outcome.other),
+        (".time", false) | (".throughput", true) => Some(outcome.main),
+        _ => None,
+    };
+    let all = cells.iter().filter_map(|cell| Some((value(cell)?, &cell.0)));
+    if let Some((value, key)) = all.min_by(|a, b| a.0.total_cmp(&b.0)) {
+        println!("worst {what}: {value:.2} x libc at {}", key.replace('.', " "));
+    }
+}
+
+/// All cells of one scene: the table's text for [cold, hot], size by size.
+fn column(
+    name: &str,
+    scene: Scene,
+    sizes: &[usize],
+    largest: usize,
+    options: &Options,
+    cells: &mut Vec<(String, Outcome)>,
+) -> [Vec<String>; 2] {
+    let mut stage = Stage::new(scene, largest, options);
+    Heat::BOTH.map(|heat| {
+        let mut column = Vec::new();
+        for &size in sizes {
+            progress(&format!("load {name} {} {}", heat.name(), short(size)));
+            let Some(mut outcome) = stage.measure(size, heat, options.seconds / 3.0) else {
+                column.push("-".into());
+                continue;
+            };
+            // The lowest of so many cells is low by chance, too: only what is
+            // low twice counts.
+            let low = !scene.reached(&outcome);
+            if low && let Some(second) = stage.measure(size, heat, options.seconds) {
+                outcome = second;
+            }
+            let mark = if low { "*" } else { "" };
+            let key = format!("{name}.{}.{}", heat.name(), short(size));
+            let names = match scene {
+                Scene::Beside(_) => ("time", "mean"),
+                Scene::Crowd(_) => ("throughput", "time"),
+            };
+            figure(&format!("load.{key}.{}", names.0), outcome.main);
+            figure(&format!("load.{key}.{}", names.1), outcome.other);
+            column.push(format!("{mark}{:.2}/{:.2}", outcome.main, outcome.other));
+            cells.push((key, outcome));
+        }
+        column
+    })
+}
+
+/// What a scene needs standing while its cells are measured.
+enum Stage {
+    Beside { place: Box<Place>, _hogs: Hogs },
+    Crowd { pair: Arc<Pair>, threads: usize },
+}
+
+impl Stage {
+    fn new(scene: Scene, largest: usize, options: &Options) -> Self {
+        match scene {
+            Scene::Beside(hogs) => {
+                let place = Box::new(Place::new(options, 1));
+                Stage::Beside { place, _hogs: Hogs::new(hogs) }
+            }
+            Scene::Crowd(threads) => {
+                let wanted = (threads * largest).min(machine::available_memory() / 3);
+                let pair = Arc::new(Pair::new(turns::buffer_size(options).max(wanted)));
+                Stage::Crowd { pair, threads }
+            }
+        }
+    }
+
+    /// None when the memory is too small for this size.
+    fn measure(&mut self, size: usize, heat: Heat, seconds: f64) -> Option<Outcome> {
+        match self {
+            Stage::Beside { place, .. } if size <= place.pair.len() => {
+                Some(beside(place, size, heat, seconds))
+            }
+            Stage::Crowd { pair, threads } if size <= pair.len() / *threads / 4096 * 4096 => {
+                Some(crowd(Crowd::new(*threads, pair, size, heat), size, 2.0 * seconds))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn beside(place: &mut Place, size: usize, heat: Heat, seconds: f64) -> Outcome {
+    let arms = [Arm::libc(), Arm::shim()];
+    let counted = |times: &[turns::Times], arm: usize| match heat {
+        Heat::Cold | Heat::Read => times[arm].all.clone(),
+        Heat::Hot => times[arm].next.clone(),
+    };
+    let budget = Budget::new(seconds);
+    let mut warm = 0;
+    let times = rounds(place, &arms, size, heat, BURST, |times| {
+        let (rounds, used) = (times[0].all.len(), budget.used());
+        if warm == 0 && rounds >= 10 && used >= 0.3 {
+            warm = rounds;
+        }
+        warm > 0
+            && rounds - warm >= 9
+            && used >= 1.0
+            && (used >= PATIENCE || {
+                let (libc, shim) = (counted(times, 0), counted(times, 1));
+                clear(&ratios(&libc[warm..], &shim[warm..]))
+            })
+    });
+    let (libc, shim) = (counted(&times, 0), counted(&times, 1));
+    let (libc, shim) = (&libc[warm..], &shim[warm..]);
+    Outcome {
+        main: ratios(libc, shim).median(),
+        other: libc.iter().sum::<f64>() / shim.iter().sum::<f64>(),
+    }
+}
+
+fn crowd(mut crowd: Crowd, size: usize, seconds: f64) -> Outcome {
+    let arms = [arms::real_memcpy(), arms::interposed_memcpy()];
+    // Long enough that every thread makes some copies in a phase.
+    let mut window = 50_000_000;
+    for _ in 0..3 {
+        let [libc, _] = crowd.pair(arms, size, window);
+        window = (4.0 * libc.time).clamp(50e6, 400e6) as u64;
+    }
+    let budget = Budget::new(seconds);
+    let (mut throughput, mut time) = (Samples::default(), Samples::default());
+    loop {
+        let [libc, shim] = crowd.pair(arms, size, window);
+        throughput.push(shim.throughput / libc.throughput);
+        time.push(libc.time / shim.time);
+        let used = budget.used();
+        let sure = clear(&throughput) && clear(&time);
+        if throughput.len() >= 5 && (used >= PATIENCE || used >= 1.0 && sure) {
+            return Outcome { main: throughput.median(), other: time.median() };
+        }
+    }
+}
+
+/// Whether the median is surely on one side of what is wanted.
+fn clear(ratios: &Samples) -> bool {
+    let (low, high) = ratios.median_interval();
+    low >= WANTED || high < WANTED
+}

@@ -1,0 +1,9 @@
+//! One file for each benchmark.
+
+pub mod copy;
+pub mod kernels;
+pub mod load;
+pub mod numpy;
+pub mod small;
+pub mod start;
+pub mod syscall;

@@ -1,0 +1,128 @@
+//! Copies below any threshold: what the detour costs in instructions and in
+//! nanoseconds. The same loop runs in processes with and without the shim.
+
+use crate::measure::{Samples, now};
+use crate::options::Options;
+use crate::out::{Table, figure, progress, size as short};
+use crate::{spawn, trace};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+const SIZES: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+
+/// Calls between the markers of an instruction count.
+const CALLS: usize = 4;
+
+pub fn run(options: &Options) {
+    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    println!(
+        "instructions: counted one by one with ptrace, the calling loop included\n\
+         (a repeated string instruction counts at each step). ns: median over\n\
+         processes with and without the shim, started in turn.\n"
+    );
+    let (plain, shim) = times(options, lib);
+    let mut table = Table::new(["size", "instr. libc", "shim", "more", "ns libc", "shim", "more"]);
+    for size in SIZES {
+        progress(&format!("small {}", short(size)));
+        let (ns, shim_ns) = (plain[&size].median(), shim[&size].median());
+        let more_ns = shim_ns - ns;
+        figure(&format!("small.{}.libc_ns", short(size)), ns);
+        figure(&format!("small.{}.more_ns", short(size)), more_ns);
+        let counts = instructions(size, None).zip(instructions(size, lib));
+        let counts = match counts {
+            Some((libc, shim)) => {
+                figure(&format!("small.{}.more_instructions", short(size)), shim - libc);
+                [format!("{libc:.0}"), format!("{shim:.0}"), format!("{:+.0}", shim - libc)]
+            }
+            None => ["-".into(), "-".into(), "no ptrace".into()],
+        };
+        let ns = [format!("{ns:.2}"), format!("{shim_ns:.2}"), format!("{more_ns:+.2}")];
+        table.row([short(size)].into_iter().chain(counts).chain(ns));
+    }
+    table.print();
+}
+
+type BySize = BTreeMap<usize, Samples>;
+
+/// Interleaved processes, A B B A.
+fn times(options: &Options, lib: Option<&str>) -> (BySize, BySize) {
+    let mut results = (BySize::new(), BySize::new());
+    let pairs = (options.seconds * 10.0) as usize;
+    for pair in 0..pairs.max(5) {
+        progress(&format!("small: pair {} of {pairs}", pair + 1));
+        for turn in 0..2 {
+            let with = (pair + turn) % 2 == 1;
+            let results = if with { &mut results.1 } else { &mut results.0 };
+            let output = spawn::itself("small-time", lib.filter(|_| with)).output();
+            let Ok(output) = output else { continue };
+            for line in String::from_utf8_lossy(&output.stdout).lines() {
+                if let Some((size, ns)) = line.split_once(' ')
+                    && let (Ok(size), Ok(ns)) = (size.parse(), ns.parse())
+                {
+                    results.entry(size).or_default().push(ns);
+                }
+            }
+        }
+    }
+    results
+}
+
+/// Instructions of one turn of the loop: the difference between two counts.
+fn instructions(size: usize, lib: Option<&str>) -> Option<f64> {
+    let count = |calls: usize| {
+        let mut command = spawn::itself("small-count", lib);
+        command.args(["--", &size.to_string(), &calls.to_string()]);
+        trace::instructions(command)
+    };
+    Some((count(2 * CALLS)? as f64 - count(CALLS)? as f64) / CALLS as f64)
+}
+
+/// Source and destination, far from sharing the low bits of their addresses:
+/// a load that seems to alias a store would be measured instead of the call.
+#[repr(align(4096))]
+struct Room([u8; 4 * 4096]);
+
+const DESTINATION: usize = 2 * 4096 + 2048;
+
+/// Ordinary calls, as a compiler makes them for a size it does not know.
+#[inline(never)]
+fn calls(room: &mut Room, size: usize, count: usize) {
+    assert!(size <= 4096);
+    let src = room.0.as_mut_ptr();
+    for _ in 0..count {
+        // SAFETY: 4096 bytes at either place are inside the room.
+        unsafe {
+            let dst = src.add(DESTINATION);
+            libc::memcpy(black_box(dst.cast()), src.cast(), black_box(size));
+        }
+    }
+    black_box(room);
+}
+
+/// Prints the nanoseconds of one call, size by size. Whatever disturbs us makes
+/// a call slower, never faster: the lowest tenth is the call itself.
+pub fn time_child() {
+    let mut room = Room([1; 4 * 4096]);
+    for size in SIZES {
+        let count = 2000;
+        calls(&mut room, size, count);
+        let time = |_| {
+            let start = now();
+            calls(&mut room, size, count);
+            (now() - start) as f64 / count as f64
+        };
+        let samples: Samples = (0..100).map(time).collect();
+        println!("{size} {}", samples.quantile(0.1));
+    }
+}
+
+/// Makes some calls between two stops, for the tracer.
+pub fn count_child(options: &Options) {
+    let number = |index: usize| options.rest.get(index).and_then(|text| text.parse().ok());
+    let (Some(size), Some(count)) = (number(0), number(1)) else { return };
+    let mut room = Room([1; 4 * 4096]);
+    calls(&mut room, size, 1);
+    trace::marker();
+    calls(&mut room, size, count);
+    trace::marker();
+}

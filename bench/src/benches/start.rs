@@ -1,0 +1,148 @@
+//! Programs that copy nothing large: what the shim costs them.
+
+use crate::measure::{Rng, Samples};
+use crate::options::Options;
+use crate::out::{Table, figure, progress, time};
+use crate::spawn::{self, Program};
+use crate::trace;
+use std::process::Stdio;
+use std::time::Duration;
+
+pub fn run(options: &Options) {
+    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let mut table = Table::new(["program", "runs", "without", "with", "ratio", "p10-p90"]);
+    for (name, args, runs) in [
+        ("true", &["/bin/true"][..], 400.0),
+        ("python3", &["/usr/bin/python3", "-c", "pass"][..], 60.0),
+    ] {
+        let runs = (runs * options.seconds / 3.0).max(20.0) as usize;
+        progress(&format!("start: {runs} runs of {name}"));
+        let Some((without, with)) = timed(args, lib, runs) else {
+            println!("{name}: cannot be run here, skipped");
+            continue;
+        };
+        let ratios: Samples =
+            with.iter().zip(&without).map(|(with, without)| with / without).collect();
+        let without: Samples = without.into_iter().collect();
+        let with: Samples = with.into_iter().collect();
+        // Medians of both sides: pairs of so short runs scatter widely.
+        let ratio = with.median() / without.median();
+        figure(&format!("start.{name}.ratio"), ratio);
+        figure(&format!("start.{name}.more_us"), (with.median() - without.median()) / 1e3);
+        table.row([
+            name.to_string(),
+            runs.to_string(),
+            time(without.median()),
+            time(with.median()),
+            format!("{ratio:.3}"),
+            format!("{:.2}-{:.2}", ratios.quantile(0.1), ratios.quantile(0.9)),
+        ]);
+    }
+    table.print();
+    memory(lib);
+    files(lib);
+}
+
+/// Nanoseconds of each run, without and with the library, in random order.
+fn timed(args: &[&str], lib: Option<&str>, runs: usize) -> Option<(Vec<f64>, Vec<f64>)> {
+    let programs = [Program::new(args, None), Program::new(args, lib)];
+    let mut times = [Vec::new(), Vec::new()];
+    let mut rng = Rng::new();
+    for program in &programs {
+        program.time()?; // the file cache
+    }
+    for _ in 0..runs {
+        let mut order = [0, 1];
+        rng.shuffle(&mut order);
+        for which in order {
+            times[which].push(programs[which].time()? as f64);
+        }
+    }
+    let [without, with] = times;
+    Some((without, with))
+}
+
+/// What a program that sleeps holds before its first large copy.
+fn memory(lib: Option<&str>) {
+    let (Some(without), Some(with)) = (Holding::of_sleep(None), Holding::of_sleep(lib)) else {
+        println!("sleep: cannot be looked at here, skipped\n");
+        return;
+    };
+    let mut table = Table::new(["sleep", "without", "with", "more"]);
+    let mut row = |name: &str, key: &str, of: fn(&Holding) -> f64| {
+        let more = of(&with) - of(&without);
+        figure(key, more);
+        table.row([
+            name.to_string(),
+            of(&without).to_string(),
+            of(&with).to_string(),
+            format!("{more:+}"),
+        ]);
+    };
+    row("resident KiB", "start.resident_kib", |h| h.resident);
+    row("private dirty KiB", "start.dirty_kib", |h| h.dirty);
+    row("threads", "start.threads", |h| h.threads);
+    row("descriptors", "start.descriptors", |h| h.descriptors);
+    table.print();
+}
+
+struct Holding {
+    resident: f64,
+    dirty: f64,
+    threads: f64,
+    descriptors: f64,
+}
+
+impl Holding {
+    fn of_sleep(lib: Option<&str>) -> Option<Self> {
+        let mut child =
+            spawn::command("/bin/sleep", lib).arg("30").stdin(Stdio::null()).spawn().ok()?;
+        std::thread::sleep(Duration::from_millis(100));
+        let holding = Self::of(child.id());
+        let _ = child.kill();
+        let _ = child.wait();
+        holding
+    }
+
+    fn of(pid: u32) -> Option<Self> {
+        let field = |file: &str, name: &str| -> Option<f64> {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        };
+        Some(Holding {
+            resident: field("smaps_rollup", "Rss:")?,
+            dirty: field("smaps_rollup", "Private_Dirty:")?,
+            threads: field("status", "Threads:")?,
+            descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as f64,
+        })
+    }
+}
+
+/// The files that only the preloaded program opens. The loader's own, that is
+/// shared objects and its cache, are named but not counted.
+fn files(lib: Option<&str>) {
+    let quiet = |lib| {
+        let mut command = spawn::command("/bin/true", lib);
+        command.stdin(Stdio::null());
+        trace::startup(command)
+    };
+    let (Some(without), Some(with)) = (quiet(None), quiet(lib)) else {
+        println!("files opened: no ptrace here, skipped\n");
+        return;
+    };
+    let only: Vec<&String> = with.opened.iter().filter(|f| !without.opened.contains(f)).collect();
+    let (loaded, opened): (Vec<&String>, Vec<&String>) =
+        only.into_iter().partition(|f| f.contains(".so"));
+    println!("only with the shim, the loader opens: {}", list(&loaded));
+    println!("only with the shim, the program opens: {}", list(&opened));
+    println!("threads that true makes under the shim: {}\n", with.threads);
+    figure("start.files", opened.len() as f64);
+    figure("start.clones", with.threads as f64 - without.threads as f64);
+}
+
+fn list(files: &[&String]) -> String {
+    let names: Vec<&str> =
+        files.iter().map(|file| file.rsplit('/').next().unwrap_or(file)).collect();
+    if names.is_empty() { "nothing".into() } else { names.join(", ") }
+}

@@ -1,0 +1,75 @@
+//! What a benchmark prints. Plain lines are for the reader; a line that starts
+//! with `@` is a figure for the driver: `@key value`.
+
+use std::io::{IsTerminal, Write};
+
+/// Keeps one number for the JSON and for the targets.
+pub fn figure(key: &str, value: f64) {
+    println!("@{key} {value}");
+}
+
+/// Tells on stderr what is being measured, on one line where that works.
+pub fn progress(text: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ =
+        if err.is_terminal() { write!(err, "\r\x1b[K{text}\r") } else { writeln!(err, "{text}") };
+    let _ = err.flush();
+}
+
+/// "64K", "1M": the sizes here are round.
+pub fn size(bytes: usize) -> String {
+    let (number, unit) = match bytes {
+        b if b >= 1 << 30 && b % (1 << 30) == 0 => (b >> 30, "G"),
+        b if b >= 1 << 20 && b % (1 << 20) == 0 => (b >> 20, "M"),
+        b if b >= 1 << 10 && b % (1 << 10) == 0 => (b >> 10, "K"),
+        b => (b, ""),
+    };
+    format!("{number}{unit}")
+}
+
+/// Nanoseconds with three digits and a unit.
+pub fn time(ns: f64) -> String {
+    match ns {
+        n if n < 1e3 => format!("{n:.0} ns"),
+        n if n < 1e5 => format!("{:.2} us", n / 1e3),
+        n if n < 1e6 => format!("{:.1} us", n / 1e3),
+        n => format!("{:.2} ms", n / 1e6),
+    }
+}
+
+/// A table whose columns are as wide as they need to be; text stands left in
+/// the first column and right in the others.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
+        Table { rows: vec![head.into_iter().map(Into::into).collect()] }
+    }
+
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    pub fn print(&self) {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                if column == 0 {
+                    line += &format!("  {cell:<width$}");
+                } else {
+                    line += &format!("  {cell:>width$}");
+                }
+            }
+            println!("{}", line.trim_end());
+        }
+        println!();
+    }
+}

@@ -1,0 +1,115 @@
+//! Other processes: timed runs with and without the shim, and busy ones.
+
+use crate::measure::now;
+use libc::c_char;
+use std::ffi::CString;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::ptr;
+
+/// A program and its arguments, ready to be started with or without a library
+/// preloaded.
+pub struct Program {
+    path: CString,
+    args: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Program {
+    pub fn new(args: &[&str], preload: Option<&str>) -> Self {
+        let text = |text: String| CString::new(text).expect("no NUL in arguments");
+        let mut env: Vec<CString> = std::env::vars()
+            .filter(|(name, _)| name != "LD_PRELOAD")
+            .map(|(name, value)| text(format!("{name}={value}")))
+            .collect();
+        env.extend(preload.map(|lib| text(format!("LD_PRELOAD={lib}"))));
+        Program {
+            path: text(args[0].into()),
+            args: args.iter().map(|arg| text((*arg).into())).collect(),
+            env,
+        }
+    }
+
+    /// Runs it to its end by posix_spawn; the time this took in nanoseconds.
+    pub fn time(&self) -> Option<u64> {
+        let list = |items: &[CString]| -> Vec<*mut c_char> {
+            items.iter().map(|item| item.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect()
+        };
+        let (args, env) = (list(&self.args), list(&self.env));
+        let (mut pid, mut status) = (0, 0);
+        let start = now();
+        // SAFETY: both lists end in NULL and their strings live in `self`.
+        let ended = unsafe {
+            libc::posix_spawn(
+                &mut pid,
+                self.path.as_ptr(),
+                ptr::null(),
+                ptr::null(),
+                args.as_ptr(),
+                env.as_ptr(),
+            ) == 0
+                && libc::waitpid(pid, &mut status, 0) == pid
+        };
+        let time = now() - start;
+        (ended && status == 0).then_some(time)
+    }
+}
+
+/// A command without the preload of our own process, or with one.
+pub fn command(program: &str, preload: Option<&str>) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("LD_PRELOAD");
+    if let Some(lib) = preload {
+        command.env("LD_PRELOAD", lib);
+    }
+    command
+}
+
+/// This program again, in one of its inner roles.
+pub fn itself(role: &str, preload: Option<&str>) -> Command {
+    let program = std::env::current_exe().expect("/proc is mounted");
+    let mut command = command(&program.to_string_lossy(), preload);
+    command.args(["--inner", role]);
+    command
+}
+
+/// Processes that keep CPUs busy at ordinary priority, until dropped.
+pub struct Hogs(Vec<Child>);
+
+impl Hogs {
+    pub fn new(count: usize) -> Self {
+        let hog = || {
+            let mut command = itself("hog", None);
+            command.stdout(Stdio::null());
+            // SAFETY: prctl is async-signal-safe; the hog dies with us.
+            unsafe {
+                command.pre_exec(|| {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    Ok(())
+                });
+            }
+            command.spawn().expect("own program starts")
+        };
+        let hogs = Hogs((0..count).map(|_| hog()).collect());
+        if count > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        hogs
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            let _ = hog.kill();
+            let _ = hog.wait();
+        }
+    }
+}
+
+/// What a hog does.
+pub fn hog() {
+    loop {
+        std::hint::spin_loop();
+    }
+}

@@ -1,0 +1,102 @@
+//! What issue 2 asks, checked against the figures of this run.
+
+use std::collections::BTreeMap;
+
+pub type Figures = BTreeMap<String, f64>;
+
+struct Target {
+    text: &'static str,
+    /// Fields between dots; `*` is any, `|` separates choices.
+    keys: &'static str,
+    bound: Bound,
+}
+
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+use Bound::{AtLeast, AtMost};
+
+const TARGETS: &[Target] = &[
+    Target {
+        text: "copy 1M..64M cold, x libc",
+        keys: "copy.cold.1M|2M|4M|8M|16M|32M|64M.shim_libc",
+        bound: AtLeast(1.7),
+    },
+    Target {
+        text: "copy 1M..64M cold, x ceiling",
+        keys: "copy.cold.1M|2M|4M|8M|16M|32M|64M.shim_ceiling",
+        bound: AtLeast(0.9),
+    },
+    Target {
+        text: "copy 256K cold, x libc",
+        keys: "copy.cold.256K.shim_libc",
+        bound: AtLeast(1.5),
+    },
+    Target { text: "copy, any size, x libc", keys: "copy.*.*.shim_libc", bound: AtLeast(0.97) },
+    Target {
+        text: "load, throughput, x libc",
+        keys: "load.*.*.*.throughput",
+        bound: AtLeast(0.97),
+    },
+    Target { text: "load, median time, x libc", keys: "load.*.*.*.time", bound: AtLeast(0.97) },
+    Target { text: "numpy 64M, x libc", keys: "numpy.*.64M.ratio", bound: AtLeast(1.8) },
+    Target { text: "numpy 4M, x libc", keys: "numpy.*.4M.ratio", bound: AtLeast(1.8) },
+    Target {
+        text: "small, more instructions",
+        keys: "small.*.more_instructions",
+        bound: AtMost(3.0),
+    },
+    Target { text: "small, more ns", keys: "small.*.more_ns", bound: AtMost(1.0) },
+    Target { text: "start of true, x without", keys: "start.true.ratio", bound: AtMost(1.10) },
+    Target { text: "threads before first copy", keys: "start.threads", bound: AtMost(0.0) },
+    Target { text: "files before first copy", keys: "start.files", bound: AtMost(0.0) },
+    Target { text: "resident before, KiB", keys: "start.resident_kib", bound: AtMost(1023.0) },
+];
+
+/// One line for each target: the worst figure that it speaks of.
+pub struct Verdict {
+    pub text: &'static str,
+    pub wanted: String,
+    /// The key and value of the worst figure; none when it was not measured.
+    pub worst: Option<(String, f64)>,
+    pub reached: bool,
+}
+
+/// Checks the targets of the benchmarks that were run.
+pub fn check(figures: &Figures, ran: impl Fn(&str) -> bool) -> Vec<Verdict> {
+    let spoken_of = |target: &&Target| target.keys.split('.').next().is_some_and(&ran);
+    TARGETS.iter().filter(spoken_of).map(|target| target.check(figures)).collect()
+}
+
+impl Target {
+    fn check(&self, figures: &Figures) -> Verdict {
+        let named = figures.iter().filter(|(key, _)| matches(self.keys, key));
+        let worst = match self.bound {
+            AtLeast(_) => named.min_by(|a, b| a.1.total_cmp(b.1)),
+            AtMost(_) => named.max_by(|a, b| a.1.total_cmp(b.1)),
+        };
+        let (wanted, reached) = match self.bound {
+            AtLeast(bound) => (format!(">= {bound}"), worst.is_some_and(|w| *w.1 >= bound)),
+            AtMost(bound) => (format!("<= {bound}"), worst.is_some_and(|w| *w.1 <= bound)),
+        };
+        let worst = worst.map(|(key, value)| (key.clone(), *value));
+        Verdict { text: self.text, wanted, worst, reached }
+    }
+}
+
+impl Verdict {
+    pub fn verdict(&self) -> &'static str {
+        match (&self.worst, self.reached) {
+            (None, _) => "not measured",
+            (_, true) => "reached",
+            (_, false) => "MISSED",
+        }
+    }
+}
+
+fn matches(pattern: &str, key: &str) -> bool {
+    let (pattern, key): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), key.split('.').collect());
+    let field = |(want, have): (&&str, &&str)| *want == "*" || want.split('|').any(|w| w == *have);
+    pattern.len() == key.len() && pattern.iter().zip(&key).all(field)
+}

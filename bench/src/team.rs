@@ -1,0 +1,219 @@
+//! Threads that each copy a part: the ceiling that the shim is compared with.
+//!
+//! Helpers sleep in a futex while other arms have their turn, so that they
+//! take no CPU from the shim's own workers. `gather` wakes them before the
+//! clock starts; then they spin, each on its own CPU, and a copy costs no
+//! wake-up at all.
+
+use crate::arms::CopyFn;
+use crate::memory::Spot;
+use std::cell::{Cell, UnsafeCell};
+use std::hint::spin_loop;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+
+const ASLEEP: u32 = 0;
+const CALLED: u32 = 1;
+const READY: u32 = 2;
+const WORK: u32 = 3;
+
+#[derive(Clone, Copy)]
+struct Job {
+    copy: CopyFn,
+    spot: Spot,
+    len: usize,
+}
+
+/// The state has one owner at a time: the helper in CALLED and WORK, the
+/// leader in ASLEEP and READY. The job is written in READY, read in WORK.
+#[repr(align(128))]
+struct Seat {
+    state: AtomicU32,
+    tid: AtomicI32,
+    job: UnsafeCell<Option<Job>>,
+}
+
+// SAFETY: `job` is passed by the release store of WORK and given back by the
+// release store of READY.
+unsafe impl Sync for Seat {}
+
+pub struct Team {
+    seats: Vec<Arc<Seat>>,
+    /// CPUs we may use, one of each core first.
+    cpus: Vec<Cpu>,
+    /// Where the leader was when the helpers were last pinned.
+    leader: Cell<i32>,
+}
+
+#[derive(Clone, Copy, PartialEq, PartialOrd, Eq, Ord)]
+struct Cpu {
+    /// 0 for the first thread of its core, then 1.
+    sibling: usize,
+    number: usize,
+    core: usize,
+}
+
+impl Team {
+    /// A team of `threads`, the caller counted.
+    pub fn new(threads: usize) -> Self {
+        let seats = (1..threads).map(|_| hire()).collect();
+        Team { seats, cpus: cpus(), leader: Cell::new(-1) }
+    }
+
+    /// Wakes enough helpers and waits until they spin.
+    pub fn gather(&self, threads: usize) {
+        if threads < 2 {
+            return;
+        }
+        self.pin();
+        for seat in &self.seats[..threads - 1] {
+            seat.state.store(CALLED, Release);
+            futex(&seat.state, libc::FUTEX_WAKE, 1);
+        }
+        for seat in &self.seats[..threads - 1] {
+            await_ready(seat);
+        }
+    }
+
+    pub fn dismiss(&self, threads: usize) {
+        for seat in &self.seats[..threads - 1] {
+            seat.state.store(ASLEEP, Release);
+        }
+    }
+
+    /// Gives every thread an equal part, cut at cache lines.
+    ///
+    /// # Safety
+    /// `gather(threads)` came before, `dismiss` has not; `spot` is good for
+    /// `len` bytes.
+    pub unsafe fn copy(&self, copy: CopyFn, threads: usize, spot: Spot, len: usize) {
+        let part = (len / threads).next_multiple_of(64);
+        let piece = |index: usize| {
+            let from = (part * index).min(len);
+            // SAFETY: `from <= len`.
+            let spot = unsafe { Spot { dst: spot.dst.add(from), src: spot.src.add(from) } };
+            Job { copy, spot, len: part.min(len - from) }
+        };
+        for (index, seat) in self.seats[..threads - 1].iter().enumerate() {
+            // SAFETY: the seat is READY, so its job is ours to write.
+            unsafe { *seat.job.get() = Some(piece(index + 1)) };
+            seat.state.store(WORK, Release);
+        }
+        let own = piece(0);
+        // SAFETY: a part of what the caller promised.
+        unsafe { (own.copy)(own.spot.dst.cast(), own.spot.src.cast(), own.len) };
+        for seat in &self.seats[..threads - 1] {
+            await_ready(seat);
+        }
+    }
+
+    /// Puts each helper on a CPU of its own, away from the leader's. The
+    /// leader is never pinned: the shim would take that for a small machine.
+    fn pin(&self) {
+        // SAFETY: no arguments.
+        let here = unsafe { libc::sched_getcpu() };
+        if here == self.leader.replace(here) {
+            return;
+        }
+        let own = self.cpus.iter().find(|cpu| cpu.number == here as usize).copied();
+        let mut free: Vec<Cpu> = self.cpus.clone();
+        free.retain(|cpu| cpu.number != here as usize);
+        // The leader's own core comes last.
+        free.sort_by_key(|cpu| (own.is_some_and(|own| own.core == cpu.core), *cpu));
+        for (seat, cpu) in self.seats.iter().zip(free) {
+            pin_thread(seat.tid.load(Acquire), cpu.number);
+        }
+    }
+}
+
+fn await_ready(seat: &Seat) {
+    while seat.state.load(Acquire) != READY {
+        spin_loop();
+    }
+}
+
+/// Starts one helper; it ends with the process.
+fn hire() -> Arc<Seat> {
+    let seat = Arc::new(Seat {
+        state: AtomicU32::new(ASLEEP),
+        tid: AtomicI32::new(0),
+        job: UnsafeCell::new(None),
+    });
+    let own = Arc::clone(&seat);
+    std::thread::spawn(move || {
+        // SAFETY: no arguments.
+        own.tid.store(unsafe { libc::gettid() }, Release);
+        serve(&own)
+    });
+    while seat.tid.load(Acquire) == 0 {
+        std::thread::yield_now();
+    }
+    seat
+}
+
+fn serve(seat: &Seat) -> ! {
+    loop {
+        match seat.state.load(Acquire) {
+            ASLEEP => futex(&seat.state, libc::FUTEX_WAIT, ASLEEP),
+            CALLED => seat.state.store(READY, Release),
+            WORK => {
+                // SAFETY: in WORK the job is ours to read, and the leader
+                // waits until we are READY.
+                unsafe {
+                    if let Some(job) = *seat.job.get() {
+                        (job.copy)(job.spot.dst.cast(), job.spot.src.cast(), job.len);
+                    }
+                }
+                seat.state.store(READY, Release);
+            }
+            _ => spin_loop(),
+        }
+    }
+}
+
+pub fn futex(word: &AtomicU32, operation: i32, value: u32) {
+    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
+    let forever = ptr::null::<libc::timespec>();
+    // SAFETY: the word outlives the call; these operations use no more.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, forever) };
+}
+
+fn pin_thread(tid: i32, cpu: usize) {
+    // SAFETY: a set of bits of ours; a refusal only costs some precision.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(tid, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+/// CPUs in the affinity mask, as the shim counts them.
+pub fn cpu_count() -> usize {
+    cpus().len()
+}
+
+fn cpus() -> Vec<Cpu> {
+    // SAFETY: a set of bits of ours, all zero is a valid one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the size is that of the set.
+    unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
+    let mut cpus: Vec<Cpu> = Vec::new();
+    for number in 0..libc::CPU_SETSIZE as usize {
+        // SAFETY: `number` is inside the set.
+        if unsafe { libc::CPU_ISSET(number, &set) } {
+            let core = core_of(number).unwrap_or(number);
+            let sibling = cpus.iter().filter(|cpu| cpu.core == core).count();
+            cpus.push(Cpu { sibling, number, core });
+        }
+    }
+    cpus.sort();
+    cpus
+}
+
+/// The lowest CPU of the core that `cpu` belongs to.
+fn core_of(cpu: usize) -> Option<usize> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let list = std::fs::read_to_string(path).ok()?;
+    list.trim().split([',', '-']).next()?.parse().ok()
+}

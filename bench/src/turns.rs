@@ -1,0 +1,164 @@
+//! Arms that take turns: the way every copy is timed.
+//!
+//! In each round all arms have one turn, in random order. A turn is a burst of
+//! copies, each timed on its own: the first comes after a pause, when the
+//! shim's workers have gone to sleep; the others follow in a row.
+
+use crate::arms::Arm;
+use crate::machine;
+use crate::measure::{Rng, Samples, clock_cost, now, settle};
+use crate::memory::{Pair, Spot, Walk};
+use crate::options::{MIB, Options};
+use crate::team::Team;
+use std::hint::black_box;
+
+/// Longer than any sensible worker spins before it sleeps.
+const PAUSE_US: u64 = 300;
+
+/// Copies smaller than this are timed several together: the clock is coarse.
+pub const TIMED_BYTES: usize = 16 << 10;
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Heat {
+    Cold,
+    Hot,
+    /// Cold, and the program reads the destination afterwards: what a kernel
+    /// saves by passing the cache by may have to be paid here.
+    Read,
+}
+
+impl Heat {
+    pub const BOTH: [Heat; 2] = [Heat::Cold, Heat::Hot];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Heat::Cold => "cold",
+            Heat::Hot => "hot",
+            Heat::Read => "read",
+        }
+    }
+}
+
+/// Memory and threads that the cells of a table share.
+pub struct Place {
+    pub pair: Pair,
+    pub team: Team,
+    walk: Walk,
+    rng: Rng,
+    clock: u64,
+}
+
+impl Place {
+    pub fn new(options: &Options, threads: usize) -> Self {
+        let pair = Pair::new(buffer_size(options));
+        let walk = Walk::new(0, pair.len());
+        Place { pair, team: Team::new(threads), walk, rng: Rng::new(), clock: clock_cost() }
+    }
+}
+
+/// 1 GiB, or twice the cache where that is more, and never half of what is
+/// free: there are two buffers.
+pub fn buffer_size(options: &Options) -> usize {
+    let wanted = (2 * machine::last_level_cache()).max(1024 * MIB);
+    let wanted = wanted.min(machine::available_memory() / 4);
+    options.buffers.unwrap_or(wanted).max(64 * MIB).next_multiple_of(MIB)
+}
+
+/// What one arm took, in nanoseconds for one copy, round by round.
+#[derive(Default)]
+pub struct Times {
+    /// The copy that came after the pause.
+    pub first: Vec<f64>,
+    /// The mean of those that followed in a row.
+    pub next: Vec<f64>,
+    /// The mean of all.
+    pub all: Vec<f64>,
+}
+
+/// Runs rounds of all `arms` until `enough` says so; it sees the times so far.
+pub fn rounds(
+    place: &mut Place,
+    arms: &[Arm],
+    size: usize,
+    heat: Heat,
+    burst: usize,
+    mut enough: impl FnMut(&[Times]) -> bool,
+) -> Vec<Times> {
+    let mut times: Vec<Times> = arms.iter().map(|_| Times::default()).collect();
+    let mut order: Vec<usize> = (0..arms.len()).collect();
+    loop {
+        place.rng.shuffle(&mut order);
+        for &arm in &order {
+            turn(place, &arms[arm], size, heat, burst, &mut times[arm]);
+        }
+        if enough(&times) {
+            return times;
+        }
+    }
+}
+
+fn turn(place: &mut Place, arm: &Arm, size: usize, heat: Heat, burst: usize, times: &mut Times) {
+    let batch = (TIMED_BYTES / size).max(1);
+    let mut spots: Vec<Spot> = Vec::with_capacity(batch);
+    let mut taken = Vec::with_capacity(burst);
+    place.team.gather(arm.threads);
+    for _ in 0..burst {
+        spots.clear();
+        spots.extend((0..batch).map(|_| match heat {
+            Heat::Cold | Heat::Read => place.walk.step(size, &place.pair),
+            Heat::Hot => place.pair.spot(0),
+        }));
+        let start = now();
+        for spot in &spots {
+            // SAFETY: both ways to a spot keep `size` inside the pair, and the
+            // team was gathered.
+            unsafe { arm.run(&place.team, *spot, size) };
+            if heat == Heat::Read {
+                read(*spot, size);
+            }
+        }
+        let time = (now() - start).saturating_sub(place.clock);
+        taken.push(time.max(1) as f64 / batch as f64);
+    }
+    place.team.dismiss(arm.threads);
+    settle(PAUSE_US);
+    times.first.push(taken[0]);
+    times.next.push(mean(&taken[1..]));
+    times.all.push(mean(&taken));
+}
+
+/// Looks at every cache line of the destination.
+fn read(spot: Spot, size: usize) {
+    let mut sum = 0u64;
+    for at in (0..size & !63).step_by(64) {
+        // SAFETY: inside the copy that was just made there.
+        sum = sum.wrapping_add(unsafe { spot.dst.add(at).cast::<u64>().read() });
+    }
+    black_box(sum);
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// How many times faster `arm` was than `base`, round by round.
+pub fn ratios(base: &[f64], arm: &[f64]) -> Samples {
+    base.iter().zip(arm).map(|(base, arm)| base / arm).collect()
+}
+
+/// A time budget, with the warm-up at its beginning.
+pub struct Budget {
+    start: u64,
+    seconds: f64,
+}
+
+impl Budget {
+    pub fn new(seconds: f64) -> Self {
+        Budget { start: now(), seconds }
+    }
+
+    /// The part of the budget that is used up.
+    pub fn used(&self) -> f64 {
+        (now() - self.start) as f64 / 1e9 / self.seconds
+    }
+}
