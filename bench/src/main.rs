@@ -92,6 +92,9 @@ fn main() {
 
 /// The processes the driver and the benchmarks start.
 fn inner(name: &str, options: &Options) {
+    if !options.handler {
+        drop_handlers();
+    }
     match name {
         "hog" => spawn::hog(),
         "small-time" => benches::small::time_child(),
@@ -100,5 +103,14 @@ fn inner(name: &str, options: &Options) {
             Some(bench) => (bench.run)(options),
             None => std::process::exit(2),
         },
+    }
+}
+
+/// Rust's start-up handles SIGSEGV and SIGBUS, to tell of stack overflows. Most
+/// programs do not, and it matters to the shim: faults belong to the handler.
+fn drop_handlers() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default action needs nothing of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }

@@ -28,6 +28,8 @@ pub struct Options {
     pub buffers: Option<usize>,
     pub sizes: Option<Vec<usize>>,
     pub burst: usize,
+    /// Keep a SIGSEGV handler installed.
+    pub handler: bool,
     /// What is left for an inner process that takes arguments of its own.
     pub rest: Vec<String>,
 }
@@ -50,6 +52,8 @@ pub fn help() {
   --buffers SIZE  each of the two buffers cold copies walk through (default
                   1G, or twice the last level cache, when memory permits)
   --burst N       copies in a row whenever an arm has its turn (default 4)
+  --handler       copy as a program that handles SIGSEGV: its faults must come
+                  to it, and the shim has to take another way
   --json FILE     all figures as JSON
   --save FILE     tables, commands, date and machine as Markdown; sections of
                   benchmarks that are not run this time are kept
@@ -72,6 +76,7 @@ impl Options {
             buffers: None,
             sizes: None,
             burst: 4,
+            handler: false,
             rest: Vec::new(),
         };
         let mut args = given.into_iter();
@@ -83,6 +88,7 @@ impl Options {
                 "--lib" => options.lib = Some(value()?),
                 "--json" => options.json = Some(value()?),
                 "--save" => options.save = Some(value()?),
+                "--handler" => options.handler = true,
                 "--quick" => options.quick = true,
                 "--seconds" => {
                     options.seconds = match value()?.parse() {
