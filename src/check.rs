@@ -38,7 +38,10 @@ fn describe(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
     }
     writeln!(out)?;
     if workers == 0 {
-        writeln!(out, "  gain        none: one CPU. libc keeps all copies. Widen the affinity mask")?;
+        writeln!(
+            out,
+            "  gain        none: one CPU. libc keeps all copies. Widen the affinity mask"
+        )?;
         return writeln!(out, "              (taskset) or the cgroup's CPU quota to change that.");
     }
     gain(workers, out)
@@ -94,7 +97,10 @@ fn gain(workers: usize, out: &mut dyn Write) -> std::fmt::Result {
     let ratio = alone[ROUNDS / 2] as f64 / shared[ROUNDS / 2] as f64;
     writeln!(out, "  gain        a 16 MiB copy takes 1/{ratio:.2} of libc's time")?;
     if ratio < 1.2 {
-        writeln!(out, "              Little: are the other CPUs busy? Copies then stay with libc.")?;
+        writeln!(
+            out,
+            "              Little: are the other CPUs busy? Copies then stay with libc."
+        )?;
     }
     Ok(())
 }

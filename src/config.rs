@@ -417,7 +417,10 @@ mod tests {
     fn unknown_names_are_reported_and_others_passed_over() {
         let mut config = Config::default();
         let apply = |config: &mut Config, text: &'static [u8]| apply(config, text);
-        assert_eq!(apply(&mut config, b"ADMA_MINBYTES=1"), Some(Complaint::Unknown(b"ADMA_MINBYTES")));
+        assert_eq!(
+            apply(&mut config, b"ADMA_MINBYTES=1"),
+            Some(Complaint::Unknown(b"ADMA_MINBYTES"))
+        );
         assert_eq!(apply(&mut config, b"ADMA_"), Some(Complaint::Unknown(b"ADMA_")));
         assert_eq!(apply(&mut config, b"PATH=/bin"), None);
         assert_eq!(apply(&mut config, b""), None);

@@ -167,11 +167,8 @@ impl Dispatcher {
     }
 
     unsafe fn carry(&self, policy: &Policy, dst: usize, src: usize, len: usize) -> Path {
-        let way = if plan::overlaps(dst, src, len) {
-            Err(Fallback::Overlap)
-        } else {
-            self.ready(policy)
-        };
+        let way =
+            if plan::overlaps(dst, src, len) { Err(Fallback::Overlap) } else { self.ready(policy) };
         // SAFETY: the caller's promise, and the ranges do not overlap where `way` is a number.
         let path = unsafe {
             match way {
@@ -401,13 +398,5 @@ mod tests {
     fn backend_libc_never_carries() {
         let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
         assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
-    }
-
-    #[test]
-    fn forked_child_starts_cold_and_keeps_off_off() {
-        let dispatcher = dispatcher(|_| {});
-        dispatcher.switch_off(Fallback::Refused);
-        dispatcher.forget_after_fork();
-        assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Refused));
     }
 }

@@ -289,8 +289,7 @@ mod tests {
 
     #[test]
     fn engine_is_left_at_once_when_its_help_gets_slow_and_found_again_later() {
-        const CROWDED: World =
-            World { libc: COLD.libc, engine: |n| n as u64 / 2 + 400_000 };
+        const CROWDED: World = World { libc: COLD.libc, engine: |n| n as u64 / 2 + 400_000 };
         let learner = Learner::new();
         run(&learner, 1 << 20, COLD_SAMPLE, &COLD, 500);
         let carried = run(&learner, 1 << 20, COLD_SAMPLE, &CROWDED, 2000);

@@ -17,6 +17,9 @@
 //! our return we do not allocate, block on a lock, panic, log, or touch errno or
 //! thread-local storage. Worker threads have no thread-local storage at all.
 
+// Test executables hold the parts without the whole, loom's only the claiming protocol.
+#![cfg_attr(any(test, loom), allow(dead_code))]
+
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems have no port yet");
 
@@ -26,21 +29,22 @@ mod sync;
 
 // Under loom only the claiming protocol is built: its atomics are loom's.
 #[cfg(not(loom))]
-mod check;
-#[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
 mod cpus;
 #[cfg(not(loom))]
 mod dispatch;
-// Exports stay out of test executables: they would replace the harness's own memcpy.
-#[cfg(not(any(test, loom)))]
-mod intercept;
 #[cfg(not(loom))]
 mod learn;
-#[cfg(not(loom))]
-mod runtime;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
 mod sys;
+
+// Exports stay out of test executables: they would replace the harness's own memcpy.
+#[cfg(not(any(test, loom)))]
+mod check;
+#[cfg(not(any(test, loom)))]
+mod intercept;
+#[cfg(not(any(test, loom)))]
+mod runtime;

@@ -226,7 +226,9 @@ mod tests {
     fn merged_joins_neighbours_up_to_the_limit() {
         let split = Split::new(0, 8 * PAGE, 64);
         let all = |most, adjoin: fn(Piece, Piece) -> bool| {
-            merged(split.segments(0, 1 << 20), most, adjoin).map(|p| p.len / PAGE).collect::<Vec<_>>()
+            merged(split.segments(0, 1 << 20), most, adjoin)
+                .map(|p| p.len / PAGE)
+                .collect::<Vec<_>>()
         };
         assert_eq!(all(usize::MAX, |_, _| true), [8]);
         assert_eq!(all(usize::MAX, |_, _| false), [1; 8]);

@@ -31,7 +31,7 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
 }
 
 /// Start-up. Everything that may allocate happens here; "open" comes last.
-#[cfg_attr(not(test), ctor::ctor(unsafe))]
+#[ctor::ctor(unsafe)]
 fn start() {
     original::resolve();
     let config = config::from_environment();
@@ -63,12 +63,10 @@ extern "C" fn after_fork() {
 
 /// Exit: destructors of libraries run after the program's own exit handlers. Offload is off
 /// first; nothing is torn down, for other threads may still be copying.
-#[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-#[cfg_attr(test, expect(dead_code))]
 extern "C" fn end() {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {

@@ -56,7 +56,7 @@ impl Sleepable {
 
     #[cfg(loom)]
     pub fn sleep_while(&self, seen: u64, _nanos: u64) -> Woken {
-        self.gate.sleep_while(|| self.word.load(Ordering::SeqCst) as u32 == seen as u32);
+        self.gate.sleep_while(|| self.word.load(Ordering::Acquire) as u32 == seen as u32);
         Woken::LookAgain
     }
 

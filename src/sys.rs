@@ -67,9 +67,8 @@ pub fn futex_wait(word: *const u32, expected: u32, nanos: u64) -> Woken {
 pub fn futex_wake(word: *const u32, count: u32) -> bool {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     // SAFETY: waking reads no memory of ours.
-    let answer = unsafe {
-        syscall(libc::SYS_futex, [word as usize, operation, count as usize, 0, 0, 0])
-    };
+    let answer =
+        unsafe { syscall(libc::SYS_futex, [word as usize, operation, count as usize, 0, 0, 0]) };
     answer >= 0
 }
 
@@ -124,10 +123,7 @@ fn has_handler(signal: i32) -> Option<bool> {
     let mut action = [0usize; 4];
     // SAFETY: a null new action only reads the old one, into 32 writable bytes.
     let answer = unsafe {
-        syscall(
-            libc::SYS_rt_sigaction,
-            [signal as usize, 0, &raw mut action as usize, 8, 0, 0],
-        )
+        syscall(libc::SYS_rt_sigaction, [signal as usize, 0, &raw mut action as usize, 8, 0, 0])
     };
     (answer == 0).then_some(action[0] > libc::SIG_IGN)
 }
@@ -141,9 +137,8 @@ pub unsafe fn copy_without_fault(pid: i32, dst: usize, src: usize, len: usize) -
     let remote = libc::iovec { iov_base: src as *mut c_void, iov_len: len };
     let (local, remote) = (&raw const local as usize, &raw const remote as usize);
     // SAFETY: the kernel checks both ranges and answers EFAULT or a short count.
-    let answer = unsafe {
-        syscall(libc::SYS_process_vm_readv, [pid as usize, local, 1, remote, 1, 0])
-    };
+    let answer =
+        unsafe { syscall(libc::SYS_process_vm_readv, [pid as usize, local, 1, remote, 1, 0]) };
     answer.max(0) as usize
 }
 

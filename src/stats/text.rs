@@ -38,7 +38,10 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     }
     let mismatched = recorder.mismatched.load(Relaxed);
     if mismatched > 0 {
-        writeln!(out, "  VERIFY: {mismatched} copies were wrong and have been repaired; engine off")?;
+        writeln!(
+            out,
+            "  VERIFY: {mismatched} copies were wrong and have been repaired; engine off"
+        )?;
     }
 
     if engine + libc > 0 {
@@ -217,7 +220,8 @@ mod tests {
             assert_eq!(Bytes(value).to_string(), text);
         }
         assert_eq!(Bytes(u64::MAX).to_string(), "16.0 EiB");
-        let times = [(999, "999 ns"), (1500, "1.5 us"), (123_400, "123 us"), (2_000_000_000, "2.0 s")];
+        let times =
+            [(999, "999 ns"), (1500, "1.5 us"), (123_400, "123 us"), (2_000_000_000, "2.0 s")];
         for (value, text) in times {
             assert_eq!(Time(value).to_string(), text);
         }
