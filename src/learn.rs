@@ -236,15 +236,27 @@ mod tests {
     const HOT: World = World { libc: |n| n as u64 / 14, engine: |n| n as u64 / 16 + 16000 };
 
     /// A small deterministic noise: up to +12 %, now and then a preemption.
-    fn noisy(ticks: u64, turn: u64) -> u64 {
-        let random = turn.wrapping_mul(6364136223846793005).rotate_left(23) % 1000;
+    fn noisy(ticks: u64, state: &mut u64) -> u64 {
+        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let random = (*state >> 33) % 1000;
         if random < 4 { ticks * 20 } else { ticks + ticks * random / 8000 }
     }
 
     /// Runs `turns` copies and returns how many went by the engine.
     fn run(learner: &Learner, len: usize, sample: u64, world: &World, turns: u64) -> u64 {
+        run_with_noise(learner, len, sample, world, turns, &mut 7)
+    }
+
+    fn run_with_noise(
+        learner: &Learner,
+        len: usize,
+        sample: u64,
+        world: &World,
+        turns: u64,
+        noise: &mut u64,
+    ) -> u64 {
         let mut carried = 0;
-        for turn in 0..turns {
+        for _ in 0..turns {
             let row = learner.row(len);
             if !row.is_worth_watching() {
                 continue;
@@ -252,7 +264,7 @@ mod tests {
             let cell = row.cell(sample);
             let way = cell.choose();
             let ticks = if way == Way::Libc { (world.libc)(len) } else { (world.engine)(len) };
-            row.record(cell, way, len, noisy(ticks, turn));
+            row.record(cell, way, len, noisy(ticks, noise));
             carried += u64::from(way == Way::Engine);
         }
         carried
@@ -278,10 +290,10 @@ mod tests {
     #[test]
     fn hot_and_cold_copies_of_one_size_mixed_each_go_their_way() {
         let learner = Learner::new();
-        let (mut hot, mut cold) = (0, 0);
+        let (mut hot, mut cold, mut noise) = (0, 0, 7);
         for _ in 0..400 {
-            hot += run(&learner, 256 << 10, HOT_SAMPLE, &HOT, 3);
-            cold += run(&learner, 256 << 10, COLD_SAMPLE, &COLD, 2);
+            hot += run_with_noise(&learner, 256 << 10, HOT_SAMPLE, &HOT, 3, &mut noise);
+            cold += run_with_noise(&learner, 256 << 10, COLD_SAMPLE, &COLD, 2, &mut noise);
         }
         assert!(hot < 100, "{hot} of 1200 hot copies");
         assert!(cold > 700, "{cold} of 800 cold copies");
