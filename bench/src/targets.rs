@@ -19,21 +19,31 @@ use Bound::{AtLeast, AtMost};
 
 const TARGETS: &[Target] = &[
     Target {
-        text: "copy 1M..64M cold, x libc",
-        keys: "copy.cold.1M|2M|4M|8M|16M|32M|64M.shim_libc",
+        text: "1M..64M cold in a row, x libc",
+        keys: "copy.cold.1M|2M|4M|8M|16M|32M|64M.row_libc",
         bound: AtLeast(1.7),
     },
     Target {
-        text: "copy 1M..64M cold, x ceiling",
-        keys: "copy.cold.1M|2M|4M|8M|16M|32M|64M.shim_ceiling",
+        text: "1M..64M cold in a row, x ceiling",
+        keys: "copy.cold.1M|2M|4M|8M|16M|32M|64M.row_ceiling",
         bound: AtLeast(0.9),
     },
     Target {
-        text: "copy 256K cold, x libc",
-        keys: "copy.cold.256K.shim_libc",
+        text: "256K cold in a row, x libc",
+        keys: "copy.cold.256K.row_libc",
         bound: AtLeast(1.5),
     },
-    Target { text: "copy, any size, x libc", keys: "copy.*.*.shim_libc", bound: AtLeast(0.97) },
+    Target {
+        text: "1M..64M cold after pause, x libc",
+        keys: "copy.cold.1M|2M|4M|8M|16M|32M|64M.pause_libc",
+        bound: AtLeast(1.7),
+    },
+    Target { text: "any size in a row, x libc", keys: "copy.*.*.row_libc", bound: AtLeast(0.97) },
+    Target {
+        text: "any size after pause, x libc",
+        keys: "copy.*.*.pause_libc",
+        bound: AtLeast(0.97),
+    },
     Target {
         text: "load, throughput, x libc",
         keys: "load.*.*.*.throughput",

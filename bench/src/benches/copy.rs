@@ -18,8 +18,9 @@ pub fn run(options: &Options) {
     let mut place = Place::new(options, cpus);
     println!("{}; buffers 2 x {}", arms::describe_shim(), short(place.pair.len()));
     println!(
-        "GB/s: libc. shim: x libc, a copy after a pause. row: x libc, copies in a row.\n\
-         ceiling: x libc, n threads without the shim. of it: shim over ceiling.\n\
+        "GB/s: libc. row: shim x libc, copies in a row. pause: the same for a copy\n\
+         after a pause, when the workers sleep. ceiling: x libc, n threads without\n\
+         the shim, awake. of it: shim over ceiling, in a row and after a pause.\n\
          learnt: copies the shim made before it was as fast as at the end.\n"
     );
     for heat in Heat::BOTH {
@@ -32,7 +33,8 @@ pub fn run(options: &Options) {
             }
         );
         let mut table = Table::new([
-            "size", "GB/s", "shim", "p10-p90", "row", "ceiling", "of it", "p10-p90", "learnt",
+            "size", "GB/s", "row", "p10-p90", "pause", "ceiling", "of it", "p10-p90", "pause",
+            "learnt",
         ]);
         for size in options.sizes(16 * KIB, 64 * MIB) {
             if size > place.pair.len() {
@@ -61,61 +63,77 @@ fn cell(
     let budget = Budget::new(options.seconds);
     let mut warm = 0;
     let times = rounds(place, arms, size, heat, options.burst, |times| {
-        let (rounds, used) = (times[LIBC].first.len(), budget.used());
+        let (rounds, used) = (times[LIBC].next.len(), budget.used());
         if warm == 0 && rounds >= 10 && used >= 0.2 {
             warm = rounds;
         }
         let measured = rounds - warm;
-        let shim =
-            ratios(&counted(&times[LIBC], heat)[warm..], &counted(&times[SHIM], heat)[warm..]);
-        let steady = measured % 16 == 0 && used >= 0.5 && shim.steady(0.005);
-        warm > 0 && measured >= 9 && (used >= 1.0 || steady)
+        let steady = || ratios(&times[LIBC].next[warm..], &times[SHIM].next[warm..]).steady(0.005);
+        let early = measured % 16 == 0 && used >= 0.5 && steady();
+        warm > 0 && measured >= 9 && (used >= 1.0 || early)
     });
-
-    let warmed = |arm: usize| &counted(&times[arm], heat)[warm..];
-    let median = |arm: usize| warmed(arm).iter().copied().collect::<Samples>().median();
-    let shim = ratios(warmed(LIBC), warmed(SHIM));
-    let row = ratios(&times[LIBC].next[warm..], &times[SHIM].next[warm..]);
-    let speed = size as f64 / median(LIBC);
-    let learnt = copies_until_steady(&times[SHIM].next) * options.burst;
+    let view = View { times: &times, warm };
 
     let key = |name: &str| format!("copy.{}.{}.{name}", heat.name(), short(size));
+    let speed = size as f64 / view.median(LIBC);
+    let row = view.row(LIBC, SHIM);
+    let learnt = copies_until_steady(&times[SHIM].next) * options.burst;
     figure(&key("libc_gbs"), speed);
-    spread(&key("shim_libc"), &shim);
     spread(&key("row_libc"), &row);
     figure(&key("learnt"), learnt as f64);
-    figure(&key("rounds"), shim.len() as f64);
+    figure(&key("rounds"), row.len() as f64);
+    let pause = |name: &str, base: usize| {
+        // Hot copies after a pause find the caches as another arm left them.
+        if heat == Heat::Hot {
+            return "-".into();
+        }
+        let ratio = view.pause(base, SHIM);
+        spread(&key(name), &ratio);
+        median(&ratio)
+    };
+    let mut line = vec![short(size), format!("{speed:.2}"), median(&row), range(&row)];
+    line.push(pause("pause_libc", LIBC));
 
-    let mut line =
-        vec![short(size), format!("{speed:.2}"), ratio(&shim), range(&shim), ratio(&row)];
     let ceilings = SHIM + 1..arms.len();
     for arm in ceilings.clone() {
-        let gain = ratios(warmed(LIBC), warmed(arm)).median();
-        figure(&key(&format!("threads{}_libc", arms[arm].threads)), gain);
-        let part = ratios(warmed(arm), warmed(SHIM)).median();
-        figure(&key(&format!("shim_threads{}", arms[arm].threads)), part);
+        let threads = arms[arm].threads;
+        figure(&key(&format!("threads{threads}_libc")), view.row(LIBC, arm).median());
+        figure(&key(&format!("row_threads{threads}")), view.row(arm, SHIM).median());
     }
-    match ceilings.min_by(|a, b| median(*a).total_cmp(&median(*b))) {
+    match ceilings.min_by(|a, b| view.median(*a).total_cmp(&view.median(*b))) {
         Some(best) => {
-            let gain = ratios(warmed(LIBC), warmed(best)).median();
-            let part = ratios(warmed(best), warmed(SHIM));
+            let gain = view.row(LIBC, best).median();
+            let part = view.row(best, SHIM);
             figure(&key("ceiling_libc"), gain);
-            spread(&key("shim_ceiling"), &part);
+            spread(&key("row_ceiling"), &part);
             line.push(format!("{gain:.2} by {}", arms[best].threads));
-            line.extend([ratio(&part), range(&part)]);
+            line.extend([median(&part), range(&part), pause("pause_ceiling", best)]);
         }
-        None => line.extend(["-".into(), "-".into(), "-".into()]),
+        None => line.extend(["-"; 4].map(String::from)),
     }
     line.push(learnt.to_string());
     line
 }
 
-/// The copies that count: cold ones one by one, hot ones without the first,
-/// which finds the caches as another arm left them.
-fn counted(times: &Times, heat: Heat) -> &[f64] {
-    match heat {
-        Heat::Cold | Heat::Read => &times.first,
-        Heat::Hot => &times.next,
+/// The times after the warm-up.
+struct View<'a> {
+    times: &'a [Times],
+    warm: usize,
+}
+
+impl View<'_> {
+    /// How many times faster `arm` was than `base`: copies in a row.
+    fn row(&self, base: usize, arm: usize) -> Samples {
+        ratios(&self.times[base].next[self.warm..], &self.times[arm].next[self.warm..])
+    }
+
+    /// The same for the copies that came after a pause.
+    fn pause(&self, base: usize, arm: usize) -> Samples {
+        ratios(&self.times[base].first[self.warm..], &self.times[arm].first[self.warm..])
+    }
+
+    fn median(&self, arm: usize) -> f64 {
+        self.times[arm].next[self.warm..].iter().copied().collect::<Samples>().median()
     }
 }
 
@@ -125,7 +143,7 @@ fn spread(key: &str, samples: &Samples) {
     figure(&format!("{key}.p90"), samples.quantile(0.9));
 }
 
-fn ratio(samples: &Samples) -> String {
+fn median(samples: &Samples) -> String {
     format!("{:.2}", samples.median())
 }
 
