@@ -17,12 +17,13 @@ pub fn run(config: &Config) -> ! {
 }
 
 fn describe(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
-    let (affinity, quota, cpus) = (cpus::by_affinity(), cpus::by_quota(), cpus::available());
+    let limits = cpus::Limits::now();
+    let (cpus, affinity) = (limits.cpus(), limits.affinity);
     // SAFETY: asks for a number.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     writeln!(out, "adma {}", env!("CARGO_PKG_VERSION"))?;
     write!(out, "  CPUs        {cpus} for this process: {online} online, {affinity} by affinity")?;
-    match quota {
+    match limits.quota {
         Some(quota) => writeln!(out, ", {quota:.1} by cgroup quota")?,
         None => writeln!(out, ", no cgroup quota")?,
     }
@@ -95,7 +96,7 @@ fn gain(workers: usize, out: &mut dyn Write) -> std::fmt::Result {
     alone.sort_unstable();
     shared.sort_unstable();
     let ratio = alone[ROUNDS / 2] as f64 / shared[ROUNDS / 2] as f64;
-    writeln!(out, "  gain        a 16 MiB copy takes 1/{ratio:.2} of libc's time")?;
+    writeln!(out, "  gain        a 16 MiB copy runs at {ratio:.2} x libc")?;
     if ratio < 1.2 {
         writeln!(
             out,

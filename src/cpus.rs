@@ -5,6 +5,7 @@ use core::arch::x86_64::__cpuid_count;
 use core::ffi::CStr;
 use core::num::NonZeroUsize;
 use once_cell::race::OnceNonZeroUsize;
+use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
@@ -43,35 +44,58 @@ pub fn last_level_cache() -> usize {
         .unwrap_or(0)
 }
 
-/// CPUs this thread may run on; 1 when the kernel does not say.
-pub fn by_affinity() -> usize {
-    let mut mask = [0u64; 128]; // 8192 CPUs, the most a kernel can be built for
-    let size = size_of_val(&mask);
-    // SAFETY: the kernel writes at most `size` bytes.
-    let answer = unsafe {
-        sys::syscall(libc::SYS_sched_getaffinity, [0, size, &raw mut mask as usize, 0, 0, 0])
-    };
-    if answer <= 0 {
-        return 1;
-    }
-    mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+/// Room for what the kernel answers. Not on the stack: the first large copy may be made on
+/// a signal stack of two kilobytes. Never waited for, see `Limits::now`.
+static ROOM: Mutex<Room> = Mutex::new(Room { mask: [0; 128], groups: [0; 4096], path: [0; 1024] });
+
+struct Room {
+    mask: [u64; 128], // 8192 CPUs, the most a kernel can be built for
+    groups: [u8; 4096],
+    path: [u8; 1024],
 }
 
-/// CPUs the control groups of this process grant, by quota; `None`: no limit, or unknown.
-pub fn by_quota() -> Option<f64> {
-    let mut buffer = [0; 4096];
-    let groups = sys::read_file(c"/proc/self/cgroup", &mut buffer)?;
+/// How many CPUs can work at once for this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub affinity: usize,
+    /// By the control groups; `None`: no limit, or unknown.
+    pub quota: Option<f64>,
+}
+
+impl Limits {
+    /// One CPU when somebody else is just asking: the hook does not wait.
+    pub fn now() -> Self {
+        let Some(mut room) = ROOM.try_lock() else { return Self { affinity: 1, quota: None } };
+        let Room { mask, groups, path } = &mut *room;
+        Self { affinity: by_affinity(mask), quota: by_quota(groups, path) }
+    }
+
+    pub fn cpus(&self) -> usize {
+        let quota = self.quota.map_or(usize::MAX, |quota| quota as usize);
+        self.affinity.min(quota).max(1)
+    }
+}
+
+/// CPUs this thread may run on; 1 when the kernel does not say.
+fn by_affinity(mask: &mut [u64; 128]) -> usize {
+    let (at, size) = (mask.as_mut_ptr() as usize, size_of_val(mask));
+    // SAFETY: the kernel writes at most `size` bytes, and answers how many.
+    let answer = unsafe { sys::syscall(libc::SYS_sched_getaffinity, [0, size, at, 0, 0, 0]) };
+    let words = usize::try_from(answer).unwrap_or(0) / 8;
+    mask.iter().take(words).map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+}
+
+/// The least that any control group of this process grants.
+fn by_quota(groups: &mut [u8], path: &mut [u8]) -> Option<f64> {
+    let groups = sys::read_file(c"/proc/self/cgroup", groups)?;
     let mut least: Option<f64> = None;
     for line in groups.split(|&byte| byte == b'\n') {
-        let Some((mount, group)) = cpu_group(line) else { continue };
+        let Some((mounts, mut group)) = cpu_group(line) else { continue };
         // Every group up to the root can set a limit. In a container the path may name
         // groups of the host that are not mounted here; those just cannot be read.
-        let mut group = group;
         loop {
-            for mount in mount {
-                if let Some(quota) = quota_at(mount, group) {
-                    least = Some(least.map_or(quota, |least| least.min(quota)));
-                }
+            for quota in mounts.iter().filter_map(|mount| quota_at(mount, group, path)) {
+                least = Some(least.map_or(quota, |least| least.min(quota)));
             }
             match memchr::memrchr(b'/', group) {
                 Some(at) => group = &group[..at],
@@ -96,16 +120,15 @@ fn cpu_group(line: &[u8]) -> Option<(&'static [&'static str], &[u8])> {
         .then_some((&["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"], group))
 }
 
-fn quota_at(mount: &str, group: &[u8]) -> Option<f64> {
+fn quota_at(mount: &str, group: &[u8], path: &mut [u8]) -> Option<f64> {
     let group = group.strip_suffix(b"/").unwrap_or(group);
-    let read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
-        let mut path = [0u8; 1024];
+    let mut read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
         let mut used = 0;
-        for part in [mount.as_bytes(), group, file.as_bytes()] {
+        for part in [mount.as_bytes(), group, file.as_bytes(), b"\0"] {
             path.get_mut(used..used + part.len())?.copy_from_slice(part);
             used += part.len();
         }
-        let path = CStr::from_bytes_until_nul(&path).ok()?;
+        let path = CStr::from_bytes_until_nul(path).ok()?;
         sys::read_file(path, buffer).map(<[u8]>::len)
     };
     let (mut quota, mut period) = ([0; 64], [0; 64]);
@@ -133,12 +156,6 @@ fn number(text: &[u8]) -> Option<u64> {
     core::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-/// CPUs that can work at once for this process.
-pub fn available() -> usize {
-    let quota = by_quota().map_or(usize::MAX, |quota| quota as usize);
-    by_affinity().min(quota).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,8 +180,9 @@ mod tests {
 
     #[test]
     fn machine_has_a_cpu_and_a_cache() {
-        assert!(available() >= 1);
-        assert!(by_affinity() >= available());
+        let limits = Limits::now();
+        assert!(limits.cpus() >= 1);
+        assert!(limits.affinity >= limits.cpus());
         features();
         last_level_cache();
     }

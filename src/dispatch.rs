@@ -271,7 +271,7 @@ impl Dispatcher {
         if !policy.filtered && sys::seccomp_mode() != 0 {
             return Err(self.switch_off(Fallback::Refused));
         }
-        let workers = policy.channels.unwrap_or_else(|| cpus::available() - 1);
+        let workers = policy.channels.unwrap_or_else(|| cpus::Limits::now().cpus() - 1);
         if workers == 0 {
             return Err(self.switch_off(Fallback::OneCpu));
         }
