@@ -91,6 +91,139 @@ fn short_copy_leaves_after_three_instructions() {
     }
 }
 
+/// What the disassembly and the relocations say about who may call whom.
+struct CallGraph {
+    /// By address: name, and the addresses of functions and slots it refers to.
+    functions: BTreeMap<u64, (String, Vec<u64>)>,
+    /// Slots that the dynamic linker fills: with an imported function, or one of ours.
+    slots: BTreeMap<u64, Slot>,
+}
+
+enum Slot {
+    Import(String),
+    Own(u64),
+}
+
+impl CallGraph {
+    fn of_library() -> Self {
+        let (code, _) =
+            succeed(plain("objdump").args(["-dC", "--no-show-raw-insn"]).arg(library()));
+        let (relocations, _) = succeed(plain("objdump").arg("-R").arg(library()));
+        let mut functions = BTreeMap::new();
+        let mut current = 0;
+        for line in code.lines() {
+            if let Some((address, name)) = line.split_once(" <")
+                && let Some(name) = name.strip_suffix(">:")
+            {
+                current = hexadecimal(address).unwrap();
+                functions.insert(current, (name.to_owned(), Vec::new()));
+            } else if let Some((_, instruction)) = line.split_once(":\t")
+                && let Some(function) = functions.get_mut(&current)
+            {
+                function.1.extend(referred_to(instruction));
+            }
+        }
+        let slots = relocations.lines().filter_map(slot).collect();
+        Self { functions, slots }
+    }
+
+    /// Every imported function that can be called from functions whose name has `root` in
+    /// it, with the name of the function that calls it; but not by way of `not_through`.
+    fn imports_within_reach(&self, root: &str, not_through: &[&str]) -> BTreeMap<String, String> {
+        let is_root = |entry: &(&u64, &(String, Vec<u64>))| entry.1.0.contains(root);
+        let mut reached: Vec<u64> =
+            self.functions.iter().filter(is_root).map(|(address, _)| *address).collect();
+        assert!(!reached.is_empty(), "no function is called {root}");
+        let mut imports = BTreeMap::new();
+        let mut next = 0;
+        while next < reached.len() {
+            let (name, references) = &self.functions[&reached[next]];
+            for address in references {
+                let function = match self.slots.get(address) {
+                    Some(Slot::Import(import)) => {
+                        imports.insert(import.clone(), name.clone());
+                        continue;
+                    }
+                    Some(Slot::Own(function)) => function,
+                    None => address,
+                };
+                match self.functions.get(function) {
+                    Some((callee, _)) if not_through.iter().any(|part| callee.contains(part)) => {}
+                    Some((callee, _)) if callee.ends_with("@plt") => {
+                        imports.insert(callee.trim_end_matches("@plt").to_owned(), name.clone());
+                    }
+                    Some((callee, _)) if EXPORTED.contains(&callee.as_str()) => {
+                        imports.insert(callee.clone(), name.clone());
+                    }
+                    Some(_) if !reached.contains(function) => reached.push(*function),
+                    _ => {}
+                }
+            }
+            next += 1;
+        }
+        imports
+    }
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// `call 1234 <name>` and `call *0x56(%rip) # 1234 <name>` both refer to 1234.
+fn referred_to(instruction: &str) -> Option<u64> {
+    let operands = match instruction.split_once("# ") {
+        Some((_, target)) => target,
+        None => instruction.split_once(char::is_whitespace)?.1.trim(),
+    };
+    hexadecimal(operands.split_once(" <")?.0)
+}
+
+/// `0000000000074778 R_X86_64_GLOB_DAT  memcpy@@Base`, or for a function of ours
+/// `0000000000074760 R_X86_64_RELATIVE  *ABS*+0x24090`.
+fn slot(line: &str) -> Option<(u64, Slot)> {
+    let mut fields = line.split_whitespace();
+    let address = hexadecimal(fields.next()?)?;
+    let value = fields.nth(1)?;
+    let slot = match value.strip_prefix("*ABS*+0x") {
+        Some(own) => Slot::Own(hexadecimal(own)?),
+        None => Slot::Import(value.split('@').next()?.to_owned()),
+    };
+    Some((address, slot))
+}
+
+/// A panic ends the process: nothing on its way is part of a copy.
+const PANIC: &str = "panic";
+
+/// Whoever copies for us must not copy through us: compilers turn loops into memcpy.
+#[test]
+fn way_of_a_copy_never_comes_back_to_memcpy() {
+    let graph = CallGraph::of_library();
+    // The engine's start may copy a path or two: meanwhile every copy goes to libc, see
+    // `first_copy_with_everything_intercepted_starts_the_engine`.
+    let not_through = [PANIC, "adma::dispatch::Dispatcher::start"];
+    for root in ["adma::backend::libc::bootstrap_", "adma::intercept::slow::"] {
+        let mut imports = graph.imports_within_reach(root, &not_through);
+        imports.retain(|name, _| EXPORTED.contains(&name.as_str()) || name == "memset");
+        assert!(imports.is_empty(), "from {root}: {imports:?}");
+    }
+}
+
+/// A worker has no thread-local storage of its own, which any function of libc may use; the
+/// copy itself goes through a pointer.
+#[test]
+fn worker_calls_nothing_of_libc() {
+    let root = "adma::backend::threads::work";
+    let imports = CallGraph::of_library().imports_within_reach(root, &[PANIC]);
+    assert!(imports.is_empty(), "{imports:?}");
+}
+
+#[test]
+fn first_copy_with_everything_intercepted_starts_the_engine() {
+    let mut command = offloading("functions", &["memcpy", "3", "100"]);
+    let report = only_report(command.env("ADMA_MIN_BYTES", "1"));
+    assert_eq!(report["paths"]["engine"]["calls"], 3, "{report}");
+}
+
 /// Instructions that callgrind counts in `count` short calls of a function.
 fn instructions(mut valgrind: Command, name: &str, count: &str) -> i64 {
     valgrind
@@ -107,16 +240,17 @@ fn short_copy_costs_at_most_three_instructions_more() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return skip("short_copy_costs_at_most_three_instructions_more", "no valgrind");
     }
-    for name in called() {
+    // Not the old memcpy: glibc gives it its plainest code, we go on to the best memmove.
+    for name in EXPORTED {
         let ten_thousand_calls = |valgrind: fn() -> Command| {
             instructions(valgrind(), name, "11000") - instructions(valgrind(), name, "1000")
         };
         let with = ten_thousand_calls(|| preloaded("valgrind"));
         let without = ten_thousand_calls(|| plain("valgrind"));
-        assert!(
-            (without..=without + 30_000).contains(&with),
-            "10000 calls of {name}: {with} instructions, {without} without the library"
-        );
+        // Start-up differs by a few instructions from run to run; a call that did not come
+        // through the library at all would add none.
+        let more = (with - without) as f64 / 10_000.0;
+        assert!((1.0..3.01).contains(&more), "{name}: {more} instructions more per call");
     }
 }
 
@@ -253,4 +387,11 @@ fn length_beyond_all_memory_dies_as_without_us() {
             assert_eq!(with.status, without.status, "{name} of {length}: {with:?}");
         }
     }
+}
+
+#[test]
+fn first_large_copy_on_a_small_stack_fits() {
+    let report = only_report(preloaded(victim("small_stack")).env("ADMA_MIN_BYTES", THRESHOLD));
+    let calls = |path: &str| report["paths"][path]["calls"].as_u64().unwrap();
+    assert_eq!(calls("engine") + calls("libc"), 1, "{report}");
 }

@@ -5,15 +5,16 @@
  *
  *   repair   the handler mends the page, makes a large copy of its own, and returns
  *   jump     the handler leaves by siglongjmp; nobody may write to the destination any more
+ *   exit     the handler calls exit(42)
  *   none     no handler
  *   other    a handler, but for the other one of SIGSEGV and SIGBUS
  *   ignored  SIG_IGN, which does not hold for a fault
  *   blocked  a handler, but the signals are blocked, which kills the process
  *
- * PLACE is start, middle, end, or all three. Prints one line for each copy with what the
- * handler saw: the test compares it with what it sees without the library. The first two
- * reactions go through every place and two sizes where none is given. After each copy that
- * faulted two more are made over sound pages.
+ * PLACE is start, middle, end, all (three), or every (page of the smaller copy). Prints one
+ * line for each copy with what the handler saw: the test compares it with what it sees
+ * without the library. The first two reactions go through all places and both sizes where
+ * none is given. After each of them two more copies are made between sound pages.
  */
 #include "pattern.h"
 #include <fcntl.h>
@@ -26,8 +27,9 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 
-enum { PLACES = 4, SPOTS = 3, ASIDE = 1 << 20 };
-static const char *const places[PLACES] = { "start", "middle", "end", "all" };
+enum { SMALL = 1 << 20, LARGE = 8 << 20, ASIDE = SMALL, MOST_SPOTS = SMALL / PAGE + 1 };
+enum place { START, MIDDLE, END, ALL_THREE, EVERY_PAGE, PLACES };
+static const char *const places[PLACES] = { "start", "middle", "end", "all", "every" };
 
 struct spot {
 	char *page;
@@ -46,7 +48,7 @@ struct trouble {
 
 static const struct trouble *trouble;
 static struct side dst, src;
-static struct spot spots[SPOTS];
+static struct spot spots[MOST_SPOTS];
 static int spots_used, userfault, key;
 static unsigned char sound[PAGE]; /* what belongs on a page that a userfaultfd fills */
 static struct side aside_dst, aside_src;
@@ -54,7 +56,7 @@ static struct side aside_dst, aside_src;
 /* What the handler saw. */
 static volatile sig_atomic_t faults, last_signal, last_code, in_other_thread, elsewhere;
 static volatile uint64_t blocked_signals;
-static volatile int leave_by_jump;
+static volatile int leave_by_jump, leave_by_exit;
 static sigjmp_buf before_copy;
 static pid_t caller;
 
@@ -198,6 +200,15 @@ static void allocate_key(void)
 		cannot_be_shown("no memory protection keys here");
 }
 
+/* A gap below the key that is used: whoever looks at the lowest key only is misled. */
+static void allocate_second_key(void)
+{
+	int first = pkey_alloc(0, 0);
+
+	allocate_key();
+	pkey_free(first);
+}
+
 /* Workers keep the right that the caller gives up here. */
 static void deny_access_to_caller(void)
 {
@@ -239,6 +250,8 @@ static const struct trouble troubles[] = {
 	{ "key-of-caller-destination", DESTINATION, NULL, allocate_key, protect_by_key, NULL },
 	{ "key-of-others-source", SOURCE, allocate_key, deny_access_to_caller, protect_by_key,
 	  protect_by_no_key },
+	{ "second-key-of-others-source", SOURCE, allocate_second_key, deny_access_to_caller,
+	  protect_by_key, protect_by_no_key },
 	{ "key-of-others-destination", DESTINATION, allocate_key, deny_access_to_caller,
 	  protect_by_key, protect_by_no_key },
 	{ "key-for-reading-destination", DESTINATION, allocate_key, deny_writing_to_caller,
@@ -261,6 +274,8 @@ static void on_fault(int signo, siginfo_t *info, void *context)
 	elsewhere |= !spot;
 	if (leave_by_jump)
 		siglongjmp(before_copy, 1);
+	if (leave_by_exit)
+		exit(42);
 	if (!spot || !trouble->mend)
 		fail("signal %d, code %d at %p, which was sound", signo, info->si_code,
 		     info->si_addr);
@@ -280,7 +295,9 @@ static void install_handlers(const char *reaction)
 	sigset_t both;
 
 	leave_by_jump = !strcmp(reaction, "jump");
-	if (!strcmp(reaction, "repair") || leave_by_jump || !strcmp(reaction, "blocked")) {
+	leave_by_exit = !strcmp(reaction, "exit");
+	if (leave_by_jump || leave_by_exit || !strcmp(reaction, "repair") ||
+	    !strcmp(reaction, "blocked")) {
 		handle(SIGSEGV);
 		handle(SIGBUS);
 	} else if (!strcmp(reaction, "other")) {
@@ -314,23 +331,29 @@ static struct side low_pages(size_t gigabyte, size_t from, size_t len)
 	return (struct side){ base, size, from, len };
 }
 
-static void find_spots(int place)
+static void add_spot(size_t at)
 {
-	const struct side *side = troubled();
-	size_t at[SPOTS] = { side->from, side->from + side->len / 2, side->from + side->len - 1 };
-	int first = place == SPOTS ? 0 : place;
+	char *page = (char *)troubled()->base + at / PAGE * PAGE;
 
-	spots_used = place == SPOTS ? SPOTS : 1;
-	for (int i = 0; i < spots_used; i++)
-		spots[i] = (struct spot){ (char *)side->base + at[first + i] / PAGE * PAGE, -1 };
+	spots[spots_used++] = (struct spot){ page, -1 };
 }
 
-static void copy(const struct operation *operation)
+static void find_spots(enum place place)
 {
-	operation->call((void *)(dst.base + dst.from), (void *)(src.base + src.from), dst.len);
+	size_t first = troubled()->from, len = troubled()->len, last = first + len - 1;
+
+	spots_used = 0;
+	if (place == START || place == ALL_THREE)
+		add_spot(first);
+	if (place == MIDDLE || place == ALL_THREE)
+		add_spot(first + len / 2);
+	if (place == END || place == ALL_THREE)
+		add_spot(last);
+	for (size_t at = 0; place == EVERY_PAGE && at <= last; at += PAGE)
+		add_spot(at);
 }
 
-static void one_case(int place, size_t len, const struct operation *operation)
+static void one_case(enum place place, size_t len, const struct operation *operation)
 {
 	volatile int jumped = 0;
 	char what[160];
@@ -354,7 +377,7 @@ static void one_case(int place, size_t len, const struct operation *operation)
 			trouble->mend(&spots[i]);
 		expect_nobody_writes(dst.base, dst.size, 256, what);
 	} else {
-		copy(operation);
+		operation->call((void *)(dst.base + dst.from), (void *)(src.base + src.from), len);
 	}
 	printf("%s: %d faults, signal %d, code %d, in %s thread, %s, blocked %#lx, %s\n", what,
 	       faults, last_signal, last_code, in_other_thread ? "another" : "the calling",
@@ -366,9 +389,9 @@ static void one_case(int place, size_t len, const struct operation *operation)
 	if (faults && !jumped)
 		expect_copied(&aside_dst, &aside_src, "copy in the handler");
 	for (int i = 0; i < 2; i++) {
-		lay_down(&dst, DESTINATION);
-		copy(operation);
-		expect_copied(&dst, &src, "copy after a fault");
+		lay_down(&aside_dst, DESTINATION);
+		operation->call((void *)aside_dst.base, (void *)aside_src.base, ASIDE);
+		expect_copied(&aside_dst, &aside_src, "copy after a fault");
 	}
 	for (int i = 0; i < spots_used; i++)
 		close(spots[i].file);
@@ -378,7 +401,7 @@ static void one_case(int place, size_t len, const struct operation *operation)
 
 int main(int argc, char **argv)
 {
-	static const size_t sizes[] = { 1 << 20, 8 << 20 };
+	static const size_t sizes[] = { SMALL, LARGE };
 	int number = 0;
 
 	if (argc != 3 && argc != 5)
@@ -402,10 +425,11 @@ int main(int argc, char **argv)
 	install_handlers(argv[2]);
 
 	for (int place = 0; place < PLACES; place++)
-		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-			if (argc == 3)
+		for (int i = 0; i < 2; i++)
+			if (argc == 3 && (place != EVERY_PAGE || sizes[i] == SMALL))
 				one_case(place, sizes[i], &operations[number++ % OPERATIONS]);
-			else if (!strcmp(places[place], argv[3]) && !i)
-				one_case(place, strtoul(argv[4], NULL, 0), &operations[0]);
+	for (int place = 0; argc == 5 && place < PLACES; place++)
+		if (!strcmp(places[place], argv[3]))
+			one_case(place, strtoul(argv[4], NULL, 0), &operations[0]);
 	return 0;
 }
