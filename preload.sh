@@ -8,13 +8,13 @@ usage() {
 usage: preload.sh [options] [--] program [arguments]
        preload.sh --check
 
-Runs the program with its large memcpy and memmove calls carried by copy channels,
-and prints what was copied to standard error when it exits. A process that made
-no large copy stays silent.
+Runs the program with its large memcpy and memmove calls carried by copy
+channels, and prints what was copied to standard error when it exits. A process
+that made no large copy stays silent.
 
   -q, --quiet            no report
   -m, --min-bytes SIZE   carry copies from SIZE up (64K, 1M); default: learned
-  -c, --channels N       channels one copy may use; default: what the machine has
+  -c, --channels N       channels one copy may use; default: all there are
   -b, --backend NAME     auto, ioat, threads, libc
       --stats FORMATS    report as text, json, hlog (a comma list); default text
       --stats-file PATH  write the report there; %p process number, %e program
@@ -34,6 +34,7 @@ Environment, read by the library (also with a plain LD_PRELOAD):
   ADMA_CPU_SHARE   auto     part of a copy the caller does itself, 0 to 1
   ADMA_WAIT        auto     spin, yield, sleep, umwait
   ADMA_KERNEL      auto     how pieces are copied: libc, movsb, stream
+  ADMA_FAULTS      strict   touch: quicker for programs that handle SIGSEGV
   ADMA_OPS         all      intercepted functions, e.g. memcpy,memmove
   ADMA_STATS       off      text, json, hlog (a comma list)
   ADMA_STATS_FILE  stderr   path; %p process number, %e program
@@ -50,7 +51,13 @@ fail() {
 }
 
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
-library=${CARGO_TARGET_DIR:-$here/target}/release/libadma.so
+# cargo runs in $here, so that is what a relative folder is relative to.
+target=${CARGO_TARGET_DIR:-target}
+case $target in
+/*) ;;
+*) target=$here/$target ;;
+esac
+library=$target/release/libadma.so
 
 stale() {
 	[ ! -e "$library" ] && return 0
@@ -58,38 +65,46 @@ stale() {
 }
 
 build() {
-	# Somebody else may have built it for us and we may not write here.
+	# Somebody else may have built it for us, and we may not write here.
+	[ -e "$library" ] && [ ! -w "${library%/*}" ] && return
 	if ! command -v cargo >/dev/null; then
 		[ -e "$library" ] && return
-		fail "the library is not built and there is no cargo; install Rust 1.88 or later"
+		fail "the library is not built and there is no cargo; install Rust 1.89 or later"
 	fi
 	printf 'preload.sh: building the library, once ...\n' >&2
 	# A preloaded library of the caller's is not for the compiler.
 	(cd "$here" && LD_PRELOAD='' cargo build --release --lib --quiet) >&2 ||
 		fail "the library could not be built, see above"
+	[ -e "$library" ] || fail "cargo has built the library somewhere else than $library"
 	# cargo leaves the file alone when a newer source changed nothing in it.
 	touch -c "$library" 2>/dev/null || true
 }
 
-# LD_PRELOAD is split at blanks and colons: a path with one of them needs another name.
+# LD_PRELOAD is split at blanks and colons, and the loader replaces $LIB and the like.
+unpreloadable() {
+	[[ $1 == *[[:space:]]* || $1 == *:* || $1 == *'$'* ]]
+}
+
+# Prints a path under which the library can be preloaded: its own, or that of a copy.
 preloadable() {
-	case $1 in
-	*[[:space:]:]*) ;;
-	*)
+	if ! unpreloadable "$1"; then
 		printf '%s\n' "$1"
 		return
-		;;
-	esac
+	fi
 	local folder
 	folder=${XDG_RUNTIME_DIR:-${TMPDIR:-/tmp}}/adma-$(id -u)
-	case $folder in
-	*[[:space:]:]*) folder=/tmp/adma-$(id -u) ;;
-	esac
-	mkdir -p -m 700 -- "$folder" && [ -O "$folder" ] && [ ! -L "$folder" ] ||
-		fail "$folder: not a folder of our own; move adma to a path without blanks and colons"
+	if unpreloadable "$folder"; then folder=/tmp/adma-$(id -u); fi
+	# Another preload.sh may make it at this moment.
+	[ -d "$folder" ] || mkdir -m 700 -- "$folder" || [ -d "$folder" ] || exit 125
+	if [ ! -O "$folder" ] || [ -L "$folder" ]; then
+		fail "$folder: not a folder of our own; move adma to a path without blanks, : and \$"
+	fi
 	if ! cmp -s -- "$1" "$folder/libadma.so"; then
-		cp -- "$1" "$folder/libadma.so.$$" && mv -- "$folder/libadma.so.$$" "$folder/libadma.so" ||
+		# By renaming: programs that run with the former copy keep it.
+		if ! { cp -- "$1" "$folder/libadma.so.$$" &&
+			mv -- "$folder/libadma.so.$$" "$folder/libadma.so"; }; then
 			fail "$folder: cannot copy the library there"
+		fi
 	fi
 	printf '%s\n' "$folder/libadma.so"
 }
@@ -102,9 +117,11 @@ value() {
 stats=${ADMA_STATS-text}
 mode=run
 while [ $# -gt 0 ]; do
-	# --name=value is --name value
+	# --name=value is --name value, for those that take one
 	case $1 in
-	--?*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
+	--min-bytes=* | --channels=* | --backend=* | --stats=* | --stats-file=*)
+		set -- "${1%%=*}" "${1#*=}" "${@:2}"
+		;;
 	esac
 	case $1 in
 	-h | --help)
@@ -140,22 +157,20 @@ if [ "$mode" = run ]; then
 		exit 125
 	}
 	program=$(type -P -- "$1") || {
-		[ -e "$1" ] && fail "$1: cannot be executed" 126
+		# A bare name is looked for in PATH only.
+		[[ $1 == */* && -e $1 ]] && fail "$1: cannot be executed" 126
 		fail "$1: not found" 127
 	}
 fi
 if stale; then build; fi
-case $mode in
-build)
+if [ "$mode" = build ]; then
 	printf '%s\n' "$library"
 	exit 0
-	;;
-check)
-	ADMA_CHECK=1 LD_PRELOAD=$(preloadable "$library") exec "$(type -P true)"
-	;;
-esac
-
+fi
 preload=$(preloadable "$library") || exit
+if [ "$mode" = check ]; then
+	ADMA_CHECK=1 LD_PRELOAD=$preload exec "$(type -P true)"
+fi
 export ADMA_STATS=$stats
 # Behind what is there already: AddressSanitizer, for one, insists on being first.
 LD_PRELOAD=${LD_PRELOAD:+$LD_PRELOAD:}$preload exec -a "$1" "$program" "${@:2}"

@@ -1,0 +1,92 @@
+/* Makes exactly the copies it is told to make, checks them, and says how many bytes.
+ *
+ *     stats_copies [FUNCTION SIZE[-SIZE] COUNT] ...
+ *
+ * SIZE is in bytes; of a range FIRST-LAST the COUNT copies take evenly spread sizes.
+ * "overlap" is a memmove within one block. The blocks are mapped and filled by plain
+ * stores, so that the copies named are the only ones the program makes by itself.
+ */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <wchar.h>
+
+static unsigned char *map(size_t size)
+{
+    void *block = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED) {
+        perror("mmap");
+        exit(1);
+    }
+    return block;
+}
+
+static unsigned char byte_at(size_t place, unsigned seed)
+{
+    return (place ^ place >> 8 ^ place >> 16) * 31 + seed;
+}
+
+static void copy(const char *function, unsigned char *to, const unsigned char *from, size_t size)
+{
+    if (!strcmp(function, "memcpy"))
+        memcpy(to, from, size);
+    else if (!strcmp(function, "memmove"))
+        memmove(to, from, size);
+    else if (!strcmp(function, "mempcpy"))
+        mempcpy(to, from, size);
+    else if (!strcmp(function, "bcopy"))
+        bcopy(from, to, size);
+    else if (!strcmp(function, "wmemcpy"))
+        wmemcpy((wchar_t *)to, (const wchar_t *)from, size / sizeof(wchar_t));
+    else if (!strcmp(function, "wmemmove"))
+        wmemmove((wchar_t *)to, (const wchar_t *)from, size / sizeof(wchar_t));
+    else {
+        fprintf(stderr, "no function %s\n", function);
+        exit(1);
+    }
+}
+
+int main(int words, char **word)
+{
+    unsigned long long bytes = 0;
+    for (int i = 1; i + 2 < words; i += 3) {
+        const char *function = word[i];
+        int overlap = !strcmp(function, "overlap");
+        char *rest;
+        size_t first = strtoull(word[i + 1], &rest, 10);
+        size_t last = *rest == '-' ? strtoull(rest + 1, NULL, 10) : first;
+        size_t count = strtoull(word[i + 2], NULL, 10);
+        size_t step = count > 1 ? (last - first) / (count - 1) : 0;
+        size_t distance = overlap ? 64 : 0, size = first;
+
+        unsigned char *from = map(last + 4096), *to = overlap ? from + distance : map(last + 4096);
+        for (size_t n = 0; n < count; n++) {
+            size = first + n * step;
+            /* The first and the last copy are checked: all of them would take too long. */
+            if (n == 0 || n + 1 == count)
+                for (size_t at = 0; at < size; at++)
+                    from[at] = byte_at(at, i + n);
+            copy(overlap ? "memmove" : function, to, from, size);
+            bytes += size;
+            if (n == 0 || n + 1 == count)
+                for (size_t at = 0; at < size; at++)
+                    if (to[at] != byte_at(at, i + n)) {
+                        fprintf(stderr, "%s: byte %zu of %zu is wrong\n", function, at, size);
+                        return 1;
+                    }
+        }
+        if (to[size] != (overlap ? from[size + distance] : 0)) {
+            fprintf(stderr, "%s: wrote past the end of %zu\n", function, size);
+            return 1;
+        }
+        munmap(from, last + 4096);
+        if (!overlap)
+            munmap(to, last + 4096);
+    }
+    printf("%llu bytes copied\n", bytes);
+    return 0;
+}
