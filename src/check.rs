@@ -70,8 +70,13 @@ fn gain(workers: usize, out: &mut dyn Write) -> std::fmt::Result {
         return writeln!(out, "  gain        not measured: no memory for two buffers of 16 MiB");
     };
     threads::start(workers);
-    let how =
-        threads::How { workers, kernel: Kernel::Libc, wait: threads::Wait::Auto, share: None };
+    let how = threads::How {
+        workers,
+        kernel: Kernel::Libc,
+        wait: threads::Wait::Auto,
+        share: None,
+        faults: threads::Faults::Strict,
+    };
     let (mut alone, mut shared) = ([0u64; ROUNDS], [0u64; ROUNDS]);
     let mut refused = None;
     for round in 0..ROUNDS + 2 {

@@ -4,7 +4,7 @@
 //! the program always runs.
 
 use crate::backend::kernel::Kernel;
-use crate::backend::threads::{MOST_WORKERS, Wait};
+use crate::backend::threads::{Faults, MOST_WORKERS, Wait};
 use crate::sys::{Op, say};
 use core::ffi::{CStr, c_char};
 
@@ -18,6 +18,7 @@ pub struct Config {
     pub cpu_share: Option<f32>,
     pub wait: Wait,
     pub kernel: Option<Kernel>,
+    pub faults: Faults,
     /// One bit per `Op`.
     pub ops: u16,
     pub stats: Formats,
@@ -71,6 +72,7 @@ impl Default for Config {
             cpu_share: None,
             wait: Wait::Auto,
             kernel: None,
+            faults: Faults::Strict,
             ops: EVERY_OP,
             stats: Formats::default(),
             stats_file: None,
@@ -93,7 +95,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 13] = [
+pub const KNOBS: [Knob; 14] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -153,6 +155,15 @@ pub const KNOBS: [Knob; 13] = [
                 ("stream", Some(Kernel::Stream)),
             ];
             choose(&mut config.kernel, &names, value)
+        },
+    },
+    Knob {
+        name: "ADMA_FAULTS",
+        default: "strict",
+        want: "strict or touch",
+        set: |config, value| {
+            let names = [("strict", Faults::Strict), ("touch", Faults::Touch)];
+            choose(&mut config.faults, &names, value)
         },
     },
     Knob {

@@ -1,7 +1,7 @@
 //! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
 
 use crate::sys;
-use core::arch::x86_64::__cpuid_count;
+use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::num::NonZeroUsize;
 use once_cell::race::OnceNonZeroUsize;
@@ -12,18 +12,46 @@ pub struct Features {
     /// Protection keys, switched on by the kernel.
     pub protection_keys: bool,
     pub umwait: bool,
+    /// AVX-512, and the kernel saves its registers.
+    pub avx512: bool,
 }
 
 /// Asked once: the cpuid instruction costs microseconds in a virtual machine.
 pub fn features() -> Features {
     static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    const KNOWN: usize = 1;
+    const KEYS: usize = 2;
+    const UMWAIT: usize = 4;
+    const AVX512: usize = 8;
     let ask = || {
         let leaf = __cpuid_count(7, 0);
-        let known = 1 << 63;
-        NonZeroUsize::new(known | leaf.ecx as usize).unwrap_or(NonZeroUsize::MIN)
+        let if_set = |register: u32, bit: u32, flag: usize| (register >> bit & 1) as usize * flag;
+        let mut bits = KNOWN | if_set(leaf.ecx, 4, KEYS) | if_set(leaf.ecx, 5, UMWAIT);
+        if saves_avx512_registers() {
+            bits |= if_set(leaf.ebx, 16, AVX512);
+        }
+        NonZeroUsize::new(bits).unwrap_or(NonZeroUsize::MIN)
     };
     let bits = BITS.get_or_init(ask).get();
-    Features { protection_keys: bits >> 4 & 1 == 1, umwait: bits >> 5 & 1 == 1 }
+    Features {
+        protection_keys: bits & KEYS != 0,
+        umwait: bits & UMWAIT != 0,
+        avx512: bits & AVX512 != 0,
+    }
+}
+
+fn saves_avx512_registers() -> bool {
+    let has_xgetbv = __cpuid_count(1, 0).ecx >> 27 & 1 == 1;
+    if !has_xgetbv {
+        return false;
+    }
+    let saved: u32;
+    // SAFETY: the CPU has the instruction, and the kernel has switched it on.
+    unsafe {
+        asm!("xgetbv", in("ecx") 0, out("eax") saved, out("edx") _,
+            options(nomem, nostack, preserves_flags));
+    }
+    saved & 0xe6 == 0xe6
 }
 
 /// Bytes of the last level cache; 0 where the CPU does not say.

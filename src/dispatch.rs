@@ -20,6 +20,8 @@ struct Policy {
     learn: bool,
     channels: Option<usize>,
     how: How,
+    /// No kernel was asked for: streaming stores may be tried.
+    may_stream: bool,
     verify: u32,
     ops: u16,
     record: bool,
@@ -27,6 +29,11 @@ struct Policy {
     /// Whether a seccomp filter was there before the program could install one.
     filtered: bool,
 }
+
+/// Streaming stores leave the cache alone, so who reads the destination next pays for it.
+/// From twice a usual second-level cache up it would have left the cache anyway, and they
+/// win even so (`bench/run kernels`).
+const STREAM_FROM: usize = 4 << 20;
 
 /// The engine's life. It is started by the first large copy.
 mod engine {
@@ -72,7 +79,9 @@ impl Dispatcher {
                 kernel: config.kernel.unwrap_or(Kernel::Libc),
                 wait: config.wait,
                 share: config.cpu_share,
+                faults: config.faults,
             },
+            may_stream: config.kernel.is_none(),
             verify: config.verify,
             ops: config.ops,
             record: config.stats.any(),
@@ -179,7 +188,7 @@ impl Dispatcher {
                 Ok(workers) => {
                     let how = How { workers, ..policy.how };
                     if policy.learn {
-                        self.carry_learned(&how, dst, src, len)
+                        self.carry_learned(policy, &how, dst, src, len)
                     } else {
                         self.carry_always(&how, dst, src, len)
                     }
@@ -209,7 +218,14 @@ impl Dispatcher {
     }
 
     /// The first bytes tell the temperature, then the better way is taken and timed.
-    unsafe fn carry_learned(&self, how: &How, dst: usize, src: usize, len: usize) -> Path {
+    unsafe fn carry_learned(
+        &self,
+        policy: &Policy,
+        how: &How,
+        dst: usize,
+        src: usize,
+        len: usize,
+    ) -> Path {
         let row = self.learner.row(len);
         if len < 2 * SAMPLE || !row.is_worth_watching() {
             // SAFETY: the caller's promise.
@@ -221,20 +237,27 @@ impl Dispatcher {
         unsafe { original::copy(dst, src, SAMPLE) };
         let sampled = sys::ticks();
         let cell = row.cell(sampled.wrapping_sub(begun));
+        let way = row.choose(cell, policy.may_stream && len >= STREAM_FROM, sampled);
         let (dst, src, len) = (dst + SAMPLE, src + SAMPLE, len - SAMPLE);
-        let way = cell.choose();
         // SAFETY: the rest of the caller's ranges.
         let path = unsafe {
             match way {
-                Way::Engine => self.carry_always(how, dst, src, len),
                 Way::Libc => {
                     original::copy(dst, src, len);
                     Path::Libc(Fallback::Learned)
                 }
+                Way::Shared => self.carry_always(how, dst, src, len),
+                Way::Streamed => {
+                    let how = How { kernel: Kernel::Stream, ..*how };
+                    self.carry_always(&how, dst, src, len)
+                }
             }
         };
         if way == Way::Libc || path == Path::Engine {
-            row.record(cell, way, len, sys::ticks().wrapping_sub(sampled));
+            let now = sys::ticks();
+            row.record(cell, way, len, now.wrapping_sub(sampled), now);
+        } else {
+            row.refused(cell);
         }
         path
     }

@@ -2,14 +2,15 @@
 //!
 //! Copies are sorted by size and by temperature, the time their first bytes took: a copy
 //! out of the cache and one out of memory differ by an order of magnitude and in what help
-//! is worth. In each such cell both ways are tried a few times, then the better one is used
-//! and the other one asked again now and then. Changing one's mind takes a clear
+//! is worth. In each such cell every way is tried in a series of copies, then the best is
+//! used and the others are tried again now and then. Changing one's mind takes a clear
 //! difference, so that noise does not.
 //!
-//! Costs are plain numbers here; nothing is timed or copied in this file.
+//! Costs and times are plain numbers here; nothing is timed or copied in this file. All
+//! threads share the numbers without locks: a lost update costs a sample, not a copy.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// No copy below this is considered: waking somebody costs more than copying.
 pub const FLOOR: usize = 64 << 10;
@@ -23,13 +24,30 @@ const TEMPERATURES: usize = 4;
 /// Samples a verdict rests on, for each way: the median of so many shrugs off one outlier.
 const ENOUGH: u32 = 3;
 
+/// A series of the engine goes on so long (about 150 µs), for its first copies may find the
+/// workers asleep or not yet made; the last `ENOUGH` of it count. Not longer than so many.
+const SERIES_TICKS: u64 = 300_000;
+const SERIES_MOST: u32 = 48;
+
 /// Where libc is settled, one call in so many is looked at; the others cost nothing.
 const GLANCE: u32 = 16;
 
+/// The ways a copy can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Libc,
-    Engine,
+    /// Shared with the workers, by libc's kernel.
+    Shared,
+    /// Shared with the workers, by streaming stores.
+    Streamed,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Libc, Way::Shared, Way::Streamed];
+
+    fn numbered(number: u32) -> Way {
+        Self::ALL.get(number as usize).copied().unwrap_or(Way::Libc)
+    }
 }
 
 pub struct Learner {
@@ -39,24 +57,25 @@ pub struct Learner {
 /// Copies of one size class: from a power of two up to the next.
 pub struct Row {
     calls: AtomicU32,
-    /// Verdicts have been reached, and all are for libc.
+    /// Verdicts have been reached, all are for libc, and no trial is on.
     settled: AtomicBool,
     cells: [Cell; TEMPERATURES],
 }
 
 /// Copies of one size and temperature.
 pub struct Cell {
-    calls: AtomicU32,
+    winner: AtomicU32,
     judged: AtomicBool,
-    engine_wins: AtomicBool,
-    /// Trials of the other way still to be made.
-    trials: AtomicU32,
-    /// Calls from one series of trials to the next.
-    period: AtomicU32,
     /// The winner's cost at the last verdict.
     expected: AtomicU32,
-    libc: Samples,
-    engine: Samples,
+    /// The way on trial, or `NO_TRIAL`; when the series began and how many it has had.
+    trial: AtomicU32,
+    trial_begun: AtomicU64,
+    trial_copies: AtomicU32,
+    /// Calls since the last trial, and from one to the next.
+    calls: AtomicU32,
+    period: AtomicU32,
+    ways: [Samples; Way::ALL.len()],
 }
 
 /// The last costs seen, in ticks per page.
@@ -103,96 +122,168 @@ impl Row {
         &self.cells[temperature.min(TEMPERATURES - 1)]
     }
 
-    pub fn record(&self, cell: &Cell, way: Way, bytes: usize, ticks: u64) {
+    /// The way to go at time `now`. `may_stream`: streaming stores are a choice.
+    pub fn choose(&self, cell: &Cell, may_stream: bool, now: u64) -> Way {
+        let way = cell.choose(may_stream, now);
+        if cell.on_trial() {
+            self.settled.store(false, Relaxed);
+        }
+        way
+    }
+
+    /// What a copy cost that has ended at time `now`.
+    pub fn record(&self, cell: &Cell, way: Way, bytes: usize, ticks: u64, now: u64) {
         let cost = (ticks.saturating_mul(4096) / bytes.max(1) as u64).min(u32::MAX as u64) as u32;
-        if cell.record(way, cost) {
-            let any_judged = self.cells.iter().any(|cell| cell.judged.load(Relaxed));
-            self.settled.store(any_judged && !self.engine_wins(), Relaxed);
+        if cell.record(way, cost, now) {
+            self.settle();
         }
     }
 
+    /// The engine was not to be had.
+    pub fn refused(&self, cell: &Cell) {
+        cell.end_trial();
+        cell.judged.store(true, Relaxed);
+        self.settle();
+    }
+
+    fn settle(&self) {
+        let any_judged = self.cells.iter().any(|cell| cell.judged.load(Relaxed));
+        let any_trial = self.cells.iter().any(Cell::on_trial);
+        self.settled.store(any_judged && !any_trial && !self.engine_wins(), Relaxed);
+    }
+
     fn engine_wins(&self) -> bool {
-        self.cells.iter().any(|cell| cell.engine_wins.load(Relaxed))
+        self.cells.iter().any(|cell| cell.winner() != Way::Libc)
     }
 }
 
 impl Cell {
-    const SHORTEST: u32 = 64;
-    const LONGEST: u32 = 4096;
+    const NO_TRIAL: u32 = u32::MAX;
+    const SHORTEST: u32 = 128;
+    const LONGEST: u32 = 8192;
 
     const fn new() -> Self {
         Self {
-            calls: AtomicU32::new(0),
+            winner: AtomicU32::new(Way::Libc as u32),
             judged: AtomicBool::new(false),
-            engine_wins: AtomicBool::new(false),
-            trials: AtomicU32::new(0),
-            period: AtomicU32::new(Self::SHORTEST),
             expected: AtomicU32::new(0),
-            libc: Samples::new(),
-            engine: Samples::new(),
+            // Start from libc, earn the offload.
+            trial: AtomicU32::new(Way::Libc as u32),
+            trial_begun: AtomicU64::new(0),
+            trial_copies: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+            period: AtomicU32::new(Self::SHORTEST),
+            ways: [const { Samples::new() }; Way::ALL.len()],
         }
     }
 
     fn winner(&self) -> Way {
-        if self.engine_wins.load(Relaxed) { Way::Engine } else { Way::Libc }
+        Way::numbered(self.winner.load(Relaxed))
     }
 
-    pub fn choose(&self) -> Way {
-        let (libc, engine) = (self.libc.count.load(Relaxed), self.engine.count.load(Relaxed));
-        if libc.min(engine) < ENOUGH {
-            return if libc <= engine { Way::Libc } else { Way::Engine };
+    fn on_trial(&self) -> bool {
+        self.trial.load(Relaxed) != Self::NO_TRIAL
+    }
+
+    fn choose(&self, may_stream: bool, now: u64) -> Way {
+        let trial = self.trial.load(Relaxed);
+        if trial != Self::NO_TRIAL {
+            return Way::numbered(trial);
         }
         let winner = self.winner();
-        let other = if winner == Way::Libc { Way::Engine } else { Way::Libc };
-        let calls = self.calls.fetch_add(1, Relaxed) + 1;
-        if calls >= self.period.load(Relaxed) {
-            self.calls.store(0, Relaxed);
-            self.trials.store(ENOUGH, Relaxed);
+        let untried = may_stream
+            && winner != Way::Libc
+            && self.ways[Way::Streamed as usize].count.load(Relaxed) == 0;
+        if untried || self.calls.fetch_add(1, Relaxed) >= self.period.load(Relaxed) {
+            let other = self.next_to_try(winner, may_stream);
+            self.begin_trial(other, now);
+            return other;
         }
-        let left = self.trials.load(Relaxed);
-        if left == 0 {
-            return winner;
-        }
-        self.trials.store(left - 1, Relaxed);
-        other
+        winner
+    }
+
+    /// The way besides the winner that was tried least.
+    fn next_to_try(&self, winner: Way, may_stream: bool) -> Way {
+        let tried = |way: Way| self.ways[way as usize].count.load(Relaxed);
+        Way::ALL
+            .into_iter()
+            .filter(|&way| way != winner && (may_stream || way != Way::Streamed))
+            .min_by_key(|&way| tried(way))
+            .unwrap_or(Way::Libc)
+    }
+
+    fn begin_trial(&self, way: Way, now: u64) {
+        self.calls.store(0, Relaxed);
+        self.trial_begun.store(now, Relaxed);
+        self.trial_copies.store(0, Relaxed);
+        self.trial.store(way as u32, Relaxed);
+    }
+
+    fn end_trial(&self) {
+        self.trial.store(Self::NO_TRIAL, Relaxed);
+        self.calls.store(0, Relaxed);
     }
 
     /// True when there is a new verdict.
-    fn record(&self, way: Way, cost: u32) -> bool {
-        let winner = self.winner();
-        let samples = if way == Way::Libc { &self.libc } else { &self.engine };
+    fn record(&self, way: Way, cost: u32, now: u64) -> bool {
+        let samples = &self.ways[way as usize];
         samples.push(cost);
-        let (Some(libc), Some(engine)) = (self.libc.median(), self.engine.median()) else {
-            return false;
-        };
-        let judged = self.judged.load(Relaxed);
-        if judged && way == winner {
-            self.doubt(if winner == Way::Libc { libc } else { engine });
+        if self.trial.load(Relaxed) != way as u32 {
+            self.doubt(way, now);
             return false;
         }
-        if self.trials.load(Relaxed) > 0 {
-            return false; // in the middle of a series
+        let copies = self.trial_copies.fetch_add(1, Relaxed) + 1;
+        let passed = now.wrapping_sub(self.trial_begun.load(Relaxed));
+        let warm = way == Way::Libc || passed >= SERIES_TICKS || copies >= SERIES_MOST;
+        if copies < ENOUGH || !warm {
+            return false;
         }
-        // libc is left for a gain of a tenth, and taken up again when nothing is left of it.
-        let limit = if winner == Way::Engine && judged { 97 } else { 90 };
-        let engine_wins = u64::from(engine) * 100 <= u64::from(libc) * limit;
-        let changed = engine_wins != (winner == Way::Engine);
-        let period = self.period.load(Relaxed);
-        let longer = (2 * period).min(Self::LONGEST);
-        self.period.store(if changed { Self::SHORTEST } else { longer }, Relaxed);
-        self.expected.store(if engine_wins { engine } else { libc }, Relaxed);
-        self.engine_wins.store(engine_wins, Relaxed);
-        self.judged.store(true, Relaxed);
+        self.end_trial();
+        if self.ways[Way::Shared as usize].median().is_none() {
+            // The first series was libc's; without the engine's there is nothing to compare.
+            self.begin_trial(Way::Shared, now);
+            return false;
+        }
+        self.judge(copies);
         true
     }
 
-    /// The winner has become slower by a quarter: the world has changed, ask again now.
-    /// Not for libc: a slower libc is most often a colder copy, and asking costs more there.
-    fn doubt(&self, cost: u32) {
+    fn judge(&self, series: u32) {
+        let before = self.winner();
+        let median = |way: Way| self.ways[way as usize].median();
+        let mut best = (before, median(before).unwrap_or(u32::MAX));
+        for way in Way::ALL {
+            let Some(cost) = median(way) else { continue };
+            // libc is left for a gain of a tenth and taken up again when nothing is left of
+            // it; between two ways of sharing a twentieth decides.
+            let enough = match (best.0, way) {
+                (Way::Libc, _) => u64::from(cost) * 100 <= u64::from(best.1) * 90,
+                (_, Way::Libc) => u64::from(best.1) * 100 > u64::from(cost) * 97,
+                _ => u64::from(cost) * 100 <= u64::from(best.1) * 95,
+            };
+            if way != best.0 && enough {
+                best = (way, cost);
+            }
+        }
+        // A trial costs; the longer its series, the rarer it is.
+        let least = Self::SHORTEST.max(16 * series);
+        let longer = (2 * self.period.load(Relaxed)).min(Self::LONGEST);
+        self.period.store(if best.0 == before { longer.max(least) } else { least }, Relaxed);
+        self.expected.store(best.1, Relaxed);
+        self.winner.store(best.0 as u32, Relaxed);
+        self.judged.store(true, Relaxed);
+    }
+
+    /// The engine has become slower by a quarter: the world has changed, ask libc now.
+    /// Not the other way round: a slower libc is most often a colder copy, and asking the
+    /// engine costs more.
+    fn doubt(&self, way: Way, now: u64) {
         let expected = self.expected.load(Relaxed);
-        if self.engine_wins.load(Relaxed) && cost > expected.saturating_add(expected / 4) {
+        let cost = self.ways[way as usize].median().unwrap_or(0);
+        let slower = cost > expected.saturating_add(expected / 4);
+        if way != Way::Libc && way == self.winner() && !self.on_trial() && slower {
             self.expected.store(cost, Relaxed);
-            self.trials.store(ENOUGH, Relaxed);
+            self.begin_trial(Way::Libc, now);
         }
     }
 }
@@ -222,100 +313,172 @@ impl Samples {
 mod tests {
     use super::*;
 
-    /// A machine in numbers: ticks for `len` bytes, by way.
+    /// A machine in numbers: ticks for `len` bytes by libc and shared, and how much of the
+    /// shared time streaming takes, in percent.
     struct World {
         libc: fn(usize) -> u64,
-        engine: fn(usize) -> u64,
-    }
-
-    const COLD_SAMPLE: u64 = 7000;
-    const HOT_SAMPLE: u64 = 900;
-    /// 6 GB/s alone, 1.9 times that with help that costs 4 µs to call.
-    const COLD: World = World { libc: |n| n as u64 / 3, engine: |n| n as u64 / 6 + 8000 };
-    /// 30 GB/s alone; help hardly helps and costs 8 µs.
-    const HOT: World = World { libc: |n| n as u64 / 14, engine: |n| n as u64 / 16 + 16000 };
-
-    /// A small deterministic noise: up to +12 %, now and then a preemption.
-    fn noisy(ticks: u64, state: &mut u64) -> u64 {
-        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let random = (*state >> 33) % 1000;
-        if random < 4 { ticks * 20 } else { ticks + ticks * random / 8000 }
-    }
-
-    /// Runs `turns` copies and returns how many went by the engine.
-    fn run(learner: &Learner, len: usize, sample: u64, world: &World, turns: u64) -> u64 {
-        run_with_noise(learner, len, sample, world, turns, &mut 7)
-    }
-
-    fn run_with_noise(
-        learner: &Learner,
-        len: usize,
+        shared: fn(usize) -> u64,
+        streamed: u64,
         sample: u64,
-        world: &World,
-        turns: u64,
-        noise: &mut u64,
-    ) -> u64 {
-        let mut carried = 0;
-        for _ in 0..turns {
-            let row = learner.row(len);
-            if !row.is_worth_watching() {
-                continue;
-            }
-            let cell = row.cell(sample);
-            let way = cell.choose();
-            let ticks = if way == Way::Libc { (world.libc)(len) } else { (world.engine)(len) };
-            row.record(cell, way, len, noisy(ticks, noise));
-            carried += u64::from(way == Way::Engine);
+    }
+
+    /// 6 GB/s alone, twice that with help that costs 4 µs to call.
+    const COLD: World = World {
+        libc: |n| n as u64 / 3,
+        shared: |n| n as u64 / 6 + 8000,
+        streamed: 70,
+        sample: 7000,
+    };
+    /// 30 GB/s alone; help hardly helps and costs 8 µs.
+    const HOT: World = World {
+        libc: |n| n as u64 / 14,
+        shared: |n| n as u64 / 16 + 16000,
+        streamed: 150,
+        sample: 900,
+    };
+
+    /// One process: its clock, its noise, and whether its workers are awake.
+    struct Process {
+        learner: Learner,
+        noise: u64,
+        now: u64,
+        /// The workers are of no use until then.
+        awake_at: u64,
+    }
+
+    impl Process {
+        fn new() -> Self {
+            Self { learner: Learner::new(), noise: 7, now: 0, awake_at: u64::MAX }
         }
-        carried
+
+        /// A small deterministic noise: up to +12 %, now and then a preemption.
+        fn noisy(&mut self, ticks: u64) -> u64 {
+            self.noise =
+                self.noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let random = (self.noise >> 33) % 1000;
+            if random < 4 { ticks * 20 } else { ticks + ticks * random / 8000 }
+        }
+
+        /// Makes `turns` copies and returns how many went by libc, shared, and streamed.
+        fn run(&mut self, len: usize, world: &World, turns: u64) -> [u64; 3] {
+            let mut ways = [0; 3];
+            for _ in 0..turns {
+                let row = self.learner.row(len);
+                if !row.is_worth_watching() {
+                    ways[0] += 1;
+                    self.now += (world.libc)(len);
+                    continue;
+                }
+                let sample = self.noisy(world.sample);
+                let row = self.learner.row(len);
+                let cell = row.cell(sample);
+                let way = row.choose(cell, len >= 4 << 20, self.now);
+                ways[way as usize] += 1;
+                let shared = (world.shared)(len);
+                let ticks = match way {
+                    Way::Libc => (world.libc)(len),
+                    // Called for the first time, workers need a tenth of a millisecond.
+                    _ if self.awake_at > self.now => {
+                        self.awake_at = self.awake_at.min(self.now + 200_000);
+                        (world.libc)(len) + 30_000
+                    }
+                    Way::Shared => shared,
+                    Way::Streamed => shared * world.streamed / 100,
+                };
+                let ticks = self.noisy(ticks);
+                self.now += ticks;
+                let row = self.learner.row(len);
+                row.record(row.cell(sample), way, len, ticks, self.now);
+            }
+            ways
+        }
     }
 
     #[test]
     fn cold_megabyte_is_given_to_the_engine_within_a_few_copies() {
-        let learner = Learner::new();
-        run(&learner, 1 << 20, COLD_SAMPLE, &COLD, 6);
-        assert_eq!(learner.threshold(), Some(1 << 20));
-        let carried = run(&learner, 1 << 20, COLD_SAMPLE, &COLD, 1000);
-        assert!(carried > 950, "{carried}");
+        let mut process = Process::new();
+        process.run(1 << 20, &COLD, 12);
+        assert_eq!(process.learner.threshold(), Some(1 << 20));
+        let ways = process.run(1 << 20, &COLD, 1000);
+        assert!(ways[1] > 950, "{ways:?}");
+    }
+
+    #[test]
+    fn small_hot_copies_that_gain_are_found_though_workers_start_asleep() {
+        const GAIN: World = World {
+            libc: |n| n as u64 / 14,
+            shared: |n| n as u64 / 24,
+            streamed: 200,
+            sample: 900,
+        };
+        let mut process = Process::new();
+        let ways = process.run(256 << 10, &GAIN, 2000);
+        assert!(ways[1] > 1800, "{ways:?}");
     }
 
     #[test]
     fn hot_copy_stays_with_libc_and_trials_are_rare() {
-        let learner = Learner::new();
-        let carried = run(&learner, 64 << 10, HOT_SAMPLE, &HOT, 10_000);
-        assert_eq!(learner.threshold(), None);
-        assert!(carried < 60, "{carried}");
+        let mut process = Process::new();
+        let ways = process.run(64 << 10, &HOT, 50_000);
+        assert_eq!(process.learner.threshold(), None);
+        assert!(ways[1] < 500 && ways[2] == 0, "{ways:?}");
+    }
+
+    #[test]
+    fn large_copy_takes_the_kernel_that_is_faster() {
+        let ways = Process::new().run(16 << 20, &COLD, 2000);
+        assert!(ways[2] > 1600, "{ways:?}");
+        const SLOW_STREAM: World = World { streamed: 140, ..COLD };
+        let ways = Process::new().run(16 << 20, &SLOW_STREAM, 2000);
+        assert!(ways[1] > 1900, "{ways:?}");
     }
 
     #[test]
     fn hot_and_cold_copies_of_one_size_mixed_each_go_their_way() {
-        let learner = Learner::new();
-        let (mut hot, mut cold, mut noise) = (0, 0, 7);
-        for _ in 0..400 {
-            hot += run_with_noise(&learner, 256 << 10, HOT_SAMPLE, &HOT, 3, &mut noise);
-            cold += run_with_noise(&learner, 256 << 10, COLD_SAMPLE, &COLD, 2, &mut noise);
+        let mut process = Process::new();
+        let (mut hot, mut cold) = (0, 0);
+        for _ in 0..2000 {
+            hot += process.run(256 << 10, &HOT, 3)[1];
+            cold += process.run(256 << 10, &COLD, 2)[1];
         }
-        assert!(hot < 100, "{hot} of 1200 hot copies");
-        assert!(cold > 700, "{cold} of 800 cold copies");
+        assert!(hot < 300, "{hot} of 6000 hot copies");
+        assert!(cold > 3500, "{cold} of 4000 cold copies");
     }
 
     #[test]
     fn engine_is_left_at_once_when_its_help_gets_slow_and_found_again_later() {
-        const CROWDED: World = World { libc: COLD.libc, engine: |n| n as u64 / 2 + 400_000 };
-        let learner = Learner::new();
-        run(&learner, 1 << 20, COLD_SAMPLE, &COLD, 500);
-        let carried = run(&learner, 1 << 20, COLD_SAMPLE, &CROWDED, 2000);
-        assert!(carried < 60, "{carried} of 2000 while crowded");
-        let carried = run(&learner, 1 << 20, COLD_SAMPLE, &COLD, 60_000);
-        assert!(carried > 20_000, "{carried} of 60000 afterwards");
+        const CROWDED: World = World { shared: |n| n as u64 / 2 + 400_000, ..COLD };
+        let mut process = Process::new();
+        process.run(1 << 20, &COLD, 500);
+        let ways = process.run(1 << 20, &CROWDED, 2000);
+        assert!(ways[1] < 60, "{ways:?} while crowded");
+        let ways = process.run(1 << 20, &COLD, 60_000);
+        assert!(ways[1] > 20_000, "{ways:?} afterwards");
     }
 
     #[test]
     fn gain_of_a_few_percent_is_not_taken_and_does_not_flap() {
-        const EVEN: World = World { libc: |n| n as u64 / 3, engine: |n| n as u64 * 96 / 300 };
+        const EVEN: World = World { shared: |n| n as u64 * 96 / 300, ..COLD };
+        let ways = Process::new().run(1 << 20, &EVEN, 5000);
+        assert!(ways[1] < 150, "{ways:?}");
+    }
+
+    #[test]
+    fn refused_engine_leaves_the_cell_with_libc() {
         let learner = Learner::new();
-        let carried = run(&learner, 1 << 20, COLD_SAMPLE, &EVEN, 5000);
-        assert!(carried < 150, "{carried}");
+        let row = learner.row(1 << 20);
+        let cell = row.cell(7000);
+        let mut asked = 0;
+        for turn in 0..1000 {
+            match row.choose(cell, false, turn) {
+                Way::Libc => row.record(cell, Way::Libc, 1 << 20, 1000, turn),
+                _ => {
+                    asked += 1;
+                    row.refused(cell);
+                }
+            }
+        }
+        assert!((1..20).contains(&asked), "{asked}");
     }
 
     #[test]

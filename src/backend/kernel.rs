@@ -3,7 +3,7 @@
 //! Which one is the default was decided by `bench/run kernels`; see bench/README.md.
 
 use super::libc;
-use crate::sys;
+use crate::{cpus, sys};
 use core::arch::{asm, x86_64::*};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,32 +48,53 @@ unsafe fn movsb(dst: usize, src: usize, len: usize) {
     }
 }
 
+/// A line of the cache; streaming stores that fill one whole are written out as one.
+const LINE: usize = 64;
+
 unsafe fn stream(dst: usize, src: usize, len: usize) {
-    const LINE: usize = 64;
     let head = (dst.wrapping_neg() % LINE).min(len);
     let body = (len - head) / LINE * LINE;
-    // SAFETY: as `Kernel::copy`; the stores of the body are aligned to 64 by `head`.
+    // SAFETY: as `Kernel::copy`; the body's destination is aligned to a line by `head`, and
+    // the wide variant is called only where the CPU has it.
     unsafe {
         movsb(dst, src, head);
-        let mut at = head;
-        while at < head + body {
-            let (to, from) = ((dst + at) as *mut __m128i, (src + at) as *const __m128i);
-            let line: [__m128i; 4] = [
-                _mm_loadu_si128(from),
-                _mm_loadu_si128(from.add(1)),
-                _mm_loadu_si128(from.add(2)),
-                _mm_loadu_si128(from.add(3)),
-            ];
-            _mm_prefetch::<_MM_HINT_NTA>(((src + at).wrapping_add(8 * LINE)) as *const i8);
+        if cpus::features().avx512 {
+            stream_lines_avx512(dst + head, src + head, body);
+        } else {
+            stream_lines_sse2(dst + head, src + head, body);
+        }
+        // Streaming stores are weakly ordered; the piece is announced as done after this.
+        _mm_sfence();
+        movsb(dst + head + body, src + head + body, len - head - body);
+    }
+}
+
+/// # Safety
+/// As `Kernel::copy`; `dst` aligned to a line, `len` a multiple of it; the CPU has AVX-512.
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_lines_avx512(dst: usize, src: usize, len: usize) {
+    for at in (0..len).step_by(LINE) {
+        // SAFETY: inside the ranges.
+        unsafe {
+            let line = _mm512_loadu_si512((src + at) as *const __m512i);
+            _mm512_stream_si512((dst + at) as *mut __m512i, line);
+        }
+    }
+}
+
+/// # Safety
+/// As `Kernel::copy`; `dst` aligned to a line, `len` a multiple of it.
+unsafe fn stream_lines_sse2(dst: usize, src: usize, len: usize) {
+    for at in (0..len).step_by(LINE) {
+        let (to, from) = ((dst + at) as *mut __m128i, (src + at) as *const __m128i);
+        // SAFETY: inside the ranges.
+        unsafe {
+            let line = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
             _mm_stream_si128(to, line[0]);
             _mm_stream_si128(to.add(1), line[1]);
             _mm_stream_si128(to.add(2), line[2]);
             _mm_stream_si128(to.add(3), line[3]);
-            at += LINE;
         }
-        // Streaming stores are weakly ordered; the piece is announced as done after this.
-        _mm_sfence();
-        movsb(dst + at, src + at, len - at);
     }
 }
 
@@ -101,6 +122,24 @@ mod tests {
                     assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn both_ways_to_stream_lines_agree() {
+        let source: Vec<u8> = (0..4096u32).map(|i| (i * 13) as u8).collect();
+        let mut target = vec![0u8; 4096 + LINE];
+        let to = (target.as_mut_ptr() as usize).next_multiple_of(LINE);
+        let start = to - target.as_ptr() as usize;
+        let mut ways: Vec<unsafe fn(usize, usize, usize)> = vec![stream_lines_sse2];
+        if cpus::features().avx512 {
+            ways.push(stream_lines_avx512);
+        }
+        for way in ways {
+            target.fill(0);
+            // SAFETY: aligned, inside both vectors, and the CPU has it.
+            unsafe { way(to, source.as_ptr() as usize, 4096) };
+            assert_eq!(target[start..start + 4096], source[..]);
         }
     }
 

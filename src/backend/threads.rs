@@ -16,7 +16,7 @@ use super::board::{Board, Posted, Slot};
 use super::kernel::Kernel;
 use super::libc as original;
 use crate::cpus;
-use crate::plan::Cut;
+use crate::plan::{Cut, PAGE};
 use crate::sync::{Ordering, Woken, pause};
 use crate::sys::{self, SignalsHeld};
 use core::arch::asm;
@@ -32,6 +32,18 @@ pub struct How {
     pub wait: Wait,
     /// Part of each copy the caller does alone; `None`: it claims pieces like a worker.
     pub share: Option<f32>,
+    pub faults: Faults,
+}
+
+/// What is done for a program that handles SIGSEGV or SIGBUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faults {
+    /// The kernel copies and reports bad pages: right whatever happens meanwhile.
+    Strict,
+    /// The caller touches every page first, so that a bad one faults there and then. Faster,
+    /// and right unless a page goes bad while it is being copied (another thread unmaps it,
+    /// another process truncates the file): then the process dies without its handler.
+    Touch,
 }
 
 /// How the caller waits for pieces that others have begun.
@@ -170,8 +182,15 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
     if REFUSED.load(Ordering::Relaxed) {
         return Err(Refused::System);
     }
-    let held = SignalsHeld::new().ok_or(Refused::System)?;
-    let manner = Manner::now(how.kernel)?;
+    let mut held = SignalsHeld::new().ok_or(Refused::System)?;
+    let manner = Manner::now(how.kernel, how.faults)?;
+    if manner.touch {
+        // Faults come here, before anybody else has begun; signals must come too.
+        drop(held);
+        // SAFETY: the caller's ranges.
+        unsafe { touch_pages(dst, src, len) };
+        held = SignalsHeld::new().ok_or(Refused::System)?;
+    }
     let slot = BOARD.take().ok_or(Refused::Busy)?;
     if BOARD.copies() > how.workers {
         BOARD.leave(slot);
@@ -217,6 +236,24 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
         }
     }
     Ok(())
+}
+
+/// Copies the first byte of every page on either side, so that a bad page faults now, in the
+/// program's thread, with nothing on the board.
+///
+/// # Safety
+/// As memcpy.
+unsafe fn touch_pages(dst: usize, src: usize, len: usize) {
+    let mut at = 0;
+    while at < len {
+        // SAFETY: inside the caller's ranges.
+        unsafe {
+            ((dst + at) as *mut u8).write_volatile(((src + at) as *const u8).read_volatile())
+        };
+        // To whichever page begins next.
+        let next = |address: usize| PAGE - (address + at) % PAGE;
+        at += next(dst).min(next(src));
+    }
 }
 
 fn copy_piece(slot: &Slot, copy: &Posted, index: usize, kernel: Kernel) -> usize {
@@ -278,14 +315,19 @@ fn spin_while_busy(slot: &Slot, most: u64) {
     }
 }
 
-/// Calls one more worker: wakes one that sleeps, or makes one. Each worker that comes calls
-/// the next, so that many are up soon and the caller pays for one.
+/// Calls two more workers: wakes those that sleep, or makes them. Each worker that comes
+/// calls two again, so that many are up soon and the caller pays for two.
 fn summon() {
-    match BOARD.wake_sleepers(1) {
+    match BOARD.wake_sleepers(2) {
         Some(true) => {}
         Some(false) => REFUSED.store(true, Ordering::Relaxed),
-        None if ALIVE.load(Ordering::Relaxed) < LIMIT.load(Ordering::Relaxed) => spawn(),
-        None => {}
+        None => {
+            for _ in 0..2 {
+                if ALIVE.load(Ordering::Relaxed) < LIMIT.load(Ordering::Relaxed) {
+                    spawn();
+                }
+            }
+        }
     }
 }
 
@@ -423,22 +465,26 @@ struct Manner {
     /// The caller's protection-key rights, where the CPU has keys: they belong to the
     /// thread, and a worker must see exactly the memory its caller sees.
     rights: Option<u32>,
+    /// The caller touches all pages before it posts.
+    touch: bool,
 }
 
 impl Manner {
     /// Faults belong to the caller. When the program handles SIGSEGV or SIGBUS, nobody may
     /// fault while a copy is on the board, so the kernel copies and reports bad pages.
-    fn now(kernel: Kernel) -> Result<Self, Refused> {
+    fn now(kernel: Kernel, faults: Faults) -> Result<Self, Refused> {
         let keys = cpus::features().protection_keys;
-        if sys::handles_faults().ok_or(Refused::System)? {
+        let handled = sys::handles_faults().ok_or(Refused::System)?;
+        if handled && faults == Faults::Strict {
             // The kernel does not look at the keys of the side it calls remote.
             if keys && sys::uses_protection_keys() {
                 return Err(Refused::Private);
             }
             // Asked anew each time: a child of a bare fork has another number than it knows.
-            return Ok(Self { kernel: Kernel::NoFault { pid: sys::getpid() }, rights: None });
+            let kernel = Kernel::NoFault { pid: sys::getpid() };
+            return Ok(Self { kernel, rights: None, touch: false });
         }
-        Ok(Self { kernel, rights: keys.then(read_rights) })
+        Ok(Self { kernel, rights: keys.then(read_rights), touch: handled })
     }
 
     fn adopt_rights(self) {
@@ -472,7 +518,7 @@ impl Manner {
             2 => Kernel::Stream,
             _ => Kernel::NoFault { pid: value as i32 },
         };
-        Self { kernel, rights: (packed & 0x100 != 0).then_some(value) }
+        Self { kernel, rights: (packed & 0x100 != 0).then_some(value), touch: false }
     }
 }
 
@@ -496,7 +542,7 @@ mod tests {
         for kernel in [Kernel::Libc, Kernel::Movsb, Kernel::Stream, Kernel::NoFault { pid: 77 }] {
             let rights = if matches!(kernel, Kernel::NoFault { .. }) { None } else { Some(5) };
             for rights in [None, rights] {
-                let manner = Manner { kernel, rights };
+                let manner = Manner { kernel, rights, touch: false };
                 assert_eq!(Manner::unpack(manner.pack()), manner);
             }
         }
@@ -520,6 +566,7 @@ mod tests {
                             kernel: Kernel::Libc,
                             wait: waits[round % waits.len()],
                             share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
+                            faults: Faults::Strict,
                         };
                         let (to, from) = (target.as_mut_ptr() as usize + 1, source.as_ptr());
                         // SAFETY: inside both vectors.
