@@ -1,0 +1,465 @@
+//! Every ADMA_ knob: what its values do, and that a bad one costs one line and nothing else.
+
+mod common;
+
+use common::{finish, plain, preloaded, root, scratch, skip, statistics, succeed, victim};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+
+struct Knob {
+    name: &'static str,
+    default: &'static str,
+    good: &'static [&'static str],
+    bad: &'static [&'static str],
+}
+
+const KNOBS: [Knob; 14] = [
+    Knob {
+        name: "ADMA_BACKEND",
+        default: "auto",
+        good: &["auto", "ioat", "threads", "libc"],
+        bad: &["dma", "Threads", "auto ", "libc,threads"],
+    },
+    Knob {
+        name: "ADMA_MIN_BYTES",
+        default: "auto",
+        good: &["auto", "1", "4095", "64K", "64k", "1M", "1m", "1G", "18446744073709551615"],
+        bad: &[
+            "0",
+            "64KB",
+            "-1",
+            "+1",
+            " 1",
+            "1.5M",
+            "0x10",
+            "K",
+            "1T",
+            "99999999999999999999",
+            "18446744073709551615G",
+        ],
+    },
+    Knob {
+        name: "ADMA_CHANNELS",
+        default: "auto",
+        good: &["auto", "1", "2", "64"],
+        bad: &["0", "65", "-1", "two", "1.0", "+1", "18446744073709551617"],
+    },
+    Knob {
+        name: "ADMA_CPU_SHARE",
+        default: "auto",
+        good: &["auto", "0", "0.25", ".5", "0.999999", "1", "1.0"],
+        bad: &["1.1", "-0.1", "nan", "inf", "1e-1", "50%", ".", "0,5", "2"],
+    },
+    Knob {
+        name: "ADMA_WAIT",
+        default: "auto",
+        good: &["auto", "spin", "yield", "sleep", "umwait"],
+        bad: &["futex", "Spin", "spin,sleep"],
+    },
+    Knob {
+        name: "ADMA_KERNEL",
+        default: "auto",
+        good: &["auto", "libc", "movsb", "stream"],
+        bad: &["avx", "Libc", "rep movsb"],
+    },
+    Knob {
+        name: "ADMA_FAULTS",
+        default: "strict",
+        good: &["strict", "touch"],
+        bad: &["none", "Strict", "strict,touch"],
+    },
+    Knob {
+        name: "ADMA_OPS",
+        default: "all",
+        good: &[
+            "all",
+            "memcpy",
+            "memmove",
+            "mempcpy",
+            "bcopy",
+            "wmemcpy",
+            "wmemmove",
+            "memcpy_chk",
+            "memmove_chk",
+            "mempcpy_chk",
+            "memcpy,memmove",
+        ],
+        bad: &["memset", "memcpy,", ",memcpy", "memcpy memmove", "all,memcpy", "none"],
+    },
+    Knob {
+        name: "ADMA_STATS",
+        default: "off",
+        good: &["off", "text", "json", "hlog", "hlog,json,text"],
+        bad: &["on", "text,", "xml", "text json", "off,text", "JSON"],
+    },
+    Knob { name: "ADMA_STATS_FILE", default: "stderr", good: &["stderr"], bad: &[] },
+    Knob {
+        name: "ADMA_PROFILE",
+        default: "0",
+        good: &["0", "1"],
+        bad: &["2", "yes", "01", "on", "-1"],
+    },
+    Knob {
+        name: "ADMA_VERIFY",
+        default: "0",
+        good: &["0", "1", "7", "4294967295"],
+        bad: &["-1", "4294967296", "often", "1.5", "1 "],
+    },
+    Knob {
+        name: "ADMA_LOG",
+        default: "warn",
+        good: &["error", "warn", "info", "debug"],
+        bad: &["loud", "3", "WARN", "warn,info"],
+    },
+    Knob { name: "ADMA_CHECK", default: "0", good: &["0"], bad: &["2", "yes"] },
+];
+
+/// A program whose output and status are easy to tell apart from ours.
+fn program() -> Command {
+    let mut command = preloaded("sh");
+    command.args(["-c", "echo one; echo two >&2; exit 7"]);
+    command
+}
+
+/// Runs it, insists that it is as without us, and returns what else was on stderr.
+fn remarks(command: &mut Command) -> Vec<String> {
+    let done = finish(command);
+    assert_eq!(done.status.code(), Some(7), "{command:?}");
+    assert_eq!(done.stdout, b"one\n", "{command:?}");
+    let err = String::from_utf8(done.stderr).unwrap();
+    let lines: Vec<String> = err.lines().map(str::to_owned).collect();
+    assert_eq!(lines.last().map(String::as_str), Some("two"), "{command:?}: {err}");
+    lines[..lines.len() - 1].to_vec()
+}
+
+/// The named copies under a fixed threshold, with channels even on a small machine.
+fn copies(what: &str) -> Command {
+    let mut command = preloaded(victim("stats_copies"));
+    command.args(what.split_whitespace());
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
+    command
+}
+
+fn only_report(command: &mut Command) -> Value {
+    let mut all = statistics(command);
+    assert_eq!(all.len(), 1, "{command:?}: one process, one report");
+    all.remove(0)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
+}
+
+/// Calls by the engine and by libc.
+fn calls(json: &Value) -> (u64, u64) {
+    let of = |path: &str| number(&json["paths"][path]["calls"]);
+    (of("engine"), of("libc"))
+}
+
+/// Bytes by the caller, and by all workers.
+fn shares(json: &Value) -> (u64, u64) {
+    let channels = json["channel_bytes"].as_object().unwrap();
+    let workers = channels.iter().filter(|(name, _)| *name != "caller");
+    (number(&channels["caller"]), workers.map(|(_, bytes)| number(bytes)).sum())
+}
+
+// ---- bad values --------------------------------------------------------------------------
+
+#[test]
+fn table_here_has_every_knob_of_the_library() {
+    let source = std::fs::read_to_string(root().join("src/config.rs")).unwrap();
+    let theirs: Vec<&str> = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
+        .collect();
+    let ours: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn bad_value_costs_one_line_with_knob_value_wish_and_default() {
+    for knob in &KNOBS {
+        for value in knob.bad.iter().chain(&[""]) {
+            let lines = remarks(program().env(knob.name, value));
+            assert_eq!(lines.len(), 1, "{}={value}: {lines:?}", knob.name);
+            let start = format!("adma: {}={value}: want ", knob.name);
+            let end = format!("; using {}", knob.default);
+            assert!(lines[0].starts_with(&start) && lines[0].ends_with(&end), "{}", lines[0]);
+            assert!(lines[0].len() > start.len() + end.len(), "wants nothing: {}", lines[0]);
+        }
+    }
+}
+
+#[test]
+fn bad_value_of_any_bytes_stays_one_readable_line() {
+    let values: [&[u8]; 6] =
+        [b"\xff\xfe", b"a\nb\nadma: c", b"\x1b[31mred", b"\xe2\x82", b"\t\r", b"\x7f"];
+    for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_STATS_FILE") {
+        for value in values {
+            let lines = remarks(program().env(knob.name, OsStr::from_bytes(value)));
+            assert_eq!(lines.len(), 1, "{}: {lines:?}", knob.name);
+            assert!(lines[0].contains(knob.name) && lines[0].contains("want"), "{}", lines[0]);
+            assert!(!lines[0].contains(char::is_control), "{:?}", lines[0]);
+        }
+    }
+    let lines = remarks(program().env("ADMA_STATS_FILE", OsStr::from_bytes(b"\xff")));
+    assert!(lines.len() <= 1, "{lines:?}");
+    let lines = remarks(program().env("ADMA_STATS_FILE", "x".repeat(5000)));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[test]
+fn unknown_name_costs_one_line_and_similar_names_of_others_none() {
+    for name in ["ADMA_MINBYTES", "ADMA_", "ADMA_min_bytes", "ADMA_MIN_BYTES_", "ADMA_KNOB\n2"] {
+        let lines = remarks(program().env(name, "64K"));
+        assert_eq!(lines.len(), 1, "{name}: {lines:?}");
+        let shown = name.replace('\n', "\\n");
+        assert!(lines[0].starts_with(&format!("adma: {shown}: no such knob")), "{}", lines[0]);
+    }
+    for name in ["ADMA", "ADMAX_LOG", "adma_log", "XADMA_LOG"] {
+        assert_eq!(remarks(program().env(name, "1")), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn two_bad_values_cost_two_lines_whatever_their_order() {
+    let lines = remarks(program().env("ADMA_LOG", "loud").env("ADMA_VERIFY", "often"));
+    assert_eq!(lines.len(), 2, "{lines:?}");
+}
+
+#[test]
+fn log_error_silences_every_remark() {
+    let mut command = program();
+    for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_LOG") {
+        command.env(knob.name, "");
+    }
+    command.env("ADMA_NONSENSE", "1").env("ADMA_BACKEND", "ioat").env("ADMA_LOG", "error");
+    assert_eq!(remarks(&mut command), [""; 0]);
+}
+
+#[test]
+fn bad_value_leaves_the_default_in_force() {
+    let json = only_report(copies("memcpy 1000000 8").env("ADMA_MIN_BYTES", "64KB"));
+    assert_eq!(json["min_bytes"], "auto");
+    let json = only_report(copies("memcpy 1000000 8").env("ADMA_VERIFY", "often"));
+    assert_eq!(json["verify"]["checked"], 0);
+    let (_, err) = succeed(copies("memcpy 1000000 8").env("ADMA_STATS", "xml"));
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+// ---- good values -------------------------------------------------------------------------
+
+#[test]
+fn every_good_value_copies_the_right_bytes() {
+    let work = "memcpy 1000003 20 memmove 3000000 4 overlap 200000 3 mempcpy 65536 20 \
+                bcopy 70001 5 wmemcpy 400000 5 wmemmove 90000 5 memcpy 7 50";
+    let expected = succeed(plain(victim("stats_copies")).args(work.split_whitespace())).0;
+    for knob in &KNOBS {
+        for value in knob.good {
+            let mut command = copies(work);
+            let (out, err) = succeed(command.env(knob.name, value));
+            assert_eq!(out, expected, "{}={value}", knob.name);
+            assert!(!err.contains("want"), "{}={value}: {err}", knob.name);
+        }
+    }
+}
+
+#[test]
+fn every_kernel_and_every_wait_copies_the_right_bytes_together() {
+    for kernel in ["libc", "movsb", "stream"] {
+        for wait in ["spin", "yield", "sleep", "umwait"] {
+            let mut command = copies("memcpy 65536-3000000 40 memmove 4097 10");
+            command.env("ADMA_KERNEL", kernel).env("ADMA_WAIT", wait).env("ADMA_VERIFY", "1");
+            let json = only_report(command.env("ADMA_MIN_BYTES", "4096"));
+            assert_eq!(json["verify"]["mismatched"], 0, "{kernel} {wait}");
+            assert_eq!(calls(&json), (50, 0), "{kernel} {wait}: {json}");
+        }
+    }
+}
+
+#[test]
+fn min_bytes_carries_from_exactly_that_size() {
+    for size in [3000u64, 65536, 65537, 1_000_000] {
+        for function in ["memcpy", "memmove", "mempcpy", "bcopy"] {
+            let what = format!("{function} {} 5 {function} {size} 3", size - 1);
+            let json = only_report(copies(&what).env("ADMA_MIN_BYTES", size.to_string()));
+            assert_eq!(json["min_bytes"], size);
+            assert_eq!(calls(&json), (3, 0), "{what}: {json}");
+            assert_eq!(json["paths"]["engine"]["bytes"], 3 * size, "{what}");
+            assert_eq!(json["paths"]["engine"]["size"]["max"], size, "{what}");
+        }
+    }
+}
+
+#[test]
+fn min_bytes_means_bytes_also_for_wide_characters() {
+    for function in ["wmemcpy", "wmemmove"] {
+        for min in [100_001, 100_004] {
+            let what = format!("{function} 100000 5 {function} 100004 3");
+            let json = only_report(copies(&what).env("ADMA_MIN_BYTES", min.to_string()));
+            assert_eq!(calls(&json), (3, 0), "{what}, {min}: {json}");
+            assert_eq!(json["paths"]["engine"]["bytes"], 3 * 100_004);
+        }
+    }
+}
+
+#[test]
+fn min_bytes_beyond_every_copy_leaves_all_to_libc_uncounted() {
+    for min in ["1G", "18446744073709551615"] {
+        let reports = statistics(copies("memcpy 5000000 5").env("ADMA_MIN_BYTES", min));
+        assert_eq!(reports.len(), 0, "nothing was counted, nothing is reported");
+    }
+}
+
+#[test]
+fn channels_bounds_the_workers() {
+    for channels in [1usize, 3, 12] {
+        let mut command = copies("memcpy 4000000 60");
+        let json = only_report(command.env("ADMA_CHANNELS", channels.to_string()));
+        assert_eq!(json["channels"], channels);
+        let names: Vec<&String> = json["channel_bytes"].as_object().unwrap().keys().collect();
+        assert!(names.len() <= channels + 1, "{names:?}");
+        assert_eq!(calls(&json), (60, 0));
+        let (caller, workers) = shares(&json);
+        assert_eq!(caller + workers, 60 * 4_000_000, "a channel that is not named has copied");
+    }
+}
+
+#[test]
+fn channels_auto_on_one_cpu_leaves_all_to_libc() {
+    if !Path::new("/usr/bin/taskset").exists() {
+        return skip("channels_auto_on_one_cpu_leaves_all_to_libc", "no taskset");
+    }
+    let run = |channels: &str| {
+        let mut command = preloaded("taskset");
+        command.args(["-c", "0"]).arg(victim("stats_copies")).args(["memcpy", "1000000", "6"]);
+        command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", channels);
+        only_report(&mut command)
+    };
+    let json = run("auto");
+    assert_eq!(calls(&json), (0, 6));
+    assert_eq!((&json["fallbacks"]["one_cpu"], &json["channels"]), (&6.into(), &0.into()));
+    // Asked for by number, channels there are.
+    assert_eq!(calls(&run("2")), (6, 0));
+}
+
+#[test]
+fn cpu_share_of_one_leaves_everything_to_the_caller() {
+    // Sizes also that a short floating-point number cannot hold.
+    for size in [65_536u64, 1_000_001, 16_777_217, 20_000_001, 70_000_003] {
+        let mut command = copies(&format!("memcpy {size} 3"));
+        let json = only_report(command.env("ADMA_CPU_SHARE", "1"));
+        assert_eq!(calls(&json), (3, 0));
+        assert_eq!(shares(&json), (3 * size, 0), "{size}");
+    }
+}
+
+#[test]
+fn cpu_share_of_a_half_is_at_least_done_by_the_caller() {
+    let json = only_report(copies("memcpy 4000000 30").env("ADMA_CPU_SHARE", "0.5"));
+    let (caller, workers) = shares(&json);
+    assert_eq!(caller + workers, 30 * 4_000_000);
+    assert!(caller >= workers, "caller {caller}, workers {workers}");
+}
+
+#[test]
+fn cpu_share_of_zero_leaves_most_to_the_workers() {
+    // A worker that gets no CPU for a while is not waited for; on a busy machine that is
+    // often so, but not every time.
+    let mut seen = Vec::new();
+    for _ in 0..15 {
+        let json = only_report(copies("memcpy 8000000 20").env("ADMA_CPU_SHARE", "0"));
+        let (caller, workers) = shares(&json);
+        assert_eq!(caller + workers, 20 * 8_000_000);
+        seen.push((caller, workers));
+        if workers > caller {
+            return;
+        }
+    }
+    panic!("caller and workers: {seen:?}");
+}
+
+#[test]
+fn verify_compares_every_nth_carried_copy() {
+    for (every, checked) in [("1", 20), ("3", 6), ("20", 1), ("21", 0), ("0", 0)] {
+        let mut command = copies("memcpy 100000-2000000 20 overlap 100000 5 memcpy 100 5");
+        let json = only_report(command.env("ADMA_VERIFY", every));
+        assert_eq!(calls(&json), (20, 5));
+        assert_eq!(json["verify"]["checked"], checked, "every {every}");
+        assert_eq!(json["verify"]["mismatched"], 0);
+    }
+}
+
+#[test]
+fn backend_libc_carries_nothing_and_says_why() {
+    let json = only_report(copies("memcpy 1000000 6").env("ADMA_BACKEND", "libc"));
+    assert_eq!(calls(&json), (0, 6));
+    assert_eq!(json["fallbacks"]["off"], 6);
+    assert_eq!(json["backend"], "libc");
+    assert_eq!(json["paths"]["libc"]["bytes"], 6_000_000);
+}
+
+#[test]
+fn backend_ioat_without_helper_costs_one_line_and_runs() {
+    if Path::new("/dev/adma").exists() {
+        return skip("backend_ioat_without_helper_costs_one_line_and_runs", "there is a helper");
+    }
+    let lines = remarks(program().env("ADMA_BACKEND", "ioat"));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("ADMA_BACKEND=ioat") && lines[0].contains("threads"), "{lines:?}");
+    assert_eq!(remarks(program().env("ADMA_BACKEND", "ioat").env("ADMA_LOG", "error")), [""; 0]);
+    let json = only_report(copies("memcpy 1000000 6").env("ADMA_BACKEND", "ioat"));
+    assert_eq!(calls(&json), (6, 0));
+}
+
+#[test]
+fn ops_carries_the_named_functions_only() {
+    let functions = ["memcpy", "memmove", "mempcpy", "bcopy", "wmemcpy", "wmemmove"];
+    // A size of its own for each function tells which ones were seen.
+    let size = |index: usize| 200_000 + 400 * index as u64;
+    let what: String = functions
+        .iter()
+        .enumerate()
+        .map(|(index, name)| format!("{name} {} 1 ", size(index)))
+        .collect();
+    for (index, name) in functions.iter().enumerate() {
+        let json = only_report(copies(&what).env("ADMA_OPS", name));
+        assert_eq!(calls(&json), (1, 0), "{name}");
+        assert_eq!(json["paths"]["engine"]["bytes"], size(index), "{name}");
+    }
+    let json = only_report(copies(&what).env("ADMA_OPS", "wmemmove,memcpy"));
+    assert_eq!(json["paths"]["engine"]["bytes"], size(0) + size(5));
+    let json = only_report(copies(&what).env("ADMA_OPS", "all"));
+    assert_eq!(calls(&json), (6, 0));
+    assert_eq!(statistics(copies(&what).env("ADMA_OPS", "memcpy_chk")).len(), 0);
+}
+
+#[test]
+fn log_info_says_one_line_at_exit_on_stderr_only() {
+    for level in ["info", "debug"] {
+        let (out, err) = succeed(copies("memcpy 1000000 5").env("ADMA_LOG", level));
+        assert_eq!(out, "5000000 bytes copied\n");
+        assert_eq!(err.lines().count(), 1, "{err}");
+        assert!(err.starts_with("adma: ") && err.contains("2 channels"), "{err}");
+        assert!(!err.contains("Some("), "not for people: {err}");
+        let (out, err) = succeed(preloaded("true").env("ADMA_LOG", level));
+        assert_eq!((out.as_str(), err.lines().count()), ("", 1), "{err}");
+    }
+    let (_, err) = succeed(&mut copies("memcpy 1000000 5"));
+    assert_eq!(err, "");
+}
+
+#[test]
+fn stats_are_off_until_asked_for() {
+    let folder = scratch("off");
+    let file = folder.join("report");
+    let (_, err) = succeed(copies("memcpy 1000000 5").env("ADMA_STATS_FILE", &file));
+    assert_eq!(err, "");
+    assert!(!file.exists());
+    let (_, err) = succeed(copies("memcpy 1000000 5").env("ADMA_STATS", "off"));
+    assert_eq!(err, "");
+    std::fs::remove_dir_all(folder).unwrap();
+}
