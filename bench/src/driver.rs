@@ -33,7 +33,12 @@ pub fn run(options: &Options) {
     };
     for bench in BENCHES.iter().filter(chosen) {
         println!("\n== {}: {}\n", bench.name, bench.about);
-        sections.push(run_one(bench, options, lib.as_deref(), &mut figures));
+        let mut section = run_one(bench, options, lib.as_deref(), &mut figures);
+        let verdicts = targets::check(&figures, |name| name == bench.name);
+        if !verdicts.is_empty() {
+            section.text += &format!("\n{}", table(&verdicts).text());
+        }
+        sections.push(section);
     }
 
     let ran = |name: &str| sections.iter().any(|section| section.name == name);

@@ -5,7 +5,9 @@ use std::io::{IsTerminal, Write};
 
 /// Keeps one number for the JSON and for the targets.
 pub fn figure(key: &str, value: f64) {
-    println!("@{key} {value}");
+    if value.is_finite() {
+        println!("@{key} {value}");
+    }
 }
 
 /// Tells on stderr what is being measured, on one line where that works.
@@ -53,6 +55,11 @@ impl Table {
     }
 
     pub fn print(&self) {
+        println!("{}", self.text());
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = String::new();
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -68,8 +75,9 @@ impl Table {
                     line += &format!("  {cell:>width$}");
                 }
             }
-            println!("{}", line.trim_end());
+            text += line.trim_end();
+            text.push('\n');
         }
-        println!();
+        text
     }
 }
