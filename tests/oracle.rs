@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::{finish_within, preloaded, statistics, victim};
+use common::{preloaded, statistics, succeed, victim};
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 fn oracle(knobs: &[(&str, &str)], arguments: &[&str]) -> Command {
     let mut command = preloaded(victim("oracle"));
@@ -96,7 +96,5 @@ fn eight_threads_that_handle_faults_copy_right() {
 /// As shipped: the library decides by itself what it carries, and learns meanwhile.
 #[test]
 fn learning_threshold_copies_right() {
-    let mut command = preloaded(victim("oracle"));
-    let done = finish_within(&mut command, Duration::from_secs(60));
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    succeed(&mut preloaded(victim("oracle")));
 }
