@@ -1,0 +1,230 @@
+/* What the trap_ victims share: patterned blocks, checked copies, ways to end.
+ *
+ * A victim ends with 0 when all went right, 1 when something went wrong (the
+ * reason is on stderr) and 77 when its trap cannot be shown on this machine.
+ * TRAP_WORKERS in the environment says that offloaded copies are expected.
+ */
+#ifndef TRAP_H
+#define TRAP_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KIB ((size_t)1024)
+#define MIB ((size_t)1024 * 1024)
+
+#define wrong(...) end(1, __VA_ARGS__)
+#define cannot(...) end(77, __VA_ARGS__)
+
+static inline __attribute__((noreturn, format(printf, 2, 3))) void end(int status,
+                                                                       const char *format, ...)
+{
+    char line[400];
+    va_list rest;
+    va_start(rest, format);
+    int length = vsnprintf(line, sizeof line - 1, format, rest);
+    va_end(rest);
+    line[length] = '\n';
+    if (write(2, line, length + 1) < 0) {
+        /* stderr may be closed: the status tells enough */
+    }
+    _exit(status);
+}
+
+/* Says on stdout that a moment was reached; without stdio, which has its own exit handlers. */
+static inline void say(const char *line)
+{
+    if (write(1, line, strlen(line)) < 0 || write(1, "\n", 1) < 0)
+        wrong("cannot write to stdout: %s", strerror(errno));
+}
+
+static inline bool workers_expected(void)
+{
+    return getenv("TRAP_WORKERS") != NULL;
+}
+
+static inline void sleep_ms(long ms)
+{
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+    while (nanosleep(&left, &left) < 0)
+        ;
+}
+
+/* Every word depends on its place and on the seed: short, misplaced and stale copies show. */
+static inline uint64_t word_at(size_t place, uint64_t seed)
+{
+    return (place + 1) * 0x9E3779B97F4A7C15u ^ seed * 0xD1B54A32D192ED03u;
+}
+
+static inline void fill(void *block, size_t size, uint64_t seed)
+{
+    uint64_t *words = block;
+    for (size_t i = 0; i < size / 8; i++)
+        words[i] = word_at(i, seed);
+}
+
+static inline void check(const void *block, size_t size, uint64_t seed, const char *where)
+{
+    const uint64_t *words = block;
+    for (size_t i = 0; i < size / 8; i++)
+        if (words[i] != word_at(i, seed))
+            wrong("%s: byte %zu of %zu is wrong", where, i * 8, size);
+}
+
+/* Sizes are multiples of 8. Mapped, so that no allocator is part of the test. */
+static inline void *map(size_t size)
+{
+    void *block = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
+        wrong("mmap of %zu bytes: %s", size, strerror(errno));
+    return block;
+}
+
+struct blocks {
+    void *to, *from;
+    size_t size;
+};
+
+static inline struct blocks map_blocks(size_t size)
+{
+    return (struct blocks){map(size), map(size), size};
+}
+
+static inline void unmap_blocks(struct blocks b)
+{
+    munmap(b.to, b.size);
+    munmap(b.from, b.size);
+}
+
+/* Each call wants a seed of its own: what an earlier copy left must not look right. */
+static inline void copy_checked(struct blocks b, uint64_t seed, const char *where)
+{
+    fill(b.from, b.size, seed);
+    errno = 4711;
+    void *back = memcpy(b.to, b.from, b.size);
+    if (errno != 4711)
+        wrong("%s: memcpy changed errno to %d", where, errno);
+    if (back != b.to)
+        wrong("%s: memcpy returned %p, not %p", where, back, b.to);
+    check(b.to, b.size, seed, where);
+}
+
+static inline void copy_once(size_t size, uint64_t seed, const char *where)
+{
+    struct blocks b = map_blocks(size);
+    copy_checked(b, seed, where);
+    unmap_blocks(b);
+}
+
+/* Threads that copy until they are told to stop. */
+static atomic_bool copiers_stop;
+
+static inline void *copy_until_stopped(void *size)
+{
+    struct blocks b = map_blocks((size_t)size);
+    for (uint64_t seed = (uintptr_t)&b; !copiers_stop; seed++)
+        copy_checked(b, seed, "thread in the background");
+    unmap_blocks(b);
+    return NULL;
+}
+
+static inline pthread_t start_thread(void *(*work)(void *), void *argument)
+{
+    pthread_t thread;
+    int refused = pthread_create(&thread, NULL, work, argument);
+    if (refused)
+        wrong("pthread_create: %s", strerror(refused));
+    return thread;
+}
+
+static inline void start_copiers(pthread_t *threads, int count, size_t size)
+{
+    for (int i = 0; i < count; i++)
+        threads[i] = start_thread(copy_until_stopped, (void *)(size + i * 64 * KIB));
+}
+
+static inline void stop_copiers(pthread_t *threads, int count)
+{
+    copiers_stop = true;
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* A child that hangs is killed and reported; a stuck test run would tell nothing. */
+static inline void expect_success(pid_t child, const char *what)
+{
+    if (child < 0)
+        wrong("%s: no child: %s", what, strerror(errno));
+    int status = 0;
+    for (int ms = 0; waitpid(child, &status, WNOHANG) == 0; ms++) {
+        if (ms == 20000) {
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+            wrong("%s: the child hung", what);
+        }
+        sleep_ms(1);
+    }
+    if (status)
+        wrong("%s: the child ended with status 0x%x", what, status);
+}
+
+static inline long cpu_time_us(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return used.tv_sec * 1000000 + used.tv_nsec / 1000;
+}
+
+/* How many threads of this process have a name that begins so; "" counts them all. */
+static inline int threads_named(const char *beginning)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks)
+        cannot("no /proc/self/task");
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char path[64], name[32] = "";
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", entry->d_name);
+        int fd = open(path, O_RDONLY);
+        if (fd < 0)
+            continue; /* it has ended meanwhile */
+        if (read(fd, name, sizeof name - 1) > 0 && !strncmp(name, beginning, strlen(beginning)))
+            count++;
+        close(fd);
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* Copies until a worker shows; a new one names itself only when it gets a CPU. */
+static inline void expect_workers(struct blocks b, const char *when)
+{
+    for (uint64_t round = 0; workers_expected() && threads_named("adma-") == 0; round++) {
+        if (round == 300)
+            wrong("%s: no worker came", when);
+        copy_checked(b, 7000000 + round, when);
+        sleep_ms(1);
+    }
+}
+
+#endif

@@ -1,0 +1,47 @@
+/* Threads that may be cancelled at any instruction, cancelled while they copy.
+ *
+ * A cancelled copy ends there: nobody writes its destination afterwards, and
+ * other threads' copies go on, right and offloaded.
+ */
+#include "trap.h"
+
+static struct blocks b;
+static atomic_bool copying;
+
+static void *copy_until_cancelled(void *nothing)
+{
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    copying = true;
+    for (;;)
+        memcpy(b.to, b.from, b.size);
+    return nothing;
+}
+
+int main(void)
+{
+    pthread_t background[1];
+    b = map_blocks(20 * MIB);
+    fill(b.from, b.size, 1);
+    fill(b.to, b.size, 1);
+    start_copiers(background, 1, 512 * KIB);
+    for (int round = 0; round < 60; round++) {
+        void *result;
+        copying = false;
+        pthread_t thread = start_thread(copy_until_cancelled, NULL);
+        while (!copying)
+            sched_yield();
+        usleep(100 + round % 10 * 200);
+        pthread_cancel(thread);
+        pthread_join(thread, &result);
+        if (result != PTHREAD_CANCELED)
+            wrong("the thread was not cancelled");
+        fill(b.to, 2 * MIB, 2 + round);
+        sleep_ms(1);
+        check(b.to, 2 * MIB, 2 + round, "destination of a cancelled copy");
+    }
+    stop_copiers(background, 1);
+    sleep_ms(500); /* the workers have gone: new ones show that copies are still offloaded */
+    copy_checked(b, 1000, "copy after cancelled ones");
+    expect_workers(b, "after cancelled copies");
+    return 0;
+}

@@ -1,0 +1,82 @@
+/* A program that sandboxes itself, at awkward moments:
+ *
+ *   before-errno  before its first large copy: clone and futex answer EPERM
+ *   before-kill   before its first large copy: clone ends the process
+ *   after-futex   when workers live: futex answers EPERM in the calling thread
+ *   after-tsync   when workers live: futex answers EPERM in all threads
+ *   idle-kill     when workers have come and gone: clone ends the process
+ *
+ * Copies stay right, and no thread is left that runs without end.
+ */
+#include "trap.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+
+static const int making_threads[] = {SYS_clone, SYS_clone3, SYS_fork, SYS_vfork, -1};
+static const int threads_and_futex[] = {SYS_clone, SYS_clone3, SYS_futex, -1};
+static const int only_futex[] = {SYS_futex, -1};
+
+static void sandbox(const int *calls, unsigned action, unsigned flags)
+{
+    struct sock_filter code[16];
+    unsigned short n = 0;
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+                                             offsetof(struct seccomp_data, nr));
+    for (; *calls >= 0; calls++) {
+        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, *calls, 0, 1);
+        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
+    }
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {n, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program))
+        cannot("no seccomp filter here: %s", strerror(errno));
+}
+
+static void copy_several(const char *where)
+{
+    struct blocks b = map_blocks(32 * MIB);
+    for (int i = 0; i < 5; i++) {
+        copy_checked(b, i, where);
+        sleep_ms(30); /* long enough for workers to fall asleep, so that they must be woken */
+    }
+    unmap_blocks(b);
+}
+
+static void expect_idle(void)
+{
+    sleep_ms(300);
+    long before = cpu_time_us();
+    sleep_ms(300);
+    if (cpu_time_us() - before > 100000)
+        wrong("%ld us of CPU time in 300 ms of idleness", cpu_time_us() - before);
+}
+
+int main(int count, char **words)
+{
+    const unsigned refuse = SECCOMP_RET_ERRNO | EPERM;
+    const char *moment = count > 1 ? words[1] : "";
+    if (strncmp(moment, "before", 6)) {
+        copy_several("copy before the filter");
+        expect_workers(map_blocks(32 * MIB), "before the filter");
+    }
+    if (!strcmp(moment, "before-errno"))
+        sandbox(threads_and_futex, refuse, 0);
+    else if (!strcmp(moment, "before-kill"))
+        sandbox(making_threads, SECCOMP_RET_KILL_PROCESS, 0);
+    else if (!strcmp(moment, "after-futex"))
+        sandbox(only_futex, refuse, 0);
+    else if (!strcmp(moment, "after-tsync"))
+        sandbox(threads_and_futex, refuse, SECCOMP_FILTER_FLAG_TSYNC);
+    else if (!strcmp(moment, "idle-kill")) {
+        sleep_ms(700);
+        sandbox(making_threads, SECCOMP_RET_KILL_PROCESS, 0);
+    } else
+        wrong("no moment \"%s\"", moment);
+    copy_several("copy under the filter");
+    expect_idle();
+    copy_several("copy after idleness under the filter");
+    return 0;
+}

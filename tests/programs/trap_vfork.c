@@ -1,0 +1,106 @@
+/* vfork: the child lives in the parent's memory and no fork handler runs.
+ *
+ *   exec:  the child executes another program
+ *   copy:  the child copies a large block and leaves by _exit
+ *   first: the same, and the child's copy is the first large one of all:
+ *          workers it made would be threads of the child and die with it
+ *
+ *   race:  the same with another thread's first copy at the same moment, in 60
+ *          processes: a worker that dies with the child leaves a piece undone
+ *
+ * Other threads of the parent copy meanwhile, and the parent itself copies
+ * afterwards: nothing of a dead child may be waited for.
+ */
+#include "trap.h"
+
+static struct blocks shared;
+
+static void vfork_and_copy(int round)
+{
+    fill(shared.from, shared.size, round);
+    pid_t child = vfork();
+    if (child == 0) {
+        memcpy(shared.to, shared.from, shared.size);
+        _exit(0);
+    }
+    expect_success(child, "child of vfork");
+    check(shared.to, shared.size, round, "what the child of vfork copied");
+    copy_checked(shared, 1000 + round, "parent after vfork");
+}
+
+static void vfork_and_exec(void)
+{
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(1);
+    }
+    expect_success(child, "program after vfork");
+}
+
+static atomic_bool child_copies;
+
+static void *copy_along(void *blocks)
+{
+    while (!child_copies)
+        ;
+    for (int round = 0; round < 10; round++)
+        copy_checked(*(struct blocks *)blocks, round, "thread beside the child of vfork");
+    return NULL;
+}
+
+static int race_for_first_copy(void)
+{
+    struct blocks beside = map_blocks(1 * MIB);
+    pthread_t thread = start_thread(copy_along, &beside);
+    pid_t child = vfork();
+    if (child == 0) {
+        child_copies = true;
+        memcpy(shared.to, shared.from, shared.size);
+        _exit(0);
+    }
+    pthread_join(thread, NULL);
+    expect_success(child, "child of vfork");
+    check(shared.to, shared.size, 7, "what the child of vfork copied");
+    return 0;
+}
+
+int main(int count, char **words)
+{
+    const char *way = count > 1 ? words[1] : "copy";
+    pthread_t threads[2];
+    shared = map_blocks(2 * MIB);
+    if (!strcmp(way, "race")) {
+        fill(shared.from, shared.size, 7);
+        for (int round = 0; round < 60; round++) {
+            pid_t process = fork();
+            if (process == 0)
+                _exit(race_for_first_copy());
+            expect_success(process, "process with a race for its first copy");
+        }
+        copy_checked(shared, 1, "after the races");
+        return 0;
+    }
+    if (strcmp(way, "first"))
+        copy_checked(shared, 1, "before vfork");
+    else
+        vfork_and_copy(1);
+    start_copiers(threads, 2, 512 * KIB);
+    for (int round = 2; round < 100; round++) {
+        if (!strcmp(way, "exec"))
+            vfork_and_exec();
+        else
+            vfork_and_copy(round);
+    }
+    stop_copiers(threads, 2);
+    sleep_ms(300); /* idle workers leave: the next child is the one that makes new ones */
+    copiers_stop = false;
+    start_copiers(threads, 2, 512 * KIB);
+    for (int round = 100; round < 120; round++)
+        vfork_and_copy(round);
+    stop_copiers(threads, 2);
+    sleep_ms(500); /* again: whether copies are offloaded shows in new workers */
+    copy_checked(shared, 5000, "parent at the end");
+    expect_workers(shared, "parent after all children");
+    return 0;
+}

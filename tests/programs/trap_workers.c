@@ -1,0 +1,94 @@
+/* The life of the workers as the program can see it.
+ *
+ * One thread before the first large copy; then workers with a name, all signals
+ * blocked, no CPU time when idle and no descriptor; one thread again after
+ * idleness, so that a user namespace can be had; new workers at the next copy.
+ * For glibc the program is single-threaded all the time.
+ */
+#include "trap.h"
+#include <sched.h>
+#include <sys/single_threaded.h>
+
+static int count_descriptors(void)
+{
+    int count = 0;
+    DIR *open_now = opendir("/proc/self/fd");
+    while (readdir(open_now))
+        count++;
+    closedir(open_now);
+    return count;
+}
+
+static void expect_alone(const char *when)
+{
+    if (threads_named("") != 1)
+        wrong("%d threads %s", threads_named(""), when);
+    if (!__libc_single_threaded)
+        wrong("glibc believes in threads %s", when);
+}
+
+static void expect_signals_blocked(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char path[64], line[200];
+        unsigned long long blocked = 0;
+        bool worker = false;
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/status", entry->d_name);
+        FILE *status = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+        while (status && fgets(line, sizeof line, status)) {
+            worker |= !strncmp(line, "Name:\tadma-", 11);
+            sscanf(line, "SigBlk: %llx", &blocked);
+        }
+        if (status)
+            fclose(status);
+        /* SIGKILL and SIGSTOP cannot be blocked. */
+        if (worker && (blocked | 1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1)) != ~0ull)
+            wrong("a worker blocks only %llx", blocked);
+    }
+    closedir(tasks);
+}
+
+static void expect_no_cpu_time(void)
+{
+    sleep_ms(15); /* they may look round a little before they sleep */
+    long before = cpu_time_us();
+    sleep_ms(60);
+    if (cpu_time_us() - before > 6000)
+        wrong("idle workers used %ld us of CPU time in 60 ms", cpu_time_us() - before);
+}
+
+int main(void)
+{
+    struct blocks b = map_blocks(32 * MIB);
+    struct blocks small = map_blocks(4 * KIB);
+    int descriptors = count_descriptors();
+    copy_checked(small, 1, "small copy");
+    expect_alone("before the first large copy");
+
+    copy_checked(b, 2, "large copy");
+    expect_workers(b, "after the first large copy");
+    sleep_ms(10); /* until all of them have their names */
+    if (threads_named("") != 1 + threads_named("adma-"))
+        wrong("a thread has another name than adma-");
+    if (!__libc_single_threaded)
+        wrong("glibc was told about threads");
+    expect_signals_blocked();
+    expect_no_cpu_time();
+    if (count_descriptors() != descriptors)
+        wrong("%d descriptors are open, not %d", count_descriptors(), descriptors);
+
+    sleep_ms(1000);
+    expect_alone("a second after the last large copy");
+    copy_checked(b, 3, "large copy after idleness");
+    expect_workers(b, "after idleness");
+    sleep_ms(1000);
+    if (unshare(CLONE_NEWUSER)) {
+        if (errno == EINVAL)
+            wrong("unshare of the user namespace sees other threads");
+        if (!workers_expected())
+            cannot("no user namespace here: %s", strerror(errno));
+    }
+    copy_checked(b, 4, "large copy in a user namespace");
+    return 0;
+}
