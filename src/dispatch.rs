@@ -35,6 +35,10 @@ struct Policy {
 /// win even so (`bench/run kernels`).
 const STREAM_FROM: usize = 4 << 20;
 
+/// How long copies keep to libc after one found no help free: about 2 to 60 ms.
+const SHORTEST_PAUSE: u64 = 4_000_000;
+const LONGEST_PAUSE: u64 = 128_000_000;
+
 /// The engine's life. It is started by the first large copy.
 mod engine {
     pub const COLD: u32 = 0;
@@ -50,6 +54,9 @@ pub struct Dispatcher {
     why_off: AtomicU32,
     workers: AtomicUsize,
     carried: AtomicU64,
+    /// In ticks; see `note_crowd`.
+    crowded_until: AtomicU64,
+    pause: AtomicU64,
     pub learner: Learner,
     pub recorder: Recorder,
 }
@@ -62,6 +69,8 @@ impl Dispatcher {
             why_off: AtomicU32::new(Fallback::Off as u32),
             workers: AtomicUsize::new(0),
             carried: AtomicU64::new(0),
+            crowded_until: AtomicU64::new(0),
+            pause: AtomicU64::new(SHORTEST_PAUSE),
             learner: Learner::new(),
             recorder: Recorder::new(),
         }
@@ -236,6 +245,11 @@ impl Dispatcher {
         // SAFETY: the beginning of the caller's ranges.
         unsafe { original::copy(dst, src, SAMPLE) };
         let sampled = sys::ticks();
+        if self.is_crowded(sampled) {
+            // SAFETY: the rest of the caller's ranges.
+            unsafe { original::copy(dst + SAMPLE, src + SAMPLE, len - SAMPLE) };
+            return Path::Libc(Fallback::Busy);
+        }
         let cell = row.cell(sampled.wrapping_sub(begun));
         let way = row.choose(cell, policy.may_stream && len >= STREAM_FROM, sampled);
         let (dst, src, len) = (dst + SAMPLE, src + SAMPLE, len - SAMPLE);
@@ -243,7 +257,11 @@ impl Dispatcher {
         let path = unsafe {
             match way {
                 Way::Libc => {
+                    let timed = row.wants_libc_time(cell);
                     original::copy(dst, src, len);
+                    if !timed {
+                        return Path::Libc(Fallback::Learned);
+                    }
                     Path::Libc(Fallback::Learned)
                 }
                 Way::Shared => self.carry_always(how, dst, src, len),
@@ -259,7 +277,26 @@ impl Dispatcher {
         } else {
             row.refused(cell);
         }
+        match path {
+            Path::Libc(Fallback::Busy) => self.note_crowd(sampled),
+            Path::Engine => self.pause.store(SHORTEST_PAUSE, Ordering::Relaxed),
+            _ => {}
+        }
         path
+    }
+
+    /// Somebody was refused for want of free CPUs a short while ago.
+    fn is_crowded(&self, now: u64) -> bool {
+        // Both are ticks; `crowded_until` lies at most `LONGEST_PAUSE` ahead.
+        self.crowded_until.load(Ordering::Relaxed).wrapping_sub(now) <= LONGEST_PAUSE
+    }
+
+    /// More threads copy than there are CPUs to help them: sharing only moves time from one
+    /// to the other. Everybody keeps to libc for a while, and longer the next time.
+    fn note_crowd(&self, now: u64) {
+        let pause = self.pause.load(Ordering::Relaxed).max(SHORTEST_PAUSE);
+        self.crowded_until.store(now.wrapping_add(pause), Ordering::Relaxed);
+        self.pause.store((2 * pause).min(LONGEST_PAUSE), Ordering::Relaxed);
     }
 
     /// The number of workers, once the engine is up.
@@ -308,7 +345,6 @@ impl Dispatcher {
     fn refused(&self, refused: Refused) -> Fallback {
         match refused {
             Refused::Busy => Fallback::Busy,
-            Refused::Private => Fallback::Private,
             Refused::System => self.switch_off(Fallback::Refused),
         }
     }

@@ -142,19 +142,6 @@ pub unsafe fn copy_without_fault(pid: i32, dst: usize, src: usize, len: usize) -
     answer.max(0) as usize
 }
 
-/// Whether this process has protection keys of its own: the lowest key is then taken.
-pub fn uses_protection_keys() -> bool {
-    const DISABLE_ACCESS: usize = 1; // as the kernel sets up every unallocated key
-    // SAFETY: allocating a key and giving it back touches no memory.
-    unsafe {
-        let key = syscall(libc::SYS_pkey_alloc, [0, DISABLE_ACCESS, 0, 0, 0, 0]);
-        if key > 0 {
-            syscall(libc::SYS_pkey_free, [key as usize, 0, 0, 0, 0, 0]);
-        }
-        key != 1
-    }
-}
-
 /// The seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
 pub fn seccomp_mode() -> Answer {
     // SAFETY: PR_GET_SECCOMP takes no memory.

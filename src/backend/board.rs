@@ -3,12 +3,14 @@
 //! One 64-bit ticket per slot holds everything that must change together:
 //!
 //! ```text
-//! 63      32 31    30    29       28 27   20 19      0
-//! generation  -  owned waiting     - begun   unclaimed
+//! 63      32 31    30    29       28 27   20 19   10 9      0
+//! generation  -  owned waiting     - begun   back    front
 //! ```
 //!
-//! A claim is one compare-and-swap that takes a piece off `unclaimed` and adds it to
-//! `begun`. What is to be copied is read before it and believed only when it succeeds: the
+//! The pieces from `front` to `back` are unclaimed. A claim is one compare-and-swap that
+//! takes the first or the last of them and adds one to `begun`. The caller takes from the
+//! front and workers from the back, so that in a copy made again and again each finds its
+//! own part in its own cache. What is to be copied is read before it and believed only when it succeeds: the
 //! generation shows that the slot still holds the same copy. So a thread that comes late
 //! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
 
@@ -25,19 +27,36 @@ pub struct Posted {
     pub manner: usize,
 }
 
+/// Where a claim is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Front,
+    Back,
+}
+
 #[derive(Clone, Copy)]
 struct Ticket(u64);
 
 impl Ticket {
-    const UNCLAIMED: u64 = Cut::MOST as u64;
+    const FRONT: u64 = Cut::MOST as u64;
+    const ONE_BACK: u64 = 1 << 10;
+    const BACK: u64 = Cut::MOST as u64 * Self::ONE_BACK;
     const ONE_BEGUN: u64 = 1 << 20;
     const BEGUN: u64 = 0xff << 20;
     const WAITING: u64 = 1 << 29;
     const OWNED: u64 = 1 << 30;
     const ONE_GENERATION: u64 = 1 << 32;
 
-    fn unclaimed(self) -> usize {
-        (self.0 & Self::UNCLAIMED) as usize
+    fn front(self) -> u64 {
+        self.0 & Self::FRONT
+    }
+
+    fn back(self) -> u64 {
+        (self.0 & Self::BACK) / Self::ONE_BACK
+    }
+
+    fn unclaimed(self) -> u64 {
+        self.back() - self.front()
     }
 
     fn begun(self) -> u64 {
@@ -91,7 +110,8 @@ impl Slot {
     /// Takes an idle slot for oneself.
     fn take(&self) -> bool {
         let now = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
-        now.0 & (Ticket::OWNED | Ticket::BEGUN | Ticket::UNCLAIMED) == 0
+        now.0 & (Ticket::OWNED | Ticket::BEGUN) == 0
+            && now.unclaimed() == 0
             && self
                 .ticket
                 .atomic()
@@ -118,7 +138,7 @@ impl Slot {
         let before = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
         let ticket = before.generation().wrapping_add(Ticket::ONE_GENERATION)
             | Ticket::OWNED
-            | copy.cut.count() as u64;
+            | copy.cut.count() as u64 * Ticket::ONE_BACK;
         self.ticket.atomic().store(ticket, Ordering::Release);
     }
 
@@ -136,27 +156,27 @@ impl Slot {
         }
     }
 
-    /// Claims the next piece, if one is left: the copy, the piece's number, and whether more
-    /// are left. Who claims must call `finish`.
-    pub fn claim(&self) -> Option<(Posted, usize, bool)> {
+    /// Claims a piece, if one is left: the copy, the piece's number, and whether more are
+    /// left. Who claims must call `finish`.
+    pub fn claim(&self, end: End) -> Option<(Posted, usize, bool)> {
         let mut now = Ticket(self.ticket.atomic().load(Ordering::Acquire));
         loop {
             if now.unclaimed() == 0 {
                 return None;
             }
             let copy = self.posted();
+            let (index, step) = match end {
+                End::Front => (now.front(), 1),
+                End::Back => (now.back() - 1, Ticket::ONE_BACK.wrapping_neg()),
+            };
             // Release keeps the loads above before the exchange; see the module's opening.
             match self.ticket.atomic().compare_exchange_weak(
                 now.0,
-                now.0 - 1 + Ticket::ONE_BEGUN,
+                now.0.wrapping_add(step) + Ticket::ONE_BEGUN,
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => {
-                    // The cut is believed now, so its count is this generation's.
-                    let index = copy.cut.count() - now.unclaimed();
-                    return Some((copy, index, now.unclaimed() > 1));
-                }
+                Ok(_) => return Some((copy, index as usize, now.unclaimed() > 1)),
                 Err(other) => now = Ticket(other),
             }
         }
@@ -313,14 +333,16 @@ mod tests {
     }
 
     #[test]
-    fn slot_claims_every_piece_once_in_order() {
+    fn slot_claims_every_piece_once_from_both_ends() {
         let board = Board::new();
         let slot = board.take().unwrap();
-        assert!(slot.claim().is_none(), "nothing is posted yet");
-        board.post(slot, &copy_of(3));
-        let claims: Vec<_> = std::iter::from_fn(|| slot.claim()).collect();
+        assert!(slot.claim(End::Front).is_none(), "nothing is posted yet");
+        board.post(slot, &copy_of(4));
+        let mut ends = [End::Front, End::Back, End::Back, End::Front].into_iter();
+        let claims: Vec<_> =
+            std::iter::from_fn(|| slot.claim(ends.next().unwrap_or(End::Back))).collect();
         let indices: Vec<_> = claims.iter().map(|c| (c.1, c.2)).collect();
-        assert_eq!(indices, [(0, true), (1, true), (2, false)]);
+        assert_eq!(indices, [(0, true), (3, true), (2, true), (1, false)]);
         assert!(claims.iter().all(|c| c.0.dst == 0x1000 && c.0.manner == 7));
         assert!(slot.is_busy() && !slot.is_open());
         for (_, index, _) in claims {
@@ -349,7 +371,7 @@ mod tests {
         for _ in 0..3 {
             board.post(slot, &copy_of(1));
             seen.push(slot.ticket.atomic().load(Ordering::Relaxed));
-            let (_, index, _) = slot.claim().unwrap();
+            let (_, index, _) = slot.claim(End::Back).unwrap();
             slot.finish(index, true);
         }
         seen.dedup();
@@ -361,7 +383,7 @@ mod tests {
         let board = Board::new();
         let slot = board.take().unwrap();
         board.post(slot, &copy_of(2));
-        slot.claim().unwrap();
+        slot.claim(End::Front).unwrap();
         board.forget_everything();
         assert_eq!(board.copies(), 0);
         assert!(board.find_work(0).is_none());
@@ -390,8 +412,8 @@ mod interleavings {
         Arc::new((0..copies).map(|_| (0..pieces).map(|_| Count::new(0)).collect()).collect())
     }
 
-    fn work_on(slot: &Slot, bytes: &Bytes) {
-        while let Some((copy, index, _)) = slot.claim() {
+    fn work_on(slot: &Slot, end: End, bytes: &Bytes) {
+        while let Some((copy, index, _)) = slot.claim(end) {
             bytes[copy.manner][index].fetch_add(1, Ordering::Relaxed);
             slot.finish(index, true);
         }
@@ -409,7 +431,7 @@ mod interleavings {
         let slot = board.take().expect("room");
         board.post(slot, &copy);
         board.wake_sleepers(1);
-        work_on(slot, bytes);
+        work_on(slot, End::Front, bytes);
         assert!(slot.sleep_until_idle());
         board.leave(slot);
         // The memcpy returns here: every byte must have been written, once, and be visible.
@@ -424,7 +446,7 @@ mod interleavings {
             let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
             let worker = thread::spawn({
                 let (board, bytes) = (board.clone(), bytes.clone());
-                move || work_on(&board.slots[0], &bytes)
+                move || work_on(&board.slots[0], End::Back, &bytes)
             });
             carry(&board, copy_of(1, 0), &bytes);
             carry(&board, copy_of(1, 1), &bytes);
@@ -438,7 +460,7 @@ mod interleavings {
             let (board, bytes) = (Arc::new(Board::new()), bytes(1, 2));
             let worker = thread::spawn({
                 let (board, bytes) = (board.clone(), bytes.clone());
-                move || work_on(&board.slots[0], &bytes)
+                move || work_on(&board.slots[0], End::Back, &bytes)
             });
             carry(&board, copy_of(2, 0), &bytes);
             worker.join().unwrap();
@@ -458,7 +480,7 @@ mod interleavings {
                 let (board, bytes) = (board.clone(), bytes.clone());
                 move || {
                     if let Some(slot) = board.find_work(0) {
-                        work_on(slot, &bytes);
+                        work_on(slot, End::Back, &bytes);
                     }
                 }
             });
@@ -480,7 +502,7 @@ mod interleavings {
                     if heard == 0 && board.find_work(0).is_none() {
                         board.sleep(heard, 0);
                     }
-                    work_on(&board.slots[0], &bytes);
+                    work_on(&board.slots[0], End::Back, &bytes);
                 }
             });
             carry(&board, copy_of(1, 0), &bytes);

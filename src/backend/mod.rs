@@ -16,6 +16,4 @@ pub enum Refused {
     Busy,
     /// The system refused what the backend needs; it does not ask again.
     System,
-    /// The program has arranged its memory so that only its own thread may copy.
-    Private,
 }

@@ -12,7 +12,7 @@
 //! copying.
 
 use super::Refused;
-use super::board::{Board, Posted, Slot};
+use super::board::{Board, End, Posted, Slot};
 use super::kernel::Kernel;
 use super::libc as original;
 use crate::cpus;
@@ -184,15 +184,17 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
     }
     let mut held = SignalsHeld::new().ok_or(Refused::System)?;
     let manner = Manner::now(how.kernel, how.faults)?;
-    if manner.touch {
+    if manner.touch != Touch::Nothing {
         // Faults come here, before anybody else has begun; signals must come too.
         drop(held);
         // SAFETY: the caller's ranges.
-        unsafe { touch_pages(dst, src, len) };
+        unsafe { manner.touch.pages(dst, src, len) };
         held = SignalsHeld::new().ok_or(Refused::System)?;
     }
     let slot = BOARD.take().ok_or(Refused::Busy)?;
-    if BOARD.copies() > how.workers {
+    // Workers are for CPUs that nobody else uses: with a caller on every other one there is
+    // none left for a helper each.
+    if BOARD.copies() > how.workers.div_ceil(2) {
         BOARD.leave(slot);
         return Err(Refused::Busy);
     }
@@ -202,7 +204,7 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
     if alone < len {
         let copy = Posted { dst: dst + alone, src: src + alone, cut, manner: manner.pack() };
         BOARD.post(slot, &copy);
-        summon();
+        summon(1);
     }
     // SAFETY: the caller's ranges; bad pages are `Manner`'s business.
     let done_alone = alone == 0 || unsafe { manner.kernel.copy(dst, src, alone) };
@@ -210,7 +212,7 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
     if how.share.is_some() {
         leave_to_others(slot, &mut own);
     }
-    while let Some((copy, index, _)) = slot.claim() {
+    while let Some((copy, index, _)) = slot.claim(End::Front) {
         own += copy_piece(slot, &copy, index, manner.kernel);
     }
     wait(slot, how.wait);
@@ -238,24 +240,6 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
     Ok(())
 }
 
-/// Copies the first byte of every page on either side, so that a bad page faults now, in the
-/// program's thread, with nothing on the board.
-///
-/// # Safety
-/// As memcpy.
-unsafe fn touch_pages(dst: usize, src: usize, len: usize) {
-    let mut at = 0;
-    while at < len {
-        // SAFETY: inside the caller's ranges.
-        unsafe {
-            ((dst + at) as *mut u8).write_volatile(((src + at) as *const u8).read_volatile())
-        };
-        // To whichever page begins next.
-        let next = |address: usize| PAGE - (address + at) % PAGE;
-        at += next(dst).min(next(src));
-    }
-}
-
 fn copy_piece(slot: &Slot, copy: &Posted, index: usize, kernel: Kernel) -> usize {
     let piece = copy.cut.piece(index);
     // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are.
@@ -272,7 +256,7 @@ fn leave_to_others(slot: &Slot, own: &mut usize) {
         if slot.is_busy() {
             since = sys::ticks();
         } else if sys::ticks() - since > 4 * SPIN_TICKS {
-            if let Some((copy, index, _)) = slot.claim() {
+            if let Some((copy, index, _)) = slot.claim(End::Front) {
                 *own += copy_piece(slot, &copy, index, Manner::unpack(copy.manner).kernel);
             }
         }
@@ -315,14 +299,14 @@ fn spin_while_busy(slot: &Slot, most: u64) {
     }
 }
 
-/// Calls two more workers: wakes those that sleep, or makes them. Each worker that comes
-/// calls two again, so that many are up soon and the caller pays for two.
-fn summon() {
-    match BOARD.wake_sleepers(2) {
+/// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
+/// two again, so that many are up soon and the caller pays for one.
+fn summon(count: u32) {
+    match BOARD.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => REFUSED.store(true, Ordering::Relaxed),
         None => {
-            for _ in 0..2 {
+            for _ in 0..count {
                 if ALIVE.load(Ordering::Relaxed) < LIMIT.load(Ordering::Relaxed) {
                     spawn();
                 }
@@ -431,9 +415,9 @@ extern "C" fn work(me: &'static Worker) -> ! {
 
 fn help(slot: &Slot, me: &Worker) {
     let mut called = false;
-    while let Some((copy, index, more)) = slot.claim() {
+    while let Some((copy, index, more)) = slot.claim(End::Back) {
         if more && !called {
-            summon();
+            summon(2);
             called = true;
         }
         let manner = Manner::unpack(copy.manner);
@@ -465,8 +449,38 @@ struct Manner {
     /// The caller's protection-key rights, where the CPU has keys: they belong to the
     /// thread, and a worker must see exactly the memory its caller sees.
     rights: Option<u32>,
-    /// The caller touches all pages before it posts.
-    touch: bool,
+    touch: Touch,
+}
+
+/// Which pages the caller touches before it posts, so that a bad one faults there and then,
+/// in the program's thread, with nothing on the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touch {
+    Nothing,
+    /// Reads one byte of every source page.
+    Source,
+    /// Copies one byte of every page on either side.
+    Both,
+}
+
+impl Touch {
+    /// # Safety
+    /// As memcpy.
+    unsafe fn pages(self, dst: usize, src: usize, len: usize) {
+        let mut at = 0;
+        while at < len {
+            let rest = |address: usize| PAGE - (address + at) % PAGE;
+            // SAFETY: inside the caller's ranges.
+            let byte = unsafe { ((src + at) as *const u8).read_volatile() };
+            if self == Touch::Both {
+                // SAFETY: inside the caller's ranges.
+                unsafe { ((dst + at) as *mut u8).write_volatile(byte) };
+                at += rest(dst).min(rest(src));
+            } else {
+                at += rest(src);
+            }
+        }
+    }
 }
 
 impl Manner {
@@ -476,15 +490,14 @@ impl Manner {
         let keys = cpus::features().protection_keys;
         let handled = sys::handles_faults().ok_or(Refused::System)?;
         if handled && faults == Faults::Strict {
-            // The kernel does not look at the keys of the side it calls remote.
-            if keys && sys::uses_protection_keys() {
-                return Err(Refused::Private);
-            }
+            // Of the two sides the kernel looks at the keys of one only, the destination.
+            let touch = if keys { Touch::Source } else { Touch::Nothing };
             // Asked anew each time: a child of a bare fork has another number than it knows.
             let kernel = Kernel::NoFault { pid: sys::getpid() };
-            return Ok(Self { kernel, rights: None, touch: false });
+            return Ok(Self { kernel, rights: keys.then(read_rights), touch });
         }
-        Ok(Self { kernel, rights: keys.then(read_rights), touch: handled })
+        let touch = if handled { Touch::Both } else { Touch::Nothing };
+        Ok(Self { kernel, rights: keys.then(read_rights), touch })
     }
 
     fn adopt_rights(self) {
@@ -498,27 +511,27 @@ impl Manner {
         }
     }
 
-    /// value (pid or rights) | has rights | kernel
+    /// rights: 32 bits | process number: 22 bits, as the kernel's | has rights | kernel: 2 bits
     fn pack(self) -> usize {
-        let (kind, value) = match self.kernel {
+        let (kind, pid) = match self.kernel {
             Kernel::Libc => (0, 0),
             Kernel::Movsb => (1, 0),
             Kernel::Stream => (2, 0),
-            Kernel::NoFault { pid } => (3, pid as u32),
+            Kernel::NoFault { pid } => (3, pid as usize & 0x3f_ffff),
         };
-        let value = self.rights.unwrap_or(value) as usize;
-        value << 32 | usize::from(self.rights.is_some()) << 8 | kind
+        let has_rights = usize::from(self.rights.is_some());
+        (self.rights.unwrap_or(0) as usize) << 32 | pid << 3 | has_rights << 2 | kind
     }
 
     fn unpack(packed: usize) -> Self {
-        let value = (packed >> 32) as u32;
-        let kernel = match packed & 0xff {
+        let kernel = match packed & 3 {
             0 => Kernel::Libc,
             1 => Kernel::Movsb,
             2 => Kernel::Stream,
-            _ => Kernel::NoFault { pid: value as i32 },
+            _ => Kernel::NoFault { pid: (packed >> 3 & 0x3f_ffff) as i32 },
         };
-        Self { kernel, rights: (packed & 0x100 != 0).then_some(value), touch: false }
+        let rights = (packed & 4 != 0).then_some((packed >> 32) as u32);
+        Self { kernel, rights, touch: Touch::Nothing }
     }
 }
 
@@ -539,10 +552,10 @@ mod tests {
 
     #[test]
     fn manner_survives_packing() {
-        for kernel in [Kernel::Libc, Kernel::Movsb, Kernel::Stream, Kernel::NoFault { pid: 77 }] {
-            let rights = if matches!(kernel, Kernel::NoFault { .. }) { None } else { Some(5) };
-            for rights in [None, rights] {
-                let manner = Manner { kernel, rights, touch: false };
+        let last = Kernel::NoFault { pid: (1 << 22) - 1 };
+        for kernel in [Kernel::Libc, Kernel::Movsb, Kernel::Stream, last] {
+            for rights in [None, Some(0), Some(u32::MAX)] {
+                let manner = Manner { kernel, rights, touch: Touch::Nothing };
                 assert_eq!(Manner::unpack(manner.pack()), manner);
             }
         }

@@ -29,8 +29,6 @@ pub enum Fallback {
     Busy,
     /// The system refused threads or futexes.
     Refused,
-    /// Only the program's own thread may touch this memory.
-    Private,
     /// There is only one CPU for us.
     OneCpu,
     /// The engine is not up: it is just being started, or this is a child that shares memory.
@@ -40,12 +38,11 @@ pub enum Fallback {
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 8] = [
+    pub const ALL: [Fallback; 7] = [
         Fallback::Overlap,
         Fallback::Learned,
         Fallback::Busy,
         Fallback::Refused,
-        Fallback::Private,
         Fallback::OneCpu,
         Fallback::Starting,
         Fallback::Off,
@@ -57,7 +54,6 @@ impl Fallback {
             Fallback::Learned => "learned",
             Fallback::Busy => "busy",
             Fallback::Refused => "refused",
-            Fallback::Private => "private",
             Fallback::OneCpu => "one_cpu",
             Fallback::Starting => "starting",
             Fallback::Off => "off",
