@@ -91,7 +91,7 @@ fn cell(
         spread(&key(name), &ratio);
         median(&ratio)
     };
-    let mut line = vec![short(size), format!("{speed:.2}"), median(&row), range(&row)];
+    let mut line = vec![short(size), format!("{speed:.1}"), median(&row), range(&row)];
     line.push(pause("pause_libc", LIBC));
 
     let ceilings = SHIM + 1..arms.len();
@@ -148,5 +148,11 @@ fn median(samples: &Samples) -> String {
 }
 
 fn range(samples: &Samples) -> String {
-    format!("{:.2}-{:.2}", samples.quantile(0.1), samples.quantile(0.9))
+    // Of a disturbed run only the magnitude is of interest, and 80 columns are all.
+    let short = |value: f64| match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 100.0 => format!("{v:.0}"),
+        _ => "99+".into(),
+    };
+    format!("{}-{}", short(samples.quantile(0.1)), short(samples.quantile(0.9)))
 }
