@@ -9,9 +9,9 @@ use std::fmt::Write;
 
 /// Prints to standard output and ends the process: the program of this run is only a host.
 pub fn run(config: &Config) -> ! {
-    let mut out = sys::Writer::new(libc::STDOUT_FILENO);
-    let _ = describe(config, &mut out);
-    let failed = out.finish();
+    let mut out = String::new();
+    let _ = describe(config, &mut out); // a `String` takes everything
+    let failed = sys::write_all(libc::STDOUT_FILENO, out.as_bytes());
     // SAFETY: ends the process.
     unsafe { libc::_exit(i32::from(failed != 0)) }
 }

@@ -313,7 +313,7 @@ impl Dispatcher {
     #[cold]
     fn start(&self, policy: &Policy) -> Result<usize, Fallback> {
         // A handler that jumped out of this would leave the engine starting for ever.
-        let Some(_held) = sys::SignalsHeld::new() else {
+        let Some(_held) = sys::SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
         };
         let (cold, starting) = (engine::COLD, engine::STARTING);

@@ -22,8 +22,8 @@ pub const SAMPLE: usize = 16 << 10;
 const SIZES: usize = 16;
 const TEMPERATURES: usize = 4;
 
-/// Samples a verdict rests on, for each way: the median of so many shrugs off one outlier.
-const ENOUGH: u32 = 3;
+/// Samples a verdict rests on, for each way: the median of so many shrugs off two outliers.
+const ENOUGH: u32 = 5;
 
 /// A series of the engine goes on so long (about half a millisecond), for its first copies may find the
 /// workers asleep or not yet made; the last `ENOUGH` of it count. Not longer than so many.
@@ -165,7 +165,7 @@ impl Row {
 
 impl Cell {
     const NO_TRIAL: u32 = u32::MAX;
-    const SHORTEST: u32 = 128;
+    const SHORTEST: u32 = 32;
     const LONGEST: u32 = 8192;
 
     const fn new() -> Self {
@@ -272,7 +272,7 @@ impl Cell {
             }
         }
         // A trial costs; the longer its series, the rarer it is.
-        let least = Self::SHORTEST.max(16 * series);
+        let least = Self::SHORTEST.max(4 * series);
         let longer = (2 * self.period.load(Relaxed)).min(Self::LONGEST);
         self.period.store(if best.0 == before { longer.max(least) } else { least }, Relaxed);
         self.expected.store(best.1, Relaxed);
@@ -310,8 +310,12 @@ impl Samples {
         if self.count.load(Relaxed) < ENOUGH {
             return None;
         }
-        let [a, b, c] = [0, 1, 2].map(|i| self.recent[i].load(Relaxed));
-        Some(a.max(b).min(a.min(b).max(c)))
+        let mut costs = [0; ENOUGH as usize];
+        for (cost, recent) in costs.iter_mut().zip(&self.recent) {
+            *cost = recent.load(Relaxed);
+        }
+        costs.sort_unstable();
+        Some(costs[costs.len() / 2])
     }
 }
 
@@ -484,7 +488,7 @@ mod tests {
                 }
             }
         }
-        assert!((1..20).contains(&asked), "{asked}");
+        assert!((1..40).contains(&asked), "{asked}");
     }
 
     #[test]

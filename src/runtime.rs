@@ -44,7 +44,7 @@ fn start() {
         ));
     }
     DISPATCHER.configure(&config);
-    let reports = config.stats.any() || config.profile;
+    let reports = config.stats.any() || config.profile || config.log >= Level::Info;
     let _ = PROCESS.set(Process {
         ticks: sys::ticks(),
         nanoseconds: sys::nanoseconds(),
@@ -70,25 +70,28 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
-        report(process);
-        log(process);
+        // The program may have closed its standard error and opened a file of its own there.
+        let may_speak = FileIdentity::of(libc::STDERR_FILENO) == process.stderr;
+        report(process, may_speak);
+        if may_speak {
+            log(process);
+        }
     }
 }
 
-fn report(process: &Process) {
+fn report(process: &Process, may_speak: bool) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
     if !formats.any() || DISPATCHER.recorder.is_empty() {
         return;
     }
-    // The program may have closed its standard error and opened a file of its own there.
-    if config.stats_file.is_none() && FileIdentity::of(libc::STDERR_FILENO) != process.stderr {
+    if config.stats_file.is_none() && !may_speak {
         return;
     }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
-    let exe = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let exe = std::fs::read_link("/proc/thread-self/exe").unwrap_or_default();
     let (caller_bytes, worker_bytes) = threads::bytes_by_channel();
     let workers = DISPATCHER.workers();
     let worker_bytes: Vec<u64> = worker_bytes.take(workers).collect();
@@ -108,7 +111,7 @@ fn report(process: &Process) {
         started: process.wall,
         seconds: passed as f64 / 1e9,
     };
-    write_all(&snapshot, formats, config.stats_file.as_deref());
+    write_all(&snapshot, formats, config.stats_file.as_deref(), may_speak);
 }
 
 /// What the hook may not say it has left for now.
@@ -117,10 +120,14 @@ fn log(process: &Process) {
         return;
     }
     match DISPATCHER.state() {
-        Ok(workers) => sys::say(format_args!(
-            "threads backend was up with {workers} channels; threshold now {:?}",
-            DISPATCHER.threshold()
-        )),
+        Ok(workers) => match DISPATCHER.threshold() {
+            Some(bytes) => sys::say(format_args!(
+                "threads backend was up with {workers} channels, from {bytes} bytes"
+            )),
+            None => sys::say(format_args!(
+                "threads backend was up with {workers} channels; no size gained by it yet"
+            )),
+        },
         Err(why) => sys::say(format_args!("engine not used: {why}")),
     }
 }

@@ -82,33 +82,38 @@ pub fn getpid() -> i32 {
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
-/// The set of all 64 signals, the C library's own two included.
+/// All 64 signals, the C library's own two included.
 const EVERY_SIGNAL: u64 = !0;
 
-/// While this lives, no signal handler runs in this thread, so nothing can jump out of a
-/// copy that workers still carry on.
-pub struct SignalsHeld(u64);
+/// While this lives, some signals do not come to this thread.
+pub struct SignalsHeld {
+    before: u64,
+}
 
 impl SignalsHeld {
-    pub fn new() -> Option<Self> {
+    /// Holds all of them: no handler can jump out of a copy that workers still carry on.
+    pub fn all() -> Option<Self> {
+        Self::these(EVERY_SIGNAL)
+    }
+
+    fn these(signals: u64) -> Option<Self> {
         let mut before = 0;
-        (set_signal_mask(&EVERY_SIGNAL, &mut before) == 0).then_some(Self(before))
+        let answer = signal_mask(libc::SIG_BLOCK, &signals, &mut before);
+        (answer == 0).then_some(Self { before })
     }
 }
 
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
-        set_signal_mask(&self.0, core::ptr::null_mut());
+        signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
     }
 }
 
-fn set_signal_mask(mask: &u64, before: *mut u64) -> Answer {
+fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> Answer {
     // SAFETY: `mask` is readable, `before` null or writable, both of the kernel's 8 bytes.
     unsafe {
-        syscall(
-            libc::SYS_rt_sigprocmask,
-            [libc::SIG_SETMASK as usize, &raw const *mask as usize, before as usize, 8, 0, 0],
-        )
+        let (mask, before) = (&raw const *mask as usize, before as usize);
+        syscall(libc::SYS_rt_sigprocmask, [how as usize, mask, before, 8, 0, 0])
     }
 }
 
@@ -171,67 +176,75 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Text gathered on the stack and written by plain write(2): no allocation, no stdio lock.
-/// Written in one piece where it fits, so that reports of several processes do not mix.
-pub struct Writer {
-    fd: i32,
-    used: usize,
-    failed: i32,
-    buffer: [u8; 16384],
+/// A write of ours into a pipe without reader, or beyond RLIMIT_FSIZE, must not kill the
+/// program: the signal it raises is held, and taken away before signals come again.
+struct WriteSignals {
+    held: Option<SignalsHeld>,
+    pending_before: u64,
 }
 
-impl Writer {
-    pub fn new(fd: i32) -> Self {
-        Self { fd, used: 0, failed: 0, buffer: [0; 16384] }
+impl WriteSignals {
+    fn hold() -> Self {
+        let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ));
+        let mut pending_before = 0u64;
+        // SAFETY: the kernel writes its 8 bytes.
+        unsafe {
+            let set = &raw mut pending_before as usize;
+            syscall(libc::SYS_rt_sigpending, [set, 8, 0, 0, 0, 0]);
+        }
+        Self { held, pending_before }
     }
 
-    pub fn flush(&mut self) {
-        let mut sent = 0;
-        while sent < self.used && self.failed == 0 {
-            let rest = &self.buffer[sent..self.used];
-            // SAFETY: `rest` is readable.
-            let answer = unsafe {
-                let (start, len) = (rest.as_ptr() as usize, rest.len());
-                syscall(libc::SYS_write, [self.fd as usize, start, len, 0, 0, 0])
-            };
-            match answer {
-                1.. => sent += answer as usize,
-                0 => self.failed = libc::EIO,
-                _ if -answer as i32 == libc::EINTR => {}
-                _ => self.failed = -answer as i32,
+    /// Takes away what a write that failed with `errno` has raised.
+    fn take_away(&self, errno: i32) {
+        let set = match errno {
+            libc::EPIPE => signal_set(libc::SIGPIPE),
+            libc::EFBIG => signal_set(libc::SIGXFSZ),
+            _ => return,
+        };
+        // One that was pending before is the program's.
+        if self.held.is_some() && self.pending_before & set == 0 {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: both live through the call.
+            unsafe {
+                let (set, now) = (&raw const set as usize, &raw const now as usize);
+                syscall(libc::SYS_rt_sigtimedwait, [set, 0, now, 8, 0, 0]);
             }
         }
-        self.used = 0;
-    }
-
-    /// Flushes; the errno of the first write that failed, or 0.
-    pub fn finish(mut self) -> i32 {
-        self.flush();
-        self.failed
     }
 }
 
-impl fmt::Write for Writer {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut bytes = text.as_bytes();
-        while !bytes.is_empty() {
-            if self.used == self.buffer.len() {
-                self.flush();
-            }
-            let take = bytes.len().min(self.buffer.len() - self.used);
-            self.buffer[self.used..self.used + take].copy_from_slice(&bytes[..take]);
-            self.used += take;
-            bytes = &bytes[take..];
+fn signal_set(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Writes everything, in one piece where the file takes it, so that reports of several
+/// processes do not mix. No stdio, whose locks the program may hold. Answers the errno of
+/// the write that failed, or 0.
+pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
+    let signals = WriteSignals::hold();
+    let (mut sent, mut failed) = (0, 0);
+    while sent < bytes.len() && failed == 0 {
+        let rest = &bytes[sent..];
+        // SAFETY: `rest` is readable.
+        let answer = unsafe {
+            let (start, len) = (rest.as_ptr() as usize, rest.len());
+            syscall(libc::SYS_write, [fd as usize, start, len, 0, 0, 0])
+        };
+        match answer {
+            1.. => sent += answer as usize,
+            0 => failed = libc::EIO,
+            _ if -answer as i32 == libc::EINTR => {}
+            _ => failed = -answer as i32,
         }
-        Ok(())
     }
+    signals.take_away(failed);
+    failed
 }
 
-/// One line on standard error. Never called inside the hook.
+/// One line on standard error. Never called inside the hook: it allocates.
 pub fn say(line: fmt::Arguments<'_>) {
-    let mut out = Writer::new(libc::STDERR_FILENO);
-    let _ = fmt::write(&mut out, format_args!("adma: {line}\n"));
-    out.finish();
+    write_all(libc::STDERR_FILENO, format!("adma: {line}\n").as_bytes());
 }
 
 /// The functions we intercept, in the order of `ENTRIES`.

@@ -138,7 +138,7 @@ impl Slot {
         let before = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
         let ticket = before.generation().wrapping_add(Ticket::ONE_GENERATION)
             | Ticket::OWNED
-            | copy.cut.count() as u64 * Ticket::ONE_BACK;
+            | (copy.cut.count() as u64 * Ticket::ONE_BACK);
         self.ticket.atomic().store(ticket, Ordering::Release);
     }
 

@@ -182,14 +182,14 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
     if REFUSED.load(Ordering::Relaxed) {
         return Err(Refused::System);
     }
-    let mut held = SignalsHeld::new().ok_or(Refused::System)?;
+    let mut held = SignalsHeld::all().ok_or(Refused::System)?;
     let manner = Manner::now(how.kernel, how.faults)?;
     if manner.touch != Touch::Nothing {
         // Faults come here, before anybody else has begun; signals must come too.
         drop(held);
         // SAFETY: the caller's ranges.
         unsafe { manner.touch.pages(dst, src, len) };
-        held = SignalsHeld::new().ok_or(Refused::System)?;
+        held = SignalsHeld::all().ok_or(Refused::System)?;
     }
     let slot = BOARD.take().ok_or(Refused::Busy)?;
     // Workers are for CPUs that nobody else uses: with a caller on every other one there is
@@ -199,7 +199,7 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
         return Err(Refused::Busy);
     }
 
-    let alone = how.share.map_or(0, |share| (len as f32 * share) as usize).min(len);
+    let alone = how.share.map_or(0, |share| (len as f64 * f64::from(share)) as usize).min(len);
     let cut = Cut::new(dst + alone, len - alone, how.workers + 1);
     if alone < len {
         let copy = Posted { dst: dst + alone, src: src + alone, cut, manner: manner.pack() };
@@ -255,10 +255,10 @@ fn leave_to_others(slot: &Slot, own: &mut usize) {
     while slot.is_open() {
         if slot.is_busy() {
             since = sys::ticks();
-        } else if sys::ticks() - since > 4 * SPIN_TICKS {
-            if let Some((copy, index, _)) = slot.claim(End::Front) {
-                *own += copy_piece(slot, &copy, index, Manner::unpack(copy.manner).kernel);
-            }
+        } else if sys::ticks() - since > 4 * SPIN_TICKS
+            && let Some((copy, index, _)) = slot.claim(End::Front)
+        {
+            *own += copy_piece(slot, &copy, index, Manner::unpack(copy.manner).kernel);
         }
         pause();
     }
@@ -422,8 +422,9 @@ fn help(slot: &Slot, me: &Worker) {
         }
         let manner = Manner::unpack(copy.manner);
         manner.adopt_rights();
-        let bytes = copy_piece(slot, &copy, index, manner.kernel);
-        me.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        // Counted before it is over: then the caller may go on, and report.
+        me.bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
+        copy_piece(slot, &copy, index, manner.kernel);
     }
 }
 

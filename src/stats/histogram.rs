@@ -108,8 +108,8 @@ mod tests {
         let mut values: Vec<u64> = (0..1000u64).map(|i| i * i * 37 + 5).collect();
         values.iter().for_each(|&value| histogram.record(value));
         values.sort_unstable();
-        for part in [0.001, 0.5, 0.9, 0.99, 0.999, 1.0] {
-            let exact = values[((1000.0 * part) as f64).ceil() as usize - 1];
+        for part in [0.001f64, 0.5, 0.9, 0.99, 0.999, 1.0] {
+            let exact = values[(1000.0 * part).ceil() as usize - 1];
             let found = histogram.quantile(part);
             assert!(found >= exact && found as f64 <= exact as f64 * 1.04, "{part}");
         }

@@ -12,7 +12,8 @@ use std::time::{Duration, UNIX_EPOCH};
 pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     let recorder = snapshot.recorder;
     let time = |ticks| snapshot.nanoseconds(ticks);
-    let histograms: [(&str, &Counts, &dyn Fn(u64) -> u64); 5] = [
+    type Unit<'a> = &'a dyn Fn(u64) -> u64;
+    let histograms: [(&str, &Counts, Unit<'_>); 5] = [
         ("engine.bytes", &recorder.engine.sizes, &|bytes| bytes),
         ("engine.ns", &recorder.engine.ticks, &time),
         ("libc.bytes", &recorder.libc.sizes, &|bytes| bytes),
@@ -20,17 +21,20 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         ("every.bytes", &recorder.every_size, &|bytes| bytes),
     ];
     let mut log = Vec::new();
+    // Absolute, not as offsets: a file may hold the logs of several processes, and readers
+    // keep the base of the first one.
+    let started = Duration::from_secs_f64(snapshot.started.max(0.0));
     let mut serializer = V2DeflateSerializer::new();
     let mut writer = IntervalLogWriterBuilder::new()
         .add_comment(concat!("adma ", env!("CARGO_PKG_VERSION"), ": bytes and nanoseconds"))
-        .with_start_time(UNIX_EPOCH + Duration::from_secs_f64(snapshot.started.max(0.0)))
+        .with_start_time(UNIX_EPOCH + started)
         .begin_log_with(&mut log, &mut serializer)
         .map_err(|_| std::fmt::Error)?;
     for (name, counts, unit) in histograms.into_iter().filter(|(_, counts, _)| counts.count() > 0) {
         let filled = filled(counts, unit).ok_or(std::fmt::Error)?;
         let length = Duration::from_secs_f64(snapshot.seconds.max(0.0));
         writer
-            .write_histogram(&filled, Duration::ZERO, length, Tag::new(name))
+            .write_histogram(&filled, started, length, Tag::new(name))
             .map_err(|_| std::fmt::Error)?;
     }
     out.write_str(&String::from_utf8_lossy(&log))

@@ -87,6 +87,12 @@ pub struct Calls {
     pub bytes: AtomicU64,
 }
 
+impl Calls {
+    const fn new() -> Self {
+        Self { calls: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+}
+
 pub struct Recorder {
     pub engine: Flow,
     pub libc: Flow,
@@ -100,15 +106,14 @@ pub struct Recorder {
 
 impl Recorder {
     pub const fn new() -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
         Self {
             engine: Flow::new(),
             libc: Flow::new(),
-            fallbacks: [ZERO; Fallback::ALL.len()],
-            verified: ZERO,
-            mismatched: ZERO,
+            fallbacks: [const { AtomicU64::new(0) }; Fallback::ALL.len()],
+            verified: AtomicU64::new(0),
+            mismatched: AtomicU64::new(0),
             every_size: Histogram::new(),
-            by_function: [const { Calls { calls: ZERO, bytes: ZERO } }; Op::ALL.len()],
+            by_function: [const { Calls::new() }; Op::ALL.len()],
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Recorder, hlog, json, text};
 use crate::config::Formats;
-use crate::sys::{Writer, say};
+use crate::sys::{self, say};
 use std::ffi::CString;
 use std::fmt::{self, Write};
 
@@ -40,7 +40,12 @@ impl Snapshot<'_> {
 }
 
 /// `file`: the pattern of ADMA_STATS_FILE, or `None` for standard error.
-pub fn write_all(snapshot: &Snapshot<'_>, formats: Formats, file: Option<&[u8]>) {
+pub fn write_all(
+    snapshot: &Snapshot<'_>,
+    formats: Formats,
+    file: Option<&[u8]>,
+    may_complain: bool,
+) {
     let wanted = [
         (formats.text, "text", text::write as fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result),
         (formats.json, "json", json::write),
@@ -57,7 +62,7 @@ pub fn write_all(snapshot: &Snapshot<'_>, formats: Formats, file: Option<&[u8]>)
             path.push(b'.');
             path.extend_from_slice(name.as_bytes());
         }
-        write_file(path, snapshot, write);
+        write_file(path, snapshot, write, may_complain);
     }
 }
 
@@ -66,30 +71,39 @@ fn send(
     snapshot: &Snapshot<'_>,
     write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
 ) -> i32 {
-    let mut out = Writer::new(fd);
-    let _ = write(snapshot, &mut out); // a failed write shows in `finish`
-    out.finish()
+    let mut report = String::new();
+    let _ = write(snapshot, &mut report); // a `String` takes everything
+    sys::write_all(fd, report.as_bytes())
 }
 
 fn write_file(
     path: Vec<u8>,
     snapshot: &Snapshot<'_>,
     write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
+    may_complain: bool,
 ) {
     let shown = String::from_utf8_lossy(&path).into_owned();
     let complain = |errno: i32| {
         let why = std::io::Error::from_raw_os_error(errno);
-        say(format_args!("ADMA_STATS_FILE: {shown}: {why}; statistics of this process are lost"));
+        if may_complain {
+            say(format_args!(
+                "ADMA_STATS_FILE: {shown}: {why}; statistics of this process are lost"
+            ));
+        }
     };
     // The environment has no byte 0 in a value.
     let Ok(path) = CString::new(path) else { return };
     // Appended, so that processes that share a file lose nothing of each other.
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    // A pipe nobody reads must not hold the program up at its exit.
+    let flags = flags | libc::O_NONBLOCK;
     // SAFETY: a terminated path.
     let fd = unsafe { libc::open(path.as_ptr(), flags, 0o666) };
     if fd < 0 {
         return complain(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
     }
+    // SAFETY: opened above; from here on a reader may take its time.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_NONBLOCK) };
     let errno = send(fd, snapshot, write);
     // SAFETY: opened above.
     let closed = unsafe { libc::close(fd) };

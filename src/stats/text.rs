@@ -12,7 +12,7 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     let recorder = snapshot.recorder;
     let engine = recorder.engine.bytes.load(Relaxed);
     let libc = recorder.libc.bytes.load(Relaxed);
-    let program: String = snapshot.program().chars().take(24).collect();
+    let program: String = snapshot.program().chars().take(20).collect();
     let plural = if snapshot.channels == 1 { "" } else { "s" };
     write!(out, "adma: {program} (pid {}), ", snapshot.pid)?;
     writeln!(out, "{}, {} channel{plural} beside the caller", snapshot.backend, snapshot.channels)?;
@@ -25,7 +25,12 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
             let calls = flow.sizes.count();
             write!(out, "  {name:<16}{calls:>10}{:>13}{part:>7.1} %", Bytes(bytes))?;
             if std::ptr::eq(flow, &recorder.libc) {
-                for (why, count) in recorder.fallbacks().filter(|(_, count)| *count > 0).take(3) {
+                for (number, (why, count)) in
+                    recorder.fallbacks().filter(|(_, count)| *count > 0).enumerate()
+                {
+                    if number > 0 {
+                        write!(out, "\n{:50}", "")?;
+                    }
                     write!(out, "  {why} {count}")?;
                 }
             }
