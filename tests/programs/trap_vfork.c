@@ -5,7 +5,7 @@
  *   first: the same, and the child's copy is the first large one of all:
  *          workers it made would be threads of the child and die with it
  *
- *   race:  the same with another thread's first copy at the same moment, in 60
+ *   race:  the same with another thread's first copy at the same moment, in 80
  *          processes: a worker that dies with the child leaves a piece undone
  *
  * Other threads of the parent copy meanwhile, and the parent itself copies
@@ -44,14 +44,14 @@ static void *copy_along(void *blocks)
 {
     while (!child_copies)
         ;
-    for (int round = 0; round < 10; round++)
+    for (int round = 0; round < 4; round++)
         copy_checked(*(struct blocks *)blocks, round, "thread beside the child of vfork");
     return NULL;
 }
 
 static int race_for_first_copy(void)
 {
-    struct blocks beside = map_blocks(1 * MIB);
+    struct blocks beside = map_blocks(4 * MIB);
     pthread_t thread = start_thread(copy_along, &beside);
     pid_t child = vfork();
     if (child == 0) {
@@ -72,7 +72,7 @@ int main(int count, char **words)
     shared = map_blocks(2 * MIB);
     if (!strcmp(way, "race")) {
         fill(shared.from, shared.size, 7);
-        for (int round = 0; round < 60; round++) {
+        for (int round = 0; round < 80; round++) {
             pid_t process = fork();
             if (process == 0)
                 _exit(race_for_first_copy());
@@ -93,10 +93,13 @@ int main(int count, char **words)
             vfork_and_copy(round);
     }
     stop_copiers(threads, 2);
-    sleep_ms(300); /* idle workers leave: the next child is the one that makes new ones */
+    for (int round = 100; round < 103; round++) {
+        sleep_ms(200); /* idle workers leave: the next child would be the one to make new ones */
+        vfork_and_copy(round);
+    }
     copiers_stop = false;
     start_copiers(threads, 2, 512 * KIB);
-    for (int round = 100; round < 120; round++)
+    for (int round = 103; round < 120; round++)
         vfork_and_copy(round);
     stop_copiers(threads, 2);
     sleep_ms(500); /* again: whether copies are offloaded shows in new workers */
