@@ -9,7 +9,7 @@ use crate::plan;
 use crate::stats::{Fallback, Path, Recorder};
 use crate::sys::{self, NEVER, Op};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::OnceLock;
+use once_cell::race::OnceBox;
 
 /// What the configuration means for copies; fixed at start-up.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +47,9 @@ mod engine {
     pub const OFF: u32 = 3;
 }
 
+/// All zeros until it is configured, so that it takes no room in the file.
 pub struct Dispatcher {
-    policy: OnceLock<Policy>,
+    policy: OnceBox<Policy>,
     engine: AtomicU32,
     /// Why the engine is off.
     why_off: AtomicU32,
@@ -64,13 +65,13 @@ pub struct Dispatcher {
 impl Dispatcher {
     pub const fn new() -> Self {
         Self {
-            policy: OnceLock::new(),
+            policy: OnceBox::new(),
             engine: AtomicU32::new(engine::COLD),
             why_off: AtomicU32::new(Fallback::Off as u32),
             workers: AtomicUsize::new(0),
             carried: AtomicU64::new(0),
             crowded_until: AtomicU64::new(0),
-            pause: AtomicU64::new(SHORTEST_PAUSE),
+            pause: AtomicU64::new(0),
             learner: Learner::new(),
             recorder: Recorder::new(),
         }
@@ -78,7 +79,7 @@ impl Dispatcher {
 
     /// Takes the configuration; no copy comes here before `open`.
     pub fn configure(&self, config: &Config) {
-        let _ = self.policy.set(Policy {
+        let _ = self.policy.set(Box::new(Policy {
             offload: config.backend != Backend::Libc,
             min: config.min_bytes.unwrap_or(FLOOR),
             learn: config.min_bytes.is_none(),
@@ -96,7 +97,7 @@ impl Dispatcher {
             record: config.stats.any(),
             profile: config.profile,
             filtered: sys::seccomp_mode() != 0,
-        });
+        }));
     }
 
     /// Lets copies in. The last step of start-up.

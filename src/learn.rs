@@ -73,7 +73,8 @@ pub struct Cell {
     trial: AtomicU32,
     trial_begun: AtomicU64,
     trial_copies: AtomicU32,
-    /// Calls since the last trial, and from one to the next.
+    /// Calls since the last trial, and from one to the next (0: `SHORTEST`; a fresh learner
+    /// is all zeros and takes no room in the file).
     calls: AtomicU32,
     period: AtomicU32,
     ways: [Samples; Way::ALL.len()],
@@ -178,13 +179,17 @@ impl Cell {
             trial_begun: AtomicU64::new(0),
             trial_copies: AtomicU32::new(0),
             calls: AtomicU32::new(0),
-            period: AtomicU32::new(Self::SHORTEST),
+            period: AtomicU32::new(0),
             ways: [const { Samples::new() }; Way::ALL.len()],
         }
     }
 
     fn winner(&self) -> Way {
         Way::numbered(self.winner.load(Relaxed))
+    }
+
+    fn period(&self) -> u32 {
+        self.period.load(Relaxed).max(Self::SHORTEST)
     }
 
     fn on_trial(&self) -> bool {
@@ -200,7 +205,7 @@ impl Cell {
         let untried = may_stream
             && winner != Way::Libc
             && self.ways[Way::Streamed as usize].count.load(Relaxed) == 0;
-        if untried || self.calls.fetch_add(1, Relaxed) >= self.period.load(Relaxed) {
+        if untried || self.calls.fetch_add(1, Relaxed) >= self.period() {
             let other = self.next_to_try(winner, may_stream);
             self.begin_trial(other, now);
             return other;
@@ -273,7 +278,7 @@ impl Cell {
         }
         // A trial costs; the longer its series, the rarer it is.
         let least = Self::SHORTEST.max(4 * series);
-        let longer = (2 * self.period.load(Relaxed)).min(Self::LONGEST);
+        let longer = (2 * self.period()).min(Self::LONGEST);
         self.period.store(if best.0 == before { longer.max(least) } else { least }, Relaxed);
         self.expected.store(best.1, Relaxed);
         self.winner.store(best.0 as u32, Relaxed);

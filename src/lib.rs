@@ -48,3 +48,5 @@ mod check;
 mod intercept;
 #[cfg(not(any(test, loom)))]
 mod runtime;
+#[cfg(not(any(test, loom)))]
+mod unwind;
