@@ -509,7 +509,8 @@ fn valgrind_runs_a_program_to_the_same_end() {
         valgrind -q --error-exitcode=9 dd if=random.bin of=out ibs=8192 obs=300000 status=none
         cmp random.bin out";
     let test = "valgrind_runs_a_program_to_the_same_end";
-    assert_carried(compare(test, &["valgrind"], script), "dd");
+    // Whatever it is called there: /proc/self/exe is valgrind's own to a bare system call.
+    assert_carried(compare(test, &["valgrind"], script), "");
 }
 
 #[test]
