@@ -63,6 +63,13 @@ impl Formats {
     }
 }
 
+impl Config {
+    /// Whether there may be anything to write when the process ends.
+    pub fn speaks_at_exit(&self) -> bool {
+        self.stats.any() || self.profile || self.log >= Level::Info
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {

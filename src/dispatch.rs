@@ -9,11 +9,11 @@ use crate::plan;
 use crate::stats::{Fallback, Path, Recorder};
 use crate::sys::{self, NEVER, Op};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use once_cell::race::OnceBox;
+use once_cell::race::OnceRef;
 
 /// What the configuration means for copies; fixed at start-up.
 #[derive(Clone, Copy, Debug)]
-struct Policy {
+pub struct Policy {
     offload: bool,
     /// Sizes below this only come here to be counted (ADMA_PROFILE).
     min: usize,
@@ -28,6 +28,30 @@ struct Policy {
     profile: bool,
     /// Whether a seccomp filter was there before the program could install one.
     filtered: bool,
+}
+
+impl Policy {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            offload: config.backend != Backend::Libc,
+            min: config.min_bytes.unwrap_or(FLOOR),
+            learn: config.min_bytes.is_none(),
+            channels: config.channels,
+            how: How {
+                workers: 0,
+                kernel: config.kernel.unwrap_or(Kernel::Libc),
+                wait: config.wait,
+                share: config.cpu_share,
+                faults: config.faults,
+            },
+            may_stream: config.kernel.is_none(),
+            verify: config.verify,
+            ops: config.ops,
+            record: config.stats.any(),
+            profile: config.profile,
+            filtered: sys::seccomp_mode() != 0,
+        }
+    }
 }
 
 /// Streaming stores leave the cache alone, so who reads the destination next pays for it.
@@ -49,7 +73,7 @@ mod engine {
 
 /// All zeros until it is configured, so that it takes no room in the file.
 pub struct Dispatcher {
-    policy: OnceBox<Policy>,
+    policy: OnceRef<'static, Policy>,
     engine: AtomicU32,
     /// Why the engine is off.
     why_off: AtomicU32,
@@ -65,7 +89,7 @@ pub struct Dispatcher {
 impl Dispatcher {
     pub const fn new() -> Self {
         Self {
-            policy: OnceBox::new(),
+            policy: OnceRef::new(),
             engine: AtomicU32::new(engine::COLD),
             why_off: AtomicU32::new(Fallback::Off as u32),
             workers: AtomicUsize::new(0),
@@ -77,27 +101,9 @@ impl Dispatcher {
         }
     }
 
-    /// Takes the configuration; no copy comes here before `open`.
-    pub fn configure(&self, config: &Config) {
-        let _ = self.policy.set(Box::new(Policy {
-            offload: config.backend != Backend::Libc,
-            min: config.min_bytes.unwrap_or(FLOOR),
-            learn: config.min_bytes.is_none(),
-            channels: config.channels,
-            how: How {
-                workers: 0,
-                kernel: config.kernel.unwrap_or(Kernel::Libc),
-                wait: config.wait,
-                share: config.cpu_share,
-                faults: config.faults,
-            },
-            may_stream: config.kernel.is_none(),
-            verify: config.verify,
-            ops: config.ops,
-            record: config.stats.any(),
-            profile: config.profile,
-            filtered: sys::seccomp_mode() != 0,
-        }));
+    /// Takes the policy; no copy comes here before `open`.
+    pub fn configure(&self, policy: &'static Policy) {
+        let _ = self.policy.set(policy); // an error only means: was already configured
     }
 
     /// Lets copies in. The last step of start-up.
@@ -397,7 +403,7 @@ mod tests {
         };
         change(&mut config);
         let dispatcher = Dispatcher::new();
-        dispatcher.configure(&config);
+        dispatcher.configure(Box::leak(Box::new(Policy::new(&config))));
         dispatcher
     }
 

@@ -2,7 +2,7 @@
 
 use crate::backend::{libc as original, threads};
 use crate::config::{Backend, Config, Level};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{Snapshot, write_all};
 use crate::sys::{self, Op};
 use crate::{check, config};
@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 static DISPATCHER: Dispatcher = Dispatcher::new();
+static POLICY: OnceLock<Policy> = OnceLock::new();
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
 /// What start-up has noted for exit.
@@ -30,7 +31,9 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
     unsafe { DISPATCHER.copy(op, dst, src, len) }
 }
 
-/// Start-up. Everything that may allocate happens here; "open" comes last.
+/// Start-up. Everything that may allocate happens here, and even that only when there is
+/// something to say: a program that never allocates should not begin to because of us.
+/// "open" comes last.
 #[ctor::ctor(unsafe)]
 fn start() {
     original::resolve();
@@ -43,13 +46,13 @@ fn start() {
             "ADMA_BACKEND=ioat: this build has no I/OAT backend yet; using threads"
         ));
     }
-    DISPATCHER.configure(&config);
-    let reports = config.stats.any() || config.profile || config.log >= Level::Info;
+    DISPATCHER.configure(POLICY.get_or_init(|| Policy::new(&config)));
+    let speaks = config.speaks_at_exit();
     let _ = PROCESS.set(Process {
         ticks: sys::ticks(),
         nanoseconds: sys::nanoseconds(),
         wall: seconds_since_epoch(),
-        stderr: if reports { FileIdentity::of(libc::STDERR_FILENO) } else { None },
+        stderr: if speaks { FileIdentity::of(libc::STDERR_FILENO) } else { None },
         config,
     });
     // SAFETY: the handler only stores to atomics.
@@ -70,11 +73,14 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
-        // The program may have closed its standard error and opened a file of its own there.
-        let may_speak = FileIdentity::of(libc::STDERR_FILENO) == process.stderr;
-        report(process, may_speak);
-        if may_speak {
-            log(process);
+        if process.config.speaks_at_exit() {
+            // The program may have closed its standard error and opened a file of its own
+            // there.
+            let may_speak = FileIdentity::of(libc::STDERR_FILENO) == process.stderr;
+            report(process, may_speak);
+            if may_speak {
+                log(process);
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ const fn entry(bootstrap: *const ()) -> Entry {
 }
 
 /// libc's own memmove, for worker threads: a further interposer between us and libc may
-/// use thread-local storage, which workers do not have.
+/// use thread-local storage, which workers do not have. Until it is known, `rep movsb`.
 static LIBC_MEMMOVE: AtomicPtr<c_void> =
     AtomicPtr::new((bootstrap_memmove as *const ()).cast_mut().cast());
 
@@ -54,15 +54,49 @@ pub fn resolve() {
             entry.next.store(found, Ordering::Release);
         }
     }
-    // SAFETY: terminated names; libc.so.6 is loaded and stays so. NOLOAD runs no constructor.
-    let found = unsafe {
-        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        let handle = libc::dlopen(c"libc.so.6".as_ptr(), flags);
-        if handle.is_null() { handle } else { libc::dlsym(handle, c"memmove".as_ptr()) }
-    };
-    if !found.is_null() {
+    // Most often what we have found is libc's own. Otherwise workers keep the bootstrap copy.
+    let found = ENTRIES[Op::Memmove as usize].next.load(Ordering::Relaxed);
+    if is_in_libc(found) {
         LIBC_MEMMOVE.store(found, Ordering::Release);
     }
+}
+
+/// Whether a function lies in the same shared object as one that only libc has.
+fn is_in_libc(function: *mut c_void) -> bool {
+    // SAFETY: a terminated name.
+    let known = unsafe { libc::dlsym(libc::RTLD_NEXT, c"gnu_get_libc_version".as_ptr()) };
+    let mut both = Both { addresses: [function as usize, known as usize], found: false };
+    // SAFETY: the callback gets `both` and uses it before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(holds_both), (&raw mut both).cast()) };
+    both.found
+}
+
+struct Both {
+    addresses: [usize; 2],
+    found: bool,
+}
+
+/// For each loaded object: does it hold both addresses?
+unsafe extern "C" fn holds_both(
+    object: *mut libc::dl_phdr_info,
+    _size: usize,
+    both: *mut c_void,
+) -> i32 {
+    // SAFETY: the loader's description of an object, and our own `Both`.
+    let (object, both, segments) = unsafe {
+        let object = &*object;
+        let segments = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+        (object, &mut *both.cast::<Both>(), segments)
+    };
+    let holds = |address: usize| {
+        segments.iter().any(|segment| {
+            let start = (object.dlpi_addr + segment.p_vaddr) as usize;
+            segment.p_type == libc::PT_LOAD
+                && (start..start + segment.p_memsz as usize).contains(&address)
+        })
+    };
+    both.found = both.addresses.into_iter().all(holds);
+    i32::from(both.found)
 }
 
 /// Sets the size in bytes from which `op` comes to our slow path.
