@@ -3,7 +3,8 @@
 use crate::backend::{libc as original, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
-use crate::stats::report::{Snapshot, write_all};
+use crate::stats::report::write_all;
+use crate::stats::snapshot::Snapshot;
 use crate::sys::{self, Op};
 use crate::{check, config};
 use std::sync::OnceLock;
@@ -72,16 +73,14 @@ static END: extern "C" fn() = end;
 
 extern "C" fn end() {
     DISPATCHER.close();
-    if let Some(process) = PROCESS.get() {
-        if process.config.speaks_at_exit() {
-            // The program may have closed its standard error and opened a file of its own
-            // there.
-            let may_speak = FileIdentity::of(libc::STDERR_FILENO) == process.stderr;
-            report(process, may_speak);
-            if may_speak {
-                log(process);
-            }
-        }
+    let Some(process) = PROCESS.get().filter(|process| process.config.speaks_at_exit()) else {
+        return;
+    };
+    // The program may have closed its standard error and opened a file of its own there.
+    let may_speak = FileIdentity::of(libc::STDERR_FILENO) == process.stderr;
+    report(process, may_speak);
+    if may_speak {
+        log(process);
     }
 }
 

@@ -40,7 +40,11 @@ impl Sleepable {
     /// Sleeps while the low half equals that of `seen`, at most `nanos` (0: without end).
     #[cfg(not(loom))]
     pub fn sleep_while(&self, seen: u64, nanos: u64) -> Woken {
-        crate::sys::futex_wait(self.low_half(), seen as u32, nanos)
+        match -crate::sys::futex_wait(self.low_half(), seen as u32, nanos) as i32 {
+            0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
+            libc::ETIMEDOUT => Woken::TimedOut,
+            _ => Woken::Refused,
+        }
     }
 
     /// Wakes up to `count` sleepers; false when the system refuses.

@@ -3,7 +3,6 @@
 //! libc's wrappers write errno, which lives in thread-local storage; a hook must not change
 //! it and our workers have none. Everything here returns the kernel's answer as a value.
 
-use crate::sync::Woken;
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
@@ -46,7 +45,8 @@ pub fn nanoseconds() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-pub fn futex_wait(word: *const u32, expected: u32, nanos: u64) -> Woken {
+/// Sleeps while `*word` is `expected`, at most `nanos` (0: without end).
+pub fn futex_wait(word: *const u32, expected: u32, nanos: u64) -> Answer {
     let limit = libc::timespec {
         tv_sec: (nanos / 1_000_000_000) as i64,
         tv_nsec: (nanos % 1_000_000_000) as i64,
@@ -54,14 +54,7 @@ pub fn futex_wait(word: *const u32, expected: u32, nanos: u64) -> Woken {
     let limit = if nanos == 0 { 0 } else { &raw const limit as usize };
     let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
     // SAFETY: the kernel only compares the word; `limit` is null or lives through the call.
-    let answer = unsafe {
-        syscall(libc::SYS_futex, [word as usize, operation, expected as usize, limit, 0, 0])
-    };
-    match -answer as i32 {
-        0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
-        libc::ETIMEDOUT => Woken::TimedOut,
-        _ => Woken::Refused,
-    }
+    unsafe { syscall(libc::SYS_futex, [word as usize, operation, expected as usize, limit, 0, 0]) }
 }
 
 pub fn futex_wake(word: *const u32, count: u32) -> bool {

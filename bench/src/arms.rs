@@ -1,15 +1,13 @@
 //! The ways to copy that are compared: a function, and how many threads share
 //! the work.
 
-use crate::memory::Spot;
+use crate::memory::{CopyFn, Spot};
 use crate::pieces;
 use crate::team::Team;
 use libc::c_void;
 use std::ffi::CStr;
 use std::hint::black_box;
 use std::{mem, ptr};
-
-pub type CopyFn = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
 #[derive(Clone)]
 pub struct Arm {

@@ -4,8 +4,8 @@
 //! of a phase's window and a copy counts with the part that lies inside, so
 //! neither the waking nor the slow finish of a phase is measured.
 
-use crate::arms::CopyFn;
 use crate::measure::{Rng, Samples, now};
+use crate::memory::CopyFn;
 use crate::memory::{Pair, Spot, Walk};
 use crate::turns::{Heat, TIMED_BYTES};
 use std::sync::Arc;

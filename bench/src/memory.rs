@@ -4,7 +4,11 @@
 //! reference ever covers its memory, so copies may race on it without being
 //! undefined; whoever copies stays inside the area and within its life.
 
+use libc::c_void;
 use std::ptr;
+
+/// Any function that copies as memcpy does.
+pub type CopyFn = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
 pub struct Area {
     base: *mut u8,

@@ -3,7 +3,7 @@
 //! The law of this module: memcpy's own contract. The vector loops read and
 //! write whole vectors inside the body and leave head and tail to `rep movsb`.
 
-use crate::arms::CopyFn;
+use crate::memory::CopyFn;
 use libc::c_void;
 use std::arch::asm;
 use std::arch::is_x86_feature_detected as has;

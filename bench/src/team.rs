@@ -5,8 +5,7 @@
 //! clock starts; then they spin, each on its own CPU, and a copy costs no
 //! wake-up at all.
 
-use crate::arms::CopyFn;
-use crate::memory::Spot;
+use crate::memory::{CopyFn, Spot};
 use std::cell::{Cell, UnsafeCell};
 use std::hint::spin_loop;
 use std::ptr;

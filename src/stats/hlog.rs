@@ -2,7 +2,7 @@
 //! histogram. Unlike the other formats this one allocates; it is written at exit only.
 
 use super::histogram::Histogram as Counts;
-use super::report::Snapshot;
+use super::snapshot::Snapshot;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
@@ -52,7 +52,7 @@ fn filled(counts: &Counts, unit: impl Fn(u64) -> u64) -> Option<Histogram<u64>> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::rendered;
+    use super::super::snapshot::tests::rendered;
     use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 

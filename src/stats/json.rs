@@ -2,7 +2,7 @@
 
 use super::Flow;
 use super::histogram::Histogram;
-use super::report::Snapshot;
+use super::snapshot::Snapshot;
 use crate::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
 use std::fmt::{Result, Write};
@@ -91,7 +91,7 @@ fn string(out: &mut dyn Write, text: &str) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::rendered;
+    use super::super::snapshot::tests::rendered;
 
     #[test]
     fn json_parses_and_holds_what_is_promised() {

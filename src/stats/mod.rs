@@ -4,6 +4,7 @@ pub mod histogram;
 mod hlog;
 mod json;
 pub mod report;
+pub mod snapshot;
 mod text;
 
 use crate::sys::Op;

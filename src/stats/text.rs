@@ -2,7 +2,7 @@
 
 use super::Flow;
 use super::histogram::Histogram;
-use super::report::Snapshot;
+use super::snapshot::Snapshot;
 use crate::learn::FLOOR;
 use crate::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
@@ -204,7 +204,7 @@ fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::rendered;
+    use super::super::snapshot::tests::rendered;
     use super::*;
 
     #[test]

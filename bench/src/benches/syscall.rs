@@ -1,8 +1,9 @@
 //! The prices that the design rests on: signals, futexes, threads, touching
 //! pages, and the kernel's own copy between address spaces. No shim here.
 
-use crate::arms::{Arm, CopyFn, real_memcpy};
+use crate::arms::{Arm, real_memcpy};
 use crate::measure::{Samples, now, settle};
+use crate::memory::CopyFn;
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, progress, size as short, time};
 use crate::team::{cpu_count, futex};

@@ -1,0 +1,82 @@
+//! Everything a report tells, gathered at exit.
+
+use super::Recorder;
+
+pub struct Snapshot<'a> {
+    pub recorder: &'a Recorder,
+    pub pid: i32,
+    pub exe: &'a str,
+    pub backend: &'a str,
+    /// Channels besides the caller.
+    pub channels: usize,
+    /// `None`: learned.
+    pub min_bytes: Option<usize>,
+    /// What learning has found, or the fixed number.
+    pub threshold: Option<usize>,
+    pub nanoseconds_per_tick: f64,
+    pub caller_bytes: u64,
+    pub worker_bytes: &'a [u64],
+    /// Copies in which the caller redid pieces because a page refused.
+    pub faults: u64,
+    pub profile: bool,
+    /// Seconds since the epoch when the process started.
+    pub started: f64,
+    pub seconds: f64,
+}
+
+impl Snapshot<'_> {
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        (ticks as f64 * self.nanoseconds_per_tick) as u64
+    }
+
+    pub fn program(&self) -> &str {
+        self.exe.rsplit('/').next().unwrap_or(self.exe)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::{Fallback, Path};
+    use super::*;
+    use crate::sys::Op;
+    use std::fmt::{self, Write};
+
+    pub fn with_snapshot<T>(profile: bool, use_it: impl FnOnce(&Snapshot<'_>) -> T) -> T {
+        let recorder = Recorder::new();
+        for i in 0..100u64 {
+            recorder.record(Path::Engine, (1 << 20) + i as usize * 1000, 50_000 + i * 10);
+        }
+        recorder.record(Path::Libc(Fallback::Overlap), 100_000, 9000);
+        recorder.record(Path::Libc(Fallback::Learned), 70_000, 3000);
+        if profile {
+            for size in [1usize, 8, 8, 8, 100, 5000, 1 << 20] {
+                recorder.profile(Op::Memcpy, size);
+            }
+        }
+        use_it(&Snapshot {
+            recorder: &recorder,
+            pid: 4711,
+            exe: "/usr/bin/od\"d",
+            backend: "threads",
+            channels: 2,
+            min_bytes: None,
+            threshold: Some(1 << 20),
+            nanoseconds_per_tick: 0.5,
+            caller_bytes: 60,
+            worker_bytes: &[30, 10],
+            faults: 0,
+            profile,
+            started: 1_700_000_000.25,
+            seconds: 1.5,
+        })
+    }
+
+    pub fn rendered(
+        profile: bool,
+        write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
+    ) -> String {
+        let mut out = String::new();
+        with_snapshot(profile, |snapshot| write(snapshot, &mut out)).unwrap();
+        out
+    }
+}
