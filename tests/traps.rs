@@ -16,9 +16,10 @@ use std::process::Command;
 /// What a victim exits with when its trap cannot be shown on this machine.
 const CANNOT_SHOW: i32 = 77;
 
-/// Workers whatever the machine, and a threshold that every large copy of the victims passes.
+/// Workers whatever the machine, enough of them that several copies are carried at once,
+/// and a threshold that every large copy of the victims passes.
 fn fixed(command: &mut Command) -> &mut Command {
-    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2").env("TRAP_WORKERS", "1")
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "4").env("TRAP_WORKERS", "1")
 }
 
 /// Without the library. False: skipped, since the trap cannot be shown here.

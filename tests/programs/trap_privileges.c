@@ -31,7 +31,7 @@ int main(int count, char **words)
 {
     bool threaded = count > 1 && !strcmp(words[1], "threaded");
     bool busy = count > 1 && !strcmp(words[1], "busy");
-    struct blocks b = map_blocks(32 * MIB);
+    struct blocks b = map_blocks(busy ? 2 * MIB : 32 * MIB); /* busy: no time to be idle */
     pthread_t threads[2];
     if (geteuid() != 0)
         cannot("only root can drop privileges");
@@ -42,7 +42,7 @@ int main(int count, char **words)
         wrong("setuid after a copy: %s", strerror(errno));
     if (getuid() != 54321 || geteuid() != 54321)
         wrong("setuid did not change the user");
-    for (int i = 2; i < (busy ? 60 : 6); i++)
+    for (int i = 2; i < (busy ? 150 : 6); i++)
         copy_checked(b, i, "copy after setuid");
     if (threaded)
         stop_copiers(threads, 2);
