@@ -104,6 +104,14 @@ impl Limits {
     }
 }
 
+/// In the child of a fork nobody else is asking any more.
+pub fn forget_after_fork() {
+    if ROOM.is_locked() {
+        // SAFETY: whoever held it was a thread of the parent; this process has one thread.
+        unsafe { ROOM.force_unlock() };
+    }
+}
+
 /// CPUs this thread may run on; 1 when the kernel does not say.
 fn by_affinity(mask: &mut [u64; 128]) -> usize {
     let (at, size) = (mask.as_mut_ptr() as usize, size_of_val(mask));

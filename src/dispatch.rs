@@ -26,8 +26,6 @@ pub struct Policy {
     ops: u16,
     record: bool,
     profile: bool,
-    /// Whether a seccomp filter was there before the program could install one.
-    filtered: bool,
 }
 
 impl Policy {
@@ -49,7 +47,6 @@ impl Policy {
             ops: config.ops,
             record: config.stats.any(),
             profile: config.profile,
-            filtered: sys::seccomp_mode() != 0,
         }
     }
 }
@@ -114,8 +111,9 @@ impl Dispatcher {
             Policy { offload: false, record: false, .. } => NEVER,
             _ => policy.min,
         };
-        for op in Op::ALL.into_iter().filter(|&op| policy.ops >> op as u16 & 1 == 1) {
-            original::set_min(op, min);
+        for op in Op::ALL {
+            let chosen = policy.ops >> op as u16 & 1 == 1;
+            original::set_min(op, if chosen { min } else { NEVER });
         }
     }
 
@@ -128,11 +126,10 @@ impl Dispatcher {
 
     /// In the child of a fork: no worker has come along.
     pub fn forget_after_fork(&self) {
-        if self.engine.load(Ordering::Relaxed) != engine::COLD {
-            threads::forget_after_fork();
-            if self.engine.load(Ordering::Relaxed) != engine::OFF {
-                self.engine.store(engine::COLD, Ordering::Relaxed);
-            }
+        threads::forget_after_fork();
+        cpus::forget_after_fork();
+        if self.engine.load(Ordering::Relaxed) != engine::OFF {
+            self.engine.store(engine::COLD, Ordering::Relaxed);
         }
         self.recorder.clear();
     }
@@ -171,7 +168,7 @@ impl Dispatcher {
             }
             None => {
                 // SAFETY: the caller's promise.
-                unsafe { original::copy(dst, src, len) };
+                unsafe { original::copy_before_start(dst, src, len) };
                 return;
             }
         };
@@ -334,9 +331,13 @@ impl Dispatcher {
         if !policy.offload {
             return Err(self.switch_off(Fallback::Off));
         }
-        // A filter of the program's own may kill where we would only be refused.
-        if !policy.filtered && sys::seccomp_mode() != 0 {
-            return Err(self.switch_off(Fallback::Refused));
+        match threads::may_start() {
+            Ok(()) => {}
+            Err(Refused::NotOurs) => {
+                self.engine.store(engine::COLD, Ordering::Release);
+                return Err(Fallback::Starting);
+            }
+            Err(_) => return Err(self.switch_off(Fallback::Refused)),
         }
         let workers = policy.channels.unwrap_or_else(|| cpus::Limits::now().cpus() - 1);
         if workers == 0 {
@@ -352,6 +353,7 @@ impl Dispatcher {
     fn refused(&self, refused: Refused) -> Fallback {
         match refused {
             Refused::Busy => Fallback::Busy,
+            Refused::NotOurs => Fallback::Starting,
             Refused::System => self.switch_off(Fallback::Refused),
         }
     }
@@ -395,6 +397,7 @@ mod tests {
 
     fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
         original::resolve();
+        threads::settle_in();
         let mut config = Config {
             min_bytes: Some(1),
             channels: Some(2),

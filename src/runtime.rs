@@ -38,6 +38,7 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
 #[ctor::ctor(unsafe)]
 fn start() {
     original::resolve();
+    threads::settle_in();
     let config = config::from_environment();
     if config.check {
         check::run(&config);

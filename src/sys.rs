@@ -75,6 +75,11 @@ pub fn getpid() -> i32 {
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
+pub fn geteuid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_geteuid, [0; 6]) as i32 }
+}
+
 /// All 64 signals, the C library's own two included.
 const EVERY_SIGNAL: u64 = !0;
 

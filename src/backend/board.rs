@@ -285,6 +285,13 @@ impl Board {
         (self.sleepers.fetch_add(0, Ordering::AcqRel) > 0).then(|| self.bell.wake(count))
     }
 
+    /// Wakes everybody who sleeps, for nothing to copy: to look around.
+    #[cfg(not(loom))]
+    pub fn ring_for_all(&self) {
+        self.bell.atomic().fetch_add(1, Ordering::AcqRel);
+        self.bell.wake(i32::MAX as u32);
+    }
+
     /// How many copies are on the board now.
     pub fn copies(&self) -> usize {
         let owned =

@@ -3,12 +3,13 @@
 //! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
-use crate::sys::{Entry, NEVER, Op};
-use core::arch::naked_asm;
+use crate::sys::{Entry, Op};
+use core::arch::{asm, naked_asm};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// What the exported functions read. `min` starts at NEVER, `next` at the bootstrap copies.
+/// What the exported functions read. Until start-up every call goes to the slow path: the
+/// resolver of an IFUNC may copy before the loader has filled in `next`.
 pub static ENTRIES: [Entry; Op::ALL.len()] = [
     entry(bootstrap_memmove as *const ()),
     entry(bootstrap_memmove as *const ()),
@@ -22,7 +23,7 @@ pub static ENTRIES: [Entry; Op::ALL.len()] = [
 ];
 
 const fn entry(bootstrap: *const ()) -> Entry {
-    Entry { min: AtomicUsize::new(NEVER), next: AtomicPtr::new(bootstrap.cast_mut().cast()) }
+    Entry { min: AtomicUsize::new(0), next: AtomicPtr::new(bootstrap.cast_mut().cast()) }
 }
 
 /// libc's own memmove, for worker threads: a further interposer between us and libc may
@@ -111,6 +112,19 @@ pub fn set_min(op: Op, bytes: usize) {
 pub unsafe fn copy(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { call(&ENTRIES[Op::Memmove as usize].next, dst, src, len) }
+}
+
+/// The same before start-up: reads nothing that the loader has to fill in.
+///
+/// # Safety
+/// As memmove.
+pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
+    // SAFETY: the caller's promise; a memmove by construction.
+    unsafe {
+        asm!("call {copy}", copy = sym bootstrap_memmove,
+            inout("rdi") dst => _, inout("rsi") src => _, in("rdx") len,
+            out("rax") _, out("rcx") _, out("r8") _);
+    }
 }
 
 /// The same from a worker thread.

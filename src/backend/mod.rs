@@ -16,4 +16,6 @@ pub enum Refused {
     Busy,
     /// The system refused what the backend needs; it does not ask again.
     System,
+    /// We run in a child that shares the memory of its parent, whose engine this is.
+    NotOurs,
 }

@@ -80,14 +80,22 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Copies in which the caller redid pieces because a page refused.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
-/// Whose workers these are: a vfork child shares our memory and must not make any, for they
-/// would die with it, perhaps in the middle of a piece.
+/// The process all of this belongs to: a vfork child shares our memory and must not make
+/// workers, for they would die with it, perhaps in the middle of a piece.
 static PID: AtomicI32 = AtomicI32::new(0);
+/// The seccomp mode the process started with.
+static SECCOMP: AtomicI32 = AtomicI32::new(0);
+/// Workers of an earlier crew end at once: they have rights the program has given up.
+static CREW: AtomicU32 = AtomicU32::new(0);
+/// Under which user number the crew was made; asked only of a program that started as root.
+static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
+const NO_MATTER: i32 = -1;
 
 #[repr(align(128))]
 struct Worker {
     /// 0: no such thread. The kernel clears it when the thread has left its stack.
     tid: AtomicU32,
+    crew: AtomicU32,
     bytes: AtomicU64,
     stack: Stack,
 }
@@ -114,20 +122,49 @@ impl Worker {
     const fn new() -> Self {
         Self {
             tid: AtomicU32::new(0),
+            crew: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             stack: Stack(UnsafeCell::new([0; Stack::SIZE])),
         }
     }
 }
 
+impl Worker {
+    fn is_wanted(&self) -> bool {
+        self.crew.load(Ordering::Relaxed) == CREW.load(Ordering::Relaxed)
+    }
+}
+
+/// Notes whose memory this is. At start-up, before anybody copies.
+pub fn settle_in() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    SECCOMP.store(sys::seccomp_mode() as i32, Ordering::Relaxed);
+    // SAFETY: reads a value the kernel has given the process.
+    if unsafe { libc::getauxval(libc::AT_EUID) } == 0 {
+        USER.store(sys::geteuid(), Ordering::Relaxed);
+    }
+}
+
+/// Whether workers may be made: this is not a vfork child, and the program has not installed
+/// a seccomp filter since it started, which may kill where we would only be refused.
+pub fn may_start() -> Result<(), Refused> {
+    if sys::getpid() != PID.load(Ordering::Relaxed) {
+        return Err(Refused::NotOurs);
+    }
+    if sys::seccomp_mode() as i32 != SECCOMP.load(Ordering::Relaxed) {
+        return Err(Refused::System);
+    }
+    Ok(())
+}
+
 /// Prepares for up to `workers` threads; none is made before the first copy.
 pub fn start(workers: usize) {
-    PID.store(sys::getpid(), Ordering::Relaxed);
     LIMIT.store(workers.min(MOST_WORKERS) as u32, Ordering::Relaxed);
 }
 
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
     BOARD.forget_everything();
     for worker in &WORKERS {
         if worker.tid.load(Ordering::Relaxed) != 0 {
@@ -181,6 +218,9 @@ pub unsafe fn copy(dst: usize, src: usize, len: usize, how: &How) -> Result<(), 
 unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Refused> {
     if REFUSED.load(Ordering::Relaxed) {
         return Err(Refused::System);
+    }
+    if user_has_changed() {
+        return Err(Refused::Busy);
     }
     let mut held = SignalsHeld::all().ok_or(Refused::System)?;
     let manner = Manner::now(how.kernel, how.faults)?;
@@ -315,9 +355,27 @@ fn summon(count: u32) {
     }
 }
 
+/// setuid of the C library reaches its own threads only. Workers that still have the rights
+/// of the user before are sent away, and new ones made when they have gone.
+fn user_has_changed() -> bool {
+    let before = USER.load(Ordering::Relaxed);
+    if before == NO_MATTER || before == sys::geteuid() {
+        return false;
+    }
+    if ALIVE.load(Ordering::Acquire) == 0 {
+        USER.store(sys::geteuid(), Ordering::Relaxed);
+        return false;
+    }
+    CREW.fetch_add(1, Ordering::Relaxed);
+    BOARD.ring_for_all();
+    true
+}
+
 fn spawn() {
-    if sys::getpid() != PID.load(Ordering::Relaxed) {
-        return;
+    match may_start() {
+        Ok(()) => {}
+        Err(Refused::System) => return REFUSED.store(true, Ordering::Relaxed),
+        Err(_) => return,
     }
     let limit = LIMIT.load(Ordering::Relaxed);
     let before = ALIVE.fetch_add(1, Ordering::Relaxed);
@@ -330,6 +388,7 @@ fn spawn() {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
         return;
     };
+    worker.crew.store(CREW.load(Ordering::Relaxed), Ordering::Relaxed);
     if clone_thread(worker) < 0 {
         worker.tid.store(0, Ordering::Release);
         ALIVE.fetch_sub(1, Ordering::Relaxed);
@@ -386,7 +445,7 @@ fn clone_thread(worker: &'static Worker) -> sys::Answer {
 extern "C" fn work(me: &'static Worker) -> ! {
     let number = (me as *const Worker as usize - WORKERS.as_ptr() as usize) / size_of::<Worker>();
     set_name(number);
-    loop {
+    while me.is_wanted() {
         let heard = BOARD.bell();
         if let Some(slot) = BOARD.find_work(number) {
             help(slot, me);
@@ -408,14 +467,16 @@ extern "C" fn work(me: &'static Worker) -> ! {
             }
         }
     }
-    ALIVE.fetch_sub(1, Ordering::Relaxed);
+    ALIVE.fetch_sub(1, Ordering::Release);
     // SAFETY: ends this thread only; the kernel clears `tid` when the stack is free again.
     unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
 }
 
 fn help(slot: &Slot, me: &Worker) {
     let mut called = false;
-    while let Some((copy, index, more)) = slot.claim(End::Back) {
+    while me.is_wanted()
+        && let Some((copy, index, more)) = slot.claim(End::Back)
+    {
         if more && !called {
             summon(2);
             called = true;
@@ -565,6 +626,7 @@ mod tests {
     #[test]
     fn copies_of_many_threads_are_right_with_every_way_to_wait() {
         original::resolve();
+        settle_in();
         start(3);
         let waits = [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait];
         std::thread::scope(|scope| {
