@@ -61,7 +61,7 @@ library=$target/release/libadma.so
 
 stale() {
 	[ ! -e "$library" ] && return 0
-	[ -n "$(find "$here/src" "$here/Cargo.toml" "$here/Cargo.lock" -newer "$library" -print -quit)" ]
+	[ -n "$(find "$here/src" "$here/build.rs" "$here/Cargo.toml" "$here/Cargo.lock" -newer "$library" -print -quit)" ]
 }
 
 build() {

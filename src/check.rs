@@ -1,7 +1,7 @@
 //! `preload.sh --check`: what this machine offers, and what to do about what is missing.
 
 use crate::backend::kernel::Kernel;
-use crate::backend::{libc as original, threads};
+use crate::backend::{crew, libc as original, manner::Faults, threads};
 use crate::config::Config;
 use crate::{cpus, sys};
 use core::ffi::c_void;
@@ -28,7 +28,7 @@ fn describe(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
         None => writeln!(out, ", no cgroup quota")?,
     }
     helper(out)?;
-    let workers = config.channels.unwrap_or(cpus - 1).min(threads::MOST_WORKERS);
+    let workers = config.channels.unwrap_or(cpus - 1).min(crew::MOST_WORKERS);
     writeln!(out, "  channels    {workers} software (worker threads beside the caller)")?;
     let features = cpus::features();
     write!(out, "  CPU         ")?;
@@ -62,20 +62,20 @@ fn helper(out: &mut dyn Write) -> std::fmt::Result {
     }
 }
 
-/// Both ways in turn over fresh memory, the median of each.
+/// Both ways in turn over the same two buffers, the median of each.
 fn gain(workers: usize, out: &mut dyn Write) -> std::fmt::Result {
     const LEN: usize = 16 << 20;
     const ROUNDS: usize = 15;
     let Some((dst, src)) = pages(LEN).zip(pages(LEN)) else {
         return writeln!(out, "  gain        not measured: no memory for two buffers of 16 MiB");
     };
-    threads::start(workers);
+    crew::start(workers);
     let how = threads::How {
         workers,
         kernel: Kernel::Libc,
         wait: threads::Wait::Auto,
         share: None,
-        faults: threads::Faults::Strict,
+        faults: Faults::Strict,
     };
     let (mut alone, mut shared) = ([0u64; ROUNDS], [0u64; ROUNDS]);
     let mut refused = None;

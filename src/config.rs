@@ -3,8 +3,10 @@
 //! The environment is read once, at start-up. A bad value costs one line on standard error;
 //! the program always runs.
 
+use crate::backend::crew::MOST_WORKERS;
 use crate::backend::kernel::Kernel;
-use crate::backend::threads::{Faults, MOST_WORKERS, Wait};
+use crate::backend::manner::Faults;
+use crate::backend::threads::Wait;
 use crate::sys::{Op, say};
 use core::ffi::{CStr, c_char};
 
@@ -66,7 +68,7 @@ impl Formats {
 impl Config {
     /// Whether there may be anything to write when the process ends.
     pub fn speaks_at_exit(&self) -> bool {
-        self.stats.any() || self.profile || self.log >= Level::Info
+        self.stats.any() || self.profile || self.verify > 0 || self.log >= Level::Info
     }
 }
 

@@ -4,6 +4,7 @@ use crate::sys;
 use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use once_cell::race::OnceNonZeroUsize;
 use parking_lot::Mutex;
 
@@ -104,6 +105,21 @@ impl Limits {
     }
 }
 
+/// The CPUs of the process, for its workers.
+static MASK: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
+
+/// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling.
+pub fn run_anywhere() {
+    let (mask, size) = (MASK.as_ptr() as usize, size_of_val(&MASK));
+    let parameters = 0i32; // struct sched_param: priority 0
+    let (other, none) = (libc::SCHED_OTHER as usize, &raw const parameters as usize);
+    // SAFETY: both are readable; a refusal changes nothing.
+    unsafe {
+        sys::syscall(libc::SYS_sched_setaffinity, [0, size, mask, 0, 0, 0]);
+        sys::syscall(libc::SYS_sched_setscheduler, [0, other, none, 0, 0, 0]);
+    }
+}
+
 /// In the child of a fork nobody else is asking any more.
 pub fn forget_after_fork() {
     if ROOM.is_locked() {
@@ -112,12 +128,17 @@ pub fn forget_after_fork() {
     }
 }
 
-/// CPUs this thread may run on; 1 when the kernel does not say.
+/// CPUs this process may run on; 1 when the kernel does not say. Its main thread is asked:
+/// the one that copies first may be pinned for reasons of its own.
 fn by_affinity(mask: &mut [u64; 128]) -> usize {
     let (at, size) = (mask.as_mut_ptr() as usize, size_of_val(mask));
+    let main = sys::getpid() as usize;
     // SAFETY: the kernel writes at most `size` bytes, and answers how many.
-    let answer = unsafe { sys::syscall(libc::SYS_sched_getaffinity, [0, size, at, 0, 0, 0]) };
+    let answer = unsafe { sys::syscall(libc::SYS_sched_getaffinity, [main, size, at, 0, 0, 0]) };
     let words = usize::try_from(answer).unwrap_or(0) / 8;
+    for (shared, word) in MASK.iter().zip(mask.iter().take(words)) {
+        shared.store(*word, Relaxed);
+    }
     mask.iter().take(words).map(|word| word.count_ones() as usize).sum::<usize>().max(1)
 }
 

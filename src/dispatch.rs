@@ -1,7 +1,7 @@
 //! Which way a large copy takes: the engine, or libc and why.
 
 use crate::backend::threads::{self, How};
-use crate::backend::{Refused, kernel::Kernel, libc as original};
+use crate::backend::{Refused, crew, kernel::Kernel, libc as original};
 use crate::config::{Backend, Config};
 use crate::cpus;
 use crate::learn::{FLOOR, Learner, SAMPLE, Way};
@@ -131,7 +131,9 @@ impl Dispatcher {
         if self.engine.load(Ordering::Relaxed) != engine::OFF {
             self.engine.store(engine::COLD, Ordering::Relaxed);
         }
-        self.recorder.clear();
+        if self.policy.get().is_some_and(|policy| policy.record || policy.profile) {
+            self.recorder.clear();
+        }
     }
 
     /// Workers beside the caller; 0 while the engine is not up.
@@ -146,6 +148,11 @@ impl Dispatcher {
             engine::OFF => Err(self.why_off().name()),
             _ => Err("no large copy was made"),
         }
+    }
+
+    /// Copies below this are never considered.
+    pub fn floor(&self) -> usize {
+        self.policy.get().map_or(FLOOR, |policy| policy.min)
     }
 
     /// The smallest size that is, or would be, carried; `None`: nothing yet.
@@ -240,7 +247,7 @@ impl Dispatcher {
         len: usize,
     ) -> Path {
         let row = self.learner.row(len);
-        if len < 2 * SAMPLE || !row.is_worth_watching() {
+        if !row.is_worth_watching() {
             // SAFETY: the caller's promise.
             unsafe { original::copy(dst, src, len) };
             return Path::Libc(Fallback::Learned);
@@ -263,10 +270,11 @@ impl Dispatcher {
                 Way::Libc => {
                     let timed = row.wants_libc_time(cell);
                     original::copy(dst, src, len);
-                    if !timed {
-                        return Path::Libc(Fallback::Learned);
+                    if timed {
+                        let now = sys::ticks();
+                        row.record(cell, way, len, now.wrapping_sub(sampled), now);
                     }
-                    Path::Libc(Fallback::Learned)
+                    return Path::Libc(Fallback::Learned);
                 }
                 Way::Shared => self.carry_always(how, dst, src, len),
                 Way::Streamed => {
@@ -275,16 +283,13 @@ impl Dispatcher {
                 }
             }
         };
-        if way == Way::Libc || path == Path::Engine {
-            let now = sys::ticks();
-            row.record(cell, way, len, now.wrapping_sub(sampled), now);
-        } else {
-            row.refused(cell);
-        }
         match path {
+            Path::Engine => {
+                let now = sys::ticks();
+                row.record(cell, way, len, now.wrapping_sub(sampled), now);
+            }
             Path::Libc(Fallback::Busy) => self.note_crowd(sampled),
-            Path::Engine => self.pause.store(SHORTEST_PAUSE, Ordering::Relaxed),
-            _ => {}
+            Path::Libc(_) => row.refused(cell),
         }
         path
     }
@@ -296,11 +301,15 @@ impl Dispatcher {
     }
 
     /// More threads copy than there are CPUs to help them: sharing only moves time from one
-    /// to the other. Everybody keeps to libc for a while, and longer the next time.
+    /// to the other. Everybody keeps to libc for a while, and for longer when it is crowded
+    /// again soon after.
     fn note_crowd(&self, now: u64) {
-        let pause = self.pause.load(Ordering::Relaxed).max(SHORTEST_PAUSE);
+        let before = self.pause.load(Ordering::Relaxed);
+        let since = now.wrapping_sub(self.crowded_until.load(Ordering::Relaxed));
+        let pause = if since < 4 * before { 2 * before } else { before / 2 };
+        let pause = pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        self.pause.store(pause, Ordering::Relaxed);
         self.crowded_until.store(now.wrapping_add(pause), Ordering::Relaxed);
-        self.pause.store((2 * pause).min(LONGEST_PAUSE), Ordering::Relaxed);
     }
 
     /// The number of workers, once the engine is up.
@@ -331,7 +340,7 @@ impl Dispatcher {
         if !policy.offload {
             return Err(self.switch_off(Fallback::Off));
         }
-        match threads::may_start() {
+        match crew::may_start() {
             Ok(()) => {}
             Err(Refused::NotOurs) => {
                 self.engine.store(engine::COLD, Ordering::Release);
@@ -343,8 +352,8 @@ impl Dispatcher {
         if workers == 0 {
             return Err(self.switch_off(Fallback::OneCpu));
         }
-        let workers = workers.min(threads::MOST_WORKERS);
-        threads::start(workers);
+        let workers = workers.min(crew::MOST_WORKERS);
+        crew::start(workers);
         self.workers.store(workers, Ordering::Relaxed);
         self.engine.store(engine::READY, Ordering::Release);
         Ok(workers)
@@ -397,7 +406,7 @@ mod tests {
 
     fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
         original::resolve();
-        threads::settle_in();
+        crew::settle_in();
         let mut config = Config {
             min_bytes: Some(1),
             channels: Some(2),

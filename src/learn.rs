@@ -73,6 +73,7 @@ pub struct Cell {
     trial: AtomicU32,
     trial_begun: AtomicU64,
     trial_copies: AtomicU32,
+    may_stream: AtomicBool,
     /// Calls since the last trial, and from one to the next (0: `SHORTEST`; a fresh learner
     /// is all zeros and takes no room in the file).
     calls: AtomicU32,
@@ -96,9 +97,11 @@ impl Learner {
         &self.rows[class.min(SIZES - 1)]
     }
 
-    /// The smallest size for which the engine has won at any temperature.
+    /// The smallest size for which the engine has won, and libc at no temperature: as a fixed
+    /// threshold it would not harm.
     pub fn threshold(&self) -> Option<usize> {
-        self.rows.iter().position(Row::engine_wins).map(|class| FLOOR << class)
+        let clear = |row: &Row| row.engine_wins() && !row.libc_wins();
+        self.rows.iter().position(clear).map(|class| FLOOR << class)
     }
 }
 
@@ -127,7 +130,7 @@ impl Row {
     /// The way to go at time `now`. `may_stream`: streaming stores are a choice.
     pub fn choose(&self, cell: &Cell, may_stream: bool, now: u64) -> Way {
         let way = cell.choose(may_stream, now);
-        if cell.on_trial() {
+        if cell.is_judged_and_on_trial() {
             self.settled.store(false, Relaxed);
         }
         way
@@ -146,7 +149,7 @@ impl Row {
         }
     }
 
-    /// The engine was not to be had.
+    /// The engine is not to be had at all.
     pub fn refused(&self, cell: &Cell) {
         cell.end_trial();
         cell.judged.store(true, Relaxed);
@@ -155,8 +158,12 @@ impl Row {
 
     fn settle(&self) {
         let any_judged = self.cells.iter().any(|cell| cell.judged.load(Relaxed));
-        let any_trial = self.cells.iter().any(Cell::on_trial);
+        let any_trial = self.cells.iter().any(Cell::is_judged_and_on_trial);
         self.settled.store(any_judged && !any_trial && !self.engine_wins(), Relaxed);
+    }
+
+    fn libc_wins(&self) -> bool {
+        self.cells.iter().any(|cell| cell.judged.load(Relaxed) && cell.winner() == Way::Libc)
     }
 
     fn engine_wins(&self) -> bool {
@@ -178,6 +185,7 @@ impl Cell {
             trial: AtomicU32::new(Way::Libc as u32),
             trial_begun: AtomicU64::new(0),
             trial_copies: AtomicU32::new(0),
+            may_stream: AtomicBool::new(false),
             calls: AtomicU32::new(0),
             period: AtomicU32::new(0),
             ways: [const { Samples::new() }; Way::ALL.len()],
@@ -196,6 +204,11 @@ impl Cell {
         self.trial.load(Relaxed) != Self::NO_TRIAL
     }
 
+    /// A cell that no copy has come to is on its first trial for ever; that is no trial.
+    fn is_judged_and_on_trial(&self) -> bool {
+        self.judged.load(Relaxed) && self.on_trial()
+    }
+
     fn choose(&self, may_stream: bool, now: u64) -> Way {
         let trial = self.trial.load(Relaxed);
         if trial != Self::NO_TRIAL {
@@ -206,9 +219,13 @@ impl Cell {
             && winner != Way::Libc
             && self.ways[Way::Streamed as usize].count.load(Relaxed) == 0;
         if untried || self.calls.fetch_add(1, Relaxed) >= self.period() {
-            let other = self.next_to_try(winner, may_stream);
-            self.begin_trial(other, now);
-            return other;
+            // Where libc wins it is not timed from day to day: its own series comes first, so
+            // that both are judged by the same weather.
+            let first =
+                if winner == Way::Libc { winner } else { self.next_to_try(winner, may_stream) };
+            self.may_stream.store(may_stream, Relaxed);
+            self.begin_trial(first, now);
+            return first;
         }
         winner
     }
@@ -250,9 +267,8 @@ impl Cell {
             return false;
         }
         self.end_trial();
-        if self.ways[Way::Shared as usize].median().is_none() {
-            // The first series was libc's; without the engine's there is nothing to compare.
-            self.begin_trial(Way::Shared, now);
+        if way == Way::Libc && self.winner() == Way::Libc {
+            self.begin_trial(self.next_to_try(Way::Libc, self.may_stream.load(Relaxed)), now);
             return false;
         }
         self.judge(copies);
@@ -476,6 +492,36 @@ mod tests {
         const EVEN: World = World { shared: |n| n as u64 * 96 / 300, ..COLD };
         let ways = Process::new().run(1 << 20, &EVEN, 5000);
         assert!(ways[1] < 150, "{ways:?}");
+    }
+
+    #[test]
+    fn settled_libc_is_looked_at_now_and_then_only() {
+        // Without noise one cell alone is ever visited.
+        let learner = Learner::new();
+        let (mut looked, mut now) = (0, 0);
+        for _ in 0..20_000 {
+            let row = learner.row(128 << 10);
+            if row.is_worth_watching() {
+                looked += 1;
+                let cell = row.cell(900);
+                let way = row.choose(cell, false, now);
+                let ticks = if way == Way::Libc { 9000 } else { 20_000 };
+                now += ticks;
+                row.record(cell, way, 128 << 10, ticks, now);
+            }
+        }
+        assert!(looked < 3000, "{looked}");
+    }
+
+    #[test]
+    fn libc_that_has_become_slow_is_left_though_the_engine_was_slower_than_it_once_was() {
+        const BEFORE: World = World { shared: |n| n as u64 / 2, ..COLD };
+        const AFTER: World = World { libc: |n| n as u64, shared: |n| n as u64 / 2, ..COLD };
+        let mut process = Process::new();
+        let ways = process.run(1 << 20, &BEFORE, 2000);
+        assert!(ways[1] < 200, "{ways:?} before");
+        let ways = process.run(1 << 20, &AFTER, 60_000);
+        assert!(ways[1] > 20_000, "{ways:?} after");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The one global: start, fork and exit of the process.
 
-use crate::backend::{libc as original, threads};
+use crate::backend::{crew, libc as original, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::write_all;
 use crate::stats::snapshot::Snapshot;
 use crate::sys::{self, Op};
 use crate::{check, config};
+use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -20,7 +21,7 @@ struct Process {
     ticks: u64,
     nanoseconds: u64,
     wall: f64,
-    stderr: Option<FileIdentity>,
+    stderr: StandardError,
 }
 
 /// Copies, one way or the other.
@@ -38,7 +39,7 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
 #[ctor::ctor(unsafe)]
 fn start() {
     original::resolve();
-    threads::settle_in();
+    crew::settle_in();
     let config = config::from_environment();
     if config.check {
         check::run(&config);
@@ -48,22 +49,27 @@ fn start() {
             "ADMA_BACKEND=ioat: this build has no I/OAT backend yet; using threads"
         ));
     }
-    DISPATCHER.configure(POLICY.get_or_init(|| Policy::new(&config)));
-    let speaks = config.speaks_at_exit();
+    let policy = POLICY.get_or_init(|| Policy::new(&config));
+    let stderr = StandardError::noted(config.speaks_at_exit());
     let _ = PROCESS.set(Process {
         ticks: sys::ticks(),
         nanoseconds: sys::nanoseconds(),
         wall: seconds_since_epoch(),
-        stderr: if speaks { FileIdentity::of(libc::STDERR_FILENO) } else { None },
+        stderr,
         config,
     });
     // SAFETY: the handler only stores to atomics.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    // Both at once: until here every copy, our own included, is the bootstrap's.
+    DISPATCHER.configure(policy);
     DISPATCHER.open();
 }
 
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
+    if let Some(process) = PROCESS.get() {
+        process.stderr.forget_after_fork();
+    }
 }
 
 /// Exit: destructors of libraries run after the program's own exit handlers. Offload is off
@@ -77,51 +83,54 @@ extern "C" fn end() {
     let Some(process) = PROCESS.get().filter(|process| process.config.speaks_at_exit()) else {
         return;
     };
-    // The program may have closed its standard error and opened a file of its own there.
-    let may_speak = FileIdentity::of(libc::STDERR_FILENO) == process.stderr;
-    report(process, may_speak);
-    if may_speak {
+    let stderr = process.stderr.still_open();
+    report(process, stderr);
+    if stderr.is_some() {
         log(process);
     }
 }
 
-fn report(process: &Process, may_speak: bool) {
+fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
     if !formats.any() || DISPATCHER.recorder.is_empty() {
         return;
     }
-    if config.stats_file.is_none() && !may_speak {
-        return;
-    }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
-    let exe = std::fs::read_link("/proc/thread-self/exe").unwrap_or_default();
-    let (caller_bytes, worker_bytes) = threads::bytes_by_channel();
+    let mut exe = [0; 4096];
+    // Of this thread: the main thread may have left, and with it /proc/self/exe.
+    let exe = sys::read_link(c"/proc/thread-self/exe", &mut exe).unwrap_or_default();
     let workers = DISPATCHER.workers();
-    let worker_bytes: Vec<u64> = worker_bytes.take(workers).collect();
+    let worker_bytes = crew::bytes_by_worker();
+    let used = worker_bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
     let snapshot = Snapshot {
         recorder: &DISPATCHER.recorder,
         pid: sys::getpid(),
-        exe: &exe.to_string_lossy(),
+        exe: &String::from_utf8_lossy(exe),
         backend: if workers > 0 { "threads" } else { "libc" },
         channels: workers,
         min_bytes: config.min_bytes,
+        floor: DISPATCHER.floor(),
         threshold: DISPATCHER.threshold(),
         nanoseconds_per_tick: passed as f64 / ticks as f64,
-        caller_bytes,
-        worker_bytes: &worker_bytes,
+        caller_bytes: threads::caller_bytes(),
+        worker_bytes: &worker_bytes[..used.max(workers)],
         faults: threads::faults(),
         profile: config.profile,
         started: process.wall,
         seconds: passed as f64 / 1e9,
     };
-    write_all(&snapshot, formats, config.stats_file.as_deref(), may_speak);
+    write_all(&snapshot, formats, config.stats_file.as_deref(), stderr);
 }
 
 /// What the hook may not say it has left for now.
 fn log(process: &Process) {
+    let wrong = DISPATCHER.recorder.mismatched.load(Ordering::Relaxed);
+    if wrong > 0 {
+        sys::say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
+    }
     if process.config.log < Level::Info {
         return;
     }
@@ -140,6 +149,47 @@ fn log(process: &Process) {
 
 fn seconds_since_epoch() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
+/// The standard error the program started with. It may have closed it since, as coreutils do
+/// at exit, or opened a file of its own in its place, where nothing of ours belongs.
+struct StandardError {
+    identity: Option<FileIdentity>,
+    duplicate: AtomicI32,
+}
+
+impl StandardError {
+    /// High, out of the way of programs that expect the lowest free number.
+    const LOWEST_DUPLICATE: i32 = 500;
+    const NONE: i32 = -1;
+
+    /// `wanted`: there may be something to write.
+    fn noted(wanted: bool) -> Self {
+        let identity = if wanted { FileIdentity::of(libc::STDERR_FILENO) } else { None };
+        let mut duplicate = Self::NONE;
+        if identity.is_some() {
+            let (fd, command) = (libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC);
+            // SAFETY: no memory; a refusal is -1.
+            duplicate = unsafe { libc::fcntl(fd, command, Self::LOWEST_DUPLICATE) };
+        }
+        Self { identity, duplicate: AtomicI32::new(duplicate) }
+    }
+
+    fn still_open(&self) -> Option<i32> {
+        let identity = self.identity.as_ref()?;
+        [libc::STDERR_FILENO, self.duplicate.load(Ordering::Relaxed)]
+            .into_iter()
+            .find(|&fd| FileIdentity::of(fd).as_ref() == Some(identity))
+    }
+
+    /// A child may become a daemon, and must not keep its parent's pipe open then.
+    fn forget_after_fork(&self) {
+        let duplicate = self.duplicate.swap(Self::NONE, Ordering::Relaxed);
+        if duplicate != Self::NONE && FileIdentity::of(duplicate) == self.identity {
+            // SAFETY: the number still stands for our duplicate, as far as can be known.
+            unsafe { libc::close(duplicate) };
+        }
+    }
 }
 
 /// Which file a descriptor stands for.

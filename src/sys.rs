@@ -6,7 +6,7 @@
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// The kernel's answer: a value, or the negated errno.
 pub type Answer = isize;
@@ -75,6 +75,11 @@ pub fn getpid() -> i32 {
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
+pub fn gettid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
 pub fn geteuid() -> i32 {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_geteuid, [0; 6]) as i32 }
@@ -131,18 +136,17 @@ fn has_handler(signal: i32) -> Option<bool> {
     (answer == 0).then_some(action[0] > libc::SIG_IGN)
 }
 
-/// Copies within this process without ever faulting. Returns the bytes copied.
+/// Copies within this process without ever faulting; `tid` is any of its threads. Answers
+/// the bytes copied.
 ///
 /// # Safety
 /// No Rust reference covers `dst`.
-pub unsafe fn copy_without_fault(pid: i32, dst: usize, src: usize, len: usize) -> usize {
+pub unsafe fn copy_without_fault(tid: i32, dst: usize, src: usize, len: usize) -> Answer {
     let local = libc::iovec { iov_base: dst as *mut c_void, iov_len: len };
     let remote = libc::iovec { iov_base: src as *mut c_void, iov_len: len };
     let (local, remote) = (&raw const local as usize, &raw const remote as usize);
     // SAFETY: the kernel checks both ranges and answers EFAULT or a short count.
-    let answer =
-        unsafe { syscall(libc::SYS_process_vm_readv, [pid as usize, local, 1, remote, 1, 0]) };
-    answer.max(0) as usize
+    unsafe { syscall(libc::SYS_process_vm_readv, [tid as usize, local, 1, remote, 1, 0]) }
 }
 
 /// The seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
@@ -172,6 +176,15 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
         syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
         Some(&buffer[..filled])
     }
+}
+
+/// Where a symbolic link leads.
+pub fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    let (at, path) = (libc::AT_FDCWD as usize, path.as_ptr() as usize);
+    let (start, len) = (buffer.as_mut_ptr() as usize, buffer.len());
+    // SAFETY: `path` is terminated, and the kernel writes inside `buffer`.
+    let answer = unsafe { syscall(libc::SYS_readlinkat, [at, path, start, len, 0, 0]) };
+    buffer.get(..usize::try_from(answer).ok()?)
 }
 
 /// A write of ours into a pipe without reader, or beyond RLIMIT_FSIZE, must not kill the
@@ -240,9 +253,86 @@ pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
     failed
 }
 
-/// One line on standard error. Never called inside the hook: it allocates.
+/// One line on standard error; cut off where it is far too long.
 pub fn say(line: fmt::Arguments<'_>) {
-    write_all(libc::STDERR_FILENO, format!("adma: {line}\n").as_bytes());
+    let mut text = Text::<1024>::new();
+    let _ = write!(text, "adma: {line}");
+    let _ = text.write_str("\n");
+    write_all(libc::STDERR_FILENO, text.as_bytes());
+}
+
+/// Text in a fixed place, so that nothing is allocated: the program may exit inside its own
+/// allocator. What does not fit is left out, but for the last byte.
+pub struct Text<const SIZE: usize> {
+    bytes: [u8; SIZE],
+    used: usize,
+}
+
+impl<const SIZE: usize> Text<SIZE> {
+    pub fn new() -> Self {
+        Self { bytes: [0; SIZE], used: 0 }
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
+    pub fn push(&mut self, more: &[u8]) {
+        let take = more.len().min(SIZE - self.used);
+        self.bytes[self.used..self.used + take].copy_from_slice(&more[..take]);
+        self.used += take;
+    }
+}
+
+impl<const SIZE: usize> fmt::Write for Text<SIZE> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Much text, in memory straight from the kernel. Pages that are not used cost nothing.
+pub struct LongText {
+    start: *mut u8,
+    used: usize,
+}
+
+impl LongText {
+    /// More than the longest report: five histograms with every bucket in use.
+    const SIZE: usize = 4 << 20;
+
+    pub fn new() -> Option<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let nowhere = core::ptr::null_mut();
+        // SAFETY: a fresh mapping.
+        let start = unsafe { libc::mmap(nowhere, Self::SIZE, protection, flags, -1, 0) };
+        (start != libc::MAP_FAILED).then_some(Self { start: start.cast(), used: 0 })
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: mapped by `new`, written up to `used`.
+        unsafe { core::slice::from_raw_parts(self.start, self.used) }
+    }
+}
+
+impl fmt::Write for LongText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if text.len() > Self::SIZE - self.used {
+            return Err(fmt::Error);
+        }
+        // SAFETY: inside the mapping, which nobody else knows.
+        unsafe { self.start.add(self.used).copy_from_nonoverlapping(text.as_ptr(), text.len()) };
+        self.used += text.len();
+        Ok(())
+    }
+}
+
+impl Drop for LongText {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody has a reference any more.
+        unsafe { libc::munmap(self.start.cast(), Self::SIZE) };
+    }
 }
 
 /// The functions we intercept, in the order of `ENTRIES`.

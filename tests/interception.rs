@@ -212,7 +212,7 @@ fn way_of_a_copy_never_comes_back_to_memcpy() {
 /// copy itself goes through a pointer.
 #[test]
 fn worker_calls_nothing_of_libc() {
-    let root = "adma::backend::threads::work";
+    let root = "adma::backend::crew::work";
     let imports = CallGraph::of_library().imports_within_reach(root, &[PANIC]);
     assert!(imports.is_empty(), "{imports:?}");
 }

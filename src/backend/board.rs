@@ -195,9 +195,9 @@ impl Slot {
         }
     }
 
-    /// Whether anything is left to claim.
-    pub fn is_open(&self) -> bool {
-        Ticket(self.ticket.atomic().load(Ordering::Relaxed)).unclaimed() > 0
+    /// How many pieces are left to claim.
+    pub fn unclaimed(&self) -> u64 {
+        Ticket(self.ticket.atomic().load(Ordering::Relaxed)).unclaimed()
     }
 
     /// Whether begun pieces are still under way. False also means: their bytes are visible.
@@ -302,7 +302,7 @@ impl Board {
     /// A worker's look at all slots; `start` spreads the workers over them.
     pub fn find_work(&self, start: usize) -> Option<&Slot> {
         let turn = |i: usize| &self.slots[start.wrapping_add(i) % SLOTS];
-        (0..SLOTS).map(turn).find(|slot| slot.is_open())
+        (0..SLOTS).map(turn).find(|slot| slot.unclaimed() > 0)
     }
 
     /// The bell as it is now; taken before looking for work, handed to `sleep`.
@@ -324,7 +324,6 @@ impl Board {
     pub fn forget_everything(&self) {
         for slot in &self.slots {
             slot.leave();
-            slot.ticket.atomic().fetch_and(!(Ticket::ONE_GENERATION - 1), Ordering::Relaxed);
         }
         self.sleepers.store(0, Ordering::Relaxed);
     }
@@ -351,7 +350,7 @@ mod tests {
         let indices: Vec<_> = claims.iter().map(|c| (c.1, c.2)).collect();
         assert_eq!(indices, [(0, true), (3, true), (2, true), (1, false)]);
         assert!(claims.iter().all(|c| c.0.dst == 0x1000 && c.0.manner == 7));
-        assert!(slot.is_busy() && !slot.is_open());
+        assert!(slot.is_busy() && slot.unclaimed() == 0);
         for (_, index, _) in claims {
             slot.finish(index, index != 1);
         }

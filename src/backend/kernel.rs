@@ -4,6 +4,7 @@
 
 use super::libc;
 use crate::{cpus, sys};
+use ::libc::EFAULT;
 use core::arch::{asm, x86_64::*};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,28 +16,41 @@ pub enum Kernel {
     /// Streaming stores: the destination does not enter the cache.
     Stream,
     /// The kernel copies and answers with a short count where a page is bad.
-    NoFault { pid: i32 },
+    NoFault { tid: i32 },
+}
+
+/// How a piece ended. All kernels but `NoFault` know only the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    Whole,
+    BadPage,
+    /// The system call itself is not to be had.
+    Refused,
 }
 
 impl Kernel {
-    /// Copies one piece; false when a page refused (`NoFault` only).
+    /// Copies one piece.
     ///
     /// # Safety
     /// Ranges do not overlap, no Rust reference covers `dst`; and unless the kernel is
     /// `NoFault`, `dst` is writable and `src` readable, or the process may die of it.
-    pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> bool {
+    pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> Copied {
         // SAFETY: the caller's promise is each kernel's.
         unsafe {
             match self {
                 Kernel::Libc => libc::copy_in_worker(dst, src, len),
                 Kernel::Movsb => movsb(dst, src, len),
                 Kernel::Stream => stream(dst, src, len),
-                Kernel::NoFault { pid } => {
-                    return sys::copy_without_fault(pid, dst, src, len) == len;
+                Kernel::NoFault { tid } => {
+                    return match sys::copy_without_fault(tid, dst, src, len) {
+                        count if count == len as sys::Answer => Copied::Whole,
+                        answer if answer >= 0 || -answer as i32 == EFAULT => Copied::BadPage,
+                        _ => Copied::Refused,
+                    };
                 }
             }
         }
-        true
+        Copied::Whole
     }
 }
 
@@ -108,7 +122,7 @@ mod tests {
         libc::resolve();
         let source: Vec<u8> = (0..9000u32).map(|i| (i * 7 + i / 251) as u8).collect();
         let kernels =
-            [Kernel::Libc, Kernel::Movsb, Kernel::Stream, Kernel::NoFault { pid: sys::getpid() }];
+            [Kernel::Libc, Kernel::Movsb, Kernel::Stream, Kernel::NoFault { tid: sys::gettid() }];
         for kernel in kernels {
             for len in [0, 1, 15, 63, 64, 65, 127, 128, 1000, 4096, 8191] {
                 for offset in [0, 1, 31, 63, 64] {
@@ -116,7 +130,7 @@ mod tests {
                     let to = target.as_mut_ptr() as usize + offset;
                     let from = source.as_ptr() as usize + offset / 2;
                     // SAFETY: inside both vectors.
-                    assert!(unsafe { kernel.copy(to, from, len) });
+                    assert_eq!(unsafe { kernel.copy(to, from, len) }, Copied::Whole);
                     assert_eq!(target[offset..offset + len], source[offset / 2..offset / 2 + len]);
                     assert!(target[..offset].iter().all(|&b| b == 0xee), "{kernel:?} before");
                     assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
@@ -144,10 +158,15 @@ mod tests {
     }
 
     #[test]
-    fn no_fault_kernel_on_bad_page_answers_false() {
+    fn no_fault_kernel_tells_a_bad_page_from_a_refusal() {
         let mut target = vec![0u8; 100];
-        let kernel = Kernel::NoFault { pid: sys::getpid() };
+        let kernel = Kernel::NoFault { tid: sys::gettid() };
         // SAFETY: `NoFault` may be handed any address.
-        assert!(!unsafe { kernel.copy(target.as_mut_ptr() as usize, 16, 100) });
+        let copied = unsafe { kernel.copy(target.as_mut_ptr() as usize, 16, 100) };
+        assert_eq!(copied, Copied::BadPage);
+        let nobody = Kernel::NoFault { tid: (1 << 22) - 1 };
+        // SAFETY: as above.
+        let copied = unsafe { nobody.copy(target.as_mut_ptr() as usize, 16, 100) };
+        assert_eq!(copied, Copied::Refused);
     }
 }

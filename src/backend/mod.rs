@@ -3,9 +3,13 @@
 
 pub mod board;
 #[cfg(not(loom))]
+pub mod crew;
+#[cfg(not(loom))]
 pub mod kernel;
 #[cfg(not(loom))]
 pub mod libc;
+#[cfg(not(loom))]
+pub mod manner;
 #[cfg(not(loom))]
 pub mod threads;
 

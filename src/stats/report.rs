@@ -3,103 +3,103 @@
 use super::snapshot::Snapshot;
 use super::{hlog, json, text};
 use crate::config::Formats;
-use crate::sys::{self, say};
-use std::ffi::CString;
+use crate::sys::{self, LongText, Text, say};
+use std::ffi::CStr;
 use std::fmt::{self, Write};
 
-/// `file`: the pattern of ADMA_STATS_FILE, or `None` for standard error.
+type Format = fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result;
+
+/// `file`: the pattern of ADMA_STATS_FILE, or `None` for `stderr`, which is the standard
+/// error the program started with, if it is still open.
 pub fn write_all(
     snapshot: &Snapshot<'_>,
     formats: Formats,
     file: Option<&[u8]>,
-    may_complain: bool,
+    stderr: Option<i32>,
 ) {
-    let wanted = [
-        (formats.text, "text", text::write as fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result),
+    let wanted: [(bool, &str, Format); 3] = [
+        (formats.text, "text", text::write),
         (formats.json, "json", json::write),
         (formats.hlog, "hlog", hlog::write),
     ];
-    for (_, name, write) in wanted.into_iter().filter(|(wanted, ..)| *wanted) {
+    for (_, name, format) in wanted.into_iter().filter(|(wanted, ..)| *wanted) {
         let Some(pattern) = file else {
-            send(libc::STDERR_FILENO, snapshot, write);
+            if let Some(stderr) = stderr {
+                send(stderr, snapshot, format);
+            }
             continue;
         };
-        let mut path = expand(pattern, snapshot);
-        if formats.count() > 1 {
-            // Several formats never share a file.
-            path.push(b'.');
-            path.extend_from_slice(name.as_bytes());
-        }
-        write_file(path, snapshot, write, may_complain);
-    }
-}
-
-fn send(
-    fd: i32,
-    snapshot: &Snapshot<'_>,
-    write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
-) -> i32 {
-    let mut report = String::new();
-    let _ = write(snapshot, &mut report); // a `String` takes everything
-    sys::write_all(fd, report.as_bytes())
-}
-
-fn write_file(
-    path: Vec<u8>,
-    snapshot: &Snapshot<'_>,
-    write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
-    may_complain: bool,
-) {
-    let shown = String::from_utf8_lossy(&path).into_owned();
-    let complain = |errno: i32| {
-        let why = std::io::Error::from_raw_os_error(errno);
-        if may_complain {
+        // Several formats never share a file.
+        let suffix = if formats.count() > 1 { Some(name) } else { None };
+        let path = expand(pattern, suffix, snapshot);
+        let errno = write_file(&path, snapshot, format);
+        if errno != 0 && stderr.is_some() {
+            let path = path.as_bytes().strip_suffix(b"\0").unwrap_or_default();
             say(format_args!(
-                "ADMA_STATS_FILE: {shown}: {why}; statistics of this process are lost"
+                "ADMA_STATS_FILE: {}: {}; statistics of this process are lost",
+                String::from_utf8_lossy(path),
+                std::io::Error::from_raw_os_error(errno)
             ));
         }
-    };
-    // The environment has no byte 0 in a value.
-    let Ok(path) = CString::new(path) else { return };
-    // Appended, so that processes that share a file lose nothing of each other.
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
-    // A pipe nobody reads must not hold the program up at its exit.
-    let flags = flags | libc::O_NONBLOCK;
-    // SAFETY: a terminated path.
-    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o666) };
-    if fd < 0 {
-        return complain(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
-    }
-    // SAFETY: opened above; from here on a reader may take its time.
-    unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_NONBLOCK) };
-    let errno = send(fd, snapshot, write);
-    // SAFETY: opened above.
-    let closed = unsafe { libc::close(fd) };
-    if errno != 0 {
-        complain(errno);
-    } else if closed != 0 {
-        complain(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
     }
 }
 
+/// The errno of what failed, or 0.
+fn send(fd: i32, snapshot: &Snapshot<'_>, format: Format) -> i32 {
+    let Some(mut report) = LongText::new() else { return libc::ENOMEM };
+    match format(snapshot, &mut report) {
+        Ok(()) => sys::write_all(fd, report.as_bytes()),
+        Err(_) => libc::EFBIG,
+    }
+}
+
+fn write_file(path: &Path, snapshot: &Snapshot<'_>, format: Format) -> i32 {
+    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return libc::ENAMETOOLONG };
+    // Appended, so that processes that share a file lose nothing of each other. A pipe nobody
+    // reads must not hold the program up at its exit.
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    // SAFETY: a terminated path.
+    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_NONBLOCK, 0o666) };
+    if fd < 0 {
+        return errno();
+    }
+    // SAFETY: opened above; from here on a reader may take its time.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
+    let failed = send(fd, snapshot, format);
+    // SAFETY: opened above.
+    let closed = unsafe { libc::close(fd) };
+    if failed == 0 && closed != 0 { errno() } else { failed }
+}
+
+/// A terminated path; one that is too long has lost its end, and with it the terminator.
+type Path = Text<4096>;
+
 /// %p: process number, %e: program, %%: a percent sign; anything else stays as it is.
-fn expand(pattern: &[u8], snapshot: &Snapshot<'_>) -> Vec<u8> {
-    let mut path = Vec::with_capacity(pattern.len() + 32);
+fn expand(pattern: &[u8], suffix: Option<&str>, snapshot: &Snapshot<'_>) -> Path {
+    let mut path = Path::new();
     let mut rest = pattern;
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
         let code = if byte == b'%' { after.first() } else { None };
         match code {
-            Some(b'p') => path.extend_from_slice(snapshot.pid.to_string().as_bytes()),
-            Some(b'e') => path.extend_from_slice(snapshot.program().as_bytes()),
-            Some(b'%') => path.push(b'%'),
+            Some(b'p') => {
+                let _ = write!(path, "{}", snapshot.pid); // a `Text` takes what fits
+            }
+            Some(b'e') => path.push(snapshot.program().as_bytes()),
+            Some(b'%') => path.push(b"%"),
             _ => {
-                path.push(byte);
+                path.push(&[byte]);
                 continue;
             }
         }
         rest = &after[1..];
     }
+    if let Some(suffix) = suffix {
+        path.push(b".");
+        path.push(suffix.as_bytes());
+    }
+    path.push(b"\0");
     path
 }
 
@@ -111,10 +111,14 @@ mod tests {
     #[test]
     fn file_pattern_is_expanded_and_unknown_codes_kept() {
         with_snapshot(false, |snapshot| {
-            let expand = |pattern: &str| String::from_utf8(expand(pattern.as_bytes(), snapshot));
-            assert_eq!(expand("/tmp/%e.%p").unwrap(), "/tmp/od\"d.4711");
-            assert_eq!(expand("100%%-%x-%").unwrap(), "100%-%x-%");
-            assert_eq!(expand("").unwrap(), "");
+            let expand = |pattern: &str, suffix| {
+                let path = expand(pattern.as_bytes(), suffix, snapshot);
+                String::from_utf8(path.as_bytes().to_vec()).unwrap()
+            };
+            assert_eq!(expand("/tmp/%e.%p", None), "/tmp/od\"d.4711\0");
+            assert_eq!(expand("100%%-%x-%", Some("json")), "100%-%x-%.json\0");
+            assert_eq!(expand("", None), "\0");
+            assert_eq!(expand(&"x".repeat(5000), None).len(), 4096);
         });
     }
 }

@@ -11,6 +11,8 @@ pub struct Snapshot<'a> {
     pub channels: usize,
     /// `None`: learned.
     pub min_bytes: Option<usize>,
+    /// Smaller copies are never considered.
+    pub floor: usize,
     /// What learning has found, or the fixed number.
     pub threshold: Option<usize>,
     pub nanoseconds_per_tick: f64,
@@ -60,6 +62,7 @@ pub(super) mod tests {
             backend: "threads",
             channels: 2,
             min_bytes: None,
+            floor: 128 << 10,
             threshold: Some(1 << 20),
             nanoseconds_per_tick: 0.5,
             caller_bytes: 60,

@@ -3,7 +3,6 @@
 use super::Flow;
 use super::histogram::Histogram;
 use super::snapshot::Snapshot;
-use crate::learn::FLOOR;
 use crate::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
 use std::fmt::{Display, Formatter, Result, Write};
@@ -12,7 +11,8 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     let recorder = snapshot.recorder;
     let engine = recorder.engine.bytes.load(Relaxed);
     let libc = recorder.libc.bytes.load(Relaxed);
-    let program: String = snapshot.program().chars().take(20).collect();
+    let program = snapshot.program();
+    let program = program.char_indices().nth(20).map_or(program, |(end, _)| &program[..end]);
     let plural = if snapshot.channels == 1 { "" } else { "s" };
     write!(out, "adma: {program} (pid {}), ", snapshot.pid)?;
     writeln!(out, "{}, {} channel{plural} beside the caller", snapshot.backend, snapshot.channels)?;
@@ -151,8 +151,8 @@ fn profile(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
             "  suggested: ADMA_MIN_BYTES={bytes} ({:.0} % of the bytes are in such copies)",
             100.0 * large(bytes as u64) as f64 / all as f64
         ),
-        None if large(FLOOR as u64) == 0 => {
-            writeln!(out, "  suggested: none; no copy reaches {}", Bytes(FLOOR as u64))
+        None if large(snapshot.floor as u64) == 0 => {
+            writeln!(out, "  suggested: none; no copy reaches {}", Bytes(snapshot.floor as u64))
         }
         None => writeln!(out, "  suggested: none; no size was measured to gain"),
     }

@@ -1,0 +1,319 @@
+//! The crew: the threads behind the software channels, from clone to exit.
+//!
+//! Workers are made with the bare clone system call, for four reasons. pthread_create
+//! enters the allocator, and the program may be copying inside its own. glibc would think
+//! the program multi-threaded from then on and make its malloc and stdio slower. A program
+//! whose main thread leaves by pthread_exit would wait for us for ever. And a library's
+//! thread needs nothing of what libc would set up. The price is the law of this file: a
+//! worker calls no libc function but memmove, which uses no thread-local storage.
+//!
+//! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends. So no thread of ours
+//! stands in the way of a program that wants to be alone (unshare, setuid) when it is not
+//! copying.
+
+use super::Refused;
+use super::board::{Board, End, Posted, Slot};
+use super::kernel::{Copied, Kernel};
+use super::manner::Manner;
+use crate::cpus;
+use crate::sync::{Ordering, Woken, pause};
+use crate::sys;
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+
+pub const MOST_WORKERS: usize = 64;
+
+/// An idle worker ends after this.
+const IDLE_NANOS: u64 = 100_000_000;
+
+/// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
+pub const SPIN_TICKS: u64 = 50_000;
+
+pub static BOARD: Board = Board::new();
+static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
+static STACKS: [Stack; MOST_WORKERS] = [const { Stack::new() }; MOST_WORKERS];
+static ALIVE: AtomicU32 = AtomicU32::new(0);
+/// Most workers alive at once; set when the engine starts.
+static LIMIT: AtomicU32 = AtomicU32::new(0);
+/// The system refused something we need: nothing is asked of it again.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+/// The process all of this belongs to: a vfork child shares our memory and must not make
+/// workers, for they would die with it, perhaps in the middle of a piece.
+static PID: AtomicI32 = AtomicI32::new(0);
+/// The seccomp mode the process started with.
+static SECCOMP: AtomicI32 = AtomicI32::new(0);
+/// Workers of an earlier crew end at once: they have rights the program has given up.
+static CREW: AtomicU32 = AtomicU32::new(0);
+/// Under which user number the crew was made; asked only of a program that started as root.
+static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
+const NO_MATTER: i32 = -1;
+
+/// What is known of a worker; apart from its stack, so that a look at all of them touches
+/// few pages.
+#[repr(align(64))]
+struct Worker {
+    /// 0: no such thread. The kernel clears it when the thread has left its stack.
+    tid: AtomicU32,
+    crew: AtomicU32,
+    bytes: AtomicU64,
+}
+
+/// A worker's stack. Its deepest call chain needs a few hundred bytes; no handler ever runs
+/// on it because all signals are blocked.
+#[repr(align(64))]
+struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
+
+// SAFETY: only the worker whose `tid` is set touches the bytes.
+unsafe impl Sync for Stack {}
+
+impl Stack {
+    const SIZE: usize = 16384;
+
+    const fn new() -> Self {
+        Self(UnsafeCell::new([0; Self::SIZE]))
+    }
+
+    fn top(&self) -> usize {
+        self.0.get() as usize + Self::SIZE
+    }
+}
+
+impl Worker {
+    const STARTING: u32 = u32::MAX;
+
+    const fn new() -> Self {
+        Self { tid: AtomicU32::new(0), crew: AtomicU32::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.crew.load(Ordering::Relaxed) == CREW.load(Ordering::Relaxed)
+    }
+}
+
+/// Notes whose memory this is. At start-up, before anybody copies.
+pub fn settle_in() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    SECCOMP.store(sys::seccomp_mode() as i32, Ordering::Relaxed);
+    // SAFETY: reads a value the kernel has given the process.
+    if unsafe { libc::getauxval(libc::AT_EUID) } == 0 {
+        USER.store(sys::geteuid(), Ordering::Relaxed);
+    }
+}
+
+/// Whether workers may be made: this is not a vfork child, and the program has not installed
+/// a seccomp filter since it started, which may kill where we would only be refused.
+pub fn may_start() -> Result<(), Refused> {
+    if sys::getpid() != PID.load(Ordering::Relaxed) {
+        return Err(Refused::NotOurs);
+    }
+    if sys::seccomp_mode() as i32 != SECCOMP.load(Ordering::Relaxed) {
+        return Err(Refused::System);
+    }
+    Ok(())
+}
+
+/// Prepares for up to `workers` threads; none is made before the first copy.
+pub fn start(workers: usize) {
+    LIMIT.store(workers.min(MOST_WORKERS) as u32, Ordering::Relaxed);
+}
+
+/// In the child of a fork nobody works for us any more.
+pub fn forget_after_fork() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    BOARD.forget_everything();
+    for worker in &WORKERS {
+        worker.tid.store(0, Ordering::Relaxed);
+        worker.bytes.store(0, Ordering::Relaxed);
+    }
+    ALIVE.store(0, Ordering::Relaxed);
+}
+
+/// Bytes copied by each worker.
+pub fn bytes_by_worker() -> [u64; MOST_WORKERS] {
+    core::array::from_fn(|number| WORKERS[number].bytes.load(Ordering::Relaxed))
+}
+
+pub fn is_refused() -> bool {
+    REFUSED.load(Ordering::Relaxed)
+}
+
+pub fn note_refusal() {
+    REFUSED.store(true, Ordering::Relaxed);
+}
+
+/// Copies a claimed piece and says so on the board.
+pub fn copy_piece(slot: &Slot, copy: &Posted, index: usize, kernel: Kernel) {
+    let piece = copy.cut.piece(index);
+    let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
+    // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are.
+    let copied = unsafe { kernel.copy(dst, src, piece.len) };
+    if copied == Copied::Refused {
+        note_refusal();
+    }
+    slot.finish(index, copied == Copied::Whole);
+}
+
+/// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
+/// two again, so that many are up soon and the caller pays for one.
+pub fn summon(count: u32) {
+    match BOARD.wake_sleepers(count) {
+        Some(true) => {}
+        Some(false) => note_refusal(),
+        None => {
+            for _ in 0..count {
+                if ALIVE.load(Ordering::Relaxed) < LIMIT.load(Ordering::Relaxed) {
+                    spawn();
+                }
+            }
+        }
+    }
+}
+
+/// setuid of the C library reaches its own threads only. Workers that still have the rights
+/// of the user before are sent away, and new ones made when they have gone.
+pub fn user_has_changed() -> bool {
+    let before = USER.load(Ordering::Relaxed);
+    if before == NO_MATTER || before == sys::geteuid() {
+        return false;
+    }
+    if ALIVE.load(Ordering::Acquire) == 0 {
+        USER.store(sys::geteuid(), Ordering::Relaxed);
+        return false;
+    }
+    CREW.fetch_add(1, Ordering::Relaxed);
+    BOARD.ring_for_all();
+    true
+}
+
+fn spawn() {
+    match may_start() {
+        Ok(()) => {}
+        Err(Refused::System) => return note_refusal(),
+        Err(_) => return,
+    }
+    let limit = LIMIT.load(Ordering::Relaxed);
+    let before = ALIVE.fetch_add(1, Ordering::Relaxed);
+    let take = |worker: &Worker| {
+        let (zero, starting) = (0, Worker::STARTING);
+        worker.tid.compare_exchange(zero, starting, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    let mut free = (0..MOST_WORKERS).filter(|&number| take(&WORKERS[number]));
+    let number = if before < limit { free.next() } else { None };
+    let Some(number) = number else {
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        return;
+    };
+    WORKERS[number].crew.store(CREW.load(Ordering::Relaxed), Ordering::Relaxed);
+    if clone_thread(number) < 0 {
+        WORKERS[number].tid.store(0, Ordering::Release);
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        // What the others can do without another one they may.
+        LIMIT.fetch_min(before, Ordering::Relaxed);
+        if before == 0 {
+            note_refusal();
+        }
+    }
+}
+
+/// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
+/// thread is born with all of them blocked.
+fn clone_thread(number: usize) -> sys::Answer {
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    let tid = WORKERS[number].tid.as_ptr() as usize;
+    let answer;
+    // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, with no frame
+    // to return to: it calls `work`, which never returns. The parent's registers are kept
+    // but for those named.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone => answer,
+            in("rdi") flags as usize,
+            in("rsi") STACKS[number].top(),
+            in("rdx") tid,
+            in("r10") tid,
+            in("r8") 0usize,
+            in("r12") number,
+            in("r13") work as *const (),
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    answer
+}
+
+/// The life of a worker.
+extern "C" fn work(number: usize) -> ! {
+    let me = &WORKERS[number];
+    set_name(number);
+    cpus::run_anywhere();
+    while me.is_wanted() {
+        let heard = BOARD.bell();
+        if let Some(slot) = BOARD.find_work(number) {
+            // Before a piece is claimed: nobody waits for us yet.
+            summon(2);
+            help(slot, me);
+            continue;
+        }
+        let begun = sys::ticks();
+        while BOARD.bell() == heard && sys::ticks().wrapping_sub(begun) < SPIN_TICKS {
+            pause();
+        }
+        if BOARD.bell() != heard {
+            continue;
+        }
+        match BOARD.sleep(heard, IDLE_NANOS) {
+            Woken::LookAgain => {}
+            Woken::TimedOut => break,
+            Woken::Refused => {
+                note_refusal();
+                break;
+            }
+        }
+    }
+    ALIVE.fetch_sub(1, Ordering::Release);
+    // SAFETY: ends this thread only; the kernel clears `tid` when the stack is free again.
+    unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
+}
+
+fn help(slot: &Slot, me: &Worker) {
+    while me.is_wanted()
+        && let Some((copy, index, _)) = slot.claim(End::Back)
+    {
+        let manner = Manner::unpack(copy.manner);
+        manner.adopt_rights();
+        // Counted before it is over: then the caller may go on, and report.
+        me.bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
+        copy_piece(slot, &copy, index, manner.kernel);
+    }
+}
+
+/// "adma-N", as tools show it.
+fn set_name(number: usize) {
+    let mut name = *b"adma-00\0";
+    if number < 10 {
+        name[5] = b'0' + number as u8;
+        name[6] = 0;
+    } else {
+        name[5] = b'0' + (number / 10) as u8;
+        name[6] = b'0' + (number % 10) as u8;
+    }
+    let option = libc::PR_SET_NAME as usize;
+    // SAFETY: a terminated name of at most 16 bytes.
+    unsafe { sys::syscall(libc::SYS_prctl, [option, name.as_ptr() as usize, 0, 0, 0, 0]) };
+}
