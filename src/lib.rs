@@ -4,13 +4,16 @@
 //!
 //! ```text
 //! intercept   the exported symbols; short copies leave by tail jump
-//! runtime     the one global: start, fork, exit
+//! runtime     the one global: start, fork, exit; check: what the machine offers
 //! dispatch    which way a large copy takes; learn: what measuring has shown
 //! stats       one lock-free record per copy; reports at exit
 //! config      every knob in one table
-//! backend     libc: the originals; threads: software channels on a board; kernel: piece copiers
+//! backend     libc: the originals
+//!             threads: one shared copy; board: who claims which piece; crew: the workers
+//!             manner: with whose rights, and whose faults; kernel: how bytes move
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
-//! cpus, sys   what the machine leaves us; system calls
+//! cpus        what the machine leaves us
+//! sync, sys   atomics and sleeping; system calls; unwind: why there is none
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and

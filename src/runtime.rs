@@ -3,7 +3,7 @@
 use crate::backend::{crew, libc as original, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
-use crate::stats::report::write_all;
+use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::Snapshot;
 use crate::sys::{self, Op};
 use crate::{check, config};
@@ -85,8 +85,8 @@ extern "C" fn end() {
     };
     let stderr = process.stderr.still_open();
     report(process, stderr);
-    if stderr.is_some() {
-        log(process);
+    if let Some(stderr) = stderr {
+        log(process, stderr);
     }
 }
 
@@ -99,9 +99,11 @@ fn report(process: &Process, stderr: Option<i32>) {
     }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
-    let mut exe = [0; 4096];
+    // Taken only if somebody else just reports: then there is nothing left to tell.
+    let Some(mut room) = ROOM.try_lock() else { return };
+    let (exe, space) = room.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
-    let exe = sys::read_link(c"/proc/thread-self/exe", &mut exe).unwrap_or_default();
+    let exe = sys::read_link(c"/proc/thread-self/exe", exe).unwrap_or_default();
     let workers = DISPATCHER.workers();
     let worker_bytes = crew::bytes_by_worker();
     let used = worker_bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
@@ -122,28 +124,29 @@ fn report(process: &Process, stderr: Option<i32>) {
         started: process.wall,
         seconds: passed as f64 / 1e9,
     };
-    write_all(&snapshot, formats, config.stats_file.as_deref(), stderr);
+    write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
 }
 
 /// What the hook may not say it has left for now.
-fn log(process: &Process) {
+fn log(process: &Process, stderr: i32) {
+    let say = |line: std::fmt::Arguments<'_>| sys::say_to(stderr, line);
     let wrong = DISPATCHER.recorder.mismatched.load(Ordering::Relaxed);
     if wrong > 0 {
-        sys::say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
+        say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
     }
     if process.config.log < Level::Info {
         return;
     }
     match DISPATCHER.state() {
         Ok(workers) => match DISPATCHER.threshold() {
-            Some(bytes) => sys::say(format_args!(
+            Some(bytes) => say(format_args!(
                 "threads backend was up with {workers} channels, from {bytes} bytes"
             )),
-            None => sys::say(format_args!(
+            None => say(format_args!(
                 "threads backend was up with {workers} channels; no size gained by it yet"
             )),
         },
-        Err(why) => sys::say(format_args!("engine not used: {why}")),
+        Err(why) => say(format_args!("engine not used: {why}")),
     }
 }
 

@@ -255,22 +255,33 @@ pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
 
 /// One line on standard error; cut off where it is far too long.
 pub fn say(line: fmt::Arguments<'_>) {
-    let mut text = Text::<1024>::new();
-    let _ = write!(text, "adma: {line}");
-    let _ = text.write_str("\n");
-    write_all(libc::STDERR_FILENO, text.as_bytes());
+    say_to(libc::STDERR_FILENO, line);
 }
 
-/// Text in a fixed place, so that nothing is allocated: the program may exit inside its own
-/// allocator. What does not fit is left out, but for the last byte.
-pub struct Text<const SIZE: usize> {
-    bytes: [u8; SIZE],
+/// The same to a descriptor that is known to be the standard error.
+pub fn say_to(fd: i32, line: fmt::Arguments<'_>) {
+    let mut room = [0; 512];
+    let (body, end) = room.split_at_mut(508);
+    let mut text = Text::over(body);
+    let _ = write!(text, "adma: {line}"); // a `Text` takes what fits
+    let used = text.used;
+    let tail: &[u8] = if text.overflowed { b"...\n" } else { b"\n" };
+    end[..tail.len()].copy_from_slice(tail);
+    room.copy_within(508..508 + tail.len(), used);
+    write_all(fd, &room[..used + tail.len()]);
+}
+
+/// Text in a given place, so that nothing is allocated: the program may exit inside its own
+/// allocator. What does not fit is left out.
+pub struct Text<'a> {
+    bytes: &'a mut [u8],
     used: usize,
+    pub overflowed: bool,
 }
 
-impl<const SIZE: usize> Text<SIZE> {
-    pub fn new() -> Self {
-        Self { bytes: [0; SIZE], used: 0 }
+impl<'a> Text<'a> {
+    pub fn over(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, used: 0, overflowed: false }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -278,60 +289,17 @@ impl<const SIZE: usize> Text<SIZE> {
     }
 
     pub fn push(&mut self, more: &[u8]) {
-        let take = more.len().min(SIZE - self.used);
+        let take = more.len().min(self.bytes.len() - self.used);
         self.bytes[self.used..self.used + take].copy_from_slice(&more[..take]);
         self.used += take;
+        self.overflowed |= take < more.len();
     }
 }
 
-impl<const SIZE: usize> fmt::Write for Text<SIZE> {
+impl fmt::Write for Text<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.push(text.as_bytes());
         Ok(())
-    }
-}
-
-/// Much text, in memory straight from the kernel. Pages that are not used cost nothing.
-pub struct LongText {
-    start: *mut u8,
-    used: usize,
-}
-
-impl LongText {
-    /// More than the longest report: five histograms with every bucket in use.
-    const SIZE: usize = 4 << 20;
-
-    pub fn new() -> Option<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let nowhere = core::ptr::null_mut();
-        // SAFETY: a fresh mapping.
-        let start = unsafe { libc::mmap(nowhere, Self::SIZE, protection, flags, -1, 0) };
-        (start != libc::MAP_FAILED).then_some(Self { start: start.cast(), used: 0 })
-    }
-
-    pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: mapped by `new`, written up to `used`.
-        unsafe { core::slice::from_raw_parts(self.start, self.used) }
-    }
-}
-
-impl fmt::Write for LongText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if text.len() > Self::SIZE - self.used {
-            return Err(fmt::Error);
-        }
-        // SAFETY: inside the mapping, which nobody else knows.
-        unsafe { self.start.add(self.used).copy_from_nonoverlapping(text.as_ptr(), text.len()) };
-        self.used += text.len();
-        Ok(())
-    }
-}
-
-impl Drop for LongText {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody has a reference any more.
-        unsafe { libc::munmap(self.start.cast(), Self::SIZE) };
     }
 }
 

@@ -3,9 +3,32 @@
 use super::snapshot::Snapshot;
 use super::{hlog, json, text};
 use crate::config::Formats;
-use crate::sys::{self, LongText, Text, say};
+use crate::sys::{self, Text, say_to};
+use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
+
+/// Room for a report: not on the stack, which may be a small one, and not from an allocator
+/// that the program may be inside of. Pages that are not used cost nothing.
+pub static ROOM: Mutex<Room> =
+    Mutex::new(Room { report: [0; 1 << 20], path: [0; 4096], exe: [0; 4096] });
+
+pub struct Room {
+    /// More than the longest report: five histograms with every bucket in use.
+    report: [u8; 1 << 20],
+    path: [u8; 4096],
+    exe: [u8; 4096],
+}
+
+/// Where the text of a report goes, and the name of its file.
+type Space<'a> = (&'a mut [u8], &'a mut [u8]);
+
+impl Room {
+    /// Room for the name of the program, and for `write_all`.
+    pub fn parts(&mut self) -> (&mut [u8], Space<'_>) {
+        (&mut self.exe, (&mut self.report, &mut self.path))
+    }
+}
 
 type Format = fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result;
 
@@ -13,6 +36,7 @@ type Format = fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result;
 /// error the program started with, if it is still open.
 pub fn write_all(
     snapshot: &Snapshot<'_>,
+    (report, path): Space<'_>,
     formats: Formats,
     file: Option<&[u8]>,
     stderr: Option<i32>,
@@ -25,35 +49,38 @@ pub fn write_all(
     for (_, name, format) in wanted.into_iter().filter(|(wanted, ..)| *wanted) {
         let Some(pattern) = file else {
             if let Some(stderr) = stderr {
-                send(stderr, snapshot, format);
+                send(stderr, snapshot, report, format);
             }
             continue;
         };
         // Several formats never share a file.
         let suffix = if formats.count() > 1 { Some(name) } else { None };
-        let path = expand(pattern, suffix, snapshot);
-        let errno = write_file(&path, snapshot, format);
-        if errno != 0 && stderr.is_some() {
-            let path = path.as_bytes().strip_suffix(b"\0").unwrap_or_default();
-            say(format_args!(
-                "ADMA_STATS_FILE: {}: {}; statistics of this process are lost",
-                String::from_utf8_lossy(path),
-                std::io::Error::from_raw_os_error(errno)
-            ));
+        let path = expand(Text::over(path), pattern, suffix, snapshot);
+        let errno = write_file(&path, snapshot, report, format);
+        if let Some(stderr) = stderr.filter(|_| errno != 0) {
+            let path = path.as_bytes().strip_suffix(b"\0").unwrap_or(path.as_bytes());
+            say_to(
+                stderr,
+                format_args!(
+                    "ADMA_STATS_FILE: {}: {}; statistics of this process are lost",
+                    String::from_utf8_lossy(path),
+                    std::io::Error::from_raw_os_error(errno)
+                ),
+            );
         }
     }
 }
 
 /// The errno of what failed, or 0.
-fn send(fd: i32, snapshot: &Snapshot<'_>, format: Format) -> i32 {
-    let Some(mut report) = LongText::new() else { return libc::ENOMEM };
+fn send(fd: i32, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
+    let mut report = Text::over(report);
     match format(snapshot, &mut report) {
-        Ok(()) => sys::write_all(fd, report.as_bytes()),
-        Err(_) => libc::EFBIG,
+        Ok(()) if !report.overflowed => sys::write_all(fd, report.as_bytes()),
+        _ => libc::EFBIG,
     }
 }
 
-fn write_file(path: &Path, snapshot: &Snapshot<'_>, format: Format) -> i32 {
+fn write_file(path: &Text<'_>, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return libc::ENAMETOOLONG };
     // Appended, so that processes that share a file lose nothing of each other. A pipe nobody
@@ -66,18 +93,20 @@ fn write_file(path: &Path, snapshot: &Snapshot<'_>, format: Format) -> i32 {
     }
     // SAFETY: opened above; from here on a reader may take its time.
     unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
-    let failed = send(fd, snapshot, format);
+    let failed = send(fd, snapshot, report, format);
     // SAFETY: opened above.
     let closed = unsafe { libc::close(fd) };
     if failed == 0 && closed != 0 { errno() } else { failed }
 }
 
-/// A terminated path; one that is too long has lost its end, and with it the terminator.
-type Path = Text<4096>;
-
-/// %p: process number, %e: program, %%: a percent sign; anything else stays as it is.
-fn expand(pattern: &[u8], suffix: Option<&str>, snapshot: &Snapshot<'_>) -> Path {
-    let mut path = Path::new();
+/// %p: process number, %e: program, %%: a percent sign; anything else stays as it is. Ends
+/// with a byte 0, unless it is too long.
+fn expand<'a>(
+    mut path: Text<'a>,
+    pattern: &[u8],
+    suffix: Option<&str>,
+    snapshot: &Snapshot<'_>,
+) -> Text<'a> {
     let mut rest = pattern;
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
@@ -112,7 +141,8 @@ mod tests {
     fn file_pattern_is_expanded_and_unknown_codes_kept() {
         with_snapshot(false, |snapshot| {
             let expand = |pattern: &str, suffix| {
-                let path = expand(pattern.as_bytes(), suffix, snapshot);
+                let mut room = [0; 4096];
+                let path = expand(Text::over(&mut room), pattern.as_bytes(), suffix, snapshot);
                 String::from_utf8(path.as_bytes().to_vec()).unwrap()
             };
             assert_eq!(expand("/tmp/%e.%p", None), "/tmp/od\"d.4711\0");
