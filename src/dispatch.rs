@@ -433,10 +433,18 @@ mod tests {
     #[test]
     fn fixed_threshold_carries_every_copy_and_verification_agrees() {
         let dispatcher = dispatcher(|config| config.verify = 2);
-        let carried = (0..10).filter(|i| copy(&dispatcher, 50_000 + i) == Path::Engine).count();
-        assert!(carried > 0);
-        let checked = dispatcher.recorder.verified.load(Ordering::Relaxed);
-        assert_eq!(checked, carried as u64 / 2);
+        // Other tests share the board: some copies find it busy.
+        let mut carried = 0;
+        for round in 0..10_000 {
+            if copy(&dispatcher, 50_000 + round % 10) == Path::Engine {
+                carried += 1;
+                if carried == 10 {
+                    break;
+                }
+            }
+        }
+        assert_eq!(carried, 10);
+        assert_eq!(dispatcher.recorder.verified.load(Ordering::Relaxed), 5);
         assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 0);
     }
 

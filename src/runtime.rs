@@ -15,7 +15,7 @@ static DISPATCHER: Dispatcher = Dispatcher::new();
 static POLICY: OnceLock<Policy> = OnceLock::new();
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
-/// What start-up has noted for exit.
+/// What start-up has noted for exit, where there may be something to say then.
 struct Process {
     config: Config,
     ticks: u64,
@@ -50,14 +50,15 @@ fn start() {
         ));
     }
     let policy = POLICY.get_or_init(|| Policy::new(&config));
-    let stderr = StandardError::noted(config.speaks_at_exit());
-    let _ = PROCESS.set(Process {
-        ticks: sys::ticks(),
-        nanoseconds: sys::nanoseconds(),
-        wall: seconds_since_epoch(),
-        stderr,
-        config,
-    });
+    if config.speaks_at_exit() {
+        let _ = PROCESS.set(Process {
+            ticks: sys::ticks(),
+            nanoseconds: sys::nanoseconds(),
+            wall: seconds_since_epoch(),
+            stderr: StandardError::noted(),
+            config,
+        });
+    }
     // SAFETY: the handler only stores to atomics.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     // Both at once: until here every copy, our own included, is the bootstrap's.
@@ -80,9 +81,7 @@ static END: extern "C" fn() = end;
 
 extern "C" fn end() {
     DISPATCHER.close();
-    let Some(process) = PROCESS.get().filter(|process| process.config.speaks_at_exit()) else {
-        return;
-    };
+    let Some(process) = PROCESS.get() else { return };
     let stderr = process.stderr.still_open();
     report(process, stderr);
     if let Some(stderr) = stderr {
@@ -166,9 +165,8 @@ impl StandardError {
     const LOWEST_DUPLICATE: i32 = 500;
     const NONE: i32 = -1;
 
-    /// `wanted`: there may be something to write.
-    fn noted(wanted: bool) -> Self {
-        let identity = if wanted { FileIdentity::of(libc::STDERR_FILENO) } else { None };
+    fn noted() -> Self {
+        let identity = FileIdentity::of(libc::STDERR_FILENO);
         let mut duplicate = Self::NONE;
         if identity.is_some() {
             let (fd, command) = (libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC);

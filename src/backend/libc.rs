@@ -35,24 +35,23 @@ type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c
 
 /// Looks the originals up. dlsym may allocate: only for start-up, never for the hook.
 pub fn resolve() {
-    const NAMES: [&CStr; Op::ALL.len()] = [
-        // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the
-        // same code; calling memmove for both keeps overlapping copies right everywhere.
-        c"memmove",
-        c"memmove",
-        c"mempcpy",
-        c"bcopy",
-        c"wmemmove",
-        c"wmemmove",
-        c"__memmove_chk",
-        c"__memmove_chk",
-        c"__mempcpy_chk",
+    // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
+    // code; calling memmove for both keeps overlapping copies right everywhere.
+    const NAMES: [(&CStr, &[Op]); 6] = [
+        (c"memmove", &[Op::Memcpy, Op::Memmove]),
+        (c"mempcpy", &[Op::Mempcpy]),
+        (c"bcopy", &[Op::Bcopy]),
+        (c"wmemmove", &[Op::Wmemcpy, Op::Wmemmove]),
+        (c"__memmove_chk", &[Op::MemcpyChk, Op::MemmoveChk]),
+        (c"__mempcpy_chk", &[Op::MempcpyChk]),
     ];
-    for (entry, name) in ENTRIES.iter().zip(NAMES) {
+    for (name, ops) in NAMES {
         // SAFETY: a terminated name.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         if !found.is_null() {
-            entry.next.store(found, Ordering::Release);
+            for &op in ops {
+                ENTRIES[op as usize].next.store(found, Ordering::Release);
+            }
         }
     }
     // Most often what we have found is libc's own. Otherwise workers keep the bootstrap copy.
@@ -64,9 +63,8 @@ pub fn resolve() {
 
 /// Whether a function lies in the same shared object as one that only libc has.
 fn is_in_libc(function: *mut c_void) -> bool {
-    // SAFETY: a terminated name.
-    let known = unsafe { libc::dlsym(libc::RTLD_NEXT, c"gnu_get_libc_version".as_ptr()) };
-    let mut both = Both { addresses: [function as usize, known as usize], found: false };
+    let known = libc::gnu_get_libc_version as *const () as usize;
+    let mut both = Both { addresses: [function as usize, known], found: false };
     // SAFETY: the callback gets `both` and uses it before this returns.
     unsafe { libc::dl_iterate_phdr(Some(holds_both), (&raw mut both).cast()) };
     both.found
