@@ -85,6 +85,10 @@ pub struct Cell {
 struct Samples {
     count: AtomicU32,
     recent: [AtomicU32; ENOUGH as usize],
+    /// Moving average. Of a way that is used day by day it tells more than the last few: a
+    /// shared copy after a pause costs twice as much as the next ones, which find the workers
+    /// awake.
+    average: AtomicU32,
 }
 
 impl Learner {
@@ -102,6 +106,35 @@ impl Learner {
     pub fn threshold(&self) -> Option<usize> {
         let clear = |row: &Row| row.engine_wins() && !row.libc_wins();
         self.rows.iter().position(clear).map(|class| FLOOR << class)
+    }
+}
+
+/// What is known of one cell, for the log.
+pub struct Verdict {
+    pub size: usize,
+    pub temperature: usize,
+    pub winner: Way,
+    /// Ticks per page and copies seen, by way.
+    pub costs: [(u32, u32); Way::ALL.len()],
+}
+
+impl Learner {
+    /// Every cell that copies have come to.
+    pub fn verdicts(&self) -> impl Iterator<Item = Verdict> {
+        let cells = |(class, row)| {
+            let row: &Row = row;
+            row.cells.iter().enumerate().map(move |(temperature, cell)| Verdict {
+                size: FLOOR << class,
+                temperature,
+                winner: cell.winner(),
+                costs: core::array::from_fn(|way| {
+                    let samples = &cell.ways[way];
+                    (samples.median().unwrap_or(0), samples.count.load(Relaxed))
+                }),
+            })
+        };
+        let rows = self.rows.iter().enumerate();
+        rows.flat_map(cells).filter(|verdict| verdict.costs[0].1 > 0)
     }
 }
 
@@ -278,12 +311,18 @@ impl Cell {
         true
     }
 
+    /// Of the engine in daily use the average, of a way on trial the median of its series.
+    fn cost(&self, way: Way) -> Option<u32> {
+        let samples = &self.ways[way as usize];
+        let daily = way != Way::Libc && way == self.winner();
+        if daily { Some(samples.average.load(Relaxed)) } else { samples.median() }
+    }
+
     fn judge(&self, series: u32) {
         let before = self.winner();
-        let median = |way: Way| self.ways[way as usize].median();
-        let mut best = (before, median(before).unwrap_or(u32::MAX));
+        let mut best = (before, self.cost(before).unwrap_or(u32::MAX));
         for way in Way::ALL {
-            let Some(cost) = median(way) else { continue };
+            let Some(cost) = self.cost(way) else { continue };
             // libc is left for a gain of a tenth and taken up again when nothing is left of
             // it; between two ways of sharing a twentieth decides.
             let enough = match (best.0, way) {
@@ -299,6 +338,9 @@ impl Cell {
         let least = Self::SHORTEST.max(4 * series);
         let longer = (2 * self.period()).min(Self::LONGEST);
         self.period.store(if best.0 == before { longer.max(least) } else { least }, Relaxed);
+        if best.0 != before {
+            self.ways[best.0 as usize].start_average(best.1);
+        }
         self.expected.store(best.1, Relaxed);
         self.winner.store(best.0 as u32, Relaxed);
         self.judged.store(true, Relaxed);
@@ -309,7 +351,7 @@ impl Cell {
     /// engine costs more.
     fn doubt(&self, way: Way, now: u64) {
         let expected = self.expected.load(Relaxed);
-        let cost = self.ways[way as usize].median().unwrap_or(0);
+        let cost = self.cost(way).unwrap_or(0);
         let slower = cost > expected.saturating_add(expected / 4);
         if way != Way::Libc && way == self.winner() && !self.on_trial() && slower {
             self.expected.store(cost, Relaxed);
@@ -320,7 +362,11 @@ impl Cell {
 
 impl Samples {
     const fn new() -> Self {
-        Self { count: AtomicU32::new(0), recent: [const { AtomicU32::new(0) }; ENOUGH as usize] }
+        Self {
+            count: AtomicU32::new(0),
+            recent: [const { AtomicU32::new(0) }; ENOUGH as usize],
+            average: AtomicU32::new(0),
+        }
     }
 
     fn push(&self, cost: u32) {
@@ -328,6 +374,16 @@ impl Samples {
         self.recent[count as usize % self.recent.len()].store(cost, Relaxed);
         // Stays at or above ENOUGH when it wraps.
         self.count.store(count.checked_add(1).unwrap_or(ENOUGH), Relaxed);
+        let average = self.average.load(Relaxed);
+        // A preempted copy counts for no more than four.
+        let cost = cost.min(average.saturating_mul(4));
+        let average = (u64::from(average) * 15 + u64::from(cost)) / 16;
+        self.average.store(average as u32, Relaxed);
+    }
+
+    /// Forgets the past of the moving average.
+    fn start_average(&self, cost: u32) {
+        self.average.store(cost, Relaxed);
     }
 
     fn median(&self) -> Option<u32> {
@@ -495,6 +551,18 @@ mod tests {
         const EVEN: World = World { shared: |n| n as u64 * 96 / 300, ..COLD };
         let ways = Process::new().run(1 << 20, &EVEN, 5000);
         assert!(ways[1] < 150, "{ways:?}");
+    }
+
+    #[test]
+    fn bursts_whose_first_copy_finds_the_workers_asleep_stay_with_the_engine() {
+        let mut process = Process::new();
+        process.run(256 << 10, &COLD, 100);
+        let mut shared = 0;
+        for _ in 0..400 {
+            process.awake_at = u64::MAX; // a pause: they sleep again
+            shared += process.run(256 << 10, &COLD, 12)[1];
+        }
+        assert!(shared > 3800, "{shared} of 4800");
     }
 
     #[test]

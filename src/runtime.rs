@@ -147,6 +147,25 @@ fn log(process: &Process, stderr: i32) {
         },
         Err(why) => say(format_args!("engine not used: {why}")),
     }
+    if process.config.log < Level::Debug {
+        return;
+    }
+    for verdict in DISPATCHER.learner.verdicts() {
+        let [libc, shared, streamed] = verdict.costs;
+        say(format_args!(
+            "from {} bytes, temperature {}: {:?}; ticks per page (copies): \
+             libc {} ({}), shared {} ({}), streamed {} ({})",
+            verdict.size,
+            verdict.temperature,
+            verdict.winner,
+            libc.0,
+            libc.1,
+            shared.0,
+            shared.1,
+            streamed.0,
+            streamed.1
+        ));
+    }
 }
 
 fn seconds_since_epoch() -> f64 {

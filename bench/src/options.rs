@@ -27,7 +27,7 @@ pub struct Options {
     /// Size of each of the two buffers that cold copies walk through.
     pub buffers: Option<usize>,
     pub sizes: Option<Vec<usize>>,
-    pub burst: usize,
+    pub burst: Option<usize>,
     /// Keep a SIGSEGV handler installed.
     pub handler: bool,
     /// What is left for an inner process that takes arguments of its own.
@@ -51,7 +51,8 @@ pub fn help() {
   --sizes A,B     only these sizes, in bytes or with K, M, G
   --buffers SIZE  each of the two buffers cold copies walk through (default
                   1G, or twice the last level cache, when memory permits)
-  --burst N       copies in a row whenever an arm has its turn (default 4)
+  --burst N       copies in a row whenever an arm has its turn (default: 8 MiB of
+                  them, 4 to 64)
   --handler       copy as a program that handles SIGSEGV: its faults must come
                   to it, and the shim has to take another way
   --json FILE     all figures as JSON
@@ -62,6 +63,12 @@ ADMA_* variables reach the library. Progress goes to stderr."
 }
 
 impl Options {
+    /// Copies of `size` in a row. The papers walk through all of a buffer without a pause; so
+    /// few that the first, after the pause, weighs much would be another test.
+    pub fn burst(&self, size: usize) -> usize {
+        self.burst.unwrap_or((8 * MIB / size).clamp(4, 64))
+    }
+
     pub fn parse(args: impl Iterator<Item = String>) -> Result<Self, String> {
         let given: Vec<String> = args.collect();
         let mut options = Options {
@@ -75,7 +82,7 @@ impl Options {
             seconds: 0.0,
             buffers: None,
             sizes: None,
-            burst: 4,
+            burst: None,
             handler: false,
             rest: Vec::new(),
         };
@@ -97,7 +104,7 @@ impl Options {
                     }
                 }
                 "--buffers" => options.buffers = Some(size(&value()?)?),
-                "--burst" => options.burst = size(&value()?)?.clamp(2, 1000),
+                "--burst" => options.burst = Some(size(&value()?)?.clamp(2, 1000)),
                 "--sizes" => {
                     let sizes: Result<Vec<_>, _> = value()?.split(',').map(size).collect();
                     options.sizes = Some(sizes?);

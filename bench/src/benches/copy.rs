@@ -62,7 +62,7 @@ fn cell(
 ) -> Vec<String> {
     let budget = Budget::new(options.seconds);
     let mut warm = 0;
-    let times = rounds(place, arms, size, heat, options.burst, |times| {
+    let times = rounds(place, arms, size, heat, options.burst(size), |times| {
         let (rounds, used) = (times[LIBC].next.len(), budget.used());
         if warm == 0 && rounds >= 10 && used >= 0.2 {
             warm = rounds;
@@ -77,7 +77,7 @@ fn cell(
     let key = |name: &str| format!("copy.{}.{}.{name}", heat.name(), short(size));
     let speed = size as f64 / view.median(LIBC);
     let row = view.row(LIBC, SHIM);
-    let learnt = copies_until_steady(&times[SHIM].next) * options.burst;
+    let learnt = copies_until_steady(&times[SHIM].next) * options.burst(size);
     figure(&key("libc_gbs"), speed);
     spread(&key("row_libc"), &row);
     figure(&key("learnt"), learnt as f64);

@@ -43,7 +43,7 @@ fn table(place: &mut Place, threads: usize, heat: Heat, options: &Options) {
     for size in sizes.filter(|size| *size <= most) {
         progress(&format!("kernels {threads} {} {}", heat.name(), short(size)));
         let budget = Budget::new(options.seconds / 2.0);
-        let times = rounds(place, &arms, size, heat, options.burst, |times| {
+        let times = rounds(place, &arms, size, heat, options.burst(size), |times| {
             times[0].next.len() >= 9 && budget.used() >= 1.0
         });
         let base: Samples = times[0].next.iter().copied().collect();

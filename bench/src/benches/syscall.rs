@@ -176,7 +176,7 @@ fn copies(options: &Options) {
     for size in options.sizes.clone().unwrap_or(vec![64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]) {
         progress(&format!("syscall: copies of {}", short(size)));
         let budget = Budget::new(options.seconds / 2.0);
-        let times = rounds(&mut place, &arms, size, Heat::Cold, options.burst, |times| {
+        let times = rounds(&mut place, &arms, size, Heat::Cold, options.burst(size), |times| {
             times[0].next.len() >= 9 && budget.used() >= 1.0
         });
         let base: Samples = times[0].next.iter().copied().collect();
