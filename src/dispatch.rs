@@ -4,7 +4,7 @@ use crate::backend::threads::{self, How};
 use crate::backend::{Refused, crew, kernel::Kernel, libc as original};
 use crate::config::{Backend, Config};
 use crate::cpus;
-use crate::learn::{FLOOR, Learner, SAMPLE, Way};
+use crate::learn::{FLOOR, Learner, Look, SAMPLE, Way};
 use crate::plan;
 use crate::stats::{Fallback, Path, Recorder};
 use crate::sys::{self, NEVER, Op};
@@ -247,12 +247,17 @@ impl Dispatcher {
         len: usize,
     ) -> Path {
         let row = self.learner.row(len);
-        if !row.is_worth_watching() {
+        let look = row.look();
+        if look != Look::Closely {
             // SAFETY: the caller's promise.
             unsafe { original::copy(dst, src, len) };
+            if look == Look::AtItsEnd {
+                self.learner.note_end(sys::ticks());
+            }
             return Path::Libc(Fallback::Learned);
         }
         let begun = sys::ticks();
+        let in_a_row = self.learner.is_in_a_row(begun);
         // SAFETY: the beginning of the caller's ranges.
         unsafe { original::copy(dst, src, SAMPLE) };
         let sampled = sys::ticks();
@@ -261,20 +266,15 @@ impl Dispatcher {
             unsafe { original::copy(dst + SAMPLE, src + SAMPLE, len - SAMPLE) };
             return Path::Libc(Fallback::Busy);
         }
-        let cell = row.cell(sampled.wrapping_sub(begun));
+        let cell = row.cell(sampled.wrapping_sub(begun), in_a_row);
         let way = row.choose(cell, policy.may_stream && len >= STREAM_FROM, sampled);
         let (dst, src, len) = (dst + SAMPLE, src + SAMPLE, len - SAMPLE);
         // SAFETY: the rest of the caller's ranges.
         let path = unsafe {
             match way {
                 Way::Libc => {
-                    let timed = row.wants_libc_time(cell);
                     original::copy(dst, src, len);
-                    if timed {
-                        let now = sys::ticks();
-                        row.record(cell, way, len, now.wrapping_sub(sampled), now);
-                    }
-                    return Path::Libc(Fallback::Learned);
+                    Path::Libc(Fallback::Learned)
                 }
                 Way::Shared => self.carry_always(how, dst, src, len),
                 Way::Streamed => {
@@ -283,9 +283,10 @@ impl Dispatcher {
                 }
             }
         };
+        let now = sys::ticks();
+        self.learner.note_end(now);
         match path {
-            Path::Engine => {
-                let now = sys::ticks();
+            Path::Engine | Path::Libc(Fallback::Learned) => {
                 row.record(cell, way, len, now.wrapping_sub(sampled), now);
             }
             Path::Libc(Fallback::Busy) => self.note_crowd(sampled),

@@ -1,8 +1,9 @@
 //! What measuring has shown: for which copies the engine beats libc.
 //!
-//! Copies are sorted by size and by temperature, the time their first bytes took: a copy
-//! out of the cache and one out of memory differ by an order of magnitude and in what help
-//! is worth. In each such cell every way is tried in a series of copies, then the best is
+//! Copies are sorted by size, by temperature (the time their first bytes took: a copy out of
+//! the cache and one out of memory differ by an order of magnitude and in what help is
+//! worth), and by pace (right after another one the workers are awake, after a pause they
+//! have to be woken). In each such cell every way is tried in a series of copies, then the best is
 //! used and the others are tried again now and then. Changing one's mind takes a clear
 //! difference, so that noise does not.
 //!
@@ -12,15 +13,20 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// No copy below this is considered: calling somebody costs more than copying, and at 64 KiB
-/// even the looking costs three percent of a copy in cache.
-pub const FLOOR: usize = 128 << 10;
+/// No copy below this is considered. Half as large a copy would gain a fifth at best, in a
+/// row and out of memory; in cache already the looking costs it three percent.
+pub const FLOOR: usize = 256 << 10;
 
 /// Every considered copy begins with this many bytes by libc; their time is the temperature.
 pub const SAMPLE: usize = 16 << 10;
 
 const SIZES: usize = 16;
 const TEMPERATURES: usize = 4;
+const PACES: usize = 2;
+
+/// A copy that begins within so many ticks (about 20 µs) of the end of the last one comes in
+/// a row: so long idle workers spin.
+const ROW_TICKS: u64 = 50_000;
 
 /// Samples a verdict rests on, for each way: the median of so many shrugs off two outliers.
 const ENOUGH: u32 = 5;
@@ -53,6 +59,18 @@ impl Way {
 
 pub struct Learner {
     rows: [Row; SIZES],
+    /// When the last large copy ended that anybody looked at.
+    last_end: AtomicU64,
+}
+
+/// How closely a copy is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// libc, without a look at the clock.
+    Away,
+    /// libc, and its end is noted: the next one is looked at closely.
+    AtItsEnd,
+    Closely,
 }
 
 /// Copies of one size class: from a power of two up to the next.
@@ -60,7 +78,8 @@ pub struct Row {
     calls: AtomicU32,
     /// Verdicts have been reached, all are for libc, and no trial is on.
     settled: AtomicBool,
-    cells: [Cell; TEMPERATURES],
+    /// By temperature; those of copies in a row come after those of copies after a pause.
+    cells: [Cell; TEMPERATURES * PACES],
 }
 
 /// Copies of one size and temperature.
@@ -93,7 +112,17 @@ struct Samples {
 
 impl Learner {
     pub const fn new() -> Self {
-        Self { rows: [const { Row::new() }; SIZES] }
+        Self { rows: [const { Row::new() }; SIZES], last_end: AtomicU64::new(0) }
+    }
+
+    /// A large copy has ended.
+    pub fn note_end(&self, now: u64) {
+        self.last_end.store(now, Relaxed);
+    }
+
+    /// Whether a copy that begins now comes in a row with others.
+    pub fn is_in_a_row(&self, now: u64) -> bool {
+        now.wrapping_sub(self.last_end.load(Relaxed)) < ROW_TICKS
     }
 
     pub fn row(&self, len: usize) -> &Row {
@@ -113,6 +142,7 @@ impl Learner {
 pub struct Verdict {
     pub size: usize,
     pub temperature: usize,
+    pub in_a_row: bool,
     pub winner: Way,
     /// Ticks per page and copies seen, by way.
     pub costs: [(u32, u32); Way::ALL.len()],
@@ -123,9 +153,10 @@ impl Learner {
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict> {
         let cells = |(class, row)| {
             let row: &Row = row;
-            row.cells.iter().enumerate().map(move |(temperature, cell)| Verdict {
+            row.cells.iter().enumerate().map(move |(number, cell)| Verdict {
                 size: FLOOR << class,
-                temperature,
+                temperature: number % TEMPERATURES,
+                in_a_row: number >= TEMPERATURES,
                 winner: cell.winner(),
                 costs: core::array::from_fn(|way| {
                     let samples = &cell.ways[way];
@@ -143,21 +174,27 @@ impl Row {
         Self {
             calls: AtomicU32::new(0),
             settled: AtomicBool::new(false),
-            cells: [const { Cell::new() }; TEMPERATURES],
+            cells: [const { Cell::new() }; TEMPERATURES * PACES],
         }
     }
 
-    /// False: libc, without a look at the clock.
-    pub fn is_worth_watching(&self) -> bool {
-        !self.settled.load(Relaxed) || self.calls.fetch_add(1, Relaxed).is_multiple_of(GLANCE)
+    pub fn look(&self) -> Look {
+        if !self.settled.load(Relaxed) {
+            return Look::Closely;
+        }
+        match self.calls.fetch_add(1, Relaxed) % GLANCE {
+            0 => Look::Closely,
+            last if last == GLANCE - 1 => Look::AtItsEnd,
+            _ => Look::Away,
+        }
     }
 
     /// The cell of a copy whose first `SAMPLE` bytes took so many ticks.
-    pub fn cell(&self, sample_ticks: u64) -> &Cell {
+    pub fn cell(&self, sample_ticks: u64, in_a_row: bool) -> &Cell {
         // 16 KiB out of the second-level cache take under 2048 ticks on machines of 2 to
         // 4 GHz, out of memory over 4096, with page faults over 8192.
         let temperature = sample_ticks.max(1).ilog2().saturating_sub(10) as usize;
-        &self.cells[temperature.min(TEMPERATURES - 1)]
+        &self.cells[temperature.min(TEMPERATURES - 1) + usize::from(in_a_row) * TEMPERATURES]
     }
 
     /// The way to go at time `now`. `may_stream`: streaming stores are a choice.
@@ -169,11 +206,6 @@ impl Row {
             self.settled.store(false, Relaxed);
         }
         way
-    }
-
-    /// Whether the time of a copy by libc is of interest; looking at the clock costs, too.
-    pub fn wants_libc_time(&self, cell: &Cell) -> bool {
-        cell.on_trial()
     }
 
     /// What a copy cost that has ended at time `now`.
@@ -209,7 +241,7 @@ impl Row {
 
 impl Cell {
     const NO_TRIAL: u32 = u32::MAX;
-    const SHORTEST: u32 = 32;
+    const SHORTEST: u32 = 16;
     const LONGEST: u32 = 8192;
 
     const fn new() -> Self {
@@ -255,8 +287,8 @@ impl Cell {
             && winner != Way::Libc
             && self.ways[Way::Streamed as usize].count.load(Relaxed) == 0;
         if untried || self.calls.fetch_add(copies, Relaxed) >= self.period() {
-            // Where libc wins it is not timed from day to day: its own series comes first, so
-            // that both are judged by the same weather.
+            // Where libc wins its own series comes first: most of its copies are not timed, and
+            // both are to be judged by the same weather.
             let first =
                 if winner == Way::Libc { winner } else { self.next_to_try(winner, may_stream) };
             self.may_stream.store(may_stream, Relaxed);
@@ -453,15 +485,19 @@ mod tests {
         fn run(&mut self, len: usize, world: &World, turns: u64) -> [u64; 3] {
             let mut ways = [0; 3];
             for _ in 0..turns {
-                let row = self.learner.row(len);
-                if !row.is_worth_watching() {
+                let look = self.learner.row(len).look();
+                if look != Look::Closely {
                     ways[0] += 1;
                     self.now += (world.libc)(len);
+                    if look == Look::AtItsEnd {
+                        self.learner.note_end(self.now);
+                    }
                     continue;
                 }
+                let in_a_row = self.learner.is_in_a_row(self.now);
                 let sample = self.noisy(world.sample);
                 let row = self.learner.row(len);
-                let cell = row.cell(sample);
+                let cell = row.cell(sample, in_a_row);
                 let way = row.choose(cell, len >= 4 << 20, self.now);
                 ways[way as usize] += 1;
                 let shared = (world.shared)(len);
@@ -477,8 +513,9 @@ mod tests {
                 };
                 let ticks = self.noisy(ticks);
                 self.now += ticks;
+                self.learner.note_end(self.now);
                 let row = self.learner.row(len);
-                row.record(row.cell(sample), way, len, ticks, self.now);
+                row.record(row.cell(sample, in_a_row), way, len, ticks, self.now);
             }
             ways
         }
@@ -509,7 +546,7 @@ mod tests {
     #[test]
     fn hot_copy_stays_with_libc_and_trials_are_rare() {
         let mut process = Process::new();
-        let ways = process.run(64 << 10, &HOT, 50_000);
+        let ways = process.run(FLOOR, &HOT, 50_000);
         assert_eq!(process.learner.threshold(), None);
         assert!(ways[1] < 700 && ways[2] == 0, "{ways:?}");
     }
@@ -554,15 +591,17 @@ mod tests {
     }
 
     #[test]
-    fn bursts_whose_first_copy_finds_the_workers_asleep_stay_with_the_engine() {
+    fn in_bursts_the_first_copy_goes_by_libc_and_the_others_by_the_engine() {
         let mut process = Process::new();
-        process.run(256 << 10, &COLD, 100);
-        let mut shared = 0;
-        for _ in 0..400 {
-            process.awake_at = u64::MAX; // a pause: they sleep again
-            shared += process.run(256 << 10, &COLD, 12)[1];
+        let (mut first, mut others) = (0, 0);
+        for _ in 0..600 {
+            process.now += 1_000_000; // a pause: the workers sleep again
+            process.awake_at = u64::MAX;
+            first += process.run(256 << 10, &COLD, 1)[1];
+            others += process.run(256 << 10, &COLD, 15)[1];
         }
-        assert!(shared > 3800, "{shared} of 4800");
+        assert!(first < 120, "{first} of 600 after a pause");
+        assert!(others > 7500, "{others} of 9000 in a row");
     }
 
     #[test]
@@ -571,14 +610,14 @@ mod tests {
         let learner = Learner::new();
         let (mut looked, mut now) = (0, 0);
         for _ in 0..20_000 {
-            let row = learner.row(128 << 10);
-            if row.is_worth_watching() {
+            let row = learner.row(FLOOR);
+            if row.look() == Look::Closely {
                 looked += 1;
-                let cell = row.cell(900);
+                let cell = row.cell(900, false);
                 let way = row.choose(cell, false, now);
                 let ticks = if way == Way::Libc { 9000 } else { 20_000 };
                 now += ticks;
-                row.record(cell, way, 128 << 10, ticks, now);
+                row.record(cell, way, FLOOR, ticks, now);
             }
         }
         assert!(looked < 2500, "{looked}");
@@ -599,7 +638,7 @@ mod tests {
     fn refused_engine_leaves_the_cell_with_libc() {
         let learner = Learner::new();
         let row = learner.row(1 << 20);
-        let cell = row.cell(7000);
+        let cell = row.cell(7000, false);
         let mut asked = 0;
         for turn in 0..1000 {
             match row.choose(cell, false, turn) {

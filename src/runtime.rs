@@ -153,10 +153,11 @@ fn log(process: &Process, stderr: i32) {
     for verdict in DISPATCHER.learner.verdicts() {
         let [libc, shared, streamed] = verdict.costs;
         say(format_args!(
-            "from {} bytes, temperature {}: {:?}; ticks per page (copies): \
+            "from {} bytes, temperature {}, {}: {:?}; ticks per page (copies): \
              libc {} ({}), shared {} ({}), streamed {} ({})",
             verdict.size,
             verdict.temperature,
+            if verdict.in_a_row { "in a row" } else { "after a pause" },
             verdict.winner,
             libc.0,
             libc.1,
