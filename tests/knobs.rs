@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{finish, plain, preloaded, root, scratch, skip, statistics, succeed, victim};
+use common::{
+    finish, fixed, number, only_report, plain, preloaded, root, scratch, skip, statistics, succeed,
+    victim,
+};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -137,20 +140,7 @@ fn remarks(command: &mut Command) -> Vec<String> {
 
 /// The named copies under a fixed threshold, with channels even on a small machine.
 fn copies(what: &str) -> Command {
-    let mut command = preloaded(victim("stats_copies"));
-    command.args(what.split_whitespace());
-    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
-    command
-}
-
-fn only_report(command: &mut Command) -> Value {
-    let mut all = statistics(command);
-    assert_eq!(all.len(), 1, "{command:?}: one process, one report");
-    all.remove(0)
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
+    fixed("stats_copies", what)
 }
 
 /// Calls by the engine and by libc.

@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::{finish, finish_within, plain, preloaded, scratch, skip, statistics, succeed, victim};
+use common::{
+    finish, finish_within, fixed, number, only_report, plain, preloaded, scratch, skip, succeed,
+    victim,
+};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,24 +43,6 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-/// A victim under a fixed threshold, with channels even on a small machine.
-fn fixed(name: &str, arguments: &str) -> Command {
-    let mut command = preloaded(victim(name));
-    command.args(arguments.split_whitespace());
-    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
-    command
-}
-
-fn only_report(command: &mut Command) -> Value {
-    let mut all = statistics(command);
-    assert_eq!(all.len(), 1, "{command:?}: one process, one report");
-    all.remove(0)
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
 fn parsed(text: &str) -> Value {

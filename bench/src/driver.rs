@@ -44,7 +44,7 @@ pub fn run(options: &Options) {
     let ran = |name: &str| sections.iter().any(|section| section.name == name);
     let verdicts = targets::check(&figures, ran);
     if !verdicts.is_empty() {
-        println!("\n== targets of issue 2, each with its worst figure\n");
+        println!("\n== targets, each with its worst figure\n");
         table(&verdicts).print();
     }
     if let Some(path) = &options.json {

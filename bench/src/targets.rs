@@ -1,4 +1,4 @@
-//! What issue 2 asks, checked against the figures of this run.
+//! What the project wants to reach, checked against the figures of this run.
 
 use std::collections::BTreeMap;
 

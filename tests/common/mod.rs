@@ -40,7 +40,11 @@ pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     let suffix: String = flags.concat().chars().filter(char::is_ascii_alphanumeric).collect();
     let exe = folder.join(format!("{name}{suffix}"));
     let modified = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    if modified(&exe) >= modified(&source) && exe.exists() {
+    // A header may be anybody's; all of them count.
+    let headers = std::fs::read_dir(root().join("tests/programs")).unwrap().flatten();
+    let headers = headers.map(|entry| entry.path()).filter(|p| p.extension() == Some("h".as_ref()));
+    let newest = headers.chain([source.clone()]).filter_map(|path| modified(&path)).max();
+    if exe.exists() && modified(&exe) >= newest {
         return exe;
     }
     // Tests run in parallel: build beside, then rename into place.
@@ -135,6 +139,25 @@ pub fn statistics(command: &mut Command) -> Vec<serde_json::Value> {
     }
     std::fs::remove_dir_all(&folder).unwrap();
     all
+}
+
+/// A victim under a fixed threshold, with channels even on a small machine.
+pub fn fixed(name: &str, arguments: &str) -> Command {
+    let mut command = preloaded(victim(name));
+    command.args(arguments.split_whitespace());
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
+    command
+}
+
+/// The statistics of a program that is one process.
+pub fn only_report(command: &mut Command) -> serde_json::Value {
+    let mut all = statistics(command);
+    assert_eq!(all.len(), 1, "{command:?}: one process, one report");
+    all.remove(0)
+}
+
+pub fn number(value: &serde_json::Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
 /// A fresh folder under target/.
