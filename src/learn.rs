@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub const FLOOR: usize = 256 << 10;
 
 /// Every considered copy begins with this many bytes by libc; their time is the temperature.
-pub const SAMPLE: usize = 16 << 10;
+pub const SAMPLE: usize = 8 << 10;
 
 const SIZES: usize = 16;
 const TEMPERATURES: usize = 4;
@@ -191,9 +191,9 @@ impl Row {
 
     /// The cell of a copy whose first `SAMPLE` bytes took so many ticks.
     pub fn cell(&self, sample_ticks: u64, in_a_row: bool) -> &Cell {
-        // 16 KiB out of the second-level cache take under 2048 ticks on machines of 2 to
-        // 4 GHz, out of memory over 4096, with page faults over 8192.
-        let temperature = sample_ticks.max(1).ilog2().saturating_sub(10) as usize;
+        // 8 KiB out of the second-level cache take under 1024 ticks on machines of 2 to 4 GHz,
+        // out of memory over 2048, with page faults over 4096.
+        let temperature = sample_ticks.max(1).ilog2().saturating_sub(9) as usize;
         &self.cells[temperature.min(TEMPERATURES - 1) + usize::from(in_a_row) * TEMPERATURES]
     }
 
@@ -449,14 +449,14 @@ mod tests {
         libc: |n| n as u64 / 3,
         shared: |n| n as u64 / 6 + 8000,
         streamed: 70,
-        sample: 7000,
+        sample: 3500,
     };
     /// 30 GB/s alone; help hardly helps and costs 8 µs.
     const HOT: World = World {
         libc: |n| n as u64 / 14,
         shared: |n| n as u64 / 16 + 16000,
         streamed: 150,
-        sample: 900,
+        sample: 450,
     };
 
     /// One process: its clock, its noise, and whether its workers are awake.
@@ -536,7 +536,7 @@ mod tests {
             libc: |n| n as u64 / 14,
             shared: |n| n as u64 / 24,
             streamed: 200,
-            sample: 900,
+            sample: 450,
         };
         let mut process = Process::new();
         let ways = process.run(256 << 10, &GAIN, 2000);
@@ -613,7 +613,7 @@ mod tests {
             let row = learner.row(FLOOR);
             if row.look() == Look::Closely {
                 looked += 1;
-                let cell = row.cell(900, false);
+                let cell = row.cell(450, false);
                 let way = row.choose(cell, false, now);
                 let ticks = if way == Way::Libc { 9000 } else { 20_000 };
                 now += ticks;
@@ -638,7 +638,7 @@ mod tests {
     fn refused_engine_leaves_the_cell_with_libc() {
         let learner = Learner::new();
         let row = learner.row(1 << 20);
-        let cell = row.cell(7000, false);
+        let cell = row.cell(3500, false);
         let mut asked = 0;
         for turn in 0..1000 {
             match row.choose(cell, false, turn) {
