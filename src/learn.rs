@@ -3,14 +3,15 @@
 //! Copies are sorted by size, by temperature (the time their first bytes took: a copy out of
 //! the cache and one out of memory differ by an order of magnitude and in what help is
 //! worth), and by pace (right after another one the workers are awake, after a pause they
-//! have to be woken). In each such cell every way is tried in a series of copies, then the best is
-//! used and the others are tried again now and then. Changing one's mind takes a clear
-//! difference, so that noise does not.
+//! have to be woken). In each such cell every way is tried in a series of copies, then the
+//! best is used and the others are tried again now and then. Changing one's mind takes a
+//! clear difference, so that noise does not.
 //!
 //! Costs and times are plain numbers here; nothing is timed or copied in this file. All
 //! threads share the numbers without locks: a lost update costs a sample, not a copy.
 #![forbid(unsafe_code)]
 
+use crate::backend::crew::SPIN_TICKS;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// No copy below this is considered. Half as large a copy would gain a fifth at best, in a
@@ -24,15 +25,16 @@ const SIZES: usize = 16;
 const TEMPERATURES: usize = 4;
 const PACES: usize = 2;
 
-/// A copy that begins within so many ticks (about 20 µs) of the end of the last one comes in
-/// a row: so long idle workers spin.
-const ROW_TICKS: u64 = 50_000;
+/// A copy that begins within so many ticks of the end of the last one comes in a row: the
+/// workers still spin.
+const ROW_TICKS: u64 = SPIN_TICKS;
 
 /// Samples a verdict rests on, for each way: the median of so many shrugs off two outliers.
 const ENOUGH: u32 = 5;
 
-/// A series of the engine goes on so long (about half a millisecond), for its first copies may find the
-/// workers asleep or not yet made; the last `ENOUGH` of it count. Not longer than so many.
+/// A series of the engine goes on so long (about half a millisecond), for its first copies
+/// may find the workers asleep or not yet made; the last `ENOUGH` of it count. Not longer
+/// than so many.
 const SERIES_TICKS: u64 = 1_000_000;
 const SERIES_MOST: u32 = 24;
 
@@ -82,7 +84,7 @@ pub struct Row {
     cells: [Cell; TEMPERATURES * PACES],
 }
 
-/// Copies of one size and temperature.
+/// Copies of one size, temperature and pace.
 pub struct Cell {
     winner: AtomicU32,
     judged: AtomicBool,

@@ -174,11 +174,15 @@ pub fn summon(count: u32) {
 /// of the user before are sent away, and new ones made when they have gone.
 pub fn user_has_changed() -> bool {
     let before = USER.load(Ordering::Relaxed);
-    if before == NO_MATTER || before == sys::geteuid() {
+    if before == NO_MATTER {
+        return false;
+    }
+    let now = sys::geteuid();
+    if now == before {
         return false;
     }
     if ALIVE.load(Ordering::Acquire) == 0 {
-        USER.store(sys::geteuid(), Ordering::Relaxed);
+        USER.store(now, Ordering::Relaxed);
         return false;
     }
     CREW.fetch_add(1, Ordering::Relaxed);

@@ -64,15 +64,17 @@ impl Manner {
     pub fn now(kernel: Kernel, faults: Faults) -> Result<Self, Refused> {
         let keys = cpus::features().protection_keys;
         let handled = sys::handles_faults().ok_or(Refused::System)?;
-        if handled && faults == Faults::Strict {
-            // Of the two sides the kernel looks at the keys of one only, the destination.
-            let touch = if keys { Touch::Source } else { Touch::Nothing };
-            // The caller's own number: it lives as long as the copy, also when the main thread
-            // has left, and a child of a bare fork has another one than it knows.
-            let kernel = Kernel::NoFault { tid: sys::gettid() };
-            return Ok(Self { kernel, rights: keys.then(read_rights), touch });
-        }
-        let touch = if handled { Touch::Both } else { Touch::Nothing };
+        let (kernel, touch) = match faults {
+            _ if !handled => (kernel, Touch::Nothing),
+            Faults::Touch => (kernel, Touch::Both),
+            Faults::Strict => {
+                // The caller's own number: it lives as long as the copy, also when the main
+                // thread has left, and a child of a bare fork has another than it knows.
+                let kernel = Kernel::NoFault { tid: sys::gettid() };
+                // Of the two sides the kernel looks at the keys of the destination only.
+                (kernel, if keys { Touch::Source } else { Touch::Nothing })
+            }
+        };
         Ok(Self { kernel, rights: keys.then(read_rights), touch })
     }
 
