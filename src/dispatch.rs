@@ -257,7 +257,7 @@ impl Dispatcher {
             return Path::Libc(Fallback::Learned);
         }
         let begun = sys::ticks();
-        let in_a_row = self.learner.is_in_a_row(begun);
+        let in_a_row = self.learner.is_in_a_row(len, begun);
         // SAFETY: the beginning of the caller's ranges.
         unsafe { original::copy(dst, src, SAMPLE) };
         let sampled = sys::ticks();

@@ -21,7 +21,9 @@ pub const FLOOR: usize = 256 << 10;
 /// Every considered copy begins with this many bytes by libc; their time is the temperature.
 pub const SAMPLE: usize = 8 << 10;
 
-const SIZES: usize = 16;
+/// From 16 MiB up all copies share a row: the cost of a page no longer depends on how many
+/// there are, and few programs make enough of each size to judge it by itself.
+const SIZES: usize = 7;
 const TEMPERATURES: usize = 4;
 const PACES: usize = 2;
 
@@ -122,14 +124,14 @@ impl Learner {
         self.last_end.store(now, Relaxed);
     }
 
-    /// Whether a copy that begins now comes in a row with others.
-    pub fn is_in_a_row(&self, now: u64) -> bool {
-        now.wrapping_sub(self.last_end.load(Relaxed)) < ROW_TICKS
+    /// Whether a copy of `len` bytes that begins now finds the workers awake, or need not.
+    pub fn is_in_a_row(&self, len: usize, now: u64) -> bool {
+        // Beside the largest copies the waking is nothing.
+        class(len) == SIZES - 1 || now.wrapping_sub(self.last_end.load(Relaxed)) < ROW_TICKS
     }
 
     pub fn row(&self, len: usize) -> &Row {
-        let class = (len / FLOOR).max(1).ilog2() as usize;
-        &self.rows[class.min(SIZES - 1)]
+        &self.rows[class(len)]
     }
 
     /// The smallest size for which the engine has won, and libc at no temperature: as a fixed
@@ -138,6 +140,10 @@ impl Learner {
         let clear = |row: &Row| row.engine_wins() && !row.libc_wins();
         self.rows.iter().position(clear).map(|class| FLOOR << class)
     }
+}
+
+fn class(len: usize) -> usize {
+    ((len / FLOOR).max(1).ilog2() as usize).min(SIZES - 1)
 }
 
 /// What is known of one cell, for the log.
@@ -496,7 +502,7 @@ mod tests {
                     }
                     continue;
                 }
-                let in_a_row = self.learner.is_in_a_row(self.now);
+                let in_a_row = self.learner.is_in_a_row(len, self.now);
                 let sample = self.noisy(world.sample);
                 let row = self.learner.row(len);
                 let cell = row.cell(sample, in_a_row);
