@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * The whole interface between user space and adma.ko: /dev/adma.
+ *
+ * An open file belongs to the process that opened it; every call from another
+ * address space is refused with EPERM. Copies are made between pages of the
+ * caller's own memory only.
+ *
+ * Every structure begins with its size as the caller knows it. A larger one
+ * whose unknown tail is not zero is refused with E2BIG, a smaller one than the
+ * first version with EINVAL, a reserved field that is not zero with EINVAL, an
+ * unknown flag with EOPNOTSUPP.
+ *
+ * Completion costs no call: after the last byte of a request on one channel,
+ * that channel itself writes the request's id into the request's word of the
+ * channel's page (see ADMA_WORDS_OFFSET). A request is over when the word of
+ * every channel in its mask holds its id. A channel that fails writes no word:
+ * whoever has waited long enough asks with ADMA_IOC_WAIT.
+ */
+#ifndef _UAPI_ADMA_IOCTL_H
+#define _UAPI_ADMA_IOCTL_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define ADMA_ABI_VERSION	1
+
+/* A piece begins at such a destination address and is a multiple as long. */
+#define ADMA_ALIGN		64
+
+/* Pieces in one request at most; the bits of adma_wait.failed. */
+#define ADMA_MAX_PIECES		64
+
+/* Requests of one open file under way at most. */
+#define ADMA_SLOTS		32
+
+/* Channels at most; the bits of adma_submit.channels. */
+#define ADMA_MAX_CHANNELS	32
+
+/*
+ * mmap(PROT_READ, MAP_SHARED) of one page at this offset gives the words of a
+ * channel. Word number slot lies at byte slot * ADMA_WORD_STRIDE and is a
+ * 64-bit number. The page is not inherited over fork.
+ */
+#define ADMA_WORDS_OFFSET(channel, page_size)	((channel) * (page_size))
+#define ADMA_WORD_STRIDE	64
+
+/* adma_info.features */
+#define ADMA_FEATURE_WORDS	(1U << 0)	/* completion by words */
+
+/*
+ * struct adma_info - what the helper offers
+ * @size:	in: sizeof(struct adma_info)
+ * @flags:	in: 0
+ * @abi:	ADMA_ABI_VERSION
+ * @features:	ADMA_FEATURE_*
+ * @channels:	channels held; they are numbered from 0
+ * @usable:	those of them that are in use, the others are put aside
+ * @src_align:	a piece's source address must be a multiple of this; 1: any
+ * @reserved:	0
+ * @max_bytes:	bytes of one open file under way at most
+ * @max_pages:	pages pinned for one open file at most, both sides together
+ * @timeout_ns:	a channel that is silent for so long is put aside
+ */
+struct adma_info {
+	__u32 size;
+	__u32 flags;
+	__u32 abi;
+	__u32 features;
+	__u32 channels;
+	__u32 usable;
+	__u32 src_align;
+	__u32 reserved;
+	__aligned_u64 max_bytes;
+	__aligned_u64 max_pages;
+	__aligned_u64 timeout_ns;
+};
+
+/* adma_piece.channel: the next one in turn */
+#define ADMA_CHANNEL_ANY	0xffffffffU
+
+/*
+ * struct adma_piece - one stretch of memory to copy
+ * @dst:	destination address, a multiple of ADMA_ALIGN
+ * @src:	source address, a multiple of adma_info.src_align
+ * @len:	bytes, a multiple of ADMA_ALIGN, not 0
+ * @channel:	in: a channel's number or ADMA_CHANNEL_ANY; out: the channel
+ *		it was given to, which is another one when that is put aside
+ * @flags:	0
+ *
+ * What happens when pieces of one request overlap is not defined, except that
+ * nothing outside them is written.
+ */
+struct adma_piece {
+	__aligned_u64 dst;
+	__aligned_u64 src;
+	__aligned_u64 len;
+	__u32 channel;
+	__u32 flags;
+};
+
+/*
+ * adma_submit.flags: refuse with EDEADLK, before anything is done, when the
+ * process has a signal handler. One that jumped out of the caller's wait
+ * would leave channels writing into memory the program believes is its own;
+ * such a program has to block its signals first, others save the two calls.
+ */
+#define ADMA_SUBMIT_UNHANDLED	(1U << 0)
+
+/* adma_submit.handlers: the process has handlers for ... */
+#define ADMA_HANDLES_FAULTS	(1U << 0)	/* SIGSEGV or SIGBUS */
+#define ADMA_HANDLES_OTHERS	(1U << 1)	/* any other signal */
+
+/*
+ * struct adma_submit - start a request
+ * @size:	in: sizeof(struct adma_submit)
+ * @flags:	in: ADMA_SUBMIT_*
+ * @pieces:	in: address of struct adma_piece[count]
+ * @count:	in: 1 to ADMA_MAX_PIECES
+ * @reserved:	in: 0
+ * @id:		out: the request's number, never 0, never used twice
+ * @cpu_bytes:	out: bytes among them that were too small for a channel and
+ *		have been copied by this call
+ * @accepted:	out: pieces that are under way; the first ones
+ * @slot:	out: number of the request's word
+ * @channels:	out: bit n: the word of channel n will hold @id
+ * @silent:	out: bit n: channel n has a part in it but writes no word; the
+ *		end of the request is only told by ADMA_IOC_WAIT
+ * @handlers:	out: ADMA_HANDLES_*, also with EDEADLK
+ * @reserved2:	in: 0
+ *
+ * 0: all pieces are under way. Otherwise the errno says why the first piece
+ * from @accepted on was not taken; when @accepted is not 0 the ones before it
+ * are under way as request @id all the same. A piece that was not taken may
+ * have been copied in part, and its copy may still be going on until the
+ * request is over.
+ *
+ * EINVAL	a bad address, length, alignment or channel number
+ * EFAULT	memory that is not there or must not be written
+ * EAGAIN	too many requests, bytes or pages of this file under way
+ * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
+ * EBUSY	the channels are full
+ * ENODEV	no channel is usable
+ * EDEADLK	see ADMA_SUBMIT_UNHANDLED
+ */
+struct adma_submit {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 pieces;
+	__u32 count;
+	__u32 reserved;
+	__aligned_u64 id;
+	__aligned_u64 cpu_bytes;
+	__u32 accepted;
+	__u32 slot;
+	__u32 channels;
+	__u32 silent;
+	__u32 handlers;
+	__u32 reserved2;
+};
+
+/*
+ * struct adma_wait - the end of a request
+ * @size:	in: sizeof(struct adma_wait)
+ * @flags:	in: 0
+ * @id:		in: the request
+ * @timeout_ns:	in: how long to wait; 0: only look
+ * @failed:	out: bit n: piece n has not been copied, or not all of it
+ *
+ * 0: the request is over, no channel reads or writes any of its memory. A
+ * request with failed pieces stays known, and keeps its slot, until it is
+ * asked for here once; after that, and for requests that went well, @failed
+ * is 0.
+ *
+ * EAGAIN	it is not over (timeout_ns 0)
+ * ETIMEDOUT	it was not over in time
+ * EINTR	a signal came first
+ * EINVAL	there never was such a request
+ */
+struct adma_wait {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 id;
+	__aligned_u64 timeout_ns;
+	__aligned_u64 failed;
+};
+
+#define ADMA_IOC_TYPE	0xAD
+
+/* Without the size in the number: the structures may grow. */
+#define ADMA_IOC_INFO	_IO(ADMA_IOC_TYPE, 0)	/* struct adma_info */
+#define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
+#define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
+
+#endif /* _UAPI_ADMA_IOCTL_H */
