@@ -1,0 +1,477 @@
+//! The I/OAT function itself: registers, channels, descriptors, completions.
+//!
+//! It knows no PCI and no QEMU. Registers are read and written by whoever has
+//! the transport; descriptors are run by one thread per channel, so that a
+//! doorbell never waits for a copy that stalls. A channel's lock is held for
+//! one descriptor at a time: suspend and reset take effect between two, and
+//! after them the channel writes nothing more.
+
+use crate::faults::{Counters, Fate, Fault, Faults, WRITE_ERROR};
+use crate::memory::Memory;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Instant;
+
+/// More, and the driver would not believe it.
+pub const MAX_CHANNELS: usize = 4;
+
+const VERSION: u64 = 0x32;
+/// Log of the longest transfer of one descriptor: 1 MiB.
+const TRANSFER_CAPACITY: u64 = 20;
+
+// Interrupt control of the whole function.
+const MASTER: u8 = 1;
+
+// Channel control.
+const IN_SERVICE: u16 = 0x1;
+const ERROR_COMPLETION: u16 = 0x4;
+const ERROR_INTERRUPT: u16 = 0x10;
+
+// Channel commands.
+const SUSPEND: u8 = 0x4;
+const RESUME: u8 = 0x10;
+const RESET: u8 = 0x20;
+
+// Descriptor control.
+const INTERRUPT: u64 = 0x1;
+const COMPLETION: u64 = 0x8;
+const NULL: u64 = 0x20;
+
+// Errors that need no injection.
+const BAD_SOURCE: u32 = 0x1;
+const BAD_DESTINATION: u32 = 0x2;
+const BAD_NEXT: u32 = 0x4;
+const BAD_CONTROL: u32 = 0x400;
+const BAD_LENGTH: u32 = 0x800;
+const BAD_COMPLETION: u32 = 0x1000;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Status {
+    Active = 0,
+    Done = 1,
+    Suspended = 2,
+    Halted = 3,
+}
+
+struct State {
+    control: u16,
+    status: Status,
+    /// How many descriptors of this chain there are: a running total, modulo
+    /// 65536, as is `processed`.
+    count: u16,
+    processed: u16,
+    chain: u64,
+    /// A chain address came, and nothing of that chain has been asked for.
+    fresh: bool,
+    next: u64,
+    /// The last good descriptor; 0 at the start of a chain.
+    done: u64,
+    completion: u64,
+    error: u32,
+    error_mask: u32,
+    dca: u32,
+    /// An interrupt was raised and is not rearmed; another one is due then.
+    in_service: bool,
+    latched: bool,
+    hung: bool,
+    /// The next descriptor's fate, once decided, and not before when.
+    fate: Option<(Instant, Fate)>,
+    faults: Faults,
+    counters: Counters,
+}
+
+struct Channel {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+/// What a channel's thread does next.
+#[derive(Debug, PartialEq)]
+enum Next {
+    Step,
+    Sleep,
+    SleepUntil(Instant),
+}
+
+pub struct Engine {
+    memory: Arc<Memory>,
+    raise: Box<dyn Fn(usize) + Send + Sync>,
+    channels: Vec<Channel>,
+    interrupt_control: AtomicU8,
+    /// Channels that have raised an interrupt since this was read.
+    attention: AtomicU32,
+}
+
+impl Engine {
+    /// `raise` delivers the interrupt of a channel; it must not come back here.
+    pub fn new(
+        channels: usize,
+        memory: Arc<Memory>,
+        raise: impl Fn(usize) + Send + Sync + 'static,
+    ) -> Engine {
+        assert!((1..=MAX_CHANNELS).contains(&channels));
+        let channel = |_| Channel { state: Mutex::new(State::new()), work: Condvar::new() };
+        Engine {
+            memory,
+            raise: Box::new(raise),
+            channels: (0..channels).map(channel).collect(),
+            interrupt_control: AtomicU8::new(0),
+            attention: AtomicU32::new(0),
+        }
+    }
+
+    /// Starts the threads that run the channels.
+    pub fn start(self: &Arc<Self>) {
+        for index in 0..self.channels.len() {
+            let engine = Arc::clone(self);
+            let builder = thread::Builder::new().name(format!("channel {index}"));
+            builder.spawn(move || engine.run(index)).expect("a thread starts");
+        }
+    }
+
+    fn run(&self, index: usize) {
+        let work = &self.channels[index].work;
+        let mut state = self.lock(index);
+        loop {
+            let now = Instant::now();
+            state = match self.step(index, &mut state, now) {
+                Next::Step => {
+                    // Let a waiting register access in.
+                    drop(state);
+                    self.lock(index)
+                }
+                Next::Sleep => work.wait(state).expect("no panic"),
+                Next::SleepUntil(when) => work.wait_timeout(state, when - now).expect("no panic").0,
+            };
+        }
+    }
+
+    fn lock(&self, index: usize) -> MutexGuard<'_, State> {
+        self.channels[index].state.lock().expect("no panic")
+    }
+
+    // ---- registers --------------------------------------------------------------
+
+    /// Reads 1, 2, 4 or 8 bytes that do not cross a multiple of 8.
+    pub fn read(&self, offset: u32, size: u32) -> u64 {
+        let word = match self.channel_at(offset) {
+            Some((index, register)) => self.lock(index).register(register & !7),
+            None => self.global(offset, size),
+        };
+        let bits = word >> (8 * (offset % 8));
+        if size >= 8 { bits } else { bits & ((1 << (8 * size)) - 1) }
+    }
+
+    fn global(&self, offset: u32, size: u32) -> u64 {
+        match offset & !7 {
+            0x00 => {
+                let control = u64::from(self.interrupt_control.load(Ordering::SeqCst));
+                let attention = match offset % 8 + size {
+                    5.. => self.attention.swap(0, Ordering::SeqCst),
+                    _ => self.attention.load(Ordering::SeqCst),
+                };
+                self.channels.len() as u64
+                    | TRANSFER_CAPACITY << 8
+                    | control << 24
+                    | u64::from(attention) << 32
+            }
+            0x08 => VERSION,
+            _ => 0, // no capability beyond copying
+        }
+    }
+
+    pub fn write(&self, offset: u32, size: u32, value: u64) {
+        match self.channel_at(offset) {
+            Some((index, register)) => self.write_channel(index, register, size, value),
+            None if offset == 0x03 => self.write_interrupt_control(value as u8),
+            None => {}
+        }
+    }
+
+    fn channel_at(&self, offset: u32) -> Option<(usize, u32)> {
+        let index = (offset / 0x80).checked_sub(1)? as usize;
+        (index < self.channels.len()).then_some((index, offset % 0x80))
+    }
+
+    fn write_interrupt_control(&self, value: u8) {
+        self.interrupt_control.store(value, Ordering::SeqCst);
+        for index in 0..self.channels.len() {
+            self.raise_latched(index, &mut self.lock(index));
+        }
+    }
+
+    fn write_channel(&self, index: usize, register: u32, size: u32, value: u64) {
+        let mut state = self.lock(index);
+        let low = |old: u64| old & !0xffff_ffff | value & 0xffff_ffff;
+        let high = |old: u64| old & 0xffff_ffff | value << 32;
+        match (register, size) {
+            (0x00, 2) => {
+                state.control = value as u16 & !IN_SERVICE;
+                if value as u16 & IN_SERVICE != 0 {
+                    state.in_service = false;
+                    self.raise_latched(index, &mut state);
+                }
+            }
+            (0x04, 1) => state.command(value as u8),
+            (0x06, 2) => state.doorbell(value as u16),
+            (0x10, 4) => state.chain = low(state.chain),
+            (0x14, 4) => {
+                state.chain = high(state.chain);
+                state.new_chain();
+            }
+            (0x10, 8) => {
+                state.chain = value;
+                state.new_chain();
+            }
+            (0x18, 4) => state.completion = low(state.completion),
+            (0x1c, 4) => state.completion = high(state.completion),
+            (0x18, 8) => state.completion = value,
+            (0x28, 4) => state.error &= !(value as u32),
+            (0x2c, 4) => state.error_mask = value as u32,
+            (0x30, 4) => state.dca = value as u32,
+            _ => {}
+        }
+        drop(state);
+        self.channels[index].work.notify_one();
+    }
+
+    /// Power-on state, as at a reset of the whole function. Faults stay.
+    pub fn reset(&self) {
+        self.interrupt_control.store(0, Ordering::SeqCst);
+        self.attention.store(0, Ordering::SeqCst);
+        for index in 0..self.channels.len() {
+            let mut state = self.lock(index);
+            let (faults, counters) = (std::mem::take(&mut state.faults), state.counters);
+            *state = State { faults, counters, ..State::new() };
+        }
+    }
+
+    // ---- faults and counters ----------------------------------------------------
+
+    pub fn arm(&self, channels: u32, fault: Fault) {
+        self.for_each(channels, |state| state.faults.arm(fault));
+    }
+
+    pub fn clear_faults(&self, channels: u32) {
+        self.for_each(channels, |state| state.faults.clear());
+    }
+
+    fn for_each(&self, channels: u32, mut change: impl FnMut(&mut State)) {
+        for index in 0..self.channels.len() {
+            if channels & 1 << index != 0 {
+                change(&mut self.lock(index));
+            }
+        }
+    }
+
+    pub fn counters(&self, index: usize) -> Option<Counters> {
+        let state = self.channels.get(index)?.state.lock().expect("no panic");
+        Some(Counters { faults: state.faults.fired, ..state.counters })
+    }
+
+    // ---- descriptors ------------------------------------------------------------
+
+    /// Runs at most one descriptor.
+    fn step(&self, index: usize, state: &mut State, now: Instant) -> Next {
+        if state.status != Status::Active || state.hung {
+            return Next::Sleep;
+        }
+        if state.processed == state.count {
+            state.status = Status::Done;
+            return Next::Sleep;
+        }
+        let address = state.next;
+        let Some([size_control, source, destination, next]) = self.memory.load(address) else {
+            self.fail(index, state, BAD_NEXT);
+            return Next::Sleep;
+        };
+        let (size, control) = (size_control & 0xffff_ffff, size_control >> 32);
+
+        let (when, fate) = *state.fate.get_or_insert_with(|| match control & NULL {
+            0 => {
+                let (delay, fate) = state.faults.on_data();
+                (now + delay, fate)
+            }
+            _ => (now, state.faults.on_null()),
+        });
+        if now < when {
+            return Next::SleepUntil(when);
+        }
+        state.fate = None;
+        let error = match fate {
+            Fate::Run => self.execute(state, size, control, source, destination),
+            Fate::Fail(error) => {
+                if error & WRITE_ERROR != 0 {
+                    // Nobody may rely on a destination after a write error.
+                    self.memory.copy(source, destination, size / 2);
+                }
+                error
+            }
+            Fate::Hang => {
+                state.hung = true;
+                return Next::Sleep;
+            }
+        };
+        if error != 0 {
+            self.fail(index, state, error);
+            return Next::Sleep;
+        }
+
+        state.done = address;
+        state.next = next;
+        state.processed = state.processed.wrapping_add(1);
+        if state.processed == state.count {
+            state.status = Status::Done;
+        }
+        if control & COMPLETION != 0 && !self.memory.store(state.completion, state.report()) {
+            self.fail(index, state, BAD_COMPLETION);
+            return Next::Sleep;
+        }
+        if control & INTERRUPT != 0 {
+            self.interrupt(index, state);
+        }
+        Next::Step
+    }
+
+    /// Does what one good descriptor says; the error bits if it is not good.
+    fn execute(&self, state: &mut State, size: u64, control: u64, from: u64, to: u64) -> u32 {
+        if size == 0 || size > 1 << TRANSFER_CAPACITY {
+            return BAD_LENGTH;
+        }
+        if control >> 24 != 0 {
+            return BAD_CONTROL; // an operation other than copy
+        }
+        if control & NULL != 0 {
+            state.counters.null += 1;
+            return 0;
+        }
+        if !self.memory.is_memory(from, size) {
+            return BAD_SOURCE;
+        }
+        if !self.memory.copy(from, to, size) {
+            return BAD_DESTINATION;
+        }
+        state.counters.data += 1;
+        state.counters.bytes += size;
+        0
+    }
+
+    /// Halts the channel; the completion stays at the last good descriptor.
+    fn fail(&self, index: usize, state: &mut State, error: u32) {
+        state.error |= error;
+        state.status = Status::Halted;
+        if state.control & ERROR_COMPLETION != 0 {
+            self.memory.store(state.completion, state.report());
+        }
+        if state.control & ERROR_INTERRUPT != 0 {
+            self.interrupt(index, state);
+        }
+    }
+
+    fn interrupt(&self, index: usize, state: &mut State) {
+        if state.faults.on_interrupt() {
+            return;
+        }
+        self.attention.fetch_or(1 << index, Ordering::SeqCst);
+        state.latched = true;
+        self.raise_latched(index, state);
+    }
+
+    fn raise_latched(&self, index: usize, state: &mut State) {
+        let enabled = self.interrupt_control.load(Ordering::SeqCst) & MASTER != 0;
+        if enabled && state.latched && !state.in_service {
+            state.latched = false;
+            state.in_service = true;
+            state.counters.interrupts += 1;
+            (self.raise)(index);
+        }
+    }
+}
+
+impl State {
+    fn new() -> State {
+        State {
+            control: 0,
+            status: Status::Halted,
+            count: 0,
+            processed: 0,
+            chain: 0,
+            fresh: false,
+            next: 0,
+            done: 0,
+            completion: 0,
+            error: 0,
+            error_mask: 0,
+            dca: 0,
+            in_service: false,
+            latched: false,
+            hung: false,
+            fate: None,
+            faults: Faults::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Completed descriptor and status, as register and completion have it.
+    fn report(&self) -> u64 {
+        self.done | self.status as u64
+    }
+
+    fn register(&self, register: u32) -> u64 {
+        match register {
+            0x00 => {
+                let control = self.control | if self.in_service { IN_SERVICE } else { 0 };
+                // Commands clear themselves; compatible with version 2.
+                u64::from(control) | 0x2 << 16 | u64::from(self.count) << 48
+            }
+            0x08 => self.report(),
+            0x10 => self.chain,
+            0x18 => self.completion,
+            0x20 => self.next,
+            0x28 => u64::from(self.error) | u64::from(self.error_mask) << 32,
+            0x30 => self.dca.into(),
+            _ => 0,
+        }
+    }
+
+    fn new_chain(&mut self) {
+        self.fresh = true;
+        self.next = self.chain;
+        (self.count, self.processed, self.done) = (0, 0, 0);
+        self.fate = None;
+    }
+
+    /// More descriptors. A channel that was stopped wants a new chain first.
+    fn doorbell(&mut self, count: u16) {
+        self.count = count;
+        if self.count != self.processed && (self.fresh || self.status == Status::Done) {
+            self.fresh = false;
+            self.status = Status::Active;
+        }
+    }
+
+    fn command(&mut self, command: u8) {
+        match command {
+            RESET => {
+                self.counters.resets += 1;
+                self.status = Status::Halted;
+                (self.count, self.processed, self.done) = (0, 0, 0);
+                (self.fresh, self.hung, self.fate) = (false, false, None);
+                (self.in_service, self.latched) = (false, false);
+                self.error = 0;
+            }
+            SUSPEND if matches!(self.status, Status::Active | Status::Done) => {
+                self.status = Status::Suspended;
+            }
+            RESUME if self.status == Status::Suspended => {
+                // The next step sees whether there is anything to do.
+                self.status = Status::Active;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+//! The engine against a fake guest: no threads, time as the test says.
+
+use super::*;
+use crate::faults::Kind;
+use crate::memory::fake;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+const CHANNEL: u32 = 0x80;
+const RING: u64 = 0x1000;
+const COMPLETION_AT: u64 = 0x800;
+const RUN: u64 = 0x1 | 0x4 | 0x8 | 0x10;
+
+struct Bench {
+    engine: Arc<Engine>,
+    memory: Arc<Memory>,
+    interrupts: Arc<AtomicUsize>,
+    start: Instant,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let memory = Arc::new(fake::memory(0x40_0000));
+        let interrupts = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&interrupts);
+        let raise = move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        let engine = Arc::new(Engine::new(1, Arc::clone(&memory), raise));
+        let bench = Bench { engine, memory, interrupts, start: Instant::now() };
+        bench.engine.write(0x03, 1, MASTER.into());
+        bench.set(0x00, 2, RUN);
+        bench.set(0x18, 4, COMPLETION_AT);
+        bench.set(0x1c, 4, 0);
+        bench
+    }
+
+    fn set(&self, register: u32, size: u32, value: u64) {
+        self.engine.write(CHANNEL + register, size, value);
+    }
+
+    fn get(&self, register: u32, size: u32) -> u64 {
+        self.engine.read(CHANNEL + register, size)
+    }
+
+    /// A ring of 64 descriptors; the driver rings the bell for the first ones.
+    fn chain(&self, descriptors: &[(u64, u64, u64, u64)]) {
+        for (index, (size, control, source, destination)) in descriptors.iter().enumerate() {
+            let next = RING + (index as u64 + 1) % 64 * 64;
+            let words = [size | control << 32, *source, *destination, next];
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            self.memory.write(RING + 64 * index as u64, &bytes);
+        }
+        self.set(0x10, 4, RING);
+        self.set(0x14, 4, 0);
+    }
+
+    fn bell(&self, count: u16) {
+        self.set(0x06, 2, count.into());
+    }
+
+    /// Steps until the channel sleeps, at `ms` after the start.
+    fn go(&self, ms: u64) -> Next {
+        let now = self.start + Duration::from_millis(ms);
+        loop {
+            let next = self.engine.step(0, &mut self.engine.lock(0), now);
+            if next != Next::Step {
+                return next;
+            }
+        }
+    }
+
+    fn status(&self) -> u64 {
+        self.get(0x08, 8)
+    }
+
+    fn completion(&self) -> u64 {
+        self.memory.load::<1>(COMPLETION_AT).unwrap()[0]
+    }
+
+    fn arm(&self, kind: Kind, after: u32, times: u32, value: u32) {
+        self.engine.arm(1, Fault { kind, after, times, value });
+    }
+
+    fn interrupts(&self) -> usize {
+        self.interrupts.load(Ordering::SeqCst)
+    }
+}
+
+const fn slot(index: u64) -> u64 {
+    RING + 64 * index
+}
+
+fn pattern(size: usize) -> Vec<u8> {
+    (0..size).map(|i| (i * 7 + i / 251 + 1) as u8).collect()
+}
+
+/// Two data descriptors of 0x1000 bytes; only the second one reports.
+fn two_pages() -> [(u64, u64, u64, u64); 2] {
+    [(0x1000, 0, 0x10_0000, 0x20_0000), (0x1000, 0x9, 0x10_1000, 0x20_1000)]
+}
+
+fn bench_with_two_pages() -> Bench {
+    let bench = Bench::new();
+    bench.memory.write(0x10_0000, &pattern(0x2000));
+    bench.chain(&two_pages());
+    bench
+}
+
+fn copied(bench: &Bench, size: usize) -> bool {
+    bench.memory.read(0x20_0000, size) == pattern(0x2000)[..size]
+}
+
+#[test]
+fn power_on_is_halted_and_geometry_is_told() {
+    let bench = Bench::new();
+    assert_eq!(bench.status(), 3);
+    assert_eq!(bench.engine.read(0x00, 1), 1);
+    assert_eq!(bench.engine.read(0x01, 1), 20);
+    assert_eq!(bench.engine.read(0x08, 1), 0x32);
+    assert_eq!(bench.get(0x00, 2), RUN & !1);
+}
+
+#[test]
+fn chain_copies_the_bytes_and_reports_the_last_descriptor() {
+    let bench = bench_with_two_pages();
+    bench.bell(2);
+    assert_eq!(bench.status(), 0);
+    assert_eq!(bench.go(0), Next::Sleep);
+    assert!(copied(&bench, 0x2000));
+    assert_eq!(bench.completion(), slot(1) | 1);
+    assert_eq!(bench.status(), slot(1) | 1);
+    assert_eq!(bench.interrupts(), 1);
+    let counters = bench.engine.counters(0).unwrap();
+    assert_eq!((counters.data, counters.bytes, counters.null), (2, 0x2000, 0));
+}
+
+#[test]
+fn small_and_unaligned_transfers_touch_nothing_else() {
+    let bench = Bench::new();
+    bench.memory.write(0x10_0003, b"0123456789");
+    bench.memory.write(0x20_0000, &[b'.'; 16]);
+    bench.chain(&[(4, 0, 0x10_0003, 0x20_0001), (1, 0x18, 0x10_0009, 0x20_0007)]);
+    bench.bell(2);
+    bench.go(0);
+    assert_eq!(bench.memory.read(0x20_0000, 16), b".0123..6........");
+}
+
+#[test]
+fn count_is_a_running_total_that_wraps() {
+    let bench = Bench::new();
+    let null = (1, 0x28, 0, 0);
+    bench.chain(&[null; 64]);
+    let mut count = 0u16;
+    for _ in 0..1100 {
+        count = count.wrapping_add(60);
+        bench.bell(count);
+        bench.go(0);
+    }
+    assert_eq!(bench.engine.counters(0).unwrap().null, 66_000);
+    assert_eq!(bench.completion(), slot(66_000 % 64 - 1) | 1);
+    assert_eq!(bench.interrupts(), 0);
+}
+
+#[test]
+fn bell_of_the_same_count_runs_nothing() {
+    let bench = bench_with_two_pages();
+    bench.bell(2);
+    bench.go(0);
+    bench.bell(2);
+    assert_eq!((bench.status() & 7, bench.go(0)), (1, Next::Sleep));
+    assert_eq!(bench.engine.counters(0).unwrap().data, 2);
+}
+
+#[test]
+fn suspend_stops_the_writes_and_resume_goes_on() {
+    let bench = bench_with_two_pages();
+    bench.bell(2);
+    bench.set(0x04, 1, SUSPEND.into());
+    assert_eq!((bench.status() & 7, bench.go(0)), (2, Next::Sleep));
+    assert!(!copied(&bench, 0x1000));
+    bench.set(0x04, 1, RESUME.into());
+    bench.go(0);
+    assert!(copied(&bench, 0x2000));
+}
+
+#[test]
+fn suspended_channel_takes_a_new_chain() {
+    let bench = bench_with_two_pages();
+    bench.set(0x06, 2, 1);
+    bench.go(0);
+    bench.set(0x04, 1, SUSPEND.into());
+    bench.bell(2);
+    assert_eq!((bench.status() & 7, bench.go(0)), (2, Next::Sleep));
+    bench.chain(&two_pages());
+    assert_eq!(bench.status(), 2);
+    bench.bell(2);
+    bench.go(0);
+    assert_eq!(bench.status(), slot(1) | 1);
+}
+
+#[test]
+fn reset_halts_and_forgets_the_chain() {
+    let bench = bench_with_two_pages();
+    bench.bell(2);
+    bench.set(0x04, 1, RESET.into());
+    assert_eq!((bench.status(), bench.get(0x04, 1), bench.get(0x28, 4)), (3, 0, 0));
+    bench.bell(2);
+    assert_eq!(bench.go(0), Next::Sleep);
+    assert!(!copied(&bench, 1));
+    assert_eq!(bench.engine.counters(0).unwrap().resets, 1);
+    bench.chain(&two_pages());
+    bench.bell(2);
+    bench.go(0);
+    assert!(copied(&bench, 0x2000));
+}
+
+#[test]
+fn error_leaves_the_completion_at_the_last_good_descriptor() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Read, 1, 1, 0);
+    bench.bell(2);
+    bench.go(0);
+    assert!(copied(&bench, 0x1000) && !copied(&bench, 0x2000));
+    assert_eq!((bench.completion(), bench.status()), (slot(0) | 3, slot(0) | 3));
+    assert_eq!((bench.get(0x28, 4), bench.interrupts()), (0x100, 1));
+    bench.set(0x28, 4, 0x100);
+    assert_eq!(bench.get(0x28, 4), 0);
+}
+
+#[test]
+fn error_at_the_first_descriptor_reports_none() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Read, 0, 1, 0);
+    bench.bell(2);
+    bench.go(0);
+    assert_eq!(bench.completion(), 3);
+}
+
+#[test]
+fn write_error_leaves_half_a_destination() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Write, 0, 1, 0);
+    bench.bell(2);
+    bench.go(0);
+    assert!(copied(&bench, 0x800) && !copied(&bench, 0x801));
+    assert_eq!(bench.get(0x28, 4), 0x200);
+}
+
+#[test]
+fn bad_descriptors_name_their_fault() {
+    for (descriptor, error) in [
+        ((0x1000, 0, 1 << 40, 0x20_0000), BAD_SOURCE),
+        ((0x1000, 0, 0x10_0000, 0x3f_f001), BAD_DESTINATION),
+        ((0, 0, 0x10_0000, 0x20_0000), BAD_LENGTH),
+        ((0x10_0001, 0, 0x10_0000, 0x20_0000), BAD_LENGTH),
+        ((0x1000, 0x8700_0000, 0x10_0000, 0x20_0000), BAD_CONTROL),
+    ] {
+        let bench = Bench::new();
+        bench.chain(&[descriptor]);
+        bench.bell(1);
+        bench.go(0);
+        assert_eq!((bench.get(0x28, 4), bench.status()), (error.into(), 3), "{descriptor:x?}");
+    }
+}
+
+#[test]
+fn chain_outside_memory_is_an_error() {
+    let bench = Bench::new();
+    bench.set(0x10, 4, 0x1000);
+    bench.set(0x14, 4, 0x77);
+    bench.bell(1);
+    bench.go(0);
+    assert_eq!(bench.get(0x28, 4), BAD_NEXT.into());
+}
+
+#[test]
+fn interrupt_waits_for_rearm_and_is_not_lost() {
+    let bench = Bench::new();
+    let null = (1, 0x29, 0, 0);
+    bench.chain(&[null; 64]);
+    for count in 1..=3 {
+        bench.bell(count);
+        bench.go(0);
+    }
+    assert_eq!(bench.interrupts(), 1);
+    assert_eq!(bench.get(0x00, 2) & 1, 1);
+    bench.set(0x00, 2, RUN);
+    assert_eq!(bench.interrupts(), 2, "latched events fire once on rearm");
+    bench.set(0x00, 2, RUN);
+    assert_eq!(bench.interrupts(), 2);
+    assert_eq!((bench.engine.read(0x04, 4), bench.engine.read(0x04, 4)), (1, 0));
+}
+
+#[test]
+fn interrupt_waits_for_the_master_bit() {
+    let bench = bench_with_two_pages();
+    bench.engine.write(0x03, 1, 0);
+    bench.bell(2);
+    bench.go(0);
+    assert_eq!(bench.interrupts(), 0);
+    bench.engine.write(0x03, 1, MASTER.into());
+    assert_eq!(bench.interrupts(), 1);
+}
+
+#[test]
+fn lost_interrupt_leaves_the_channel_armed() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Lost, 0, 1, 0);
+    bench.bell(2);
+    bench.go(0);
+    assert_eq!((bench.interrupts(), bench.completion()), (0, slot(1) | 1));
+    bench.chain(&two_pages());
+    bench.bell(2);
+    bench.go(0);
+    assert_eq!(bench.interrupts(), 1);
+}
+
+#[test]
+fn hung_channel_stays_active_until_reset() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Hang, 1, 1, 0);
+    bench.bell(2);
+    assert_eq!((bench.go(0), bench.go(60_000)), (Next::Sleep, Next::Sleep));
+    assert_eq!(bench.status(), slot(0));
+    bench.set(0x04, 1, SUSPEND.into());
+    bench.set(0x04, 1, RESET.into());
+    bench.chain(&two_pages());
+    bench.bell(2);
+    bench.go(0);
+    assert!(copied(&bench, 0x2000));
+}
+
+#[test]
+fn stalled_channel_writes_late() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Stall, 1, 1, 300);
+    bench.bell(2);
+    assert!(matches!(bench.go(0), Next::SleepUntil(_)));
+    assert!(matches!(bench.go(299), Next::SleepUntil(_)));
+    assert!(copied(&bench, 0x1000) && !copied(&bench, 0x2000));
+    assert_eq!(bench.go(300), Next::Sleep);
+    assert!(copied(&bench, 0x2000));
+}
+
+#[test]
+fn reset_of_a_stalled_channel_drops_the_late_write() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Stall, 0, 1, 300);
+    bench.bell(2);
+    bench.go(0);
+    bench.set(0x04, 1, RESET.into());
+    assert_eq!(bench.go(400), Next::Sleep);
+    assert!(!copied(&bench, 1));
+}
+
+#[test]
+fn dead_channel_fails_after_every_reset() {
+    let bench = bench_with_two_pages();
+    bench.arm(Kind::Dead, 0, 0, 0);
+    for round in 1..4 {
+        bench.chain(&[(1, 0x29, 0, 0)]);
+        bench.bell(1);
+        bench.go(0);
+        assert_eq!((bench.status(), bench.get(0x28, 4)), (3, 4));
+        assert_eq!(bench.engine.counters(0).unwrap().faults, round);
+        bench.set(0x04, 1, RESET.into());
+    }
+    bench.engine.clear_faults(1);
+    bench.chain(&two_pages());
+    bench.bell(2);
+    bench.go(0);
+    assert!(copied(&bench, 0x2000));
+}
+
+#[test]
+fn doorbell_and_reset_do_not_wait_for_a_stalled_channel() {
+    let bench = bench_with_two_pages();
+    bench.engine.start();
+    bench.arm(Kind::Stall, 0, 1, 60_000);
+    bench.bell(1);
+    let wait_for = |event: &dyn Fn() -> bool| {
+        while !event() {
+            thread::sleep(Duration::from_millis(1));
+            assert!(bench.start.elapsed() < Duration::from_secs(30));
+        }
+    };
+    wait_for(&|| bench.engine.counters(0).unwrap().faults == 1);
+    bench.bell(2);
+    bench.set(0x04, 1, RESET.into());
+    bench.chain(&two_pages());
+    bench.bell(2);
+    wait_for(&|| bench.status() == slot(1) | 1);
+    assert!(copied(&bench, 0x2000));
+}

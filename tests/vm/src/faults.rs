@@ -1,0 +1,340 @@
+//! Faults that a guest can order from the device, and what it may count.
+//!
+//! A guest speaks to this area through the configuration space of the
+//! function, from `AREA` up, in 32-bit words (see README.md for the table). It
+//! sets AFTER, TIMES and VALUE, then writes a kind and the channels to ORDER.
+
+use std::time::Duration;
+
+/// Where the area lies in configuration space; it ends at 0x100.
+pub const AREA: u32 = 0xc0;
+
+const ORDER: u32 = 0x04;
+const AFTER: u32 = 0x08;
+const TIMES: u32 = 0x0c;
+const VALUE: u32 = 0x10;
+const SELECT: u32 = 0x14;
+const COUNTERS: u32 = 0x18;
+
+pub const READ_ERROR: u32 = 0x100;
+pub const WRITE_ERROR: u32 = 0x200;
+
+/// What "other error" is when the guest names none: a bad next descriptor.
+const SOME_ERROR: u32 = 0x4;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// The source could not be read: nothing is copied.
+    Read = 1,
+    /// The destination could not be written: half of it is.
+    Write = 2,
+    /// Any other error bit of the channel, as VALUE says.
+    Other = 3,
+    /// The channel stops and stays active until it is reset.
+    Hang = 4,
+    /// The channel stops for VALUE milliseconds, then goes on.
+    Stall = 5,
+    /// Each descriptor takes VALUE microseconds.
+    Slow = 6,
+    /// The channel's interrupts are swallowed.
+    Lost = 7,
+    /// Every descriptor fails, also the first one after each reset.
+    Dead = 8,
+}
+
+impl Kind {
+    pub const ALL: [(Kind, &str); 8] = [
+        (Kind::Read, "read"),
+        (Kind::Write, "write"),
+        (Kind::Other, "other"),
+        (Kind::Hang, "hang"),
+        (Kind::Stall, "stall"),
+        (Kind::Slow, "slow"),
+        (Kind::Lost, "lost"),
+        (Kind::Dead, "dead"),
+    ];
+
+    fn from_number(number: u32) -> Option<Kind> {
+        Kind::ALL.iter().map(|(kind, _)| *kind).find(|kind| *kind as u32 == number)
+    }
+}
+
+/// One fault, armed on one channel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fault {
+    pub kind: Kind,
+    /// Data descriptors that still go through.
+    pub after: u32,
+    /// Occurrences that are left; 0 for ever.
+    pub times: u32,
+    pub value: u32,
+}
+
+impl Fault {
+    fn error(&self) -> u32 {
+        match self.kind {
+            Kind::Read => READ_ERROR,
+            Kind::Write => WRITE_ERROR,
+            _ if self.value == 0 => SOME_ERROR,
+            _ => self.value,
+        }
+    }
+
+    fn delay(&self) -> Duration {
+        match self.kind {
+            Kind::Stall => Duration::from_millis(self.value.into()),
+            Kind::Slow => Duration::from_micros(self.value.into()),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+/// What becomes of one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fate {
+    Run,
+    Fail(u32),
+    Hang,
+}
+
+/// The faults that wait on one channel.
+#[derive(Default)]
+pub struct Faults {
+    armed: Vec<Fault>,
+    /// How often one took effect.
+    pub fired: u32,
+}
+
+impl Faults {
+    pub fn arm(&mut self, fault: Fault) {
+        self.armed.push(fault);
+    }
+
+    pub fn clear(&mut self) {
+        self.armed.clear();
+    }
+
+    /// A data descriptor is about to run: after how long, and how it ends.
+    pub fn on_data(&mut self) -> (Duration, Fate) {
+        let (mut delay, mut fate) = (Duration::ZERO, Fate::Run);
+        for index in 0..self.armed.len() {
+            let fault = &mut self.armed[index];
+            if fault.after > 0 {
+                fault.after -= 1;
+                continue;
+            }
+            if fault.kind == Kind::Lost || fate != Fate::Run {
+                continue;
+            }
+            delay += fault.delay();
+            fate = match fault.kind {
+                Kind::Hang => Fate::Hang,
+                Kind::Stall | Kind::Slow | Kind::Lost => Fate::Run,
+                Kind::Read | Kind::Write | Kind::Other | Kind::Dead => Fate::Fail(fault.error()),
+            };
+            self.fire(index);
+        }
+        self.armed.retain(|fault| fault.times != SPENT);
+        (delay, fate)
+    }
+
+    /// A null descriptor, which starts a channel: only a dead one fails here.
+    pub fn on_null(&mut self) -> Fate {
+        let Some(index) = self.ready(Kind::Dead) else { return Fate::Run };
+        let fate = Fate::Fail(self.armed[index].error());
+        self.fire(index);
+        self.armed.retain(|fault| fault.times != SPENT);
+        fate
+    }
+
+    /// An interrupt is due: is it lost?
+    pub fn on_interrupt(&mut self) -> bool {
+        let Some(index) = self.ready(Kind::Lost) else { return false };
+        self.fire(index);
+        self.armed.retain(|fault| fault.times != SPENT);
+        true
+    }
+
+    fn ready(&self, kind: Kind) -> Option<usize> {
+        self.armed.iter().position(|fault| fault.kind == kind && fault.after == 0)
+    }
+
+    fn fire(&mut self, index: usize) {
+        self.fired += 1;
+        let times = &mut self.armed[index].times;
+        *times = match *times {
+            0 => 0,
+            1 => SPENT,
+            more => more - 1,
+        };
+    }
+}
+
+/// Instead of the 0 that would mean for ever.
+const SPENT: u32 = u32::MAX;
+
+/// What a channel has done since power-on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    pub data: u32,
+    pub bytes: u64,
+    pub null: u32,
+    pub interrupts: u32,
+    pub resets: u32,
+    pub faults: u32,
+}
+
+impl Counters {
+    fn words(&self) -> [u32; 7] {
+        let (low, high) = (self.bytes as u32, (self.bytes >> 32) as u32);
+        [self.data, low, high, self.null, self.interrupts, self.resets, self.faults]
+    }
+}
+
+/// What the guest asks for by a write to the area.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Order {
+    Arm { channels: u32, fault: Fault },
+    Clear { channels: u32 },
+    Select(usize),
+}
+
+/// The registers of the area.
+#[derive(Default)]
+pub struct Area {
+    after: u32,
+    times: u32,
+    value: u32,
+    select: u32,
+    counters: Counters,
+}
+
+impl Area {
+    /// `offset` is from `AREA`.
+    pub fn read(&self, offset: u32) -> u32 {
+        match offset {
+            // A vendor-specific capability, the last in the list, of 64 bytes.
+            0 => 0x0140_0009,
+            AFTER => self.after,
+            TIMES => self.times,
+            VALUE => self.value,
+            SELECT => self.select,
+            COUNTERS.. => {
+                let words = self.counters.words();
+                words.get((offset - COUNTERS) as usize / 4).copied().unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
+    pub fn write(&mut self, offset: u32, word: u32) -> Option<Order> {
+        match offset {
+            ORDER => return self.order(word),
+            AFTER => self.after = word,
+            TIMES => self.times = word,
+            VALUE => self.value = word,
+            SELECT => {
+                self.select = word;
+                return Some(Order::Select(word as usize));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn order(&self, word: u32) -> Option<Order> {
+        let channels = word >> 8 & 0xff;
+        if word & 0xff == 0 {
+            return Some(Order::Clear { channels });
+        }
+        let kind = Kind::from_number(word & 0xff)?;
+        let Area { after, times, value, .. } = *self;
+        Some(Order::Arm { channels, fault: Fault { kind, after, times, value } })
+    }
+
+    /// The counters of the selected channel, all of one moment.
+    pub fn show(&mut self, counters: Counters) {
+        self.counters = counters;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(kind: Kind, after: u32, times: u32, value: u32) -> Faults {
+        let mut faults = Faults::default();
+        faults.arm(Fault { kind, after, times, value });
+        faults
+    }
+
+    fn fates(faults: &mut Faults, count: usize) -> Vec<Fate> {
+        (0..count).map(|_| faults.on_data().1).collect()
+    }
+
+    #[test]
+    fn fault_begins_after_n_and_lasts_for_m() {
+        use Fate::*;
+        let mut read = faults(Kind::Read, 2, 1, 0);
+        assert_eq!(fates(&mut read, 4), [Run, Run, Fail(0x100), Run]);
+        let mut write = faults(Kind::Write, 0, 2, 0);
+        assert_eq!(fates(&mut write, 3), [Fail(0x200), Fail(0x200), Run]);
+        let mut other = faults(Kind::Other, 1, 0, 0x8);
+        assert_eq!(fates(&mut other, 3), [Run, Fail(8), Fail(8)]);
+        assert_eq!((read.fired, write.fired, other.fired), (1, 2, 2));
+    }
+
+    #[test]
+    fn delays_add_up_and_do_not_fail() {
+        let mut faults = faults(Kind::Slow, 0, 0, 50);
+        faults.arm(Fault { kind: Kind::Stall, after: 1, times: 1, value: 3 });
+        let delays: Vec<_> = (0..3).map(|_| faults.on_data().0.as_micros()).collect();
+        assert_eq!(delays, [50, 3050, 50]);
+    }
+
+    #[test]
+    fn only_the_dead_fail_at_a_null_descriptor() {
+        assert_eq!(faults(Kind::Other, 0, 0, 0).on_null(), Fate::Run);
+        let mut dead = faults(Kind::Dead, 1, 0, 0);
+        assert_eq!(dead.on_null(), Fate::Run);
+        assert_eq!(fates(&mut dead, 2), [Fate::Run, Fate::Fail(4)]);
+        assert_eq!((dead.on_null(), dead.on_null()), (Fate::Fail(4), Fate::Fail(4)));
+    }
+
+    #[test]
+    fn lost_interrupts_are_counted_by_interrupts() {
+        let mut lost = faults(Kind::Lost, 1, 2, 0);
+        assert!(!lost.on_interrupt());
+        assert_eq!(lost.on_data(), (Duration::ZERO, Fate::Run));
+        assert_eq!([0; 3].map(|_| lost.on_interrupt()), [true, true, false]);
+    }
+
+    #[test]
+    fn area_arms_clears_and_refuses_unknown_kinds() {
+        let mut area = Area::default();
+        for (offset, word) in [(AFTER, 5), (TIMES, 2), (VALUE, 300)] {
+            assert_eq!(area.write(offset, word), None);
+            assert_eq!(area.read(offset), word);
+        }
+        let fault = Fault { kind: Kind::Stall, after: 5, times: 2, value: 300 };
+        assert_eq!(area.write(ORDER, 0x305), Some(Order::Arm { channels: 3, fault }));
+        assert_eq!(area.write(ORDER, 0xf00), Some(Order::Clear { channels: 15 }));
+        assert_eq!(area.write(ORDER, 0x109), None);
+    }
+
+    #[test]
+    fn area_shows_counters_word_by_word() {
+        let mut area = Area::default();
+        assert_eq!(area.write(SELECT, 2), Some(Order::Select(2)));
+        area.show(Counters {
+            data: 1,
+            bytes: 3 << 32 | 2,
+            null: 4,
+            interrupts: 5,
+            resets: 6,
+            faults: 7,
+        });
+        let words: Vec<_> = (0..8).map(|i| area.read(COUNTERS + 4 * i)).collect();
+        assert_eq!(words, [1, 2, 3, 4, 5, 6, 7, 0]);
+    }
+}

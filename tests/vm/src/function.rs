@@ -1,0 +1,337 @@
+//! The engine as a PCI function: configuration space, BAR 0, MSI-X.
+//!
+//! The transport forwards every access here. MSI-X is ours as well: an
+//! interrupt is a write of the table's data to the table's address, which
+//! whoever owns the transport performs (`Message`).
+
+use crate::engine::Engine;
+use crate::faults::{self, Area, Order};
+use crate::memory::Memory;
+use std::sync::{Arc, Mutex};
+
+pub const VENDOR: u16 = 0x8086;
+/// The engine of Skylake and Cascade Lake servers.
+pub const DEVICE: u16 = 0x2021;
+
+/// Size of BAR 0: registers, then the MSI-X table and its pending bits.
+const BAR_SIZE: u32 = 0x4000;
+const TABLE: u32 = 0x2000;
+const PENDING: u32 = 0x3000;
+
+const COMMAND: usize = 0x04;
+const BAR: usize = 0x10;
+const EXPRESS: usize = 0x40;
+const MSIX: usize = 0x80;
+const MSIX_ENABLE: u16 = 0x8000;
+const MSIX_MASK: u16 = 0x4000;
+
+/// Delivers an interrupt message: address and data.
+pub type Message = Box<dyn Fn(u64, u32) + Send + Sync>;
+
+pub struct Function {
+    engine: Arc<Engine>,
+    msix: Arc<Msix>,
+    config: Mutex<Config>,
+}
+
+struct Config {
+    bytes: [u8; 256],
+    area: Area,
+}
+
+impl Function {
+    /// Function `number` of a device with `functions` of them.
+    pub fn new(
+        number: usize,
+        functions: usize,
+        channels: usize,
+        memory: Arc<Memory>,
+        message: Message,
+    ) -> Function {
+        let msix = Arc::new(Msix::new(channels, message));
+        let vectors = Arc::clone(&msix);
+        let engine = Arc::new(Engine::new(channels, memory, move |channel| vectors.raise(channel)));
+        engine.start();
+        let several = number == 0 && functions > 1;
+        let config = Config { bytes: power_on(channels, several), area: Area::default() };
+        Function { engine, msix, config: Mutex::new(config) }
+    }
+
+    pub fn reset(&self) {
+        self.engine.reset();
+        self.msix.reset();
+        let mut config = self.config.lock().expect("no panic");
+        config.bytes[COMMAND..COMMAND + 2].fill(0);
+        config.bytes[BAR..BAR + 4].fill(0);
+        config.bytes[MSIX + 3] &= 0x3f;
+    }
+
+    // ---- configuration space ----------------------------------------------------
+
+    pub fn config_read(&self, address: u32, size: u32) -> u32 {
+        let config = self.config.lock().expect("no panic");
+        if address >= 256 || size > 4 {
+            return u32::MAX;
+        }
+        let aligned = address & !3;
+        let word = match aligned {
+            faults::AREA.. => config.area.read(aligned - faults::AREA),
+            _ => word_at(&config.bytes, aligned as usize),
+        };
+        let bits = word >> (8 * (address % 4));
+        if size == 4 { bits } else { bits & ((1 << (8 * size)) - 1) }
+    }
+
+    pub fn config_write(&self, address: u32, size: u32, value: u32) {
+        let mut config = self.config.lock().expect("no panic");
+        if (faults::AREA..256).contains(&address) {
+            if size == 4 && address.is_multiple_of(4) {
+                let order = config.area.write(address - faults::AREA, value);
+                self.obey(&mut config.area, order);
+            }
+            return;
+        }
+        for (index, byte) in value.to_le_bytes().into_iter().take(size as usize).enumerate() {
+            let at = address as usize + index;
+            let mask = writable(at);
+            if let Some(old) = config.bytes.get_mut(at) {
+                *old = *old & !mask | byte & mask;
+            }
+        }
+        let control = u16::from_le_bytes([config.bytes[MSIX + 2], config.bytes[MSIX + 3]]);
+        drop(config);
+        self.msix.control(control);
+    }
+
+    fn obey(&self, area: &mut Area, order: Option<Order>) {
+        match order {
+            Some(Order::Arm { channels, fault }) => self.engine.arm(channels, fault),
+            Some(Order::Clear { channels }) => self.engine.clear_faults(channels),
+            Some(Order::Select(channel)) => {
+                area.show(self.engine.counters(channel).unwrap_or_default());
+            }
+            None => {}
+        }
+    }
+
+    // ---- BAR 0 ------------------------------------------------------------------
+
+    pub fn bar_read(&self, address: u64, size: u32) -> u64 {
+        match address as u32 % BAR_SIZE {
+            offset @ PENDING.. => self.msix.read_pending(offset - PENDING),
+            offset @ TABLE.. => self.msix.read(offset - TABLE, size),
+            offset => self.engine.read(offset, size),
+        }
+    }
+
+    pub fn bar_write(&self, address: u64, size: u32, value: u64) {
+        match address as u32 % BAR_SIZE {
+            PENDING.. => {}
+            offset @ TABLE.. => self.msix.write(offset - TABLE, size, value),
+            offset => self.engine.write(offset, size, value),
+        }
+    }
+}
+
+fn word_at(bytes: &[u8; 256], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+/// Which bits of a configuration byte keep what is written.
+fn writable(at: usize) -> u8 {
+    match at {
+        COMMAND => 0x06,            // memory, bus master
+        0x05 => 0x04,               // interrupt disable
+        0x11 => 0xc0,               // BAR 0 is aligned to its 16 KiB
+        0x12 | 0x13 | 0x3c => 0xff, // the rest of it; interrupt line
+        0x48 | 0x49 => 0xff,        // device control
+        0x83 => 0xc0,               // MSI-X enable and mask
+        _ => 0,
+    }
+}
+
+fn power_on(channels: usize, several: bool) -> [u8; 256] {
+    let mut bytes = [0; 256];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(0x00, &VENDOR.to_le_bytes());
+    put(0x02, &DEVICE.to_le_bytes());
+    put(0x06, &[0x10]); // there is a list of capabilities
+    put(0x08, &[0x04, 0x00, 0x80, 0x08]); // a system peripheral
+    put(0x0e, &[if several { 0x80 } else { 0 }]);
+    put(0x2c, &VENDOR.to_le_bytes());
+    put(0x34, &[EXPRESS as u8]);
+    // PCI Express, version 2, endpoint integrated into the root complex.
+    put(EXPRESS, &[0x10, MSIX as u8, 0x92, 0x00]);
+    put(MSIX, &[0x11, faults::AREA as u8, channels as u8 - 1, 0]);
+    put(MSIX + 4, &TABLE.to_le_bytes());
+    put(MSIX + 8, &PENDING.to_le_bytes());
+    bytes
+}
+
+// ---- MSI-X ----------------------------------------------------------------------
+
+/// One vector per channel.
+struct Msix {
+    state: Mutex<MsixState>,
+    message: Message,
+}
+
+struct MsixState {
+    control: u16,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    address: u64,
+    data: u32,
+    masked: bool,
+    pending: bool,
+}
+
+impl Msix {
+    fn new(vectors: usize, message: Message) -> Msix {
+        let entry = Entry { address: 0, data: 0, masked: true, pending: false };
+        let state = MsixState { control: 0, entries: vec![entry; vectors] };
+        Msix { state: Mutex::new(state), message }
+    }
+
+    fn reset(&self) {
+        let mut state = self.state.lock().expect("no panic");
+        state.control = 0;
+        state.entries.fill(Entry { address: 0, data: 0, masked: true, pending: false });
+    }
+
+    fn raise(&self, vector: usize) {
+        let mut state = self.state.lock().expect("no panic");
+        state.entries[vector].pending = true;
+        self.deliver(&mut state);
+    }
+
+    fn control(&self, control: u16) {
+        let mut state = self.state.lock().expect("no panic");
+        state.control = control;
+        self.deliver(&mut state);
+    }
+
+    fn deliver(&self, state: &mut MsixState) {
+        if state.control & (MSIX_ENABLE | MSIX_MASK) != MSIX_ENABLE {
+            return;
+        }
+        for entry in &mut state.entries {
+            if entry.pending && !entry.masked {
+                entry.pending = false;
+                (self.message)(entry.address, entry.data);
+            }
+        }
+    }
+
+    fn read(&self, offset: u32, size: u32) -> u64 {
+        let state = self.state.lock().expect("no panic");
+        let Some(entry) = state.entries.get(offset as usize / 16) else { return 0 };
+        match (offset % 16, size) {
+            (0, 8) => entry.address,
+            (0, _) => entry.address & 0xffff_ffff,
+            (4, _) => entry.address >> 32,
+            (8, 8) => u64::from(entry.data) | u64::from(entry.masked) << 32,
+            (8, _) => entry.data.into(),
+            (12, _) => entry.masked.into(),
+            _ => 0,
+        }
+    }
+
+    fn read_pending(&self, offset: u32) -> u64 {
+        let state = self.state.lock().expect("no panic");
+        let bit = |(i, entry): (usize, &Entry)| u64::from(entry.pending) << i;
+        let bits: u64 = state.entries.iter().enumerate().map(bit).sum();
+        if offset == 0 { bits } else { 0 }
+    }
+
+    fn write(&self, offset: u32, size: u32, value: u64) {
+        let mut state = self.state.lock().expect("no panic");
+        let Some(entry) = state.entries.get_mut(offset as usize / 16) else { return };
+        match (offset % 16, size) {
+            (0, 8) => entry.address = value,
+            (0, 4) => entry.address = entry.address & !0xffff_ffff | value,
+            (4, 4) => entry.address = entry.address & 0xffff_ffff | value << 32,
+            (8, 8) => {
+                entry.data = value as u32;
+                entry.masked = value >> 32 & 1 != 0;
+            }
+            (8, 4) => entry.data = value as u32,
+            (12, 4) => entry.masked = value & 1 != 0,
+            _ => {}
+        }
+        self.deliver(&mut state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::fake;
+
+    type Sent = Arc<Mutex<Vec<(u64, u32)>>>;
+
+    fn function(channels: usize, functions: usize) -> (Function, Sent) {
+        let sent = Sent::default();
+        let log = Arc::clone(&sent);
+        let message = Box::new(move |address, data| log.lock().unwrap().push((address, data)));
+        let memory = Arc::new(fake::memory(0x1000));
+        (Function::new(0, functions, channels, memory, message), sent)
+    }
+
+    #[test]
+    fn bar_is_sized_by_writing_ones() {
+        let (function, _) = function(4, 1);
+        for bar in (0x10..=0x28).step_by(4) {
+            function.config_write(bar, 4, u32::MAX);
+            let mask = if bar == 0x10 { !(BAR_SIZE - 1) } else { 0 };
+            assert_eq!(function.config_read(bar, 4), mask, "{bar:#x}");
+        }
+    }
+
+    #[test]
+    fn capabilities_form_a_list_that_ends() {
+        let (function, _) = function(4, 2);
+        assert_eq!(function.config_read(0x00, 4), 0x2021_8086);
+        assert_eq!(function.config_read(0x0e, 1), 0x80);
+        let (mut at, mut kinds) = (function.config_read(0x34, 1), Vec::new());
+        while at != 0 {
+            kinds.push(function.config_read(at, 1));
+            at = function.config_read(at + 1, 1);
+        }
+        assert_eq!(kinds, [0x10, 0x11, 0x09]);
+        assert_eq!(function.config_read(0x82, 2), 3);
+    }
+
+    #[test]
+    fn masked_vector_keeps_its_interrupt_until_unmasked() {
+        let (function, sent) = function(2, 1);
+        let entry = u64::from(TABLE) + 16;
+        function.bar_write(entry, 4, 0xfee0_1000);
+        function.bar_write(entry + 8, 4, 0x26);
+        function.msix.raise(1);
+        assert_eq!(function.bar_read(PENDING.into(), 8), 2);
+        function.config_write(0x82, 2, 0x8000);
+        assert!(sent.lock().unwrap().is_empty());
+        function.bar_write(entry + 12, 4, 0);
+        assert_eq!(*sent.lock().unwrap(), [(0xfee0_1000, 0x26)]);
+        assert_eq!(function.bar_read(PENDING.into(), 8), 0);
+        function.config_write(0x82, 2, 0xc000);
+        function.msix.raise(1);
+        assert_eq!(sent.lock().unwrap().len(), 1);
+        function.config_write(0x83, 1, 0x80);
+        assert_eq!(sent.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn fault_area_wants_whole_words() {
+        let (function, _) = function(2, 1);
+        function.config_write(0xc8, 1, 7);
+        assert_eq!(function.config_read(0xc8, 4), 0);
+        function.config_write(0xc8, 4, 0x0102_0304);
+        assert_eq!(function.config_read(0xca, 2), 0x0102);
+        assert_eq!(function.config_read(0xc0, 1), 0x09);
+    }
+}

@@ -1,0 +1,72 @@
+//! adma-vm: a guest with an emulated I/OAT device, and its verdict.
+//!
+//! The engine (`engine`, `faults`) knows nothing of PCI, the PCI function
+//! (`function`) nothing of QEMU; `proxy` carries one to the other. `qemu` runs
+//! a guest, `verdicts` listens to it. `inject` is the other end of `faults`,
+//! for use inside the guest.
+
+mod engine;
+mod faults;
+mod function;
+mod inject;
+mod memory;
+mod options;
+mod proxy;
+mod qemu;
+mod verdicts;
+
+use options::{Boot, Task};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+const TIMED_OUT: u8 = 124;
+
+fn main() -> ExitCode {
+    let task = match options::parse(std::env::args().skip(1)) {
+        Ok(task) => task,
+        Err(message) => {
+            eprintln!("adma-vm: {message}; try --help");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match &task {
+        Task::Help => {
+            print!("{}", options::HELP);
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Boot(boot) => guest(boot),
+        Task::Fault(injection) => inject::fault(injection).map(|()| ExitCode::SUCCESS),
+        Task::Counters => inject::counters().map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("adma-vm: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn guest(boot: &Boot) -> io::Result<ExitCode> {
+    let qemu::Outcome { mut verdicts, timed_out, status } = qemu::boot(boot)?;
+    if boot.shell {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if timed_out {
+        let limit = boot.time_limit.map_or(0, |limit| limit.as_secs());
+        verdicts.fail("guest", &format!("not at its end after {limit} s, see {}", boot.log));
+    } else if !verdicts.ended() {
+        verdicts.fail("guest", &format!("went down before its end, see {}", boot.log));
+    } else if !status.success() {
+        verdicts.fail("guest", &format!("QEMU ended with {status}, see {}", boot.log));
+    }
+    let skip_log = std::env::var_os("SKIP_LOG").filter(|path| !path.is_empty());
+    if let Some(path) = &skip_log {
+        let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+        file.write_all(verdicts.skips().as_bytes())?;
+    }
+    print!("{}", verdicts.report(skip_log.is_some()));
+    Ok(match (timed_out, verdicts.passed()) {
+        (true, _) => ExitCode::from(TIMED_OUT),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::FAILURE,
+    })
+}

@@ -1,0 +1,184 @@
+//! The command line.
+
+use crate::engine::MAX_CHANNELS;
+use crate::faults::Kind;
+use std::time::Duration;
+
+/// How long a guest may take when nobody says.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
+
+pub const HELP: &str = "\
+usage: adma-vm boot --kernel FILE --initrd FILE --log FILE [options]
+       adma-vm fault KIND [channels=MASK] [after=N] [times=M] [value=V] [function=F]
+       adma-vm counters
+
+boot starts a guest with an emulated I/OAT device and waits for its verdicts:
+  --channels N     1 to 8 (default 4); 0: no device
+  --processors N   (default 1)
+  --memory MB      (default 1024)
+  --time-limit S   0: none (default 300)
+  --append WORDS   for the kernel's command line
+  --verbose        show the console, which also goes to the log
+  --shell          the console is the terminal; no verdicts
+Exit status: 0 all passed, 1 not, 124 out of time.
+
+fault and counters speak to the device from inside the guest. KIND: read write
+other hang stall slow lost dead, or clear. Masks and values may be hexadecimal.
+";
+
+#[derive(Debug, PartialEq)]
+pub enum Task {
+    Help,
+    Boot(Boot),
+    Fault(Injection),
+    Counters,
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Boot {
+    pub kernel: String,
+    pub initrd: String,
+    pub log: String,
+    pub channels: usize,
+    pub processors: u32,
+    pub memory: u32,
+    pub time_limit: Option<Duration>,
+    pub append: String,
+    pub verbose: bool,
+    pub shell: bool,
+}
+
+/// A fault to order; no kind to clear them.
+#[derive(Debug, PartialEq)]
+pub struct Injection {
+    pub kind: Option<Kind>,
+    pub function: Option<u32>,
+    pub channels: u32,
+    pub after: u32,
+    pub times: u32,
+    pub value: u32,
+}
+
+pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Task, String> {
+    match args.next().as_deref() {
+        Some("boot") => boot(args).map(Task::Boot),
+        Some("fault") => fault(args).map(Task::Fault),
+        Some("counters") => match args.next() {
+            None => Ok(Task::Counters),
+            Some(more) => Err(format!("{more}: nothing is wanted after counters")),
+        },
+        Some("-h" | "--help") => Ok(Task::Help),
+        Some(other) => Err(format!("{other}: want boot, fault or counters")),
+        None => Err("want boot, fault or counters".into()),
+    }
+}
+
+fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
+    let mut boot = Boot {
+        kernel: String::new(),
+        initrd: String::new(),
+        log: String::new(),
+        channels: 4,
+        processors: 1,
+        memory: 1024,
+        time_limit: Some(TIME_LIMIT),
+        append: String::new(),
+        verbose: false,
+        shell: false,
+    };
+    while let Some(name) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{name} wants a value"));
+        match name.as_str() {
+            "--kernel" => boot.kernel = value()?,
+            "--initrd" => boot.initrd = value()?,
+            "--log" => boot.log = value()?,
+            "--append" => boot.append = value()?,
+            "--channels" => boot.channels = number(&name, &value()?)? as usize,
+            "--processors" => boot.processors = number(&name, &value()?)?,
+            "--memory" => boot.memory = number(&name, &value()?)?,
+            "--time-limit" => {
+                let seconds = number(&name, &value()?)?;
+                boot.time_limit = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+            }
+            "--verbose" => boot.verbose = true,
+            "--shell" => boot.shell = true,
+            _ => return Err(format!("{name}: unknown option")),
+        }
+    }
+    if boot.channels > 2 * MAX_CHANNELS {
+        return Err(format!("--channels {}: at most {}", boot.channels, 2 * MAX_CHANNELS));
+    }
+    for (name, value) in
+        [("--kernel", &boot.kernel), ("--initrd", &boot.initrd), ("--log", &boot.log)]
+    {
+        if value.is_empty() {
+            return Err(format!("{name} is missing"));
+        }
+    }
+    Ok(boot)
+}
+
+fn fault(mut args: impl Iterator<Item = String>) -> Result<Injection, String> {
+    let name = args.next().ok_or("which fault?")?;
+    let kind = Kind::ALL.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind);
+    if kind.is_none() && name != "clear" {
+        return Err(format!("{name}: unknown fault"));
+    }
+    let mut injection =
+        Injection { kind, function: None, channels: 0xff, after: 0, times: 1, value: 0 };
+    for arg in args {
+        let (name, value) = arg.split_once('=').ok_or_else(|| format!("{arg}: want name=value"))?;
+        let value = number(name, value)?;
+        match name {
+            "channels" => injection.channels = value,
+            "after" => injection.after = value,
+            "times" => injection.times = value,
+            "value" => injection.value = value,
+            "function" => injection.function = Some(value),
+            _ => return Err(format!("{name}: unknown word")),
+        }
+    }
+    Ok(injection)
+}
+
+fn number(name: &str, text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| format!("{name}: {text} is no number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Result<Task, String> {
+        parse(text.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn boot_wants_its_files_and_refuses_what_it_does_not_know() {
+        assert!(words("boot --kernel k --initrd i").is_err());
+        assert!(words("boot --kernel k --initrd i --log l --channels 9").is_err());
+        assert!(words("boot --kernel k --initrd i --log l --chanels 4").is_err());
+        assert!(words("boot --kernel k --initrd i --log l --memory 1G").is_err());
+        let Ok(Task::Boot(boot)) =
+            words("boot --kernel k --initrd i --log l --channels 8 --time-limit 0")
+        else {
+            panic!()
+        };
+        assert_eq!((boot.channels, boot.time_limit), (8, None));
+    }
+
+    #[test]
+    fn fault_is_read_in_words() {
+        let Ok(Task::Fault(fault)) = words("fault stall channels=0x3 after=5 value=300") else {
+            panic!()
+        };
+        assert_eq!(fault.kind, Some(Kind::Stall));
+        assert_eq!((fault.channels, fault.after, fault.times, fault.value), (3, 5, 1, 300));
+        assert!(words("fault explode").is_err());
+        assert!(words("fault clear").is_ok());
+    }
+}

@@ -1,0 +1,165 @@
+//! One guest: starts QEMU, is its I/OAT device, listens to it, ends it in time.
+
+use crate::engine::MAX_CHANNELS;
+use crate::function::Function;
+use crate::memory::Memory;
+use crate::options::Boot;
+use crate::proxy::{self, Qtest};
+use crate::verdicts::Verdicts;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// How a guest ended, and what it had said until then.
+pub struct Outcome {
+    pub verdicts: Verdicts,
+    pub timed_out: bool,
+    pub status: ExitStatus,
+}
+
+pub fn boot(options: &Boot) -> io::Result<Outcome> {
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args(machine(options));
+    let mut given = Vec::new();
+    if options.channels > 0 {
+        attach_device(&mut command, options.channels, &mut given)?;
+    }
+    let (verdict_port, theirs) = UnixStream::pair()?;
+    // The first serial port is the console, the second one carries nothing
+    // but verdicts: kernel messages come in the middle of lines.
+    let console = if options.shell { "mon:stdio" } else { "stdio" };
+    command.args(["-serial", console, "-serial", "chardev:verdicts", "-chardev"]);
+    command.arg(format!("socket,id=verdicts,fd={}", theirs.as_raw_fd()));
+    given.push(theirs.into());
+
+    let mut child = start(command, options.shell, given)?;
+    let log = File::create(&options.log)?;
+    let (ended, end) = channel();
+    copy_console(child.stdout.take().expect("piped"), log, options.verbose || options.shell, ended);
+    let verdicts = Arc::new(Mutex::new(Verdicts::default()));
+    let heard = Arc::clone(&verdicts);
+    let listener = thread::spawn(move || listen(verdict_port, &heard));
+
+    let timed_out = match options.time_limit {
+        Some(limit) => end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout),
+        None => {
+            let _ = end.recv();
+            false
+        }
+    };
+    if timed_out {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    let _ = listener.join();
+    let verdicts = std::mem::take(&mut *verdicts.lock().expect("no panic"));
+    Ok(Outcome { verdicts, timed_out, status })
+}
+
+fn machine(options: &Boot) -> Vec<String> {
+    let memory = options.memory;
+    let text = format!(
+        "-nodefaults -no-user-config -nographic -no-reboot -M q35,memory-backend=ram \
+         -object memory-backend-memfd,id=ram,size={memory}M,share=on -m {memory} \
+         -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
+         -device virtio-9p-pci,fsdev=root,mount_tag=root"
+    );
+    let mut args: Vec<String> = text.split_whitespace().map(String::from).collect();
+    let mut add = |words: &[&str]| args.extend(words.iter().map(|word| word.to_string()));
+    // With one thread per processor the proxy drops accesses.
+    add(&["-accel", "tcg,thread=single", "-smp", &options.processors.to_string()]);
+    add(&["-kernel", &options.kernel, "-initrd", &options.initrd]);
+    let append = format!("console=ttyS0 panic=-1 {}", options.append);
+    add(&["-append", &append]);
+    args
+}
+
+/// The device in this process: as many functions as the channels need.
+fn attach_device(
+    command: &mut Command,
+    channels: usize,
+    given: &mut Vec<OwnedFd>,
+) -> io::Result<()> {
+    let (ours, theirs) = UnixStream::pair()?;
+    command.arg("-chardev").arg(format!("socket,id=qtest,fd={}", theirs.as_raw_fd()));
+    command.args(["-object", "qtest,id=qtest0,chardev=qtest,log=none"]);
+    given.push(theirs.into());
+    let qtest = Qtest::new(ours)?;
+    let memory = Arc::new(Memory::default());
+    let functions = channels.div_ceil(MAX_CHANNELS);
+    for number in 0..functions {
+        let (ours, theirs) = UnixStream::pair()?;
+        let several = if functions > 1 && number == 0 { ",multifunction=on" } else { "" };
+        let fd = theirs.as_raw_fd();
+        command.arg("-device");
+        command.arg(format!("x-pci-proxy-dev,id=ioat{number},fd={fd},addr=4.{number}{several}"));
+        given.push(theirs.into());
+        let qtest = Arc::clone(&qtest);
+        let message = Box::new(move |address, data| qtest.message(address, data));
+        let memory = Arc::clone(&memory);
+        let channels = (channels - number * MAX_CHANNELS).min(MAX_CHANNELS);
+        let function = Function::new(number, functions, channels, Arc::clone(&memory), message);
+        thread::Builder::new().name(format!("function {number}")).spawn(move || {
+            if let Err(error) = proxy::serve(ours, &function, &memory) {
+                eprintln!("adma-vm: function {number}: {error}");
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Starts QEMU with the descriptors that its arguments name. It dies with us.
+fn start(mut command: Command, shell: bool, given: Vec<OwnedFd>) -> io::Result<Child> {
+    command.stdin(if shell { Stdio::inherit() } else { Stdio::null() });
+    command.stdout(Stdio::piped());
+    let numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
+    // SAFETY: prctl and fcntl are async-signal-safe, and `numbers` was made
+    // before the fork.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            for number in &numbers {
+                if libc::fcntl(*number, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    // Our copies of its descriptors close here: they must end with QEMU.
+    let child = command.spawn()?;
+    drop(given);
+    Ok(child)
+}
+
+fn copy_console(
+    mut from: impl Read + Send + 'static,
+    mut log: File,
+    show: bool,
+    ended: Sender<()>,
+) {
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(got @ 1..) = from.read(&mut buffer) {
+            let _ = log.write_all(&buffer[..got]);
+            if show {
+                let mut out = io::stdout().lock();
+                let _ = out.write_all(&buffer[..got]).and_then(|()| out.flush());
+            }
+        }
+        let _ = ended.send(());
+    });
+}
+
+fn listen(port: UnixStream, verdicts: &Mutex<Verdicts>) {
+    for line in BufReader::new(port).split(b'\n') {
+        let Ok(line) = line else { return };
+        verdicts.lock().expect("no panic").line(&String::from_utf8_lossy(&line));
+    }
+}
