@@ -46,7 +46,7 @@
 #define ADMA_WORD_STRIDE	64
 
 /* adma_info.features */
-#define ADMA_FEATURE_WORDS	(1U << 0)	/* completion by words */
+#define ADMA_FEATURE_WORDS	0x1	/* completion by words */
 
 /*
  * struct adma_info - what the helper offers
@@ -105,11 +105,11 @@ struct adma_piece {
  * would leave channels writing into memory the program believes is its own;
  * such a program has to block its signals first, others save the two calls.
  */
-#define ADMA_SUBMIT_UNHANDLED	(1U << 0)
+#define ADMA_SUBMIT_UNHANDLED	0x1
 
 /* adma_submit.handlers: the process has handlers for ... */
-#define ADMA_HANDLES_FAULTS	(1U << 0)	/* SIGSEGV or SIGBUS */
-#define ADMA_HANDLES_OTHERS	(1U << 1)	/* any other signal */
+#define ADMA_HANDLES_FAULTS	0x1	/* SIGSEGV or SIGBUS */
+#define ADMA_HANDLES_OTHERS	0x2	/* any other signal */
 
 /*
  * struct adma_submit - start a request

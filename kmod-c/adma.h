@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * adma: copies user memory with DMA channels.
+ *
+ * The way of one copy: device.c takes the call, copy.c cuts it into transfers,
+ * pin.c pins and maps the pages, channel.c holds the channels and decides when
+ * a transfer is dead. stats.c counts.
+ *
+ * A request consists of legs: what one channel does of it. A channel works in
+ * order, so a leg is over when its last transfer is. The request is over with
+ * its last leg, and only then are its pages let go.
+ */
+#ifndef ADMA_H
+#define ADMA_H
+
+#include <linux/atomic.h>
+#include <linux/completion.h>
+#include <linux/dma-direction.h>
+#include <linux/dmaengine.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/scatterlist.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "adma_ioctl.h"
+
+struct attribute_group;
+struct cred;
+struct mm_struct;
+
+/* stats.c */
+
+enum adma_stat {
+	ADMA_STAT_COPIES,	/* pieces taken */
+	ADMA_STAT_BYTES,	/* of them, whoever copied */
+	ADMA_STAT_CPU_BYTES,	/* of them, too small for a transfer */
+	ADMA_STAT_DESCRIPTORS,	/* transfers handed to channels */
+	ADMA_STAT_PINS,		/* pages pinned since loading */
+	ADMA_STAT_PINNED_PAGES,	/* pages pinned now */
+	ADMA_STAT_ERRORS,	/* transfers that did not go well */
+	ADMA_STAT_TIMEOUTS,	/* legs that were silent for too long */
+	ADMA_STAT_RING_FULL,	/* a channel had no room for a transfer */
+	ADMA_STAT_QUARANTINED,	/* channels put aside after repeated errors */
+	ADMA_STATS,
+};
+
+extern const struct attribute_group *adma_stat_groups[];
+
+void adma_count(enum adma_stat what, s64 by);
+
+/* pin.c */
+
+/* One side of one piece: user pages, pinned and mapped for a channel. */
+struct adma_side {
+	struct page **pages;
+	unsigned int nr_pages;
+	unsigned int offset;	/* into the first page */
+	struct device *dev;	/* NULL: not mapped */
+	struct sg_table sgt;
+	enum dma_data_direction dir;
+};
+
+unsigned int adma_pages_of(u64 addr, u64 len);
+int adma_side_pin(struct adma_side *side, u64 addr, u64 len,
+		  enum dma_data_direction dir);
+int adma_side_map(struct adma_side *side, u64 len, struct device *dev);
+void adma_side_release(struct adma_side *side);
+
+/* channel.c */
+
+enum adma_health {
+	ADMA_UP,
+	ADMA_ASIDE,		/* in doubt, or resting after errors */
+	ADMA_OUT,		/* for good */
+};
+
+struct adma_channel;
+
+/* A transfer to itself that shows whether a channel works. */
+struct adma_probe {
+	struct completion answered;
+	struct adma_answer {
+		struct adma_probe *probe;
+		enum dmaengine_tx_result result;
+		bool came;
+	} answer[2];
+};
+
+struct adma_channel {
+	struct dma_chan *chan;
+	struct device *dev;	/* for mapping */
+	enum adma_health health;	/* changed by the watch only */
+	unsigned int strikes;	/* errors without enough good copies between */
+	unsigned int rests;	/* times put aside after repeated errors */
+	atomic_t good;		/* good legs since the last error */
+
+	spinlock_t lock;	/* of what follows */
+	struct list_head legs;
+	struct delayed_work watch;
+
+	void *probe_page;
+	dma_addr_t probe_dma;
+	struct adma_probe probe[2];
+	unsigned int probe_turn;
+	bool probe_pending;	/* the last one was never answered */
+};
+
+struct adma_leg {
+	struct adma_request *req;
+	struct adma_channel *ch;	/* NULL: has no part in the request */
+	struct list_head list;		/* of ch->legs until it is over */
+	unsigned long begun;		/* jiffies: first transfer issued */
+	unsigned long closed_at;	/* jiffies: last transfer issued */
+	u64 pieces;
+	atomic_t unanswered;		/* data transfers */
+	bool closed;			/* its last transfer is submitted */
+	bool aborted;			/* ... and was answered by an error */
+	bool doubted;			/* a probe was submitted after it */
+	bool failed;
+};
+
+extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
+extern unsigned int adma_nr_channels;
+extern unsigned int adma_timeout_ms;
+
+int adma_channels_request(unsigned int most, int node);
+void adma_channels_release(void);
+int adma_channel_pick(u32 wanted);
+unsigned int adma_channels_usable(void);
+unsigned int adma_channels_align(void);
+void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
+		    struct adma_channel *ch);
+int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
+		  size_t len, bool last_of_piece);
+bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value);
+
+/* copy.c */
+
+struct adma_slot {
+	u64 id;			/* the last request that had it */
+	u64 failed;
+	enum { ADMA_FREE, ADMA_BUSY, ADMA_FAILED } state;
+};
+
+/* An open file, and as long as requests of it are under way. */
+struct adma_file {
+	struct kref kref;
+	struct mm_struct *mm;	/* only compared */
+	const struct cred *cred;	/* of the opener, whose user is charged */
+	wait_queue_head_t wait;	/* for requests to end */
+
+	spinlock_t lock;	/* of what follows */
+	u64 sequence;
+	unsigned int busy;
+	u64 bytes;
+	unsigned long pages;
+	struct adma_slot slot[ADMA_SLOTS];
+
+	/* Per channel: a page with a word and the value for it by slot. */
+	struct adma_words {
+		void *page;
+		dma_addr_t dma;
+	} words[];
+};
+
+struct adma_request {
+	struct adma_file *file;
+	u64 id;
+	unsigned int slot;
+	unsigned int nr_pieces;
+	unsigned int accepted;
+	u64 bytes;		/* charged */
+	unsigned long pages;	/* charged */
+	atomic_t legs;		/* not over, and one while it is submitted */
+	struct work_struct end;
+	struct adma_leg *leg;	/* by channel */
+	struct adma_sides {
+		struct adma_side dst;
+		struct adma_side src;
+	} piece[];
+};
+
+extern unsigned long adma_max_bytes;
+extern unsigned long adma_max_pages;
+extern struct workqueue_struct *adma_workqueue;
+
+struct adma_file *adma_file_new(void);
+void adma_file_drain(struct adma_file *file);
+void adma_file_put(struct adma_file *file);
+void adma_request_put(struct adma_request *req);
+int adma_submit(struct adma_file *file, struct adma_submit *arg);
+int adma_wait(struct adma_file *file, struct adma_wait *arg);
+
+#endif /* ADMA_H */

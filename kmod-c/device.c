@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+/* /dev/adma: the module, the file and its calls. */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/dma-mapping.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+
+#include "adma.h"
+
+static unsigned int adma_most_channels = 8;
+module_param_named(channels, adma_most_channels, uint, 0444);
+MODULE_PARM_DESC(channels, "channels to hold at most; 0: all (default 8)");
+
+static int adma_node = NUMA_NO_NODE;
+module_param_named(node, adma_node, int, 0444);
+MODULE_PARM_DESC(node, "only channels of this NUMA node; -1: any (default)");
+
+unsigned int adma_timeout_ms = 1000;
+module_param_named(timeout_ms, adma_timeout_ms, uint, 0644);
+MODULE_PARM_DESC(timeout_ms, "a channel that is silent for so long is put aside (default 1000)");
+
+unsigned long adma_max_bytes = 64UL << 20;
+module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
+MODULE_PARM_DESC(max_bytes, "bytes under way of one open file at most (default 64 MiB)");
+
+unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
+module_param_named(max_pages, adma_max_pages, ulong, 0644);
+MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
+
+/* For the ends of requests; they are short. */
+struct workqueue_struct *adma_workqueue;
+
+static int adma_open(struct inode *inode, struct file *filp)
+{
+	struct adma_file *file = adma_file_new();
+
+	if (!file)
+		return -ENOMEM;
+	filp->private_data = file;
+	return nonseekable_open(inode, filp);
+}
+
+static int adma_release(struct inode *inode, struct file *filp)
+{
+	struct adma_file *file = filp->private_data;
+
+	adma_file_drain(file);
+	adma_file_put(file);
+	return 0;
+}
+
+static void adma_info(struct adma_info *arg)
+{
+	arg->abi = ADMA_ABI_VERSION;
+	arg->features = ADMA_FEATURE_WORDS;
+	arg->channels = adma_nr_channels;
+	arg->usable = adma_channels_usable();
+	arg->src_align = adma_channels_align();
+	arg->max_bytes = adma_max_bytes;
+	arg->max_pages = adma_max_pages;
+	arg->timeout_ns = (u64)adma_timeout_ms * NSEC_PER_MSEC;
+}
+
+/*
+ * Every structure is read whole: what a newer caller asks for and we do not
+ * know is refused, not passed over.
+ */
+static int adma_read(void *arg, size_t known, void __user *user, u32 *size)
+{
+	if (get_user(*size, (u32 __user *)user))
+		return -EFAULT;
+	if (*size < known)
+		return -EINVAL;
+	if (*size > PAGE_SIZE)
+		return -E2BIG;
+	return copy_struct_from_user(arg, known, user, *size);
+}
+
+static int adma_ioctl_info(void __user *user)
+{
+	struct adma_info arg;
+	u32 size;
+	int ret;
+
+	ret = adma_read(&arg, sizeof(arg), user, &size);
+	if (ret)
+		return ret;
+	if (arg.flags)
+		return -EOPNOTSUPP;
+	if (arg.reserved)
+		return -EINVAL;
+	adma_info(&arg);
+	return copy_to_user(user, &arg, sizeof(arg)) ? -EFAULT : 0;
+}
+
+static int adma_ioctl_submit(struct adma_file *file, void __user *user)
+{
+	struct adma_submit arg;
+	u32 size;
+	int ret;
+
+	ret = adma_read(&arg, sizeof(arg), user, &size);
+	if (ret)
+		return ret;
+	if (arg.flags & ~ADMA_SUBMIT_UNHANDLED)
+		return -EOPNOTSUPP;
+	if (arg.reserved || arg.reserved2)
+		return -EINVAL;
+	arg.id = 0;
+	arg.cpu_bytes = 0;
+	arg.accepted = 0;
+	arg.slot = 0;
+	arg.channels = 0;
+	arg.silent = 0;
+	ret = adma_submit(file, &arg);
+	/* Also with an error: it names how far it got. */
+	if (copy_to_user(user, &arg, sizeof(arg)))
+		return -EFAULT;
+	return ret;
+}
+
+static int adma_ioctl_wait(struct adma_file *file, void __user *user)
+{
+	struct adma_wait arg;
+	u32 size;
+	int ret;
+
+	ret = adma_read(&arg, sizeof(arg), user, &size);
+	if (ret)
+		return ret;
+	if (arg.flags)
+		return -EOPNOTSUPP;
+	ret = adma_wait(file, &arg);
+	if (ret)
+		return ret;
+	return copy_to_user(user, &arg, sizeof(arg)) ? -EFAULT : 0;
+}
+
+static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
+{
+	struct adma_file *file = filp->private_data;
+
+	if (current->mm != file->mm)
+		return -EPERM;
+	switch (cmd) {
+	case ADMA_IOC_INFO:
+		return adma_ioctl_info((void __user *)user);
+	case ADMA_IOC_SUBMIT:
+		return adma_ioctl_submit(file, (void __user *)user);
+	case ADMA_IOC_WAIT:
+		return adma_ioctl_wait(file, (void __user *)user);
+	default:
+		return -ENOTTY;
+	}
+}
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
+static void adma_vm_flags_mod(struct vm_area_struct *vma, vm_flags_t set,
+			      vm_flags_t clear)
+{
+	vma->vm_flags = (vma->vm_flags | set) & ~clear;
+}
+#else
+#define adma_vm_flags_mod vm_flags_mod
+#endif
+
+/* The words of one channel, to look at only. */
+static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
+{
+	struct adma_file *file = filp->private_data;
+	unsigned long channel = vma->vm_pgoff;
+
+	if (current->mm != file->mm)
+		return -EPERM;
+	if (channel >= adma_nr_channels ||
+	    vma->vm_end - vma->vm_start != PAGE_SIZE ||
+	    !(vma->vm_flags & VM_MAYSHARE))
+		return -EINVAL;
+	if (vma->vm_flags & VM_WRITE)
+		return -EACCES;
+	/* The child of a fork has requests of its own. */
+	adma_vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND,
+			  VM_MAYWRITE | VM_MAYEXEC);
+	vma->vm_pgoff = 0;
+	return dma_mmap_coherent(adma_channels[channel].dev, vma,
+				 file->words[channel].page,
+				 file->words[channel].dma, PAGE_SIZE);
+}
+
+static const struct file_operations adma_fops = {
+	.owner = THIS_MODULE,
+	.open = adma_open,
+	.release = adma_release,
+	.unlocked_ioctl = adma_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.mmap = adma_mmap,
+};
+
+static struct miscdevice adma_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "adma",
+	.fops = &adma_fops,
+	.groups = adma_stat_groups,
+	.mode = 0640,
+};
+
+static int __init adma_init(void)
+{
+	int ret;
+
+	adma_workqueue = alloc_workqueue("adma", WQ_UNBOUND, 0);
+	if (!adma_workqueue)
+		return -ENOMEM;
+	ret = adma_channels_request(adma_most_channels, adma_node);
+	if (ret) {
+		pr_err("no usable DMA_MEMCPY channel; is the engine's driver (ioatdma) loaded?\n");
+		goto err_destroy_workqueue;
+	}
+	ret = misc_register(&adma_device);
+	if (ret)
+		goto err_release_channels;
+	pr_info("%u channels\n", adma_nr_channels);
+	return 0;
+
+err_release_channels:
+	adma_channels_release();
+err_destroy_workqueue:
+	destroy_workqueue(adma_workqueue);
+	return ret;
+}
+
+static void __exit adma_exit(void)
+{
+	misc_deregister(&adma_device);
+	/* No file is open, but the end of its last request may still run. */
+	flush_workqueue(adma_workqueue);
+	adma_channels_release();
+	destroy_workqueue(adma_workqueue);
+}
+
+module_init(adma_init);
+module_exit(adma_exit);
+
+MODULE_DESCRIPTION("Copies user memory with DMA channels");
+MODULE_AUTHOR("The adma authors");
+MODULE_LICENSE("GPL");
+MODULE_SOFTDEP("pre: ioatdma");
