@@ -28,11 +28,12 @@ static atomic_t adma_turn = ATOMIC_INIT(0);
 #define ADMA_WATCH_MS		20
 
 /*
- * ioatdma resets a channel that made no progress for 100 ms at the earliest,
- * and may do so without an answer to the transfer at its head. A leg that was
- * open for longer than this could have lost one that way.
+ * ioatdma resets a channel that made no progress for 100 ms at the earliest.
+ * It gives no answer to the transfer at the head, and may take new ones in
+ * meanwhile. So while the channel has a leg older than this, a word proves
+ * nothing: data before it may have been lost.
  */
-#define ADMA_OPEN_MS		50
+#define ADMA_TRUSTED_MS		50
 
 /* Errors that put a channel aside, good legs that make up for one ... */
 #define ADMA_STRIKES		3
@@ -182,7 +183,7 @@ int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
 {
 	struct adma_channel *ch = leg->ch;
-	unsigned long irq;
+	unsigned long irq, oldest;
 	bool trusted;
 	int ret;
 
@@ -196,9 +197,14 @@ bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
 	/* Without a last transfer only a probe tells when the data is over. */
 	if (ret)
 		leg->aborted = true;
+	oldest = leg->begun;
+	if (!list_empty(&ch->legs))
+		oldest = list_first_entry(&ch->legs, struct adma_leg, list)->begun;
+	if (time_after(oldest, leg->begun))
+		oldest = leg->begun;
 	trusted = !ret && !READ_ONCE(leg->failed) &&
 		  time_before(jiffies,
-			      leg->begun + msecs_to_jiffies(ADMA_OPEN_MS));
+			      oldest + msecs_to_jiffies(ADMA_TRUSTED_MS));
 	spin_unlock_irqrestore(&ch->lock, irq);
 
 	if (ret)
