@@ -1,10 +1,12 @@
-# Prints the complaints in a kernel log (dmesg -r), each with the test it came in.
+# Prints the complaints in a kernel log (dmesg -r), each with the test it came in, and in
+# the end `expected=N`, how many warnings with a trace were announced.
 #
 # A message is a complaint when it has level warning or worse, or looks like a report of
 # one of the kernel's checkers; before the first test only the latter, for the kernel's
-# remarks on an emulated machine are many. Known ones are listed below, with the reason. A test
-# announces what it provokes by a line in /dev/kmsg, `adma-vm: expect REGEX`; that holds
-# until two seconds after its end, for the driver's timers come late.
+# remarks on an emulated machine are many. Known ones are listed below, with the reason. A
+# test announces what it provokes by a line in /dev/kmsg, `adma-vm: expect REGEX`; that
+# holds until two seconds after its end, for the driver's timers come late. All between
+# "cut here" and "end trace" is one message: announce any line of it.
 
 BEGIN {
 	report = "BUG|WARNING|Oops|KASAN|UBSAN|DMA-API|Call Trace|INFO: |possible .* detected|" \
@@ -13,6 +15,8 @@ BEGIN {
 	# An emulated processor's clocks, on a busy machine.
 	known["clocksource: timekeeping watchdog on CPU"]
 	known["TSC unstable"]
+	# What ioatdma says at each unload, as an error.
+	known["Removing dma and dca services"]
 	# Modules that are not Debian's.
 	known["module verification failed: signature and/or required key missing"]
 	known["loading out-of-tree module taints kernel"]
@@ -46,12 +50,46 @@ text ~ /^adma-vm: expect / {
 	next
 }
 
+function is_expected(line, regex) {
+	for (regex in expected)
+		if ((expected[regex] == "open" || now <= expected[regex]) && line ~ regex)
+			return 1
+	return 0
+}
+
+function complain(lines) {
+	print (test == "" ? "before the tests" : test) ": " lines
+}
+
+text ~ /^-+\[ cut here \]-+$/ {
+	block = text
+	announced = 0
+	next
+}
+
+block != "" {
+	block = block "\n\t" text
+	announced = announced || is_expected(text)
+	if (text ~ /^---\[ end trace /) {
+		if (announced)
+			traces++
+		else
+			complain(block)
+		block = ""
+	}
+	next
+}
+
 level <= 4 && test != "" || text ~ report {
 	for (regex in known)
 		if (index(text, regex))
 			next
-	for (regex in expected)
-		if ((expected[regex] == "open" || now <= expected[regex]) && text ~ regex)
-			next
-	print (test == "" ? "before the tests" : test) ": " text
+	if (!is_expected(text))
+		complain(text)
+}
+
+END {
+	if (block != "")
+		complain(block)
+	print "expected=" traces + 0
 }

@@ -6,7 +6,7 @@ use crate::faults::AREA;
 use crate::function::{DEVICE, VENDOR};
 use crate::options::Injection;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -68,7 +68,8 @@ pub fn counters() -> io::Result<()> {
                 u32::from_le_bytes(bytes[4 * index..4 * index + 4].try_into().expect("four"))
             };
             let copied = u64::from(word(1)) | u64::from(word(2)) << 32;
-            println!(
+            writeln!(
+                io::stdout(),
                 "function={number} channel={channel} data={} bytes={copied} null={} \
                  interrupts={} resets={} faults={}",
                 word(0),
@@ -76,7 +77,7 @@ pub fn counters() -> io::Result<()> {
                 word(4),
                 word(5),
                 word(6)
-            );
+            )?;
         }
     }
     Ok(())
