@@ -369,15 +369,22 @@ static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 /* Asks the channel itself, and draws the conclusions. */
 static void adma_examine(struct adma_channel *ch)
 {
+	enum adma_verdict verdict;
 	bool doubts;
 
 	if (ch->health == ADMA_UP)
 		adma_set_health(ch, ADMA_ASIDE);
 	doubts = !ch->probe_pending && adma_doubt(ch);
-	switch (adma_probe(ch)) {
-	case ADMA_SILENT:
-		/* Pages stay pinned and callers wait: it may still write. */
+	verdict = adma_probe(ch);
+	/* Pages stay pinned and callers wait: it may still write. */
+	if (verdict == ADMA_SILENT)
 		return;
+	adma_bury(ch);
+	/* It may only have been caught by the reset that ended the others. */
+	if (verdict == ADMA_BAD)
+		verdict = adma_probe(ch);
+	switch (verdict) {
+	case ADMA_SILENT:
 	case ADMA_BAD:
 		ch->strikes = ADMA_STRIKES;
 		break;
@@ -390,7 +397,6 @@ static void adma_examine(struct adma_channel *ch)
 			ch->strikes = ADMA_STRIKES - 1;	/* has rested */
 		break;
 	}
-	adma_bury(ch);
 	if (ch->health == ADMA_OUT)
 		return;
 	if (ch->strikes < ADMA_STRIKES) {
@@ -412,7 +418,7 @@ static void adma_watch(struct work_struct *work)
 	adma_poke(ch);
 	if (adma_in_trouble(ch, &idle) || ch->health == ADMA_ASIDE) {
 		adma_examine(ch);
-		if (ch->health == ADMA_ASIDE)
+		if (ch->health == ADMA_ASIDE && !ch->probe_pending)
 			pause = ADMA_REST_MS;
 		else
 			adma_in_trouble(ch, &idle);
