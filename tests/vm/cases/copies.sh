@@ -1,0 +1,24 @@
+#!/bin/sh
+# Every channel copies: small and large, also 60 at once, with the right bytes.
+set -eu
+# shellcheck source=/dev/null
+. tests/vm/cases/common
+without_module
+insmod "$ADMA_VM_CLIENT"
+client=/sys/kernel/debug/adma_client
+count=0
+for chan in $(channels); do
+	count=$((count + 1))
+	for copies in '1 1' '4 3' '64 60' '4097 60' '1048576 4'; do
+		echo "$chan $copies 10000" >$client
+		if grep -v '^results=N* data==* complete=1$' $client; then
+			echo "$chan $copies: $(cat $client)"
+			exit 1
+		fi
+	done
+done
+rmmod adma_client
+[ $count = "$ADMA_VM_CHANNELS" ] || {
+	echo "$count channels"
+	exit 1
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A dmaengine provider without an engine: the processor copies.
+ *
+ * For machines whose QEMU cannot carry the emulated I/OAT device. A client sees
+ * channels with DMA_MEMCPY and DMA_PRIVATE, as ioatdma's are; callbacks come
+ * from a worker, or from tx_status, as there. No fault can be ordered here.
+ */
+#include <linux/dma-mapping.h>
+#include <linux/dmaengine.h>
+#include <linux/io.h>
+#include <linux/module.h>
+#include <linux/platform_device.h>
+#include <linux/slab.h>
+#include <linux/workqueue.h>
+
+#define MAX_CHANNELS 8
+
+static unsigned int channels = 4;
+module_param(channels, uint, 0444);
+MODULE_PARM_DESC(channels, "how many channels there are");
+
+struct soft_desc {
+	struct dma_async_tx_descriptor tx;
+	struct list_head node;
+	dma_addr_t dst, src;
+	size_t len;
+};
+
+struct soft_chan {
+	struct dma_chan chan;
+	spinlock_t lock; /* the lists and the cookies */
+	struct list_head submitted, issued;
+	struct work_struct work;
+};
+
+static struct soft_chan soft_chans[MAX_CHANNELS];
+static struct dma_device soft_dma;
+static struct platform_device *soft_pdev;
+
+static struct soft_chan *to_soft(struct dma_chan *chan)
+{
+	return container_of(chan, struct soft_chan, chan);
+}
+
+/* Copies all that was issued. Callbacks come in order, and without our lock. */
+static void soft_progress(struct soft_chan *sc)
+{
+	struct dmaengine_result result = { .result = DMA_TRANS_NOERROR };
+	struct soft_desc *desc, *next;
+	LIST_HEAD(done);
+
+	spin_lock_bh(&sc->lock);
+	list_for_each_entry(desc, &sc->issued, node) {
+		memcpy(phys_to_virt(desc->dst), phys_to_virt(desc->src), desc->len);
+		sc->chan.completed_cookie = desc->tx.cookie;
+		desc->tx.cookie = 0;
+	}
+	list_splice_init(&sc->issued, &done);
+	spin_unlock_bh(&sc->lock);
+
+	list_for_each_entry_safe(desc, next, &done, node) {
+		dma_descriptor_unmap(&desc->tx);
+		if (desc->tx.callback_result)
+			desc->tx.callback_result(desc->tx.callback_param, &result);
+		else if (desc->tx.callback)
+			desc->tx.callback(desc->tx.callback_param);
+		kfree(desc);
+	}
+}
+
+static void soft_work(struct work_struct *work)
+{
+	soft_progress(container_of(work, struct soft_chan, work));
+}
+
+static dma_cookie_t soft_submit(struct dma_async_tx_descriptor *tx)
+{
+	struct soft_desc *desc = container_of(tx, struct soft_desc, tx);
+	struct soft_chan *sc = to_soft(tx->chan);
+	dma_cookie_t cookie;
+
+	spin_lock_bh(&sc->lock);
+	cookie = sc->chan.cookie + 1;
+	if (cookie < DMA_MIN_COOKIE)
+		cookie = DMA_MIN_COOKIE;
+	tx->cookie = cookie;
+	sc->chan.cookie = cookie;
+	list_add_tail(&desc->node, &sc->submitted);
+	spin_unlock_bh(&sc->lock);
+	return cookie;
+}
+
+static struct dma_async_tx_descriptor *soft_prep(struct dma_chan *chan, dma_addr_t dst,
+						 dma_addr_t src, size_t len, unsigned long flags)
+{
+	struct soft_desc *desc = kzalloc(sizeof(*desc), GFP_NOWAIT);
+
+	if (!desc)
+		return NULL;
+	dma_async_tx_descriptor_init(&desc->tx, chan);
+	desc->tx.tx_submit = soft_submit;
+	desc->tx.flags = flags;
+	desc->dst = dst;
+	desc->src = src;
+	desc->len = len;
+	return &desc->tx;
+}
+
+static void soft_issue(struct dma_chan *chan)
+{
+	struct soft_chan *sc = to_soft(chan);
+
+	spin_lock_bh(&sc->lock);
+	list_splice_tail_init(&sc->submitted, &sc->issued);
+	spin_unlock_bh(&sc->lock);
+	schedule_work(&sc->work);
+}
+
+/* A client that waits by asking must not wait for the worker. */
+static enum dma_status soft_status(struct dma_chan *chan, dma_cookie_t cookie,
+				   struct dma_tx_state *state)
+{
+	struct soft_chan *sc = to_soft(chan);
+	dma_cookie_t used, completed;
+
+	soft_progress(sc);
+	spin_lock_bh(&sc->lock);
+	used = chan->cookie;
+	completed = chan->completed_cookie;
+	spin_unlock_bh(&sc->lock);
+	dma_set_tx_state(state, completed, used, 0);
+	return dma_async_is_complete(cookie, completed, used);
+}
+
+static int soft_alloc(struct dma_chan *chan)
+{
+	chan->cookie = DMA_MIN_COOKIE;
+	chan->completed_cookie = DMA_MIN_COOKIE;
+	return 1;
+}
+
+static void soft_free(struct dma_chan *chan)
+{
+	struct soft_chan *sc = to_soft(chan);
+	struct soft_desc *desc, *next;
+
+	cancel_work_sync(&sc->work);
+	list_splice_tail_init(&sc->issued, &sc->submitted);
+	list_for_each_entry_safe(desc, next, &sc->submitted, node)
+		kfree(desc);
+	INIT_LIST_HEAD(&sc->submitted);
+}
+
+static int soft_probe(struct platform_device *pdev)
+{
+	struct dma_device *dma = &soft_dma;
+	unsigned int i;
+	int ret;
+
+	ret = dma_coerce_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+	if (ret)
+		return ret;
+	dma_cap_set(DMA_MEMCPY, dma->cap_mask);
+	dma_cap_set(DMA_PRIVATE, dma->cap_mask);
+	dma->dev = &pdev->dev;
+	dma->device_alloc_chan_resources = soft_alloc;
+	dma->device_free_chan_resources = soft_free;
+	dma->device_prep_dma_memcpy = soft_prep;
+	dma->device_issue_pending = soft_issue;
+	dma->device_tx_status = soft_status;
+	INIT_LIST_HEAD(&dma->channels);
+	for (i = 0; i < channels; i++) {
+		struct soft_chan *sc = &soft_chans[i];
+
+		spin_lock_init(&sc->lock);
+		INIT_LIST_HEAD(&sc->submitted);
+		INIT_LIST_HEAD(&sc->issued);
+		INIT_WORK(&sc->work, soft_work);
+		sc->chan.device = dma;
+		list_add_tail(&sc->chan.device_node, &dma->channels);
+	}
+	return dma_async_device_register(dma);
+}
+
+static struct platform_driver soft_driver = {
+	.driver.name = "adma_soft",
+};
+
+static int __init soft_init(void)
+{
+	if (!channels || channels > MAX_CHANNELS)
+		return -EINVAL;
+	soft_pdev = platform_create_bundle(&soft_driver, soft_probe, NULL, 0, NULL, 0);
+	return PTR_ERR_OR_ZERO(soft_pdev);
+}
+module_init(soft_init);
+
+static void __exit soft_exit(void)
+{
+	dma_async_device_unregister(&soft_dma);
+	platform_device_unregister(soft_pdev);
+	platform_driver_unregister(&soft_driver);
+}
+module_exit(soft_exit);
+
+MODULE_DESCRIPTION("DMA channels on which the processor copies, for tests");
+MODULE_LICENSE("GPL");
