@@ -19,6 +19,7 @@
 #include <linux/dmaengine.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/refcount.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
@@ -174,7 +175,7 @@ struct adma_request {
 	unsigned int accepted;
 	u64 bytes;		/* charged */
 	unsigned long pages;	/* charged */
-	atomic_t legs;		/* not over, and one while it is submitted */
+	refcount_t legs;	/* not over, and one while it is submitted */
 	struct work_struct end;
 	struct adma_leg *leg;	/* by channel */
 	struct adma_sides {

@@ -148,7 +148,7 @@ void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
 	leg->req = req;
 	leg->ch = ch;
 	leg->begun = jiffies;
-	atomic_inc(&req->legs);
+	refcount_inc(&req->legs);
 	spin_lock_irqsave(&ch->lock, irq);
 	list_add_tail(&leg->list, &ch->legs);
 	spin_unlock_irqrestore(&ch->lock, irq);

@@ -149,7 +149,7 @@ static void adma_request_end(struct work_struct *work)
 /* Letting pages go may sleep, and the last leg may end in an interrupt. */
 void adma_request_put(struct adma_request *req)
 {
-	if (atomic_dec_and_test(&req->legs))
+	if (refcount_dec_and_test(&req->legs))
 		queue_work(adma_workqueue, &req->end);
 }
 
@@ -169,7 +169,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	}
 	req->file = file;
 	req->nr_pieces = nr_pieces;
-	atomic_set(&req->legs, 1);
+	refcount_set(&req->legs, 1);
 	INIT_WORK(&req->end, adma_request_end);
 	return req;
 }
