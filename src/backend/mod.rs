@@ -1,6 +1,8 @@
 //! The ways to carry a copy. A backend receives values, never the configuration, and
 //! answers with a value: carried, or why not. Whoever refuses has written nothing.
 
+#[cfg(not(loom))]
+pub mod abi;
 pub mod board;
 #[cfg(not(loom))]
 pub mod crew;

@@ -1,0 +1,98 @@
+//! The kernel interface of /dev/adma: kmod-c/adma_ioctl.h once more, in Rust.
+//!
+//! What the numbers mean is written there. `tests/abi.rs` compiles the header and compares
+//! every size, offset and constant with the ones here. Nothing of this crate is used, so
+//! that the test can include this file.
+#![allow(dead_code)] // the whole header, also what the library does not need
+
+use core::mem::offset_of;
+
+pub const ABI_VERSION: u32 = 1;
+pub const ALIGN: usize = 64;
+pub const MAX_PIECES: usize = 64;
+pub const SLOTS: usize = 32;
+pub const MAX_CHANNELS: usize = 32;
+pub const WORD_STRIDE: usize = 64;
+
+pub const fn words_offset(channel: usize, page_size: usize) -> usize {
+    channel * page_size
+}
+
+pub const FEATURE_WORDS: u32 = 1 << 0;
+
+pub const CHANNEL_ANY: u32 = 0xffff_ffff;
+
+pub const SUBMIT_UNHANDLED: u32 = 1 << 0;
+
+pub const HANDLES_FAULTS: u32 = 1 << 0;
+pub const HANDLES_OTHERS: u32 = 1 << 1;
+
+pub const IOC_TYPE: usize = 0xad;
+pub const IOC_INFO: usize = io(0);
+pub const IOC_SUBMIT: usize = io(1);
+pub const IOC_WAIT: usize = io(2);
+
+/// linux/ioctl.h's `_IO`: no direction, no size.
+const fn io(number: usize) -> usize {
+    IOC_TYPE << 8 | number
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Info {
+    pub size: u32,
+    pub flags: u32,
+    pub abi: u32,
+    pub features: u32,
+    pub channels: u32,
+    pub usable: u32,
+    pub src_align: u32,
+    pub reserved: u32,
+    pub max_bytes: u64,
+    pub max_pages: u64,
+    pub timeout_ns: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Piece {
+    pub dst: u64,
+    pub src: u64,
+    pub len: u64,
+    pub channel: u32,
+    pub flags: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Submit {
+    pub size: u32,
+    pub flags: u32,
+    pub pieces: u64,
+    pub count: u32,
+    pub reserved: u32,
+    pub id: u64,
+    pub cpu_bytes: u64,
+    pub accepted: u32,
+    pub slot: u32,
+    pub channels: u32,
+    pub silent: u32,
+    pub handlers: u32,
+    pub reserved2: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wait {
+    pub size: u32,
+    pub flags: u32,
+    pub id: u64,
+    pub timeout_ns: u64,
+    pub failed: u64,
+}
+
+const _: () = assert!(size_of::<Info>() == 56 && offset_of!(Info, max_bytes) == 32);
+const _: () = assert!(size_of::<Piece>() == 32 && offset_of!(Piece, channel) == 24);
+const _: () = assert!(size_of::<Submit>() == 64 && offset_of!(Submit, id) == 24);
+const _: () = assert!(offset_of!(Submit, accepted) == 40 && offset_of!(Submit, handlers) == 56);
+const _: () = assert!(size_of::<Wait>() == 32 && offset_of!(Wait, failed) == 24);

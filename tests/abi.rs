@@ -1,0 +1,135 @@
+//! The kernel interface is written twice, in C for the helper and in Rust for the library.
+//! Here the C compiler and the Rust compiler are asked what they make of it.
+
+#[path = "../src/backend/abi.rs"]
+mod abi;
+mod common;
+
+use common::{plain, root, scratch, succeed};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::mem::offset_of;
+
+/// Names as a C expression has them, and their values.
+type Numbers = BTreeMap<String, u64>;
+
+macro_rules! layout {
+    ($numbers:ident, $rust:ident is $c:literal: $($field:ident),* $(,)?) => {
+        $numbers.insert(format!("sizeof(struct {})", $c), size_of::<abi::$rust>() as u64);
+        $(
+            let field = stringify!($field);
+            let end = offset_of!(abi::$rust, $field) + size_of_field(|s: &abi::$rust| &s.$field);
+            $numbers.insert(format!("offsetof(struct {}, {field})", $c),
+                offset_of!(abi::$rust, $field) as u64);
+            $numbers.insert(format!("offsetofend({}, {field})", $c), end as u64);
+        )*
+    };
+}
+
+fn size_of_field<S, F>(_: impl Fn(&S) -> &F) -> usize {
+    size_of::<F>()
+}
+
+fn in_rust() -> Numbers {
+    let mut numbers = Numbers::new();
+    layout!(numbers, Info is "adma_info": size, flags, abi, features, channels, usable,
+        src_align, reserved, max_bytes, max_pages, timeout_ns);
+    layout!(numbers, Piece is "adma_piece": dst, src, len, channel, flags);
+    layout!(numbers, Submit is "adma_submit": size, flags, pieces, count, reserved, id,
+        cpu_bytes, accepted, slot, channels, silent, handlers, reserved2);
+    layout!(numbers, Wait is "adma_wait": size, flags, id, timeout_ns, failed);
+    let constants = [
+        ("ADMA_ABI_VERSION", abi::ABI_VERSION as u64),
+        ("ADMA_ALIGN", abi::ALIGN as u64),
+        ("ADMA_MAX_PIECES", abi::MAX_PIECES as u64),
+        ("ADMA_SLOTS", abi::SLOTS as u64),
+        ("ADMA_MAX_CHANNELS", abi::MAX_CHANNELS as u64),
+        ("ADMA_WORDS_OFFSET(7, 4096)", abi::words_offset(7, 4096) as u64),
+        ("ADMA_WORD_STRIDE", abi::WORD_STRIDE as u64),
+        ("ADMA_FEATURE_WORDS", abi::FEATURE_WORDS as u64),
+        ("ADMA_CHANNEL_ANY", abi::CHANNEL_ANY as u64),
+        ("ADMA_SUBMIT_UNHANDLED", abi::SUBMIT_UNHANDLED as u64),
+        ("ADMA_HANDLES_FAULTS", abi::HANDLES_FAULTS as u64),
+        ("ADMA_HANDLES_OTHERS", abi::HANDLES_OTHERS as u64),
+        ("ADMA_IOC_TYPE", abi::IOC_TYPE as u64),
+        ("ADMA_IOC_INFO", abi::IOC_INFO as u64),
+        ("ADMA_IOC_SUBMIT", abi::IOC_SUBMIT as u64),
+        ("ADMA_IOC_WAIT", abi::IOC_WAIT as u64),
+    ];
+    numbers.extend(constants.map(|(name, value)| (name.to_owned(), value)));
+    numbers
+}
+
+fn header() -> String {
+    std::fs::read_to_string(root().join("kmod-c/adma_ioctl.h")).unwrap()
+}
+
+/// What the C compiler makes of the same expressions.
+fn in_c(expressions: &Numbers) -> Numbers {
+    let mut source = String::from(
+        "#include <stddef.h>\n#include <stdio.h>\n#include \"adma_ioctl.h\"\n\
+         #define offsetofend(s, f) \\\n\
+         (offsetof(struct s, f) + sizeof(((struct s *)0)->f))\n\
+         int main(void)\n{\n",
+    );
+    for expression in expressions.keys() {
+        let _ = writeln!(
+            source,
+            "printf(\"%s|%llu\\n\", \"{expression}\", (unsigned long long)({expression}));"
+        );
+    }
+    source.push_str("return 0;\n}\n");
+    let folder = scratch("abi");
+    let (file, program) = (folder.join("abi.c"), folder.join("abi"));
+    std::fs::write(&file, source).unwrap();
+    succeed(
+        plain("gcc")
+            .args(["-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program)
+            .arg(&file)
+            .arg("-I")
+            .arg(root().join("kmod-c")),
+    );
+    let (out, _) = succeed(&mut plain(&program));
+    std::fs::remove_dir_all(folder).unwrap();
+    let line = |line: &str| {
+        let (name, value) = line.rsplit_once('|').unwrap();
+        (name.to_owned(), value.parse().unwrap())
+    };
+    out.lines().map(line).collect()
+}
+
+#[test]
+fn header_and_its_mirror_agree_on_every_number() {
+    let rust = in_rust();
+    assert_eq!(in_c(&rust), rust);
+}
+
+/// So that the comparison above leaves nothing out when the header grows.
+#[test]
+fn every_constant_and_field_of_the_header_is_compared() {
+    let compared = in_rust();
+    let (mut structure, mut seen) = (None::<String>, 0);
+    for line in header().lines() {
+        let words = line.split([' ', '\t', '(', ';']).filter(|word| !word.is_empty());
+        let words: Vec<&str> = words.collect();
+        let expression = match (words.as_slice(), &structure) {
+            (["#define", name, _, ..], _) if name.starts_with("ADMA_") => (*name).to_owned(),
+            (["struct", name, "{"], _) => {
+                structure = Some((*name).to_owned());
+                format!("sizeof(struct {name})")
+            }
+            ([kind, field], Some(name)) if kind.starts_with("__") => {
+                format!("offsetof(struct {name}, {field})")
+            }
+            _ => continue,
+        };
+        seen += 1;
+        let known = compared.keys().any(|known| {
+            let rest = known.strip_prefix(&*expression);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
+        });
+        assert!(known, "not compared: {expression}");
+    }
+    assert!(seen > 40, "the header was not understood: {seen}");
+}
