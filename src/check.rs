@@ -1,22 +1,22 @@
 //! `preload.sh --check`: what this machine offers, and what to do about what is missing.
 
 use crate::backend::kernel::Kernel;
-use crate::backend::{crew, libc as original, manner::Faults, threads};
-use crate::config::Config;
+use crate::backend::{Refused, crew, helper, ioat, libc as original, manner::Faults, threads};
+use crate::config::{Backend, Config};
 use crate::{cpus, sys};
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use std::fmt::Write;
 
 /// Prints to standard output and ends the process: the program of this run is only a host.
-pub fn run(config: &Config) -> ! {
+pub fn run(config: &Config, ioat: &ioat::Engine) -> ! {
     let mut out = String::new();
-    let _ = describe(config, &mut out); // a `String` takes everything
+    let _ = describe(config, ioat, &mut out); // a `String` takes everything
     let failed = sys::write_all(libc::STDOUT_FILENO, out.as_bytes());
     // SAFETY: ends the process.
     unsafe { libc::_exit(i32::from(failed != 0)) }
 }
 
-fn describe(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
+fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::fmt::Result {
     let limits = cpus::Limits::now();
     let (cpus, affinity) = (limits.cpus(), limits.affinity);
     // SAFETY: asks for a number.
@@ -27,9 +27,15 @@ fn describe(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
         Some(quota) => writeln!(out, ", {quota:.1} by cgroup quota")?,
         None => writeln!(out, ", no cgroup quota")?,
     }
-    helper(out)?;
     let workers = config.channels.unwrap_or(cpus - 1).min(crew::MOST_WORKERS);
-    writeln!(out, "  channels    {workers} software (worker threads beside the caller)")?;
+    let is_wanted = matches!(config.backend, Backend::Auto | Backend::Ioat);
+    let has_helper = is_wanted && ioat.start();
+    helper(is_wanted, ioat, out)?;
+    if has_helper {
+        writeln!(out, "  channels    {} I/OAT", ioat.channels())?;
+    } else {
+        writeln!(out, "  channels    {workers} software (worker threads beside the caller)")?;
+    }
     let features = cpus::features();
     write!(out, "  CPU         ")?;
     write!(out, "{} MiB last level cache", cpus::last_level_cache() >> 20)?;
@@ -38,6 +44,13 @@ fn describe(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
         write!(out, ", {}{name}", if has { "" } else { "no " })?;
     }
     writeln!(out)?;
+    if has_helper {
+        let how = ioat::How { channels: config.channels, wait: config.wait, share: None };
+        // SAFETY: `gain` hands over memory of its own.
+        return gain(out, "I/OAT copies", |dst, src, len| unsafe {
+            ioat.copy(dst, src, len, &how)
+        });
+    }
     if workers == 0 {
         writeln!(
             out,
@@ -45,30 +58,6 @@ fn describe(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
         )?;
         return writeln!(out, "              (taskset) or the cgroup's CPU quota to change that.");
     }
-    gain(workers, out)
-}
-
-/// Loaded or not, permitted or not.
-fn helper(out: &mut dyn Write) -> std::fmt::Result {
-    write!(out, "  I/OAT       ")?;
-    // SAFETY: a terminated path.
-    let access = |mode| unsafe { libc::access(c"/dev/adma".as_ptr(), mode) } == 0;
-    if !access(libc::F_OK) {
-        writeln!(out, "helper not loaded (no /dev/adma); worker threads serve instead")
-    } else if access(libc::R_OK | libc::W_OK) {
-        writeln!(out, "helper loaded; this build has no I/OAT backend yet and does not use it")
-    } else {
-        writeln!(out, "helper loaded, but no permission for /dev/adma: join its group")
-    }
-}
-
-/// Both ways in turn over the same two buffers, the median of each.
-fn gain(workers: usize, out: &mut dyn Write) -> std::fmt::Result {
-    const LEN: usize = 16 << 20;
-    const ROUNDS: usize = 15;
-    let Some((dst, src)) = pages(LEN).zip(pages(LEN)) else {
-        return writeln!(out, "  gain        not measured: no memory for two buffers of 16 MiB");
-    };
     crew::start(workers);
     let how = threads::How {
         workers,
@@ -77,30 +66,110 @@ fn gain(workers: usize, out: &mut dyn Write) -> std::fmt::Result {
         share: None,
         faults: Faults::Strict,
     };
-    let (mut alone, mut shared) = ([0u64; ROUNDS], [0u64; ROUNDS]);
+    // SAFETY: as above.
+    gain(out, "worker threads", |dst, src, len| unsafe { threads::copy(dst, src, len, &how) })
+}
+
+/// Loaded or not, permitted or not, and what to do about it.
+fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> std::fmt::Result {
+    write!(out, "  I/OAT       ")?;
+    if !is_wanted {
+        return writeln!(out, "not asked: ADMA_BACKEND says so");
+    }
+    match ioat.why_not() {
+        0 => {
+            let (held, usable) = (ioat.channels(), ioat.usable());
+            writeln!(out, "helper loaded, {usable} of {held} channels usable")
+        }
+        libc::ENOENT => {
+            writeln!(out, "helper not loaded (no /dev/adma); worker threads serve instead.")?;
+            writeln!(out, "              With such hardware: see kmod-c/README.md.")
+        }
+        libc::EACCES => {
+            let mut room = [0; 1024];
+            let group = group_of_helper(&mut room).unwrap_or("of /dev/adma");
+            writeln!(out, "helper loaded, but no permission for /dev/adma: join the group")?;
+            writeln!(out, "              {group} (usermod -a -G {group} USER), and log in again.")
+        }
+        libc::ENODEV => {
+            writeln!(out, "helper loaded, but no channel is usable: see the kernel's log")
+        }
+        libc::EPROTO => {
+            writeln!(out, "helper loaded, but of another version: build and load it again")
+        }
+        errno => {
+            let why = std::io::Error::from_raw_os_error(errno);
+            writeln!(out, "/dev/adma cannot be used: {why}")
+        }
+    }
+}
+
+/// The name of the group that may use the helper.
+fn group_of_helper(room: &mut [u8]) -> Option<&str> {
+    // SAFETY: all zeros is a valid `stat` and a valid `group`.
+    let (mut stat, mut group): (libc::stat, libc::group) = unsafe { core::mem::zeroed() };
+    let mut found = core::ptr::null_mut();
+    // SAFETY: a terminated path; the results are written where there is room for them.
+    unsafe {
+        if libc::stat(helper::PATH.as_ptr(), &mut stat) != 0 {
+            return None;
+        }
+        let (start, len) = (room.as_mut_ptr().cast(), room.len());
+        libc::getgrgid_r(stat.st_gid, &mut group, start, len, &mut found);
+    }
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: found, so its name is terminated and lies in `room`.
+    unsafe { CStr::from_ptr(group.gr_name) }.to_str().ok()
+}
+
+/// Both ways in turn over the same two buffers, the median of each.
+fn gain(
+    out: &mut dyn Write,
+    engine: &str,
+    carry: impl Fn(usize, usize, usize) -> Result<(), Refused>,
+) -> std::fmt::Result {
+    const LEN: usize = 16 << 20;
+    const ROUNDS: usize = 15;
+    let Some((dst, src)) = pages(LEN).zip(pages(LEN)) else {
+        return writeln!(out, "  gain        not measured: no memory for two buffers of 16 MiB");
+    };
+    let (mut alone, mut carried) = ([0u64; ROUNDS], [0u64; ROUNDS]);
     let mut refused = None;
     for round in 0..ROUNDS + 2 {
         let begun = sys::ticks();
         // SAFETY: two mappings of our own, of `LEN` bytes each.
         unsafe { original::copy(dst, src, LEN) };
         let middle = sys::ticks();
-        // SAFETY: as above.
-        refused = unsafe { threads::copy(dst, src, LEN, &how) }.err().or(refused);
+        refused = carry(dst, src, LEN).err().or(refused);
         let end = sys::ticks();
         if let Some(round) = round.checked_sub(2) {
-            (alone[round], shared[round]) = (middle - begun, end - middle);
+            (alone[round], carried[round]) = (middle - begun, end - middle);
         }
     }
-    if let Some(refused) = refused {
-        return writeln!(
-            out,
-            "  gain        none: the system refuses worker threads ({refused:?}). Look at \
-             RLIMIT_NPROC,\n              the pids cgroup, and seccomp filters."
-        );
+    match refused {
+        None => {}
+        Some(Refused::Busy) => {
+            return writeln!(
+                out,
+                "  gain        not measured: refused for the moment. Look at RLIMIT_MEMLOCK."
+            );
+        }
+        Some(Refused::NoChannels) => {
+            return writeln!(out, "  gain        none: all channels failed, see the kernel's log");
+        }
+        Some(refused) => {
+            return writeln!(
+                out,
+                "  gain        none: the system refuses {engine} ({refused:?}). Look at \
+                 RLIMIT_NPROC,\n              the pids cgroup, and seccomp filters."
+            );
+        }
     }
     alone.sort_unstable();
-    shared.sort_unstable();
-    let ratio = alone[ROUNDS / 2] as f64 / shared[ROUNDS / 2] as f64;
+    carried.sort_unstable();
+    let ratio = alone[ROUNDS / 2] as f64 / carried[ROUNDS / 2] as f64;
     writeln!(out, "  gain        a 16 MiB copy runs at {ratio:.2} x libc")?;
     if ratio < 1.2 {
         writeln!(

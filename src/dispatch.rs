@@ -1,7 +1,7 @@
 //! Which way a large copy takes: the engine, or libc and why.
 
 use crate::backend::threads::{self, How};
-use crate::backend::{Refused, crew, kernel::Kernel, libc as original};
+use crate::backend::{Refused, crew, ioat, kernel::Kernel, libc as original};
 use crate::config::{Backend, Config};
 use crate::cpus;
 use crate::learn::{FLOOR, Learner, Look, SAMPLE, Way};
@@ -15,11 +15,14 @@ use once_cell::race::OnceRef;
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     offload: bool,
+    /// The kernel helper is asked first.
+    try_ioat: bool,
     /// Sizes below this only come here to be counted (ADMA_PROFILE).
     min: usize,
     learn: bool,
     channels: Option<usize>,
     how: How,
+    how_ioat: ioat::How,
     /// No kernel was asked for: streaming stores may be tried.
     may_stream: bool,
     verify: u32,
@@ -32,6 +35,7 @@ impl Policy {
     pub fn new(config: &Config) -> Self {
         Self {
             offload: config.backend != Backend::Libc,
+            try_ioat: matches!(config.backend, Backend::Auto | Backend::Ioat),
             min: config.min_bytes.unwrap_or(FLOOR),
             learn: config.min_bytes.is_none(),
             channels: config.channels,
@@ -41,6 +45,11 @@ impl Policy {
                 wait: config.wait,
                 share: config.cpu_share,
                 faults: config.faults,
+            },
+            how_ioat: ioat::How {
+                channels: config.channels,
+                wait: config.wait,
+                share: config.cpu_share,
             },
             may_stream: config.kernel.is_none(),
             verify: config.verify,
@@ -64,8 +73,17 @@ const LONGEST_PAUSE: u64 = 128_000_000;
 mod engine {
     pub const COLD: u32 = 0;
     pub const STARTING: u32 = 1;
-    pub const READY: u32 = 2;
-    pub const OFF: u32 = 3;
+    pub const THREADS: u32 = 2;
+    pub const IOAT: u32 = 3;
+    pub const OFF: u32 = 4;
+}
+
+/// The engine that is up. Chosen once, when it is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Engine {
+    /// So many workers beside the caller.
+    Threads(usize),
+    Ioat,
 }
 
 /// All zeros until it is configured, so that it takes no room in the file.
@@ -79,6 +97,7 @@ pub struct Dispatcher {
     /// In ticks; see `note_crowd`.
     crowded_until: AtomicU64,
     pause: AtomicU64,
+    pub ioat: ioat::Engine,
     pub learner: Learner,
     pub recorder: Recorder,
 }
@@ -93,6 +112,7 @@ impl Dispatcher {
             carried: AtomicU64::new(0),
             crowded_until: AtomicU64::new(0),
             pause: AtomicU64::new(0),
+            ioat: ioat::Engine::new(),
             learner: Learner::new(),
             recorder: Recorder::new(),
         }
@@ -124,9 +144,10 @@ impl Dispatcher {
         }
     }
 
-    /// In the child of a fork: no worker has come along.
+    /// In the child of a fork: no worker has come along, and no open helper.
     pub fn forget_after_fork(&self) {
         threads::forget_after_fork();
+        self.ioat.forget_after_fork();
         cpus::forget_after_fork();
         if self.engine.load(Ordering::Relaxed) != engine::OFF {
             self.engine.store(engine::COLD, Ordering::Relaxed);
@@ -136,17 +157,26 @@ impl Dispatcher {
         }
     }
 
-    /// Workers beside the caller; 0 while the engine is not up.
+    /// Workers beside the caller; 0 while that engine is not up.
     pub fn workers(&self) -> usize {
         self.workers.load(Ordering::Relaxed)
     }
 
-    /// The number of workers when the engine is up, or why it is not.
-    pub fn state(&self) -> Result<usize, &'static str> {
+    /// The name of the engine that is or was up, and its channels; libc has none.
+    pub fn backend(&self) -> (&'static str, usize) {
+        match (self.ioat.channels(), self.workers()) {
+            (0, 0) => ("libc", 0),
+            (0, workers) => ("threads", workers),
+            (channels, _) => ("ioat", channels),
+        }
+    }
+
+    /// Why no engine is up; `None`: one is.
+    pub fn why_not(&self) -> Option<&'static str> {
         match self.engine.load(Ordering::Relaxed) {
-            engine::READY => Ok(self.workers()),
-            engine::OFF => Err(self.why_off().name()),
-            _ => Err("no large copy was made"),
+            engine::THREADS | engine::IOAT => None,
+            engine::OFF => Some(self.why_off().name()),
+            _ => Some("no large copy was made"),
         }
     }
 
@@ -196,23 +226,23 @@ impl Dispatcher {
     }
 
     unsafe fn carry(&self, policy: &Policy, dst: usize, src: usize, len: usize) -> Path {
-        let way =
-            if plan::overlaps(dst, src, len) { Err(Fallback::Overlap) } else { self.ready(policy) };
-        // SAFETY: the caller's promise, and the ranges do not overlap where `way` is a number.
+        let way = if plan::overlaps(dst, src, len) {
+            Err(Fallback::Overlap)
+        } else {
+            match self.ready(policy) {
+                Ok(Engine::Ioat) if !self.ioat.suits(dst, src) => Err(Fallback::Unaligned),
+                way => way,
+            }
+        };
+        // SAFETY: the caller's promise, and the ranges do not overlap where there is an engine.
         let path = unsafe {
             match way {
                 Err(why) => {
                     original::copy(dst, src, len);
                     return Path::Libc(why);
                 }
-                Ok(workers) => {
-                    let how = How { workers, ..policy.how };
-                    if policy.learn {
-                        self.carry_learned(policy, &how, dst, src, len)
-                    } else {
-                        self.carry_always(&how, dst, src, len)
-                    }
-                }
+                Ok(engine) if policy.learn => self.carry_learned(policy, engine, dst, src, len),
+                Ok(engine) => self.carry_always(policy, engine, policy.how.kernel, dst, src, len),
             }
         };
         if path == Path::Engine && policy.verify > 0 {
@@ -225,12 +255,28 @@ impl Dispatcher {
         path
     }
 
-    unsafe fn carry_always(&self, how: &How, dst: usize, src: usize, len: usize) -> Path {
+    unsafe fn carry_always(
+        &self,
+        policy: &Policy,
+        engine: Engine,
+        kernel: Kernel,
+        dst: usize,
+        src: usize,
+        len: usize,
+    ) -> Path {
         // SAFETY: the caller's promise.
-        match unsafe { threads::copy(dst, src, len, how) } {
+        let carried = unsafe {
+            match engine {
+                Engine::Threads(workers) => {
+                    threads::copy(dst, src, len, &How { workers, kernel, ..policy.how })
+                }
+                Engine::Ioat => self.ioat.copy(dst, src, len, &policy.how_ioat),
+            }
+        };
+        match carried {
             Ok(()) => Path::Engine,
             Err(refused) => {
-                // SAFETY: the caller's promise; after a refusal nothing has been written.
+                // SAFETY: the caller's promise; after a refusal nothing is under way.
                 unsafe { original::copy(dst, src, len) };
                 Path::Libc(self.refused(refused))
             }
@@ -241,7 +287,7 @@ impl Dispatcher {
     unsafe fn carry_learned(
         &self,
         policy: &Policy,
-        how: &How,
+        engine: Engine,
         dst: usize,
         src: usize,
         len: usize,
@@ -267,7 +313,8 @@ impl Dispatcher {
             return Path::Libc(Fallback::Busy);
         }
         let cell = row.cell(sampled.wrapping_sub(begun), in_a_row);
-        let way = row.choose(cell, policy.may_stream && len >= STREAM_FROM, sampled);
+        let may_stream = policy.may_stream && len >= STREAM_FROM && engine != Engine::Ioat;
+        let way = row.choose(cell, may_stream, sampled);
         let (dst, src, len) = (dst + SAMPLE, src + SAMPLE, len - SAMPLE);
         // SAFETY: the rest of the caller's ranges.
         let path = unsafe {
@@ -276,11 +323,8 @@ impl Dispatcher {
                     original::copy(dst, src, len);
                     Path::Libc(Fallback::Learned)
                 }
-                Way::Shared => self.carry_always(how, dst, src, len),
-                Way::Streamed => {
-                    let how = How { kernel: Kernel::Stream, ..*how };
-                    self.carry_always(&how, dst, src, len)
-                }
+                Way::Shared => self.carry_always(policy, engine, policy.how.kernel, dst, src, len),
+                Way::Streamed => self.carry_always(policy, engine, Kernel::Stream, dst, src, len),
             }
         };
         let now = sys::ticks();
@@ -313,11 +357,12 @@ impl Dispatcher {
         self.crowded_until.store(now.wrapping_add(pause), Ordering::Relaxed);
     }
 
-    /// The number of workers, once the engine is up.
+    /// The engine, once it is up.
     #[inline]
-    fn ready(&self, policy: &Policy) -> Result<usize, Fallback> {
+    fn ready(&self, policy: &Policy) -> Result<Engine, Fallback> {
         match self.engine.load(Ordering::Acquire) {
-            engine::READY => Ok(self.workers()),
+            engine::THREADS => Ok(Engine::Threads(self.workers())),
+            engine::IOAT => Ok(Engine::Ioat),
             engine::COLD => self.start(policy),
             engine::STARTING => Err(Fallback::Starting),
             _ => Err(self.why_off()),
@@ -325,7 +370,7 @@ impl Dispatcher {
     }
 
     #[cold]
-    fn start(&self, policy: &Policy) -> Result<usize, Fallback> {
+    fn start(&self, policy: &Policy) -> Result<Engine, Fallback> {
         // A handler that jumped out of this would leave the engine starting for ever.
         let Some(_held) = sys::SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
@@ -349,6 +394,10 @@ impl Dispatcher {
             }
             Err(_) => return Err(self.switch_off(Fallback::Refused)),
         }
+        if policy.try_ioat && self.ioat.start() {
+            self.engine.store(engine::IOAT, Ordering::Release);
+            return Ok(Engine::Ioat);
+        }
         let workers = policy.channels.unwrap_or_else(|| cpus::Limits::now().cpus() - 1);
         if workers == 0 {
             return Err(self.switch_off(Fallback::OneCpu));
@@ -356,8 +405,8 @@ impl Dispatcher {
         let workers = workers.min(crew::MOST_WORKERS);
         crew::start(workers);
         self.workers.store(workers, Ordering::Relaxed);
-        self.engine.store(engine::READY, Ordering::Release);
-        Ok(workers)
+        self.engine.store(engine::THREADS, Ordering::Release);
+        Ok(Engine::Threads(workers))
     }
 
     fn refused(&self, refused: Refused) -> Fallback {
@@ -365,6 +414,7 @@ impl Dispatcher {
             Refused::Busy => Fallback::Busy,
             Refused::NotOurs => Fallback::Starting,
             Refused::System => self.switch_off(Fallback::Refused),
+            Refused::NoChannels => self.switch_off(Fallback::NoChannels),
         }
     }
 
@@ -409,6 +459,7 @@ mod tests {
         original::resolve();
         crew::settle_in();
         let mut config = Config {
+            backend: Backend::Threads,
             min_bytes: Some(1),
             channels: Some(2),
             stats: Formats { json: true, ..Formats::default() },
@@ -485,5 +536,117 @@ mod tests {
     fn backend_libc_never_carries() {
         let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
         assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
+    }
+    // ---- the kernel helper ---------------------------------------------------------------
+
+    use crate::backend::abi;
+    use crate::backend::fake::{Kernel as Helper, Trouble};
+
+    fn helped(helper: &'static Helper, change: impl FnOnce(&mut Config)) -> Dispatcher {
+        let dispatcher = dispatcher(|config| {
+            config.backend = Backend::Auto;
+            change(config);
+        });
+        assert!(dispatcher.ioat.helper.fake.set(helper).is_ok());
+        dispatcher
+    }
+
+    fn refusing(errno: i32) -> Trouble {
+        Trouble { refuse: Some((errno, 0)), ..Trouble::default() }
+    }
+
+    #[test]
+    fn helper_that_is_there_is_used_without_being_told() {
+        let dispatcher = helped(Helper::new(4), |config| config.verify = 1);
+        for round in 0..20 {
+            assert_eq!(copy(&dispatcher, 50_000 + round), Path::Engine);
+        }
+        assert_eq!(dispatcher.backend(), ("ioat", 4));
+        assert_eq!((dispatcher.workers(), dispatcher.why_not()), (0, None));
+        assert_eq!(dispatcher.recorder.verified.load(Ordering::Relaxed), 20);
+        assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn helper_without_channels_leaves_copies_to_the_threads() {
+        let info = abi::Info { usable: 0, ..Helper::new(4).info() };
+        let dispatcher = helped(Helper::with(info), |_| {});
+        copy(&dispatcher, 50_000);
+        assert_eq!(dispatcher.backend(), ("threads", 2));
+        assert_eq!(dispatcher.ioat.why_not(), libc::ENODEV);
+    }
+
+    #[test]
+    fn backend_threads_does_not_ask_the_helper() {
+        let dispatcher = helped(Helper::new(4), |config| config.backend = Backend::Threads);
+        copy(&dispatcher, 50_000);
+        assert_eq!(dispatcher.backend(), ("threads", 2));
+        assert_eq!(dispatcher.ioat.why_not(), 0);
+    }
+
+    #[test]
+    fn channels_that_all_fail_end_the_engine_with_their_own_reason() {
+        let helper = Helper::new(2);
+        let dispatcher = helped(helper, |_| {});
+        assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
+        helper.make([refusing(libc::ENODEV)]);
+        for _ in 0..3 {
+            assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::NoChannels));
+        }
+        assert_eq!(helper.submits.load(Ordering::Relaxed), 2, "not asked again");
+        assert_eq!((dispatcher.backend().0, dispatcher.why_not()), ("ioat", Some("no_channels")));
+    }
+
+    #[test]
+    fn helper_that_is_refused_by_the_system_is_not_asked_again() {
+        for errno in [libc::EBADF, libc::ENOTTY, libc::EPERM, libc::ENOSYS, libc::EINVAL] {
+            let helper = Helper::new(2);
+            let dispatcher = helped(helper, |_| {});
+            helper.make([refusing(errno)]);
+            for _ in 0..3 {
+                assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Refused), "{errno}");
+            }
+            assert_eq!(helper.submits.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[test]
+    fn helper_that_is_busy_is_asked_again() {
+        let helper = Helper::new(2);
+        let dispatcher = helped(helper, |_| {});
+        helper.make([refusing(libc::EAGAIN), refusing(libc::EBUSY)]);
+        assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Busy));
+        assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Busy));
+        assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
+    }
+
+    #[test]
+    fn addresses_that_do_not_suit_the_helper_stay_with_libc() {
+        let info = abi::Info { src_align: 64, ..Helper::new(2).info() };
+        let dispatcher = helped(Helper::with(info), |_| {});
+        let (source, mut target) = (vec![7u8; 100_000], vec![0u8; 100_000]);
+        let policy = dispatcher.policy.get().unwrap();
+        let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+        for shift in [1, 32, 63] {
+            let src = src + (dst.wrapping_sub(src) + shift) % 64;
+            // SAFETY: inside both vectors.
+            let path = unsafe { dispatcher.carry(policy, dst, src, 99_000) };
+            assert_eq!(path, Path::Libc(Fallback::Unaligned), "{shift}");
+        }
+        let src = src + dst.wrapping_sub(src) % 64;
+        // SAFETY: inside both vectors.
+        assert_eq!(unsafe { dispatcher.carry(policy, dst, src, 99_000) }, Path::Engine);
+        assert!(target[..99_000] == source[..99_000]);
+    }
+
+    #[test]
+    fn learning_with_the_helper_tries_it_and_never_streams() {
+        let helper = Helper::new(2);
+        let dispatcher = helped(helper, |config| config.min_bytes = None);
+        for _ in 0..60 {
+            copy(&dispatcher, STREAM_FROM + 12_345);
+        }
+        assert!(helper.submits.load(Ordering::Relaxed) > 4, "it was never tried");
+        assert!(dispatcher.learner.verdicts().all(|verdict| verdict.costs[2].1 == 0));
     }
 }

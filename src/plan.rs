@@ -44,6 +44,13 @@ impl Cut {
         Self::with_piece(dst, len, even.clamp(Self::SMALLEST, Self::LARGEST))
     }
 
+    /// The same in at most `most` pieces, however large they get.
+    pub fn of_at_most(most: usize, dst: usize, len: usize, parties: usize) -> Self {
+        let even = Self::new(dst, len, parties).piece;
+        let least = len.div_ceil(most).next_multiple_of(PAGE);
+        Self::with_piece(dst, len, even.max(least))
+    }
+
     /// `piece` is a multiple of the page size, grown where there would be too many pieces.
     pub fn with_piece(dst: usize, len: usize, piece: usize) -> Self {
         let head = (dst.wrapping_neg() % PAGE).min(len);
@@ -70,8 +77,7 @@ impl Cut {
     }
 }
 
-/// A copy for an engine that cannot cross a page on either side, and wants its
-/// destination aligned: the CPU takes `head` and `tail`.
+/// A copy for an engine that wants its destination aligned: the CPU takes `head` and `tail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     pub head: usize,
@@ -79,7 +85,6 @@ pub struct Split {
     pub tail: usize,
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "for engines with page limits: backend ioat"))]
 impl Split {
     /// The body begins and ends at a multiple of `align` (a power of two) of the destination.
     pub fn new(dst: usize, len: usize, align: usize) -> Self {
@@ -87,40 +92,6 @@ impl Split {
         let body = (len - head) & !(align - 1);
         Self { head, body, tail: len - head - body }
     }
-
-    /// The body in stretches that cross no page on either side.
-    pub fn segments(&self, dst: usize, src: usize) -> impl Iterator<Item = Piece> + use<> {
-        let (mut offset, end) = (self.head, self.head + self.body);
-        std::iter::from_fn(move || {
-            let room = |at: usize| PAGE - at.wrapping_add(offset) % PAGE;
-            let len = (end - offset).min(room(dst)).min(room(src));
-            let piece = Piece { offset, len };
-            offset += len;
-            (len > 0).then_some(piece)
-        })
-    }
-}
-
-/// Joins neighbouring stretches where `adjoin(a, b)` says that `b` follows `a` in memory as
-/// the engine sees it, up to `most` bytes each.
-#[cfg_attr(not(test), expect(dead_code, reason = "for engines with page limits: backend ioat"))]
-pub fn merged<'a>(
-    segments: impl Iterator<Item = Piece> + 'a,
-    most: usize,
-    adjoin: impl Fn(Piece, Piece) -> bool + 'a,
-) -> impl Iterator<Item = Piece> + 'a {
-    let mut segments = segments.peekable();
-    std::iter::from_fn(move || {
-        let mut piece = segments.next()?;
-        let mut last = piece;
-        while let Some(next) =
-            segments.next_if(|&next| piece.len + next.len <= most && adjoin(last, next))
-        {
-            piece.len += next.len;
-            last = next;
-        }
-        Some(piece)
-    })
 }
 
 #[cfg(test)]
@@ -181,6 +152,22 @@ mod tests {
     }
 
     #[test]
+    fn cut_of_at_most_so_many_pieces_has_no_more() {
+        for len in [64, 4096, 64 << 10, (1 << 20) + 64, 16 << 20, 100 << 20] {
+            for dst in [0x20000, 0x20040, 0x20fc0] {
+                for parties in [1, 4, 32] {
+                    let cut = Cut::of_at_most(64, dst, len, parties);
+                    check_cut(dst, len, cut);
+                    assert!(cut.count() <= 64, "{} pieces of {len}", cut.count());
+                    let large = |i: usize| cut.piece(i).len >= 16 << 10;
+                    assert!((0..cut.count() - 1).all(large), "a small piece of {len}");
+                }
+            }
+        }
+        assert_eq!(Cut::of_at_most(64, 0x20000, 64 << 10, 4).count(), 4);
+    }
+
+    #[test]
     fn cut_of_enormous_copy_stays_countable() {
         let cut = Cut::with_piece(0x1234, 1 << 45, PAGE);
         check_cut(0x1234, 1 << 45, cut);
@@ -190,50 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn split_segments_cross_no_page_on_either_side() {
-        let step = if cfg!(miri) { 997 } else { 13 };
-        for align in [1, 8, 64] {
-            for dst in (0..PAGE).step_by(step) {
-                for (src, len) in [(0, 3 * PAGE + 5), (7, 9000), (2048, 4 * PAGE), (4095, 63)] {
-                    let (dst, src) = (0x10000 + dst, 0x80000 + src);
+    fn split_body_is_aligned_and_nothing_is_left_out() {
+        for align in [1, 8, 64, PAGE] {
+            for dst in (0x10000..0x10000 + PAGE).step_by(if cfg!(miri) { 997 } else { 13 }) {
+                for len in [0, 1, 63, 64, 65, 127, 128, 4095, 9000, 3 * PAGE + 5] {
                     let split = Split::new(dst, len, align);
                     assert_eq!(split.head + split.body + split.tail, len);
                     assert!(split.body == 0 || (dst + split.head).is_multiple_of(align));
+                    assert!(split.body.is_multiple_of(align));
                     assert!(split.head < align && split.tail < align);
-                    let mut at = split.head;
-                    for piece in split.segments(dst, src) {
-                        assert_eq!(piece.offset, at);
-                        for side in [dst, src] {
-                            let (first, last) = (side + at, side + at + piece.len - 1);
-                            assert_eq!(first / PAGE, last / PAGE);
-                        }
-                        at += piece.len;
-                    }
-                    assert_eq!(at, split.head + split.body);
                 }
             }
         }
-    }
-
-    #[test]
-    fn split_with_offsets_half_a_page_apart_doubles_the_transfers() {
-        // The first paper's example: 4 MiB become 2000 transfers instead of 1000.
-        let count = |src: usize| Split::new(0, 4 << 20, 64).segments(0, src).count();
-        assert_eq!(count(8 << 20), 1024);
-        assert_eq!(count((8 << 20) + 2048), 2048);
-    }
-
-    #[test]
-    fn merged_joins_neighbours_up_to_the_limit() {
-        let split = Split::new(0, 8 * PAGE, 64);
-        let all = |most, adjoin: fn(Piece, Piece) -> bool| {
-            merged(split.segments(0, 1 << 20), most, adjoin)
-                .map(|p| p.len / PAGE)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(all(usize::MAX, |_, _| true), [8]);
-        assert_eq!(all(usize::MAX, |_, _| false), [1; 8]);
-        assert_eq!(all(3 * PAGE, |_, _| true), [3, 3, 2]);
-        assert_eq!(all(usize::MAX, |_, b| b.offset != 2 * PAGE), [2, 6]);
     }
 }

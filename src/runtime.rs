@@ -1,13 +1,13 @@
 //! The one global: start, fork and exit of the process.
 
-use crate::backend::{crew, libc as original, threads};
+use crate::backend::{crew, helper, libc as original, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{ROOM, write_all};
-use crate::stats::snapshot::Snapshot;
+use crate::stats::snapshot::{Helper, Snapshot};
 use crate::sys::{self, Op};
 use crate::{check, config};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -42,12 +42,10 @@ fn start() {
     crew::settle_in();
     let config = config::from_environment();
     if config.check {
-        check::run(&config);
+        check::run(&config, &DISPATCHER.ioat);
     }
     if config.backend == Backend::Ioat && config.log >= Level::Warn {
-        sys::say(format_args!(
-            "ADMA_BACKEND=ioat: this build has no I/OAT backend yet; using threads"
-        ));
+        complain_about_helper();
     }
     let policy = POLICY.get_or_init(|| Policy::new(&config));
     if config.speaks_at_exit() {
@@ -64,6 +62,16 @@ fn start() {
     // Both at once: until here every copy, our own included, is the bootstrap's.
     DISPATCHER.configure(policy);
     DISPATCHER.open();
+}
+
+/// The user has asked for the helper; nothing is opened before the first large copy.
+fn complain_about_helper() {
+    let remedy = match -sys::may_read(helper::PATH) as i32 {
+        0 => return,
+        libc::EACCES => "no permission for /dev/adma (join the group adma)",
+        _ => "no /dev/adma (load the kernel helper, see kmod-c/README.md)",
+    };
+    sys::say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
 }
 
 extern "C" fn after_fork() {
@@ -103,27 +111,49 @@ fn report(process: &Process, stderr: Option<i32>) {
     let (exe, space) = room.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
     let exe = sys::read_link(c"/proc/thread-self/exe", exe).unwrap_or_default();
-    let workers = DISPATCHER.workers();
-    let worker_bytes = crew::bytes_by_worker();
-    let used = worker_bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
+    let (backend, channels) = DISPATCHER.backend();
+    let bytes = channel_bytes(backend);
+    let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
+    let ioat = &DISPATCHER.ioat.counts;
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let snapshot = Snapshot {
         recorder: &DISPATCHER.recorder,
         pid: sys::getpid(),
         exe: &String::from_utf8_lossy(exe),
-        backend: if workers > 0 { "threads" } else { "libc" },
-        channels: workers,
+        backend,
+        channels,
         min_bytes: config.min_bytes,
         floor: DISPATCHER.floor(),
         threshold: DISPATCHER.threshold(),
         nanoseconds_per_tick: passed as f64 / ticks as f64,
-        caller_bytes: threads::caller_bytes(),
-        worker_bytes: &worker_bytes[..used.max(workers)],
-        faults: threads::faults(),
+        caller_bytes: threads::caller_bytes() + count(&ioat.caller_bytes),
+        channel_name: if backend == "ioat" { "ioat" } else { "adma" },
+        channel_bytes: &bytes[..used.max(channels)],
+        faults: threads::faults() + count(&ioat.faults),
+        helper: (backend == "ioat").then(|| Helper {
+            submit_calls: count(&ioat.submits),
+            wait_calls: count(&ioat.waits),
+            system_calls: count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others),
+            kernel_bytes: count(&ioat.kernel_bytes),
+            redone_pieces: count(&ioat.redone),
+        }),
         profile: config.profile,
         started: process.wall,
         seconds: passed as f64 / 1e9,
     };
     write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
+}
+
+/// Bytes copied by each channel.
+fn channel_bytes(backend: &str) -> [u64; crew::MOST_WORKERS] {
+    if backend != "ioat" {
+        return crew::bytes_by_worker();
+    }
+    let mut bytes = [0; crew::MOST_WORKERS];
+    for (bytes, count) in bytes.iter_mut().zip(&DISPATCHER.ioat.counts.channel_bytes) {
+        *bytes = count.load(Ordering::Relaxed);
+    }
+    bytes
 }
 
 /// What the hook may not say it has left for now.
@@ -136,16 +166,20 @@ fn log(process: &Process, stderr: i32) {
     if process.config.log < Level::Info {
         return;
     }
-    match DISPATCHER.state() {
-        Ok(workers) => match DISPATCHER.threshold() {
-            Some(bytes) => say(format_args!(
-                "threads backend was up with {workers} channels, from {bytes} bytes"
-            )),
-            None => say(format_args!(
-                "threads backend was up with {workers} channels; no size gained by it yet"
-            )),
-        },
-        Err(why) => say(format_args!("engine not used: {why}")),
+    let (backend, channels) = DISPATCHER.backend();
+    match (DISPATCHER.why_not(), DISPATCHER.threshold()) {
+        (Some(why), _) => say(format_args!("engine not used: {why}")),
+        (None, Some(bytes)) => say(format_args!(
+            "{backend} backend was up with {channels} channels, from {bytes} bytes"
+        )),
+        (None, None) => say(format_args!(
+            "{backend} backend was up with {channels} channels; no size gained by it yet"
+        )),
+    }
+    // That there is no helper is as usual as that there is no such hardware.
+    let errno = DISPATCHER.ioat.why_not();
+    if errno != 0 && errno != libc::ENOENT {
+        say(format_args!("/dev/adma not used: {}", std::io::Error::from_raw_os_error(errno)));
     }
     if process.config.log < Level::Debug {
         return;

@@ -5,7 +5,7 @@
 
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use std::fmt::{self, Write};
 
 /// The kernel's answer: a value, or the negated errno.
@@ -63,6 +63,48 @@ pub fn futex_wake(word: *const u32, count: u32) -> bool {
     let answer =
         unsafe { syscall(libc::SYS_futex, [word as usize, operation, count as usize, 0, 0, 0]) };
     answer >= 0
+}
+
+/// Sleeps for a while, or shorter when a signal comes.
+pub fn sleep(nanos: u64) {
+    let time = libc::timespec {
+        tv_sec: (nanos / 1_000_000_000) as i64,
+        tv_nsec: (nanos % 1_000_000_000) as i64,
+    };
+    // SAFETY: `time` lives through the call.
+    unsafe { syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Waits until somebody writes to the cache line at `line`, or a little: called in a loop.
+/// `unchanged` is looked at again: it may have changed before it was watched.
+///
+/// # Safety
+/// The CPU has umwait, and `line` can be read.
+#[inline(always)]
+pub unsafe fn watch(line: usize, unchanged: impl Fn() -> bool) {
+    // SAFETY: the instructions only watch and wait, no longer than the kernel's limit.
+    unsafe {
+        asm!("umonitor {}", in(reg) line, options(nostack));
+        if unchanged() {
+            asm!("umwait ecx", in("ecx") 0, in("eax") u32::MAX, in("edx") u32::MAX,
+                options(nostack));
+        }
+    }
+}
+
+/// Whether the C library knows of no second thread, which could install a signal handler at
+/// any moment. False where it does not say.
+pub fn has_one_thread() -> bool {
+    let flag: *const AtomicU8;
+    // SAFETY: reads what the loader has put there: an address, or null, for the symbol is
+    // weak and glibc has it since 2.32.
+    unsafe {
+        asm!(".weak __libc_single_threaded",
+            "mov {}, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
+            out(reg) flag, options(pure, readonly, nostack, preserves_flags));
+    }
+    // SAFETY: a byte of the C library's, for everybody to read.
+    !flag.is_null() && unsafe { (*flag).load(Ordering::Relaxed) } != 0
 }
 
 pub fn yield_now() {
@@ -153,6 +195,53 @@ pub unsafe fn copy_without_fault(tid: i32, dst: usize, src: usize, len: usize) -
 pub fn seccomp_mode() -> Answer {
     // SAFETY: PR_GET_SECCOMP takes no memory.
     unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) }
+}
+
+/// Opens for reading; answers the descriptor. Not inherited over exec.
+pub fn open(path: &CStr) -> Answer {
+    let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);
+    // SAFETY: `path` is terminated.
+    unsafe { syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) }
+}
+
+pub fn close(fd: i32) {
+    // SAFETY: no memory; whose the number is is the caller's business.
+    unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// The same file under the lowest free number from `lowest` up; not inherited over exec.
+pub fn duplicate(fd: i32, lowest: i32) -> Answer {
+    let command = libc::F_DUPFD_CLOEXEC as usize;
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_fcntl, [fd as usize, command, lowest as usize, 0, 0, 0]) }
+}
+
+/// Whether a file is there and may be read: 0, or why not.
+pub fn may_read(path: &CStr) -> Answer {
+    let (at, mode) = (libc::AT_FDCWD as usize, libc::R_OK as usize);
+    // SAFETY: `path` is terminated.
+    unsafe { syscall(libc::SYS_faccessat, [at, path.as_ptr() as usize, mode, 0, 0, 0]) }
+}
+
+/// Which device a descriptor stands for; `None`: it does not stand for one.
+pub fn device_of(fd: i32) -> Option<u64> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills it, and it is read only after it has.
+    unsafe {
+        let at = stat.as_mut_ptr() as usize;
+        if syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) != 0 {
+            return None;
+        }
+        let stat = stat.assume_init_ref();
+        (stat.st_mode & libc::S_IFMT == libc::S_IFCHR).then_some(stat.st_rdev)
+    }
+}
+
+/// Maps one page of a file, to be read only; answers its address.
+pub fn map_page(fd: i32, offset: usize) -> Answer {
+    let (protection, flags) = (libc::PROT_READ as usize, libc::MAP_SHARED as usize);
+    // SAFETY: a fresh mapping, where the kernel chooses.
+    unsafe { syscall(libc::SYS_mmap, [0, 4096, protection, flags, fd as usize, offset]) }
 }
 
 /// Reads a small file whole; `None` when it cannot be opened.

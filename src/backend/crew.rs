@@ -101,10 +101,17 @@ pub fn settle_in() {
     }
 }
 
-/// Whether workers may be made: this is not a vfork child, and the program has not installed
-/// a seccomp filter since it started, which may kill where we would only be refused.
+/// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran
+/// no handler.
+pub fn is_ours() -> bool {
+    sys::getpid() == PID.load(Ordering::Relaxed)
+}
+
+/// Whether an engine may be started, or workers made: this is not a vfork child, and the
+/// program has not installed a seccomp filter since it started, which may kill where we
+/// would only be refused.
 pub fn may_start() -> Result<(), Refused> {
-    if sys::getpid() != PID.load(Ordering::Relaxed) {
+    if !is_ours() {
         return Err(Refused::NotOurs);
     }
     if sys::seccomp_mode() as i32 != SECCOMP.load(Ordering::Relaxed) {

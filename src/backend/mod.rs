@@ -1,11 +1,18 @@
 //! The ways to carry a copy. A backend receives values, never the configuration, and
-//! answers with a value: carried, or why not. Whoever refuses has written nothing.
+//! answers with a value: carried, or why not. After a refusal nothing is under way and all
+//! of the copy is left to do.
 
 #[cfg(not(loom))]
 pub mod abi;
 pub mod board;
 #[cfg(not(loom))]
 pub mod crew;
+#[cfg(all(test, not(loom)))]
+pub mod fake;
+#[cfg(not(loom))]
+pub mod helper;
+#[cfg(not(loom))]
+pub mod ioat;
 #[cfg(not(loom))]
 pub mod kernel;
 #[cfg(not(loom))]
@@ -14,6 +21,8 @@ pub mod libc;
 pub mod manner;
 #[cfg(not(loom))]
 pub mod threads;
+#[cfg(not(loom))]
+mod tuning;
 
 /// Why a backend did not carry a copy. The copy is libc's then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,4 +33,6 @@ pub enum Refused {
     System,
     /// We run in a child that shares the memory of its parent, whose engine this is.
     NotOurs,
+    /// Every channel has failed and was put aside.
+    NoChannels,
 }

@@ -9,7 +9,6 @@ use crate::cpus;
 use crate::plan::Cut;
 use crate::sync::{Ordering, pause};
 use crate::sys::{self, SignalsHeld};
-use core::arch::asm;
 use core::sync::atomic::AtomicU64;
 
 /// How copies are to be carried.
@@ -169,16 +168,8 @@ fn wait(slot: &Slot, how: Wait) {
         Wait::Spin => spin_while_busy(slot, u64::MAX),
         Wait::Umwait if cpus::features().umwait => {
             while slot.is_busy() {
-                // SAFETY: the CPU has the instructions; they only watch and wait, no longer
-                // than the kernel's limit.
-                unsafe {
-                    asm!("umonitor {}", in(reg) &raw const *slot, options(nostack));
-                    // Looked at again: it may have changed before it was watched.
-                    if slot.is_busy() {
-                        asm!("umwait ecx", in("ecx") 0, in("eax") u32::MAX, in("edx") u32::MAX,
-                            options(nostack));
-                    }
-                }
+                // SAFETY: the CPU has it; a slot is always there.
+                unsafe { sys::watch(&raw const *slot as usize, || slot.is_busy()) };
             }
         }
         Wait::Yield => {

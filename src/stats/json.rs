@@ -34,12 +34,27 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     write!(out, "\"fault\":{}}}", snapshot.faults)?;
 
     write!(out, ",\"channel_bytes\":{{\"caller\":{}", snapshot.caller_bytes)?;
-    for (number, bytes) in snapshot.worker_bytes.iter().enumerate() {
-        write!(out, ",\"adma-{number}\":{bytes}")?;
+    for (number, bytes) in snapshot.channel_bytes.iter().enumerate() {
+        write!(out, ",\"{}-{number}\":{bytes}", snapshot.channel_name)?;
     }
     let (verified, mismatched) =
         (recorder.verified.load(Relaxed), recorder.mismatched.load(Relaxed));
     write!(out, "}},\"verify\":{{\"checked\":{verified},\"mismatched\":{mismatched}}}")?;
+    if let Some(helper) = &snapshot.helper {
+        let numbers = [
+            ("submit_calls", helper.submit_calls),
+            ("wait_calls", helper.wait_calls),
+            ("system_calls", helper.system_calls),
+            ("kernel_bytes", helper.kernel_bytes),
+            ("redone_pieces", helper.redone_pieces),
+        ];
+        out.write_str(",\"ioat\":{")?;
+        for (number, (name, value)) in numbers.into_iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(out, "{comma}\"{name}\":{value}")?;
+        }
+        out.write_str("}")?;
+    }
     if snapshot.profile {
         out.write_str(",\"profile\":{\"size\":")?;
         histogram(out, &recorder.every_size, |value| value)?;
@@ -91,7 +106,7 @@ fn string(out: &mut dyn Write, text: &str) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshot::tests::rendered;
+    use super::super::snapshot::tests::{rendered, rendered_with_helper};
 
     #[test]
     fn json_parses_and_holds_what_is_promised() {
@@ -119,5 +134,22 @@ mod tests {
                 assert_eq!(counted, json["paths"][flow]["calls"]);
             }
         }
+    }
+    #[test]
+    fn json_tells_what_the_kernel_helper_was_asked() {
+        let parse = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
+        let json = parse(rendered_with_helper(super::write));
+        let expected = [
+            ("submit_calls", 1_000_000),
+            ("wait_calls", 17),
+            ("system_calls", 1_000_317),
+            ("kernel_bytes", 4096),
+            ("redone_pieces", 3),
+        ];
+        for (name, value) in expected {
+            assert_eq!(json["ioat"][name], value, "{name}");
+        }
+        assert_eq!(json["channel_bytes"]["ioat-1"], 10);
+        assert!(parse(rendered(false, super::write)).get("ioat").is_none());
     }
 }

@@ -30,16 +30,20 @@ pub enum Fallback {
     Learned,
     /// As many copies are under way as there is help for.
     Busy,
-    /// The system refused threads or futexes.
+    /// The system refused threads or futexes, or what the helper needs.
     Refused,
     /// There is only one CPU for us.
     OneCpu,
     /// The engine is not up: it is just being started, or this is a child that shares memory.
     Starting,
+    /// Every I/OAT channel has failed and was put aside.
+    NoChannels,
+    /// The I/OAT engine cannot copy between such addresses.
+    Unaligned,
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 7] = [
+    pub const ALL: [Fallback; 9] = [
         Fallback::Off,
         Fallback::Overlap,
         Fallback::Learned,
@@ -47,6 +51,8 @@ impl Fallback {
         Fallback::Refused,
         Fallback::OneCpu,
         Fallback::Starting,
+        Fallback::NoChannels,
+        Fallback::Unaligned,
     ];
 
     pub fn name(self) -> &'static str {
@@ -57,6 +63,8 @@ impl Fallback {
             Fallback::Refused => "refused",
             Fallback::OneCpu => "one_cpu",
             Fallback::Starting => "starting",
+            Fallback::NoChannels => "no_channels",
+            Fallback::Unaligned => "unaligned",
             Fallback::Off => "off",
         }
     }

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn file_pattern_is_expanded_and_unknown_codes_kept() {
-        with_snapshot(false, |snapshot| {
+        with_snapshot(false, None, |snapshot| {
             let expand = |pattern: &str, suffix| {
                 let mut room = [0; 4096];
                 let path = expand(Text::over(&mut room), pattern.as_bytes(), suffix, snapshot);

@@ -17,13 +17,30 @@ pub struct Snapshot<'a> {
     pub threshold: Option<usize>,
     pub nanoseconds_per_tick: f64,
     pub caller_bytes: u64,
-    pub worker_bytes: &'a [u64],
+    /// What channels are called in front of their number.
+    pub channel_name: &'a str,
+    pub channel_bytes: &'a [u64],
     /// Copies in which the caller redid pieces because a page refused.
     pub faults: u64,
+    /// Only with the kernel helper.
+    pub helper: Option<Helper>,
     pub profile: bool,
     /// Seconds since the epoch when the process started.
     pub started: f64,
     pub seconds: f64,
+}
+
+/// What the kernel helper was asked, and what it has done itself.
+pub struct Helper {
+    pub submit_calls: u64,
+    /// For copies whose words did not come, or came late.
+    pub wait_calls: u64,
+    /// All that a copy needs, those two included.
+    pub system_calls: u64,
+    /// Of the channels' bytes those that the kernel has copied, in small bits.
+    pub kernel_bytes: u64,
+    /// Pieces that were refused or failed and that the caller has copied.
+    pub redone_pieces: u64,
 }
 
 impl Snapshot<'_> {
@@ -43,7 +60,12 @@ pub(super) mod tests {
     use crate::sys::Op;
     use std::fmt::{self, Write};
 
-    pub fn with_snapshot<T>(profile: bool, use_it: impl FnOnce(&Snapshot<'_>) -> T) -> T {
+    /// What the software channels tell, or the kernel helper's.
+    pub fn with_snapshot<T>(
+        profile: bool,
+        helper: Option<Helper>,
+        use_it: impl FnOnce(&Snapshot<'_>) -> T,
+    ) -> T {
         let recorder = Recorder::new();
         for i in 0..100u64 {
             recorder.record(Path::Engine, (1 << 20) + i as usize * 1000, 50_000 + i * 10);
@@ -66,8 +88,10 @@ pub(super) mod tests {
             threshold: Some(1 << 20),
             nanoseconds_per_tick: 0.5,
             caller_bytes: 60,
-            worker_bytes: &[30, 10],
+            channel_name: if helper.is_some() { "ioat" } else { "adma" },
+            channel_bytes: &[30, 10],
             faults: 0,
+            helper,
             profile,
             started: 1_700_000_000.25,
             seconds: 1.5,
@@ -79,7 +103,21 @@ pub(super) mod tests {
         write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
     ) -> String {
         let mut out = String::new();
-        with_snapshot(profile, |snapshot| write(snapshot, &mut out)).unwrap();
+        with_snapshot(profile, None, |snapshot| write(snapshot, &mut out)).unwrap();
+        out
+    }
+
+    /// The same with the kernel helper.
+    pub fn rendered_with_helper(write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result) -> String {
+        let helper = Helper {
+            submit_calls: 1_000_000,
+            wait_calls: 17,
+            system_calls: 1_000_317,
+            kernel_bytes: 4096,
+            redone_pieces: 3,
+        };
+        let mut out = String::new();
+        with_snapshot(false, Some(helper), |snapshot| write(snapshot, &mut out)).unwrap();
         out
     }
 }

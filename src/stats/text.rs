@@ -2,7 +2,7 @@
 
 use super::Flow;
 use super::histogram::Histogram;
-use super::snapshot::Snapshot;
+use super::snapshot::{Helper, Snapshot};
 use crate::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
 use std::fmt::{Display, Formatter, Result, Write};
@@ -38,6 +38,9 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         }
         channels(snapshot, out)?;
     }
+    if let Some(asked) = &snapshot.helper {
+        helper(asked, out)?;
+    }
     if snapshot.faults > 0 {
         writeln!(out, "  in {} copies a bad page was left to the caller", snapshot.faults)?;
     }
@@ -63,22 +66,32 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
 }
 
 fn channels(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
-    let total = snapshot.caller_bytes + snapshot.worker_bytes.iter().sum::<u64>();
+    let total = snapshot.caller_bytes + snapshot.channel_bytes.iter().sum::<u64>();
     if total == 0 {
         return Ok(());
     }
     let percent = |bytes: u64| 100.0 * bytes as f64 / total as f64;
     write!(out, "  channel shares    caller {:.0} %", percent(snapshot.caller_bytes))?;
-    for (number, &bytes) in snapshot.worker_bytes.iter().enumerate().take(8) {
+    for (number, &bytes) in snapshot.channel_bytes.iter().enumerate().take(8) {
         if number % 4 == 3 {
             write!(out, "\n                 ")?;
         }
-        write!(out, "  adma-{number} {:.0} %", percent(bytes))?;
+        write!(out, "  {}-{number} {:.0} %", snapshot.channel_name, percent(bytes))?;
     }
-    if let Some(rest) = snapshot.worker_bytes.get(8..).filter(|rest| !rest.is_empty()) {
+    if let Some(rest) = snapshot.channel_bytes.get(8..).filter(|rest| !rest.is_empty()) {
         write!(out, "  {} more {:.0} %", rest.len(), percent(rest.iter().sum()))?;
     }
     writeln!(out)
+}
+
+fn helper(helper: &Helper, out: &mut dyn Write) -> Result {
+    let Helper { system_calls, wait_calls, kernel_bytes, redone_pieces, .. } = helper;
+    writeln!(out, "  kernel helper     {system_calls} system calls, {wait_calls} to wait;")?;
+    writeln!(
+        out,
+        "                    {} copied by the kernel, {redone_pieces} pieces done again",
+        Bytes(*kernel_bytes)
+    )
 }
 
 /// One line for each power of two in use, with a bar; the first histogram's part comes first.
@@ -204,14 +217,18 @@ fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshot::tests::rendered;
+    use super::super::snapshot::tests::{rendered, rendered_with_helper};
     use super::*;
 
     #[test]
     fn text_fits_eighty_columns_and_tells_the_main_things() {
         let text = rendered(true, write);
-        for line in text.lines() {
+        let with_helper = rendered_with_helper(write);
+        for line in text.lines().chain(with_helper.lines()) {
             assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+        }
+        for part in ["1000317 system calls, 17 to wait", "3 pieces done again", "ioat-1 10 %"] {
+            assert!(with_helper.contains(part), "{part} is missing:\n{with_helper}");
         }
         for part in ["by the engine", "overlap 1", "p99.9", "#####", "ADMA_MIN_BYTES=1048576"] {
             assert!(text.contains(part), "{part} is missing:\n{text}");

@@ -1,0 +1,140 @@
+//! The kernel helper: its file, from finding to forgetting, and the calls it knows.
+//!
+//! No decisions about copies here. A descriptor is the program's as much as ours: it may be
+//! closed behind our back and its number stand for another file, whose answer to our calls
+//! is then an error like any other.
+
+use super::abi;
+use crate::plan::PAGE;
+use crate::sys;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+
+pub const PATH: &CStr = c"/dev/adma";
+
+/// Out of the way of programs that expect the lowest free number; the lower one is for those
+/// that may not have so many.
+const LOWEST_NUMBERS: [i32; 2] = [500, 60];
+
+pub struct Helper {
+    /// 0: not open.
+    fd: AtomicI32,
+    /// What the descriptor stood for when it was opened.
+    device: AtomicU64,
+    #[cfg(test)]
+    pub fake: std::sync::OnceLock<&'static super::fake::Kernel>,
+}
+
+impl Helper {
+    pub const fn new() -> Self {
+        Self {
+            fd: AtomicI32::new(0),
+            device: AtomicU64::new(0),
+            #[cfg(test)]
+            fake: std::sync::OnceLock::new(),
+        }
+    }
+
+    /// Opens the file and asks what it offers; or the errno of what failed.
+    pub fn open(&self) -> Result<abi::Info, i32> {
+        #[cfg(test)]
+        if self.fake.get().is_some() {
+            return self.info();
+        }
+        let low = errno_or_value(sys::open(PATH))?;
+        let high = LOWEST_NUMBERS
+            .iter()
+            .map(|&lowest| errno_or_value(sys::duplicate(low, lowest)))
+            .find(|answer| *answer != Err(libc::EINVAL));
+        sys::close(low);
+        let fd = high.unwrap_or(Err(libc::EMFILE))?;
+        self.fd.store(fd, Relaxed);
+        let device = sys::device_of(fd).ok_or(libc::ENODEV);
+        let info = device.and_then(|device| {
+            self.device.store(device, Relaxed);
+            self.info()
+        });
+        if info.is_err() {
+            self.fd.store(0, Relaxed);
+            sys::close(fd);
+        }
+        info
+    }
+
+    /// What can be worked with: this version, and numbers that make sense.
+    fn info(&self) -> Result<abi::Info, i32> {
+        let mut info = abi::Info { size: size_of::<abi::Info>() as u32, ..Default::default() };
+        match self.call(abi::IOC_INFO, &raw mut info as usize) {
+            0 => {}
+            errno => return Err(errno),
+        }
+        let sound = info.abi == abi::ABI_VERSION
+            && (1..=abi::MAX_CHANNELS as u32).contains(&info.channels)
+            && info.src_align.is_power_of_two()
+            && info.src_align as usize <= PAGE;
+        match info.usable {
+            _ if !sound => Err(libc::EPROTO),
+            0 => Err(libc::ENODEV),
+            _ => Ok(info),
+        }
+    }
+
+    /// Where a channel's words can be seen; 0: they cannot.
+    pub fn words(&self, channel: usize) -> usize {
+        #[cfg(test)]
+        if let Some(fake) = self.fake.get() {
+            return fake.words(channel);
+        }
+        let offset = abi::words_offset(channel, PAGE);
+        usize::try_from(sys::map_page(self.fd.load(Relaxed), offset)).unwrap_or(0)
+    }
+
+    /// Starts a request. 0 or an errno; what has begun all the same is in `request`.
+    pub fn submit(&self, request: &mut abi::Submit) -> i32 {
+        self.call(abi::IOC_SUBMIT, &raw mut *request as usize)
+    }
+
+    /// Waits for a request inside the kernel.
+    pub fn wait(&self, wait: &mut abi::Wait) -> i32 {
+        self.call(abi::IOC_WAIT, &raw mut *wait as usize)
+    }
+
+    /// Whether nobody else can install a signal handler meanwhile.
+    pub fn serves_one_thread(&self) -> bool {
+        #[cfg(test)]
+        if let Some(fake) = self.fake.get() {
+            return fake.has_one_thread();
+        }
+        sys::has_one_thread()
+    }
+
+    /// In the child of a fork: the file is the parent's, and of no use here. Closed only if
+    /// the number still stands for it, as far as can be known.
+    pub fn forget_after_fork(&self) {
+        let fd = self.fd.swap(0, Relaxed);
+        if fd != 0 && sys::device_of(fd) == Some(self.device.load(Relaxed)) {
+            sys::close(fd);
+        }
+    }
+
+    /// `argument` is the address of the structure that belongs to `request`.
+    fn call(&self, request: usize, argument: usize) -> i32 {
+        #[cfg(test)]
+        if let Some(fake) = self.fake.get() {
+            return fake.ioctl(request, argument);
+        }
+        let fd = self.fd.load(Relaxed) as usize;
+        // SAFETY: the kernel reads and writes the structure, which says its own size, and
+        // what it names. What the engine then writes is the promise of who copies.
+        let answer = unsafe { sys::syscall(libc::SYS_ioctl, [fd, request, argument, 0, 0, 0]) };
+        match answer {
+            // Not one of our answers: the number stands for another file.
+            1.. => libc::EPROTO,
+            _ => -answer as i32,
+        }
+    }
+}
+
+fn errno_or_value(answer: sys::Answer) -> Result<i32, i32> {
+    if answer < 0 { Err(-answer as i32) } else { Ok(answer as i32) }
+}

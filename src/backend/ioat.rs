@@ -1,0 +1,661 @@
+//! I/OAT channels: one copy from submission to the last byte, by the caller and the engine.
+//!
+//! Law of this file, cited as "the engine's law": while a request is under way the engine
+//! writes the program's memory, whatever the program does. So nothing leaves this file
+//! between a submission and the end of its request: we do not return, and no signal handler
+//! may jump. A process of one thread that has no handler needs nothing for that, and the
+//! kernel looks whether it is one (`SUBMIT_UNHANDLED`): its copy is one system call. In any
+//! other signals are held. With several threads another one may install a handler at any
+//! moment, and pthread_cancel does. And while the program handles faults, nothing of the
+//! copy is touched here before the request is over.
+
+use super::helper::Helper;
+use super::threads::Wait;
+use super::tuning::{Caution, Limit, Pace, Share};
+use super::{Refused, abi, crew, libc as original};
+use crate::cpus;
+use crate::plan::{Cut, PAGE, Split};
+use crate::sync::pause;
+use crate::sys::{self, SignalsHeld};
+use core::cell::UnsafeCell;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+
+/// How copies are to be carried.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Channels one copy may use; `None`: all. With one, copies take turns on them.
+    pub channels: Option<usize>,
+    pub wait: Wait,
+    /// Part of each copy the caller does itself; `None`: as much as it has time for.
+    pub share: Option<f32>,
+}
+
+/// Most bytes of one request: bounds how long signals are held.
+const CHUNK: usize = 16 << 20;
+
+/// While there are so many ticks left to wait (about 0.2 ms) the caller sleeps through most of
+/// them, and looks again after so many nanoseconds at the latest: the estimate may be wrong.
+const DOZE_FROM: u64 = 500_000;
+const LONGEST_DOZE: u64 = 2_000_000;
+
+/// After so many ticks (about 10 ms) beyond eight times what was expected, the word of a
+/// channel is taken for lost, also by those who were told not to sleep.
+const LOST_AFTER: u64 = 25_000_000;
+
+/// How long one status call waits; there is always another.
+const STATUS_NANOS: u64 = 1_000_000_000;
+
+/// All zeros until it is started, so that it takes no room in the file.
+pub struct Engine {
+    pub helper: Helper,
+    /// 0: not started.
+    channels: AtomicU32,
+    usable: AtomicU32,
+    src_align: AtomicUsize,
+    /// Why the last start failed: an errno.
+    why_not: AtomicI32,
+    /// Where each channel's words can be seen; 0: nowhere.
+    words: [AtomicUsize; abi::MAX_CHANNELS],
+    /// The channel of the next copy.
+    turn: AtomicUsize,
+    rooms: Rooms,
+    caution: Caution,
+    /// What the last request said: the program handles SIGSEGV or SIGBUS.
+    handles_faults: AtomicBool,
+    limit: Limit,
+    share: Share,
+    pace: Pace,
+    clock: Clock,
+    pub counts: Counts,
+}
+
+/// For the report. In calls, copies and bytes.
+pub struct Counts {
+    pub submits: AtomicU64,
+    /// Calls to learn of the end of a request, where its words did not tell.
+    pub waits: AtomicU64,
+    /// System calls of other kinds: to hold signals, to sleep.
+    pub others: AtomicU64,
+    pub caller_bytes: AtomicU64,
+    /// Of the channels' bytes those that the kernel has copied itself, in small bits.
+    pub kernel_bytes: AtomicU64,
+    /// Pieces the caller has copied because they were refused or had failed.
+    pub redone: AtomicU64,
+    /// Copies in which a bad page was left to the caller.
+    pub faults: AtomicU64,
+    pub channel_bytes: [AtomicU64; abi::MAX_CHANNELS],
+}
+
+impl Counts {
+    const fn new() -> Self {
+        Self {
+            submits: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+            caller_bytes: AtomicU64::new(0),
+            kernel_bytes: AtomicU64::new(0),
+            redone: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            channel_bytes: [const { AtomicU64::new(0) }; abi::MAX_CHANNELS],
+        }
+    }
+
+    fn clear(&self) {
+        let Self { submits, waits, others, caller_bytes, kernel_bytes, redone, faults, .. } = self;
+        let single = [submits, waits, others, caller_bytes, kernel_bytes, redone, faults];
+        single.into_iter().chain(&self.channel_bytes).for_each(|count| count.store(0, Relaxed));
+    }
+}
+
+/// One request's part of a copy.
+#[derive(Clone, Copy)]
+struct Stretch {
+    dst: usize,
+    src: usize,
+    len: usize,
+}
+
+impl Stretch {
+    /// From offset `from` to offset `to`, by libc.
+    ///
+    /// # Safety
+    /// As memcpy.
+    unsafe fn copy(self, from: usize, to: usize) {
+        if from < to {
+            // SAFETY: the caller's promise.
+            unsafe { original::copy(self.dst + from, self.src + from, to - from) };
+        }
+    }
+}
+
+/// Which channels a copy uses: `used` of them from `first` on, in a circle of `all`.
+#[derive(Clone, Copy)]
+struct Turn {
+    first: usize,
+    used: usize,
+    all: usize,
+}
+
+impl Turn {
+    fn channel(self, piece: usize) -> u32 {
+        (self.first.wrapping_add(piece % self.used) % self.all) as u32
+    }
+}
+
+impl Engine {
+    pub const fn new() -> Self {
+        Self {
+            helper: Helper::new(),
+            channels: AtomicU32::new(0),
+            usable: AtomicU32::new(0),
+            src_align: AtomicUsize::new(0),
+            why_not: AtomicI32::new(0),
+            words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
+            turn: AtomicUsize::new(0),
+            rooms: Rooms::new(),
+            caution: Caution::new(),
+            handles_faults: AtomicBool::new(false),
+            limit: Limit::new(),
+            share: Share::new(),
+            pace: Pace::new(),
+            clock: Clock::new(),
+            counts: Counts::new(),
+        }
+    }
+
+    /// Opens the helper. By one thread at a time, with signals held: a handler that jumped
+    /// out would leave a descriptor nobody knows. False: there is no engine to be had.
+    pub fn start(&self) -> bool {
+        let info = match self.helper.open() {
+            Ok(info) => info,
+            Err(errno) => {
+                self.why_not.store(errno, Relaxed);
+                return false;
+            }
+        };
+        if info.features & abi::FEATURE_WORDS != 0 {
+            for (channel, words) in self.words.iter().enumerate().take(info.channels as usize) {
+                words.store(self.helper.words(channel), Relaxed);
+            }
+        }
+        // Half of what the file may have under way: there may be several callers. A page that
+        // two pieces share is pinned twice.
+        let pages = (info.max_pages / 2).saturating_sub(abi::MAX_PIECES as u64);
+        let most = (info.max_bytes / 2).min(pages.saturating_mul(PAGE as u64)).min(CHUNK as u64);
+        self.limit.set(most as usize);
+        self.src_align.store(info.src_align as usize, Relaxed);
+        self.usable.store(info.usable, Relaxed);
+        self.clock.set();
+        self.channels.store(info.channels, Relaxed);
+        true
+    }
+
+    /// Channels of the helper; 0 while the engine is not up.
+    pub fn channels(&self) -> usize {
+        self.channels.load(Relaxed) as usize
+    }
+
+    /// Channels that were not put aside when the engine was started.
+    pub fn usable(&self) -> usize {
+        self.usable.load(Relaxed) as usize
+    }
+
+    /// Why there is no engine: an errno, or 0 when nobody has asked.
+    pub fn why_not(&self) -> i32 {
+        self.why_not.load(Relaxed)
+    }
+
+    /// Whether the engine can read and write at such addresses in one go.
+    #[inline]
+    pub fn suits(&self, dst: usize, src: usize) -> bool {
+        dst.wrapping_sub(src) & (self.src_align.load(Relaxed).max(1) - 1) == 0
+    }
+
+    /// In the child of a fork: the file and its requests are the parent's, and the words are
+    /// not mapped here.
+    pub fn forget_after_fork(&self) {
+        self.helper.forget_after_fork();
+        self.words.iter().for_each(|words| words.store(0, Relaxed));
+        self.channels.store(0, Relaxed);
+        self.rooms.forget_everything();
+        self.counts.clear();
+    }
+
+    /// Carries one copy of ranges that do not overlap and that the engine `suits`. After a
+    /// refusal nothing is under way, and all of it is to be copied.
+    ///
+    /// # Safety
+    /// As memcpy; a bad page ends as it would in memcpy.
+    pub unsafe fn copy(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        how: &How,
+    ) -> Result<(), Refused> {
+        let all = self.channels().max(1);
+        let used = how.channels.unwrap_or(all).clamp(1, all);
+        let turn = Turn { first: self.turn.fetch_add(used, Relaxed), used, all };
+        let mut at = 0;
+        while at < len {
+            let part = self.limit.part_of(len - at);
+            let stretch = Stretch { dst: dst + at, src: src + at, len: part };
+            // SAFETY: part of the caller's ranges.
+            match unsafe { self.carry(stretch, turn, how) } {
+                Ok(()) => {}
+                Err(refused) if at == 0 => return Err(refused),
+                Err(_) => {
+                    self.counts.caller_bytes.fetch_add(part as u64, Relaxed);
+                    // SAFETY: as above.
+                    unsafe { stretch.copy(0, part) };
+                }
+            }
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// One request, from submission to the last byte. The caller's own part is the beginning,
+    /// which the program reads first, and the edges that are not aligned.
+    unsafe fn carry(&self, whole: Stretch, turn: Turn, how: &How) -> Result<(), Refused> {
+        let Stretch { dst, src, len } = whole;
+        let own = self.own_part(len, how.share);
+        let align = self.src_align.load(Relaxed).max(abi::ALIGN);
+        let split = Split::new(dst + own, len - own, align);
+        let (body, end) = (own + split.head, own + split.head + split.body);
+        if split.body == 0 {
+            self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
+            // SAFETY: the caller's ranges.
+            unsafe { whole.copy(0, len) };
+            return Ok(());
+        }
+        let cut = Cut::of_at_most(abi::MAX_PIECES, dst + body, split.body, turn.used);
+        let room = self.rooms.take().ok_or(Refused::Busy)?;
+        let mut request = room.fill(cut, dst + body, src + body, turn);
+
+        let (held, errno) = self.submit(&mut request)?;
+        if request.id == 0 {
+            // Nothing is under way.
+            drop(room);
+            drop(held);
+            return match errno {
+                libc::EFAULT => {
+                    self.counts.faults.fetch_add(1, Relaxed);
+                    self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
+                    // SAFETY: the caller's ranges; a bad page faults now, as without us.
+                    unsafe { whole.copy(0, len) };
+                    Ok(())
+                }
+                _ => {
+                    if errno == libc::ENOMEM {
+                        self.limit.lower(0);
+                    }
+                    Err(refusal(errno))
+                }
+            };
+        }
+
+        // The engine's law begins.
+        let submitted = sys::ticks();
+        let faults_are_handled = request.handlers & abi::HANDLES_FAULTS != 0;
+        let own_edges = || {
+            // SAFETY: the caller's ranges, outside of what the engine writes.
+            unsafe {
+                whole.copy(0, body);
+                whole.copy(end, len);
+            }
+        };
+        if !faults_are_handled {
+            own_edges();
+        }
+        let count = cut.count();
+        let taken = (request.accepted as usize).min(count);
+        let begun = if taken < count { cut.piece(taken).offset } else { split.body };
+        let failed = self.wait(&request, begun, submitted, how) & low_bits(taken);
+        // The engine's law ends. Whatever faults from here on may jump, so all is tidied up.
+        self.account(&room, &request, taken, failed, len);
+        drop(room);
+        drop(held);
+        match errno {
+            0 => self.limit.note_taken(len),
+            libc::ENOMEM => self.limit.lower(begun),
+            libc::EFAULT => {
+                self.counts.faults.fetch_add(1, Relaxed);
+            }
+            _ => {}
+        }
+
+        if faults_are_handled {
+            own_edges();
+        }
+        // SAFETY: parts of the caller's ranges, which the engine has left.
+        unsafe {
+            for index in (0..taken).filter(|index| failed >> index & 1 == 1) {
+                let piece = cut.piece(index);
+                whole.copy(body + piece.offset, body + piece.offset + piece.len);
+            }
+            whole.copy(body + begun, end);
+        }
+        Ok(())
+    }
+
+    /// Bytes at the beginning that the caller does itself.
+    fn own_part(&self, len: usize, share: Option<f32>) -> usize {
+        match share {
+            Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),
+            // It would have to be done afterwards.
+            None if self.handles_faults.load(Relaxed) => 0,
+            None => self.share.of(len),
+        }
+    }
+
+    /// Submits in the cheapest way that the engine's law allows; answers 0 or an errno, and
+    /// what holds the signals, if anything.
+    fn submit(&self, request: &mut abi::Submit) -> Result<(Option<SignalsHeld>, i32), Refused> {
+        let mut held = None;
+        if self.caution.is_due() || !self.helper.serves_one_thread() {
+            held = Some(self.hold_signals()?);
+        }
+        request.flags = if held.is_none() { abi::SUBMIT_UNHANDLED } else { 0 };
+        self.counts.submits.fetch_add(1, Relaxed);
+        let mut errno = self.helper.submit(request);
+        if errno == libc::EDEADLK && held.is_none() {
+            self.caution.note_handlers();
+            held = Some(self.hold_signals()?);
+            request.flags = 0;
+            self.counts.submits.fetch_add(1, Relaxed);
+            errno = self.helper.submit(request);
+        }
+        let handles_faults = request.handlers & abi::HANDLES_FAULTS != 0;
+        if handles_faults != self.handles_faults.load(Relaxed) {
+            self.handles_faults.store(handles_faults, Relaxed);
+        }
+        Ok((held, errno))
+    }
+
+    fn hold_signals(&self) -> Result<SignalsHeld, Refused> {
+        self.counts.others.fetch_add(2, Relaxed);
+        SignalsHeld::all().ok_or(Refused::System)
+    }
+
+    /// Waits for the end of a request of `bytes`; answers the pieces that failed.
+    fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &How) -> u64 {
+        let Some(words) = self.words_of(request) else { return self.ask(request.id, None) };
+        let engine_was_first = words.missing().is_none();
+        if how.share.is_none() && request.handlers & abi::HANDLES_FAULTS == 0 {
+            self.share.note(engine_was_first);
+        }
+        if engine_was_first {
+            self.pace.note_at_most(bytes, sys::ticks().wrapping_sub(since));
+            return 0;
+        }
+        let failed = if self.watch(&words, self.pace.expected(bytes), since, how.wait) {
+            0
+        } else {
+            self.ask(request.id, Some(&words))
+        };
+        if failed == 0 {
+            self.pace.note(bytes, sys::ticks().wrapping_sub(since));
+        }
+        failed
+    }
+
+    /// Looks at the words in the given way. False: they have not come in reasonable time.
+    fn watch(&self, words: &Words<'_>, expected: u64, since: u64, how: Wait) -> bool {
+        let lost_after = LOST_AFTER.saturating_add(expected.saturating_mul(8));
+        match how {
+            Wait::Sleep => false,
+            Wait::Auto => {
+                let rest = || expected.saturating_sub(sys::ticks().wrapping_sub(since));
+                while rest() > DOZE_FROM && words.missing().is_some() {
+                    self.counts.others.fetch_add(1, Relaxed);
+                    sys::sleep(self.clock.nanoseconds(rest() / 4 * 3).min(LONGEST_DOZE));
+                }
+                words.come_within(expected.max(crew::SPIN_TICKS), pause)
+            }
+            Wait::Umwait if cpus::features().umwait => words.come_within(lost_after, || {
+                if let Some(missing) = words.missing() {
+                    // SAFETY: the CPU has it; a word of a mapped page.
+                    unsafe { sys::watch(missing, || words.missing().is_some()) };
+                }
+            }),
+            Wait::Yield => words.come_within(lost_after, || {
+                self.counts.others.fetch_add(1, Relaxed);
+                sys::yield_now();
+            }),
+            Wait::Spin | Wait::Umwait => words.come_within(lost_after, pause),
+        }
+    }
+
+    /// Asks the kernel until it says that the request is over. There is no giving up: see
+    /// the engine's law. SIGKILL ends it inside the kernel.
+    fn ask(&self, id: u64, words: Option<&Words<'_>>) -> u64 {
+        loop {
+            let size = size_of::<abi::Wait>() as u32;
+            let mut wait = abi::Wait { size, id, timeout_ns: STATUS_NANOS, ..Default::default() };
+            self.counts.waits.fetch_add(1, Relaxed);
+            match self.helper.wait(&mut wait) {
+                0 => return wait.failed,
+                libc::EINTR | libc::ETIMEDOUT | libc::EAGAIN => {}
+                // Another thread has closed the descriptor: only the words can tell now.
+                _ => sys::sleep(1_000_000),
+            }
+            if words.is_some_and(|words| words.missing().is_none()) {
+                return 0;
+            }
+        }
+    }
+
+    /// The words that tell the end of a request; `None`: only the kernel can.
+    fn words_of(&self, request: &abi::Submit) -> Option<Words<'_>> {
+        let slot = request.slot as usize;
+        let words = Words {
+            pages: &self.words,
+            channels: request.channels,
+            offset: slot * abi::WORD_STRIDE,
+            id: request.id,
+        };
+        let told = request.silent == 0 && slot < abi::SLOTS;
+        (told && words.each().all(|page| page != 0)).then_some(words)
+    }
+
+    fn account(&self, room: &Room, request: &abi::Submit, taken: usize, failed: u64, len: usize) {
+        let counts = &self.counts;
+        let mut by_channels = 0;
+        for (index, piece) in room.pieces().iter().take(taken).enumerate() {
+            let done = failed >> index & 1 == 0;
+            if let Some(count) = counts.channel_bytes.get(piece.channel as usize).filter(|_| done) {
+                count.fetch_add(piece.len, Relaxed);
+                by_channels += piece.len;
+            }
+        }
+        counts.caller_bytes.fetch_add(len as u64 - by_channels, Relaxed);
+        if request.cpu_bytes > 0 {
+            counts.kernel_bytes.fetch_add(request.cpu_bytes, Relaxed);
+        }
+        let redone = request.count as u64 - taken as u64 + u64::from(failed.count_ones());
+        if redone > 0 {
+            counts.redone.fetch_add(redone, Relaxed);
+        }
+    }
+}
+
+fn low_bits(count: usize) -> u64 {
+    1u64.checked_shl(count as u32).map_or(u64::MAX, |bit| bit - 1)
+}
+
+/// What an errno of a request means of which nothing is under way.
+fn refusal(errno: i32) -> Refused {
+    match errno {
+        libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::EIO => Refused::Busy,
+        libc::ENODEV => Refused::NoChannels,
+        // A child that shares our memory may have closed the descriptor for itself, and one
+        // that has a copy of it is not who opened it.
+        _ if !crew::is_ours() => Refused::NotOurs,
+        // 0 is the answer of some other file that has got our number.
+        _ => Refused::System,
+    }
+}
+
+/// The words of one request.
+struct Words<'a> {
+    pages: &'a [AtomicUsize; abi::MAX_CHANNELS],
+    channels: u32,
+    offset: usize,
+    id: u64,
+}
+
+impl Words<'_> {
+    /// The pages of the request's channels.
+    fn each(&self) -> impl Iterator<Item = usize> {
+        let mut left = self.channels;
+        core::iter::from_fn(move || {
+            let page = self.pages.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(page.load(Relaxed))
+        })
+    }
+
+    /// Where a word that has not come yet will come. `None`: the request is over and its
+    /// bytes can be seen.
+    #[inline]
+    fn missing(&self) -> Option<usize> {
+        self.each().map(|page| page + self.offset).find(|&word| {
+            // SAFETY: `words_of` has checked that the pages are mapped and the slot is one;
+            // they stay mapped. The engine writes them behind our back, as atomics may be.
+            unsafe { (*(word as *const AtomicU64)).load(Acquire) != self.id }
+        })
+    }
+
+    /// Whether the words come before so many ticks are over.
+    fn come_within(&self, ticks: u64, turn: impl Fn()) -> bool {
+        let begun = sys::ticks();
+        while self.missing().is_some() {
+            if sys::ticks().wrapping_sub(begun) >= ticks {
+                return false;
+            }
+            turn();
+        }
+        true
+    }
+}
+
+/// Where the pieces of requests are written down for the kernel. Not on the stack, which may
+/// be a small one of a signal handler.
+struct Rooms {
+    /// One bit for each that is in use.
+    taken: AtomicU32,
+    lists: [List; abi::SLOTS],
+}
+
+#[repr(align(64))]
+struct List(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
+
+// SAFETY: only who has taken a list touches it.
+unsafe impl Sync for List {}
+
+/// A list that is ours until this is dropped.
+struct Room<'a> {
+    rooms: &'a Rooms,
+    number: usize,
+}
+
+impl Rooms {
+    const fn new() -> Self {
+        const EMPTY: abi::Piece = abi::Piece { dst: 0, src: 0, len: 0, channel: 0, flags: 0 };
+        Self {
+            taken: AtomicU32::new(0),
+            lists: [const { List(UnsafeCell::new([EMPTY; abi::MAX_PIECES])) }; abi::SLOTS],
+        }
+    }
+
+    fn take(&self) -> Option<Room<'_>> {
+        let mut taken = self.taken.load(Relaxed);
+        loop {
+            let number = taken.trailing_ones();
+            let bit = 1u32.checked_shl(number)?;
+            match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
+                Ok(_) => return Some(Room { rooms: self, number: number as usize }),
+                Err(other) => taken = other,
+            }
+        }
+    }
+
+    /// In the child of a fork: requests of other threads will never end here.
+    fn forget_everything(&self) {
+        self.taken.store(0, Relaxed);
+    }
+}
+
+impl Room<'_> {
+    fn list(&self) -> *mut [abi::Piece; abi::MAX_PIECES] {
+        self.rooms.lists[self.number].0.get()
+    }
+
+    /// Writes the pieces down, and the request for them.
+    fn fill(&self, cut: Cut, dst: usize, src: usize, turn: Turn) -> abi::Submit {
+        // SAFETY: the list is ours.
+        let list = unsafe { &mut *self.list() };
+        let count = cut.count().min(list.len());
+        for (index, piece) in list.iter_mut().enumerate().take(count) {
+            let stretch = cut.piece(index);
+            *piece = abi::Piece {
+                dst: (dst + stretch.offset) as u64,
+                src: (src + stretch.offset) as u64,
+                len: stretch.len as u64,
+                channel: turn.channel(index),
+                flags: 0,
+            };
+        }
+        abi::Submit {
+            size: size_of::<abi::Submit>() as u32,
+            pieces: self.list() as u64,
+            count: count as u32,
+            ..Default::default()
+        }
+    }
+
+    /// The pieces with what the kernel has written into them.
+    fn pieces(&self) -> &[abi::Piece] {
+        // SAFETY: the list is ours, and the call that wrote to it has returned.
+        unsafe { &*self.list() }
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.rooms.taken.fetch_and(!(1 << self.number), Release);
+    }
+}
+
+/// Two clocks read at once, for turning ticks into nanoseconds.
+struct Clock {
+    ticks: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Clock {
+    const fn new() -> Self {
+        Self { ticks: AtomicU64::new(0), nanoseconds: AtomicU64::new(0) }
+    }
+
+    fn set(&self) {
+        self.ticks.store(sys::ticks(), Relaxed);
+        self.nanoseconds.store(sys::nanoseconds(), Relaxed);
+    }
+
+    fn nanoseconds(&self, ticks: u64) -> u64 {
+        let passed = sys::ticks().wrapping_sub(self.ticks.load(Relaxed));
+        // Right after the start the ratio is uncertain: 4 GHz, rather too short.
+        if passed < 4_000_000 {
+            return ticks / 4;
+        }
+        let nanos = sys::nanoseconds().wrapping_sub(self.nanoseconds.load(Relaxed));
+        (ticks as f64 * nanos as f64 / passed as f64) as u64
+    }
+}
+
+#[cfg(test)]
+#[path = "ioat_tests.rs"]
+mod tests;

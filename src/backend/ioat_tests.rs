@@ -1,0 +1,506 @@
+//! The engine against a helper that makes every trouble the real one may make.
+
+use super::super::fake::{Kernel, Trouble};
+use super::*;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const HOW: How = How { channels: None, wait: Wait::Auto, share: Some(0.0) };
+const LATE: Duration = Duration::from_millis(3);
+
+fn engine(kernel: &'static Kernel) -> Engine {
+    original::resolve();
+    crew::settle_in();
+    let engine = Engine::new();
+    assert!(engine.helper.fake.set(kernel).is_ok());
+    assert!(engine.start());
+    engine
+}
+
+/// One copy of `len` bytes between the given offsets into pages: every byte of it is right
+/// and none beside it touched, and nothing is under way when it has returned.
+fn copy_at(
+    engine: &Engine,
+    (dst_at, src_at): (usize, usize),
+    len: usize,
+    how: &How,
+) -> Result<(), Refused> {
+    let kernel = engine.helper.fake.get().unwrap();
+    // As long as a prime number, so that no two pages are alike.
+    let block: Vec<u8> = (0..65_521).map(|i: usize| (i * 31 + i / 251 + len) as u8).collect();
+    let source = block.repeat(len / block.len() + 2);
+    let mut target = vec![0xeeu8; len + 4 * PAGE];
+    let page = (target.as_ptr() as usize).next_multiple_of(PAGE) - target.as_ptr() as usize;
+    let from = (source.as_ptr() as usize).next_multiple_of(PAGE) - source.as_ptr() as usize;
+    let (to, from) = (page + dst_at, from + src_at);
+    let (dst, src) = (target.as_mut_ptr() as usize + to, source.as_ptr() as usize + from);
+    // SAFETY: inside both vectors.
+    let done = unsafe { engine.copy(dst, src, len, how) };
+    assert_eq!(kernel.under_way(), 0, "returned while the engine writes");
+    assert_eq!(engine.rooms.taken.load(Ordering::Relaxed), 0, "a list was not given back");
+    if done.is_ok() {
+        let right = target[to..to + len] == source[from..from + len];
+        assert!(right, "{len} bytes from {src_at} to {dst_at}, {how:?}");
+    }
+    assert!(target[..to].iter().all(|&byte| byte == 0xee), "written before the copy");
+    assert!(target[to + len..].iter().all(|&byte| byte == 0xee), "written behind the copy");
+    done
+}
+
+fn copy(engine: &Engine, len: usize) -> Result<(), Refused> {
+    copy_at(engine, (40, 17), len, &HOW)
+}
+
+fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn lens(kernel: &Kernel) -> Vec<usize> {
+    kernel.seen.lock().unwrap().iter().map(|piece| piece.len as usize).collect()
+}
+
+fn channels(kernel: &Kernel) -> Vec<u32> {
+    kernel.seen.lock().unwrap().iter().map(|piece| piece.channel).collect()
+}
+
+// ---- right bytes -------------------------------------------------------------------------
+
+const LENGTHS: [usize; 12] =
+    [1, 63, 64, 65, 127, 4095, 4096, 65_536, 65_537, 300_000, 1 << 20, 3_000_001];
+const OFFSETS: [(usize, usize); 6] = [(0, 0), (1, 0), (0, 63), (63, 1), (64, 2048), (4095, 17)];
+
+#[test]
+fn copies_of_every_shape_are_right_with_every_channel_count_share_and_wait() {
+    let waits = [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait];
+    let engine = engine(Kernel::new(4));
+    let mut round = 0;
+    for len in LENGTHS {
+        for offsets in OFFSETS {
+            for share in [None, Some(0.0), Some(0.5), Some(1.0)] {
+                round += 1;
+                let channels = [None, Some(1), Some(3), Some(64)][round % 4];
+                let how = How { channels, wait: waits[round % 5], share };
+                assert_eq!(copy_at(&engine, offsets, len, &how), Ok(()));
+            }
+        }
+    }
+    assert_eq!(count(&engine.counts.redone), 0);
+}
+
+#[test]
+fn copies_that_end_late_are_waited_for_in_every_way() {
+    let kernel = Kernel::new(3);
+    let engine = engine(kernel);
+    for wait in [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait] {
+        for share in [None, Some(0.25)] {
+            kernel.make([Trouble { late: LATE, ..Trouble::default() }; 2]);
+            let how = How { wait, share, ..HOW };
+            assert_eq!(copy_at(&engine, (9, 3), 200_000, &how), Ok(()));
+            assert_eq!(copy_at(&engine, (9, 3), 200_000, &how), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn many_threads_at_once_copy_right() {
+    let kernel = Kernel::new(4);
+    let engine = engine(kernel);
+    kernel.set_one_thread(false);
+    kernel.make((0..200).map(|i| Trouble {
+        late: Duration::from_micros(i % 7 * 100),
+        failed: u64::from(i % 5 == 0),
+        ..Trouble::default()
+    }));
+    std::thread::scope(|scope| {
+        for number in 0..6usize {
+            let engine = &engine;
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let len = 70_000 + round * 4999 + number;
+                    let source: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
+                    let mut target = vec![0u8; len];
+                    let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+                    // SAFETY: the vectors' own memory.
+                    assert_eq!(unsafe { engine.copy(dst, src, len, &HOW) }, Ok(()));
+                    assert!(source == target);
+                }
+            });
+        }
+    });
+    assert_eq!(kernel.under_way(), 0);
+}
+
+// ---- where the pieces go -----------------------------------------------------------------
+
+#[test]
+fn one_copy_spreads_over_all_channels_from_the_next_in_turn() {
+    let kernel = Kernel::new(4);
+    let engine = engine(kernel);
+    copy_at(&engine, (0, 0), 64 << 10, &HOW).unwrap();
+    assert_eq!(channels(kernel), [0, 1, 2, 3], "64 KiB spread already");
+    let two = How { channels: Some(2), ..HOW };
+    for _ in 0..3 {
+        kernel.seen.lock().unwrap().clear();
+        copy_at(&engine, (0, 0), 64 << 10, &two).unwrap();
+    }
+    assert_eq!(channels(kernel), [0, 1, 0, 1], "after 0,1 and 2,3");
+}
+
+#[test]
+fn with_one_channel_for_a_copy_copies_take_turns() {
+    let kernel = Kernel::new(3);
+    let engine = engine(kernel);
+    let one = How { channels: Some(1), ..HOW };
+    for turn in 0..7 {
+        kernel.seen.lock().unwrap().clear();
+        // Larger than a request may be: the whole copy stays on its channel.
+        copy_at(&engine, (0, 0), 20 << 20, &one).unwrap();
+        let used = channels(kernel);
+        assert!(used.len() > 2 && used.iter().all(|&channel| channel == turn % 3), "{used:?}");
+    }
+}
+
+#[test]
+fn pieces_begin_at_destination_pages_and_are_not_small() {
+    let kernel = Kernel::new(4);
+    let engine = engine(kernel);
+    copy_at(&engine, (100, 3), 500_000, &HOW).unwrap();
+    let pieces = kernel.seen.lock().unwrap().clone();
+    assert!(pieces.len() > 4);
+    assert!(pieces[1..].iter().all(|piece| piece.dst.is_multiple_of(PAGE as u64)));
+    assert!(pieces[..pieces.len() - 1].iter().all(|piece| piece.len >= 16 << 10));
+    let (first, last) = (&pieces[0], pieces.last().unwrap());
+    assert!(pieces.windows(2).all(|two| two[0].dst + two[0].len == two[1].dst));
+    assert!(last.dst + last.len - first.dst > 500_000 - 128, "only the edges are the caller's");
+}
+
+#[test]
+fn requests_respect_the_limits_of_the_file() {
+    let limited = |max_bytes, max_pages| {
+        let kernel = Kernel::with(abi::Info { max_bytes, max_pages, ..Kernel::new(2).info() });
+        let engine = engine(kernel);
+        copy_at(&engine, (0, 0), 9_000_000, &HOW).unwrap();
+        9_000_000 / count(&engine.counts.submits)
+    };
+    assert!(limited(2 << 20, 1 << 20) <= 1 << 20, "half of what may be under way");
+    assert!(limited(1 << 30, 1024) <= (512 - 64) * PAGE as u64, "on both sides, in pages");
+    assert_eq!(limited(1 << 30, 1 << 20), 9_000_000);
+    assert!(limited(0, 0) > 0, "whatever the helper says");
+}
+
+#[test]
+fn fixed_share_is_copied_by_the_caller() {
+    for (share, least, most) in [(0.0, 0, 128), (0.5, 500_000, 500_128), (1.0, 1 << 20, 1 << 20)] {
+        let engine = engine(Kernel::new(2));
+        let len = if share == 1.0 { 1 << 20 } else { 1_000_000 };
+        copy_at(&engine, (7, 7), len, &How { share: Some(share), ..HOW }).unwrap();
+        let own = count(&engine.counts.caller_bytes) as usize;
+        assert!((least..=most).contains(&own), "{share}: {own}");
+        let by_channels: u64 = engine.counts.channel_bytes.iter().map(count).sum();
+        assert_eq!(own + by_channels as usize, len, "every byte is counted once");
+    }
+}
+
+#[test]
+fn share_of_the_caller_grows_while_it_waits_and_shrinks_while_it_does_not() {
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    let how = How { share: None, ..HOW };
+    kernel.make([Trouble { late: LATE, ..Trouble::default() }; 12]);
+    (0..12).for_each(|_| copy_at(&engine, (0, 0), 1 << 20, &how).unwrap());
+    let grown = engine.share.of(1 << 20);
+    assert!(grown > 100_000, "{grown}");
+    (0..8).for_each(|_| copy_at(&engine, (0, 0), 1 << 20, &how).unwrap());
+    assert!(engine.share.of(1 << 20) < grown);
+}
+
+#[test]
+fn addresses_the_engine_cannot_read_do_not_suit() {
+    let kernel = Kernel::with(abi::Info { src_align: 8, ..Kernel::new(2).info() });
+    let engine = engine(kernel);
+    assert!(engine.suits(0x1000, 0x2008) && engine.suits(0x1001, 0x2009));
+    assert!(!engine.suits(0x1000, 0x2001) && !engine.suits(0x1001, 0x2008));
+    assert_eq!(copy_at(&engine, (3, 11), 100_000, &HOW), Ok(()));
+    let kernel = Kernel::with(abi::Info { src_align: 4096, ..Kernel::new(2).info() });
+    let engine = self::engine(kernel);
+    assert_eq!(copy_at(&engine, (3, 3), 100_000, &HOW), Ok(()));
+    assert!(lens(kernel).iter().all(|len| len.is_multiple_of(4096)));
+}
+
+// ---- signals -----------------------------------------------------------------------------
+
+#[test]
+fn process_without_handlers_pays_one_call_for_a_copy() {
+    let kernel = Kernel::new(4);
+    let engine = engine(kernel);
+    (0..100).for_each(|_| copy(&engine, 100_000).unwrap());
+    let calls = [&engine.counts.submits, &engine.counts.waits, &engine.counts.others].map(count);
+    assert_eq!(calls, [100, 0, 0]);
+    assert_eq!((count(&kernel.submits), count(&kernel.waits)), (100, 0));
+}
+
+#[test]
+fn process_with_handlers_holds_its_signals_and_is_asked_again_now_and_then() {
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    kernel.set_handlers(abi::HANDLES_OTHERS);
+    (0..514).for_each(|_| copy(&engine, 70_000).unwrap());
+    // The first, the 258th: once refused, then 256 without asking.
+    assert_eq!(count(&engine.counts.submits), 514 + 2);
+    kernel.set_handlers(0);
+    (0..600).for_each(|_| copy(&engine, 70_000).unwrap());
+    let before = count(&engine.counts.others);
+    (0..10).for_each(|_| copy(&engine, 70_000).unwrap());
+    assert_eq!(count(&engine.counts.others), before, "handlers are gone: nothing is held");
+}
+
+#[test]
+fn process_with_threads_holds_its_signals_without_asking() {
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    kernel.set_one_thread(false);
+    (0..20).for_each(|_| copy(&engine, 70_000).unwrap());
+    assert_eq!(count(&engine.counts.submits), 20);
+    assert_eq!(count(&engine.counts.others), 40);
+}
+
+#[test]
+fn caller_touches_nothing_while_the_engine_works_when_faults_are_handled() {
+    for (handlers, first_byte) in [(abi::HANDLES_FAULTS, 0xee), (abi::HANDLES_OTHERS, 0x11)] {
+        let kernel = Kernel::new(2);
+        let engine = engine(kernel);
+        kernel.set_handlers(handlers);
+        let (source, mut target) = (vec![0x11u8; 100_000], vec![0xeeu8; 100_000]);
+        let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+        let seen = std::sync::Arc::new(AtomicU32::new(0));
+        let note = seen.clone();
+        kernel.at_end(move || {
+            // SAFETY: the target lives until the copy has returned, which is after this.
+            note.store(unsafe { (dst as *const u8).read_volatile() }.into(), Ordering::SeqCst);
+        });
+        kernel.make([Trouble { late: LATE, ..Trouble::default() }]);
+        let how = How { share: Some(0.5), ..HOW };
+        // SAFETY: the vectors' own memory.
+        assert_eq!(unsafe { engine.copy(dst, src, 100_000, &how) }, Ok(()));
+        assert_eq!(seen.load(Ordering::SeqCst), first_byte);
+        assert!(source == target);
+    }
+}
+
+#[test]
+fn caller_takes_no_share_by_itself_when_faults_are_handled() {
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    kernel.set_handlers(abi::HANDLES_FAULTS);
+    kernel.make([Trouble { late: LATE, ..Trouble::default() }; 5]);
+    let how = How { share: None, ..HOW };
+    (0..5).for_each(|_| copy_at(&engine, (0, 0), 200_000, &how).unwrap());
+    assert!(count(&engine.counts.caller_bytes) < 5 * 128);
+}
+
+// ---- trouble -----------------------------------------------------------------------------
+
+#[test]
+fn refused_request_is_left_to_libc_and_says_why() {
+    let reasons = [
+        (libc::EAGAIN, Refused::Busy),
+        (libc::EBUSY, Refused::Busy),
+        (libc::ENOMEM, Refused::Busy),
+        (libc::EIO, Refused::Busy),
+        (libc::ENODEV, Refused::NoChannels),
+        (libc::EINVAL, Refused::System),
+        (libc::EBADF, Refused::System),
+        (libc::ENOTTY, Refused::System),
+        (libc::EPERM, Refused::System),
+        (libc::ENOSYS, Refused::System),
+        // Another file that answers everything with 0.
+        (0, Refused::System),
+    ];
+    for (errno, refused) in reasons {
+        let kernel = Kernel::new(2);
+        let engine = engine(kernel);
+        kernel.make([Trouble { refuse: Some((errno, 0)), ..Trouble::default() }]);
+        assert_eq!(copy(&engine, 300_000), Err(refused), "errno {errno}");
+        assert_eq!(copy(&engine, 300_000), Ok(()), "the next one is asked again");
+    }
+}
+
+#[test]
+fn refused_request_in_the_middle_of_a_copy_is_done_by_the_caller() {
+    for errno in [libc::EAGAIN, libc::EBADF, libc::ENODEV, libc::EFAULT, libc::ENOMEM] {
+        let kernel = Kernel::new(2);
+        let engine = engine(kernel);
+        let fine = Trouble::default();
+        kernel.make([fine, Trouble { refuse: Some((errno, 0)), ..fine }, fine]);
+        assert_eq!(copy(&engine, 40 << 20), Ok(()), "errno {errno}");
+        assert!(count(&engine.counts.caller_bytes) > 1 << 20);
+    }
+}
+
+#[test]
+fn bad_page_at_the_beginning_is_the_callers() {
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    kernel.make([Trouble { refuse: Some((libc::EFAULT, 0)), ..Trouble::default() }]);
+    assert_eq!(copy(&engine, 300_000), Ok(()));
+    assert_eq!(count(&engine.counts.faults), 1);
+    assert_eq!(count(&engine.counts.caller_bytes), 300_000);
+}
+
+#[test]
+fn request_taken_in_part_is_waited_for_and_the_rest_copied() {
+    for errno in [libc::EFAULT, libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ENODEV] {
+        for taken in [1, 2, 5] {
+            let kernel = Kernel::new(4);
+            let engine = engine(kernel);
+            let refuse = Some((errno, taken));
+            kernel.make([Trouble { refuse, late: LATE, ..Trouble::default() }]);
+            assert_eq!(copy(&engine, 600_000), Ok(()), "errno {errno} after {taken} pieces");
+            assert_eq!(lens(kernel).len(), taken);
+            assert!(count(&engine.counts.redone) > 0);
+            assert_eq!(count(&engine.counts.faults), u64::from(errno == libc::EFAULT));
+            let by_channels: usize = lens(kernel).iter().sum();
+            assert_eq!(count(&engine.counts.caller_bytes) as usize + by_channels, 600_000);
+        }
+    }
+}
+
+#[test]
+fn failed_pieces_are_copied_again() {
+    for failed in [1, 0b1010, u64::MAX] {
+        for late in [Duration::ZERO, LATE] {
+            let kernel = Kernel::new(3);
+            let engine = engine(kernel);
+            kernel.make([Trouble { failed, late, ..Trouble::default() }]);
+            assert_eq!(copy(&engine, 600_000), Ok(()));
+            let expected = (failed & low_bits(lens(kernel).len())).count_ones();
+            assert_eq!(count(&engine.counts.redone), u64::from(expected));
+            assert!(count(&engine.counts.waits) > 0, "only the kernel knows");
+            assert_eq!(copy(&engine, 600_000), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn lost_word_is_asked_for() {
+    for wait in [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait] {
+        let kernel = Kernel::new(4);
+        let engine = engine(kernel);
+        kernel.make([Trouble { lost: 0b100, ..Trouble::default() }]);
+        assert_eq!(copy_at(&engine, (1, 2), 300_000, &How { wait, ..HOW }), Ok(()));
+        assert_eq!(count(&engine.counts.waits), 1, "{wait:?}");
+        assert_eq!(count(&engine.counts.redone), 0);
+    }
+}
+
+#[test]
+fn silent_channel_is_asked_for_at_once() {
+    for silent in [0b10, !0] {
+        let kernel = Kernel::new(4);
+        let engine = engine(kernel);
+        kernel.make([Trouble { silent, late: LATE, ..Trouble::default() }]);
+        assert_eq!(copy(&engine, 300_000), Ok(()));
+        assert_eq!(count(&engine.counts.waits), 1);
+    }
+}
+
+#[test]
+fn helper_without_words_is_asked_for_every_copy() {
+    let kernel = Kernel::with(abi::Info { features: 0, ..Kernel::new(2).info() });
+    let engine = engine(kernel);
+    (0..5).for_each(|_| copy(&engine, 300_000).unwrap());
+    assert_eq!(count(&engine.counts.waits), 5);
+}
+
+#[test]
+fn status_call_that_is_interrupted_or_too_early_is_made_again() {
+    for errno in [libc::EINTR, libc::ETIMEDOUT, libc::EAGAIN] {
+        let kernel = Kernel::new(2);
+        let engine = engine(kernel);
+        let status = Some((errno, 7));
+        kernel.make([Trouble { silent: !0, status, late: LATE, ..Trouble::default() }]);
+        assert_eq!(copy(&engine, 300_000), Ok(()));
+        assert_eq!(count(&kernel.waits), 8);
+    }
+}
+
+#[test]
+fn descriptor_closed_during_a_copy_leaves_the_words_to_tell_its_end() {
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    let status = Some((libc::EBADF, u32::MAX));
+    kernel.make([Trouble { status, late: Duration::from_millis(40), ..Trouble::default() }]);
+    assert_eq!(copy(&engine, 300_000), Ok(()));
+    assert!(count(&engine.counts.waits) > 1);
+}
+
+#[test]
+fn request_that_found_no_memory_makes_the_next_ones_smaller_for_a_while() {
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    kernel.make([Trouble { refuse: Some((libc::ENOMEM, 4)), ..Trouble::default() }]);
+    copy(&engine, 16 << 20).unwrap();
+    let taken: usize = lens(kernel).iter().sum();
+    let next = engine.limit.part_of(1 << 30);
+    assert!(next <= taken && next + PAGE > taken.min(16 << 20), "{next} after {taken}");
+    copy(&engine, 16 << 20).unwrap();
+    assert!(engine.limit.part_of(1 << 30) > next, "and larger again");
+}
+
+#[test]
+fn no_list_free_refuses_the_copy_and_recovers() {
+    let engine = engine(Kernel::new(2));
+    let all: Vec<_> = (0..abi::SLOTS).map(|_| engine.rooms.take().unwrap()).collect();
+    assert!(engine.rooms.take().is_none());
+    let (source, mut target) = (vec![1u8; 100_000], vec![0u8; 100_000]);
+    let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+    // SAFETY: the vectors' own memory.
+    assert_eq!(unsafe { engine.copy(dst, src, 100_000, &HOW) }, Err(Refused::Busy));
+    drop(all);
+    assert_eq!(copy(&engine, 100_000), Ok(()));
+}
+
+// ---- start and fork ----------------------------------------------------------------------
+
+#[test]
+fn helper_that_makes_no_sense_is_not_used() {
+    let sound = Kernel::new(2).info();
+    let unsound = [
+        abi::Info { abi: 2, ..sound },
+        abi::Info { channels: 0, ..sound },
+        abi::Info { channels: 33, ..sound },
+        abi::Info { usable: 0, ..sound },
+        abi::Info { src_align: 0, ..sound },
+        abi::Info { src_align: 24, ..sound },
+        abi::Info { src_align: 8192, ..sound },
+    ];
+    for info in unsound {
+        let engine = Engine::new();
+        assert!(engine.helper.fake.set(Kernel::with(info)).is_ok());
+        assert!(!engine.start(), "{info:?}");
+        assert_ne!(engine.why_not(), 0);
+        assert_eq!(engine.channels(), 0);
+    }
+}
+
+#[test]
+fn forgotten_engine_has_no_channels_and_starts_anew() {
+    let engine = engine(Kernel::new(2));
+    copy(&engine, 100_000).unwrap();
+    std::mem::forget(engine.rooms.take());
+    engine.forget_after_fork();
+    assert_eq!((engine.channels(), count(&engine.counts.submits)), (0, 0));
+    assert!(engine.words.iter().all(|words| words.load(Ordering::Relaxed) == 0));
+    assert!(engine.start());
+    assert_eq!(copy(&engine, 100_000), Ok(()));
+}
+
+#[test]
+fn helper_that_is_not_there_is_told_from_one_that_is() {
+    if std::path::Path::new("/dev/adma").exists() {
+        return;
+    }
+    let engine = Engine::new();
+    assert!(!engine.start());
+    assert_eq!(engine.why_not(), libc::ENOENT);
+}

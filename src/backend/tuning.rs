@@ -1,0 +1,223 @@
+//! What the engine's past tells about the next copy: how long it takes, how much the caller
+//! should do itself, how large a request may be, and whether signals have to be held.
+//!
+//! Plain numbers, shared by all threads without locks: a lost update costs a sample.
+#![forbid(unsafe_code)]
+
+use crate::plan::PAGE;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// How long the engine takes for a page, in ticks.
+pub struct Pace(AtomicU64);
+
+impl Pace {
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Ticks for `bytes`; 0: nothing is known yet.
+    pub fn expected(&self, bytes: usize) -> u64 {
+        self.0.load(Relaxed).saturating_mul(bytes.div_ceil(PAGE) as u64)
+    }
+
+    pub fn note(&self, bytes: usize, ticks: u64) {
+        let now = (ticks / bytes.div_ceil(PAGE).max(1) as u64).max(1);
+        let before = self.0.load(Relaxed);
+        // A copy that was held up counts for no more than two.
+        let next = if before == 0 { now } else { (3 * before + now.min(2 * before)).div_ceil(4) };
+        self.0.store(next, Relaxed);
+    }
+
+    /// It took at most so long: the caller came late to look.
+    pub fn note_at_most(&self, bytes: usize, ticks: u64) {
+        if ticks < self.expected(bytes) {
+            self.note(bytes, ticks);
+        }
+    }
+}
+
+/// The caller's part of a copy, in 256ths. It is right when the caller and the engine come
+/// to their end together.
+pub struct Share(AtomicU32);
+
+impl Share {
+    const MOST: u32 = 192;
+    const STEP: u32 = 4;
+
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    pub fn of(&self, len: usize) -> usize {
+        len / 256 * self.0.load(Relaxed) as usize
+    }
+
+    /// Whether the engine was over when the caller had done its part: then that was too
+    /// much, else too little.
+    pub fn note(&self, engine_was_first: bool) {
+        let now = self.0.load(Relaxed);
+        let next = if engine_was_first {
+            now.saturating_sub(Self::STEP)
+        } else {
+            (now + Self::STEP).min(Self::MOST)
+        };
+        if next != now {
+            self.0.store(next, Relaxed);
+        }
+    }
+}
+
+/// How many bytes one request may have.
+pub struct Limit {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Limit {
+    const STEP: usize = 64 << 10;
+
+    pub const fn new() -> Self {
+        Self { now: AtomicUsize::new(0), most: AtomicUsize::new(0) }
+    }
+
+    /// Whole pages, and not none.
+    pub fn set(&self, most: usize) {
+        let most = (most / PAGE * PAGE).max(4 * PAGE);
+        self.most.store(most, Relaxed);
+        self.now.store(most, Relaxed);
+    }
+
+    /// What the next request takes of `rest` bytes: no small one at the end.
+    pub fn part_of(&self, rest: usize) -> usize {
+        let now = self.now.load(Relaxed).max(PAGE);
+        match rest {
+            _ if rest <= now => rest,
+            _ if rest < 2 * now => (rest / 2).next_multiple_of(PAGE),
+            _ => now,
+        }
+    }
+
+    /// There was not memory enough to pin more than so many bytes.
+    pub fn lower(&self, taken: usize) {
+        let now = self.now.load(Relaxed);
+        let next = if taken > 0 { taken.min(now) } else { now / 2 };
+        let least = Self::STEP.min(self.most.load(Relaxed));
+        self.now.store((next / PAGE * PAGE).max(least), Relaxed);
+    }
+
+    /// A request of `bytes` was taken whole.
+    pub fn note_taken(&self, bytes: usize) {
+        let (now, most) = (self.now.load(Relaxed), self.most.load(Relaxed));
+        if now < most && bytes >= now / 2 {
+            self.now.store((now + Self::STEP).min(most), Relaxed);
+        }
+    }
+}
+
+/// Whether the program is known to have signal handlers. Asking costs nothing where it has
+/// none, and one refused call where it has.
+pub struct Caution(AtomicU32);
+
+impl Caution {
+    const COPIES: u32 = 256;
+
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Signals are to be held for this copy.
+    pub fn is_due(&self) -> bool {
+        let left = self.0.load(Relaxed);
+        if left > 0 {
+            self.0.store(left - 1, Relaxed);
+        }
+        left > 0
+    }
+
+    pub fn note_handlers(&self) {
+        self.0.store(Self::COPIES, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pace_follows_the_engine_and_shrugs_off_a_hang() {
+        let pace = Pace::new();
+        assert_eq!(pace.expected(1 << 20), 0);
+        for _ in 0..50 {
+            pace.note(1 << 20, 256 * 1000);
+        }
+        assert_eq!(pace.expected(1 << 20), 256_000);
+        pace.note(1 << 20, 10_000_000_000);
+        assert!(pace.expected(1 << 20) < 330_000, "{}", pace.expected(1 << 20));
+        pace.note_at_most(1 << 20, 5_000_000);
+        assert!(pace.expected(1 << 20) < 330_000, "that it took no longer tells nothing");
+        for _ in 0..50 {
+            pace.note_at_most(1 << 20, 25_600);
+        }
+        assert!(pace.expected(1 << 20) <= 27_000, "{}", pace.expected(1 << 20));
+        pace.note(64, 0);
+        assert!(pace.expected(64) > 0, "known stays known");
+    }
+
+    #[test]
+    fn share_ends_where_both_come_to_an_end_together() {
+        // The engine is three times as fast as the caller: a quarter is right.
+        let share = Share::new();
+        let len = 1 << 20;
+        for _ in 0..500 {
+            let own = share.of(len);
+            share.note((len - own) < own * 3);
+        }
+        let part = share.of(len) as f64 / len as f64;
+        assert!((0.22..0.28).contains(&part), "{part}");
+        (0..500).for_each(|_| share.note(false));
+        assert_eq!(share.of(len), len / 4 * 3);
+        (0..500).for_each(|_| share.note(true));
+        assert_eq!(share.of(len), 0);
+    }
+
+    #[test]
+    fn limit_parts_cover_a_copy_and_never_exceed_it() {
+        let limit = Limit::new();
+        limit.set(16 << 20);
+        for len in [1, 4095, 16 << 20, (16 << 20) + 1, (31 << 20) + 7, 100 << 20] {
+            let (mut at, mut parts) = (0, 0);
+            while at < len {
+                let part = limit.part_of(len - at);
+                assert!((1..=16 << 20).contains(&part));
+                assert!(len <= 16 << 20 || part >= 4 << 20, "small part {part} of {len}");
+                (at, parts) = (at + part, parts + 1);
+            }
+            assert_eq!(at, len);
+            assert!(parts <= len.div_ceil(16 << 20) + 1);
+        }
+    }
+
+    #[test]
+    fn limit_goes_down_at_once_and_up_step_by_step() {
+        let limit = Limit::new();
+        limit.set(16 << 20);
+        limit.lower(3 << 20);
+        assert_eq!(limit.part_of(100 << 20), 3 << 20);
+        limit.lower(0);
+        assert_eq!(limit.part_of(100 << 20), 3 << 19);
+        (0..40).for_each(|_| limit.lower(0));
+        assert_eq!(limit.part_of(100 << 20), 64 << 10);
+        limit.note_taken(4096);
+        assert_eq!(limit.part_of(100 << 20), 64 << 10, "a small one tells nothing");
+        (0..1000).for_each(|_| limit.note_taken(64 << 20));
+        assert_eq!(limit.part_of(100 << 20), 16 << 20);
+    }
+
+    #[test]
+    fn caution_lasts_for_a_while_and_is_tried_without_again() {
+        let caution = Caution::new();
+        assert!(!caution.is_due());
+        caution.note_handlers();
+        assert_eq!((0..1000).filter(|_| caution.is_due()).count(), 256);
+    }
+}
