@@ -1,0 +1,363 @@
+//! /dev/adma, call by call: a mirror of kmod-c/adma_ioctl.h and a thin wrapper.
+//!
+//! The calls are safe functions because of the memory law (see `memory`): a piece names
+//! bytes of regions, which no Rust reference covers, or addresses where nothing of ours
+//! lies. Whoever makes a piece keeps to that.
+
+use crate::effort::PATIENCE;
+use crate::memory::{PAGE, Region};
+use crate::verdict::{Context, End, Outcome};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+pub const PATH: &str = "/dev/adma";
+
+pub const ABI_VERSION: u32 = 1;
+pub const ALIGN: usize = 64;
+pub const MAX_PIECES: usize = 64;
+pub const SLOTS: usize = 32;
+pub const MAX_CHANNELS: u32 = 32;
+pub const WORD_STRIDE: usize = 64;
+pub const FEATURE_WORDS: u32 = 1;
+pub const CHANNEL_ANY: u32 = u32::MAX;
+pub const SUBMIT_UNHANDLED: u32 = 1;
+pub const HANDLES_FAULTS: u32 = 1;
+pub const HANDLES_OTHERS: u32 = 2;
+
+pub const INFO: u64 = 0xad00;
+pub const SUBMIT: u64 = 0xad01;
+pub const WAIT: u64 = 0xad02;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Info {
+    pub size: u32,
+    pub flags: u32,
+    pub abi: u32,
+    pub features: u32,
+    pub channels: u32,
+    pub usable: u32,
+    pub src_align: u32,
+    pub reserved: u32,
+    pub max_bytes: u64,
+    pub max_pages: u64,
+    pub timeout_ns: u64,
+}
+const _: () = assert!(size_of::<Info>() == 56 && offset_of!(Info, timeout_ns) == 48);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Piece {
+    pub dst: u64,
+    pub src: u64,
+    pub len: u64,
+    pub channel: u32,
+    pub flags: u32,
+}
+const _: () = assert!(size_of::<Piece>() == 32 && offset_of!(Piece, flags) == 28);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Submit {
+    pub size: u32,
+    pub flags: u32,
+    pub pieces: u64,
+    pub count: u32,
+    pub reserved: u32,
+    pub id: u64,
+    pub cpu_bytes: u64,
+    pub accepted: u32,
+    pub slot: u32,
+    pub channels: u32,
+    pub silent: u32,
+    pub handlers: u32,
+    pub reserved2: u32,
+}
+const _: () = assert!(size_of::<Submit>() == 64 && offset_of!(Submit, handlers) == 56);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wait {
+    pub size: u32,
+    pub flags: u32,
+    pub id: u64,
+    pub timeout_ns: u64,
+    pub failed: u64,
+}
+const _: () = assert!(size_of::<Wait>() == 32 && offset_of!(Wait, failed) == 24);
+
+// ---- errors -------------------------------------------------------------------------
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    pub fn last() -> Errno {
+        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            libc::EPERM => "EPERM",
+            libc::EINTR => "EINTR",
+            libc::E2BIG => "E2BIG",
+            libc::EAGAIN => "EAGAIN",
+            libc::ENOMEM => "ENOMEM",
+            libc::EACCES => "EACCES",
+            libc::EFAULT => "EFAULT",
+            libc::EBUSY => "EBUSY",
+            libc::ENODEV => "ENODEV",
+            libc::EINVAL => "EINVAL",
+            libc::ENOTTY => "ENOTTY",
+            libc::EDEADLK => "EDEADLK",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            number => return write!(out, "errno {number}"),
+        };
+        out.write_str(name)
+    }
+}
+
+pub const EPERM: Errno = Errno(libc::EPERM);
+pub const EINTR: Errno = Errno(libc::EINTR);
+pub const E2BIG: Errno = Errno(libc::E2BIG);
+pub const EAGAIN: Errno = Errno(libc::EAGAIN);
+pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+pub const EFAULT: Errno = Errno(libc::EFAULT);
+pub const EBUSY: Errno = Errno(libc::EBUSY);
+pub const ENODEV: Errno = Errno(libc::ENODEV);
+pub const EINVAL: Errno = Errno(libc::EINVAL);
+pub const ENOTTY: Errno = Errno(libc::ENOTTY);
+pub const EDEADLK: Errno = Errno(libc::EDEADLK);
+pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
+
+// ---- calls --------------------------------------------------------------------------
+
+/// Any call with any argument.
+pub fn ioctl(fd: RawFd, number: u64, argument: u64) -> Result<(), Errno> {
+    // SAFETY: the kernel checks whatever it is given; what it writes is covered by the
+    // memory law, since the argument is one of our own structures, of a region, or bad.
+    match unsafe { libc::ioctl(fd, number, argument) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// A call with one of the structures above.
+pub fn call<T>(fd: RawFd, number: u64, argument: &mut T) -> Result<(), Errno> {
+    ioctl(fd, number, std::ptr::from_mut(argument) as u64)
+}
+
+impl Piece {
+    /// Between two regions, on any channel.
+    pub fn new(dst: &Region, dst_at: usize, src: &Region, src_at: usize, len: usize) -> Piece {
+        let (dst, src) = (dst.address(dst_at), src.address(src_at));
+        Piece { dst, src, len: len as u64, channel: CHANNEL_ANY, flags: 0 }
+    }
+
+    pub fn on(self, channel: u32) -> Piece {
+        Piece { channel, ..self }
+    }
+
+    /// The same bytes in at most `parts` pieces of about the same length, in turn on
+    /// `channels` channels.
+    pub fn split(self, parts: usize, channels: u32) -> Vec<Piece> {
+        let step = (self.len as usize).div_ceil(parts).next_multiple_of(ALIGN) as u64;
+        let starts = (0..self.len).step_by(step as usize);
+        let part = |(number, at): (usize, u64)| Piece {
+            dst: self.dst + at,
+            src: self.src + at,
+            len: step.min(self.len - at),
+            channel: number as u32 % channels,
+            flags: 0,
+        };
+        starts.enumerate().map(part).collect()
+    }
+}
+
+impl Submit {
+    pub fn new(pieces: &mut [Piece]) -> Submit {
+        Submit {
+            size: size_of::<Submit>() as u32,
+            pieces: pieces.as_mut_ptr() as u64,
+            count: pieces.len() as u32,
+            ..Submit::default()
+        }
+    }
+}
+
+impl Info {
+    pub fn new() -> Info {
+        Info { size: size_of::<Info>() as u32, ..Info::default() }
+    }
+}
+
+impl Wait {
+    pub fn new(id: u64, timeout: Duration) -> Wait {
+        let timeout_ns = timeout.as_nanos() as u64;
+        Wait { size: size_of::<Wait>() as u32, id, timeout_ns, ..Wait::default() }
+    }
+}
+
+/// What a submission said.
+#[derive(Clone, Copy, Debug)]
+pub struct Submitted {
+    pub result: Result<(), Errno>,
+    pub out: Submit,
+}
+
+pub struct Device {
+    file: File,
+}
+
+impl Device {
+    pub fn open() -> Outcome<Device> {
+        let file = OpenOptions::new().read(true).write(true).open(PATH).context(PATH)?;
+        Ok(Device { file })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub fn info(&self) -> Outcome<Info> {
+        let mut info = Info::new();
+        match call(self.fd(), INFO, &mut info) {
+            Ok(()) => Ok(info),
+            Err(errno) => fail!("ADMA_IOC_INFO: {errno:?}"),
+        }
+    }
+
+    pub fn submit(&self, pieces: &mut [Piece]) -> Submitted {
+        let mut out = Submit::new(pieces);
+        let result = call(self.fd(), SUBMIT, &mut out);
+        Submitted { result, out }
+    }
+
+    /// The pieces that failed, as bits.
+    pub fn wait(&self, id: u64, timeout: Duration) -> Result<u64, Errno> {
+        let mut wait = Wait::new(id, timeout);
+        call(self.fd(), WAIT, &mut wait).map(|()| wait.failed)
+    }
+
+    /// Submits all pieces and insists that they are under way.
+    pub fn start(&self, pieces: &mut [Piece]) -> Outcome<Submit> {
+        let Submitted { result, out } = self.submit(pieces);
+        if let Err(errno) = result {
+            let piece = pieces.get(out.accepted as usize);
+            fail!("{} of {} pieces accepted, then {errno:?}: {piece:x?}", out.accepted, out.count);
+        }
+        ensure_eq!(out.accepted, out.count, "pieces accepted");
+        ensure!(out.id != 0, "a request has number 0");
+        ensure!((out.slot as usize) < SLOTS, "slot {}", out.slot);
+        Ok(out)
+    }
+
+    /// Waits for the end of a request; the pieces that failed, as bits.
+    pub fn end(&self, request: &Submit) -> Outcome<u64> {
+        match self.wait(request.id, PATIENCE) {
+            Ok(failed) => Ok(failed),
+            Err(errno) => fail!("waiting for {request:x?}: {errno:?}"),
+        }
+    }
+
+    /// A whole request on a healthy device.
+    pub fn carry(&self, pieces: &mut [Piece]) -> Outcome<Submit> {
+        let request = self.start(pieces)?;
+        ensure_eq!(self.end(&request)?, 0, "failed pieces of a healthy device");
+        Ok(request)
+    }
+
+    /// The same where others are at work too: what finds no room is tried again.
+    pub fn carry_in_turn(&self, mut pieces: &mut [Piece]) -> Outcome {
+        let begun = Instant::now();
+        while !pieces.is_empty() {
+            let Submitted { result, out } = self.submit(pieces);
+            match result {
+                Ok(()) | Err(EAGAIN | EBUSY) => {}
+                Err(errno) => fail!("{errno:?} at {:x?}", pieces.get(out.accepted as usize)),
+            }
+            if out.accepted > 0 {
+                ensure_eq!(self.end(&out)?, 0, "failed pieces of a healthy device");
+            } else {
+                ensure!(begun.elapsed() < PATIENCE, "{result:?} for {PATIENCE:?}");
+                std::thread::yield_now();
+            }
+            pieces = &mut pieces[out.accepted as usize..];
+        }
+        Ok(())
+    }
+
+    /// The words of one channel.
+    pub fn words(&self, channel: u32) -> Outcome<Words> {
+        let offset = channel as usize * PAGE;
+        let page = Region::map_file(self.fd(), offset, PAGE, libc::PROT_READ, libc::MAP_SHARED);
+        Ok(Words(page.context(format_args!("words of channel {channel}"))?))
+    }
+
+    pub fn all_words(&self) -> Outcome<Vec<Words>> {
+        (0..self.info()?.channels).map(|channel| self.words(channel)).collect()
+    }
+}
+
+/// The page in which a channel says how far it has come.
+pub struct Words(Region);
+
+impl Words {
+    pub fn of(&self, slot: u32) -> u64 {
+        self.0.word(slot as usize * WORD_STRIDE)
+    }
+
+    pub fn region(&self) -> &Region {
+        &self.0
+    }
+}
+
+/// Waits by looking at the words only: no call at all.
+pub fn wait_by_words(words: &[Words], request: &Submit) -> Outcome {
+    if request.silent != 0 {
+        return Err(End::Failed(format!("channels that write no word: {:#x}", request.silent)));
+    }
+    let begun = Instant::now();
+    let waiting = |channel: &usize| {
+        request.channels & 1 << channel != 0 && words[*channel].of(request.slot) != request.id
+    };
+    while let Some(channel) = (0..words.len()).find(waiting) {
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "word {} of channel {channel} is {} and not {}",
+            request.slot,
+            words[channel].of(request.slot),
+            request.id
+        );
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_covers_all_bytes_in_aligned_pieces() {
+        for (len, parts) in [(64, 1), (64, 4), (4096, 3), (640, 64), (1 << 20, 5)] {
+            let whole = Piece { dst: 0x1000, src: 0x8003, len, channel: 0, flags: 0 };
+            let pieces = whole.split(parts, 2);
+            assert!(pieces.len() <= parts);
+            let mut at = 0;
+            for (number, piece) in pieces.iter().enumerate() {
+                assert_eq!((piece.dst, piece.src), (0x1000 + at, 0x8003 + at));
+                assert_eq!((piece.len % 64, piece.channel), (0, number as u32 % 2));
+                at += piece.len;
+            }
+            assert_eq!(at, len);
+        }
+    }
+}

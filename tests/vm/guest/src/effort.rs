@@ -1,0 +1,29 @@
+//! How much a test does, and for how long it waits.
+
+use std::time::{Duration, Instant};
+
+/// Within this every request must be over, whatever the device does, and every page given
+/// back. The guest is slow: whoever is late by less is not ill.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `stock` rounds on an ordinary kernel, a tenth on one with checkers; the factor
+/// ADMA_GUEST_ROUNDS (as 0.5 or 10) has the last word.
+pub fn rounds(stock: usize) -> usize {
+    let told = std::env::var("ADMA_GUEST_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let factor: f64 = told.unwrap_or(if crate::kernel::has_checkers() { 0.1 } else { 1.0 });
+    ((stock as f64 * factor) as usize).max(1)
+}
+
+/// Asks again and again, for `limit` at most.
+pub fn eventually(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    loop {
+        if is_so() {
+            return true;
+        }
+        if begun.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,245 @@
+//! Faults ordered from the emulated device, and its own counters.
+//!
+//! The device has an area in its configuration space for this (see tests/vm/README.md).
+//! A channel of the module need not be the channel of that number of the function: `place`
+//! finds out by a small copy.
+
+use crate::device::{Device, Piece};
+use crate::memory::{PAGE, Region};
+use crate::verdict::{Context, Outcome};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const AREA: u64 = 0xc0;
+/// The first word of the area: a vendor's capability, the last one, of 64 bytes.
+const MARK: u32 = 0x0140_0009;
+const ORDER: u64 = AREA + 0x04;
+const AFTER: u64 = AREA + 0x08;
+const TIMES: u64 = AREA + 0x0c;
+const VALUE: u64 = AREA + 0x10;
+const SELECT: u64 = AREA + 0x14;
+const COUNTERS: u64 = AREA + 0x18;
+
+const ALL_CHANNELS: u32 = 0xff00;
+const MSIX: u8 = 0x11;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// The source could not be read: nothing is copied.
+    Read = 1,
+    /// The destination could not be written: half of it is.
+    Write = 2,
+    /// Another error, which the driver only finds by its timer.
+    Other = 3,
+    /// The channel stops until it is reset.
+    Hang = 4,
+    /// The channel stops for so many milliseconds.
+    Stall = 5,
+    /// Each descriptor takes so many microseconds.
+    Slow = 6,
+    /// Interrupts are lost.
+    Lost = 7,
+    /// Nothing works, not even after a reset.
+    Dead = 8,
+}
+
+/// A fault that begins after `after` good descriptors, for `times` of them (0: for ever).
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    pub kind: Kind,
+    pub after: u32,
+    pub times: u32,
+    pub value: u32,
+}
+
+impl Fault {
+    pub fn once(kind: Kind) -> Fault {
+        Fault { kind, after: 0, times: 1, value: 0 }
+    }
+
+    pub fn always(kind: Kind) -> Fault {
+        Fault { times: 0, ..Fault::once(kind) }
+    }
+
+    pub fn value(self, value: u32) -> Fault {
+        Fault { value, ..self }
+    }
+
+    pub fn after(self, after: u32) -> Fault {
+        Fault { after, ..self }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    pub descriptors: u32,
+    pub bytes: u64,
+    pub interrupts: u32,
+    pub resets: u32,
+    pub faults: u32,
+}
+
+/// A PCI function that is the engine.
+pub struct Function {
+    name: String,
+    config: File,
+    channels: u32,
+}
+
+impl Function {
+    /// As in 0000:00:04.0.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&self, at: u64) -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        self.config.read_exact_at(&mut bytes, at)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn write(&self, at: u64, word: u32) -> io::Result<()> {
+        self.config.write_all_at(&word.to_le_bytes(), at)
+    }
+
+    fn open(name: String) -> io::Result<Option<Function>> {
+        let path = format!("/sys/bus/pci/devices/{name}/config");
+        let config = File::options().read(true).write(true).open(path)?;
+        let mut function = Function { name, config, channels: 0 };
+        if function.read(0)? & 0xffff != 0x8086 || function.read(AREA).ok() != Some(MARK) {
+            return Ok(None);
+        }
+        // One interrupt for each channel: the size of the table tells how many there are.
+        let mut at = u64::from(function.read(0x34)? as u8);
+        while at != 0 {
+            let word = function.read(at)?;
+            if word as u8 == MSIX {
+                function.channels = (word >> 16 & 0x7ff) + 1;
+            }
+            at = u64::from((word >> 8) as u8);
+        }
+        Ok(Some(function))
+    }
+}
+
+/// The functions of the engine; skipped where there is no such device.
+pub fn functions() -> Outcome<Vec<Function>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/bus/pci/devices")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        found.extend(Function::open(name.clone()).context(name)?);
+    }
+    if found.is_empty() {
+        skip!("no device here takes orders for faults");
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Number of a function and of a channel in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Place {
+    function: usize,
+    channel: u32,
+}
+
+/// The device, to be tormented; well again at the end.
+pub struct Bench {
+    functions: Vec<Function>,
+}
+
+impl Bench {
+    pub fn new() -> Outcome<Bench> {
+        let bench = Bench { functions: functions()? };
+        bench.clear()?;
+        Ok(bench)
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        let all = self.functions.iter().enumerate();
+        all.flat_map(|(function, found)| {
+            (0..found.channels).map(move |channel| Place { function, channel })
+        })
+    }
+
+    pub fn counters(&self, place: Place) -> Outcome<Counters> {
+        let function = &self.functions[place.function];
+        function.write(SELECT, place.channel)?;
+        let mut words = [0; 7];
+        for (at, word) in (COUNTERS..).step_by(4).zip(&mut words) {
+            *word = function.read(at)?;
+        }
+        let [descriptors, low, high, _null, interrupts, resets, faults] = words;
+        let bytes = u64::from(high) << 32 | u64::from(low);
+        Ok(Counters { descriptors, bytes, interrupts, resets, faults })
+    }
+
+    /// How often faults have struck, on all channels together.
+    pub fn struck(&self) -> Outcome<u32> {
+        let mut sum = 0;
+        for place in self.places() {
+            sum += self.counters(place)?.faults;
+        }
+        Ok(sum)
+    }
+
+    fn order(&self, function: &Function, channels: u32, fault: Fault) -> Outcome {
+        function.write(AFTER, fault.after)?;
+        function.write(TIMES, fault.times)?;
+        function.write(VALUE, fault.value)?;
+        function.write(ORDER, fault.kind as u32 | channels).context("ordering a fault")
+    }
+
+    pub fn arm(&self, place: Place, fault: Fault) -> Outcome {
+        self.order(&self.functions[place.function], 0x100 << place.channel, fault)
+    }
+
+    pub fn arm_all(&self, fault: Fault) -> Outcome {
+        self.functions.iter().try_for_each(|function| self.order(function, ALL_CHANNELS, fault))
+    }
+
+    /// Every channel so slow that a request is under way for a while, and no slower than the
+    /// driver's timer allows.
+    pub fn slow_down(&self) -> Outcome {
+        self.arm_all(Fault::always(Kind::Slow).value(30_000))
+    }
+
+    pub fn clear(&self) -> Outcome {
+        for function in &self.functions {
+            function.write(ORDER, ALL_CHANNELS).context("clearing faults")?;
+        }
+        Ok(())
+    }
+
+    /// Where the channels of the module are, in their order. The device must be healthy and
+    /// nobody else at work.
+    pub fn find_channels(&self, device: &Device) -> Outcome<Vec<Place>> {
+        let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
+        let bytes = || -> Outcome<Vec<(Place, u64)>> {
+            self.places().map(|place| Ok((place, self.counters(place)?.bytes))).collect()
+        };
+        let mut found = Vec::new();
+        for channel in 0..device.info()?.channels {
+            let before = bytes()?;
+            let mut piece = [Piece::new(&dst, 0, &src, 0, PAGE).on(channel)];
+            device.carry(&mut piece)?;
+            ensure_eq!(piece[0].channel, channel, "channel that took a piece");
+            let after = bytes()?;
+            let moved = before.iter().zip(&after).filter(|(b, a)| a.1 - b.1 >= PAGE as u64);
+            let moved: Vec<Place> = moved.map(|(_, after)| after.0).collect();
+            match moved[..] {
+                [place] => found.push(place),
+                _ => fail!("channel {channel} of the module: {} channels moved", moved.len()),
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Nothing can be done about a device that refuses.
+        let _ = self.clear();
+    }
+}

@@ -1,0 +1,214 @@
+//! What the kernel tells about itself: the module's counters, pins, physical memory.
+
+use crate::device::Piece;
+use crate::effort::{PATIENCE, eventually};
+use crate::memory::PAGE;
+use crate::verdict::{Context, Outcome};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+pub const STATISTICS: &str = "/sys/class/misc/adma/stats";
+
+/// A kernel built to find mistakes, and slow.
+pub fn has_checkers() -> bool {
+    Path::new("/proc/lockdep_stats").exists() || Path::new("/proc/self/fail-nth").exists()
+}
+
+/// Tells whoever judges the kernel's log what this test provokes.
+pub fn announce(regex: &str) {
+    let told = File::options().write(true).open("/dev/kmsg");
+    // Without a judge there is nobody to tell.
+    let _ = told.and_then(|mut log| writeln!(log, "<6>adma-vm: expect {regex}"));
+}
+
+fn number(path: &str) -> Outcome<u64> {
+    let text = fs::read_to_string(path).context(path)?;
+    text.trim().parse().map_err(|_| format!("{path}: not a number: {text:?}").into())
+}
+
+// ---- the module's counters ----------------------------------------------------------
+
+macro_rules! statistics {
+    ($($name:ident)*) => {
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub struct Statistics {
+            $(pub $name: u64,)*
+        }
+
+        impl Statistics {
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            pub fn now() -> Outcome<Statistics> {
+                Ok(Statistics {
+                    $($name: number(&format!("{STATISTICS}/{}", stringify!($name)))?,)*
+                })
+            }
+
+            pub fn since(&self, before: &Statistics) -> Statistics {
+                Statistics { $($name: self.$name.wrapping_sub(before.$name),)* }
+            }
+        }
+    };
+}
+
+statistics! {
+    copies bytes descriptors pins pinned_pages errors timeouts ring_full quarantined
+}
+
+// ---- pins ---------------------------------------------------------------------------
+
+/// Pages that somebody in this machine has pinned.
+pub fn pins_outstanding() -> Outcome<i64> {
+    // The counts of each processor are added up now and then, or when asked.
+    let _ = fs::read("/proc/sys/vm/stat_refresh");
+    let text = fs::read_to_string("/proc/vmstat")?;
+    match (counter(&text, "nr_foll_pin_acquired"), counter(&text, "nr_foll_pin_released")) {
+        (Some(acquired), Some(released)) => Ok(acquired as i64 - released as i64),
+        _ => skip!("this kernel does not count pins"),
+    }
+}
+
+fn counter(vmstat: &str, name: &str) -> Option<u64> {
+    let line = vmstat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    line.trim().parse().ok()
+}
+
+/// Waits until no more pages are pinned than there were, and none by the module.
+pub fn settle(before: i64) -> Outcome {
+    let mut found = (0, 0);
+    let settled = eventually(PATIENCE, || {
+        let ours = number(&format!("{STATISTICS}/pinned_pages")).unwrap_or(0);
+        found = (pins_outstanding().unwrap_or(i64::MAX), ours);
+        found.0 <= before && found.1 == 0
+    });
+    ensure!(
+        settled,
+        "pages are still pinned after {PATIENCE:?}: {} (before the test {before}), {} of them by \
+         the module's own count",
+        found.0,
+        found.1
+    );
+    Ok(())
+}
+
+// ---- physical memory ----------------------------------------------------------------
+
+/// Makes sure that so many huge pages are free; skipped where that is impossible.
+pub fn reserve_huge_pages(count: usize) -> Outcome {
+    const POOL: &str = "/proc/sys/vm/nr_hugepages";
+    let free = || -> Outcome<usize> {
+        let text = fs::read_to_string("/proc/meminfo")?;
+        let line = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
+        Ok(line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0))
+    };
+    let missing = count.saturating_sub(free()?);
+    if missing > 0 {
+        let Ok(total) = number(POOL) else { skip!("this kernel has no reserved huge pages") };
+        fs::write(POOL, format!("{}", total as usize + missing)).context(POOL)?;
+    }
+    if free()? < count {
+        skip!("no {count} huge pages are to be had");
+    }
+    Ok(())
+}
+
+/// The longest transfer of one descriptor of the engine.
+pub const TRANSFER: u64 = 1 << 20;
+
+pub struct Pagemap(File);
+
+impl Pagemap {
+    pub fn new() -> Outcome<Pagemap> {
+        Ok(Pagemap(File::open("/proc/self/pagemap").context("/proc/self/pagemap")?))
+    }
+
+    fn entry(&self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        let at = address / PAGE as u64 * 8;
+        self.0.read_exact_at(&mut bytes, at).map_or(0, |()| u64::from_le_bytes(bytes))
+    }
+
+    pub fn is_swapped(&self, address: u64) -> bool {
+        self.entry(address) >> 62 & 1 != 0
+    }
+
+    /// The physical address, if there is memory and we may know.
+    pub fn physical(&self, address: u64) -> Option<u64> {
+        let entry = self.entry(address);
+        let frame = entry & ((1 << 55) - 1);
+        (entry >> 63 != 0 && frame != 0).then(|| frame * PAGE as u64 + address % PAGE as u64)
+    }
+
+    /// How many descriptors the pieces need at least: stretches that are contiguous on both
+    /// sides.
+    pub fn extents(&self, pieces: &[Piece]) -> Outcome<u64> {
+        let mut count = 0;
+        for piece in pieces {
+            match extents(piece, |address| self.physical(address)) {
+                Some(more) => count += more,
+                None => fail!("no physical address for {piece:x?}"),
+            }
+        }
+        Ok(count)
+    }
+}
+
+fn extents(piece: &Piece, physical: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    const SIZE: u64 = PAGE as u64;
+    let (mut count, mut at) = (0, 0);
+    let mut run: Option<(u64, u64, u64)> = None;
+    while at < piece.len {
+        let (dst, src) = (piece.dst + at, piece.src + at);
+        let len = (SIZE - dst % SIZE).min(SIZE - src % SIZE).min(piece.len - at);
+        let (dst, src) = (physical(dst)?, physical(src)?);
+        run = match run {
+            Some((d, s, n)) if d + n == dst && s + n == src && n + len <= TRANSFER => {
+                Some((d, s, n + len))
+            }
+            _ => {
+                count += 1;
+                Some((dst, src, len))
+            }
+        };
+        at += len;
+    }
+    Some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vmstat_counter_is_found_by_its_whole_name() {
+        let text = "nr_foll_pin 9\nnr_foll_pin_acquired 12\nnr_foll_pin_released 7\n";
+        assert_eq!(counter(text, "nr_foll_pin_acquired"), Some(12));
+        assert_eq!(counter(text, "nr_foll_pin_released"), Some(7));
+        assert_eq!(counter(text, "nr_foll"), None);
+    }
+
+    fn count(dst: u64, src: u64, len: u64, frames: impl Fn(u64) -> u64) -> Option<u64> {
+        let piece = Piece { dst, src, len, ..Piece::default() };
+        extents(&piece, |address| Some(frames(address / 4096) * 4096 + address % 4096))
+    }
+
+    #[test]
+    fn extents_end_where_either_side_is_not_contiguous() {
+        let straight = |frame| frame;
+        assert_eq!(count(0, 1 << 30, 64, straight), Some(1));
+        assert_eq!(count(0, (1 << 30) + 33, 16 * 4096, straight), Some(1));
+        assert_eq!(count(0, 1 << 30, 1 << 20, straight), Some(1));
+        assert_eq!(count(0, 1 << 30, 2 << 20, straight), Some(2));
+        // Every second frame: nothing is contiguous.
+        assert_eq!(count(0, 1 << 30, 4 * 4096, |frame| 2 * frame), Some(4));
+        assert_eq!(count(0, (1 << 30) + 64, 4 * 4096, |frame| 2 * frame), Some(8));
+    }
+
+    #[test]
+    fn extents_of_memory_that_is_not_there_are_unknown() {
+        let piece = Piece { dst: 0, src: 1 << 30, len: 8192, ..Piece::default() };
+        assert_eq!(extents(&piece, |address| (address != 4096).then_some(address)), None);
+    }
+}

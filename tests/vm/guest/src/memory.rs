@@ -1,0 +1,393 @@
+//! Memory of every kind that a program can have, to copy from and to.
+//!
+//! The memory law: a region is reached through volatile reads and writes of its own raw
+//! address and in no other way. Engine, kernel and other processes change it behind our
+//! back, so no Rust reference ever covers it.
+//!
+//! Every region lies between pages that nobody may touch, and goes with its owner.
+
+use crate::kernel;
+use crate::verdict::{Context, Outcome};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::Mutex;
+
+pub const PAGE: usize = 4096;
+pub const HUGE: usize = 2 << 20;
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Anonymous,
+    SharedAnonymous,
+    PrivateFile,
+    SharedFile,
+    /// A file of the layered file system, not of tmpfs itself.
+    LayeredFile,
+    /// Of the reserved huge pages.
+    Huge,
+    /// Huge if the kernel likes.
+    Transparent,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 7] = [
+        Kind::Anonymous,
+        Kind::SharedAnonymous,
+        Kind::PrivateFile,
+        Kind::SharedFile,
+        Kind::LayeredFile,
+        Kind::Huge,
+        Kind::Transparent,
+    ];
+}
+
+pub struct Region {
+    base: usize,
+    len: usize,
+    /// With the pages around it: what goes at the end, but for the holes, where somebody
+    /// else may live by then.
+    whole: (usize, usize),
+    holes: Mutex<Vec<(usize, usize)>>,
+}
+
+/// Addresses that nobody uses, and nobody may touch.
+fn reserve(len: usize) -> io::Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    mmap(0, len, libc::PROT_NONE, flags, -1, 0)
+}
+
+fn mmap(
+    at: usize,
+    len: usize,
+    rights: i32,
+    flags: i32,
+    fd: RawFd,
+    from: usize,
+) -> io::Result<usize> {
+    // SAFETY: either the kernel chooses the address, or it lies within a reservation of
+    // ours (memory law): nothing of Rust's is replaced.
+    let found = unsafe { libc::mmap(at as *mut _, len, rights, flags, fd, from as i64) };
+    if found == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(found as usize) }
+}
+
+fn checked(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+impl Region {
+    /// Reserves addresses and lets `fill` put something at the middle.
+    fn between_guards(
+        len: usize,
+        align: usize,
+        fill: impl FnOnce(usize) -> io::Result<usize>,
+    ) -> io::Result<Region> {
+        let len = len.next_multiple_of(align);
+        let room = len + 2 * align.max(PAGE) + align;
+        let start = reserve(room)?;
+        let base = (start + PAGE).next_multiple_of(align);
+        let region = Region { base, len, whole: (start, room), holes: Mutex::default() };
+        fill(base)?;
+        Ok(region)
+    }
+
+    pub fn map_file(
+        fd: RawFd,
+        from: usize,
+        len: usize,
+        rights: i32,
+        flags: i32,
+    ) -> io::Result<Region> {
+        Region::between_guards(len, PAGE, |base| {
+            mmap(base, len, rights, flags | libc::MAP_FIXED, fd, from)
+        })
+    }
+
+    fn without_file(len: usize, align: usize, flags: i32) -> io::Result<Region> {
+        Region::between_guards(len, align, |base| {
+            let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            mmap(base, len.next_multiple_of(align), READ_WRITE, flags, -1, 0)
+        })
+    }
+
+    /// Ordinary memory, not yet there: the first touch makes it.
+    pub fn anonymous(len: usize) -> Outcome<Region> {
+        Region::without_file(len, PAGE, libc::MAP_PRIVATE).context("anonymous memory")
+    }
+
+    /// Memory that stays common to parent and child.
+    pub fn shared(len: usize) -> Outcome<Region> {
+        Region::without_file(len, PAGE, libc::MAP_SHARED).context("shared memory")
+    }
+
+    /// Pages of 4 KiB, all of them there, never a huge one.
+    pub fn of_small_pages(len: usize) -> Outcome<Region> {
+        let region = Region::anonymous(len)?;
+        // A kernel without huge pages refuses, and there is nothing to refuse.
+        let _ = region.advise(0, region.len, libc::MADV_NOHUGEPAGE);
+        region.touch();
+        Ok(region)
+    }
+
+    /// Skipped where the kernel has no such memory.
+    pub fn of_kind(kind: Kind, len: usize) -> Outcome<Region> {
+        let name = format!("{kind:?}");
+        let file = |flags| -> Outcome<Region> {
+            let file = memory_file(len)?;
+            Region::map_file(file.as_raw_fd(), 0, len, READ_WRITE, flags).context(&name)
+        };
+        match kind {
+            Kind::Anonymous => Region::anonymous(len),
+            Kind::SharedAnonymous => Region::shared(len),
+            Kind::PrivateFile => file(libc::MAP_PRIVATE),
+            Kind::SharedFile => file(libc::MAP_SHARED),
+            Kind::LayeredFile => {
+                let file = layered_file(len)?;
+                let flags = libc::MAP_SHARED;
+                Region::map_file(file.as_raw_fd(), 0, len, READ_WRITE, flags).context(&name)
+            }
+            Kind::Huge => {
+                kernel::reserve_huge_pages(len.div_ceil(HUGE))?;
+                let flags = libc::MAP_PRIVATE | libc::MAP_HUGETLB;
+                match Region::without_file(len, HUGE, flags) {
+                    Ok(region) => Ok(region),
+                    Err(error) => skip!("no reserved huge page: {error}"),
+                }
+            }
+            Kind::Transparent => {
+                let region = Region::without_file(len, HUGE, libc::MAP_PRIVATE).context(&name)?;
+                if let Err(error) = region.advise(0, region.len, libc::MADV_HUGEPAGE) {
+                    skip!("no transparent huge pages: {error}");
+                }
+                Ok(region)
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn address(&self, at: usize) -> u64 {
+        (self.base + at) as u64
+    }
+
+    // ---- bytes ----------------------------------------------------------------------
+
+    pub fn get(&self, at: usize) -> u8 {
+        assert!(at < self.len);
+        // SAFETY: inside the region; memory law.
+        unsafe { ((self.base + at) as *const u8).read_volatile() }
+    }
+
+    pub fn set(&self, at: usize, byte: u8) {
+        assert!(at < self.len);
+        // SAFETY: inside the region; memory law.
+        unsafe { ((self.base + at) as *mut u8).write_volatile(byte) }
+    }
+
+    pub fn word(&self, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len);
+        // SAFETY: inside the region and aligned; memory law.
+        unsafe { ((self.base + at) as *const u64).read_volatile() }
+    }
+
+    pub fn set_word(&self, at: usize, word: u64) {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len);
+        // SAFETY: inside the region and aligned; memory law.
+        unsafe { ((self.base + at) as *mut u64).write_volatile(word) }
+    }
+
+    /// Words that say where they belong and to which seed.
+    pub fn fill(&self, seed: u64) {
+        self.fill_part(0, self.len, seed);
+    }
+
+    pub fn fill_part(&self, from: usize, len: usize, seed: u64) {
+        for at in (from..from + len).step_by(8) {
+            self.set_word(at, seeded(seed, at));
+        }
+    }
+
+    /// The first word that `fill` did not leave there.
+    pub fn expect(&self, seed: u64) -> Result<(), String> {
+        self.expect_part(0, self.len, seed)
+    }
+
+    pub fn expect_part(&self, from: usize, len: usize, seed: u64) -> Result<(), String> {
+        for at in (from..from + len).step_by(8) {
+            let (found, wanted) = (self.word(at), seeded(seed, at));
+            if found != wanted {
+                return Err(format!("at byte {at} is {found:#018x}, want {wanted:#018x}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn expect_zero(&self, from: usize, len: usize) -> Result<(), String> {
+        match (from..from + len).step_by(8).find(|&at| self.word(at) != 0) {
+            Some(at) => Err(format!("at byte {at} is {:#x}, want 0", self.word(at))),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes every page be there.
+    pub fn touch(&self) {
+        for at in (0..self.len).step_by(PAGE) {
+            self.set(at, 1);
+        }
+    }
+
+    /// Copies as libc would, byte by byte, where the engine did not.
+    pub fn copy_by_cpu(&self, at: usize, from: &Region, from_at: usize, len: usize) {
+        for i in 0..len {
+            self.set(at + i, from.get(from_at + i));
+        }
+    }
+
+    // ---- what can happen to memory --------------------------------------------------
+
+    pub fn advise(&self, from: usize, len: usize, advice: i32) -> io::Result<()> {
+        assert!(from + len <= self.len);
+        // SAFETY: inside the region; memory law.
+        checked(unsafe { libc::madvise((self.base + from) as *mut _, len, advice) })
+    }
+
+    pub fn protect(&self, from: usize, len: usize, rights: i32) -> io::Result<()> {
+        assert!(from + len <= self.len);
+        // SAFETY: inside the region; whoever touches a byte that may not be touched dies,
+        // which is a failed test.
+        checked(unsafe { libc::mprotect((self.base + from) as *mut _, len, rights) })
+    }
+
+    /// Nothing is there any more.
+    pub fn unmap_part(&self, from: usize, len: usize) -> io::Result<()> {
+        assert!(from + len <= self.len);
+        self.holes.lock().expect("no panic").push((self.base + from, len));
+        // SAFETY: inside the region; memory law.
+        checked(unsafe { libc::munmap((self.base + from) as *mut _, len) })
+    }
+
+    /// Fresh memory in the place of the old.
+    pub fn replace(&self) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        mmap(self.base, self.len, READ_WRITE, flags, -1, 0).map(|_| ())
+    }
+
+    /// The same pages at other addresses; these here are empty then.
+    pub fn move_away(&self) -> Outcome<Region> {
+        let new = Region::anonymous(self.len)?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (from, to) = (self.base as *mut _, new.base as *mut libc::c_void);
+        // SAFETY: both ends are whole regions; memory law.
+        let found = unsafe { libc::mremap(from, self.len, self.len, flags, to) };
+        ensure!(found == to, "mremap: {}", io::Error::last_os_error());
+        self.holes.lock().expect("no panic").push((self.base, self.len));
+        Ok(new)
+    }
+
+    pub fn lock(&self) -> io::Result<()> {
+        // SAFETY: locking changes no byte.
+        checked(unsafe { libc::mlock(self.base as *const _, self.len) })
+    }
+
+    /// Whether each page is in memory, or None where nothing is mapped.
+    pub fn residence(&self) -> Option<Vec<bool>> {
+        let mut pages = vec![0u8; self.len / PAGE];
+        // SAFETY: the vector has a byte for each page.
+        let found = unsafe { libc::mincore(self.base as *mut _, self.len, pages.as_mut_ptr()) };
+        (found == 0).then(|| pages.iter().map(|page| page & 1 != 0).collect())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let (mut start, room) = self.whole;
+        let end = start + room;
+        let mut holes = std::mem::take(self.holes.get_mut().expect("no panic"));
+        holes.sort();
+        for (hole, len) in holes.into_iter().chain([(end, 0)]) {
+            if start < hole {
+                // SAFETY: of a reservation of ours, and no hole: nobody else lives there.
+                unsafe { libc::munmap(start as *mut _, hole - start) };
+            }
+            start = hole + len;
+        }
+    }
+}
+
+fn seeded(seed: u64, at: usize) -> u64 {
+    (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A file that is nothing but memory.
+pub fn memory_file(len: usize) -> Outcome<File> {
+    const NAME: &CStr = c"adma-guest";
+    // SAFETY: a constant string; the descriptor is new and nobody else's.
+    let file = unsafe {
+        let fd = libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC);
+        ensure!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());
+        File::from_raw_fd(fd)
+    };
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+fn layered_file(len: usize) -> Outcome<File> {
+    let path = format!("/tmp/adma-guest-{}", std::process::id());
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+    let file = file.context(&path)?;
+    std::fs::remove_file(&path)?;
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fill_is_recognised_and_every_changed_word_is_seen() {
+        let region = Region::anonymous(3 * PAGE).unwrap();
+        region.expect_zero(0, region.len()).unwrap();
+        region.fill(7);
+        region.expect(7).unwrap();
+        assert!(region.expect(8).is_err());
+        for at in [0, 4095, 4096, 3 * PAGE - 1] {
+            region.set(at, !region.get(at));
+            assert!(region.expect(7).is_err(), "{at}");
+            region.set(at, !region.get(at));
+        }
+        region.expect(7).unwrap();
+    }
+
+    #[test]
+    fn unmapped_part_is_a_hole() {
+        let region = Region::anonymous(4 * PAGE).unwrap();
+        region.touch();
+        assert_eq!(region.residence(), Some(vec![true; 4]));
+        region.unmap_part(PAGE, PAGE).unwrap();
+        assert_eq!(region.residence(), None);
+    }
+
+    #[test]
+    fn moved_pages_keep_their_bytes() {
+        let region = Region::anonymous(2 * PAGE).unwrap();
+        region.fill(3);
+        let moved = region.move_away().unwrap();
+        moved.expect(3).unwrap();
+        assert_eq!(region.residence(), None);
+    }
+
+    #[test]
+    fn files_can_be_mapped() {
+        for kind in [Kind::PrivateFile, Kind::SharedFile, Kind::LayeredFile] {
+            let region = Region::of_kind(kind, 2 * PAGE).unwrap();
+            region.fill(1);
+            region.expect(1).unwrap();
+        }
+    }
+}

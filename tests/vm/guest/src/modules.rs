@@ -1,0 +1,69 @@
+//! Taking the module out and putting it back, with the driver beneath it started afresh.
+
+use crate::device::{self, EAGAIN, EBUSY, Errno};
+use crate::effort::{PATIENCE, eventually};
+use crate::faults;
+use crate::verdict::{Context, Outcome};
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const NAME: &CStr = c"adma";
+const DRIVER: &str = "/sys/bus/pci/drivers/ioatdma";
+
+/// Takes the module out, unless somebody uses it.
+pub fn unload() -> Result<(), Errno> {
+    // SAFETY: a constant string.
+    match unsafe { libc::syscall(libc::SYS_delete_module, NAME.as_ptr(), libc::O_NONBLOCK) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// The module's file, as whoever started the guest has named it.
+fn file() -> Outcome<String> {
+    let named = ["ADMA_KO", "ADMA_VM_MODULE"].iter().find_map(|name| std::env::var(name).ok());
+    match named.filter(|path| !path.is_empty()) {
+        Some(path) => Ok(path),
+        None => skip!("neither ADMA_KO nor ADMA_VM_MODULE says where the module lies"),
+    }
+}
+
+/// Puts the module in again.
+pub fn load() -> Outcome {
+    let path = file()?;
+    let module = File::open(&path).context(&path)?;
+    // SAFETY: an open file and a constant string.
+    let done =
+        unsafe { libc::syscall(libc::SYS_finit_module, module.as_raw_fd(), c"".as_ptr(), 0) };
+    ensure!(done == 0, "{path} does not load: {:?}", Errno::last());
+    ensure!(
+        eventually(Duration::from_secs(5), || Path::new(device::PATH).exists()),
+        "{} does not appear",
+        device::PATH
+    );
+    Ok(())
+}
+
+/// Everything afresh: no channel remembers what was done to it.
+pub fn reload() -> Outcome {
+    file()?;
+    let begun = Instant::now();
+    loop {
+        match unload() {
+            Ok(()) => break,
+            Err(EAGAIN | EBUSY) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(errno) => fail!("the module cannot be taken out: {errno:?}"),
+        }
+    }
+    for function in faults::functions()? {
+        let name = function.name();
+        fs::write(format!("{DRIVER}/unbind"), name).context("unbind")?;
+        fs::write(format!("{DRIVER}/bind"), name).context("bind")?;
+    }
+    load()
+}

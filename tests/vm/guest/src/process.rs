@@ -1,0 +1,227 @@
+//! Children, signals, identities.
+
+use crate::verdict::{End, Outcome, tell};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Without Rust's own handlers: a fault kills, and the module sees no handler.
+pub fn default_signals() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGPIPE] {
+        on_signal(signal, libc::SIG_DFL);
+    }
+}
+
+/// `reaction` is SIG_DFL, SIG_IGN or the address of an `extern "C" fn(i32)`.
+pub fn on_signal(signal: i32, reaction: usize) {
+    // SAFETY: all zeros is a good sigaction; no SA_RESTART, so that calls are interrupted.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = reaction;
+    // SAFETY: handlers given here do nothing.
+    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+}
+
+/// A handler that does nothing: it only exists.
+pub extern "C" fn nothing(_signal: i32) {}
+
+pub fn die_after(limit: Duration) {
+    // SAFETY: no pointers.
+    unsafe { libc::alarm(limit.as_secs() as u32) };
+}
+
+pub fn leave(status: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(status) }
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ended {
+    Exited(i32),
+    Killed(i32),
+}
+
+/// A child process; it does not outlive its owner.
+pub struct Child {
+    pid: i32,
+    ended: Option<Ended>,
+}
+
+/// Runs something in a child, which says its own reason when it fails.
+pub fn fork(run: impl FnOnce() -> Outcome) -> Outcome<Child> {
+    // SAFETY: the child uses what fork makes usable: its own thread, files and memory.
+    match unsafe { libc::fork() } {
+        -1 => fail!("fork: {}", io::Error::last_os_error()),
+        0 => {
+            // SAFETY: no pointers. Nobody is left alone with a test that has died.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            leave(tell(run()))
+        }
+        pid => Ok(Child { pid, ended: None }),
+    }
+}
+
+impl Child {
+    pub fn kill(&self, signal: i32) {
+        if self.ended.is_none() {
+            // SAFETY: no pointers; the child is not reaped, so the number is still its own.
+            unsafe { libc::kill(self.pid, signal) };
+        }
+    }
+
+    /// Looks whether it has ended, or waits for it.
+    fn reap(&mut self, options: i32) -> Option<Ended> {
+        while self.ended.is_none() {
+            let mut status = 0;
+            // SAFETY: `status` is ours.
+            match unsafe { libc::waitpid(self.pid, &mut status, options) } {
+                0 => break,
+                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                -1 => self.ended = Some(Ended::Exited(-1)),
+                _ if libc::WIFEXITED(status) => {
+                    self.ended = Some(Ended::Exited(libc::WEXITSTATUS(status)));
+                }
+                _ if libc::WIFSIGNALED(status) => {
+                    self.ended = Some(Ended::Killed(libc::WTERMSIG(status)));
+                }
+                _ => {}
+            }
+        }
+        self.ended
+    }
+
+    pub fn wait(&mut self) -> Ended {
+        self.reap(0).expect("waitpid waits")
+    }
+
+    pub fn wait_within(&mut self, limit: Duration) -> Option<Ended> {
+        let begun = Instant::now();
+        loop {
+            let ended = self.reap(libc::WNOHANG);
+            if ended.is_some() || begun.elapsed() > limit {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Insists that it went well.
+    pub fn succeed(mut self) -> Outcome {
+        match self.wait() {
+            Ended::Exited(0) => Ok(()),
+            Ended::Exited(77) => Err(End::Skipped("the child says so".into())),
+            ended => fail!("the child: {ended:?}"),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            self.kill(libc::SIGKILL);
+            self.wait();
+        }
+    }
+}
+
+/// From a child to its parent.
+pub fn signal_parent(signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(libc::getppid(), signal) };
+}
+
+/// What one process opens for another, once.
+pub struct Gate([i32; 2]);
+
+impl Gate {
+    pub fn new() -> Outcome<Gate> {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        match unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } {
+            0 => Ok(Gate(ends)),
+            _ => fail!("pipe: {}", io::Error::last_os_error()),
+        }
+    }
+
+    pub fn open(&self) {
+        // SAFETY: one byte of a constant.
+        unsafe { libc::write(self.0[1], c"!".as_ptr().cast(), 1) };
+    }
+
+    pub fn pass(&self) {
+        let mut byte = 0u8;
+        // SAFETY: room for one byte.
+        while unsafe { libc::read(self.0[0], std::ptr::from_mut(&mut byte).cast(), 1) } < 0 {}
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        for fd in self.0 {
+            // SAFETY: our own descriptors.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Gives up root for good.
+pub fn become_nobody() -> Outcome {
+    const NOBODY: u32 = 65534;
+    // SAFETY: no pointers but an empty list.
+    let done = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(NOBODY, NOBODY, NOBODY) == 0
+            && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
+    };
+    ensure!(done, "cannot leave root: {}", io::Error::last_os_error());
+    Ok(())
+}
+
+pub fn limit_locked_memory(bytes: u64) -> Outcome {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: `limit` is ours.
+    let done = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+    ensure!(done == 0, "RLIMIT_MEMLOCK: {}", io::Error::last_os_error());
+    Ok(())
+}
+
+/// Replaces this process by the program itself, in the role of a victim. Comes back only
+/// when that fails.
+pub fn become_victim(role: &str, arguments: &[&str]) -> End {
+    use std::os::unix::process::CommandExt;
+    let mut command = std::process::Command::new("/proc/self/exe");
+    End::from(command.arg("--victim").arg(role).args(arguments).exec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_end_as_they_should() {
+        assert_eq!(fork(|| Ok(())).unwrap().wait(), Ended::Exited(0));
+        assert_eq!(fork(|| fail!("on purpose")).unwrap().wait(), Ended::Exited(1));
+        assert_eq!(fork(|| skip!("on purpose")).unwrap().wait(), Ended::Exited(77));
+        let mut child = fork(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        })
+        .unwrap();
+        assert_eq!(child.wait_within(Duration::from_millis(20)), None);
+        child.kill(libc::SIGKILL);
+        assert_eq!(child.wait(), Ended::Killed(libc::SIGKILL));
+    }
+
+    #[test]
+    fn gate_holds_until_it_is_opened() {
+        let gate = Gate::new().unwrap();
+        let mut child = fork(|| {
+            gate.pass();
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(child.wait_within(Duration::from_millis(20)), None);
+        gate.open();
+        assert_eq!(child.wait(), Ended::Exited(0));
+    }
+}

@@ -1,0 +1,139 @@
+//! Every allocation of a call fails once, on a kernel that can be told to.
+
+use crate::device::*;
+use crate::faults::Bench;
+use crate::memory::{PAGE, Region};
+use crate::oracle::Watched;
+use crate::verdict::{Context, Outcome};
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+
+tests! {
+    allocation_failed_in_submit_is_a_clean_error
+    allocation_failed_in_open_is_a_clean_error
+    allocation_failed_in_mapping_words_is_a_clean_error
+}
+
+/// /proc/thread-self/fail-nth: the n-th allocation from now on fails.
+struct Failing(File);
+
+impl Failing {
+    fn new() -> Outcome<Failing> {
+        const PATH: &str = "/proc/thread-self/fail-nth";
+        let Ok(file) = File::options().read(true).write(true).open(PATH) else {
+            skip!("this kernel cannot fail allocations on order");
+        };
+        for (kind, settings) in [
+            ("failslab", &[("ignore-gfp-wait", "N"), ("verbose", "0")][..]),
+            (
+                "fail_page_alloc",
+                &[
+                    ("ignore-gfp-wait", "N"),
+                    ("ignore-gfp-highmem", "N"),
+                    ("min-order", "0"),
+                    ("verbose", "0"),
+                ],
+            ),
+            ("fail_usercopy", &[("verbose", "0")]),
+        ] {
+            for (name, value) in settings {
+                // Not every kernel has every one.
+                let _ = fs::write(format!("/sys/kernel/debug/{kind}/{name}"), value);
+            }
+        }
+        Ok(Failing(file))
+    }
+
+    fn set(&mut self, nth: u32) -> Outcome {
+        self.0.rewind()?;
+        self.0.write_all(nth.to_string().as_bytes()).context("fail-nth")
+    }
+
+    /// Whether it has struck; none will from now on.
+    fn struck(&mut self) -> Outcome<bool> {
+        let mut text = String::new();
+        self.0.rewind()?;
+        self.0.read_to_string(&mut text)?;
+        self.set(0)?;
+        Ok(text.trim() == "0")
+    }
+
+    /// Calls `run` with the first, the second, ... allocation failing, until none does.
+    fn one_by_one(&mut self, mut run: impl FnMut(&mut Failing, u32) -> Outcome<bool>) -> Outcome {
+        for nth in 1..1000 {
+            if !run(self, nth)? {
+                println!("{} allocations failed in turn", nth - 1);
+                ensure!(nth > 1, "nothing could be made to fail: nothing was shown");
+                return Ok(());
+            }
+        }
+        fail!("it never ends");
+    }
+}
+
+fn allocation_failed_in_submit_is_a_clean_error() -> Outcome {
+    let mut failing = Failing::new()?;
+    let device = Device::open()?;
+    let channels = device.info()?.channels;
+    let len = 8 * PAGE;
+    for kind in [false, true] {
+        failing.one_by_one(|failing, nth| {
+            // Both memory that is there, and memory that must be made first.
+            let fresh =
+                |len| if kind { Region::anonymous(len) } else { Region::of_small_pages(len) };
+            let (dst, src) = (fresh(len + 2 * PAGE)?, Region::of_small_pages(len + 2 * PAGE)?);
+            src.fill(2);
+            let mut pieces = Piece::new(&dst, PAGE, &src, PAGE, len).split(4, channels);
+            let mut submit = Submit::new(&mut pieces);
+            failing.set(nth)?;
+            let result = call(device.fd(), SUBMIT, &mut submit);
+            let struck = failing.struck()?;
+            let accepted = submit.accepted as usize;
+            ensure!(
+                matches!(result, Ok(()) | Err(ENOMEM | EFAULT | EAGAIN | EBUSY)),
+                "allocation {nth}: {result:?}"
+            );
+            let failed = if accepted > 0 { device.end(&submit)? } else { 0 };
+            ensure_eq!(failed >> accepted, 0, "failed pieces that were not accepted");
+            for piece in (0..4).filter(|&piece| piece >= accepted || failed & 1 << piece != 0) {
+                let at = PAGE + piece * len / 4;
+                dst.copy_by_cpu(at, &src, at, len / 4);
+            }
+            dst.expect_part(PAGE, len, 2).context(format_args!("allocation {nth}: {result:?}"))?;
+            Ok(struck)
+        })?;
+    }
+    Ok(())
+}
+
+fn allocation_failed_in_open_is_a_clean_error() -> Outcome {
+    Failing::new()?.one_by_one(|failing, nth| {
+        failing.set(nth)?;
+        let opened = Device::open();
+        let struck = failing.struck()?;
+        if let Ok(device) = opened {
+            device.info()?;
+        }
+        Ok(struck)
+    })
+}
+
+fn allocation_failed_in_mapping_words_is_a_clean_error() -> Outcome {
+    let bench = Bench::new();
+    Failing::new()?.one_by_one(|failing, nth| {
+        let device = Device::open()?;
+        failing.set(nth)?;
+        let words = device.words(0);
+        let struck = failing.struck()?;
+        let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
+        let watched = Watched::new(&dst, 0, &src, 0, PAGE, 0);
+        let request = device.carry(&mut [watched.piece().on(0)])?;
+        watched.expect_copied()?;
+        if let Ok(words) = words {
+            ensure_eq!(words.of(request.slot), request.id, "the word");
+        }
+        Ok(struck)
+    })?;
+    drop(bench);
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Which channel takes what, and how much can be under way.
+
+use crate::device::*;
+use crate::faults::Bench;
+use crate::memory::{PAGE, Region};
+use crate::verdict::{Context, Outcome};
+use std::time::{Duration, Instant};
+
+tests! {
+    channel_named_takes_the_piece
+    channel_any_takes_turns
+    channel_bytes_are_spread_evenly
+    channel_slots_full_is_eagain
+    channel_bytes_under_way_are_limited
+    channel_wait_under_way_is_eagain_or_etimedout
+}
+
+fn channel_named_takes_the_piece() -> Outcome {
+    let device = Device::open()?;
+    let channels = device.info()?.channels;
+    let (dst, src) = (Region::of_small_pages(2 * PAGE)?, Region::of_small_pages(2 * PAGE)?);
+    let words = device.all_words()?;
+    for channel in 0..channels {
+        src.fill(channel.into());
+        let mut piece = [Piece::new(&dst, 0, &src, 0, 2 * PAGE).on(channel)];
+        let request = device.carry(&mut piece)?;
+        ensure_eq!(piece[0].channel, channel, "channel");
+        ensure_eq!((request.channels, request.silent), (1 << channel, 0), "channels, silent");
+        ensure_eq!(words[channel as usize].of(request.slot), request.id, "word");
+        dst.expect(channel.into())?;
+    }
+    Ok(())
+}
+
+fn channel_any_takes_turns() -> Outcome {
+    let device = Device::open()?;
+    let channels = device.info()?.channels;
+    let (dst, src) = (Region::of_small_pages(32 * PAGE)?, Region::of_small_pages(32 * PAGE)?);
+    let mut taken = vec![0; channels as usize];
+    for round in 0..4 {
+        let piece = |i| Piece::new(&dst, i * PAGE, &src, i * PAGE, PAGE);
+        // One after the other, then together.
+        for i in 0..channels as usize {
+            let mut one = [piece(i)];
+            device.carry(&mut one)?;
+            taken[one[0].channel as usize] += 1;
+        }
+        let mut together: Vec<Piece> = (0..channels as usize).map(piece).collect();
+        device.carry(&mut together)?;
+        together.iter().for_each(|piece| taken[piece.channel as usize] += 1);
+        ensure_eq!(taken, vec![2 * (round + 1); channels as usize], "pieces by channel");
+    }
+    Ok(())
+}
+
+fn channel_bytes_are_spread_evenly() -> Outcome {
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let places = bench.find_channels(&device)?;
+    let bytes = || -> Outcome<Vec<u64>> {
+        places.iter().map(|&place| Ok(bench.counters(place)?.bytes)).collect()
+    };
+    let before = bytes()?;
+    let len = 256 * PAGE;
+    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+    for _ in 0..4 {
+        let whole = Piece::new(&dst, 0, &src, 0, len);
+        let mut pieces = whole.split(MAX_PIECES, 1);
+        pieces.iter_mut().for_each(|piece| piece.channel = CHANNEL_ANY);
+        device.carry(&mut pieces)?;
+    }
+    let moved: Vec<u64> =
+        bytes()?.iter().zip(&before).map(|(after, before)| after - before).collect();
+    let (least, most) = (*moved.iter().min().unwrap_or(&0), *moved.iter().max().unwrap_or(&0));
+    println!("bytes by channel: {moved:?}");
+    ensure!(most - least < most / 10, "bytes by channel: {moved:?}");
+    Ok(())
+}
+
+fn channel_slots_full_is_eagain() -> Outcome {
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let (dst, src) = (Region::of_small_pages(40 * PAGE)?, Region::of_small_pages(40 * PAGE)?);
+    src.fill(1);
+    // So that nothing is over before all is submitted.
+    bench.slow_down()?;
+    let mut under_way = Vec::new();
+    for i in 0..SLOTS {
+        let mut piece = [Piece::new(&dst, i * PAGE, &src, i * PAGE, PAGE).on(0)];
+        under_way.push(device.start(&mut piece).context(format_args!("request {i}"))?);
+    }
+    let late = device.wait(under_way[SLOTS - 1].id, Duration::ZERO);
+    let Submitted { result, out } =
+        device.submit(&mut [Piece::new(&dst, 39 * PAGE, &src, 0, PAGE)]);
+    ensure_eq!(late, Err(EAGAIN), "the last request, looked at");
+    ensure_eq!(result, Err(EAGAIN), "request {}", SLOTS + 1);
+    ensure_eq!(out.accepted, 0, "accepted");
+    let mut slots: Vec<u32> = under_way.iter().map(|request| request.slot).collect();
+    slots.sort();
+    ensure_eq!(slots, (0..SLOTS as u32).collect::<Vec<_>>(), "slots of requests under way");
+    bench.clear()?;
+    for request in &under_way {
+        ensure_eq!(device.end(request)?, 0, "failed pieces");
+    }
+    dst.expect_part(0, SLOTS * PAGE, 1)?;
+    // And there is room again.
+    device.carry(&mut [Piece::new(&dst, 39 * PAGE, &src, 39 * PAGE, PAGE)])?;
+    dst.expect_part(39 * PAGE, PAGE, 1).context("after the others")
+}
+
+/// However much is asked for, no more is taken than was promised.
+fn channel_bytes_under_way_are_limited() -> Outcome {
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let info = device.info()?;
+    let pages = (info.max_pages / 2).min(info.max_bytes / PAGE as u64);
+    if pages > 32 << 10 {
+        skip!("{pages} pages are more than this guest has");
+    }
+    let len = 2 << 20;
+    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+    let mut under_way = Vec::new();
+    let mut bytes = 0;
+    bench.slow_down()?;
+    let begun = Instant::now();
+    let refused = loop {
+        let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, len)]);
+        match result {
+            Ok(()) => under_way.push(out),
+            Err(errno) => break errno,
+        }
+        bytes += len as u64;
+        ensure!(bytes <= info.max_bytes, "{bytes} bytes are under way, {info:?}");
+        ensure!(under_way.len() <= SLOTS, "more requests than slots");
+    };
+    println!("{bytes} bytes under way, then {refused:?}, after {:?}", begun.elapsed());
+    ensure!(matches!(refused, EAGAIN | EBUSY), "{refused:?}");
+    bench.clear()?;
+    for request in &under_way {
+        ensure_eq!(device.end(request)?, 0, "failed pieces");
+    }
+    // A piece that could never be under way is no reason to wait for ever.
+    let more = (info.max_bytes + 4096).next_multiple_of(ALIGN as u64);
+    let Submitted { result, .. } =
+        device.submit(&mut [Piece { len: more, ..Piece::new(&dst, 0, &src, 0, len) }]);
+    ensure!(result.is_err(), "{more} bytes are taken, and the memory is not even there");
+    Ok(())
+}
+
+fn channel_wait_under_way_is_eagain_or_etimedout() -> Outcome {
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let (dst, src) = (Region::of_small_pages(4 * PAGE)?, Region::of_small_pages(4 * PAGE)?);
+    bench.slow_down()?;
+    // Several pieces on one channel: at least as many times 30 ms.
+    let mut pieces = Piece::new(&dst, 0, &src, 0, 4 * PAGE).split(4, 1);
+    let request = device.start(&mut pieces)?;
+    let begun = Instant::now();
+    ensure_eq!(device.wait(request.id, Duration::ZERO), Err(EAGAIN), "a look");
+    let short = Duration::from_millis(10);
+    ensure_eq!(device.wait(request.id, short), Err(ETIMEDOUT), "a short wait");
+    ensure!(begun.elapsed() >= short, "it waited {:?}", begun.elapsed());
+    ensure_eq!(device.end(&request)?, 0, "failed pieces");
+    // A very long wait is a wait, not an overflow.
+    ensure_eq!(device.wait(request.id, Duration::from_nanos(u64::MAX)), Ok(0), "after the end");
+    let request = device.start(&mut [Piece::new(&dst, 0, &src, 0, PAGE)])?;
+    ensure_eq!(device.wait(request.id, Duration::from_nanos(u64::MAX)), Ok(0), "a long wait");
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! Right bytes in the right places, for every size and offset.
+
+use crate::device::*;
+use crate::effort::rounds;
+use crate::memory::{PAGE, Region};
+use crate::oracle::Watched;
+use crate::random::Random;
+use crate::verdict::{Context, Outcome};
+
+tests! {
+    copy_every_source_offset_is_right
+    copy_every_size_is_right
+    copy_at_the_edge_of_memory_is_right
+    copy_at_random_is_right
+    copy_of_many_pieces_is_right
+    copy_of_overlapping_pieces_writes_nothing_else
+    copy_by_words_needs_no_call
+    copy_requests_have_numbers_of_their_own
+    copy_by_many_threads_is_right
+    copy_by_many_files_is_right
+}
+
+struct Sides {
+    device: Device,
+    dst: Region,
+    src: Region,
+}
+
+impl Sides {
+    fn new(len: usize) -> Outcome<Sides> {
+        let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+        Ok(Sides { device: Device::open()?, dst, src })
+    }
+
+    /// One copy in `parts` pieces on `channels` channels.
+    fn copy(
+        &self,
+        dst_at: usize,
+        src_at: usize,
+        len: usize,
+        parts: usize,
+        channels: u32,
+    ) -> Outcome {
+        let watched = Watched::new(&self.dst, dst_at, &self.src, src_at, len, 2 * ALIGN);
+        let place = format!("to {dst_at} from {src_at}, {len} bytes in {parts} pieces");
+        self.device.carry(&mut watched.piece().split(parts, channels)).context(&place)?;
+        watched.expect_copied().context(&place)
+    }
+}
+
+fn copy_every_source_offset_is_right() -> Outcome {
+    let sides = Sides::new(8 * PAGE)?;
+    let align = sides.device.info()?.src_align as usize;
+    let offsets = (0..=64).chain([65, 127, 128, 1000, 2048, 3000, 4032, 4033, 4094, 4095]);
+    for offset in offsets.filter(|offset| offset % align == 0) {
+        for len in [ALIGN, 1024, PAGE, PAGE + ALIGN] {
+            sides.copy(PAGE, PAGE + offset, len, 1, 1)?;
+        }
+    }
+    for offset in [0, 1, 33, 2048, 4095].into_iter().filter(|offset| offset % align == 0) {
+        for dst_at in [PAGE + ALIGN, 2 * PAGE - ALIGN, PAGE + 2048] {
+            sides.copy(dst_at, PAGE + offset, 3 * PAGE + ALIGN, 1, 1)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_every_size_is_right() -> Outcome {
+    let sides = Sides::new(8 * PAGE)?;
+    for len in (ALIGN..=2 * PAGE + ALIGN).step_by(ALIGN) {
+        sides.copy(PAGE + 2048, PAGE, len, 1, 1)?;
+        sides.copy(PAGE, PAGE + 4095, len, 1, 1)?;
+    }
+    Ok(())
+}
+
+/// The first and the last bytes of both sides: one byte too much dies, or is refused.
+fn copy_at_the_edge_of_memory_is_right() -> Outcome {
+    let sides = Sides::new(4 * PAGE)?;
+    let end = sides.dst.len();
+    for len in [ALIGN, PAGE - ALIGN, PAGE, 2 * PAGE + ALIGN, end] {
+        sides.copy(0, 0, len, 1, 1)?;
+        sides.copy(end - len, end - len, len, 1, 1)?;
+        sides.copy(0, end - len, len, 1, 1)?;
+        sides.copy(end - len, 0, len, 1, 1)?;
+    }
+    Ok(())
+}
+
+fn copy_at_random_is_right() -> Outcome {
+    const LARGEST: usize = 1 << 20;
+    let sides = Sides::new(LARGEST + 3 * PAGE)?;
+    let channels = sides.device.info()?.channels;
+    let mut random = Random::new(7);
+    for _ in 0..rounds(24) {
+        let mut below = |limit: usize| random.below(limit as u64) as usize;
+        // As many copies between 512 KiB and 1 MiB as between 4 and 8 KiB.
+        let limit = LARGEST >> below(9);
+        let len = (limit / 2 + below(limit / 2)).next_multiple_of(ALIGN);
+        let (dst_at, src_at) = (PAGE + below(PAGE / ALIGN) * ALIGN, PAGE + below(PAGE));
+        sides.copy(dst_at, src_at, len, 1 + below(8), channels)?;
+    }
+    sides.copy(PAGE, PAGE, LARGEST, channels as usize, channels)
+}
+
+/// As many pieces as a request may have, of different lengths, in no order, on all channels.
+fn copy_of_many_pieces_is_right() -> Outcome {
+    let sides = Sides::new(80 * PAGE)?;
+    let channels = sides.device.info()?.channels;
+    let mut random = Random::new(3);
+    for round in 0..4 {
+        let len = 64 * PAGE + 640 * round;
+        let watched = Watched::new(&sides.dst, PAGE, &sides.src, PAGE + 77, len, PAGE);
+        let mut pieces = watched.piece().split(MAX_PIECES, channels);
+        for i in (1..pieces.len()).rev() {
+            pieces.swap(i, random.below(i as u64 + 1) as usize);
+        }
+        if round % 2 == 1 {
+            pieces.iter_mut().for_each(|piece| piece.channel = CHANNEL_ANY);
+        }
+        sides.device.carry(&mut pieces)?;
+        watched.expect_copied()?;
+        ensure!(pieces.iter().all(|piece| piece.channel < channels), "{pieces:?}");
+    }
+    Ok(())
+}
+
+/// What such pieces write is not defined, but where they write is.
+fn copy_of_overlapping_pieces_writes_nothing_else() -> Outcome {
+    let sides = Sides::new(20 * PAGE)?;
+    let channels = sides.device.info()?.channels;
+    let len = 8 * PAGE;
+    let watched = Watched::new(&sides.dst, 4 * PAGE, &sides.src, 4 * PAGE, len, 2 * PAGE);
+    let whole = watched.piece();
+    let mut pieces: Vec<Piece> = (0..8u64)
+        .map(|i| {
+            let (dst, len) = (whole.dst + i * 2048, whole.len - i * 2048);
+            Piece { dst, len, channel: i as u32 % channels, ..whole }
+        })
+        .collect();
+    sides.device.carry(&mut pieces)?;
+    watched.expect_copied_but_for(|_| true)?;
+
+    // Within one buffer, both sides of a piece in each other's way.
+    sides.dst.fill(5);
+    let onto_itself = Piece::new(&sides.dst, PAGE + 64, &sides.dst, PAGE, len);
+    sides.device.carry(&mut [onto_itself])?;
+    sides.dst.expect_part(0, PAGE + 64, 5).context("before the piece")?;
+    let behind = PAGE + 64 + len;
+    sides.dst.expect_part(behind, sides.dst.len() - behind, 5).context("behind the piece")
+}
+
+fn copy_by_words_needs_no_call() -> Outcome {
+    let sides = Sides::new(40 * PAGE)?;
+    let device = &sides.device;
+    let channels = device.info()?.channels;
+    let words = device.all_words()?;
+    for round in 0..rounds(60) {
+        let len = (1 + round % 32) * PAGE;
+        let watched = Watched::new(&sides.dst, PAGE, &sides.src, PAGE + round % 64, len, ALIGN);
+        let mut pieces = watched.piece().split(1 + round % 7, channels);
+        let request = device.start(&mut pieces)?;
+        wait_by_words(&words, &request)?;
+        watched.expect_copied().context(format_args!("round {round}, by the words' say"))?;
+        let used = pieces.iter().fold(0, |mask, piece| mask | 1 << piece.channel);
+        ensure_eq!(request.channels & !used, 0, "channels that were given nothing");
+        for channel in (0..channels).filter(|channel| request.channels & 1 << channel != 0) {
+            let word = words[channel as usize].of(request.slot);
+            ensure_eq!(word, request.id, "word {} of channel {channel}", request.slot);
+        }
+    }
+    Ok(())
+}
+
+fn copy_requests_have_numbers_of_their_own() -> Outcome {
+    let sides = Sides::new(4 * PAGE)?;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..rounds(200).max(SLOTS + 1) {
+        let request = sides.device.carry(&mut [Piece::new(&sides.dst, 0, &sides.src, 0, ALIGN)])?;
+        ensure!(seen.insert(request.id), "number {} was used twice", request.id);
+    }
+    Ok(())
+}
+
+fn copies_of_a_thread(device: &Device, number: usize) -> Outcome {
+    let len = 32 * PAGE;
+    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+    let channels = device.info()?.channels;
+    let mut random = Random::new(number as u64);
+    for round in 0..rounds(16) {
+        let len = (1 + random.below(28) as usize) * PAGE;
+        let watched =
+            Watched::new(&dst, PAGE, &src, random.below(PAGE as u64) as usize, len, ALIGN);
+        let mut pieces = watched.piece().split(1 + random.below(8) as usize, channels);
+        if round % 2 == 0 {
+            pieces.iter_mut().for_each(|piece| piece.channel = CHANNEL_ANY);
+        }
+        device.carry_in_turn(&mut pieces)?;
+        watched.expect_copied().context(format_args!("thread {number}, round {round}"))?;
+    }
+    Ok(())
+}
+
+fn copy_by_many_threads_is_right() -> Outcome {
+    let device = &Device::open()?;
+    std::thread::scope(|scope| {
+        let copies = |number| scope.spawn(move || copies_of_a_thread(device, number));
+        let all: Vec<_> = (0..6).map(copies).collect();
+        all.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+}
+
+fn copy_by_many_files_is_right() -> Outcome {
+    std::thread::scope(|scope| {
+        let copies = |number| scope.spawn(move || copies_of_a_thread(&Device::open()?, number));
+        let all: Vec<_> = (0..6).map(copies).collect();
+        all.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+}

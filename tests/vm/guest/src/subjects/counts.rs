@@ -1,0 +1,125 @@
+//! What one copy costs under the library: system calls, descriptors, pins, bytes by the CPU.
+//!
+//! Time means nothing on an emulated machine; counts do.
+
+use crate::device::Device;
+use crate::faults::Bench;
+use crate::kernel::Statistics;
+use crate::memory::PAGE;
+use crate::shim::{self, Folder};
+use crate::trace;
+use crate::verdict::Outcome;
+use std::fs;
+
+tests! {
+    count_of_calls_descriptors_and_pins_is_least
+    count_of_bytes_is_even_over_channels
+}
+
+const COPIES: usize = 12;
+/// The first copies open the file, map the words and the like.
+const WARM: usize = 2;
+
+struct Row {
+    len: usize,
+    calls: Vec<Vec<u64>>,
+    copies: u64,
+    descriptors: u64,
+    extents: u64,
+    pins: u64,
+    cpu_bytes: u64,
+}
+
+fn measure(len: usize) -> Outcome<Row> {
+    let (said, printed) = (Folder::new("said")?, Folder::new("printed")?);
+    let output = printed.path().join("stdout");
+    let mut command = shim::victim("copies", &[&COPIES.to_string(), &len.to_string()])?;
+    shim::report_into(&mut command, &said).stdout(fs::File::create(&output)?);
+    command.env("ADMA_CPU_SHARE", "0");
+    let before = Statistics::now()?;
+    let calls = trace::calls_between_marks(&mut command)?;
+    let moved = Statistics::now()?.since(&before);
+    ensure_eq!(calls.len(), COPIES, "pairs of marks");
+    let reports = shim::reports(&said)?;
+    let [report] = &reports[..] else { fail!("{} reports of one process", reports.len()) };
+    let text = fs::read_to_string(&output)?;
+    let Ok(extents) = text.trim().parse() else { fail!("not a number of extents: {text:?}") };
+    Ok(Row {
+        len,
+        calls,
+        copies: report.number(&["paths", "engine", "calls"])?,
+        descriptors: moved.descriptors,
+        extents,
+        pins: moved.pins,
+        cpu_bytes: report.libc_bytes()? + report.caller_bytes()?,
+    })
+}
+
+fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
+    let channels = u64::from(Device::open()?.info()?.channels);
+    let sizes = [64 << 10, 1 << 20, 4 << 20];
+    let rows: Vec<Row> = sizes.into_iter().map(measure).collect::<Outcome<_>>()?;
+
+    println!("   bytes   copies   calls   descriptors   extents   pins/page/side   CPU bytes");
+    for row in &rows {
+        let per_copy = |count: u64| count as f64 / row.copies.max(1) as f64;
+        let calls: usize = row.calls[WARM..].iter().map(Vec::len).sum();
+        println!(
+            "{:8} {:8} {:7.2} {:13.2} {:9} {:16.3} {:11.0}",
+            row.len,
+            row.copies,
+            calls as f64 / (COPIES - WARM) as f64,
+            per_copy(row.descriptors),
+            row.extents,
+            per_copy(row.pins) / (2 * row.len / PAGE) as f64,
+            per_copy(row.cpu_bytes),
+        );
+    }
+    for row in &rows {
+        let len = row.len;
+        ensure!(
+            row.copies as usize >= COPIES - WARM,
+            "{} of {COPIES} copies by the engine",
+            row.copies
+        );
+        for (number, calls) in row.calls.iter().enumerate().skip(WARM) {
+            ensure_eq!(
+                calls[..],
+                [libc::SYS_ioctl as u64],
+                "calls of copy {number} of {len} bytes"
+            );
+        }
+        // Each channel cuts an extent in two and writes one word.
+        let most = row.extents + 2 * channels;
+        ensure!(
+            row.descriptors <= most * row.copies,
+            "{} descriptors for {} copies of {len} bytes, want at most {most} for each",
+            row.descriptors,
+            row.copies
+        );
+        let pages = (2 * len / PAGE) as u64;
+        ensure_eq!(row.pins, pages * row.copies, "pins for {} copies of {len} bytes", row.copies);
+        let by_libc = (COPIES as u64 - row.copies) * len as u64;
+        ensure_eq!(row.cpu_bytes, by_libc, "bytes by the CPU, of {len} bytes each");
+    }
+    Ok(())
+}
+
+fn count_of_bytes_is_even_over_channels() -> Outcome {
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let places = bench.find_channels(&device)?;
+    let bytes = || -> Outcome<Vec<u64>> {
+        places.iter().map(|&place| Ok(bench.counters(place)?.bytes)).collect()
+    };
+    let before = bytes()?;
+    let mut command = shim::victim("copies", &["16", "1048576"])?;
+    let report = shim::only_report(command.env("ADMA_CPU_SHARE", "0"))?;
+    ensure!(report.engine_bytes()? > 0, "nothing was carried");
+    let after = bytes()?;
+    let moved: Vec<u64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    println!("bytes by channel: {moved:?}");
+    let (least, most) = (*moved.iter().min().unwrap_or(&0), *moved.iter().max().unwrap_or(&0));
+    ensure!(most - least < most / 10, "bytes by channel: {moved:?}");
+    Ok(())
+}

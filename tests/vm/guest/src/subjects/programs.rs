@@ -1,0 +1,183 @@
+//! Unmodified programs of the host's userland, with and without the library.
+//!
+//! Everything they print and every file they leave must be the same, and those that make
+//! large copies must have had them carried by the engine.
+
+use crate::shim::{self, compare};
+use crate::verdict::Outcome;
+use std::path::PathBuf;
+
+tests! {
+    program_python_gives_the_same
+    program_perl_gives_the_same
+    program_sort_gives_the_same
+    program_git_gives_the_same
+    program_compressors_give_the_same
+    program_sqlite_gives_the_same
+    program_dd_and_tar_give_the_same
+    program_with_every_offset_copies_right
+    program_with_threads_copies_right
+    program_victims_of_the_host_survive
+}
+
+fn program_python_gives_the_same() -> Outcome {
+    let script = r#"/usr/bin/python3 -IS - <<'END'
+import zlib, os
+data = open('random.bin', 'rb').read()
+def show(name, block):
+    print(name, len(block), zlib.crc32(block))
+show('twice', data + data)
+show('joined', b''.join(data[i:i + 100_000] for i in range(0, len(data), 70_000)))
+block = bytearray(data)
+block[100_000:300_000] = block[500_000:700_000]
+block[10:600_010] = block[0:600_000]
+del block[5000:100_000]
+block.extend(data[:177_777])
+show('block', block)
+pid = os.fork()
+if pid == 0:
+    os._exit(zlib.crc32(bytearray(data)) & 63)
+print('child', os.waitpid(pid, 0)[1])
+show('copy', bytes(bytearray(data)))
+open('joined.bin', 'wb').write(data[1:900_001])
+END"#;
+    compare(script, &["/usr/bin/python3"], "python3")
+}
+
+fn program_perl_gives_the_same() -> Outcome {
+    let script = r#"perl -e '
+        local $/; open F, "<", "random.bin"; binmode F; my $data = <F>;
+        my $twice = $data x 2; print unpack("%32C*", $twice), "\n";
+        substr($twice, 100_000, 400_000) = substr($data, 5, 300_000);
+        print length($twice), " ", unpack("%32C*", $twice), "\n";
+        open W, "<", "words.txt"; my $text = <W>; $text =~ s/cat/tiger/g;
+        open O, ">", "out.txt"; print O $text . $text;
+        my $pid = fork; if (!$pid) { my $c = $data . $data; exit(length($c) == 2 * length $data ? 0 : 1); }
+        waitpid $pid, 0; print "child $?\n";
+    '"#;
+    compare(script, &["perl"], "perl")
+}
+
+fn program_sort_gives_the_same() -> Outcome {
+    let script = "
+        sort --parallel=2 -S 8M words.txt > sorted.txt
+        sort -S 200K -T . -k2,2n words.txt | tail -n 3
+        sort -m sorted.txt sorted.txt | uniq -c | tail -n 3
+        sha256sum sorted.txt random.bin";
+    compare(script, &["sort", "sha256sum"], "")
+}
+
+fn program_git_gives_the_same() -> Outcome {
+    let script = "
+        export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
+        export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b
+        export GIT_CONFIG_NOSYSTEM=1
+        git init -q -b main repository; cd repository
+        cp ../random.bin binary; cp ../words.txt text
+        git add .; git commit -q -m one
+        tail -c 500000 ../random.bin > binary; git commit -q -a -m two
+        git log --format='%H %T %s'; git repack -adfq --window=2; git fsck --full
+        git archive HEAD | sha1sum; git checkout -q HEAD~1; sha1sum text binary
+        cd ..; rm -rf repository";
+    compare(script, &["git"], "git")
+}
+
+fn program_compressors_give_the_same() -> Outcome {
+    let script = "
+        head -c 300000 random.bin | cat words.txt - > input
+        for tool in 'gzip -1n' 'zstd -1 -q' 'xz -0'; do
+            command -v ${tool%% *} > /dev/null || continue
+            $tool -c input > input.${tool%% *}
+            ${tool%% *} -d -c input.${tool%% *} | cmp - input
+            echo ${tool%% *}
+        done";
+    compare(script, &["gzip"], "")
+}
+
+fn program_sqlite_gives_the_same() -> Outcome {
+    let script = "
+        sqlite3 data.db <<'END'
+CREATE TABLE files(name TEXT, load BLOB);
+INSERT INTO files VALUES ('random', readfile('random.bin')), ('words', readfile('words.txt'));
+UPDATE files SET load = load || load;
+SELECT name, length(load), hex(substr(load, 500000, 20)) FROM files;
+PRAGMA integrity_check;
+END
+        rm data.db";
+    compare(script, &["sqlite3"], "sqlite3")
+}
+
+fn program_dd_and_tar_give_the_same() -> Outcome {
+    let script = "
+        dd if=random.bin of=dd.out bs=333333 iflag=fullblock status=none
+        dd if=random.bin of=dd2.out ibs=4096 obs=256K status=none
+        tar --sort=name --mtime=@0 --owner=0 --group=0 -cf all.tar dd.out words.txt
+        tar -xOf all.tar words.txt | cksum
+        cksum dd.out dd2.out";
+    compare(script, &["dd", "tar"], "dd")
+}
+
+fn program_with_every_offset_copies_right() -> Outcome {
+    let report = shim::only_report(&mut shim::victim("oracle", &["1"])?)?;
+    let (engine, libc) = (report.engine_bytes()?, report.libc_bytes()?);
+    println!("{engine} bytes by the engine, {libc} by libc");
+    ensure!(engine > 9 * libc, "only {engine} bytes were carried, {libc} were not");
+    Ok(())
+}
+
+fn program_with_threads_copies_right() -> Outcome {
+    let report = shim::only_report(&mut shim::victim("threads", &["4"])?)?;
+    ensure!(report.engine_bytes()? > 0, "nothing was carried");
+    Ok(())
+}
+
+/// The small programs that tests/*.rs run on the host, built by tests/vm/guest/build.
+fn program_victims_of_the_host_survive() -> Outcome {
+    const VICTIMS: &[(&str, &[&str])] = &[
+        ("functions", &["memcpy", "3", "200000"]),
+        ("functions", &["memmove", "3", "200000"]),
+        ("functions", &["__memcpy_chk", "3", "200000"]),
+        ("functions", &["mempcpy", "3", "200000"]),
+        ("functions", &["wmemcpy", "3", "200000"]),
+        ("overlap", &["memmove", "4096", "200000"]),
+        ("overlap", &["memcpy", "64", "200000"]),
+        ("overlap", &["memcpy", "150000", "200000"]),
+        ("extremes", &["nothing"]),
+        ("extremes", &["itself"]),
+        ("trap_spawn", &[]),
+        ("trap_errno", &[]),
+        ("trap_threads", &["4"]),
+        ("trap_exit", &["atexit"]),
+        ("trap_exit", &["quick"]),
+        ("trap_vfork", &["copy"]),
+    ];
+    let exe = std::env::current_exe()?;
+    let folder = exe.ancestors().map(|up| up.join("vm/guest-victims")).find(|path| path.is_dir());
+    let Some(folder) = folder else { skip!("tests/vm/guest/build has built no victims") };
+    let mut carried = 0;
+    for (name, arguments) in VICTIMS {
+        let program: PathBuf = folder.join(name);
+        if !program.is_file() {
+            skip!("{} is missing: tests/vm/guest/build", program.display());
+        }
+        let reports = shim::Folder::new("victims")?;
+        let mut command = shim::plain(&program);
+        shim::report_into(shim::with_library(&mut command)?, &reports).args(*arguments);
+        let begun = std::time::Instant::now();
+        let done = command.output()?;
+        ensure!(
+            done.status.success(),
+            "{name} {arguments:?}: {}: {}",
+            done.status,
+            String::from_utf8_lossy(&done.stderr).trim()
+        );
+        let mut bytes = 0;
+        for report in shim::reports(&reports)? {
+            bytes += report.engine_bytes()?;
+        }
+        println!("{name} {arguments:?}: {bytes} bytes by the engine, {:?}", begun.elapsed());
+        carried += bytes;
+    }
+    ensure!(carried > 0, "nothing was carried");
+    Ok(())
+}

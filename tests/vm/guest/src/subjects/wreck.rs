@@ -1,0 +1,349 @@
+//! A device that fails: every request ends, names what it did not copy, and nothing is
+//! written afterwards.
+//!
+//! A test that leaves channels put aside starts driver and module afresh.
+
+use crate::device::*;
+use crate::effort::PATIENCE;
+use crate::faults::{Bench, Fault, Kind, Place};
+use crate::kernel::{self, Statistics};
+use crate::memory::{PAGE, Region};
+use crate::modules;
+use crate::oracle::Watched;
+use crate::verdict::{Context, Outcome};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+tests! {
+    wreck_read_error_names_the_pieces
+    wreck_write_error_names_the_pieces
+    wreck_other_error_names_the_pieces
+    wreck_error_in_the_middle_names_the_pieces
+    wreck_hang_names_the_pieces
+    wreck_short_stall_is_waited_out
+    wreck_long_stall_writes_nothing_afterwards
+    wreck_slow_channel_copies_right
+    wreck_lost_interrupts_copies_right
+    wreck_failed_request_keeps_its_slot_until_asked_for
+    wreck_dead_channel_is_left_out
+    wreck_all_channels_dead_is_enodev
+}
+
+pub const PIECE: usize = 4 * PAGE;
+
+/// The device to be tormented, a copy over all its channels, and a clean-up at the end.
+pub struct Wreck {
+    pub bench: Bench,
+    pub device: Device,
+    pub info: Info,
+    /// Where the channels of the module are.
+    pub places: Vec<Place>,
+    dst: Region,
+    src: Region,
+}
+
+/// How a request ended, after all that it must keep to was looked at.
+#[derive(Debug)]
+pub struct Ending {
+    /// Why not all pieces were taken.
+    pub refused: Option<Errno>,
+    /// Pieces that were taken and failed, and all that were taken.
+    pub failed: Vec<Piece>,
+    pub taken: Vec<Piece>,
+    pub time: Duration,
+}
+
+/// Runs a test on a fresh device and leaves a fresh device, whatever happens.
+pub fn on_wreck(run: impl FnOnce(&Wreck) -> Outcome) -> Outcome {
+    // What the driver says about errors is what we ordered.
+    kernel::announce("ioat");
+    kernel::announce("adma");
+    let wreck = Wreck::new()?;
+    let outcome = run(&wreck);
+    wreck.bench.clear()?;
+    let usable = wreck.device.info().map(|info| info.usable == info.channels);
+    let Wreck { bench, device, .. } = wreck;
+    drop(device);
+    if outcome.is_err() || usable.is_ok_and(|usable| !usable) {
+        println!("starting driver and module afresh");
+        outcome.and(modules::reload())?;
+        let again = Device::open()?;
+        bench.find_channels(&again).context("after starting afresh")?;
+        return Ok(());
+    }
+    outcome
+}
+
+impl Wreck {
+    fn new() -> Outcome<Wreck> {
+        let bench = Bench::new()?;
+        let device = Device::open()?;
+        let info = device.info()?;
+        let places = bench.find_channels(&device)?;
+        let len = PIECE * 2 * info.channels as usize + 2 * PAGE;
+        let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+        Ok(Wreck { bench, device, info, places, dst, src })
+    }
+
+    fn len(&self) -> usize {
+        PIECE * 2 * self.info.channels as usize
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        Watched::new(&self.dst, PAGE, &self.src, PAGE, self.len(), PAGE)
+    }
+
+    /// Two pieces for every channel, in turn; what fails is done again by hand.
+    pub fn attempt(&self) -> Outcome<Ending> {
+        let watched = self.watched();
+        let count = 2 * self.info.channels as usize;
+        let mut pieces = watched.piece().split(count, self.info.channels);
+        let begun = Instant::now();
+        let Submitted { result, out } = self.device.submit(&mut pieces);
+        let accepted = out.accepted as usize;
+        ensure!(result.is_ok() == (accepted == count), "{result:?} with {accepted} of {count}");
+        let mask = if accepted > 0 { self.device.end(&out)? } else { 0 };
+        let time = begun.elapsed();
+        ensure_eq!(mask >> accepted, 0, "failed pieces that were not even accepted");
+        let is_left = |piece: usize| piece >= accepted || mask & 1 << piece != 0;
+        watched.expect_copied_but_for(|at| is_left(at / PIECE)).context("pieces that went well")?;
+        for piece in (0..count).filter(|&piece| is_left(piece)) {
+            watched.redo(piece * PIECE, PIECE);
+        }
+        watched.expect_copied().context("with the failed pieces done again")?;
+        let failed = (0..accepted).filter(|&piece| is_left(piece)).map(|i| pieces[i]).collect();
+        let taken = pieces[..accepted].to_vec();
+        let ending = Ending { refused: result.err(), failed, taken, time };
+        println!(
+            "{} taken, then {:?}; {} failed; {:?}",
+            accepted,
+            ending.refused,
+            ending.failed.len(),
+            ending.time
+        );
+        Ok(ending)
+    }
+
+    /// After a fault that is over: all channels work again, or the one is left out.
+    pub fn expect_recovery(&self) -> Outcome {
+        let begun = Instant::now();
+        loop {
+            let ending = self.attempt()?;
+            let usable = self.device.info()?.usable;
+            if ending.refused.is_none() && ending.failed.is_empty() {
+                println!("{usable} of {} channels are usable again", self.info.channels);
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < PATIENCE,
+                "still failing after {PATIENCE:?}, {usable} channels usable: {ending:?}"
+            );
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// One fault on the first channel, from which pieces fail there and nowhere else.
+    fn fails_on_first_channel(&self, fault: Fault) -> Outcome<Statistics> {
+        let before = Statistics::now()?;
+        self.bench.arm(self.places[0], fault)?;
+        let struck = self.bench.struck()?;
+        let ending = self.attempt()?;
+        ensure!(self.bench.struck()? > struck, "the fault did not strike: nothing was shown");
+        ensure_eq!(ending.refused, None, "refused");
+        ensure!(!ending.failed.is_empty(), "no piece failed");
+        let elsewhere = ending.failed.iter().find(|piece| piece.channel != 0);
+        ensure!(elsewhere.is_none(), "failed on another channel: {elsewhere:x?}");
+        self.bench.clear()?;
+        self.expect_recovery()?;
+        Ok(Statistics::now()?.since(&before))
+    }
+}
+
+fn wreck_read_error_names_the_pieces() -> Outcome {
+    on_wreck(|wreck| {
+        let moved = wreck.fails_on_first_channel(Fault::once(Kind::Read))?;
+        ensure!(moved.errors > 0, "no error was counted: {moved:?}");
+        Ok(())
+    })
+}
+
+fn wreck_write_error_names_the_pieces() -> Outcome {
+    on_wreck(|wreck| {
+        let moved = wreck.fails_on_first_channel(Fault::once(Kind::Write))?;
+        ensure!(moved.errors > 0, "no error was counted: {moved:?}");
+        Ok(())
+    })
+}
+
+fn wreck_other_error_names_the_pieces() -> Outcome {
+    on_wreck(|wreck| {
+        let moved = wreck.fails_on_first_channel(Fault::once(Kind::Other))?;
+        ensure!(moved.errors + moved.timeouts > 0, "nothing was counted: {moved:?}");
+        Ok(())
+    })
+}
+
+/// The first piece of the channel is right, a later one is not, and the word never comes.
+fn wreck_error_in_the_middle_names_the_pieces() -> Outcome {
+    on_wreck(|wreck| {
+        for kind in [Kind::Read, Kind::Write] {
+            for after in [1, 2] {
+                wreck.bench.arm(wreck.places[0], Fault::once(kind).after(after))?;
+                let ending = wreck.attempt()?;
+                let elsewhere = ending.failed.iter().find(|piece| piece.channel != 0);
+                ensure!(elsewhere.is_none(), "failed on another channel: {elsewhere:x?}");
+                wreck.bench.clear()?;
+                wreck.expect_recovery().context(format_args!("{kind:?} after {after}"))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn wreck_hang_names_the_pieces() -> Outcome {
+    on_wreck(|wreck| {
+        let moved = wreck.fails_on_first_channel(Fault::once(Kind::Hang))?;
+        ensure!(moved.timeouts + moved.errors > 0, "nothing was counted: {moved:?}");
+        Ok(())
+    })
+}
+
+fn wreck_short_stall_is_waited_out() -> Outcome {
+    on_wreck(|wreck| {
+        wreck.bench.arm_all(Fault::once(Kind::Stall).value(40))?;
+        let ending = wreck.attempt()?;
+        ensure!(ending.failed.is_empty() && ending.refused.is_none(), "{ending:?}");
+        ensure!(ending.time >= Duration::from_millis(40), "it took only {:?}", ending.time);
+        Ok(())
+    })
+}
+
+/// The worst of all: a channel that comes back when everybody believes it dead.
+fn wreck_long_stall_writes_nothing_afterwards() -> Outcome {
+    const STALL: Duration = Duration::from_millis(2500);
+    on_wreck(|wreck| {
+        for after in [0, 1] {
+            let fault = Fault::once(Kind::Stall).value(STALL.as_millis() as u32).after(after);
+            wreck.bench.arm(wreck.places[0], fault)?;
+            let begun = Instant::now();
+            let ending = wreck.attempt()?;
+            // It is over: the memory is the program's own again.
+            wreck.dst.fill(4);
+            while begun.elapsed() < STALL + Duration::from_millis(500) {
+                wreck.dst.expect(4).context(format_args!(
+                    "written {:?} after the start, when the request was over after {:?}",
+                    begun.elapsed(),
+                    ending.time
+                ))?;
+                sleep(Duration::from_millis(20));
+            }
+            wreck.bench.clear()?;
+            wreck.expect_recovery()?;
+        }
+        Ok(())
+    })
+}
+
+fn wreck_slow_channel_copies_right() -> Outcome {
+    on_wreck(|wreck| {
+        wreck.bench.arm(wreck.places[0], Fault::always(Kind::Slow).value(20_000))?;
+        for _ in 0..3 {
+            let ending = wreck.attempt()?;
+            ensure!(ending.failed.is_empty() && ending.refused.is_none(), "{ending:?}");
+        }
+        Ok(())
+    })
+}
+
+/// The words come without interrupts; whoever asks must get an answer as well.
+fn wreck_lost_interrupts_copies_right() -> Outcome {
+    on_wreck(|wreck| {
+        wreck.bench.arm_all(Fault::always(Kind::Lost))?;
+        let words = wreck.device.all_words()?;
+        for round in 0..3 {
+            let watched = wreck.watched();
+            let mut pieces = watched.piece().split(4, wreck.info.channels);
+            let request = wreck.device.start(&mut pieces)?;
+            wait_by_words(&words, &request)?;
+            watched.expect_copied().context(format_args!("round {round}, by the words' say"))?;
+            let begun = Instant::now();
+            ensure_eq!(wreck.device.end(&request)?, 0, "failed pieces, round {round}");
+            println!("the wait after the words took {:?}", begun.elapsed());
+            let ending = wreck.attempt()?;
+            ensure!(ending.failed.is_empty() && ending.refused.is_none(), "{ending:?}");
+        }
+        wreck.bench.clear()?;
+        wreck.expect_recovery()
+    })
+}
+
+fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
+    on_wreck(|wreck| {
+        wreck.bench.arm(wreck.places[0], Fault::once(Kind::Read))?;
+        let bad = wreck.device.start(&mut [wreck.watched().piece().on(0)])?;
+        let failed = wreck.device.end(&bad)?;
+        ensure_eq!(failed, 1, "failed pieces");
+        ensure_eq!(wreck.device.end(&bad)?, 0, "failed pieces, asked for a second time");
+
+        wreck.bench.arm(wreck.places[0], Fault::once(Kind::Read))?;
+        let bad = wreck.device.start(&mut [wreck.watched().piece().on(0)])?;
+        let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
+        let other = wreck.info.channels - 1;
+        for round in 0..2 * SLOTS {
+            let mut piece = [Piece::new(&dst, 0, &src, 0, PAGE).on(other)];
+            let Submitted { result, out } = wreck.device.submit(&mut piece);
+            ensure_eq!(result, Ok(()), "round {round}");
+            ensure!(
+                out.slot != bad.slot,
+                "round {round}: the slot of a failed request is given away"
+            );
+            wreck.device.end(&out)?;
+        }
+        ensure_eq!(wreck.device.end(&bad)?, 1, "failed pieces, asked for late");
+        wreck.expect_recovery()
+    })
+}
+
+fn wreck_dead_channel_is_left_out() -> Outcome {
+    on_wreck(|wreck| {
+        if wreck.info.channels < 2 {
+            skip!("there is only one channel");
+        }
+        let before = Statistics::now()?;
+        wreck.bench.arm(wreck.places[0], Fault::always(Kind::Dead))?;
+        let begun = Instant::now();
+        while Statistics::now()?.since(&before).quarantined == 0 {
+            wreck.attempt()?;
+            ensure!(begun.elapsed() < 2 * PATIENCE, "a dead channel is still in use");
+        }
+        println!("put aside after {:?}", begun.elapsed());
+        ensure_eq!(wreck.device.info()?.usable, wreck.info.channels - 1, "usable channels");
+        // Now others do its work, also what was meant for it.
+        for _ in 0..3 {
+            let ending = wreck.attempt()?;
+            ensure!(ending.failed.is_empty() && ending.refused.is_none(), "{ending:?}");
+            ensure!(ending.taken.iter().all(|piece| piece.channel != 0), "{:?}", ending.taken);
+        }
+        Ok(())
+    })
+}
+
+fn wreck_all_channels_dead_is_enodev() -> Outcome {
+    on_wreck(|wreck| {
+        wreck.bench.arm_all(Fault::always(Kind::Dead))?;
+        let begun = Instant::now();
+        loop {
+            let ending = wreck.attempt()?;
+            if ending.refused == Some(ENODEV) {
+                break;
+            }
+            ensure!(begun.elapsed() < 3 * PATIENCE, "no ENODEV: {ending:?}");
+            sleep(Duration::from_millis(200));
+        }
+        println!("ENODEV after {:?}", begun.elapsed());
+        ensure_eq!(wreck.device.info()?.usable, 0, "usable channels");
+        let ending = wreck.attempt()?;
+        ensure_eq!((ending.refused, ending.taken.len()), (Some(ENODEV), 0), "refused, taken");
+        Ok(())
+    })
+}

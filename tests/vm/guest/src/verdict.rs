@@ -1,0 +1,85 @@
+//! How a test ends when it does not pass, and short ways to say so.
+
+use std::fmt;
+use std::io;
+
+#[derive(Clone, Debug)]
+pub enum End {
+    Failed(String),
+    /// The machine cannot show it, and why.
+    Skipped(String),
+}
+
+pub type Outcome<T = ()> = Result<T, End>;
+
+impl fmt::Display for End {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Failed(reason) => write!(out, "{reason}"),
+            End::Skipped(reason) => write!(out, "cannot be shown here: {reason}"),
+        }
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
+        End::Failed(error.to_string())
+    }
+}
+
+impl From<String> for End {
+    fn from(reason: String) -> End {
+        End::Failed(reason)
+    }
+}
+
+/// Puts the place before the reason of a failure.
+pub trait Context<T> {
+    fn context(self, place: impl fmt::Display) -> Outcome<T>;
+}
+
+impl<T, E: Into<End>> Context<T> for Result<T, E> {
+    fn context(self, place: impl fmt::Display) -> Outcome<T> {
+        self.map_err(|end| match end.into() {
+            End::Failed(reason) => End::Failed(format!("{place}: {reason}")),
+            skipped => skipped,
+        })
+    }
+}
+
+/// Says the reason on standard error and gives the exit status.
+pub fn tell(outcome: Outcome) -> i32 {
+    match outcome {
+        Ok(()) => 0,
+        Err(end) => {
+            eprintln!("{end}");
+            end.into()
+        }
+    }
+}
+
+macro_rules! fail {
+    ($($words:tt)+) => { return Err($crate::verdict::End::Failed(format!($($words)+))) };
+}
+
+macro_rules! skip {
+    ($($words:tt)+) => { return Err($crate::verdict::End::Skipped(format!($($words)+))) };
+}
+
+macro_rules! ensure {
+    ($condition:expr, $($words:tt)+) => {
+        if !$condition {
+            fail!($($words)+);
+        }
+    };
+}
+
+/// The found value first, then the wanted one.
+macro_rules! ensure_eq {
+    ($found:expr, $wanted:expr, $($words:tt)+) => {{
+        let (found, wanted) = (&$found, &$wanted);
+        if found != wanted {
+            fail!("{}: found {found:?}, want {wanted:?}", format_args!($($words)+));
+        }
+    }};
+}

@@ -1,0 +1,103 @@
+//! Roles that the program itself plays, as somebody's child: under the library, or as what
+//! a copying process turns into.
+
+use crate::device::{Device, EPERM, INFO, Info, Piece, SUBMIT, Submit, WAIT, Wait, call};
+use crate::kernel::Pagemap;
+use crate::memory::{PAGE, Region};
+use crate::oracle::Watched;
+use crate::random::Random;
+use crate::trace;
+use crate::verdict::{Context, Outcome};
+use std::time::Duration;
+
+pub fn play(role: &str, arguments: &[&str]) -> Outcome {
+    let numbers: Result<Vec<usize>, _> = arguments.iter().map(|text| text.parse()).collect();
+    match (role, numbers.as_deref()) {
+        ("nothing", Ok([])) => Ok(()),
+        ("stranger", Ok([fd])) => stranger(*fd as i32),
+        ("copies", Ok([count, len])) => copies(*count, *len),
+        ("oracle", Ok([seed])) => oracle(*seed as u64),
+        ("threads", Ok([count])) => threads(*count),
+        _ => fail!("no role {role} with {arguments:?}"),
+    }
+}
+
+/// memcpy as a program has it: by its name, through the dynamic linker.
+fn memcpy(dst: &Region, dst_at: usize, src: &Region, src_at: usize, len: usize) {
+    assert!(dst_at + len <= dst.len() && src_at + len <= src.len());
+    let (to, from) = (dst.address(dst_at), src.address(src_at));
+    // SAFETY: inside two regions that do not overlap; memory law.
+    unsafe { libc::memcpy(to as *mut _, from as *const _, len) };
+}
+
+/// Has got somebody else's open file: every call must be refused.
+fn stranger(fd: i32) -> Outcome {
+    let mut pieces = [Piece::default()];
+    ensure_eq!(call(fd, INFO, &mut Info::new()), Err(EPERM), "ADMA_IOC_INFO after exec");
+    ensure_eq!(call(fd, SUBMIT, &mut Submit::new(&mut pieces)), Err(EPERM), "SUBMIT after exec");
+    ensure_eq!(call(fd, WAIT, &mut Wait::new(1, Duration::ZERO)), Err(EPERM), "WAIT after exec");
+    // And its own is its own.
+    Device::open()?.info().map(|_| ())
+}
+
+/// Copies between small pages that are all there, each copy between marks. Says first of
+/// how many physical extents they are.
+fn copies(count: usize, len: usize) -> Outcome {
+    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+    println!("{}", Pagemap::new()?.extents(&[Piece::new(&dst, 0, &src, 0, len)])?);
+    for round in 0..count {
+        let seed = round as u64 + 1;
+        src.fill(seed);
+        trace::mark_begin();
+        memcpy(&dst, 0, &src, 0, len);
+        trace::mark_end();
+        dst.expect(seed).context(format_args!("copy {round} of {len} bytes"))?;
+    }
+    Ok(())
+}
+
+/// All offsets of interest and random ones, above and below the threshold.
+fn oracle(seed: u64) -> Outcome {
+    const LARGEST: usize = 512 << 10;
+    let (dst, src) =
+        (Region::anonymous(LARGEST + 4 * PAGE)?, Region::anonymous(LARGEST + 4 * PAGE)?);
+    let copy = |dst_at: usize, src_at: usize, len: usize| -> Outcome {
+        let watched = Watched::new(&dst, dst_at, &src, src_at, len, PAGE);
+        memcpy(&dst, dst_at, &src, src_at, len);
+        watched.expect_copied().context(format_args!("to {dst_at} from {src_at}, {len} bytes"))
+    };
+    let offsets = [0, 1, 63, 64, 65, 2048, 4095];
+    for (dst_at, src_at) in offsets.into_iter().flat_map(|d| offsets.map(|s| (d, s))) {
+        copy(PAGE + dst_at, PAGE + src_at, (64 << 10) + dst_at)?;
+    }
+    for len in (0..130).map(|odd| (64 << 10) - 65 + odd).step_by(13) {
+        copy(PAGE + 7, PAGE, len)?;
+        copy(PAGE, PAGE + 9, len)?;
+    }
+    let mut random = Random::new(seed);
+    for _ in 0..12 {
+        let mut below = |limit: usize| random.below(limit as u64) as usize;
+        let (dst_at, src_at) = (PAGE + below(PAGE), PAGE + below(PAGE));
+        copy(dst_at, src_at, below(LARGEST - (64 << 10)) + (64 << 10))?;
+    }
+    Ok(())
+}
+
+/// Several threads copy at once, each its own size.
+fn threads(count: usize) -> Outcome {
+    let one = |number: usize| -> Outcome {
+        let len = (64 << 10) + number * 33_333 / 8 * 8;
+        let (dst, src) = (Region::anonymous(len)?, Region::anonymous(len)?);
+        for round in 0..5 {
+            let seed = (number * 100 + round) as u64;
+            src.fill(seed);
+            memcpy(&dst, 0, &src, 0, dst.len().min(src.len()));
+            dst.expect(seed).context(format_args!("thread {number}, round {round}"))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..count).map(|number| scope.spawn(move || one(number))).collect();
+        all.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+}
