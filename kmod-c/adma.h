@@ -121,6 +121,7 @@ struct adma_leg {
 	bool aborted;			/* ... and was answered by an error */
 	bool doubted;			/* a probe was submitted after it */
 	bool failed;
+	bool bounced;			/* data arrives after the word */
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];

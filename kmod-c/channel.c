@@ -202,7 +202,7 @@ bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
 		oldest = list_first_entry(&ch->legs, struct adma_leg, list)->begun;
 	if (time_after(oldest, leg->begun))
 		oldest = leg->begun;
-	trusted = !ret && !READ_ONCE(leg->failed) &&
+	trusted = !ret && !leg->bounced && !READ_ONCE(leg->failed) &&
 		  time_before(jiffies,
 			      oldest + msecs_to_jiffies(ADMA_TRUSTED_MS));
 	spin_unlock_irqrestore(&ch->lock, irq);

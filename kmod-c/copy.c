@@ -241,8 +241,13 @@ static int adma_piece_push(struct adma_leg *leg, struct adma_sides *sides,
 
 	adma_run_start(&dst, &sides->dst.sgt);
 	adma_run_start(&src, &sides->src.sgt);
-	/* A bounce buffer would later be written over what the CPU copied. */
+	/*
+	 * What lies in a bounce buffer reaches the caller's pages when they are
+	 * unmapped: over what the CPU has copied, and after the word has come.
+	 */
 	bounced = dma_need_sync(leg->ch->dev, sg_dma_address(dst.sg));
+	if (bounced)
+		leg->bounced = true;
 
 	while (at < len) {
 		size_t part;
