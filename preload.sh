@@ -28,9 +28,10 @@ Exit status: the program's; 125 when adma itself cannot be set up, 126 when the
 program cannot be executed, 127 when it cannot be found.
 
 Environment, read by the library (also with a plain LD_PRELOAD):
-  ADMA_BACKEND     auto     auto, ioat, threads, libc
+  ADMA_BACKEND     auto     I/OAT, else threads; or ioat, threads, libc
   ADMA_MIN_BYTES   auto     auto, or a size: 65536, 64K, 1M
-  ADMA_CHANNELS    auto     how many channels one copy may use, 1 to 64
+  ADMA_CHANNELS    auto     how many channels one copy may use, 1 to 64; with 1
+                            on I/OAT copies take turns on the channels
   ADMA_CPU_SHARE   auto     part of a copy the caller does itself, 0 to 1
   ADMA_WAIT        auto     spin, yield, sleep, umwait
   ADMA_KERNEL      auto     how pieces are copied: libc, movsb, stream

@@ -94,12 +94,13 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> std::fmt
         libc::ENODEV => {
             writeln!(out, "helper loaded, but no channel is usable: see the kernel's log")
         }
+        libc::ENOTTY => writeln!(out, "/dev/adma is not the helper; worker threads serve instead"),
         libc::EPROTO => {
             writeln!(out, "helper loaded, but of another version: build and load it again")
         }
         errno => {
             let why = std::io::Error::from_raw_os_error(errno);
-            writeln!(out, "/dev/adma cannot be used: {why}")
+            writeln!(out, "/dev/adma cannot be used:\n              {why}")
         }
     }
 }

@@ -11,6 +11,8 @@
 //! backend     libc: the originals
 //!             threads: one shared copy; board: who claims which piece; crew: the workers
 //!             manner: with whose rights, and whose faults; kernel: how bytes move
+//!             ioat: one copy by the kernel helper; tuning: what its past tells;
+//!             helper: its file and calls; abi: its interface
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! cpus        what the machine leaves us
 //! sync, sys   atomics and sleeping; system calls; unwind: why there is none

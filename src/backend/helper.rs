@@ -49,7 +49,7 @@ impl Helper {
         sys::close(low);
         let fd = high.unwrap_or(Err(libc::EMFILE))?;
         self.fd.store(fd, Relaxed);
-        let device = sys::device_of(fd).ok_or(libc::ENODEV);
+        let device = sys::device_of(fd).ok_or(libc::ENOTTY);
         let info = device.and_then(|device| {
             self.device.store(device, Relaxed);
             self.info()

@@ -1,0 +1,175 @@
+//! /dev/adma as its users meet it without the hardware: not there, not permitted, or not
+//! what it seems. Each run gets a /dev of its own, so nothing of the machine's is touched.
+
+mod common;
+
+use common::{finish, library, number, plain, root, skip, victim};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// What is put in the place of the helper.
+const NOTHING: &str = ":";
+const NULL_DEVICE: &str = "mknod /dev/adma c 1 3";
+const PLAIN_FILE: &str = "echo words >/dev/adma";
+const FOR_A_GROUP: &str = "mknod -m 640 /dev/adma c 1 3; chown 0:4 /dev/adma";
+
+/// Somebody who is neither root nor in any group.
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// The library and a victim where nobody in particular can read them.
+struct Readable(PathBuf);
+
+impl Readable {
+    fn new() -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("adma-helper-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(library(), folder.join("libadma.so")).unwrap();
+        fs::copy(victim("stats_copies"), folder.join("stats_copies")).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Readable {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `words` under the library, with a /dev that holds only what `setup` makes.
+fn run(files: &Readable, setup: &str, user: &[&str], knobs: &[&str], words: &[&str]) -> Output {
+    let script = format!("mount -t tmpfs none /dev && {{ {setup}; }} && exec \"$@\"");
+    let mut command = plain("unshare");
+    command.args(["-m", "sh", "-c", &script, "sh"]).args(user).arg("env").args(knobs);
+    command.arg(format!("LD_PRELOAD={}/libadma.so", files.0.display())).args(words);
+    finish(&mut command)
+}
+
+/// Whether runs with a /dev of their own can be made here.
+fn can_be_shown(test: &str) -> bool {
+    let setup = "mount -t tmpfs none /dev && mknod /dev/adma c 1 3";
+    let done = Command::new("unshare").args(["-m", "sh", "-c", setup]).output();
+    let shown = done.is_ok_and(|done| done.status.success());
+    if !shown {
+        skip(test, "no mount namespace can be made, or no device in it");
+    }
+    shown
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const COPIES: [&str; 3] = ["memcpy", "1000000", "6"];
+
+/// Makes six large copies and returns the report and what was said.
+fn copies(setup: &str, user: &[&str], knobs: &[&str]) -> (Value, String) {
+    let files = Readable::new();
+    let report = files.0.join("report");
+    fs::write(&report, "").unwrap();
+    fs::set_permissions(&report, fs::Permissions::from_mode(0o666)).unwrap();
+    let mut all = vec!["ADMA_MIN_BYTES=64K".to_owned(), "ADMA_CHANNELS=2".to_owned()];
+    all.extend(["ADMA_STATS=json".to_owned(), format!("ADMA_STATS_FILE={}", report.display())]);
+    all.extend(knobs.iter().map(|&knob| knob.to_owned()));
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let program = files.0.join("stats_copies");
+    let words: Vec<&str> = [program.to_str().unwrap()].into_iter().chain(COPIES).collect();
+    let done = run(&files, setup, user, &all, &words);
+    assert!(done.status.success(), "{setup}: {done:?}");
+    assert_eq!(text(&done.stdout), "6000000 bytes copied\n", "{setup}");
+    let report = fs::read_to_string(report).unwrap();
+    (serde_json::from_str(&report).unwrap_or_else(|e| panic!("{e}: {report}")), text(&done.stderr))
+}
+
+#[test]
+fn whatever_is_no_helper_leaves_copies_to_the_threads() {
+    let test = "whatever_is_no_helper_leaves_copies_to_the_threads";
+    if !can_be_shown(test) {
+        return;
+    }
+    for setup in [NOTHING, NULL_DEVICE, PLAIN_FILE] {
+        for backend in ["auto", "ioat"] {
+            let (json, _) = copies(setup, &[], &[&format!("ADMA_BACKEND={backend}")]);
+            assert_eq!(json["backend"], "threads", "{setup}, {backend}");
+            assert_eq!(number(&json["paths"]["engine"]["calls"]), 6, "{setup}: {json}");
+            assert!(json.get("ioat").is_none());
+        }
+    }
+}
+
+#[test]
+fn helper_that_cannot_be_used_is_told_in_the_log_and_absent_one_is_not() {
+    let test = "helper_that_cannot_be_used_is_told_in_the_log_and_absent_one_is_not";
+    if !can_be_shown(test) {
+        return;
+    }
+    for (setup, user, lines) in
+        [(NOTHING, &[][..], 1), (NULL_DEVICE, &[][..], 2), (FOR_A_GROUP, &NOBODY[..], 2)]
+    {
+        let (_, said) = copies(setup, user, &["ADMA_LOG=info"]);
+        assert_eq!(said.lines().count(), lines, "{setup}: {said}");
+        assert_eq!(said.contains("/dev/adma not used: "), lines == 2, "{setup}: {said}");
+        let (_, said) = copies(setup, user, &[]);
+        assert_eq!(said, "", "{setup}: nobody has asked");
+    }
+}
+
+#[test]
+fn backend_ioat_says_in_one_line_what_is_missing_and_what_to_do() {
+    let test = "backend_ioat_says_in_one_line_what_is_missing_and_what_to_do";
+    if !can_be_shown(test) {
+        return;
+    }
+    for (setup, user, parts) in [
+        (NOTHING, &[][..], ["no /dev/adma", "kmod-c/README.md"]),
+        (FOR_A_GROUP, &NOBODY[..], ["no permission for /dev/adma", "group adma"]),
+    ] {
+        let (json, said) = copies(setup, user, &["ADMA_BACKEND=ioat"]);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.starts_with("adma: ADMA_BACKEND=ioat: "), "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        assert!(said.ends_with("; using threads\n"), "{said}");
+        assert_eq!(json["backend"], "threads");
+        let (_, said) = copies(setup, user, &["ADMA_BACKEND=ioat", "ADMA_LOG=error"]);
+        assert_eq!(said, "");
+    }
+}
+
+#[test]
+fn check_tells_the_state_of_the_helper_and_the_remedy() {
+    let test = "check_tells_the_state_of_the_helper_and_the_remedy";
+    if !can_be_shown(test) {
+        return;
+    }
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let group = groups.lines().find_map(|line| line.strip_suffix(":x:4:"));
+    let named = format!("usermod -a -G {}", group.unwrap_or("of /dev/adma"));
+    for (setup, user, part) in [
+        (NOTHING, &[][..], "not loaded (no /dev/adma)"),
+        (NULL_DEVICE, &[][..], "/dev/adma is not the helper"),
+        (PLAIN_FILE, &[][..], "/dev/adma is not the helper"),
+        (FOR_A_GROUP, &NOBODY[..], &named),
+    ] {
+        let files = Readable::new();
+        let knobs = ["ADMA_CHECK=1", "ADMA_CHANNELS=2"];
+        let done = run(&files, setup, user, &knobs, &["true"]);
+        let said = text(&done.stdout);
+        assert!(done.status.success() && done.stderr.is_empty(), "{setup}: {done:?}");
+        assert!(said.contains(part), "{setup}: {said}");
+        assert!(said.contains("channels    2 software"), "{setup}: {said}");
+        assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+    }
+}
+
+#[test]
+fn group_we_name_is_the_one_of_the_udev_rule() {
+    let rule = fs::read_to_string(root().join("kmod-c/60-adma.rules")).unwrap();
+    assert!(rule.contains("GROUP=\"adma\""), "{rule}");
+}
