@@ -14,7 +14,12 @@ BEGIN {
 
 	# An emulated processor's clocks, on a busy machine.
 	known["clocksource: timekeeping watchdog on CPU"]
+	known["clocksource: Long readout interval"]
 	known["TSC unstable"]
+	known["hrtimer: interrupt took"]
+	# What a checker says at its start.
+	known["DMA-API: preallocated"]
+	known["DMA-API: debugging enabled"]
 	# What ioatdma says at each unload, as an error.
 	known["Removing dma and dca services"]
 	# Modules that are not Debian's.

@@ -10,6 +10,9 @@
  *             - no callback came
  *   data=     per copy: = all bytes are there, 0 none is, ! some are
  *   complete= 1 when the channel says that the last cookie is complete
+ *
+ * The channel is kept open until another one is named or a copy goes wrong: with
+ * a debug kernel it takes seconds to open one.
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -32,6 +35,7 @@ static DECLARE_WAIT_QUEUE_HEAD(answered);
 static atomic_t open_answers;
 static struct copy copies[MAX_COPIES];
 static char report[2 * MAX_COPIES + 64];
+static struct dma_chan *held;
 static struct dentry *file;
 
 static void callback(void *param, const struct dmaengine_result *result)
@@ -47,6 +51,13 @@ static void callback(void *param, const struct dmaengine_result *result)
 	copy->result = letters[result ? result->result : DMA_TRANS_NOERROR];
 	if (atomic_dec_and_test(&open_answers))
 		wake_up(&answered);
+}
+
+static void release(void)
+{
+	if (held)
+		dma_release_channel(held);
+	held = NULL;
 }
 
 static bool by_name(struct dma_chan *chan, void *name)
@@ -84,10 +95,19 @@ static int submit(struct dma_chan *chan, struct copy *copy, size_t size, dma_coo
 	return dma_submit_error(*cookie);
 }
 
-static int run(struct dma_chan *chan, u8 *src, u8 *dst, size_t size, unsigned int count,
-	       unsigned int ms)
+static bool all_good(unsigned int count)
 {
-	struct device *dev = chan->device->dev;
+	unsigned int i;
+
+	for (i = 0; i < count; i++)
+		if (copies[i].result != 'N')
+			return false;
+	return true;
+}
+
+static int run(u8 *src, u8 *dst, size_t size, unsigned int count, unsigned int ms)
+{
+	struct device *dev = held->device->dev;
 	size_t all = size * count, i;
 	dma_addr_t from, to;
 	dma_cookie_t cookie = 0;
@@ -108,13 +128,14 @@ static int run(struct dma_chan *chan, u8 *src, u8 *dst, size_t size, unsigned in
 	for (i = 0; i < count && !ret; i++) {
 		copies[i].src = from + i * size;
 		copies[i].dst = to + i * size;
-		ret = submit(chan, &copies[i], size, &cookie);
+		ret = submit(held, &copies[i], size, &cookie);
 	}
-	dma_async_issue_pending(chan);
+	dma_async_issue_pending(held);
 	wait_event_timeout(answered, !atomic_read(&open_answers), msecs_to_jiffies(ms));
-	complete = dma_async_is_tx_complete(chan, cookie, NULL, NULL) == DMA_COMPLETE;
+	complete = dma_async_is_tx_complete(held, cookie, NULL, NULL) == DMA_COMPLETE;
 	/* Releasing resets the channel: after this nothing is written. */
-	dma_release_channel(chan);
+	if (ret || !all_good(count))
+		release();
 	dma_unmap_single(dev, to, all, DMA_FROM_DEVICE);
 	dma_unmap_single(dev, from, all, DMA_TO_DEVICE);
 	if (ret)
@@ -134,7 +155,6 @@ static ssize_t client_write(struct file *f, const char __user *text, size_t len,
 {
 	unsigned int size, count, ms;
 	char line[80], name[32];
-	struct dma_chan *chan;
 	dma_cap_mask_t mask;
 	u8 *src, *dst;
 	int ret;
@@ -151,13 +171,16 @@ static ssize_t client_write(struct file *f, const char __user *text, size_t len,
 	dst = kzalloc(size * count, GFP_KERNEL);
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
-	chan = dma_request_channel(mask, by_name, name);
-	if (!chan)
+	if (held && !by_name(held, name))
+		release();
+	if (!held)
+		held = dma_request_channel(mask, by_name, name);
+	if (!held)
 		ret = -ENODEV;
 	else if (src && dst)
-		ret = run(chan, src, dst, size, count, ms);
+		ret = run(src, dst, size, count, ms);
 	else
-		dma_release_channel(chan), ret = -ENOMEM;
+		ret = -ENOMEM;
 	kfree(src);
 	kfree(dst);
 	mutex_unlock(&lock);
@@ -186,6 +209,7 @@ module_init(client_init);
 static void __exit client_exit(void)
 {
 	debugfs_remove(file);
+	release();
 }
 module_exit(client_exit);
 
