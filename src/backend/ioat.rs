@@ -236,7 +236,10 @@ impl Engine {
     ) -> Result<(), Refused> {
         let all = self.channels().max(1);
         let used = how.channels.unwrap_or(all).clamp(1, all);
-        let turn = Turn { first: self.turn.fetch_add(used, Relaxed), used, all };
+        // Copies side by side use different channels; where each uses all of them, the small
+        // last piece is another one's every time.
+        let step = if used < all { used } else { 1 };
+        let turn = Turn { first: self.turn.fetch_add(step, Relaxed), used, all };
         let mut at = 0;
         while at < len {
             let part = self.limit.part_of(len - at);

@@ -136,14 +136,16 @@ fn many_threads_at_once_copy_right() {
 fn one_copy_spreads_over_all_channels_from_the_next_in_turn() {
     let kernel = Kernel::new(4);
     let engine = engine(kernel);
-    copy_at(&engine, (0, 0), 64 << 10, &HOW).unwrap();
-    assert_eq!(channels(kernel), [0, 1, 2, 3], "64 KiB spread already");
-    let two = How { channels: Some(2), ..HOW };
-    for _ in 0..3 {
+    let used = |how: &How| {
         kernel.seen.lock().unwrap().clear();
-        copy_at(&engine, (0, 0), 64 << 10, &two).unwrap();
-    }
-    assert_eq!(channels(kernel), [0, 1, 0, 1], "after 0,1 and 2,3");
+        copy_at(&engine, (0, 0), 64 << 10, how).unwrap();
+        channels(kernel)
+    };
+    assert_eq!(used(&HOW), [0, 1, 2, 3], "64 KiB spread already");
+    assert_eq!(used(&HOW), [1, 2, 3, 0]);
+    let two = How { channels: Some(2), ..HOW };
+    assert_eq!(used(&two), [2, 3, 2, 3]);
+    assert_eq!(used(&two), [0, 1, 0, 1]);
 }
 
 #[test]
