@@ -308,7 +308,8 @@ fn min_bytes_beyond_every_copy_leaves_all_to_libc_uncounted() {
 fn channels_bounds_the_workers() {
     for channels in [1usize, 3, 12] {
         let mut command = copies("memcpy 4000000 60");
-        let json = only_report(command.env("ADMA_CHANNELS", channels.to_string()));
+        command.env("ADMA_BACKEND", "threads").env("ADMA_CHANNELS", channels.to_string());
+        let json = only_report(&mut command);
         assert_eq!(json["channels"], channels);
         let names: Vec<&String> = json["channel_bytes"].as_object().unwrap().keys().collect();
         assert!(names.len() <= channels + 1, "{names:?}");
@@ -327,6 +328,7 @@ fn channels_auto_on_one_cpu_leaves_all_to_libc() {
         let mut command = preloaded("taskset");
         command.args(["-c", "0"]).arg(victim("stats_copies")).args(["memcpy", "1000000", "6"]);
         command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", channels);
+        command.env("ADMA_BACKEND", "threads"); // I/OAT needs no second CPU
         only_report(&mut command)
     };
     let json = run("auto");
@@ -430,7 +432,8 @@ fn ops_carries_the_named_functions_only() {
 #[test]
 fn log_info_says_one_line_at_exit_on_stderr_only() {
     for level in ["info", "debug"] {
-        let (out, err) = succeed(copies("memcpy 1000000 5").env("ADMA_LOG", level));
+        let mut command = copies("memcpy 1000000 5");
+        let (out, err) = succeed(command.env("ADMA_BACKEND", "threads").env("ADMA_LOG", level));
         assert_eq!(out, "5000000 bytes copied\n");
         assert_eq!(err.lines().count(), 1, "{err}");
         assert!(err.starts_with("adma: ") && err.contains("2 channels"), "{err}");

@@ -111,7 +111,7 @@ fn channel_bytes(json: &Value) -> u64 {
 fn json_names_the_process_and_when_it_ran() {
     let mut command = fixed("stats_copies", "memcpy 1000000 5");
     let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
-    let json = only_report(&mut command);
+    let json = only_report(command.env("ADMA_BACKEND", "threads"));
     let after = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
     check(&json);
     assert_eq!(json["exe"], victim("stats_copies").canonicalize().unwrap().to_str().unwrap());
