@@ -5,7 +5,6 @@ use crate::effort::{PATIENCE, eventually};
 use crate::memory::PAGE;
 use crate::verdict::{Context, Outcome};
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -16,11 +15,15 @@ pub fn has_checkers() -> bool {
     Path::new("/proc/lockdep_stats").exists() || Path::new("/proc/self/fail-nth").exists()
 }
 
-/// Tells whoever judges the kernel's log what this test provokes.
+/// Tells something to whoever judges the kernel's log.
+pub fn note(words: &str) {
+    // One write is one message. Without a judge there is nobody to tell.
+    let _ = fs::write("/dev/kmsg", format!("<6>adma-vm: {words}\n"));
+}
+
+/// Messages that this test provokes.
 pub fn announce(regex: &str) {
-    let told = File::options().write(true).open("/dev/kmsg");
-    // Without a judge there is nobody to tell.
-    let _ = told.and_then(|mut log| writeln!(log, "<6>adma-vm: expect {regex}"));
+    note(&format!("expect {regex}"));
 }
 
 fn number(path: &str) -> Outcome<u64> {
@@ -46,8 +49,9 @@ macro_rules! statistics {
                 })
             }
 
+            /// A module that was loaded afresh has begun to count at 0.
             pub fn since(&self, before: &Statistics) -> Statistics {
-                Statistics { $($name: self.$name.wrapping_sub(before.$name),)* }
+                Statistics { $($name: self.$name.checked_sub(before.$name).unwrap_or(self.$name),)* }
             }
         }
     };
@@ -100,8 +104,12 @@ pub fn reserve_huge_pages(count: usize) -> Outcome {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     let free = || -> Outcome<usize> {
         let text = fs::read_to_string("/proc/meminfo")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
-        Ok(line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0))
+        let pages = |name| -> usize {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
+        };
+        // Those that are promised to somebody are still counted as free.
+        Ok(pages("HugePages_Free:") - pages("HugePages_Rsvd:"))
     };
     let missing = count.saturating_sub(free()?);
     if missing > 0 {

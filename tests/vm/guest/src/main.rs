@@ -1,8 +1,12 @@
-//! The tests of adma.ko that run inside the guest: one program, one name for each test.
+//! The tests of adma.ko that run inside the guest: one program.
 //!
-//! `adma-guest --list` names them, `adma-guest NAME` runs one, and so does a link to the
-//! program that bears a test's name. Exit status 0: passed, 1: failed, 77: cannot be shown
-//! here; the last line on standard error says why.
+//! `adma-guest NAME` runs a test, or all tests of a subject, and so does a link to the
+//! program that bears the name. Exit status 0: passed, 1: failed, 77: cannot be shown here;
+//! the last line on standard error says why.
+//!
+//! `adma-guest --list` names the subjects, for tests/vm/run makes a test of each: starting
+//! one costs the guest more than most tests take. With ADMA_GUEST_EACH in the environment,
+//! as in `ADMA_GUEST_EACH=1 tests/vm/run NAME`, it names every single test.
 //!
 //! Whatever a test was about, it has failed when it leaves pages pinned behind it, or when
 //! the module counted an error that nobody had ordered.
@@ -25,8 +29,10 @@ mod subjects;
 mod trace;
 mod victim;
 
+use process::Ended;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use subjects::{SUBJECTS, Test};
 use verdict::{End, Outcome};
 
 /// What a test may take at most; a hang is a failure.
@@ -45,14 +51,18 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let status = match words[..] {
         ["--list"] => {
-            subjects::all().for_each(|test| println!("{}", test.name));
+            if std::env::var_os("ADMA_GUEST_EACH").is_some() {
+                subjects::all().for_each(|test| println!("{}", test.name));
+            } else {
+                SUBJECTS.iter().for_each(|(subject, _)| println!("{subject}"));
+            }
             0
         }
         ["--victim", role, ref rest @ ..] => verdict::tell(victim::play(role, rest)),
         [name] if !name.starts_with('-') => run(name),
-        [] if subjects::find(&called).is_some() => run(&called),
+        [] if subjects::named(&called).is_some() => run(&called),
         _ => {
-            eprintln!("usage: adma-guest --list | TEST");
+            eprintln!("usage: adma-guest --list | SUBJECT | TEST");
             2
         }
     };
@@ -60,16 +70,41 @@ fn main() {
 }
 
 fn run(name: &str) -> i32 {
-    let Some(test) = subjects::find(name) else {
-        eprintln!("there is no test {name}; try --list");
-        return 2;
-    };
+    match subjects::named(name) {
+        Some([test]) => run_one(test),
+        Some(tests) => i32::from(tests.iter().filter(|test| !verdict_of(test)).count() > 0),
+        None => {
+            eprintln!("there is no test {name}; try --list");
+            2
+        }
+    }
+}
+
+fn run_one(test: &Test) -> i32 {
     process::die_after(LIMIT);
-    verdict::tell(watched(test))
+    let begun = Instant::now();
+    let outcome = watched(test);
+    println!("{} took {:.1} s", test.name, begun.elapsed().as_secs_f64());
+    verdict::tell(outcome)
+}
+
+/// Runs a test in a process of its own, and says the verdict as tests/vm/run reads it.
+fn verdict_of(test: &Test) -> bool {
+    let name = test.name;
+    kernel::note(&format!("test {name} begins"));
+    let (ended, reason) = process::confined(|| run_one(test));
+    kernel::note(&format!("test {name} ends"));
+    match ended {
+        Ended::Exited(0) => println!("adma-vm: ok {name}"),
+        Ended::Exited(77) => println!("adma-vm: skip {name}: {reason}"),
+        Ended::Exited(_) => println!("adma-vm: not ok {name}: {reason}"),
+        Ended::Killed(signal) => println!("adma-vm: not ok {name}: signal {signal}; {reason}"),
+    }
+    matches!(ended, Ended::Exited(0 | 77))
 }
 
 /// Runs a test and looks afterwards at what no test may leave behind.
-fn watched(test: &subjects::Test) -> Outcome {
+fn watched(test: &Test) -> Outcome {
     let before = kernel::Statistics::now();
     let pinned = kernel::pins_outstanding()?;
     (test.run)()?;

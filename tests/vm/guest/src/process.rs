@@ -1,7 +1,8 @@
 //! Children, signals, identities.
 
 use crate::verdict::{End, Outcome, tell};
-use std::io;
+use std::io::{self, BufRead};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// Without Rust's own handlers: a fault kills, and the module sees no handler.
@@ -58,6 +59,31 @@ pub fn fork(run: impl FnOnce() -> Outcome) -> Outcome<Child> {
         }
         pid => Ok(Child { pid, ended: None }),
     }
+}
+
+/// Runs something in a child, to the end, whatever that is. Returns the last line that it
+/// wrote to standard error as well.
+pub fn confined(run: impl FnOnce() -> i32) -> (Ended, String) {
+    let Ok((reader, writer)) = io::pipe() else { return (Ended::Exited(1), "no pipe".into()) };
+    // SAFETY: as in `fork`; the child leaves by exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: an open descriptor becomes standard error.
+        unsafe { libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO) };
+        drop(writer);
+        std::process::exit(run());
+    }
+    drop(writer);
+    let mut child = Child { pid, ended: None };
+    let mut last = String::new();
+    // Until nobody has it open any more; whatever is no text is no reason.
+    for line in io::BufReader::new(reader).lines().map_while(Result::ok) {
+        eprintln!("{line}");
+        if !line.trim().is_empty() {
+            last = line;
+        }
+    }
+    (child.wait(), last)
 }
 
 impl Child {
@@ -195,6 +221,7 @@ pub fn become_victim(role: &str, arguments: &[&str]) -> End {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn children_end_as_they_should() {
@@ -210,6 +237,23 @@ mod tests {
         assert_eq!(child.wait_within(Duration::from_millis(20)), None);
         child.kill(libc::SIGKILL);
         assert_eq!(child.wait(), Ended::Killed(libc::SIGKILL));
+    }
+
+    #[test]
+    fn confined_test_is_heard_and_survived() {
+        let said = confined(|| {
+            // Past the harness, which would keep what eprintln says.
+            let _ = io::stderr().write_all(b"first\nsecond\n\n");
+            7
+        });
+        assert_eq!(said, (Ended::Exited(7), "second".into()));
+        let died = confined(|| {
+            die_after(Duration::from_secs(1));
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        assert_eq!(died, (Ended::Killed(libc::SIGALRM), String::new()));
     }
 
     #[test]

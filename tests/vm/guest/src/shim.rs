@@ -105,8 +105,11 @@ impl Report {
         exe.rsplit('/').next().unwrap_or_default()
     }
 
+    /// A program that had nothing to carry has no backend either.
     fn expect_ioat(&self) -> Outcome {
-        ensure_eq!(json::string(&self.0, &["backend"]), Some("ioat"), "backend of {}", self.0);
+        if self.engine_bytes()? > 0 {
+            ensure_eq!(json::string(&self.0, &["backend"]), Some("ioat"), "backend of {}", self.0);
+        }
         Ok(())
     }
 }
@@ -117,7 +120,7 @@ pub fn report_into<'a>(command: &'a mut Command, folder: &Folder) -> &'a mut Com
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", file)
 }
 
-/// Every report of a folder; all of them are of the I/OAT backend.
+/// Every report of a folder; whatever was carried, was carried by the I/OAT backend.
 pub fn reports(folder: &Folder) -> Outcome<Vec<Report>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder.path())? {
@@ -196,8 +199,8 @@ pub fn compare(script: &str, needs: &[&str], program: &str) -> Outcome {
 
 fn run(bash: &mut Command, folder: &Path, script: &str) -> Outcome<Traces> {
     fs::create_dir(folder)?;
-    fs::write(folder.join("random.bin"), random_bytes(1 << 20))?;
-    fs::write(folder.join("words.txt"), words(400 << 10))?;
+    fs::write(folder.join("random.bin"), random_bytes(768 << 10))?;
+    fs::write(folder.join("words.txt"), words(200 << 10))?;
     bash.args(["-euc", script]).current_dir(folder);
     bash.env("LC_ALL", "C").env("TZ", "UTC").env("HOME", folder).env("PYTHONHASHSEED", "0");
     let done = bash.output()?;

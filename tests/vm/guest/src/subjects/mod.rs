@@ -34,30 +34,34 @@ mod statistics;
 mod wreck;
 mod wreck_ends;
 
+/// Every subject with its tests, in the order in which the guest runs them.
+pub const SUBJECTS: &[(&str, &[Test])] = &[
+    ("allocation", allocation::TESTS),
+    ("channel", channels::TESTS),
+    ("copy", copy::TESTS),
+    ("count", counts::TESTS),
+    ("fuzz", fuzz::TESTS),
+    ("interface", interface::TESTS),
+    ("limit", limits::TESTS),
+    ("moment", moments::TESTS),
+    ("page", pages::TESTS),
+    ("page_fault", page_faults::TESTS),
+    ("program", programs::TESTS),
+    ("refusal", refusals::TESTS),
+    ("statistics", statistics::TESTS),
+    ("wreck", wreck::TESTS),
+    ("wreck_end", wreck_ends::TESTS),
+];
+
 pub fn all() -> impl Iterator<Item = &'static Test> {
-    [
-        allocation::TESTS,
-        channels::TESTS,
-        copy::TESTS,
-        counts::TESTS,
-        fuzz::TESTS,
-        interface::TESTS,
-        limits::TESTS,
-        moments::TESTS,
-        page_faults::TESTS,
-        pages::TESTS,
-        programs::TESTS,
-        refusals::TESTS,
-        statistics::TESTS,
-        wreck::TESTS,
-        wreck_ends::TESTS,
-    ]
-    .into_iter()
-    .flatten()
+    SUBJECTS.iter().flat_map(|(_, tests)| *tests)
 }
 
-pub fn find(name: &str) -> Option<&'static Test> {
-    all().find(|test| test.name == name)
+/// A subject, or one test.
+pub fn named(name: &str) -> Option<&'static [Test]> {
+    let subject = SUBJECTS.iter().find(|(subject, _)| *subject == name);
+    let test = || all().find(|test| test.name == name).map(std::slice::from_ref);
+    subject.map(|(_, tests)| *tests).or_else(test)
 }
 
 /// Whether the module may count errors meanwhile.
@@ -68,9 +72,14 @@ pub fn wrecks(test: &Test) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn names_are_unique() {
+    fn names_are_unique_and_begin_with_their_subject() {
         let mut names: Vec<_> = super::all().map(|test| test.name).collect();
-        let count = names.len();
+        let count = names.len() + super::SUBJECTS.len();
+        for (subject, tests) in super::SUBJECTS {
+            let is_of_it = |test: &super::Test| test.name.starts_with(&format!("{subject}_"));
+            assert!(tests.iter().all(is_of_it), "{subject}");
+            names.push(subject);
+        }
         names.sort();
         names.dedup();
         assert_eq!(names.len(), count);

@@ -13,11 +13,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 tests! {
-    wreck_close_with_hanging_channel_pins_balance
-    wreck_kill_with_hanging_channel_ends
-    wreck_kill_with_stalled_channel_nobody_else_is_written
-    wreck_program_with_failing_channels_copies_right
-    wreck_reload_works
+    wreck_end_close_with_hanging_channel_pins_balance
+    wreck_end_kill_with_hanging_channel_ends
+    wreck_end_kill_with_stalled_channel_nobody_else_is_written
+    wreck_end_program_with_failing_channels_copies_right
+    wreck_end_reload_works
 }
 
 const STALL: Duration = Duration::from_millis(1500);
@@ -29,7 +29,7 @@ fn start_on_all(device: &Device, channels: u32, len: usize) -> Outcome<(Region, 
     Ok((dst, src))
 }
 
-fn wreck_close_with_hanging_channel_pins_balance() -> Outcome {
+fn wreck_end_close_with_hanging_channel_pins_balance() -> Outcome {
     on_wreck(|wreck| {
         let device = Device::open()?;
         wreck.bench.arm_all(Fault::once(Kind::Hang))?;
@@ -63,7 +63,7 @@ fn killed(wreck: &Wreck, fault: Fault) -> Outcome {
     Ok(())
 }
 
-fn wreck_kill_with_hanging_channel_ends() -> Outcome {
+fn wreck_end_kill_with_hanging_channel_ends() -> Outcome {
     on_wreck(|wreck| {
         killed(wreck, Fault::once(Kind::Hang))?;
         Canary::new(32 * PIECE)?.expect_alive()?;
@@ -72,7 +72,7 @@ fn wreck_kill_with_hanging_channel_ends() -> Outcome {
     })
 }
 
-fn wreck_kill_with_stalled_channel_nobody_else_is_written() -> Outcome {
+fn wreck_end_kill_with_stalled_channel_nobody_else_is_written() -> Outcome {
     on_wreck(|wreck| {
         killed(wreck, Fault::once(Kind::Stall).value(STALL.as_millis() as u32))?;
         let canary = Canary::new(64 * PIECE)?;
@@ -84,7 +84,7 @@ fn wreck_kill_with_stalled_channel_nobody_else_is_written() -> Outcome {
 }
 
 /// What the engine does not do, the library does.
-fn wreck_program_with_failing_channels_copies_right() -> Outcome {
+fn wreck_end_program_with_failing_channels_copies_right() -> Outcome {
     on_wreck(|wreck| {
         for fault in [
             Fault::once(Kind::Read).after(3),
@@ -104,7 +104,7 @@ fn wreck_program_with_failing_channels_copies_right() -> Outcome {
     })
 }
 
-fn wreck_reload_works() -> Outcome {
+fn wreck_end_reload_works() -> Outcome {
     for _ in 0..3 {
         crate::modules::reload()?;
         on_wreck(|wreck| {
