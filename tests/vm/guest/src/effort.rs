@@ -24,6 +24,6 @@ pub fn eventually(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         if begun.elapsed() > limit {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
