@@ -26,6 +26,14 @@ pub fn announce(regex: &str) {
     note(&format!("expect {regex}"));
 }
 
+/// A page that is the destination of two transfers at once: our nonsense, not the module's,
+/// but a kernel that checks mappings has to say so, with the place of each.
+pub fn announce_overlap() {
+    announce("overlapping mappings aren't supported");
+    announce("^DMA-API: Mapped at:");
+    announce(r"^ [a-z_0-9.]+\+0x[0-9a-f]+/0x[0-9a-f]+( |$)");
+}
+
 fn number(path: &str) -> Outcome<u64> {
     let text = fs::read_to_string(path).context(path)?;
     text.trim().parse().map_err(|_| format!("{path}: not a number: {text:?}").into())

@@ -36,7 +36,9 @@ use subjects::{SUBJECTS, Test};
 use verdict::{End, Outcome};
 
 /// What a test may take at most; a hang is a failure.
-const LIMIT: Duration = Duration::from_secs(110);
+fn limit() -> Duration {
+    Duration::from_secs(if kernel::has_checkers() { 300 } else { 110 })
+}
 
 fn main() {
     process::default_signals();
@@ -81,7 +83,7 @@ fn run(name: &str) -> i32 {
 }
 
 fn run_one(test: &Test) -> i32 {
-    process::die_after(LIMIT);
+    process::die_after(limit());
     let begun = Instant::now();
     let outcome = watched(test);
     println!("{} took {:.1} s", test.name, begun.elapsed().as_secs_f64());

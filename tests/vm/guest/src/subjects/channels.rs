@@ -27,8 +27,10 @@ fn channel_named_takes_the_piece() -> Outcome {
         let mut piece = [Piece::new(&dst, 0, &src, 0, 2 * PAGE).on(channel)];
         let request = device.carry(&mut piece)?;
         ensure_eq!(piece[0].channel, channel, "channel");
-        ensure_eq!((request.channels, request.silent), (1 << channel, 0), "channels, silent");
-        ensure_eq!(words[channel as usize].of(request.slot), request.id, "word");
+        ensure_eq!(request.channels | request.silent, 1 << channel, "channels at work");
+        if request.silent == 0 {
+            ensure_eq!(words[channel as usize].of(request.slot), request.id, "word");
+        }
         dst.expect(channel.into())?;
     }
     Ok(())
@@ -130,24 +132,25 @@ impl Drop for Parameter {
 
 /// However much is asked for, no more is taken than was promised.
 fn channel_bytes_under_way_are_limited() -> Outcome {
-    under_way_is_limited("max_bytes", 1 << 20, |info, bytes| bytes <= info.max_bytes)
+    under_way_is_limited("max_bytes", 256 << 10, |info, bytes| bytes <= info.max_bytes)
 }
 
 fn channel_pages_under_way_are_limited() -> Outcome {
-    under_way_is_limited("max_pages", 512, |info, bytes| 2 * bytes / PAGE as u64 <= info.max_pages)
+    under_way_is_limited("max_pages", 128, |info, bytes| 2 * bytes / PAGE as u64 <= info.max_pages)
 }
 
 fn under_way_is_limited(name: &str, limit: u64, kept: fn(&Info, u64) -> bool) -> Outcome {
-    const LEN: usize = 256 << 10;
+    const LEN: usize = 64 << 10;
     let bench = Bench::new()?;
     let _parameter = Parameter::set(name, limit)?;
     let device = Device::open()?;
     let info = device.info()?;
-    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+    let (dst, src) = (Region::of_small_pages((SLOTS + 1) * LEN)?, Region::of_small_pages(LEN)?);
     let mut under_way = Vec::new();
     bench.slow_down()?;
     let refused = loop {
-        let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
+        let piece = Piece::new(&dst, under_way.len() * LEN, &src, 0, LEN);
+        let Submitted { result, out } = device.submit(&mut [piece]);
         match result {
             Ok(()) => under_way.push(out),
             Err(errno) => break errno,

@@ -7,6 +7,7 @@
 use crate::canary::Canary;
 use crate::device::*;
 use crate::effort::rounds;
+use crate::kernel;
 use crate::memory::{PAGE, Region};
 use crate::random::Random;
 use crate::verdict::{Context, Outcome};
@@ -240,6 +241,7 @@ impl Fuzzer {
 }
 
 fn fuzz_random_bytes_survives() -> Outcome {
+    kernel::announce_overlap();
     let canary = Canary::new(16 * PAGE)?;
     let mut fuzzer = Fuzzer::new(1)?;
     for _ in 0..rounds(5000) {
@@ -250,6 +252,7 @@ fn fuzz_random_bytes_survives() -> Outcome {
 }
 
 fn fuzz_likely_requests_survives() -> Outcome {
+    kernel::announce_overlap();
     let canary = Canary::new(16 * PAGE)?;
     let mut fuzzer = Fuzzer::new(2)?;
     for round in 0..rounds(5000) {
@@ -280,6 +283,7 @@ fn sequence(seed: u64) -> Outcome {
 }
 
 fn fuzz_random_sequences_in_threads_survives() -> Outcome {
+    kernel::announce_overlap();
     let canary = Canary::new(16 * PAGE)?;
     std::thread::scope(|scope| {
         let all: Vec<_> = (10..14).map(|seed| scope.spawn(move || sequence(seed))).collect();

@@ -70,7 +70,8 @@ fn limit_of_locked_memory_counts_what_is_under_way() -> Outcome {
         // Both sides of one small copy, and a little more.
         limit_locked_memory(3 * SMALL as u64)?;
         become_nobody()?;
-        let first = device.start(&mut [buffers.piece(SMALL)])?;
+        // Piece by piece, so that it takes its time.
+        let first = device.start(&mut buffers.piece(SMALL).split(SMALL / PAGE, 1))?;
         let Submitted { result, .. } = device.submit(&mut [buffers.piece(SMALL)]);
         let was_over = device.wait(first.id, Duration::ZERO);
         ensure_eq!((result, was_over), (Err(ENOMEM), Err(EAGAIN)), "a second copy at once");

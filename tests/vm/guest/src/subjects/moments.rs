@@ -58,7 +58,7 @@ impl Scene {
     fn start(&self) -> Outcome<Submit> {
         let channels = self.device.info()?.channels;
         let whole = Piece::new(&self.dst, 0, &self.src, 0, LEN);
-        self.device.start(&mut whole.split(2 * channels as usize, channels))
+        self.device.start(&mut whole.split(4 * channels as usize, channels))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a submission or a wait must refuse, and that a refusal leaves nothing behind.
 
 use crate::device::*;
+use crate::kernel;
 use crate::memory::{PAGE, Region};
 use crate::verdict::{Context, Outcome};
 use std::time::Duration;
@@ -219,6 +220,7 @@ fn refusal_bad_last_piece_leaves_the_others_under_way() -> Outcome {
 }
 
 fn refusal_results_into_read_only_memory_leave_no_slot_taken() -> Outcome {
+    kernel::announce_overlap();
     let pair = Pair::new()?;
     let fd = pair.device.fd();
     let argument = Region::anonymous(PAGE)?;
