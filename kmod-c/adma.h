@@ -19,15 +19,18 @@
 #include <linux/dmaengine.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/mmu_notifier.h>
+#include <linux/mutex.h>
 #include <linux/refcount.h>
-#include <linux/scatterlist.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
+#include <linux/xarray.h>
 
 #include "adma_ioctl.h"
 
+struct adma_file;
 struct attribute_group;
 struct cred;
 struct mm_struct;
@@ -45,30 +48,87 @@ enum adma_stat {
 	ADMA_STAT_TIMEOUTS,	/* legs that were silent for too long */
 	ADMA_STAT_RING_FULL,	/* a channel had no room for a transfer */
 	ADMA_STAT_QUARANTINED,	/* channels put aside after repeated errors */
+	ADMA_STAT_HITS,		/* lines found in the translation cache */
+	ADMA_STAT_COLD_MISSES,	/* ... that were never used before */
+	ADMA_STAT_OTHER_MISSES,	/* ... that were */
+	ADMA_STAT_EVICTIONS,	/* lines let go to make room */
+	ADMA_STAT_INVALIDATIONS,	/* lines whose mapping has changed */
 	ADMA_STATS,
 };
+
+/* The last ones are also counted for each file. */
+#define ADMA_FILE_STATS	(ADMA_STATS - ADMA_STAT_HITS)
 
 extern const struct attribute_group *adma_stat_groups[];
 
 void adma_count(enum adma_stat what, s64 by);
+void adma_count_for(struct adma_file *file, enum adma_stat what);
 
 /* pin.c */
 
-/* One side of one piece: user pages, pinned and mapped for a channel. */
-struct adma_side {
+/* Entries of a line at most: parameter line. */
+#define ADMA_LINE_MOST	128
+/* Devices that channels belong to at most. */
+#define ADMA_MAX_DEVICES	4
+
+/*
+ * A line: pages that lie side by side in one process, aligned, some or all of
+ * them pinned and mapped. A kept line is in the table of its file and stays
+ * pinned from one copy to the next, until the program changes the mapping or
+ * somebody needs the room. A line that is not kept serves one request.
+ */
+struct adma_line {
+	struct kref kref;	/* the table, and requests that use it */
+	struct adma_file *file;
+	u64 number;		/* address / (pages of a line) */
+	bool kept;
+	bool write;		/* pinned for writing: serves readers too */
+
+	struct mmu_interval_notifier notifier;	/* of a kept one */
+	struct list_head young;	/* of file->lines, the oldest first */
+	struct work_struct end;
+	struct rcu_head rcu;
+
+	bool prefetched;
+	struct mutex fill;	/* of what follows, but for dead */
+	spinlock_t lock;	/* of dead, against the notifier */
+	bool dead;
+	DECLARE_BITMAP(pinned, ADMA_LINE_MOST);
 	struct page **pages;
-	unsigned int nr_pages;
-	unsigned int offset;	/* into the first page */
-	struct device *dev;	/* NULL: not mapped */
-	struct sg_table sgt;
-	enum dma_data_direction dir;
+	struct adma_mapping {
+		DECLARE_BITMAP(mapped, ADMA_LINE_MOST);
+		dma_addr_t *addr;
+		u8 *run;	/* pages of a mapping, at its first one */
+	} mapping[ADMA_MAX_DEVICES];
 };
 
-unsigned int adma_pages_of(u64 addr, u64 len);
-int adma_side_pin(struct adma_side *side, u64 addr, u64 len,
-		  enum dma_data_direction dir);
-int adma_side_map(struct adma_side *side, u64 len, struct device *dev);
-void adma_side_release(struct adma_side *side);
+/* How much was done for a request, and how long it took. */
+struct adma_costs {
+	u64 pin_ns;
+	u64 map_ns;
+	unsigned int pinned;	/* pages */
+};
+
+extern unsigned int adma_line_pages;
+extern unsigned int adma_cache_entries;
+extern unsigned int adma_cache_ways;
+extern unsigned long adma_keep_pages;
+
+int adma_pin_init(void);
+void adma_pin_exit(void);
+void adma_pin_open(struct adma_file *file);
+void adma_pin_close(struct adma_file *file);
+struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write);
+struct adma_line *adma_line_private(struct adma_line *line);
+void adma_line_put(struct adma_line *line);
+bool adma_line_ready(struct adma_line *line, unsigned int first,
+		     unsigned int count, unsigned int device);
+int adma_line_fill(struct adma_line *line, unsigned int first,
+		   unsigned int count, unsigned int device, bool may_fault,
+		   struct adma_costs *costs);
+void adma_lines_drop(struct adma_file *file);
+void adma_lines_trim(struct adma_file *file);
+bool adma_lines_make_room(struct adma_file *file, unsigned int pages);
 
 /* channel.c */
 
@@ -93,6 +153,7 @@ struct adma_probe {
 struct adma_channel {
 	struct dma_chan *chan;
 	struct device *dev;	/* for mapping */
+	unsigned int device;	/* its number in adma_devices */
 	enum adma_health health;	/* changed by the watch only */
 	unsigned int strikes;	/* errors without enough good copies between */
 	unsigned int rests;	/* times put aside after repeated errors */
@@ -121,10 +182,11 @@ struct adma_leg {
 	bool aborted;			/* ... and was answered by an error */
 	bool doubted;			/* a probe was submitted after it */
 	bool failed;
-	bool bounced;			/* data arrives after the word */
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
+extern struct device *adma_devices[ADMA_MAX_DEVICES];
+extern unsigned int adma_nr_devices;
 extern unsigned int adma_nr_channels;
 extern unsigned int adma_timeout_ms;
 
@@ -158,8 +220,16 @@ struct adma_file {
 	u64 sequence;
 	unsigned int busy;
 	u64 bytes;
-	unsigned long pages;
+	unsigned long pages;	/* pinned, kept or not */
 	struct adma_slot slot[ADMA_SLOTS];
+	struct list_head lines;	/* kept ones; the oldest first */
+
+	unsigned long keep_pages;	/* high-water mark of kept ones */
+	u32 space;		/* its number in the translation cache */
+	struct xarray table;	/* kept lines by number; values: seen before */
+	struct mutex table_lock;	/* of adding to it */
+	struct list_head files;	/* all of them, for the shrinker */
+	atomic64_t counts[ADMA_FILE_STATS];
 
 	/* Per channel: a page with a word and the value for it by slot. */
 	struct adma_words {
@@ -172,24 +242,24 @@ struct adma_request {
 	struct adma_file *file;
 	u64 id;
 	unsigned int slot;
-	unsigned int nr_pieces;
 	unsigned int accepted;
 	u64 bytes;		/* charged */
-	unsigned long pages;	/* charged */
 	refcount_t legs;	/* not over, and one while it is submitted */
 	struct work_struct end;
 	struct adma_leg *leg;	/* by channel */
-	struct adma_sides {
-		struct adma_side dst;
-		struct adma_side src;
-	} piece[];
+	unsigned int nr_lines;
+	unsigned int most_lines;
+	struct adma_line *line[];	/* held until the end */
 };
 
 extern unsigned long adma_max_bytes;
 extern unsigned long adma_max_pages;
 extern struct workqueue_struct *adma_workqueue;
 
+int adma_charge_pages(struct adma_file *file, unsigned int pages);
+void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
+void adma_file_get(struct adma_file *file);
 void adma_file_drain(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
 void adma_request_put(struct adma_request *req);

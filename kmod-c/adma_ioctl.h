@@ -6,10 +6,10 @@
  * address space is refused with EPERM. Copies are made between pages of the
  * caller's own memory only.
  *
- * Every structure begins with its size as the caller knows it. A larger one
- * whose unknown tail is not zero is refused with E2BIG, a smaller one than the
- * first version with EINVAL, a reserved field that is not zero with EINVAL, an
- * unknown flag with EOPNOTSUPP.
+ * Every structure begins with its size as the caller knows it; no more than
+ * that is written. A larger one whose unknown tail is not zero is refused with
+ * E2BIG, a smaller one than the first version (ADMA_*_SIZE_1) with EINVAL, a
+ * reserved field that is not zero with EINVAL, an unknown flag with EOPNOTSUPP.
  *
  * Completion costs no call: after the last byte of a request on one channel,
  * that channel itself writes the request's id into the request's word of the
@@ -61,6 +61,13 @@
  * @max_bytes:	bytes of one open file under way at most
  * @max_pages:	pages pinned for one open file at most, both sides together
  * @timeout_ns:	a channel that is silent for so long is put aside
+ * @keep_pages:	pages that stay pinned from one copy to the next at most
+ * @pages:	pages of this file that are pinned now
+ * @hits:	lines of pages that were found pinned, for this file
+ * @cold_misses: lines that had never been used before
+ * @other_misses: lines that had, and were not in the translation cache
+ * @evictions:	lines let go to make room
+ * @invalidations: lines let go because the program changed the mapping
  */
 struct adma_info {
 	__u32 size;
@@ -74,7 +81,31 @@ struct adma_info {
 	__aligned_u64 max_bytes;
 	__aligned_u64 max_pages;
 	__aligned_u64 timeout_ns;
+	__aligned_u64 keep_pages;
+	__aligned_u64 pages;
+	__aligned_u64 hits;
+	__aligned_u64 cold_misses;
+	__aligned_u64 other_misses;
+	__aligned_u64 evictions;
+	__aligned_u64 invalidations;
 };
+
+#define ADMA_INFO_SIZE_1	56	/* to timeout_ns */
+
+/*
+ * struct adma_keep - how much stays pinned for this file
+ * @size:	in: sizeof(struct adma_keep)
+ * @flags:	in: 0
+ * @pages:	in: pages that stay pinned from one copy to the next at most;
+ *		0: none. More than the module's own limit is that limit.
+ */
+struct adma_keep {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 pages;
+};
+
+#define ADMA_KEEP_SIZE_1	16
 
 /* adma_piece.channel: the next one in turn */
 #define ADMA_CHANNEL_ANY	0xffffffffU
@@ -128,6 +159,11 @@ struct adma_piece {
  *		end of the request is only told by ADMA_IOC_WAIT
  * @handlers:	out: ADMA_HANDLES_*, also with EDEADLK
  * @reserved2:	in: 0
+ * @pinned:	out: pages this call has pinned, both sides together
+ * @pinned_first: out: those of them before the first transfer was handed over
+ * @pin_ns:	out: time spent pinning
+ * @map_ns:	out: time spent mapping for the devices
+ * @kernel_ns:	out: time spent in the call, as the kernel sees it
  *
  * 0: all pieces are under way. Otherwise the errno says why the first piece
  * from @accepted on was not taken; when @accepted is not 0 the ones before it
@@ -157,7 +193,14 @@ struct adma_submit {
 	__u32 silent;
 	__u32 handlers;
 	__u32 reserved2;
+	__u32 pinned;
+	__u32 pinned_first;
+	__aligned_u64 pin_ns;
+	__aligned_u64 map_ns;
+	__aligned_u64 kernel_ns;
 };
+
+#define ADMA_SUBMIT_SIZE_1	64	/* to reserved2 */
 
 /*
  * struct adma_wait - the end of a request
@@ -185,11 +228,14 @@ struct adma_wait {
 	__aligned_u64 failed;
 };
 
+#define ADMA_WAIT_SIZE_1	32
+
 #define ADMA_IOC_TYPE	0xAD
 
 /* Without the size in the number: the structures may grow. */
 #define ADMA_IOC_INFO	_IO(ADMA_IOC_TYPE, 0)	/* struct adma_info */
 #define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
 #define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
+#define ADMA_IOC_KEEP	_IO(ADMA_IOC_TYPE, 3)	/* struct adma_keep */
 
 #endif /* _UAPI_ADMA_IOCTL_H */

@@ -21,6 +21,8 @@
 
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
+struct device *adma_devices[ADMA_MAX_DEVICES];
+unsigned int adma_nr_devices;
 
 static atomic_t adma_turn = ATOMIC_INIT(0);
 
@@ -202,7 +204,7 @@ bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
 		oldest = list_first_entry(&ch->legs, struct adma_leg, list)->begun;
 	if (time_after(oldest, leg->begun))
 		oldest = leg->begun;
-	trusted = !ret && !leg->bounced && !READ_ONCE(leg->failed) &&
+	trusted = !ret && !READ_ONCE(leg->failed) &&
 		  time_before(jiffies,
 			      oldest + msecs_to_jiffies(ADMA_TRUSTED_MS));
 	spin_unlock_irqrestore(&ch->lock, irq);
@@ -437,13 +439,33 @@ static bool adma_on_node(struct dma_chan *chan, void *param)
 	return dev_to_node(chan->device->dev) == *(int *)param;
 }
 
+/* Pages are mapped once for each device, not for each channel. */
+static int adma_device_number(struct device *dev)
+{
+	unsigned int i;
+
+	for (i = 0; i < adma_nr_devices; i++) {
+		if (adma_devices[i] == dev)
+			return i;
+	}
+	if (adma_nr_devices == ADMA_MAX_DEVICES)
+		return -ENOSPC;
+	adma_devices[adma_nr_devices] = dev;
+	return adma_nr_devices++;
+}
+
 static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 {
+	int device = adma_device_number(dmaengine_get_dma_device(chan));
+
 	ch->chan = chan;
 	ch->dev = dmaengine_get_dma_device(chan);
+	ch->device = device;
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->legs);
 	INIT_DELAYED_WORK(&ch->watch, adma_watch);
+	if (device < 0)
+		return device;
 	ch->probe_page = dma_alloc_coherent(ch->dev, PAGE_SIZE, &ch->probe_dma,
 					    GFP_KERNEL);
 	if (!ch->probe_page)
@@ -501,6 +523,7 @@ void adma_channels_release(void)
 {
 	while (adma_nr_channels)
 		adma_channel_exit(&adma_channels[--adma_nr_channels]);
+	adma_nr_devices = 0;
 }
 
 unsigned int adma_channels_usable(void)

@@ -3,7 +3,7 @@
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/dma-mapping.h>
-#include <linux/highmem.h>
+#include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/sched/mm.h>
@@ -64,7 +64,6 @@ static void adma_slot_leave(struct adma_request *req, u64 failed)
 	slot->state = failed ? ADMA_FAILED : ADMA_FREE;
 	file->busy--;
 	file->bytes -= req->bytes;
-	file->pages -= req->pages;
 	spin_unlock(&file->lock);
 }
 
@@ -72,48 +71,58 @@ static void adma_slot_leave(struct adma_request *req, u64 failed)
  * Pinned pages count against RLIMIT_MEMLOCK of the user, as io_uring's do: a
  * counter per process would take the mmap lock twice for every copy.
  */
-static int adma_charge_user(struct adma_file *file, unsigned long pages)
+static int adma_charge_once(struct adma_file *file, unsigned int pages)
 {
-	struct user_struct *user = file->cred->user;
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	long now = atomic_long_add_return(pages, &user->locked_vm);
+	struct user_struct *user = file->cred->user;
+	bool fits;
 
-	if (now <= limit || capable(CAP_IPC_LOCK))
+	spin_lock(&file->lock);
+	fits = file->pages + pages <= adma_max_pages;
+	if (fits)
+		file->pages += pages;
+	spin_unlock(&file->lock);
+	if (!fits)
+		return -EAGAIN;
+	if (atomic_long_add_return(pages, &user->locked_vm) <= limit ||
+	    capable(CAP_IPC_LOCK))
 		return 0;
-	atomic_long_sub(pages, &user->locked_vm);
+	adma_uncharge_pages(file, pages);
 	return -ENOMEM;
 }
 
-static int adma_charge(struct adma_request *req, const struct adma_piece *piece)
+/* At the limit, what is only kept goes first. */
+int adma_charge_pages(struct adma_file *file, unsigned int pages)
+{
+	int ret = adma_charge_once(file, pages);
+
+	if (ret && adma_lines_make_room(file, pages))
+		ret = adma_charge_once(file, pages);
+	return ret;
+}
+
+void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
+{
+	atomic_long_sub(pages, &file->cred->user->locked_vm);
+	spin_lock(&file->lock);
+	file->pages -= pages;
+	spin_unlock(&file->lock);
+}
+
+static int adma_charge_bytes(struct adma_request *req, u64 len)
 {
 	struct adma_file *file = req->file;
-	unsigned long pages = adma_pages_of(piece->dst, piece->len) +
-			      adma_pages_of(piece->src, piece->len);
 	int ret = 0;
 
 	spin_lock(&file->lock);
-	if (file->bytes + piece->len > ADMA_MAX_LEN ||
-	    file->pages + pages > adma_max_pages) {
+	if (file->bytes + len > adma_max_bytes) {
 		ret = -EAGAIN;
 	} else {
-		file->bytes += piece->len;
-		file->pages += pages;
+		file->bytes += len;
+		req->bytes += len;
 	}
 	spin_unlock(&file->lock);
-	if (ret)
-		return ret;
-
-	ret = adma_charge_user(file, pages);
-	if (ret) {
-		spin_lock(&file->lock);
-		file->bytes -= piece->len;
-		file->pages -= pages;
-		spin_unlock(&file->lock);
-		return ret;
-	}
-	req->bytes += piece->len;
-	req->pages += pages;
-	return 0;
+	return ret;
 }
 
 /*
@@ -134,11 +143,9 @@ static void adma_request_end(struct work_struct *work)
 	/* Pieces that were not taken are known to the caller. */
 	if (req->accepted < 64)
 		failed &= BIT_ULL(req->accepted) - 1;
-	for (i = 0; i < req->nr_pieces; i++) {
-		adma_side_release(&req->piece[i].dst);
-		adma_side_release(&req->piece[i].src);
-	}
-	atomic_long_sub(req->pages, &file->cred->user->locked_vm);
+	for (i = 0; i < req->nr_lines; i++)
+		adma_line_put(req->line[i]);
+	adma_lines_trim(file);
 	adma_slot_leave(req, failed);
 	wake_up_all(&file->wait);
 	kfree(req->leg);
@@ -153,12 +160,28 @@ void adma_request_put(struct adma_request *req)
 		queue_work(adma_workqueue, &req->end);
 }
 
+static u64 adma_line_of(u64 addr)
+{
+	return (addr >> PAGE_SHIFT) / adma_line_pages;
+}
+
+static unsigned int adma_lines_of(u64 addr, u64 len)
+{
+	return adma_line_of(addr + len - 1) - adma_line_of(addr) + 1;
+}
+
 static struct adma_request *adma_request_new(struct adma_file *file,
-					     unsigned int nr_pieces)
+					     const struct adma_piece *pieces,
+					     unsigned int count)
 {
 	struct adma_request *req;
+	unsigned int i, lines = 0;
 
-	req = kvzalloc(struct_size(req, piece, nr_pieces), GFP_KERNEL_ACCOUNT);
+	/* Twice: each of them may turn out not to serve. */
+	for (i = 0; i < count; i++)
+		lines += 2 * (adma_lines_of(pieces[i].dst, pieces[i].len) +
+			      adma_lines_of(pieces[i].src, pieces[i].len));
+	req = kvzalloc(struct_size(req, line, lines), GFP_KERNEL_ACCOUNT);
 	if (!req)
 		return ERR_PTR(-ENOMEM);
 	req->leg = kcalloc(adma_nr_channels, sizeof(*req->leg),
@@ -168,7 +191,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 		return ERR_PTR(-ENOMEM);
 	}
 	req->file = file;
-	req->nr_pieces = nr_pieces;
+	req->most_lines = lines;
 	refcount_set(&req->legs, 1);
 	INIT_WORK(&req->end, adma_request_end);
 	return req;
@@ -178,150 +201,289 @@ static struct adma_request *adma_request_new(struct adma_file *file,
  * Cutting a piece into transfers
  */
 
-/* A stretch that lies together as the channel sees it. */
-struct adma_run {
-	struct scatterlist *sg;
-	unsigned int left;	/* entries */
-	dma_addr_t addr;
+/* Where one side of a piece has got to. */
+struct adma_side {
+	u64 addr;
+	bool write;
+	struct adma_line *line;	/* of addr; held by the request */
+};
+
+/* A piece on its way to a channel. */
+struct adma_flow {
+	struct adma_request *req;
+	struct adma_leg *leg;
+	struct adma_side dst;
+	struct adma_side src;
+	u64 left;		/* bytes */
+
+	/* The transfer that is not handed over yet: it may grow. */
+	dma_addr_t to;
+	dma_addr_t from;
 	size_t len;
 };
 
-static void adma_run_start(struct adma_run *run, struct sg_table *sgt)
+/* How a request goes: pages are pinned in chunks, and copied meanwhile. */
+struct adma_course {
+	unsigned int chunk;	/* pages; doubles from 1 on */
+	unsigned int waiting;	/* pinned since something was handed over */
+	bool begun;		/* something was */
+	struct adma_costs costs;
+	unsigned int pinned_first;
+	u64 cpu_bytes;
+};
+
+#define ADMA_CHUNK_MOST	1024
+
+static size_t adma_line_rest(u64 addr)
 {
-	run->sg = sgt->sgl;
-	run->left = sgt->nents;
-	run->len = 0;
+	size_t line = (size_t)adma_line_pages << PAGE_SHIFT;
+
+	return line - (addr & (line - 1));
 }
 
-/* Neighbouring entries are one run: huge pages become few transfers. */
-static void adma_run_fill(struct adma_run *run)
+static unsigned int adma_page_in_line(u64 addr)
 {
-	while (run->left) {
-		dma_addr_t addr = sg_dma_address(run->sg);
+	return (addr >> PAGE_SHIFT) & (adma_line_pages - 1);
+}
 
-		if (!run->len)
-			run->addr = addr;
-		else if (addr != run->addr + run->len)
-			break;
-		run->len += sg_dma_len(run->sg);
-		run->sg = sg_next(run->sg);
-		run->left--;
+static int adma_hold_line(struct adma_request *req, struct adma_side *side,
+			  struct adma_line *line)
+{
+	if (IS_ERR(line))
+		return PTR_ERR(line);
+	if (req->nr_lines == req->most_lines) {
+		adma_line_put(line);
+		return -EBUSY;
 	}
+	req->line[req->nr_lines++] = line;
+	side->line = line;
+	return 0;
 }
 
-static void adma_run_advance(struct adma_run *run, size_t len)
+static int adma_side_enter(struct adma_request *req, struct adma_side *side)
 {
-	run->addr += len;
-	run->len -= len;
+	u64 number = adma_line_of(side->addr);
+
+	if (side->line && side->line->number == number)
+		return 0;
+	return adma_hold_line(req, side,
+			      adma_line_get(req->file, number, side->write));
 }
 
-static void adma_cpu_copy(struct adma_sides *sides, size_t at, size_t len)
+static unsigned int adma_pages_until(u64 addr, size_t len)
 {
+	return adma_page_in_line(addr + len - 1) - adma_page_in_line(addr) + 1;
+}
+
+/* Whether the next @len bytes of a side, in its line, need no work. */
+static bool adma_side_ready(struct adma_side *side, size_t len,
+			    unsigned int device)
+{
+	unsigned int first = adma_page_in_line(side->addr);
+
+	return adma_line_ready(side->line, first,
+			       adma_pages_until(side->addr, len), device);
+}
+
+/* The next @len bytes of a side, in its line, pinned and mapped. */
+static int adma_side_fill(struct adma_request *req, struct adma_side *side,
+			  size_t len, unsigned int device,
+			  struct adma_costs *costs)
+{
+	unsigned int first = adma_page_in_line(side->addr);
+	unsigned int count = adma_pages_until(side->addr, len);
+	int ret;
+
+	ret = adma_line_fill(side->line, first, count, device, true, costs);
+	/* Pages that cannot be kept can be had for one copy all the same. */
+	if (ret && side->line->kept && ret != -EINTR) {
+		ret = adma_hold_line(req, side, adma_line_private(side->line));
+		if (!ret)
+			ret = adma_line_fill(side->line, first, count, device,
+					     true, costs);
+	}
+	return ret;
+}
+
+/* The pages are pinned, so this cannot fault but for a change of mapping. */
+static int adma_cpu_copy(u64 dst, u64 src, size_t len)
+{
+	u8 buffer[ADMA_TINY];
+
+	if (copy_from_user(buffer, u64_to_user_ptr(src), len) ||
+	    copy_to_user(u64_to_user_ptr(dst), buffer, len))
+		return -EFAULT;
+	return 0;
+}
+
+/* Hands over what has come together. The last of a piece carries the fence. */
+static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
+			  bool last)
+{
+	size_t len = flow->len;
+	int ret;
+
+	if (!len)
+		return 0;
+	flow->len = 0;
+	if (len < ADMA_TINY && !last) {
+		course->cpu_bytes += len;
+		return adma_cpu_copy(flow->dst.addr - len, flow->src.addr - len,
+				     len);
+	}
+	if (!course->begun) {
+		course->begun = true;
+		course->pinned_first = course->costs.pinned;
+	}
+	ret = adma_leg_push(flow->leg, flow->to, flow->from, len, last);
+	cond_resched();
+	return ret;
+}
+
+/* Adds stretches that cross no page to the transfer while they lie together. */
+static int adma_flow_add(struct adma_flow *flow, struct adma_course *course,
+			 size_t len)
+{
+	unsigned int device = flow->leg->ch->device;
+	dma_addr_t *dst = flow->dst.line->mapping[device].addr;
+	dma_addr_t *src = flow->src.line->mapping[device].addr;
+
 	while (len) {
-		size_t dst = sides->dst.offset + at;
-		size_t src = sides->src.offset + at;
-		size_t part = min3(len, PAGE_SIZE - offset_in_page(dst),
-				   PAGE_SIZE - offset_in_page(src));
+		size_t part = min3(len,
+				   PAGE_SIZE - offset_in_page(flow->dst.addr),
+				   PAGE_SIZE - offset_in_page(flow->src.addr));
+		dma_addr_t to = dst[adma_page_in_line(flow->dst.addr)] +
+				offset_in_page(flow->dst.addr);
+		dma_addr_t from = src[adma_page_in_line(flow->src.addr)] +
+				  offset_in_page(flow->src.addr);
 
-		memcpy_page(sides->dst.pages[dst >> PAGE_SHIFT],
-			    offset_in_page(dst),
-			    sides->src.pages[src >> PAGE_SHIFT],
-			    offset_in_page(src), part);
-		at += part;
-		len -= part;
-	}
-}
+		if (to != flow->to + flow->len ||
+		    from != flow->from + flow->len) {
+			int ret = adma_flow_push(flow, course, false);
 
-static int adma_piece_push(struct adma_leg *leg, struct adma_sides *sides,
-			   u64 len, u64 *cpu_bytes)
-{
-	struct adma_run dst, src;
-	bool bounced;
-	size_t at = 0;
-
-	adma_run_start(&dst, &sides->dst.sgt);
-	adma_run_start(&src, &sides->src.sgt);
-	/*
-	 * What lies in a bounce buffer reaches the caller's pages when they are
-	 * unmapped: over what the CPU has copied, and after the word has come.
-	 */
-	bounced = dma_need_sync(leg->ch->dev, sg_dma_address(dst.sg));
-	if (bounced)
-		leg->bounced = true;
-
-	while (at < len) {
-		size_t part;
-		int ret;
-
-		if (!dst.len)
-			adma_run_fill(&dst);
-		if (!src.len)
-			adma_run_fill(&src);
-		part = min(dst.len, src.len);
-		/* The last one carries the fence. */
-		if (part < ADMA_TINY && !bounced && at + part < len) {
-			adma_cpu_copy(sides, at, part);
-			*cpu_bytes += part;
-		} else {
-			ret = adma_leg_push(leg, dst.addr, src.addr, part,
-					    at + part == len);
 			if (ret)
 				return ret;
 		}
-		adma_run_advance(&dst, part);
-		adma_run_advance(&src, part);
-		at += part;
-		cond_resched();
+		if (!flow->len) {
+			flow->to = to;
+			flow->from = from;
+		}
+		flow->len += part;
+		flow->dst.addr += part;
+		flow->src.addr += part;
+		flow->left -= part;
+		len -= part;
 	}
 	return 0;
 }
 
-static int adma_piece_start(struct adma_request *req, unsigned int nr,
-			    struct adma_piece *piece, u64 *cpu_bytes)
+/*
+ * The first page is under way before the second one is pinned, then two, four:
+ * the engine never waits for more than it has been given already.
+ */
+static int adma_piece_flow(struct adma_flow *flow, struct adma_course *course)
 {
-	struct adma_sides *sides = &req->piece[nr];
-	struct adma_channel *ch;
-	struct adma_leg *leg;
+	unsigned int device = flow->leg->ch->device;
+	struct adma_request *req = flow->req;
+	int ret;
+
+	while (flow->left) {
+		size_t room = (course->chunk - course->waiting) * PAGE_SIZE;
+		bool ready;
+		size_t len;
+
+		ret = adma_side_enter(req, &flow->src);
+		if (ret)
+			return ret;
+		ret = adma_side_enter(req, &flow->dst);
+		if (ret)
+			return ret;
+		len = min3(flow->left, (u64)adma_line_rest(flow->dst.addr),
+			   (u64)adma_line_rest(flow->src.addr));
+		ready = adma_side_ready(&flow->src, len, device) &&
+			adma_side_ready(&flow->dst, len, device);
+		if (!ready) {
+			len = min3(len, room - offset_in_page(flow->dst.addr),
+				   room - offset_in_page(flow->src.addr));
+			ret = adma_side_fill(req, &flow->src, len, device,
+					     &course->costs);
+			if (ret)
+				return ret;
+			ret = adma_side_fill(req, &flow->dst, len, device,
+					     &course->costs);
+			if (ret)
+				return ret;
+		}
+		ret = adma_flow_add(flow, course, len);
+		if (ret)
+			return ret;
+		if (ready)
+			continue;
+		course->waiting += DIV_ROUND_UP(len, PAGE_SIZE);
+		if (course->waiting < course->chunk || !flow->left)
+			continue;
+		ret = adma_flow_push(flow, course, false);
+		if (ret)
+			return ret;
+		dma_async_issue_pending(flow->leg->ch->chan);
+		course->waiting = 0;
+		course->chunk = min(2 * course->chunk, ADMA_CHUNK_MOST);
+	}
+	return adma_flow_push(flow, course, true);
+}
+
+static int adma_piece_start(struct adma_request *req, unsigned int nr,
+			    struct adma_piece *piece,
+			    struct adma_course *course)
+{
+	struct adma_flow flow = {
+		.req = req,
+		.dst = { .addr = piece->dst, .write = true },
+		.src = { .addr = piece->src },
+		.left = piece->len,
+	};
 	int ret, channel;
 
 	channel = adma_channel_pick(piece->channel);
 	if (channel < 0)
 		return channel;
-	ch = &adma_channels[channel];
-	leg = &req->leg[channel];
-
-	ret = adma_charge(req, piece);
+	ret = adma_charge_bytes(req, piece->len);
 	if (ret == -EAGAIN) {
 		flush_workqueue(adma_workqueue);
-		ret = adma_charge(req, piece);
+		ret = adma_charge_bytes(req, piece->len);
 	}
 	if (ret)
 		return ret;
-	/* What fails from here on is let go with the request. */
-	ret = adma_side_pin(&sides->src, piece->src, piece->len, DMA_TO_DEVICE);
-	if (ret)
-		return ret;
-	ret = adma_side_pin(&sides->dst, piece->dst, piece->len,
-			    DMA_FROM_DEVICE);
-	if (ret)
-		return ret;
-	ret = adma_side_map(&sides->src, piece->len, ch->dev);
-	if (ret)
-		return ret;
-	ret = adma_side_map(&sides->dst, piece->len, ch->dev);
-	if (ret)
-		return ret;
-
-	if (!leg->ch)
-		adma_leg_begin(leg, req, ch);
-	leg->pieces |= BIT_ULL(nr);
-	ret = adma_piece_push(leg, sides, piece->len, cpu_bytes);
+	/* What has been begun of a piece that fails ends with the request. */
+	flow.leg = &req->leg[channel];
+	if (!flow.leg->ch)
+		adma_leg_begin(flow.leg, req, &adma_channels[channel]);
+	flow.leg->pieces |= BIT_ULL(nr);
+	ret = adma_piece_flow(&flow, course);
 	if (ret)
 		return ret;
 	piece->channel = channel;
 	adma_count(ADMA_STAT_COPIES, 1);
 	adma_count(ADMA_STAT_BYTES, piece->len);
 	return 0;
+}
+
+/*
+ * A line is filled as a whole, as far as its pages are there: who copies one
+ * page will most often copy its neighbours. The engine works meanwhile.
+ */
+static void adma_request_prefetch(struct adma_request *req)
+{
+	struct adma_costs costs = {};
+	unsigned int i;
+
+	for (i = 0; i < req->nr_lines; i++) {
+		struct adma_line *line = req->line[i];
+
+		if (!line->kept || xchg(&line->prefetched, true))
+			continue;
+		adma_line_fill(line, 0, adma_line_pages, 0, false, &costs);
+	}
 }
 
 /* The words: each channel that has a part writes the id after its data. */
@@ -412,6 +574,8 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 {
 	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
 	struct adma_piece *pieces;
+	struct adma_course course = { .chunk = 1 };
+	u64 begun = ktime_get_ns();
 	struct adma_request *req;
 	unsigned int i;
 	u64 id, failed;
@@ -429,7 +593,7 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	ret = adma_pieces_check(pieces, arg->count);
 	if (ret)
 		goto out_free_pieces;
-	req = adma_request_new(file, arg->count);
+	req = adma_request_new(file, pieces, arg->count);
 	if (IS_ERR(req)) {
 		ret = PTR_ERR(req);
 		goto out_free_pieces;
@@ -445,13 +609,13 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		kvfree(req);
 		goto out_free_pieces;
 	}
-	kref_get(&file->kref);
+	adma_file_get(file);
 
 	/* The first piece is under way while the next one is pinned. */
 	for (i = 0; i < arg->count; i++) {
 		u32 wanted = pieces[i].channel;
 
-		ret = adma_piece_start(req, i, &pieces[i], &arg->cpu_bytes);
+		ret = adma_piece_start(req, i, &pieces[i], &course);
 		if (ret)
 			break;
 		req->accepted++;
@@ -461,11 +625,18 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 			continue;
 	}
 	adma_request_close(req, arg);
-	adma_count(ADMA_STAT_CPU_BYTES, arg->cpu_bytes);
+	adma_count(ADMA_STAT_CPU_BYTES, course.cpu_bytes);
+	arg->cpu_bytes = course.cpu_bytes;
+	arg->pinned = course.costs.pinned;
+	arg->pinned_first = course.pinned_first;
+	arg->pin_ns = course.costs.pin_ns;
+	arg->map_ns = course.costs.map_ns;
 	arg->accepted = req->accepted;
 	arg->slot = req->slot;
 	arg->id = req->id;
 	id = req->id;
+	if (course.costs.pinned)
+		adma_request_prefetch(req);
 	adma_request_put(req);
 
 	/*
@@ -479,6 +650,7 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		arg->silent = 0;
 	}
 
+	arg->kernel_ns = ktime_get_ns() - begun;
 out_free_pieces:
 	kfree(pieces);
 	return ret;
@@ -535,6 +707,7 @@ struct adma_file *adma_file_new(void)
 	file->mm = current->mm;
 	mmgrab(file->mm);
 	file->cred = get_current_cred();
+	adma_pin_open(file);
 	for (i = 0; i < adma_nr_channels; i++) {
 		struct adma_words *words = &file->words[i];
 
@@ -560,9 +733,15 @@ static void adma_file_free(struct kref *kref)
 					  file->words[i].page,
 					  file->words[i].dma);
 	}
+	adma_pin_close(file);
 	put_cred(file->cred);
 	mmdrop(file->mm);
 	kfree(file);
+}
+
+void adma_file_get(struct adma_file *file)
+{
+	kref_get(&file->kref);
 }
 
 void adma_file_put(struct adma_file *file)
@@ -586,8 +765,11 @@ static bool adma_is_idle(struct adma_file *file)
  */
 void adma_file_drain(struct adma_file *file)
 {
-	if (wait_event_timeout(file->wait, adma_is_idle(file),
-			       msecs_to_jiffies(ADMA_DRAIN_MS)))
+	bool idle = wait_event_timeout(file->wait, adma_is_idle(file),
+				       msecs_to_jiffies(ADMA_DRAIN_MS));
+
+	adma_lines_drop(file);
+	if (idle)
 		return;
 	__module_get(THIS_MODULE);
 	pr_warn_once("adma: a channel is silent, its pages stay pinned\n");

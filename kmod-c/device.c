@@ -32,6 +32,22 @@ unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
 module_param_named(max_pages, adma_max_pages, ulong, 0644);
 MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
 
+unsigned int adma_line_pages = 64;
+module_param_named(line, adma_line_pages, uint, 0444);
+MODULE_PARM_DESC(line, "pages of a line of the translation cache: 1 to 128, a power of two (default 64)");
+
+unsigned int adma_cache_entries = 16384;
+module_param_named(entries, adma_cache_entries, uint, 0444);
+MODULE_PARM_DESC(entries, "pages the translation cache knows; 0: nothing is kept (default 16384)");
+
+unsigned int adma_cache_ways = 4;
+module_param_named(ways, adma_cache_ways, uint, 0444);
+MODULE_PARM_DESC(ways, "associativity of the translation cache (default 4)");
+
+unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
+module_param_named(keep_pages, adma_keep_pages, ulong, 0644);
+MODULE_PARM_DESC(keep_pages, "pages that stay pinned between copies, for each open file (default 64 MiB)");
+
 /* For the ends of requests; they are short. */
 struct workqueue_struct *adma_workqueue;
 
@@ -54,7 +70,12 @@ static int adma_release(struct inode *inode, struct file *filp)
 	return 0;
 }
 
-static void adma_info(struct adma_info *arg)
+static u64 adma_file_count(struct adma_file *file, enum adma_stat what)
+{
+	return atomic64_read(&file->counts[what - ADMA_STAT_HITS]);
+}
+
+static void adma_info(struct adma_file *file, struct adma_info *arg)
 {
 	arg->abi = ADMA_ABI_VERSION;
 	arg->features = ADMA_FEATURE_WORDS;
@@ -64,62 +85,80 @@ static void adma_info(struct adma_info *arg)
 	arg->max_bytes = adma_max_bytes;
 	arg->max_pages = adma_max_pages;
 	arg->timeout_ns = (u64)adma_timeout_ms * NSEC_PER_MSEC;
+	arg->keep_pages = READ_ONCE(file->keep_pages);
+	arg->pages = READ_ONCE(file->pages);
+	arg->hits = adma_file_count(file, ADMA_STAT_HITS);
+	arg->cold_misses = adma_file_count(file, ADMA_STAT_COLD_MISSES);
+	arg->other_misses = adma_file_count(file, ADMA_STAT_OTHER_MISSES);
+	arg->evictions = adma_file_count(file, ADMA_STAT_EVICTIONS);
+	arg->invalidations = adma_file_count(file, ADMA_STAT_INVALIDATIONS);
 }
+
+static_assert(offsetof(struct adma_info, keep_pages) == ADMA_INFO_SIZE_1);
+static_assert(offsetof(struct adma_submit, pinned) == ADMA_SUBMIT_SIZE_1);
+static_assert(sizeof(struct adma_wait) == ADMA_WAIT_SIZE_1);
+static_assert(sizeof(struct adma_keep) == ADMA_KEEP_SIZE_1);
 
 /*
- * Every structure is read whole: what a newer caller asks for and we do not
- * know is refused, not passed over.
+ * A structure of any version: what a newer caller asks for and we do not know
+ * is refused, not passed over, and what an older one has no room for is not
+ * written.
  */
-static int adma_read(void *arg, size_t known, void __user *user, u32 *size)
+static int adma_read(void *arg, size_t known, size_t first, void __user *user)
 {
-	if (get_user(*size, (u32 __user *)user))
+	u32 size;
+
+	if (get_user(size, (u32 __user *)user))
 		return -EFAULT;
-	if (*size < known)
+	if (size < first)
 		return -EINVAL;
-	if (*size > PAGE_SIZE)
+	if (size > PAGE_SIZE)
 		return -E2BIG;
-	return copy_struct_from_user(arg, known, user, *size);
+	return copy_struct_from_user(arg, known, user, size);
 }
 
-static int adma_ioctl_info(void __user *user)
+static int adma_write(void __user *user, const void *arg, size_t known, u32 size)
+{
+	return copy_to_user(user, arg, min_t(size_t, size, known)) ? -EFAULT : 0;
+}
+
+static int adma_ioctl_info(struct adma_file *file, void __user *user)
 {
 	struct adma_info arg;
-	u32 size;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user, &size);
+	ret = adma_read(&arg, sizeof(arg), ADMA_INFO_SIZE_1, user);
 	if (ret)
 		return ret;
 	if (arg.flags)
 		return -EOPNOTSUPP;
 	if (arg.reserved)
 		return -EINVAL;
-	adma_info(&arg);
-	return copy_to_user(user, &arg, sizeof(arg)) ? -EFAULT : 0;
+	adma_info(file, &arg);
+	return adma_write(user, &arg, sizeof(arg), arg.size);
 }
 
 static int adma_ioctl_submit(struct adma_file *file, void __user *user)
 {
 	struct adma_submit arg;
-	u32 size;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user, &size);
+	ret = adma_read(&arg, sizeof(arg), ADMA_SUBMIT_SIZE_1, user);
 	if (ret)
 		return ret;
 	if (arg.flags & ~ADMA_SUBMIT_UNHANDLED)
 		return -EOPNOTSUPP;
 	if (arg.reserved || arg.reserved2)
 		return -EINVAL;
-	arg.id = 0;
-	arg.cpu_bytes = 0;
-	arg.accepted = 0;
-	arg.slot = 0;
-	arg.channels = 0;
-	arg.silent = 0;
+	arg = (struct adma_submit) {
+		.size = arg.size,
+		.flags = arg.flags,
+		.pieces = arg.pieces,
+		.count = arg.count,
+	};
 	ret = adma_submit(file, &arg);
 	/* Also with an error: it names how far it got. */
-	if (copy_to_user(user, &arg, sizeof(arg)))
+	if (adma_write(user, &arg, sizeof(arg), arg.size))
 		return -EFAULT;
 	return ret;
 }
@@ -127,10 +166,9 @@ static int adma_ioctl_submit(struct adma_file *file, void __user *user)
 static int adma_ioctl_wait(struct adma_file *file, void __user *user)
 {
 	struct adma_wait arg;
-	u32 size;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user, &size);
+	ret = adma_read(&arg, sizeof(arg), ADMA_WAIT_SIZE_1, user);
 	if (ret)
 		return ret;
 	if (arg.flags)
@@ -138,7 +176,22 @@ static int adma_ioctl_wait(struct adma_file *file, void __user *user)
 	ret = adma_wait(file, &arg);
 	if (ret)
 		return ret;
-	return copy_to_user(user, &arg, sizeof(arg)) ? -EFAULT : 0;
+	return adma_write(user, &arg, sizeof(arg), arg.size);
+}
+
+static int adma_ioctl_keep(struct adma_file *file, void __user *user)
+{
+	struct adma_keep arg;
+	int ret;
+
+	ret = adma_read(&arg, sizeof(arg), ADMA_KEEP_SIZE_1, user);
+	if (ret)
+		return ret;
+	if (arg.flags)
+		return -EOPNOTSUPP;
+	WRITE_ONCE(file->keep_pages, min_t(u64, arg.pages, adma_keep_pages));
+	adma_lines_trim(file);
+	return 0;
 }
 
 static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
@@ -149,11 +202,13 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		return -EPERM;
 	switch (cmd) {
 	case ADMA_IOC_INFO:
-		return adma_ioctl_info((void __user *)user);
+		return adma_ioctl_info(file, (void __user *)user);
 	case ADMA_IOC_SUBMIT:
 		return adma_ioctl_submit(file, (void __user *)user);
 	case ADMA_IOC_WAIT:
 		return adma_ioctl_wait(file, (void __user *)user);
+	case ADMA_IOC_KEEP:
+		return adma_ioctl_keep(file, (void __user *)user);
 	default:
 		return -ENOTTY;
 	}
@@ -221,12 +276,17 @@ static int __init adma_init(void)
 		pr_err("no usable DMA_MEMCPY channel; is the engine's driver (ioatdma) loaded?\n");
 		goto err_destroy_workqueue;
 	}
-	ret = misc_register(&adma_device);
+	ret = adma_pin_init();
 	if (ret)
 		goto err_release_channels;
+	ret = misc_register(&adma_device);
+	if (ret)
+		goto err_pin_exit;
 	pr_info("%u channels\n", adma_nr_channels);
 	return 0;
 
+err_pin_exit:
+	adma_pin_exit();
 err_release_channels:
 	adma_channels_release();
 err_destroy_workqueue:
@@ -239,6 +299,7 @@ static void __exit adma_exit(void)
 	misc_deregister(&adma_device);
 	/* No file is open, but the end of its last request may still run. */
 	flush_workqueue(adma_workqueue);
+	adma_pin_exit();
 	adma_channels_release();
 	destroy_workqueue(adma_workqueue);
 }

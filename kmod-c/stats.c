@@ -12,6 +12,12 @@ void adma_count(enum adma_stat what, s64 by)
 	atomic64_add(by, &adma_counters[what]);
 }
 
+void adma_count_for(struct adma_file *file, enum adma_stat what)
+{
+	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
+	adma_count(what, 1);
+}
+
 struct adma_stat_attribute {
 	struct device_attribute attr;
 	enum adma_stat what;
@@ -43,6 +49,11 @@ ADMA_STAT_ATTR(errors, ADMA_STAT_ERRORS);
 ADMA_STAT_ATTR(timeouts, ADMA_STAT_TIMEOUTS);
 ADMA_STAT_ATTR(ring_full, ADMA_STAT_RING_FULL);
 ADMA_STAT_ATTR(quarantined, ADMA_STAT_QUARANTINED);
+ADMA_STAT_ATTR(hits, ADMA_STAT_HITS);
+ADMA_STAT_ATTR(cold_misses, ADMA_STAT_COLD_MISSES);
+ADMA_STAT_ATTR(other_misses, ADMA_STAT_OTHER_MISSES);
+ADMA_STAT_ATTR(evictions, ADMA_STAT_EVICTIONS);
+ADMA_STAT_ATTR(invalidations, ADMA_STAT_INVALIDATIONS);
 
 static struct attribute *adma_stat_attrs[] = {
 	&adma_stat_copies.attr.attr,
@@ -55,6 +66,11 @@ static struct attribute *adma_stat_attrs[] = {
 	&adma_stat_timeouts.attr.attr,
 	&adma_stat_ring_full.attr.attr,
 	&adma_stat_quarantined.attr.attr,
+	&adma_stat_hits.attr.attr,
+	&adma_stat_cold_misses.attr.attr,
+	&adma_stat_other_misses.attr.attr,
+	&adma_stat_evictions.attr.attr,
+	&adma_stat_invalidations.attr.attr,
 	NULL
 };
 
