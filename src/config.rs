@@ -27,6 +27,8 @@ pub struct Config {
     /// `None`: standard error.
     pub stats_file: Option<Vec<u8>>,
     pub profile: bool,
+    /// A path with %p in it.
+    pub trace: Option<Vec<u8>>,
     pub verify: u32,
     pub log: Level,
     pub check: bool,
@@ -68,7 +70,11 @@ impl Formats {
 impl Config {
     /// Whether there may be anything to write when the process ends.
     pub fn speaks_at_exit(&self) -> bool {
-        self.stats.any() || self.profile || self.verify > 0 || self.log >= Level::Info
+        self.stats.any()
+            || self.profile
+            || self.trace.is_some()
+            || self.verify > 0
+            || self.log >= Level::Info
     }
 }
 
@@ -86,6 +92,7 @@ impl Default for Config {
             stats: Formats::default(),
             stats_file: None,
             profile: false,
+            trace: None,
             verify: 0,
             log: Level::Warn,
             check: false,
@@ -104,7 +111,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 14] = [
+pub const KNOBS: [Knob; 15] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -205,6 +212,16 @@ pub const KNOBS: [Knob; 14] = [
         default: "0",
         want: "0 or 1",
         set: |config, value| choose(&mut config.profile, &SWITCH, value),
+    },
+    Knob {
+        name: "ADMA_TRACE",
+        default: "off",
+        want: "off, or a path with %p for the process number",
+        set: |config, value| {
+            let named = value.contains("%p") && value.len() <= 2048;
+            config.trace = named.then(|| value.as_bytes().to_vec());
+            named || value == "off"
+        },
     },
     Knob {
         name: "ADMA_VERIFY",

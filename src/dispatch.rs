@@ -8,6 +8,7 @@ use crate::learn::{FLOOR, Learner, Look, SAMPLE, Way};
 use crate::plan;
 use crate::stats::{Fallback, Path, Recorder};
 use crate::sys::{self, NEVER, Op};
+use crate::trace::Trace;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use once_cell::race::OnceRef;
 
@@ -29,6 +30,7 @@ pub struct Policy {
     ops: u16,
     record: bool,
     profile: bool,
+    trace: bool,
 }
 
 impl Policy {
@@ -56,6 +58,7 @@ impl Policy {
             ops: config.ops,
             record: config.stats.any(),
             profile: config.profile,
+            trace: config.trace.is_some(),
         }
     }
 }
@@ -100,6 +103,7 @@ pub struct Dispatcher {
     pub ioat: ioat::Engine,
     pub learner: Learner,
     pub recorder: Recorder,
+    pub trace: Trace,
 }
 
 impl Dispatcher {
@@ -115,6 +119,7 @@ impl Dispatcher {
             ioat: ioat::Engine::new(),
             learner: Learner::new(),
             recorder: Recorder::new(),
+            trace: Trace::new(),
         }
     }
 
@@ -128,7 +133,7 @@ impl Dispatcher {
         let Some(policy) = self.policy.get() else { return };
         let min = match policy {
             Policy { profile: true, .. } => 0,
-            Policy { offload: false, record: false, .. } => NEVER,
+            Policy { offload: false, record: false, trace: false, .. } => NEVER,
             _ => policy.min,
         };
         for op in Op::ALL {
@@ -149,6 +154,7 @@ impl Dispatcher {
         threads::forget_after_fork();
         self.ioat.forget_after_fork();
         cpus::forget_after_fork();
+        self.trace.forget_after_fork();
         if self.engine.load(Ordering::Relaxed) != engine::OFF {
             self.engine.store(engine::COLD, Ordering::Relaxed);
         }
@@ -226,6 +232,9 @@ impl Dispatcher {
     }
 
     unsafe fn carry(&self, policy: &Policy, dst: usize, src: usize, len: usize) -> Path {
+        if policy.trace {
+            self.trace.note(dst, src, len);
+        }
         let way = if plan::overlaps(dst, src, len) {
             Err(Fallback::Overlap)
         } else {
@@ -427,7 +436,11 @@ impl Dispatcher {
     fn switch_off(&self, why: Fallback) -> Fallback {
         self.why_off.store(why as u32, Ordering::Relaxed);
         self.engine.store(engine::OFF, Ordering::Release);
-        if self.policy.get().is_some_and(|policy| !policy.record && !policy.profile) {
+        if self
+            .policy
+            .get()
+            .is_some_and(|policy| !policy.record && !policy.profile && !policy.trace)
+        {
             self.close();
         }
         why

@@ -6,7 +6,7 @@
 //! intercept   the exported symbols; short copies leave by tail jump
 //! runtime     the one global: start, fork, exit; check: what the machine offers
 //! dispatch    which way a large copy takes; learn: what measuring has shown
-//! stats       one lock-free record per copy; reports at exit
+//! stats       one lock-free record per copy; reports at exit; trace: addresses for studies
 //! config      every knob in one table
 //! backend     libc: the originals
 //!             threads: one shared copy; board: who claims which piece; crew: the workers
@@ -45,6 +45,8 @@ mod learn;
 mod stats;
 #[cfg(not(loom))]
 mod sys;
+#[cfg(not(loom))]
+mod trace;
 
 // Exports stay out of test executables: they would replace the harness's own memcpy.
 #[cfg(not(any(test, loom)))]

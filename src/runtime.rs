@@ -47,6 +47,9 @@ fn start() {
     if config.backend == Backend::Ioat && config.log >= Level::Warn {
         complain_about_helper();
     }
+    if let Some(pattern) = &config.trace {
+        DISPATCHER.trace.configure(pattern);
+    }
     let policy = POLICY.get_or_init(|| Policy::new(&config));
     if config.speaks_at_exit() {
         let _ = PROCESS.set(Process {
@@ -89,6 +92,7 @@ static END: extern "C" fn() = end;
 
 extern "C" fn end() {
     DISPATCHER.close();
+    DISPATCHER.trace.end();
     let Some(process) = PROCESS.get() else { return };
     let stderr = process.stderr.still_open();
     report(process, stderr);
@@ -162,6 +166,9 @@ fn log(process: &Process, stderr: i32) {
     let wrong = DISPATCHER.recorder.mismatched.load(Ordering::Relaxed);
     if wrong > 0 {
         say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
+    }
+    if DISPATCHER.trace.has_failed() {
+        say(format_args!("ADMA_TRACE: the file could not be made; nothing was recorded"));
     }
     if process.config.log < Level::Info {
         return;

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 14] = [
+const KNOBS: [Knob; 15] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -104,6 +104,12 @@ const KNOBS: [Knob; 14] = [
         default: "0",
         good: &["0", "1"],
         bad: &["2", "yes", "01", "on", "-1"],
+    },
+    Knob {
+        name: "ADMA_TRACE",
+        default: "off",
+        good: &["off", "/tmp/adma-knob-trace-%p"],
+        bad: &["", "on", "1", "/tmp/no-number", "OFF"],
     },
     Knob {
         name: "ADMA_VERIFY",

@@ -765,3 +765,40 @@ fn every_program_of_a_pipeline_reports_for_itself() {
     bytes.sort_unstable();
     assert_eq!(bytes, [300_000, 800_000]);
 }
+
+// ---- the trace ------------------------------------------------------------------------
+
+#[test]
+fn trace_holds_every_large_copy_of_each_process() {
+    let folder = scratch("trace");
+    let script = "import os\na = bytes(3_000_000)\nb = bytearray(a)\n\
+                  if os.fork() == 0:\n    c = bytearray(a)\n    c = bytearray(a)\nelse:\n    os.wait()";
+    let mut command = preloaded("python3");
+    command.args(["-c", script]);
+    command.env("ADMA_MIN_BYTES", "1M").env("ADMA_TRACE", folder.join("%p"));
+    succeed(&mut command);
+    let mut copies: Vec<usize> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|file| {
+            let bytes = std::fs::read(file.unwrap().path()).unwrap();
+            assert!(bytes.starts_with(b"adma trace 1\n"));
+            let records: Vec<&[u8]> = bytes[64..].chunks(24).collect();
+            for record in &records {
+                assert_eq!(u64::from_le_bytes(record[16..].try_into().unwrap()), 3_000_000);
+            }
+            records.len()
+        })
+        .collect();
+    copies.sort_unstable();
+    assert_eq!(copies, [1, 2]);
+}
+
+#[test]
+fn trace_that_cannot_be_written_costs_one_line() {
+    let mut command = preloaded("python3");
+    command.args(["-c", "b = bytearray(bytes(3_000_000)); print(len(b))"]);
+    command.env("ADMA_MIN_BYTES", "1M").env("ADMA_TRACE", "/nowhere/at/all/%p");
+    let (out, err) = succeed(&mut command);
+    assert_eq!(out, "3000000\n");
+    assert_eq!(err, "adma: ADMA_TRACE: the file could not be made; nothing was recorded\n");
+}

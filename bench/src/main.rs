@@ -18,6 +18,7 @@ mod spawn;
 mod targets;
 mod team;
 mod trace;
+mod translate;
 mod turns;
 
 use options::{Options, Role};
@@ -72,6 +73,12 @@ pub const BENCHES: &[Bench] = &[
         preload: false,
         about: "prices the design rests on: futex, clone, signals, touching",
         run: benches::syscall::run,
+    },
+    Bench {
+        name: "pins",
+        preload: false,
+        about: "misses of the module's translation cache, by its shape",
+        run: benches::pins::run,
     },
 ];
 

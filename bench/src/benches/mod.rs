@@ -4,6 +4,7 @@ pub mod copy;
 pub mod kernels;
 pub mod load;
 pub mod numpy;
+pub mod pins;
 pub mod small;
 pub mod start;
 pub mod syscall;
