@@ -389,6 +389,7 @@ static void adma_examine(struct adma_channel *ch)
 	case ADMA_SILENT:
 	case ADMA_BAD:
 		ch->strikes = ADMA_STRIKES;
+		ch->rests++;	/* counts twice */
 		break;
 	case ADMA_WELL:
 		if (atomic_xchg(&ch->good, 0) >= ADMA_FORGIVEN)

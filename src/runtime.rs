@@ -1,6 +1,6 @@
 //! The one global: start, fork and exit of the process.
 
-use crate::backend::{crew, helper, libc as original, threads};
+use crate::backend::{crew, helper, ioat, libc as original, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{ROOM, write_all};
@@ -140,12 +140,31 @@ fn report(process: &Process, stderr: Option<i32>) {
             system_calls: count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others),
             kernel_bytes: count(&ioat.kernel_bytes),
             redone_pieces: count(&ioat.redone),
+            requests: count(&ioat.costs.requests),
+            pinned_pages: count(&ioat.costs.pinned_pages),
+            costs: costs(&ioat.costs, passed as f64 / ticks as f64),
         }),
         profile: config.profile,
         started: process.wall,
         seconds: passed as f64 / 1e9,
     };
     write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
+}
+
+/// The first paper's parts of a copy (its figure 7), in nanoseconds.
+fn costs(costs: &ioat::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 6] {
+    let kernel = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let own = |count: &AtomicU64| (kernel(count) as f64 * nanoseconds_per_tick) as u64;
+    let (inside, pinning, mapping) =
+        (kernel(&costs.kernel_ns), kernel(&costs.pin_ns), kernel(&costs.map_ns));
+    [
+        ("transition", own(&costs.call_ticks).saturating_sub(inside)),
+        ("pinning", pinning),
+        ("mapping", mapping),
+        ("submission", inside.saturating_sub(pinning + mapping)),
+        ("engine", own(&costs.engine_ticks)),
+        ("completion", own(&costs.completion_ticks)),
+    ]
 }
 
 /// Bytes copied by each channel.

@@ -33,10 +33,13 @@ fn size_of_field<S, F>(_: impl Fn(&S) -> &F) -> usize {
 fn in_rust() -> Numbers {
     let mut numbers = Numbers::new();
     layout!(numbers, Info is "adma_info": size, flags, abi, features, channels, usable,
-        src_align, reserved, max_bytes, max_pages, timeout_ns);
+        src_align, reserved, max_bytes, max_pages, timeout_ns, keep_pages, pages, hits,
+        cold_misses, other_misses, evictions, invalidations);
+    layout!(numbers, Keep is "adma_keep": size, flags, pages);
     layout!(numbers, Piece is "adma_piece": dst, src, len, channel, flags);
     layout!(numbers, Submit is "adma_submit": size, flags, pieces, count, reserved, id,
-        cpu_bytes, accepted, slot, channels, silent, handlers, reserved2);
+        cpu_bytes, accepted, slot, channels, silent, handlers, reserved2, pinned, pinned_first,
+        pin_ns, map_ns, kernel_ns);
     layout!(numbers, Wait is "adma_wait": size, flags, id, timeout_ns, failed);
     let constants = [
         ("ADMA_ABI_VERSION", abi::ABI_VERSION as u64),
@@ -55,6 +58,11 @@ fn in_rust() -> Numbers {
         ("ADMA_IOC_INFO", abi::IOC_INFO as u64),
         ("ADMA_IOC_SUBMIT", abi::IOC_SUBMIT as u64),
         ("ADMA_IOC_WAIT", abi::IOC_WAIT as u64),
+        ("ADMA_IOC_KEEP", abi::IOC_KEEP as u64),
+        ("ADMA_INFO_SIZE_1", abi::INFO_SIZE_1 as u64),
+        ("ADMA_SUBMIT_SIZE_1", abi::SUBMIT_SIZE_1 as u64),
+        ("ADMA_WAIT_SIZE_1", abi::WAIT_SIZE_1 as u64),
+        ("ADMA_KEEP_SIZE_1", abi::KEEP_SIZE_1 as u64),
     ];
     numbers.extend(constants.map(|(name, value)| (name.to_owned(), value)));
     numbers

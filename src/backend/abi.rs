@@ -31,6 +31,13 @@ pub const IOC_TYPE: usize = 0xad;
 pub const IOC_INFO: usize = io(0);
 pub const IOC_SUBMIT: usize = io(1);
 pub const IOC_WAIT: usize = io(2);
+pub const IOC_KEEP: usize = io(3);
+
+/// The sizes of the first version: no module takes less.
+pub const INFO_SIZE_1: usize = 56;
+pub const SUBMIT_SIZE_1: usize = 64;
+pub const WAIT_SIZE_1: usize = 32;
+pub const KEEP_SIZE_1: usize = 16;
 
 /// linux/ioctl.h's `_IO`: no direction, no size.
 const fn io(number: usize) -> usize {
@@ -51,6 +58,21 @@ pub struct Info {
     pub max_bytes: u64,
     pub max_pages: u64,
     pub timeout_ns: u64,
+    pub keep_pages: u64,
+    pub pages: u64,
+    pub hits: u64,
+    pub cold_misses: u64,
+    pub other_misses: u64,
+    pub evictions: u64,
+    pub invalidations: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keep {
+    pub size: u32,
+    pub flags: u32,
+    pub pages: u64,
 }
 
 #[repr(C)]
@@ -79,6 +101,11 @@ pub struct Submit {
     pub silent: u32,
     pub handlers: u32,
     pub reserved2: u32,
+    pub pinned: u32,
+    pub pinned_first: u32,
+    pub pin_ns: u64,
+    pub map_ns: u64,
+    pub kernel_ns: u64,
 }
 
 #[repr(C)]
@@ -91,8 +118,9 @@ pub struct Wait {
     pub failed: u64,
 }
 
-const _: () = assert!(size_of::<Info>() == 56 && offset_of!(Info, max_bytes) == 32);
+const _: () = assert!(size_of::<Info>() == 112 && offset_of!(Info, keep_pages) == INFO_SIZE_1);
 const _: () = assert!(size_of::<Piece>() == 32 && offset_of!(Piece, channel) == 24);
-const _: () = assert!(size_of::<Submit>() == 64 && offset_of!(Submit, id) == 24);
+const _: () = assert!(size_of::<Submit>() == 96 && offset_of!(Submit, pinned) == SUBMIT_SIZE_1);
 const _: () = assert!(offset_of!(Submit, accepted) == 40 && offset_of!(Submit, handlers) == 56);
-const _: () = assert!(size_of::<Wait>() == 32 && offset_of!(Wait, failed) == 24);
+const _: () = assert!(size_of::<Wait>() == WAIT_SIZE_1 && offset_of!(Wait, failed) == 24);
+const _: () = assert!(size_of::<Keep>() == KEEP_SIZE_1 && offset_of!(Keep, pages) == 8);

@@ -85,6 +85,64 @@ pub struct Counts {
     /// Copies in which a bad page was left to the caller.
     pub faults: AtomicU64,
     pub channel_bytes: [AtomicU64; abi::MAX_CHANNELS],
+    pub costs: Costs,
+}
+
+/// Where the time of the requests went, all of them together: by the clock of the caller in
+/// ticks, by the kernel's in nanoseconds.
+pub struct Costs {
+    pub requests: AtomicU64,
+    pub pinned_pages: AtomicU64,
+    /// From before the system call to after it.
+    pub call_ticks: AtomicU64,
+    pub kernel_ns: AtomicU64,
+    pub pin_ns: AtomicU64,
+    pub map_ns: AtomicU64,
+    /// From the end of the system call to the last word.
+    pub engine_ticks: AtomicU64,
+    /// From there to the return, with whatever had to be done again.
+    pub completion_ticks: AtomicU64,
+}
+
+impl Costs {
+    const fn new() -> Self {
+        Self {
+            requests: AtomicU64::new(0),
+            pinned_pages: AtomicU64::new(0),
+            call_ticks: AtomicU64::new(0),
+            kernel_ns: AtomicU64::new(0),
+            pin_ns: AtomicU64::new(0),
+            map_ns: AtomicU64::new(0),
+            engine_ticks: AtomicU64::new(0),
+            completion_ticks: AtomicU64::new(0),
+        }
+    }
+
+    /// A request went through these moments.
+    fn note(&self, request: &abi::Submit, [begun, submitted, over, end]: [u64; 4]) {
+        let parts = [
+            (&self.requests, 1),
+            (&self.pinned_pages, request.pinned.into()),
+            (&self.call_ticks, submitted.wrapping_sub(begun)),
+            (&self.kernel_ns, request.kernel_ns),
+            (&self.pin_ns, request.pin_ns),
+            (&self.map_ns, request.map_ns),
+            (&self.engine_ticks, over.wrapping_sub(submitted)),
+            (&self.completion_ticks, end.wrapping_sub(over)),
+        ];
+        parts.into_iter().for_each(|(sum, part)| {
+            sum.fetch_add(part, Relaxed);
+        });
+    }
+
+    fn clear(&self) {
+        let Self { requests, pinned_pages, call_ticks, kernel_ns, .. } = self;
+        let Self { pin_ns, map_ns, engine_ticks, completion_ticks, .. } = self;
+        [requests, pinned_pages, call_ticks, kernel_ns, pin_ns, map_ns, engine_ticks]
+            .into_iter()
+            .chain([completion_ticks])
+            .for_each(|sum| sum.store(0, Relaxed));
+    }
 }
 
 impl Counts {
@@ -98,6 +156,7 @@ impl Counts {
             redone: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             channel_bytes: [const { AtomicU64::new(0) }; abi::MAX_CHANNELS],
+            costs: Costs::new(),
         }
     }
 
@@ -105,6 +164,7 @@ impl Counts {
         let Self { submits, waits, others, caller_bytes, kernel_bytes, redone, faults, .. } = self;
         let single = [submits, waits, others, caller_bytes, kernel_bytes, redone, faults];
         single.into_iter().chain(&self.channel_bytes).for_each(|count| count.store(0, Relaxed));
+        self.costs.clear();
     }
 }
 
@@ -277,6 +337,7 @@ impl Engine {
         let room = self.rooms.take().ok_or(Refused::Busy)?;
         let mut request = room.fill(cut, dst + body, src + body, turn);
 
+        let begun_at = sys::ticks();
         let (held, errno) = self.submit(&mut request)?;
         if request.id == 0 {
             // Nothing is under way.
@@ -316,6 +377,7 @@ impl Engine {
         let taken = (request.accepted as usize).min(count);
         let begun = if taken < count { cut.piece(taken).offset } else { split.body };
         let failed = self.wait(&request, begun, submitted, how) & low_bits(taken);
+        let over = sys::ticks();
         // The engine's law ends. Whatever faults from here on may jump, so all is tidied up.
         self.account(&room, &request, taken, failed, len);
         drop(room);
@@ -340,6 +402,7 @@ impl Engine {
             }
             whole.copy(body + begun, end);
         }
+        self.counts.costs.note(&request, [begun_at, submitted, over, sys::ticks()]);
         Ok(())
     }
 

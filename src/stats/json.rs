@@ -47,13 +47,19 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
             ("system_calls", helper.system_calls),
             ("kernel_bytes", helper.kernel_bytes),
             ("redone_pieces", helper.redone_pieces),
+            ("requests", helper.requests),
+            ("pinned_pages", helper.pinned_pages),
         ];
         out.write_str(",\"ioat\":{")?;
-        for (number, (name, value)) in numbers.into_iter().enumerate() {
+        for (name, value) in numbers {
+            write!(out, "\"{name}\":{value},")?;
+        }
+        out.write_str("\"costs_ns\":{")?;
+        for (number, (name, value)) in helper.costs.into_iter().enumerate() {
             let comma = if number == 0 { "" } else { "," };
             write!(out, "{comma}\"{name}\":{value}")?;
         }
-        out.write_str("}")?;
+        out.write_str("}}")?;
     }
     if snapshot.profile {
         out.write_str(",\"profile\":{\"size\":")?;
@@ -145,7 +151,11 @@ mod tests {
             ("system_calls", 1_000_317),
             ("kernel_bytes", 4096),
             ("redone_pieces", 3),
+            ("requests", 1000),
+            ("pinned_pages", 512),
         ];
+        assert_eq!(json["ioat"]["costs_ns"]["pinning"], 30_000_000);
+        assert_eq!(json["ioat"]["costs_ns"]["completion"], 999);
         for (name, value) in expected {
             assert_eq!(json["ioat"][name], value, "{name}");
         }

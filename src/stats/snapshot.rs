@@ -41,6 +41,11 @@ pub struct Helper {
     pub kernel_bytes: u64,
     /// Pieces that were refused or failed and that the caller has copied.
     pub redone_pieces: u64,
+    pub requests: u64,
+    /// For these requests; a page that was pinned already does not count.
+    pub pinned_pages: u64,
+    /// Where their time went, in nanoseconds.
+    pub costs: [(&'static str, u64); 6],
 }
 
 impl Snapshot<'_> {
@@ -115,6 +120,16 @@ pub(super) mod tests {
             system_calls: 1_000_317,
             kernel_bytes: 4096,
             redone_pieces: 3,
+            requests: 1000,
+            pinned_pages: 512,
+            costs: [
+                ("transition", 1_000_000),
+                ("pinning", 30_000_000),
+                ("mapping", 2_000_000),
+                ("submission", 7_000_000),
+                ("engine", 62_000_000_000),
+                ("completion", 999),
+            ],
         };
         let mut out = String::new();
         with_snapshot(false, Some(helper), |snapshot| write(snapshot, &mut out)).unwrap();

@@ -91,7 +91,20 @@ fn helper(helper: &Helper, out: &mut dyn Write) -> Result {
         out,
         "                    {} copied by the kernel, {redone_pieces} pieces done again",
         Bytes(*kernel_bytes)
-    )
+    )?;
+    if helper.requests == 0 {
+        return Ok(());
+    }
+    let Helper { requests, pinned_pages, costs, .. } = helper;
+    writeln!(out, "  time of a request ({requests} of them, {pinned_pages} pages pinned)")?;
+    for row in costs.chunks(3) {
+        write!(out, "                   ")?;
+        for (name, nanoseconds) in row {
+            write!(out, " {name} {}", Time(nanoseconds / requests))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 /// One line for each power of two in use, with a bar; the first histogram's part comes first.
@@ -227,7 +240,9 @@ mod tests {
         for line in text.lines().chain(with_helper.lines()) {
             assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
         }
-        for part in ["1000317 system calls, 17 to wait", "3 pieces done again", "ioat-1 10 %"] {
+        for part in
+            ["1000317 system calls, 17 to wait", "3 pieces done again", "ioat-1 10 %", "pinning 30"]
+        {
             assert!(with_helper.contains(part), "{part} is missing:\n{with_helper}");
         }
         for part in ["by the engine", "overlap 1", "p99.9", "#####", "ADMA_MIN_BYTES=1048576"] {
