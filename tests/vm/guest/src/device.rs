@@ -30,6 +30,7 @@ pub const HANDLES_OTHERS: u32 = 2;
 pub const INFO: u64 = 0xad00;
 pub const SUBMIT: u64 = 0xad01;
 pub const WAIT: u64 = 0xad02;
+pub const KEEP: u64 = 0xad03;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,6 +78,44 @@ pub struct Submit {
     pub reserved2: u32,
 }
 const _: () = assert!(size_of::<Submit>() == 64 && offset_of!(Submit, handlers) == 56);
+
+// What has come to the structures since their first version. All tests but those about it
+// use the first: an old program must be served by a new module.
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InfoOfPins {
+    pub first: Info,
+    pub keep_pages: u64,
+    pub pages: u64,
+    pub hits: u64,
+    pub cold_misses: u64,
+    pub other_misses: u64,
+    pub evictions: u64,
+    pub invalidations: u64,
+}
+const _: () = assert!(size_of::<InfoOfPins>() == 112);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SubmitWithCosts {
+    pub first: Submit,
+    pub pinned: u32,
+    pub pinned_first: u32,
+    pub pin_ns: u64,
+    pub map_ns: u64,
+    pub kernel_ns: u64,
+}
+const _: () = assert!(size_of::<SubmitWithCosts>() == 96);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keep {
+    pub size: u32,
+    pub flags: u32,
+    pub pages: u64,
+}
+const _: () = assert!(size_of::<Keep>() == 16);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -272,6 +311,30 @@ impl Device {
         let request = self.start(pieces)?;
         ensure_eq!(self.end(&request)?, 0, "failed pieces of a healthy device");
         Ok(request)
+    }
+
+    /// The same, with what it cost.
+    pub fn carry_with_costs(&self, pieces: &mut [Piece]) -> Outcome<SubmitWithCosts> {
+        let mut out = SubmitWithCosts { first: Submit::new(pieces), ..Default::default() };
+        out.first.size = size_of::<SubmitWithCosts>() as u32;
+        if let Err(errno) = call(self.fd(), SUBMIT, &mut out) {
+            fail!("{} of {} pieces, then {errno:?}", out.first.accepted, out.first.count);
+        }
+        ensure_eq!(self.end(&out.first)?, 0, "failed pieces of a healthy device");
+        Ok(out)
+    }
+
+    pub fn info_of_pins(&self) -> Outcome<InfoOfPins> {
+        let mut info = InfoOfPins::default();
+        info.first.size = size_of::<InfoOfPins>() as u32;
+        match call(self.fd(), INFO, &mut info) {
+            Ok(()) => Ok(info),
+            Err(errno) => fail!("ADMA_IOC_INFO: {errno:?}"),
+        }
+    }
+
+    pub fn keep(&self, pages: u64) -> Result<(), Errno> {
+        call(self.fd(), KEEP, &mut Keep { size: size_of::<Keep>() as u32, flags: 0, pages })
     }
 
     /// The same where others are at work too: what finds no room is tried again.

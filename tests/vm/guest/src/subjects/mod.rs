@@ -24,6 +24,7 @@ mod copy;
 mod counts;
 mod fuzz;
 mod interface;
+mod kept;
 mod limits;
 mod moments;
 mod page_faults;
@@ -42,6 +43,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("count", counts::TESTS),
     ("fuzz", fuzz::TESTS),
     ("interface", interface::TESTS),
+    ("kept", kept::TESTS),
     ("limit", limits::TESTS),
     ("moment", moments::TESTS),
     ("page", pages::TESTS),
