@@ -211,7 +211,8 @@ struct adma_side {
 /* A piece on its way to a channel. */
 struct adma_flow {
 	struct adma_request *req;
-	struct adma_leg *leg;
+	struct adma_channel *ch;
+	struct adma_leg *leg;	/* begun with the first transfer */
 	struct adma_side dst;
 	struct adma_side src;
 	u64 left;		/* bytes */
@@ -224,8 +225,8 @@ struct adma_flow {
 
 /* How a request goes: pages are pinned in chunks, and copied meanwhile. */
 struct adma_course {
-	unsigned int chunk;	/* pages; doubles from 1 on */
-	unsigned int waiting;	/* pinned since something was handed over */
+	unsigned int chunk;	/* pages; four times as many each time */
+	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
 	bool begun;		/* something was */
 	struct adma_costs costs;
 	unsigned int pinned_first;
@@ -335,6 +336,8 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 		course->begun = true;
 		course->pinned_first = course->costs.pinned;
 	}
+	if (!flow->leg->ch)
+		adma_leg_begin(flow->leg, flow->req, flow->ch);
 	ret = adma_leg_push(flow->leg, flow->to, flow->from, len, last);
 	cond_resched();
 	return ret;
@@ -344,7 +347,7 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 static int adma_flow_add(struct adma_flow *flow, struct adma_course *course,
 			 size_t len)
 {
-	unsigned int device = flow->leg->ch->device;
+	unsigned int device = flow->ch->device;
 	dma_addr_t *dst = flow->dst.line->mapping[device].addr;
 	dma_addr_t *src = flow->src.line->mapping[device].addr;
 
@@ -378,12 +381,13 @@ static int adma_flow_add(struct adma_flow *flow, struct adma_course *course,
 }
 
 /*
- * The first page is under way before the second one is pinned, then two, four:
- * the engine never waits for more than it has been given already.
+ * The first page is under way before the second one is pinned, then 4, 16 and
+ * so on: pinning is much quicker than copying, and each chunk may cut a stretch
+ * that lies together in two.
  */
 static int adma_piece_flow(struct adma_flow *flow, struct adma_course *course)
 {
-	unsigned int device = flow->leg->ch->device;
+	unsigned int device = flow->ch->device;
 	struct adma_request *req = flow->req;
 	int ret;
 
@@ -420,14 +424,16 @@ static int adma_piece_flow(struct adma_flow *flow, struct adma_course *course)
 		if (ready)
 			continue;
 		course->waiting += DIV_ROUND_UP(len, PAGE_SIZE);
-		if (course->waiting < course->chunk || !flow->left)
+		if (course->waiting < course->chunk)
 			continue;
+		course->waiting = 0;
+		course->chunk = min(4 * course->chunk, ADMA_CHUNK_MOST);
+		if (!flow->left)
+			break;	/* handed over below, with the fence */
 		ret = adma_flow_push(flow, course, false);
 		if (ret)
 			return ret;
-		dma_async_issue_pending(flow->leg->ch->chan);
-		course->waiting = 0;
-		course->chunk = min(2 * course->chunk, ADMA_CHUNK_MOST);
+		dma_async_issue_pending(flow->ch->chan);
 	}
 	return adma_flow_push(flow, course, true);
 }
@@ -455,9 +461,8 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr,
 	if (ret)
 		return ret;
 	/* What has been begun of a piece that fails ends with the request. */
+	flow.ch = &adma_channels[channel];
 	flow.leg = &req->leg[channel];
-	if (!flow.leg->ch)
-		adma_leg_begin(flow.leg, req, &adma_channels[channel]);
 	flow.leg->pieces |= BIT_ULL(nr);
 	ret = adma_piece_flow(&flow, course);
 	if (ret)
