@@ -14,6 +14,7 @@ tests! {
     kept_pages_serve_as_source_when_they_were_destination
     kept_first_page_is_under_way_before_the_second_is_pinned
     kept_neighbours_are_pinned_as_far_as_they_are_there
+    kept_pieces_over_the_edge_of_a_line_are_right
     kept_memory_that_changes_is_never_stale
     kept_pages_beyond_the_mark_are_let_go
     kept_pages_go_when_memory_is_short
@@ -89,6 +90,29 @@ fn kept_neighbours_are_pinned_as_far_as_they_are_there() -> Outcome {
     let out =
         device.carry_with_costs(&mut [Piece::new(&region, line + 40 * PAGE, &source, 0, PAGE)])?;
     ensure_eq!(out.pinned, 1, "pages pinned for one that was not there");
+    Ok(())
+}
+
+fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
+    const PAGES: usize = 4;
+    let device = Device::open()?;
+    let (dst, src) = (Region::anonymous(192 * PAGE)?, Region::of_small_pages(PAGES * PAGE)?);
+    let edge = (64 - (dst.address(0) as usize / PAGE) % 64) % 64 * PAGE + 64 * PAGE;
+    for before in 0..=PAGES {
+        // Nothing lies behind the last piece.
+        let from = edge - before * PAGE;
+        dst.replace()?;
+        dst.protect(from + PAGES * PAGE, PAGE, libc::PROT_NONE)?;
+        src.fill(before as u64);
+        for size in [PAGE / 2, PAGE, 2 * PAGE, PAGES * PAGE] {
+            let whole = Piece::new(&dst, from, &src, 0, PAGES * PAGE);
+            device.carry(&mut whole.split(PAGES * PAGE / size, 2))?;
+            for at in (0..PAGES * PAGE).step_by(8) {
+                let (found, wanted) = (dst.word(from + at), src.word(at));
+                ensure_eq!(found, wanted, "{before} pages before the edge, by {size}, at {at}");
+            }
+        }
+    }
     Ok(())
 }
 

@@ -288,7 +288,10 @@ fn page_of_words_is_no_destination() -> Outcome {
 // ---- descriptors ------------------------------------------------------------------------
 
 /// Copies, and returns how many descriptors that took.
+/// Of a copy whose pages are pinned: while they are being pinned, each chunk may cut a
+/// stretch that lies together.
 fn descriptors(device: &Device, pieces: &mut [Piece]) -> Outcome<u64> {
+    device.carry(pieces)?;
     let before = Statistics::now()?;
     device.carry(pieces)?;
     Ok(Statistics::now()?.since(&before).descriptors)

@@ -67,7 +67,7 @@ fn statistics_of_one_copy_are_exact() -> Outcome {
 }
 
 fn statistics_pins_are_one_per_page_and_side() -> Outcome {
-    let device = Device::open()?;
+    let device = Device::keeping_nothing()?;
     let channels = device.info()?.channels as usize;
     let (dst, src) = (Region::of_small_pages(65 * PAGE)?, Region::of_small_pages(65 * PAGE)?);
     for pages in [1, 16, 64] {
@@ -92,7 +92,7 @@ fn statistics_pins_are_one_per_page_and_side() -> Outcome {
 
 fn statistics_pinned_pages_are_seen_under_way_and_zero_when_idle() -> Outcome {
     let bench = Bench::new()?;
-    let device = Device::open()?;
+    let device = Device::keeping_nothing()?;
     let before = crate::kernel::pins_outstanding()?;
     settle(before)?;
     let (dst, src) = (Region::of_small_pages(16 * PAGE)?, Region::of_small_pages(16 * PAGE)?);
