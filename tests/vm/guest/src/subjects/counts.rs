@@ -104,8 +104,15 @@ fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
             row.descriptors,
             row.copies
         );
+        // Once for each page and side, and not again: they stay pinned. Their neighbours are
+        // pinned along, up to a line of 64 pages on either end of either side.
         let pages = (2 * len / PAGE) as u64;
-        ensure_eq!(row.pins, pages * row.copies, "pins for {} copies of {len} bytes", row.copies);
+        ensure!(
+            (pages..=pages + 4 * 63).contains(&row.pins),
+            "{} pins for {} copies of {len} bytes",
+            row.pins,
+            row.copies
+        );
         let by_libc = (COPIES as u64 - row.copies) * len as u64;
         ensure_eq!(row.cpu_bytes, by_libc, "bytes by the CPU, of {len} bytes each");
     }

@@ -65,7 +65,7 @@ fn limit_of_locked_memory_counts_what_is_under_way() -> Outcome {
     let bench = Bench::new()?;
     bench.slow_down()?;
     let child = fork(|| {
-        let device = Device::open()?;
+        let device = Device::keeping_nothing()?;
         let buffers = Buffers::new()?;
         // Both sides of one small copy, and a little more.
         limit_locked_memory(3 * SMALL as u64)?;
