@@ -125,7 +125,7 @@ impl Slot {
     }
 
     /// Opens the copy to everybody. Only the taker may call this.
-    fn post(&self, copy: &Posted) {
+    pub(super) fn post(&self, copy: &Posted) {
         let (len, head, piece) = copy.cut.parts();
         self.dst.store(copy.dst, Ordering::Relaxed);
         self.src.store(copy.src, Ordering::Relaxed);
@@ -182,17 +182,21 @@ impl Slot {
         }
     }
 
-    /// Says that a claimed piece is over; `done` is false when it could not be copied.
-    pub fn finish(&self, index: usize, done: bool) {
+    /// Says that a claimed piece is over; `done` is false when it could not be copied. True
+    /// for the one who ends the copy: nothing is unclaimed, nothing else under way, and the
+    /// bytes of all can be seen.
+    pub fn finish(&self, index: usize, done: bool) -> bool {
         if !done {
             self.failed_from.fetch_min(index, Ordering::Relaxed);
             self.failed_to.fetch_max(index + 1, Ordering::Relaxed);
         }
         let before = Ticket(self.ticket.atomic().fetch_sub(Ticket::ONE_BEGUN, Ordering::AcqRel));
-        if before.begun() == 1 && before.unclaimed() == 0 && before.0 & Ticket::WAITING != 0 {
+        let was_last = before.begun() == 1 && before.unclaimed() == 0;
+        if was_last && before.0 & Ticket::WAITING != 0 {
             // The slot may hold another copy by now; its poster then wakes for nothing.
             self.ticket.wake(1);
         }
+        was_last
     }
 
     /// How many pieces are left to claim.
@@ -224,8 +228,13 @@ impl Slot {
         self.failed_from.load(Ordering::Relaxed)..self.failed_to.load(Ordering::Relaxed)
     }
 
+    /// What is on it, for who knows that nobody posts meanwhile.
+    pub(super) fn copy(&self) -> Posted {
+        self.posted()
+    }
+
     /// Gives the slot back. Nothing is unclaimed and nothing under way.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         let now = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
         self.ticket.atomic().store(now.generation(), Ordering::Release);
     }
@@ -283,6 +292,28 @@ impl Board {
         // An exchange, not a load: either it sees the sleeper, or the sleeper, who changes the
         // same word before it looks at the bell, sees the bell rung.
         (self.sleepers.fetch_add(0, Ordering::AcqRel) > 0).then(|| self.bell.wake(count))
+    }
+
+    /// Rings for work that lies elsewhere.
+    pub fn ring(&self) {
+        self.bell.atomic().fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether one more of `limit` workers can be made. As with the sleepers: either this
+    /// sees that one has counted itself out, or that one sees the bell rung.
+    pub fn lacks_workers(alive: &AtomicU32, limit: u32) -> bool {
+        alive.fetch_add(0, Ordering::AcqRel) < limit
+    }
+
+    /// An idle worker counts itself out before it ends; false when the bell has rung since
+    /// `heard`: then it is counted in again and has to look for work.
+    pub fn count_out(&self, alive: &AtomicU32, heard: u64) -> bool {
+        alive.fetch_sub(1, Ordering::AcqRel);
+        if self.bell.atomic().fetch_add(0, Ordering::AcqRel) == heard {
+            return true;
+        }
+        alive.fetch_add(1, Ordering::AcqRel);
+        false
     }
 
     /// Wakes everybody who sleeps, for nothing to copy: to look around.

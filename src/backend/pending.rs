@@ -1,0 +1,858 @@
+//! The table of copies that nobody waits for yet: cookies, their parts, and their ends.
+//!
+//! An entry is the owner of a cookie, or a part of one, or both at once: a single copy is an
+//! owner that is its only part. A part's pieces are claimed as on the board. What has become
+//! of an owner is one 64-bit word:
+//!
+//! ```text
+//! 63         4    3      2   0
+//! generation  sleepers  phase       free -> filling -> active -> over -> retiring -> free
+//! ```
+//!
+//! An owner counts the parts that are not over, and one more for who is still adding parts.
+//! Whoever brings that to nothing ends it: the notice first, for after the next step the
+//! caller may take its memory away; then the phase, which is all that `look` reads. The
+//! generation rises whenever an entry gets free, so a cookie is good for one end.
+
+use super::board::{End, Posted, Slot};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken};
+
+/// How many cookies and parts there can be at once.
+#[cfg(not(loom))]
+pub const ENTRIES: usize = 4096;
+#[cfg(loom)]
+pub const ENTRIES: usize = 2;
+const WORDS: usize = ENTRIES.div_ceil(64);
+
+mod phase {
+    pub const FREE: u64 = 0;
+    pub const FILLING: u64 = 1;
+    pub const ACTIVE: u64 = 2;
+    pub const OVER: u64 = 3;
+    pub const RETIRING: u64 = 4;
+    pub const MASK: u64 = 7;
+    pub const SLEEPERS: u64 = 8;
+    pub const ONE_GENERATION: u64 = 16;
+}
+
+/// A number in the table, plus one; 0 is nobody.
+type Link = AtomicU32;
+
+pub struct Entry {
+    pub slot: Slot,
+    state: Sleepable,
+    // As a part.
+    owner: Link,
+    next: Link,
+    /// The request of the kernel helper that carries this part; 0: pieces are for everybody.
+    pub request: Request,
+    // As an owner.
+    first: Link,
+    left: AtomicU32,
+    failed: AtomicU32,
+    detached: AtomicU32,
+    helped: AtomicU32,
+    word: AtomicUsize,
+    value: AtomicU64,
+    /// Bytes of its parts.
+    bytes: AtomicUsize,
+    begun: AtomicU64,
+}
+
+/// What a backend has noted about its request.
+pub struct Request {
+    /// The address of the backend.
+    pub engine: AtomicUsize,
+    pub id: AtomicU64,
+    /// Of the words: slot << 32 | channels. All ones: the words tell nothing.
+    pub words: AtomicU64,
+    /// Which pieces have failed; known once `over` is set.
+    pub failed: AtomicU64,
+    pub over: AtomicU32,
+    /// Taken by who asks the kernel: it tells of failures once only.
+    pub asking: AtomicU32,
+    /// How it was cut, how many bytes were taken, and when.
+    pub head: AtomicUsize,
+    pub piece: AtomicUsize,
+    pub taken: AtomicUsize,
+    pub since: AtomicU64,
+}
+
+macro_rules! maybe_const {
+    ($($body:tt)*) => {
+        #[cfg(not(loom))]
+        pub const $($body)*
+        #[cfg(loom)]
+        pub $($body)*
+    };
+}
+
+impl Request {
+    maybe_const! { fn new() -> Self {
+        Self {
+            engine: AtomicUsize::new(0),
+            id: AtomicU64::new(0),
+            words: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            over: AtomicU32::new(0),
+            asking: AtomicU32::new(0),
+            head: AtomicUsize::new(0),
+            piece: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            since: AtomicU64::new(0),
+        }
+    } }
+}
+
+/// The caller's word that tells the end, and what it is to hold then.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice {
+    pub word: usize,
+    pub value: u64,
+}
+
+/// What to tell about an owner that has just ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub bytes: usize,
+    pub begun: u64,
+}
+
+/// What has become of a cookie.
+pub enum Look<'a> {
+    /// Retired, being retired, or never given out.
+    Unknown,
+    UnderWay(&'a Entry),
+    Over(&'a Entry),
+}
+
+/// Where an entry is, and how often it was used: all that a cookie says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    index: usize,
+    generation: u32,
+}
+
+impl Cookie {
+    const INDEX_BITS: u32 = 12;
+    const TAG_SHIFT: u32 = Self::INDEX_BITS + 32;
+    const TAG: u64 = (1 << 19) - 1;
+
+    /// A positive number: `tag` (19 bits of it) | generation | index.
+    pub fn pack(self, tag: u32) -> i64 {
+        let tag = (u64::from(tag) & Self::TAG) << Self::TAG_SHIFT;
+        (tag | u64::from(self.generation) << Self::INDEX_BITS | self.index as u64) as i64
+    }
+
+    /// `None`: not one of those packed with this tag.
+    pub fn unpack(packed: i64, tag: u32) -> Option<Self> {
+        let bits = u64::try_from(packed).ok()?;
+        let index = (bits & ((1 << Self::INDEX_BITS) - 1)) as usize;
+        let ours = bits >> Self::TAG_SHIFT == u64::from(tag) & Self::TAG && index < ENTRIES;
+        ours.then_some(Self { index, generation: (bits >> Self::INDEX_BITS) as u32 })
+    }
+}
+
+impl Entry {
+    maybe_const! { fn new() -> Self {
+        Self {
+            slot: Slot::new(),
+            // Generation 1: a cookie is never 0.
+            state: Sleepable::new(phase::ONE_GENERATION),
+            owner: Link::new(0),
+            next: Link::new(0),
+            request: Request::new(),
+            first: Link::new(0),
+            left: AtomicU32::new(0),
+            failed: AtomicU32::new(0),
+            detached: AtomicU32::new(0),
+            helped: AtomicU32::new(0),
+            word: AtomicUsize::new(0),
+            value: AtomicU64::new(0),
+            bytes: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+        }
+    } }
+
+    fn state(&self) -> u64 {
+        self.state.atomic().load(Ordering::Acquire)
+    }
+
+    /// Where its state is, for those who watch the cache line.
+    pub fn line(&self) -> usize {
+        &raw const self.state as usize
+    }
+
+    pub fn is_carried_by_helper(&self) -> bool {
+        self.request.id.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether some part of this owner is: then a look at the phase is not enough.
+    pub fn needs_help(&self) -> bool {
+        self.helped.load(Ordering::Relaxed) != 0
+    }
+
+    /// Nobody will ask for its end.
+    pub fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Relaxed) != 0
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Writes the caller's word, if it has given one.
+    ///
+    /// # Safety
+    /// The word is still the caller's to be written.
+    pub unsafe fn give_notice(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        if word != 0 {
+            let value = self.value.load(Ordering::Relaxed);
+            // SAFETY: the caller's promise; aligned, as was checked when it was taken.
+            let word = unsafe { &*(word as *const AtomicU64) };
+            word.store(value, Ordering::Release);
+        }
+    }
+}
+
+pub struct Table {
+    entries: [Entry; ENTRIES],
+    /// One bit for each entry that is not free.
+    used: [AtomicU64; WORDS],
+    /// One bit for each part with pieces for workers to claim.
+    open: [AtomicU64; WORDS],
+    /// How many bits of `open` are set.
+    offered: AtomicUsize,
+    /// Where to look for a free entry first.
+    hint: AtomicUsize,
+}
+
+impl Table {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            entries: [const { Entry::new() }; ENTRIES],
+            used: [const { AtomicU64::new(0) }; WORDS],
+            open: [const { AtomicU64::new(0) }; WORDS],
+            offered: AtomicUsize::new(0),
+            hint: AtomicUsize::new(0),
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            entries: [Entry::new(), Entry::new()],
+            used: [AtomicU64::new(!3)],
+            open: [AtomicU64::new(0)],
+            offered: AtomicUsize::new(0),
+            hint: AtomicUsize::new(0),
+        }
+    }
+
+    fn number(&self, entry: &Entry) -> usize {
+        (&raw const *entry as usize - &raw const self.entries as usize) / size_of::<Entry>()
+    }
+
+    fn linked(&self, link: &Link) -> Option<&Entry> {
+        self.entries.get((link.load(Ordering::Relaxed) as usize).wrapping_sub(1))
+    }
+
+    /// Whether there was a free entry just now.
+    pub fn has_room(&self) -> bool {
+        let first = self.hint.load(Ordering::Relaxed);
+        (0..WORDS).any(|i| self.used[(first + i) % WORDS].load(Ordering::Relaxed) != u64::MAX)
+    }
+
+    /// A free entry for oneself; `None`: the table is full.
+    pub fn take(&self) -> Option<&Entry> {
+        let first = self.hint.load(Ordering::Relaxed);
+        for word in (0..WORDS).map(|i| (first + i) % WORDS) {
+            let mut used = self.used[word].load(Ordering::Relaxed);
+            while used != u64::MAX {
+                let bit = used.trailing_ones();
+                let (cell, taken) = (&self.used[word], used | 1 << bit);
+                match cell.compare_exchange_weak(used, taken, Ordering::Acquire, Ordering::Relaxed)
+                {
+                    Ok(_) => {
+                        if word != first {
+                            self.hint.store(word, Ordering::Relaxed);
+                        }
+                        let entry = &self.entries[word * 64 + bit as usize];
+                        let state = entry.state.atomic().load(Ordering::Relaxed);
+                        entry.state.atomic().store(state | phase::FILLING, Ordering::Relaxed);
+                        entry.request.id.store(0, Ordering::Relaxed);
+                        return Some(entry);
+                    }
+                    Err(other) => used = other,
+                }
+            }
+        }
+        None
+    }
+
+    /// Gives an entry back, with a new generation.
+    fn release(&self, entry: &Entry) {
+        let generation = entry.state.atomic().load(Ordering::Relaxed) / phase::ONE_GENERATION + 1;
+        let free = (generation * phase::ONE_GENERATION) | phase::FREE;
+        entry.state.atomic().store(free, Ordering::Release);
+        let number = self.number(entry);
+        self.used[number / 64].fetch_and(!(1 << (number % 64)), Ordering::Release);
+    }
+
+    /// Gives a taken entry back that was not used.
+    pub fn give_back(&self, entry: &Entry) {
+        self.release(entry);
+    }
+
+    /// Makes a taken entry the owner of parts to come. `detached`: it gets free by itself.
+    pub fn start(&self, owner: &Entry, notice: Option<Notice>, detached: bool, begun: u64) {
+        let notice = notice.unwrap_or(Notice { word: 0, value: 0 });
+        owner.word.store(notice.word, Ordering::Relaxed);
+        owner.value.store(notice.value, Ordering::Relaxed);
+        owner.detached.store(u32::from(detached), Ordering::Relaxed);
+        owner.begun.store(begun, Ordering::Relaxed);
+        owner.bytes.store(0, Ordering::Relaxed);
+        owner.first.store(0, Ordering::Relaxed);
+        owner.failed.store(0, Ordering::Relaxed);
+        owner.helped.store(0, Ordering::Relaxed);
+        owner.left.store(1, Ordering::Relaxed);
+        let filling = owner.state.atomic().load(Ordering::Relaxed);
+        let active = filling & !phase::MASK | phase::ACTIVE;
+        owner.state.atomic().store(active, Ordering::Release);
+    }
+
+    /// The number that stands for an owner.
+    pub fn cookie(&self, owner: &Entry) -> Cookie {
+        let state = owner.state.atomic().load(Ordering::Relaxed);
+        Cookie { index: self.number(owner), generation: (state / phase::ONE_GENERATION) as u32 }
+    }
+
+    /// Adds a taken entry, perhaps the owner itself, as a part. Its pieces can be claimed from
+    /// now on: by workers if they are `offered`, and by who waits.
+    pub fn add(&self, owner: &Entry, part: &Entry, copy: &Posted, offered: bool) {
+        let number = self.number(part);
+        let (len, ..) = copy.cut.parts();
+        owner.left.fetch_add(1, Ordering::Relaxed);
+        owner.bytes.fetch_add(len, Ordering::Relaxed);
+        if part.is_carried_by_helper() {
+            owner.helped.store(1, Ordering::Relaxed);
+        }
+        part.owner.store(self.number(owner) as u32 + 1, Ordering::Relaxed);
+        part.next.store(owner.first.load(Ordering::Relaxed), Ordering::Relaxed);
+        if offered {
+            // Before it can be claimed, for who claims the last piece takes this back.
+            self.offered.fetch_add(1, Ordering::Relaxed);
+            self.open[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
+        }
+        part.slot.post(copy);
+        // Last, and released: who walks over the parts of an owner finds them whole.
+        owner.first.store(number as u32 + 1, Ordering::Release);
+    }
+
+    /// No more parts will be added. `Some`: all of them are over, and the owner has ended.
+    pub fn close(&self, owner: &Entry) -> Option<Ended> {
+        self.drop_one(owner)
+    }
+
+    /// Claims a piece of a part. Who claims must call `finish`.
+    pub fn claim(&self, part: &Entry, end: End) -> Option<(Posted, usize)> {
+        let (copy, index, more) = part.slot.claim(end)?;
+        if !more {
+            // Before it is finished: until then the entry holds this copy.
+            let number = self.number(part);
+            let bit = 1 << (number % 64);
+            if self.open[number / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
+                self.offered.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        Some((copy, index))
+    }
+
+    /// Says that a claimed piece is over; `done` is false when it could not be copied and is
+    /// left to who asks for the end. `Some`: that was the end of its owner.
+    pub fn finish(&self, part: &Entry, index: usize, done: bool) -> Option<Ended> {
+        let owner = self.owner(part)?; // read while the piece keeps it alive
+        if !done {
+            owner.failed.store(1, Ordering::Relaxed);
+        }
+        if part.slot.finish(index, done) { self.drop_one(owner) } else { None }
+    }
+
+    fn drop_one(&self, owner: &Entry) -> Option<Ended> {
+        if owner.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return None;
+        }
+        let ended = Ended { bytes: owner.bytes(), begun: owner.begun.load(Ordering::Relaxed) };
+        if owner.failed.load(Ordering::Relaxed) == 0 {
+            // SAFETY: the caller was not told of the end yet, so the word is as it promised.
+            unsafe { owner.give_notice() };
+        }
+        if owner.is_detached() {
+            self.free(owner);
+            return Some(ended);
+        }
+        let step = |state: u64| Some(state & !(phase::MASK | phase::SLEEPERS) | phase::OVER);
+        let state = owner.state.atomic();
+        let before = state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, step);
+        if before.is_ok_and(|before| before & phase::SLEEPERS != 0) {
+            // The entry may have another owner by now; its sleepers then wake for nothing.
+            owner.state.wake(i32::MAX as u32);
+        }
+        Some(ended)
+    }
+
+    /// What has become of a cookie: one load.
+    #[inline]
+    pub fn look(&self, cookie: Cookie) -> Look<'_> {
+        let Some(entry) = self.entries.get(cookie.index) else { return Look::Unknown };
+        let state = entry.state();
+        if (state / phase::ONE_GENERATION) as u32 != cookie.generation {
+            return Look::Unknown;
+        }
+        match state & phase::MASK {
+            phase::ACTIVE if !entry.is_detached() => Look::UnderWay(entry),
+            phase::OVER => Look::Over(entry),
+            _ => Look::Unknown,
+        }
+    }
+
+    /// Takes the end of an owner for oneself; false: somebody else was first. Who gets true
+    /// must call `free`.
+    pub fn retire(&self, cookie: Cookie) -> bool {
+        let Look::Over(owner) = self.look(cookie) else { return false };
+        let state = owner.state.atomic();
+        let over = state.load(Ordering::Relaxed);
+        let retiring = over & !phase::MASK | phase::RETIRING;
+        (over / phase::ONE_GENERATION) as u32 == cookie.generation
+            && over & phase::MASK == phase::OVER
+            && state.compare_exchange(over, retiring, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The parts of an owner. Who does not own it may see those of the next one: then what is
+    /// claimed of them is just help.
+    pub fn parts<'a>(&'a self, owner: &'a Entry) -> impl Iterator<Item = &'a Entry> {
+        let _ = owner.first.load(Ordering::Acquire);
+        let mut at = self.linked(&owner.first);
+        (0..ENTRIES).map_while(move |_| {
+            let part = at?;
+            at = self.linked(&part.next);
+            Some(part)
+        })
+    }
+
+    /// Whose part it is, while a piece of it is claimed.
+    pub fn owner(&self, part: &Entry) -> Option<&Entry> {
+        self.linked(&part.owner)
+    }
+
+    pub fn has_failed(&self, owner: &Entry) -> bool {
+        owner.failed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Gives an owner that is over back, and its parts.
+    pub fn free(&self, owner: &Entry) {
+        let mut at = self.linked(&owner.first);
+        while let Some(part) = at {
+            at = self.linked(&part.next);
+            if self.number(part) != self.number(owner) {
+                self.release(part);
+            }
+        }
+        self.release(owner);
+    }
+
+    /// Sleeps until a cookie is no longer under way, at most `nanos` (0: without end).
+    pub fn sleep(&self, owner: &Entry, cookie: Cookie, nanos: u64) -> Woken {
+        let state = owner.state();
+        let ours = (state / phase::ONE_GENERATION) as u32 == cookie.generation
+            && state & phase::MASK == phase::ACTIVE;
+        if !ours {
+            return Woken::LookAgain;
+        }
+        let asleep = state | phase::SLEEPERS;
+        if state != asleep
+            && owner
+                .state
+                .atomic()
+                .compare_exchange(state, asleep, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+        {
+            return Woken::LookAgain;
+        }
+        owner.state.sleep_while(asleep, nanos)
+    }
+
+    /// Whether workers find anything here.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.offered.load(Ordering::Relaxed) > 0
+    }
+
+    /// A part with pieces to claim, the first one after number `after`, in a circle: so none
+    /// is passed over for ever.
+    pub fn find_work(&self, after: usize) -> Option<(usize, &Entry)> {
+        if !self.has_work() {
+            return None;
+        }
+        let (word, bit) = (after / 64, after % 64);
+        let above = u64::MAX.checked_shl(bit as u32 + 1).unwrap_or(0);
+        let masks = core::iter::once((word, above))
+            .chain((1..WORDS).map(move |i| ((word + i) % WORDS, u64::MAX)))
+            .chain([(word, !above)]);
+        for (word, mask) in masks {
+            let mut open = self.open[word % WORDS].load(Ordering::Acquire) & mask;
+            while open != 0 {
+                let number = word % WORDS * 64 + open.trailing_zeros() as usize;
+                open &= open - 1;
+                if self.entries[number].slot.unclaimed() > 0 {
+                    return Some((number, &self.entries[number]));
+                }
+            }
+        }
+        None
+    }
+
+    /// In the child of a fork: the parent's cookies are not ours, and its copies not under
+    /// way here.
+    #[cfg(not(loom))]
+    pub fn forget_everything(&self) {
+        for (word, used) in self.used.iter().enumerate() {
+            let mut left = used.load(Ordering::Relaxed);
+            while left != 0 {
+                let entry = &self.entries[word * 64 + left.trailing_zeros() as usize];
+                left &= left - 1;
+                entry.slot.leave();
+                entry.request.asking.store(0, Ordering::Relaxed);
+                self.release(entry);
+            }
+            self.open[word].store(0, Ordering::Relaxed);
+        }
+        self.offered.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::plan::Cut;
+
+    fn copy_of(pieces: usize) -> Posted {
+        let cut = Cut::with_piece(0, pieces * 4096, 4096);
+        Posted { dst: 0x1000, src: 0x2000, cut, manner: 7 }
+    }
+
+    fn table() -> Box<Table> {
+        let layout = std::alloc::Layout::new::<Table>();
+        // SAFETY: zeros are a table but for the generations, which follow; it is too large
+        // for a stack.
+        let mut table: Box<Table> =
+            unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast()) };
+        table.entries.iter_mut().for_each(|entry| *entry = Entry::new());
+        table
+    }
+
+    fn single(table: &Table, pieces: usize) -> (&Entry, Cookie) {
+        let owner = table.take().unwrap();
+        table.start(owner, None, false, 5);
+        let cookie = table.cookie(owner);
+        table.add(owner, owner, &copy_of(pieces), true);
+        assert_eq!(table.close(owner), None);
+        (owner, cookie)
+    }
+
+    fn is_over(table: &Table, cookie: Cookie) -> bool {
+        matches!(table.look(cookie), Look::Over(_))
+    }
+
+    #[test]
+    fn cookie_of_another_process_or_none_is_not_unpacked() {
+        let cookie = Cookie { index: ENTRIES - 1, generation: u32::MAX };
+        for tag in [0, 1, 77, u32::MAX] {
+            let packed = cookie.pack(tag);
+            assert!(packed > 0);
+            assert_eq!(Cookie::unpack(packed, tag), Some(cookie));
+            assert_eq!(Cookie::unpack(packed, tag ^ 1), None);
+            assert_eq!(Cookie::unpack(-packed, tag), None);
+        }
+        assert_eq!(Cookie::unpack(i64::MIN, 0), None);
+        assert_eq!(Cookie::unpack(-libc::EAGAIN as i64, 0), None);
+    }
+
+    #[test]
+    fn cookie_is_over_after_its_last_piece_and_retired_once() {
+        let table = table();
+        let (owner, cookie) = single(&table, 3);
+        let mut claimed = 0;
+        while let Some((number, part)) = table.find_work(0) {
+            assert_eq!(number, table.number(owner));
+            let (_, index) = table.claim(part, End::Back).unwrap();
+            assert!(!is_over(&table, cookie) && !table.retire(cookie));
+            let ended = table.finish(part, index, true);
+            claimed += 1;
+            assert_eq!(ended, (claimed == 3).then_some(Ended { bytes: 3 * 4096, begun: 5 }));
+        }
+        assert!(!table.has_work());
+        assert!(is_over(&table, cookie) && table.retire(cookie) && !table.retire(cookie));
+        table.free(owner);
+        assert!(matches!(table.look(cookie), Look::Unknown));
+        let (_, again) = single(&table, 1);
+        assert_ne!(cookie, again);
+    }
+
+    #[test]
+    fn owner_of_several_parts_ends_with_the_last_one() {
+        let table = table();
+        let owner = table.take().unwrap();
+        table.start(owner, None, false, 0);
+        let cookie = table.cookie(owner);
+        for _ in 0..3 {
+            table.add(owner, table.take().unwrap(), &copy_of(2), true);
+        }
+        assert_eq!(table.parts(owner).count(), 3);
+        for part in table.parts(owner) {
+            while let Some((_, index)) = table.claim(part, End::Front) {
+                assert_eq!(table.finish(part, index, index != 1), None);
+            }
+        }
+        assert!(matches!(table.look(cookie), Look::UnderWay(_)), "parts may still be added");
+        assert!(table.close(owner).is_some());
+        assert!(is_over(&table, cookie) && table.has_failed(owner) && table.retire(cookie));
+        table.free(owner);
+        assert!(table.used.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn detached_owner_writes_its_word_and_gets_free() {
+        let table = table();
+        let word = AtomicU64::new(0);
+        let owner = table.take().unwrap();
+        let notice = Notice { word: &raw const word as usize, value: 99 };
+        table.start(owner, Some(notice), true, 0);
+        let cookie = table.cookie(owner);
+        table.add(owner, owner, &copy_of(1), true);
+        assert_eq!(table.close(owner), None);
+        assert!(matches!(table.look(cookie), Look::Unknown));
+        let (_, index) = table.claim(owner, End::Back).unwrap();
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        assert!(table.finish(owner, index, true).is_some());
+        assert_eq!(word.load(Ordering::Relaxed), 99);
+        assert!(table.used.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn full_table_refuses_and_recovers() {
+        let table = table();
+        let all: Vec<_> = (0..ENTRIES).map(|_| single(&table, 1)).collect();
+        assert!(table.take().is_none() && !table.has_room());
+        let mut seen = 0;
+        let mut at = 17;
+        while let Some((number, part)) = table.find_work(at) {
+            assert_eq!(number, (at + 1) % ENTRIES, "in a circle");
+            at = number;
+            let (_, index) = table.claim(part, End::Back).unwrap();
+            table.finish(part, index, true);
+            seen += 1;
+        }
+        assert_eq!(seen, ENTRIES);
+        for (owner, cookie) in all {
+            assert!(table.retire(cookie));
+            table.free(owner);
+        }
+        assert!(table.take().is_some());
+    }
+
+    #[test]
+    fn forgotten_table_is_empty_and_knows_no_cookie() {
+        let table = table();
+        let (owner, cookie) = single(&table, 2);
+        table.claim(owner, End::Front).unwrap();
+        table.forget_everything();
+        assert!(matches!(table.look(cookie), Look::Unknown));
+        assert!(table.find_work(0).is_none() && !table.has_work());
+        assert_eq!(table.claim(owner, End::Front).map(|claim| claim.1), None);
+    }
+}
+
+/// Every interleaving of starting, claiming, ending, asking and leaving:
+/// `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use super::*;
+    use crate::backend::board::Board;
+    use crate::plan::Cut;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicUsize as Count;
+    use loom::thread;
+
+    /// Piece `i` of copy `manner` counts how often it was written.
+    type Bytes = Arc<Vec<Vec<Count>>>;
+
+    fn bytes(copies: usize, pieces: usize) -> Bytes {
+        Arc::new((0..copies).map(|_| (0..pieces).map(|_| Count::new(0)).collect()).collect())
+    }
+
+    fn copy_of(pieces: usize, manner: usize) -> Posted {
+        let cut = Cut::with_piece(0, pieces * 4096, 4096);
+        Posted { dst: 0, src: 0, cut, manner }
+    }
+
+    fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    fn work_on(table: &Table, part: &Entry, end: End, bytes: &Bytes) {
+        while let Some((copy, index)) = table.claim(part, end) {
+            bytes[copy.manner][index].fetch_add(1, Ordering::Relaxed);
+            table.finish(part, index, true);
+        }
+    }
+
+    fn begin(table: &Table, copy: Posted, notice: Option<Notice>) -> Cookie {
+        let owner = table.take().expect("room");
+        table.start(owner, notice, notice.is_some(), 0);
+        let cookie = table.cookie(owner);
+        table.add(owner, owner, &copy, true);
+        table.close(owner);
+        cookie
+    }
+
+    /// What `later::wait` does, without spinning. Whether we were told of the end.
+    fn wait(table: &Table, cookie: Cookie, bytes: &Bytes) -> bool {
+        loop {
+            let owner = match table.look(cookie) {
+                Look::Unknown => return false,
+                Look::Over(owner) => {
+                    let told = table.retire(cookie);
+                    if told {
+                        table.free(owner);
+                    }
+                    return told;
+                }
+                Look::UnderWay(owner) => owner,
+            };
+            work_on(table, owner, End::Front, bytes);
+            table.sleep(owner, cookie, 0);
+        }
+    }
+
+    fn all_written_once(bytes: &Bytes, copy: usize) {
+        for count in &bytes[copy] {
+            assert_eq!(count.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    fn worker(table: &Arc<Table>, bytes: &Bytes) -> thread::JoinHandle<()> {
+        let (table, bytes) = (table.clone(), bytes.clone());
+        thread::spawn(move || {
+            if let Some((_, part)) = table.find_work(0) {
+                work_on(&table, part, End::Back, &bytes);
+            }
+        })
+    }
+
+    #[test]
+    fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
+        explore(3, || {
+            let (table, bytes) = (Arc::new(Table::new()), bytes(1, 2));
+            let cookie = begin(&table, copy_of(2, 0), None);
+            let worker = worker(&table, &bytes);
+            assert!(wait(&table, cookie, &bytes));
+            all_written_once(&bytes, 0);
+            worker.join().unwrap();
+            assert!(!table.has_work());
+        });
+    }
+
+    #[test]
+    fn one_of_two_waiters_is_told() {
+        explore(2, || {
+            let (table, bytes) = (Arc::new(Table::new()), bytes(1, 1));
+            let cookie = begin(&table, copy_of(1, 0), None);
+            let other = thread::spawn({
+                let (table, bytes) = (table.clone(), bytes.clone());
+                move || wait(&table, cookie, &bytes)
+            });
+            let told = wait(&table, cookie, &bytes);
+            assert!(told != other.join().unwrap());
+            all_written_once(&bytes, 0);
+        });
+    }
+
+    #[test]
+    fn late_worker_takes_nothing_of_the_next_owner_twice() {
+        explore(3, || {
+            let (table, bytes) = (Arc::new(Table::new()), bytes(2, 1));
+            let first = begin(&table, copy_of(1, 0), None);
+            let worker = worker(&table, &bytes);
+            assert!(wait(&table, first, &bytes));
+            all_written_once(&bytes, 0);
+            let second = begin(&table, copy_of(1, 1), None);
+            assert!(wait(&table, second, &bytes));
+            all_written_once(&bytes, 1);
+            worker.join().unwrap();
+            assert!(!table.has_work());
+        });
+    }
+
+    #[test]
+    fn word_is_written_after_all_pieces_of_all_parts() {
+        explore(2, || {
+            let (table, bytes) = (Arc::new(Table::new()), bytes(2, 1));
+            let word = Box::leak(Box::new(AtomicU64::new(0)));
+            let notice = Notice { word: &raw const *word as usize, value: 7 };
+            let owner = table.take().unwrap();
+            table.start(owner, Some(notice), true, 0);
+            table.add(owner, owner, &copy_of(1, 0), true);
+            table.add(owner, table.take().unwrap(), &copy_of(1, 1), true);
+            table.close(owner);
+            let workers = [worker(&table, &bytes), worker(&table, &bytes)];
+            if word.load(Ordering::Acquire) == 7 {
+                all_written_once(&bytes, 0);
+                all_written_once(&bytes, 1);
+            }
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+            while let Some((_, part)) = table.find_work(0) {
+                work_on(&table, part, End::Back, &bytes);
+            }
+            assert_eq!(word.load(Ordering::Acquire), 7);
+            // SAFETY: from a box, and nobody knows it any more.
+            drop(unsafe { Box::from_raw(word) });
+        });
+    }
+
+    /// Nobody waits for the copy: whoever starts it finds a worker that stays, wakes one that
+    /// sleeps, or makes one.
+    #[test]
+    fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
+        explore(4, || {
+            let (table, board) = (Arc::new(Table::new()), Arc::new(Board::new()));
+            let alive = Arc::new(AtomicU32::new(1));
+            let bytes = bytes(1, 1);
+            let worker = thread::spawn({
+                let (table, board) = (table.clone(), board.clone());
+                let (alive, bytes) = (alive.clone(), bytes.clone());
+                move || loop {
+                    let heard = board.bell();
+                    if let Some((_, part)) = table.find_work(0) {
+                        work_on(&table, part, End::Back, &bytes);
+                        return;
+                    }
+                    // A sleep that is over at once: its time has passed.
+                    if board.count_out(&alive, heard) {
+                        return;
+                    }
+                }
+            });
+            begin(&table, copy_of(1, 0), None);
+            board.ring();
+            let replaced = board.wake_sleepers(1).is_none() && Board::lacks_workers(&alive, 1);
+            worker.join().unwrap();
+            let done = bytes[0][0].load(Ordering::Relaxed) == 1;
+            assert!(done || replaced);
+        });
+    }
+}
