@@ -237,6 +237,35 @@ pub fn device_of(fd: i32) -> Option<u64> {
     }
 }
 
+/// Which file a descriptor stands for: device and inode.
+pub fn file_of(fd: i32) -> Option<(u64, u64)> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills it, and it is read only after it has.
+    unsafe {
+        let at = stat.as_mut_ptr() as usize;
+        if syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) != 0 {
+            return None;
+        }
+        let stat = stat.assume_init_ref();
+        Some((stat.st_dev, stat.st_ino))
+    }
+}
+
+/// A descriptor that becomes readable by `raise_event`; neither blocks nor is inherited over
+/// exec.
+pub fn new_event() -> Answer {
+    let flags = (libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) as usize;
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_eventfd2, [0, flags, 0, 0, 0, 0]) }
+}
+
+/// Adds one to an event; when it is full it is readable already.
+pub fn raise_event(fd: i32) {
+    let one = 1u64;
+    // SAFETY: reads 8 bytes of ours.
+    unsafe { syscall(libc::SYS_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
+}
+
 /// Maps one page of a file, to be read only; answers its address.
 pub fn map_page(fd: i32, offset: usize) -> Answer {
     let (protection, flags) = (libc::PROT_READ as usize, libc::MAP_SHARED as usize);

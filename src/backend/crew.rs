@@ -15,12 +15,13 @@ use super::Refused;
 use super::board::{Board, End, Posted, Slot};
 use super::kernel::{Copied, Kernel};
 use super::manner::Manner;
+use super::pending::{ENTRIES, Entry, Table};
 use crate::cpus;
 use crate::sync::{Ordering, Woken, pause};
 use crate::sys;
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 pub const MOST_WORKERS: usize = 64;
 
@@ -31,6 +32,10 @@ const IDLE_NANOS: u64 = 100_000_000;
 pub const SPIN_TICKS: u64 = 50_000;
 
 pub static BOARD: Board = Board::new();
+/// Copies that nobody waits for yet.
+pub static PENDING: Table = Table::new();
+/// What a worker does with a part of such a copy: see `attend_with`.
+static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
 static STACKS: [Stack; MOST_WORKERS] = [const { Stack::new() }; MOST_WORKERS];
 static ALIVE: AtomicU32 = AtomicU32::new(0);
@@ -125,6 +130,12 @@ pub fn start(workers: usize) {
     LIMIT.store(workers.min(MOST_WORKERS) as u32, Ordering::Relaxed);
 }
 
+/// Workers call `attend` with every part of a pending copy that they find, and where they
+/// count the bytes they copy. Set before the first is offered.
+pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
+    ATTEND.store((attend as *const ()).cast_mut(), Ordering::Release);
+}
+
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
     PID.store(sys::getpid(), Ordering::Relaxed);
@@ -175,6 +186,28 @@ pub fn summon(count: u32) {
             }
         }
     }
+}
+
+/// Calls a worker for a pending copy, after ringing. The caller will not wait, so it must be
+/// sure that one comes: either it finds a worker asleep or awake, or makes one.
+pub fn call_for_pending() {
+    match BOARD.wake_sleepers(1) {
+        Some(true) => {}
+        Some(false) => note_refusal(),
+        None if Board::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed)) => {
+            // The new thread is born with them blocked.
+            match sys::SignalsHeld::all() {
+                Some(_held) => spawn(),
+                None => note_refusal(),
+            }
+        }
+        None => {}
+    }
+}
+
+/// Whether called workers come.
+pub fn somebody_works() -> bool {
+    !is_refused() && ALIVE.load(Ordering::Acquire) > 0
 }
 
 /// setuid of the C library reaches its own threads only. Workers that still have the rights
@@ -271,14 +304,24 @@ fn clone_thread(number: usize) -> sys::Answer {
 /// The life of a worker.
 extern "C" fn work(number: usize) -> ! {
     let me = &WORKERS[number];
+    let mut last = number * 64 % ENTRIES;
     set_name(number);
     cpus::run_anywhere();
-    while me.is_wanted() {
+    // Nobody else may come for what is pending.
+    while me.is_wanted() || PENDING.has_work() {
         let heard = BOARD.bell();
-        if let Some(slot) = BOARD.find_work(number) {
+        if me.is_wanted()
+            && let Some(slot) = BOARD.find_work(number)
+        {
             // Before a piece is claimed: nobody waits for us yet.
             summon(2);
             help(slot, me);
+            continue;
+        }
+        if let Some((at, part)) = PENDING.find_work(last) {
+            last = at;
+            summon(2);
+            attend_to(part, me);
             continue;
         }
         let begun = sys::ticks();
@@ -290,7 +333,8 @@ extern "C" fn work(number: usize) -> ! {
         }
         match BOARD.sleep(heard, IDLE_NANOS) {
             Woken::LookAgain => {}
-            Woken::TimedOut => break,
+            Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
+            Woken::TimedOut => {}
             Woken::Refused => {
                 note_refusal();
                 break;
@@ -298,6 +342,11 @@ extern "C" fn work(number: usize) -> ! {
         }
     }
     ALIVE.fetch_sub(1, Ordering::Release);
+    leave()
+}
+
+/// The end of a worker.
+fn leave() -> ! {
     // SAFETY: ends this thread only; the kernel clears `tid` when the stack is free again.
     unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
 }
@@ -311,6 +360,23 @@ fn help(slot: &Slot, me: &Worker) {
         // Counted before it is over: then the caller may go on, and report.
         me.bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
         copy_piece(slot, &copy, index, manner.kernel);
+    }
+}
+
+/// One piece of a pending copy after the other, as long as nothing else has come up.
+fn attend_to(part: &'static Entry, me: &Worker) {
+    let attend = ATTEND.load(Ordering::Acquire);
+    if attend.is_null() {
+        return;
+    }
+    // SAFETY: what `attend_with` has put there.
+    let attend = unsafe { core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64)>(attend) };
+    let heard = BOARD.bell();
+    while part.slot.unclaimed() > 0 {
+        attend(part, &me.bytes);
+        if BOARD.bell() != heard || part.is_carried_by_helper() {
+            return;
+        }
     }
 }
 

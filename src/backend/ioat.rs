@@ -594,6 +594,14 @@ impl Words<'_> {
         })
     }
 
+    /// Whether each holds the id, or one that was given out later.
+    fn have_passed(&self) -> bool {
+        self.each().map(|page| page + self.offset).all(|word| {
+            // SAFETY: as in `missing`.
+            unsafe { (*(word as *const AtomicU64)).load(Acquire) >= self.id }
+        })
+    }
+
     /// Whether the words come before so many ticks are over.
     fn come_within(&self, ticks: u64, turn: impl Fn()) -> bool {
         let begun = sys::ticks();
@@ -721,6 +729,9 @@ impl Clock {
         (ticks as f64 * nanos as f64 / passed as f64) as u64
     }
 }
+
+#[path = "ioat_later.rs"]
+mod later;
 
 #[cfg(test)]
 #[path = "ioat_tests.rs"]

@@ -18,6 +18,9 @@ pub enum Faults {
     Touch,
 }
 
+/// A bit that no packed manner has: the helper carries the piece.
+pub const BY_HELPER: usize = 1 << 25;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Manner {
     pub kernel: Kernel,
@@ -76,6 +79,15 @@ impl Manner {
             }
         };
         Ok(Self { kernel, rights: keys.then(read_rights), touch })
+    }
+
+    /// The same for a copy that goes on when its caller has returned: whoever copies a piece
+    /// puts its own thread number in. Keys of source pages are not looked at.
+    pub fn for_later(kernel: Kernel) -> Result<Self, Refused> {
+        let handled = sys::handles_faults().ok_or(Refused::System)?;
+        let kernel = if handled { Kernel::NoFault { tid: 0 } } else { kernel };
+        let rights = cpus::features().protection_keys.then(read_rights);
+        Ok(Self { kernel, rights, touch: Touch::Nothing })
     }
 
     pub fn adopt_rights(self) {

@@ -16,9 +16,12 @@ pub mod ioat;
 #[cfg(not(loom))]
 pub mod kernel;
 #[cfg(not(loom))]
+pub mod later;
+#[cfg(not(loom))]
 pub mod libc;
 #[cfg(not(loom))]
 pub mod manner;
+pub mod pending;
 #[cfg(not(loom))]
 pub mod threads;
 #[cfg(not(loom))]

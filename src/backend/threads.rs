@@ -61,6 +61,18 @@ pub fn faults() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }
 
+/// Counts bytes that a caller has copied itself in a copy shared with others.
+pub fn note_caller_bytes(bytes: usize) {
+    if bytes > 0 {
+        CALLER_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Counts a copy in which a bad page was left to the caller.
+pub fn note_fault() {
+    FAULTS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Carries one copy of ranges that do not overlap. After a refusal nothing has been written.
 ///
 /// # Safety

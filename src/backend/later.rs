@@ -1,0 +1,542 @@
+//! Copies that go on while their caller does something else: started here, carried by the
+//! crew or by the helper's channels, ended by whoever finishes last.
+//!
+//! The caller works too, but only when it waits: then it claims pieces like a worker. Where
+//! nobody can be had to carry a copy it is done before `begin` returns.
+//!
+//! What is under way belongs to the caller's promise: source, destination and word stay as
+//! they are until the end is told. Faults come as from memcpy: at once, or in the thread
+//! that asks for the end when the program handles them (see `report`).
+
+use super::board::{End, Posted};
+use super::crew::{self, BOARD, PENDING, SPIN_TICKS};
+use super::kernel::{Copied, Kernel};
+use super::manner::{BY_HELPER, Manner, Touch};
+pub use super::pending::{Cookie, Notice};
+use super::pending::{Ended, Entry, Look};
+use super::threads::{self, Wait};
+use super::{Refused, ioat, libc as original};
+use crate::cpus;
+use crate::plan::{self, Cut};
+use crate::sync::{Ordering, Woken, pause};
+use crate::sys::{self, SignalsHeld};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+
+/// One copy, as the caller gives it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    pub src: usize,
+    pub dst: usize,
+    pub len: usize,
+}
+
+/// Who carries copies.
+#[derive(Clone, Copy)]
+pub enum By {
+    /// So many workers.
+    Workers(usize, Kernel),
+    Helper(&'static ioat::Engine, ioat::How, Kernel),
+}
+
+impl By {
+    /// Copies below this are over sooner than they could be handed on.
+    const fn floor(&self) -> usize {
+        match self {
+            By::Workers(..) => FLOOR,
+            By::Helper(..) => 4 * FLOOR,
+        }
+    }
+
+    fn kernel(&self) -> Kernel {
+        match *self {
+            By::Workers(_, kernel) | By::Helper(_, _, kernel) => kernel,
+        }
+    }
+}
+
+pub const FLOOR: usize = 16 << 10;
+
+/// What is wanted besides the copies.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    pub notice: Option<Notice>,
+    /// Nobody will ask for the end.
+    pub detached: bool,
+}
+
+/// What has become of a beginning.
+pub struct Begun {
+    pub cookie: Cookie,
+    /// Bytes that somebody else carries.
+    pub carried: usize,
+    pub refused: Option<Refused>,
+}
+
+/// The caller holds signals while it works on pieces: a handler that waited for the same
+/// copy would wait for ever. So many bytes at most in one go.
+const CHUNK: usize = 16 << 20;
+
+/// How long a worker looks at one request of the helper before it looks at the others.
+const WATCH_NANOS: u64 = 1_000_000;
+
+/// Called for every end, if set; by any thread of ours.
+static AT_END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// Readable when something has ended; 0: nobody has asked for one.
+static POLL: AtomicI32 = AtomicI32::new(0);
+/// What that descriptor stood for: device and inode.
+static POLL_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Which process the cookies belong to.
+static TAG: AtomicU32 = AtomicU32::new(0);
+
+/// At start-up, and again in the child of a fork.
+pub fn settle_in() {
+    TAG.store(sys::getpid() as u32, Ordering::Relaxed);
+    crew::attend_with(attend);
+}
+
+/// In the child of a fork: cookies and descriptor are the parent's.
+pub fn forget_after_fork() {
+    POLL.store(0, Ordering::Relaxed);
+    PENDING.forget_everything();
+    settle_in();
+}
+
+/// Has `record` called with bytes and starting time of what others have carried.
+pub fn record_with(record: fn(usize, u64)) {
+    AT_END.store((record as *const ()).cast_mut(), Ordering::Release);
+}
+
+pub fn pack(cookie: Cookie) -> i64 {
+    cookie.pack(TAG.load(Ordering::Relaxed))
+}
+
+pub fn unpack(cookie: i64) -> Option<Cookie> {
+    Cookie::unpack(cookie, TAG.load(Ordering::Relaxed))
+}
+
+/// Starts copies that end together. `by`: nobody, and they are done at once. `None`: the
+/// table is full and nothing is under way.
+///
+/// # Safety
+/// As memmove of each, until the end is told; the word of a notice can be written until it is.
+pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<Begun> {
+    let started = sys::ticks();
+    if !PENDING.has_room() {
+        return None;
+    }
+    let suits = |copy: &Copy, by: &By| {
+        copy.len >= by.floor() && !plan::overlaps(copy.dst, copy.src, copy.len)
+    };
+    let by = by.filter(|by| copies.iter().any(|copy| suits(copy, by)));
+    let (mut by, refused) = match by.map(|by| (by, manner_now(by.kernel()))) {
+        Some((by, Ok(manner))) => (Some((by, manner)), None),
+        Some((_, Err(refused))) => (None, Some(refused)),
+        None => (None, None),
+    };
+    // Whatever faults from here on may jump, so there is nothing in the table yet.
+    for copy in copies {
+        let &Copy { src, dst, len } = copy;
+        match by {
+            // SAFETY: the caller's promise.
+            None => unsafe { original::copy(dst, src, len) },
+            Some((by, Manner { kernel: Kernel::NoFault { .. }, .. }))
+                if wanted.detached && suits(copy, &by) =>
+            {
+                // There will be no later call in which a fault could come.
+                // SAFETY: the caller's ranges.
+                unsafe { Touch::Both.pages(dst, src, len) };
+            }
+            Some(_) => {}
+        }
+    }
+
+    let owner = PENDING.take()?;
+    PENDING.start(owner, wanted.notice, wanted.detached, started);
+    let mut begun = Begun { cookie: PENDING.cookie(owner), carried: 0, refused };
+    if by.is_some() {
+        let mut parts = Parts { owner, own: true, called: false, wanted };
+        for copy in copies {
+            match by {
+                Some((who, manner)) if suits(copy, &who) => {
+                    // SAFETY: the caller's promise.
+                    let (carried, refused) = unsafe { parts.hand_on(copy, &who, manner) };
+                    begun.carried += carried;
+                    begun.refused = refused.or(begun.refused);
+                    by = by.filter(|_| refused.is_none_or(|why| why == Refused::Busy));
+                }
+                // SAFETY: the caller's promise.
+                _ => unsafe { original::copy(copy.dst, copy.src, copy.len) },
+            }
+        }
+        if parts.called && !crew::somebody_works() {
+            help(owner);
+        }
+    }
+    if let Some(ended) = PENDING.close(owner) {
+        tell(ended);
+    }
+    Some(begun)
+}
+
+/// Whether this process may hand copies on just now, and how they are to be copied.
+fn manner_now(kernel: Kernel) -> Result<Manner, Refused> {
+    if crew::is_refused() {
+        return Err(Refused::System);
+    }
+    if !crew::is_ours() {
+        return Err(Refused::NotOurs);
+    }
+    if crew::user_has_changed() {
+        return Err(Refused::Busy);
+    }
+    Manner::for_later(kernel)
+}
+
+/// Who adds parts to an owner.
+struct Parts {
+    owner: &'static Entry,
+    /// The owner's own entry is still to be had for a part.
+    own: bool,
+    /// Workers have been called.
+    called: bool,
+    wanted: Wanted,
+}
+
+impl Parts {
+    fn entry(&mut self) -> Option<&'static Entry> {
+        if core::mem::take(&mut self.own) { Some(self.owner) } else { PENDING.take() }
+    }
+
+    /// Hands one copy on, in as many parts as it takes; what nobody takes is done at once.
+    /// Answers how many bytes are carried, and why the others are not.
+    unsafe fn hand_on(
+        &mut self,
+        copy: &Copy,
+        who: &By,
+        manner: Manner,
+    ) -> (usize, Option<Refused>) {
+        let &Copy { src, dst, len } = copy;
+        match *who {
+            By::Workers(workers, _) => {
+                let owner = self.owner;
+                let Some(part) = self.entry() else {
+                    // SAFETY: the caller's promise.
+                    unsafe { original::copy(dst, src, len) };
+                    return (0, Some(Refused::Busy));
+                };
+                let cut = Cut::new(dst, len, workers + 1);
+                let posted = Posted { dst, src, cut, manner: manner.pack() };
+                PENDING.add(owner, part, &posted, true);
+                BOARD.ring();
+                self.call();
+                (len, None)
+            }
+            // SAFETY: the caller's promise.
+            By::Helper(engine, how, _) => unsafe { self.submit(engine, &how, copy, manner) },
+        }
+    }
+
+    /// Once is enough: every worker that comes calls others.
+    fn call(&mut self) {
+        if !core::mem::replace(&mut self.called, true) {
+            crew::call_for_pending();
+        }
+    }
+
+    /// One request after the other, as large as they may be.
+    unsafe fn submit(
+        &mut self,
+        engine: &'static ioat::Engine,
+        how: &ioat::How,
+        copy: &Copy,
+        manner: Manner,
+    ) -> (usize, Option<Refused>) {
+        let (owner, mut at, mut carried, mut refused) = (self.owner, 0, 0, None);
+        while at < copy.len {
+            let len = engine.part_of(copy.len - at);
+            let (dst, src) = (copy.dst + at, copy.src + at);
+            let mut begun = Err(Refused::Busy);
+            let had = self.own;
+            if let Some(part) = self.entry() {
+                part.request.engine.store(&raw const *engine as usize, Ordering::Relaxed);
+                // SAFETY: part of the caller's ranges.
+                begun = unsafe { engine.begin(&part.request, dst, src, len, how) };
+                match begun {
+                    Ok(Some(body)) => {
+                        let cut = Cut::from_parts(body.len, 0, body.len);
+                        let (dst, src) = (dst + body.offset, src + body.offset);
+                        let manner = manner.pack() | BY_HELPER;
+                        let watched = self.wanted.detached || POLL.load(Ordering::Relaxed) != 0;
+                        let posted = Posted { dst, src, cut, manner };
+                        PENDING.add(owner, part, &posted, watched);
+                        carried += body.len;
+                        if watched {
+                            BOARD.ring();
+                            self.call();
+                        }
+                    }
+                    _ if had => self.own = true,
+                    _ => PENDING.give_back(part),
+                }
+            }
+            if let Err(why) = begun {
+                refused = Some(why);
+                // SAFETY: part of the caller's ranges, of which nothing is under way.
+                unsafe { original::copy(dst, src, len) };
+            }
+            at += len;
+        }
+        (carried, refused)
+    }
+}
+
+/// What a worker does with a part that it has found.
+fn attend(part: &'static Entry, bytes: &AtomicU64) {
+    if part.is_carried_by_helper() && !is_over(part, WATCH_NANOS) {
+        return;
+    }
+    if let Some((copy, index)) = PENDING.claim(part, End::Back) {
+        Manner::unpack(copy.manner).adopt_rights();
+        if copy.manner & BY_HELPER == 0 {
+            bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
+        }
+        carry_out(part, &copy, index);
+    }
+}
+
+/// Claims pieces of an owner's parts until there are none. Answers whether there were any.
+fn help(owner: &Entry) -> bool {
+    let (mut held, mut own, mut total) = (None, 0, 0);
+    for part in PENDING.parts(owner) {
+        while part.slot.unclaimed() > 0 {
+            if held.is_none() {
+                held = SignalsHeld::all();
+            }
+            let Some((copy, index)) = PENDING.claim(part, End::Front) else { break };
+            if copy.manner & BY_HELPER == 0 {
+                own += copy.cut.piece(index).len;
+            }
+            carry_out(part, &copy, index);
+            if own >= CHUNK {
+                total += core::mem::take(&mut own);
+                held = None; // what is pending comes now
+            }
+        }
+    }
+    threads::note_caller_bytes(total + own);
+    total + own > 0
+}
+
+/// Copies a claimed piece, or sees a claimed request to its end.
+fn carry_out(part: &Entry, copy: &Posted, index: usize) {
+    let piece = copy.cut.piece(index);
+    let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
+    let kernel = match Manner::unpack(copy.manner).kernel {
+        // Whoever has started the copy may have left; we are there.
+        Kernel::NoFault { .. } => Kernel::NoFault { tid: sys::gettid() },
+        kernel => kernel,
+    };
+    let carry = |from: usize, to: usize| {
+        // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
+        // is not before this piece is finished.
+        match unsafe { kernel.copy(dst + from, src + from, to - from) } {
+            Copied::Whole => true,
+            Copied::BadPage => false,
+            Copied::Refused => {
+                crew::note_refusal();
+                false
+            }
+        }
+    };
+    let mut done = true;
+    if copy.manner & BY_HELPER != 0 {
+        while !is_over(part, WATCH_NANOS) {}
+        if let Some(engine) = helper(part) {
+            engine.left_over(&part.request, piece.len, |from, to| done &= carry(from, to));
+        }
+    } else {
+        done = carry(0, piece.len);
+    }
+    if !done && PENDING.owner(part).is_some_and(Entry::is_detached) {
+        // SAFETY: as above. A bad page ends the process: see `begin`.
+        unsafe { original::copy_in_worker(dst, src, piece.len) };
+        done = true;
+    }
+    if let Some(ended) = PENDING.finish(part, index, done) {
+        tell(ended);
+    }
+}
+
+/// Whose request a part is.
+fn helper(part: &Entry) -> Option<&'static ioat::Engine> {
+    let engine = part.request.engine.load(Ordering::Relaxed) as *const ioat::Engine;
+    // SAFETY: null, or what `submit` has put there, which lives for ever.
+    unsafe { engine.as_ref() }
+}
+
+/// Whether the helper's request for a part is over; waits a little for it.
+fn is_over(part: &Entry, nanos: u64) -> bool {
+    helper(part).is_none_or(|engine| engine.is_over(&part.request, nanos))
+}
+
+/// Somebody's copies have ended.
+fn tell(ended: Ended) {
+    let record = AT_END.load(Ordering::Acquire);
+    if !record.is_null() && ended.bytes > 0 {
+        // SAFETY: what `record_with` has put there.
+        let record = unsafe { core::mem::transmute::<*mut (), fn(usize, u64)>(record) };
+        record(ended.bytes, ended.begun);
+    }
+    let fd = POLL.load(Ordering::Acquire);
+    if fd != 0 && is_our_poll(fd) {
+        sys::raise_event(fd);
+    }
+}
+
+/// The program may have closed the number, and another file may have it now.
+fn is_our_poll(fd: i32) -> bool {
+    let [device, inode] = POLL_FILE.each_ref().map(|half| half.load(Ordering::Relaxed));
+    sys::file_of(fd) == Some((device, inode))
+}
+
+/// The descriptor that becomes readable when something has ended, or an errno.
+pub fn poll_fd() -> Result<i32, i32> {
+    let fd = POLL.load(Ordering::Acquire);
+    if fd != 0 && is_our_poll(fd) {
+        return Ok(fd);
+    }
+    let answer = sys::new_event();
+    if answer < 0 {
+        return Err(-answer as i32);
+    }
+    let new = answer as i32;
+    if let Some((device, inode)) = sys::file_of(new) {
+        POLL_FILE[0].store(device, Ordering::Relaxed);
+        POLL_FILE[1].store(inode, Ordering::Relaxed);
+    }
+    match POLL.compare_exchange(fd, new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(new),
+        Err(other) => {
+            sys::close(new);
+            Ok(other)
+        }
+    }
+}
+
+/// What a look at a cookie shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Over,
+    UnderWay,
+    Unknown,
+}
+
+/// Looks without waiting; the cookie is retired when it is over.
+///
+/// # Safety
+/// As memmove of its copies.
+pub unsafe fn check(cookie: Cookie) -> Answer {
+    let mut look = PENDING.look(cookie);
+    if let Look::UnderWay(owner) = look
+        && owner.needs_help()
+    {
+        settle(owner);
+        look = PENDING.look(cookie);
+    }
+    match look {
+        Look::Unknown => Answer::Unknown,
+        Look::UnderWay(_) => Answer::UnderWay,
+        // SAFETY: the caller's promise.
+        Look::Over(owner) => unsafe { report(owner, cookie) },
+    }
+}
+
+/// Finishes those requests of the helper that are over.
+fn settle(owner: &Entry) {
+    for part in PENDING.parts(owner) {
+        if part.slot.unclaimed() == 0 || !part.is_carried_by_helper() || !is_over(part, 0) {
+            continue;
+        }
+        let _held = SignalsHeld::all();
+        if let Some((copy, index)) = PENDING.claim(part, End::Front) {
+            carry_out(part, &copy, index);
+        }
+    }
+}
+
+/// Waits; the cookie is retired then.
+///
+/// # Safety
+/// As memmove of its copies.
+pub unsafe fn wait(cookie: Cookie, how: Wait) -> Answer {
+    let mut since = sys::ticks();
+    loop {
+        let owner = match PENDING.look(cookie) {
+            Look::Unknown => return Answer::Unknown,
+            // SAFETY: the caller's promise.
+            Look::Over(owner) => return unsafe { report(owner, cookie) },
+            Look::UnderWay(owner) => owner,
+        };
+        if help(owner) {
+            since = sys::ticks();
+            continue;
+        }
+        let waited = sys::ticks().wrapping_sub(since);
+        match how {
+            Wait::Spin => pause(),
+            Wait::Yield => sys::yield_now(),
+            Wait::Umwait if cpus::features().umwait => {
+                let under_way = || matches!(PENDING.look(cookie), Look::UnderWay(_));
+                // SAFETY: the CPU has it; an entry is always there.
+                unsafe { sys::watch(owner.line(), under_way) };
+            }
+            Wait::Auto | Wait::Umwait if waited < SPIN_TICKS => pause(),
+            _ => {
+                if PENDING.sleep(owner, cookie, 0) == Woken::Refused {
+                    crew::note_refusal();
+                    sys::yield_now();
+                }
+            }
+        }
+    }
+}
+
+/// Tells of the end, once. Pieces that could not be copied are copied now, in the program's
+/// thread, where a bad page faults as it would have in memcpy.
+unsafe fn report(owner: &Entry, cookie: Cookie) -> Answer {
+    if !PENDING.retire(cookie) {
+        return Answer::Unknown;
+    }
+    if !PENDING.has_failed(owner) {
+        PENDING.free(owner);
+        return Answer::Over;
+    }
+    threads::note_fault();
+    let mut left = PENDING.parts(owner).filter_map(failure).peekable();
+    while let Some(Copy { src, dst, len }) = left.next() {
+        // A handler may jump out of the last one without leaving anything behind.
+        if left.peek().is_none() {
+            PENDING.free(owner);
+        }
+        // SAFETY: the caller's promise; nobody else writes there any more.
+        unsafe { original::copy(dst, src, len) };
+    }
+    Answer::Over
+}
+
+/// The stretch of a part in which pieces have failed.
+fn failure(part: &Entry) -> Option<Copy> {
+    let failed = part.slot.failed();
+    if failed.is_empty() {
+        return None;
+    }
+    let copy = part.slot.copy();
+    let (from, last) = (copy.cut.piece(failed.start), copy.cut.piece(failed.end - 1));
+    let len = last.offset + last.len - from.offset;
+    Some(Copy { src: copy.src + from.offset, dst: copy.dst + from.offset, len })
+}
+
+#[cfg(test)]
+#[path = "later_tests.rs"]
+mod tests;

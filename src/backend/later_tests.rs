@@ -1,0 +1,237 @@
+//! Copies that go on by themselves, on both engines, against one oracle.
+
+use super::super::fake::{Kernel as Fake, Trouble};
+use super::*;
+use std::sync::atomic::AtomicU64 as Word;
+use std::time::Duration;
+
+fn ready() {
+    original::resolve();
+    crew::settle_in();
+    settle_in();
+}
+
+fn workers() -> Option<By> {
+    ready();
+    crew::start(3);
+    Some(By::Workers(3, Kernel::Libc))
+}
+
+fn helper(fake: &'static Fake) -> Option<By> {
+    ready();
+    let engine: &'static ioat::Engine = Box::leak(Box::new(ioat::Engine::new()));
+    assert!(engine.helper.fake.set(fake).is_ok());
+    assert!(engine.start());
+    crew::start(3);
+    let how = ioat::How { channels: None, wait: Wait::Auto, share: None };
+    Some(By::Helper(engine, how, Kernel::Libc))
+}
+
+/// Two buffers, and the stretch of them that is copied.
+struct Pair {
+    source: Vec<u8>,
+    target: Vec<u8>,
+    copy: Copy,
+}
+
+impl Pair {
+    fn new(len: usize, offset: usize) -> Self {
+        let source: Vec<u8> = (0..len + 200).map(|i| (i * 31 + i / 251) as u8 | 1).collect();
+        let mut target = vec![0u8; len + 200];
+        let copy = Copy {
+            src: source.as_ptr() as usize + offset,
+            dst: target.as_mut_ptr() as usize + offset + 7,
+            len,
+        };
+        Self { source, target, copy }
+    }
+
+    fn check(&self) {
+        let (len, to) = (self.copy.len, self.copy.dst - self.target.as_ptr() as usize);
+        let from = self.copy.src - self.source.as_ptr() as usize;
+        assert!(self.target[to..to + len] == self.source[from..from + len], "{len} bytes");
+        assert!(self.target[..to].iter().all(|&byte| byte == 0), "before");
+        assert!(self.target[to + len..].iter().all(|&byte| byte == 0), "after");
+    }
+}
+
+const SIZES: [usize; 9] =
+    [0, 1, 4095, FLOOR - 1, FLOOR, 65_537, 300_001, 2 << 20, (17 << 20) + 123];
+
+fn start(copies: &[Copy], by: Option<By>) -> Cookie {
+    // SAFETY: the pairs outlive the waiting.
+    unsafe { begin(copies, by, Wanted::default()) }.expect("room").cookie
+}
+
+fn wait_for(cookie: Cookie, how: Wait) {
+    // SAFETY: as in `start`.
+    assert_eq!(unsafe { wait(cookie, how) }, Answer::Over);
+    // SAFETY: as in `start`.
+    assert_eq!(unsafe { wait(cookie, how) }, Answer::Unknown);
+    // SAFETY: as in `start`.
+    assert_eq!(unsafe { check(cookie) }, Answer::Unknown);
+}
+
+fn everything(by: impl Fn() -> Option<By>) {
+    let waits = [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait];
+    for (round, len) in SIZES.into_iter().enumerate() {
+        let pair = Pair::new(len, round);
+        wait_for(start(&[pair.copy], by()), waits[round % waits.len()]);
+        pair.check();
+
+        let pair = Pair::new(len, round);
+        let cookie = start(&[pair.copy], by());
+        loop {
+            // SAFETY: as in `start`.
+            match unsafe { check(cookie) } {
+                Answer::Over => break,
+                Answer::UnderWay => std::thread::yield_now(),
+                Answer::Unknown => panic!("lost"),
+            }
+        }
+        pair.check();
+    }
+    let pairs: Vec<_> = SIZES.into_iter().map(|len| Pair::new(len, 3)).collect();
+    let copies: Vec<_> = pairs.iter().map(|pair| pair.copy).collect();
+    wait_for(start(&copies, by()), Wait::Auto);
+    pairs.iter().for_each(Pair::check);
+    wait_for(start(&[], by()), Wait::Auto);
+}
+
+#[test]
+fn workers_carry_every_size_and_batch() {
+    everything(workers);
+}
+
+#[test]
+fn nobody_carries_and_all_is_done_at_once() {
+    ready();
+    everything(|| None);
+}
+
+#[test]
+fn helper_carries_every_size_and_batch() {
+    let fake = Fake::new(3);
+    let by = helper(fake);
+    everything(|| by);
+    assert!(fake.submits.load(Ordering::Relaxed) > 5);
+    assert_eq!(fake.under_way(), 0);
+}
+
+#[test]
+fn helper_in_every_trouble_leaves_the_right_bytes() {
+    let late = Duration::from_millis(3);
+    let troubles = [
+        Trouble { late, ..Default::default() },
+        Trouble { failed: 0b101, ..Default::default() },
+        Trouble { failed: !0, late, ..Default::default() },
+        Trouble { lost: 1, ..Default::default() },
+        Trouble { silent: 2, late, ..Default::default() },
+        Trouble { refuse: Some((libc::EAGAIN, 0)), ..Default::default() },
+        Trouble { refuse: Some((libc::EBUSY, 2)), ..Default::default() },
+        Trouble { refuse: Some((libc::ENOMEM, 1)), late, ..Default::default() },
+        Trouble { refuse: Some((libc::EFAULT, 0)), ..Default::default() },
+        Trouble { refuse: Some((libc::EFAULT, 3)), late, ..Default::default() },
+        Trouble { status: Some((libc::EINTR, 3)), silent: 1, late, ..Default::default() },
+    ];
+    for (number, trouble) in troubles.into_iter().enumerate() {
+        for looks in [false, true] {
+            let fake = Fake::new(2);
+            let by = helper(fake);
+            fake.make([trouble]);
+            let pair = Pair::new(1_000_003, number);
+            let cookie = start(&[pair.copy], by);
+            // SAFETY: as in `start`.
+            while looks && unsafe { check(cookie) } == Answer::UnderWay {
+                std::thread::yield_now();
+            }
+            if !looks {
+                wait_for(cookie, Wait::Auto);
+            }
+            pair.check();
+            assert_eq!(fake.under_way(), 0, "trouble {number}");
+        }
+    }
+}
+
+#[test]
+fn looking_at_a_request_asks_the_kernel_only_when_it_is_overdue() {
+    let fake = Fake::new(2);
+    let by = helper(fake);
+    fake.make([Trouble { late: Duration::from_millis(2), ..Default::default() }]);
+    let pair = Pair::new(1 << 20, 0);
+    let cookie = start(&[pair.copy], by);
+    // SAFETY: as in `start`.
+    while unsafe { check(cookie) } == Answer::UnderWay {}
+    pair.check();
+    assert_eq!(fake.waits.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
+    let fake = Fake::new(1);
+    let by = helper(fake);
+    let first = Pair::new(1 << 20, 0);
+    let cookie = start(&[first.copy], by);
+    for _ in 0..40 {
+        let next = Pair::new(100_000, 0);
+        wait_for(start(&[next.copy], by), Wait::Auto);
+        next.check();
+    }
+    let waits = fake.waits.load(Ordering::Relaxed);
+    // SAFETY: as in `start`.
+    assert_eq!(unsafe { check(cookie) }, Answer::Over);
+    assert_eq!(fake.waits.load(Ordering::Relaxed), waits);
+    first.check();
+}
+
+#[test]
+fn more_requests_than_the_helper_takes_are_done_all_the_same() {
+    let fake = Fake::new(2);
+    let by = helper(fake);
+    fake.make([Trouble { late: Duration::from_millis(20), ..Default::default() }; 100]);
+    let pairs: Vec<_> = (0..100).map(|i| Pair::new(100_000 + i, i)).collect();
+    let cookies: Vec<_> = pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
+    cookies.into_iter().for_each(|cookie| wait_for(cookie, Wait::Auto));
+    pairs.iter().for_each(Pair::check);
+}
+
+#[test]
+fn notice_comes_after_the_bytes_whoever_carries() {
+    let fake = Fake::new(2);
+    for by in [None, workers(), helper(fake)] {
+        for round in 1..100u64 {
+            let pair = Pair::new(100_000 + round as usize * 1000, 0);
+            let word = Word::new(0);
+            let notice = Some(Notice { word: &raw const word as usize, value: round });
+            let wanted = Wanted { notice, detached: true };
+            // SAFETY: the pair and the word outlive the waiting.
+            assert!(unsafe { begin(&[pair.copy], by, wanted) }.is_some());
+            while word.load(Ordering::Acquire) != round {
+                std::thread::yield_now();
+            }
+            pair.check();
+        }
+    }
+}
+
+#[test]
+fn threads_share_the_table() {
+    let by = workers();
+    std::thread::scope(|scope| {
+        for number in 0..6usize {
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let pairs: Vec<_> =
+                        (0..8).map(|i| Pair::new(20_000 * (i + 1) + round, number)).collect();
+                    let cookies: Vec<_> =
+                        pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
+                    for cookie in cookies {
+                        wait_for(cookie, [Wait::Auto, Wait::Sleep][round % 2]);
+                    }
+                    pairs.iter().for_each(Pair::check);
+                }
+            });
+        }
+    });
+}
