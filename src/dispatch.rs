@@ -1,7 +1,7 @@
 //! Which way a large copy takes: the engine, or libc and why.
 
 use crate::backend::threads::{self, How};
-use crate::backend::{Refused, crew, ioat, kernel::Kernel, libc as original};
+use crate::backend::{Refused, crew, ioat, kernel::Kernel, later, libc as original};
 use crate::config::{Backend, Config};
 use crate::cpus;
 use crate::learn::{FLOOR, Learner, Look, SAMPLE, Way};
@@ -9,7 +9,7 @@ use crate::plan;
 use crate::stats::{Fallback, Path, Recorder};
 use crate::sys::{self, NEVER, Op};
 use crate::trace::Trace;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use once_cell::race::OnceRef;
 
 /// What the configuration means for copies; fixed at start-up.
@@ -93,6 +93,8 @@ enum Engine {
 pub struct Dispatcher {
     policy: OnceRef<'static, Policy>,
     engine: AtomicU32,
+    /// The process is ending: nothing new is handed on.
+    closed: AtomicBool,
     /// Why the engine is off.
     why_off: AtomicU32,
     workers: AtomicUsize,
@@ -111,6 +113,7 @@ impl Dispatcher {
         Self {
             policy: OnceRef::new(),
             engine: AtomicU32::new(engine::COLD),
+            closed: AtomicBool::new(false),
             why_off: AtomicU32::new(Fallback::Off as u32),
             workers: AtomicUsize::new(0),
             carried: AtomicU64::new(0),
@@ -144,6 +147,7 @@ impl Dispatcher {
 
     /// From now on every entry jumps to libc. Copies that are inside go on.
     pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
         for op in Op::ALL {
             original::set_min(op, NEVER);
         }
@@ -152,6 +156,7 @@ impl Dispatcher {
     /// In the child of a fork: no worker has come along, and no open helper.
     pub fn forget_after_fork(&self) {
         threads::forget_after_fork();
+        later::forget_after_fork();
         self.ioat.forget_after_fork();
         cpus::forget_after_fork();
         self.trace.forget_after_fork();
@@ -229,6 +234,79 @@ impl Dispatcher {
         if policy.record {
             self.recorder.record(path, len, sys::ticks().wrapping_sub(begun));
         }
+    }
+
+    /// Copies for a program that calls us by name: as `copy`, but not counted as a call of
+    /// one of the C library's functions.
+    ///
+    /// # Safety
+    /// As memmove.
+    pub unsafe fn copy_by_name(&self, dst: usize, src: usize, len: usize) {
+        let Some(policy) = self.policy.get() else {
+            // SAFETY: the caller's promise.
+            return unsafe { original::copy_before_start(dst, src, len) };
+        };
+        if len < policy.min || self.closed.load(Ordering::Relaxed) {
+            // SAFETY: the caller's promise.
+            return unsafe { original::copy(dst, src, len) };
+        }
+        let begun = sys::ticks();
+        // SAFETY: the caller's promise.
+        let path = unsafe { self.carry(policy, dst, src, len) };
+        if policy.record {
+            self.recorder.record(path, len, sys::ticks().wrapping_sub(begun));
+        }
+    }
+
+    /// Starts copies that go on while the caller does something else, or does them at once
+    /// where no engine is up. `None`: there is no room for another cookie.
+    ///
+    /// # Safety
+    /// As `later::begin`.
+    pub unsafe fn begin(
+        &'static self,
+        copies: &[later::Copy],
+        wanted: later::Wanted,
+    ) -> Option<later::Cookie> {
+        let started = sys::ticks();
+        let large = copies.iter().any(|copy| copy.len >= later::FLOOR);
+        let by = if large { self.carriers() } else { Err(Fallback::Learned) };
+        // SAFETY: the caller's promise.
+        let begun = unsafe { later::begin(copies, by.ok(), wanted) }?;
+        let refused = begun.refused.map(|refused| self.refused(refused));
+        let policy = self.policy.get().filter(|policy| policy.record);
+        let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
+        let own = bytes.saturating_sub(begun.carried);
+        if policy.is_some_and(|policy| own >= policy.min) {
+            let why = refused.or(by.err()).unwrap_or(Fallback::Overlap);
+            self.recorder.record(Path::Libc(why), own, sys::ticks().wrapping_sub(started));
+        }
+        Some(begun.cookie)
+    }
+
+    /// Who carries copies that nobody waits for.
+    fn carriers(&'static self) -> Result<later::By, Fallback> {
+        let Some(policy) = self.policy.get() else { return Err(Fallback::Starting) };
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Fallback::Off);
+        }
+        let kernel = policy.how.kernel;
+        Ok(match self.ready(policy)? {
+            Engine::Threads(workers) => later::By::Workers(workers, kernel),
+            Engine::Ioat => later::By::Helper(&self.ioat, policy.how_ioat, kernel),
+        })
+    }
+
+    /// Notes a copy that others have carried while its caller did something else.
+    pub fn note_end(&self, bytes: usize, begun: u64) {
+        if self.policy.get().is_some_and(|policy| policy.record) {
+            self.recorder.record(Path::Engine, bytes, sys::ticks().wrapping_sub(begun));
+        }
+    }
+
+    /// How callers wait.
+    pub fn wait(&self) -> threads::Wait {
+        self.policy.get().map_or(threads::Wait::Auto, |policy| policy.how.wait)
     }
 
     unsafe fn carry(&self, policy: &Policy, dst: usize, src: usize, len: usize) -> Path {
@@ -404,6 +482,7 @@ impl Dispatcher {
             Err(_) => return Err(self.switch_off(Fallback::Refused)),
         }
         if policy.try_ioat && self.ioat.start() {
+            crew::start(1); // for those who wait for a word instead of asking
             self.engine.store(engine::IOAT, Ordering::Release);
             return Ok(Engine::Ioat);
         }

@@ -3,13 +3,17 @@
 //! The way of one copy, top to bottom; imports go down this list and never up:
 //!
 //! ```text
-//! intercept   the exported symbols; short copies leave by tail jump
+//! intercept   the C library's names; short copies leave by tail jump
+//! api         our own names, include/adma.h: validation only
 //! runtime     the one global: start, fork, exit; check: what the machine offers
 //! dispatch    which way a large copy takes; learn: what measuring has shown
 //! stats       one lock-free record per copy; reports at exit; trace: addresses for studies
 //! config      every knob in one table
 //! backend     libc: the originals
 //!             threads: one shared copy; board: who claims which piece; crew: the workers
+//!             later: copies that go on while the caller does something else; pending: their
+//!             cookies, parts and ends
+//!             ioat: the kernel helper's channels
 //!             manner: with whose rights, and whose faults; kernel: how bytes move
 //!             ioat: one copy by the kernel helper; tuning: what its past tells;
 //!             helper: its file and calls; abi: its interface
@@ -49,6 +53,8 @@ mod sys;
 mod trace;
 
 // Exports stay out of test executables: they would replace the harness's own memcpy.
+#[cfg(not(any(test, loom)))]
+mod api;
 #[cfg(not(any(test, loom)))]
 mod check;
 #[cfg(not(any(test, loom)))]

@@ -1,6 +1,6 @@
 //! The one global: start, fork and exit of the process.
 
-use crate::backend::{crew, helper, ioat, libc as original, threads};
+use crate::backend::{crew, helper, ioat, later, libc as original, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{ROOM, write_all};
@@ -33,6 +33,29 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
     unsafe { DISPATCHER.copy(op, dst, src, len) }
 }
 
+/// The same for a program that calls us by name.
+///
+/// # Safety
+/// As memmove.
+pub unsafe fn copy_by_name(dst: usize, src: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.copy_by_name(dst, src, len) }
+}
+
+/// Starts copies; see `Dispatcher::begin`.
+///
+/// # Safety
+/// As `later::begin`.
+pub unsafe fn begin(copies: &[later::Copy], wanted: later::Wanted) -> Option<later::Cookie> {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.begin(copies, wanted) }
+}
+
+/// How callers wait.
+pub fn wait() -> threads::Wait {
+    DISPATCHER.wait()
+}
+
 /// Start-up. Everything that may allocate happens here, and even that only when there is
 /// something to say: a program that never allocates should not begin to because of us.
 /// "open" comes last.
@@ -40,6 +63,7 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
 fn start() {
     original::resolve();
     crew::settle_in();
+    later::settle_in();
     let config = config::from_environment();
     if config.check {
         check::run(&config, &DISPATCHER.ioat);
@@ -51,6 +75,9 @@ fn start() {
         DISPATCHER.trace.configure(pattern);
     }
     let policy = POLICY.get_or_init(|| Policy::new(&config));
+    if config.stats.any() {
+        later::record_with(|bytes, begun| DISPATCHER.note_end(bytes, begun));
+    }
     if config.speaks_at_exit() {
         let _ = PROCESS.set(Process {
             ticks: sys::ticks(),

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * adma.h: copies that go on while the program does something else.
+ *
+ *	adma_cookie_t cookie = adma_icopy(src, dst, len);
+ *	...				// compute
+ *	adma_wait_copy(cookie);		// now dst holds the bytes
+ *
+ * Link with -ladma (pkg-config adma), or preload libadma.so; both is fine. The
+ * order of arguments is source, destination, length.
+ *
+ * WHO COPIES. I/OAT channels where the kernel helper is loaded, worker threads
+ * otherwise, and the calling thread itself where neither can be had: on a
+ * single CPU, with ADMA_BACKEND=libc, when the system refuses threads, while
+ * the process exits, or when the copy is too small to be worth handing on
+ * (16 KiB; 64 KiB with the helper). Nothing in a program depends on which:
+ * every copy is complete and right.
+ *
+ * RESULTS. 0 or a positive number is success, a negative number is an errno:
+ * -EINVAL, -EAGAIN. The variable errno is left alone. adma_strerror() says in
+ * words what a result means.
+ *
+ * BUFFERS. From the call that starts a copy until its end is told (see below),
+ * the source must not be written, the destination neither read nor written,
+ * and both must stay mapped. This is not checked. Nothing outside of the
+ * destination is ever written. Between two copies that are under way at the
+ * same time there is no order. Ranges that overlap within one copy have
+ * memmove's meaning; such a copy is done at once.
+ *
+ * COOKIES. A cookie stands for one start. The first call that tells its end
+ * (adma_check_copy() with result 1, adma_wait_copy() with result 0) retires
+ * it; from then on, as with a number that never was a cookie, every call gives
+ * -EINVAL. So each cookie must be asked for in the end: ADMA_COOKIES of them
+ * can be outstanding, the next start gives -EAGAIN. Cookies are positive.
+ *
+ * ENDS. The end of a copy is told by adma_check_copy() or adma_wait_copy() in
+ * any thread, or by the word of adma_icopy_notif(). Who has been told sees the
+ * copied bytes, and may use and free the buffers.
+ *
+ * THREADS. All functions may be called by any number of threads at once, also
+ * for the same cookie: then one of them is told of the end, the others get
+ * -EINVAL. A thread may leave while copies that it has started are under way.
+ *
+ * SIGNALS. All functions may be called from a signal handler, whatever it has
+ * interrupted. A handler must not leave an interrupted adma function by
+ * siglongjmp() or the like: the cookie may be lost, and -EAGAIN come earlier;
+ * and no thread may be cancelled inside one. adma_wait_copy() goes on after a
+ * handler has returned. Worker threads have all signals blocked.
+ *
+ * FAULTS. Memory that is not there, or not to be read or written, is as fatal
+ * as in memcpy(): SIGSEGV or SIGBUS, no error code. When the program handles
+ * neither of them, it comes at any time between start and end, perhaps in a
+ * thread of ours. When the program had a handler at the start of a copy, it
+ * comes in a call of this interface: the one that starts the copy, or the one
+ * that tells its end, which has then already retired the cookie. The handler
+ * may repair the page and return, or jump out of this one call.
+ * With adma_icopy_notif() it is always the call that starts the copy; memory
+ * that goes bad later ends the process. (Protection keys of source pages are
+ * looked at only by memcpy() itself.)
+ *
+ * FORK. Cookies, and copies under way, belong to the process that made them.
+ * In the child of a fork the parent's cookies give -EINVAL, destinations of
+ * copies that were under way hold some of their bytes, and the child's own
+ * first copy starts its own engine. After vfork() nothing of adma may be
+ * called before exec.
+ *
+ * EXIT. A process that ends does not wait for copies under way: they are
+ * abandoned. Of those whose end was not told, destinations that outlive the
+ * process (shared memory, files) hold some of the bytes. Copies started by
+ * exit handlers and destructors may be done at once.
+ */
+#ifndef ADMA_H
+#define ADMA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A started copy, or a negative errno. */
+typedef int64_t adma_cookie_t;
+
+/* So many cookies can be outstanding; parts of large batches count as well. */
+#define ADMA_COOKIES 4096
+
+/*
+ * adma_copy - copy, and return when it is done
+ *
+ * The same as memmove(), carried by the same channels as a large memcpy() under
+ * the preloaded library: with those that have measured better than libc.
+ * Nothing is under way when it returns.
+ *
+ * Returns 0.
+ */
+int adma_copy(const void *src, void *dst, size_t len);
+
+/*
+ * adma_icopy - start a copy
+ *
+ * Returns a cookie, soon: the copy goes on by itself, whether or not anybody
+ * asks for it. -EAGAIN: ADMA_COOKIES are outstanding; nothing is under way.
+ */
+adma_cookie_t adma_icopy(const void *src, void *dst, size_t len);
+
+/* One of several copies; the same order as everywhere. */
+struct adma_op {
+	const void *src;
+	void *dst;
+	size_t len;
+};
+
+/*
+ * adma_icopy_batch - start several copies under one cookie
+ * @ops:	the copies; the array itself is not needed after the return
+ * @count:	how many; 0 gives a cookie that is over
+ *
+ * They go on at the same time, in no order, and must not overlap each other.
+ * The cookie is over when all of them are.
+ *
+ * Returns a cookie; -EAGAIN as adma_icopy(); -EINVAL: @ops is NULL or not
+ * aligned, and @count not 0.
+ */
+adma_cookie_t adma_icopy_batch(const struct adma_op *ops, size_t count);
+
+/*
+ * adma_icopy_notif - start a copy that tells its end by writing a word
+ * @word:	8 bytes, aligned to 8
+ * @value:	what they will hold
+ *
+ * There is no cookie and nothing to call: when the word holds the value, the
+ * copy is over. Read it with acquire order (atomic_load_explicit(...,
+ * memory_order_acquire) in C, __atomic_load_n() in GNU C): then all copied
+ * bytes can be seen. The word is written once, and nothing of ours touches it,
+ * the source or the destination after that. It must be there until then, and
+ * outside of both buffers. Outstanding words count as cookies do.
+ *
+ * Returns 0; -EAGAIN as adma_icopy(); -EINVAL: @word is NULL or not aligned.
+ * With an error nothing is under way, and the word will not be written.
+ */
+int adma_icopy_notif(const void *src, void *dst, size_t len, uint64_t *word,
+		     uint64_t value);
+
+/*
+ * adma_check_copy - ask whether a copy is over, without waiting
+ *
+ * A look at one word of memory, no system call. (With the kernel helper: at one
+ * word for each channel; a request that is far overdue is asked for in the
+ * kernel, at most every millisecond.)
+ *
+ * Returns 1: it is over, and the cookie retired; 0: it is under way; -EINVAL:
+ * not a cookie of this process, or retired.
+ */
+int adma_check_copy(adma_cookie_t cookie);
+
+/*
+ * adma_wait_copy - wait until a copy is over
+ *
+ * The caller does not sit idle: parts of the copy that nobody has begun it
+ * copies itself. So it takes no longer than memcpy() would have, however busy
+ * the machine is. Signals are held while it copies, and come after 16 MiB at
+ * the latest; it sleeps with signals open. How it waits is ADMA_WAIT's choice.
+ *
+ * Returns 0: it is over, and the cookie retired; -EINVAL as adma_check_copy().
+ */
+int adma_wait_copy(adma_cookie_t cookie);
+
+/*
+ * adma_poll_fd - a descriptor for poll(), select() and epoll
+ *
+ * It becomes readable when a copy of this process has ended that was started
+ * after the first call; always the same descriptor. To drain it, read 8 bytes
+ * (it does not block: EAGAIN means that nothing has ended since), and only then
+ * ask for the cookies: whatever ends later makes it readable again. One reading
+ * may stand for several ends, and for ends that have been told already.
+ *
+ * It is an eventfd, close-on-exec. Do not close it and do not write to it; a
+ * child of fork calls this function again and gets its own.
+ *
+ * Returns the descriptor, or a negative errno of eventfd(2).
+ */
+int adma_poll_fd(void);
+
+/*
+ * adma_strerror - a result in words
+ *
+ * Returns text that is never freed or changed, also for numbers that are no
+ * results of adma.
+ */
+const char *adma_strerror(int result);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ADMA_H */

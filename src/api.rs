@@ -1,0 +1,122 @@
+//! Our own names, as include/adma.h declares and explains them. No logic here: arguments are
+//! checked and brought into one form.
+//!
+//! They are given out by assembly and not by `no_mangle`, because the linker must get their
+//! versions from include/adma.map: what rustc knows of it would list without one.
+
+use crate::backend::later::{self, Answer, Copy, Notice, Wanted};
+use crate::runtime;
+use core::arch::global_asm;
+use core::ffi::{CStr, c_char, c_int};
+
+macro_rules! export {
+    ($($name:ident),* $(,)?) => { $(
+        global_asm!(
+            concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),
+            ".p2align 4",
+            concat!(".globl ", stringify!($name)),
+            concat!(".type ", stringify!($name), ", @function"),
+            concat!(stringify!($name), ":"),
+            "jmp {function}",
+            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+            ".popsection",
+            function = sym $name,
+        );
+    )* };
+}
+
+export! {
+    adma_copy,
+    adma_icopy,
+    adma_icopy_batch,
+    adma_icopy_notif,
+    adma_check_copy,
+    adma_wait_copy,
+    adma_poll_fd,
+    adma_strerror,
+}
+
+unsafe extern "C" fn adma_copy(src: usize, dst: usize, len: usize) -> c_int {
+    // SAFETY: the program's promise, as to memmove.
+    unsafe { runtime::copy_by_name(dst, src, len) };
+    0
+}
+
+unsafe extern "C" fn adma_icopy(src: usize, dst: usize, len: usize) -> i64 {
+    // SAFETY: the program's promise: as memmove, until it is told of the end.
+    unsafe { begin(&[Copy { src, dst, len }], Wanted::default()) }
+}
+
+unsafe extern "C" fn adma_icopy_batch(copies: *const Copy, count: usize) -> i64 {
+    let room = isize::MAX as usize / size_of::<Copy>();
+    if count > room || (count > 0 && (copies.is_null() || !copies.is_aligned())) {
+        return -i64::from(libc::EINVAL);
+    }
+    let copies = match count {
+        0 => &[],
+        // SAFETY: the program's promise: so many copies, until we return.
+        _ => unsafe { core::slice::from_raw_parts(copies, count) },
+    };
+    // SAFETY: the program's promise: as memmove of each, until it is told of the end.
+    unsafe { begin(copies, Wanted::default()) }
+}
+
+unsafe extern "C" fn adma_icopy_notif(
+    src: usize,
+    dst: usize,
+    len: usize,
+    word: usize,
+    value: u64,
+) -> c_int {
+    if word == 0 || !word.is_multiple_of(8) {
+        return -libc::EINVAL;
+    }
+    let wanted = Wanted { notice: Some(Notice { word, value }), detached: true };
+    // SAFETY: the program's promise: as memmove, until the word holds the value.
+    let cookie = unsafe { begin(&[Copy { src, dst, len }], wanted) };
+    if cookie < 0 { cookie as c_int } else { 0 }
+}
+
+unsafe fn begin(copies: &[Copy], wanted: Wanted) -> i64 {
+    // SAFETY: the callers' promise.
+    match unsafe { runtime::begin(copies, wanted) } {
+        Some(cookie) => later::pack(cookie),
+        None => -i64::from(libc::EAGAIN),
+    }
+}
+
+unsafe extern "C" fn adma_check_copy(cookie: i64) -> c_int {
+    let Some(cookie) = later::unpack(cookie) else { return -libc::EINVAL };
+    // SAFETY: the program's promise when it started the copies.
+    match unsafe { later::check(cookie) } {
+        Answer::Over => 1,
+        Answer::UnderWay => 0,
+        Answer::Unknown => -libc::EINVAL,
+    }
+}
+
+unsafe extern "C" fn adma_wait_copy(cookie: i64) -> c_int {
+    let Some(cookie) = later::unpack(cookie) else { return -libc::EINVAL };
+    // SAFETY: the program's promise when it started the copies.
+    match unsafe { later::wait(cookie, runtime::wait()) } {
+        Answer::Unknown => -libc::EINVAL,
+        _ => 0,
+    }
+}
+
+extern "C" fn adma_poll_fd() -> c_int {
+    later::poll_fd().unwrap_or_else(|errno| -errno)
+}
+
+extern "C" fn adma_strerror(result: c_int) -> *const c_char {
+    let text: &CStr = match result.checked_abs().unwrap_or(0) {
+        _ if result >= 0 => c"no error",
+        libc::EINVAL => c"not a valid argument, or a cookie that is not known (any more)",
+        libc::EAGAIN => c"too many copies have been started and not been asked for",
+        libc::EMFILE | libc::ENFILE => c"no descriptor is left",
+        libc::ENOMEM => c"no memory is left",
+        libc::ENOSYS | libc::EPERM | libc::EACCES => c"the system does not allow it",
+        _ => c"unknown error",
+    };
+    text.as_ptr()
+}
