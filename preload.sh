@@ -52,6 +52,9 @@ fail() {
 	exit "${2:-125}"
 }
 
+# Set by install.sh: then there is nothing to build.
+installed='' version=''
+
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 # cargo runs in $here, so that is what a relative folder is relative to.
 target=${CARGO_TARGET_DIR:-target}
@@ -59,19 +62,21 @@ case $target in
 /*) ;;
 *) target=$here/$target ;;
 esac
-library=$target/release/libadma.so
+library=${installed:-$target/release/libadma.so}
 
 stale() {
 	[ ! -e "$library" ] && return 0
-	[ -n "$(find "$here/src" "$here/build.rs" "$here/Cargo.toml" "$here/Cargo.lock" -newer "$library" -print -quit)" ]
+	[ -n "$installed" ] && return 1
+	[ -n "$(find "$here/src" "$here/include" "$here/build.rs" "$here/Cargo.toml" "$here/Cargo.lock" -newer "$library" -print -quit)" ]
 }
 
 build() {
+	[ -z "$installed" ] || fail "$installed is missing; install adma again"
 	# Somebody else may have built it for us, and we may not write here.
 	[ -e "$library" ] && [ ! -w "${library%/*}" ] && return
 	if ! command -v cargo >/dev/null; then
 		[ -e "$library" ] && return
-		fail "the library is not built and there is no cargo; install Rust 1.89 or later"
+		fail "the library is not built and there is no cargo; install Rust 1.90 or later"
 	fi
 	printf 'preload.sh: building the library, once ...\n' >&2
 	# A preloaded library of the caller's is not for the compiler.
@@ -131,7 +136,9 @@ while [ $# -gt 0 ]; do
 		exit 0
 		;;
 	--version)
-		sed -n 's/^version = "\(.*\)"/adma \1/p' "$here/Cargo.toml" | head -n 1
+		[ -n "$version" ] ||
+			version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/Cargo.toml" | head -n 1)
+		printf 'adma %s\n' "$version"
 		exit 0
 		;;
 	--check) mode=check ;;

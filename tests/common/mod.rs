@@ -41,7 +41,8 @@ pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     let exe = folder.join(format!("{name}{suffix}"));
     let modified = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
     // A header may be anybody's; all of them count.
-    let headers = std::fs::read_dir(root().join("tests/programs")).unwrap().flatten();
+    let folders = ["tests/programs", "include"].map(|folder| root().join(folder));
+    let headers = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap().flatten());
     let headers = headers.map(|entry| entry.path()).filter(|p| p.extension() == Some("h".as_ref()));
     let newest = headers.chain([source.clone()]).filter_map(|path| modified(&path)).max();
     if exe.exists() && modified(&exe) >= newest {

@@ -1,0 +1,303 @@
+//! The explicit interface, include/adma.h: every promise, with the library linked, preloaded
+//! and both, on workers and without.
+
+mod common;
+
+use common::{finish, library, plain, root, scratch, skip, succeed, victim_with};
+use std::path::PathBuf;
+use std::process::Command;
+
+const CANNOT_BE_SHOWN: i32 = 77;
+
+/// How a program gets the library.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Linked,
+    Preloaded,
+    Both,
+    Opened,
+}
+
+fn folder() -> String {
+    library().parent().unwrap().display().to_string()
+}
+
+fn include() -> String {
+    format!("-I{}", root().join("include").display())
+}
+
+fn program(way: Way) -> PathBuf {
+    match way {
+        Way::Linked | Way::Both => {
+            let flags = [
+                include(),
+                format!("-L{}", folder()),
+                "-ladma".into(),
+                format!("-Wl,-rpath,{}", folder()),
+            ];
+            victim_with("api", &flags.each_ref().map(String::as_str))
+        }
+        Way::Preloaded | Way::Opened => victim_with("api", &[include().as_str(), "-DLOOKED_UP"]),
+    }
+}
+
+fn api(way: Way, subject: &str) -> Command {
+    let mut command = plain(program(way));
+    command.arg(subject);
+    match way {
+        Way::Linked => &mut command,
+        Way::Preloaded | Way::Both => command.env("LD_PRELOAD", library()),
+        Way::Opened => command.env("LIBRARY", library()),
+    };
+    command
+}
+
+/// Everywhere: all ways to get the library, and every kind of engine.
+fn shown(subject: &str) {
+    for way in [Way::Linked, Way::Preloaded, Way::Both, Way::Opened] {
+        show(&mut api(way, subject), subject);
+    }
+    for channels in ["1", "3"] {
+        show(api(Way::Linked, subject).env("ADMA_CHANNELS", channels), subject);
+    }
+    show(api(Way::Linked, subject).env("ADMA_BACKEND", "libc"), subject);
+    let mut alone = plain("taskset");
+    alone.args(["-c", "0"]).arg(program(Way::Linked)).arg(subject);
+    show(&mut alone, subject);
+}
+
+fn show(command: &mut Command, subject: &str) {
+    let done = finish(command);
+    let err = String::from_utf8_lossy(&done.stderr);
+    match done.status.code() {
+        Some(0) => {}
+        Some(CANNOT_BE_SHOWN) => skip(subject, err.trim()),
+        _ => panic!("{command:?}: {}\n{err}", done.status),
+    }
+}
+
+macro_rules! subjects {
+    ($($test:ident: $subject:literal),* $(,)?) => { $(
+        #[test]
+        fn $test() {
+            shown($subject);
+        }
+    )* };
+}
+
+subjects! {
+    every_call_copies_every_size_and_offset_right: "oracle",
+    overlapping_ranges_keep_memmoves_meaning: "overlap",
+    stale_double_and_foreign_cookies_are_einval: "cookies",
+    full_table_is_eagain_and_recovers: "full",
+    thousand_copies_outstanding_end_right: "thousand",
+    one_of_many_threads_is_told_of_an_end: "threads",
+    fork_leaves_cookies_and_copies_to_the_parent: "fork",
+    signal_handler_checks_starts_and_waits: "signals",
+    exit_with_copies_under_way_ends_at_once: "exit",
+    word_is_written_after_the_bytes: "notif",
+    poll_descriptor_tells_every_end_to_epoll: "poll",
+    bad_pages_fault_as_promised: "faults",
+    errno_is_left_alone: "errno",
+    without_threads_everything_is_done_by_the_caller: "refused",
+    worker_that_was_idle_comes_again: "idle",
+}
+
+#[test]
+fn waiting_in_every_way_is_right() {
+    for wait in ["spin", "yield", "sleep", "umwait"] {
+        show(api(Way::Linked, "oracle").env("ADMA_WAIT", wait).env("ADMA_CHANNELS", "2"), wait);
+    }
+    for kernel in ["movsb", "stream"] {
+        show(api(Way::Linked, "notif").env("ADMA_KERNEL", kernel), kernel);
+    }
+}
+
+#[test]
+fn check_copy_makes_no_system_call() {
+    let log = scratch("strace").join("log");
+    let mut command = plain("strace");
+    command.arg("-o").arg(&log).arg(program(Way::Linked)).arg("looking");
+    let (out, _) = succeed(command.env("ADMA_CHANNELS", "1"));
+    let text = std::fs::read_to_string(&log).unwrap();
+    let calls: Vec<_> =
+        text.lines().map(|line| line.split('(').next().unwrap().to_owned()).collect();
+    let first = calls.iter().position(|call| call == "getppid").expect("the first mark");
+    assert_eq!(calls.get(first + 1).map(String::as_str), Some("getppid"), "after {out}");
+    let looks: u64 = out.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(looks > 10, "the copy was over at once: {out}");
+}
+
+#[test]
+fn asynchronous_copies_are_counted_as_carried() {
+    let report = common::only_report(
+        api(Way::Linked, "thousand").env("ADMA_CHANNELS", "2").env("ADMA_MIN_BYTES", "16K"),
+    );
+    let engine = &report["paths"]["engine"];
+    // A thousand, and a thousand more under one cookie.
+    assert!(common::number(&engine["calls"]) >= 900, "{report}");
+    assert!(common::number(&engine["bytes"]) > 100_000_000, "{report}");
+}
+
+#[test]
+fn header_is_clean_c_of_every_standard_and_cxx() {
+    let header = root().join("include/adma.h");
+    for standard in ["c99", "c11", "gnu17"] {
+        let mut gcc = plain("gcc");
+        gcc.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-xc"]);
+        succeed(gcc.arg(format!("-std={standard}")).arg(&header));
+    }
+    if finish(plain("sh").args(["-c", "command -v g++"])).stdout.is_empty() {
+        return skip("header_is_clean_c_of_every_standard_and_cxx", "g++ is not installed");
+    }
+    for standard in ["c++98", "c++11", "c++20"] {
+        let mut gcc = plain("g++");
+        gcc.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-xc++"]);
+        succeed(gcc.arg(format!("-std={standard}")).arg(&header));
+    }
+    let exe = scratch("cxx").join("api_cxx");
+    let mut gcc = plain("g++");
+    gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&exe).arg(include());
+    gcc.arg(root().join("tests/programs/api_cxx.cc"));
+    succeed(gcc.args([format!("-L{}", folder()), "-ladma".into(), rpath()]));
+    let (out, _) = succeed(&mut plain(&exe));
+    assert!(out.contains("cookie"), "{out}");
+}
+
+fn rpath() -> String {
+    format!("-Wl,-rpath,{}", folder())
+}
+
+/// Names as the header declares them.
+fn declared() -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("include/adma.h")).unwrap();
+    let mut names: Vec<String> = text
+        .lines()
+        .filter(|line| !line.starts_with([' ', '\t', '#', '/']) && line.contains("adma_"))
+        .filter_map(|line| {
+            let name = line.split('(').next().filter(|_| line.contains('('))?;
+            Some(name.rsplit([' ', '*']).next().unwrap().to_owned())
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn exports_are_what_the_header_declares_each_with_its_version() {
+    let (listing, _) = succeed(
+        plain("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library()),
+    );
+    let mut exported = Vec::new();
+    for name in listing.lines().filter_map(|line| line.split_whitespace().nth(2)) {
+        match name.strip_suffix("@@ADMA_0.1") {
+            Some(own) => exported.push(own.to_owned()),
+            None => assert!(!name.contains('@') && !name.starts_with("adma_"), "{name}"),
+        }
+    }
+    exported.sort();
+    assert_eq!(exported, declared());
+    assert!(exported.contains(&"adma_icopy".to_owned()));
+    let map = std::fs::read_to_string(root().join("include/adma.map")).unwrap();
+    for name in exported {
+        assert!(map.contains(&format!("\t{name};")), "{name} is not in adma.map");
+    }
+}
+
+/// The lines of README.md that a newcomer types.
+#[test]
+fn example_compiles_with_the_line_of_the_readme_and_runs() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let line = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("$ ").filter(|line| line.contains("include/example.c")))
+        .expect("the line is in README.md");
+    let place = scratch("example");
+    // Where a newcomer is: in the repository, with the library built into target/release.
+    let target = library().ancestors().nth(2).unwrap().to_owned();
+    for (name, there) in [("include", root().join("include")), ("target", target)] {
+        std::os::unix::fs::symlink(there, place.join(name)).unwrap();
+    }
+    let (out, _) = succeed(plain("bash").args(["-c", line]).current_dir(&place));
+    assert!(out.starts_with("copied 64 MiB"), "{out}");
+}
+
+/// Everything under `folder`, sorted.
+fn files_below(folder: &std::path::Path) -> Vec<String> {
+    let (list, _) =
+        succeed(plain("find").arg(".").args(["-not", "-type", "d"]).current_dir(folder));
+    let mut files: Vec<_> = list.lines().map(|line| line[2..].to_owned()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn installation_serves_a_program_and_is_taken_away_whole() {
+    let place = scratch("install");
+    let prefix = place.join("opt");
+    let install = || {
+        let mut command = plain(root().join("install.sh"));
+        command.env("PREFIX", &prefix);
+        command
+    };
+    succeed(&mut install());
+    let files = files_below(&prefix);
+    for name in [
+        "bin/adma-preload",
+        "include/adma.h",
+        "lib/libadma.so",
+        "lib/pkgconfig/adma.pc",
+        "share/man/man3/adma_copy.3",
+        "share/man/man3/adma_icopy_notif.3",
+        "share/man/man7/adma.7",
+    ] {
+        assert!(files.iter().any(|file| file == name), "{name} is not among {files:?}");
+    }
+    // The example, as a user of the package builds it.
+    std::fs::copy(root().join("include/example.c"), place.join("example.c")).unwrap();
+    let lib = prefix.join("lib");
+    let line = "cc example.c $(pkg-config --cflags --libs adma) -o example && ./example";
+    let mut build = plain("bash");
+    build.args(["-c", line]).current_dir(&place);
+    build.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).env("LD_LIBRARY_PATH", &lib);
+    let (out, _) = succeed(&mut build);
+    assert!(out.starts_with("copied 64 MiB"), "{out}");
+    let script = prefix.join("bin/adma-preload");
+    let (out, _) = succeed(plain(&script).arg("--version"));
+    assert_eq!(out.trim(), format!("adma {}", env!("CARGO_PKG_VERSION")));
+    let (out, _) = succeed(plain(&script).args(["sh", "-c", "echo $LD_PRELOAD"]));
+    assert_eq!(out.trim(), lib.join("libadma.so").display().to_string());
+    let (out, _) = succeed(plain(&script).arg("--help"));
+    assert!(out.starts_with("usage: adma-preload "), "{out}");
+
+    // The same below DESTDIR, which nothing inside knows of.
+    let staged = scratch("stage");
+    succeed(install().env("DESTDIR", &staged).env("PREFIX", "/usr"));
+    assert_eq!(files_below(&staged.join("usr")), files);
+    let pc = std::fs::read_to_string(staged.join("usr/lib/pkgconfig/adma.pc")).unwrap();
+    assert!(pc.contains("prefix=/usr\n") && !pc.contains("stage"), "{pc}");
+
+    succeed(install().arg("--uninstall"));
+    assert!(files_below(&prefix).is_empty());
+}
+
+#[test]
+fn manual_pages_are_clean_and_name_every_function() {
+    let page = std::fs::read_to_string(root().join("man/adma_copy.3")).unwrap();
+    for name in declared() {
+        assert!(page.contains(&format!(".Nm {name}")), "{name} has no manual page");
+        assert!(page.contains(&format!(".Fn {name} ")) || page.contains(&format!(".Fo {name}")));
+    }
+    let knobs = std::fs::read_to_string(root().join("man/adma.7")).unwrap();
+    let config = std::fs::read_to_string(root().join("preload.sh")).unwrap();
+    for knob in config.split_whitespace().filter(|word| word.starts_with("ADMA_")) {
+        let knob = knob.split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap();
+        assert!(knob == "ADMA_CHECK" || knobs.contains(&format!(".It Ev {knob}\n")), "{knob}");
+    }
+    if finish(plain("sh").args(["-c", "command -v mandoc"])).stdout.is_empty() {
+        return skip("manual_pages_are_clean_and_name_every_function", "mandoc is not installed");
+    }
+    for page in ["man/adma_copy.3", "man/adma.7"] {
+        succeed(plain("mandoc").args(["-T", "lint", "-W", "warning"]).arg(root().join(page)));
+    }
+}
