@@ -67,7 +67,7 @@ library=${installed:-$target/release/libadma.so}
 stale() {
 	[ ! -e "$library" ] && return 0
 	[ -n "$installed" ] && return 1
-	[ -n "$(find "$here/src" "$here/include" "$here/build.rs" "$here/Cargo.toml" "$here/Cargo.lock" -newer "$library" -print -quit)" ]
+	[ -n "$(find "$here/src" "$here/include/adma.map" "$here/build.rs" "$here/Cargo.toml" "$here/Cargo.lock" -newer "$library" -print -quit)" ]
 }
 
 build() {

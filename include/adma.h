@@ -59,7 +59,7 @@
  * looked at only by memcpy() itself.)
  *
  * FORK. Cookies, and copies under way, belong to the process that made them.
- * In the child of a fork the parent's cookies give -EINVAL, destinations of
+ * In the child of fork() the parent's cookies give -EINVAL, destinations of
  * copies that were under way hold some of their bytes, and the child's own
  * first copy starts its own engine. After vfork() nothing of adma may be
  * called before exec.

@@ -333,13 +333,23 @@ impl Dispatcher {
             }
         };
         if path == Path::Engine && policy.verify > 0 {
-            let number = self.carried.fetch_add(1, Ordering::Relaxed) + 1;
-            if number.is_multiple_of(u64::from(policy.verify)) {
-                // SAFETY: just copied.
-                unsafe { self.verify(dst, src, len) };
-            }
+            // SAFETY: just copied.
+            unsafe { self.verify_some(dst, src, len) };
         }
         path
+    }
+
+    /// Compares every so many carried copies.
+    ///
+    /// # Safety
+    /// As memcpy of the same arguments.
+    pub unsafe fn verify_some(&self, dst: usize, src: usize, len: usize) {
+        let every = self.policy.get().map_or(0, |policy| u64::from(policy.verify));
+        let number = self.carried.fetch_add(1, Ordering::Relaxed) + 1;
+        if every > 0 && number.is_multiple_of(every) {
+            // SAFETY: the caller's promise.
+            unsafe { self.verify(dst, src, len) };
+        }
     }
 
     unsafe fn carry_always(

@@ -75,6 +75,10 @@ fn start() {
         DISPATCHER.trace.configure(pattern);
     }
     let policy = POLICY.get_or_init(|| Policy::new(&config));
+    if config.verify > 0 {
+        // SAFETY: what `later` promises of it: just copied.
+        later::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
+    }
     if config.stats.any() {
         later::record_with(|bytes, begun| DISPATCHER.note_end(bytes, begun));
     }

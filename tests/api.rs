@@ -129,14 +129,19 @@ fn check_copy_makes_no_system_call() {
 }
 
 #[test]
-fn asynchronous_copies_are_counted_as_carried() {
+fn asynchronous_copies_are_counted_and_verified() {
     let report = common::only_report(
-        api(Way::Linked, "thousand").env("ADMA_CHANNELS", "2").env("ADMA_MIN_BYTES", "16K"),
+        api(Way::Linked, "thousand")
+            .env("ADMA_CHANNELS", "2")
+            .env("ADMA_MIN_BYTES", "16K")
+            .env("ADMA_VERIFY", "1"),
     );
     let engine = &report["paths"]["engine"];
     // A thousand, and a thousand more under one cookie.
     assert!(common::number(&engine["calls"]) >= 900, "{report}");
     assert!(common::number(&engine["bytes"]) > 100_000_000, "{report}");
+    assert!(common::number(&report["verify"]["checked"]) >= 1800, "{report}");
+    assert_eq!(common::number(&report["verify"]["mismatched"]), 0, "{report}");
 }
 
 #[test]

@@ -42,7 +42,8 @@ impl Checkout {
         let folder = scratch("checkout");
         let tree = folder.join(name);
         fs::create_dir_all(tree.join("target/release")).unwrap();
-        for file in ["preload.sh", "build.rs", "Cargo.toml", "Cargo.lock"] {
+        fs::create_dir_all(tree.join("include")).unwrap();
+        for file in ["preload.sh", "build.rs", "Cargo.toml", "Cargo.lock", "include/adma.map"] {
             fs::copy(root().join(file), tree.join(file)).unwrap();
         }
         copy_folder(&root().join("src"), &tree.join("src"));
@@ -779,7 +780,14 @@ fn library_that_is_missing_is_built_once_and_used() {
 #[test]
 fn library_that_is_stale_is_built_again() {
     let checkout = Checkout::new();
-    let touched = ["src/lib.rs", "src/backend/threads.rs", "build.rs", "Cargo.toml", "Cargo.lock"];
+    let touched = [
+        "src/lib.rs",
+        "src/backend/threads.rs",
+        "include/adma.map",
+        "build.rs",
+        "Cargo.toml",
+        "Cargo.lock",
+    ];
     for (number, file) in touched.iter().enumerate() {
         // Behind the build of the round before, before now: a second build would show.
         std::thread::sleep(Duration::from_millis(20));

@@ -91,7 +91,8 @@ fn a_library(name: &str) -> PathBuf {
 
 /// A program that is linked with one of our libraries.
 fn linked(name: &str, with: &Path) -> PathBuf {
-    victim_with(name, &["-Wl,--no-as-needed", with.to_str().unwrap()])
+    let place = format!("-Wl,-rpath,{}", with.parent().unwrap().display());
+    victim_with(name, &["-Wl,--no-as-needed", with.to_str().unwrap(), &place])
 }
 
 fn found(program: &str) -> bool {

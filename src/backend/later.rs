@@ -82,6 +82,8 @@ const WATCH_NANOS: u64 = 1_000_000;
 
 /// Called for every end, if set; by any thread of ours.
 static AT_END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// Called with each part of a cookie that is told of, if set: to compare it.
+static VERIFY: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// Readable when something has ended; 0: nobody has asked for one.
 static POLL: AtomicI32 = AtomicI32::new(0);
 /// What that descriptor stood for: device and inode.
@@ -105,6 +107,12 @@ pub fn forget_after_fork() {
 /// Has `record` called with bytes and starting time of what others have carried.
 pub fn record_with(record: fn(usize, u64)) {
     AT_END.store((record as *const ()).cast_mut(), Ordering::Release);
+}
+
+/// Has `verify` called with destination, source and length of what others have carried, when
+/// its end is told by a call: afterwards the program may change both sides.
+pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
+    VERIFY.store((verify as *const ()).cast_mut(), Ordering::Release);
 }
 
 pub fn pack(cookie: Cookie) -> i64 {
@@ -509,6 +517,7 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> Answer {
         return Answer::Unknown;
     }
     if !PENDING.has_failed(owner) {
+        verify(owner);
         PENDING.free(owner);
         return Answer::Over;
     }
@@ -523,6 +532,20 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> Answer {
         unsafe { original::copy(dst, src, len) };
     }
     Answer::Over
+}
+
+fn verify(owner: &Entry) {
+    let verify = VERIFY.load(Ordering::Acquire);
+    if verify.is_null() {
+        return;
+    }
+    // SAFETY: what `verify_with` has put there.
+    let verify = unsafe { core::mem::transmute::<*mut (), unsafe fn(usize, usize, usize)>(verify) };
+    for part in PENDING.parts(owner) {
+        let Posted { dst, src, cut, .. } = part.slot.copy();
+        // SAFETY: just copied, and the caller was not told yet.
+        unsafe { verify(dst, src, cut.parts().0) };
+    }
 }
 
 /// The stretch of a part in which pieces have failed.
