@@ -39,6 +39,12 @@ pub const BENCHES: &[Bench] = &[
         run: benches::copy::run,
     },
     Bench {
+        name: "async",
+        preload: true,
+        about: "copies that go on while the program computes: start, overlap, window",
+        run: benches::asynchronous::run,
+    },
+    Bench {
         name: "load",
         preload: true,
         about: "busy cores and many threads: never below libc",

@@ -60,6 +60,17 @@ const TARGETS: &[Target] = &[
         keys: "load.*.*.1K|2K.time|throughput",
         bound: AtLeast(0.97),
     },
+    Target {
+        text: "adma_icopy of 1M, us",
+        keys: "async.start.awake|asleep.us",
+        bound: AtMost(3.0),
+    },
+    Target { text: "overlap of 4M", keys: "async.overlap.4M.part", bound: AtLeast(0.9) },
+    Target {
+        text: "128 outstanding, x adma_copy",
+        keys: "async.window.*.blocking",
+        bound: AtLeast(0.95),
+    },
     Target { text: "numpy 64M, x libc", keys: "numpy.*.64M.ratio", bound: AtLeast(1.8) },
     Target { text: "numpy 4M, x libc", keys: "numpy.*.4M.ratio", bound: AtLeast(1.8) },
     Target {

@@ -1,5 +1,6 @@
 //! One file for each benchmark.
 
+pub mod asynchronous;
 pub mod copy;
 pub mod kernels;
 pub mod load;

@@ -1,0 +1,248 @@
+//! Copies that are started and asked for later: what starting costs, how much of a copy
+//! hides behind computation, and whether many outstanding copies keep all channels busy.
+
+use crate::arms::{describe_shim, real_memcpy};
+use crate::measure::{Rng, Samples, now, settle};
+use crate::memory::{Pair, Spot, Walk};
+use crate::options::{KIB, MIB, Options};
+use crate::out::{Table, figure, progress, size as short, time};
+use crate::turns::{Budget, buffer_size};
+use libc::c_void;
+use std::ffi::CStr;
+use std::hint::black_box;
+use std::mem;
+
+/// Copies that are outstanding at once, as in the papers.
+const WINDOW: usize = 128;
+
+/// After this the workers sleep.
+const PAUSE_US: u64 = 300;
+
+type Copy = unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i32;
+type Start = unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i64;
+type Ask = unsafe extern "C" fn(i64) -> i32;
+
+/// The functions of adma.h that are measured.
+struct Adma {
+    copy: Copy,
+    icopy: Start,
+    check: Ask,
+    wait: Ask,
+}
+
+impl Adma {
+    /// From the preloaded library.
+    fn find() -> Option<Self> {
+        let find = |name: &CStr| {
+            // SAFETY: a terminated name.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        };
+        let [copy, icopy] = [find(c"adma_copy")?, find(c"adma_icopy")?];
+        let [check, wait] = [find(c"adma_check_copy")?, find(c"adma_wait_copy")?];
+        // SAFETY: the types that adma.h gives them.
+        unsafe {
+            Some(Adma {
+                copy: mem::transmute::<*mut c_void, Copy>(copy),
+                icopy: mem::transmute::<*mut c_void, Start>(icopy),
+                check: mem::transmute::<*mut c_void, Ask>(check),
+                wait: mem::transmute::<*mut c_void, Ask>(wait),
+            })
+        }
+    }
+
+    fn start(&self, spot: Spot, size: usize) -> i64 {
+        // SAFETY: the law of `memory`; every caller waits before it goes on.
+        let cookie = unsafe { (self.icopy)(spot.src.cast(), spot.dst.cast(), size) };
+        assert!(cookie > 0, "adma_icopy: {cookie}");
+        cookie
+    }
+
+    fn finish(&self, cookie: i64) {
+        // SAFETY: a cookie of `start`.
+        assert_eq!(unsafe { (self.wait)(cookie) }, 0);
+    }
+}
+
+pub fn run(options: &Options) {
+    let Some(adma) = Adma::find() else {
+        println!("no library with adma_icopy is loaded: nothing to measure");
+        return;
+    };
+    println!("{}\n", describe_shim());
+    let pair = Pair::new(buffer_size(options));
+    let mut walk = Walk::new(0, pair.len());
+    starting(&adma, &pair, &mut walk, options);
+    overlap(&adma, &pair, &mut walk, options);
+    window(&adma, &pair, &mut walk, options);
+}
+
+fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
+    progress("async: starting");
+    println!("what adma_icopy of 1M takes, and one adma_check_copy");
+    let mut table = Table::new(["call", "median", "p10", "p90"]);
+    let mut row = |name: &str, key: &str, samples: &Samples| {
+        figure(&format!("async.start.{key}.us"), samples.median() / 1e3);
+        let quantiles = [0.5, 0.1, 0.9].map(|q| time(samples.quantile(q)));
+        table.row([name.to_string()].into_iter().chain(quantiles));
+    };
+    let (mut awake, mut asleep, mut looks) =
+        (Samples::default(), Samples::default(), Samples::default());
+    let budget = Budget::new(options.seconds);
+    while budget.used() < 1.0 {
+        settle(PAUSE_US);
+        // The first of a turn finds the workers asleep; for the next they have work to do.
+        let mut cookies = Vec::with_capacity(8);
+        for turn in 0..8 {
+            let spot = walk.step(MIB, pair);
+            let begun = now();
+            cookies.push(adma.start(spot, MIB));
+            let taken = (now() - begun) as f64;
+            if turn == 0 { asleep.push(taken) } else { awake.push(taken) }
+        }
+        let begun = now();
+        for _ in 0..100 {
+            // SAFETY: asking does no harm; it may retire the cookie.
+            if unsafe { (adma.check)(black_box(cookies[7])) } != 0 {
+                cookies.pop();
+                break;
+            }
+        }
+        if cookies.len() == 8 {
+            looks.push((now() - begun) as f64 / 100.0);
+        }
+        cookies.into_iter().for_each(|cookie| adma.finish(cookie));
+    }
+    row("adma_icopy, workers at work", "awake", &awake);
+    row("adma_icopy, workers asleep", "asleep", &asleep);
+    row("adma_check_copy, under way", "check", &looks);
+    table.print();
+}
+
+/// Computes without touching memory.
+fn compute(turns: u64) -> u64 {
+    (0..turns).fold(1, |sum: u64, turn| black_box(sum.wrapping_mul(31) ^ turn))
+}
+
+fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
+    println!(
+        "overlap = (Tcopy + Tcompute - Ttotal) / Tcopy, cold. Tcopy: started and waited for\n\
+         at once. Tcompute: 2.5 times what libc needs for the copy. 1: all of the copy is\n\
+         hidden. waited: the time in adma_wait_copy after the computation."
+    );
+    let mut table =
+        Table::new(["size", "libc", "Tcopy", "Tcompute", "Ttotal", "waited", "overlap", "p10-p90"]);
+    let memcpy = real_memcpy();
+    let begun = now();
+    compute(1 << 20);
+    let per_turn = (now() - begun) as f64 / f64::from(1 << 20);
+    let mut rng = Rng::new();
+    for size in options.sizes(256 * KIB, 64 * MIB) {
+        progress(&format!("async: overlap {}", short(size)));
+        let mut times: [Samples; 5] = Default::default();
+        let mut part = Samples::default();
+        let mut turns = 0;
+        let budget = Budget::new(options.seconds);
+        while budget.used() < 1.0 || part.len() < 5 {
+            let mut took = [0.0; 5];
+            let mut order = [0, 1, 2, 3];
+            rng.shuffle(&mut order);
+            for arm in order {
+                let spot = walk.step(size, pair);
+                settle(PAUSE_US);
+                let begun = now();
+                match arm {
+                    // SAFETY: the law of `memory`.
+                    0 => unsafe {
+                        memcpy(spot.dst.cast(), spot.src.cast(), size);
+                    },
+                    1 => adma.finish(adma.start(spot, size)),
+                    2 => drop(black_box(compute(turns))),
+                    _ => {
+                        let cookie = adma.start(spot, size);
+                        black_box(compute(turns));
+                        let computed = now();
+                        adma.finish(cookie);
+                        took[4] = (now() - computed) as f64;
+                    }
+                }
+                took[arm] = (now() - begun) as f64;
+            }
+            let [libc, copy, computing, total, _] = took;
+            if turns > 0 {
+                part.push((copy + computing - total) / copy);
+                times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
+            }
+            turns = turns.max((2.5 * libc / per_turn) as u64);
+            if times[0].len() > 0 {
+                turns = (2.5 * times[0].median() / per_turn) as u64;
+            }
+        }
+        let key = |name: &str| format!("async.overlap.{}.{name}", short(size));
+        figure(&key("part"), part.median());
+        figure(&key("copy_ns"), times[1].median());
+        let mut line = vec![short(size)];
+        line.extend(times.iter().map(|times| time(times.median())));
+        line.push(format!("{:.2}", part.median()));
+        line.push(format!("{:.2}-{:.2}", part.quantile(0.1), part.quantile(0.9)));
+        table.row(line);
+    }
+    table.print();
+}
+
+fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
+    println!(
+        "bandwidth, cold: {WINDOW} copies outstanding, against as many copies by adma_copy\n\
+         and by libc, each waited for before the next"
+    );
+    let mut table = Table::new(["size", "libc", "adma_copy", "window", "x blocking", "x libc"]);
+    let memcpy = real_memcpy();
+    let mut rng = Rng::new();
+    for size in options.sizes(64 * KIB, 4 * MIB) {
+        progress(&format!("async: window {}", short(size)));
+        let mut times: [Samples; 3] = Default::default();
+        let [mut blocking, mut libc] = [Samples::default(), Samples::default()];
+        let budget = Budget::new(2.0 * options.seconds);
+        let mut cookies = Vec::with_capacity(WINDOW);
+        let mut turns = 0;
+        while budget.used() < 1.0 || libc.len() < 5 {
+            let mut took = [0.0; 3];
+            let mut order = [0, 1, 2];
+            rng.shuffle(&mut order);
+            for arm in order {
+                let spots: Vec<Spot> = (0..WINDOW).map(|_| walk.step(size, pair)).collect();
+                settle(PAUSE_US);
+                let begun = now();
+                // SAFETY: the law of `memory`; copies under way are waited for.
+                unsafe {
+                    for spot in spots {
+                        match arm {
+                            0 => drop(memcpy(spot.dst.cast(), spot.src.cast(), size)),
+                            1 => drop((adma.copy)(spot.src.cast(), spot.dst.cast(), size)),
+                            _ => cookies.push(adma.start(spot, size)),
+                        }
+                    }
+                }
+                cookies.drain(..).for_each(|cookie| adma.finish(cookie));
+                took[arm] = (now() - begun) as f64;
+            }
+            turns += 1;
+            // The first are for learning.
+            if turns > 2 {
+                blocking.push(took[1] / took[2]);
+                libc.push(took[0] / took[2]);
+                times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
+            }
+        }
+        let key = |name: &str| format!("async.window.{}.{name}", short(size));
+        figure(&key("blocking"), blocking.median());
+        figure(&key("libc"), libc.median());
+        let speed =
+            |times: &Samples| format!("{:.1} GB/s", (WINDOW * size) as f64 / times.median());
+        let mut line = vec![short(size)];
+        line.extend(times.iter().map(speed));
+        line.extend([blocking, libc].map(|ratio| format!("{:.2}", ratio.median())));
+        table.row(line);
+    }
+    table.print();
+}
