@@ -128,7 +128,6 @@ fn page_swapped_out_is_brought_back() -> Outcome {
     let _swap = Swap::new()?;
     let device = Device::open()?;
     let map = Pagemap::new()?;
-    let (dst, src) = (Region::of_small_pages(LEN + PAGE)?, Region::of_small_pages(LEN + PAGE)?);
     let swap_out = |region: &Region, name: &str| -> Outcome {
         region.advise(0, region.len(), libc::MADV_PAGEOUT).context("MADV_PAGEOUT")?;
         let pages = (0..region.len()).step_by(PAGE);
@@ -140,6 +139,8 @@ fn page_swapped_out_is_brought_back() -> Outcome {
         Ok(())
     };
     for (out_dst, out_src) in [(false, true), (true, false), (true, true)] {
+        // Fresh ones: pages that were copied stay pinned for a while.
+        let (dst, src) = (Region::of_small_pages(LEN + PAGE)?, Region::of_small_pages(LEN + PAGE)?);
         let watched = Watched::new(&dst, 64, &src, 1, LEN, ALIGN);
         if out_dst {
             swap_out(&dst, "destination")?;
