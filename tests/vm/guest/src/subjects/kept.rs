@@ -33,11 +33,13 @@ fn kept_pages_are_not_pinned_again() -> Outcome {
     const LEN: usize = 1 << 20;
     let device = Device::open()?;
     let (dst, src) = pair(LEN)?;
+    let channels = device.info()?.channels;
     let mut costs = Vec::new();
     for round in 0..100 {
         src.fill_part(0, PAGE, round);
         let before = Statistics::now()?;
-        let out = device.carry_with_costs(&mut Piece::new(&dst, 0, &src, 0, LEN).split(4, 4))?;
+        let out =
+            device.carry_with_costs(&mut Piece::new(&dst, 0, &src, 0, LEN).split(4, channels))?;
         let moved = Statistics::now()?.since(&before);
         costs.push((out.pinned as usize, moved.descriptors));
         dst.expect_part(0, PAGE, round).context(format_args!("round {round}"))?;
@@ -64,9 +66,11 @@ fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
 
 fn kept_first_page_is_under_way_before_the_second_is_pinned() -> Outcome {
     let device = Device::open()?;
+    let channels = device.info()?.channels;
     for len in [64 << 10, 1 << 20, 4 << 20] {
         let (dst, src) = pair(len)?;
-        let out = device.carry_with_costs(&mut Piece::new(&dst, 0, &src, 0, len).split(8, 4))?;
+        let out =
+            device.carry_with_costs(&mut Piece::new(&dst, 0, &src, 0, len).split(8, channels))?;
         ensure_eq!(out.pinned as usize, 2 * len / PAGE, "pages pinned for {len} bytes");
         ensure_eq!(out.pinned_first, 2, "pages pinned before the first transfer of {len} bytes");
         ensure!(out.pin_ns > 0 && out.kernel_ns >= out.pin_ns + out.map_ns, "{out:?}");
@@ -97,6 +101,7 @@ fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
     const PAGES: usize = 4;
     let device = Device::open()?;
     let (dst, src) = (Region::anonymous(192 * PAGE)?, Region::of_small_pages(PAGES * PAGE)?);
+    let channels = device.info()?.channels;
     let edge = (64 - (dst.address(0) as usize / PAGE) % 64) % 64 * PAGE + 64 * PAGE;
     for before in 0..=PAGES {
         // Nothing lies behind the last piece.
@@ -106,7 +111,7 @@ fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
         src.fill(before as u64);
         for size in [PAGE / 2, PAGE, 2 * PAGE, PAGES * PAGE] {
             let whole = Piece::new(&dst, from, &src, 0, PAGES * PAGE);
-            device.carry(&mut whole.split(PAGES * PAGE / size, 2))?;
+            device.carry(&mut whole.split(PAGES * PAGE / size, channels.min(2)))?;
             for at in (0..PAGES * PAGE).step_by(8) {
                 let (found, wanted) = (dst.word(from + at), src.word(at));
                 ensure_eq!(found, wanted, "{before} pages before the edge, by {size}, at {at}");
@@ -215,7 +220,8 @@ fn kept_pages_beyond_the_mark_are_let_go() -> Outcome {
     const LEN: usize = 2 << 20;
     let device = Device::open()?;
     let (dst, src) = pair(LEN)?;
-    let carry = || device.carry(&mut Piece::new(&dst, 0, &src, 0, LEN).split(8, 4));
+    let channels = device.info()?.channels;
+    let carry = || device.carry(&mut Piece::new(&dst, 0, &src, 0, LEN).split(8, channels));
     carry()?;
     ensure!(device.info_of_pins()?.pages as usize >= 2 * LEN / PAGE, "not all is kept");
     for (mark, most) in [(128, 128), (0, 0)] {
@@ -276,6 +282,7 @@ fn kept_pages_of_processes_beyond_the_cache_are_right() -> Outcome {
         fork(move || {
             let device = Device::open()?;
             let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+            let channels = device.info()?.channels;
             let mut random = Random::new(seed);
             for round in 1..=rounds(300) as u64 {
                 // Front to back at first, so that all of it has been used.
@@ -286,7 +293,7 @@ fn kept_pages_of_processes_beyond_the_cache_are_right() -> Outcome {
                 };
                 let at = part * PART;
                 src.set_word(at + 8 * (round as usize % 500), round);
-                let mut pieces = Piece::new(&dst, at, &src, at, PART).split(2, 2);
+                let mut pieces = Piece::new(&dst, at, &src, at, PART).split(2, channels);
                 device.carry_in_turn(&mut pieces)?;
                 let found = dst.word(at + 8 * (round as usize % 500));
                 ensure_eq!(found, round, "process {seed}, part {part}");
