@@ -109,14 +109,16 @@ impl Limits {
 static MASK: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
 /// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling.
+/// A batch thread gets its share of a CPU but does not take it from who has woken it: where no
+/// CPU is idle, starting a copy would else cost the time of a piece (`bench/run async`).
 pub fn run_anywhere() {
     let (mask, size) = (MASK.as_ptr() as usize, size_of_val(&MASK));
     let parameters = 0i32; // struct sched_param: priority 0
-    let (other, none) = (libc::SCHED_OTHER as usize, &raw const parameters as usize);
+    let (batch, none) = (libc::SCHED_BATCH as usize, &raw const parameters as usize);
     // SAFETY: both are readable; a refusal changes nothing.
     unsafe {
         sys::syscall(libc::SYS_sched_setaffinity, [0, size, mask, 0, 0, 0]);
-        sys::syscall(libc::SYS_sched_setscheduler, [0, other, none, 0, 0, 0]);
+        sys::syscall(libc::SYS_sched_setscheduler, [0, batch, none, 0, 0, 0]);
     }
 }
 

@@ -51,6 +51,11 @@ pub unsafe fn begin(copies: &[later::Copy], wanted: later::Wanted) -> Option<lat
     unsafe { DISPATCHER.begin(copies, wanted) }
 }
 
+/// Something that others have carried has ended; called by any thread of ours.
+fn note_end(bytes: usize, begun: u64) {
+    DISPATCHER.note_end(bytes, begun);
+}
+
 /// How callers wait.
 pub fn wait() -> threads::Wait {
     DISPATCHER.wait()
@@ -80,7 +85,7 @@ fn start() {
         later::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
     }
     if config.stats.any() {
-        later::record_with(|bytes, begun| DISPATCHER.note_end(bytes, begun));
+        later::record_with(note_end);
     }
     if config.speaks_at_exit() {
         let _ = PROCESS.set(Process {
