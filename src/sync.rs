@@ -5,7 +5,9 @@ pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A 64-bit word whose low half threads can sleep on.
+/// A 64-bit word whose low half threads can sleep on. It may lie in memory that processes
+/// share.
+#[cfg_attr(not(loom), repr(transparent))]
 pub struct Sleepable {
     word: AtomicU64,
     #[cfg(loom)]
@@ -53,6 +55,22 @@ impl Sleepable {
         crate::sys::futex_wake(self.low_half(), count)
     }
 
+    /// The same between processes.
+    #[cfg(not(loom))]
+    pub fn sleep_shared_while(&self, seen: u64, nanos: u64) -> Woken {
+        match -crate::sys::futex_wait_shared(self.low_half(), seen as u32, nanos) as i32 {
+            0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
+            libc::ETIMEDOUT => Woken::TimedOut,
+            _ => Woken::Refused,
+        }
+    }
+
+    /// Wakes every sleeper, whatever its process.
+    #[cfg(not(loom))]
+    pub fn wake_shared(&self) {
+        crate::sys::futex_wake_shared(self.low_half());
+    }
+
     #[cfg(not(loom))]
     fn low_half(&self) -> *const u32 {
         self.word.as_ptr().cast_const().cast() // little-endian
@@ -69,6 +87,24 @@ impl Sleepable {
         self.gate.wake();
         true
     }
+
+    #[cfg(loom)]
+    pub fn sleep_shared_while(&self, seen: u64, nanos: u64) -> Woken {
+        self.sleep_while(seen, nanos)
+    }
+
+    #[cfg(loom)]
+    pub fn wake_shared(&self) {
+        self.gate.wake();
+    }
+}
+
+/// What was written before is seen by others before what is read after was read.
+pub fn full_fence() {
+    #[cfg(not(loom))]
+    core::sync::atomic::fence(Ordering::SeqCst);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// One turn of a spin loop.

@@ -47,14 +47,23 @@ pub fn nanoseconds() -> u64 {
 
 /// Sleeps while `*word` is `expected`, at most `nanos` (0: without end).
 pub fn futex_wait(word: *const u32, expected: u32, nanos: u64) -> Answer {
+    futex_sleep(word, expected, nanos, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG)
+}
+
+/// The same with a word in memory that processes share.
+pub fn futex_wait_shared(word: *const u32, expected: u32, nanos: u64) -> Answer {
+    futex_sleep(word, expected, nanos, libc::FUTEX_WAIT)
+}
+
+fn futex_sleep(word: *const u32, expected: u32, nanos: u64, operation: i32) -> Answer {
     let limit = libc::timespec {
         tv_sec: (nanos / 1_000_000_000) as i64,
         tv_nsec: (nanos % 1_000_000_000) as i64,
     };
     let limit = if nanos == 0 { 0 } else { &raw const limit as usize };
-    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let (word, operation, expected) = (word as usize, operation as usize, expected as usize);
     // SAFETY: the kernel only compares the word; `limit` is null or lives through the call.
-    unsafe { syscall(libc::SYS_futex, [word as usize, operation, expected as usize, limit, 0, 0]) }
+    unsafe { syscall(libc::SYS_futex, [word, operation, expected, limit, 0, 0]) }
 }
 
 pub fn futex_wake(word: *const u32, count: u32) -> bool {
@@ -63,6 +72,13 @@ pub fn futex_wake(word: *const u32, count: u32) -> bool {
     let answer =
         unsafe { syscall(libc::SYS_futex, [word as usize, operation, count as usize, 0, 0, 0]) };
     answer >= 0
+}
+
+/// Wakes every sleeper on a word that processes share.
+pub fn futex_wake_shared(word: *const u32) {
+    let (operation, everybody) = (libc::FUTEX_WAKE as usize, i32::MAX as usize);
+    // SAFETY: waking reads no memory of ours.
+    unsafe { syscall(libc::SYS_futex, [word as usize, operation, everybody, 0, 0, 0]) };
 }
 
 /// Sleeps for a while, or shorter when a signal comes.
