@@ -74,12 +74,13 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A started copy, or a negative errno. */
+/* Something that was started, or a negative errno. */
 typedef int64_t adma_cookie_t;
 
 /* So many cookies can be outstanding; parts of large batches count as well. */
@@ -189,6 +190,117 @@ int adma_poll_fd(void);
  * results of adma.
  */
 const char *adma_strerror(int result);
+
+/* ---- IPC ---------------------------------------------------------------------------- */
+/*
+ * Messages between two processes on one machine, in one copy: straight from the writer's
+ * buffer into the reader's.
+ *
+ * A connection carries messages both ways. The k-th write of one side meets the k-th read of
+ * the other; whichever was posted first waits for the second. Where the lengths differ the
+ * shorter one is transferred, and the rest of a longer write is dropped.
+ *
+ * Three kinds of messages, by size:
+ *   - up to ADMA_IPC_EAGER bytes (4096): copied into memory that both processes share. The
+ *     write does not wait for its read. It returns its own length, also where the read turns
+ *     out to be shorter.
+ *   - above: one copy, made by the kernel for whoever waits.
+ *   - from ADMA_IPC_OFFLOAD bytes (64K): cut into pieces. When both processes wait, both
+ *     copy: the reader from the front, the writer from the back.
+ * Where the system lets neither process reach the other's memory (containers, Yama, seccomp,
+ * another user) large messages go through shared memory in chunks, which is two copies.
+ * adma_connection_info says which it is, and why; so does ADMA_LOG=info.
+ *
+ * Buffers: from the call until it returns, or until the cookie was waited for, the buffer
+ *   belongs to the connection: do not change what is written, do not look at what is read.
+ *   When a call returns, with success or without, nobody touches the buffer any more, and
+ *   nothing outside of it ever is. The other process can only do to this memory what the
+ *   system would let it do anyway. A buffer that is not mapped is -EFAULT for large messages,
+ *   on both sides; for eager ones it is SIGSEGV, as for memcpy.
+ * Progress: there is no helper thread. Waiting and checking make messages go on. One side
+ *   that waits is enough while it may reach the other's memory; with shared memory both
+ *   sides have to wait or check on this connection.
+ * Threads: everything may be called by several threads at once, on one connection too; each
+ *   message is whole. Two threads that write are matched in the order they come. One cookie
+ *   is for one thread.
+ * Signals: waiting is not interrupted; handlers run and the wait goes on. No function here
+ *   may be called from a signal handler, nor left by longjmp.
+ * Fork: connections stay with the parent. In the child every call with them is -EPERM.
+ * Exec: closes all connections.
+ * errno is never changed. Errors are returned as negative values of errno.h:
+ *   -EPIPE       the other side has closed (reads return 0)
+ *   -ECONNRESET  the other process has died
+ *   -EPROTO      the other process does not keep to the protocol; close the connection
+ *   -EBADF       no such connection, or closed by another thread meanwhile
+ *   -EPERM       a connection of the parent
+ *   -EINVAL      a length beyond the address space; a cookie that is none (any more)
+ *   -EAGAIN      256 messages of this direction are under way or not waited for
+ *   -EFAULT      a buffer, of either side, is not mapped
+ */
+
+/*
+ * Listens at a path, or at the abstract name "@name". Returns a listening socket, which can
+ * be polled, or a negative error of socket(2), bind(2) or listen(2). A socket file that
+ * nobody listens at any more is replaced. Close it with adma_close or close(2); the file
+ * stays.
+ */
+int adma_listen(const char *path);
+
+/*
+ * Waits for somebody and returns a connection: a number from 2^30 up, not a descriptor.
+ * Errors of accept(2), and those of adma_attach.
+ */
+int adma_accept(int listener);
+
+/* Connects to a listener. Returns a connection. Errors of connect(2), and of adma_attach. */
+int adma_connect(const char *path);
+
+/*
+ * Makes a connection over any connected unix socket; the other side must call it as well.
+ * The socket is used for greetings only and can be closed, or used for other things, when
+ * both calls have returned. -ETIMEDOUT when the other side does not answer within 10 seconds,
+ * -EPROTO when it is somebody else, -EAFNOSUPPORT for other sockets, -EMFILE when there are
+ * 4096 connections. The library keeps two descriptors for each connection.
+ */
+int adma_attach(int socket);
+
+/*
+ * Closes a connection, or a listener. What was written eagerly can still be read by the other
+ * side; other messages that were not waited for are dropped. Calls of other threads return
+ * -EBADF. Afterwards nobody touches the buffers: pieces that the other process has begun are
+ * waited for.
+ */
+int adma_close(int connection);
+
+/*
+ * Writes one line about the engine of a connection: "process_vm, ..." or "shared memory, ...",
+ * and why. At most size bytes, with the terminating zero; returns the length it wants.
+ */
+int adma_connection_info(int connection, char *text, size_t size);
+
+/*
+ * Read and write one message. Return the bytes transferred. A read returns 0 when the other
+ * side has closed the connection, and for an empty message.
+ */
+ssize_t adma_read(int connection, void *addr, size_t len);
+ssize_t adma_write(int connection, const void *addr, size_t len);
+
+/*
+ * The same without waiting: return a cookie, which is positive, or a negative error. Every
+ * cookie must be waited for or checked to its end; closing the connection ends all of them.
+ */
+adma_cookie_t adma_iread(int connection, void *addr, size_t len);
+adma_cookie_t adma_iwrite(int connection, const void *addr, size_t len);
+
+/*
+ * -EINPROGRESS while the message is under way; otherwise as adma_read and adma_write, and
+ * the cookie is used up. May copy one piece (at most 256 KiB, or a 4000th of the message).
+ */
+ssize_t adma_check(adma_cookie_t cookie);
+
+/* Sleeps until the message is over; as adma_read and adma_write. The cookie is used up. */
+ssize_t adma_wait(adma_cookie_t cookie);
+/* ---- end of IPC --------------------------------------------------------------------- */
 
 #ifdef __cplusplus
 }

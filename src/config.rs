@@ -7,6 +7,7 @@ use crate::backend::crew::MOST_WORKERS;
 use crate::backend::kernel::Kernel;
 use crate::backend::manner::Faults;
 use crate::backend::threads::Wait;
+use crate::ipc;
 use crate::sys::{Op, say};
 use core::ffi::{CStr, c_char};
 
@@ -31,6 +32,10 @@ pub struct Config {
     pub trace: Option<Vec<u8>>,
     pub verify: u32,
     pub log: Level,
+    pub ipc_eager: usize,
+    pub ipc_offload: usize,
+    pub ipc_engine: ipc::Engines,
+    pub ipc_ptracer: bool,
     pub check: bool,
 }
 
@@ -95,6 +100,10 @@ impl Default for Config {
             trace: None,
             verify: 0,
             log: Level::Warn,
+            ipc_eager: 4096,
+            ipc_offload: 64 << 10,
+            ipc_engine: ipc::Engines::Auto,
+            ipc_ptracer: false,
             check: false,
         }
     }
@@ -111,7 +120,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 15] = [
+pub const KNOBS: [Knob; 19] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -244,6 +253,41 @@ pub const KNOBS: [Knob; 15] = [
             ];
             choose(&mut config.log, &names, value)
         },
+    },
+    Knob {
+        name: "ADMA_IPC_EAGER",
+        default: "4096",
+        want: "0, or bytes with an optional K suffix, at most 32K",
+        set: |config, value| {
+            let bytes = if value == "0" { Some(0) } else { size(value) };
+            let bytes = bytes.filter(|bytes| *bytes <= ipc::MOST_EAGER);
+            bytes.map(|bytes| config.ipc_eager = bytes).is_some()
+        },
+    },
+    Knob {
+        name: "ADMA_IPC_OFFLOAD",
+        default: "64K",
+        want: "bytes with an optional K, M or G suffix",
+        set: |config, value| size(value).map(|bytes| config.ipc_offload = bytes).is_some(),
+    },
+    Knob {
+        name: "ADMA_IPC_ENGINE",
+        default: "auto",
+        want: "auto, process_vm or shm",
+        set: |config, value| {
+            let names = [
+                ("auto", ipc::Engines::Auto),
+                ("process_vm", ipc::Engines::ProcessVm),
+                ("shm", ipc::Engines::SharedMemory),
+            ];
+            choose(&mut config.ipc_engine, &names, value)
+        },
+    },
+    Knob {
+        name: "ADMA_IPC_PTRACER",
+        default: "0",
+        want: "0 or 1",
+        set: |config, value| choose(&mut config.ipc_ptracer, &SWITCH, value),
     },
     Knob {
         name: "ADMA_CHECK",

@@ -6,6 +6,7 @@
 //! intercept   the C library's names; short copies leave by tail jump
 //! api         our own names, include/adma.h: validation only
 //! runtime     the one global: start, fork, exit; check: what the machine offers
+//! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! dispatch    which way a large copy takes; learn: what measuring has shown
 //! stats       one lock-free record per copy; reports at exit; trace: addresses for studies
 //! config      every knob in one table
@@ -33,6 +34,7 @@
 compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems have no port yet");
 
 mod backend;
+mod ipc;
 mod plan;
 mod sync;
 

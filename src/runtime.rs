@@ -6,7 +6,7 @@ use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::{Helper, Snapshot};
 use crate::sys::{self, Op};
-use crate::{check, config};
+use crate::{check, config, ipc};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -87,6 +87,13 @@ fn start() {
     if config.stats.any() {
         later::record_with(note_end);
     }
+    ipc::configure(ipc::Settings {
+        eager: config.ipc_eager,
+        offload: config.ipc_offload,
+        engines: config.ipc_engine,
+        ptracer: config.ipc_ptracer,
+        tell: config.log >= Level::Info,
+    });
     if config.speaks_at_exit() {
         let _ = PROCESS.set(Process {
             ticks: sys::ticks(),
@@ -115,6 +122,7 @@ fn complain_about_helper() {
 
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
+    ipc::forget_after_fork();
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();
     }

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 15] = [
+const KNOBS: [Knob; 19] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -124,6 +124,25 @@ const KNOBS: [Knob; 15] = [
         bad: &["loud", "3", "WARN", "warn,info"],
     },
     Knob { name: "ADMA_CHECK", default: "0", good: &["0"], bad: &["2", "yes"] },
+    Knob {
+        name: "ADMA_IPC_EAGER",
+        default: "4096",
+        good: &["0", "1", "4096", "4K", "32k"],
+        bad: &["33K", "-1", "auto", "4096B"],
+    },
+    Knob {
+        name: "ADMA_IPC_OFFLOAD",
+        default: "64K",
+        good: &["1", "64K", "1M", "1G"],
+        bad: &["0", "auto", "64KB", "-1"],
+    },
+    Knob {
+        name: "ADMA_IPC_ENGINE",
+        default: "auto",
+        good: &["auto", "process_vm", "shm"],
+        bad: &["cma", "Auto", "shm,process_vm"],
+    },
+    Knob { name: "ADMA_IPC_PTRACER", default: "0", good: &["0", "1"], bad: &["2", "yes"] },
 ];
 
 /// A program whose output and status are easy to tell apart from ours.

@@ -1,0 +1,153 @@
+//! Who sleeps and who wakes, without a system call while nobody sleeps.
+//!
+//! Each process has one bell in the region. A sleeper announces itself, looks once more, and
+//! sleeps; who has changed something looks for announcements after it. Either the sleeper
+//! sees the change or the changer sees the announcement.
+//!
+//! ```text
+//! sleeper                          other process
+//! seen = bell.announce(how)        publish
+//! look again                       bell.answer()  -> who has to be woken
+//! sleep while the word is `seen`
+//! ```
+//!
+//! The announcement is taken away by who answers it. One that is left over (its sleeper has
+//! seen the change in time) costs one idle wake-up.
+
+use crate::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
+
+/// How a sleeper wants to be woken.
+pub mod how {
+    /// By the bell's own word: a futex.
+    pub const WORD: u32 = 1;
+    /// By a byte on the socket: it polls, for it sleeps long and wants to hear of the end too.
+    pub const BYTE: u32 = 2;
+}
+
+#[repr(C)]
+pub struct Bell {
+    word: Sleepable,
+    announced: AtomicU32,
+}
+
+impl Bell {
+    #[cfg(test)]
+    pub fn new() -> Self {
+        Self { word: Sleepable::new(0), announced: AtomicU32::new(0) }
+    }
+
+    /// Before the last look. What it answers is for `sleep`.
+    pub fn announce(&self, how: u32) -> u64 {
+        let seen = self.word.atomic().load(Ordering::Acquire);
+        self.announced.fetch_or(how, Ordering::SeqCst);
+        full_fence();
+        seen
+    }
+
+    /// Sleeps until rung, at most `nanos`.
+    pub fn sleep(&self, seen: u64, nanos: u64) -> Woken {
+        self.word.sleep_shared_while(seen, nanos)
+    }
+
+    /// After a change: wakes who sleeps on the word; true: a byte is wanted too.
+    #[inline]
+    pub fn answer(&self) -> bool {
+        full_fence();
+        self.announced.load(Ordering::Relaxed) != 0 && self.wake()
+    }
+
+    /// The same without a look: for the process whose bell this is, when it closes.
+    #[cold]
+    pub fn wake(&self) -> bool {
+        let who = self.announced.swap(0, Ordering::SeqCst);
+        if who & how::WORD != 0 {
+            self.ring();
+        }
+        who & how::BYTE != 0
+    }
+
+    pub fn ring(&self) {
+        self.word.atomic().fetch_add(1, Ordering::SeqCst);
+        self.word.wake_shared();
+    }
+}
+
+/// Every interleaving: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Sleeps without end: a missed wake-up is a deadlock, which loom reports.
+    fn wait_for(bell: &Bell, done: impl Fn() -> bool) {
+        while !done() {
+            let seen = bell.announce(how::WORD);
+            if done() {
+                return;
+            }
+            bell.sleep(seen, 0);
+        }
+    }
+
+    #[test]
+    fn sleeper_never_misses_a_change() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(4);
+        builder.check(|| {
+            let shared = Arc::new((Bell::new(), AtomicU32::new(0)));
+            let other = thread::spawn({
+                let shared = shared.clone();
+                move || {
+                    shared.1.store(1, Ordering::Release);
+                    shared.0.answer();
+                }
+            });
+            wait_for(&shared.0, || shared.1.load(Ordering::Acquire) == 1);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn two_sleepers_with_different_wishes_both_wake() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let words = [AtomicU32::new(0), AtomicU32::new(0)];
+            let shared = Arc::new((Bell::new(), words));
+            let sleeper = |index: usize| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    wait_for(&shared.0, || shared.1[index].load(Ordering::Acquire) == 1)
+                })
+            };
+            let (one, two) = (sleeper(0), sleeper(1));
+            for word in &shared.1 {
+                word.store(1, Ordering::Release);
+                shared.0.answer();
+            }
+            one.join().unwrap();
+            two.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn wanted_byte_is_always_asked_for() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(4);
+        builder.check(|| {
+            let shared = Arc::new((Bell::new(), AtomicU32::new(0)));
+            let other = thread::spawn({
+                let shared = shared.clone();
+                move || {
+                    shared.1.store(1, Ordering::Release);
+                    shared.0.answer()
+                }
+            });
+            shared.0.announce(how::BYTE);
+            let saw = shared.1.load(Ordering::Acquire) == 1;
+            let byte = other.join().unwrap();
+            assert!(saw || byte);
+        });
+    }
+}

@@ -1,0 +1,119 @@
+//! Bytes between two address spaces.
+//!
+//! In order of preference:
+//!
+//! 1. The kernel helper: both sides' posted buffers pinned by their owners and copied by the
+//!    DMA engine. Not offered by the helper yet. It belongs into `Engine` as a third pair of
+//!    `pull` and `push`, asked for in `probe` before the system calls are tried; `half` cuts
+//!    messages into pieces for it as for any other.
+//! 2. `process_vm_readv` and `process_vm_writev`: one copy, made by the kernel for whoever
+//!    calls. The system decides who may (the rules of ptrace), so it is tried at connect
+//!    time, for each way, and may be refused later when a process changes its identity.
+//! 3. Neither: messages are streamed through the region, which is two copies.
+
+use super::os::{self, Way};
+use crate::sys;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// How a piece ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    Whole,
+    /// Either side's buffer is not what was posted.
+    Fault,
+    /// The system does not let us, or not any more.
+    Refused,
+    /// There is no such process.
+    Gone,
+}
+
+/// What this process may do to the other's memory.
+#[derive(Debug)]
+pub struct Engine {
+    pid: i32,
+    pull: AtomicBool,
+    push: AtomicBool,
+}
+
+impl Engine {
+    pub fn new(pid: i32, pull: bool, push: bool) -> Self {
+        Self { pid, pull: AtomicBool::new(pull), push: AtomicBool::new(push) }
+    }
+
+    pub fn may(&self, way: Way) -> bool {
+        match way {
+            Way::Pull => self.pull.load(Relaxed),
+            Way::Push => self.push.load(Relaxed),
+        }
+    }
+
+    /// The system has taken the right back.
+    pub fn forget(&self, way: Way) {
+        match way {
+            Way::Pull => self.pull.store(false, Relaxed),
+            Way::Push => self.push.store(false, Relaxed),
+        }
+    }
+
+    /// Copies one piece.
+    ///
+    /// # Safety
+    /// `ours` lies inside a buffer that our program has posted and still waits for, `theirs`
+    /// inside one that the other has posted, and the process number still stands for it.
+    pub unsafe fn copy(&self, way: Way, ours: usize, theirs: usize, len: usize) -> Copied {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the caller's promise, a part of it.
+            let answer =
+                unsafe { os::copy_across(way, self.pid, ours + done, theirs + done, len - done) };
+            match answer {
+                Ok(0) | Err(libc::EFAULT) => return Copied::Fault,
+                Ok(bytes) => done += bytes.min(len - done),
+                Err(libc::ESRCH) => return Copied::Gone,
+                Err(libc::EINTR | libc::EAGAIN) => {}
+                Err(_) => return Copied::Refused,
+            }
+        }
+        Copied::Whole
+    }
+}
+
+/// What the other side lays out for us to find: a word to read, and one to write.
+#[repr(C)]
+pub struct Target {
+    pub secret: u64,
+    pub mark: u64,
+}
+
+/// Copies a word of the other's both ways. `Err`: why not, as an errno.
+pub fn probe(pid: i32, target: u64, secret: u64) -> (os::Result<()>, os::Result<()>) {
+    if pid <= 0 {
+        // Its process namespace is not ours: there is no number for it here.
+        return (Err(libc::ESRCH), Err(libc::ESRCH));
+    }
+    let mut found = 0u64;
+    let (at, len) = (target as usize, size_of::<u64>());
+    // SAFETY: `found` is ours and nobody looks at it meanwhile.
+    let pulled = unsafe { os::copy_across(Way::Pull, pid, &raw mut found as usize, at, len) };
+    let pull = pulled.and_then(|bytes| {
+        // Another process with that number: credentials can be lied about by who may do all.
+        if bytes == len && found == secret { Ok(()) } else { Err(libc::EBADMSG) }
+    });
+    if let Err(errno) = pull {
+        // Nothing is written into a process that was not recognised.
+        return (pull, Err(errno));
+    }
+    let mark = !secret;
+    let place = at.wrapping_add(core::mem::offset_of!(Target, mark));
+    // SAFETY: the other process has offered this word for it.
+    let pushed = unsafe { os::copy_across(Way::Push, pid, &raw const mark as usize, place, len) };
+    let push = pushed.and_then(|bytes| if bytes == len { Ok(()) } else { Err(libc::EFAULT) });
+    (pull, push)
+}
+
+/// Yama's rule for this machine; 0 where there is none.
+pub fn yama_scope() -> u8 {
+    let mut room = [0; 8];
+    let text = sys::read_file(c"/proc/sys/kernel/yama/ptrace_scope", &mut room);
+    text.and_then(|text| text.first()).map_or(0, |digit| digit.wrapping_sub(b'0'))
+}

@@ -1,0 +1,594 @@
+//! One connection: posting, waiting, helping and ending.
+//!
+//! Who waits looks for work first: a piece of its own message, then anything of this
+//! connection that the other side cannot do alone. With nothing to do it rests, in three
+//! stages: it spins for some microseconds; it sleeps on its bell's word for milliseconds; it
+//! polls the bell socket, without end, where also the end of the other process is seen. So
+//! nobody is asked "are you done" and nobody waits for the dead.
+
+use super::bell::how;
+use super::engine::{Copied, Engine};
+use super::half::{Half, Hint, NoRoom, Piece, Role, Step};
+use super::lock::Lock;
+use super::os::{self, Fd, Way};
+use super::region::{Lane, Mapped, Side};
+use super::wire::Met;
+use crate::sync::{Woken, pause};
+use crate::{cpus, sys};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than
+/// what falling asleep and being woken costs twice.
+const SPIN_TICKS: u64 = 60_000;
+
+/// How long to sleep on the word before polling: death is noticed this late at most.
+const WORD_NANOSECONDS: u64 = 2_000_000;
+
+/// How long a process number is believed without another look, in ticks: a few
+/// milliseconds, in which no system gives a number away that has just become free.
+const BELIEVED_TICKS: u64 = 10_000_000;
+
+/// What is known of the other side.
+mod other {
+    pub const ALIVE: u32 = 0;
+    /// It has said that it closes; what it has begun it may still finish.
+    pub const CLOSING: u32 = 1;
+    /// It has closed.
+    pub const CLOSED: u32 = 2;
+    pub const DIED: u32 = 3;
+    /// It writes nonsense into the region.
+    pub const BROKEN: u32 = 4;
+}
+
+/// Bits of `Side::lost`.
+const LOST_PULL: u32 = 1;
+const LOST_PUSH: u32 = 2;
+
+pub struct Link {
+    /// Which process this belongs to; see `table`.
+    pub owner: u64,
+    pub story: String,
+    region: Mapped,
+    side: usize,
+    socket: Fd,
+    /// What the socket is, to recognise it after a fork.
+    pub identity: Option<u64>,
+    watch: Option<Fd>,
+    engine: Engine,
+    other_pulls: bool,
+    eager: usize,
+    spin: bool,
+    out: Lock<Half>,
+    incoming: Lock<Half>,
+    other: AtomicU32,
+    closing: AtomicBool,
+    /// Not everything can be done by either side alone: who waits must help with everything.
+    must_help: AtomicBool,
+    /// One of the local sleepers polls, the others sleep on `local`.
+    polling: Lock<()>,
+    local: AtomicU32,
+    believed_at: AtomicU64,
+}
+
+/// The stages of waiting.
+enum Rest {
+    Fresh,
+    Spin {
+        until: u64,
+    },
+    /// Announced: the next rest is a sleep on the word.
+    Word {
+        seen: u64,
+    },
+    /// Announced: the next rest polls.
+    Byte {
+        seen: u32,
+    },
+}
+
+impl Link {
+    pub fn new(met: Met, eager: usize, owner: u64) -> Self {
+        let Met { region, side, bell, watch, engine, other_pulls, other_pushes, offload, story } =
+            met;
+        let all = engine.may(Way::Pull) && engine.may(Way::Push) && other_pulls && other_pushes;
+        Self {
+            owner,
+            story,
+            region,
+            side,
+            identity: os::identity(bell.raw()),
+            socket: bell,
+            watch,
+            engine,
+            other_pulls,
+            eager,
+            spin: cpus::Limits::now().cpus() > 1,
+            out: Lock::new(Half::new(Role::Writer, offload)),
+            incoming: Lock::new(Half::new(Role::Reader, offload)),
+            other: AtomicU32::new(other::ALIVE),
+            closing: AtomicBool::new(false),
+            must_help: AtomicBool::new(!all),
+            polling: Lock::new(()),
+            local: AtomicU32::new(0),
+            believed_at: AtomicU64::new(sys::ticks()),
+        }
+    }
+
+    fn half(&self, role: Role) -> (&Lock<Half>, &Lane) {
+        match role {
+            Role::Writer => (&self.out, &self.region.lanes[self.side]),
+            Role::Reader => (&self.incoming, &self.region.lanes[1 - self.side]),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn begin_at(&self, number: u32) {
+        for role in [Role::Writer, Role::Reader] {
+            let (half, lane) = self.half(role);
+            half.lock().begin_at(lane, number);
+        }
+    }
+
+    fn mine(&self) -> &Side {
+        &self.region.sides[self.side]
+    }
+
+    fn theirs(&self) -> &Side {
+        &self.region.sides[1 - self.side]
+    }
+
+    pub fn descriptors(&self) -> [i32; 2] {
+        [self.socket.raw(), self.watch.as_ref().map_or(-1, Fd::raw)]
+    }
+
+    /// Something has changed that the other side may wait for.
+    #[inline]
+    fn ring(&self) {
+        if self.theirs().bell.0.answer() {
+            os::send_byte(self.socket.raw());
+        }
+    }
+
+    /// Whether the next large message can go from buffer to buffer.
+    fn is_direct(&self) -> bool {
+        let lost = self.theirs().lost.load(Ordering::Relaxed);
+        self.engine.may(Way::Push) || (self.other_pulls && lost & LOST_PULL == 0)
+    }
+
+    // ---- posting -------------------------------------------------------------------------
+
+    unsafe fn post(
+        &self,
+        role: Role,
+        half: &mut Half,
+        addr: usize,
+        len: usize,
+        cookie: bool,
+    ) -> Result<u32, NoRoom> {
+        let (_, lane) = self.half(role);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match role {
+                Role::Writer => {
+                    half.post_write(lane, addr, len, self.eager, self.is_direct(), cookie)
+                }
+                Role::Reader => half.post_read(lane, addr, len, cookie),
+            }
+        }
+    }
+
+    /// Posts without waiting; the message's number, or a negated errno.
+    ///
+    /// # Safety
+    /// The buffer stays as it is until the message is over; no Rust reference covers what is
+    /// read into.
+    pub unsafe fn start(&self, role: Role, addr: usize, len: usize) -> Result<u32, isize> {
+        let gone = self.end_before(role);
+        if role == Role::Writer && gone != other::ALIVE {
+            return Err(failure(role, gone));
+        }
+        let (half, _) = self.half(role);
+        let mut half = half.lock();
+        // SAFETY: the caller's promise.
+        let posted = unsafe { self.post(role, &mut half, addr, len, true) };
+        drop(half);
+        match posted {
+            Ok(number) => {
+                self.ring();
+                Ok(number)
+            }
+            Err(NoRoom::Broken) => Err(self.broken()),
+            Err(_) => match gone {
+                other::ALIVE => Err(-libc::EAGAIN as isize),
+                gone => Err(failure(role, gone)),
+            },
+        }
+    }
+
+    /// Posts, waits, and answers the bytes transferred or a negated errno.
+    ///
+    /// # Safety
+    /// As `start`.
+    #[inline]
+    pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
+        let (lock, lane) = self.half(role);
+        let mut rest = Rest::Fresh;
+        let number = loop {
+            let gone = self.end_before(role);
+            if role == Role::Writer && gone != other::ALIVE {
+                return failure(role, gone);
+            }
+            let mut half = lock.lock();
+            // SAFETY: the caller's promise.
+            let posted = unsafe { self.post(role, &mut half, addr, len, false) };
+            let number = match posted {
+                Ok(number) => number,
+                Err(NoRoom::Broken) => return self.broken(),
+                Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
+                Err(NoRoom::OtherIsBehind(hint)) => {
+                    drop(half);
+                    if self.closing.load(Ordering::Acquire) {
+                        return -libc::EBADF as isize;
+                    }
+                    if gone != other::ALIVE {
+                        return failure(role, gone);
+                    }
+                    if !self.help() {
+                        self.rest(&mut rest, hint);
+                    }
+                    continue;
+                }
+            };
+            // The common case: an eager message, which is over already.
+            match half.advance(lane, &self.engine, number) {
+                Ok(Step::Over) => {
+                    let result = half.collect(number);
+                    drop(half);
+                    self.ring();
+                    return result;
+                }
+                Ok(Step::Copy(piece)) => {
+                    drop(half);
+                    if !piece.only {
+                        self.ring();
+                    }
+                    self.copy(role, number, piece);
+                }
+                // A read that has met nothing: who writes looks for it and waits for nothing.
+                Ok(Step::Idle(_)) if role == Role::Reader && half.is_unmatched(number) => {}
+                _ => {
+                    drop(half);
+                    self.ring();
+                }
+            }
+            break number;
+        };
+        self.wait(role, number)
+    }
+
+    // ---- waiting -------------------------------------------------------------------------
+
+    /// Waits until a message is over, and takes its result.
+    pub fn wait(&self, role: Role, number: u32) -> isize {
+        let mut rest = Rest::Fresh;
+        loop {
+            match self.step(role, number) {
+                Ok(result) => return result,
+                Err(None) => rest = Rest::Fresh,
+                Err(Some(hint)) if self.help() => {
+                    let _ = hint;
+                    rest = Rest::Fresh;
+                }
+                Err(Some(hint)) => self.rest(&mut rest, hint),
+            }
+        }
+    }
+
+    /// One step without waiting: the result if that was the last, or nothing.
+    pub fn check(&self, role: Role, number: u32) -> Option<isize> {
+        self.believe();
+        match self.step(role, number) {
+            Ok(result) => return Some(result),
+            Err(None) => {}
+            Err(Some(_)) => {
+                self.help();
+                return None;
+            }
+        }
+        // What was just done may have been the last.
+        let (half, lane) = self.half(role);
+        let mut half = half.lock();
+        let over = half.is_over(lane, number);
+        let result = over.then(|| half.collect(number));
+        drop(half);
+        if over {
+            self.ring();
+        }
+        result
+    }
+
+    /// Takes a message one step further. `Err(None)`: something was done. `Err(Some)`: there
+    /// is nothing to do until this word changes.
+    fn step(&self, role: Role, number: u32) -> Result<isize, Option<Hint>> {
+        // Before looking: what the other did before its end must be seen.
+        let gone = self.end_of_other();
+        let closing = self.closing.load(Ordering::Acquire);
+        let (half, lane) = self.half(role);
+        let mut half = half.lock();
+        let step = half.advance(lane, &self.engine, number);
+        let failure = if closing { -libc::EBADF as isize } else { failure(role, gone) };
+        let end = |mut half: super::lock::Held<'_, Half>| {
+            let result = half.collect(number);
+            drop(half);
+            self.ring();
+            Ok(result)
+        };
+        match step {
+            Ok(Step::Over) => end(half),
+            Ok(Step::Copy(piece)) => {
+                drop(half);
+                self.copy(role, number, piece);
+                Err(None)
+            }
+            Ok(Step::Moved) => {
+                drop(half);
+                self.ring();
+                Err(None)
+            }
+            Ok(Step::Cancelled) => {
+                let gone = if gone == other::ALIVE { other::CLOSED } else { gone };
+                let failure = if closing { failure } else { self::failure(role, gone) };
+                half.abandon(lane, number, true, failure);
+                end(half)
+            }
+            Ok(Step::Idle(hint)) => {
+                let alone = matches!(gone, other::CLOSED | other::DIED | other::BROKEN);
+                let over = gone != other::ALIVE || closing;
+                if over && half.abandon(lane, number, alone, failure) {
+                    return end(half);
+                }
+                Err(Some(hint))
+            }
+            Err(_) => {
+                self.broken();
+                half.abandon(lane, number, true, -libc::EPROTO as isize);
+                end(half)
+            }
+        }
+    }
+
+    /// Copies a piece that was claimed, with no lock held.
+    fn copy(&self, role: Role, number: u32, piece: Piece) {
+        let way = role.way();
+        let outcome = if self.believe() {
+            // SAFETY: `half` has handed out a part of both posts; the process is believed.
+            let outcome = unsafe { self.engine.copy(way, piece.ours, piece.theirs, piece.len) };
+            match outcome {
+                Copied::Whole => outcome,
+                // A process that ends can look like bad memory, or a closed door.
+                _ if !self.look_for_end() => Copied::Gone,
+                _ => outcome,
+            }
+        } else {
+            Copied::Gone
+        };
+        if outcome == Copied::Refused {
+            self.engine.forget(way);
+            let lost = if way == Way::Pull { LOST_PULL } else { LOST_PUSH };
+            self.mine().lost.fetch_or(lost, Ordering::Relaxed);
+            self.must_help.store(true, Ordering::Relaxed);
+        }
+        if outcome == Copied::Gone {
+            self.note_end(other::DIED);
+        }
+        let (half, lane) = self.half(role);
+        let ring = half.lock().copied(lane, number, outcome);
+        if ring {
+            self.ring();
+        }
+    }
+
+    /// Does what nobody may be waiting for here, but the other side cannot do alone. True:
+    /// something was done.
+    fn help(&self) -> bool {
+        if !self.must_help.load(Ordering::Relaxed) {
+            let lost = self.theirs().lost.load(Ordering::Relaxed);
+            if lost == 0 {
+                return false;
+            }
+            self.must_help.store(true, Ordering::Relaxed);
+        }
+        for role in [Role::Reader, Role::Writer] {
+            let (half, lane) = self.half(role);
+            let Some(mut half) = half.try_lock() else { continue };
+            for number in half.unfinished() {
+                match half.advance(lane, &self.engine, number) {
+                    Ok(Step::Over | Step::Moved) => {
+                        drop(half);
+                        self.ring();
+                        return true;
+                    }
+                    Ok(Step::Copy(piece)) => {
+                        drop(half);
+                        self.copy(role, number, piece);
+                        return true;
+                    }
+                    Ok(Step::Idle(_) | Step::Cancelled) => {}
+                    Err(_) => {
+                        drop(half);
+                        self.broken();
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn rest(&self, rest: &mut Rest, hint: Hint) {
+        match *rest {
+            Rest::Fresh if self.spin => *rest = Rest::Spin { until: sys::ticks() + SPIN_TICKS },
+            Rest::Spin { until } if sys::ticks() < until => {
+                for _ in 0..32 {
+                    // SAFETY: the region is mapped as long as we live.
+                    if !unsafe { hint.is_unchanged() } {
+                        return;
+                    }
+                    pause();
+                }
+            }
+            Rest::Fresh | Rest::Spin { .. } => {
+                *rest = Rest::Word { seen: self.mine().bell.0.announce(how::WORD) };
+            }
+            Rest::Word { seen } => {
+                *rest = match self.mine().bell.0.sleep(seen, WORD_NANOSECONDS) {
+                    Woken::LookAgain => Rest::Fresh,
+                    Woken::TimedOut | Woken::Refused => {
+                        let seen = self.local.load(Ordering::Acquire);
+                        self.mine().bell.0.announce(how::BYTE);
+                        Rest::Byte { seen }
+                    }
+                };
+            }
+            Rest::Byte { seen } => {
+                match self.polling.try_lock() {
+                    Some(polling) => {
+                        self.poll(-1);
+                        os::drain(self.socket.raw());
+                        drop(polling);
+                        self.wake_locals();
+                    }
+                    None => {
+                        sys::futex_wait(self.local.as_ptr(), seen, 0);
+                    }
+                }
+                *rest = Rest::Fresh;
+            }
+        }
+    }
+
+    fn wake_locals(&self) {
+        self.local.fetch_add(1, Ordering::SeqCst);
+        sys::futex_wake(self.local.as_ptr(), i32::MAX as u32);
+    }
+
+    // ---- the other's end -----------------------------------------------------------------
+
+    /// Polls; notes the end of the other side when it is seen. True: it is there.
+    fn poll(&self, limit_ms: i32) -> bool {
+        let [socket, process] = os::poll(self.descriptors(), libc::POLLIN, limit_ms);
+        let hung_up = socket & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
+        if hung_up || process & libc::POLLIN != 0 {
+            let closed = self.theirs().closed.0.load(Ordering::Acquire) != 0;
+            self.note_end(if closed { other::CLOSED } else { other::DIED });
+            return false;
+        }
+        true
+    }
+
+    fn look_for_end(&self) -> bool {
+        self.believed_at.store(sys::ticks(), Ordering::Relaxed);
+        self.poll(0)
+    }
+
+    /// Looks for the other's end, but not more often than every few milliseconds.
+    fn believe(&self) -> bool {
+        let since = sys::ticks().wrapping_sub(self.believed_at.load(Ordering::Relaxed));
+        if since > BELIEVED_TICKS {
+            return self.look_for_end();
+        }
+        self.other.load(Ordering::Relaxed) < other::CLOSED
+    }
+
+    fn note_end(&self, end: u32) {
+        self.other.fetch_max(end, Ordering::Release);
+    }
+
+    /// Before a message is posted: an eager write would not notice an end by itself. What the
+    /// other has written before its end can still be read.
+    #[inline]
+    fn end_before(&self, role: Role) -> u32 {
+        if role == Role::Writer {
+            self.believe();
+        }
+        self.end_of_other()
+    }
+
+    fn end_of_other(&self) -> u32 {
+        let known = self.other.load(Ordering::Acquire);
+        if known == other::ALIVE && self.theirs().closed.0.load(Ordering::Acquire) != 0 {
+            self.note_end(other::CLOSING);
+            return other::CLOSING;
+        }
+        known
+    }
+
+    #[cold]
+    fn broken(&self) -> isize {
+        self.note_end(other::BROKEN);
+        -libc::EPROTO as isize
+    }
+
+    // ---- our own end ---------------------------------------------------------------------
+
+    /// Begins to close: nobody claims a piece of ours any more, and who waits here returns.
+    pub fn begin_close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.mine().closed.0.store(1, Ordering::Release);
+        for role in [Role::Writer, Role::Reader] {
+            let (half, lane) = self.half(role);
+            let mut half = half.lock();
+            for number in half.unfinished() {
+                half.cancel(lane, number);
+            }
+        }
+        self.ring();
+        self.mine().bell.0.ring();
+        os::stop_reading(self.socket.raw());
+        self.wake_locals();
+    }
+
+    /// Waits until the other side has let go of our buffers. Only then may the program have
+    /// them back; pieces are small, so this is short, unless that process is stopped.
+    pub fn end_close(&self) {
+        for role in [Role::Writer, Role::Reader] {
+            let (half, lane) = self.half(role);
+            loop {
+                let seen = self.mine().bell.0.announce(how::WORD);
+                let alone = self.end_of_other() >= other::CLOSED;
+                let mut half = half.lock();
+                let left = half
+                    .unfinished()
+                    .filter(|&number| !half.abandon(lane, number, alone, 0))
+                    .count();
+                drop(half);
+                if left == 0 {
+                    break;
+                }
+                self.mine().bell.0.sleep(seen, WORD_NANOSECONDS);
+                self.look_for_end();
+            }
+        }
+        os::shut_down(self.socket.raw());
+    }
+
+    // ---- cookies -------------------------------------------------------------------------
+
+    pub fn begin_wait(&self, role: Role, number: u32) -> Option<u32> {
+        self.half(role).0.lock().begin_wait(number)
+    }
+
+    pub fn end_wait(&self, role: Role, number: u32) {
+        self.half(role).0.lock().end_wait(number);
+    }
+}
+
+/// What a message gets that will not be transferred.
+fn failure(role: Role, gone: u32) -> isize {
+    match (gone, role) {
+        (other::CLOSING | other::CLOSED, Role::Reader) => 0,
+        (other::CLOSING | other::CLOSED, Role::Writer) => -libc::EPIPE as isize,
+        (other::BROKEN, _) => -libc::EPROTO as isize,
+        _ => -libc::ECONNRESET as isize,
+    }
+}

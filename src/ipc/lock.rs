@@ -1,0 +1,92 @@
+//! A lock whose sleeping leaves errno alone, and which costs one atomic step when it is free.
+
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const WANTED: u32 = 2;
+
+pub struct Lock<T> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a `Held`, of which there is one at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+pub struct Held<'a, T>(&'a Lock<T>);
+
+impl<T> Lock<T> {
+    pub const fn new(value: T) -> Self {
+        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub fn lock(&self) -> Held<'_, T> {
+        self.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    #[inline]
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        let taken = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Held(self))
+    }
+
+    #[cold]
+    fn wait(&self) -> Held<'_, T> {
+        for _ in 0..100 {
+            core::hint::spin_loop();
+            if let Some(held) = self.try_lock() {
+                return held;
+            }
+        }
+        while self.state.swap(WANTED, Ordering::Acquire) != FREE {
+            sys::futex_wait(self.state.as_ptr(), WANTED, 0);
+        }
+        Held(self)
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: we hold the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: we hold the lock.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.state.swap(FREE, Ordering::Release) == WANTED {
+            sys::futex_wake(self.0.state.as_ptr(), 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_count_without_losing_any() {
+        static COUNT: Lock<u64> = Lock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| *COUNT.lock() += 1));
+            }
+        });
+        assert_eq!(*COUNT.lock(), 80_000);
+    }
+}

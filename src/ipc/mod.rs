@@ -1,0 +1,104 @@
+//! One-copy messages between two processes: `adma_read`, `adma_write` and their like.
+//!
+//! The way of one message, top to bottom; imports go down this list and never up:
+//!
+//! ```text
+//! exports     the adma_* symbols; no logic
+//! calls       handles and cookies checked, then the connection's work
+//! table       handles; whose connections these are after a fork
+//! link        one connection: waiting, helping, ending
+//! half        one direction as one process sees it: posts, matching, who copies what
+//! wire        the beginning: sockets, greetings, what each side may do to the other
+//! engine      bytes between two address spaces; the place of the kernel helper
+//! region      what both processes see, and its law
+//! bell        who sleeps and who wakes; ticket: who copies which piece
+//! lock, os    a lock that leaves errno alone; system calls
+//! ```
+//!
+//! The k-th write of one side meets the k-th read of the other. Three kinds of messages:
+//! eager ones go through the region and their writer does not wait; large ones are copied
+//! once, by whoever waits, and by both ends when both wait; where neither process may touch
+//! the other's memory they are streamed through the region in chunks.
+//!
+//! There is no helper thread. Waiting and checking make things go on, for every message of
+//! the connection; somebody who waits spins a little, sleeps on a futex for milliseconds, and
+//! then polls a socket that also tells of the other's end.
+
+#[cfg(not(loom))]
+mod calls;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(any(test, loom)))]
+mod exports;
+#[cfg(not(loom))]
+mod half;
+#[cfg(not(loom))]
+mod link;
+#[cfg(not(loom))]
+mod lock;
+#[cfg(not(loom))]
+mod os;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(not(loom))]
+mod wire;
+
+pub mod bell;
+pub mod ticket;
+
+#[cfg(not(loom))]
+pub use settings::Engines;
+#[cfg(not(any(test, loom)))]
+pub use settings::{Settings, configure};
+#[cfg(not(any(test, loom)))]
+pub use table::forget_after_fork;
+
+/// The largest `Settings::eager`: some such messages find room at a time.
+#[cfg(not(loom))]
+pub const MOST_EAGER: usize = region::EAGER_ROOM / 4;
+
+/// What the configuration means for connections.
+#[cfg(not(loom))]
+mod settings {
+    use std::sync::OnceLock;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Engines {
+        Auto,
+        ProcessVm,
+        SharedMemory,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    pub struct Settings {
+        /// Longest message that goes through the region; 0: none does.
+        pub eager: usize,
+        /// From this size on both ends copy.
+        pub offload: usize,
+        pub engines: Engines,
+        /// Whether the other side may be let in where Yama keeps it out.
+        pub ptracer: bool,
+        /// Whether to say which engine a connection uses, and why.
+        pub tell: bool,
+    }
+
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+    pub fn configure(settings: Settings) {
+        let _ = SETTINGS.set(settings); // an error only means: was already configured
+    }
+
+    pub fn settings() -> Settings {
+        *SETTINGS.get_or_init(|| Settings {
+            eager: 4096,
+            offload: 64 << 10,
+            engines: Engines::Auto,
+            ptracer: false,
+            tell: false,
+        })
+    }
+}

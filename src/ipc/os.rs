@@ -1,0 +1,387 @@
+//! The system calls of a connection. Answers are values; errno is never touched.
+
+use crate::sys::{Answer, syscall};
+use core::ffi::c_void;
+use core::mem::{MaybeUninit, offset_of};
+
+/// The negated errno, or a value.
+pub type Result<T> = core::result::Result<T, i32>;
+
+fn checked(answer: Answer) -> Result<usize> {
+    if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
+}
+
+/// A descriptor of ours: closed with its owner.
+#[derive(Debug)]
+pub struct Fd(i32);
+
+impl Fd {
+    pub fn raw(&self) -> i32 {
+        self.0
+    }
+
+    /// From now on the number is somebody else's business.
+    pub fn into_raw(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        crate::sys::close(self.0);
+    }
+}
+
+fn fd(answer: Answer) -> Result<Fd> {
+    checked(answer).map(|fd| Fd(fd as i32))
+}
+
+// ---- memory ------------------------------------------------------------------------------
+
+/// Nobody can make it smaller or larger, nor take that back.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Fresh memory for two processes, all zeros.
+pub fn sealed_memory(size: usize) -> Result<Fd> {
+    let name = c"adma".as_ptr() as usize;
+    let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
+    // SAFETY: a terminated name; the other calls take no memory.
+    unsafe {
+        let memory = fd(syscall(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]))?;
+        let number = memory.raw() as usize;
+        checked(syscall(libc::SYS_ftruncate, [number, size, 0, 0, 0, 0]))?;
+        let command = libc::F_ADD_SEALS as usize;
+        checked(syscall(libc::SYS_fcntl, [number, command, SEALS as usize, 0, 0, 0]))?;
+        Ok(memory)
+    }
+}
+
+/// Whether memory that somebody else made is as `sealed_memory` makes it: otherwise its
+/// maker could take pages away, and we would die of SIGBUS.
+pub fn is_sealed_memory(memory: &Fd, size: usize) -> bool {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let number = memory.raw() as usize;
+    // SAFETY: the kernel fills `stat`, which is read only after it has.
+    unsafe {
+        let command = libc::F_GET_SEALS as usize;
+        let seals = syscall(libc::SYS_fcntl, [number, command, 0, 0, 0, 0]);
+        let at = stat.as_mut_ptr() as usize;
+        seals >= 0
+            && seals as i32 & SEALS == SEALS
+            && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0
+            && stat.assume_init_ref().st_size == size as i64
+    }
+}
+
+/// Maps it for both; a child of a fork does not get it.
+pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: a fresh mapping where the kernel chooses, and advice about it.
+    unsafe {
+        let flags = libc::MAP_SHARED as usize;
+        let fd = memory.raw() as usize;
+        let at = checked(syscall(libc::SYS_mmap, [0, size, protection, flags, fd, 0]))?;
+        syscall(libc::SYS_madvise, [at, size, libc::MADV_DONTFORK as usize, 0, 0, 0]);
+        Ok(at as *mut c_void)
+    }
+}
+
+/// # Safety
+/// Mapped with this size, and nobody uses it any more.
+pub unsafe fn unmap(at: *mut c_void, size: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_munmap, [at as usize, size, 0, 0, 0, 0]) };
+}
+
+/// A page of zeros that is all zeros again in the child of a fork, however it was made.
+pub fn page_wiped_on_fork() -> Result<*mut c_void> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    // SAFETY: a fresh mapping where the kernel chooses, and advice about it.
+    unsafe {
+        let at = checked(syscall(libc::SYS_mmap, [0, 4096, protection, flags, usize::MAX, 0]))?;
+        let wipe = libc::MADV_WIPEONFORK as usize;
+        checked(syscall(libc::SYS_madvise, [at, 4096, wipe, 0, 0, 0]))?;
+        Ok(at as *mut c_void)
+    }
+}
+
+// ---- another process ---------------------------------------------------------------------
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Out of the other process.
+    Pull,
+    /// Into it.
+    Push,
+}
+
+/// Copies between our memory and another process's; answers the bytes copied.
+///
+/// # Safety
+/// For a pull no Rust reference covers `ours`; a push changes `theirs` in that process.
+pub unsafe fn copy_across(
+    way: Way,
+    pid: i32,
+    ours: usize,
+    theirs: usize,
+    len: usize,
+) -> Result<usize> {
+    let ours = libc::iovec { iov_base: ours as *mut c_void, iov_len: len };
+    let theirs = libc::iovec { iov_base: theirs as *mut c_void, iov_len: len };
+    let call = match way {
+        Way::Pull => libc::SYS_process_vm_readv,
+        Way::Push => libc::SYS_process_vm_writev,
+    };
+    let (ours, theirs) = (&raw const ours as usize, &raw const theirs as usize);
+    // SAFETY: the kernel checks both ranges; the rest is the caller's promise.
+    checked(unsafe { syscall(call, [pid as usize, ours, 1, theirs, 1, 0]) })
+}
+
+/// A descriptor that becomes readable when the process ends.
+pub fn watch_process(pid: i32) -> Result<Fd> {
+    // SAFETY: no memory.
+    fd(unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) })
+}
+
+/// Lets one process trace us in spite of Yama. There is only one such process at a time.
+pub fn let_trace(pid: i32) -> Result<()> {
+    let option = libc::PR_SET_PTRACER as usize;
+    // SAFETY: no memory.
+    checked(unsafe { syscall(libc::SYS_prctl, [option, pid as usize, 0, 0, 0, 0]) }).map(drop)
+}
+
+// ---- sockets -----------------------------------------------------------------------------
+
+const STREAM: usize = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as usize;
+
+pub fn unix_socket() -> Result<Fd> {
+    // SAFETY: no memory.
+    fd(unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, STREAM, 0, 0, 0, 0]) })
+}
+
+pub fn unix_pair() -> Result<[Fd; 2]> {
+    let mut pair = [0i32; 2];
+    let at = &raw mut pair as usize;
+    // SAFETY: the kernel fills both numbers.
+    checked(unsafe {
+        syscall(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at, 0, 0])
+    })?;
+    Ok(pair.map(Fd))
+}
+
+/// An address of a unix socket and its length. `@name` is in the abstract namespace.
+pub fn unix_address(path: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    let room = &mut address.sun_path;
+    if path.is_empty() {
+        return Err(libc::ENOENT);
+    }
+    if path.len() >= room.len() {
+        return Err(libc::ENAMETOOLONG);
+    }
+    for (to, from) in room.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    let mut len = offset_of!(libc::sockaddr_un, sun_path) + path.len();
+    if path[0] == b'@' {
+        room[0] = 0;
+    } else {
+        len += 1;
+    }
+    Ok((address, len))
+}
+
+pub fn bind(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
+    let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
+    // SAFETY: the kernel reads the address.
+    checked(unsafe { syscall(libc::SYS_bind, [fd, at, address.1, 0, 0, 0]) }).map(drop)
+}
+
+pub fn connect(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
+    let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
+    // SAFETY: the kernel reads the address.
+    checked(unsafe { syscall(libc::SYS_connect, [fd, at, address.1, 0, 0, 0]) }).map(drop)
+}
+
+pub fn listen(socket: &Fd) -> Result<()> {
+    // SAFETY: no memory.
+    checked(unsafe { syscall(libc::SYS_listen, [socket.raw() as usize, 128, 0, 0, 0, 0]) })
+        .map(drop)
+}
+
+pub fn accept(listener: i32) -> Result<Fd> {
+    let flags = libc::SOCK_CLOEXEC as usize;
+    // SAFETY: no address is asked for.
+    fd(unsafe { syscall(libc::SYS_accept4, [listener as usize, 0, 0, flags, 0, 0]) })
+}
+
+pub fn remove_file(address: &libc::sockaddr_un) {
+    let (at, path) = (libc::AT_FDCWD as usize, &raw const address.sun_path as usize);
+    // SAFETY: a terminated path: `unix_address` leaves room for the zero.
+    unsafe { syscall(libc::SYS_unlinkat, [at, path, 0, 0, 0, 0]) };
+}
+
+/// An option of a socket that is a number.
+pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
+    let (at, room) = (&raw mut value as usize, &raw mut len as usize);
+    let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
+    // SAFETY: the kernel writes at most `len` bytes.
+    checked(unsafe { syscall(libc::SYS_getsockopt, [fd as usize, level, option, at, room, 0]) })?;
+    Ok(value)
+}
+
+pub fn set_socket_option(fd: i32, option: i32, value: i32) -> Result<()> {
+    let (at, len) = (&raw const value as usize, size_of::<i32>());
+    let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
+    // SAFETY: the kernel reads the number.
+    checked(unsafe { syscall(libc::SYS_setsockopt, [fd as usize, level, option, at, len, 0]) })
+        .map(drop)
+}
+
+/// Whether a descriptor is a listening unix socket.
+pub fn is_listener(fd: i32) -> bool {
+    socket_option(fd, libc::SO_ACCEPTCONN) == Ok(1)
+        && socket_option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+}
+
+pub fn shut_down(socket: i32) {
+    // SAFETY: no memory.
+    unsafe {
+        syscall(libc::SYS_shutdown, [socket as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]);
+    }
+}
+
+/// From here on polling this end returns at once; the other end hears nothing of it.
+pub fn stop_reading(socket: i32) {
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_shutdown, [socket as usize, libc::SHUT_RD as usize, 0, 0, 0, 0]) };
+}
+
+/// Which file a descriptor stands for.
+pub fn identity(fd: i32) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let at = stat.as_mut_ptr() as usize;
+    // SAFETY: the kernel fills `stat`, which is read only after it has.
+    unsafe {
+        (syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) == 0)
+            .then(|| stat.assume_init_ref().st_ino)
+    }
+}
+
+/// One byte that wakes somebody. A full socket is as good: its reader has something to read.
+pub fn send_byte(socket: i32) {
+    let byte = [1u8];
+    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
+    // SAFETY: one readable byte.
+    unsafe {
+        syscall(libc::SYS_sendto, [socket as usize, byte.as_ptr() as usize, 1, flags, 0, 0]);
+    }
+}
+
+/// Takes all bytes away.
+pub fn drain(socket: i32) {
+    let mut bytes = [0u8; 64];
+    loop {
+        let (at, len) = (bytes.as_mut_ptr() as usize, bytes.len());
+        let flags = libc::MSG_DONTWAIT as usize;
+        // SAFETY: the kernel writes inside `bytes`.
+        let got = unsafe { syscall(libc::SYS_recvfrom, [socket as usize, at, len, flags, 0, 0]) };
+        if got < len as isize {
+            return;
+        }
+    }
+}
+
+/// Which of two descriptors have something to say; the second may be -1. `limit_ms` -1:
+/// without end. EINTR is as good as nothing.
+pub fn poll(fds: [i32; 2], events: i16, limit_ms: i32) -> [i16; 2] {
+    let mut set = fds.map(|fd| libc::pollfd { fd, events, revents: 0 });
+    let at = set.as_mut_ptr() as usize;
+    // SAFETY: the kernel writes the two answers.
+    let answer = unsafe { syscall(libc::SYS_poll, [at, 2, limit_ms as usize, 0, 0, 0]) };
+    if answer <= 0 { [0; 2] } else { set.map(|entry| entry.revents) }
+}
+
+/// Room for three descriptors and a set of credentials, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct Control([u8; 128]);
+
+/// Sends `bytes`, with descriptors.
+pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
+    let mut control = Control([0; 128]);
+    let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a valid message header.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = (&raw const piece).cast_mut();
+    message.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let payload = size_of_val(fds) as u32;
+        // SAFETY: the header and so many numbers fit into `control`, for nobody sends more
+        // than two.
+        unsafe {
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(payload) as usize;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(payload) as usize;
+            for (index, fd) in fds.iter().enumerate() {
+                libc::CMSG_DATA(header).cast::<i32>().add(index).write_unaligned(*fd);
+            }
+        }
+    }
+    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
+    let at = &raw const message as usize;
+    // SAFETY: the message points to what lives here.
+    checked(unsafe { syscall(libc::SYS_sendmsg, [socket as usize, at, flags, 0, 0, 0]) })
+}
+
+/// What came with a message beside its bytes.
+#[derive(Default)]
+pub struct Beside {
+    pub fds: Vec<Fd>,
+    /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
+    pub pid: i32,
+}
+
+/// Receives at most `bytes`; answers how many. 0: the other end is closed.
+pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usize> {
+    let mut control = Control([0; 128]);
+    let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a valid message header.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = (&raw const piece).cast_mut();
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
+    let at = &raw mut message as usize;
+    // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
+    let got =
+        checked(unsafe { syscall(libc::SYS_recvmsg, [socket as usize, at, flags, 0, 0, 0]) })?;
+    // SAFETY: the kernel has filled `control` up to the length it says.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&message);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header);
+            let payload = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for index in 0..payload / size_of::<i32>() {
+                        beside.fds.push(Fd(data.cast::<i32>().add(index).read_unaligned()));
+                    }
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
+                    beside.pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(&message, header);
+        }
+    }
+    Ok(got)
+}

@@ -1,0 +1,152 @@
+//! What both processes see.
+//!
+//! The region's law: the other process may change every byte of it at any moment, and may be
+//! hostile. So everything here is atomic or raw bytes, never covered by a Rust reference that
+//! expects it to hold still; a field is read once, the value checked, and only that value
+//! used. What we have posted ourselves we remember in our own memory and do not read here.
+
+use super::bell::Bell;
+use super::os::{self, Fd};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Messages under way in one direction.
+pub const WINDOW: usize = 256;
+
+/// Bytes of eager messages that are not read yet, in one direction. Small enough to stay in
+/// a second-level cache.
+pub const EAGER_ROOM: usize = 128 << 10;
+
+/// What is streamed goes by in chunks; so many may lie there. Two of them would do to keep
+/// both sides busy; more even out who is late.
+pub const CHUNK: usize = 64 << 10;
+pub const CHUNKS: usize = 8;
+
+/// How a message travels; its writer decides.
+pub mod kind {
+    /// In the region already.
+    pub const EAGER: u32 = 1;
+    /// From buffer to buffer.
+    pub const DIRECT: u32 = 2;
+    /// Through the chunks.
+    pub const STREAMED: u32 = 3;
+}
+
+/// A line of the cache of its own; neighbours come in pairs.
+#[repr(C, align(128))]
+pub struct Line<T>(pub T);
+
+/// One message. A post is there when its number is one more than the message's.
+#[repr(C)]
+pub struct Cell {
+    pub writer: Line<Post>,
+    pub reader: Line<Post>,
+    pub ticket: Line<AtomicU64>,
+}
+
+#[repr(C)]
+pub struct Post {
+    pub number: AtomicU32,
+    pub kind: AtomicU32,
+    pub len: AtomicU64,
+    /// The address in its process; of eager messages the place in the room.
+    pub at: AtomicU64,
+    pub finished: AtomicU32,
+}
+
+#[repr(C)]
+pub struct Chunk {
+    pub number: AtomicU32,
+    pub len: AtomicU32,
+    pub offset: AtomicU64,
+}
+
+/// One direction.
+#[repr(C)]
+pub struct Lane {
+    /// All messages below are over for that side.
+    pub writer_done: Line<AtomicU32>,
+    pub reader_done: Line<AtomicU32>,
+    pub produced: Line<AtomicU32>,
+    pub consumed: Line<AtomicU32>,
+    pub chunks: [Line<Chunk>; CHUNKS],
+    pub cells: [Cell; WINDOW],
+    eager: UnsafeCell<[u8; EAGER_ROOM]>,
+    data: UnsafeCell<[[u8; CHUNK]; CHUNKS]>,
+}
+
+impl Lane {
+    pub fn cell(&self, number: u32) -> &Cell {
+        &self.cells[number as usize % WINDOW]
+    }
+
+    /// Where the eager bytes are; a place must be checked against `EAGER_ROOM`.
+    pub fn eager(&self) -> usize {
+        self.eager.get() as usize
+    }
+
+    pub fn chunk_bytes(&self, index: u32) -> usize {
+        self.data.get() as usize + index as usize % CHUNKS * CHUNK
+    }
+}
+
+/// One process.
+#[repr(C)]
+pub struct Side {
+    pub bell: Line<Bell>,
+    /// It has closed the connection, orderly.
+    pub closed: Line<AtomicU32>,
+    /// What it could do at first and the system does not let it do any more.
+    pub lost: AtomicU32,
+}
+
+#[repr(C)]
+pub struct Region {
+    pub sides: [Side; 2],
+    /// Lane `i` is written by side `i`.
+    pub lanes: [Lane; 2],
+}
+
+// SAFETY: atomics, and bytes that are only reached as raw memory (the region's law).
+unsafe impl Sync for Region {}
+
+pub const SIZE: usize = size_of::<Region>().next_multiple_of(4096);
+
+const _: () = {
+    assert!(WINDOW.is_power_of_two() && CHUNKS.is_power_of_two());
+    assert!(size_of::<Cell>() == 3 * 128);
+};
+
+/// A region in our address space.
+pub struct Mapped(*mut Region);
+
+// SAFETY: an address; what lies there is `Sync`.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    pub fn new(memory: &Fd) -> os::Result<Self> {
+        if !os::is_sealed_memory(memory, SIZE) {
+            return Err(libc::EPROTO);
+        }
+        os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
+    }
+}
+
+impl core::ops::Deref for Mapped {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        // SAFETY: mapped for as long as we live, of the right size and page-aligned; sealed,
+        // so no page can go away; and every bit pattern is a valid `Region`.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and our borrowers are gone.
+        unsafe { os::unmap(self.0.cast(), SIZE) };
+    }
+}

@@ -1,0 +1,187 @@
+//! Handles, and whose connections these are.
+//!
+//! A handle is a number with the place of its connection and a generation, so an old one is
+//! never mistaken for a new one. Whoever uses a connection is counted at its place, which
+//! stays; closing waits for them.
+//!
+//! After a fork the connections are the parent's. A page that the kernel wipes in the child
+//! tells, without a system call and however the child was made: it holds a number that every
+//! connection remembers. Regions are not inherited at all; sockets are closed in the child.
+
+use super::link::Link;
+use super::os;
+use crate::sys;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+const PLACES: usize = 4096;
+const PLACE_BITS: u32 = PLACES.ilog2();
+const GENERATIONS: u32 = 1 << (30 - PLACE_BITS);
+
+/// Set in every handle: no descriptor has such a number.
+const MARK: u32 = 1 << 30;
+
+#[repr(align(64))]
+struct Place {
+    /// 0: nobody's, or being opened or closed.
+    handle: AtomicU32,
+    users: AtomicU32,
+    taken: AtomicU32,
+    generation: AtomicU32,
+    link: AtomicPtr<Link>,
+}
+
+static TABLE: [Place; PLACES] = [const {
+    Place {
+        handle: AtomicU32::new(0),
+        users: AtomicU32::new(0),
+        taken: AtomicU32::new(0),
+        generation: AtomicU32::new(0),
+        link: AtomicPtr::new(core::ptr::null_mut()),
+    }
+}; PLACES];
+
+/// One more than the highest place that was ever used.
+static USED: AtomicU32 = AtomicU32::new(0);
+
+/// The page that the kernel wipes; null until there is a connection.
+static OWNER: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A connection in use: it is not closed meanwhile.
+pub struct Used {
+    place: &'static Place,
+}
+
+impl core::ops::Deref for Used {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        // SAFETY: `find` has seen it open after it was counted, and closing waits for that.
+        unsafe { &*self.place.link.load(Ordering::Acquire) }
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        self.place.leave();
+    }
+}
+
+impl Place {
+    #[inline]
+    fn leave(&self) {
+        // Closing sleeps on it; it has taken the handle away first.
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 2
+            && self.handle.load(Ordering::Acquire) == 0
+        {
+            sys::futex_wake(self.users.as_ptr(), 1);
+        }
+    }
+}
+
+fn place_of(handle: i32) -> Option<&'static Place> {
+    let handle = u32::try_from(handle).ok().filter(|handle| handle & MARK != 0)?;
+    Some(&TABLE[(handle % PLACES as u32) as usize])
+}
+
+/// The connection of a handle, or a negated errno.
+#[inline]
+pub fn find(handle: i32) -> Result<Used, isize> {
+    let place = place_of(handle).ok_or(-libc::EBADF as isize)?;
+    place.users.fetch_add(1, Ordering::AcqRel);
+    let used = Used { place };
+    if place.handle.load(Ordering::Acquire) != handle as u32 {
+        return Err(-libc::EBADF as isize);
+    }
+    if used.owner != owner() {
+        return Err(-libc::EPERM as isize);
+    }
+    Ok(used)
+}
+
+fn owner() -> u64 {
+    let page = OWNER.load(Ordering::Acquire);
+    // SAFETY: null, or a page that is never unmapped.
+    if page.is_null() { 0 } else { unsafe { (*page).load(Ordering::Relaxed) } }
+}
+
+/// A number for this process, for connections to remember.
+pub fn become_owner() -> os::Result<u64> {
+    if OWNER.load(Ordering::Acquire).is_null() {
+        let page: *mut AtomicU64 = os::page_wiped_on_fork()?.cast();
+        // Another thread may be first; a page is lost then.
+        let null = core::ptr::null_mut();
+        let _ = OWNER.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);
+    }
+    // SAFETY: just made sure of it.
+    let word = unsafe { &*OWNER.load(Ordering::Acquire) };
+    let fresh = sys::ticks() << 16 | (sys::getpid() as u64 & 0xffff) | 1;
+    match word.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(fresh),
+        Err(there) => Ok(there),
+    }
+}
+
+/// Gives a connection a handle.
+pub fn enter(link: Box<Link>) -> os::Result<i32> {
+    for (index, place) in TABLE.iter().enumerate() {
+        let free = place.taken.load(Ordering::Relaxed) == 0;
+        if !free || place.taken.swap(1, Ordering::AcqRel) != 0 {
+            continue;
+        }
+        USED.fetch_max(index as u32 + 1, Ordering::AcqRel);
+        let generation = place.generation.fetch_add(1, Ordering::Relaxed) % GENERATIONS;
+        let handle = MARK | generation << PLACE_BITS | index as u32;
+        place.link.store(Box::into_raw(link), Ordering::Release);
+        place.handle.store(handle, Ordering::Release);
+        return Ok(handle as i32);
+    }
+    Err(libc::EMFILE)
+}
+
+/// Closes a connection, when nobody uses it any more.
+pub fn close(handle: i32) -> isize {
+    let used = match find(handle) {
+        Ok(used) => used,
+        Err(errno) => return errno,
+    };
+    let place = used.place;
+    let mine = place.handle.compare_exchange(handle as u32, 0, Ordering::AcqRel, Ordering::Acquire);
+    if mine.is_err() {
+        return -libc::EBADF as isize;
+    }
+    used.begin_close();
+    loop {
+        let users = place.users.load(Ordering::Acquire);
+        if users == 1 {
+            break;
+        }
+        sys::futex_wait(place.users.as_ptr(), users, 0);
+    }
+    used.end_close();
+    let link = place.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    drop(used);
+    // SAFETY: made by `enter`; the handle is gone and so are the users.
+    drop(unsafe { Box::from_raw(link) });
+    place.taken.store(0, Ordering::Release);
+    0
+}
+
+/// In the child of a fork: the sockets are the parent's. Kept open here they would hide the
+/// parent's end from the other side. Closed only if the number still stands for it.
+pub fn forget_after_fork() {
+    for place in &TABLE[..USED.load(Ordering::Acquire) as usize] {
+        let link = place.link.load(Ordering::Acquire);
+        if link.is_null() || place.handle.load(Ordering::Acquire) == 0 {
+            continue;
+        }
+        // SAFETY: the child's copy of a connection that was open when it was made.
+        let link = unsafe { &*link };
+        let [socket, watch] = link.descriptors();
+        if link.owner != owner() && os::identity(socket) == link.identity {
+            sys::close(socket);
+            if watch >= 0 {
+                sys::close(watch);
+            }
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Both ends in one process, on every engine: the same tests against the same bytes.
+
+use super::calls::{self, check, close, wait};
+use super::half::Role::{self, Reader, Writer};
+use super::link::Link;
+use super::region::WINDOW;
+use super::settings::{Engines, Settings};
+use super::{os, table, wire};
+use crate::backend::libc as original;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const IN_PROGRESS: isize = -libc::EINPROGRESS as isize;
+const INVALID: isize = -libc::EINVAL as isize;
+
+const DEFAULT: Settings = Settings {
+    eager: 4096,
+    offload: 64 << 10,
+    engines: Engines::Auto,
+    ptracer: false,
+    tell: false,
+};
+
+/// Two connected handles.
+fn pair_with(settings: [Settings; 2]) -> [i32; 2] {
+    original::resolve();
+    let sockets = os::unix_pair().unwrap();
+    let enter = |socket: i32, settings: Settings| {
+        let owner = table::become_owner().unwrap();
+        let met = wire::meet(socket, &settings).unwrap();
+        table::enter(Box::new(Link::new(met, settings.eager, owner))).unwrap()
+    };
+    let (one, two) = (sockets[0].raw(), sockets[1].raw());
+    thread::scope(|scope| {
+        let other = scope.spawn(|| enter(two, settings[1]));
+        [enter(one, settings[0]), other.join().unwrap()]
+    })
+}
+
+fn pair() -> [i32; 2] {
+    pair_with([DEFAULT; 2])
+}
+
+/// Every way a message can take: both copy, one side copies, the other does, nobody may.
+fn every_pair() -> Vec<([i32; 2], &'static str)> {
+    let shm = Settings { engines: Engines::SharedMemory, ..DEFAULT };
+    let rendezvous = Settings { eager: 0, offload: 1, ..DEFAULT };
+    vec![
+        (pair(), "both copy"),
+        (pair_with([DEFAULT, shm]), "first copies"),
+        (pair_with([shm, DEFAULT]), "second copies"),
+        (pair_with([shm, shm]), "nobody copies"),
+        (pair_with([rendezvous; 2]), "nothing eager, all two-ended"),
+    ]
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at + seed).wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
+}
+
+fn write(handle: i32, data: &[u8]) -> isize {
+    // SAFETY: lives through the call.
+    unsafe { calls::transfer(Writer, handle, data.as_ptr() as usize, data.len()) }
+}
+
+fn read(handle: i32, data: &mut [u8]) -> isize {
+    // SAFETY: lives through the call.
+    unsafe { calls::transfer(Reader, handle, data.as_mut_ptr() as usize, data.len()) }
+}
+
+fn iwrite(handle: i32, data: &[u8]) -> i64 {
+    // SAFETY: the tests wait, or close, before the bytes go away.
+    unsafe { calls::start(Writer, handle, data.as_ptr() as usize, data.len()) }
+}
+
+fn iread(handle: i32, data: &mut [u8]) -> i64 {
+    // SAFETY: as above.
+    unsafe { calls::start(Reader, handle, data.as_mut_ptr() as usize, data.len()) }
+}
+
+const SIZES: [usize; 14] = [
+    0,
+    1,
+    63,
+    64,
+    4095,
+    4096,
+    4097,
+    65_535,
+    65_536,
+    65_537,
+    300_001,
+    1 << 20,
+    (4 << 20) + 5,
+    (16 << 20) + 1,
+];
+
+#[test]
+fn blocking_messages_of_every_size_arrive_on_every_engine() {
+    for ([a, b], what) in every_pair() {
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for (round, size) in SIZES.into_iter().enumerate() {
+                    assert_eq!(write(a, &bytes(size, round)), size as isize, "{what}");
+                }
+            });
+            for (round, size) in SIZES.into_iter().enumerate() {
+                let mut data = vec![0; size];
+                assert_eq!(read(b, &mut data), size as isize, "{what}");
+                assert!(data == bytes(size, round), "{what}, {size} bytes");
+            }
+        });
+        assert_eq!((close(a), close(b)), (0, 0));
+    }
+}
+
+#[test]
+fn both_posted_before_either_waits() {
+    for ([a, b], what) in every_pair() {
+        for size in SIZES {
+            let (data, mut got) = (bytes(size, 3), vec![0; size]);
+            let (written, taken) = (iwrite(a, &data), iread(b, &mut got));
+            assert!(written > 0 && taken > 0, "{what}");
+            thread::scope(|scope| {
+                scope.spawn(move || assert_eq!(wait(written), size as isize, "{what}"));
+                assert_eq!(wait(taken), size as isize, "{what}");
+            });
+            assert!(got == data, "{what}, {size} bytes");
+        }
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn either_side_completes_a_direct_message_alone() {
+    let [a, b] = pair();
+    for first in [Writer, Reader] {
+        let (data, mut got) = (bytes(3 << 20, 1), vec![0; 3 << 20]);
+        let (written, taken) = (iwrite(a, &data), iread(b, &mut got));
+        let order = if first == Writer { [written, taken] } else { [taken, written] };
+        for cookie in order {
+            assert_eq!(wait(cookie), 3 << 20);
+        }
+        assert!(got == data);
+    }
+    close(a);
+    close(b);
+}
+
+#[test]
+fn checking_alone_makes_progress() {
+    for ([a, b], what) in every_pair() {
+        let (data, mut got) = (bytes(1 << 20, 1), vec![0; 1 << 20]);
+        let mut cookies = [Some(iwrite(a, &data)), Some(iread(b, &mut got))];
+        let begun = Instant::now();
+        while cookies.iter().any(Option::is_some) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+            for slot in &mut cookies {
+                if let Some(cookie) = *slot {
+                    match check(cookie) {
+                        IN_PROGRESS => {}
+                        result => {
+                            assert_eq!(result, 1 << 20, "{what}");
+                            *slot = None;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(got == data, "{what}");
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn both_directions_at_once_with_reads_waited_for_first() {
+    for ([a, b], what) in every_pair() {
+        let size = 5 << 20;
+        let side = move |handle: i32, seed: usize| {
+            for round in 0..5 {
+                let (data, mut got) = (bytes(size, seed + round), vec![0; size]);
+                let (taken, written) = (iread(handle, &mut got), iwrite(handle, &data));
+                assert_eq!(wait(taken), size as isize, "{what}");
+                assert_eq!(wait(written), size as isize, "{what}");
+                assert!(got == bytes(size, 100 - seed + round), "{what}");
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(move || side(a, 0));
+            side(b, 100);
+        });
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn unequal_lengths_transfer_the_shorter_and_touch_nothing_else() {
+    for ([a, b], what) in every_pair() {
+        for (sent, wanted) in [
+            (10, 4),
+            (4, 10),
+            (5000, 100),
+            (100, 5000),
+            (1 << 20, 70_000),
+            (70_000, 1 << 20),
+            (1 << 20, 0),
+            (0, 1 << 20),
+        ] {
+            let (data, mut got) = (bytes(sent, 7), vec![0xee; wanted]);
+            let count = sent.min(wanted);
+            let (taken, written) = (iread(b, &mut got), iwrite(a, &data));
+            thread::scope(|scope| {
+                // An eager write does not wait, and then cannot know.
+                let eager = sent <= 4096 && !what.starts_with("nothing eager");
+                let learnt = if eager { sent } else { count };
+                scope.spawn(move || assert_eq!(wait(written), learnt as isize, "{what}"));
+                assert_eq!(wait(taken), count as isize, "{what} {sent} {wanted}");
+            });
+            assert!(got[..count] == data[..count], "{what}");
+            assert!(got[count..].iter().all(|&byte| byte == 0xee), "{what} {sent} {wanted}");
+        }
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn a_window_of_mixed_sizes_is_matched_in_order_and_waited_for_backwards() {
+    for ([a, b], what) in every_pair() {
+        let sizes: Vec<usize> = (0..100).map(|i| [17, 4096, 9000, 200_000][i % 4]).collect();
+        thread::scope(|scope| {
+            let sent = sizes.clone();
+            scope.spawn(move || {
+                let data: Vec<_> = sent.iter().enumerate().map(|(i, &s)| bytes(s, i)).collect();
+                let cookies: Vec<_> = data.iter().map(|data| iwrite(a, data)).collect();
+                for (cookie, size) in cookies.iter().zip(&sent).rev() {
+                    assert_eq!(wait(*cookie), *size as isize, "{what}");
+                }
+            });
+            let mut got: Vec<_> = sizes.iter().map(|&size| vec![0; size]).collect();
+            let cookies: Vec<_> = got.iter_mut().map(|data| iread(b, data)).collect();
+            for (cookie, size) in cookies.iter().zip(&sizes).rev() {
+                assert_eq!(wait(*cookie), *size as isize, "{what}");
+            }
+            for (i, data) in got.iter().enumerate() {
+                assert!(*data == bytes(sizes[i], i), "{what}: message {i}");
+            }
+        });
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn cookies_are_good_once_and_only_their_own() {
+    let [a, b] = pair();
+    let data = bytes(100, 0);
+    let mut got = vec![0; 100];
+    let (written, taken) = (iwrite(a, &data), iread(b, &mut got));
+    assert_eq!((wait(written), wait(written), check(written)), (100, INVALID, INVALID));
+    assert_eq!((check(taken), wait(taken)), (100, INVALID));
+    for nonsense in [0, -1, 1, i64::MAX, i64::MIN, written + 1, written ^ 1 << 31, taken ^ 1 << 50]
+    {
+        assert_eq!((check(nonsense), wait(nonsense)), (INVALID, INVALID), "{nonsense:#x}");
+    }
+    let unmatched = iread(b, &mut got);
+    assert_eq!(check(unmatched), IN_PROGRESS);
+    close(a);
+    assert_eq!(wait(unmatched), 0, "an orderly close ends a read with nothing");
+    let left = iread(b, &mut got);
+    close(b);
+    assert_eq!(wait(left), INVALID);
+}
+
+#[test]
+fn full_table_is_eagain_and_a_million_are_refused() {
+    for size in [1, 100_000] {
+        let [a, b] = pair();
+        let data = bytes(size, 0);
+        let mut cookies = Vec::new();
+        for _ in 0..if size == 1 { 1_000_000 } else { 1000 } {
+            match iwrite(a, &data) {
+                cookie if cookie > 0 => cookies.push(cookie),
+                refused => assert_eq!(refused, i64::from(-libc::EAGAIN)),
+            }
+        }
+        assert_eq!(cookies.len(), WINDOW);
+        assert_eq!(write(a, &data), -libc::EAGAIN as isize);
+        let mut got = vec![0; size];
+        assert_eq!(read(b, &mut got), size as isize);
+        assert_eq!(wait(cookies[0]), size as isize);
+        assert!(iwrite(a, &data) > 0, "one was waited for, one more is taken");
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn writer_sleeps_while_the_reader_is_a_window_behind() {
+    let [a, b] = pair();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 0..2000usize {
+                assert_eq!(write(a, &round.to_le_bytes()), 8);
+            }
+        });
+        thread::sleep(Duration::from_millis(30));
+        for round in 0..2000usize {
+            let mut got = [0; 8];
+            assert_eq!(read(b, &mut got), 8);
+            assert_eq!(usize::from_le_bytes(got), round);
+        }
+    });
+    close(a);
+    close(b);
+}
+
+#[test]
+fn many_threads_on_one_connection_each_get_a_whole_message() {
+    for ([a, b], what) in every_pair() {
+        thread::scope(|scope| {
+            for thread in 0..4u8 {
+                scope.spawn(move || {
+                    for size in [10usize, 5000, 100_000] {
+                        for _ in 0..20 {
+                            assert_eq!(write(a, &vec![thread; size]), size as isize, "{what}");
+                        }
+                    }
+                });
+                scope.spawn(move || {
+                    for _ in 0..60 {
+                        let mut got = vec![0xff; 100_000];
+                        let len = read(b, &mut got);
+                        assert!([10, 5000, 100_000].contains(&len), "{what}: {len}");
+                        assert!(got[..len as usize].iter().all(|&byte| byte == got[0]), "{what}");
+                    }
+                });
+            }
+        });
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn long_sleepers_are_woken_by_message_and_by_close() {
+    for delay in [1, 10, 60] {
+        let [a, b] = pair();
+        let sleep = move || thread::sleep(Duration::from_millis(delay));
+        thread::scope(|scope| {
+            // Two sleepers: one polls, the other sleeps behind it.
+            let reader = || scope.spawn(move || assert_eq!(read(b, &mut [0; 4]), 4));
+            let readers = [reader(), reader()];
+            sleep();
+            assert_eq!((write(a, &[1; 4]), write(a, &[2; 4])), (4, 4));
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            scope.spawn(move || assert_eq!(read(b, &mut [0; 4]), 0));
+            scope.spawn(move || assert_eq!(read(a, &mut [0; 4]), -libc::EBADF as isize));
+            sleep();
+            assert_eq!(close(a), 0);
+        });
+        assert_eq!(write(b, &[0; 4]), -libc::EPIPE as isize);
+        assert_eq!(read(a, &mut [0; 4]), -libc::EBADF as isize);
+        assert_eq!((close(b), close(b)), (0, -libc::EBADF));
+    }
+}
+
+#[test]
+fn eager_messages_outlive_the_close_of_their_writer() {
+    let [a, b] = pair();
+    assert_eq!((write(a, b"one"), write(a, b"three")), (3, 5));
+    close(a);
+    let mut got = [0; 8];
+    assert_eq!((read(b, &mut got), read(b, &mut got), read(b, &mut got)), (3, 5, 0));
+    close(b);
+}
+
+#[test]
+fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
+    let [a, b] = pair();
+    let good = bytes(1 << 20, 0);
+    // SAFETY: not the caller's at all; the kernel notices, for the message is large.
+    let bad = |role: Role, handle: i32| unsafe { calls::start(role, handle, 4096, 1 << 20) };
+    let fault = -libc::EFAULT as isize;
+    let mut got = vec![0; 1 << 20];
+    let cookies = [bad(Writer, a), iread(b, &mut got)];
+    assert_eq!(cookies.map(wait), [fault; 2]);
+    let cookies = [iwrite(a, &good), bad(Reader, b)];
+    assert_eq!(cookies.map(wait), [fault; 2]);
+    // The connection goes on.
+    let cookies = [iwrite(a, &good), iread(b, &mut got)];
+    assert_eq!(cookies.map(wait), [1 << 20; 2]);
+    assert!(got == good);
+    close(a);
+    close(b);
+}
+
+#[test]
+fn numbers_wrap_around() {
+    let [a, b] = pair();
+    for handle in [a, b] {
+        table::find(handle).unwrap().begin_at(u32::MAX - 300);
+    }
+    for round in 0..1000usize {
+        let size = if round % 3 == 0 { 8 } else { 10_000 };
+        let (data, mut got) = (bytes(size, round), vec![0; size]);
+        let cookies = [iwrite(a, &data), iread(b, &mut got)];
+        assert_eq!(cookies.map(wait), [size as isize; 2], "{round}");
+        assert!(got == data);
+    }
+    close(a);
+    close(b);
+}

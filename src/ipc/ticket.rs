@@ -1,0 +1,284 @@
+//! Who copies which piece of a large message: one word that both processes change.
+//!
+//! ```text
+//! 63      32 31   24 23     12 11      0
+//! generation  flags    back      front
+//! ```
+//!
+//! The reader claims pieces from the front and the writer from the back, so each count tells
+//! how many pieces its side has begun. A word of another generation belongs to an older
+//! message and counts as all zeros: nobody has to prepare it.
+//!
+//! A piece that somebody has begun is waited for, unless that process is gone: there is no
+//! way to take it back. So at the end of a message, a good one or a bad one, nobody is left
+//! who might still touch a buffer.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The reader's end, or the writer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Front,
+    Back,
+}
+
+pub mod flag {
+    /// A buffer could not be read or written.
+    pub const FAULT: u32 = 1;
+    /// A side may no longer touch the other's memory: the message is streamed instead.
+    pub const REFUSED: u32 = 2;
+    /// A side has closed the connection.
+    pub const CANCELLED: u32 = 4;
+}
+
+/// The most pieces of a message.
+pub const MOST_PIECES: usize = 0xfff;
+
+const BACK_SHIFT: u32 = 12;
+const FLAG_SHIFT: u32 = 24;
+const GENERATION_SHIFT: u32 = 32;
+
+/// The word at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    pub front: usize,
+    pub back: usize,
+    pub flags: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// This piece is ours.
+    Piece(usize),
+    /// All are claimed, or a flag forbids more.
+    NoMore(View),
+    /// Our own count is not what we have made it: the other side writes nonsense.
+    Broken,
+}
+
+fn view_of(word: u64, generation: u32) -> View {
+    if (word >> GENERATION_SHIFT) as u32 != generation {
+        return View { front: 0, back: 0, flags: 0 };
+    }
+    View {
+        front: word as usize & MOST_PIECES,
+        back: (word >> BACK_SHIFT) as usize & MOST_PIECES,
+        flags: (word >> FLAG_SHIFT) as u32 & 0xff,
+    }
+}
+
+fn word_of(view: View, generation: u32) -> u64 {
+    u64::from(generation) << GENERATION_SHIFT
+        | u64::from(view.flags) << FLAG_SHIFT
+        | (view.back as u64) << BACK_SHIFT
+        | view.front as u64
+}
+
+pub fn view(word: &AtomicU64, generation: u32) -> View {
+    view_of(word.load(Ordering::Acquire), generation)
+}
+
+/// Claims a piece out of `total` from one end; `own` is how many this side has claimed.
+pub fn claim(word: &AtomicU64, generation: u32, end: End, own: usize, total: usize) -> Claim {
+    let mut seen = word.load(Ordering::Acquire);
+    loop {
+        let view = view_of(seen, generation);
+        let mine = match end {
+            End::Front => view.front,
+            End::Back => view.back,
+        };
+        if mine != own {
+            return Claim::Broken;
+        }
+        if view.flags != 0 || view.front + view.back >= total {
+            return Claim::NoMore(view);
+        }
+        let (next, piece) = match end {
+            End::Front => (View { front: own + 1, ..view }, own),
+            End::Back => (View { back: own + 1, ..view }, total - 1 - own),
+        };
+        let next = word_of(next, generation);
+        match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Claim::Piece(piece),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Raises a flag: nobody claims after this.
+pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
+    let mut seen = word.load(Ordering::Acquire);
+    loop {
+        let view = view_of(seen, generation);
+        let next = word_of(View { flags: view.flags | flag, ..view }, generation);
+        match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// How many pieces a side has finished: a word that only that side writes, with as much of
+/// the generation as tells neighbours in one cell apart.
+pub fn note_finished(word: &AtomicU32, generation: u32, count: usize) {
+    word.store(generation << 16 | count as u32, Ordering::Release);
+}
+
+pub fn finished(word: &AtomicU32, generation: u32) -> usize {
+    let word = word.load(Ordering::Acquire);
+    if word >> 16 == generation & 0xffff { (word & 0xffff) as usize } else { 0 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_piece_is_claimed_once_whatever_the_order_of_ends() {
+        for total in 1..8usize {
+            for order in 0..1u32 << total {
+                let word = AtomicU64::new(77 << 32 | 0x123456);
+                let (mut own, mut taken) = ([0, 0], vec![false; total]);
+                for turn in 0..total {
+                    let side = (order >> turn & 1) as usize;
+                    let end = [End::Front, End::Back][side];
+                    let Claim::Piece(piece) = claim(&word, 9, end, own[side], total) else {
+                        panic!("{total} {order:b} {turn}")
+                    };
+                    own[side] += 1;
+                    assert!(!std::mem::replace(&mut taken[piece], true));
+                }
+                let all = View { front: own[0], back: own[1], flags: 0 };
+                assert_eq!(claim(&word, 9, End::Front, own[0], total), Claim::NoMore(all));
+                assert_eq!(claim(&word, 9, End::Back, own[1], total), Claim::NoMore(all));
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_in_the_word_is_never_a_piece_outside_the_message() {
+        let mut state = 1u64;
+        for _ in 0..100_000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let word = AtomicU64::new(state >> 20);
+            let generation = (state >> 52) as u32;
+            for own in 0..3 {
+                for end in [End::Front, End::Back] {
+                    if let Claim::Piece(piece) = claim(&word, generation, end, own, 3) {
+                        assert!(piece < 3);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn flag_ends_claiming_and_another_generation_begins_anew() {
+        let word = AtomicU64::new(0);
+        assert_eq!(claim(&word, 1, End::Front, 0, 4), Claim::Piece(0));
+        raise(&word, 1, flag::REFUSED);
+        let view = View { front: 1, back: 0, flags: flag::REFUSED };
+        assert_eq!(claim(&word, 1, End::Back, 0, 4), Claim::NoMore(view));
+        assert_eq!(claim(&word, 1, End::Front, 0, 4), Claim::Broken);
+        assert_eq!(claim(&word, 2, End::Back, 0, 4), Claim::Piece(3));
+        let count = AtomicU32::new(0);
+        note_finished(&count, 70_000, 5);
+        assert_eq!((finished(&count, 70_000), finished(&count, 70_256)), (5, 0));
+    }
+}
+
+/// Every interleaving: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicUsize as Count;
+    use loom::thread;
+
+    struct Message {
+        ticket: AtomicU64,
+        finished: [AtomicU32; 2],
+        pieces: Vec<Count>,
+    }
+
+    /// Whether one side sees the end; then every piece was copied, once, and can be seen.
+    fn is_over(message: &Message, end: End) -> bool {
+        let view = view(&message.ticket, 5);
+        assert_eq!(view.front + view.back, message.pieces.len());
+        let others = if end == End::Front { view.back } else { view.front };
+        let over = finished(&message.finished[1 - end as usize], 5) == others;
+        if over {
+            for piece in &message.pieces {
+                assert_eq!(piece.load(Ordering::Relaxed), 1);
+            }
+        }
+        over
+    }
+
+    /// One side: copies while there is something to claim.
+    fn side(message: &Message, end: End) {
+        let mut own = 0;
+        while let Claim::Piece(piece) = claim(&message.ticket, 5, end, own, message.pieces.len()) {
+            own += 1;
+            message.pieces[piece].fetch_add(1, Ordering::Relaxed);
+            note_finished(&message.finished[end as usize], 5, own);
+        }
+        is_over(message, end);
+    }
+
+    #[test]
+    fn two_ends_copy_every_piece_once_and_see_it_at_the_end() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(4);
+        builder.check(|| {
+            let message = Arc::new(Message {
+                ticket: AtomicU64::new(4 << 32 | 3),
+                finished: [AtomicU32::new(0), AtomicU32::new(0)],
+                pieces: (0..3).map(|_| Count::new(0)).collect(),
+            });
+            let other = thread::spawn({
+                let message = message.clone();
+                move || side(&message, End::Back)
+            });
+            side(&message, End::Front);
+            other.join().unwrap();
+            // Afterwards both see the end; before it, who does not see it looks again (`bell`).
+            assert!(is_over(&message, End::Front) && is_over(&message, End::Back));
+        });
+    }
+
+    /// The one who raises a flag and then sees the other settled is alone.
+    #[test]
+    fn raised_flag_and_settled_means_nobody_copies_any_more() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(4);
+        builder.check(|| {
+            let message = Arc::new(Message {
+                ticket: AtomicU64::new(0),
+                finished: [AtomicU32::new(0), AtomicU32::new(0)],
+                pieces: vec![Count::new(0), Count::new(0)],
+            });
+            let other = thread::spawn({
+                let message = message.clone();
+                move || {
+                    let mut own = 0;
+                    while let Claim::Piece(piece) = claim(&message.ticket, 5, End::Back, own, 2) {
+                        own += 1;
+                        message.pieces[piece].fetch_add(1, Ordering::Relaxed);
+                        note_finished(&message.finished[1], 5, own);
+                    }
+                }
+            });
+            raise(&message.ticket, 5, flag::CANCELLED);
+            let begun = view(&message.ticket, 5).back;
+            if finished(&message.finished[1], 5) == begun {
+                let copied = |piece: &Count| piece.load(Ordering::Relaxed);
+                let before: usize = message.pieces.iter().map(copied).sum();
+                other.join().unwrap();
+                assert_eq!(message.pieces.iter().map(copied).sum::<usize>(), before);
+                return;
+            }
+            other.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,301 @@
+//! The beginning of a connection: finding each other, and greetings over the socket.
+//!
+//! Both sides say the same things in the same order, so neither has a role:
+//!
+//! ```text
+//! Hello    who I am, what I would offer; with it a region and one end of a bell socket
+//! Here     nothing; the kernel says beside it which process sent it
+//! Ready    now you may try to reach my memory
+//! Verdict  how that went
+//! ```
+//!
+//! Of the two regions and bell sockets those of the side with the greater nonce are used. The
+//! bell socket is nobody's but ours: closed when its process dies or executes another
+//! program, whatever became of the socket the greetings went over. That one is left as it
+//! was found and can be used for something else, or closed.
+
+use super::engine::{self, Engine, Target};
+use super::os::{self, Beside, Fd, Result};
+use super::region::{self, Mapped};
+use super::settings::{Engines, Settings};
+use crate::sys;
+use core::fmt::Write;
+
+/// How long the other side may take for its greetings, altogether.
+const LIMIT_NS: u64 = 10_000_000_000;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
+const VERSION: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Hello {
+    magic: u64,
+    version: u32,
+    region: u32,
+    nonce: u64,
+    secret: u64,
+    target: u64,
+    offload: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Note {
+    step: u32,
+    pull: i32,
+    push: i32,
+    zero: u32,
+}
+
+const HERE: u32 = 1;
+const READY: u32 = 2;
+const VERDICT: u32 = 3;
+
+/// Messages: plain numbers without gaps, so any bytes are one and one is bytes.
+trait Plain: Copy + Default {}
+impl Plain for Hello {}
+impl Plain for Note {}
+const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 16);
+
+fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
+    // SAFETY: `Plain`.
+    unsafe { core::slice::from_raw_parts_mut(core::ptr::from_mut(message).cast(), size_of::<T>()) }
+}
+
+/// What the greetings have led to.
+pub struct Met {
+    pub region: Mapped,
+    /// Which of the region's sides we are.
+    pub side: usize,
+    pub bell: Fd,
+    /// Tells when the other process ends; none where its number cannot be seen.
+    pub watch: Option<Fd>,
+    pub engine: Engine,
+    pub other_pulls: bool,
+    pub other_pushes: bool,
+    pub offload: usize,
+    /// Which engine, and why, in one line.
+    pub story: String,
+}
+
+pub fn listen(path: &[u8]) -> Result<Fd> {
+    let address = os::unix_address(path)?;
+    let socket = os::unix_socket()?;
+    match os::bind(&socket, &address) {
+        Err(libc::EADDRINUSE) if path[0] != b'@' && is_left_over(&address) => {
+            os::remove_file(&address.0);
+            os::bind(&socket, &address)?;
+        }
+        answer => answer?,
+    }
+    os::listen(&socket)?;
+    Ok(socket)
+}
+
+/// Whether a socket file has nobody behind it.
+fn is_left_over(address: &(libc::sockaddr_un, usize)) -> bool {
+    let connected = os::unix_socket().and_then(|socket| os::connect(&socket, address));
+    connected == Err(libc::ECONNREFUSED)
+}
+
+pub fn connect(path: &[u8]) -> Result<Fd> {
+    let address = os::unix_address(path)?;
+    let socket = os::unix_socket()?;
+    os::connect(&socket, &address)?;
+    Ok(socket)
+}
+
+/// Restores what was set for the greetings.
+struct Credentials {
+    socket: i32,
+    before: i32,
+}
+
+impl Credentials {
+    fn ask_for(socket: i32) -> Result<Self> {
+        let before = os::socket_option(socket, libc::SO_PASSCRED)?;
+        os::set_socket_option(socket, libc::SO_PASSCRED, 1)?;
+        Ok(Self { socket, before })
+    }
+}
+
+impl Drop for Credentials {
+    fn drop(&mut self) {
+        let _ = os::set_socket_option(self.socket, libc::SO_PASSCRED, self.before);
+    }
+}
+
+/// Greets whoever is at the other end of a connected unix socket.
+pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
+    if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
+        return Err(libc::EAFNOSUPPORT);
+    }
+    let end = sys::nanoseconds() + LIMIT_NS;
+    let _credentials = Credentials::ask_for(socket)?;
+
+    let memory = os::sealed_memory(region::SIZE)?;
+    let [bell, others_bell] = os::unix_pair()?;
+    let target = Box::new(Target { secret: random(), mark: 0 });
+    let mine = Hello {
+        magic: MAGIC,
+        version: VERSION,
+        region: region::SIZE as u32,
+        nonce: random(),
+        secret: target.secret,
+        target: &raw const *target as u64,
+        offload: settings.offload as u64,
+    };
+    say(socket, mine, &[memory.raw(), others_bell.raw()], end)?;
+    let (theirs, beside): (Hello, _) = hear(socket, end)?;
+    if theirs.magic != MAGIC || theirs.version != VERSION || theirs.region != mine.region {
+        return Err(libc::EPROTO);
+    }
+    let Ok([their_memory, their_bell]) = <[Fd; 2]>::try_from(beside.fds) else {
+        return Err(libc::EPROTO);
+    };
+    if theirs.nonce == mine.nonce {
+        return Err(libc::EPROTO);
+    }
+    let ours = mine.nonce > theirs.nonce;
+    let (memory, bell) = if ours { (memory, bell) } else { (their_memory, their_bell) };
+    let region = Mapped::new(&memory)?;
+    drop(others_bell);
+
+    say(socket, Note { step: HERE, ..Note::default() }, &[], end)?;
+    let (note, beside): (Note, _) = hear(socket, end)?;
+    expect(note.step == HERE)?;
+    let pid = beside.pid;
+    let yama = engine::yama_scope();
+    let let_in = settings.ptracer && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
+
+    say(socket, Note { step: READY, ..Note::default() }, &[], end)?;
+    let (note, _): (Note, _) = hear(socket, end)?;
+    expect(note.step == READY)?;
+    let (pull, push) = match settings.engines {
+        Engines::SharedMemory => (Err(0), Err(0)),
+        _ => engine::probe(pid, theirs.target, theirs.secret),
+    };
+    let errno =
+        |result: Result<()>| result.err().map_or(0, |errno| if errno == 0 { -1 } else { errno });
+    let verdict = Note { step: VERDICT, pull: errno(pull), push: errno(push), zero: 0 };
+    say(socket, verdict, &[], end)?;
+    let (note, _): (Note, _) = hear(socket, end)?;
+    expect(note.step == VERDICT)?;
+    // Until here the other side may have looked at it.
+    drop(target);
+
+    let engine = Engine::new(pid, pull.is_ok(), push.is_ok());
+    let met = Met {
+        region,
+        side: usize::from(!ours),
+        bell,
+        watch: if pid > 0 { os::watch_process(pid).ok() } else { None },
+        engine,
+        other_pulls: note.pull == 0,
+        other_pushes: note.push == 0,
+        offload: if ours { mine.offload } else { theirs.offload } as usize,
+        story: story(pid, pull, push, &note, yama, let_in),
+    };
+    Ok(met)
+}
+
+fn story(
+    pid: i32,
+    pull: Result<()>,
+    push: Result<()>,
+    other: &Note,
+    yama: u8,
+    let_in: bool,
+) -> String {
+    let mut text = String::new();
+    let ways = [pull.is_ok(), push.is_ok(), other.pull == 0, other.push == 0];
+    let _ = match ways.iter().filter(|&&way| way).count() {
+        4 => write!(text, "process_vm, one copy, both processes copy"),
+        0 => write!(text, "shared memory, two copies"),
+        _ => write!(text, "process_vm, one copy, not every way is allowed"),
+    };
+    let ours = [("process_vm_readv", pull), ("process_vm_writev", push)];
+    for (call, result) in ours {
+        let _ = match result {
+            Ok(()) => Ok(()),
+            Err(0) => write!(text, "; {call} not wanted (ADMA_IPC_ENGINE)"),
+            Err(libc::ESRCH) if pid <= 0 => {
+                write!(text, "; {call}: the other process cannot be seen from this namespace")
+            }
+            Err(errno) => {
+                write!(text, "; {call}: {}", std::io::Error::from_raw_os_error(errno))
+            }
+        };
+    }
+    if ways[2..] == [false, false] {
+        text += "; the other side may not copy either";
+    }
+    if (!ways[0] || !ways[2]) && yama > 0 {
+        let _ = write!(text, "; Yama is at {yama}");
+        if yama == 1 && !let_in {
+            text += ", ADMA_IPC_PTRACER=1 on both sides would let them";
+        }
+    }
+    text
+}
+
+fn expect(right: bool) -> Result<()> {
+    if right { Ok(()) } else { Err(libc::EPROTO) }
+}
+
+fn random() -> u64 {
+    let mut word = 0u64;
+    // SAFETY: the kernel writes 8 bytes. Should it refuse, the time has to do.
+    let got = unsafe {
+        sys::syscall(libc::SYS_getrandom, [&raw mut word as usize, size_of::<u64>(), 0, 0, 0, 0])
+    };
+    if got == size_of::<u64>() as isize {
+        word
+    } else {
+        sys::ticks() ^ (&raw const word as u64) << 20
+    }
+}
+
+fn milliseconds_until(end: u64) -> Result<i32> {
+    let left = end.saturating_sub(sys::nanoseconds());
+    if left == 0 { Err(libc::ETIMEDOUT) } else { Ok((left / 1_000_000 + 1) as i32) }
+}
+
+fn say<T: Plain>(socket: i32, mut message: T, fds: &[i32], end: u64) -> Result<()> {
+    let bytes = bytes_of(&mut message);
+    let (mut sent, mut fds) = (0, fds);
+    while sent < bytes.len() {
+        match os::send(socket, &bytes[sent..], fds) {
+            Ok(count) => {
+                sent += count;
+                fds = &[];
+            }
+            Err(libc::EAGAIN) => {
+                os::poll([socket, -1], libc::POLLOUT, milliseconds_until(end)?);
+            }
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Takes exactly one message: what comes after may be the program's own.
+fn hear<T: Plain>(socket: i32, end: u64) -> Result<(T, Beside)> {
+    let (mut message, mut beside) = (T::default(), Beside::default());
+    let bytes = bytes_of(&mut message);
+    let mut got = 0;
+    while got < bytes.len() {
+        match os::receive(socket, &mut bytes[got..], &mut beside) {
+            Ok(0) => return Err(libc::ECONNRESET),
+            Ok(count) => got += count,
+            Err(libc::EAGAIN) => {
+                os::poll([socket, -1], libc::POLLIN, milliseconds_until(end)?);
+            }
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok((message, beside))
+}
