@@ -1,0 +1,145 @@
+//! One-copy messages between processes, as C programs see them: linked with the library,
+//! with and without it preloaded as well.
+
+mod common;
+
+use common::{finish_within, library, plain, root, skip, succeed, victim_with};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const CANNOT_SHOW: i32 = 77;
+
+/// A program that is linked with the library.
+fn linked(name: &str) -> PathBuf {
+    let library = library();
+    let folder = library.parent().unwrap().display();
+    let rpath = format!("-Wl,-rpath,{folder}");
+    let search = format!("-L{folder}");
+    victim_with(name, &[&search, "-l:libadma.so", &rpath])
+}
+
+fn ipc(name: &str, arguments: &str) -> Command {
+    let mut command = plain(linked(name));
+    command.args(arguments.split_whitespace());
+    command
+}
+
+/// The same with the library preloaded, and copies of the program carried.
+fn preloaded(name: &str, arguments: &str) -> Command {
+    let mut command = ipc(name, arguments);
+    command.env("LD_PRELOAD", library());
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
+    command
+}
+
+/// Without and with the library preloaded.
+fn passes(test: &str, name: &str, arguments: &str) {
+    for mut command in [ipc(name, arguments), preloaded(name, arguments)] {
+        let done = finish_within(&mut command, Duration::from_secs(120));
+        let (out, err) = (
+            String::from_utf8_lossy(&done.stdout).into_owned(),
+            String::from_utf8_lossy(&done.stderr).into_owned(),
+        );
+        if done.status.code() == Some(CANNOT_SHOW) {
+            return skip(test, err.trim());
+        }
+        assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
+        assert_eq!(err, "", "{command:?}: nothing is written unasked");
+    }
+}
+
+/// One test per program and argument: `name: "program" "arguments";`.
+macro_rules! programs {
+    ($($name:ident: $program:literal $arguments:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                passes(stringify!($name), $program, $arguments);
+            }
+        )*
+    };
+}
+
+programs! {
+    messages_of_every_size_and_order_arrive_whole: "ipc_messages" "process_vm";
+    stopped_process_is_not_needed_when_both_have_posted: "ipc_ends" "stopped";
+    fork_leaves_connections_to_the_parent: "ipc_ends" "fork";
+    child_that_outlives_a_dead_parent_does_not_hide_its_end: "ipc_ends" "orphan";
+    exec_ends_a_connection: "ipc_ends" "exec";
+    close_leaves_eager_messages_and_drops_the_rest: "ipc_ends" "close";
+    listen_accept_connect_by_path_and_by_abstract_name: "ipc_ends" "listen";
+    waiting_process_sleeps: "ipc_ends" "quiet";
+    hostile_peer_scribbles_and_nothing_outside_the_buffer_is_written: "ipc_ends" "hostile";
+    threads_share_a_connection: "ipc_ends" "threads";
+    full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
+    connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
+    seccomp_refusal_falls_back_to_shared_memory: "ipc_ends" "refused shared";
+    right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_ends" "lost";
+    right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_ends" "lost both";
+    other_user_namespace_one_side_copies: "ipc_ends" "namespaces process_vm";
+    two_user_namespaces_fall_back_to_shared_memory: "ipc_ends" "namespaces shared both";
+}
+
+fn is_quick() -> bool {
+    std::env::var("QUICK").is_ok_and(|quick| !quick.is_empty())
+}
+
+/// Every knob that changes the way of a message, with the same bytes.
+#[test]
+fn every_regime_and_engine_carries_every_size() {
+    let cases = [
+        [("ADMA_IPC_ENGINE", "shm"), ("ADMA_IPC_EAGER", "4096")],
+        [("ADMA_IPC_ENGINE", "shm"), ("ADMA_IPC_EAGER", "0")],
+        [("ADMA_IPC_ENGINE", "process_vm"), ("ADMA_IPC_EAGER", "32K")],
+        [("ADMA_IPC_OFFLOAD", "1"), ("ADMA_IPC_EAGER", "0")],
+        [("ADMA_IPC_OFFLOAD", "1G"), ("ADMA_IPC_EAGER", "1")],
+    ];
+    for knobs in cases {
+        let engine = if knobs[0].1 == "shm" { "shared" } else { "process_vm" };
+        let mut command = ipc("ipc_messages", &format!("{engine} 4000000"));
+        succeed(command.envs(knobs));
+    }
+}
+
+#[test]
+fn peer_killed_at_random_moments_is_noticed_every_time() {
+    let rounds = if is_quick() { 500 } else { 10_000 };
+    for engine in ["auto", "shm"] {
+        let mut command = ipc("ipc_killed", &rounds.to_string());
+        command.env("ADMA_IPC_ENGINE", engine);
+        let done = finish_within(&mut command, Duration::from_secs(600));
+        let err = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{engine}: {}\n{err}", done.status);
+    }
+}
+
+#[test]
+fn log_info_names_the_engine_and_why() {
+    let (_, err) = succeed(ipc("ipc_ends", "close").env("ADMA_LOG", "info"));
+    let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
+    assert_eq!(lines.len(), 2, "{err}");
+    assert!(lines.iter().all(|line| line.starts_with("adma: connection: process_vm")), "{err}");
+    let mut command = ipc("ipc_ends", "refused shared");
+    let done = finish_within(command.env("ADMA_LOG", "info"), Duration::from_secs(60));
+    if done.status.code() == Some(CANNOT_SHOW) {
+        return skip("log_info_names_the_engine_and_why", "no seccomp filters here");
+    }
+    let err = String::from_utf8_lossy(&done.stderr);
+    let right = "shared memory, two copies; process_vm_readv: Operation not permitted";
+    assert!(err.contains(right), "{err}");
+}
+
+/// The header alone, as C and as C++.
+#[test]
+fn header_compiles_alone() {
+    let header = root().join("include/adma.h");
+    for (compiler, language) in [("gcc", "c"), ("g++", "c++")] {
+        let mut command = plain(compiler);
+        command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-pedantic", "-x", language]);
+        if std::process::Command::new(compiler).arg("--version").output().is_err() {
+            return skip("header_compiles_alone", "no g++");
+        }
+        succeed(command.arg(&header));
+    }
+}

@@ -1,0 +1,118 @@
+/*
+ * What the programs of tests/ipc.rs share: two processes and a connection between them.
+ *
+ * They are linked with the library, or preloaded, or both; the tests say which.
+ */
+#ifndef IPC_H
+#define IPC_H
+#include "pattern.h"
+#include "../../include/adma.h"
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define KIB 1024ul
+#define MIB (1024ul * 1024)
+
+/* A result that must be this one. */
+#define EXPECT(call, want) expect_result(call, want, #call, __LINE__)
+
+__attribute__((unused))
+static void expect_result(long got, long want, const char *call, int line)
+{
+	if (got != want)
+		fail("line %d, process %d: %s is %ld (%s), want %ld", line, getpid(), call, got,
+		     got < 0 ? strerror(-got) : "a count", want);
+}
+
+/* Bytes that depend on the message and on the place. */
+static inline unsigned char content(unsigned message, size_t at)
+{
+	return (uint32_t)(at + 1) * 0x9e3779b1u >> 24 ^ message * 151;
+}
+
+__attribute__((unused))
+static void fill(byte *data, size_t len, unsigned message)
+{
+	for (size_t at = 0; at < len; at++)
+		data[at] = content(message, at);
+}
+
+__attribute__((unused))
+static void expect_content(byte *data, size_t len, unsigned message, const char *what)
+{
+	for (size_t at = 0; at < len; at++)
+		if (data[at] != content(message, at))
+			fail("%s: byte %zu of %zu of message %u is %#x, want %#x", what, at, len,
+			     message, data[at], content(message, at));
+}
+
+__attribute__((unused))
+static void expect_only(byte *data, size_t len, unsigned char value, const char *what)
+{
+	for (size_t at = 0; at < len; at++)
+		if (data[at] != value)
+			fail("%s: byte %zu beside the buffer was written: %#x", what, at, data[at]);
+}
+
+/* The parent's end of a connected pair; the child gets the other and runs `other`. */
+__attribute__((unused))
+static int with_child(int (*other)(int connection), pid_t *child)
+{
+	int pair[2], connection;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair: %s", strerror(errno));
+	*child = fork();
+	if (*child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+		connection = adma_attach(pair[1]);
+		if (connection < 0)
+			fail("attach in the child: %s", strerror(-connection));
+		close(pair[1]);
+		exit(other(connection));
+	}
+	close(pair[1]);
+	connection = adma_attach(pair[0]);
+	if (connection < 0)
+		fail("attach: %s", strerror(-connection));
+	close(pair[0]);
+	return connection;
+}
+
+__attribute__((unused))
+static void expect_good_end(pid_t child)
+{
+	int status;
+
+	if (waitpid(child, &status, 0) != child || status != 0)
+		fail("the other process ended with status %#x", status);
+}
+
+__attribute__((unused))
+static double seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+__attribute__((unused))
+static void expect_engine(int connection, const char *name)
+{
+	char text[200];
+
+	if (adma_connection_info(connection, text, sizeof(text)) <= 0)
+		fail("no connection info");
+	if (strncmp(text, name, strlen(name)))
+		fail("the engine is %s, want %s", text, name);
+}
+#endif

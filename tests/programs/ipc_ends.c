@@ -1,0 +1,605 @@
+/*
+ * The ends of a connection, and what can go wrong with it; one test by name, see main.
+ */
+#include "ipc.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+static byte *room;
+
+/* ---- the other process is stopped --------------------------------------------------- */
+
+static int post_and_stop(int connection)
+{
+	adma_cookie_t read, written;
+
+	fill(room, 8 * MIB, 7);
+	written = adma_iwrite(connection, (void *)room, 8 * MIB);
+	read = adma_iread(connection, (void *)(room + 8 * MIB), 8 * MIB);
+	raise(SIGSTOP);
+	EXPECT(adma_wait(written), 8 * MIB);
+	EXPECT(adma_wait(read), 8 * MIB);
+	expect_content(room + 8 * MIB, 8 * MIB, 9, "read by who was stopped");
+	return 0;
+}
+
+/* Both have posted, so we need nothing of it: we pull its message and push ours. */
+static void stopped(void)
+{
+	pid_t child;
+	int status, connection = with_child(post_and_stop, &child);
+
+	expect_engine(connection, "process_vm");
+	waitpid(child, &status, WUNTRACED);
+	if (!WIFSTOPPED(status))
+		fail("it did not stop: %#x", status);
+	fill(room + 8 * MIB, 8 * MIB, 9);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
+	expect_content(room, 8 * MIB, 7, "written by who is stopped");
+	EXPECT(adma_write(connection, (void *)(room + 8 * MIB), 8 * MIB), 8 * MIB);
+	/* It may be asked for small things too. */
+	EXPECT(adma_write(connection, (void *)room, 10), 10);
+	kill(child, SIGCONT);
+	expect_good_end(child);
+}
+
+/* ---- fork, exec ---------------------------------------------------------------------- */
+
+static int echo(int connection)
+{
+	long got;
+
+	while ((got = adma_read(connection, (void *)room, 16 * MIB)) > 0)
+		EXPECT(adma_write(connection, (void *)room, got), got);
+	return got == 0 ? 0 : 3;
+}
+
+static void ask_echo(int connection, size_t size)
+{
+	byte *back = room + 16 * MIB;
+
+	fill(room, size, 5);
+	EXPECT(adma_write(connection, (void *)room, size), size);
+	EXPECT(adma_read(connection, (void *)back, size), size);
+	expect_content(back, size, 5, "echo");
+}
+
+static void forked(void)
+{
+	pid_t child;
+	int connection = with_child(echo, &child);
+	adma_cookie_t cookie = adma_iread(connection, (void *)room, 100);
+	pid_t mine = fork();
+
+	if (mine == 0) {
+		EXPECT(adma_write(connection, (void *)room, 10), -EPERM);
+		EXPECT(adma_read(connection, (void *)room, 10 * MIB), -EPERM);
+		EXPECT(adma_iwrite(connection, (void *)room, 10), -EPERM);
+		EXPECT(adma_wait(cookie), -EPERM);
+		EXPECT(adma_close(connection), -EPERM);
+		/* Its own connections work. */
+		pid_t grandchild;
+		int own = with_child(echo, &grandchild);
+
+		ask_echo(own, 100);
+		ask_echo(own, 3 * MIB);
+		EXPECT(adma_write(connection, (void *)room, 10), -EPERM);
+		EXPECT(adma_close(own), 0);
+		expect_good_end(grandchild);
+		exit(0);
+	}
+	expect_good_end(mine);
+	EXPECT(adma_write(connection, (void *)(room + MIB), 10), 10);
+	EXPECT(adma_wait(cookie), 10);
+	ask_echo(connection, 100);
+	ask_echo(connection, 3 * MIB);
+	/* A raw fork runs no handlers. */
+	mine = syscall(SYS_fork);
+	if (mine == 0)
+		_exit(adma_write(connection, (void *)room, 10) == -EPERM ? 0 : 1);
+	expect_good_end(mine);
+	ask_echo(connection, 3 * MIB);
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* A child that outlives its parent must not hide the parent's end. */
+static int fork_and_die(int connection)
+{
+	(void)connection;
+	if (fork() == 0) {
+		sleep_ms(3000);
+		_exit(0);
+	}
+	_exit(0);
+}
+
+static void orphaned(void)
+{
+	pid_t child;
+	int connection = with_child(fork_and_die, &child);
+	double begun = seconds();
+
+	EXPECT(adma_read(connection, (void *)room, 10), -ECONNRESET);
+	if (seconds() - begun > 2)
+		fail("the end was seen after %.1f s", seconds() - begun);
+	expect_good_end(child);
+}
+
+static int exec_another(int connection)
+{
+	(void)connection;
+	execlp("sleep", "sleep", "3", NULL);
+	return 1;
+}
+
+static void executed(void)
+{
+	pid_t child;
+	int connection = with_child(exec_another, &child);
+
+	EXPECT(adma_read(connection, (void *)room, 10), -ECONNRESET);
+	EXPECT(adma_write(connection, (void *)room, 10), -ECONNRESET);
+	kill(child, SIGKILL);
+}
+
+/* ---- closing ------------------------------------------------------------------------- */
+
+static int close_at_once(int connection)
+{
+	EXPECT(adma_write(connection, (void *)room, 100), 100);
+	adma_iwrite(connection, (void *)room, MIB);
+	return adma_close(connection);
+}
+
+static void closed(void)
+{
+	pid_t child;
+	int connection = with_child(close_at_once, &child);
+
+	expect_good_end(child);
+	EXPECT(adma_read(connection, (void *)room, 1000), 100);
+	EXPECT(adma_read(connection, (void *)room, MIB), 0);
+	EXPECT(adma_read(connection, (void *)room, 10), 0);
+	EXPECT(adma_write(connection, (void *)room, 10), -EPIPE);
+	EXPECT(adma_write(connection, (void *)room, MIB), -EPIPE);
+	EXPECT(adma_iwrite(connection, (void *)room, MIB), -EPIPE);
+	EXPECT(adma_close(connection), 0);
+	EXPECT(adma_close(connection), -EBADF);
+	EXPECT(adma_close(0), -EBADF);
+	EXPECT(adma_close(-1), -EBADF);
+}
+
+/* ---- by path ------------------------------------------------------------------------- */
+
+static void at(const char *path)
+{
+	int listener = adma_listen(path);
+	pid_t child;
+
+	if (listener < 0)
+		fail("%s: %s", path, strerror(-listener));
+	for (int round = 0; round < 3; round++) {
+		child = fork();
+		if (child == 0) {
+			int connection = adma_connect(path);
+
+			exit(connection < 0 ? 1 : echo(connection));
+		}
+		struct pollfd ready = { .fd = listener, .events = POLLIN };
+
+		if (poll(&ready, 1, 10000) != 1)
+			fail("a listener can be polled");
+		int connection = adma_accept(listener);
+
+		if (connection < 0)
+			fail("accept: %s", strerror(-connection));
+		ask_echo(connection, 1000);
+		ask_echo(connection, MIB);
+		EXPECT(adma_close(connection), 0);
+		expect_good_end(child);
+	}
+	EXPECT(adma_close(listener), 0);
+}
+
+static void listened(void)
+{
+	char path[] = "/tmp/adma-test-XXXXXX", name[60], longest[300];
+
+	if (!mkdtemp(path))
+		fail("mkdtemp");
+	snprintf(name, sizeof(name), "%s/socket", path);
+	EXPECT(adma_connect(name), -ENOENT);
+	at(name);
+	EXPECT(adma_connect(name), -ECONNREFUSED);
+	at(name); /* the left-over file is replaced */
+	unlink(name);
+	rmdir(path);
+	snprintf(name, sizeof(name), "@adma-test-%d", getpid());
+	at(name);
+	memset(longest, 'x', sizeof(longest));
+	longest[sizeof(longest) - 1] = 0;
+	EXPECT(adma_listen(longest), -ENAMETOOLONG);
+	EXPECT(adma_listen(""), -ENOENT);
+	EXPECT(adma_accept(0), -ENOTSOCK);
+	EXPECT(adma_attach(-1), -EBADF);
+	EXPECT(adma_attach(1000000), -EBADF);
+	/* Somebody who speaks another language. */
+	int pair[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	if (write(pair[1], longest, 200) != 200)
+		fail("write");
+	EXPECT(adma_attach(pair[0]), -EPROTO);
+	close(pair[1]);
+	int gone = adma_attach(pair[0]);
+	if (gone != -ECONNRESET && gone != -EPIPE && gone != -EPROTO)
+		fail("attach to nobody: %d", gone);
+}
+
+/* ---- waiting costs nothing ------------------------------------------------------------ */
+
+static int late(int connection)
+{
+	sleep_ms(400);
+	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	sleep_ms(400);
+	EXPECT(adma_write(connection, (void *)room, 1), 1);
+	return 0;
+}
+
+static void quiet(void)
+{
+	struct rusage before, after;
+	pid_t child;
+	int connection = with_child(late, &child);
+
+	fill(room, MIB, 1);
+	getrusage(RUSAGE_SELF, &before);
+	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_read(connection, (void *)room, 1), 1);
+	getrusage(RUSAGE_SELF, &after);
+	long switches = after.ru_nvcsw - before.ru_nvcsw;
+	double used = after.ru_utime.tv_sec - before.ru_utime.tv_sec +
+		      (after.ru_utime.tv_usec - before.ru_utime.tv_usec) * 1e-6;
+
+	/* Two waits of 400 ms: one short sleep and one long one each, and the copy's own. */
+	if (switches > 30 || used > 0.1)
+		fail("waiting took %ld switches and %.3f s", switches, used);
+	expect_good_end(child);
+}
+
+/* ---- hostile ------------------------------------------------------------------------- */
+
+/* Our mapping of the region, by its name in the list of mappings. */
+static byte *region(size_t *size)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[400];
+
+	while (fgets(line, sizeof(line), maps)) {
+		unsigned long from, to;
+
+		if (!strstr(line, "memfd:adma"))
+			continue;
+		if (sscanf(line, "%lx-%lx", &from, &to) == 2) {
+			fclose(maps);
+			*size = to - from;
+			return (byte *)from;
+		}
+	}
+	fail("no region found");
+}
+
+static unsigned hostile_seed;
+
+static int scribble(int connection)
+{
+	size_t size;
+	byte *all = region(&size);
+	unsigned state = hostile_seed;
+	adma_cookie_t cookie;
+
+	/* Some honest posts first, so that the other side has something to work with. */
+	for (int i = 0; i < 8; i++) {
+		cookie = adma_iwrite(connection, (void *)room, i % 2 ? 100 : MIB);
+		cookie = adma_iread(connection, (void *)room, MIB);
+	}
+	(void)cookie;
+	for (int i = 0; i < 400000; i++) {
+		state = state * 1664525 + 1013904223;
+		/* Mostly where the words are, and values that are nearly right. */
+		size_t where = state % 4 ? (state >> 5) % (256 * 1024) : (state >> 3) % size;
+		size_t at = where & ~3ul;
+
+		if (state & 1)
+			*(volatile uint32_t *)(all + at) = state >> 16;
+		else if (state & 2)
+			*(volatile uint32_t *)(all + at) += (state >> 20) % 3;
+		else
+			*(volatile uint64_t *)(all + (at & ~7ul)) = (uint64_t)state << 32 | state;
+	}
+	_exit(0);
+}
+
+/* Buffers between guard pages, and patterns before and after: nothing else is written. */
+static void hostile(void)
+{
+	for (unsigned round = 0; round < 60; round++) {
+		pid_t child;
+		int status;
+
+		hostile_seed = round * 7919 + 1;
+		int connection = with_child(scribble, &child);
+		byte *mine = pages_between_guards(3 * MIB);
+
+		memset((void *)mine, 0xee, 3 * MIB);
+		alarm(60);
+		for (int i = 0; i < 400; i++) {
+			size_t size = i % 3 == 0 ? 1000 : i % 3 == 1 ? 10000 : MIB;
+			long got = i % 2 ? adma_read(connection, (void *)(mine + MIB), size)
+					 : adma_write(connection, (void *)(mine + MIB), size);
+
+			if (got > (long)size)
+				fail("%ld bytes of %zu", got, size);
+			if (got == -ECONNRESET || got == -EPROTO || got == -EPIPE)
+				break;
+		}
+		expect_only(mine, MIB, 0xee, "hostile");
+		expect_only(mine + 2 * MIB, MIB, 0xee, "hostile");
+		long closed = adma_close(connection);
+		if (closed)
+			fail("close: %ld", closed);
+		waitpid(child, &status, 0);
+		release_pages_between_guards(mine, 3 * MIB);
+	}
+}
+
+/* ---- threads ------------------------------------------------------------------------- */
+
+static int threads_connection;
+
+static void *thread_writes(void *number)
+{
+	unsigned char *data = malloc(200000);
+
+	memset(data, (int)(long)number, 200000);
+	for (int i = 0; i < 200; i++) {
+		size_t size = i % 3 == 0 ? 10 : i % 3 == 1 ? 5000 : 200000;
+
+		EXPECT(adma_write(threads_connection, data, size), size);
+	}
+	free(data);
+	return NULL;
+}
+
+static void *thread_reads(void *unused)
+{
+	unsigned char *data = malloc(200000);
+
+	for (int i = 0; i < 200; i++) {
+		long got = adma_read(threads_connection, data, 200000);
+
+		if (got != 10 && got != 5000 && got != 200000)
+			fail("a message of %ld bytes", got);
+		for (long at = 0; at < got; at++)
+			if (data[at] != data[0])
+				fail("a message of two");
+	}
+	free(data);
+	return unused;
+}
+
+static int eight_threads(int connection)
+{
+	pthread_t threads[8];
+
+	threads_connection = connection;
+	for (long i = 0; i < 8; i++)
+		pthread_create(&threads[i], NULL, i % 2 ? thread_writes : thread_reads, (void *)i);
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	return 0;
+}
+
+static void threaded(void)
+{
+	pid_t child;
+	int connection = with_child(eight_threads, &child);
+
+	eight_threads(connection);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* ---- rights that change -------------------------------------------------------------- */
+
+static void refuse(int call)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		cannot_be_shown("no seccomp filters here");
+}
+
+static int echo_and_lose(int connection)
+{
+	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+	refuse(SYS_process_vm_readv);
+	refuse(SYS_process_vm_writev);
+	return echo(connection);
+}
+
+/* The right is lost in the middle of a connection: messages go on, another way. */
+static void lost(bool both)
+{
+	pid_t child;
+	int connection = with_child(echo_and_lose, &child);
+
+	expect_engine(connection, "process_vm");
+	ask_echo(connection, MIB);
+	if (both) {
+		refuse(SYS_process_vm_readv);
+		refuse(SYS_process_vm_writev);
+	}
+	for (int i = 0; i < 5; i++) {
+		ask_echo(connection, 8 * MIB);
+		ask_echo(connection, 100);
+		ask_echo(connection, 10000);
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* From the beginning: both sides, or one. */
+static void refused(const char *engine)
+{
+	pid_t child;
+
+	refuse(SYS_process_vm_readv);
+	int connection = with_child(echo, &child);
+
+	expect_engine(connection, engine);
+	for (int i = 0; i < 3; i++) {
+		ask_echo(connection, 8 * MIB);
+		ask_echo(connection, 100);
+		ask_echo(connection, 70000);
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* ---- user namespaces ------------------------------------------------------------------ */
+
+/* Two processes in namespaces of their own, or one of them. */
+static void namespaces(bool both, const char *engine)
+{
+	int pair[2], connection;
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair: %s", strerror(errno));
+	child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (unshare(CLONE_NEWUSER))
+			cannot_be_shown("no user namespaces here");
+		connection = adma_attach(pair[1]);
+		exit(connection < 0 ? 1 : echo(connection));
+	}
+	close(pair[1]);
+	if (both && unshare(CLONE_NEWUSER))
+		cannot_be_shown("no user namespaces here");
+	connection = adma_attach(pair[0]);
+	if (connection < 0)
+		fail("attach: %s", strerror(-connection));
+	expect_engine(connection, engine);
+	for (int i = 0; i < 3; i++) {
+		ask_echo(connection, 8 * MIB);
+		ask_echo(connection, 100);
+		ask_echo(connection, 70000);
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* ---- the rest ------------------------------------------------------------------------- */
+
+static void full(void)
+{
+	pid_t child;
+	int connection = with_child(echo, &child);
+	static adma_cookie_t cookies[256];
+	int good = 0;
+
+	/* More reads than fit: the table is full, and nothing crashes. */
+	for (int i = 0; i < 1000000; i++) {
+		adma_cookie_t cookie = adma_iread(connection, (void *)room, 10);
+
+		if (cookie > 0 && good < 256)
+			cookies[good++] = cookie;
+		else if (cookie != -EAGAIN)
+			fail("iread %d is %ld", i, (long)cookie);
+	}
+	EXPECT(good, 256);
+	EXPECT(adma_read(connection, (void *)room, 10), -EAGAIN);
+	for (int i = 0; i < 256; i++)
+		EXPECT(adma_write(connection, (void *)(room + MIB), 10), 10);
+	for (int i = 255; i >= 0; i--)
+		EXPECT(adma_wait(cookies[i]), 10);
+	ask_echo(connection, MIB);
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* Descriptors and memory come back. */
+static long count(const char *folder)
+{
+	DIR *list = opendir(folder);
+	long number = 0;
+
+	while (readdir(list))
+		number++;
+	closedir(list);
+	return number;
+}
+
+static void again(void)
+{
+	pid_t child;
+	long before = 0;
+
+	for (int round = 0; round < 200; round++) {
+		int connection = with_child(echo, &child);
+
+		ask_echo(connection, round % 2 ? 10 : 100000);
+		EXPECT(adma_close(connection), 0);
+		expect_good_end(child);
+		if (round == 0)
+			before = count("/proc/self/fd");
+	}
+	EXPECT(count("/proc/self/fd"), before);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+
+	room = pages_between_guards(32 * MIB);
+	struct { const char *name; void (*run)(void); } all[] = {
+		{ "stopped", stopped }, { "fork", forked }, { "orphan", orphaned },
+		{ "exec", executed }, { "close", closed }, { "listen", listened },
+		{ "quiet", quiet }, { "hostile", hostile }, { "threads", threaded },
+		{ "full", full }, { "again", again },
+	};
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (!strcmp(what, all[i].name)) {
+			all[i].run();
+			return 0;
+		}
+	if (!strcmp(what, "refused"))
+		refused(argv[2]);
+	else if (!strcmp(what, "namespaces"))
+		namespaces(argc > 3, argv[2]);
+	else if (!strcmp(what, "lost"))
+		lost(argc > 2);
+	else
+		fail("no test is called %s", what);
+	return 0;
+}

@@ -1,0 +1,114 @@
+/*
+ * The other process is killed at a random moment, many times over. Whatever was under way
+ * ends, with bytes that were written or with an error, and soon.
+ *
+ * usage: ipc_killed rounds [shm]
+ */
+#include "ipc.h"
+
+enum { LARGEST = 2 * 1024 * 1024 };
+
+static byte *room;
+static unsigned seed = 1;
+
+static unsigned random_number(unsigned below)
+{
+	seed = seed * 1103515245 + 12345;
+	return (seed >> 8) % below;
+}
+
+/* Sizes of every kind, the same on both sides. */
+static size_t size_of_message(unsigned number)
+{
+	static const size_t sizes[] = { 10, 3000, 9000, 70000, 400000, LARGEST };
+
+	return sizes[number * 7 % 6];
+}
+
+/* Writes and reads in turn until something else than success comes. */
+static long play(int connection, bool first)
+{
+	for (unsigned number = 0;; number++) {
+		size_t size = size_of_message(number);
+		bool writes = (number % 2 == 0) == first;
+		adma_cookie_t cookie;
+		long got;
+
+		if (number % 3 == 0) {
+			cookie = writes ? adma_iwrite(connection, (void *)room, size)
+					: adma_iread(connection, (void *)room, size);
+			if (cookie < 0)
+				return cookie;
+			while (number % 2 && (got = adma_check(cookie)) == -EINPROGRESS)
+				;
+			if (number % 2 == 0)
+				got = adma_wait(cookie);
+		} else {
+			got = writes ? adma_write(connection, (void *)room, size)
+				     : adma_read(connection, (void *)room, size);
+		}
+		if (got != (long)size)
+			return got;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 1 ? atoi(argv[1]) : 100;
+	double slowest = 0;
+
+	room = pages_between_guards(LARGEST);
+	fill(room, LARGEST, 0);
+	signal(SIGPIPE, SIG_DFL);
+	for (int round = 0; round < rounds; round++) {
+		int pair[2], status;
+
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+			fail("socketpair: %s", strerror(errno));
+		pid_t child = fork();
+		if (child == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			int connection = adma_attach(pair[1]);
+
+			play(connection, false);
+			_exit(0); /* the parent has gone away first */
+		}
+		close(pair[1]);
+		/* A second one kills, so that it also hits while we are inside. */
+		pid_t killer = fork();
+		if (killer == 0) {
+			struct timespec pause = { 0, random_number(1500000) };
+
+			close(pair[0]);
+			nanosleep(&pause, NULL);
+			kill(child, SIGKILL);
+			_exit(0);
+		}
+		random_number(2);
+		int connection = adma_attach(pair[0]);
+		close(pair[0]);
+		double begun = seconds();
+		if (connection >= 0) {
+			long end = play(connection, true);
+
+			if (end != -ECONNRESET)
+				fail("round %d: ended with %ld (%s)", round, end, strerror(-end));
+			long again = adma_write(connection, (void *)room, 10);
+			if (again != -ECONNRESET)
+				fail("round %d: the dead take messages: %ld", round, again);
+			EXPECT(adma_read(connection, (void *)room, 10), -ECONNRESET);
+			EXPECT(adma_close(connection), 0);
+		} else if (connection != -ECONNRESET && connection != -EPIPE) {
+			fail("round %d: attach is %d (%s)", round, connection,
+			     strerror(-connection));
+		}
+		if (seconds() - begun > slowest)
+			slowest = seconds() - begun;
+		waitpid(child, &status, 0);
+		waitpid(killer, &status, 0);
+		if (!WIFEXITED(status))
+			fail("the killer was killed");
+	}
+	printf("%d rounds, the slowest took %.0f ms\n", rounds, slowest * 1000);
+	return slowest > 20;
+}

@@ -1,0 +1,103 @@
+/*
+ * Messages of every size between two processes, in every order of posting and both ways,
+ * and what surrounds the buffers stays as it was.
+ *
+ * usage: ipc_messages [engine] [largest size]
+ */
+#include "ipc.h"
+
+static const size_t sizes[] = {
+	1, 2, 63, 64, 65, 1000, 4095, 4096, 4097, 8192, 16384, 65535, 65536, 65537, 262144,
+	262145, MIB - 1, MIB, MIB + 1, 3 * MIB + 17, 16 * MIB, 64 * MIB,
+};
+enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), MARGIN = 4096, ORDERS = 4 };
+
+static size_t largest = 64 * MIB;
+
+/* Who is late: nobody, the reader, the writer; or both post before either waits. */
+static const char *const orders[ORDERS] = { "at once", "writer first", "reader first",
+					    "both posted" };
+
+/* Reads one message into the middle of a buffer and looks at all of it. */
+static void read_one(int connection, byte *room, size_t size, unsigned message, int order)
+{
+	byte *data = room + MARGIN;
+	const char *what = orders[order];
+
+	memset((void *)room, 0xee, size + 2 * MARGIN);
+	if (order == 1)
+		sleep_ms(message % 4 * 2);
+	if (order == 3) {
+		adma_cookie_t cookie = adma_iread(connection, (void *)data, size);
+
+		if (cookie <= 0)
+			fail("iread: %ld", (long)cookie);
+		sleep_ms(1);
+		EXPECT(adma_wait(cookie), size);
+		EXPECT(adma_wait(cookie), -EINVAL);
+	} else {
+		EXPECT(adma_read(connection, (void *)data, size), size);
+	}
+	expect_content(data, size, message, what);
+	expect_only(room, MARGIN, 0xee, what);
+	expect_only(data + size, MARGIN, 0xee, what);
+}
+
+static void write_one(int connection, byte *room, size_t size, unsigned message, int order)
+{
+	fill(room, size, message);
+	if (order == 2)
+		sleep_ms(message % 4 * 2);
+	if (order == 3) {
+		adma_cookie_t cookie = adma_iwrite(connection, (void *)room, size);
+
+		if (cookie <= 0)
+			fail("iwrite: %ld", (long)cookie);
+		sleep_ms(1);
+		EXPECT(adma_wait(cookie), size);
+	} else {
+		EXPECT(adma_write(connection, (void *)room, size), size);
+	}
+	expect_content(room, size, message, "source");
+}
+
+static void all(int connection, bool first)
+{
+	byte *room = pages_between_guards(largest + 2 * MARGIN);
+	unsigned message = 0;
+
+	for (int order = 0; order < ORDERS; order++)
+		for (int i = 0; i < SIZES && sizes[i] <= largest; i++)
+			for (int way = 0; way < 2; way++, message++)
+				if ((way == 0) == first)
+					write_one(connection, room, sizes[i], message, order);
+				else
+					read_one(connection, room, sizes[i], message, order);
+}
+
+static int other(int connection)
+{
+	all(connection, false);
+	EXPECT(adma_read(connection, &connection, 4), 0);
+	EXPECT(adma_close(connection), 0);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	pid_t child;
+
+	if (argc > 2)
+		largest = strtoul(argv[2], NULL, 0);
+	int connection = with_child(other, &child);
+
+	if (argc > 1)
+		expect_engine(connection, argv[1]);
+	all(connection, true);
+	errno = 12345;
+	EXPECT(adma_close(connection), 0);
+	EXPECT(errno, 12345);
+	EXPECT(adma_write(connection, argv, 1), -EBADF);
+	expect_good_end(child);
+	return 0;
+}
