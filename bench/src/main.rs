@@ -6,11 +6,13 @@
 
 mod arms;
 mod benches;
+mod channels;
 mod crowd;
 mod driver;
 mod machine;
 mod measure;
 mod memory;
+mod mpi;
 mod options;
 mod out;
 mod pieces;
@@ -67,6 +69,12 @@ pub const BENCHES: &[Bench] = &[
         preload: false,
         about: "np.copyto in an unmodified python3",
         run: benches::numpy::run,
+    },
+    Bench {
+        name: "ipc",
+        preload: false,
+        about: "messages between processes: adma, pipe, socket, shared memory, Open MPI",
+        run: benches::ipc::run,
     },
     Bench {
         name: "kernels",

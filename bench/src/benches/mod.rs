@@ -2,6 +2,7 @@
 
 pub mod asynchronous;
 pub mod copy;
+pub mod ipc;
 pub mod kernels;
 pub mod load;
 pub mod numpy;

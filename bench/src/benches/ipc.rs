@@ -1,0 +1,132 @@
+//! Messages between two processes: ours against what else a program could use.
+//!
+//! Every way plays ping-pong with the same process and the same buffers, in turns of random
+//! order; what is shown is half a round trip. Open MPI has two processes of its own, which
+//! sleep while the others have their turn.
+
+use crate::channels::{self, Channel, Peer};
+use crate::measure::{Rng, Samples};
+use crate::mpi::Mpi;
+use crate::options::{MIB, Options};
+use crate::out::{Table, figure, progress, size as name_of, time};
+use crate::turns::{Budget, ratios};
+
+const LARGE: [usize; 6] = [64 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
+const SMALL: [usize; 4] = [64, 256, 1 << 10, 4 << 10];
+
+pub fn run(options: &Options) {
+    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let Some(lib) = lib else {
+        println!("skipped: no library\n");
+        return;
+    };
+    let mpi = Mpi::start();
+    if let Err(why) = &mpi {
+        println!("no figures for Open MPI: {why}\n");
+    }
+    let mut mpi = mpi.ok();
+    let mut peer = Peer::start(lib);
+    println!("adma: {}\n", peer.about());
+    large(options, &mut peer, &mut mpi);
+    small(options, &mut peer, &mut mpi);
+}
+
+/// Nanoseconds of half a round trip, channel by channel and round by round.
+fn play(
+    options: &Options,
+    peer: &mut Peer,
+    mpi: &mut Option<Mpi>,
+    channels: &[Channel],
+    size: usize,
+) -> Vec<Vec<f64>> {
+    let rounds = (32 * MIB / size).clamp(2, if size <= 4096 { 500 } else { 32 });
+    let mut times = vec![Vec::new(); channels.len() + 1];
+    let (mut rng, mut order) = (Rng::new(), (0..times.len()).collect::<Vec<_>>());
+    let budget = Budget::new(options.seconds);
+    let mut turns = 0;
+    while turns < 4 || (budget.used() < 1.0 && turns < 400) {
+        rng.shuffle(&mut order);
+        for &index in &order {
+            let taken = match channels.get(index) {
+                Some(channel) => Some(peer.play(*channel, size, rounds)),
+                None => mpi.as_mut().and_then(|mpi| mpi.play(size, rounds)),
+            };
+            // The first turn of everybody touches pages and warms.
+            if let Some(taken) = taken.filter(|_| turns > 0) {
+                times[index].push(taken);
+            }
+        }
+        turns += 1;
+    }
+    times
+}
+
+fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
+    let channels =
+        [Channel::Adma, Channel::Pipe, Channel::Socket, Channel::SharedMemory, Channel::ProcessVm];
+    let mut head = vec!["size".to_string()];
+    head.extend(channels.iter().map(|channel| channel.name().into()));
+    head.extend(["Open MPI", "best other", "x best", "x Open MPI"].map(String::from));
+    let mut table = Table::new(head);
+    for size in LARGE {
+        let name = name_of(size);
+        progress(&format!("ipc: {name}"));
+        let times = play(options, peer, mpi, &channels, size);
+        let median = |times: &Vec<f64>| times.iter().copied().collect::<Samples>().median();
+        let medians: Vec<f64> = times.iter().map(median).collect();
+        let best = (1..channels.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
+        let best = best.unwrap_or(1);
+        let ratio = ratios(&times[best], &times[0]).median();
+        let to_mpi = ratios(&times[channels.len()], &times[0]).median();
+        figure(&format!("ipc.{name}.best"), ratio);
+        figure(&format!("ipc.{name}.mpi"), to_mpi);
+        let mut row = vec![name];
+        row.extend(medians.iter().map(|&median| time_or_none(median)));
+        row.push(channels[best].name().into());
+        row.extend([ratio, to_mpi].map(ratio_or_none));
+        table.row(row);
+    }
+    table.print();
+}
+
+fn small(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
+    let channels = [Channel::Adma, Channel::Futex, Channel::FutexOnly, Channel::Socket];
+    let mut table = Table::new([
+        "size",
+        "adma",
+        "futex",
+        "futex, no spinning",
+        "socket",
+        "Open MPI",
+        "adma / futex",
+    ]);
+    for size in SMALL {
+        let name = name_of(size);
+        progress(&format!("ipc: {name}"));
+        let times = play(options, peer, mpi, &channels, size);
+        let ratio = ratios(&times[0], &times[1]).median();
+        figure(&format!("ipc.{name}.small"), ratio);
+        let mut row = vec![name];
+        row.extend(
+            times
+                .iter()
+                .map(|times| time_or_none(times.iter().copied().collect::<Samples>().median())),
+        );
+        row.push(ratio_or_none(ratio));
+        table.row(row);
+    }
+    table.print();
+    println!(
+        "half a round trip; futex: a flag and a buffer in shared memory, spinning for {} us\n\
+         before sleeping, as adma does\n",
+        channels::SPIN_NS / 1000
+    );
+}
+
+fn time_or_none(ns: f64) -> String {
+    if ns.is_finite() { time(ns) } else { "-".into() }
+}
+
+fn ratio_or_none(ratio: f64) -> String {
+    if ratio.is_finite() { format!("{ratio:.2}") } else { "-".into() }
+}

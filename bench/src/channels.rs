@@ -1,0 +1,435 @@
+//! Ways to send bytes to another process, each with one process at the other end.
+//!
+//! The other process is a fork of this one: it has the same buffers at the same addresses,
+//! and waits for orders in a pipe, so it costs nothing while others are measured.
+
+use crate::measure::now;
+use crate::memory::Area;
+use crate::options::MIB;
+use libc::c_void;
+use std::ffi::{CStr, CString};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(usize)]
+pub enum Channel {
+    Adma,
+    Pipe,
+    Socket,
+    /// Two copies, pipelined through a ring of chunks.
+    SharedMemory,
+    /// The reader pulls all of it.
+    ProcessVm,
+    /// A flag and a buffer in shared memory; spins, then sleeps.
+    Futex,
+    FutexOnly,
+}
+
+impl Channel {
+    const ALL: [Channel; 7] = [
+        Channel::Adma,
+        Channel::Pipe,
+        Channel::Socket,
+        Channel::SharedMemory,
+        Channel::ProcessVm,
+        Channel::Futex,
+        Channel::FutexOnly,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Channel::Adma => "adma",
+            Channel::Pipe => "pipe",
+            Channel::Socket => "socket",
+            Channel::SharedMemory => "shared memory",
+            Channel::ProcessVm => "process_vm",
+            Channel::Futex => "futex",
+            Channel::FutexOnly => "futex, no spinning",
+        }
+    }
+}
+
+const LARGEST: usize = 64 * MIB;
+const CHUNK: usize = 64 << 10;
+const CHUNKS: usize = 8;
+
+/// How long to spin before sleeping: what adma spins, about.
+pub const SPIN_NS: u64 = 20_000;
+
+/// A word that two processes wait on.
+#[repr(align(128))]
+struct Word(AtomicU32);
+
+impl Word {
+    fn set(&self, value: u32) {
+        self.0.store(value, Ordering::SeqCst);
+        // SAFETY: wakes; reads no memory.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, 1) };
+    }
+
+    /// The other side spins at first: no call is needed while it does.
+    fn set_quietly(&self, value: u32, asleep: &AtomicU32) {
+        self.0.store(value, Ordering::SeqCst);
+        if asleep.load(Ordering::SeqCst) != 0 {
+            asleep.store(0, Ordering::SeqCst);
+            self.set(value);
+        }
+    }
+
+    fn sleep_while(&self, value: u32) {
+        let limit = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+        // SAFETY: `limit` lives through the call.
+        unsafe {
+            libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, value, &limit);
+        }
+    }
+
+    /// Waits until the word is no longer `value`.
+    fn wait_while(&self, value: u32, asleep: Option<&AtomicU32>) {
+        if let Some(asleep) = asleep {
+            let end = now() + SPIN_NS;
+            loop {
+                for _ in 0..64 {
+                    if self.0.load(Ordering::Acquire) != value {
+                        return;
+                    }
+                    std::hint::spin_loop();
+                }
+                if now() > end {
+                    break;
+                }
+            }
+            while self.0.load(Ordering::SeqCst) == value {
+                asleep.store(1, Ordering::SeqCst);
+                if self.0.load(Ordering::SeqCst) != value {
+                    return;
+                }
+                self.sleep_while(value);
+            }
+        } else {
+            while self.0.load(Ordering::SeqCst) == value {
+                self.sleep_while(value);
+            }
+        }
+    }
+}
+
+/// One direction in shared memory.
+#[repr(C, align(4096))]
+struct Lane {
+    /// Messages, or chunks, that are there, and that were taken.
+    sent: Word,
+    taken: Word,
+    sent_asleep: AtomicU32,
+    taken_asleep: AtomicU32,
+    address: AtomicUsize,
+    data: [[u8; CHUNK]; CHUNKS],
+}
+
+type Transfer = unsafe extern "C" fn(i32, *mut c_void, usize) -> isize;
+
+/// This process's end of everything.
+struct End {
+    lanes: [*mut Lane; 2],
+    /// Which lane it writes.
+    side: usize,
+    counts: [u32; 2],
+    other: i32,
+    pipe: [i32; 2],
+    socket: i32,
+    adma: i32,
+    read: Transfer,
+    write: Transfer,
+    out: *mut u8,
+    incoming: *mut u8,
+}
+
+pub struct Peer {
+    end: End,
+    orders: i32,
+    child: i32,
+    about: String,
+    _areas: [Area; 2],
+}
+
+#[repr(C)]
+struct Order {
+    channel: usize,
+    size: usize,
+    rounds: usize,
+}
+
+fn shared<T>(count: usize) -> *mut T {
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(ptr::null_mut(), count * size_of::<T>(), access, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at.cast()
+}
+
+fn pipe() -> [i32; 2] {
+    let mut ends = [0; 2];
+    // SAFETY: both numbers are ours to fill.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    // SAFETY: no memory.
+    unsafe { libc::fcntl(ends[0], libc::F_SETPIPE_SZ, 1 << 20) };
+    ends
+}
+
+fn socket_pair() -> [i32; 2] {
+    let mut ends = [0; 2];
+    // SAFETY: both numbers are ours to fill.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) };
+    assert_eq!(made, 0);
+    ends
+}
+
+fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: a terminated name.
+    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    assert!(!found.is_null(), "{name:?} is not in the library");
+    found
+}
+
+impl Peer {
+    /// Forks; there must be no other thread.
+    pub fn start(lib: &str) -> Self {
+        let path = CString::new(lib).expect("a path");
+        // SAFETY: a terminated path.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{lib} cannot be opened");
+        // SAFETY: the functions have these types, see include/adma.h.
+        let (read, write, attach, info) = unsafe {
+            (
+                transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_read")),
+                transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_write")),
+                transmute::<*mut c_void, unsafe extern "C" fn(i32) -> i32>(symbol(
+                    handle,
+                    c"adma_attach",
+                )),
+                transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_connection_info")),
+            )
+        };
+        let areas = [Area::new(LARGEST), Area::new(LARGEST)];
+        let lanes: *mut Lane = shared(2);
+        // SAFETY: two lanes were mapped.
+        let lanes = unsafe { [lanes, lanes.add(1)] };
+        let (orders, pipes, sockets, greet) =
+            (pipe(), [pipe(), pipe()], socket_pair(), socket_pair());
+        let mut end = End {
+            lanes,
+            side: 0,
+            counts: [0; 2],
+            // SAFETY: no arguments.
+            other: unsafe { libc::getpid() },
+            pipe: [0; 2],
+            socket: 0,
+            adma: 0,
+            read,
+            write,
+            out: areas[0].at(0),
+            incoming: areas[1].at(0),
+        };
+        // SAFETY: there is no other thread; the child only serves and leaves.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no memory; the child dies with us.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::close(orders[1]);
+            }
+            end.side = 1;
+            end.pipe = [pipes[0][0], pipes[1][1]];
+            end.socket = sockets[1];
+            // SAFETY: a connected socket.
+            end.adma = unsafe { attach(greet[1]) };
+            serve(&mut end, orders[0]);
+        }
+        end.other = child;
+        end.pipe = [pipes[1][0], pipes[0][1]];
+        end.socket = sockets[0];
+        // SAFETY: a connected socket.
+        end.adma = unsafe { attach(greet[0]) };
+        assert!(end.adma > 0, "attach: {}", end.adma);
+        let mut text = [0u8; 300];
+        // SAFETY: the text has this room.
+        unsafe { info(end.adma, text.as_mut_ptr().cast(), text.len()) };
+        let about = CStr::from_bytes_until_nul(&text).unwrap_or(c"?").to_string_lossy().into();
+        Peer { end, orders: orders[1], child, about, _areas: areas }
+    }
+
+    pub fn about(&self) -> &str {
+        &self.about
+    }
+
+    /// Nanoseconds of half a round trip.
+    pub fn play(&mut self, channel: Channel, size: usize, rounds: usize) -> f64 {
+        let order = Order { channel: channel as usize, size, rounds: rounds + 2 };
+        // SAFETY: a plain structure, written whole: it is shorter than a pipe's page.
+        unsafe { libc::write(self.orders, (&raw const order).cast(), size_of::<Order>()) };
+        let mut begun = 0;
+        for round in 0..rounds + 2 {
+            if round == 2 {
+                begun = now();
+            }
+            self.end.send(channel, size);
+            self.end.receive(channel, size);
+        }
+        (now() - begun) as f64 / rounds as f64 / 2.0
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // SAFETY: our own descriptor and child.
+        unsafe {
+            libc::close(self.orders);
+            libc::kill(self.child, libc::SIGKILL);
+            libc::waitpid(self.child, ptr::null_mut(), 0);
+        }
+    }
+}
+
+fn serve(end: &mut End, orders: i32) -> ! {
+    let mut order = Order { channel: 0, size: 0, rounds: 0 };
+    loop {
+        // SAFETY: filled whole: orders are written whole.
+        let got = unsafe { libc::read(orders, (&raw mut order).cast(), size_of::<Order>()) };
+        if got != size_of::<Order>() as isize {
+            // SAFETY: leaves without running what belongs to the parent.
+            unsafe { libc::_exit(0) };
+        }
+        let channel = Channel::ALL[order.channel];
+        for _ in 0..order.rounds {
+            end.receive(channel, order.size);
+            end.send(channel, order.size);
+        }
+    }
+}
+
+impl End {
+    /// All of these: SAFETY: `out` and `incoming` have `LARGEST` bytes, lanes are mapped.
+    fn send(&mut self, channel: Channel, size: usize) {
+        // SAFETY: mapped for as long as we live.
+        let lane = unsafe { &*self.lanes[self.side] };
+        let count = &mut self.counts[self.side];
+        match channel {
+            Channel::Adma => {
+                // SAFETY: see above.
+                let sent = unsafe { (self.write)(self.adma, self.out.cast(), size) };
+                assert_eq!(sent, size as isize);
+            }
+            Channel::Pipe => write_all(self.pipe[1], self.out, size),
+            Channel::Socket => write_all(self.socket, self.out, size),
+            Channel::SharedMemory => {
+                for at in (0..size).step_by(CHUNK) {
+                    let full = count.wrapping_sub(CHUNKS as u32);
+                    lane.taken.wait_while(full, Some(&lane.taken_asleep));
+                    let chunk = lane.data[*count as usize % CHUNKS].as_ptr().cast_mut();
+                    let len = CHUNK.min(size - at);
+                    // SAFETY: see above; the chunk is free.
+                    unsafe { ptr::copy_nonoverlapping(self.out.add(at), chunk, len) };
+                    *count = count.wrapping_add(1);
+                    lane.sent.set_quietly(*count, &lane.sent_asleep);
+                }
+            }
+            Channel::ProcessVm => {
+                lane.address.store(self.out as usize, Ordering::Relaxed);
+                *count = count.wrapping_add(1);
+                lane.sent.set_quietly(*count, &lane.sent_asleep);
+                let before = count.wrapping_sub(1);
+                lane.taken.wait_while(before, Some(&lane.taken_asleep));
+            }
+            Channel::Futex | Channel::FutexOnly => {
+                let buffer = lane.data[0].as_ptr().cast_mut();
+                // SAFETY: see above; in a ping-pong the buffer is free.
+                unsafe { ptr::copy_nonoverlapping(self.out, buffer, size) };
+                *count = count.wrapping_add(1);
+                if channel == Channel::Futex {
+                    lane.sent.set_quietly(*count, &lane.sent_asleep);
+                } else {
+                    lane.sent.set(*count);
+                }
+                lane.taken.0.store(*count, Ordering::Release);
+            }
+        }
+    }
+
+    fn receive(&mut self, channel: Channel, size: usize) {
+        let from = 1 - self.side;
+        // SAFETY: mapped for as long as we live.
+        let lane = unsafe { &*self.lanes[from] };
+        let count = &mut self.counts[from];
+        match channel {
+            Channel::Adma => {
+                // SAFETY: see above.
+                let got = unsafe { (self.read)(self.adma, self.incoming.cast(), size) };
+                assert_eq!(got, size as isize);
+            }
+            Channel::Pipe => read_all(self.pipe[0], self.incoming, size),
+            Channel::Socket => read_all(self.socket, self.incoming, size),
+            Channel::SharedMemory => {
+                for at in (0..size).step_by(CHUNK) {
+                    lane.sent.wait_while(*count, Some(&lane.sent_asleep));
+                    let chunk = lane.data[*count as usize % CHUNKS].as_ptr();
+                    let len = CHUNK.min(size - at);
+                    // SAFETY: see above; the chunk was filled.
+                    unsafe { ptr::copy_nonoverlapping(chunk, self.incoming.add(at), len) };
+                    *count = count.wrapping_add(1);
+                    lane.taken.set_quietly(*count, &lane.taken_asleep);
+                }
+            }
+            Channel::ProcessVm => {
+                lane.sent.wait_while(*count, Some(&lane.sent_asleep));
+                pull(self.other, self.incoming, lane.address.load(Ordering::Relaxed), size);
+                *count = count.wrapping_add(1);
+                lane.taken.set_quietly(*count, &lane.taken_asleep);
+            }
+            Channel::Futex | Channel::FutexOnly => {
+                let asleep = (channel == Channel::Futex).then_some(&lane.sent_asleep);
+                lane.sent.wait_while(*count, asleep);
+                // SAFETY: see above; the buffer was filled.
+                unsafe {
+                    ptr::copy_nonoverlapping(lane.data[0].as_ptr(), self.incoming, size);
+                }
+                *count = count.wrapping_add(1);
+            }
+        }
+    }
+}
+
+fn pull(pid: i32, to: *mut u8, from: usize, size: usize) {
+    let mut done = 0;
+    while done < size {
+        // SAFETY: see `End::send`.
+        let ours = libc::iovec { iov_base: unsafe { to.add(done) }.cast(), iov_len: size - done };
+        let theirs = libc::iovec { iov_base: (from + done) as *mut c_void, iov_len: size - done };
+        // SAFETY: see `End::send`.
+        let got = unsafe { libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) };
+        assert!(got > 0, "process_vm_readv is refused here");
+        done += got as usize;
+    }
+}
+
+fn write_all(fd: i32, from: *mut u8, size: usize) {
+    let mut done = 0;
+    while done < size {
+        // SAFETY: see `End::send`.
+        let sent = unsafe { libc::write(fd, from.add(done).cast(), size - done) };
+        assert!(sent > 0);
+        done += sent as usize;
+    }
+}
+
+fn read_all(fd: i32, to: *mut u8, size: usize) {
+    let mut done = 0;
+    while done < size {
+        // SAFETY: see `End::send`.
+        let got = unsafe { libc::read(fd, to.add(done).cast(), size - done) };
+        assert!(got > 0);
+        done += got as usize;
+    }
+}
