@@ -205,7 +205,7 @@ const char *adma_strerror(int result);
  *     write does not wait for its read. It returns its own length, also where the read turns
  *     out to be shorter.
  *   - above: one copy, made by the kernel for whoever waits.
- *   - from ADMA_IPC_OFFLOAD bytes (64K): cut into pieces. When both processes wait, both
+ *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
  *     copy: the reader from the front, the writer from the back.
  * Where the system lets neither process reach the other's memory (containers, Yama, seccomp,
  * another user) large messages go through shared memory in chunks, which is two copies.
@@ -294,7 +294,7 @@ adma_cookie_t adma_iwrite(int connection, const void *addr, size_t len);
 
 /*
  * -EINPROGRESS while the message is under way; otherwise as adma_read and adma_write, and
- * the cookie is used up. May copy one piece (at most 256 KiB, or a 4000th of the message).
+ * the cookie is used up. May copy one piece (at most 128 KiB, or a 4000th of the message).
  */
 ssize_t adma_check(adma_cookie_t cookie);
 

@@ -101,7 +101,7 @@ impl Default for Config {
             verify: 0,
             log: Level::Warn,
             ipc_eager: 4096,
-            ipc_offload: 64 << 10,
+            ipc_offload: 32 << 10,
             ipc_engine: ipc::Engines::Auto,
             ipc_ptracer: false,
             check: false,
@@ -266,7 +266,7 @@ pub const KNOBS: [Knob; 19] = [
     },
     Knob {
         name: "ADMA_IPC_OFFLOAD",
-        default: "64K",
+        default: "32K",
         want: "bytes with an optional K, M or G suffix",
         set: |config, value| size(value).map(|bytes| config.ipc_offload = bytes).is_some(),
     },

@@ -55,6 +55,12 @@ fn saves_avx512_registers() -> bool {
     saved & 0xe6 == 0xe6
 }
 
+/// The CPU this thread runs on; it may have moved when this returns.
+pub fn current() -> u32 {
+    // SAFETY: no arguments. The C library knows it without a system call, or nearly so.
+    unsafe { libc::sched_getcpu() as u32 }
+}
+
 /// Bytes of the last level cache; 0 where the CPU does not say.
 pub fn last_level_cache() -> usize {
     (0..8)

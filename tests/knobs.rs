@@ -132,7 +132,7 @@ const KNOBS: [Knob; 19] = [
     },
     Knob {
         name: "ADMA_IPC_OFFLOAD",
-        default: "64K",
+        default: "32K",
         good: &["1", "64K", "1M", "1G"],
         bad: &["0", "auto", "64KB", "-1"],
     },

@@ -187,6 +187,20 @@ fn socket_pair() -> [i32; 2] {
     ends
 }
 
+/// Each process on a CPU of its own, where BENCH_PIN is set: on a busy machine the kernel
+/// would put both on one, and nothing could be seen.
+fn pin(cpu: usize) {
+    if std::env::var_os("BENCH_PIN").is_none() {
+        return;
+    }
+    // SAFETY: all zeros is a set without CPUs; the kernel reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
 fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: a terminated name.
     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
@@ -242,6 +256,7 @@ impl Peer {
                 libc::close(orders[1]);
             }
             end.side = 1;
+            pin(1);
             end.pipe = [pipes[0][0], pipes[1][1]];
             end.socket = sockets[1];
             // SAFETY: a connected socket.
@@ -249,6 +264,7 @@ impl Peer {
             serve(&mut end, orders[0]);
         }
         end.other = child;
+        pin(0);
         end.pipe = [pipes[1][0], pipes[0][1]];
         end.socket = sockets[0];
         // SAFETY: a connected socket.

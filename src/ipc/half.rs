@@ -55,6 +55,14 @@ impl From<Broken> for NoRoom {
     }
 }
 
+/// What the short way of a read has found.
+pub enum Short {
+    Read(usize),
+    /// No message yet.
+    NotYet(Hint),
+    UsualWay,
+}
+
 /// A word whose change is worth another look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
@@ -273,6 +281,63 @@ impl Half {
         Ok(Some(((head - need) % room) as usize))
     }
 
+    /// The short way of a blocking write that is eager: nothing of it has to be remembered.
+    /// False: it has to go the usual way.
+    ///
+    /// # Safety
+    /// `addr` is readable for `len` bytes.
+    #[inline]
+    pub unsafe fn write_eagerly(
+        &mut self,
+        lane: &Lane,
+        addr: usize,
+        len: usize,
+    ) -> Result<bool, NoRoom> {
+        self.check_room(lane)?;
+        let Some(place) = self.take_room(lane, len)? else { return Ok(false) };
+        // SAFETY: the caller's promise; the room was taken for `len` bytes.
+        unsafe { original::copy(lane.eager() + place, addr, len) };
+        let (number, room_end) = (self.next, self.room_head);
+        self.own(number).room_end = room_end;
+        self.next = number.wrapping_add(1);
+        if self.done == number {
+            self.done = self.next;
+            lane.writer_done.0.store(self.done, Ordering::Release);
+        }
+        publish(&lane.cell(number).writer.0, number, kind::EAGER, len, place);
+        Ok(true)
+    }
+
+    /// The short way of a blocking read, if an eager message is there already.
+    ///
+    /// # Safety
+    /// `addr` is writable for `len` bytes, and no Rust reference covers it.
+    #[inline]
+    pub unsafe fn read_eagerly(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
+        let number = self.next;
+        if self.done != number || self.check_room(lane).is_err() {
+            return Short::UsualWay;
+        }
+        let post = &lane.cell(number).writer.0;
+        let seen = post.number.load(Ordering::Acquire);
+        if seen != number.wrapping_add(1) {
+            return Short::NotYet(Hint { word: &post.number, seen });
+        }
+        let sent = post.len.load(Ordering::Relaxed);
+        let place = post.at.load(Ordering::Relaxed);
+        let inside = sent <= EAGER_ROOM as u64 && place <= EAGER_ROOM as u64 - sent;
+        if post.kind.load(Ordering::Relaxed) != kind::EAGER || !inside {
+            return Short::UsualWay;
+        }
+        let count = len.min(sent as usize);
+        // SAFETY: just checked; the destination is the caller's promise.
+        unsafe { original::copy(addr, lane.eager() + place as usize, count) };
+        self.next = number.wrapping_add(1);
+        self.done = self.next;
+        lane.reader_done.0.store(self.done, Ordering::Release);
+        Short::Read(count)
+    }
+
     /// Posts a write. The caller rings. Eager ones are over at once.
     ///
     /// # Safety
@@ -394,10 +459,6 @@ impl Half {
             return Ok(Step::Over);
         }
         if !self.is_matched(lane, number)? {
-            // What the other side has cancelled it will never post.
-            if ticket::view(&lane.cell(number).ticket.0, number).flags & flag::CANCELLED != 0 {
-                return Ok(Step::Cancelled);
-            }
             return Ok(Step::Idle(Hint::of(&self.other_post(lane, number).number)));
         }
         if self.own(number).state == State::Over {
@@ -669,14 +730,37 @@ fn publish(post: &region::Post, number: u32, kind: u32, len: usize, at: usize) {
 
 /// How large the pieces of a message are; both sides get the same answer.
 ///
-/// Many enough that neither side waits long for the other's last one, and large enough that
-/// the system call does not show.
+/// Two while they are short: each costs a system call on either side, and halves are done at
+/// about the same time. Then four, and more of at most 128 KiB: who comes late, or is slower,
+/// takes fewer, and nobody waits long for the other's last one. (Measured with two CPUs: 64 KiB
+/// as two pieces takes 0.78 of the time of four, 256 KiB as four 0.65 of sixteen; beyond
+/// 1 MiB sizes from 64 to 256 KiB are alike.)
 fn piece_size(count: usize, offload: usize) -> usize {
-    const SMALLEST: usize = 16 << 10;
-    const LARGEST: usize = 256 << 10;
-    if count < offload {
-        return count.max(1);
-    }
-    let piece = (count / 16).clamp(SMALLEST, LARGEST);
+    const LARGEST: usize = 128 << 10;
+    let piece = match count {
+        _ if count < offload => return count.max(1),
+        ..0x4_0000 => count.div_ceil(2),
+        _ => (count / 4).min(LARGEST),
+    };
     piece.max(count.div_ceil(MOST_PIECES)).next_multiple_of(PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_message_and_are_never_too_many() {
+        for offload in [1, 32 << 10, usize::MAX] {
+            for shift in 0..63 {
+                for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
+                    let piece = piece_size(count, offload);
+                    let pieces = count.div_ceil(piece);
+                    assert!((1..=MOST_PIECES).contains(&pieces), "{count}");
+                    assert!(pieces == 1 || piece.is_multiple_of(PAGE), "{count}");
+                    assert!(count >= offload || pieces == 1, "{count}");
+                }
+            }
+        }
+    }
 }

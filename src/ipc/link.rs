@@ -8,7 +8,7 @@
 
 use super::bell::how;
 use super::engine::{Copied, Engine};
-use super::half::{Half, Hint, NoRoom, Piece, Role, Step};
+use super::half::{Half, Hint, NoRoom, Piece, Role, Short, Step};
 use super::lock::Lock;
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side};
@@ -18,8 +18,10 @@ use crate::{cpus, sys};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than
-/// what falling asleep and being woken costs twice.
-const SPIN_TICKS: u64 = 60_000;
+/// what falling asleep and being woken costs twice. It is halved, down to the least, by
+/// every long sleep, and doubled by a short one: on a busy machine the other may not be running.
+const MOST_SPIN: u64 = 60_000;
+const LEAST_SPIN: u64 = 2_000;
 
 /// How long to sleep on the word before polling: death is noticed this late at most.
 const WORD_NANOSECONDS: u64 = 2_000_000;
@@ -57,7 +59,9 @@ pub struct Link {
     engine: Engine,
     other_pulls: bool,
     eager: usize,
-    spin: bool,
+    spin_ticks: AtomicU64,
+    /// What we have last told the other side.
+    cpu: AtomicU32,
     out: Lock<Half>,
     incoming: Lock<Half>,
     other: AtomicU32,
@@ -68,6 +72,8 @@ pub struct Link {
     polling: Lock<()>,
     local: AtomicU32,
     believed_at: AtomicU64,
+    /// How many, or nearly so.
+    writes: AtomicU32,
 }
 
 /// The stages of waiting.
@@ -102,7 +108,8 @@ impl Link {
             engine,
             other_pulls,
             eager,
-            spin: cpus::Limits::now().cpus() > 1,
+            spin_ticks: AtomicU64::new(MOST_SPIN),
+            cpu: AtomicU32::new(0),
             out: Lock::new(Half::new(Role::Writer, offload)),
             incoming: Lock::new(Half::new(Role::Reader, offload)),
             other: AtomicU32::new(other::ALIVE),
@@ -111,6 +118,7 @@ impl Link {
             polling: Lock::new(()),
             local: AtomicU32::new(0),
             believed_at: AtomicU64::new(sys::ticks()),
+            writes: AtomicU32::new(0),
         }
     }
 
@@ -211,6 +219,61 @@ impl Link {
     /// As `start`.
     #[inline]
     pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
+        // SAFETY: the caller's promise.
+        let short = unsafe {
+            match role {
+                Role::Writer => self.write_eagerly(addr, len),
+                Role::Reader => self.read_eagerly(addr, len),
+            }
+        };
+        match short {
+            Some(count) => {
+                self.ring();
+                count as isize
+            }
+            // SAFETY: the caller's promise.
+            None => unsafe { self.post_and_wait(role, addr, len) },
+        }
+    }
+
+    /// Eager messages have no need of a post. `None`: not this time.
+    #[inline]
+    unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Option<usize> {
+        if len > self.eager || self.end_before(Role::Writer) != other::ALIVE {
+            return None;
+        }
+        let (half, lane) = self.half(Role::Writer);
+        // SAFETY: the caller's promise.
+        let written = unsafe { half.lock().write_eagerly(lane, addr, len) };
+        (written == Ok(true)).then_some(len)
+    }
+
+    /// A reader that comes first spins before it posts: what it then finds is often eager.
+    #[inline]
+    unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Option<usize> {
+        let (half, lane) = self.half(Role::Reader);
+        let mut until = 0;
+        loop {
+            // SAFETY: the caller's promise.
+            let hint = match unsafe { half.lock().read_eagerly(lane, addr, len) } {
+                Short::Read(count) => return Some(count),
+                Short::NotYet(hint) => hint,
+                Short::UsualWay => return None,
+            };
+            if until == 0 {
+                if !self.pays_to_spin() {
+                    return None;
+                }
+                until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
+            }
+            if sys::ticks() > until {
+                return None;
+            }
+            self.spin(hint);
+        }
+    }
+
+    unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
         let (lock, lane) = self.half(role);
         let mut rest = Rest::Fresh;
         let number = loop {
@@ -427,21 +490,21 @@ impl Link {
 
     fn rest(&self, rest: &mut Rest, hint: Hint) {
         match *rest {
-            Rest::Fresh if self.spin => *rest = Rest::Spin { until: sys::ticks() + SPIN_TICKS },
-            Rest::Spin { until } if sys::ticks() < until => {
-                for _ in 0..32 {
-                    // SAFETY: the region is mapped as long as we live.
-                    if !unsafe { hint.is_unchanged() } {
-                        return;
-                    }
-                    pause();
-                }
+            Rest::Fresh if self.pays_to_spin() => {
+                let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
+                self.spin(hint);
+                *rest = Rest::Spin { until };
             }
+            Rest::Spin { until } if sys::ticks() < until => self.spin(hint),
             Rest::Fresh | Rest::Spin { .. } => {
                 *rest = Rest::Word { seen: self.mine().bell.0.announce(how::WORD) };
             }
             Rest::Word { seen } => {
-                *rest = match self.mine().bell.0.sleep(seen, WORD_NANOSECONDS) {
+                let begun = sys::ticks();
+                let woken = self.mine().bell.0.sleep(seen, WORD_NANOSECONDS);
+                // Would spinning have been as good?
+                self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
+                *rest = match woken {
                     Woken::LookAgain => Rest::Fresh,
                     Woken::TimedOut | Woken::Refused => {
                         let seen = self.local.load(Ordering::Acquire);
@@ -464,6 +527,35 @@ impl Link {
                 }
                 *rest = Rest::Fresh;
             }
+        }
+    }
+
+    /// Until the word changes, or for a microsecond.
+    fn spin(&self, hint: Hint) {
+        for _ in 0..64 {
+            // SAFETY: the region is mapped as long as we live.
+            if !unsafe { hint.is_unchanged() } {
+                return;
+            }
+            pause();
+        }
+    }
+
+    /// Not where the other side waits for the very CPU that we would spin on.
+    fn pays_to_spin(&self) -> bool {
+        let cpu = cpus::current() + 1;
+        if self.cpu.load(Ordering::Relaxed) != cpu {
+            self.cpu.store(cpu, Ordering::Relaxed);
+            self.mine().cpu.0.store(cpu, Ordering::Relaxed);
+        }
+        self.theirs().cpu.0.load(Ordering::Relaxed) != cpu
+    }
+
+    fn note_spin(&self, good: bool) {
+        let ticks = self.spin_ticks.load(Ordering::Relaxed);
+        let next = if good { ticks * 2 } else { ticks / 2 }.clamp(LEAST_SPIN, MOST_SPIN);
+        if next != ticks {
+            self.spin_ticks.store(next, Ordering::Relaxed);
         }
     }
 
@@ -504,12 +596,17 @@ impl Link {
         self.other.fetch_max(end, Ordering::Release);
     }
 
-    /// Before a message is posted: an eager write would not notice an end by itself. What the
-    /// other has written before its end can still be read.
+    /// Before a message is posted: an eager write would not notice an end by itself. Looked
+    /// for now and then, because looking at the clock costs more than the rest of it. What
+    /// the other has written before its end can still be read.
     #[inline]
     fn end_before(&self, role: Role) -> u32 {
         if role == Role::Writer {
-            self.believe();
+            let writes = self.writes.load(Ordering::Relaxed).wrapping_add(1);
+            self.writes.store(writes, Ordering::Relaxed);
+            if writes % 16 == 1 {
+                self.believe();
+            }
         }
         self.end_of_other()
     }

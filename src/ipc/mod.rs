@@ -95,7 +95,7 @@ mod settings {
     pub fn settings() -> Settings {
         *SETTINGS.get_or_init(|| Settings {
             eager: 4096,
-            offload: 64 << 10,
+            offload: 32 << 10,
             engines: Engines::Auto,
             ptracer: false,
             tell: false,

@@ -96,6 +96,8 @@ pub struct Side {
     pub bell: Line<Bell>,
     /// It has closed the connection, orderly.
     pub closed: Line<AtomicU32>,
+    /// The CPU it was last seen to wait on, and one; 0: not known.
+    pub cpu: Line<AtomicU32>,
     /// What it could do at first and the system does not let it do any more.
     pub lost: AtomicU32,
 }

@@ -15,7 +15,7 @@ const INVALID: isize = -libc::EINVAL as isize;
 
 const DEFAULT: Settings = Settings {
     eager: 4096,
-    offload: 64 << 10,
+    offload: 32 << 10,
     engines: Engines::Auto,
     ptracer: false,
     tell: false,
