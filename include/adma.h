@@ -203,10 +203,14 @@ const char *adma_strerror(int result);
  * Three kinds of messages, by size:
  *   - up to ADMA_IPC_EAGER bytes (4096): copied into memory that both processes share. The
  *     write does not wait for its read. It returns its own length, also where the read turns
- *     out to be shorter.
+ *     out to be shorter, and for a while also after the other process has died.
+ *     ADMA_IPC_EAGER=0 switches this kind off.
  *   - above: one copy, made by the kernel for whoever waits.
  *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
  *     copy: the reader from the front, the writer from the back.
+ * Who waits spins for up to some 20 microseconds, then sleeps: it takes no CPU time while the
+ * other side does something else, however long.
+ *
  * Where the system lets neither process reach the other's memory (containers, Yama, seccomp,
  * another user) large messages go through shared memory in chunks, which is two copies.
  * adma_connection_info says which it is, and why; so does ADMA_LOG=info.
@@ -220,6 +224,12 @@ const char *adma_strerror(int result);
  * Progress: there is no helper thread. Waiting and checking make messages go on. One side
  *   that waits is enough while it may reach the other's memory; with shared memory both
  *   sides have to wait or check on this connection.
+ *   That side must not wait for something that comes over another connection first.
+ * Rights: process_vm_readv(2) needs the rights of ptrace(2): the same user, no raised
+ *   privileges, and no Yama. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the
+ *   other process in, by PR_SET_PTRACER; it may then trace this one in every way, and only
+ *   the latest connection's may. It is not done unasked. Rights that are lost later are
+ *   noticed, and messages go through shared memory from then on.
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
  *   is for one thread.

@@ -123,7 +123,6 @@ const KNOBS: [Knob; 19] = [
         good: &["error", "warn", "info", "debug"],
         bad: &["loud", "3", "WARN", "warn,info"],
     },
-    Knob { name: "ADMA_CHECK", default: "0", good: &["0"], bad: &["2", "yes"] },
     Knob {
         name: "ADMA_IPC_EAGER",
         default: "4096",
@@ -143,6 +142,7 @@ const KNOBS: [Knob; 19] = [
         bad: &["cma", "Auto", "shm,process_vm"],
     },
     Knob { name: "ADMA_IPC_PTRACER", default: "0", good: &["0", "1"], bad: &["2", "yes"] },
+    Knob { name: "ADMA_CHECK", default: "0", good: &["0"], bad: &["2", "yes"] },
 ];
 
 /// A program whose output and status are easy to tell apart from ours.
