@@ -1,29 +1,10 @@
 //! Our own names, as include/adma.h declares and explains them. No logic here: arguments are
 //! checked and brought into one form.
-//!
-//! They are given out by assembly and not by `no_mangle`, because the linker must get their
-//! versions from include/adma.map: what rustc knows of it would list without one.
 
 use crate::backend::later::{self, Answer, Copy, Notice, Wanted};
+use crate::export::export;
 use crate::runtime;
-use core::arch::global_asm;
 use core::ffi::{CStr, c_char, c_int};
-
-macro_rules! export {
-    ($($name:ident),* $(,)?) => { $(
-        global_asm!(
-            concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),
-            ".p2align 4",
-            concat!(".globl ", stringify!($name)),
-            concat!(".type ", stringify!($name), ", @function"),
-            concat!(stringify!($name), ":"),
-            "jmp {function}",
-            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
-            ".popsection",
-            function = sym $name,
-        );
-    )* };
-}
 
 export! {
     adma_copy,
@@ -112,7 +93,14 @@ extern "C" fn adma_strerror(result: c_int) -> *const c_char {
     let text: &CStr = match result.checked_abs().unwrap_or(0) {
         _ if result >= 0 => c"no error",
         libc::EINVAL => c"not a valid argument, or a cookie that is not known (any more)",
-        libc::EAGAIN => c"too many copies have been started and not been asked for",
+        libc::EAGAIN => c"too many copies or messages have been started and not been asked for",
+        libc::EINPROGRESS => c"the message is under way",
+        libc::EPIPE => c"the other side has closed the connection",
+        libc::ECONNRESET => c"the other process has died",
+        libc::EPROTO => c"the other side does not keep to the protocol",
+        libc::EBADF => c"no such connection",
+        libc::EFAULT => c"a buffer is not mapped",
+        libc::ETIMEDOUT => c"the other side does not answer",
         libc::EMFILE | libc::ENFILE => c"no descriptor is left",
         libc::ENOMEM => c"no memory is left",
         libc::ENOSYS | libc::EPERM | libc::EACCES => c"the system does not allow it",

@@ -6,10 +6,10 @@
 //! intercept   the C library's names; short copies leave by tail jump
 //! api         our own names, include/adma.h: validation only
 //! runtime     the one global: start, fork, exit; check: what the machine offers
-//! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! dispatch    which way a large copy takes; learn: what measuring has shown
 //! stats       one lock-free record per copy; reports at exit; trace: addresses for studies
 //! config      every knob in one table
+//! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     libc: the originals
 //!             threads: one shared copy; board: who claims which piece; crew: the workers
 //!             later: copies that go on while the caller does something else; pending: their
@@ -20,7 +20,8 @@
 //!             helper: its file and calls; abi: its interface
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! cpus        what the machine leaves us
-//! sync, sys   atomics and sleeping; system calls; unwind: why there is none
+//! sync, sys   atomics and sleeping; system calls; unwind: why there is none;
+//!             export: names with versions
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and
@@ -59,6 +60,8 @@ mod trace;
 mod api;
 #[cfg(not(any(test, loom)))]
 mod check;
+#[cfg(not(any(test, loom)))]
+mod export;
 #[cfg(not(any(test, loom)))]
 mod intercept;
 #[cfg(not(any(test, loom)))]

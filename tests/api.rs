@@ -288,7 +288,8 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
 
 #[test]
 fn manual_pages_are_clean_and_name_every_function() {
-    let page = std::fs::read_to_string(root().join("man/adma_copy.3")).unwrap();
+    let pages = ["man/adma_copy.3", "man/adma_read.3"];
+    let page = pages.map(|page| std::fs::read_to_string(root().join(page)).unwrap()).concat();
     for name in declared() {
         assert!(page.contains(&format!(".Nm {name}")), "{name} has no manual page");
         assert!(page.contains(&format!(".Fn {name} ")) || page.contains(&format!(".Fo {name}")));
@@ -302,7 +303,7 @@ fn manual_pages_are_clean_and_name_every_function() {
     if finish(plain("sh").args(["-c", "command -v mandoc"])).stdout.is_empty() {
         return skip("manual_pages_are_clean_and_name_every_function", "mandoc is not installed");
     }
-    for page in ["man/adma_copy.3", "man/adma.7"] {
+    for page in pages.into_iter().chain(["man/adma.7"]) {
         succeed(plain("mandoc").args(["-T", "lint", "-W", "warning"]).arg(root().join(page)));
     }
 }

@@ -2,42 +2,52 @@
 
 use super::calls;
 use super::half::Role;
+use crate::export::export;
 use core::ffi::{CStr, c_char, c_int, c_void};
+
+export! {
+    adma_listen,
+    adma_accept,
+    adma_connect,
+    adma_attach,
+    adma_close,
+    adma_connection_info,
+    adma_read,
+    adma_write,
+    adma_iread,
+    adma_iwrite,
+    adma_check,
+    adma_wait,
+}
 
 /// # Safety
 /// `path` is a terminated string.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     calls::listen(unsafe { CStr::from_ptr(path) })
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn adma_accept(listener: c_int) -> c_int {
     calls::accept(listener)
 }
 
 /// # Safety
 /// `path` is a terminated string.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     calls::connect(unsafe { CStr::from_ptr(path) })
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn adma_attach(socket: c_int) -> c_int {
     calls::attach(socket)
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn adma_close(connection: c_int) -> c_int {
     calls::close(connection)
 }
 
 /// # Safety
 /// `text` is writable for `size` bytes.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn adma_connection_info(
     connection: c_int,
     text: *mut c_char,
@@ -49,7 +59,6 @@ unsafe extern "C" fn adma_connection_info(
 
 /// # Safety
 /// `addr` is writable for `len` bytes.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn adma_read(connection: c_int, addr: *mut c_void, len: usize) -> isize {
     // SAFETY: the caller's promise.
     unsafe { calls::transfer(Role::Reader, connection, addr as usize, len) }
@@ -57,7 +66,6 @@ unsafe extern "C" fn adma_read(connection: c_int, addr: *mut c_void, len: usize)
 
 /// # Safety
 /// `addr` is readable for `len` bytes.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn adma_write(connection: c_int, addr: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's promise.
     unsafe { calls::transfer(Role::Writer, connection, addr as usize, len) }
@@ -65,7 +73,6 @@ unsafe extern "C" fn adma_write(connection: c_int, addr: *const c_void, len: usi
 
 /// # Safety
 /// `addr` is writable for `len` bytes until the cookie was waited for.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn adma_iread(connection: c_int, addr: *mut c_void, len: usize) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { calls::start(Role::Reader, connection, addr as usize, len) }
@@ -73,18 +80,15 @@ unsafe extern "C" fn adma_iread(connection: c_int, addr: *mut c_void, len: usize
 
 /// # Safety
 /// `addr` is readable for `len` bytes until the cookie was waited for.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn adma_iwrite(connection: c_int, addr: *const c_void, len: usize) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { calls::start(Role::Writer, connection, addr as usize, len) }
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn adma_check(cookie: i64) -> isize {
     calls::check(cookie)
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn adma_wait(cookie: i64) -> isize {
     calls::wait(cookie)
 }
