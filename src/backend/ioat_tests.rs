@@ -7,6 +7,8 @@ use std::time::Duration;
 
 const HOW: How = How { channels: None, wait: Wait::Auto, share: Some(0.0) };
 const LATE: Duration = Duration::from_millis(3);
+/// Later than a caller comes that has to wait for a CPU.
+const VERY_LATE: Duration = Duration::from_millis(300);
 
 fn engine(kernel: &'static Kernel) -> Engine {
     original::resolve();
@@ -208,7 +210,8 @@ fn share_of_the_caller_grows_while_it_waits_and_shrinks_while_it_does_not() {
     let kernel = Kernel::new(2);
     let engine = engine(kernel);
     let how = How { share: None, ..HOW };
-    kernel.make([Trouble { late: LATE, ..Trouble::default() }; 12]);
+    // Words that never come: the caller has to wait however slow it is itself.
+    kernel.make([Trouble { lost: !0, ..Trouble::default() }; 12]);
     (0..12).for_each(|_| copy_at(&engine, (0, 0), 1 << 20, &how).unwrap());
     let grown = engine.share.of(1 << 20);
     assert!(grown > 100_000, "{grown}");
@@ -280,7 +283,7 @@ fn caller_touches_nothing_while_the_engine_works_when_faults_are_handled() {
             // SAFETY: the target lives until the copy has returned, which is after this.
             note.store(unsafe { (dst as *const u8).read_volatile() }.into(), Ordering::SeqCst);
         });
-        kernel.make([Trouble { late: LATE, ..Trouble::default() }]);
+        kernel.make([Trouble { late: VERY_LATE, ..Trouble::default() }]);
         let how = How { share: Some(0.5), ..HOW };
         // SAFETY: the vectors' own memory.
         assert_eq!(unsafe { engine.copy(dst, src, 100_000, &how) }, Ok(()));
@@ -431,7 +434,7 @@ fn descriptor_closed_during_a_copy_leaves_the_words_to_tell_its_end() {
     let kernel = Kernel::new(2);
     let engine = engine(kernel);
     let status = Some((libc::EBADF, u32::MAX));
-    kernel.make([Trouble { status, late: Duration::from_millis(40), ..Trouble::default() }]);
+    kernel.make([Trouble { status, late: VERY_LATE, ..Trouble::default() }]);
     assert_eq!(copy(&engine, 300_000), Ok(()));
     assert!(count(&engine.counts.waits) > 1);
 }
