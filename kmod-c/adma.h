@@ -128,7 +128,7 @@ int adma_line_fill(struct adma_line *line, unsigned int first,
 		   struct adma_costs *costs);
 void adma_lines_drop(struct adma_file *file);
 void adma_lines_trim(struct adma_file *file);
-bool adma_lines_make_room(struct adma_file *file, unsigned int pages);
+void adma_lines_make_room(struct adma_file *file, unsigned int pages);
 
 /* channel.c */
 

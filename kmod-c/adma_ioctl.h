@@ -167,7 +167,8 @@ struct adma_piece {
  *
  * 0: all pieces are under way. Otherwise the errno says why the first piece
  * from @accepted on was not taken; when @accepted is not 0 the ones before it
- * are under way as request @id all the same. A piece that was not taken may
+ * are under way as request @id all the same, when it is 0 nothing is and @id
+ * is 0. A piece that was not taken may
  * have been copied in part, and its copy may still be going on until the
  * request is over.
  *
@@ -175,7 +176,8 @@ struct adma_piece {
  * EFAULT	memory that is not there or must not be written
  * EAGAIN	too many requests, bytes or pages of this file under way
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
- * EBUSY	the channels are full
+ * EBUSY	the channels are full, or being tested
+ * EIO		a page that the device cannot reach
  * ENODEV	no channel is usable
  * EDEADLK	see ADMA_SUBMIT_UNHANDLED
  */

@@ -96,8 +96,10 @@ int adma_charge_pages(struct adma_file *file, unsigned int pages)
 {
 	int ret = adma_charge_once(file, pages);
 
-	if (ret && adma_lines_make_room(file, pages))
+	if (ret) {
+		adma_lines_make_room(file, pages);
 		ret = adma_charge_once(file, pages);
+	}
 	return ret;
 }
 

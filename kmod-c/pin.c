@@ -503,13 +503,12 @@ static unsigned long adma_lines_evict(struct adma_file *file,
 	return freed;
 }
 
-/* For somebody who was refused pages: true when it is worth to ask again. */
-bool adma_lines_make_room(struct adma_file *file, unsigned int pages)
+/* For somebody who was refused pages, before he asks again. */
+void adma_lines_make_room(struct adma_file *file, unsigned int pages)
 {
-	if (!adma_lines_evict(file, pages))
-		return false;
+	adma_lines_evict(file, pages);
+	/* Also for what is over, its pages just not let go. */
 	flush_workqueue(adma_workqueue);
-	return true;
 }
 
 /* Down to the high-water mark. */
