@@ -216,6 +216,11 @@ fn program_with_bad_pages_sees_the_same_faults() -> Outcome {
     shim::library()?;
     let program = victim("faults")?;
     for trouble in TROUBLES {
+        if trouble.starts_with("missing") && has_checkers() {
+            // Linux 6.1 cannot wait for such a page when it is pinned for long, and a kernel
+            // with checkers remarks on it; the module then does without.
+            continue;
+        }
         for reaction in ["repair", "jump", "none"] {
             let arguments = [trouble, reaction, "middle", "262144"];
             let without = shim::plain(&program).args(arguments).output()?;
