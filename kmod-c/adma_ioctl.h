@@ -220,7 +220,7 @@ struct adma_submit {
  * EAGAIN	it is not over (timeout_ns 0)
  * ETIMEDOUT	it was not over in time
  * EINTR	a signal came first
- * EINVAL	there never was such a request
+ * EINVAL	no request of this slot has had such a number yet
  */
 struct adma_wait {
 	__u32 size;

@@ -372,15 +372,24 @@ static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 static void adma_examine(struct adma_channel *ch)
 {
 	enum adma_verdict verdict;
-	bool doubts;
+	bool doubts, idle;
 
 	if (ch->health == ADMA_UP)
 		adma_set_health(ch, ADMA_ASIDE);
 	doubts = !ch->probe_pending && adma_doubt(ch);
 	verdict = adma_probe(ch);
-	/* Pages stay pinned and callers wait: it may still write. */
-	if (verdict == ADMA_SILENT)
+	if (verdict == ADMA_SILENT) {
+		/*
+		 * Pages stay pinned and callers wait: it may still write. With
+		 * nobody waiting it is given up before long; after some errors
+		 * ioatdma itself does not look at a channel any more.
+		 */
+		adma_in_trouble(ch, &idle);
+		if (idle && ch->health == ADMA_ASIDE &&
+		    ++ch->rests > ADMA_RESTS)
+			adma_set_health(ch, ADMA_OUT);
 		return;
+	}
 	adma_bury(ch);
 	/* It may only have been caught by the reset that ended the others. */
 	if (verdict == ADMA_BAD)
