@@ -2,9 +2,10 @@
 /*
  * adma: copies user memory with DMA channels.
  *
- * The way of one copy: device.c takes the call, copy.c cuts it into transfers,
- * pin.c pins and maps the pages, channel.c holds the channels and decides when
- * a transfer is dead. stats.c counts.
+ * The way of one copy: device.c takes the call, file.c keeps the caller's slots
+ * and limits, copy.c cuts the copy into transfers, pin.c pins and maps the
+ * pages, channel.c holds the channels and decides when a transfer is dead.
+ * stats.c counts.
  *
  * A request consists of legs: what one channel does of it. A channel works in
  * order, so a leg is over when its last transfer is. The request is over with
@@ -31,6 +32,7 @@
 #include "adma_ioctl.h"
 
 struct adma_file;
+struct adma_request;
 struct attribute_group;
 struct cred;
 struct mm_struct;
@@ -201,7 +203,7 @@ int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 		  size_t len, bool last_of_piece);
 bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value);
 
-/* copy.c */
+/* file.c */
 
 struct adma_slot {
 	u64 id;			/* the last request that had it */
@@ -238,6 +240,20 @@ struct adma_file {
 	} words[];
 };
 
+int adma_slot_take(struct adma_file *file, struct adma_request *req);
+void adma_slot_leave(struct adma_request *req, u64 failed);
+int adma_charge_bytes(struct adma_request *req, u64 len);
+int adma_charge_pages(struct adma_file *file, unsigned int pages);
+void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
+struct adma_file *adma_file_new(void);
+void adma_file_get(struct adma_file *file);
+void adma_file_drain(struct adma_file *file);
+void adma_file_put(struct adma_file *file);
+bool adma_is_over(struct adma_file *file, u64 id, u64 *failed);
+int adma_wait(struct adma_file *file, struct adma_wait *arg);
+
+/* copy.c */
+
 struct adma_request {
 	struct adma_file *file;
 	u64 id;
@@ -256,14 +272,7 @@ extern unsigned long adma_max_bytes;
 extern unsigned long adma_max_pages;
 extern struct workqueue_struct *adma_workqueue;
 
-int adma_charge_pages(struct adma_file *file, unsigned int pages);
-void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
-struct adma_file *adma_file_new(void);
-void adma_file_get(struct adma_file *file);
-void adma_file_drain(struct adma_file *file);
-void adma_file_put(struct adma_file *file);
 void adma_request_put(struct adma_request *req);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
-int adma_wait(struct adma_file *file, struct adma_wait *arg);
 
 #endif /* ADMA_H */
