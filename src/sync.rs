@@ -5,6 +5,17 @@ pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+/// A public function that is `const`, but under loom, whose atomics are not made so.
+macro_rules! maybe_const {
+    ($($body:tt)*) => {
+        #[cfg(not(loom))]
+        pub const $($body)*
+        #[cfg(loom)]
+        pub $($body)*
+    };
+}
+pub(crate) use maybe_const;
+
 /// A 64-bit word whose low half threads can sleep on. It may lie in memory that processes
 /// share.
 #[cfg_attr(not(loom), repr(transparent))]

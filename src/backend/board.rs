@@ -15,6 +15,7 @@
 //! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
 
 use crate::plan::Cut;
+use crate::sync::maybe_const;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, Sleepable, Woken};
 
 /// A copy on the board.
@@ -81,15 +82,6 @@ pub struct Slot {
     /// Pieces that could not be copied lie between these: lowest, and one past the highest.
     failed_from: AtomicUsize,
     failed_to: AtomicUsize,
-}
-
-macro_rules! maybe_const {
-    ($($body:tt)*) => {
-        #[cfg(not(loom))]
-        pub const $($body)*
-        #[cfg(loom)]
-        pub $($body)*
-    };
 }
 
 impl Slot {

@@ -15,6 +15,7 @@
 //! generation rises whenever an entry gets free, so a cookie is good for one end.
 
 use super::board::{End, Posted, Slot};
+use crate::sync::maybe_const;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken};
 
 /// How many cookies and parts there can be at once.
@@ -76,15 +77,6 @@ pub struct Request {
     pub piece: AtomicUsize,
     pub taken: AtomicUsize,
     pub since: AtomicU64,
-}
-
-macro_rules! maybe_const {
-    ($($body:tt)*) => {
-        #[cfg(not(loom))]
-        pub const $($body)*
-        #[cfg(loom)]
-        pub $($body)*
-    };
 }
 
 impl Request {

@@ -467,14 +467,9 @@ static void lost(bool both)
 	expect_good_end(child);
 }
 
-/* From the beginning: both sides, or one. */
-static void refused(const char *engine)
+/* Messages of every regime, and the end. */
+static void ask_echoes(int connection, const char *engine, pid_t child)
 {
-	pid_t child;
-
-	refuse(SYS_process_vm_readv);
-	int connection = with_child(echo, &child);
-
 	expect_engine(connection, engine);
 	for (int i = 0; i < 3; i++) {
 		ask_echo(connection, 8 * MIB);
@@ -483,6 +478,17 @@ static void refused(const char *engine)
 	}
 	EXPECT(adma_close(connection), 0);
 	expect_good_end(child);
+}
+
+/* From the beginning: both sides, or one. */
+static void refused(const char *engine)
+{
+	pid_t child;
+
+	refuse(SYS_process_vm_readv);
+	int connection = with_child(echo, &child);
+
+	ask_echoes(connection, engine, child);
 }
 
 /* ---- user namespaces ------------------------------------------------------------------ */
@@ -509,14 +515,7 @@ static void namespaces(bool both, const char *engine)
 	connection = adma_attach(pair[0]);
 	if (connection < 0)
 		fail("attach: %s", strerror(-connection));
-	expect_engine(connection, engine);
-	for (int i = 0; i < 3; i++) {
-		ask_echo(connection, 8 * MIB);
-		ask_echo(connection, 100);
-		ask_echo(connection, 70000);
-	}
-	EXPECT(adma_close(connection), 0);
-	expect_good_end(child);
+	ask_echoes(connection, engine, child);
 }
 
 /* ---- the rest ------------------------------------------------------------------------- */

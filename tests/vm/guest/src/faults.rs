@@ -149,6 +149,25 @@ pub struct Bench {
     functions: Vec<Function>,
 }
 
+/// What each channel has copied while `run` ran, as the device counts it; they differ by less
+/// than a tenth.
+pub fn expect_even_bytes(run: impl FnOnce(&Device) -> Outcome) -> Outcome {
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let places = bench.find_channels(&device)?;
+    let bytes = || -> Outcome<Vec<u64>> {
+        places.iter().map(|&place| Ok(bench.counters(place)?.bytes)).collect()
+    };
+    let before = bytes()?;
+    run(&device)?;
+    let moved: Vec<u64> =
+        bytes()?.iter().zip(&before).map(|(after, before)| after - before).collect();
+    println!("bytes by channel: {moved:?}");
+    let (least, most) = (*moved.iter().min().unwrap_or(&0), *moved.iter().max().unwrap_or(&0));
+    ensure!(most - least < most / 10, "bytes by channel: {moved:?}");
+    Ok(())
+}
+
 impl Bench {
     pub fn new() -> Outcome<Bench> {
         let bench = Bench { functions: functions()? };
