@@ -1,0 +1,199 @@
+//! Which way copies take, with the real engines behind the dispatcher.
+
+use super::*;
+use crate::config::Formats;
+
+fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
+    original::resolve();
+    crew::settle_in();
+    let mut config = Config {
+        backend: Backend::Threads,
+        min_bytes: Some(1),
+        channels: Some(2),
+        stats: Formats { json: true, ..Formats::default() },
+        ..Config::default()
+    };
+    change(&mut config);
+    let dispatcher = Dispatcher::new();
+    dispatcher.configure(Box::leak(Box::new(Policy::new(&config))));
+    dispatcher
+}
+
+fn copy(dispatcher: &Dispatcher, len: usize) -> Path {
+    let source: Vec<u8> = (0..len).map(|i| (i ^ i >> 8) as u8).collect();
+    let mut target = vec![0u8; len];
+    let policy = dispatcher.policy.get().unwrap();
+    let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+    // SAFETY: the vectors' own memory.
+    let path = unsafe { dispatcher.carry(policy, dst, src, len) };
+    assert_eq!(source, target);
+    path
+}
+
+#[test]
+fn fixed_threshold_carries_every_copy_and_verification_agrees() {
+    let dispatcher = dispatcher(|config| config.verify = 2);
+    // Other tests share the board: some copies find it busy.
+    let mut carried = 0;
+    for round in 0..10_000 {
+        if copy(&dispatcher, 50_000 + round % 10) == Path::Engine {
+            carried += 1;
+            if carried == 10 {
+                break;
+            }
+        }
+    }
+    assert_eq!(carried, 10);
+    assert_eq!(dispatcher.recorder.verified.load(Ordering::Relaxed), 5);
+    assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn wrong_copy_is_repaired_and_ends_the_engine() {
+    let dispatcher = dispatcher(|_| {});
+    let (source, mut target) = (vec![7u8; 5000], vec![0u8; 5000]);
+    // SAFETY: the vectors' own memory.
+    unsafe { dispatcher.verify(target.as_mut_ptr() as usize, source.as_ptr() as usize, 5000) };
+    assert_eq!(source, target);
+    assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 1);
+    assert_eq!(copy(&dispatcher, 100_000), Path::Libc(Fallback::Off));
+}
+
+#[test]
+fn overlapping_copy_stays_with_libc() {
+    let dispatcher = dispatcher(|_| {});
+    let mut bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
+    let expected: Vec<u8> = bytes[..90_000].to_vec();
+    let base = bytes.as_mut_ptr() as usize;
+    let policy = dispatcher.policy.get().unwrap();
+    // SAFETY: inside the vector; memmove's meaning holds.
+    let path = unsafe { dispatcher.carry(policy, base + 1000, base, 90_000) };
+    assert_eq!(path, Path::Libc(Fallback::Overlap));
+    assert_eq!(bytes[1000..91_000], expected);
+}
+
+#[test]
+fn learning_copies_are_right_whichever_way_they_go() {
+    let dispatcher = dispatcher(|config| config.min_bytes = None);
+    for round in 0..200 {
+        copy(&dispatcher, FLOOR + round * 3001);
+    }
+}
+
+#[test]
+fn backend_libc_never_carries() {
+    let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
+    assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
+}
+// ---- the kernel helper ---------------------------------------------------------------
+
+use crate::backend::abi;
+use crate::backend::fake::{Kernel as Helper, Trouble};
+
+fn helped(helper: &'static Helper, change: impl FnOnce(&mut Config)) -> Dispatcher {
+    let dispatcher = dispatcher(|config| {
+        config.backend = Backend::Auto;
+        change(config);
+    });
+    assert!(dispatcher.ioat.helper.fake.set(helper).is_ok());
+    dispatcher
+}
+
+fn refusing(errno: i32) -> Trouble {
+    Trouble { refuse: Some((errno, 0)), ..Trouble::default() }
+}
+
+#[test]
+fn helper_that_is_there_is_used_without_being_told() {
+    let dispatcher = helped(Helper::new(4), |config| config.verify = 1);
+    for round in 0..20 {
+        assert_eq!(copy(&dispatcher, 50_000 + round), Path::Engine);
+    }
+    assert_eq!(dispatcher.backend(), ("ioat", 4));
+    assert_eq!((dispatcher.workers(), dispatcher.why_not()), (0, None));
+    assert_eq!(dispatcher.recorder.verified.load(Ordering::Relaxed), 20);
+    assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn helper_without_channels_leaves_copies_to_the_threads() {
+    let info = abi::Info { usable: 0, ..Helper::new(4).info() };
+    let dispatcher = helped(Helper::with(info), |_| {});
+    copy(&dispatcher, 50_000);
+    assert_eq!(dispatcher.backend(), ("threads", 2));
+    assert_eq!(dispatcher.ioat.why_not(), libc::ENODEV);
+}
+
+#[test]
+fn backend_threads_does_not_ask_the_helper() {
+    let dispatcher = helped(Helper::new(4), |config| config.backend = Backend::Threads);
+    copy(&dispatcher, 50_000);
+    assert_eq!(dispatcher.backend(), ("threads", 2));
+    assert_eq!(dispatcher.ioat.why_not(), 0);
+}
+
+#[test]
+fn channels_that_all_fail_end_the_engine_with_their_own_reason() {
+    let helper = Helper::new(2);
+    let dispatcher = helped(helper, |_| {});
+    assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
+    helper.make([refusing(libc::ENODEV)]);
+    for _ in 0..3 {
+        assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::NoChannels));
+    }
+    assert_eq!(helper.submits.load(Ordering::Relaxed), 2, "not asked again");
+    assert_eq!((dispatcher.backend().0, dispatcher.why_not()), ("ioat", Some("no_channels")));
+}
+
+#[test]
+fn helper_that_is_refused_by_the_system_is_not_asked_again() {
+    for errno in [libc::EBADF, libc::ENOTTY, libc::EPERM, libc::ENOSYS, libc::EINVAL] {
+        let helper = Helper::new(2);
+        let dispatcher = helped(helper, |_| {});
+        helper.make([refusing(errno)]);
+        for _ in 0..3 {
+            assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Refused), "{errno}");
+        }
+        assert_eq!(helper.submits.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
+fn helper_that_is_busy_is_asked_again() {
+    let helper = Helper::new(2);
+    let dispatcher = helped(helper, |_| {});
+    helper.make([refusing(libc::EAGAIN), refusing(libc::EBUSY)]);
+    assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Busy));
+    assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Busy));
+    assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
+}
+
+#[test]
+fn addresses_that_do_not_suit_the_helper_stay_with_libc() {
+    let info = abi::Info { src_align: 64, ..Helper::new(2).info() };
+    let dispatcher = helped(Helper::with(info), |_| {});
+    let (source, mut target) = (vec![7u8; 100_000], vec![0u8; 100_000]);
+    let policy = dispatcher.policy.get().unwrap();
+    let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+    for shift in [1, 32, 63] {
+        let src = src + (dst.wrapping_sub(src) + shift) % 64;
+        // SAFETY: inside both vectors.
+        let path = unsafe { dispatcher.carry(policy, dst, src, 99_000) };
+        assert_eq!(path, Path::Libc(Fallback::Unaligned), "{shift}");
+    }
+    let src = src + dst.wrapping_sub(src) % 64;
+    // SAFETY: inside both vectors.
+    assert_eq!(unsafe { dispatcher.carry(policy, dst, src, 99_000) }, Path::Engine);
+    assert!(target[..99_000] == source[..99_000]);
+}
+
+#[test]
+fn learning_with_the_helper_tries_it_and_never_streams() {
+    let helper = Helper::new(2);
+    let dispatcher = helped(helper, |config| config.min_bytes = None);
+    for _ in 0..60 {
+        copy(&dispatcher, STREAM_FROM + 12_345);
+    }
+    assert!(helper.submits.load(Ordering::Relaxed) > 4, "it was never tried");
+    assert!(dispatcher.learner.verdicts().all(|verdict| verdict.costs[2].1 == 0));
+}
