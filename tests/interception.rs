@@ -209,6 +209,23 @@ fn way_of_a_copy_never_comes_back_to_memcpy() {
     }
 }
 
+/// The program may hold its allocator's lock, or be inside a signal handler: no allocation,
+/// no dlsym, no lock that somebody waits for, no errno, also when the engine is started.
+#[test]
+fn way_of_a_copy_needs_next_to_nothing_of_libc() {
+    let graph = CallGraph::of_library();
+    // A lock that is only ever tried has nobody to wake.
+    let not_through = [PANIC, "parking_lot::raw_mutex::RawMutex::unlock_slow"];
+    let harmless = ["__chk_fail", "__libc_single_threaded", "bcmp", "clock_gettime"];
+    for root in ["adma::api::", "adma::intercept::slow::"] {
+        let mut imports = graph.imports_within_reach(root, &not_through);
+        // What copies at the engine's start: see the test above.
+        let of_the_start = |name: &str| EXPORTED.contains(&name) || name == "memset";
+        imports.retain(|name, _| !harmless.contains(&name.as_str()) && !of_the_start(name));
+        assert!(imports.is_empty(), "from {root}: {imports:?}");
+    }
+}
+
 /// A worker has no thread-local storage of its own, which any function of libc may use; the
 /// copy itself goes through a pointer.
 #[test]

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{finish_within, plain, preloaded, scratch, skip};
+use common::{finish_within, found, plain, preloaded, scratch, skip};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -106,11 +106,6 @@ fn assert_carried(carried: Option<BTreeMap<String, u64>>, program: &str) {
     let bytes: u64 =
         carried.iter().filter(|(name, _)| name.starts_with(program)).map(|(_, bytes)| bytes).sum();
     assert!(bytes > 0, "{program} had nothing carried: {carried:?}");
-}
-
-fn found(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Bytes that look random and are the same every time.

@@ -2,7 +2,9 @@
 //!
 //! Tests are separate processes on purpose: the library is only ever seen as a preloaded
 //! shared object, as its users see it.
-#![allow(dead_code)] // every test file uses its own part of this
+#![allow(dead_code, unused_imports, unused_macros)] // every test file uses its own part of this
+
+pub mod traps;
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -159,6 +161,17 @@ pub fn only_report(command: &mut Command) -> serde_json::Value {
 
 pub fn number(value: &serde_json::Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
+}
+
+/// Whether a program is installed.
+pub fn found(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    })
+}
+
+pub fn is_root() -> bool {
+    succeed(plain("id").arg("-u")).0.trim() == "0"
 }
 
 /// A fresh folder under target/.

@@ -1,5 +1,6 @@
 /* Copies blocks of many sizes, checks them, and nothing else; for runs in unusual
  * surroundings: linked statically, with sanitizers, set-user-id, in a debugger.
+ * With "beyond": then 8 bytes more than there is room for, which a sanitizer sees.
  */
 #include "trap.h"
 #include <sys/auxv.h>
@@ -11,5 +12,10 @@ int main(int count, char **words)
     for (size_t size = 8; size <= 32 * MIB; size *= 4)
         for (int i = 0; i < 3; i++)
             copy_once(size + 8 * i, i, "copy");
+    if (count > 1 && !strcmp(words[1], "beyond")) {
+        char *block = malloc(MIB);
+        memcpy(block, map(2 * MIB), MIB + 8);
+        free(block);
+    }
     return 0;
 }

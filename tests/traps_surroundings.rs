@@ -1,248 +1,21 @@
-//! Every trap of TRAPS.md, "Interposing memcpy", as a program that falls into it.
-//!
-//! Each victim runs three times: without the library (a victim that fails there
-//! proves nothing), with the knobs a user has who sets none, and with a fixed
-//! threshold, where copies are certainly offloaded.
+//! What a program lives with: allocators, descriptors, sandboxes, limits, other libraries; and
+//! what we cost it when it has no use for us.
 
 mod common;
 
-use common::{finish, library, plain, preloaded, skip, statistics, succeed, victim, victim_with};
+use common::traps::{
+    CANNOT_SHOW, a_library, can_be_shown, engine_calls, fixed, linked, offloaded,
+    offloading_victims, says, survives,
+};
+use common::{
+    finish, found, is_root, library, plain, preloaded, skip, statistics, succeed, victim,
+    victim_with,
+};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-/// What a victim exits with when its trap cannot be shown on this machine.
-const CANNOT_SHOW: i32 = 77;
-
-/// Workers whatever the machine, enough of them that several copies are carried at once,
-/// and a threshold that every large copy of the victims passes.
-fn fixed(command: &mut Command) -> &mut Command {
-    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "4").env("TRAP_WORKERS", "1")
-}
-
-/// Without the library. False: skipped, since the trap cannot be shown here.
-fn can_be_shown(test: &str, command: &mut Command) -> bool {
-    let done = finish(command);
-    let reason = String::from_utf8_lossy(&done.stderr);
-    if done.status.code() == Some(CANNOT_SHOW) {
-        skip(test, reason.trim());
-        return false;
-    }
-    assert!(done.status.success(), "without the library: {command:?}: {}\n{reason}", done.status);
-    true
-}
-
-/// The three runs. Returns the statistics of the last one, or nothing when skipped.
-fn survives(test: &str, program: &Path, args: &[&str]) -> Option<Vec<Value>> {
-    if !can_be_shown(test, plain(program).args(args)) {
-        return None;
-    }
-    let (_, complaints) = succeed(preloaded(program).args(args));
-    assert_eq!(complaints, "", "nothing is written unasked");
-    Some(statistics(fixed(preloaded(program).args(args))))
-}
-
-/// The same for what is expected on stdout.
-fn says(program: &Path, args: &[&str], lines: &[&str]) {
-    let expected: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    assert_eq!(succeed(plain(program).args(args)).0, expected, "without the library");
-    assert_eq!(succeed(preloaded(program).args(args)).0, expected, "with default knobs");
-    let mut reporting = preloaded(program);
-    let (said, _) = succeed(fixed(reporting.args(args)).env("ADMA_STATS", "text"));
-    assert_eq!(said, expected, "with a fixed threshold and a report on stderr");
-}
-
-fn engine_calls(process: &Value) -> u64 {
-    process["paths"]["engine"]["calls"].as_u64().expect("paths.engine.calls")
-}
-
-fn engine_bytes(process: &Value) -> u64 {
-    process["paths"]["engine"]["bytes"].as_u64().expect("paths.engine.bytes")
-}
-
-fn offloaded(processes: &[Value]) -> u64 {
-    processes.iter().map(engine_calls).sum()
-}
-
-/// For victims whose copies must really have gone over the channels.
-fn survives_offloaded(test: &str, program: &Path, args: &[&str]) {
-    if let Some(processes) = survives(test, program, args) {
-        assert!(offloaded(&processes) > 0, "nothing was offloaded: {processes:?}");
-    }
-}
-
-/// One test per victim: `name: "victim" "argument";`.
-macro_rules! offloading_victims {
-    ($($name:ident: $victim:literal $($arg:literal)*;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                survives_offloaded(stringify!($name), &victim($victim), &[$($arg),*]);
-            }
-        )*
-    };
-}
-
-fn a_library(name: &str) -> PathBuf {
-    victim_with(name, &["-shared", "-fPIC", "-Wl,-z,now"])
-}
-
-/// A program that is linked with one of our libraries.
-fn linked(name: &str, with: &Path) -> PathBuf {
-    let place = format!("-Wl,-rpath,{}", with.parent().unwrap().display());
-    victim_with(name, &["-Wl,--no-as-needed", with.to_str().unwrap(), &place])
-}
-
-fn found(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-    })
-}
-
-fn is_root() -> bool {
-    succeed(plain("id").arg("-u")).0.trim() == "0"
-}
-
-// Signals.
-
-offloading_victims! {
-    signal_handler_copies_during_copy_both_are_right: "trap_signal" "timer";
-    signal_storm_during_copies_all_are_right: "trap_signal" "storm";
-    signal_handler_jumps_out_of_copy_later_copies_are_offloaded: "trap_signal_jump";
-    blocked_signal_with_workers_alive_waits_for_the_program: "trap_signal_pending";
-    cancelled_thread_during_copy_leaves_no_writer_behind: "trap_cancel";
-}
-
-#[test]
-fn stopped_and_continued_program_copies_right() {
-    let script = "
-        \"$0\" 16 & victim=$!
-        for round in $(seq 20); do
-            kill -STOP $victim && sleep 0.002 && kill -CONT $victim && sleep 0.004
-        done 2>/dev/null
-        wait $victim";
-    let mut command = preloaded("sh");
-    let processes = statistics(fixed(command.args(["-c", script]).arg(victim("trap_threads"))));
-    assert!(offloaded(&processes) > 0, "{processes:?}");
-}
-
-// fork, vfork, exec, spawn.
-
-#[test]
-fn fork_during_copy_child_copies_with_its_own_workers() {
-    let test = "fork_during_copy_child_copies_with_its_own_workers";
-    let Some(processes) = survives(test, &victim("trap_fork"), &[]) else { return };
-    let parent = processes.iter().max_by_key(|process| engine_bytes(process)).unwrap();
-    let children: Vec<_> = processes.iter().filter(|p| p["pid"] != parent["pid"]).collect();
-    // 40 children leave by exit; a few may have found the board taken.
-    let with_engine = children.iter().filter(|child| engine_calls(child) > 0).count();
-    assert!(with_engine >= 30, "{with_engine} of {} children offloaded", children.len());
-    for child in children {
-        assert!(engine_bytes(child) <= 3 << 20, "the child reports its parent's copies: {child}");
-    }
-}
-
-offloading_victims! {
-    fork_handlers_that_copy_before_and_after_ours_are_right: "trap_fork" "handlers";
-    fork_without_handlers_child_copies_and_does_not_hang: "trap_raw_fork";
-    vfork_then_exec_during_copies_is_unharmed: "trap_vfork" "exec";
-    vfork_child_copies_parent_goes_on_offloading: "trap_vfork" "copy";
-    vfork_child_makes_first_copy_parent_goes_on_offloading: "trap_vfork" "first";
-    vfork_child_and_thread_race_for_first_copy_nobody_waits_for_ever: "trap_vfork" "race";
-    exec_during_copy_leaves_no_worker_behind: "trap_exec";
-    spawned_programs_during_copies_copy_right: "trap_spawn";
-    daemon_copies_with_its_own_workers: "trap_spawn" "daemon";
-}
-
-// The beginning and the end of a program.
-
-offloading_victims! {
-    copies_before_any_constructor_are_right: "trap_early";
-}
-
-#[test]
-fn ifunc_resolver_of_program_copies_right() {
-    let test = "ifunc_resolver_of_program_copies_right";
-    survives_offloaded(test, &victim_with("trap_early", &["-DWITH_IFUNC", "-Wl,-z,now"]), &[]);
-}
-
-#[test]
-fn ifunc_resolver_of_library_copies_before_we_are_relocated() {
-    let test = "ifunc_resolver_of_library_copies_before_we_are_relocated";
-    let program = linked("trap_calls_library", &a_library("trap_ifunc_library"));
-    survives_offloaded(test, &program, &[]);
-}
-
-#[test]
-fn linked_library_constructor_and_destructor_copy_right() {
-    let program = linked("trap_calls_library", &a_library("trap_library"));
-    says(&program, &[], &["library constructor", "library function", "library destructor"]);
-}
-
-#[test]
-fn preloaded_library_that_copies_works_before_and_after_us() {
-    let (program, other) = (victim("trap_copy"), a_library("trap_library"));
-    let (ours, other) = (library().display().to_string(), other.display().to_string());
-    for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
-        let mut command = preloaded(&program);
-        let (said, _) = succeed(fixed(command.env("LD_PRELOAD", &order)));
-        assert_eq!(said, "library constructor\nlibrary destructor\n", "LD_PRELOAD={order}");
-        assert!(offloaded(&statistics(&mut command)) > 0, "LD_PRELOAD={order}");
-    }
-}
-
-#[test]
-fn exit_handlers_and_destructor_copy_right() {
-    says(&victim("trap_exit"), &["atexit"], &["on_exit", "atexit", "destructor"]);
-}
-
-#[test]
-fn thread_local_destructors_copy_right() {
-    let lines = ["thread-local object", "pthread key", "thread-local object of main"];
-    says(&victim("trap_exit"), &["keys"], &lines);
-}
-
-#[test]
-fn quick_exit_handler_copies_right() {
-    says(&victim("trap_exit"), &["quick"], &["at_quick_exit"]);
-}
-
-#[test]
-fn exit_in_signal_handler_during_copy_ends_the_program() {
-    says(&victim("trap_exit"), &["handler"], &["atexit"]);
-}
-
-#[test]
-fn exit_from_a_thread_during_copies_reports_and_ends() {
-    let program = victim("trap_exit");
-    says(&program, &["thread"], &["atexit", "destructor"]);
-    for _ in 0..10 {
-        let processes = statistics(fixed(preloaded(&program).arg("thread")));
-        assert_eq!(processes.len(), 1, "one report: {processes:?}");
-        assert!(offloaded(&processes) > 0);
-    }
-}
-
-#[test]
-fn main_leaves_by_pthread_exit_process_ends_with_its_last_thread() {
-    let program = victim("trap_exit");
-    says(&program, &["main-leaves"], &["last thread"]);
-    let processes = statistics(fixed(preloaded(&program).arg("main-leaves")));
-    assert!(offloaded(&processes) > 0, "{processes:?}");
-}
-
-#[test]
-fn detached_threads_copy_while_main_returns_status_is_kept() {
-    let program = victim("trap_exit");
-    says(&program, &["detached"], &[]);
-    says(&program, &["_exit"], &[]);
-    for _ in 0..15 {
-        let processes = statistics(fixed(preloaded(&program).arg("detached")));
-        assert!(offloaded(&processes) > 0, "{processes:?}");
-    }
-}
 
 // Allocators.
 
@@ -403,11 +176,34 @@ fn address_space_exhausted_copies_stay_with_libc() {
     survives(test, &victim("trap_limits"), &["memory"]);
 }
 
-offloading_victims! {
-    thread_with_small_stack_makes_first_copy_without_overflow: "trap_small_stack" "thread";
-    handler_on_small_stack_makes_first_copy_without_overflow: "trap_small_stack" "handler";
-    coroutine_with_small_stack_makes_first_copy_without_overflow: "trap_small_stack" "coroutine";
-    exit_on_small_stack_reports_without_overflow: "trap_small_stack" "exit";
+/// The victim makes 21 large copies. With a report they go on being counted.
+#[test]
+fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
+    let test = "system_call_refused_once_is_not_made_again_and_nothing_is_said";
+    if !found("strace") {
+        return skip(test, "strace is not installed");
+    }
+    let folder = common::scratch("refused");
+    let (log, report) = (folder.join("log"), folder.join("report"));
+    // Signals are held, a worker is made, and it is woken.
+    for call in ["rt_sigprocmask", "clone", "futex"] {
+        for (refusal, formats) in [("EPERM", "off"), ("ENOSYS", "json")] {
+            let mut command = plain("strace");
+            command.args(["-f", "-e", &format!("inject={call}:error={refusal}"), "-o"]).arg(&log);
+            command.args(["-E", &format!("LD_PRELOAD={}", library().display())]);
+            fixed(&mut command).env("ADMA_STATS", formats).env("ADMA_STATS_FILE", &report);
+            let (said, complaints) = succeed(command.arg(victim("trap_copy")));
+            let ours = complaints.lines().filter(|line| !line.starts_with("strace: "));
+            assert_eq!((said.as_str(), ours.count()), ("", 0), "{call}, {refusal}: {complaints}");
+            let log = std::fs::read_to_string(&log).unwrap();
+            let refused: Vec<_> = log.lines().filter(|line| line.ends_with("(INJECTED)")).collect();
+            // Both ends of a waking may find out by themselves; a report holds signals as well.
+            assert!((1..=2).contains(&refused.len()), "{call}, {refusal}: {log}");
+            // What was not held is not given back: that would be a mask of our own making.
+            assert!(!refused.iter().any(|line| line.contains("SIG_SETMASK")), "{log}");
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Without reports: the victim has no right to write one.
@@ -491,77 +287,26 @@ fn address_sanitizer_linked_statically_copies_right() {
     succeed(&mut plain(&program));
     succeed(&mut preloaded(&program));
     succeed(fixed(&mut preloaded(&program)));
+    still_sees_what_is_wrong(fixed(&mut preloaded(&program)));
 }
 
-// Threads and processors.
-
-offloading_victims! {
-    errno_survives_copies_of_every_kind: "trap_errno";
-    sixty_four_threads_copy_at_once_all_are_right: "trap_threads" "64";
-    three_hundred_threads_copy_at_once_all_are_right: "trap_threads" "300";
-}
-
-/// Every copy stays with libc and the victim sees no thread; the number of channels is ours to find.
-fn no_workers(command: &mut Command) {
-    let processes = statistics(command.env("ADMA_MIN_BYTES", "64K"));
-    assert_eq!(offloaded(&processes), 0, "{processes:?}");
-}
-
+/// It refuses to start where anything is preloaded before it, whoever that is.
 #[test]
-fn single_cpu_given_from_outside_makes_no_thread() {
-    let test = "single_cpu_given_from_outside_makes_no_thread";
-    if !found("taskset") {
-        return skip(test, "taskset is not installed");
-    }
-    let program = victim("trap_one_cpu");
-    no_workers(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
-    succeed(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
+fn address_sanitizer_preloaded_before_us_copies_right() {
+    let program = victim_with("trap_copy", &["-fsanitize=address"]);
+    let (sanitizer, _) = succeed(plain("gcc").arg("-print-file-name=libasan.so"));
+    let order = format!("{}:{}", sanitizer.trim(), library().display());
+    succeed(preloaded(&program).env("LD_PRELOAD", &order));
+    let mut command = preloaded(&program);
+    assert!(offloaded(&statistics(fixed(command.env("LD_PRELOAD", &order)))) > 0);
+    still_sees_what_is_wrong(&mut command);
 }
 
-#[test]
-fn affinity_narrowed_before_first_copy_makes_no_thread() {
-    let program = victim("trap_one_cpu");
-    succeed(plain(&program).arg("narrow"));
-    no_workers(preloaded(&program).arg("narrow"));
-    succeed(preloaded(&program).arg("narrow"));
-}
-
-offloading_victims! {
-    affinity_narrowed_with_workers_alive_copies_right: "trap_one_cpu" "later";
-}
-
-/// A group of the cpu controller, removed at the end of the test.
-struct Group(PathBuf);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
-#[test]
-fn cgroup_quota_of_one_cpu_makes_no_thread() {
-    let test = "cgroup_quota_of_one_cpu_makes_no_thread";
-    let folder = PathBuf::from(format!("/sys/fs/cgroup/cpu/adma-test-{}", std::process::id()));
-    if std::fs::create_dir(&folder).is_err() {
-        return skip(test, "no group can be made in /sys/fs/cgroup/cpu");
-    }
-    let group = Group(folder);
-    let period = std::fs::read_to_string(group.0.join("cpu.cfs_period_us")).unwrap();
-    std::fs::write(group.0.join("cpu.cfs_quota_us"), period.trim()).unwrap();
-    let entering = |program: &Path| {
-        let mut command = preloaded("sh");
-        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
-        command.arg(group.0.join("cgroup.procs")).arg(program).arg("given");
-        command
-    };
-    let program = victim("trap_one_cpu");
-    no_workers(&mut entering(&program));
-    succeed(&mut entering(&program));
-}
-
-offloading_victims! {
-    workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
+/// The sanitizer's own memcpy comes before ours.
+fn still_sees_what_is_wrong(command: &mut Command) {
+    let done = finish(command.arg("beyond"));
+    let report = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && report.contains("heap-buffer-overflow"), "{report}");
 }
 
 // What it costs a program that copies nothing large.

@@ -1,0 +1,197 @@
+//! The life of a program and its threads: fork and exec, beginning and end, workers and CPUs.
+
+mod common;
+
+use common::traps::{
+    a_library, engine_bytes, engine_calls, fixed, linked, offloaded, offloading_victims, says,
+    survives, survives_offloaded,
+};
+use common::{found, library, plain, preloaded, skip, statistics, succeed, victim, victim_with};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+// fork, vfork, exec, spawn.
+
+#[test]
+fn fork_during_copy_child_copies_with_its_own_workers() {
+    let test = "fork_during_copy_child_copies_with_its_own_workers";
+    let Some(processes) = survives(test, &victim("trap_fork"), &[]) else { return };
+    let parent = processes.iter().max_by_key(|process| engine_bytes(process)).unwrap();
+    let children: Vec<_> = processes.iter().filter(|p| p["pid"] != parent["pid"]).collect();
+    // 40 children leave by exit; a few may have found the board taken.
+    let with_engine = children.iter().filter(|child| engine_calls(child) > 0).count();
+    assert!(with_engine >= 30, "{with_engine} of {} children offloaded", children.len());
+    for child in children {
+        assert!(engine_bytes(child) <= 3 << 20, "the child reports its parent's copies: {child}");
+    }
+}
+
+offloading_victims! {
+    fork_handlers_that_copy_before_and_after_ours_are_right: "trap_fork" "handlers";
+    fork_without_handlers_child_copies_and_does_not_hang: "trap_raw_fork";
+    vfork_then_exec_during_copies_is_unharmed: "trap_vfork" "exec";
+    vfork_child_copies_parent_goes_on_offloading: "trap_vfork" "copy";
+    vfork_child_makes_first_copy_parent_goes_on_offloading: "trap_vfork" "first";
+    vfork_child_and_thread_race_for_first_copy_nobody_waits_for_ever: "trap_vfork" "race";
+    exec_during_copy_leaves_no_worker_behind: "trap_exec";
+    spawned_programs_during_copies_copy_right: "trap_spawn";
+    daemon_copies_with_its_own_workers: "trap_spawn" "daemon";
+}
+
+// The beginning and the end of a program.
+
+offloading_victims! {
+    copies_before_any_constructor_are_right: "trap_early";
+}
+
+#[test]
+fn ifunc_resolver_of_program_copies_right() {
+    let test = "ifunc_resolver_of_program_copies_right";
+    survives_offloaded(test, &victim_with("trap_early", &["-DWITH_IFUNC", "-Wl,-z,now"]), &[]);
+}
+
+#[test]
+fn ifunc_resolver_of_library_copies_before_we_are_relocated() {
+    let test = "ifunc_resolver_of_library_copies_before_we_are_relocated";
+    let program = linked("trap_calls_library", &a_library("trap_ifunc_library"));
+    survives_offloaded(test, &program, &[]);
+}
+
+#[test]
+fn linked_library_constructor_and_destructor_copy_right() {
+    let program = linked("trap_calls_library", &a_library("trap_library"));
+    says(&program, &[], &["library constructor", "library function", "library destructor"]);
+}
+
+#[test]
+fn preloaded_library_that_copies_works_before_and_after_us() {
+    let (program, other) = (victim("trap_copy"), a_library("trap_library"));
+    let (ours, other) = (library().display().to_string(), other.display().to_string());
+    for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
+        let mut command = preloaded(&program);
+        let (said, _) = succeed(fixed(command.env("LD_PRELOAD", &order)));
+        assert_eq!(said, "library constructor\nlibrary destructor\n", "LD_PRELOAD={order}");
+        assert!(offloaded(&statistics(&mut command)) > 0, "LD_PRELOAD={order}");
+    }
+}
+
+#[test]
+fn exit_handlers_and_destructor_copy_right() {
+    says(&victim("trap_exit"), &["atexit"], &["on_exit", "atexit", "destructor"]);
+}
+
+#[test]
+fn thread_local_destructors_copy_right() {
+    let lines = ["thread-local object", "pthread key", "thread-local object of main"];
+    says(&victim("trap_exit"), &["keys"], &lines);
+}
+
+#[test]
+fn quick_exit_handler_copies_right() {
+    says(&victim("trap_exit"), &["quick"], &["at_quick_exit"]);
+}
+
+#[test]
+fn exit_in_signal_handler_during_copy_ends_the_program() {
+    says(&victim("trap_exit"), &["handler"], &["atexit"]);
+}
+
+#[test]
+fn exit_from_a_thread_during_copies_reports_and_ends() {
+    let program = victim("trap_exit");
+    says(&program, &["thread"], &["atexit", "destructor"]);
+    for _ in 0..10 {
+        let processes = statistics(fixed(preloaded(&program).arg("thread")));
+        assert_eq!(processes.len(), 1, "one report: {processes:?}");
+        assert!(offloaded(&processes) > 0);
+    }
+}
+
+#[test]
+fn main_leaves_by_pthread_exit_process_ends_with_its_last_thread() {
+    let program = victim("trap_exit");
+    says(&program, &["main-leaves"], &["last thread"]);
+    let processes = statistics(fixed(preloaded(&program).arg("main-leaves")));
+    assert!(offloaded(&processes) > 0, "{processes:?}");
+}
+
+#[test]
+fn detached_threads_copy_while_main_returns_status_is_kept() {
+    let program = victim("trap_exit");
+    says(&program, &["detached"], &[]);
+    says(&program, &["_exit"], &[]);
+    for _ in 0..15 {
+        let processes = statistics(fixed(preloaded(&program).arg("detached")));
+        assert!(offloaded(&processes) > 0, "{processes:?}");
+    }
+}
+
+// Threads and processors.
+
+offloading_victims! {
+    sixty_four_threads_copy_at_once_all_are_right: "trap_threads" "64";
+    three_hundred_threads_copy_at_once_all_are_right: "trap_threads" "300";
+}
+
+/// Every copy stays with libc and the victim sees no thread; the number of channels is ours to find.
+fn no_workers(command: &mut Command) {
+    let processes = statistics(command.env("ADMA_MIN_BYTES", "64K"));
+    assert_eq!(offloaded(&processes), 0, "{processes:?}");
+}
+
+#[test]
+fn single_cpu_given_from_outside_makes_no_thread() {
+    let test = "single_cpu_given_from_outside_makes_no_thread";
+    if !found("taskset") {
+        return skip(test, "taskset is not installed");
+    }
+    let program = victim("trap_one_cpu");
+    no_workers(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
+    succeed(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
+}
+
+#[test]
+fn affinity_narrowed_before_first_copy_makes_no_thread() {
+    let program = victim("trap_one_cpu");
+    succeed(plain(&program).arg("narrow"));
+    no_workers(preloaded(&program).arg("narrow"));
+    succeed(preloaded(&program).arg("narrow"));
+}
+
+offloading_victims! {
+    affinity_narrowed_with_workers_alive_copies_right: "trap_one_cpu" "later";
+}
+
+/// A group of the cpu controller, removed at the end of the test.
+struct Group(PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn cgroup_quota_of_one_cpu_makes_no_thread() {
+    let test = "cgroup_quota_of_one_cpu_makes_no_thread";
+    let folder = PathBuf::from(format!("/sys/fs/cgroup/cpu/adma-test-{}", std::process::id()));
+    if std::fs::create_dir(&folder).is_err() {
+        return skip(test, "no group can be made in /sys/fs/cgroup/cpu");
+    }
+    let group = Group(folder);
+    let period = std::fs::read_to_string(group.0.join("cpu.cfs_period_us")).unwrap();
+    std::fs::write(group.0.join("cpu.cfs_quota_us"), period.trim()).unwrap();
+    let entering = |program: &Path| {
+        let mut command = preloaded("sh");
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
+        command.arg(group.0.join("cgroup.procs")).arg(program).arg("given");
+        command
+    };
+    let program = victim("trap_one_cpu");
+    no_workers(&mut entering(&program));
+    succeed(&mut entering(&program));
+}
+
+offloading_victims! {
+    workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
+}
