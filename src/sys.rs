@@ -160,7 +160,8 @@ impl SignalsHeld {
     fn these(signals: u64) -> Option<Self> {
         let mut before = 0;
         let answer = signal_mask(libc::SIG_BLOCK, &signals, &mut before);
-        (answer == 0).then_some(Self { before })
+        // Made only then: its end sets a mask.
+        (answer == 0).then(|| Self { before })
     }
 }
 
