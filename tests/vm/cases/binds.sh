@@ -17,7 +17,7 @@ expect() {
 # self_tests: bytes copied by the first channels, on which the driver tests itself
 self_tests() { adma-vm counters | awk -F '[ =]' '/ channel=0 /{ sum += $8 } END { print sum }'; }
 
-expect "$ADMA_VM_CHANNELS" 'at first'
+expect "$GUEST_CHANNELS" 'at first'
 without_module
 before=$(self_tests)
 if [ -e /sys/module/ioatdma/initstate ]; then
@@ -30,9 +30,9 @@ else # built in
 	expect 0 'unbound'
 	for function in $functions; do echo "$function" >/sys/bus/pci/drivers/ioatdma/bind; done
 fi
-expect "$ADMA_VM_CHANNELS" 'loaded again'
+expect "$GUEST_CHANNELS" 'loaded again'
 after=$(self_tests)
-[ $((after - before)) = $((2000 * ((ADMA_VM_CHANNELS + 3) / 4))) ] || {
+[ $((after - before)) = $((2000 * ((GUEST_CHANNELS + 3) / 4))) ] || {
 	echo "self-tests of 2000 bytes for each function: $((after - before)) bytes were copied"
 	exit 1
 }

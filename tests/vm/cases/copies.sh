@@ -4,7 +4,7 @@ set -eu
 # shellcheck source=/dev/null
 . tests/vm/cases/common
 without_module
-insmod "$ADMA_VM_CLIENT"
+insmod "$GUEST_CLIENT"
 client=/sys/kernel/debug/adma_client
 count=0
 for chan in $(channels); do
@@ -18,7 +18,7 @@ for chan in $(channels); do
 	done
 done
 rmmod adma_client
-[ $count = "$ADMA_VM_CHANNELS" ] || {
+[ $count = "$GUEST_CHANNELS" ] || {
 	echo "$count channels"
 	exit 1
 }

@@ -7,7 +7,7 @@ set -eu
 needs_engine
 without_module
 expect_in_log '^ioatdma .*'
-insmod "$ADMA_VM_CLIENT"
+insmod "$GUEST_CLIENT"
 client=/sys/kernel/debug/adma_client
 chan=$(channels | head -n 1)
 

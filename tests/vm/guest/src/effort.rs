@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `stock` rounds on an ordinary kernel, a tenth on one with checkers; the factor
-/// ADMA_GUEST_ROUNDS (as 0.5 or 10) has the last word.
+/// GUEST_ROUNDS (as 0.5 or 10) has the last word.
 pub fn rounds(stock: usize) -> usize {
-    let told = std::env::var("ADMA_GUEST_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let told = std::env::var("GUEST_ROUNDS").ok().and_then(|text| text.parse().ok());
     let factor: f64 = told.unwrap_or(if crate::kernel::has_checkers() { 0.1 } else { 1.0 });
     ((stock as f64 * factor) as usize).max(1)
 }

@@ -5,8 +5,8 @@
 //! the last line on standard error says why.
 //!
 //! `adma-guest --list` names the subjects, for tests/vm/run makes a test of each: starting
-//! one costs the guest more than most tests take. With ADMA_GUEST_EACH in the environment,
-//! as in `ADMA_GUEST_EACH=1 tests/vm/run NAME`, it names every single test.
+//! one costs the guest more than most tests take. With GUEST_EACH in the environment,
+//! as in `GUEST_EACH=1 tests/vm/run NAME`, it names every single test.
 //!
 //! Whatever a test was about, it has failed when it leaves pages pinned behind it, or when
 //! the module counted an error that nobody had ordered.
@@ -53,7 +53,7 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let status = match words[..] {
         ["--list"] => {
-            if std::env::var_os("ADMA_GUEST_EACH").is_some() {
+            if std::env::var_os("GUEST_EACH").is_some() {
                 subjects::all().for_each(|test| println!("{}", test.name));
             } else {
                 SUBJECTS.iter().for_each(|(subject, _)| println!("{subject}"));

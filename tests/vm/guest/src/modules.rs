@@ -24,10 +24,9 @@ pub fn unload() -> Result<(), Errno> {
 
 /// The module's file, as whoever started the guest has named it.
 fn file() -> Outcome<String> {
-    let named = ["ADMA_KO", "ADMA_VM_MODULE"].iter().find_map(|name| std::env::var(name).ok());
-    match named.filter(|path| !path.is_empty()) {
+    match std::env::var("GUEST_MODULE").ok().filter(|path| !path.is_empty()) {
         Some(path) => Ok(path),
-        None => skip!("neither ADMA_KO nor ADMA_VM_MODULE says where the module lies"),
+        None => skip!("GUEST_MODULE does not say where the module lies"),
     }
 }
 

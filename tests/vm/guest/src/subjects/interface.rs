@@ -37,7 +37,7 @@ fn interface_info_values_are_sane() -> Outcome {
     ensure!(info.features & FEATURE_WORDS != 0, "no words: {info:?}");
     ensure!((1..=MAX_CHANNELS).contains(&info.channels), "channels: {info:?}");
     ensure_eq!(info.usable, info.channels, "usable channels");
-    if let Some(wanted) = std::env::var("ADMA_VM_CHANNELS").ok().and_then(|n| n.parse().ok()) {
+    if let Some(wanted) = std::env::var("GUEST_CHANNELS").ok().and_then(|n| n.parse().ok()) {
         ensure_eq!(info.channels, wanted, "channels");
     }
     ensure!(info.src_align.is_power_of_two() && info.src_align <= 4096, "{info:?}");
