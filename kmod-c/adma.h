@@ -180,6 +180,7 @@ struct adma_leg {
 	unsigned long closed_at;	/* jiffies: last transfer issued */
 	u64 pieces;
 	atomic_t unanswered;		/* data transfers */
+	bool pushed;			/* it has transfers */
 	bool closed;			/* its last transfer is submitted */
 	bool aborted;			/* ... and was answered by an error */
 	bool doubted;			/* a probe was submitted after it */

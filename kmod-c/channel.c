@@ -44,7 +44,10 @@ static atomic_t adma_turn = ATOMIC_INIT(0);
 #define ADMA_REST_MS		1000
 #define ADMA_RESTS		3
 
-/* A full ring is tried again so often, 100 us apart. */
+/*
+ * A full ring is tried again so often, 100 us apart. The driver says no more
+ * than "not now": it may also be resetting the channel.
+ */
 #define ADMA_RING_TRIES		50
 
 static unsigned long adma_timeout(void)
@@ -170,10 +173,33 @@ int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 	atomic_inc(&leg->unanswered);
 	ret = adma_transfer(leg->ch, dst, src, len, flags, adma_data_answered,
 			    leg);
-	if (ret)
+	if (ret) {
 		atomic_dec(&leg->unanswered);
-	else if (last_of_piece)
+		return ret;
+	}
+	leg->pushed = true;
+	if (last_of_piece)
 		dma_async_issue_pending(leg->ch->chan);
+	return 0;
+}
+
+/*
+ * Without its last transfer a leg would cost a probe, and whoever else is on
+ * the channel with it. So that one waits for its place as long as for an
+ * answer.
+ */
+static int adma_leg_last(struct adma_leg *leg, dma_addr_t word,
+			 dma_addr_t value)
+{
+	unsigned long end = jiffies + adma_timeout();
+	int ret;
+
+	do {
+		ret = adma_transfer(leg->ch, word, value, ADMA_WORD_STRIDE,
+				    DMA_PREP_INTERRUPT, adma_last_answered,
+				    leg);
+	} while (ret == -EBUSY && time_before(jiffies, end));
+	dma_async_issue_pending(leg->ch->chan);
 	return ret;
 }
 
@@ -189,9 +215,14 @@ bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
 	bool trusted;
 	int ret;
 
-	ret = adma_transfer(ch, word, value, ADMA_WORD_STRIDE,
-			    DMA_PREP_INTERRUPT, adma_last_answered, leg);
-	dma_async_issue_pending(ch->chan);
+	/* The channel had no room for any of it: there is nothing to end. */
+	if (!leg->pushed) {
+		spin_lock_irqsave(&ch->lock, irq);
+		adma_leg_over(leg, true);
+		spin_unlock_irqrestore(&ch->lock, irq);
+		return false;
+	}
+	ret = adma_leg_last(leg, word, value);
 
 	spin_lock_irqsave(&ch->lock, irq);
 	leg->closed = true;

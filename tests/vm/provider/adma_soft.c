@@ -4,7 +4,9 @@
  *
  * For machines whose QEMU cannot carry the emulated I/OAT device. A client sees
  * channels with DMA_MEMCPY and DMA_PRIVATE, as ioatdma's are; callbacks come
- * from a worker, or from tx_status, as there. No fault can be ordered here.
+ * from a worker, or from tx_status, as there. Of faults it knows two: a ring of
+ * few places, which is full as long as the channels rest, and a channel that
+ * takes nothing at all, as ioatdma's while it is being reset.
  */
 #include <linux/dma-mapping.h>
 #include <linux/dmaengine.h>
@@ -20,6 +22,18 @@ static unsigned int channels = 4;
 module_param(channels, uint, 0444);
 MODULE_PARM_DESC(channels, "how many channels there are");
 
+static unsigned int ring;
+module_param(ring, uint, 0644);
+MODULE_PARM_DESC(ring, "transfers a channel has room for; 0: any number (default)");
+
+static bool rest;
+module_param(rest, bool, 0644);
+MODULE_PARM_DESC(rest, "the channels take transfers and do not carry them out");
+
+static bool closed;
+module_param(closed, bool, 0644);
+MODULE_PARM_DESC(closed, "the channels take no transfer");
+
 struct soft_desc {
 	struct dma_async_tx_descriptor tx;
 	struct list_head node;
@@ -32,6 +46,7 @@ struct soft_chan {
 	spinlock_t lock; /* the lists and the cookies */
 	struct list_head submitted, issued;
 	struct work_struct work;
+	atomic_t used; /* places of the ring */
 };
 
 static struct soft_chan soft_chans[MAX_CHANNELS];
@@ -50,6 +65,8 @@ static void soft_progress(struct soft_chan *sc)
 	struct soft_desc *desc, *next;
 	LIST_HEAD(done);
 
+	if (READ_ONCE(rest))
+		return;
 	spin_lock_bh(&sc->lock);
 	list_for_each_entry(desc, &sc->issued, node) {
 		memcpy(phys_to_virt(desc->dst), phys_to_virt(desc->src), desc->len);
@@ -65,6 +82,7 @@ static void soft_progress(struct soft_chan *sc)
 			desc->tx.callback_result(desc->tx.callback_param, &result);
 		else if (desc->tx.callback)
 			desc->tx.callback(desc->tx.callback_param);
+		atomic_dec(&sc->used);
 		kfree(desc);
 	}
 }
@@ -94,10 +112,16 @@ static dma_cookie_t soft_submit(struct dma_async_tx_descriptor *tx)
 static struct dma_async_tx_descriptor *soft_prep(struct dma_chan *chan, dma_addr_t dst,
 						 dma_addr_t src, size_t len, unsigned long flags)
 {
-	struct soft_desc *desc = kzalloc(sizeof(*desc), GFP_NOWAIT);
+	unsigned int places = READ_ONCE(ring);
+	struct soft_chan *sc = to_soft(chan);
+	struct soft_desc *desc;
 
+	if (READ_ONCE(closed) || (places && atomic_read(&sc->used) >= places))
+		return NULL;
+	desc = kzalloc(sizeof(*desc), GFP_NOWAIT);
 	if (!desc)
 		return NULL;
+	atomic_inc(&sc->used);
 	dma_async_tx_descriptor_init(&desc->tx, chan);
 	desc->tx.tx_submit = soft_submit;
 	desc->tx.flags = flags;
@@ -150,6 +174,7 @@ static void soft_free(struct dma_chan *chan)
 	list_for_each_entry_safe(desc, next, &sc->submitted, node)
 		kfree(desc);
 	INIT_LIST_HEAD(&sc->submitted);
+	atomic_set(&sc->used, 0);
 }
 
 static int soft_probe(struct platform_device *pdev)

@@ -144,6 +144,7 @@ impl fmt::Debug for Errno {
         let name = match self.0 {
             libc::EPERM => "EPERM",
             libc::EINTR => "EINTR",
+            libc::EIO => "EIO",
             libc::E2BIG => "E2BIG",
             libc::EAGAIN => "EAGAIN",
             libc::ENOMEM => "ENOMEM",
@@ -164,6 +165,7 @@ impl fmt::Debug for Errno {
 
 pub const EPERM: Errno = Errno(libc::EPERM);
 pub const EINTR: Errno = Errno(libc::EINTR);
+pub const EIO: Errno = Errno(libc::EIO);
 pub const E2BIG: Errno = Errno(libc::E2BIG);
 pub const EAGAIN: Errno = Errno(libc::EAGAIN);
 pub const ENOMEM: Errno = Errno(libc::ENOMEM);

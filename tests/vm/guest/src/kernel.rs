@@ -70,6 +70,30 @@ statistics! {
     hits cold_misses other_misses evictions invalidations
 }
 
+// ---- parameters ---------------------------------------------------------------------
+
+/// A parameter of a module, put back at the end.
+pub struct Parameter(String, String);
+
+impl Parameter {
+    /// Skipped where the module has none of that name.
+    pub fn set(module: &str, name: &str, value: u64) -> Outcome<Parameter> {
+        let path = format!("/sys/module/{module}/parameters/{name}");
+        if !Path::new(&path).exists() {
+            skip!("{module} has no parameter {name} here");
+        }
+        let old = fs::read_to_string(&path).context(&path)?;
+        fs::write(&path, value.to_string()).context(&path)?;
+        Ok(Parameter(path, old))
+    }
+}
+
+impl Drop for Parameter {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.0, self.1.trim());
+    }
+}
+
 // ---- pins ---------------------------------------------------------------------------
 
 /// Pages that somebody in this machine has pinned.

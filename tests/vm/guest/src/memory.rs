@@ -132,6 +132,20 @@ impl Region {
         Ok(region)
     }
 
+    /// The same, in memory that has been in use for long: no two neighbours lie together.
+    pub fn of_scattered_pages(len: usize) -> Outcome<Region> {
+        let region = Region::anonymous(len)?;
+        let _ = region.advise(0, region.len, libc::MADV_NOHUGEPAGE);
+        // The kernel hands pages out one beside the other, in the order in which they are
+        // touched. Every odd step comes by all of a power of two.
+        let pages = region.len / PAGE;
+        let round = pages.next_power_of_two();
+        for page in (0..round).map(|i| i * 389 % round).filter(|&page| page < pages) {
+            region.set(page * PAGE, 1);
+        }
+        Ok(region)
+    }
+
     /// Skipped where the kernel has no such memory.
     pub fn of_kind(kind: Kind, len: usize) -> Outcome<Region> {
         let name = format!("{kind:?}");

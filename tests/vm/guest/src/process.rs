@@ -29,6 +29,14 @@ pub fn die_after(limit: Duration) {
     unsafe { libc::alarm(limit.as_secs() as u32) };
 }
 
+/// How long this thread has been at work, here and in the kernel.
+pub fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a structure of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 pub fn leave(status: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(status) }

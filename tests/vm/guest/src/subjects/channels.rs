@@ -2,9 +2,9 @@
 
 use crate::device::*;
 use crate::faults::{Bench, expect_even_bytes};
+use crate::kernel::Parameter;
 use crate::memory::{PAGE, Region};
 use crate::verdict::{Context, Outcome};
-use std::fs;
 use std::time::{Duration, Instant};
 
 tests! {
@@ -74,7 +74,7 @@ fn channel_bytes_are_spread_evenly() -> Outcome {
 fn channel_slots_full_is_eagain() -> Outcome {
     let bench = Bench::new()?;
     // Nobody shall lose his patience with a channel that is busy for seconds.
-    let _parameter = Parameter::set("timeout_ms", 20_000)?;
+    let _parameter = Parameter::set("adma", "timeout_ms", 20_000)?;
     let device = Device::open()?;
     let len = (MAX_PIECES + SLOTS) * PAGE;
     let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
@@ -106,24 +106,6 @@ fn channel_slots_full_is_eagain() -> Outcome {
     dst.expect(1).context("all of them")
 }
 
-/// A parameter of the module, put back at the end.
-struct Parameter(String, String);
-
-impl Parameter {
-    fn set(name: &str, value: u64) -> Outcome<Parameter> {
-        let path = format!("/sys/module/adma/parameters/{name}");
-        let old = fs::read_to_string(&path).context(&path)?;
-        fs::write(&path, value.to_string()).context(&path)?;
-        Ok(Parameter(path, old))
-    }
-}
-
-impl Drop for Parameter {
-    fn drop(&mut self) {
-        let _ = fs::write(&self.0, self.1.trim());
-    }
-}
-
 /// However much is asked for, no more is taken than was promised.
 fn channel_bytes_under_way_are_limited() -> Outcome {
     under_way_is_limited("max_bytes", 256 << 10, |info, bytes| bytes <= info.max_bytes)
@@ -136,7 +118,7 @@ fn channel_pages_under_way_are_limited() -> Outcome {
 fn under_way_is_limited(name: &str, limit: u64, is_kept: fn(&Info, u64) -> bool) -> Outcome {
     const LEN: usize = 64 << 10;
     let bench = Bench::new()?;
-    let _parameter = Parameter::set(name, limit)?;
+    let _parameter = Parameter::set("adma", name, limit)?;
     let device = Device::keeping_nothing()?;
     let info = device.info()?;
     let (dst, src) = (Region::of_small_pages((SLOTS + 1) * LEN)?, Region::of_small_pages(LEN)?);

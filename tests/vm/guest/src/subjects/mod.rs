@@ -19,6 +19,7 @@ macro_rules! tests {
 }
 
 mod allocation;
+mod bounce;
 mod channels;
 mod copy;
 mod counts;
@@ -31,12 +32,14 @@ mod page_faults;
 mod pages;
 mod programs;
 mod refusals;
+mod rings;
 mod statistics;
 mod wreck;
 mod wreck_ends;
 
 /// Every subject with its tests, in the order in which the guest runs them.
 pub const SUBJECTS: &[(&str, &[Test])] = &[
+    ("bounce", bounce::TESTS),
     ("channel", channels::TESTS),
     ("copy", copy::TESTS),
     ("count", counts::TESTS),
@@ -49,6 +52,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("page_fault", page_faults::TESTS),
     ("program", programs::TESTS),
     ("refusal", refusals::TESTS),
+    ("ring", rings::TESTS),
     ("statistics", statistics::TESTS),
     ("wreck", wreck::TESTS),
     ("wreck_end", wreck_ends::TESTS),

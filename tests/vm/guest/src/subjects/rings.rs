@@ -1,0 +1,264 @@
+//! A channel that has no room for another transfer.
+//!
+//! ioatdma's ring has 65536 places, so it takes some doing. The provider in software has as
+//! few as it is told, and can refuse everything, as ioatdma does while it resets a channel.
+
+use crate::device::*;
+use crate::faults::{Bench, Fault, Kind};
+use crate::kernel::{Parameter, Statistics};
+use crate::memory::{PAGE, Region};
+use crate::process;
+use crate::shim;
+use crate::verdict::{Context, Outcome};
+use std::time::{Duration, Instant};
+
+tests! {
+    ring_of_the_driver_full_refuses_and_loses_nothing
+    ring_of_few_places_takes_long_requests
+    ring_that_stays_full_is_ebusy
+    ring_with_one_place_left_waits_with_the_word
+    ring_that_takes_nothing_is_ebusy
+}
+
+/// A refusal takes its 5 to 10 ms, a few times as long on an emulated machine; when some
+/// pieces were taken, the last transfer has to wait for its place.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Two sides with half a page between their offsets, in scattered pages: two transfers for
+/// each page.
+struct Halves {
+    dst: Region,
+    src: Region,
+}
+
+impl Halves {
+    const OFFSET: usize = PAGE / 2;
+
+    fn new(len: usize) -> Outcome<Halves> {
+        let dst = Region::of_scattered_pages(len)?;
+        let src = Region::of_scattered_pages(len + PAGE)?;
+        src.fill(9);
+        Ok(Halves { dst, src })
+    }
+
+    fn whole(&self) -> Piece {
+        Piece::new(&self.dst, 0, &self.src, Self::OFFSET, self.dst.len())
+    }
+
+    /// All of it in pieces for one channel.
+    fn pieces(&self) -> Vec<Piece> {
+        self.whole().split(MAX_PIECES, 1)
+    }
+
+    /// The first pages of it, in pieces of one transfer.
+    fn small_pieces(&self) -> Vec<Piece> {
+        let len = MAX_PIECES * Self::OFFSET;
+        let part = Piece::new(&self.dst, 0, &self.src, Self::OFFSET, len);
+        part.split(MAX_PIECES, 1)
+    }
+
+    fn expect_copied(&self) -> Outcome {
+        for at in (0..self.dst.len()).step_by(8) {
+            let (found, wanted) = (self.dst.word(at), self.src.word(at + Self::OFFSET));
+            ensure_eq!(found, wanted, "word at byte {at}");
+        }
+        Ok(())
+    }
+}
+
+/// A submission that is refused for want of room: in good time, and asleep for most of it.
+fn refuses(device: &Device, pieces: &mut [Piece]) -> Outcome<Submit> {
+    let (begun, busy) = (Instant::now(), process::cpu_time());
+    let Submitted { result, out } = device.submit(pieces);
+    let (took, busy) = (begun.elapsed(), process::cpu_time() - busy);
+    println!("{} pieces accepted, then {result:?}: {took:?}, at work {busy:?}", out.accepted);
+    ensure_eq!(result, Err(EBUSY), "a submission to a channel that is full");
+    ensure!(took < SOON, "to be refused took {took:?}");
+    Ok(out)
+}
+
+/// Programs go on, with right bytes: the role looks itself.
+fn programs_go_on() -> Outcome {
+    let begun = Instant::now();
+    let report = shim::only_report(&mut shim::victim("copies", &["3", "1048576"])?)?;
+    println!(
+        "under the library: {} bytes by the engine, {} by libc, in {:?}",
+        report.engine_bytes()?,
+        report.libc_bytes()?,
+        begun.elapsed()
+    );
+    Ok(())
+}
+
+/// What finds a place in a ring that is nearly full is at its end: the program waits, and
+/// somebody must help.
+fn programs_go_on_and_then(help: impl FnOnce() -> Outcome) -> Outcome {
+    std::thread::scope(|scope| {
+        let program = scope.spawn(programs_go_on);
+        std::thread::sleep(Duration::from_millis(500));
+        help()?;
+        program.join().expect("no panic")
+    })
+}
+
+fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
+    const PLACES: u64 = 65536;
+    let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
+    let _bytes = Parameter::set("adma", "max_bytes", 1 << 30)?;
+    // Closed when the engine is quick again: a close waits.
+    let devices: Vec<Device> = (0..5).map(|_| Device::open()).collect::<Outcome<_>>()?;
+    let (device, others) = (&devices[0], &devices[1..]);
+    let bench = Bench::new()?;
+    let channel = bench.find_channels(device)?[0];
+    let halves = Halves::new(2048 * PAGE)?;
+    // Pinned, and once right.
+    device.carry(&mut halves.pieces())?;
+    halves.expect_copied()?;
+    halves.dst.fill(0);
+
+    let before = Statistics::now()?;
+    // Slower than anybody waits for a place, and quick enough for the driver's timer.
+    bench.arm(channel, Fault::always(Kind::Slow).value(50_000))?;
+    let mut under_way = Vec::new();
+    // 4096 transfers and a word each.
+    for _ in 0..PLACES / 4096 - 1 {
+        under_way.push((device, device.start(&mut halves.pieces())?));
+    }
+    // A transfer for each piece: none is taken in part, so nobody has to wait for that.
+    let mut slots = others.iter().flat_map(|device| std::iter::repeat_n(device, SLOTS));
+    let mut submit = |want_refusal: bool| -> Outcome<bool> {
+        let Some(device) = slots.next() else { fail!("the ring does not get full") };
+        let (begun, busy) = (Instant::now(), process::cpu_time());
+        let Submitted { result, out } = device.submit(&mut halves.small_pieces());
+        let (took, busy) = (begun.elapsed(), process::cpu_time() - busy);
+        if out.accepted > 0 {
+            under_way.push((device, out));
+        }
+        if result.is_ok() && !want_refusal {
+            return Ok(false);
+        }
+        println!("{} pieces, then {result:?}: {took:?}, at work {busy:?}", out.accepted);
+        ensure_eq!(result, Err(EBUSY), "a submission to a full ring");
+        ensure!(took < SOON, "to be refused took {took:?}");
+        Ok(true)
+    };
+    while !submit(false)? {}
+    let moved = Statistics::now()?.since(&before);
+    println!("{} descriptors, ring full {} times", moved.descriptors, moved.ring_full);
+    ensure!(moved.descriptors + 1 >= PLACES, "full with {} descriptors", moved.descriptors);
+    ensure!(moved.ring_full > 0, "a full ring was not counted");
+    for _ in 0..3 {
+        submit(true)?;
+    }
+    let first = under_way[0].1;
+    ensure_eq!(device.wait(first.id, Duration::ZERO), Err(EAGAIN), "a look at the first request");
+
+    // So quick that a place becomes free while one waits for it.
+    bench.clear()?;
+    bench.arm(channel, Fault::always(Kind::Slow).value(1000))?;
+    std::thread::sleep(Duration::from_millis(60));
+    let full = Statistics::now()?.ring_full;
+    let request = device.start(&mut halves.pieces()[..16]).context("a full ring that moves")?;
+    under_way.push((device, request));
+    ensure!(Statistics::now()?.ring_full > full, "the ring was not full");
+
+    programs_go_on_and_then(|| bench.clear())?;
+    for (device, request) in &under_way {
+        ensure_eq!(device.end(request)?, 0, "failed pieces");
+    }
+    halves.expect_copied().context("when the ring was full")?;
+    // There is room again.
+    halves.dst.fill(0);
+    device.carry(&mut halves.pieces())?;
+    halves.expect_copied().context("afterwards")
+}
+
+/// More transfers in a request than the ring has places: they wait for each other.
+fn ring_of_few_places_takes_long_requests() -> Outcome {
+    for places in [1, 2, 3, 16] {
+        let _ring = Parameter::set("adma_soft", "ring", places)?;
+        let device = Device::open()?;
+        let channels = device.info()?.channels;
+        let halves = Halves::new(64 * PAGE)?;
+        let before = Statistics::now()?;
+        for channels in [1, channels] {
+            halves.dst.fill(0);
+            device.carry(&mut halves.whole().split(4, channels))?;
+            halves.expect_copied().context(format_args!("{places} places"))?;
+        }
+        let moved = Statistics::now()?.since(&before);
+        println!("{places} places: full {} times", moved.ring_full);
+        ensure!(moved.ring_full > 0, "a ring of {places} places was never full");
+        programs_go_on()?;
+    }
+    Ok(())
+}
+
+/// Nine pages in two transfers each, and the word.
+const NINE: usize = 9;
+const NINE_PLACES: u64 = 2 * NINE as u64 + 1;
+
+fn ring_that_stays_full_is_ebusy() -> Outcome {
+    let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
+    let _ring = Parameter::set("adma_soft", "ring", NINE_PLACES)?;
+    let device = Device::open()?;
+    let halves = Halves::new(64 * PAGE)?;
+    let before = Statistics::now()?;
+    let rest = Parameter::set("adma_soft", "rest", 1)?;
+    let first = device.start(&mut halves.pieces()[..NINE])?;
+    ensure_eq!(Statistics::now()?.since(&before).ring_full, 0, "times full");
+    for _ in 0..3 {
+        ensure_eq!(refuses(&device, &mut halves.pieces()[NINE..])?.accepted, 0, "accepted");
+    }
+    ensure_eq!(Statistics::now()?.since(&before).ring_full, 3, "times full");
+    programs_go_on_and_then(|| {
+        drop(rest);
+        Ok(())
+    })?;
+    ensure_eq!(device.end(&first)?, 0, "failed pieces");
+    device.carry(&mut halves.pieces()[NINE..])?;
+    halves.expect_copied()
+}
+
+/// The last transfer of a request is waited for longer: without it nobody knows its end.
+fn ring_with_one_place_left_waits_with_the_word() -> Outcome {
+    let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
+    let _ring = Parameter::set("adma_soft", "ring", NINE_PLACES + 1)?;
+    let device = Device::open()?;
+    let halves = Halves::new(64 * PAGE)?;
+    let before = Statistics::now()?;
+    let rest = Parameter::set("adma_soft", "rest", 1)?;
+    let first = device.start(&mut halves.pieces()[..NINE])?;
+    let at = NINE * PAGE;
+    let half = Piece::new(&halves.dst, at, &halves.src, at + Halves::OFFSET, PAGE / 2).on(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(rest);
+        });
+        let begun = Instant::now();
+        let second = device.start(&mut [half])?;
+        ensure!(begun.elapsed() >= Duration::from_millis(200), "it did not wait");
+        ensure_eq!(device.end(&second)?, 0, "failed pieces of the second request");
+        ensure_eq!(device.end(&first)?, 0, "failed pieces of the first request");
+        Ok(())
+    })?;
+    ensure!(Statistics::now()?.since(&before).ring_full > 1, "it was full for long");
+    device.carry(&mut halves.pieces()[NINE..])?;
+    halves.expect_copied()
+}
+
+fn ring_that_takes_nothing_is_ebusy() -> Outcome {
+    let device = Device::open()?;
+    let halves = Halves::new(64 * PAGE)?;
+    let closed = Parameter::set("adma_soft", "closed", 1)?;
+    let before = Statistics::now()?;
+    for _ in 0..3 {
+        ensure_eq!(refuses(&device, &mut halves.pieces())?.accepted, 0, "accepted");
+    }
+    ensure_eq!(Statistics::now()?.since(&before).ring_full, 3, "times full");
+    programs_go_on()?;
+    drop(closed);
+    device.carry(&mut halves.pieces())?;
+    halves.expect_copied()
+}
