@@ -198,12 +198,16 @@ const char *adma_strerror(int result);
  *
  * A connection carries messages both ways. The k-th write of one side meets the k-th read of
  * the other; whichever was posted first waits for the second. Where the lengths differ the
- * shorter one is transferred, and the rest of a longer write is dropped.
+ * shorter one is transferred, the rest of a longer write is dropped, and both sides learn the
+ * count.
  *
  * Three kinds of messages, by size:
- *   - up to ADMA_IPC_EAGER bytes (4096): copied into memory that both processes share. The
- *     write does not wait for its read. It returns its own length, also where the read turns
- *     out to be shorter, and for a while also after the other process has died.
+ *   - up to ADMA_IPC_EAGER bytes (4096): copied into memory that both processes share; the
+ *     buffer is free when the call returns. adma_write does not wait for the read, so two
+ *     processes may both write first and read then. It returns the count if the other side
+ *     is already inside adma_read, or has called adma_iread; otherwise its own length,
+ *     and for a while also after the other process has died. Who has to know the count in
+ *     any case uses adma_iwrite: its cookie is over when the message was read.
  *     ADMA_IPC_EAGER=0 switches this kind off.
  *   - above: one copy, made by the kernel for whoever waits.
  *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
@@ -289,8 +293,9 @@ int adma_close(int connection);
 int adma_connection_info(int connection, char *text, size_t size);
 
 /*
- * Read and write one message. Return the bytes transferred. A read returns 0 when the other
- * side has closed the connection, and for an empty message.
+ * Read and write one message. Return the bytes transferred (adma_write of a small message
+ * that nobody waits for: the bytes taken). A read returns 0 when the other side has closed
+ * the connection, and for an empty message.
  */
 ssize_t adma_read(int connection, void *addr, size_t len);
 ssize_t adma_write(int connection, const void *addr, size_t len);

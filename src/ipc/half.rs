@@ -55,11 +55,14 @@ impl From<Broken> for NoRoom {
     }
 }
 
-/// What the short way of a read has found.
+/// What the short way of a message has led to.
 pub enum Short {
-    Read(usize),
-    /// No message yet.
-    NotYet(Hint),
+    /// It is over, with this count.
+    Done(usize),
+    /// A read without a message yet; see `Half::announced`.
+    Announced(u32, Hint),
+    /// It has become a post, with this number.
+    Posted(u32),
     UsualWay,
 }
 
@@ -175,6 +178,9 @@ pub struct Half {
     room_tail: u64,
     /// Chunks produced or consumed.
     chunks: u32,
+    /// The next read, which its thread spins for: the other side sees it as a post, but
+    /// nothing of it is remembered yet. Whoever wants to post makes a post of it first.
+    announced: Option<(usize, usize)>,
 }
 
 impl Half {
@@ -189,6 +195,7 @@ impl Half {
             room_head: 0,
             room_tail: 0,
             chunks: 0,
+            announced: None,
         }
     }
 
@@ -198,6 +205,11 @@ impl Half {
         (self.next, self.done, self.other_done) = (number, number, number);
         lane.writer_done.0.store(number, Ordering::Release);
         lane.reader_done.0.store(number, Ordering::Release);
+    }
+
+    #[cfg(test)]
+    pub fn is_read_visible(&self, lane: &Lane) -> bool {
+        eager_count(lane, self.next, 0).is_some()
     }
 
     fn own(&mut self, number: u32) -> &mut Own {
@@ -282,7 +294,7 @@ impl Half {
     }
 
     /// The short way of a blocking write that is eager: nothing of it has to be remembered.
-    /// False: it has to go the usual way.
+    /// Answers the count as `eager_count`; `None`: it has to go the usual way.
     ///
     /// # Safety
     /// `addr` is readable for `len` bytes.
@@ -292,36 +304,82 @@ impl Half {
         lane: &Lane,
         addr: usize,
         len: usize,
-    ) -> Result<bool, NoRoom> {
+    ) -> Result<Option<usize>, NoRoom> {
         self.check_room(lane)?;
-        let Some(place) = self.take_room(lane, len)? else { return Ok(false) };
+        let Some(place) = self.take_room(lane, len)? else { return Ok(None) };
         // SAFETY: the caller's promise; the room was taken for `len` bytes.
         unsafe { original::copy(lane.eager() + place, addr, len) };
         let (number, room_end) = (self.next, self.room_head);
         self.own(number).room_end = room_end;
         self.next = number.wrapping_add(1);
+        publish(&lane.cell(number).writer.0, number, kind::EAGER, len, place);
+        // Before we are done with it: then the reader's place may be used again.
+        let count = eager_count(lane, number, len);
         if self.done == number {
             self.done = self.next;
             lane.writer_done.0.store(self.done, Ordering::Release);
         }
-        publish(&lane.cell(number).writer.0, number, kind::EAGER, len, place);
-        Ok(true)
+        Ok(Some(count.unwrap_or(len)))
     }
 
-    /// The short way of a blocking read, if an eager message is there already.
+    /// The short way of a blocking read: takes an eager message that is there already, and
+    /// announces the read if there is none. Who gets `Announced` asks with `read_announced`,
+    /// and gives it up with `post_announced`.
     ///
     /// # Safety
-    /// `addr` is writable for `len` bytes, and no Rust reference covers it.
+    /// As `post_read`.
     #[inline]
     pub unsafe fn read_eagerly(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
         let number = self.next;
-        if self.done != number || self.check_room(lane).is_err() {
+        if self.done != number || self.announced.is_some() || self.check_room(lane).is_err() {
             return Short::UsualWay;
         }
+        // SAFETY: the caller's promise.
+        let short = unsafe { self.read_next(lane, addr, len) };
+        if let Short::Announced(..) = short {
+            self.announced = Some((addr, len));
+            publish(&lane.cell(number).reader.0, number, 0, len, addr);
+        }
+        short
+    }
+
+    /// Looks once more for the message of an announced read.
+    #[inline]
+    pub fn read_announced(&mut self, lane: &Lane, number: u32) -> Short {
+        let Some((addr, len)) = self.announced.filter(|_| self.next == number) else {
+            return Short::Posted(number);
+        };
+        // SAFETY: the promise of `read_eagerly`, which has not returned to the program yet.
+        let short = unsafe { self.read_next(lane, addr, len) };
+        match short {
+            Short::Done(_) => self.announced = None,
+            Short::UsualWay => {
+                self.post_announced();
+                return Short::Posted(number);
+            }
+            _ => {}
+        }
+        short
+    }
+
+    /// Makes a post of an announced read.
+    pub fn post_announced(&mut self) {
+        if let Some((addr, len)) = self.announced.take() {
+            let number = self.next;
+            *self.own(number) = Own { number, state: State::Posted, addr, len, ..NOTHING };
+            self.next = number.wrapping_add(1);
+            // As in `post_read`.
+            full_fence();
+        }
+    }
+
+    #[inline]
+    unsafe fn read_next(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
+        let number = self.next;
         let post = &lane.cell(number).writer.0;
         let seen = post.number.load(Ordering::Acquire);
         if seen != number.wrapping_add(1) {
-            return Short::NotYet(Hint { word: &post.number, seen });
+            return Short::Announced(number, Hint { word: &post.number, seen });
         }
         let sent = post.len.load(Ordering::Relaxed);
         let place = post.at.load(Ordering::Relaxed);
@@ -332,13 +390,17 @@ impl Half {
         let count = len.min(sent as usize);
         // SAFETY: just checked; the destination is the caller's promise.
         unsafe { original::copy(addr, lane.eager() + place as usize, count) };
+        if self.announced.is_none() {
+            publish(&lane.cell(number).reader.0, number, 0, len, addr);
+        }
         self.next = number.wrapping_add(1);
         self.done = self.next;
         lane.reader_done.0.store(self.done, Ordering::Release);
-        Short::Read(count)
+        Short::Done(count)
     }
 
-    /// Posts a write. The caller rings. Eager ones are over at once.
+    /// Posts a write. The caller rings. An eager one is over at once, unless there is a cookie:
+    /// that wants to know the count.
     ///
     /// # Safety
     /// `addr` is readable for `len` bytes until the message is over.
@@ -376,14 +438,15 @@ impl Half {
             ..NOTHING
         };
         self.next = number.wrapping_add(1);
-        if kind == kind::EAGER {
-            self.end(lane, number, len as isize);
-        }
         publish(&lane.cell(number).writer.0, number, kind, len, at);
+        if kind == kind::EAGER && !cookie {
+            let count = eager_count(lane, number, len).unwrap_or(len);
+            self.end(lane, number, count as isize);
+        }
         Ok(number)
     }
 
-    /// Posts a read, unless it can be served at once from what is there.
+    /// Posts a read; it is over at once if an eager message is there.
     ///
     /// # Safety
     /// `addr` is writable for `len` bytes until the message is over, and no Rust reference
@@ -395,17 +458,17 @@ impl Half {
         len: usize,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
+        self.post_announced();
         self.check_room(lane)?;
         let number = self.next;
         let posted = State::Posted;
         *self.own(number) = Own { number, state: posted, cookie, addr, len, ..NOTHING };
         self.next = number.wrapping_add(1);
+        // Also for what is over at once: its writer wants to know the length.
+        publish(&lane.cell(number).reader.0, number, 0, len, addr);
         if !self.is_matched(lane, number)? {
-            publish(&lane.cell(number).reader.0, number, 0, len, addr);
-            // The writer looks for this after it has published, and we look for that now.
+            // The writer looks for this after it has published, and we look for that next.
             full_fence();
-        } else if self.own(number).state == State::Posted {
-            publish(&lane.cell(number).reader.0, number, 0, len, addr);
         }
         Ok(number)
     }
@@ -442,6 +505,12 @@ impl Half {
                 kind::STREAMED => own.streamed = true,
                 _ => return Err(Broken),
             }
+        }
+        if own.kind == kind::EAGER {
+            // Written before it was read; its writer has learnt the count now.
+            let count = own.count as isize;
+            self.end(lane, number, count);
+            return Ok(true);
         }
         at.checked_add(len).ok_or(Broken)?;
         own.theirs = at;
@@ -720,6 +789,14 @@ impl Half {
 
 /// The part of a message's number that fits into a cookie.
 pub const NUMBER_BITS: u32 = 0x7fff_ffff;
+
+/// What an eager write learns at once: the count, if its read is there.
+#[inline]
+fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
+    let read = &lane.cell(number).reader.0;
+    let there = read.number.load(Ordering::Acquire) == number.wrapping_add(1);
+    there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
+}
 
 fn publish(post: &region::Post, number: u32, kind: u32, len: usize, at: usize) {
     post.kind.store(kind, Ordering::Relaxed);

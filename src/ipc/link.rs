@@ -137,6 +137,12 @@ impl Link {
         }
     }
 
+    #[cfg(test)]
+    pub fn is_read_visible(&self) -> bool {
+        let (half, lane) = self.half(Role::Writer);
+        half.lock().is_read_visible(lane)
+    }
+
     fn mine(&self) -> &Side {
         &self.region.sides[self.side]
     }
@@ -227,50 +233,50 @@ impl Link {
             }
         };
         match short {
-            Some(count) => {
+            Short::Done(count) => {
                 self.ring();
                 count as isize
             }
+            Short::Posted(number) => self.wait(role, number),
             // SAFETY: the caller's promise.
-            None => unsafe { self.post_and_wait(role, addr, len) },
+            _ => unsafe { self.post_and_wait(role, addr, len) },
         }
     }
 
-    /// Eager messages have no need of a post. `None`: not this time.
+    /// Eager messages have no need of a post.
     #[inline]
-    unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Option<usize> {
+    unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Short {
         if len > self.eager || self.end_before(Role::Writer) != other::ALIVE {
-            return None;
+            return Short::UsualWay;
         }
         let (half, lane) = self.half(Role::Writer);
         // SAFETY: the caller's promise.
-        let written = unsafe { half.lock().write_eagerly(lane, addr, len) };
-        (written == Ok(true)).then_some(len)
+        match unsafe { half.lock().write_eagerly(lane, addr, len) } {
+            Ok(Some(count)) => Short::Done(count),
+            _ => Short::UsualWay,
+        }
     }
 
-    /// A reader that comes first spins before it posts: what it then finds is often eager.
+    /// A reader that comes first spins before it remembers its post: what it then finds is
+    /// often eager.
     #[inline]
-    unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Option<usize> {
+    unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Short {
         let (half, lane) = self.half(Role::Reader);
+        // SAFETY: the caller's promise.
+        let mut short = unsafe { half.lock().read_eagerly(lane, addr, len) };
         let mut until = 0;
-        loop {
-            // SAFETY: the caller's promise.
-            let hint = match unsafe { half.lock().read_eagerly(lane, addr, len) } {
-                Short::Read(count) => return Some(count),
-                Short::NotYet(hint) => hint,
-                Short::UsualWay => return None,
-            };
-            if until == 0 {
-                if !self.pays_to_spin() {
-                    return None;
-                }
+        while let Short::Announced(number, hint) = short {
+            if until == 0 && self.pays_to_spin() {
                 until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
             }
             if sys::ticks() > until {
-                return None;
+                half.lock().post_announced();
+                return Short::Posted(number);
             }
             self.spin(hint);
+            short = half.lock().read_announced(lane, number);
         }
+        short
     }
 
     unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
@@ -516,10 +522,15 @@ impl Link {
             Rest::Byte { seen } => {
                 match self.polling.try_lock() {
                     Some(polling) => {
-                        self.poll(-1);
-                        os::drain(self.socket.raw());
+                        // Another one may have taken the byte that was meant for us; it has
+                        // counted that before it let the lock go.
+                        if self.local.load(Ordering::Acquire) == seen {
+                            self.poll(-1);
+                            os::drain(self.socket.raw());
+                            self.local.fetch_add(1, Ordering::SeqCst);
+                        }
                         drop(polling);
-                        self.wake_locals();
+                        sys::futex_wake(self.local.as_ptr(), i32::MAX as u32);
                     }
                     None => {
                         sys::futex_wait(self.local.as_ptr(), seen, 0);
@@ -635,6 +646,7 @@ impl Link {
         for role in [Role::Writer, Role::Reader] {
             let (half, lane) = self.half(role);
             let mut half = half.lock();
+            half.post_announced();
             for number in half.unfinished() {
                 half.cancel(lane, number);
             }

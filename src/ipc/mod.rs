@@ -16,8 +16,9 @@
 //! ```
 //!
 //! The k-th write of one side meets the k-th read of the other. Three kinds of messages:
-//! eager ones go through the region and their writer does not wait; large ones are copied
-//! once, by whoever waits, and by both ends when both wait; where neither process may touch
+//! eager ones go through the region and their writer does not wait (a cookie does, to learn
+//! the count); large ones are copied once, by whoever waits, and by both ends when both wait;
+//! where neither process may touch
 //! the other's memory they are streamed through the region in chunks.
 //!
 //! There is no helper thread. Waiting and checking make things go on, for every message of

@@ -25,7 +25,7 @@ use core::fmt::Write;
 const LIMIT_NS: u64 = 10_000_000_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
