@@ -225,10 +225,13 @@ const char *adma_strerror(int result);
  *   nothing outside of it ever is. The other process can only do to this memory what the
  *   system would let it do anyway. A buffer that is not mapped is -EFAULT for large messages,
  *   on both sides; for eager ones it is SIGSEGV, as for memcpy.
- * Progress: there is no helper thread. Waiting and checking make messages go on. One side
- *   that waits is enough while it may reach the other's memory; with shared memory both
- *   sides have to wait or check on this connection.
- *   That side must not wait for something that comes over another connection first.
+ * Progress: there is no helper thread. A thread that waits or checks on any connection makes
+ *   the messages of all connections of its process go on, those of other threads too, and
+ *   sleeps until one of them needs it. One side that waits is enough for a message while it
+ *   may reach the other's memory; through shared memory both processes have to wait or check,
+ *   on whichever connection. So a ring of processes in which each one starts a write to the
+ *   next and then reads from the one before does not come to a standstill. A process in
+ *   which nobody waits or checks does nothing for a message through shared memory.
  * Rights: process_vm_readv(2) needs the rights of ptrace(2): the same user, no raised
  *   privileges, and no Yama. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the
  *   other process in, by PR_SET_PTRACER; it may then trace this one in every way, and only

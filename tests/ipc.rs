@@ -81,8 +81,24 @@ programs! {
     two_user_namespaces_fall_back_to_shared_memory: "ipc_ends" "namespaces shared both";
 }
 
+#[test]
+fn waiting_process_sleeps_also_where_it_must_help() {
+    succeed(ipc("ipc_ends", "quiet").env("ADMA_IPC_ENGINE", "shm"));
+    succeed(ipc("ipc_ends", "quiet beside").env("ADMA_IPC_ENGINE", "shm"));
+}
+
 fn is_quick() -> bool {
     std::env::var("QUICK").is_ok_and(|quick| !quick.is_empty())
+}
+
+/// Over every engine, for what needs both sides and for what does not.
+#[test]
+fn whoever_waits_makes_all_connections_of_the_process_go_on() {
+    for arguments in ["ring", "ring write_first", "asleep", "handed_on"] {
+        for engine in ["shm", "auto"] {
+            succeed(ipc("ipc_progress", arguments).env("ADMA_IPC_ENGINE", engine));
+        }
+    }
 }
 
 /// Every knob that changes the way of a message, with the same bytes.

@@ -748,6 +748,10 @@ impl Half {
         settled
     }
 
+    pub fn has_unfinished(&self) -> bool {
+        self.done != self.next
+    }
+
     /// The messages that are not over, oldest first.
     pub fn unfinished(&self) -> impl Iterator<Item = u32> + use<> {
         let posted: Vec<u32> = (0..self.next.wrapping_sub(self.done))

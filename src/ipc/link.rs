@@ -1,37 +1,33 @@
-//! One connection: posting, waiting, helping and ending.
+//! One connection: posting, taking messages a step further, helping and ending.
 //!
-//! Who waits looks for work first: a piece of its own message, then anything of this
-//! connection that the other side cannot do alone. With nothing to do it rests, in three
-//! stages: it spins for some microseconds; it sleeps on its bell's word for milliseconds; it
-//! polls the bell socket, without end, where also the end of the other process is seen. So
-//! nobody is asked "are you done" and nobody waits for the dead.
+//! Nothing here waits, but for closing; see `wait`.
 
 use super::bell::how;
 use super::engine::{Copied, Engine};
-use super::half::{Half, Hint, NoRoom, Piece, Role, Short, Step};
+use super::half::{Half, Hint, NoRoom, Piece, Role, Step};
+use super::kicks;
 use super::lock::Lock;
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side};
 use super::wire::Met;
-use crate::sync::{Woken, pause};
-use crate::{cpus, sys};
+use crate::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than
 /// what falling asleep and being woken costs twice. It is halved, down to the least, by
 /// every long sleep, and doubled by a short one: on a busy machine the other may not be running.
-const MOST_SPIN: u64 = 60_000;
-const LEAST_SPIN: u64 = 2_000;
+pub const MOST_SPIN: u64 = 60_000;
+pub const LEAST_SPIN: u64 = 2_000;
 
 /// How long to sleep on the word before polling: death is noticed this late at most.
-const WORD_NANOSECONDS: u64 = 2_000_000;
+pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
 /// How long a process number is believed without another look, in ticks: a few
 /// milliseconds, in which no system gives a number away that has just become free.
 const BELIEVED_TICKS: u64 = 10_000_000;
 
 /// What is known of the other side.
-mod other {
+pub mod other {
     pub const ALIVE: u32 = 0;
     /// It has said that it closes; what it has begun it may still finish.
     pub const CLOSING: u32 = 1;
@@ -56,40 +52,24 @@ pub struct Link {
     /// What the socket is, to recognise it after a fork.
     pub identity: Option<u64>,
     watch: Option<Fd>,
-    engine: Engine,
+    pub engine: Engine,
     other_pulls: bool,
-    eager: usize,
-    spin_ticks: AtomicU64,
+    pub eager: usize,
+    pub spin_ticks: AtomicU64,
     /// What we have last told the other side.
-    cpu: AtomicU32,
+    pub cpu: AtomicU32,
     out: Lock<Half>,
     incoming: Lock<Half>,
     other: AtomicU32,
-    closing: AtomicBool,
+    pub closing: AtomicBool,
     /// Not everything can be done by either side alone: who waits must help with everything.
-    must_help: AtomicBool,
+    pub must_help: AtomicBool,
     /// One of the local sleepers polls, the others sleep on `local`.
-    polling: Lock<()>,
-    local: AtomicU32,
+    polling: AtomicBool,
+    pub local: AtomicU32,
     believed_at: AtomicU64,
     /// How many, or nearly so.
     writes: AtomicU32,
-}
-
-/// The stages of waiting.
-enum Rest {
-    Fresh,
-    Spin {
-        until: u64,
-    },
-    /// Announced: the next rest is a sleep on the word.
-    Word {
-        seen: u64,
-    },
-    /// Announced: the next rest polls.
-    Byte {
-        seen: u32,
-    },
 }
 
 impl Link {
@@ -97,6 +77,9 @@ impl Link {
         let Met { region, side, bell, watch, engine, other_pulls, other_pushes, offload, story } =
             met;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && other_pulls && other_pushes;
+        if !all {
+            kicks::note_needy();
+        }
         Self {
             owner,
             story,
@@ -115,14 +98,14 @@ impl Link {
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(!all),
-            polling: Lock::new(()),
+            polling: AtomicBool::new(false),
             local: AtomicU32::new(0),
             believed_at: AtomicU64::new(sys::ticks()),
             writes: AtomicU32::new(0),
         }
     }
 
-    fn half(&self, role: Role) -> (&Lock<Half>, &Lane) {
+    pub fn half(&self, role: Role) -> (&Lock<Half>, &Lane) {
         match role {
             Role::Writer => (&self.out, &self.region.lanes[self.side]),
             Role::Reader => (&self.incoming, &self.region.lanes[1 - self.side]),
@@ -143,11 +126,11 @@ impl Link {
         half.lock().is_read_visible(lane)
     }
 
-    fn mine(&self) -> &Side {
+    pub fn mine(&self) -> &Side {
         &self.region.sides[self.side]
     }
 
-    fn theirs(&self) -> &Side {
+    pub fn theirs(&self) -> &Side {
         &self.region.sides[1 - self.side]
     }
 
@@ -157,7 +140,7 @@ impl Link {
 
     /// Something has changed that the other side may wait for.
     #[inline]
-    fn ring(&self) {
+    pub fn ring(&self) {
         if self.theirs().bell.0.answer() {
             os::send_byte(self.socket.raw());
         }
@@ -171,7 +154,7 @@ impl Link {
 
     // ---- posting -------------------------------------------------------------------------
 
-    unsafe fn post(
+    pub unsafe fn post(
         &self,
         role: Role,
         half: &mut Half,
@@ -209,6 +192,9 @@ impl Link {
         match posted {
             Ok(number) => {
                 self.ring();
+                if self.must_help.load(Ordering::Relaxed) {
+                    kicks::kick();
+                }
                 Ok(number)
             }
             Err(NoRoom::Broken) => Err(self.broken()),
@@ -219,166 +205,9 @@ impl Link {
         }
     }
 
-    /// Posts, waits, and answers the bytes transferred or a negated errno.
-    ///
-    /// # Safety
-    /// As `start`.
-    #[inline]
-    pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
-        // SAFETY: the caller's promise.
-        let short = unsafe {
-            match role {
-                Role::Writer => self.write_eagerly(addr, len),
-                Role::Reader => self.read_eagerly(addr, len),
-            }
-        };
-        match short {
-            Short::Done(count) => {
-                self.ring();
-                count as isize
-            }
-            Short::Posted(number) => self.wait(role, number),
-            // SAFETY: the caller's promise.
-            _ => unsafe { self.post_and_wait(role, addr, len) },
-        }
-    }
-
-    /// Eager messages have no need of a post.
-    #[inline]
-    unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Short {
-        if len > self.eager || self.end_before(Role::Writer) != other::ALIVE {
-            return Short::UsualWay;
-        }
-        let (half, lane) = self.half(Role::Writer);
-        // SAFETY: the caller's promise.
-        match unsafe { half.lock().write_eagerly(lane, addr, len) } {
-            Ok(Some(count)) => Short::Done(count),
-            _ => Short::UsualWay,
-        }
-    }
-
-    /// A reader that comes first spins before it remembers its post: what it then finds is
-    /// often eager.
-    #[inline]
-    unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Short {
-        let (half, lane) = self.half(Role::Reader);
-        // SAFETY: the caller's promise.
-        let mut short = unsafe { half.lock().read_eagerly(lane, addr, len) };
-        let mut until = 0;
-        while let Short::Announced(number, hint) = short {
-            if until == 0 && self.pays_to_spin() {
-                until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
-            }
-            if sys::ticks() > until {
-                half.lock().post_announced();
-                return Short::Posted(number);
-            }
-            self.spin(hint);
-            short = half.lock().read_announced(lane, number);
-        }
-        short
-    }
-
-    unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
-        let (lock, lane) = self.half(role);
-        let mut rest = Rest::Fresh;
-        let number = loop {
-            let gone = self.end_before(role);
-            if role == Role::Writer && gone != other::ALIVE {
-                return failure(role, gone);
-            }
-            let mut half = lock.lock();
-            // SAFETY: the caller's promise.
-            let posted = unsafe { self.post(role, &mut half, addr, len, false) };
-            let number = match posted {
-                Ok(number) => number,
-                Err(NoRoom::Broken) => return self.broken(),
-                Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
-                Err(NoRoom::OtherIsBehind(hint)) => {
-                    drop(half);
-                    if self.closing.load(Ordering::Acquire) {
-                        return -libc::EBADF as isize;
-                    }
-                    if gone != other::ALIVE {
-                        return failure(role, gone);
-                    }
-                    if !self.help() {
-                        self.rest(&mut rest, hint);
-                    }
-                    continue;
-                }
-            };
-            // The common case: an eager message, which is over already.
-            match half.advance(lane, &self.engine, number) {
-                Ok(Step::Over) => {
-                    let result = half.collect(number);
-                    drop(half);
-                    self.ring();
-                    return result;
-                }
-                Ok(Step::Copy(piece)) => {
-                    drop(half);
-                    if !piece.only {
-                        self.ring();
-                    }
-                    self.copy(role, number, piece);
-                }
-                // A read that has met nothing: who writes looks for it and waits for nothing.
-                Ok(Step::Idle(_)) if role == Role::Reader && half.is_unmatched(number) => {}
-                _ => {
-                    drop(half);
-                    self.ring();
-                }
-            }
-            break number;
-        };
-        self.wait(role, number)
-    }
-
-    // ---- waiting -------------------------------------------------------------------------
-
-    /// Waits until a message is over, and takes its result.
-    pub fn wait(&self, role: Role, number: u32) -> isize {
-        let mut rest = Rest::Fresh;
-        loop {
-            match self.step(role, number) {
-                Ok(result) => return result,
-                Err(None) => rest = Rest::Fresh,
-                Err(Some(hint)) if self.help() => {
-                    let _ = hint;
-                    rest = Rest::Fresh;
-                }
-                Err(Some(hint)) => self.rest(&mut rest, hint),
-            }
-        }
-    }
-
-    /// One step without waiting: the result if that was the last, or nothing.
-    pub fn check(&self, role: Role, number: u32) -> Option<isize> {
-        self.believe();
-        match self.step(role, number) {
-            Ok(result) => return Some(result),
-            Err(None) => {}
-            Err(Some(_)) => {
-                self.help();
-                return None;
-            }
-        }
-        // What was just done may have been the last.
-        let (half, lane) = self.half(role);
-        let mut half = half.lock();
-        let over = half.is_over(lane, number);
-        let result = over.then(|| half.collect(number));
-        drop(half);
-        if over {
-            self.ring();
-        }
-        result
-    }
-
     /// Takes a message one step further. `Err(None)`: something was done. `Err(Some)`: there
     /// is nothing to do until this word changes.
-    fn step(&self, role: Role, number: u32) -> Result<isize, Option<Hint>> {
+    pub fn step(&self, role: Role, number: u32) -> Result<isize, Option<Hint>> {
         // Before looking: what the other did before its end must be seen.
         let gone = self.end_of_other();
         let closing = self.closing.load(Ordering::Acquire);
@@ -427,7 +256,7 @@ impl Link {
     }
 
     /// Copies a piece that was claimed, with no lock held.
-    fn copy(&self, role: Role, number: u32, piece: Piece) {
+    pub fn copy(&self, role: Role, number: u32, piece: Piece) {
         let way = role.way();
         let outcome = if self.believe() {
             // SAFETY: `half` has handed out a part of both posts; the process is believed.
@@ -445,7 +274,7 @@ impl Link {
             self.engine.forget(way);
             let lost = if way == Way::Pull { LOST_PULL } else { LOST_PUSH };
             self.mine().lost.fetch_or(lost, Ordering::Relaxed);
-            self.must_help.store(true, Ordering::Relaxed);
+            self.note_needy();
         }
         if outcome == Copied::Gone {
             self.note_end(other::DIED);
@@ -457,15 +286,29 @@ impl Link {
         }
     }
 
+    /// Whether messages need both sides.
+    pub fn is_needy(&self) -> bool {
+        if self.must_help.load(Ordering::Relaxed) {
+            return true;
+        }
+        let lost = self.theirs().lost.load(Ordering::Relaxed) != 0;
+        if lost {
+            self.note_needy();
+        }
+        lost
+    }
+
+    fn note_needy(&self) {
+        if !self.must_help.swap(true, Ordering::Relaxed) {
+            kicks::note_needy();
+        }
+    }
+
     /// Does what nobody may be waiting for here, but the other side cannot do alone. True:
     /// something was done.
-    fn help(&self) -> bool {
-        if !self.must_help.load(Ordering::Relaxed) {
-            let lost = self.theirs().lost.load(Ordering::Relaxed);
-            if lost == 0 {
-                return false;
-            }
-            self.must_help.store(true, Ordering::Relaxed);
+    pub fn help(&self) -> bool {
+        if !self.is_needy() {
+            return false;
         }
         for role in [Role::Reader, Role::Writer] {
             let (half, lane) = self.half(role);
@@ -494,80 +337,37 @@ impl Link {
         false
     }
 
-    fn rest(&self, rest: &mut Rest, hint: Hint) {
-        match *rest {
-            Rest::Fresh if self.pays_to_spin() => {
-                let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
-                self.spin(hint);
-                *rest = Rest::Spin { until };
-            }
-            Rest::Spin { until } if sys::ticks() < until => self.spin(hint),
-            Rest::Fresh | Rest::Spin { .. } => {
-                *rest = Rest::Word { seen: self.mine().bell.0.announce(how::WORD) };
-            }
-            Rest::Word { seen } => {
-                let begun = sys::ticks();
-                let woken = self.mine().bell.0.sleep(seen, WORD_NANOSECONDS);
-                // Would spinning have been as good?
-                self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
-                *rest = match woken {
-                    Woken::LookAgain => Rest::Fresh,
-                    Woken::TimedOut | Woken::Refused => {
-                        let seen = self.local.load(Ordering::Acquire);
-                        self.mine().bell.0.announce(how::BYTE);
-                        Rest::Byte { seen }
-                    }
-                };
-            }
-            Rest::Byte { seen } => {
-                match self.polling.try_lock() {
-                    Some(polling) => {
-                        // Another one may have taken the byte that was meant for us; it has
-                        // counted that before it let the lock go.
-                        if self.local.load(Ordering::Acquire) == seen {
-                            self.poll(-1);
-                            os::drain(self.socket.raw());
-                            self.local.fetch_add(1, Ordering::SeqCst);
-                        }
-                        drop(polling);
-                        sys::futex_wake(self.local.as_ptr(), i32::MAX as u32);
-                    }
-                    None => {
-                        sys::futex_wait(self.local.as_ptr(), seen, 0);
-                    }
-                }
-                *rest = Rest::Fresh;
-            }
-        }
+    // ---- sleepers ------------------------------------------------------------------------
+
+    /// Whether somebody who sleeps should hear of it: there is something under way that may
+    /// not go on without us. Of what we write that turns out when the other side loses a right.
+    pub fn wants_watching(&self) -> bool {
+        let both = [Role::Writer, Role::Reader];
+        let roles = if self.is_needy() { &both[..] } else { &both[..1] };
+        self.end_of_other() < other::CLOSED
+            && roles.iter().any(|&role| {
+                let half = self.half(role).0.try_lock();
+                half.is_none_or(|half| half.has_unfinished())
+            })
     }
 
-    /// Until the word changes, or for a microsecond.
-    fn spin(&self, hint: Hint) {
-        for _ in 0..64 {
-            // SAFETY: the region is mapped as long as we live.
-            if !unsafe { hint.is_unchanged() } {
-                return;
-            }
-            pause();
-        }
+    pub fn announce(&self, how: u32) {
+        self.mine().bell.0.announce(how);
     }
 
-    /// Not where the other side waits for the very CPU that we would spin on.
-    fn pays_to_spin(&self) -> bool {
-        let cpu = cpus::current() + 1;
-        if self.cpu.load(Ordering::Relaxed) != cpu {
-            self.cpu.store(cpu, Ordering::Relaxed);
-            self.mine().cpu.0.store(cpu, Ordering::Relaxed);
-        }
-        self.theirs().cpu.0.load(Ordering::Relaxed) != cpu
+    /// Whether the bytes on the socket are for this thread from now on.
+    pub fn take_polling(&self) -> bool {
+        !self.polling.swap(true, Ordering::AcqRel)
     }
 
-    fn note_spin(&self, good: bool) {
-        let ticks = self.spin_ticks.load(Ordering::Relaxed);
-        let next = if good { ticks * 2 } else { ticks / 2 }.clamp(LEAST_SPIN, MOST_SPIN);
-        if next != ticks {
-            self.spin_ticks.store(next, Ordering::Relaxed);
-        }
+    /// Somebody else takes over, who has to look once more.
+    pub fn leave_polling(&self) {
+        self.polling.store(false, Ordering::Release);
+        self.wake_locals();
+    }
+
+    pub fn drain(&self) {
+        os::drain(self.socket.raw());
     }
 
     fn wake_locals(&self) {
@@ -578,8 +378,12 @@ impl Link {
     // ---- the other's end -----------------------------------------------------------------
 
     /// Polls; notes the end of the other side when it is seen. True: it is there.
-    fn poll(&self, limit_ms: i32) -> bool {
-        let [socket, process] = os::poll(self.descriptors(), libc::POLLIN, limit_ms);
+    fn poll(&self) -> bool {
+        self.note_events(os::poll(self.descriptors(), libc::POLLIN, 0))
+    }
+
+    /// What polling its descriptors has told.
+    pub fn note_events(&self, [socket, process]: [i16; 2]) -> bool {
         let hung_up = socket & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
         if hung_up || process & libc::POLLIN != 0 {
             let closed = self.theirs().closed.0.load(Ordering::Acquire) != 0;
@@ -591,11 +395,11 @@ impl Link {
 
     fn look_for_end(&self) -> bool {
         self.believed_at.store(sys::ticks(), Ordering::Relaxed);
-        self.poll(0)
+        self.poll()
     }
 
     /// Looks for the other's end, but not more often than every few milliseconds.
-    fn believe(&self) -> bool {
+    pub fn believe(&self) -> bool {
         let since = sys::ticks().wrapping_sub(self.believed_at.load(Ordering::Relaxed));
         if since > BELIEVED_TICKS {
             return self.look_for_end();
@@ -611,7 +415,7 @@ impl Link {
     /// for now and then, because looking at the clock costs more than the rest of it. What
     /// the other has written before its end can still be read.
     #[inline]
-    fn end_before(&self, role: Role) -> u32 {
+    pub fn end_before(&self, role: Role) -> u32 {
         if role == Role::Writer {
             let writes = self.writes.load(Ordering::Relaxed).wrapping_add(1);
             self.writes.store(writes, Ordering::Relaxed);
@@ -622,7 +426,7 @@ impl Link {
         self.end_of_other()
     }
 
-    fn end_of_other(&self) -> u32 {
+    pub fn end_of_other(&self) -> u32 {
         let known = self.other.load(Ordering::Acquire);
         if known == other::ALIVE && self.theirs().closed.0.load(Ordering::Acquire) != 0 {
             self.note_end(other::CLOSING);
@@ -632,7 +436,7 @@ impl Link {
     }
 
     #[cold]
-    fn broken(&self) -> isize {
+    pub fn broken(&self) -> isize {
         self.note_end(other::BROKEN);
         -libc::EPROTO as isize
     }
@@ -692,8 +496,16 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.must_help.load(Ordering::Relaxed) {
+            kicks::forget_needy();
+        }
+    }
+}
+
 /// What a message gets that will not be transferred.
-fn failure(role: Role, gone: u32) -> isize {
+pub fn failure(role: Role, gone: u32) -> isize {
     match (gone, role) {
         (other::CLOSING | other::CLOSED, Role::Reader) => 0,
         (other::CLOSING | other::CLOSED, Role::Writer) => -libc::EPIPE as isize,

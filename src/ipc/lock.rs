@@ -35,6 +35,14 @@ impl<T> Lock<T> {
         taken.is_ok().then(|| Held(self))
     }
 
+    /// In the child of a fork, which may have got it locked and half changed: what was there
+    /// is forgotten, not dropped.
+    pub fn renew(&self, value: T) {
+        // SAFETY: who had it locked is not in this process, and nobody else uses it yet.
+        unsafe { self.value.get().write(value) };
+        self.state.store(FREE, Ordering::Release);
+    }
+
     #[cold]
     fn wait(&self) -> Held<'_, T> {
         for _ in 0..100 {

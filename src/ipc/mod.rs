@@ -5,8 +5,9 @@
 //! ```text
 //! exports     the adma_* symbols; no logic
 //! calls       handles and cookies checked, then the connection's work
+//! wait        posting and waiting, in stages; watch: long sleeps, for all connections
 //! table       handles; whose connections these are after a fork
-//! link        one connection: waiting, helping, ending
+//! link        one connection: posting, steps, helping, ending; kicks: who sleeps long
 //! half        one direction as one process sees it: posts, matching, who copies what
 //! wire        the beginning: sockets, greetings, what each side may do to the other
 //! engine      bytes between two address spaces; the place of the kernel helper
@@ -22,8 +23,8 @@
 //! the other's memory they are streamed through the region in chunks.
 //!
 //! There is no helper thread. Waiting and checking make things go on, for every message of
-//! the connection; somebody who waits spins a little, sleeps on a futex for milliseconds, and
-//! then polls a socket that also tells of the other's end.
+//! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
+//! then polls sockets that also tell of the other's end.
 
 #[cfg(not(loom))]
 mod calls;
@@ -33,6 +34,8 @@ mod engine;
 mod exports;
 #[cfg(not(loom))]
 mod half;
+#[cfg(not(loom))]
+mod kicks;
 #[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]
@@ -45,6 +48,10 @@ mod region;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(not(loom))]
+mod wait;
+#[cfg(not(loom))]
+mod watch;
 #[cfg(not(loom))]
 mod wire;
 

@@ -306,6 +306,18 @@ pub fn poll(fds: [i32; 2], events: i16, limit_ms: i32) -> [i16; 2] {
     if answer <= 0 { [0; 2] } else { set.map(|entry| entry.revents) }
 }
 
+/// Which of many descriptors can be read; as `poll`. None of them where the system refuses:
+/// then the caller comes back at once.
+pub fn poll_all(fds: &[i32], limit_ms: i32) -> Vec<i16> {
+    let entry = |&fd: &i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut set: Vec<libc::pollfd> = fds.iter().map(entry).collect();
+    let at = set.as_mut_ptr() as usize;
+    // SAFETY: the kernel writes the answers.
+    let answer = unsafe { syscall(libc::SYS_poll, [at, set.len(), limit_ms as usize, 0, 0, 0]) };
+    let heard = |entry: &libc::pollfd| if answer <= 0 { 0 } else { entry.revents };
+    set.iter().map(heard).collect()
+}
+
 /// Room for three descriptors and a set of credentials, aligned as the kernel wants it.
 #[repr(C, align(8))]
 struct Control([u8; 128]);

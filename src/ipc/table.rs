@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::os;
+use super::{kicks, os};
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -45,6 +45,9 @@ static USED: AtomicU32 = AtomicU32::new(0);
 
 /// The page that the kernel wipes; null until there is a connection.
 static OWNER: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// What that page holds while the first connection of a process is made.
+const BEGINNING: u64 = 1;
 
 /// A connection in use: it is not closed meanwhile.
 pub struct Used {
@@ -98,6 +101,14 @@ pub fn find(handle: i32) -> Result<Used, isize> {
     Ok(used)
 }
 
+/// The other open connections of this process.
+pub fn others(link: &Link) -> impl Iterator<Item = Used> {
+    let others = &TABLE[..USED.load(Ordering::Acquire) as usize];
+    let handles = others.iter().map(|place| place.handle.load(Ordering::Acquire));
+    let open = handles.filter(|&handle| handle != 0).filter_map(|handle| find(handle as i32).ok());
+    open.filter(move |other| !core::ptr::eq(&raw const **other, link))
+}
+
 fn owner() -> u64 {
     let page = OWNER.load(Ordering::Acquire);
     // SAFETY: null, or a page that is never unmapped.
@@ -114,10 +125,16 @@ pub fn become_owner() -> os::Result<u64> {
     }
     // SAFETY: just made sure of it.
     let word = unsafe { &*OWNER.load(Ordering::Acquire) };
-    let fresh = sys::ticks() << 16 | (sys::getpid() as u64 & 0xffff) | 1;
-    match word.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Ok(fresh),
-        Err(there) => Ok(there),
+    if word.compare_exchange(0, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        kicks::begin();
+        let fresh = sys::ticks() << 16 | (sys::getpid() as u64 & 0xffff) | 2;
+        word.store(fresh, Ordering::Release);
+    }
+    loop {
+        match word.load(Ordering::Acquire) {
+            BEGINNING => sys::yield_now(),
+            owner => return Ok(owner),
+        }
     }
 }
 

@@ -255,10 +255,25 @@ static int late(int connection)
 	return 0;
 }
 
-static void quiet(void)
+static int sleep_on(int connection)
+{
+	(void)connection;
+	pause();
+	return 0;
+}
+
+/* `beside`: there is another connection, with a message that nobody reads. */
+static void quiet(bool beside)
 {
 	struct rusage before, after;
-	pid_t child;
+	pid_t child, other = 0;
+
+	if (beside) {
+		int connection = with_child(sleep_on, &other);
+
+		if (adma_iwrite(connection, (void *)room, 8 * MIB) <= 0)
+			fail("iwrite");
+	}
 	int connection = with_child(late, &child);
 
 	fill(room, MIB, 1);
@@ -275,6 +290,8 @@ static void quiet(void)
 	if (switches > 30 || used > 0.1)
 		fail("waiting took %ld switches and %.3f s", switches, used);
 	expect_good_end(child);
+	if (other)
+		kill(other, SIGKILL);
 }
 
 /* ---- hostile ------------------------------------------------------------------------- */
@@ -584,7 +601,7 @@ int main(int argc, char **argv)
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "stopped", stopped }, { "fork", forked }, { "orphan", orphaned },
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
-		{ "quiet", quiet }, { "hostile", hostile }, { "threads", threaded },
+		{ "hostile", hostile }, { "threads", threaded },
 		{ "full", full }, { "again", again },
 	};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -596,6 +613,8 @@ int main(int argc, char **argv)
 		refused(argv[2]);
 	else if (!strcmp(what, "namespaces"))
 		namespaces(argc > 3, argv[2]);
+	else if (!strcmp(what, "quiet"))
+		quiet(argc > 2);
 	else if (!strcmp(what, "lost"))
 		lost(argc > 2);
 	else

@@ -1,0 +1,69 @@
+//! How many connections go on only with our help, and who is asleep that must hear of it.
+
+use super::lock::Lock;
+use super::os::{self, Fd};
+use crate::sync::full_fence;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Nearly so many: a child made without fork handlers has its parent's, until it has a
+/// connection of its own.
+static NEEDY: AtomicU32 = AtomicU32::new(0);
+
+/// Where sleepers are kicked, and how many there are.
+static SLEEPERS: Lock<Vec<i32>> = Lock::new(Vec::new());
+static ASLEEP: AtomicU32 = AtomicU32::new(0);
+
+/// In a process that has no connections yet: what is here is its parent's.
+pub fn begin() {
+    NEEDY.store(0, Ordering::Relaxed);
+    ASLEEP.store(0, Ordering::Relaxed);
+    SLEEPERS.renew(Vec::new());
+}
+
+pub fn note_needy() {
+    NEEDY.fetch_add(1, Ordering::Relaxed);
+}
+
+pub fn forget_needy() {
+    NEEDY.fetch_sub(1, Ordering::Relaxed);
+}
+
+pub fn needy() -> u32 {
+    NEEDY.load(Ordering::Relaxed)
+}
+
+/// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.
+pub fn kick() {
+    full_fence();
+    if needy() != 0 && ASLEEP.load(Ordering::Relaxed) != 0 {
+        SLEEPERS.lock().iter().for_each(|&socket| os::send_byte(socket));
+    }
+}
+
+/// While this lives, a kick makes its descriptor readable. A socket, for a byte that is sent
+/// to a number which the program has given to a file of its own is refused.
+pub struct Kicks([Fd; 2]);
+
+impl Kicks {
+    pub fn new() -> Option<Self> {
+        let pair = os::unix_pair().ok()?;
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.push(pair[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+        drop(sleepers);
+        full_fence();
+        Some(Self(pair))
+    }
+
+    pub fn descriptor(&self) -> i32 {
+        self.0[0].raw()
+    }
+}
+
+impl Drop for Kicks {
+    fn drop(&mut self) {
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.retain(|&socket| socket != self.0[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,273 @@
+//! Waiting for a message, in stages.
+//!
+//! Who waits looks for work first: a piece of its own message, then anything of the process's
+//! connections that the other side cannot do alone. With nothing to do it rests: it spins for
+//! some microseconds; it sleeps on its bell's word for milliseconds; it polls, without end
+//! (`watch`). So nobody is asked "are you done" and nobody waits for the dead.
+
+use super::bell::how;
+use super::half::{Hint, NoRoom, Role, Short, Step};
+use super::kicks;
+use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, failure, other};
+use super::watch::{self, Watch};
+use crate::sync::{Woken, pause};
+use crate::{cpus, sys};
+use core::sync::atomic::Ordering;
+
+/// The stages of resting.
+enum Rest<'a> {
+    Fresh,
+    Spin {
+        until: u64,
+    },
+    /// Announced: the next rest is a sleep on the word.
+    Word {
+        seen: u64,
+    },
+    /// Announced: the next rest polls.
+    Poll(Watch<'a>),
+}
+
+/// What is left until `limit`, in nanoseconds; 0: no limit, as for a futex.
+fn left(limit: Option<u64>) -> u64 {
+    limit.map_or(0, |limit| limit.saturating_sub(sys::nanoseconds()).max(1))
+}
+
+impl Link {
+    /// Posts, waits, and answers the bytes transferred or a negated errno.
+    ///
+    /// # Safety
+    /// As `start`.
+    #[inline]
+    pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
+        // SAFETY: the caller's promise.
+        let short = unsafe {
+            match role {
+                Role::Writer => self.write_eagerly(addr, len),
+                Role::Reader => self.read_eagerly(addr, len),
+            }
+        };
+        match short {
+            Short::Done(count) => {
+                self.ring();
+                count as isize
+            }
+            Short::Posted(number) => self.wait(role, number),
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.post_and_wait(role, addr, len) },
+        }
+    }
+
+    /// Eager messages have no need of a post.
+    #[inline]
+    unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Short {
+        if len > self.eager || self.end_before(Role::Writer) != other::ALIVE {
+            return Short::UsualWay;
+        }
+        let (half, lane) = self.half(Role::Writer);
+        // SAFETY: the caller's promise.
+        match unsafe { half.lock().write_eagerly(lane, addr, len) } {
+            Ok(Some(count)) => Short::Done(count),
+            _ => Short::UsualWay,
+        }
+    }
+
+    /// A reader that comes first spins before it remembers its post: what it then finds is
+    /// often eager.
+    #[inline]
+    unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Short {
+        let (half, lane) = self.half(Role::Reader);
+        // SAFETY: the caller's promise.
+        let mut short = unsafe { half.lock().read_eagerly(lane, addr, len) };
+        let mut until = 0;
+        while let Short::Announced(number, hint) = short {
+            if until == 0 && self.pays_to_spin() {
+                until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
+            }
+            if sys::ticks() > until {
+                half.lock().post_announced();
+                return Short::Posted(number);
+            }
+            self.spin(hint);
+            short = half.lock().read_announced(lane, number);
+        }
+        short
+    }
+
+    unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
+        let (lock, lane) = self.half(role);
+        let mut rest = Rest::Fresh;
+        let number = loop {
+            let gone = self.end_before(role);
+            if role == Role::Writer && gone != other::ALIVE {
+                return failure(role, gone);
+            }
+            let mut half = lock.lock();
+            // SAFETY: the caller's promise.
+            let posted = unsafe { self.post(role, &mut half, addr, len, false) };
+            let number = match posted {
+                Ok(number) => number,
+                Err(NoRoom::Broken) => return self.broken(),
+                Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
+                Err(NoRoom::OtherIsBehind(hint)) => {
+                    drop(half);
+                    if self.closing.load(Ordering::Acquire) {
+                        return -libc::EBADF as isize;
+                    }
+                    if gone != other::ALIVE {
+                        return failure(role, gone);
+                    }
+                    if self.help() || watch::help_others(self) {
+                        rest = Rest::Fresh;
+                    } else {
+                        self.rest(&mut rest, hint, None);
+                    }
+                    continue;
+                }
+            };
+            // The common case: an eager message, which is over already.
+            match half.advance(lane, &self.engine, number) {
+                Ok(Step::Over) => {
+                    let result = half.collect(number);
+                    drop(half);
+                    self.ring();
+                    return result;
+                }
+                Ok(Step::Copy(piece)) => {
+                    drop(half);
+                    if !piece.only {
+                        self.ring();
+                    }
+                    self.copy(role, number, piece);
+                }
+                // A read that has met nothing: who writes looks for it and waits for nothing.
+                Ok(Step::Idle(_)) if role == Role::Reader && half.is_unmatched(number) => {}
+                _ => {
+                    drop(half);
+                    self.ring();
+                }
+            }
+            break number;
+        };
+        self.wait(role, number)
+    }
+
+    /// Waits until a message is over, and takes its result.
+    pub fn wait(&self, role: Role, number: u32) -> isize {
+        loop {
+            if let Some(result) = self.wait_until(role, number, None) {
+                return result;
+            }
+        }
+    }
+
+    /// The same, but not beyond a moment of `sys::nanoseconds`: `None`.
+    pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
+        let mut rest = Rest::Fresh;
+        let result = loop {
+            match self.step(role, number) {
+                Ok(result) => break Some(result),
+                Err(None) => rest = Rest::Fresh,
+                Err(Some(_)) if self.help() || watch::help_others(self) => rest = Rest::Fresh,
+                Err(Some(_)) if limit.is_some_and(|limit| sys::nanoseconds() >= limit) => {
+                    break None;
+                }
+                Err(Some(hint)) => self.rest(&mut rest, hint, limit),
+            }
+        };
+        // What this sleeper has looked after is for the others now.
+        drop(rest);
+        kicks::kick();
+        result
+    }
+
+    /// One step without waiting: the result if that was the last, or nothing.
+    pub fn check(&self, role: Role, number: u32) -> Option<isize> {
+        self.believe();
+        match self.step(role, number) {
+            Ok(result) => return Some(result),
+            Err(None) => {}
+            Err(Some(_)) => {
+                if !self.help() {
+                    watch::help_others(self);
+                }
+                return None;
+            }
+        }
+        // What was just done may have been the last.
+        let (half, lane) = self.half(role);
+        let mut half = half.lock();
+        let over = half.is_over(lane, number);
+        let result = over.then(|| half.collect(number));
+        drop(half);
+        if over {
+            self.ring();
+        }
+        result
+    }
+
+    fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {
+        match core::mem::replace(rest, Rest::Fresh) {
+            Rest::Fresh if self.pays_to_spin() => {
+                let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
+                self.spin(hint);
+                *rest = Rest::Spin { until };
+            }
+            Rest::Spin { until } if sys::ticks() < until => {
+                self.spin(hint);
+                *rest = Rest::Spin { until };
+            }
+            // Nobody sleeps on several words.
+            Rest::Fresh | Rest::Spin { .. } if watch::others_need_help(self) => {
+                *rest = Rest::Poll(Watch::new(self));
+            }
+            Rest::Fresh | Rest::Spin { .. } => {
+                *rest = Rest::Word { seen: self.mine().bell.0.announce(how::WORD) };
+            }
+            Rest::Word { seen } => {
+                let begun = sys::ticks();
+                let nanos = match left(limit) {
+                    0 => WORD_NANOSECONDS,
+                    left => left.min(WORD_NANOSECONDS),
+                };
+                let woken = self.mine().bell.0.sleep(seen, nanos);
+                // Would spinning have been as good?
+                self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
+                *rest = match woken {
+                    Woken::LookAgain => Rest::Fresh,
+                    Woken::TimedOut | Woken::Refused => Rest::Poll(Watch::new(self)),
+                };
+            }
+            Rest::Poll(watch) => watch.sleep(left(limit)),
+        }
+    }
+
+    /// Until the word changes, or for a microsecond.
+    fn spin(&self, hint: Hint) {
+        for _ in 0..64 {
+            // SAFETY: the region is mapped as long as we live.
+            if !unsafe { hint.is_unchanged() } {
+                return;
+            }
+            pause();
+        }
+    }
+
+    /// Not where the other side waits for the very CPU that we would spin on.
+    fn pays_to_spin(&self) -> bool {
+        let cpu = cpus::current() + 1;
+        if self.cpu.load(Ordering::Relaxed) != cpu {
+            self.cpu.store(cpu, Ordering::Relaxed);
+            self.mine().cpu.0.store(cpu, Ordering::Relaxed);
+        }
+        self.theirs().cpu.0.load(Ordering::Relaxed) != cpu
+    }
+
+    fn note_spin(&self, good: bool) {
+        let ticks = self.spin_ticks.load(Ordering::Relaxed);
+        let next = if good { ticks * 2 } else { ticks / 2 }.clamp(LEAST_SPIN, MOST_SPIN);
+        if next != ticks {
+            self.spin_ticks.store(next, Ordering::Relaxed);
+        }
+    }
+}

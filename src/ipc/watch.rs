@@ -1,0 +1,88 @@
+//! Long sleeps: until something happens on a connection that needs this process.
+//!
+//! There is no helper thread, so somebody who waits on one connection must also hear of the
+//! others: a message that is streamed goes on only while both sides look after it, and what
+//! one waits for may depend on it, around a ring of processes. Who sleeps long polls the
+//! sockets of all connections that may need help. Each connection has one such sleeper at a
+//! time, and the one who has it takes the byte that was sent; everybody else who waits on it
+//! sleeps on its word `local`. Sleepers are kicked when a connection that needs help gets a
+//! post, or loses its sleeper.
+
+use super::bell::how;
+use super::kicks::{self, Kicks};
+use super::link::Link;
+use super::os;
+use super::table::{self, Used};
+use crate::sys;
+use core::sync::atomic::Ordering;
+
+fn has_needy_others(link: &Link) -> bool {
+    kicks::needy() > u32::from(link.must_help.load(Ordering::Relaxed))
+}
+
+/// Does something for any connection but this one. True: something was done.
+pub fn help_others(link: &Link) -> bool {
+    has_needy_others(link) && table::others(link).any(|other| other.help())
+}
+
+pub fn others_need_help(link: &Link) -> bool {
+    has_needy_others(link) && table::others(link).any(|other| other.wants_watching())
+}
+
+/// A sleep that is announced everywhere; look once more before it begins.
+pub struct Watch<'a> {
+    link: &'a Link,
+    /// Whether its socket is ours to poll.
+    mine: bool,
+    seen: u32,
+    others: Vec<Used>,
+    kicks: Option<Kicks>,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(link: &'a Link) -> Self {
+        let seen = link.local.load(Ordering::Acquire);
+        let mine = link.take_polling();
+        let mut watch = Self { link, mine, seen, others: Vec::new(), kicks: None };
+        if mine {
+            // Who posts after the look that follows kicks us.
+            watch.kicks = Kicks::new();
+            let wanting = table::others(link).filter(|other| other.wants_watching());
+            watch.others.extend(wanting.filter(|other| other.take_polling()));
+        }
+        link.announce(how::BYTE);
+        watch.others.iter().for_each(|other| other.announce(how::BYTE));
+        watch
+    }
+
+    /// Sleeps at most `nanos`; 0: without end.
+    pub fn sleep(self, nanos: u64) {
+        if !self.mine {
+            // Another thread polls for us.
+            sys::futex_wait(self.link.local.as_ptr(), self.seen, nanos);
+            return;
+        }
+        let links = || core::iter::once(self.link).chain(self.others.iter().map(|used| &**used));
+        let mut fds: Vec<i32> = links().flat_map(Link::descriptors).collect();
+        fds.extend(self.kicks.as_ref().map(Kicks::descriptor));
+        let limit = if nanos == 0 { -1 } else { nanos.div_ceil(1_000_000).min(1 << 30) as i32 };
+        let events = os::poll_all(&fds, limit);
+        for (link, events) in links().zip(events.chunks_exact(2)) {
+            link.note_events([events[0], events[1]]);
+            if events[0] != 0 {
+                link.drain();
+                // The other side may have lost a right, and woken us for that.
+                link.is_needy();
+            }
+        }
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if self.mine {
+            self.link.leave_polling();
+        }
+        self.others.iter().for_each(|other| other.leave_polling());
+    }
+}

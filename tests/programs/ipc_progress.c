@@ -1,0 +1,215 @@
+/*
+ * Whoever waits on one connection makes the messages of all others go on: patterns that
+ * would come to a standstill if it did not. Run with ADMA_IPC_ENGINE=shm, where a message
+ * needs both sides; one test by name, see main.
+ */
+#include "ipc.h"
+
+enum { PROCESSES = 4, ROUNDS = 5 };
+
+static const size_t sizes[] = { 10, 5000, 3 * MIB + 5, 10 * MIB };
+
+static int attach(int socket)
+{
+	int connection = adma_attach(socket);
+
+	if (connection < 0)
+		fail("attach: %s", strerror(-connection));
+	close(socket);
+	return connection;
+}
+
+/* ---- a ring of processes ------------------------------------------------------------- */
+
+/* Everybody writes to the next one and reads from the one before. */
+static void turn(int before, int after, int number, bool write_first)
+{
+	byte *mine = pages_between_guards(10 * MIB), *theirs = pages_between_guards(10 * MIB);
+	int neighbour = (number + PROCESSES - 1) % PROCESSES;
+
+	for (int round = 0; round < ROUNDS; round++)
+		for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+			size_t size = sizes[i];
+
+			fill(mine, size, number + round);
+			adma_cookie_t written = adma_iwrite(after, (void *)mine, size);
+
+			if (write_first) {
+				adma_cookie_t read = adma_iread(before, (void *)theirs, size);
+
+				EXPECT(adma_wait(written), size);
+				EXPECT(adma_wait(read), size);
+			} else {
+				EXPECT(adma_read(before, (void *)theirs, size), size);
+				EXPECT(adma_wait(written), size);
+			}
+			expect_content(theirs, size, neighbour + round, "ring");
+		}
+}
+
+static int one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
+{
+	/* pairs[i] leads from i to the next one; greetings need both sides at the same time. */
+	int *from = pairs[(number + PROCESSES - 1) % PROCESSES], *to = pairs[number];
+	int before, after;
+
+	if (number % 2) {
+		before = attach(from[1]);
+		after = attach(to[0]);
+	} else {
+		after = attach(to[0]);
+		before = attach(from[1]);
+	}
+	turn(before, after, number, write_first);
+	/* Nobody closes while others may still be reading. */
+	EXPECT(adma_write(after, "end", 3), 3);
+	EXPECT(adma_read(before, &(char[4]){ 0 }, 4), 3);
+	EXPECT(adma_close(after), 0);
+	EXPECT(adma_close(before), 0);
+	return 0;
+}
+
+static void ring(bool write_first)
+{
+	int pairs[PROCESSES][2];
+	pid_t children[PROCESSES];
+
+	for (int i = 0; i < PROCESSES; i++)
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]))
+			fail("socketpair: %s", strerror(errno));
+	for (int i = 0; i < PROCESSES; i++) {
+		children[i] = fork();
+		if (children[i] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			exit(one_of_ring(pairs, i, write_first));
+		}
+	}
+	for (int i = 0; i < PROCESSES; i++)
+		expect_good_end(children[i]);
+}
+
+/* ---- threads ------------------------------------------------------------------------- */
+
+static int told[2]; /* a pipe from the one who reads to the one who answers */
+
+static int read_and_tell(int connection)
+{
+	byte *room = pages_between_guards(8 * MIB);
+
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
+	expect_content(room, 8 * MIB, 3, "read while its writer's process waits elsewhere");
+	if (write(told[1], "x", 1) != 1)
+		fail("write");
+	return 0;
+}
+
+static int answer_when_told(int connection)
+{
+	char byte;
+
+	if (read(told[0], &byte, 1) != 1)
+		fail("read");
+	EXPECT(adma_write(connection, "now", 3), 3);
+	return 0;
+}
+
+static void *wait_for_answer(void *connection)
+{
+	EXPECT(adma_read((int)(long)connection, &(char[4]){ 0 }, 4), 3);
+	return NULL;
+}
+
+/*
+ * The thread that sleeps has not seen the message that needs it: it was posted later, on
+ * another connection, by a thread that does not wait.
+ */
+static void asleep(long pause_ms)
+{
+	byte *room = pages_between_guards(8 * MIB);
+	pid_t reader, answerer;
+	pthread_t thread;
+
+	if (pipe(told))
+		fail("pipe");
+	int large = with_child(read_and_tell, &reader);
+	int small = with_child(answer_when_told, &answerer);
+
+	fill(room, 8 * MIB, 3);
+	pthread_create(&thread, NULL, wait_for_answer, (void *)(long)small);
+	sleep_ms(pause_ms);
+	adma_cookie_t written = adma_iwrite(large, (void *)room, 8 * MIB);
+
+	pthread_join(thread, NULL);
+	EXPECT(adma_wait(written), 8 * MIB);
+	expect_good_end(reader);
+	expect_good_end(answerer);
+	EXPECT(adma_close(large), 0);
+	EXPECT(adma_close(small), 0);
+}
+
+static void *wait_long(void *connection)
+{
+	/* Ends with the process. */
+	adma_read((int)(long)connection, &(char[4]){ 0 }, 4);
+	return NULL;
+}
+
+/*
+ * Two threads sleep; the one that looks after all connections stops waiting, and the other
+ * one has to go on with it.
+ */
+static int write_three(int connection)
+{
+	sleep_ms(100);
+	EXPECT(adma_write(connection, "end", 3), 3);
+	sleep_ms(60000);
+	return 0;
+}
+
+static void handed_on(void)
+{
+	byte *room = pages_between_guards(8 * MIB);
+	pid_t reader, first, second;
+	pthread_t threads[2];
+
+	if (pipe(told))
+		fail("pipe");
+	int large = with_child(read_and_tell, &reader);
+	int ends = with_child(write_three, &first);
+	int stays = with_child(write_three, &second);
+
+	fill(room, 8 * MIB, 3);
+	kill(second, SIGSTOP);
+	/* Both are asleep when it is posted, so either may have taken it. */
+	pthread_create(&threads[0], NULL, wait_for_answer, (void *)(long)ends);
+	pthread_create(&threads[1], NULL, wait_long, (void *)(long)stays);
+	sleep_ms(20);
+	kill(reader, SIGSTOP);
+	adma_cookie_t written = adma_iwrite(large, (void *)room, 8 * MIB);
+
+	pthread_join(threads[0], NULL);
+	kill(reader, SIGCONT);
+	/* Only the thread that still sleeps is left to help the reader. */
+	expect_good_end(reader);
+	EXPECT(adma_wait(written), 8 * MIB);
+	kill(first, SIGKILL);
+	kill(second, SIGKILL);
+	_exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+
+	alarm(60); /* a standstill ends the test */
+	if (!strcmp(what, "ring"))
+		ring(argc > 2);
+	else if (!strcmp(what, "asleep"))
+		for (long pause = 0; pause <= 20; pause += 5)
+			asleep(pause);
+	else if (!strcmp(what, "handed_on"))
+		handed_on();
+	else
+		fail("no test is called %s", what);
+	return 0;
+}
