@@ -63,7 +63,7 @@ static inline void *adma_cache_find(const struct adma_cache *cache, u64 tag)
 {
 	u32 set = adma_set_of(cache, tag);
 	struct adma_way *way = adma_set(cache, set);
-	u32 i;
+	u32 i, now;
 
 	for (i = 0; i < cache->ways; i++, way++) {
 		void *line;
@@ -77,9 +77,15 @@ static inline void *adma_cache_find(const struct adma_cache *cache, u64 tag)
 		smp_rmb();
 		if (READ_ONCE(way->tag) != tag)
 			continue;
-		/* Two at once may get the same time: they are as young. */
-		WRITE_ONCE(cache->clock[set], READ_ONCE(cache->clock[set]) + 1);
-		WRITE_ONCE(way->used, READ_ONCE(cache->clock[set]));
+		/*
+		 * The youngest stays the youngest, and nothing is written. Two
+		 * at once may get the same time: they are as young.
+		 */
+		now = READ_ONCE(cache->clock[set]);
+		if (READ_ONCE(way->used) != now) {
+			WRITE_ONCE(way->used, now + 1);
+			WRITE_ONCE(cache->clock[set], now + 1);
+		}
 		return line;
 	}
 	return NULL;
