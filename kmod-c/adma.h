@@ -4,8 +4,8 @@
  *
  * The way of one copy: device.c takes the call, file.c keeps the caller's slots
  * and limits, copy.c cuts the copy into transfers, pin.c pins and maps the
- * pages, channel.c holds the channels and decides when a transfer is dead.
- * stats.c counts.
+ * pages, keep.c finds those of earlier copies, channel.c holds the channels and
+ * decides when a transfer is dead. stats.c counts.
  *
  * A request consists of legs: what one channel does of it. A channel works in
  * order, so a leg is over when its last transfer is. The request is over with
@@ -31,7 +31,9 @@
 
 #include "adma_ioctl.h"
 
+struct adma_channel;
 struct adma_file;
+struct adma_leg;
 struct adma_request;
 struct attribute_group;
 struct cred;
@@ -73,28 +75,36 @@ void adma_count_for(struct adma_file *file, enum adma_stat what);
 /* Devices that channels belong to at most. */
 #define ADMA_MAX_DEVICES	4
 
+enum adma_kind {
+	ADMA_PLAIN,		/* for one request, and nobody looks after it */
+	ADMA_WATCHED,		/* for one request, with a notifier */
+	ADMA_KEPT,		/* in the table of its file, with a notifier */
+};
+
 /*
  * A line: pages that lie side by side in one process, aligned, some or all of
- * them pinned and mapped. A kept line is in the table of its file and stays
- * pinned from one copy to the next, until the program changes the mapping or
- * somebody needs the room. A line that is not kept serves one request.
+ * them pinned and mapped. A kept line stays pinned from one copy to the next,
+ * until the program changes the mapping or somebody needs the room.
  */
 struct adma_line {
 	struct kref kref;	/* the table, and requests that use it */
 	struct adma_file *file;
 	u64 number;		/* address / (pages of a line) */
-	bool kept;
+	enum adma_kind kind;
 	bool write;		/* pinned for writing: serves readers too */
+	bool used;		/* since eviction last looked */
+	bool prefetched;
 
-	struct mmu_interval_notifier notifier;	/* of a kept one */
-	struct list_head young;	/* of file->lines, the oldest first */
-	struct work_struct end;
+	struct mmu_interval_notifier notifier;	/* not of a plain one */
+	struct list_head young;	/* of file->lines, or file->gone */
+	unsigned int counted;	/* its pages in file->kept; file->lock */
 	struct rcu_head rcu;
 
-	bool prefetched;
-	struct mutex fill;	/* of what follows, but for dead */
-	spinlock_t lock;	/* of dead, against the notifier */
+	spinlock_t lock;	/* of dead and uses, against the notifier */
 	bool dead;
+	struct list_head uses;
+
+	struct mutex fill;	/* of changing what follows */
 	DECLARE_BITMAP(pinned, ADMA_LINE_MOST);
 	struct page **pages;
 	struct adma_mapping {
@@ -102,6 +112,15 @@ struct adma_line {
 		dma_addr_t *addr;
 		u8 *run;	/* pages of a mapping, at its first one */
 	} mapping[ADMA_MAX_DEVICES];
+};
+
+/* A line in a request, until that is over. */
+struct adma_use {
+	struct adma_line *line;	/* held */
+	struct list_head list;	/* of line->uses; its lock, also of what follows */
+	struct adma_leg *leg;	/* NULL: no transfer yet */
+	unsigned int last;	/* number in the leg of the last that touches it */
+	unsigned long since;	/* jiffies: when that was submitted */
 };
 
 /* How much was done for a request, and how long it took. */
@@ -112,25 +131,44 @@ struct adma_costs {
 };
 
 extern unsigned int adma_line_pages;
-extern unsigned int adma_cache_entries;
-extern unsigned int adma_cache_ways;
-extern unsigned long adma_keep_pages;
 
 int adma_pin_init(void);
 void adma_pin_exit(void);
-void adma_pin_open(struct adma_file *file);
-void adma_pin_close(struct adma_file *file);
-struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write);
-struct adma_line *adma_line_private(struct adma_line *line);
+void adma_reap(struct work_struct *work);
+void adma_lines_reaped(void);
+struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
+				enum adma_kind kind);
 void adma_line_put(struct adma_line *line);
 bool adma_line_ready(struct adma_line *line, unsigned int first,
 		     unsigned int count, unsigned int device);
 int adma_line_fill(struct adma_line *line, unsigned int first,
 		   unsigned int count, unsigned int device, bool may_fault,
 		   struct adma_costs *costs);
+void adma_use_begin(struct adma_use *use, struct adma_line *line);
+void adma_use_end(struct adma_use *use);
+bool adma_use_claim(struct adma_use *use, struct adma_leg *leg,
+		    unsigned int last);
+void adma_use_disclaim(struct adma_use *use, unsigned int last);
+
+/* keep.c */
+
+extern unsigned int adma_cache_entries;
+extern unsigned int adma_cache_ways;
+extern unsigned long adma_keep_pages;
+
+int adma_keep_init(void);
+void adma_keep_stop(void);
+void adma_keep_exit(void);
+void adma_keep_open(struct adma_file *file);
+void adma_keep_close(struct adma_file *file);
+struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write);
+void adma_line_grown(struct adma_line *line, unsigned int pages);
+bool adma_line_forget(struct adma_line *line);
+void adma_line_leave(struct adma_line *line);
 void adma_lines_drop(struct adma_file *file);
 void adma_lines_trim(struct adma_file *file);
-void adma_lines_make_room(struct adma_file *file, unsigned int pages);
+void adma_lines_make_room(struct adma_file *file, unsigned int pages,
+			  bool of_user);
 
 /* channel.c */
 
@@ -139,8 +177,6 @@ enum adma_health {
 	ADMA_ASIDE,		/* in doubt, or resting after errors */
 	ADMA_OUT,		/* for good */
 };
-
-struct adma_channel;
 
 /* A transfer to itself that shows whether a channel works. */
 struct adma_probe {
@@ -179,8 +215,9 @@ struct adma_leg {
 	unsigned long begun;		/* jiffies: first transfer issued */
 	unsigned long closed_at;	/* jiffies: last transfer issued */
 	u64 pieces;
-	atomic_t unanswered;		/* data transfers */
-	bool pushed;			/* it has transfers */
+	unsigned int pushed;		/* data transfers submitted */
+	atomic_t done;			/* of them, known to be over; in turn */
+	atomic_t unanswered;		/* of them, whatever the answer */
 	bool closed;			/* its last transfer is submitted */
 	bool aborted;			/* ... and was answered by an error */
 	bool doubted;			/* a probe was submitted after it */
@@ -196,6 +233,7 @@ extern unsigned int adma_timeout_ms;
 int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
 int adma_channel_pick(u32 wanted);
+void adma_channel_poke(struct adma_channel *ch);
 unsigned int adma_channels_usable(void);
 unsigned int adma_channels_align(void);
 void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
@@ -224,12 +262,16 @@ struct adma_file {
 	unsigned int busy;
 	u64 bytes;
 	unsigned long pages;	/* pinned, kept or not */
+	unsigned long kept;	/* of them, in lines that are listed */
 	struct adma_slot slot[ADMA_SLOTS];
 	struct list_head lines;	/* kept ones; the oldest first */
+	struct list_head gone;	/* ones that nobody holds any more */
 
 	unsigned long keep_pages;	/* high-water mark of kept ones */
 	u32 space;		/* its number in the translation cache */
+	struct work_struct reap;	/* of the lines that are gone */
 	struct xarray table;	/* kept lines by number; values: seen before */
+	atomic_t marks;		/* values in it */
 	struct mutex table_lock;	/* of adding to it */
 	struct list_head files;	/* all of them, for the shrinker */
 	atomic64_t counts[ADMA_FILE_STATS];
@@ -244,7 +286,8 @@ struct adma_file {
 int adma_slot_take(struct adma_file *file, struct adma_request *req);
 void adma_slot_leave(struct adma_request *req, u64 failed);
 int adma_charge_bytes(struct adma_request *req, u64 len);
-int adma_charge_pages(struct adma_file *file, unsigned int pages);
+int adma_charge_pages(struct adma_file *file, unsigned int pages,
+		      bool make_room);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
 void adma_file_get(struct adma_file *file);
@@ -264,9 +307,9 @@ struct adma_request {
 	refcount_t legs;	/* not over, and one while it is submitted */
 	struct work_struct end;
 	struct adma_leg *leg;	/* by channel */
-	unsigned int nr_lines;
-	unsigned int most_lines;
-	struct adma_line *line[];	/* held until the end */
+	unsigned int nr_uses;
+	unsigned int most_uses;
+	struct adma_use use[];
 };
 
 extern unsigned long adma_max_bytes;

@@ -65,7 +65,7 @@ static void adma_watch_soon(struct adma_channel *ch)
 }
 
 /* Whoever has waited for something gets what the driver knows by now. */
-static void adma_poke(struct adma_channel *ch)
+void adma_channel_poke(struct adma_channel *ch)
 {
 	dma_async_issue_pending(ch->chan);
 	dma_async_is_tx_complete(ch->chan, READ_ONCE(ch->chan->cookie), NULL,
@@ -79,6 +79,7 @@ static void adma_leg_over(struct adma_leg *leg, bool failed)
 	list_del(&leg->list);
 	if (failed)
 		leg->failed = true;
+	atomic_set(&leg->done, leg->pushed);
 	adma_request_put(leg->req);
 }
 
@@ -87,8 +88,11 @@ static void adma_data_answered(void *param, const struct dmaengine_result *res)
 	struct adma_leg *leg = param;
 
 	atomic_dec(&leg->unanswered);
-	if (res->result == DMA_TRANS_NOERROR)
+	if (res->result == DMA_TRANS_NOERROR) {
+		/* Transfers come in turn: those before it are over as well. */
+		atomic_inc(&leg->done);
 		return;
+	}
 	adma_count(ADMA_STAT_ERRORS, 1);
 	WRITE_ONCE(leg->failed, true);
 }
@@ -134,7 +138,7 @@ static int adma_transfer(struct adma_channel *ch, dma_addr_t dst,
 			adma_count(ADMA_STAT_RING_FULL, 1);
 		if (tries == ADMA_RING_TRIES)
 			return -EBUSY;
-		adma_poke(ch);
+		adma_channel_poke(ch);
 		usleep_range(100, 200);
 	}
 	tx->callback_result = answered;
@@ -177,7 +181,7 @@ int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 		atomic_dec(&leg->unanswered);
 		return ret;
 	}
-	leg->pushed = true;
+	leg->pushed++;
 	if (last_of_piece)
 		dma_async_issue_pending(leg->ch->chan);
 	return 0;
@@ -307,7 +311,7 @@ wait:
 		return ADMA_SILENT;
 	end = jiffies + adma_timeout();
 	for (;;) {
-		adma_poke(ch);
+		adma_channel_poke(ch);
 		came = 0;
 		for (i = 0; i < sent; i++)
 			came += READ_ONCE(probe->answer[i].came);
@@ -458,7 +462,7 @@ static void adma_watch(struct work_struct *work)
 	unsigned int pause = ADMA_WATCH_MS;
 	bool idle;
 
-	adma_poke(ch);
+	adma_channel_poke(ch);
 	if (adma_in_trouble(ch, &idle) || ch->health == ADMA_ASIDE) {
 		adma_examine(ch);
 		if (ch->health == ADMA_ASIDE && !ch->probe_pending)

@@ -17,6 +17,12 @@
 #define ADMA_MAX_LEN	SZ_1G
 
 /*
+ * So often lines may die under a request, of a fork in another thread or of
+ * the page faults of its own pins, before it takes lines of its own.
+ */
+#define ADMA_STALE_MOST	16
+
+/*
  * The end of a request
  */
 
@@ -34,8 +40,8 @@ static void adma_request_end(struct work_struct *work)
 	/* Pieces that were not taken are known to the caller. */
 	if (req->accepted < 64)
 		failed &= BIT_ULL(req->accepted) - 1;
-	for (i = 0; i < req->nr_lines; i++)
-		adma_line_put(req->line[i]);
+	for (i = 0; i < req->nr_uses; i++)
+		adma_use_end(&req->use[i]);
 	adma_lines_trim(file);
 	adma_slot_leave(req, failed);
 	wake_up_all(&file->wait);
@@ -65,14 +71,19 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 					     const struct adma_piece *pieces,
 					     unsigned int count)
 {
+	unsigned int i, uses = 4 * (ADMA_STALE_MOST + 1);
 	struct adma_request *req;
-	unsigned int i, lines = 0;
+	u64 bytes = 0;
 
-	/* Twice: each of them may turn out not to serve. */
-	for (i = 0; i < count; i++)
-		lines += 2 * (adma_lines_of(pieces[i].dst, pieces[i].len) +
-			      adma_lines_of(pieces[i].src, pieces[i].len));
-	req = kvzalloc(struct_size(req, line, lines), GFP_KERNEL_ACCOUNT);
+	/* Twice: each line may turn out not to serve. */
+	for (i = 0; i < count; i++) {
+		bytes += pieces[i].len;
+		if (bytes > adma_max_bytes)
+			break;	/* will be refused */
+		uses += 2 * (adma_lines_of(pieces[i].dst, pieces[i].len) +
+			     adma_lines_of(pieces[i].src, pieces[i].len));
+	}
+	req = kvzalloc(struct_size(req, use, uses), GFP_KERNEL_ACCOUNT);
 	if (!req)
 		return ERR_PTR(-ENOMEM);
 	req->leg = kcalloc(adma_nr_channels, sizeof(*req->leg),
@@ -82,7 +93,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 		return ERR_PTR(-ENOMEM);
 	}
 	req->file = file;
-	req->most_lines = lines;
+	req->most_uses = uses;
 	refcount_set(&req->legs, 1);
 	INIT_WORK(&req->end, adma_request_end);
 	return req;
@@ -97,6 +108,7 @@ struct adma_side {
 	u64 addr;
 	bool write;
 	struct adma_line *line;	/* of addr; held by the request */
+	unsigned int use;	/* its number there */
 };
 
 /* A piece on its way to a channel. */
@@ -112,6 +124,8 @@ struct adma_flow {
 	dma_addr_t to;
 	dma_addr_t from;
 	size_t len;
+	unsigned int first_use;	/* of those that it may touch */
+	unsigned int old_uses;	/* there were when it began */
 };
 
 /* How a request goes: pages are pinned in chunks, and copied meanwhile. */
@@ -119,6 +133,7 @@ struct adma_course {
 	unsigned int chunk;	/* pages; four times as many each time */
 	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
 	bool begun;		/* something was */
+	unsigned int stale;	/* times that lines died meanwhile */
 	struct adma_costs costs;
 	unsigned int pinned_first;
 	u64 cpu_bytes;
@@ -143,21 +158,34 @@ static int adma_hold_line(struct adma_request *req, struct adma_side *side,
 {
 	if (IS_ERR(line))
 		return PTR_ERR(line);
-	if (req->nr_lines == req->most_lines) {
+	if (req->nr_uses == req->most_uses) {
 		adma_line_put(line);
 		return -EBUSY;
 	}
-	req->line[req->nr_lines++] = line;
 	side->line = line;
+	side->use = req->nr_uses++;
+	adma_use_begin(&req->use[side->use], line);
 	return 0;
 }
 
-static int adma_side_enter(struct adma_request *req, struct adma_side *side)
+/* A line of the request's own. */
+static int adma_side_enter_alone(struct adma_request *req,
+				 struct adma_side *side, enum adma_kind kind)
+{
+	return adma_hold_line(req, side,
+			      adma_line_new(req->file, adma_line_of(side->addr),
+					    side->write, kind));
+}
+
+static int adma_side_enter(struct adma_request *req, struct adma_side *side,
+			   bool alone)
 {
 	u64 number = adma_line_of(side->addr);
 
 	if (side->line && side->line->number == number)
 		return 0;
+	if (alone)
+		return adma_side_enter_alone(req, side, ADMA_PLAIN);
 	return adma_hold_line(req, side,
 			      adma_line_get(req->file, number, side->write));
 }
@@ -187,14 +215,19 @@ static int adma_side_fill(struct adma_request *req, struct adma_side *side,
 	int ret;
 
 	ret = adma_line_fill(side->line, first, count, device, true, costs);
-	/* Pages that cannot be kept can be had for one copy all the same. */
-	if (ret && side->line->kept && ret != -EINTR) {
-		ret = adma_hold_line(req, side, adma_line_private(side->line));
-		if (!ret)
-			ret = adma_line_fill(side->line, first, count, device,
-					     true, costs);
-	}
-	return ret;
+	if (!ret || side->line->kind != ADMA_KEPT || ret == -EINTR ||
+	    ret == -ESTALE)
+		return ret;
+	/*
+	 * Pages that cannot be kept can be had for one copy all the same. The
+	 * line's other pages may still serve, unless they are in the way.
+	 */
+	if (ret != -EFAULT && ret != -EBUSY)
+		adma_line_forget(side->line);
+	ret = adma_side_enter_alone(req, side, ADMA_WATCHED);
+	if (ret)
+		return ret;
+	return adma_line_fill(side->line, first, count, device, true, costs);
 }
 
 /* The pages are pinned, so this cannot fault but for a change of mapping. */
@@ -208,6 +241,55 @@ static int adma_cpu_copy(u64 dst, u64 src, size_t len)
 	return 0;
 }
 
+/*
+ * Says of all lines that the transfer may touch that it does; ESTALE when one
+ * of them is dead. Lines that it does not reach yet are none the worse for it.
+ */
+static int adma_flow_claim(struct adma_flow *flow)
+{
+	struct adma_request *req = flow->req;
+	unsigned int i;
+
+	for (i = flow->first_use; i < req->nr_uses; i++) {
+		if (!adma_use_claim(&req->use[i], flow->leg,
+				    flow->leg->pushed + 1))
+			return -ESTALE;
+	}
+	return 0;
+}
+
+static void adma_flow_disclaim(struct adma_flow *flow)
+{
+	struct adma_request *req = flow->req;
+	unsigned int i;
+
+	for (i = flow->first_use; i < req->nr_uses; i++)
+		adma_use_disclaim(&req->use[i], flow->leg->pushed);
+}
+
+/*
+ * A line has died: back to where the transfer begins that was not handed over,
+ * to look up anew what the addresses lead to.
+ */
+static void adma_flow_back(struct adma_flow *flow, struct adma_course *course)
+{
+	struct adma_request *req = flow->req;
+
+	if (flow->len) {
+		/* No transfer has touched those that came since. */
+		while (req->nr_uses > flow->old_uses)
+			adma_use_end(&req->use[--req->nr_uses]);
+		flow->dst.addr -= flow->len;
+		flow->src.addr -= flow->len;
+		flow->left += flow->len;
+		flow->len = 0;
+	}
+	flow->dst.line = NULL;
+	flow->src.line = NULL;
+	course->waiting = 0;
+	course->stale++;
+}
+
 /* Hands over what has come together. The last of a piece carries the fence. */
 static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 			  bool last)
@@ -217,8 +299,8 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 
 	if (!len)
 		return 0;
-	flow->len = 0;
 	if (len < ADMA_TINY && !last) {
+		flow->len = 0;
 		course->cpu_bytes += len;
 		return adma_cpu_copy(flow->dst.addr - len, flow->src.addr - len,
 				     len);
@@ -229,7 +311,13 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 	}
 	if (!flow->leg->ch)
 		adma_leg_begin(flow->leg, flow->req, flow->ch);
-	ret = adma_leg_push(flow->leg, flow->to, flow->from, len, last);
+	ret = adma_flow_claim(flow);
+	if (!ret) {
+		ret = adma_leg_push(flow->leg, flow->to, flow->from, len, last);
+		flow->len = 0;
+	}
+	if (ret)
+		adma_flow_disclaim(flow);
 	cond_resched();
 	return ret;
 }
@@ -239,6 +327,7 @@ static int adma_flow_add(struct adma_flow *flow, struct adma_course *course,
 			 size_t len)
 {
 	unsigned int device = flow->ch->device;
+	struct adma_request *req = flow->req;
 	dma_addr_t *dst = flow->dst.line->mapping[device].addr;
 	dma_addr_t *src = flow->src.line->mapping[device].addr;
 
@@ -261,6 +350,8 @@ static int adma_flow_add(struct adma_flow *flow, struct adma_course *course,
 		if (!flow->len) {
 			flow->to = to;
 			flow->from = from;
+			flow->first_use = min(flow->dst.use, flow->src.use);
+			flow->old_uses = req->nr_uses;
 		}
 		flow->len += part;
 		flow->dst.addr += part;
@@ -272,61 +363,74 @@ static int adma_flow_add(struct adma_flow *flow, struct adma_course *course,
 }
 
 /*
- * The first page is under way before the second one is pinned, then 4, 16 and
- * so on: pinning is much quicker than copying, and each chunk may cut a stretch
- * that lies together in two.
+ * The next stretch that crosses no line. The first page is under way before
+ * the second one is pinned, then 4, 16 and so on: pinning is much quicker than
+ * copying, and each chunk may cut a stretch that lies together in two.
  */
-static int adma_piece_flow(struct adma_flow *flow, struct adma_course *course)
+static int adma_flow_step(struct adma_flow *flow, struct adma_course *course)
 {
+	bool alone = course->stale >= ADMA_STALE_MOST;
+	size_t room = (course->chunk - course->waiting) * PAGE_SIZE;
 	unsigned int device = flow->ch->device;
 	struct adma_request *req = flow->req;
+	bool ready;
+	size_t len;
 	int ret;
 
-	while (flow->left) {
-		size_t room = (course->chunk - course->waiting) * PAGE_SIZE;
-		bool ready;
-		size_t len;
-
-		ret = adma_side_enter(req, &flow->src);
+	/* In this order: what was pinned for writing also serves readers. */
+	ret = adma_side_enter(req, &flow->dst, alone);
+	if (ret)
+		return ret;
+	ret = adma_side_enter(req, &flow->src, alone);
+	if (ret)
+		return ret;
+	len = min3(flow->left, (u64)adma_line_rest(flow->dst.addr),
+		   (u64)adma_line_rest(flow->src.addr));
+	ready = adma_side_ready(&flow->src, len, device) &&
+		adma_side_ready(&flow->dst, len, device);
+	if (!ready) {
+		len = min3(len, room - offset_in_page(flow->dst.addr),
+			   room - offset_in_page(flow->src.addr));
+		ret = adma_side_fill(req, &flow->src, len, device,
+				     &course->costs);
 		if (ret)
 			return ret;
-		ret = adma_side_enter(req, &flow->dst);
+		ret = adma_side_fill(req, &flow->dst, len, device,
+				     &course->costs);
 		if (ret)
 			return ret;
-		len = min3(flow->left, (u64)adma_line_rest(flow->dst.addr),
-			   (u64)adma_line_rest(flow->src.addr));
-		ready = adma_side_ready(&flow->src, len, device) &&
-			adma_side_ready(&flow->dst, len, device);
-		if (!ready) {
-			len = min3(len, room - offset_in_page(flow->dst.addr),
-				   room - offset_in_page(flow->src.addr));
-			ret = adma_side_fill(req, &flow->src, len, device,
-					     &course->costs);
-			if (ret)
-				return ret;
-			ret = adma_side_fill(req, &flow->dst, len, device,
-					     &course->costs);
-			if (ret)
-				return ret;
-		}
-		ret = adma_flow_add(flow, course, len);
-		if (ret)
-			return ret;
-		if (ready)
-			continue;
-		course->waiting += DIV_ROUND_UP(len, PAGE_SIZE);
-		if (course->waiting < course->chunk)
-			continue;
-		course->waiting = 0;
-		course->chunk = min(4 * course->chunk, ADMA_CHUNK_MOST);
-		if (!flow->left)
-			break;	/* handed over below, with the fence */
-		ret = adma_flow_push(flow, course, false);
-		if (ret)
-			return ret;
-		dma_async_issue_pending(flow->ch->chan);
 	}
-	return adma_flow_push(flow, course, true);
+	ret = adma_flow_add(flow, course, len);
+	if (ret || ready)
+		return ret;
+	course->waiting += DIV_ROUND_UP(len, PAGE_SIZE);
+	if (course->waiting < course->chunk)
+		return 0;
+	course->waiting = 0;
+	course->chunk = min(4 * course->chunk, ADMA_CHUNK_MOST);
+	if (!flow->left)
+		return 0;	/* handed over with the fence */
+	ret = adma_flow_push(flow, course, false);
+	if (!ret)
+		dma_async_issue_pending(flow->ch->chan);
+	return ret;
+}
+
+static int adma_piece_flow(struct adma_flow *flow, struct adma_course *course)
+{
+	int ret = 0;
+
+	while (!ret && (flow->left || flow->len)) {
+		if (flow->left)
+			ret = adma_flow_step(flow, course);
+		else
+			ret = adma_flow_push(flow, course, true);
+		if (ret == -ESTALE) {
+			adma_flow_back(flow, course);
+			ret = 0;
+		}
+	}
+	return ret;
 }
 
 static int adma_piece_start(struct adma_request *req, unsigned int nr,
@@ -373,10 +477,10 @@ static void adma_request_prefetch(struct adma_request *req)
 	struct adma_costs costs = {};
 	unsigned int i;
 
-	for (i = 0; i < req->nr_lines; i++) {
-		struct adma_line *line = req->line[i];
+	for (i = 0; i < req->nr_uses; i++) {
+		struct adma_line *line = req->use[i].line;
 
-		if (!line->kept || xchg(&line->prefetched, true))
+		if (line->kind != ADMA_KEPT || xchg(&line->prefetched, true))
 			continue;
 		adma_line_fill(line, 0, adma_line_pages, 0, false, &costs);
 	}

@@ -279,12 +279,18 @@ static int __init adma_init(void)
 	ret = adma_pin_init();
 	if (ret)
 		goto err_release_channels;
-	ret = misc_register(&adma_device);
+	ret = adma_keep_init();
 	if (ret)
 		goto err_pin_exit;
+	ret = misc_register(&adma_device);
+	if (ret)
+		goto err_keep_exit;
 	pr_info("%u channels\n", adma_nr_channels);
 	return 0;
 
+err_keep_exit:
+	adma_keep_stop();
+	adma_keep_exit();
 err_pin_exit:
 	adma_pin_exit();
 err_release_channels:
@@ -297,9 +303,14 @@ err_destroy_workqueue:
 static void __exit adma_exit(void)
 {
 	misc_deregister(&adma_device);
-	/* No file is open, but the end of its last request may still run. */
+	/*
+	 * No file is open, but the end of its last request may still run, and
+	 * the end of its last line after that.
+	 */
+	adma_keep_stop();
 	flush_workqueue(adma_workqueue);
 	adma_pin_exit();
+	adma_keep_exit();
 	adma_channels_release();
 	destroy_workqueue(adma_workqueue);
 }

@@ -82,12 +82,13 @@ static int adma_charge_once(struct adma_file *file, unsigned int pages)
 }
 
 /* At the limit, what is only kept goes first. */
-int adma_charge_pages(struct adma_file *file, unsigned int pages)
+int adma_charge_pages(struct adma_file *file, unsigned int pages,
+		      bool make_room)
 {
 	int ret = adma_charge_once(file, pages);
 
-	if (ret) {
-		adma_lines_make_room(file, pages);
+	if (ret && make_room) {
+		adma_lines_make_room(file, pages, ret == -ENOMEM);
 		ret = adma_charge_once(file, pages);
 	}
 	return ret;
@@ -190,7 +191,7 @@ struct adma_file *adma_file_new(void)
 	file->mm = current->mm;
 	mmgrab(file->mm);
 	file->cred = get_current_cred();
-	adma_pin_open(file);
+	adma_keep_open(file);
 	for (i = 0; i < adma_nr_channels; i++) {
 		struct adma_words *words = &file->words[i];
 
@@ -216,7 +217,7 @@ static void adma_file_free(struct kref *kref)
 					  file->words[i].page,
 					  file->words[i].dma);
 	}
-	adma_pin_close(file);
+	adma_keep_close(file);
 	put_cred(file->cred);
 	mmdrop(file->mm);
 	kfree(file);

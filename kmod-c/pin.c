@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages of user memory, pinned and mapped, from one copy to the next.
+ * A line: pages of user memory that are pinned and mapped together.
  *
- * Lines are found through the translation cache, which all files share and
- * which is read without a lock; behind it each file has a table of all its
- * kept lines. What the program unmaps, remaps, discards, truncates or shares by
- * fork is forgotten at once: the notifier marks the line dead, so that no later
- * copy finds it. Copies under way keep theirs until they are over; its pages
- * are pinned, so what they write can become nobody else's.
+ * What the program unmaps, remaps, discards, truncates or shares by fork is
+ * forgotten at once: the notifier marks the line dead, so that no later copy
+ * finds it and no transfer is begun on it, and waits for the transfers that
+ * are under way. It waits for transfers only, which end by themselves, never
+ * for a request, whose caller may need the very lock that munmap() holds.
  *
- * Pages are let go in a work of their own, never inside the notifier, which may
+ * Pages are let go in a work of the file, never inside the notifier, which may
  * be called with their locks held.
  */
+#include <linux/delay.h>
 #include <linux/dma-mapping.h>
+#include <linux/iommu.h>
+#include <linux/jiffies.h>
 #include <linux/ktime.h>
-#include <linux/log2.h>
 #include <linux/mm.h>
-#include <linux/module.h>
-#include <linux/shrinker.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
-#include <linux/version.h>
 
 #include "adma.h"
-#include "translate.h"
 
-static struct adma_cache adma_cache;
-static DEFINE_SPINLOCK(adma_cache_lock);	/* of changing it */
+/*
+ * For so long a change of the mapping waits for transfers at most. ioatdma
+ * ends a hung channel sooner; after that the pins alone keep others safe.
+ */
+#define ADMA_LINGER_MS	3000
 
-static LIST_HEAD(adma_files);
-static DEFINE_MUTEX(adma_files_lock);
-static u32 adma_last_space;
+/* Between buffers there often are guard pages. */
+#define ADMA_HOLES	8
+
+static struct workqueue_struct *adma_reaper;
 
 static unsigned long adma_line_start(const struct adma_line *line)
 {
@@ -62,14 +64,15 @@ static int adma_line_pin(struct adma_line *line, unsigned int at,
 	bool stale = false;
 	int got, ret;
 
-	if (line->kept)
+	if (line->kind == ADMA_KEPT)
 		flags |= FOLL_LONGTERM;
 	if (!may_fault)
 		flags |= FOLL_NOFAULT;
-	ret = adma_charge_pages(line->file, count);
+	/* For what nobody has asked for nobody else has to go. */
+	ret = adma_charge_pages(line->file, count, may_fault);
 	if (ret)
 		return ret;
-	if (line->kept)
+	if (line->kind != ADMA_PLAIN)
 		seq = mmu_interval_read_begin(&line->notifier);
 	got = pin_user_pages_fast(addr, count, flags, line->pages + at);
 	if (got <= 0) {
@@ -83,7 +86,7 @@ static int adma_line_pin(struct adma_line *line, unsigned int at,
 	adma_count(ADMA_STAT_PINS, got);
 	adma_count(ADMA_STAT_PINNED_PAGES, got);
 
-	if (line->kept) {
+	if (line->kind != ADMA_PLAIN) {
 		spin_lock(&line->lock);
 		stale = line->dead ||
 			mmu_interval_read_retry(&line->notifier, seq);
@@ -94,7 +97,22 @@ static int adma_line_pin(struct adma_line *line, unsigned int at,
 		return stale ? -ESTALE : -EFAULT;
 	}
 	bitmap_set(line->pinned, at, got);
+	if (line->kind == ADMA_KEPT)
+		adma_line_grown(line, got);
 	return got;
+}
+
+/*
+ * Whether the device reaches the page itself and not a bounce buffer. Before
+ * 6.10 dma_need_sync() says no to everything behind an IOMMU.
+ */
+static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+
+	if (IS_ENABLED(CONFIG_X86) && domain)
+		return iommu_iova_to_phys(domain, addr) == page_to_phys(page);
+	return !dma_need_sync(dev, addr);
 }
 
 /* Maps what lies together in one go, and what is pinned and not yet mapped. */
@@ -128,7 +146,7 @@ static int adma_line_map(struct adma_line *line, unsigned int first,
 		if (dma_mapping_error(dev, addr))
 			return -ENOMEM;
 		/* A bounce buffer costs more than the engine saves. */
-		if (dma_need_sync(dev, addr)) {
+		if (!adma_reaches(dev, addr, line->pages[at])) {
 			dma_unmap_page_attrs(dev, addr, run * PAGE_SIZE, dir,
 					     DMA_ATTR_SKIP_CPU_SYNC);
 			return -EIO;
@@ -136,7 +154,10 @@ static int adma_line_map(struct adma_line *line, unsigned int first,
 		map->run[at] = run;
 		for (i = 0; i < run; i++)
 			map->addr[at + i] = addr + i * PAGE_SIZE;
-		bitmap_set(map->mapped, at, run);
+		/* Pairs with adma_line_ready(): the address comes first. */
+		smp_wmb();
+		for (i = 0; i < run; i++)
+			set_bit(at + i, map->mapped);
 		at += run - 1;
 	}
 	return 0;
@@ -158,43 +179,52 @@ static void adma_line_unmap(struct adma_line *line, unsigned int device)
 	}
 }
 
-/* Whether pages of a line are pinned, and mapped for a device. */
+/* Whether pages of a line are pinned, and mapped for a device. Takes no lock. */
 bool adma_line_ready(struct adma_line *line, unsigned int first,
 		     unsigned int count, unsigned int device)
 {
 	unsigned int end = first + count;
-	bool ready;
 
-	mutex_lock(&line->fill);
-	ready = find_next_zero_bit(line->mapping[device].mapped, end, first) >=
-		end;
-	mutex_unlock(&line->fill);
-	return ready;
+	if (find_next_zero_bit(line->mapping[device].mapped, end, first) < end)
+		return false;
+	/* Pairs with adma_line_map(): then the addresses are there. */
+	smp_rmb();
+	return true;
 }
 
 /*
  * Sees to it that pages of a line are pinned, and mapped for a device. Without
- * @may_fault as many of them as are there.
+ * @may_fault those that are there, until there are too many holes. EBUSY when
+ * somebody else is at it: he may be waiting for a page that only the caller
+ * can provide (userfaultfd).
  */
 int adma_line_fill(struct adma_line *line, unsigned int first,
 		   unsigned int count, unsigned int device, bool may_fault,
 		   struct adma_costs *costs)
 {
-	unsigned int end = first + count, at = first;
+	unsigned int end = first + count, at = first, holes = 0;
 	u64 begun, pinned;
 	int ret = 0;
 
-	mutex_lock(&line->fill);
+	if (!mutex_trylock(&line->fill))
+		return -EBUSY;
 	begun = ktime_get_ns();
 	while ((at = find_next_zero_bit(line->pinned, end, at)) < end) {
 		unsigned int stop = find_next_bit(line->pinned, end, at);
 
 		ret = adma_line_pin(line, at, stop - at, may_fault);
-		if (ret > 0)
-			costs->pinned += ret;
 		if (ret < 0 && may_fault)
 			goto out_unlock;
-		at = stop;
+		if (ret > 0) {
+			costs->pinned += ret;
+			at += ret;
+		}
+		if (at == stop)
+			continue;
+		if (ret == -ENOMEM || ret == -EAGAIN || ret == -ESTALE ||
+		    ++holes > ADMA_HOLES)
+			break;
+		at++;
 	}
 	pinned = ktime_get_ns();
 	costs->pin_ns += pinned - begun;
@@ -209,19 +239,14 @@ out_unlock:
  * Life and end of a line
  */
 
-static void adma_line_end(struct work_struct *work)
+static void adma_line_end(struct adma_line *line)
 {
-	struct adma_line *line = container_of(work, struct adma_line, end);
-	struct adma_file *file = line->file;
 	unsigned int i, at = 0;
 
-	if (line->kept) {
+	if (line->kind != ADMA_PLAIN)
 		mmu_interval_notifier_remove(&line->notifier);
-		spin_lock(&adma_cache_lock);
-		adma_cache_drop(&adma_cache, adma_tag(file->space, line->number),
-				line);
-		spin_unlock(&adma_cache_lock);
-	}
+	if (line->kind == ADMA_KEPT)
+		adma_line_leave(line);
 	for (i = 0; i < adma_nr_devices; i++)
 		adma_line_unmap(line, i);
 	while ((at = find_next_bit(line->pinned, adma_line_pages, at)) <
@@ -232,15 +257,39 @@ static void adma_line_end(struct work_struct *work)
 		adma_line_unpin(line, at, stop - at);
 		at = stop;
 	}
-	adma_file_put(file);
+	adma_file_put(line->file);
 	kfree_rcu(line, rcu);	/* somebody may just look at it */
+}
+
+/*
+ * One for each file and not for each line: to remove a notifier waits for the
+ * end of munmap(), and a large one gives up hundreds of lines.
+ */
+void adma_reap(struct work_struct *work)
+{
+	struct adma_file *file = container_of(work, struct adma_file, reap);
+	struct adma_line *line, *next;
+	LIST_HEAD(gone);
+
+	spin_lock(&file->lock);
+	list_splice_init(&file->gone, &gone);
+	spin_unlock(&file->lock);
+	list_for_each_entry_safe(line, next, &gone, young)
+		adma_line_end(line);
+	adma_file_put(file);
 }
 
 static void adma_line_release(struct kref *kref)
 {
 	struct adma_line *line = container_of(kref, struct adma_line, kref);
+	struct adma_file *file = line->file;
 
-	queue_work(adma_workqueue, &line->end);
+	spin_lock(&file->lock);
+	list_add_tail(&line->young, &file->gone);
+	/* The work's own hold; it cannot get past the lock before. */
+	if (queue_work(adma_reaper, &file->reap))
+		adma_file_get(file);
+	spin_unlock(&file->lock);
 }
 
 void adma_line_put(struct adma_line *line)
@@ -248,19 +297,50 @@ void adma_line_put(struct adma_line *line)
 	kref_put(&line->kref, adma_line_release);
 }
 
-/* Out of the table, by whoever comes first. Its users go on. */
-static bool adma_line_forget(struct adma_line *line)
+/* Waits until all lines that nobody holds any more have let go of their pages. */
+void adma_lines_reaped(void)
 {
-	struct adma_file *file = line->file;
-	void *seen = xa_mk_value(1);
+	flush_workqueue(adma_reaper);
+}
 
-	if (xa_cmpxchg(&file->table, line->number, line, seen, 0) != line)
-		return false;
-	spin_lock(&file->lock);
-	list_del_init(&line->young);
-	spin_unlock(&file->lock);
-	adma_line_put(line);
-	return true;
+/* A channel that may still touch pages of the line, or NULL. */
+static struct adma_channel *adma_line_busy(struct adma_line *line)
+{
+	unsigned long limit = msecs_to_jiffies(ADMA_LINGER_MS);
+	struct adma_channel *ch = NULL;
+	struct adma_use *use;
+
+	spin_lock(&line->lock);
+	list_for_each_entry(use, &line->uses, list) {
+		if (use->leg &&
+		    (int)(use->last - atomic_read(&use->leg->done)) > 0 &&
+		    time_before(jiffies, use->since + limit)) {
+			ch = use->leg->ch;
+			break;
+		}
+	}
+	spin_unlock(&line->lock);
+	return ch;
+}
+
+/*
+ * Asks the channels itself: whoever has submitted the transfers may not have
+ * issued them yet, may not have asked for an interrupt, and may be waiting for
+ * the caller, or be the caller.
+ */
+static void adma_line_drain(struct adma_line *line)
+{
+	struct adma_channel *ch;
+	unsigned int us = 20;
+
+	while ((ch = adma_line_busy(line))) {
+		adma_channel_poke(ch);
+		if (!adma_line_busy(line))
+			break;
+		/* To ask is an access to the device: not too often. */
+		usleep_range(us, 2 * us);
+		us = min(2 * us, 2000U);
+	}
 }
 
 /* The mapping changes: unmap, remap, discard, truncate, fork, exit. */
@@ -270,17 +350,17 @@ static bool adma_line_invalidate(struct mmu_interval_notifier *notifier,
 {
 	struct adma_line *line =
 		container_of(notifier, struct adma_line, notifier);
-	bool first;
 
 	spin_lock(&line->lock);
 	mmu_interval_set_seq(notifier, seq);
-	first = !line->dead;
-	line->dead = true;
+	WRITE_ONCE(line->dead, true);
 	spin_unlock(&line->lock);
-	if (first) {
+	if (adma_line_forget(line))
 		adma_count_for(line->file, ADMA_STAT_INVALIDATIONS);
-		adma_line_forget(line);
-	}
+	/* Reclaim cannot take a pinned page: nothing changes for the program. */
+	if (mmu_notifier_range_blockable(range) &&
+	    !(current->flags & PF_MEMALLOC))
+		adma_line_drain(line);
 	return true;
 }
 
@@ -288,8 +368,8 @@ static const struct mmu_interval_notifier_ops adma_line_ops = {
 	.invalidate = adma_line_invalidate,
 };
 
-static struct adma_line *adma_line_new(struct adma_file *file, u64 number,
-				       bool kept, bool write)
+struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
+				enum adma_kind kind)
 {
 	size_t nr = adma_line_pages;
 	struct adma_line *line;
@@ -314,14 +394,14 @@ static struct adma_line *adma_line_new(struct adma_file *file, u64 number,
 	}
 	kref_init(&line->kref);
 	line->number = number;
-	line->kept = kept;
+	line->kind = kind;
 	line->write = write;
 	INIT_LIST_HEAD(&line->young);
-	INIT_WORK(&line->end, adma_line_end);
+	INIT_LIST_HEAD(&line->uses);
 	mutex_init(&line->fill);
 	spin_lock_init(&line->lock);
 	line->file = file;
-	if (kept) {
+	if (kind != ADMA_PLAIN) {
 		int ret = mmu_interval_notifier_insert(&line->notifier, file->mm,
 						       adma_line_start(line),
 						       nr * PAGE_SIZE,
@@ -337,341 +417,65 @@ static struct adma_line *adma_line_new(struct adma_file *file, u64 number,
 }
 
 /*
- * Finding a line
+ * Lines in requests
  */
 
-/* A line that can serve, with a hold on it, or NULL. */
-static struct adma_line *adma_line_hold(struct adma_line *line,
-					struct adma_file *file, u64 number,
-					bool write)
+void adma_use_begin(struct adma_use *use, struct adma_line *line)
 {
-	if (!line || !kref_get_unless_zero(&line->kref))
-		return NULL;
-	if (line->file == file && line->number == number &&
-	    (line->write || !write) && !READ_ONCE(line->dead))
-		return line;
+	use->line = line;
+	spin_lock(&line->lock);
+	list_add_tail(&use->list, &line->uses);
+	spin_unlock(&line->lock);
+}
+
+void adma_use_end(struct adma_use *use)
+{
+	struct adma_line *line = use->line;
+
+	spin_lock(&line->lock);
+	list_del(&use->list);
+	spin_unlock(&line->lock);
 	adma_line_put(line);
-	return NULL;
-}
-
-/* Those that fall out of the cache are the first to be let go. */
-static void adma_line_enter(struct adma_line *line)
-{
-	u64 tag = adma_tag(line->file->space, line->number);
-	struct adma_line *victim;
-
-	rcu_read_lock();
-	spin_lock(&adma_cache_lock);
-	victim = adma_cache_put(&adma_cache, tag, line);
-	spin_unlock(&adma_cache_lock);
-	if (victim && kref_get_unless_zero(&victim->kref)) {
-		spin_lock(&victim->file->lock);
-		if (!list_empty(&victim->young))
-			list_move(&victim->young, &victim->file->lines);
-		spin_unlock(&victim->file->lock);
-		adma_line_put(victim);
-	}
-	rcu_read_unlock();
-}
-
-static struct adma_line *adma_line_from_table(struct adma_file *file,
-					      u64 number, bool write)
-{
-	struct adma_line *line;
-	void *entry;
-
-	rcu_read_lock();
-	entry = xa_load(&file->table, number);
-	line = xa_is_value(entry) ? NULL :
-	       adma_line_hold(entry, file, number, write);
-	rcu_read_unlock();
-	adma_count_for(file, entry ? ADMA_STAT_OTHER_MISSES :
-				     ADMA_STAT_COLD_MISSES);
-	if (line)
-		return line;
-
-	/* Another kind is wanted, or it is dead. */
-	rcu_read_lock();
-	entry = xa_load(&file->table, number);
-	if (entry && !xa_is_value(entry)) {
-		struct adma_line *old = entry;
-
-		if (kref_get_unless_zero(&old->kref)) {
-			adma_line_forget(old);
-			adma_line_put(old);
-		}
-	}
-	rcu_read_unlock();
-
-	line = adma_line_new(file, number, true, write);
-	if (IS_ERR(line))
-		return line;
-	kref_get(&line->kref);
-	/* Listed first: who takes it out of the table also unlists it. */
-	spin_lock(&file->lock);
-	list_add_tail(&line->young, &file->lines);
-	spin_unlock(&file->lock);
-	entry = xa_store(&file->table, number, line, GFP_KERNEL_ACCOUNT);
-	if (xa_is_err(entry)) {
-		spin_lock(&file->lock);
-		list_del_init(&line->young);
-		spin_unlock(&file->lock);
-		adma_line_put(line);
-		adma_line_put(line);
-		return ERR_PTR(xa_err(entry));
-	}
-	/* It may have died before it was to be found. */
-	if (READ_ONCE(line->dead))
-		adma_line_forget(line);
-	return line;
 }
 
 /*
- * The line of that number, for reading or writing, with a hold on it. One that
- * is not kept when keeping is switched off or cannot be had.
+ * Transfer number @last of the leg, soon to be submitted, touches the line.
+ * False: the line has died, and with it what the transfer is made of.
  */
-struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write)
+bool adma_use_claim(struct adma_use *use, struct adma_leg *leg,
+		    unsigned int last)
 {
-	struct adma_line *line;
+	struct adma_line *line = use->line;
+	bool alive;
 
-	if (!adma_cache.way || !READ_ONCE(file->keep_pages))
-		return adma_line_new(file, number, false, write);
-	rcu_read_lock();
-	line = adma_line_hold(adma_cache_find(&adma_cache,
-					      adma_tag(file->space, number)),
-			      file, number, write);
-	rcu_read_unlock();
-	if (line) {
-		adma_count_for(file, ADMA_STAT_HITS);
-	} else {
-		mutex_lock(&file->table_lock);
-		line = adma_line_from_table(file, number, write);
-		mutex_unlock(&file->table_lock);
-		if (IS_ERR(line))
-			return adma_line_new(file, number, false, write);
-		adma_line_enter(line);
+	spin_lock(&line->lock);
+	alive = !line->dead;
+	if (alive) {
+		use->leg = leg;
+		use->last = last;
+		use->since = jiffies;
 	}
-	spin_lock(&file->lock);
-	if (!list_empty(&line->young))
-		list_move_tail(&line->young, &file->lines);
-	spin_unlock(&file->lock);
-	return line;
+	spin_unlock(&line->lock);
+	return alive;
 }
 
-/* One that turned out not to serve, but for a request of its own. */
-struct adma_line *adma_line_private(struct adma_line *line)
+/* It was not submitted after all; number @last is the last one that was. */
+void adma_use_disclaim(struct adma_use *use, unsigned int last)
 {
-	adma_line_forget(line);
-	return adma_line_new(line->file, line->number, false, line->write);
-}
-
-/*
- * Making room
- */
-
-/* Lets go of about @pages pages that nobody uses, the oldest first. */
-static unsigned long adma_lines_evict(struct adma_file *file,
-				      unsigned long pages)
-{
-	unsigned long freed = 0;
-
-	while (freed < pages) {
-		struct adma_line *line, *idle = NULL;
-		bool forgotten;
-
-		spin_lock(&file->lock);
-		list_for_each_entry(line, &file->lines, young) {
-			if (kref_read(&line->kref) != 1)
-				continue;
-			/* The table's hold cannot go while it is listed. */
-			kref_get(&line->kref);
-			idle = line;
-			break;
-		}
-		spin_unlock(&file->lock);
-		if (!idle)
-			break;
-		forgotten = adma_line_forget(idle);
-		if (forgotten) {
-			freed += bitmap_weight(idle->pinned, adma_line_pages);
-			adma_count_for(file, ADMA_STAT_EVICTIONS);
-		}
-		adma_line_put(idle);
-		if (!forgotten)
-			break;	/* somebody else is about to */
-	}
-	return freed;
-}
-
-/* For somebody who was refused pages, before he asks again. */
-void adma_lines_make_room(struct adma_file *file, unsigned int pages)
-{
-	adma_lines_evict(file, pages);
-	/* Also for what is over, its pages just not let go. */
-	flush_workqueue(adma_workqueue);
-}
-
-/* Down to the high-water mark. */
-void adma_lines_trim(struct adma_file *file)
-{
-	unsigned long pages, keep = READ_ONCE(file->keep_pages);
-
-	spin_lock(&file->lock);
-	pages = file->pages;
-	spin_unlock(&file->lock);
-	if (pages > keep)
-		adma_lines_evict(file, pages - keep);
-}
-
-/* The file is closed. */
-void adma_lines_drop(struct adma_file *file)
-{
-	unsigned long number;
-	void *line;
-
-	xa_for_each(&file->table, number, line) {
-		if (!xa_is_value(line))
-			adma_line_forget(line);
-	}
-	flush_workqueue(adma_workqueue);
-}
-
-static unsigned long adma_shrink_count(struct shrinker *shrinker,
-				       struct shrink_control *sc)
-{
-	unsigned long pages = 0;
-	struct adma_file *file;
-
-	if (!mutex_trylock(&adma_files_lock))
-		return 0;
-	list_for_each_entry(file, &adma_files, files)
-		pages += READ_ONCE(file->pages);
-	mutex_unlock(&adma_files_lock);
-	return pages;
-}
-
-static unsigned long adma_shrink_scan(struct shrinker *shrinker,
-				      struct shrink_control *sc)
-{
-	unsigned long freed = 0;
-	struct adma_file *file;
-
-	if (!mutex_trylock(&adma_files_lock))
-		return SHRINK_STOP;
-	list_for_each_entry(file, &adma_files, files) {
-		if (freed >= sc->nr_to_scan)
-			break;
-		freed += adma_lines_evict(file, sc->nr_to_scan - freed);
-	}
-	/* Fair to them all: the next time another one comes first. */
-	list_rotate_left(&adma_files);
-	mutex_unlock(&adma_files_lock);
-	return freed ?: SHRINK_STOP;
-}
-
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 7, 0)
-static struct shrinker adma_shrinker = {
-	.count_objects = adma_shrink_count,
-	.scan_objects = adma_shrink_scan,
-	.seeks = DEFAULT_SEEKS,
-};
-
-static int adma_shrinker_add(void)
-{
-	return register_shrinker(&adma_shrinker, "adma");
-}
-
-static void adma_shrinker_remove(void)
-{
-	unregister_shrinker(&adma_shrinker);
-}
-#else
-static struct shrinker *adma_shrinker;
-
-static int adma_shrinker_add(void)
-{
-	adma_shrinker = shrinker_alloc(0, "adma");
-	if (!adma_shrinker)
-		return -ENOMEM;
-	adma_shrinker->count_objects = adma_shrink_count;
-	adma_shrinker->scan_objects = adma_shrink_scan;
-	shrinker_register(adma_shrinker);
-	return 0;
-}
-
-static void adma_shrinker_remove(void)
-{
-	shrinker_free(adma_shrinker);
-}
-#endif
-
-/*
- * Beginning and end
- */
-
-void adma_pin_open(struct adma_file *file)
-{
-	INIT_LIST_HEAD(&file->lines);
-	xa_init(&file->table);
-	mutex_init(&file->table_lock);
-	file->keep_pages = adma_keep_pages;
-	mutex_lock(&adma_files_lock);
-	/* 24 bits, but for 0: far more than can be open at once. */
-	adma_last_space = adma_last_space % 0xffffff + 1;
-	file->space = adma_last_space;
-	list_add_tail(&file->files, &adma_files);
-	mutex_unlock(&adma_files_lock);
-}
-
-void adma_pin_close(struct adma_file *file)
-{
-	mutex_lock(&adma_files_lock);
-	list_del(&file->files);
-	mutex_unlock(&adma_files_lock);
-	xa_destroy(&file->table);
+	spin_lock(&use->line->lock);
+	use->last = last;
+	spin_unlock(&use->line->lock);
 }
 
 int adma_pin_init(void)
 {
-	u32 lines;
-	int ret;
-
-	if (!is_power_of_2(adma_line_pages) ||
-	    adma_line_pages > ADMA_LINE_MOST)
-		return -EINVAL;
-	ret = adma_shrinker_add();
-	if (ret)
-		return ret;
-	lines = adma_cache_entries / adma_line_pages;
-	if (!lines)
-		return 0;	/* nothing is kept */
-	ret = -EINVAL;
-	if (!adma_cache_ways || adma_cache_ways > lines ||
-	    lines > 1 << 20)
-		goto err_remove_shrinker;
-	adma_cache.ways = adma_cache_ways;
-	adma_cache.sets = rounddown_pow_of_two(lines / adma_cache_ways);
-	ret = -ENOMEM;
-	adma_cache.clock = kvcalloc(adma_cache.sets, sizeof(*adma_cache.clock),
-				    GFP_KERNEL);
-	if (!adma_cache.clock)
-		goto err_remove_shrinker;
-	adma_cache.way = kvcalloc((size_t)adma_cache.sets * adma_cache.ways,
-				  sizeof(*adma_cache.way), GFP_KERNEL);
-	if (!adma_cache.way)
-		goto err_free_clock;
-	return 0;
-
-err_free_clock:
-	kvfree(adma_cache.clock);
-err_remove_shrinker:
-	adma_shrinker_remove();
-	return ret;
+	/* Memory may be short because of the pages that it lets go. */
+	adma_reaper = alloc_workqueue("adma_reaper",
+				      WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	return adma_reaper ? 0 : -ENOMEM;
 }
 
 void adma_pin_exit(void)
 {
-	adma_shrinker_remove();
-	kvfree(adma_cache.way);
-	kvfree(adma_cache.clock);
+	destroy_workqueue(adma_reaper);
 }

@@ -6,6 +6,7 @@
 
 use crate::effort::PATIENCE;
 use crate::memory::{PAGE, Region};
+use crate::process::{become_nobody, limit_locked_memory};
 use crate::verdict::{Context, Outcome};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -270,6 +271,14 @@ impl Device {
             Ok(()) => Ok(device),
             Err(errno) => fail!("ADMA_IOC_KEEP: {errno:?}"),
         }
+    }
+
+    /// For a process that may lock so many bytes, and is nobody from now on.
+    pub fn with_limit(bytes: usize) -> Outcome<Device> {
+        let device = Device::open()?;
+        limit_locked_memory(bytes as u64)?;
+        become_nobody()?;
+        Ok(device)
     }
 
     pub fn fd(&self) -> RawFd {

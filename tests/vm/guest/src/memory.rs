@@ -291,6 +291,15 @@ impl Region {
         mmap(self.base, self.len, READ_WRITE, flags, -1, 0).map(|_| ())
     }
 
+    /// A shared file in the place of a region that was unmapped, whole; nobody else may map
+    /// anything meanwhile.
+    pub fn map_again(&self, fd: RawFd) -> io::Result<()> {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+        mmap(self.base, self.len, READ_WRITE, flags, fd, 0)?;
+        self.holes.lock().expect("no panic").clear();
+        Ok(())
+    }
+
     /// The same pages at other addresses; these here are empty then.
     pub fn move_away(&self) -> Outcome<Region> {
         let new = Region::anonymous(self.len)?;

@@ -2,9 +2,10 @@
 
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
+use crate::faults::{Bench, Fault, Kind};
 use crate::kernel::Statistics;
 use crate::memory::{PAGE, Region, memory_file};
-use crate::process::{become_nobody, fork, limit_locked_memory};
+use crate::process::{Gate, fork};
 use crate::random::Random;
 use crate::verdict::{Context, Outcome};
 use std::os::fd::AsRawFd;
@@ -12,16 +13,25 @@ use std::os::fd::AsRawFd;
 tests! {
     kept_pages_are_not_pinned_again
     kept_pages_serve_as_source_when_they_were_destination
+    kept_source_that_may_only_be_read_beside_a_destination_is_copied
     kept_first_page_is_under_way_before_the_second_is_pinned
     kept_neighbours_are_pinned_as_far_as_they_are_there
+    kept_neighbours_beyond_a_hole_are_pinned_too
+    kept_pages_of_both_sides_in_one_line_are_not_pinned_again
     kept_pieces_over_the_edge_of_a_line_are_right
     kept_memory_that_changes_is_never_stale
     kept_pages_beyond_the_mark_are_let_go
     kept_pages_go_when_memory_is_short
     kept_pages_make_room_at_the_limit_of_locked_memory
+    kept_pages_make_room_for_another_process_of_the_user
+    kept_pages_do_not_go_for_neighbours_nobody_asked_for
+    kept_pages_beyond_the_mark_go_and_no_others
     kept_pages_of_processes_beyond_the_cache_are_right
     kept_pages_go_with_their_file
 }
+
+/// Of the module's default.
+const LINE: usize = 64 * PAGE;
 
 fn pair(len: usize) -> Outcome<(Region, Region)> {
     let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
@@ -51,17 +61,48 @@ fn kept_pages_are_not_pinned_again() -> Outcome {
 }
 
 fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
-    const LEN: usize = 64 * PAGE;
+    // Each in a line of its own: neighbours are pinned as the line is.
     let device = Device::open()?;
-    let (a, b) = pair(LEN)?;
-    device.carry(&mut [Piece::new(&a, 0, &b, 0, LEN)])?;
-    let third = Region::of_small_pages(LEN)?;
-    let out = device.carry_with_costs(&mut [Piece::new(&third, 0, &a, 0, LEN)])?;
-    ensure_eq!(out.pinned as usize, LEN / PAGE, "pages pinned for the third buffer alone");
+    let (region, line) = with_whole_lines(3)?;
+    let [a, b, third] = [line, line + LINE, line + 2 * LINE];
+    region.fill(1);
+    let carry =
+        |to, from| device.carry_with_costs(&mut [Piece::new(&region, to, &region, from, LINE)]);
+    carry(a, b)?;
+    ensure_eq!(carry(third, a)?.pinned, 64, "pages pinned for the third buffer alone");
     // What was pinned for reading is not written through.
-    let out = device.carry_with_costs(&mut [Piece::new(&b, 0, &third, 0, LEN)])?;
-    ensure!(out.pinned > 0, "a source was written without a pin for writing");
-    b.expect(1).context("through three buffers")
+    ensure_eq!(carry(b, third)?.pinned, 64, "pages pinned to write what was pinned to read");
+    for at in (0..LINE).step_by(8) {
+        ensure_eq!(region.word(a + at), region.word(third + at), "at byte {at} of the copies");
+    }
+    region.expect_part(b, LINE, 1).context("through three buffers")
+}
+
+/// A region, and where the first whole line of it begins.
+fn with_whole_lines(lines: usize) -> Outcome<(Region, usize)> {
+    let region = Region::of_small_pages((lines + 1) * LINE)?;
+    let line = (LINE - region.address(0) as usize % LINE) % LINE;
+    Ok((region, line))
+}
+
+fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome {
+    const HALF: usize = LINE / 2;
+    let device = Device::open()?;
+    let (region, line) = with_whole_lines(1)?;
+    let (other, third) = pair(HALF)?;
+    region.fill(2);
+    region.protect(line + HALF, HALF, libc::PROT_READ)?;
+    for round in 0..3 {
+        device.carry(&mut [Piece::new(&region, line, &third, 0, HALF)])?;
+        device
+            .carry(&mut [Piece::new(&other, 0, &region, line + HALF, HALF)])
+            .context(format_args!("from what may only be read, round {round}"))?;
+        for at in (0..HALF).step_by(8) {
+            ensure_eq!(other.word(at), region.word(line + HALF + at), "at byte {at}");
+            ensure_eq!(region.word(line + at), third.word(at), "beside it, at byte {at}");
+        }
+    }
+    Ok(())
 }
 
 fn kept_first_page_is_under_way_before_the_second_is_pinned() -> Outcome {
@@ -94,6 +135,31 @@ fn kept_neighbours_are_pinned_as_far_as_they_are_there() -> Outcome {
     let out =
         device.carry_with_costs(&mut [Piece::new(&region, line + 40 * PAGE, &source, 0, PAGE)])?;
     ensure_eq!(out.pinned, 1, "pages pinned for one that was not there");
+    Ok(())
+}
+
+fn kept_neighbours_beyond_a_hole_are_pinned_too() -> Outcome {
+    let device = Device::open()?;
+    let (region, line) = with_whole_lines(1)?;
+    let source = Region::of_small_pages(PAGE)?;
+    region.protect(line + 8 * PAGE, 2 * PAGE, libc::PROT_NONE)?;
+    device.carry(&mut [Piece::new(&region, line, &source, 0, PAGE)])?;
+    for page in [7, 10, 63] {
+        let mut piece = [Piece::new(&region, line + page * PAGE, &source, 0, PAGE)];
+        let out = device.carry_with_costs(&mut piece)?;
+        ensure_eq!(out.pinned, 0, "pages pinned for page {page}");
+    }
+    Ok(())
+}
+
+fn kept_pages_of_both_sides_in_one_line_are_not_pinned_again() -> Outcome {
+    const LEN: usize = 16 * PAGE;
+    let device = Device::open()?;
+    let (region, line) = with_whole_lines(1)?;
+    let copy =
+        || device.carry_with_costs(&mut [Piece::new(&region, line + LEN, &region, line, LEN)]);
+    ensure_eq!(copy()?.pinned as usize, 2 * LEN / PAGE, "pages pinned by the first copy");
+    ensure_eq!(copy()?.pinned, 0, "pages pinned by the second copy");
     Ok(())
 }
 
@@ -256,9 +322,7 @@ fn kept_pages_go_when_memory_is_short() -> Outcome {
 
 fn kept_pages_make_room_at_the_limit_of_locked_memory() -> Outcome {
     let child = fork(|| {
-        let device = Device::open()?;
-        limit_locked_memory(512 << 10)?;
-        become_nobody()?;
+        let device = Device::with_limit(512 << 10)?;
         for round in 0..8 {
             let (dst, src) = pair(192 << 10)?;
             let piece = Piece::new(&dst, 0, &src, 0, 192 << 10);
@@ -271,6 +335,76 @@ fn kept_pages_make_room_at_the_limit_of_locked_memory() -> Outcome {
         Ok(())
     })?;
     child.succeed()
+}
+
+/// The limit is the user's, so what is kept for one of his processes goes for another.
+fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
+    const LEN: usize = 192 << 10;
+    let (kept, copied) = (Gate::new()?, Gate::new()?);
+    let as_nobody = |run: &dyn Fn(&Device) -> Outcome| -> Outcome {
+        let device = Device::with_limit(512 << 10)?;
+        let (dst, src) = pair(LEN)?;
+        device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
+        dst.expect(1).context("copied")?;
+        run(&device)
+    };
+    let first = fork(|| {
+        as_nobody(&|device| {
+            kept.open();
+            copied.pass();
+            ensure!(device.info_of_pins()?.evictions > 0, "nothing went for the other one");
+            Ok(())
+        })
+    })?;
+    kept.pass();
+    let second = fork(|| as_nobody(&|_| Ok(())))?;
+    let outcome = second.succeed();
+    copied.open();
+    outcome.and(first.succeed())
+}
+
+fn kept_pages_do_not_go_for_neighbours_nobody_asked_for() -> Outcome {
+    let child = fork(|| {
+        // Two lines and a little, which three do not fit into.
+        let device = Device::with_limit(2 * LINE + 16 * PAGE)?;
+        let (region, line) = with_whole_lines(2)?;
+        let (other, beside) = with_whole_lines(2)?;
+        let whole = || [Piece::new(&region, line, &region, line + LINE, LINE)];
+        device.carry(&mut whole())?;
+        device.carry(&mut [Piece::new(&other, beside, &other, beside + LINE, PAGE)])?;
+        let info = device.info_of_pins()?;
+        ensure_eq!(info.evictions, 0, "evictions for a copy of one page");
+        let again = device.carry_with_costs(&mut whole())?;
+        ensure_eq!(again.pinned, 0, "pages pinned again");
+        Ok(())
+    })?;
+    child.succeed()
+}
+
+/// Several requests that end together: each sees the others' pages go, too.
+fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
+    const REQUESTS: usize = 8;
+    const MARK: u64 = 512;
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    if let Err(errno) = device.keep(MARK) {
+        fail!("ADMA_IOC_KEEP: {errno:?}");
+    }
+    let (dst, to) = with_whole_lines(REQUESTS)?;
+    let (src, from) = with_whole_lines(REQUESTS)?;
+    bench.arm_all(Fault::always(Kind::Slow).value(1000))?;
+    let start = |number| {
+        let at = number * LINE;
+        device.start(&mut [Piece::new(&dst, to + at, &src, from + at, LINE)])
+    };
+    let requests: Vec<Submit> = (0..REQUESTS).map(start).collect::<Outcome<_>>()?;
+    for request in &requests {
+        ensure_eq!(device.end(request)?, 0, "failed pieces");
+    }
+    let kept = || device.info_of_pins().map_or(0, |info| info.pages);
+    ensure!(eventually(PATIENCE, || kept() <= MARK), "{} pages are kept", kept());
+    ensure!(kept() > MARK - 128, "only {} pages are kept, and {MARK} may", kept());
+    Ok(())
 }
 
 fn kept_pages_of_processes_beyond_the_cache_are_right() -> Outcome {

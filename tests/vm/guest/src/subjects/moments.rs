@@ -5,7 +5,7 @@
 use crate::canary::Canary;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
-use crate::faults::Bench;
+use crate::faults::{Bench, Fault, Kind};
 use crate::memory::{PAGE, Region, memory_file};
 use crate::modules;
 use crate::process::{self, Ended, become_victim, fork, leave};
@@ -14,7 +14,7 @@ use crate::verdict::{Context, Outcome};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 tests! {
     moment_close_under_way_pins_balance
@@ -25,6 +25,11 @@ tests! {
     moment_exit_under_way_pins_balance
     moment_fork_under_way_child_sees_no_writes
     moment_fork_while_a_thread_copies_all_are_right
+    moment_change_of_destination_waits_for_what_is_under_way
+    moment_change_of_source_waits_for_what_is_under_way
+    moment_unmap_while_a_thread_copies_nothing_comes_later
+    moment_fork_waits_for_what_is_under_way
+    moment_first_writes_after_a_fork_are_not_held_up
     moment_unmap_under_way_nobody_else_is_written
     moment_move_under_way_bytes_arrive_at_the_new_place
     moment_discard_under_way_nobody_else_is_written
@@ -251,6 +256,156 @@ fn moment_fork_while_a_thread_copies_all_are_right() -> Outcome {
     })
 }
 
+// ---- what changes is waited for -------------------------------------------------------
+
+/// The same memory at two places: the second shows what becomes of it when the first is gone.
+fn twice(seed: u64) -> Outcome<(Region, Region)> {
+    let file = memory_file(LEN)?;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let map = || Region::map_file(file.as_raw_fd(), 0, LEN, rights, libc::MAP_SHARED);
+    let (here, there) = (map()?, map()?);
+    here.fill(seed);
+    Ok((here, there))
+}
+
+type Change = (&'static str, fn(&Region) -> Outcome);
+
+/// What a program can do to its memory and go on.
+const CHANGES: &[Change] = &[
+    ("unmap", |region| Ok(region.unmap_part(0, LEN)?)),
+    ("unmap a page", |region| Ok(region.unmap_part(LEN - PAGE, PAGE)?)),
+    ("replace", |region| Ok(region.replace()?)),
+    ("move", |region| region.move_away().map(drop)),
+    ("discard", |region| Ok(region.advise(0, LEN, libc::MADV_DONTNEED)?)),
+    ("protect", |region| Ok(region.protect(0, LEN, libc::PROT_READ)?)),
+];
+
+/// Once its memory is gone from the program's view, no copy writes to it any more.
+fn moment_change_of_destination_waits_for_what_is_under_way() -> Outcome {
+    let bench = Bench::new()?;
+    bench.slow_down()?;
+    for (name, change) in CHANGES {
+        let (dst, view) = twice(1)?;
+        let scene = Scene::between(dst, Region::of_small_pages(LEN)?)?;
+        let request = scene.start()?;
+        change(&scene.dst)?;
+        view.expect(2).context(format_args!("when {name} was over"))?;
+        ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
+    }
+    Ok(())
+}
+
+/// And none reads from it: what is written there afterwards goes nowhere.
+fn moment_change_of_source_waits_for_what_is_under_way() -> Outcome {
+    let bench = Bench::new()?;
+    bench.slow_down()?;
+    for (name, change) in CHANGES {
+        let (src, view) = twice(2)?;
+        let scene = Scene::between(Region::of_small_pages(LEN)?, src)?;
+        let request = scene.start()?;
+        change(&scene.src)?;
+        view.fill(3);
+        ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
+        scene.dst.expect(2).context(format_args!("with {name} under way"))?;
+    }
+    Ok(())
+}
+
+/// Whatever the other thread is at, from pinning to waiting.
+fn moment_unmap_while_a_thread_copies_nothing_comes_later() -> Outcome {
+    let bench = Bench::new()?;
+    let file = memory_file(LEN)?;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let map = || Region::map_file(file.as_raw_fd(), 0, LEN, rights, libc::MAP_SHARED);
+    let (dst, view) = (map()?, map()?);
+    let scene = Scene::between(dst, Region::of_small_pages(LEN)?)?;
+    bench.arm_all(Fault::always(Kind::Slow).value(1000))?;
+    let over = AtomicBool::new(false);
+    let copies = || -> Outcome<usize> {
+        let channels = scene.device.info()?.channels;
+        let whole = Piece::new(&scene.dst, 0, &scene.src, 0, LEN);
+        let mut accepted = 0;
+        while !over.load(Ordering::Relaxed) {
+            let mut pieces = whole.split(2 * channels as usize, channels);
+            let Submitted { result, out } = scene.device.submit(&mut pieces);
+            ensure!(matches!(result, Ok(()) | Err(EFAULT)), "{result:?}");
+            if out.accepted > 0 {
+                ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
+                accepted += out.accepted as usize;
+            }
+        }
+        Ok(accepted)
+    };
+    let unmaps = || -> Outcome {
+        let mut random = Random::new(5);
+        for round in 0..rounds(200) {
+            sleep(Duration::from_micros(random.below(20_000)));
+            scene.dst.unmap_part(0, LEN)?;
+            view.fill(7);
+            sleep(Duration::from_millis(3));
+            view.expect(7).context(format_args!("round {round}"))?;
+            scene.dst.map_again(file.as_raw_fd())?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(copies);
+        let outcome = unmaps();
+        over.store(true, Ordering::Relaxed);
+        let accepted = thread.join().expect("no panic")?;
+        ensure!(accepted > 0, "nothing was copied at all");
+        println!("{accepted} pieces were copied meanwhile");
+        outcome
+    })
+}
+
+/// The child gets what the copy makes of the memory, not half of it.
+fn moment_fork_waits_for_what_is_under_way() -> Outcome {
+    let bench = Bench::new()?;
+    bench.slow_down()?;
+    for round in 0..3 {
+        let scene = Scene::new()?;
+        let request = scene.start()?;
+        let child = fork(|| scene.dst.expect(2).context("the child's"))?;
+        ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
+        child.succeed().context(format_args!("round {round}"))?;
+    }
+    Ok(())
+}
+
+/// To pin what the child still shares changes the mapping, in the middle of the request that
+/// has transfers under way: it must not wait for itself.
+fn moment_first_writes_after_a_fork_are_not_held_up() -> Outcome {
+    let bench = Bench::new()?;
+    for slow in [false, true] {
+        let scene = Scene::new()?;
+        let done = process::Gate::new()?;
+        let child = fork(|| {
+            done.pass();
+            scene.dst.expect(1).context("the child's")
+        })?;
+        if slow {
+            bench.slow_down()?;
+        }
+        let begun = Instant::now();
+        let request = scene.start()?;
+        let submitted = begun.elapsed();
+        ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
+        scene.dst.expect(2).context("the parent's")?;
+        done.open();
+        child.succeed()?;
+        println!("submitted in {submitted:?}, over after {:?}", begun.elapsed());
+        ensure!(submitted < Duration::from_secs(2), "submitted in {submitted:?}");
+        // From now on it is the parent's alone, and kept.
+        bench.clear()?;
+        let whole = || [Piece::new(&scene.dst, 0, &scene.src, 0, LEN)];
+        scene.device.carry(&mut whole())?;
+        let again = scene.device.carry_with_costs(&mut whole())?;
+        ensure_eq!(again.pinned, 0, "pages pinned by the third copy");
+    }
+    Ok(())
+}
+
 fn moment_unmap_under_way_nobody_else_is_written() -> Outcome {
     let bench = Bench::new()?;
     bench.slow_down()?;
@@ -336,12 +491,16 @@ fn moment_signal_while_waiting_is_eintr() -> Outcome {
     bench.slow_down()?;
     let scene = Scene::new()?;
     process::on_signal(libc::SIGUSR1, process::nothing as *const () as usize);
-    let request = scene.start()?;
+    // Before the request, for which a fork would wait.
+    let started = process::Gate::new()?;
     let sender = fork(|| {
+        started.pass();
         sleep(Duration::from_millis(15));
         process::signal_parent(libc::SIGUSR1);
         Ok(())
     })?;
+    let request = scene.start()?;
+    started.open();
     let found = scene.device.wait(request.id, PATIENCE);
     sender.succeed()?;
     ensure_eq!(found, Err(EINTR), "a wait with a signal");

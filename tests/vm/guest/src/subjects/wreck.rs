@@ -20,6 +20,7 @@ tests! {
     wreck_other_error_names_the_pieces
     wreck_error_in_the_middle_names_the_pieces
     wreck_hang_names_the_pieces
+    wreck_hang_holds_a_change_of_memory_up_for_seconds_at_most
     wreck_short_stall_is_waited_out
     wreck_long_stall_writes_nothing_afterwards
     wreck_slow_channel_copies_right
@@ -208,6 +209,30 @@ fn wreck_hang_names_the_pieces() -> Outcome {
         let moved = wreck.fails_on_first_channel(Fault::once(Kind::Hang))?;
         ensure!(moved.timeouts + moved.errors > 0, "nothing was counted: {moved:?}");
         Ok(())
+    })
+}
+
+/// A change of memory waits for what is under way, but not for ever, and not once for each
+/// of the lines that it changes.
+fn wreck_hang_holds_a_change_of_memory_up_for_seconds_at_most() -> Outcome {
+    const LEN: usize = 4 * 64 * PAGE;
+    on_wreck(|wreck| {
+        let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+        dst.fill(1);
+        src.fill(2);
+        wreck.bench.arm_all(Fault::once(Kind::Hang))?;
+        let count = 4 * wreck.info.channels as usize;
+        let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(count, wreck.info.channels);
+        let request = wreck.device.start(&mut pieces)?;
+        let begun = Instant::now();
+        dst.unmap_part(0, LEN)?;
+        src.unmap_part(0, LEN)?;
+        let held_up = begun.elapsed();
+        println!("held up for {held_up:?}");
+        ensure!(held_up < Duration::from_secs(8), "held up for {held_up:?}");
+        ensure!(wreck.device.end(&request)? != 0, "no piece failed");
+        wreck.bench.clear()?;
+        wreck.expect_recovery()
     })
 }
 
