@@ -53,8 +53,15 @@ for page in "$here"/man/*.[0-9]; do
 	done < <(sed -n '/^\.Sh NAME/,/^\.Nd/s/^\.Nm \([a-z_]*\).*/\1/p' "$page")
 done
 
+# Programs that are linked with the library find it by ld.so's cache. Who may not write
+# that, or installs elsewhere, sets LD_LIBRARY_PATH or links with -rpath.
+refresh_cache() {
+	[ -n "$dest" ] || PATH=$PATH:/usr/sbin:/sbin ldconfig 2>/dev/null || true
+}
+
 if [ -n "$uninstall" ]; then
 	for file in "${files[@]}" "${links[@]% *}"; do rm -f -- "$dest$file"; done
+	refresh_cache
 	exit 0
 fi
 
@@ -83,4 +90,5 @@ done
 sed -e "s|^installed=''.*|installed=$libdir/libadma.so version=$version|" \
 	-e 's/preload\.sh/adma-preload/g' "$here/preload.sh" |
 	put 755 "$prefix/bin/adma-preload"
+refresh_cache
 printf 'installed adma %s in %s\n' "$version" "$dest$prefix"

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{finish, library, plain, root, scratch, skip, succeed, victim_with};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -240,12 +241,20 @@ fn files_below(folder: &std::path::Path) -> Vec<String> {
 fn installation_serves_a_program_and_is_taken_away_whole() {
     let place = scratch("install");
     let prefix = place.join("opt");
+    // Not the machine's own: it would write to /etc.
+    let (tools, calls) = (place.join("tools"), place.join("calls"));
+    std::fs::create_dir(&tools).unwrap();
+    let ldconfig = format!("#!/bin/sh\necho refreshed >>{}\n", calls.display());
+    std::fs::write(tools.join("ldconfig"), ldconfig).unwrap();
+    std::fs::set_permissions(tools.join("ldconfig"), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let install = || {
         let mut command = plain(root().join("install.sh"));
-        command.env("PREFIX", &prefix);
+        command.env("PREFIX", &prefix).env("PATH", &path);
         command
     };
     succeed(&mut install());
+    assert_eq!(std::fs::read_to_string(&calls).unwrap(), "refreshed\n");
     let files = files_below(&prefix);
     for name in [
         "bin/adma-preload",
@@ -281,6 +290,7 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     assert_eq!(files_below(&staged.join("usr")), files);
     let pc = std::fs::read_to_string(staged.join("usr/lib/pkgconfig/adma.pc")).unwrap();
     assert!(pc.contains("prefix=/usr\n") && !pc.contains("stage"), "{pc}");
+    assert_eq!(std::fs::read_to_string(&calls).unwrap(), "refreshed\n", "below DESTDIR");
 
     succeed(install().arg("--uninstall"));
     assert!(files_below(&prefix).is_empty());
