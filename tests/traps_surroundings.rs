@@ -86,6 +86,11 @@ fn program_that_reopens_all_descriptors_keeps_its_files() {
     fixed(complaining.arg(&folder)).env("ADMA_STATS", "text");
     succeed(complaining.env("ADMA_STATS_FILE", "/nonexistent/report"));
     own_files("a statistics file that cannot be written");
+    // Also when copies were carried before.
+    succeed(plain(&program).arg(&folder).arg("later"));
+    own_files("without the library, later");
+    succeed(fixed(preloaded(&program).arg(&folder).arg("later")).env("ADMA_STATS", "text,json"));
+    own_files("later");
     // A named file is ours whatever became of stderr.
     assert!(offloaded(&statistics(fixed(preloaded(&program).arg(&folder)))) > 0);
     own_files("with a statistics file");

@@ -2,7 +2,8 @@
  *
  * A victim ends with 0 when all went right, 1 when something went wrong (the
  * reason is on stderr) and 77 when its trap cannot be shown on this machine.
- * TRAP_WORKERS in the environment says that offloaded copies are expected.
+ * TRAP_WORKERS in the environment says that offloaded copies are expected, TRAP_LESS by
+ * how much to divide what is done many times, on slow machines.
  */
 #ifndef TRAP_H
 #define TRAP_H
@@ -59,6 +60,12 @@ static inline void say(const char *line)
 static inline bool workers_expected(void)
 {
     return getenv("TRAP_WORKERS") != NULL;
+}
+
+static inline int rounds(int usual)
+{
+    const char *less = getenv("TRAP_LESS");
+    return less ? usual / atoi(less) + 1 : usual;
 }
 
 static inline void sleep_ms(long ms)

@@ -28,8 +28,8 @@ static void *take(size_t align, size_t size)
     if (align < 16)
         align = 16;
     if (!next_free) {
-        next_free = map(1024 * MIB);
-        arena_end = next_free + 1024 * MIB;
+        next_free = map(512 * MIB);
+        arena_end = next_free + 512 * MIB;
     }
     char *block = (char *)(((uintptr_t)next_free + 16 + align - 1) & ~(align - 1));
     if (size > (size_t)(arena_end - block))

@@ -18,7 +18,7 @@ static void *exec_self(void *nothing)
 
 int main(int count, char **words)
 {
-    int generations = count > 1 ? atoi(words[1]) : 30;
+    int generations = count > 1 ? atoi(words[1]) : rounds(30);
     pthread_t threads[2];
     if (threads_named("") != 1)
         wrong("%d threads right after exec", threads_named(""));

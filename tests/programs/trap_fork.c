@@ -63,7 +63,7 @@ int main(int count, char **words)
     if (handlers_copy)
         pthread_atfork(copy_in_fork_handler, copy_in_fork_handler, copy_in_fork_handler);
     start_copiers(threads, 3, 256 * KIB);
-    for (int round = 0; round < (handlers_copy ? 60 : 160); round++) {
+    for (int round = 0; round < rounds(handlers_copy ? 60 : 160); round++) {
         pid_t child = fork();
         if (child == 0)
             be_child(b, round);

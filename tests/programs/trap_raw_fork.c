@@ -41,7 +41,7 @@ int main(void)
 
     pthread_t threads[3];
     start_copiers(threads, 3, 256 * KIB);
-    for (int round = 0; round < 70; round++) {
+    for (int round = 0; round < rounds(70); round++) {
         child = fork_without_handlers(round);
         if (child == 0)
             copy_and_fork_again(b, round);

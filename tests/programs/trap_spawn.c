@@ -65,7 +65,7 @@ int main(int count, char **words)
         return 0;
     }
     start_copiers(threads, 2, 512 * KIB);
-    for (int round = 0; round < 25; round++) {
+    for (int round = 0; round < rounds(25); round++) {
         spawn_self();
         read_from_shell();
         if (system("exit 3") != 3 << 8)

@@ -76,7 +76,7 @@ int main(int count, char **words)
     shared = map_blocks(2 * MIB);
     if (!strcmp(way, "race")) {
         fill(shared.from, shared.size, 7);
-        for (int round = 0; round < 80; round++) {
+        for (int round = 0; round < rounds(80); round++) {
             pid_t process = fork();
             if (process == 0)
                 _exit(race_for_first_copy());
@@ -90,7 +90,7 @@ int main(int count, char **words)
     else
         vfork_and_copy(1);
     start_copiers(threads, 2, 512 * KIB);
-    for (int round = 2; round < 100; round++) {
+    for (int round = 2; round < 2 + rounds(98); round++) {
         if (!strcmp(way, "exec"))
             vfork_and_exec();
         else

@@ -36,7 +36,11 @@ const RESET: u8 = 0x20;
 // Descriptor control.
 const INTERRUPT: u64 = 0x1;
 const COMPLETION: u64 = 0x8;
+const FENCE: u64 = 0x10;
 const NULL: u64 = 0x20;
+
+/// Transfers up to this size, as that of a notification word, may overtake others.
+const SMALL: u64 = 64;
 
 // Errors that need no injection.
 const BAD_SOURCE: u32 = 0x1;
@@ -77,8 +81,20 @@ struct State {
     hung: bool,
     /// The next descriptor's fate, once decided, and not before when.
     fate: Option<(Instant, Fate)>,
+    late: Late,
     faults: Faults,
     counters: Counters,
+}
+
+/// Transfers without a fence that were put off, and what waits for them.
+#[derive(Default)]
+struct Late {
+    /// Source, destination, size.
+    transfers: Vec<(u64, u64, u64)>,
+    /// When they are made up for at the end of a chain.
+    due: Option<Instant>,
+    completion: bool,
+    interrupt: bool,
 }
 
 struct Channel {
@@ -278,7 +294,11 @@ impl Engine {
             return Next::Sleep;
         }
         if state.processed == state.count {
+            if let Some(due) = state.late.due.filter(|due| now < *due) {
+                return Next::SleepUntil(due);
+            }
             state.status = Status::Done;
+            self.make_up(index, state);
             return Next::Sleep;
         }
         let address = state.next;
@@ -300,7 +320,14 @@ impl Engine {
         }
         state.fate = None;
         let error = match fate {
-            Fate::Run => self.execute(state, size, control, source, destination),
+            Fate::Run if state.put_off(now, control, (source, destination, size)) => 0,
+            Fate::Run => {
+                // Only what is small overtakes.
+                if size > SMALL || control & (FENCE | NULL) != 0 {
+                    self.make_up(index, state);
+                }
+                self.execute(state, size, control, source, destination)
+            }
             Fate::Fail(error) => {
                 if error & WRITE_ERROR != 0 {
                     // Nobody may rely on a destination after a write error.
@@ -321,6 +348,11 @@ impl Engine {
         state.done = address;
         state.next = next;
         state.processed = state.processed.wrapping_add(1);
+        if !state.late.transfers.is_empty() {
+            state.late.completion |= control & COMPLETION != 0;
+            state.late.interrupt |= control & INTERRUPT != 0;
+            return Next::Step;
+        }
         if state.processed == state.count {
             state.status = Status::Done;
         }
@@ -332,6 +364,23 @@ impl Engine {
             self.interrupt(index, state);
         }
         Next::Step
+    }
+
+    /// Carries out what was put off, and reports what has waited for it.
+    fn make_up(&self, index: usize, state: &mut State) {
+        let late = std::mem::take(&mut state.late);
+        for (from, to, size) in late.transfers {
+            let error = self.execute(state, size, 0, from, to);
+            if error != 0 {
+                return self.fail(index, state, error);
+            }
+        }
+        if late.completion {
+            self.memory.store(state.completion, state.report());
+        }
+        if late.interrupt {
+            self.interrupt(index, state);
+        }
     }
 
     /// Does what one good descriptor says; the error bits if it is not good.
@@ -408,6 +457,7 @@ impl State {
             latched: false,
             hung: false,
             fate: None,
+            late: Late::default(),
             faults: Faults::default(),
             counters: Counters::default(),
         }
@@ -439,7 +489,18 @@ impl State {
         self.fresh = true;
         self.next = self.chain;
         (self.count, self.processed, self.done) = (0, 0, 0);
-        self.fate = None;
+        (self.fate, self.late) = (None, Late::default());
+    }
+
+    /// Lets a transfer wait that may be overtaken, if that was ordered.
+    fn put_off(&mut self, now: Instant, control: u64, transfer: (u64, u64, u64)) -> bool {
+        if control & (FENCE | NULL) != 0 || transfer.2 <= SMALL {
+            return false;
+        }
+        let Some(delay) = self.faults.on_unfenced() else { return false };
+        self.late.transfers.push(transfer);
+        self.late.due = Some(now + delay);
+        true
     }
 
     /// More descriptors. A channel that was stopped wants a new chain first.
@@ -458,6 +519,7 @@ impl State {
                 self.status = Status::Halted;
                 (self.count, self.processed, self.done) = (0, 0, 0);
                 (self.fresh, self.hung, self.fate) = (false, false, None);
+                self.late = Late::default();
                 (self.in_service, self.latched) = (false, false);
                 self.error = 0;
             }

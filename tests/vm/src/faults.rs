@@ -40,10 +40,12 @@ pub enum Kind {
     Lost = 7,
     /// Every descriptor fails, also the first one after each reset.
     Dead = 8,
+    /// Descriptors without a fence are overtaken by small ones, by VALUE milliseconds.
+    Overtaken = 9,
 }
 
 impl Kind {
-    pub const ALL: [(Kind, &str); 8] = [
+    pub const ALL: [(Kind, &str); 9] = [
         (Kind::Read, "read"),
         (Kind::Write, "write"),
         (Kind::Other, "other"),
@@ -52,6 +54,7 @@ impl Kind {
         (Kind::Slow, "slow"),
         (Kind::Lost, "lost"),
         (Kind::Dead, "dead"),
+        (Kind::Overtaken, "overtaken"),
     ];
 
     fn from_number(number: u32) -> Option<Kind> {
@@ -82,7 +85,7 @@ impl Fault {
 
     fn delay(&self) -> Duration {
         match self.kind {
-            Kind::Stall => Duration::from_millis(self.value.into()),
+            Kind::Stall | Kind::Overtaken => Duration::from_millis(self.value.into()),
             Kind::Slow => Duration::from_micros(self.value.into()),
             _ => Duration::ZERO,
         }
@@ -123,13 +126,13 @@ impl Faults {
                 fault.after -= 1;
                 continue;
             }
-            if fault.kind == Kind::Lost || fate != Fate::Run {
+            if matches!(fault.kind, Kind::Lost | Kind::Overtaken) || fate != Fate::Run {
                 continue;
             }
             delay += fault.delay();
             fate = match fault.kind {
                 Kind::Hang => Fate::Hang,
-                Kind::Stall | Kind::Slow | Kind::Lost => Fate::Run,
+                Kind::Stall | Kind::Slow | Kind::Lost | Kind::Overtaken => Fate::Run,
                 Kind::Read | Kind::Write | Kind::Other | Kind::Dead => Fate::Fail(fault.error()),
             };
             self.fire(index);
@@ -153,6 +156,15 @@ impl Faults {
         self.fire(index);
         self.armed.retain(|fault| fault.times != SPENT);
         true
+    }
+
+    /// A descriptor that may be overtaken: by how much, if it is.
+    pub fn on_unfenced(&mut self) -> Option<Duration> {
+        let index = self.ready(Kind::Overtaken)?;
+        let delay = self.armed[index].delay();
+        self.fire(index);
+        self.armed.retain(|fault| fault.times != SPENT);
+        Some(delay)
     }
 
     fn ready(&self, kind: Kind) -> Option<usize> {
@@ -310,6 +322,16 @@ mod tests {
     }
 
     #[test]
+    fn overtaking_is_counted_by_descriptors_that_allow_it() {
+        let mut overtaken = faults(Kind::Overtaken, 1, 1, 20);
+        assert_eq!(overtaken.on_unfenced(), None);
+        assert_eq!(overtaken.on_data(), (Duration::ZERO, Fate::Run));
+        assert_eq!(overtaken.on_data(), (Duration::ZERO, Fate::Run));
+        assert_eq!(overtaken.on_unfenced(), Some(Duration::from_millis(20)));
+        assert_eq!((overtaken.on_unfenced(), overtaken.fired), (None, 1));
+    }
+
+    #[test]
     fn area_arms_clears_and_refuses_unknown_kinds() {
         let mut area = Area::default();
         for (offset, word) in [(AFTER, 5), (TIMES, 2), (VALUE, 300)] {
@@ -319,7 +341,7 @@ mod tests {
         let fault = Fault { kind: Kind::Stall, after: 5, times: 2, value: 300 };
         assert_eq!(area.write(ORDER, 0x305), Some(Order::Arm { channels: 3, fault }));
         assert_eq!(area.write(ORDER, 0xf00), Some(Order::Clear { channels: 15 }));
-        assert_eq!(area.write(ORDER, 0x109), None);
+        assert_eq!(area.write(ORDER, 0x10a), None);
     }
 
     #[test]

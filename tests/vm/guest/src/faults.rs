@@ -42,6 +42,8 @@ pub enum Kind {
     Lost = 7,
     /// Nothing works, not even after a reset.
     Dead = 8,
+    /// Transfers without a fence come so many milliseconds after a word behind them.
+    Overtaken = 9,
 }
 
 /// A fault that begins after `after` good descriptors, for `times` of them (0: for ever).

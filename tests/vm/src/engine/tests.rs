@@ -393,3 +393,47 @@ fn doorbell_and_reset_do_not_wait_for_a_stalled_channel() {
     wait_for(&|| bench.status() == slot(1) | 1);
     assert!(copied(&bench, 0x2000));
 }
+
+/// Two pages and a word; `fence` is on the second page.
+fn pages_and_word(fence: u64) -> Bench {
+    let bench = bench_with_two_pages();
+    bench.memory.write(0x11_0000, b"word");
+    let [first, second] = two_pages();
+    let second = (second.0, COMPLETION | fence, second.2, second.3);
+    bench.chain(&[first, second, (8, COMPLETION | INTERRUPT, 0x11_0000, 0x21_0000)]);
+    bench.arm(Kind::Overtaken, 0, 0, 30);
+    bench.bell(3);
+    bench
+}
+
+#[test]
+fn overtaken_transfers_come_late_and_so_does_their_completion() {
+    let bench = pages_and_word(0);
+    let late = bench.start + Duration::from_millis(30);
+    assert_eq!(bench.go(0), Next::SleepUntil(late));
+    assert_eq!(bench.memory.read(0x21_0000, 4), b"word");
+    assert!(bench.memory.read(0x20_0000, 0x2000).iter().all(|byte| *byte == 0));
+    assert_eq!((bench.completion(), bench.status() & 7, bench.interrupts()), (0, 0, 0));
+    assert_eq!(bench.go(30), Next::Sleep);
+    assert!(copied(&bench, 0x2000));
+    assert_eq!((bench.completion(), bench.interrupts()), (slot(2) | 1, 1));
+    assert_eq!(bench.engine.counters(0).unwrap().faults, 2);
+}
+
+#[test]
+fn fence_lets_nothing_overtake() {
+    let bench = pages_and_word(FENCE);
+    assert_eq!(bench.go(0), Next::Sleep);
+    assert!(copied(&bench, 0x2000));
+    assert_eq!(bench.memory.read(0x21_0000, 4), b"word");
+    assert_eq!((bench.completion(), bench.interrupts()), (slot(2) | 1, 1));
+}
+
+#[test]
+fn reset_forgets_what_was_overtaken() {
+    let bench = pages_and_word(0);
+    bench.go(0);
+    bench.set(0x04, 1, RESET.into());
+    assert_eq!(bench.go(60), Next::Sleep);
+    assert!(bench.memory.read(0x20_0000, 0x2000).iter().all(|byte| *byte == 0));
+}

@@ -2,6 +2,7 @@
 
 use crate::device::*;
 use crate::effort::rounds;
+use crate::faults::{Bench, Fault, Kind};
 use crate::kernel;
 use crate::memory::{PAGE, Region};
 use crate::oracle::Watched;
@@ -16,6 +17,7 @@ tests! {
     copy_of_many_pieces_is_right
     copy_of_overlapping_pieces_writes_nothing_else
     copy_by_words_needs_no_call
+    copy_is_not_overtaken_by_its_words
     copy_requests_have_numbers_of_their_own
     copy_by_many_threads_is_right
     copy_by_many_files_is_right
@@ -178,6 +180,34 @@ fn copy_by_words_needs_no_call() -> Outcome {
     }
     println!("{by_words} of {rounds} copies were told by words alone");
     ensure!(2 * by_words > rounds, "only {by_words} of {rounds} copies were told by words alone");
+    Ok(())
+}
+
+/// Order holds on one channel only, and there only behind a fence: an engine that lets small
+/// transfers overtake all others.
+fn copy_is_not_overtaken_by_its_words() -> Outcome {
+    let sides = Sides::new(40 * PAGE)?;
+    let bench = Bench::new()?;
+    let struck = bench.struck()?;
+    bench.arm_all(Fault::always(Kind::Overtaken).value(30))?;
+    let device = &sides.device;
+    let channels = device.info()?.channels;
+    let words = device.all_words()?;
+    let mut by_words = 0;
+    for round in 0..rounds(20) {
+        // Fresh memory is pinned in chunks, each of them a transfer of its own.
+        sides.dst.replace()?;
+        let watched = Watched::new(&sides.dst, PAGE, &sides.src, PAGE, 32 * PAGE, ALIGN);
+        let mut pieces = watched.piece().split(1 + round % 7, channels);
+        let request = device.start(&mut pieces)?;
+        if wait_by_words(&words, &request)? {
+            by_words += 1;
+            watched.expect_copied().context(format_args!("round {round}, by words"))?;
+        }
+        ensure_eq!(device.end(&request)?, 0, "failed pieces, round {round}");
+        watched.expect_copied().context(format_args!("round {round}"))?;
+    }
+    ensure!(by_words > 0 && bench.struck()? > struck, "nothing was shown: {by_words} by words");
     Ok(())
 }
 

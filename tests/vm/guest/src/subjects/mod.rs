@@ -34,6 +34,7 @@ mod programs;
 mod refusals;
 mod rings;
 mod statistics;
+mod traps;
 mod wreck;
 mod wreck_ends;
 
@@ -54,6 +55,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("refusal", refusals::TESTS),
     ("ring", rings::TESTS),
     ("statistics", statistics::TESTS),
+    ("trap", traps::TESTS),
     ("wreck", wreck::TESTS),
     ("wreck_end", wreck_ends::TESTS),
     // A checker of mappings gives up for good when its own allocations fail: last.

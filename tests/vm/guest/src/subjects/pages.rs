@@ -1,15 +1,17 @@
 //! Every kind of page on either side.
 
 use crate::device::*;
+use crate::faults::Bench;
 use crate::kernel::{Pagemap, Statistics};
 use crate::memory::{HUGE, Kind, PAGE, Region, memory_file};
 use crate::oracle::Watched;
 use crate::process::{Gate, fork};
 use crate::verdict::{Context, End, Outcome};
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::time::Duration;
 
 tests! {
     page_kinds_in_all_pairs_copy_right
@@ -22,6 +24,7 @@ tests! {
     page_shared_with_child_as_source_is_read
     page_of_private_file_leaves_the_file_alone
     page_of_shared_file_reaches_the_file
+    page_written_back_under_way_reaches_the_disk
     page_of_device_memory_is_efault
     page_of_words_is_no_destination
     page_huge_copy_needs_few_descriptors
@@ -248,6 +251,70 @@ fn page_of_shared_file_reaches_the_file() -> Outcome {
     file.read_exact_at(&mut bytes, 0)?;
     let differs = (0..SHARED).find(|&at| bytes[at] != src.get(at));
     ensure_eq!(differs, None, "first byte of the file that is wrong");
+    Ok(())
+}
+
+/// A disk in memory with a file system on it, for as long as this lives.
+struct Disk;
+
+impl Disk {
+    const DEVICE: &str = "/dev/ram0";
+    const PLACE: &str = "/run/adma-disk";
+
+    fn new() -> Outcome<Disk> {
+        fs::create_dir_all(Disk::PLACE)?;
+        for line in [
+            ["modprobe", "brd", "rd_nr=1", "rd_size=16384"],
+            ["mkfs.ext4", "-q", "-F", Disk::DEVICE],
+            ["mount", "-text4", Disk::DEVICE, Disk::PLACE],
+        ] {
+            match Command::new(line[0]).args(&line[1..]).output() {
+                Ok(done) if done.status.success() => {}
+                Ok(done) => skip!("{line:?}: {}", String::from_utf8_lossy(&done.stderr).trim()),
+                Err(error) => skip!("{}: {error}", line[0]),
+            }
+        }
+        Ok(Disk)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(Disk::PLACE).output();
+        let _ = Command::new("rmmod").arg("brd").output();
+    }
+}
+
+/// Whoever writes a page back believes it clean then; the engine writes it all the same, and
+/// nobody but the module can say so.
+fn page_written_back_under_way_reaches_the_disk() -> Outcome {
+    const LEN: usize = 64 * PAGE;
+    let _disk = Disk::new()?;
+    let bench = Bench::new()?;
+    let path = format!("{}/file", Disk::PLACE);
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    file.set_len(LEN as u64)?;
+    let src = Region::of_small_pages(LEN)?;
+    src.fill(2);
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let dst = Region::map_file(file.as_raw_fd(), 0, LEN, rights, libc::MAP_SHARED)?;
+    dst.fill(1);
+    let device = Device::open()?;
+    let channels = device.info()?.channels;
+    bench.slow_down()?;
+    let request = device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(16, channels))?;
+    file.sync_all()?;
+    ensure_eq!(device.wait(request.id, Duration::ZERO), Err(EAGAIN), "written back too late");
+    ensure_eq!(device.end(&request)?, 0, "failed pieces");
+    drop((dst, device));
+    bench.clear()?;
+    file.sync_all()?;
+    // What is read now comes from the disk.
+    fs::write("/proc/sys/vm/drop_caches", "3")?;
+    let mut bytes = vec![0; LEN];
+    file.read_exact_at(&mut bytes, 0)?;
+    let differs = (0..LEN).find(|&at| bytes[at] != src.get(at));
+    ensure_eq!(differs, None, "first byte on the disk that is wrong");
     Ok(())
 }
 

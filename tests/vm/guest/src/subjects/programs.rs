@@ -3,12 +3,11 @@
 //! Everything they print and every file they leave must be the same, and those that make
 //! large copies must have had them carried by the engine.
 
+use super::traps::{survive, victim};
 use crate::kernel::has_checkers;
 use crate::shim::{self, compare};
 use crate::verdict::Outcome;
-use std::path::PathBuf;
 use std::process::Output;
-use std::time::Instant;
 
 tests! {
     program_python_gives_the_same
@@ -149,52 +148,20 @@ fn program_with_threads_copies_right() -> Outcome {
     Ok(())
 }
 
-/// A small program that tests/*.rs run on the host too, built by tests/vm/guest/build.
-fn victim(name: &str) -> Outcome<PathBuf> {
-    let exe = std::env::current_exe()?;
-    let mut places = exe.ancestors().map(|up| up.join("vm/guest-victims").join(name));
-    match places.find(|path| path.is_file()) {
-        Some(path) => Ok(path),
-        None => skip!("there is no victim {name}: tests/vm/guest/build"),
-    }
-}
-
 fn program_victims_of_the_host_survive() -> Outcome {
-    const VICTIMS: &[(&str, &[&str])] = &[
-        ("functions", &["memcpy", "3", "200000"]),
-        ("functions", &["memmove", "3", "200000"]),
-        ("functions", &["__memcpy_chk", "3", "200000"]),
-        ("functions", &["mempcpy", "3", "200000"]),
-        ("functions", &["wmemcpy", "3", "200000"]),
-        ("overlap", &["memmove", "4096", "200000"]),
-        ("overlap", &["memcpy", "150000", "200000"]),
-        ("extremes", &["nothing"]),
-        ("extremes", &["itself"]),
-        ("stats_forks", &["2", "0", "3"]),
-        ("trap_threads", &["4"]),
-        ("trap_exit", &["atexit"]),
-        ("trap_exit", &["keys"]),
-    ];
-    let mut carried = 0;
-    for (name, arguments) in VICTIMS {
-        let reports = shim::Folder::new("victims")?;
-        let mut command = shim::plain(victim(name)?);
-        shim::report_into(shim::with_library(&mut command)?, &reports).args(*arguments);
-        let begun = Instant::now();
-        let done = command.output()?;
-        ensure!(
-            done.status.success(),
-            "{name} {arguments:?}: {}: {}",
-            done.status,
-            String::from_utf8_lossy(&done.stderr).trim()
-        );
-        let mut bytes = 0;
-        for report in shim::reports(&reports)? {
-            bytes += report.engine_bytes()?;
-        }
-        println!("{name} {arguments:?}: {bytes} bytes by the engine, {:?}", begun.elapsed());
-        carried += bytes;
-    }
+    let carried = survive(&[
+        "functions memcpy 3 200000",
+        "functions memmove 3 200000",
+        "functions __memcpy_chk 3 200000",
+        "functions mempcpy 3 200000",
+        "functions wmemcpy 3 200000",
+        "overlap memmove 4096 200000",
+        "overlap memcpy 150000 200000",
+        "extremes nothing",
+        "extremes itself",
+        "stats_forks 2 0 3",
+        "trap_threads 4",
+    ])?;
     ensure!(carried > 0, "nothing was carried");
     Ok(())
 }
