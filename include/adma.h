@@ -253,6 +253,11 @@ const char *adma_strerror(int result);
  *   -EINVAL      a length beyond the address space; a cookie that is none (any more)
  *   -EAGAIN      256 messages of this direction are under way or not waited for
  *   -EFAULT      a buffer, of either side, is not mapped
+ *   -ETIMEDOUT   adma_wait_for, adma_close and those that connect: see there
+ * A process that is stopped (SIGSTOP, a debugger) is not needed for large messages that it has
+ *   posted, unless it was stopped in the middle of a piece. That piece cannot be taken back:
+ *   its message is over when the process goes on or dies. adma_read, adma_write and adma_wait
+ *   wait for that without limit; adma_wait_for and adma_check do not.
  */
 
 /*
@@ -275,8 +280,8 @@ int adma_connect(const char *path);
 /*
  * Makes a connection over any connected unix socket; the other side must call it as well.
  * The socket is used for greetings only and can be closed, or used for other things, when
- * both calls have returned. -ETIMEDOUT when the other side does not answer within 10 seconds,
- * -EPROTO when it is somebody else, -EAFNOSUPPORT for other sockets, -EMFILE when there are
+ * both calls have returned. -ETIMEDOUT when the other side does not answer within
+ * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, -EAFNOSUPPORT for other sockets, -EMFILE when there are
  * 4096 connections. The library keeps two descriptors for each connection.
  */
 int adma_attach(int socket);
@@ -285,7 +290,9 @@ int adma_attach(int socket);
  * Closes a connection, or a listener. What was written eagerly can still be read by the other
  * side; other messages that were not waited for are dropped. Calls of other threads return
  * -EBADF. Afterwards nobody touches the buffers: pieces that the other process has begun are
- * waited for.
+ * waited for, at most ADMA_IPC_TIMEOUT seconds (10). -ETIMEDOUT: that process was stopped in
+ * the middle of one. The buffers of messages under way must stay mapped; call it again, or
+ * leave it to the end of either process. All other calls give -EBADF from then on.
  */
 int adma_close(int connection);
 
@@ -318,6 +325,12 @@ ssize_t adma_check(adma_cookie_t cookie);
 
 /* Sleeps until the message is over; as adma_read and adma_write. The cookie is used up. */
 ssize_t adma_wait(adma_cookie_t cookie);
+
+/*
+ * The same, but at most so many milliseconds; negative: without limit. -ETIMEDOUT: the message
+ * is still under way, and the cookie as good as before.
+ */
+ssize_t adma_wait_for(adma_cookie_t cookie, int milliseconds);
 /* ---- end of IPC --------------------------------------------------------------------- */
 
 #ifdef __cplusplus

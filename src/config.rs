@@ -36,6 +36,8 @@ pub struct Config {
     pub ipc_offload: usize,
     pub ipc_engine: ipc::Engines,
     pub ipc_ptracer: bool,
+    /// In seconds.
+    pub ipc_timeout: usize,
     pub check: bool,
 }
 
@@ -104,6 +106,7 @@ impl Default for Config {
             ipc_offload: 32 << 10,
             ipc_engine: ipc::Engines::Auto,
             ipc_ptracer: false,
+            ipc_timeout: 10,
             check: false,
         }
     }
@@ -120,7 +123,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 19] = [
+pub const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -288,6 +291,14 @@ pub const KNOBS: [Knob; 19] = [
         default: "0",
         want: "0 or 1",
         set: |config, value| choose(&mut config.ipc_ptracer, &SWITCH, value),
+    },
+    Knob {
+        name: "ADMA_IPC_TIMEOUT",
+        default: "10",
+        want: "seconds, 1 to 86400",
+        set: |config, value| {
+            within(value, 1, 86400).map(|seconds| config.ipc_timeout = seconds).is_some()
+        },
     },
     Knob {
         name: "ADMA_CHECK",

@@ -91,6 +91,7 @@ fn start() {
         eager: config.ipc_eager,
         offload: config.ipc_offload,
         engines: config.ipc_engine,
+        patience: config.ipc_timeout as u64 * 1_000_000_000,
         ptracer: config.ipc_ptracer,
         tell: config.log >= Level::Info,
     });

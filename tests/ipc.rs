@@ -91,6 +91,17 @@ fn is_quick() -> bool {
     std::env::var("QUICK").is_ok_and(|quick| !quick.is_empty())
 }
 
+#[test]
+fn process_stopped_in_the_middle_of_a_piece_holds_nobody_up_without_limit() {
+    let mut command = ipc("ipc_ends", "frozen");
+    let done = finish_within(command.env("ADMA_IPC_TIMEOUT", "1"), Duration::from_secs(60));
+    let err = String::from_utf8_lossy(&done.stderr);
+    if done.status.code() == Some(CANNOT_SHOW) {
+        return skip("process_stopped_in_the_middle_of_a_piece", err.trim());
+    }
+    assert!(done.status.success(), "{}\n{err}", done.status);
+}
+
 /// Over every engine, for what needs both sides and for what does not.
 #[test]
 fn whoever_waits_makes_all_connections_of_the_process_go_on() {

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 19] = [
+const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -142,6 +142,12 @@ const KNOBS: [Knob; 19] = [
         bad: &["cma", "Auto", "shm,process_vm"],
     },
     Knob { name: "ADMA_IPC_PTRACER", default: "0", good: &["0", "1"], bad: &["2", "yes"] },
+    Knob {
+        name: "ADMA_IPC_TIMEOUT",
+        default: "10",
+        good: &["1", "86400"],
+        bad: &["0", "1s", "86401"],
+    },
     Knob { name: "ADMA_CHECK", default: "0", good: &["0"], bad: &["2", "yes"] },
 ];
 

@@ -31,7 +31,7 @@ fn attached(socket: i32) -> os::Result<i32> {
     let settings = settings();
     let owner = table::become_owner()?;
     let met = wire::meet(socket, &settings)?;
-    let link = Box::new(Link::new(met, settings.eager, owner));
+    let link = Box::new(Link::new(met, &settings, owner));
     if settings.tell {
         sys::say(format_args!("connection: {}", link.story));
     }
@@ -126,6 +126,18 @@ pub fn check(cookie: i64) -> isize {
 
 pub fn wait(cookie: i64) -> isize {
     with_cookie(cookie, |link, role, number| link.wait(role, number))
+}
+
+/// Negative: without end.
+pub fn wait_for(cookie: i64, milliseconds: i32) -> isize {
+    let Ok(milliseconds) = u64::try_from(milliseconds) else { return wait(cookie) };
+    let limit = sys::nanoseconds() + milliseconds * 1_000_000;
+    with_cookie(cookie, |link, role, number| {
+        link.wait_until(role, number, Some(limit)).unwrap_or_else(|| {
+            link.end_wait(role, number);
+            -libc::ETIMEDOUT as isize
+        })
+    })
 }
 
 fn with_cookie(cookie: i64, work: impl FnOnce(&Link, Role, u32) -> isize) -> isize {

@@ -18,6 +18,7 @@ export! {
     adma_iwrite,
     adma_check,
     adma_wait,
+    adma_wait_for,
 }
 
 /// # Safety
@@ -91,4 +92,8 @@ extern "C" fn adma_check(cookie: i64) -> isize {
 
 extern "C" fn adma_wait(cookie: i64) -> isize {
     calls::wait(cookie)
+}
+
+extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
+    calls::wait_for(cookie, milliseconds)
 }

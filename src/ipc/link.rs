@@ -9,6 +9,7 @@ use super::kicks;
 use super::lock::Lock;
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side};
+use super::settings::Settings;
 use super::wire::Met;
 use crate::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -55,6 +56,8 @@ pub struct Link {
     pub engine: Engine,
     other_pulls: bool,
     pub eager: usize,
+    /// How long closing waits, in nanoseconds.
+    pub patience: u64,
     pub spin_ticks: AtomicU64,
     /// What we have last told the other side.
     pub cpu: AtomicU32,
@@ -73,7 +76,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(met: Met, eager: usize, owner: u64) -> Self {
+    pub fn new(met: Met, settings: &Settings, owner: u64) -> Self {
         let Met { region, side, bell, watch, engine, other_pulls, other_pushes, offload, story } =
             met;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && other_pulls && other_pushes;
@@ -90,7 +93,8 @@ impl Link {
             watch,
             engine,
             other_pulls,
-            eager,
+            eager: settings.eager,
+            patience: settings.patience,
             spin_ticks: AtomicU64::new(MOST_SPIN),
             cpu: AtomicU32::new(0),
             out: Lock::new(Half::new(Role::Writer, offload)),
@@ -351,8 +355,8 @@ impl Link {
             })
     }
 
-    pub fn announce(&self, how: u32) {
-        self.mine().bell.0.announce(how);
+    pub fn announce(&self, how: u32) -> u64 {
+        self.mine().bell.0.announce(how)
     }
 
     /// Whether the bytes on the socket are for this thread from now on.
@@ -364,6 +368,12 @@ impl Link {
     pub fn leave_polling(&self) {
         self.polling.store(false, Ordering::Release);
         self.wake_locals();
+    }
+
+    /// For who waits while the connection is closed: its socket has no more to tell.
+    pub fn sleep_shortly(&self, seen: u64) {
+        self.mine().bell.0.sleep(seen, WORD_NANOSECONDS);
+        self.look_for_end();
     }
 
     pub fn drain(&self) {
@@ -462,8 +472,9 @@ impl Link {
     }
 
     /// Waits until the other side has let go of our buffers. Only then may the program have
-    /// them back; pieces are small, so this is short, unless that process is stopped.
-    pub fn end_close(&self) {
+    /// them back; pieces are small, so this is short, unless that process is stopped. False:
+    /// it took too long.
+    pub fn end_close(&self, limit: u64) -> bool {
         for role in [Role::Writer, Role::Reader] {
             let (half, lane) = self.half(role);
             loop {
@@ -478,11 +489,14 @@ impl Link {
                 if left == 0 {
                     break;
                 }
-                self.mine().bell.0.sleep(seen, WORD_NANOSECONDS);
-                self.look_for_end();
+                if sys::nanoseconds() > limit {
+                    return false;
+                }
+                self.sleep_shortly(seen);
             }
         }
         os::shut_down(self.socket.raw());
+        true
     }
 
     // ---- cookies -------------------------------------------------------------------------

@@ -88,6 +88,9 @@ mod settings {
         /// From this size on both ends copy.
         pub offload: usize,
         pub engines: Engines,
+        /// How long the other side may take for its greetings, and for letting go of buffers
+        /// when a connection is closed; in nanoseconds.
+        pub patience: u64,
         /// Whether the other side may be let in where Yama keeps it out.
         pub ptracer: bool,
         /// Whether to say which engine a connection uses, and why.
@@ -105,6 +108,7 @@ mod settings {
             eager: 4096,
             offload: 32 << 10,
             engines: Engines::Auto,
+            patience: 10_000_000_000,
             ptracer: false,
             tell: false,
         })

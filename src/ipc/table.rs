@@ -89,6 +89,13 @@ fn place_of(handle: i32) -> Option<&'static Place> {
 /// The connection of a handle, or a negated errno.
 #[inline]
 pub fn find(handle: i32) -> Result<Used, isize> {
+    let used = find_any(handle)?;
+    if used.closing.load(Ordering::Relaxed) { Err(-libc::EBADF as isize) } else { Ok(used) }
+}
+
+/// The same, also if closing it has begun and not ended.
+#[inline]
+fn find_any(handle: i32) -> Result<Used, isize> {
     let place = place_of(handle).ok_or(-libc::EBADF as isize)?;
     place.users.fetch_add(1, Ordering::AcqRel);
     let used = Used { place };
@@ -157,7 +164,7 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
 
 /// Closes a connection, when nobody uses it any more.
 pub fn close(handle: i32) -> isize {
-    let used = match find(handle) {
+    let used = match find_any(handle) {
         Ok(used) => used,
         Err(errno) => return errno,
     };
@@ -166,15 +173,21 @@ pub fn close(handle: i32) -> isize {
     if mine.is_err() {
         return -libc::EBADF as isize;
     }
+    let limit = sys::nanoseconds() + used.patience;
     used.begin_close();
-    loop {
+    let mut alone = false;
+    while !alone && sys::nanoseconds() < limit {
         let users = place.users.load(Ordering::Acquire);
-        if users == 1 {
-            break;
+        alone = users == 1;
+        if !alone {
+            sys::futex_wait(place.users.as_ptr(), users, used.patience);
         }
-        sys::futex_wait(place.users.as_ptr(), users, 0);
     }
-    used.end_close();
+    if !alone || !used.end_close(limit) {
+        // For another try: the handle still stands for it.
+        place.handle.store(handle as u32, Ordering::Release);
+        return -libc::ETIMEDOUT as isize;
+    }
     let link = place.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
     drop(used);
     // SAFETY: made by `enter`; the handle is gone and so are the users.

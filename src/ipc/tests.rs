@@ -18,6 +18,7 @@ const DEFAULT: Settings = Settings {
     eager: 4096,
     offload: 32 << 10,
     engines: Engines::Auto,
+    patience: 10_000_000_000,
     ptracer: false,
     tell: false,
 };
@@ -29,7 +30,7 @@ fn pair_with(settings: [Settings; 2]) -> [i32; 2] {
     let enter = |socket: i32, settings: Settings| {
         let owner = table::become_owner().unwrap();
         let met = wire::meet(socket, &settings).unwrap();
-        table::enter(Box::new(Link::new(met, settings.eager, owner))).unwrap()
+        table::enter(Box::new(Link::new(met, &settings, owner))).unwrap()
     };
     let (one, two) = (sockets[0].raw(), sockets[1].raw());
     thread::scope(|scope| {

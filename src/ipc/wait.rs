@@ -208,6 +208,9 @@ impl Link {
 
     fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {
         match core::mem::replace(rest, Rest::Fresh) {
+            _ if self.closing.load(Ordering::Relaxed) => {
+                self.sleep_shortly(self.announce(how::WORD));
+            }
             Rest::Fresh if self.pays_to_spin() => {
                 let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
                 self.spin(hint);

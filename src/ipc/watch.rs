@@ -50,9 +50,14 @@ impl<'a> Watch<'a> {
             let wanting = table::others(link).filter(|other| other.wants_watching());
             watch.others.extend(wanting.filter(|other| other.take_polling()));
         }
-        link.announce(how::BYTE);
-        watch.others.iter().for_each(|other| other.announce(how::BYTE));
+        for link in watch.links() {
+            link.announce(how::BYTE);
+        }
         watch
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        core::iter::once(self.link).chain(self.others.iter().map(|used| &**used))
     }
 
     /// Sleeps at most `nanos`; 0: without end.
@@ -62,12 +67,11 @@ impl<'a> Watch<'a> {
             sys::futex_wait(self.link.local.as_ptr(), self.seen, nanos);
             return;
         }
-        let links = || core::iter::once(self.link).chain(self.others.iter().map(|used| &**used));
-        let mut fds: Vec<i32> = links().flat_map(Link::descriptors).collect();
+        let mut fds: Vec<i32> = self.links().flat_map(Link::descriptors).collect();
         fds.extend(self.kicks.as_ref().map(Kicks::descriptor));
         let limit = if nanos == 0 { -1 } else { nanos.div_ceil(1_000_000).min(1 << 30) as i32 };
         let events = os::poll_all(&fds, limit);
-        for (link, events) in links().zip(events.chunks_exact(2)) {
+        for (link, events) in self.links().zip(events.chunks_exact(2)) {
             link.note_events([events[0], events[1]]);
             if events[0] != 0 {
                 link.drain();

@@ -21,9 +21,6 @@ use super::settings::{Engines, Settings};
 use crate::sys;
 use core::fmt::Write;
 
-/// How long the other side may take for its greetings, altogether.
-const LIMIT_NS: u64 = 10_000_000_000;
-
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
 const VERSION: u32 = 2;
 
@@ -131,7 +128,7 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
     }
-    let end = sys::nanoseconds() + LIMIT_NS;
+    let end = sys::nanoseconds() + settings.patience;
     let _credentials = Credentials::ask_for(socket)?;
 
     let memory = os::sealed_memory(region::SIZE)?;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 
 static byte *room;
 
@@ -46,6 +47,114 @@ static void stopped(void)
 	EXPECT(adma_write(connection, (void *)room, 10), 10);
 	kill(child, SIGCONT);
 	expect_good_end(child);
+}
+
+/* A filter that makes a signal of a call: its handler runs where the call would have. */
+static void trap(int call, void (*handler)(int, siginfo_t *, void *))
+{
+	struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
+
+	sigaction(SIGSYS, &action, NULL);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		cannot_be_shown("no seccomp filters here");
+}
+
+/* In the middle of a piece: it is claimed, and not copied yet. */
+static void stop_in_call(int signal, siginfo_t *about, void *context)
+{
+	(void)signal;
+	(void)about;
+	raise(SIGSTOP);
+	((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = -EPERM;
+}
+
+static int stop_in_piece(int connection)
+{
+	trap(SYS_process_vm_readv, stop_in_call);
+	long got = adma_read(connection, (void *)room, 8 * MIB);
+
+	if (got == 8 * MIB)
+		expect_content(room, 8 * MIB, 4, "read by who was stopped in a piece");
+	_exit(got == 8 * MIB ? 8 : got == 0 ? 0 : 1);
+}
+
+static void expect_end(pid_t child, int want)
+{
+	int status;
+
+	if (waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
+	    WEXITSTATUS(status) != want)
+		fail("the other process ended with status %#x, want %d", status, want);
+}
+
+static void *wait_and_expect_ebadf(void *cookie)
+{
+	EXPECT(adma_wait(*(adma_cookie_t *)cookie), -EBADF);
+	return NULL;
+}
+
+/* What can be done with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
+static void stopped_in_piece(int signal, bool closes, bool threaded)
+{
+	pid_t child;
+	pthread_t thread;
+	int status, connection = with_child(stop_in_piece, &child);
+
+	expect_engine(connection, "process_vm");
+	fill(room, 8 * MIB, 4);
+	adma_cookie_t cookie = adma_iwrite(connection, (void *)room, 8 * MIB);
+
+	waitpid(child, &status, WUNTRACED);
+	if (!WIFSTOPPED(status))
+		fail("it did not stop: %#x", status);
+	double begun = seconds();
+
+	EXPECT(adma_wait_for(cookie, 200), -ETIMEDOUT);
+	if (seconds() - begun < 0.199 || seconds() - begun > 5)
+		fail("200 ms took %.3f s", seconds() - begun);
+	EXPECT(adma_wait_for(cookie, 0), -ETIMEDOUT);
+	EXPECT(adma_check(cookie), -EINPROGRESS);
+	if (threaded)
+		pthread_create(&thread, NULL, wait_and_expect_ebadf, &cookie);
+	if (closes) {
+		sleep_ms(20);
+		begun = seconds();
+		EXPECT(adma_close(connection), -ETIMEDOUT);
+		if (seconds() - begun < 0.99 || seconds() - begun > 9)
+			fail("closing took %.3f s", seconds() - begun);
+		EXPECT(adma_write(connection, (void *)room, 10), -EBADF);
+		EXPECT(adma_read(connection, (void *)room, 10), -EBADF);
+		EXPECT(adma_iread(connection, (void *)room, 10), -EBADF);
+	}
+	kill(child, signal);
+	if (threaded)
+		pthread_join(thread, NULL);
+	if (!closes)
+		EXPECT(adma_wait_for(cookie, 20000), signal == SIGCONT ? 8 * (long)MIB : -ECONNRESET);
+	EXPECT(adma_close(connection), 0);
+	EXPECT(adma_close(connection), -EBADF);
+	if (signal == SIGCONT)
+		expect_end(child, closes ? 0 : 8);
+	else
+		waitpid(child, &status, 0);
+}
+
+static void frozen(void)
+{
+	stopped_in_piece(SIGCONT, false, false);
+	stopped_in_piece(SIGKILL, false, false);
+	stopped_in_piece(SIGCONT, true, false);
+	stopped_in_piece(SIGKILL, true, false);
+	stopped_in_piece(SIGCONT, true, true);
+	stopped_in_piece(SIGKILL, true, true);
 }
 
 /* ---- fork, exec ---------------------------------------------------------------------- */
@@ -599,7 +708,7 @@ int main(int argc, char **argv)
 
 	room = pages_between_guards(32 * MIB);
 	struct { const char *name; void (*run)(void); } all[] = {
-		{ "stopped", stopped }, { "fork", forked }, { "orphan", orphaned },
+		{ "stopped", stopped }, { "frozen", frozen }, { "fork", forked }, { "orphan", orphaned },
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
 		{ "hostile", hostile }, { "threads", threaded },
 		{ "full", full }, { "again", again },
