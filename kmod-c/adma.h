@@ -234,6 +234,7 @@ int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
 int adma_channel_pick(u32 wanted);
 void adma_channel_poke(struct adma_channel *ch);
+void adma_channels_settle(void);
 unsigned int adma_channels_usable(void);
 unsigned int adma_channels_align(void);
 void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,

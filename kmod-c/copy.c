@@ -450,7 +450,7 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr,
 		return channel;
 	ret = adma_charge_bytes(req, piece->len);
 	if (ret == -EAGAIN) {
-		flush_workqueue(adma_workqueue);
+		adma_channels_settle();
 		ret = adma_charge_bytes(req, piece->len);
 	}
 	if (ret)
@@ -583,8 +583,7 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	}
 	ret = adma_slot_take(file, req);
 	if (ret == -EAGAIN) {
-		/* Some may be over, their pages just not let go. */
-		flush_workqueue(adma_workqueue);
+		adma_channels_settle();
 		ret = adma_slot_take(file, req);
 	}
 	if (ret) {

@@ -28,6 +28,7 @@ mod interface;
 mod kept;
 mod limits;
 mod moments;
+mod oracles;
 mod page_faults;
 mod pages;
 mod programs;
@@ -49,6 +50,9 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("kept", kept::TESTS),
     ("limit", limits::TESTS),
     ("moment", moments::TESTS),
+    // A minute each, and a subject has two.
+    ("oracle", oracles::ALL_CHANNELS),
+    ("oracle_one", oracles::ONE_CHANNEL),
     ("page", pages::TESTS),
     ("page_fault", page_faults::TESTS),
     ("program", programs::TESTS),

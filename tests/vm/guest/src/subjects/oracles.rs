@@ -1,0 +1,43 @@
+//! The oracle of the host's tests (tests/programs/oracle.c) on the engine: every size, every
+//! offset, every function, from one byte up.
+
+use super::traps::victim;
+use crate::kernel::has_checkers;
+use crate::shim;
+use crate::subjects::Test;
+use crate::verdict::Outcome;
+
+pub const ALL_CHANNELS: &[Test] = &[Test {
+    name: "oracle_over_all_channels_copies_right",
+    run: oracle_over_all_channels_copies_right,
+}];
+
+pub const ONE_CHANNEL: &[Test] = &[Test {
+    name: "oracle_one_channel_each_copies_right",
+    run: oracle_one_channel_each_copies_right,
+}];
+
+fn oracle_over_all_channels_copies_right() -> Outcome {
+    oracle("auto")
+}
+
+fn oracle_one_channel_each_copies_right() -> Outcome {
+    oracle("1")
+}
+
+/// Nobody may be refused: one caller has one request under way. Its slots were once all taken
+/// by requests that were over, for their words come before their interrupts.
+fn oracle(channels: &str) -> Outcome {
+    if has_checkers() {
+        skip!("takes too long on a kernel with checkers");
+    }
+    let mut command = shim::plain(victim("oracle")?);
+    shim::with_library(&mut command)?.env("ADMA_MIN_BYTES", "1").env("ADMA_CHANNELS", channels);
+    let report = shim::only_report(&mut command)?;
+    let engine = report.number(&["paths", "engine", "calls"])?;
+    let libc = report.number(&["paths", "libc", "calls"])?;
+    println!("{engine} copies by the engine, {libc} by libc");
+    ensure!(engine > 100_000, "only {engine} copies were carried");
+    ensure_eq!(libc, 0, "copies by libc");
+    Ok(())
+}
