@@ -9,9 +9,18 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// `stock` rounds on an ordinary kernel, a tenth on one with checkers; the factor
 /// GUEST_ROUNDS (as 0.5 or 10) has the last word.
 pub fn rounds(stock: usize) -> usize {
-    let told = std::env::var("GUEST_ROUNDS").ok().and_then(|text| text.parse().ok());
-    let factor: f64 = told.unwrap_or(if crate::kernel::has_checkers() { 0.1 } else { 1.0 });
+    let factor = told().unwrap_or(if crate::kernel::has_checkers() { 0.1 } else { 1.0 });
     ((stock as f64 * factor) as usize).max(1)
+}
+
+fn told() -> Option<f64> {
+    std::env::var("GUEST_ROUNDS").ok().and_then(|text| text.parse().ok())
+}
+
+/// What a test may take at most; a hang is a failure.
+pub fn limit() -> Duration {
+    let stock = Duration::from_secs(if crate::kernel::has_checkers() { 300 } else { 110 });
+    stock.mul_f64(told().unwrap_or(1.0).max(1.0))
 }
 
 /// Asks again and again, for `limit` at most.

@@ -31,14 +31,9 @@ mod victim;
 
 use process::Ended;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use subjects::{SUBJECTS, Test};
 use verdict::{End, Outcome};
-
-/// What a test may take at most; a hang is a failure.
-fn limit() -> Duration {
-    Duration::from_secs(if kernel::has_checkers() { 300 } else { 110 })
-}
 
 fn main() {
     process::default_signals();
@@ -83,7 +78,7 @@ fn run(name: &str) -> i32 {
 }
 
 fn run_one(test: &Test) -> i32 {
-    process::die_after(limit());
+    process::die_after(effort::limit());
     let begun = Instant::now();
     let outcome = watched(test);
     println!("{} took {:.1} s", test.name, begun.elapsed().as_secs_f64());
