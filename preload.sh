@@ -36,6 +36,7 @@ Environment, read by the library (also with a plain LD_PRELOAD):
   ADMA_WAIT        auto     spin, yield, sleep, umwait
   ADMA_KERNEL      auto     how pieces are copied: libc, movsb, stream
   ADMA_FAULTS      strict   touch: quicker for programs that handle SIGSEGV
+  ADMA_KEEP        auto     I/OAT: memory that stays pinned between copies, as 64M
   ADMA_OPS         all      intercepted functions, e.g. memcpy,memmove
   ADMA_STATS       off      text, json, hlog (a comma list)
   ADMA_STATS_FILE  stderr   path; %p process number, %e program

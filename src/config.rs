@@ -22,6 +22,8 @@ pub struct Config {
     pub wait: Wait,
     pub kernel: Option<Kernel>,
     pub faults: Faults,
+    /// In bytes. `None`: as much as the kernel helper allows.
+    pub keep: Option<usize>,
     /// One bit per `Op`.
     pub ops: u16,
     pub stats: Formats,
@@ -95,6 +97,7 @@ impl Default for Config {
             wait: Wait::Auto,
             kernel: None,
             faults: Faults::Strict,
+            keep: None,
             ops: EVERY_OP,
             stats: Formats::default(),
             stats_file: None,
@@ -195,6 +198,12 @@ pub const KNOBS: [Knob; 20] = [
         },
     },
     Knob {
+        name: "ADMA_KEEP",
+        default: "auto",
+        want: "auto, 0, or bytes with an optional K, M or G suffix",
+        set: |config, value| auto_or(&mut config.keep, value, none_or_size),
+    },
+    Knob {
         name: "ADMA_OPS",
         default: "all",
         want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
@@ -262,8 +271,7 @@ pub const KNOBS: [Knob; 20] = [
         default: "4096",
         want: "0, or bytes with an optional K suffix, at most 32K",
         set: |config, value| {
-            let bytes = if value == "0" { Some(0) } else { size(value) };
-            let bytes = bytes.filter(|bytes| *bytes <= ipc::MOST_EAGER);
+            let bytes = none_or_size(value).filter(|bytes| *bytes <= ipc::MOST_EAGER);
             bytes.map(|bytes| config.ipc_eager = bytes).is_some()
         },
     },
@@ -334,6 +342,10 @@ fn size(text: &str) -> Option<usize> {
     let number = whole(digits)?;
     let bytes = number.checked_mul(1 << shift)?;
     (bytes > 0).then_some(bytes)
+}
+
+fn none_or_size(text: &str) -> Option<usize> {
+    if text == "0" { Some(0) } else { size(text) }
 }
 
 /// `str::parse` would take a plus sign.

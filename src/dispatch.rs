@@ -22,6 +22,8 @@ pub struct Policy {
     min: usize,
     learn: bool,
     channels: Option<usize>,
+    /// Bytes that the kernel helper may keep pinned.
+    keep: Option<usize>,
     how: How,
     how_ioat: ioat::How,
     /// No kernel was asked for: streaming stores may be tried.
@@ -41,6 +43,7 @@ impl Policy {
             min: config.min_bytes.unwrap_or(FLOOR),
             learn: config.min_bytes.is_none(),
             channels: config.channels,
+            keep: config.keep,
             how: How {
                 workers: 0,
                 kernel: config.kernel.unwrap_or(Kernel::Libc),
@@ -492,6 +495,7 @@ impl Dispatcher {
             Err(_) => return Err(self.switch_off(Fallback::Refused)),
         }
         if policy.try_ioat && self.ioat.start() {
+            policy.keep.inspect(|&bytes| self.ioat.keep(bytes));
             crew::start(1); // for those who wait for a word instead of asking
             self.engine.store(engine::IOAT, Ordering::Release);
             return Ok(Engine::Ioat);

@@ -188,6 +188,8 @@ fn report(process: &Process, stderr: Option<i32>) {
             requests: count(&ioat.costs.requests),
             pinned_pages: count(&ioat.costs.pinned_pages),
             costs: costs(&ioat.costs, passed as f64 / ticks as f64),
+            // A call more, and not into a filter that came since.
+            kept: crew::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
         }),
         profile: config.profile,
         started: process.wall,

@@ -75,6 +75,12 @@ const KNOBS: [Knob; 20] = [
         bad: &["none", "Strict", "strict,touch"],
     },
     Knob {
+        name: "ADMA_KEEP",
+        default: "auto",
+        good: &["auto", "0", "4096", "64K", "1M", "1G"],
+        bad: &["-1", "64KB", "all", "0K", "1.5M"],
+    },
+    Knob {
         name: "ADMA_OPS",
         default: "all",
         good: &[

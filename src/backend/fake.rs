@@ -39,6 +39,8 @@ pub struct Kernel {
     pub seen: Mutex<Vec<abi::Piece>>,
     pub submits: AtomicU64,
     pub waits: AtomicU64,
+    /// Pages that may stay pinned.
+    pub keeps: AtomicU64,
     /// Called when a request ends, before its words are written.
     at_end: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -89,6 +91,7 @@ impl Kernel {
             seen: Mutex::default(),
             submits: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            keeps: AtomicU64::new(u64::MAX),
             at_end: Mutex::default(),
         }))
     }
@@ -137,6 +140,12 @@ impl Kernel {
                 }
                 abi::IOC_SUBMIT => self.submit(&mut *(argument as *mut abi::Submit)),
                 abi::IOC_WAIT => self.wait(&mut *(argument as *mut abi::Wait)),
+                abi::IOC_KEEP => {
+                    let keep = &*(argument as *const abi::Keep);
+                    assert_eq!((keep.size as usize, keep.flags), (size_of::<abi::Keep>(), 0));
+                    self.keeps.store(keep.pages, Ordering::Relaxed);
+                    0
+                }
                 _ => libc::ENOTTY,
             }
         }

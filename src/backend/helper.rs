@@ -61,13 +61,22 @@ impl Helper {
         info
     }
 
-    /// What can be worked with: this version, and numbers that make sense.
-    fn info(&self) -> Result<abi::Info, i32> {
+    fn ask(&self) -> Result<abi::Info, i32> {
         let mut info = abi::Info { size: size_of::<abi::Info>() as u32, ..Default::default() };
         match self.call(abi::IOC_INFO, &raw mut info as usize) {
-            0 => {}
-            errno => return Err(errno),
+            0 => Ok(info),
+            errno => Err(errno),
         }
+    }
+
+    /// What it has counted for this file, if it is still there.
+    pub fn counts(&self) -> Option<abi::Info> {
+        self.ask().ok()
+    }
+
+    /// What can be worked with: this version, and numbers that make sense.
+    fn info(&self) -> Result<abi::Info, i32> {
+        let info = self.ask()?;
         let sound = info.abi == abi::ABI_VERSION
             && (1..=abi::MAX_CHANNELS as u32).contains(&info.channels)
             && info.src_align.is_power_of_two()
@@ -87,6 +96,12 @@ impl Helper {
         }
         let offset = abi::words_offset(channel, PAGE);
         usize::try_from(sys::map_page(self.fd.load(Relaxed), offset)).unwrap_or(0)
+    }
+
+    /// How much stays pinned. 0 or an errno.
+    pub fn keep(&self, keep: &mut abi::Keep) -> i32 {
+        keep.size = size_of::<abi::Keep>() as u32;
+        self.call(abi::IOC_KEEP, &raw mut *keep as usize)
     }
 
     /// Starts a request. 0 or an errno; what has begun all the same is in `request`.

@@ -251,6 +251,25 @@ impl Engine {
         true
     }
 
+    /// At most so much memory stays pinned from one copy to the next.
+    pub fn keep(&self, bytes: usize) {
+        let mut keep = abi::Keep { pages: (bytes / PAGE) as u64, ..Default::default() };
+        // A helper that does not know the call keeps as much as it likes.
+        self.helper.keep(&mut keep);
+    }
+
+    /// What became of the pages that stay pinned, in lines; not if nobody can tell.
+    pub fn kept(&self) -> Option<[(&'static str, u64); 5]> {
+        let info = self.helper.counts()?;
+        Some([
+            ("hits", info.hits),
+            ("cold_misses", info.cold_misses),
+            ("other_misses", info.other_misses),
+            ("evictions", info.evictions),
+            ("invalidations", info.invalidations),
+        ])
+    }
+
     /// Channels of the helper; 0 while the engine is not up.
     pub fn channels(&self) -> usize {
         self.channels.load(Relaxed) as usize

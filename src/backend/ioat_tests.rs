@@ -489,6 +489,20 @@ fn helper_that_makes_no_sense_is_not_used() {
 }
 
 #[test]
+fn what_stays_pinned_is_told_in_pages_and_asked_for_in_lines() {
+    let info = Kernel::new(2).info();
+    let kernel = Kernel::with(abi::Info { hits: 5, invalidations: 7, ..info });
+    let engine = engine(kernel);
+    assert_eq!(kernel.keeps.load(Ordering::Relaxed), u64::MAX, "nobody was told");
+    for (bytes, pages) in [(64 << 20, 16384), (PAGE, 1), (PAGE - 1, 0), (0, 0)] {
+        engine.keep(bytes);
+        assert_eq!(kernel.keeps.load(Ordering::Relaxed), pages, "{bytes} bytes");
+    }
+    let kept = engine.kept().unwrap();
+    assert_eq!((kept[0], kept[4]), (("hits", 5), ("invalidations", 7)));
+}
+
+#[test]
 fn forgotten_engine_has_no_channels_and_starts_anew() {
     let engine = engine(Kernel::new(2));
     copy(&engine, 100_000).unwrap();

@@ -59,6 +59,13 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
             let comma = if number == 0 { "" } else { "," };
             write!(out, "{comma}\"{name}\":{value}")?;
         }
+        if let Some(kept) = helper.kept {
+            out.write_str("},\"lines\":{")?;
+            for (number, (name, value)) in kept.into_iter().enumerate() {
+                let comma = if number == 0 { "" } else { "," };
+                write!(out, "{comma}\"{name}\":{value}")?;
+            }
+        }
         out.write_str("}}")?;
     }
     if snapshot.profile {
@@ -156,6 +163,8 @@ mod tests {
         ];
         assert_eq!(json["ioat"]["costs_ns"]["pinning"], 30_000_000);
         assert_eq!(json["ioat"]["costs_ns"]["completion"], 999);
+        assert_eq!(json["ioat"]["lines"]["hits"], 1_000_003);
+        assert_eq!(json["ioat"]["lines"]["invalidations"], 11);
         for (name, value) in expected {
             assert_eq!(json["ioat"][name], value, "{name}");
         }

@@ -46,6 +46,8 @@ pub struct Helper {
     pub pinned_pages: u64,
     /// Where their time went, in nanoseconds.
     pub costs: [(&'static str, u64); 6],
+    /// Lines of pages: found pinned, not found, let go.
+    pub kept: Option<[(&'static str, u64); 5]>,
 }
 
 impl Snapshot<'_> {
@@ -130,6 +132,13 @@ pub(super) mod tests {
                 ("engine", 62_000_000_000),
                 ("completion", 999),
             ],
+            kept: Some([
+                ("hits", 1_000_003),
+                ("cold_misses", 8),
+                ("other_misses", 9),
+                ("evictions", 10),
+                ("invalidations", 11),
+            ]),
         };
         let mut out = String::new();
         with_snapshot(false, Some(helper), |snapshot| write(snapshot, &mut out)).unwrap();

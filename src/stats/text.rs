@@ -95,6 +95,10 @@ fn helper(helper: &Helper, out: &mut dyn Write) -> Result {
     if helper.requests == 0 {
         return Ok(());
     }
+    if let Some([(_, hits), (_, cold), (_, other), (_, evicted), (_, changed)]) = helper.kept {
+        writeln!(out, "  lines of pages    {hits} found pinned, {cold} new, {other} missed;")?;
+        writeln!(out, "                    {evicted} made room, {changed} changed by the program")?;
+    }
     let Helper { requests, pinned_pages, costs, .. } = helper;
     writeln!(out, "  time of a request ({requests} of them, {pinned_pages} pages pinned)")?;
     for row in costs.chunks(3) {
@@ -240,9 +244,14 @@ mod tests {
         for line in text.lines().chain(with_helper.lines()) {
             assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
         }
-        for part in
-            ["1000317 system calls, 17 to wait", "3 pieces done again", "ioat-1 10 %", "pinning 30"]
-        {
+        for part in [
+            "1000317 system calls, 17 to wait",
+            "3 pieces done again",
+            "ioat-1 10 %",
+            "9 missed",
+            "11 changed",
+            "pinning 30",
+        ] {
             assert!(with_helper.contains(part), "{part} is missing:\n{with_helper}");
         }
         for part in ["by the engine", "overlap 1", "p99.9", "#####", "ADMA_MIN_BYTES=1048576"] {

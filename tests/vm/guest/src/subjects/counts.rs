@@ -14,6 +14,7 @@ use std::fs;
 tests! {
     count_of_calls_descriptors_and_pins_is_least
     count_of_bytes_is_even_over_channels
+    count_of_lines_is_reported_and_follows_the_knob
 }
 
 const COPIES: usize = 12;
@@ -128,4 +129,24 @@ fn count_of_bytes_is_even_over_channels() -> Outcome {
         ensure!(report.engine_bytes()? > 0, "nothing was carried");
         Ok(())
     })
+}
+
+/// What one process keeps is its own affair: others need not know of it.
+fn count_of_lines_is_reported_and_follows_the_knob() -> Outcome {
+    let report = |keep: &str| {
+        let mut command = shim::victim("copies", &[&COPIES.to_string(), "1048576"])?;
+        command.env("ADMA_CPU_SHARE", "0").env("ADMA_KEEP", keep);
+        shim::only_report(&mut command)
+    };
+    let kept = report("auto")?;
+    let (hits, cold) =
+        (kept.number(&["ioat", "lines", "hits"])?, kept.number(&["ioat", "lines", "cold_misses"])?);
+    let pinned = kept.number(&["ioat", "pinned_pages"])?;
+    println!("{hits} hits, {cold} cold misses, {pinned} pages pinned");
+    ensure!(cold > 0 && hits > 4 * cold, "{hits} hits and {cold} cold misses");
+    let alone = report("0")?;
+    ensure_eq!(alone.number(&["ioat", "lines", "hits"])?, 0, "hits where nothing is kept");
+    let each = alone.number(&["ioat", "pinned_pages"])?;
+    ensure!(each > 4 * pinned, "{each} pages pinned where nothing is kept, {pinned} otherwise");
+    Ok(())
 }
