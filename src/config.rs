@@ -126,7 +126,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 20] = [
+pub const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",

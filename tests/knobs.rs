@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 20] = [
+const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
