@@ -61,8 +61,9 @@
  * FORK. Cookies, and copies under way, belong to the process that made them.
  * In the child of fork() the parent's cookies give -EINVAL, destinations of
  * copies that were under way hold some of their bytes, and the child's own
- * first copy starts its own engine. After vfork() nothing of adma may be
- * called before exec.
+ * first copy starts its own engine. The same in the child of a bare system
+ * call, but its own copies are all done at once. After vfork() nothing of adma
+ * may be called before exec.
  *
  * EXIT. A process that ends does not wait for copies under way: they are
  * abandoned. Of those whose end was not told, destinations that outlive the

@@ -214,6 +214,27 @@ pub fn seccomp_mode() -> Answer {
     unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) }
 }
 
+/// A page of zeros that is all zeros again in the child of a fork, however that was made; or
+/// null. It is never unmapped.
+pub fn page_wiped_on_fork() -> *mut c_void {
+    const SIZE: usize = 4096;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    // SAFETY: a fresh mapping where the kernel chooses, advice about it, and perhaps its end.
+    unsafe {
+        let at = syscall(libc::SYS_mmap, [0, SIZE, protection, flags, usize::MAX, 0]);
+        if at < 0 {
+            return core::ptr::null_mut();
+        }
+        let (at, wipe) = (at as usize, libc::MADV_WIPEONFORK as usize);
+        if syscall(libc::SYS_madvise, [at, SIZE, wipe, 0, 0, 0]) != 0 {
+            syscall(libc::SYS_munmap, [at, SIZE, 0, 0, 0, 0]);
+            return core::ptr::null_mut();
+        }
+        at as *mut c_void
+    }
+}
+
 /// Opens for reading; answers the descriptor. Not inherited over exec.
 pub fn open(path: &CStr) -> Answer {
     let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);

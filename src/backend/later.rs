@@ -88,18 +88,21 @@ static VERIFY: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static POLL: AtomicI32 = AtomicI32::new(0);
 /// What that descriptor stood for: device and inode.
 static POLL_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Which process the cookies belong to.
-static TAG: AtomicU32 = AtomicU32::new(0);
+/// Which process the cookies belong to: the word tells. It lies in a page that the kernel
+/// wipes in every child, also in one that runs no handlers; null until there is a cookie.
+static TAG: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// Where there is no such page.
+static PLAIN_TAG: AtomicU32 = AtomicU32::new(0);
 
 /// At start-up, and again in the child of a fork.
 pub fn settle_in() {
-    TAG.store(sys::getpid() as u32, Ordering::Relaxed);
     crew::attend_with(attend);
 }
 
 /// In the child of a fork: cookies and descriptor are the parent's.
 pub fn forget_after_fork() {
     POLL.store(0, Ordering::Relaxed);
+    PLAIN_TAG.store(0, Ordering::Relaxed);
     PENDING.forget_everything();
     settle_in();
 }
@@ -116,11 +119,34 @@ pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
 }
 
 pub fn pack(cookie: Cookie) -> i64 {
-    cookie.pack(TAG.load(Ordering::Relaxed))
+    let word = tag().unwrap_or_else(make_tag);
+    if word.load(Ordering::Relaxed) == 0 {
+        word.store(sys::getpid() as u32, Ordering::Relaxed);
+    }
+    cookie.pack(word.load(Ordering::Relaxed))
 }
 
 pub fn unpack(cookie: i64) -> Option<Cookie> {
-    Cookie::unpack(cookie, TAG.load(Ordering::Relaxed))
+    let tag = tag()?.load(Ordering::Relaxed);
+    if tag == 0 { None } else { Cookie::unpack(cookie, tag) }
+}
+
+fn tag() -> Option<&'static AtomicU32> {
+    // SAFETY: null, or what `make_tag` has put there, which stays.
+    unsafe { TAG.load(Ordering::Acquire).as_ref() }
+}
+
+#[cold]
+fn make_tag() -> &'static AtomicU32 {
+    let mut page: *mut AtomicU32 = sys::page_wiped_on_fork().cast();
+    if page.is_null() {
+        page = (&raw const PLAIN_TAG).cast_mut();
+    }
+    // Another thread may be first; a page is lost then.
+    let null = core::ptr::null_mut();
+    let made = TAG.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: `PLAIN_TAG`, or a page of zeros that is never unmapped.
+    unsafe { &*made.map_or_else(|there| there, |_| page) }
 }
 
 /// Starts copies that end together. `by`: nobody, and they are done at once. `None`: the

@@ -95,19 +95,6 @@ pub unsafe fn unmap(at: *mut c_void, size: usize) {
     unsafe { syscall(libc::SYS_munmap, [at as usize, size, 0, 0, 0, 0]) };
 }
 
-/// A page of zeros that is all zeros again in the child of a fork, however it was made.
-pub fn page_wiped_on_fork() -> Result<*mut c_void> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-    // SAFETY: a fresh mapping where the kernel chooses, and advice about it.
-    unsafe {
-        let at = checked(syscall(libc::SYS_mmap, [0, 4096, protection, flags, usize::MAX, 0]))?;
-        let wipe = libc::MADV_WIPEONFORK as usize;
-        checked(syscall(libc::SYS_madvise, [at, 4096, wipe, 0, 0, 0]))?;
-        Ok(at as *mut c_void)
-    }
-}
-
 // ---- another process ---------------------------------------------------------------------
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

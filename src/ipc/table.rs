@@ -125,7 +125,10 @@ fn owner() -> u64 {
 /// A number for this process, for connections to remember.
 pub fn become_owner() -> os::Result<u64> {
     if OWNER.load(Ordering::Acquire).is_null() {
-        let page: *mut AtomicU64 = os::page_wiped_on_fork()?.cast();
+        let page: *mut AtomicU64 = sys::page_wiped_on_fork().cast();
+        if page.is_null() {
+            return Err(libc::ENOMEM);
+        }
         // Another thread may be first; a page is lost then.
         let null = core::ptr::null_mut();
         let _ = OWNER.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);

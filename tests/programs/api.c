@@ -455,19 +455,39 @@ static void subject_fork(void)
 		child_succeeds(pid);
 		free_pair(&noted);
 	}
-	/* A fork that runs no handlers has no workers: all is done at once. */
-	pid_t pid = syscall(SYS_fork);
-
-	if (pid == 0) {
-		alarm(30);
-		for (int i = 0; i < 5; i++) {
+	/*
+	 * A fork that runs no handlers has no workers: all is done at once, and nobody would
+	 * ever end what the parent has started.
+	 */
+	for (int round = 0; round < 10; round++) {
+		for (int i = 0; i < COPIES; i++) {
 			lay_down(&pairs[i].dst, DESTINATION);
-			by_notif(&pairs[i]);
-			copied(&pairs[i], "child of a bare fork");
+			cookies[i] = start(&pairs[i]);
 		}
-		_exit(0);
+		pid_t pid = round % 2 ? syscall(SYS_fork)
+				      : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+
+		if (pid == 0) {
+			alarm(30);
+			for (int i = 0; i < COPIES; i++)
+				is_unknown(cookies[i]);
+			for (int i = 0; i < 5; i++) {
+				lay_down(&pairs[i].dst, DESTINATION);
+				by_notif(&pairs[i]);
+				copied(&pairs[i], "child of a bare fork");
+				lay_down(&pairs[i].dst, DESTINATION);
+				finish_by_wait(start(&pairs[i]));
+				copied(&pairs[i], "cookie of a bare fork's child");
+				is_unknown(cookies[i]);
+			}
+			_exit(0);
+		}
+		for (int i = 0; i < COPIES; i++) {
+			finish_by_wait(cookies[i]);
+			copied(&pairs[i], "parent of a bare fork");
+		}
+		child_succeeds(pid);
 	}
-	child_succeeds(pid);
 }
 
 static volatile adma_cookie_t current;

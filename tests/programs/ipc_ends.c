@@ -208,10 +208,19 @@ static void forked(void)
 	ask_echo(connection, 100);
 	ask_echo(connection, 3 * MIB);
 	/* A raw fork runs no handlers. */
+	cookie = adma_iread(connection, (void *)(room + MIB), 3 * MIB);
 	mine = syscall(SYS_fork);
-	if (mine == 0)
-		_exit(adma_write(connection, (void *)room, 10) == -EPERM ? 0 : 1);
+	if (mine == 0) {
+		alarm(30);
+		EXPECT(adma_write(connection, (void *)room, 10), -EPERM);
+		EXPECT(adma_wait(cookie), -EPERM);
+		EXPECT(adma_wait_for(cookie, 10), -EPERM);
+		EXPECT(adma_check(cookie), -EPERM);
+		_exit(0);
+	}
 	expect_good_end(mine);
+	EXPECT(adma_write(connection, (void *)room, 3 * MIB), 3 * MIB);
+	EXPECT(adma_wait(cookie), 3 * MIB);
 	ask_echo(connection, 3 * MIB);
 	EXPECT(adma_close(connection), 0);
 	expect_good_end(child);
