@@ -194,7 +194,7 @@ fn copy_is_not_overtaken_by_its_words() -> Outcome {
     let channels = device.info()?.channels;
     let words = device.all_words()?;
     let mut by_words = 0;
-    for round in 0..rounds(20) {
+    for round in 0..rounds(20).max(5) {
         // Fresh memory is pinned in chunks, each of them a transfer of its own.
         sides.dst.replace()?;
         let watched = Watched::new(&sides.dst, PAGE, &sides.src, PAGE, 32 * PAGE, ALIGN);
@@ -207,7 +207,9 @@ fn copy_is_not_overtaken_by_its_words() -> Outcome {
         ensure_eq!(device.end(&request)?, 0, "failed pieces, round {round}");
         watched.expect_copied().context(format_args!("round {round}"))?;
     }
-    ensure!(by_words > 0 && bench.struck()? > struck, "nothing was shown: {by_words} by words");
+    ensure!(bench.struck()? > struck, "nothing could be overtaken: nothing was shown");
+    // A slow kernel is late with every copy, and promises no word then.
+    ensure!(by_words > 0 || kernel::has_checkers(), "no copy was told by words: nothing was shown");
     Ok(())
 }
 
