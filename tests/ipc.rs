@@ -74,11 +74,17 @@ programs! {
     threads_share_a_connection: "ipc_ends" "threads";
     full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
-    seccomp_refusal_falls_back_to_shared_memory: "ipc_ends" "refused shared";
-    right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_ends" "lost";
-    right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_ends" "lost both";
-    other_user_namespace_one_side_copies: "ipc_ends" "namespaces process_vm";
-    two_user_namespaces_fall_back_to_shared_memory: "ipc_ends" "namespaces shared both";
+    seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
+    right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
+    right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
+    other_user_namespace_one_side_copies: "ipc_rights" "namespaces process_vm";
+    two_user_namespaces_fall_back_to_shared_memory: "ipc_rights" "namespaces shared both";
+    other_process_namespace_one_side_copies: "ipc_rights" "pid_namespace";
+    two_process_namespaces_fall_back_to_shared_memory: "ipc_rights" "pid_namespaces";
+    user_without_rights_copies_from_its_own_processes: "ipc_rights" "nobody";
+    process_that_is_not_dumpable_one_side_copies: "ipc_rights" "dumpable";
+    two_that_are_not_dumpable_fall_back_to_shared_memory: "ipc_rights" "dumpable_both";
+    two_users_fall_back_to_shared_memory: "ipc_rights" "users";
 }
 
 #[test]
@@ -143,18 +149,29 @@ fn peer_killed_at_random_moments_is_noticed_every_time() {
 
 #[test]
 fn log_info_names_the_engine_and_why() {
-    let (_, err) = succeed(ipc("ipc_ends", "close").env("ADMA_LOG", "info"));
-    let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
-    assert_eq!(lines.len(), 2, "{err}");
-    assert!(lines.iter().all(|line| line.starts_with("adma: connection: process_vm")), "{err}");
-    let mut command = ipc("ipc_ends", "refused shared");
-    let done = finish_within(command.env("ADMA_LOG", "info"), Duration::from_secs(60));
-    if done.status.code() == Some(CANNOT_SHOW) {
-        return skip("log_info_names_the_engine_and_why", "no seccomp filters here");
+    let cases = [
+        ("ipc_ends", "close", "process_vm, one copy, both processes copy"),
+        (
+            "ipc_rights",
+            "refused shared",
+            "shared memory, two copies; process_vm_readv: Operation not permitted",
+        ),
+        ("ipc_rights", "pid_namespaces", "cannot be seen from this namespace"),
+        ("ipc_rights", "dumpable_both", "process_vm_writev: Operation not permitted"),
+    ];
+    for (program, arguments, why) in cases {
+        let mut command = ipc(program, arguments);
+        let done = finish_within(command.env("ADMA_LOG", "info"), Duration::from_secs(60));
+        let err = String::from_utf8_lossy(&done.stderr);
+        if done.status.code() == Some(CANNOT_SHOW) {
+            skip("log_info_names_the_engine_and_why", err.trim());
+            continue;
+        }
+        let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
+        assert_eq!(lines.len(), 2, "one line for each side: {err}");
+        let says = |line: &&str| line.starts_with("adma: connection: ") && line.contains(why);
+        assert!(lines.iter().all(says), "{arguments}: {err}");
     }
-    let err = String::from_utf8_lossy(&done.stderr);
-    let right = "shared memory, two copies; process_vm_readv: Operation not permitted";
-    assert!(err.contains(right), "{err}");
 }
 
 /// The header alone, as C and as C++.

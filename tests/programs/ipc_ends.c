@@ -1,7 +1,7 @@
 /*
  * The ends of a connection, and what can go wrong with it; one test by name, see main.
  */
-#include "ipc.h"
+#include "ipc_echo.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -10,8 +10,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
-
-static byte *room;
 
 /* ---- the other process is stopped --------------------------------------------------- */
 
@@ -158,25 +156,6 @@ static void frozen(void)
 }
 
 /* ---- fork, exec ---------------------------------------------------------------------- */
-
-static int echo(int connection)
-{
-	long got;
-
-	while ((got = adma_read(connection, (void *)room, 16 * MIB)) > 0)
-		EXPECT(adma_write(connection, (void *)room, got), got);
-	return got == 0 ? 0 : 3;
-}
-
-static void ask_echo(int connection, size_t size)
-{
-	byte *back = room + 16 * MIB;
-
-	fill(room, size, 5);
-	EXPECT(adma_write(connection, (void *)room, size), size);
-	EXPECT(adma_read(connection, (void *)back, size), size);
-	expect_content(back, size, 5, "echo");
-}
 
 static void forked(void)
 {
@@ -555,104 +534,6 @@ static void threaded(void)
 	EXPECT(adma_close(connection), 0);
 }
 
-/* ---- rights that change -------------------------------------------------------------- */
-
-static void refuse(int call)
-{
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		cannot_be_shown("no seccomp filters here");
-}
-
-static int echo_and_lose(int connection)
-{
-	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
-	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
-	refuse(SYS_process_vm_readv);
-	refuse(SYS_process_vm_writev);
-	return echo(connection);
-}
-
-/* The right is lost in the middle of a connection: messages go on, another way. */
-static void lost(bool both)
-{
-	pid_t child;
-	int connection = with_child(echo_and_lose, &child);
-
-	expect_engine(connection, "process_vm");
-	ask_echo(connection, MIB);
-	if (both) {
-		refuse(SYS_process_vm_readv);
-		refuse(SYS_process_vm_writev);
-	}
-	for (int i = 0; i < 5; i++) {
-		ask_echo(connection, 8 * MIB);
-		ask_echo(connection, 100);
-		ask_echo(connection, 10000);
-	}
-	EXPECT(adma_close(connection), 0);
-	expect_good_end(child);
-}
-
-/* Messages of every regime, and the end. */
-static void ask_echoes(int connection, const char *engine, pid_t child)
-{
-	expect_engine(connection, engine);
-	for (int i = 0; i < 3; i++) {
-		ask_echo(connection, 8 * MIB);
-		ask_echo(connection, 100);
-		ask_echo(connection, 70000);
-	}
-	EXPECT(adma_close(connection), 0);
-	expect_good_end(child);
-}
-
-/* From the beginning: both sides, or one. */
-static void refused(const char *engine)
-{
-	pid_t child;
-
-	refuse(SYS_process_vm_readv);
-	int connection = with_child(echo, &child);
-
-	ask_echoes(connection, engine, child);
-}
-
-/* ---- user namespaces ------------------------------------------------------------------ */
-
-/* Two processes in namespaces of their own, or one of them. */
-static void namespaces(bool both, const char *engine)
-{
-	int pair[2], connection;
-	pid_t child;
-
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair: %s", strerror(errno));
-	child = fork();
-	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (unshare(CLONE_NEWUSER))
-			cannot_be_shown("no user namespaces here");
-		connection = adma_attach(pair[1]);
-		exit(connection < 0 ? 1 : echo(connection));
-	}
-	close(pair[1]);
-	if (both && unshare(CLONE_NEWUSER))
-		cannot_be_shown("no user namespaces here");
-	connection = adma_attach(pair[0]);
-	if (connection < 0)
-		fail("attach: %s", strerror(-connection));
-	ask_echoes(connection, engine, child);
-}
-
 /* ---- the rest ------------------------------------------------------------------------- */
 
 static void full(void)
@@ -715,7 +596,7 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 
-	room = pages_between_guards(32 * MIB);
+	make_room();
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "stopped", stopped }, { "frozen", frozen }, { "fork", forked }, { "orphan", orphaned },
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
@@ -727,14 +608,8 @@ int main(int argc, char **argv)
 			all[i].run();
 			return 0;
 		}
-	if (!strcmp(what, "refused"))
-		refused(argv[2]);
-	else if (!strcmp(what, "namespaces"))
-		namespaces(argc > 3, argv[2]);
-	else if (!strcmp(what, "quiet"))
+	if (!strcmp(what, "quiet"))
 		quiet(argc > 2);
-	else if (!strcmp(what, "lost"))
-		lost(argc > 2);
 	else
 		fail("no test is called %s", what);
 	return 0;

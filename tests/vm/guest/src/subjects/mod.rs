@@ -38,6 +38,7 @@ mod statistics;
 mod traps;
 mod wreck;
 mod wreck_ends;
+mod yama;
 
 /// Every subject with its tests, in the order in which the guest runs them.
 pub const SUBJECTS: &[(&str, &[Test])] = &[
@@ -64,6 +65,8 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("wreck_end", wreck_ends::TESTS),
     // A checker of mappings gives up for good when its own allocations fail: last.
     ("z_allocation", allocation::TESTS),
+    // And Yama stays at 3 for good.
+    ("z_yama", yama::TESTS),
 ];
 
 pub fn all() -> impl Iterator<Item = &'static Test> {

@@ -1,0 +1,35 @@
+/*
+ * One process answers what the other one sends.
+ */
+#ifndef IPC_ECHO_H
+#define IPC_ECHO_H
+#include "ipc.h"
+
+static byte *room; /* 32 MiB */
+
+static void make_room(void)
+{
+	room = pages_between_guards(32 * MIB);
+}
+
+__attribute__((unused))
+static int echo(int connection)
+{
+	long got;
+
+	while ((got = adma_read(connection, (void *)room, 16 * MIB)) > 0)
+		EXPECT(adma_write(connection, (void *)room, got), got);
+	return got == 0 ? 0 : 3;
+}
+
+__attribute__((unused))
+static void ask_echo(int connection, size_t size)
+{
+	byte *back = room + 16 * MIB;
+
+	fill(room, size, 5);
+	EXPECT(adma_write(connection, (void *)room, size), size);
+	EXPECT(adma_read(connection, (void *)back, size), size);
+	expect_content(back, size, 5, "echo");
+}
+#endif

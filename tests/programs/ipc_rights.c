@@ -1,0 +1,281 @@
+/*
+ * What the system forbids: each way to keep a process out of another's memory, and the way
+ * messages take then; one test by name, see main.
+ */
+#include "ipc_echo.h"
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+
+enum { NOBODY = 65534 };
+
+/* ---- seccomp -------------------------------------------------------------------------- */
+
+static void refuse(int call)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		cannot_be_shown("no seccomp filters here");
+}
+
+static int echo_and_lose(int connection)
+{
+	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+	refuse(SYS_process_vm_readv);
+	refuse(SYS_process_vm_writev);
+	return echo(connection);
+}
+
+/* The right is lost in the middle of a connection: messages go on, another way. */
+static void lost(bool both)
+{
+	pid_t child;
+	int connection = with_child(echo_and_lose, &child);
+
+	expect_engine(connection, "process_vm");
+	ask_echo(connection, MIB);
+	if (both) {
+		refuse(SYS_process_vm_readv);
+		refuse(SYS_process_vm_writev);
+	}
+	for (int i = 0; i < 5; i++) {
+		ask_echo(connection, 8 * MIB);
+		ask_echo(connection, 100);
+		ask_echo(connection, 10000);
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* Messages of every regime, and the end. */
+static void ask_echoes(int connection, const char *engine, pid_t child)
+{
+	expect_engine(connection, engine);
+	for (int i = 0; i < 3; i++) {
+		ask_echo(connection, 8 * MIB);
+		ask_echo(connection, 100);
+		ask_echo(connection, 70000);
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* From the beginning: both sides, or one. */
+static void refused(const char *engine)
+{
+	pid_t child;
+
+	refuse(SYS_process_vm_readv);
+	int connection = with_child(echo, &child);
+
+	ask_echoes(connection, engine, child);
+}
+
+/* ---- user namespaces ------------------------------------------------------------------ */
+
+/* Two processes in namespaces of their own, or one of them. */
+static void namespaces(bool both, const char *engine)
+{
+	int pair[2], connection;
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair: %s", strerror(errno));
+	child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (unshare(CLONE_NEWUSER))
+			cannot_be_shown("no user namespaces here");
+		connection = adma_attach(pair[1]);
+		exit(connection < 0 ? 1 : echo(connection));
+	}
+	close(pair[1]);
+	if (both && unshare(CLONE_NEWUSER))
+		cannot_be_shown("no user namespaces here");
+	connection = adma_attach(pair[0]);
+	if (connection < 0)
+		fail("attach: %s", strerror(-connection));
+	ask_echoes(connection, engine, child);
+}
+
+/* ---- two children ---------------------------------------------------------------------- */
+
+/*
+ * Two processes of which neither is the other's parent, each after its preparation; the
+ * engine that both of them have, and what is said about it.
+ */
+static void two_children(void (*prepare)(int which), const char *engine, const char *about)
+{
+	int pair[2];
+	pid_t children[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair: %s", strerror(errno));
+	for (int i = 0; i < 2; i++) {
+		children[i] = fork();
+		if (children[i])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		prepare(i);
+		int connection = adma_attach(pair[i]);
+		char text[300];
+
+		if (connection < 0)
+			fail("attach: %s", strerror(-connection));
+		adma_connection_info(connection, text, sizeof(text));
+		if (about && !strstr(text, about))
+			fail("%s does not say: %s", text, about);
+		expect_engine(connection, engine);
+		if (i == 1)
+			exit(echo(connection));
+		ask_echo(connection, 100);
+		ask_echo(connection, 8 * MIB);
+		ask_echo(connection, 70000);
+		EXPECT(adma_close(connection), 0);
+		exit(0);
+	}
+	close(pair[0]);
+	close(pair[1]);
+	for (int i = 0; i < 2; i++) {
+		int status;
+
+		waitpid(children[i], &status, 0);
+		if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+			exit(77);
+		if (status)
+			fail("child %d ended with status %#x", i, status);
+	}
+}
+
+/* ---- process namespaces ---------------------------------------------------------------- */
+
+/* In a new process namespace is only who is born there: its maker stays and waits. */
+static void enter_process_namespace(int which)
+{
+	int status;
+	pid_t child;
+
+	(void)which;
+	if (unshare(CLONE_NEWPID))
+		cannot_be_shown("no process namespaces here");
+	child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		return;
+	}
+	waitpid(child, &status, 0);
+	exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+static void second_enters_process_namespace(int which)
+{
+	if (which == 1)
+		enter_process_namespace(which);
+}
+
+/* ---- processes that must not be traced -------------------------------------------------- */
+
+/* A user without special rights, who may be traced by its own processes. */
+static void become_nobody(bool dumpable)
+{
+	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
+			      setresuid(NOBODY, NOBODY, NOBODY)))
+		cannot_be_shown("cannot become another user");
+	if (prctl(PR_SET_DUMPABLE, dumpable, 0, 0, 0))
+		fail("prctl: %s", strerror(errno));
+}
+
+static void nobody(int which)
+{
+	(void)which;
+	become_nobody(true);
+}
+
+static void second_is_not_dumpable(int which)
+{
+	become_nobody(which == 0);
+}
+
+static void neither_is_dumpable(int which)
+{
+	(void)which;
+	become_nobody(false);
+}
+
+static void two_users(int which)
+{
+	if (which == 0)
+		become_nobody(true);
+	else if (getuid() || setresuid(NOBODY - 1, NOBODY - 1, NOBODY - 1))
+		cannot_be_shown("cannot become another user");
+	else
+		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
+/* ---- Yama ------------------------------------------------------------------------------- */
+
+/* Only root may change it, so this is for a guest. */
+static void yama(const char *scope)
+{
+	int file = open("/proc/sys/kernel/yama/ptrace_scope", O_WRONLY);
+	char about[40];
+	bool lets_in = *scope == '0';
+
+	if (file < 0 || write(file, scope, 1) != 1)
+		cannot_be_shown("no Yama here, or no right to change it");
+	close(file);
+	snprintf(about, sizeof(about), "Yama is at %s", scope);
+	if (*scope == '1' && getenv("ADMA_IPC_PTRACER"))
+		lets_in = true;
+	if (lets_in)
+		two_children(nobody, "process_vm, one copy, both processes copy", NULL);
+	else
+		two_children(nobody, "shared memory", about);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	const char *unseen = "cannot be seen from this namespace";
+	const char *both = "process_vm, one copy, both processes copy";
+	const char *one = "process_vm, one copy, not every way is allowed";
+	const char *none = "shared memory, two copies";
+
+	make_room();
+	alarm(100);
+	if (!strcmp(what, "refused"))
+		refused(argv[2]);
+	else if (!strcmp(what, "lost"))
+		lost(argc > 2);
+	else if (!strcmp(what, "namespaces"))
+		namespaces(argc > 3, argv[2]);
+	else if (!strcmp(what, "pid_namespace"))
+		two_children(second_enters_process_namespace, one, NULL);
+	else if (!strcmp(what, "pid_namespaces"))
+		two_children(enter_process_namespace, none, unseen);
+	else if (!strcmp(what, "nobody"))
+		two_children(nobody, both, NULL);
+	else if (!strcmp(what, "dumpable"))
+		two_children(second_is_not_dumpable, one, NULL);
+	else if (!strcmp(what, "dumpable_both"))
+		two_children(neither_is_dumpable, none, "Operation not permitted");
+	else if (!strcmp(what, "users"))
+		two_children(two_users, none, "Operation not permitted");
+	else if (!strcmp(what, "yama"))
+		yama(argv[2]);
+	else
+		fail("no test is called %s", what);
+	return 0;
+}
