@@ -15,7 +15,8 @@ pub fn play(role: &str, arguments: &[&str]) -> Outcome {
     match (role, numbers.as_deref()) {
         ("nothing", Ok([])) => Ok(()),
         ("stranger", Ok([fd])) => stranger(*fd as i32),
-        ("copies", Ok([count, len])) => copies(*count, *len),
+        ("copies", Ok([count, len])) => copies(*count, *len, Region::of_small_pages),
+        ("scattered", Ok([count, len])) => copies(*count, *len, Region::of_scattered_pages),
         ("oracle", Ok([seed])) => oracle(*seed as u64),
         ("threads", Ok([count])) => threads(*count),
         _ => fail!("no role {role} with {arguments:?}"),
@@ -42,8 +43,8 @@ fn stranger(fd: i32) -> Outcome {
 
 /// Copies between small pages that are all there, each copy between marks. Says first of
 /// how many physical extents they are.
-fn copies(count: usize, len: usize) -> Outcome {
-    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+fn copies(count: usize, len: usize, region: fn(usize) -> Outcome<Region>) -> Outcome {
+    let (dst, src) = (region(len)?, region(len)?);
     println!("{}", Pagemap::new()?.extents(&[Piece::new(&dst, 0, &src, 0, len)])?);
     for round in 0..count {
         let seed = round as u64 + 1;

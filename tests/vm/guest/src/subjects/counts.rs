@@ -13,6 +13,7 @@ use std::fs;
 
 tests! {
     count_of_calls_descriptors_and_pins_is_least
+    count_of_descriptors_is_extents_and_channels
     count_of_bytes_is_even_over_channels
     count_of_lines_is_reported_and_follows_the_knob
 }
@@ -21,7 +22,12 @@ const COPIES: usize = 12;
 /// The first copies open the file, map the words and the like.
 const WARM: usize = 2;
 
+/// Memory as the kernel hands it out, where at first many pages lie together; and as it is
+/// after a while.
+const ROLES: [&str; 2] = ["copies", "scattered"];
+
 struct Row {
+    role: &'static str,
     len: usize,
     calls: Vec<Vec<u64>>,
     copies: u64,
@@ -33,22 +39,23 @@ struct Row {
     cpu_bytes: u64,
 }
 
-fn measure(len: usize) -> Outcome<Row> {
+fn measure(role: &'static str, len: usize, copies: usize) -> Outcome<Row> {
     let (said, printed) = (Folder::new("said")?, Folder::new("printed")?);
     let output = printed.path().join("stdout");
-    let mut command = shim::victim("copies", &[&COPIES.to_string(), &len.to_string()])?;
+    let mut command = shim::victim(role, &[&copies.to_string(), &len.to_string()])?;
     shim::report_into(&mut command, &said).stdout(fs::File::create(&output)?);
     // The emulated engine is slow, and whoever waits for it would sleep, which is a call.
     command.env("ADMA_CPU_SHARE", "0").env("ADMA_WAIT", "spin");
     let before = Statistics::now()?;
     let calls = trace::calls_between_marks(&mut command)?;
     let moved = Statistics::now()?.since(&before);
-    ensure_eq!(calls.len(), COPIES, "pairs of marks");
+    ensure_eq!(calls.len(), copies, "pairs of marks");
     let reports = shim::reports(&said)?;
     let [report] = &reports[..] else { fail!("{} reports of one process", reports.len()) };
     let text = fs::read_to_string(&output)?;
     let Ok(extents) = text.trim().parse() else { fail!("not a number of extents: {text:?}") };
     Ok(Row {
+        role,
         len,
         calls,
         copies: report.number(&["paths", "engine", "calls"])?,
@@ -60,20 +67,20 @@ fn measure(len: usize) -> Outcome<Row> {
     })
 }
 
-fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
-    let channels = u64::from(Device::open()?.info()?.channels);
-    let sizes = [64 << 10, 1 << 20, 4 << 20];
-    let rows: Vec<Row> = sizes.into_iter().map(measure).collect::<Outcome<_>>()?;
-
-    println!("   bytes  copies  calls  pieces  descriptors  extents  pins/page/side  CPU bytes");
-    for row in &rows {
+fn print(rows: &[Row]) {
+    println!(
+        "memory       bytes  copies  calls  pieces  descriptors  extents  pins/page/side  CPU bytes"
+    );
+    for row in rows {
         let per_copy = |count: u64| count as f64 / row.copies.max(1) as f64;
-        let calls: usize = row.calls[WARM..].iter().map(Vec::len).sum();
+        let warm = row.calls.get(WARM..).unwrap_or_default();
+        let calls: usize = warm.iter().map(Vec::len).sum();
         println!(
-            "{:8} {:7} {:6.2} {:7.2} {:12.2} {:8} {:15.3} {:10.0}",
+            "{:9} {:8} {:7} {:6.2} {:7.2} {:12.2} {:8} {:15.3} {:10.0}",
+            row.role,
             row.len,
             row.copies,
-            calls as f64 / (COPIES - WARM) as f64,
+            calls as f64 / warm.len().max(1) as f64,
             per_copy(row.pieces),
             per_copy(row.descriptors),
             row.extents,
@@ -81,6 +88,37 @@ fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
             per_copy(row.cpu_bytes),
         );
     }
+}
+
+const SIZES: [usize; 3] = [64 << 10, 1 << 20, 4 << 20];
+
+/// One for each extent, and one word for each channel: also of the first copy, for which the
+/// pages are pinned in chunks, since pieces and chunks end where pages do.
+fn count_of_descriptors_is_extents_and_channels() -> Outcome {
+    let channels = u64::from(Device::open()?.info()?.channels);
+    let measured = SIZES.map(|len| [measure(ROLES[1], len, 1), measure(ROLES[1], len, COPIES)]);
+    let rows: Vec<Row> = measured.into_iter().flatten().collect::<Outcome<_>>()?;
+    print(&rows);
+    for row in &rows {
+        ensure!(row.copies > 0, "nothing was carried");
+        let most = (row.extents + channels) * row.copies;
+        ensure!(
+            row.descriptors <= most,
+            "{} descriptors for {} copies of {} bytes in {} extents, want at most {most}",
+            row.descriptors,
+            row.copies,
+            row.len,
+            row.extents
+        );
+    }
+    Ok(())
+}
+
+fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
+    let channels = u64::from(Device::open()?.info()?.channels);
+    let measured = ROLES.map(|role| SIZES.map(|len| measure(role, len, COPIES)));
+    let rows: Vec<Row> = measured.into_iter().flatten().collect::<Outcome<_>>()?;
+    print(&rows);
     for row in &rows {
         let len = row.len;
         ensure!(
@@ -98,8 +136,9 @@ fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
             "only {alone} of {} copies of {len} bytes took one call",
             calls.len()
         );
-        // Where a piece ends an extent may be cut in two; each channel writes one word. The
-        // first copy, for which the pages are pinned, may find stretches in two parts.
+        // Where pages lie together, a piece may end within an extent and cut it in two, and so
+        // may a chunk of the first copy. Pieces are there to set all channels to work early:
+        // a channel begins when its first piece is handed over, not its last.
         let most = row.pieces + (row.extents - 1 + channels) * row.copies + channels.max(4);
         ensure!(
             row.descriptors <= most,
