@@ -86,6 +86,7 @@ fn start() {
     }
     if config.stats.any() {
         later::record_with(note_end);
+        ipc::tally::begin();
     }
     ipc::configure(ipc::Settings {
         eager: config.ipc_eager,
@@ -150,7 +151,8 @@ fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
-    if !formats.any() || DISPATCHER.recorder.is_empty() {
+    let messages = ipc::tally::messages();
+    if !formats.any() || (DISPATCHER.recorder.is_empty() && messages.is_none()) {
         return;
     }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
@@ -191,6 +193,7 @@ fn report(process: &Process, stderr: Option<i32>) {
             // A call more, and not into a filter that came since.
             kept: crew::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
         }),
+        messages,
         profile: config.profile,
         started: process.wall,
         seconds: passed as f64 / 1e9,

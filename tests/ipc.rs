@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{finish_within, library, plain, root, skip, succeed, victim_with};
+use common::{finish_within, library, number, plain, root, skip, statistics, succeed, victim_with};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -172,6 +173,42 @@ fn log_info_names_the_engine_and_why() {
         let says = |line: &&str| line.starts_with("adma: connection: ") && line.contains(why);
         assert!(lines.iter().all(says), "{arguments}: {err}");
     }
+}
+
+/// What the report at exit tells of messages: every number is known.
+#[test]
+fn report_counts_messages_by_direction_regime_and_means() {
+    const DIRECT: u64 = 20_000 + (4 << 20);
+    for engine in ["auto", "shm"] {
+        let mut command = ipc("ipc_counts", "");
+        let reports = statistics(command.env("ADMA_IPC_ENGINE", engine));
+        let talks = |report: &&Value| report["messages"].is_object();
+        assert_eq!(reports.iter().filter(talks).count(), 2, "{reports:?}");
+        let mut copied = 0;
+        for report in reports.iter().filter(talks) {
+            let messages = &report["messages"];
+            let two = |part: &Value| (number(&part["messages"]), number(&part["bytes"]));
+            let mut ways = ["sent", "received"].map(|way| two(&messages[way]));
+            ways.sort();
+            assert_eq!(ways, [(0, 0), (6, 300 + DIRECT)], "{messages}");
+            let regime = |name: &str| two(&messages["regimes"][name]);
+            assert_eq!(regime("eager"), (3, 300), "{messages}");
+            let (one, both, chunks) = (regime("one_copy"), regime("two_ended"), regime("chunks"));
+            let means = |name: &str| number(&messages["copied_bytes"][name]);
+            copied += means("process_vm");
+            if engine == "shm" {
+                assert_eq!((one, both, chunks), ((0, 0), (0, 0), (3, DIRECT)), "{messages}");
+                assert_eq!(means("shared_memory"), 300 + DIRECT, "{messages}");
+            } else {
+                assert_eq!((one.0 + both.0, one.1 + both.1), (3, DIRECT), "{messages}");
+                assert!(one.0 >= 2 && chunks == (0, 0), "{messages}");
+                assert_eq!(means("shared_memory"), 300, "{messages}");
+            }
+        }
+        assert_eq!(copied, if engine == "shm" { 0 } else { DIRECT }, "every byte once");
+    }
+    let (_, err) = succeed(ipc("ipc_counts", "").env("ADMA_STATS", "text"));
+    assert!(err.contains("messages") && err.contains("copied here by"), "{err}");
 }
 
 /// The header alone, as C and as C++.

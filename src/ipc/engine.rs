@@ -12,6 +12,7 @@
 //! 3. Neither: messages are streamed through the region, which is two copies.
 
 use super::os::{self, Way};
+use super::tally::{self, Means};
 use crate::sys;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -74,6 +75,7 @@ impl Engine {
                 Err(_) => return Copied::Refused,
             }
         }
+        tally::note_copied(Means::ProcessVm, len);
         Copied::Whole
     }
 }

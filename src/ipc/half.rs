@@ -7,6 +7,7 @@
 use super::engine::{Copied, Engine};
 use super::os::Way;
 use super::region::{self, CHUNK, CHUNKS, EAGER_ROOM, Lane, WINDOW, kind};
+use super::tally::{self, Direction, Means, Regime};
 use super::ticket::{self, Claim, End, MOST_PIECES, View, flag};
 use crate::backend::libc as original;
 use crate::plan::PAGE;
@@ -309,6 +310,7 @@ impl Half {
         let Some(place) = self.take_room(lane, len)? else { return Ok(None) };
         // SAFETY: the caller's promise; the room was taken for `len` bytes.
         unsafe { original::copy(lane.eager() + place, addr, len) };
+        tally::note_copied(Means::SharedMemory, len);
         let (number, room_end) = (self.next, self.room_head);
         self.own(number).room_end = room_end;
         self.next = number.wrapping_add(1);
@@ -319,7 +321,9 @@ impl Half {
             self.done = self.next;
             lane.writer_done.0.store(self.done, Ordering::Release);
         }
-        Ok(Some(count.unwrap_or(len)))
+        let count = count.unwrap_or(len);
+        tally::note_message(Direction::Sent, Regime::Eager, count);
+        Ok(Some(count))
     }
 
     /// The short way of a blocking read: takes an eager message that is there already, and
@@ -396,6 +400,8 @@ impl Half {
         self.next = number.wrapping_add(1);
         self.done = self.next;
         lane.reader_done.0.store(self.done, Ordering::Release);
+        tally::note_copied(Means::SharedMemory, count);
+        tally::note_message(Direction::Received, Regime::Eager, count);
         Short::Done(count)
     }
 
@@ -424,6 +430,7 @@ impl Half {
         if let Some(place) = place {
             // SAFETY: the caller's promise; the room was taken for `len` bytes.
             unsafe { original::copy(lane.eager() + place, addr, len) };
+            tally::note_copied(Means::SharedMemory, len);
         }
         let room_end = self.room_head;
         *self.own(number) = Own {
@@ -498,6 +505,7 @@ impl Half {
                     let (addr, count) = (own.addr, own.count);
                     // SAFETY: just checked; the destination is the promise of `post_read`.
                     unsafe { original::copy(addr, lane.eager() + at, count) };
+                    tally::note_copied(Means::SharedMemory, count);
                     self.end(lane, number, count as isize);
                     return Ok(true);
                 }
@@ -646,6 +654,7 @@ impl Half {
         let chunk = &lane.chunks[index as usize % CHUNKS].0;
         // SAFETY: inside the buffer that was posted; the chunk is free for us to write.
         unsafe { original::copy(lane.chunk_bytes(index), own.addr + own.stream_at, len) };
+        tally::note_copied(Means::SharedMemory, len);
         chunk.number.store(number, Ordering::Relaxed);
         chunk.len.store(len as u32, Ordering::Relaxed);
         chunk.offset.store(own.stream_at as u64, Ordering::Relaxed);
@@ -688,6 +697,7 @@ impl Half {
         }
         // SAFETY: just checked to lie inside the buffer that was posted.
         unsafe { original::copy(own.addr + own.stream_at, lane.chunk_bytes(index), len) };
+        tally::note_copied(Means::SharedMemory, len);
         own.stream_at += len;
         self.chunks = index.wrapping_add(1);
         lane.consumed.0.store(self.chunks, Ordering::Release);
@@ -696,6 +706,9 @@ impl Half {
 
     /// A message is over.
     fn end(&mut self, lane: &Lane, number: u32, result: isize) {
+        if tally::is_on() && result >= 0 {
+            self.count(lane, number, result as usize);
+        }
         let own = self.own(number);
         own.result = result;
         own.state = State::Over;
@@ -711,6 +724,25 @@ impl Half {
             Role::Reader => &lane.reader_done.0,
         };
         done.store(self.done, Ordering::Release);
+    }
+
+    fn count(&mut self, lane: &Lane, number: u32, bytes: usize) {
+        let direction = match self.role {
+            Role::Writer => Direction::Sent,
+            Role::Reader => Direction::Received,
+        };
+        let own = self.own(number);
+        let regime = if own.kind == kind::EAGER {
+            Regime::Eager
+        } else if own.streamed {
+            Regime::Chunks
+        } else {
+            match ticket::view(&lane.cell(number).ticket.0, number) {
+                View { front: 1.., back: 1.., .. } => Regime::TwoEnded,
+                _ => Regime::OneCopy,
+            }
+        };
+        tally::note_message(direction, regime, bytes);
     }
 
     /// Nobody shall claim a piece of it any more.

@@ -13,6 +13,7 @@
 //! engine      bytes between two address spaces; the place of the kernel helper
 //! region      what both processes see, and its law
 //! bell        who sleeps and who wakes; ticket: who copies which piece
+//! tally       what a report tells of messages
 //! lock, os    a lock that leaves errno alone; system calls
 //! ```
 //!
@@ -46,6 +47,8 @@ mod os;
 mod region;
 #[cfg(not(loom))]
 mod table;
+#[cfg(not(loom))]
+pub mod tally;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(not(loom))]

@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{kicks, os};
+use super::{kicks, os, tally};
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -202,6 +202,7 @@ pub fn close(handle: i32) -> isize {
 /// In the child of a fork: the sockets are the parent's. Kept open here they would hide the
 /// parent's end from the other side. Closed only if the number still stands for it.
 pub fn forget_after_fork() {
+    tally::clear();
     for place in &TABLE[..USED.load(Ordering::Acquire) as usize] {
         let link = place.link.load(Ordering::Acquire);
         if link.is_null() || place.handle.load(Ordering::Acquire) == 0 {

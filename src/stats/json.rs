@@ -3,6 +3,7 @@
 use super::Flow;
 use super::histogram::Histogram;
 use super::snapshot::Snapshot;
+use crate::ipc::tally::Messages;
 use crate::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
 use std::fmt::{Result, Write};
@@ -68,6 +69,9 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         }
         out.write_str("}}")?;
     }
+    if let Some(told) = &snapshot.messages {
+        messages(out, told)?;
+    }
     if snapshot.profile {
         out.write_str(",\"profile\":{\"size\":")?;
         histogram(out, &recorder.every_size, |value| value)?;
@@ -80,6 +84,24 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         out.write_str("}}")?;
     }
     out.write_str("}\n")
+}
+
+fn messages(out: &mut dyn Write, told: &Messages) -> Result {
+    out.write_str(",\"messages\":{")?;
+    for (name, count, bytes) in told.directions {
+        write!(out, "\"{name}\":{{\"messages\":{count},\"bytes\":{bytes}}},")?;
+    }
+    out.write_str("\"regimes\":{")?;
+    for (number, (name, count, bytes)) in told.regimes.into_iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}\"{name}\":{{\"messages\":{count},\"bytes\":{bytes}}}")?;
+    }
+    out.write_str("},\"copied_bytes\":{")?;
+    for (number, (name, bytes)) in told.copied.into_iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}\"{name}\":{bytes}")?;
+    }
+    out.write_str("}}")
 }
 
 fn flow(out: &mut dyn Write, snapshot: &Snapshot<'_>, flow: &Flow) -> Result {
@@ -132,6 +154,9 @@ mod tests {
         assert_eq!(json["fallbacks"]["fault"], 0);
         assert_eq!(json["channel_bytes"]["adma-1"], 10);
         assert_eq!(json["profile"]["functions"]["memcpy"]["calls"], 7);
+        assert_eq!(json["messages"]["received"]["bytes"], 700);
+        assert_eq!(json["messages"]["regimes"]["two_ended"]["messages"], 2);
+        assert_eq!(json["messages"]["copied_bytes"]["shared_memory"], 40_000);
         for flow in ["engine", "libc"] {
             for histogram in ["size", "latency_ns"] {
                 let histogram = &json["paths"][flow][histogram];

@@ -1,6 +1,7 @@
 //! Everything a report tells, gathered at exit.
 
 use super::Recorder;
+use crate::ipc::tally::Messages;
 
 pub struct Snapshot<'a> {
     pub recorder: &'a Recorder,
@@ -24,6 +25,8 @@ pub struct Snapshot<'a> {
     pub faults: u64,
     /// Only with the kernel helper.
     pub helper: Option<Helper>,
+    /// Only where there were some.
+    pub messages: Option<Messages>,
     pub profile: bool,
     /// Seconds since the epoch when the process started.
     pub started: f64,
@@ -67,6 +70,18 @@ pub(super) mod tests {
     use crate::sys::Op;
     use std::fmt::{self, Write};
 
+    /// As long as they get.
+    pub const MESSAGES: Messages = Messages {
+        directions: [("sent", 1_000_000_000, 1 << 50), ("received", 7, 700)],
+        regimes: [
+            ("eager", 1_000_000_000, 40_000),
+            ("one_copy", 3, 30_000),
+            ("two_ended", 2, 1 << 50),
+            ("chunks", 0, 0),
+        ],
+        copied: [("process_vm", 1 << 49), ("shared_memory", 40_000)],
+    };
+
     /// What the software channels tell, or the kernel helper's.
     pub fn with_snapshot<T>(
         profile: bool,
@@ -99,6 +114,7 @@ pub(super) mod tests {
             channel_bytes: &[30, 10],
             faults: 0,
             helper,
+            messages: profile.then_some(MESSAGES),
             profile,
             started: 1_700_000_000.25,
             seconds: 1.5,

@@ -3,6 +3,7 @@
 use super::Flow;
 use super::histogram::Histogram;
 use super::snapshot::{Helper, Snapshot};
+use crate::ipc::tally::Messages;
 use crate::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
 use std::fmt::{Display, Formatter, Result, Write};
@@ -40,6 +41,9 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     }
     if let Some(asked) = &snapshot.helper {
         helper(asked, out)?;
+    }
+    if let Some(told) = &snapshot.messages {
+        messages(told, out)?;
     }
     if snapshot.faults > 0 {
         writeln!(out, "  in {} copies a bad page was left to the caller", snapshot.faults)?;
@@ -109,6 +113,23 @@ fn helper(helper: &Helper, out: &mut dyn Write) -> Result {
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// Messages between processes; by regime the same ones again.
+fn messages(told: &Messages, out: &mut dyn Write) -> Result {
+    writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes")?;
+    for (name, count, bytes) in told.directions {
+        writeln!(out, "  {name:<16}{count:>10}{:>13}", Bytes(bytes))?;
+    }
+    for (name, count, bytes) in told.regimes.into_iter().filter(|(_, count, _)| *count > 0) {
+        writeln!(out, "    {name:<14}{count:>10}{:>13}", Bytes(bytes))?;
+    }
+    write!(out, "  copied here by    ")?;
+    for (number, (name, bytes)) in told.copied.into_iter().enumerate() {
+        let comma = if number == 0 { "" } else { ", " };
+        write!(out, "{comma}{name} {}", Bytes(bytes))?;
+    }
+    writeln!(out)
 }
 
 /// One line for each power of two in use, with a bar; the first histogram's part comes first.

@@ -1,0 +1,36 @@
+/*
+ * Messages of every kind, and how many is known: three small ones, two that are copied in one
+ * piece, one in several. For the report at exit.
+ */
+#include "ipc.h"
+
+static const size_t sizes[] = { 100, 100, 100, 10000, 10000, 4 * MIB };
+
+static int read_all(int connection)
+{
+	byte *room = pages_between_guards(4 * MIB);
+
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		EXPECT(adma_read(connection, (void *)room, sizes[i]), sizes[i]);
+	return 0;
+}
+
+int main(void)
+{
+	pid_t child;
+	int connection = with_child(read_all, &child);
+	byte *room = pages_between_guards(4 * MIB);
+
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		fill(room, sizes[i], i);
+		EXPECT(adma_write(connection, (void *)room, sizes[i]), sizes[i]);
+	}
+	/* A child of the connection's owner has sent nothing. */
+	pid_t silent = fork();
+	if (silent == 0)
+		exit(0);
+	expect_good_end(silent);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+	return 0;
+}
