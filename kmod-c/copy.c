@@ -20,7 +20,7 @@
  * So often lines may die under a request, of a fork in another thread or of
  * the page faults of its own pins, before it takes lines of its own.
  */
-#define ADMA_STALE_MOST	16
+#define ADMA_STALE_MOST	8
 
 /*
  * The end of a request
