@@ -282,8 +282,9 @@ int adma_connect(const char *path);
  * Makes a connection over any connected unix socket; the other side must call it as well.
  * The socket is used for greetings only and can be closed, or used for other things, when
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
- * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, -EAFNOSUPPORT for other sockets, -EMFILE when there are
- * 4096 connections. The library keeps two descriptors for each connection.
+ * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, -EAFNOSUPPORT for other
+ * sockets, -EMFILE when there are 4096 connections. The library keeps two descriptors for each
+ * connection, and in a program with threads two for each one that waits long.
  */
 int adma_attach(int socket);
 

@@ -74,6 +74,7 @@ programs! {
     hostile_peer_scribbles_and_nothing_outside_the_buffer_is_written: "ipc_ends" "hostile";
     threads_share_a_connection: "ipc_ends" "threads";
     full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
+    full_table_of_connections_is_emfile: "ipc_ends" "table";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";

@@ -3,6 +3,7 @@
 use super::lock::Lock;
 use super::os::{self, Fd};
 use crate::sync::full_fence;
+use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Nearly so many: a child made without fork handlers has its parent's, until it has a
@@ -34,8 +35,11 @@ pub fn needy() -> u32 {
 
 /// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.
 pub fn kick() {
+    if needy() == 0 {
+        return;
+    }
     full_fence();
-    if needy() != 0 && ASLEEP.load(Ordering::Relaxed) != 0 {
+    if ASLEEP.load(Ordering::Relaxed) != 0 {
         SLEEPERS.lock().iter().for_each(|&socket| os::send_byte(socket));
     }
 }
@@ -45,7 +49,11 @@ pub fn kick() {
 pub struct Kicks([Fd; 2]);
 
 impl Kicks {
+    /// None where there is nobody to kick.
     pub fn new() -> Option<Self> {
+        if sys::has_one_thread() {
+            return None;
+        }
         let pair = os::unix_pair().ok()?;
         let mut sleepers = SLEEPERS.lock();
         sleepers.push(pair[1].raw());

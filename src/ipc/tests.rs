@@ -379,6 +379,45 @@ fn cookies_are_good_once_and_only_their_own() {
 }
 
 #[test]
+fn cookies_of_another_connection_are_unknown_and_harm_nobody() {
+    let [a, b] = pair();
+    let mut got = [0; 8];
+    let old = [iread(b, &mut got), iwrite(a, &[1; 100_000])];
+    close(a);
+    close(b);
+    // The same places in the table, and messages with the same numbers.
+    let [c, d] = pair();
+    let (taken, written) = (iread(d, &mut got), iwrite(c, &[2; 8]));
+    for cookie in old {
+        assert_eq!((check(cookie), wait(cookie)), (INVALID, INVALID));
+        assert_eq!(calls::wait_for(cookie, 1), INVALID);
+    }
+    assert_eq!((wait(taken), wait(written), got), (8, 8, [2; 8]));
+    close(c);
+    close(d);
+}
+
+#[test]
+fn cookies_never_waited_for_end_with_their_connection() {
+    for ([a, b], what) in every_pair() {
+        let (data, mut got) = (bytes(300_000, 1), vec![0; 300_000]);
+        // Matched, unmatched, small and large.
+        let mut never = vec![iwrite(a, &data), iwrite(a, &data[..10]), iread(a, &mut [0; 10])];
+        never.extend([iwrite(b, &data), iwrite(b, &data[..10])]);
+        assert!(never.iter().all(|&cookie| cookie > 0), "{what}");
+        thread::scope(|scope| {
+            // Through shared memory somebody has to look after it: this wait.
+            let other = scope.spawn(move || read(a, &mut [0; 10]));
+            assert_eq!(read(b, &mut got), 300_000, "{what}");
+            assert!(got == data, "{what}");
+            assert_eq!((close(b), close(a)), (0, 0), "{what}");
+            other.join().unwrap();
+        });
+        assert!(never.iter().all(|&cookie| wait(cookie) == INVALID), "{what}");
+    }
+}
+
+#[test]
 fn full_table_is_eagain_and_a_million_are_refused() {
     for size in [1, 100_000] {
         let [a, b] = pair();

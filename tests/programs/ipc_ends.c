@@ -563,7 +563,6 @@ static void full(void)
 	expect_good_end(child);
 }
 
-/* Descriptors and memory come back. */
 static long count(const char *folder)
 {
 	DIR *list = opendir(folder);
@@ -575,6 +574,68 @@ static long count(const char *folder)
 	return number;
 }
 
+static void *attach_end(void *socket)
+{
+	return (void *)(long)adma_attach((int)(long)socket);
+}
+
+/* Both ends here: so two places of the table. */
+static void attach_pair(long ends[2])
+{
+	int pair[2];
+	pthread_t thread;
+	void *other;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair: %s", strerror(errno));
+	if (pthread_create(&thread, NULL, attach_end, (void *)(long)pair[1]))
+		fail("pthread_create");
+	ends[0] = adma_attach(pair[0]);
+	pthread_join(thread, &other);
+	ends[1] = (long)other;
+	close(pair[0]);
+	close(pair[1]);
+}
+
+static void table(void)
+{
+	enum { PAIRS = 2048 };
+	static long ends[PAIRS][2];
+	struct rlimit files;
+	long refused[2];
+
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &files);
+	if (files.rlim_cur < 4 * PAIRS + 100)
+		cannot_be_shown("too few descriptors for 4096 connections");
+	for (int i = 0; i < PAIRS; i++) {
+		attach_pair(ends[i]);
+		if (ends[i][0] < 0 || ends[i][1] < 0)
+			fail("pair %d: %ld, %ld", i, ends[i][0], ends[i][1]);
+	}
+	long files_open = count("/proc/self/fd");
+
+	for (int i = 0; i < 3; i++) {
+		attach_pair(refused);
+		EXPECT(refused[0], -EMFILE);
+		EXPECT(refused[1], -EMFILE);
+	}
+	EXPECT(count("/proc/self/fd"), files_open);
+	/* The others work, the last ones and those that get the places of closed ones. */
+	for (int i = 0; i < PAIRS; i += 500) {
+		EXPECT(adma_close(ends[i][0]), 0);
+		EXPECT(adma_close(ends[i][1]), 0);
+		EXPECT(adma_write(ends[i][0], (void *)room, 10), -EBADF);
+		attach_pair(ends[i]);
+	}
+	for (int i = 0; i < PAIRS; i += 100) {
+		EXPECT(adma_write(ends[i][0], (void *)room, 10), 10);
+		EXPECT(adma_read(ends[i][1], (void *)room, 10), 10);
+	}
+}
+
+/* Descriptors and memory come back. */
 static void again(void)
 {
 	pid_t child;
@@ -601,7 +662,7 @@ int main(int argc, char **argv)
 		{ "stopped", stopped }, { "frozen", frozen }, { "fork", forked }, { "orphan", orphaned },
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
 		{ "hostile", hostile }, { "threads", threaded },
-		{ "full", full }, { "again", again },
+		{ "full", full }, { "table", table }, { "again", again },
 	};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (!strcmp(what, all[i].name)) {
