@@ -271,9 +271,11 @@ impl Dispatcher {
         copies: &[later::Copy],
         wanted: later::Wanted,
     ) -> Option<later::Cookie> {
+        later::expect();
         let started = sys::ticks();
-        let large = copies.iter().any(|copy| copy.len >= later::FLOOR);
-        let by = if large { self.carriers() } else { Err(Fallback::Learned) };
+        let largest = copies.iter().map(|copy| copy.len).max().unwrap_or(0);
+        let large = largest >= later::FLOOR;
+        let by = if large { self.carriers(largest) } else { Err(Fallback::Learned) };
         // SAFETY: the caller's promise.
         let begun = unsafe { later::begin(copies, by.ok(), wanted) }?;
         let refused = begun.refused.map(|refused| self.refused(refused));
@@ -287,15 +289,19 @@ impl Dispatcher {
         Some(begun.cookie)
     }
 
-    /// Who carries copies that nobody waits for.
-    fn carriers(&'static self) -> Result<later::By, Fallback> {
+    /// Who carries copies that nobody waits for; the largest has so many bytes. They learn
+    /// nothing themselves: what others of that size have learned is good for them.
+    fn carriers(&'static self, largest: usize) -> Result<later::By, Fallback> {
         let Some(policy) = self.policy.get() else { return Err(Fallback::Starting) };
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
         let kernel = policy.how.kernel;
+        let may_stream = policy.may_stream && largest >= STREAM_FROM;
+        let streams = may_stream && self.learner.row(largest).streaming_pays();
+        let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         Ok(match self.ready(policy)? {
-            Engine::Threads(workers) => later::By::Workers(workers, kernel),
+            Engine::Threads(workers) => later::By::Workers { workers, kernel, stream_from },
             Engine::Ioat => later::By::Helper(&self.ioat, policy.how_ioat, kernel),
         })
     }

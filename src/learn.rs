@@ -232,6 +232,15 @@ impl Row {
         self.settle();
     }
 
+    /// Whether shared copies of this size are better made by streaming stores: where it was
+    /// tried, what has come of it, and otherwise yes, for `bench/run kernels` shows no case
+    /// from `STREAM_FROM` up in which several threads lose by it.
+    pub fn streaming_pays(&self) -> bool {
+        let tried = |cell: &&Cell| cell.ways[Way::Streamed as usize].median().is_some();
+        let mut tried = self.cells.iter().filter(tried).peekable();
+        tried.peek().is_none() || tried.any(|cell| cell.winner() == Way::Streamed)
+    }
+
     fn settle(&self) {
         let any_judged = self.cells.iter().any(|cell| cell.judged.load(Relaxed));
         let any_trial = self.cells.iter().any(Cell::is_judged_and_on_trial);
@@ -536,6 +545,19 @@ mod tests {
         assert_eq!(process.learner.threshold(), Some(1 << 20));
         let ways = process.run(1 << 20, &COLD, 1000);
         assert!(ways[1] > 950, "{ways:?}");
+    }
+
+    #[test]
+    fn streaming_pays_until_it_was_tried_and_lost() {
+        let len = 8 << 20;
+        let mut process = Process::new();
+        assert!(process.learner.row(len).streaming_pays());
+        process.run(len, &COLD, 300);
+        assert!(process.learner.row(len).streaming_pays());
+        let mut process = Process::new();
+        process.run(len, &World { streamed: 130, ..COLD }, 300);
+        assert!(!process.learner.row(len).streaming_pays());
+        assert!(process.learner.row(2 * len).streaming_pays(), "of another size nothing is known");
     }
 
     #[test]

@@ -122,6 +122,16 @@ pub fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
+/// Fetches a line that will be changed, and its address translation, while something else is
+/// done. Only a hint: any address will do.
+pub fn fetch_to_change(_address: usize) {
+    // SAFETY: reads and changes nothing.
+    #[cfg(not(loom))]
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) _address, options(nostack, preserves_flags));
+    }
+}
+
 /// One turn of a spin loop.
 pub fn pause() {
     #[cfg(not(loom))]

@@ -16,7 +16,7 @@
 
 use crate::plan::Cut;
 use crate::sync::maybe_const;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, Sleepable, Woken};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
 
 /// A copy on the board.
 #[derive(Clone, Copy, Debug)]
@@ -262,6 +262,12 @@ impl Board {
             bell: Sleepable::new(0),
             sleepers: AtomicU32::new(0),
         }
+    }
+
+    /// Fetches what calling a worker will change.
+    pub fn expect(&self) {
+        fetch_to_change(&raw const self.bell as usize);
+        fetch_to_change(&raw const self.sleepers as usize);
     }
 
     /// A free slot, or `None` when too many copies are under way.

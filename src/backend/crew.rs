@@ -46,6 +46,9 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
 static PID: AtomicI32 = AtomicI32::new(0);
+/// A word that is 1 here and, wiped by the kernel, 0 in every child with memory of its own;
+/// null until the engine is started.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The seccomp mode the process started with.
 static SECCOMP: AtomicI32 = AtomicI32::new(0);
 /// Workers of an earlier crew end at once: they have rights the program has given up.
@@ -53,6 +56,10 @@ static CREW: AtomicU32 = AtomicU32::new(0);
 /// Under which user number the crew was made; asked only of a program that started as root.
 static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
 const NO_MATTER: i32 = -1;
+/// When that was last asked for a copy that nobody waits for; and for how long the answer is
+/// believed then, in ticks: some milliseconds. An idle worker keeps its rights for longer.
+static USER_ASKED: AtomicU64 = AtomicU64::new(0);
+const USER_BELIEVED_TICKS: u64 = 20_000_000;
 
 /// What is known of a worker; apart from its stack, so that a look at all of them touches
 /// few pages.
@@ -112,6 +119,28 @@ pub fn is_ours() -> bool {
     sys::getpid() == PID.load(Ordering::Relaxed)
 }
 
+/// Whether workers that are alive by our count are alive. Asked without a system call, for
+/// who starts a copy and goes on. A child of vfork lives in our memory, and so do our workers:
+/// they work for it too.
+pub fn shares_our_memory() -> bool {
+    // SAFETY: null, or a page that is never unmapped.
+    let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
+    mark.is_some_and(|mark| mark.load(Ordering::Relaxed) == 1) || is_ours()
+}
+
+fn mark_our_memory() {
+    let mut page = MARK.load(Ordering::Acquire);
+    if page.is_null() {
+        page = sys::page_wiped_on_fork().cast();
+    }
+    if page.is_null() {
+        return; // the process number will have to do
+    }
+    // SAFETY: a page that is never unmapped.
+    unsafe { (*page).store(1, Ordering::Relaxed) };
+    MARK.store(page, Ordering::Release);
+}
+
 /// Whether an engine may be started, or workers made: this is not a vfork child, and the
 /// program has not installed a seccomp filter since it started, which may kill where we
 /// would only be refused.
@@ -128,6 +157,7 @@ pub fn may_start() -> Result<(), Refused> {
 /// Prepares for up to `workers` threads; none is made before the first copy.
 pub fn start(workers: usize) {
     LIMIT.store(workers.min(MOST_WORKERS) as u32, Ordering::Relaxed);
+    mark_our_memory();
 }
 
 /// Workers call `attend` with every part of a pending copy that they find, and where they
@@ -228,6 +258,20 @@ pub fn user_has_changed() -> bool {
     CREW.fetch_add(1, Ordering::Relaxed);
     BOARD.ring_for_all();
     true
+}
+
+/// The same for who starts a copy and goes on: asked now and then.
+pub fn user_was_seen_to_change(now: u64) -> bool {
+    if USER.load(Ordering::Relaxed) == NO_MATTER
+        || now.wrapping_sub(USER_ASKED.load(Ordering::Relaxed)) < USER_BELIEVED_TICKS
+    {
+        return false;
+    }
+    let changed = user_has_changed();
+    if !changed {
+        USER_ASKED.store(now, Ordering::Relaxed);
+    }
+    changed
 }
 
 fn spawn() {
@@ -393,4 +437,27 @@ fn set_name(number: usize) {
     let option = libc::PR_SET_NAME as usize;
     // SAFETY: a terminated name of at most 16 bytes.
     unsafe { sys::syscall(libc::SYS_prctl, [option, name.as_ptr() as usize, 0, 0, 0, 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn child_of_a_bare_fork_does_not_take_the_parents_workers_for_its_own() {
+        settle_in();
+        start(2);
+        assert!(shares_our_memory());
+        // SAFETY: the child only asks and leaves.
+        let status = unsafe {
+            let child = libc::syscall(libc::SYS_fork) as i32;
+            if child == 0 {
+                libc::_exit(i32::from(shares_our_memory()));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        assert_eq!(status, 0);
+    }
 }

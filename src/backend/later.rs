@@ -34,8 +34,12 @@ pub struct Copy {
 /// Who carries copies.
 #[derive(Clone, Copy)]
 pub enum By {
-    /// So many workers.
-    Workers(usize, Kernel),
+    /// So many workers; copies from `stream_from` bytes up by streaming stores.
+    Workers {
+        workers: usize,
+        kernel: Kernel,
+        stream_from: usize,
+    },
     Helper(&'static ioat::Engine, ioat::How, Kernel),
 }
 
@@ -43,14 +47,15 @@ impl By {
     /// Copies below this are over sooner than they could be handed on.
     const fn floor(&self) -> usize {
         match self {
-            By::Workers(..) => FLOOR,
+            By::Workers { .. } => FLOOR,
             By::Helper(..) => 4 * FLOOR,
         }
     }
 
-    fn kernel(&self) -> Kernel {
+    fn kernel(&self, len: usize) -> Kernel {
         match *self {
-            By::Workers(_, kernel) | By::Helper(_, _, kernel) => kernel,
+            By::Workers { stream_from, .. } if len >= stream_from => Kernel::Stream,
+            By::Workers { kernel, .. } | By::Helper(_, _, kernel) => kernel,
         }
     }
 }
@@ -118,6 +123,12 @@ pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
     VERIFY.store((verify as *const ()).cast_mut(), Ordering::Release);
 }
 
+/// A copy will be started soon.
+pub fn expect() {
+    PENDING.expect();
+    BOARD.expect();
+}
+
 pub fn pack(cookie: Cookie) -> i64 {
     let word = tag().unwrap_or_else(make_tag);
     if word.load(Ordering::Relaxed) == 0 {
@@ -163,21 +174,20 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         copy.len >= by.floor() && !plan::overlaps(copy.dst, copy.src, copy.len)
     };
     let by = by.filter(|by| copies.iter().any(|copy| suits(copy, by)));
-    let (mut by, refused) = match by.map(|by| (by, manner_now(by.kernel()))) {
-        Some((by, Ok(manner))) => (Some((by, manner)), None),
-        Some((_, Err(refused))) => (None, Some(refused)),
+    let (mut by, refused) = match by.map(|by| may_hand_on_to(&by, started).map(|()| by)) {
+        Some(Ok(by)) => (Some(by), None),
+        Some(Err(refused)) => (None, Some(refused)),
         None => (None, None),
     };
+    let handled = wanted.detached && by.is_some() && sys::handles_faults() != Some(false);
     // Whatever faults from here on may jump, so there is nothing in the table yet.
     for copy in copies {
         let &Copy { src, dst, len } = copy;
         match by {
             // SAFETY: the caller's promise.
             None => unsafe { original::copy(dst, src, len) },
-            Some((by, Manner { kernel: Kernel::NoFault { .. }, .. }))
-                if wanted.detached && suits(copy, &by) =>
-            {
-                // There will be no later call in which a fault could come.
+            // There will be no later call in which a fault could come.
+            Some(by) if handled && suits(copy, &by) => {
                 // SAFETY: the caller's ranges.
                 unsafe { Touch::Both.pages(dst, src, len) };
             }
@@ -192,9 +202,9 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         let mut parts = Parts { owner, own: true, called: false, wanted };
         for copy in copies {
             match by {
-                Some((who, manner)) if suits(copy, &who) => {
+                Some(who) if suits(copy, &who) => {
                     // SAFETY: the caller's promise.
-                    let (carried, refused) = unsafe { parts.hand_on(copy, &who, manner) };
+                    let (carried, refused) = unsafe { parts.hand_on(copy, &who) };
                     begun.carried += carried;
                     begun.refused = refused.or(begun.refused);
                     by = by.filter(|_| refused.is_none_or(|why| why == Refused::Busy));
@@ -213,18 +223,23 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
     Some(begun)
 }
 
-/// Whether this process may hand copies on just now, and how they are to be copied.
-fn manner_now(kernel: Kernel) -> Result<Manner, Refused> {
+/// Whether this process may hand copies on now.
+fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
     if crew::is_refused() {
         return Err(Refused::System);
     }
-    if !crew::is_ours() {
+    let ours = match by {
+        By::Workers { .. } => crew::shares_our_memory(),
+        // The helper knows processes, not memory.
+        By::Helper(..) => crew::is_ours(),
+    };
+    if !ours {
         return Err(Refused::NotOurs);
     }
-    if crew::user_has_changed() {
+    if crew::user_was_seen_to_change(now) {
         return Err(Refused::Busy);
     }
-    Manner::for_later(kernel)
+    Ok(())
 }
 
 /// Who adds parts to an owner.
@@ -244,15 +259,11 @@ impl Parts {
 
     /// Hands one copy on, in as many parts as it takes; what nobody takes is done at once.
     /// Answers how many bytes are carried, and why the others are not.
-    unsafe fn hand_on(
-        &mut self,
-        copy: &Copy,
-        who: &By,
-        manner: Manner,
-    ) -> (usize, Option<Refused>) {
+    unsafe fn hand_on(&mut self, copy: &Copy, who: &By) -> (usize, Option<Refused>) {
         let &Copy { src, dst, len } = copy;
+        let manner = Manner::for_later(who.kernel(len));
         match *who {
-            By::Workers(workers, _) => {
+            By::Workers { workers, .. } => {
                 let owner = self.owner;
                 let Some(part) = self.entry() else {
                     // SAFETY: the caller's promise.
@@ -366,12 +377,12 @@ fn help(owner: &Entry) -> bool {
 fn carry_out(part: &Entry, copy: &Posted, index: usize) {
     let piece = copy.cut.piece(index);
     let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
-    let kernel = match Manner::unpack(copy.manner).kernel {
-        // Whoever has started the copy may have left; we are there.
-        Kernel::NoFault { .. } => Kernel::NoFault { tid: sys::gettid() },
-        kernel => kernel,
-    };
     let carry = |from: usize, to: usize| {
+        let kernel = match part.handles_faults(sys::handles_faults) {
+            Some(false) => Manner::unpack(copy.manner).kernel,
+            // Whoever has started the copy may have left; we are there.
+            _ => Kernel::NoFault { tid: sys::gettid() },
+        };
         // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
         // is not before this piece is finished.
         match unsafe { kernel.copy(dst + from, src + from, to - from) } {

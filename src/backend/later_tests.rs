@@ -14,7 +14,7 @@ fn ready() {
 fn workers() -> Option<By> {
     ready();
     crew::start(3);
-    Some(By::Workers(3, Kernel::Libc))
+    Some(By::Workers { workers: 3, kernel: Kernel::Libc, stream_from: 1 << 20 })
 }
 
 fn helper(fake: &'static Fake) -> Option<By> {

@@ -81,13 +81,12 @@ impl Manner {
         Ok(Self { kernel, rights: keys.then(read_rights), touch })
     }
 
-    /// The same for a copy that goes on when its caller has returned: whoever copies a piece
-    /// puts its own thread number in. Keys of source pages are not looked at.
-    pub fn for_later(kernel: Kernel) -> Result<Self, Refused> {
-        let handled = sys::handles_faults().ok_or(Refused::System)?;
-        let kernel = if handled { Kernel::NoFault { tid: 0 } } else { kernel };
+    /// The same for a copy that goes on when its caller has returned. Whether the program
+    /// handles faults is asked by whoever copies a piece, so that starting is short. Keys of
+    /// source pages are not looked at.
+    pub fn for_later(kernel: Kernel) -> Self {
         let rights = cpus::features().protection_keys.then(read_rights);
-        Ok(Self { kernel, rights, touch: Touch::Nothing })
+        Self { kernel, rights, touch: Touch::Nothing }
     }
 
     pub fn adopt_rights(self) {

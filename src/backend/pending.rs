@@ -16,7 +16,7 @@
 
 use super::board::{End, Posted, Slot};
 use crate::sync::maybe_const;
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
 
 /// How many cookies and parts there can be at once.
 #[cfg(not(loom))]
@@ -36,6 +36,12 @@ mod phase {
     pub const ONE_GENERATION: u64 = 16;
 }
 
+mod faults {
+    pub const UNASKED: u32 = 0;
+    pub const LEFT_ALONE: u32 = 1;
+    pub const HANDLED: u32 = 2;
+}
+
 /// A number in the table, plus one; 0 is nobody.
 type Link = AtomicU32;
 
@@ -45,6 +51,8 @@ pub struct Entry {
     // As a part.
     owner: Link,
     next: Link,
+    /// Whether the program handles faults; see `handles_faults`.
+    faults: AtomicU32,
     /// The request of the kernel helper that carries this part; 0: pieces are for everybody.
     pub request: Request,
     // As an owner.
@@ -153,6 +161,7 @@ impl Entry {
             state: Sleepable::new(phase::ONE_GENERATION),
             owner: Link::new(0),
             next: Link::new(0),
+            faults: AtomicU32::new(faults::UNASKED),
             request: Request::new(),
             first: Link::new(0),
             left: AtomicU32::new(0),
@@ -177,6 +186,20 @@ impl Entry {
 
     pub fn is_carried_by_helper(&self) -> bool {
         self.request.id.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the program handles faults: the answer that `ask` has given for the first
+    /// piece of this part. For those who have claimed a piece. `None`: it cannot be known.
+    pub fn handles_faults(&self, ask: impl FnOnce() -> Option<bool>) -> Option<bool> {
+        match self.faults.load(Ordering::Relaxed) {
+            faults::UNASKED => {
+                let handled = ask()?;
+                let answer = if handled { faults::HANDLED } else { faults::LEFT_ALONE };
+                self.faults.store(answer, Ordering::Relaxed);
+                Some(handled)
+            }
+            answer => Some(answer == faults::HANDLED),
+        }
     }
 
     /// Whether some part of this owner is: then a look at the phase is not enough.
@@ -249,6 +272,18 @@ impl Table {
 
     fn linked(&self, link: &Link) -> Option<&Entry> {
         self.entries.get((link.load(Ordering::Relaxed) as usize).wrapping_sub(1))
+    }
+
+    /// Fetches what starting a copy will change. After some megabytes of copying nothing of it
+    /// is in a near cache, and one miss after the other takes longer than the rest.
+    pub fn expect(&self) {
+        let word = self.hint.load(Ordering::Relaxed) % WORDS;
+        let free = self.used[word].load(Ordering::Relaxed).trailing_ones() as usize % 64;
+        let entry = &raw const self.entries[(word * 64 + free) % ENTRIES] as usize;
+        for line in (entry..entry + size_of::<Entry>()).step_by(64) {
+            fetch_to_change(line);
+        }
+        fetch_to_change(&raw const self.open[word] as usize);
     }
 
     /// Whether there was a free entry just now.
@@ -331,6 +366,7 @@ impl Table {
         if part.is_carried_by_helper() {
             owner.helped.store(1, Ordering::Relaxed);
         }
+        part.faults.store(faults::UNASKED, Ordering::Relaxed);
         part.owner.store(self.number(owner) as u32 + 1, Ordering::Relaxed);
         part.next.store(owner.first.load(Ordering::Relaxed), Ordering::Relaxed);
         if offered {
