@@ -11,6 +11,8 @@ use libc::c_void;
 use std::ffi::CStr;
 use std::hint::black_box;
 use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Copies that are outstanding at once, as in the papers.
 const WINDOW: usize = 128;
@@ -88,9 +90,19 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     };
     let (mut awake, mut asleep, mut looks) =
         (Samples::default(), Samples::default(), Samples::default());
+    let (mut bare, sleeper) = (Samples::default(), Sleeper::start());
     let budget = Budget::new(options.seconds);
-    while budget.used() < 1.0 {
+    for round in 0.. {
+        if budget.used() >= 1.0 {
+            break;
+        }
         settle(PAUSE_US);
+        // Not both in one round: the first would warm for the second.
+        let floor = round % 2 == 1;
+        if floor {
+            bare.push(sleeper.wake());
+            settle(PAUSE_US);
+        }
         // The first of a turn finds the workers asleep; for the next they have work to do.
         let mut cookies = Vec::with_capacity(8);
         for turn in 0..8 {
@@ -98,7 +110,11 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             let begun = now();
             cookies.push(adma.start(spot, MIB));
             let taken = (now() - begun) as f64;
-            if turn == 0 { asleep.push(taken) } else { awake.push(taken) }
+            match turn {
+                0 if floor => {}
+                0 => asleep.push(taken),
+                _ => awake.push(taken),
+            }
         }
         let begun = now();
         for _ in 0..100 {
@@ -115,8 +131,54 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     }
     row("adma_icopy, workers at work", "awake", &awake);
     row("adma_icopy, workers asleep", "asleep", &asleep);
+    row("waking a thread, no copy", "wake", &bare);
     row("adma_check_copy, under way", "check", &looks);
     table.print();
+}
+
+/// A thread that sleeps on a word: what waking it costs is the floor for `adma_icopy`.
+struct Sleeper(Arc<AtomicU32>);
+
+impl Sleeper {
+    fn start() -> Self {
+        let word = Arc::new(AtomicU32::new(0));
+        let sleeper = Arc::clone(&word);
+        std::thread::spawn(move || {
+            let none = libc::sched_param { sched_priority: 0 };
+            // SAFETY: `none` lives through the call. As our workers: else who wakes it might
+            // have to wait for it.
+            unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &none) };
+            let mut seen = 0;
+            while seen != Self::END {
+                futex(&sleeper, libc::FUTEX_WAIT, seen);
+                seen = sleeper.load(Ordering::Acquire);
+            }
+        });
+        Self(word)
+    }
+
+    const END: u32 = u32::MAX;
+
+    /// Nanoseconds that waking it takes.
+    fn wake(&self) -> f64 {
+        let begun = now();
+        self.0.fetch_add(1, Ordering::Release);
+        futex(&self.0, libc::FUTEX_WAKE, 1);
+        (now() - begun) as f64
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.0.store(Self::END, Ordering::Release);
+        futex(&self.0, libc::FUTEX_WAKE, 1);
+    }
+}
+
+fn futex(word: &AtomicU32, operation: i32, value: u32) {
+    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word that is alive; no time limit.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, 0usize) };
 }
 
 /// Computes without touching memory.
