@@ -218,6 +218,7 @@ struct adma_leg {
 	unsigned int pushed;		/* data transfers submitted */
 	atomic_t done;			/* of them, known to be over; in turn */
 	atomic_t unanswered;		/* of them, whatever the answer */
+	bool fenced;			/* the data transfer submitted last */
 	bool closed;			/* its last transfer is submitted */
 	bool aborted;			/* ... and was answered by an error */
 	bool doubted;			/* a probe was submitted after it */

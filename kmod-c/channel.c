@@ -182,6 +182,7 @@ int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 		return ret;
 	}
 	leg->pushed++;
+	leg->fenced = last_of_piece;
 	if (last_of_piece)
 		dma_async_issue_pending(leg->ch->chan);
 	return 0;
@@ -239,7 +240,8 @@ bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
 		oldest = list_first_entry(&ch->legs, struct adma_leg, list)->begun;
 	if (time_after(oldest, leg->begun))
 		oldest = leg->begun;
-	trusted = !ret && !READ_ONCE(leg->failed) &&
+	/* What was begun of a piece that was then refused has no fence. */
+	trusted = !ret && leg->fenced && !READ_ONCE(leg->failed) &&
 		  time_before(jiffies,
 			      oldest + msecs_to_jiffies(ADMA_TRUSTED_MS));
 	spin_unlock_irqrestore(&ch->lock, irq);

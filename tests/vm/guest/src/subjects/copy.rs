@@ -8,6 +8,7 @@ use crate::memory::{PAGE, Region};
 use crate::oracle::Watched;
 use crate::random::Random;
 use crate::verdict::{Context, Outcome};
+use std::time::Duration;
 
 tests! {
     copy_every_source_offset_is_right
@@ -18,6 +19,7 @@ tests! {
     copy_of_overlapping_pieces_writes_nothing_else
     copy_by_words_needs_no_call
     copy_is_not_overtaken_by_its_words
+    copy_taken_in_part_is_not_overtaken_by_its_words
     copy_requests_have_numbers_of_their_own
     copy_by_many_threads_is_right
     copy_by_many_files_is_right
@@ -210,6 +212,29 @@ fn copy_is_not_overtaken_by_its_words() -> Outcome {
     ensure!(bench.struck()? > struck, "nothing could be overtaken: nothing was shown");
     // A slow kernel is late with every copy, and promises no word then.
     ensure!(by_words > 0 || kernel::has_checkers(), "no copy was told by words: nothing was shown");
+    Ok(())
+}
+
+/// What was begun of a piece that is then refused is over, too, when the words say so: the
+/// caller copies that piece himself, and his memory is his own again.
+fn copy_taken_in_part_is_not_overtaken_by_its_words() -> Outcome {
+    let bench = Bench::new()?;
+    bench.arm_all(Fault::always(Kind::Overtaken).value(60))?;
+    let sides = Sides::new(65 * PAGE)?;
+    let words = sides.device.all_words()?;
+    let struck = bench.struck()?;
+    sides.src.unmap_part(60 * PAGE, PAGE)?;
+    let piece = |at, len| Piece::new(&sides.dst, at, &sides.src, at, len).on(0);
+    let mut pieces = [piece(0, PAGE), piece(PAGE, 64 * PAGE)];
+    let Submitted { result, out } = sides.device.submit(&mut pieces);
+    ensure_eq!((result, out.accepted), (Err(EFAULT), 1), "result and accepted");
+    if !wait_by_words(&words, &out)? {
+        ensure_eq!(sides.device.end(&out)?, 0, "failed pieces");
+    }
+    sides.dst.fill(9);
+    std::thread::sleep(Duration::from_millis(200));
+    sides.dst.expect(9).context("written after the end")?;
+    ensure!(bench.struck()? > struck, "nothing was begun of the second piece: nothing was shown");
     Ok(())
 }
 
