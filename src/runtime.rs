@@ -192,6 +192,7 @@ fn report(process: &Process, stderr: Option<i32>) {
             costs: costs(&ioat.costs, passed as f64 / ticks as f64),
             // A call more, and not into a filter that came since.
             kept: crew::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
+            module: crew::may_start().ok().and_then(|()| helper::counted()),
         }),
         messages,
         profile: config.profile,

@@ -12,6 +12,30 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 pub const PATH: &CStr = c"/dev/adma";
 
+/// What the module counts for all processes together, from its loading on.
+const COUNTED: [(&str, &CStr); 9] = [
+    ("copies", c"/sys/class/misc/adma/stats/copies"),
+    ("bytes", c"/sys/class/misc/adma/stats/bytes"),
+    ("descriptors", c"/sys/class/misc/adma/stats/descriptors"),
+    ("pins", c"/sys/class/misc/adma/stats/pins"),
+    ("pinned_pages", c"/sys/class/misc/adma/stats/pinned_pages"),
+    ("errors", c"/sys/class/misc/adma/stats/errors"),
+    ("timeouts", c"/sys/class/misc/adma/stats/timeouts"),
+    ("ring_full", c"/sys/class/misc/adma/stats/ring_full"),
+    ("quarantined", c"/sys/class/misc/adma/stats/quarantined"),
+];
+
+/// The module's own numbers, by name; `None` where they cannot be read.
+pub fn counted() -> Option<[(&'static str, u64); COUNTED.len()]> {
+    let mut found = COUNTED.map(|(name, _)| (name, 0));
+    for ((_, value), (_, path)) in found.iter_mut().zip(COUNTED) {
+        let mut buffer = [0; 32];
+        let text = core::str::from_utf8(sys::read_file(path, &mut buffer)?).ok()?;
+        *value = text.trim().parse().ok()?;
+    }
+    Some(found)
+}
+
 /// Out of the way of programs that expect the lowest free number; the lower one is for those
 /// that may not have so many.
 const LOWEST_NUMBERS: [i32; 2] = [500, 60];

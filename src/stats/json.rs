@@ -56,16 +56,14 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
             write!(out, "\"{name}\":{value},")?;
         }
         out.write_str("\"costs_ns\":{")?;
-        for (number, (name, value)) in helper.costs.into_iter().enumerate() {
-            let comma = if number == 0 { "" } else { "," };
-            write!(out, "{comma}\"{name}\":{value}")?;
-        }
-        if let Some(kept) = helper.kept {
+        numbers_by_name(out, &helper.costs)?;
+        if let Some(kept) = &helper.kept {
             out.write_str("},\"lines\":{")?;
-            for (number, (name, value)) in kept.into_iter().enumerate() {
-                let comma = if number == 0 { "" } else { "," };
-                write!(out, "{comma}\"{name}\":{value}")?;
-            }
+            numbers_by_name(out, kept)?;
+        }
+        if let Some(module) = &helper.module {
+            out.write_str("},\"module\":{")?;
+            numbers_by_name(out, module)?;
         }
         out.write_str("}}")?;
     }
@@ -97,11 +95,16 @@ fn messages(out: &mut dyn Write, told: &Messages) -> Result {
         write!(out, "{comma}\"{name}\":{{\"messages\":{count},\"bytes\":{bytes}}}")?;
     }
     out.write_str("},\"copied_bytes\":{")?;
-    for (number, (name, bytes)) in told.copied.into_iter().enumerate() {
-        let comma = if number == 0 { "" } else { "," };
-        write!(out, "{comma}\"{name}\":{bytes}")?;
-    }
+    numbers_by_name(out, &told.copied)?;
     out.write_str("}}")
+}
+
+fn numbers_by_name(out: &mut dyn Write, numbers: &[(&str, u64)]) -> Result {
+    for (number, (name, value)) in numbers.iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}\"{name}\":{value}")?;
+    }
+    Ok(())
 }
 
 fn flow(out: &mut dyn Write, snapshot: &Snapshot<'_>, flow: &Flow) -> Result {
@@ -188,6 +191,7 @@ mod tests {
         ];
         assert_eq!(json["ioat"]["costs_ns"]["pinning"], 30_000_000);
         assert_eq!(json["ioat"]["costs_ns"]["completion"], 999);
+        assert_eq!(json["ioat"]["module"]["ring_full"], 28);
         assert_eq!(json["ioat"]["lines"]["hits"], 1_000_003);
         assert_eq!(json["ioat"]["lines"]["invalidations"], 11);
         for (name, value) in expected {

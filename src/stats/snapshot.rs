@@ -51,6 +51,8 @@ pub struct Helper {
     pub costs: [(&'static str, u64); 6],
     /// Lines of pages: found pinned, not found, let go.
     pub kept: Option<[(&'static str, u64); 5]>,
+    /// What the module has counted for all processes together since it was loaded.
+    pub module: Option<[(&'static str, u64); 9]>,
 }
 
 impl Snapshot<'_> {
@@ -154,6 +156,17 @@ pub(super) mod tests {
                 ("other_misses", 9),
                 ("evictions", 10),
                 ("invalidations", 11),
+            ]),
+            module: Some([
+                ("copies", 21),
+                ("bytes", 22),
+                ("descriptors", 23),
+                ("pins", 24),
+                ("pinned_pages", 25),
+                ("errors", 26),
+                ("timeouts", 27),
+                ("ring_full", 28),
+                ("quarantined", 29),
             ]),
         };
         let mut out = String::new();
