@@ -5,7 +5,8 @@
  * The way of one copy: device.c takes the call, file.c keeps the caller's slots
  * and limits, copy.c cuts the copy into transfers, pin.c pins and maps the
  * pages, keep.c finds those of earlier copies, channel.c holds the channels and
- * decides when a transfer is dead. stats.c counts.
+ * decides when a transfer is dead. post.c lets processes reach each other's
+ * buffers. stats.c counts.
  *
  * A request consists of legs: what one channel does of it. A channel works in
  * order, so a leg is over when its last transfer is. The request is over with
@@ -20,9 +21,11 @@
 #include <linux/dmaengine.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/refcount.h>
+#include <linux/sizes.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/wait.h>
@@ -52,6 +55,8 @@ enum adma_stat {
 	ADMA_STAT_TIMEOUTS,	/* legs that were silent for too long */
 	ADMA_STAT_RING_FULL,	/* a channel had no room for a transfer */
 	ADMA_STAT_QUARANTINED,	/* channels put aside after repeated errors */
+	ADMA_STAT_POSTS,	/* buffers posted */
+	ADMA_STAT_POST_BYTES,	/* of ADMA_STAT_BYTES, between processes */
 	ADMA_STAT_HITS,		/* lines found in the translation cache */
 	ADMA_STAT_COLD_MISSES,	/* ... that were never used before */
 	ADMA_STAT_OTHER_MISSES,	/* ... that were */
@@ -78,6 +83,7 @@ void adma_count_for(struct adma_file *file, enum adma_stat what);
 enum adma_kind {
 	ADMA_PLAIN,		/* for one request, and nobody looks after it */
 	ADMA_WATCHED,		/* for one request, with a notifier */
+	ADMA_LASTING,		/* for a post, with a notifier */
 	ADMA_KEPT,		/* in the table of its file, with a notifier */
 };
 
@@ -100,7 +106,8 @@ struct adma_line {
 	unsigned int counted;	/* its pages in file->kept; file->lock */
 	struct rcu_head rcu;
 
-	spinlock_t lock;	/* of dead and uses, against the notifier */
+	/* Against the notifier: of dead and uses, and of adding to pinned. */
+	spinlock_t lock;
 	bool dead;
 	struct list_head uses;
 
@@ -139,6 +146,7 @@ void adma_lines_reaped(void);
 struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 				enum adma_kind kind);
 void adma_line_put(struct adma_line *line);
+bool adma_line_is_dead(struct adma_line *line);
 bool adma_line_ready(struct adma_line *line, unsigned int first,
 		     unsigned int count, unsigned int device);
 int adma_line_fill(struct adma_line *line, unsigned int first,
@@ -162,6 +170,8 @@ void adma_keep_exit(void);
 void adma_keep_open(struct adma_file *file);
 void adma_keep_close(struct adma_file *file);
 struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write);
+struct adma_line *adma_line_get_lasting(struct adma_file *file, u64 number,
+					bool write);
 void adma_line_grown(struct adma_line *line, unsigned int pages);
 bool adma_line_forget(struct adma_line *line);
 void adma_line_leave(struct adma_line *line);
@@ -169,6 +179,36 @@ void adma_lines_drop(struct adma_file *file);
 void adma_lines_trim(struct adma_file *file);
 void adma_lines_make_room(struct adma_file *file, unsigned int pages,
 			  bool of_user);
+
+/* Where an address lies in its line. */
+
+static inline u64 adma_line_of(u64 addr)
+{
+	return (addr >> PAGE_SHIFT) / adma_line_pages;
+}
+
+static inline unsigned int adma_lines_of(u64 addr, u64 len)
+{
+	return adma_line_of(addr + len - 1) - adma_line_of(addr) + 1;
+}
+
+static inline size_t adma_line_rest(u64 addr)
+{
+	size_t line = (size_t)adma_line_pages << PAGE_SHIFT;
+
+	return line - (addr & (line - 1));
+}
+
+static inline unsigned int adma_page_in_line(u64 addr)
+{
+	return (addr >> PAGE_SHIFT) & (adma_line_pages - 1);
+}
+
+/* Pages of the next bytes, which are all in one line. */
+static inline unsigned int adma_pages_until(u64 addr, size_t len)
+{
+	return adma_page_in_line(addr + len - 1) - adma_page_in_line(addr) + 1;
+}
 
 /* channel.c */
 
@@ -268,6 +308,13 @@ struct adma_file {
 	struct adma_slot slot[ADMA_SLOTS];
 	struct list_head lines;	/* kept ones; the oldest first */
 	struct list_head gone;	/* ones that nobody holds any more */
+	unsigned int nr_gates;
+	unsigned int nr_posts;
+	unsigned int lent;	/* transfers of others, to or from posts */
+
+	struct mutex gates_lock;	/* of the doors' list */
+	struct list_head gates;
+	struct work_struct examine;	/* posts, when a line has died */
 
 	unsigned long keep_pages;	/* high-water mark of kept ones */
 	u32 space;		/* its number in the translation cache */
@@ -297,11 +344,64 @@ void adma_file_drain(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
 bool adma_is_over(struct adma_file *file, u64 id, u64 *failed);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
+unsigned long adma_limit(u64 timeout_ns);
+
+/* post.c */
+
+/* Lines that lie side by side, ready for every device. */
+struct adma_span {
+	unsigned int nr;
+	struct adma_line *line[];	/* held */
+};
+
+/* What the descriptor of a door stands for. */
+struct adma_gate {
+	struct kref kref;	/* the descriptor, and posts */
+	struct adma_file *file;
+	struct list_head gates;	/* of file->gates */
+
+	spinlock_t lock;	/* of what follows */
+	bool shut;
+	u64 last;		/* number of the last post */
+	struct xarray posts;	/* by number */
+};
+
+/* A buffer that is posted. */
+struct adma_lent {
+	struct kref kref;	/* the table of the door, and who uses it */
+	struct adma_gate *gate;
+	u64 id;
+	u64 addr;
+	u64 len;
+	u32 flags;
+	/* Changed with the gate's lock. */
+	unsigned int transfers;	/* requests that use it; they need the lines */
+	bool closed;		/* nothing new begins */
+	bool dead;		/* ... because a line has died */
+	struct adma_span *span;	/* NULL: let go */
+};
+
+struct adma_span *adma_span_new(unsigned int lines);
+int adma_span_fill(struct adma_span *span, struct adma_file *file, u64 addr,
+		   u64 len, bool write, u64 *good, struct adma_costs *costs);
+void adma_span_put(struct adma_span *span);
+struct adma_lent *adma_lent_enter(int door, u64 id, u32 wanted);
+void adma_lent_leave(struct adma_lent *lent);
+void adma_post_open(struct adma_file *file);
+void adma_posts_doubt(struct adma_file *file);
+void adma_gates_shut(struct adma_file *file);
+int adma_ioctl_door(struct adma_file *file, void __user *user);
 
 /* copy.c */
 
+/* Far more than anybody wants; keeps every count of pages an int. */
+#define ADMA_MAX_LEN	SZ_1G
+
 struct adma_request {
 	struct adma_file *file;
+	/* Between processes: the post, and the caller's side of all pieces. */
+	struct adma_lent *lent;
+	struct adma_span *own;
 	u64 id;
 	unsigned int slot;
 	unsigned int accepted;
@@ -320,5 +420,10 @@ extern struct workqueue_struct *adma_workqueue;
 
 void adma_request_put(struct adma_request *req);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
+
+/* device.c */
+
+int adma_read(void *arg, size_t known, size_t first, void __user *user);
+int adma_write(void __user *user, const void *arg, size_t known, u32 size);
 
 #endif /* ADMA_H */

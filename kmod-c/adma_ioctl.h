@@ -4,7 +4,12 @@
  *
  * An open file belongs to the process that opened it; every call from another
  * address space is refused with EPERM. Copies are made between pages of the
- * caller's own memory only.
+ * caller's own memory, and between those and what another process has posted:
+ * it makes a door (ADMA_IOC_DOOR), a descriptor that it hands to whom it
+ * likes, posts buffers behind it (ADMA_IOC_POST), and whoever holds the door
+ * names it in a submission (ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH). Nothing but
+ * what is posted can be reached through a door, and only in the direction that
+ * its owner allows.
  *
  * Every structure begins with its size as the caller knows it; no more than
  * that is written. A larger one whose unknown tail is not zero is refused with
@@ -47,6 +52,7 @@
 
 /* adma_info.features */
 #define ADMA_FEATURE_WORDS	0x1	/* completion by words */
+#define ADMA_FEATURE_POSTS	0x2	/* doors and posts */
 
 /*
  * struct adma_info - what the helper offers
@@ -121,6 +127,10 @@ struct adma_keep {
  *
  * What happens when pieces of one request overlap is not defined, except that
  * nothing outside them is written.
+ *
+ * The side that lies in a post is not an address but an offset into it. Then
+ * both sides and the length must be multiples of adma_info.src_align, and need
+ * not be of ADMA_ALIGN.
  */
 struct adma_piece {
 	__aligned_u64 dst;
@@ -137,6 +147,13 @@ struct adma_piece {
  * such a program has to block its signals first, others save the two calls.
  */
 #define ADMA_SUBMIT_UNHANDLED	0x1
+
+/*
+ * adma_submit.flags: the sources, or the destinations, of all pieces lie in a
+ * post of somebody else. Not both.
+ */
+#define ADMA_SUBMIT_PULL	0x2
+#define ADMA_SUBMIT_PUSH	0x4
 
 /* adma_submit.handlers: the process has handlers for ... */
 #define ADMA_HANDLES_FAULTS	0x1	/* SIGSEGV or SIGBUS */
@@ -164,6 +181,10 @@ struct adma_piece {
  * @pin_ns:	out: time spent pinning
  * @map_ns:	out: time spent mapping for the devices
  * @kernel_ns:	out: time spent in the call, as the kernel sees it
+ * @post:	in: with PULL or PUSH the post's number; otherwise 0
+ * @door:	in: with PULL or PUSH the descriptor of the door it is behind;
+ *		otherwise 0
+ * @reserved3:	in: 0
  *
  * 0: all pieces are under way. Otherwise the errno says why the first piece
  * from @accepted on was not taken; when @accepted is not 0 the ones before it
@@ -172,8 +193,13 @@ struct adma_piece {
  * have been copied in part, and its copy may still be going on until the
  * request is over.
  *
- * EINVAL	a bad address, length, alignment or channel number
- * EFAULT	memory that is not there or must not be written
+ * EINVAL	a bad address, length, alignment or channel number; not inside
+ *		the post
+ * EFAULT	memory that is not there or must not be written; a post whose
+ *		owner has changed its mapping
+ * EBADF	not a door
+ * ENOENT	there is no such post behind the door, or not any more
+ * EACCES	the post does not allow this direction
  * EAGAIN	too many requests, bytes or pages of this file under way
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
  * EBUSY	the channels are full, or being tested
@@ -200,6 +226,9 @@ struct adma_submit {
 	__aligned_u64 pin_ns;
 	__aligned_u64 map_ns;
 	__aligned_u64 kernel_ns;
+	__aligned_u64 post;
+	__s32 door;
+	__u32 reserved3;
 };
 
 #define ADMA_SUBMIT_SIZE_1	64	/* to reserved2 */
@@ -232,6 +261,99 @@ struct adma_wait {
 
 #define ADMA_WAIT_SIZE_1	32
 
+/* Doors of one open file, and posts behind all of them together, at most. */
+#define ADMA_MAX_DOORS		1024
+#define ADMA_MAX_POSTS		512
+
+/*
+ * struct adma_door - make a door
+ * @size:	in: sizeof(struct adma_door)
+ * @flags:	in: 0
+ * @fd:		out: its descriptor, closed by exec
+ * @reserved:	in: 0
+ *
+ * ADMA_IOC_POST and ADMA_IOC_UNPOST are calls of this descriptor, for the
+ * process that has made it. In other processes it can only be named in a
+ * submission. With the file it was made of, or with its own last descriptor,
+ * the door is shut for good and its posts are let go.
+ *
+ * EMFILE	no descriptor is free, or ADMA_MAX_DOORS are made
+ * ENFILE	no file is free in the system
+ * ENOMEM	no memory
+ */
+struct adma_door {
+	__u32 size;
+	__u32 flags;
+	__s32 fd;
+	__u32 reserved;
+};
+
+#define ADMA_DOOR_SIZE_1	16
+
+/* adma_post.flags: what others may do, one or both */
+#define ADMA_POST_READ		0x1
+#define ADMA_POST_WRITE		0x2
+
+/*
+ * struct adma_post - let others reach a buffer
+ * @size:	in: sizeof(struct adma_post)
+ * @flags:	in: ADMA_POST_*
+ * @addr:	in: where it begins
+ * @len:	in: bytes, not 0
+ * @id:		out: the post's number, never 0, never used twice by a door
+ * @good:	out: with EFAULT, bytes from @addr on that could be had, or fewer
+ *
+ * The pages are pinned, and count for the owner, until ADMA_IOC_UNPOST. Once
+ * the owner unmaps, remaps, discards or forks any of them, or their neighbours,
+ * the post is void: transfers that go on end as they would, into pages that are
+ * still pinned; later ones are refused with EFAULT; and when there are none the
+ * pages are let go. Its number stays.
+ *
+ * EINVAL	a bad address or length
+ * EFAULT	memory that is not there or must not be written
+ * EAGAIN	too many posts, or pages pinned for this file
+ * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
+ * EIO		a page that a device cannot reach
+ * EPERM	the door of another process
+ * ESHUTDOWN	the file that the door was made of is closed
+ */
+struct adma_post {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__aligned_u64 len;
+	__aligned_u64 id;
+	__aligned_u64 good;
+};
+
+#define ADMA_POST_SIZE_1	40
+
+/*
+ * struct adma_unpost - take a buffer back
+ * @size:	in: sizeof(struct adma_unpost)
+ * @flags:	in: 0
+ * @id:		in: the post
+ * @timeout_ns:	in: how long to wait for transfers that go on; 0: only look
+ *
+ * From the call on no transfer begins. 0: none goes on either; nobody reads or
+ * writes the buffer, and the number is forgotten. With EAGAIN, ETIMEDOUT and
+ * EINTR the call has to be made again.
+ *
+ * EAGAIN	a transfer goes on (timeout_ns 0)
+ * ETIMEDOUT	it was not over in time
+ * EINTR	a signal came first
+ * ENOENT	no such post
+ * EPERM	the door of another process
+ */
+struct adma_unpost {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 id;
+	__aligned_u64 timeout_ns;
+};
+
+#define ADMA_UNPOST_SIZE_1	24
+
 #define ADMA_IOC_TYPE	0xAD
 
 /* Without the size in the number: the structures may grow. */
@@ -239,5 +361,10 @@ struct adma_wait {
 #define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
 #define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
 #define ADMA_IOC_KEEP	_IO(ADMA_IOC_TYPE, 3)	/* struct adma_keep */
+#define ADMA_IOC_DOOR	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_door */
+
+/* Of a door. */
+#define ADMA_IOC_POST	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_post */
+#define ADMA_IOC_UNPOST	_IO(ADMA_IOC_TYPE, 6)	/* struct adma_unpost */
 
 #endif /* _UAPI_ADMA_IOCTL_H */

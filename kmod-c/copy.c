@@ -4,7 +4,6 @@
 #include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
-#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -12,9 +11,6 @@
 
 /* A stretch below this costs a channel more than it costs the CPU. */
 #define ADMA_TINY	64
-
-/* Far more than anybody wants; keeps every count of pages an int. */
-#define ADMA_MAX_LEN	SZ_1G
 
 /*
  * So often lines may die under a request, of a fork in another thread or of
@@ -42,6 +38,9 @@ static void adma_request_end(struct work_struct *work)
 		failed &= BIT_ULL(req->accepted) - 1;
 	for (i = 0; i < req->nr_uses; i++)
 		adma_use_end(&req->use[i]);
+	adma_span_put(req->own);
+	if (req->lent)
+		adma_lent_leave(req->lent);
 	adma_lines_trim(file);
 	adma_slot_leave(req, failed);
 	wake_up_all(&file->wait);
@@ -55,16 +54,6 @@ void adma_request_put(struct adma_request *req)
 {
 	if (refcount_dec_and_test(&req->legs))
 		queue_work(adma_workqueue, &req->end);
-}
-
-static u64 adma_line_of(u64 addr)
-{
-	return (addr >> PAGE_SHIFT) / adma_line_pages;
-}
-
-static unsigned int adma_lines_of(u64 addr, u64 len)
-{
-	return adma_line_of(addr + len - 1) - adma_line_of(addr) + 1;
 }
 
 static struct adma_request *adma_request_new(struct adma_file *file,
@@ -109,6 +98,9 @@ struct adma_side {
 	bool write;
 	struct adma_line *line;	/* of addr; held by the request */
 	unsigned int use;	/* its number there */
+	/* Between processes all lines are ready; otherwise NULL. */
+	struct adma_line **ready;
+	u64 first;		/* number of the first one of them */
 };
 
 /* A piece on its way to a channel. */
@@ -137,21 +129,10 @@ struct adma_course {
 	struct adma_costs costs;
 	unsigned int pinned_first;
 	u64 cpu_bytes;
+	struct adma_line **own;	/* between processes: the next piece's lines */
 };
 
 #define ADMA_CHUNK_MOST	1024
-
-static size_t adma_line_rest(u64 addr)
-{
-	size_t line = (size_t)adma_line_pages << PAGE_SHIFT;
-
-	return line - (addr & (line - 1));
-}
-
-static unsigned int adma_page_in_line(u64 addr)
-{
-	return (addr >> PAGE_SHIFT) & (adma_line_pages - 1);
-}
 
 static int adma_hold_line(struct adma_request *req, struct adma_side *side,
 			  struct adma_line *line)
@@ -184,15 +165,16 @@ static int adma_side_enter(struct adma_request *req, struct adma_side *side,
 
 	if (side->line && side->line->number == number)
 		return 0;
+	if (side->ready) {
+		struct adma_line *line = side->ready[number - side->first];
+
+		kref_get(&line->kref);
+		return adma_hold_line(req, side, line);
+	}
 	if (alone)
 		return adma_side_enter_alone(req, side, ADMA_PLAIN);
 	return adma_hold_line(req, side,
 			      adma_line_get(req->file, number, side->write));
-}
-
-static unsigned int adma_pages_until(u64 addr, size_t len)
-{
-	return adma_page_in_line(addr + len - 1) - adma_page_in_line(addr) + 1;
 }
 
 /* Whether the next @len bytes of a side, in its line, need no work. */
@@ -299,7 +281,8 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 
 	if (!len)
 		return 0;
-	if (len < ADMA_TINY && !last) {
+	/* Somebody else's memory has no address here. */
+	if (len < ADMA_TINY && !last && !flow->req->lent) {
 		flow->len = 0;
 		course->cpu_bytes += len;
 		return adma_cpu_copy(flow->dst.addr - len, flow->src.addr - len,
@@ -425,7 +408,10 @@ static int adma_piece_flow(struct adma_flow *flow, struct adma_course *course)
 			ret = adma_flow_step(flow, course);
 		else
 			ret = adma_flow_push(flow, course, true);
-		if (ret == -ESTALE) {
+		if (ret == -ESTALE && flow->req->lent) {
+			/* To look it up anew is its owner's business. */
+			ret = -EFAULT;
+		} else if (ret == -ESTALE) {
 			adma_flow_back(flow, course);
 			ret = 0;
 		}
@@ -433,9 +419,42 @@ static int adma_piece_flow(struct adma_flow *flow, struct adma_course *course)
 	return ret;
 }
 
+static int adma_piece_charge(struct adma_request *req,
+			     const struct adma_piece *piece)
+{
+	int ret = adma_charge_bytes(req, piece->len);
+
+	if (ret == -EAGAIN) {
+		adma_channels_settle();
+		ret = adma_charge_bytes(req, piece->len);
+	}
+	return ret;
+}
+
+/* Both sides of a piece between processes. */
+static int adma_flow_across(struct adma_flow *flow, struct adma_course *course,
+			    bool push)
+{
+	struct adma_side *own = push ? &flow->src : &flow->dst;
+	struct adma_side *other = push ? &flow->dst : &flow->src;
+	struct adma_lent *lent = flow->req->lent;
+
+	if (other->addr > lent->len || flow->left > lent->len - other->addr)
+		return -EINVAL;
+	other->addr += lent->addr;
+	if (!IS_ALIGNED(other->addr, adma_channels_align()))
+		return -EINVAL;
+	other->ready = lent->span->line;
+	other->first = adma_line_of(lent->addr);
+	own->ready = course->own;
+	own->first = adma_line_of(own->addr);
+	course->own += adma_lines_of(own->addr, flow->left);
+	return 0;
+}
+
 static int adma_piece_start(struct adma_request *req, unsigned int nr,
 			    struct adma_piece *piece,
-			    struct adma_course *course)
+			    struct adma_course *course, u32 flags)
 {
 	struct adma_flow flow = {
 		.req = req,
@@ -448,11 +467,10 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr,
 	channel = adma_channel_pick(piece->channel);
 	if (channel < 0)
 		return channel;
-	ret = adma_charge_bytes(req, piece->len);
-	if (ret == -EAGAIN) {
-		adma_channels_settle();
-		ret = adma_charge_bytes(req, piece->len);
-	}
+	if (req->lent)
+		ret = adma_flow_across(&flow, course, flags & ADMA_SUBMIT_PUSH);
+	else
+		ret = adma_piece_charge(req, piece);
 	if (ret)
 		return ret;
 	/* What has been begun of a piece that fails ends with the request. */
@@ -465,7 +483,68 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr,
 	piece->channel = channel;
 	adma_count(ADMA_STAT_COPIES, 1);
 	adma_count(ADMA_STAT_BYTES, piece->len);
+	if (req->lent)
+		adma_count(ADMA_STAT_POST_BYTES, piece->len);
 	return 0;
+}
+
+/* The caller's side of the pieces; answers for how many it is ready. */
+static unsigned int adma_request_own(struct adma_request *req,
+				     const struct adma_submit *arg,
+				     const struct adma_piece *pieces,
+				     struct adma_course *course, int *ret)
+{
+	bool push = arg->flags & ADMA_SUBMIT_PUSH;
+	unsigned int i, lines = 0;
+	u64 good;
+
+	for (i = 0; i < arg->count; i++)
+		lines += adma_lines_of(push ? pieces[i].src : pieces[i].dst,
+				       pieces[i].len);
+	req->own = adma_span_new(lines);
+	if (!req->own) {
+		*ret = -ENOMEM;
+		return 0;
+	}
+	course->own = req->own->line;
+	for (i = 0; i < arg->count; i++) {
+		*ret = adma_piece_charge(req, &pieces[i]);
+		if (*ret)
+			break;
+		*ret = adma_span_fill(req->own, req->file,
+				      push ? pieces[i].src : pieces[i].dst,
+				      pieces[i].len, !push, &good,
+				      &course->costs);
+		if (*ret)
+			break;
+	}
+	return i;
+}
+
+/*
+ * Before the first piece of a request between processes: all that may take as
+ * long as the caller likes. Then the post, whose owner may wait for its end;
+ * from there on only channels are waited for. Answers for how many pieces.
+ */
+static unsigned int adma_request_cross(struct adma_request *req,
+				       const struct adma_submit *arg,
+				       const struct adma_piece *pieces,
+				       struct adma_course *course, int *ret)
+{
+	u32 wanted = arg->flags & ADMA_SUBMIT_PUSH ? ADMA_POST_WRITE :
+						     ADMA_POST_READ;
+	unsigned int ready = adma_request_own(req, arg, pieces, course, ret);
+	struct adma_lent *lent;
+
+	if (!ready)
+		return 0;
+	lent = adma_lent_enter(arg->door, arg->post, wanted);
+	if (IS_ERR(lent)) {
+		*ret = PTR_ERR(lent);
+		return 0;
+	}
+	req->lent = lent;
+	return ready;
 }
 
 /*
@@ -530,21 +609,38 @@ static u32 adma_handlers(void)
 	return handlers;
 }
 
-static int adma_pieces_check(const struct adma_piece *piece, unsigned int count)
+static bool adma_is_ours(u64 addr, u64 len)
 {
+	return access_ok(u64_to_user_ptr(addr), len);
+}
+
+/* Whether it can be in a post at all; which one, is seen later. */
+static bool adma_is_offset(u64 offset)
+{
+	return offset <= ADMA_MAX_LEN;
+}
+
+static int adma_pieces_check(const struct adma_piece *piece, unsigned int count,
+			     u32 flags)
+{
+	bool across = flags & (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH);
 	unsigned int src_align = adma_channels_align();
+	unsigned int dst_align = across ? src_align : ADMA_ALIGN;
 	unsigned int i;
 
 	for (i = 0; i < count; i++, piece++) {
 		if (piece->flags)
 			return -EOPNOTSUPP;
 		if (!piece->len || piece->len > ADMA_MAX_LEN ||
-		    !IS_ALIGNED(piece->len, ADMA_ALIGN) ||
-		    !IS_ALIGNED(piece->dst, ADMA_ALIGN) ||
-		    !IS_ALIGNED(piece->src, src_align))
+		    !IS_ALIGNED(piece->len, dst_align))
 			return -EINVAL;
-		if (!access_ok(u64_to_user_ptr(piece->dst), piece->len) ||
-		    !access_ok(u64_to_user_ptr(piece->src), piece->len))
+		if (flags & ADMA_SUBMIT_PUSH ? !adma_is_offset(piece->dst) :
+		    !IS_ALIGNED(piece->dst, dst_align) ||
+		    !adma_is_ours(piece->dst, piece->len))
+			return -EINVAL;
+		if (flags & ADMA_SUBMIT_PULL ? !adma_is_offset(piece->src) :
+		    !IS_ALIGNED(piece->src, src_align) ||
+		    !adma_is_ours(piece->src, piece->len))
 			return -EINVAL;
 		if (piece->channel != ADMA_CHANNEL_ANY &&
 		    piece->channel >= adma_nr_channels)
@@ -557,11 +653,12 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 {
 	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
 	struct adma_piece *pieces;
+	u32 across = arg->flags & (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH);
 	struct adma_course course = { .chunk = 1 };
 	u64 begun = ktime_get_ns();
+	unsigned int i, ready = arg->count;
 	struct adma_request *req;
-	unsigned int i;
-	u64 id, failed;
+	u64 id, failed, moved = 0;
 	int ret;
 
 	arg->handlers = adma_handlers();
@@ -569,11 +666,14 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		return -EDEADLK;
 	if (!arg->count || arg->count > ADMA_MAX_PIECES)
 		return -EINVAL;
+	if (across == (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH) ||
+	    (!across && (arg->post || arg->door)))
+		return -EINVAL;
 
 	pieces = memdup_user(user, arg->count * sizeof(*pieces));
 	if (IS_ERR(pieces))
 		return PTR_ERR(pieces);
-	ret = adma_pieces_check(pieces, arg->count);
+	ret = adma_pieces_check(pieces, arg->count, arg->flags);
 	if (ret)
 		goto out_free_pieces;
 	req = adma_request_new(file, pieces, arg->count);
@@ -593,18 +693,22 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	}
 	adma_file_get(file);
 
+	if (across)
+		ready = adma_request_cross(req, arg, pieces, &course, &ret);
 	/* The first piece is under way while the next one is pinned. */
-	for (i = 0; i < arg->count; i++) {
+	for (i = 0; i < ready; i++) {
 		u32 wanted = pieces[i].channel;
+		int refused;
 
-		ret = adma_piece_start(req, i, &pieces[i], &course);
-		if (ret)
+		refused = adma_piece_start(req, i, &pieces[i], &course,
+					   arg->flags);
+		if (refused) {
+			ret = refused;
 			break;
+		}
 		req->accepted++;
-		/* Only for the caller's statistics: a failure is his loss. */
-		if (pieces[i].channel != wanted &&
-		    put_user(pieces[i].channel, &user[i].channel))
-			continue;
+		if (pieces[i].channel != wanted)
+			moved |= BIT_ULL(i);
 	}
 	adma_request_close(req, arg);
 	adma_count(ADMA_STAT_CPU_BYTES, course.cpu_bytes);
@@ -617,9 +721,16 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	arg->slot = req->slot;
 	arg->id = req->id;
 	id = req->id;
-	if (course.costs.pinned)
+	/* Not while the owner of a post may wait for us. */
+	if (course.costs.pinned && !across)
 		adma_request_prefetch(req);
 	adma_request_put(req);
+	/* Only for the caller's statistics: a failure is his loss. */
+	for (i = 0; i < arg->accepted; i++) {
+		if (moved & BIT_ULL(i) &&
+		    put_user(pieces[i].channel, &user[i].channel))
+			break;
+	}
 
 	/*
 	 * Nothing was taken, so nobody will wait for what was begun of it. A

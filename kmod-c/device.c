@@ -78,7 +78,7 @@ static u64 adma_file_count(struct adma_file *file, enum adma_stat what)
 static void adma_info(struct adma_file *file, struct adma_info *arg)
 {
 	arg->abi = ADMA_ABI_VERSION;
-	arg->features = ADMA_FEATURE_WORDS;
+	arg->features = ADMA_FEATURE_WORDS | ADMA_FEATURE_POSTS;
 	arg->channels = adma_nr_channels;
 	arg->usable = adma_channels_usable();
 	arg->src_align = adma_channels_align();
@@ -98,13 +98,16 @@ static_assert(offsetof(struct adma_info, keep_pages) == ADMA_INFO_SIZE_1);
 static_assert(offsetof(struct adma_submit, pinned) == ADMA_SUBMIT_SIZE_1);
 static_assert(sizeof(struct adma_wait) == ADMA_WAIT_SIZE_1);
 static_assert(sizeof(struct adma_keep) == ADMA_KEEP_SIZE_1);
+static_assert(sizeof(struct adma_door) == ADMA_DOOR_SIZE_1);
+static_assert(sizeof(struct adma_post) == ADMA_POST_SIZE_1);
+static_assert(sizeof(struct adma_unpost) == ADMA_UNPOST_SIZE_1);
 
 /*
  * A structure of any version: what a newer caller asks for and we do not know
  * is refused, not passed over, and what an older one has no room for is not
  * written.
  */
-static int adma_read(void *arg, size_t known, size_t first, void __user *user)
+int adma_read(void *arg, size_t known, size_t first, void __user *user)
 {
 	u32 size;
 
@@ -117,7 +120,7 @@ static int adma_read(void *arg, size_t known, size_t first, void __user *user)
 	return copy_struct_from_user(arg, known, user, size);
 }
 
-static int adma_write(void __user *user, const void *arg, size_t known, u32 size)
+int adma_write(void __user *user, const void *arg, size_t known, u32 size)
 {
 	return copy_to_user(user, arg, min_t(size_t, size, known)) ? -EFAULT : 0;
 }
@@ -146,15 +149,18 @@ static int adma_ioctl_submit(struct adma_file *file, void __user *user)
 	ret = adma_read(&arg, sizeof(arg), ADMA_SUBMIT_SIZE_1, user);
 	if (ret)
 		return ret;
-	if (arg.flags & ~ADMA_SUBMIT_UNHANDLED)
+	if (arg.flags & ~(ADMA_SUBMIT_UNHANDLED | ADMA_SUBMIT_PULL |
+			  ADMA_SUBMIT_PUSH))
 		return -EOPNOTSUPP;
-	if (arg.reserved || arg.reserved2)
+	if (arg.reserved || arg.reserved2 || arg.reserved3)
 		return -EINVAL;
 	arg = (struct adma_submit) {
 		.size = arg.size,
 		.flags = arg.flags,
 		.pieces = arg.pieces,
 		.count = arg.count,
+		.post = arg.post,
+		.door = arg.door,
 	};
 	ret = adma_submit(file, &arg);
 	/* Also with an error: it names how far it got. */
@@ -209,6 +215,8 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		return adma_ioctl_wait(file, (void __user *)user);
 	case ADMA_IOC_KEEP:
 		return adma_ioctl_keep(file, (void __user *)user);
+	case ADMA_IOC_DOOR:
+		return adma_ioctl_door(file, (void __user *)user);
 	default:
 		return -ENOTTY;
 	}

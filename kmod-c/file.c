@@ -140,9 +140,15 @@ bool adma_is_over(struct adma_file *file, u64 id, u64 *failed)
 	return over;
 }
 
+/* A time to wait, in jiffies. */
+unsigned long adma_limit(u64 timeout_ns)
+{
+	return min_t(u64, nsecs_to_jiffies64(timeout_ns) + 1,
+		     MAX_SCHEDULE_TIMEOUT - 1);
+}
+
 int adma_wait(struct adma_file *file, struct adma_wait *arg)
 {
-	unsigned long limit;
 	u64 id = arg->id;
 	u64 failed = 0;
 	u64 last;
@@ -158,11 +164,9 @@ int adma_wait(struct adma_file *file, struct adma_wait *arg)
 		if (!adma_is_over(file, id, &failed))
 			return -EAGAIN;
 	} else {
-		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1,
-			      MAX_SCHEDULE_TIMEOUT - 1);
 		left = wait_event_interruptible_timeout(file->wait,
 							adma_is_over(file, id, &failed),
-							limit);
+							adma_limit(arg->timeout_ns));
 		if (left < 0)
 			return -EINTR;
 		if (!left)
@@ -192,6 +196,7 @@ struct adma_file *adma_file_new(void)
 	mmgrab(file->mm);
 	file->cred = get_current_cred();
 	adma_keep_open(file);
+	adma_post_open(file);
 	for (i = 0; i < adma_nr_channels; i++) {
 		struct adma_words *words = &file->words[i];
 
@@ -238,20 +243,23 @@ static bool adma_is_idle(struct adma_file *file)
 	bool idle;
 
 	spin_lock(&file->lock);
-	idle = !file->busy;
+	idle = !file->busy && !file->lent;
 	spin_unlock(&file->lock);
 	return idle;
 }
 
 /*
- * Waits until no channel reads or writes memory for this file. One that is
- * silent for ever keeps its pages, and the module: a leak, not a stray write.
+ * Waits until no channel reads or writes memory for this file, nor for others
+ * that reach its posts. One that is silent for ever keeps its pages, and the
+ * module: a leak, not a stray write.
  */
 void adma_file_drain(struct adma_file *file)
 {
-	bool idle = wait_event_timeout(file->wait, adma_is_idle(file),
-				       msecs_to_jiffies(ADMA_DRAIN_MS));
+	bool idle;
 
+	adma_gates_shut(file);
+	idle = wait_event_timeout(file->wait, adma_is_idle(file),
+				  msecs_to_jiffies(ADMA_DRAIN_MS));
 	adma_lines_drop(file);
 	if (idle)
 		return;

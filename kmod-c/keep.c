@@ -206,6 +206,18 @@ struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write)
 	return line;
 }
 
+/* One that may stay pinned for as long as its user likes. */
+struct adma_line *adma_line_get_lasting(struct adma_file *file, u64 number,
+					bool write)
+{
+	struct adma_line *line = adma_line_get(file, number, write);
+
+	if (IS_ERR(line) || line->kind == ADMA_KEPT)
+		return line;
+	adma_line_put(line);
+	return adma_line_new(file, number, write, ADMA_LASTING);
+}
+
 /*
  * Making room
  */

@@ -64,7 +64,10 @@ static int adma_line_pin(struct adma_line *line, unsigned int at,
 	bool stale = false;
 	int got, ret;
 
-	if (line->kind == ADMA_KEPT)
+	/* Whoever reaches a post of ours brings another memory map along. */
+	if (WARN_ON_ONCE(current->mm != line->file->mm))
+		return -EFAULT;
+	if (line->kind >= ADMA_LASTING)
 		flags |= FOLL_LONGTERM;
 	if (!may_fault)
 		flags |= FOLL_NOFAULT;
@@ -86,17 +89,17 @@ static int adma_line_pin(struct adma_line *line, unsigned int at,
 	adma_count(ADMA_STAT_PINS, got);
 	adma_count(ADMA_STAT_PINNED_PAGES, got);
 
-	if (line->kind != ADMA_PLAIN) {
-		spin_lock(&line->lock);
+	spin_lock(&line->lock);
+	if (line->kind != ADMA_PLAIN)
 		stale = line->dead ||
 			mmu_interval_read_retry(&line->notifier, seq);
-		spin_unlock(&line->lock);
-	}
+	if (!stale && (got == count || !may_fault))
+		bitmap_set(line->pinned, at, got);
+	spin_unlock(&line->lock);
 	if (stale || (got < count && may_fault)) {
 		adma_line_unpin(line, at, got);	/* a partial pin is still a pin */
 		return stale ? -ESTALE : -EFAULT;
 	}
-	bitmap_set(line->pinned, at, got);
 	if (line->kind == ADMA_KEPT)
 		adma_line_grown(line, got);
 	return got;
@@ -343,6 +346,30 @@ static void adma_line_drain(struct adma_line *line)
 	}
 }
 
+bool adma_line_is_dead(struct adma_line *line)
+{
+	bool dead;
+
+	spin_lock(&line->lock);
+	dead = line->dead;
+	spin_unlock(&line->lock);
+	return dead;
+}
+
+/* Whether pages that are pinned are changed, and not only their neighbours. */
+static bool adma_line_is_hit(struct adma_line *line,
+			     const struct mmu_notifier_range *range)
+{
+	unsigned long start = adma_line_start(line);
+	unsigned long end = start + adma_line_pages * PAGE_SIZE;
+	unsigned int first, stop;
+
+	lockdep_assert_held(&line->lock);
+	first = (max(range->start, start) - start) >> PAGE_SHIFT;
+	stop = DIV_ROUND_UP(min(range->end, end) - start, PAGE_SIZE);
+	return find_next_bit(line->pinned, stop, first) < stop;
+}
+
 /* The mapping changes: unmap, remap, discard, truncate, fork, exit. */
 static bool adma_line_invalidate(struct mmu_interval_notifier *notifier,
 				 const struct mmu_notifier_range *range,
@@ -350,13 +377,20 @@ static bool adma_line_invalidate(struct mmu_interval_notifier *notifier,
 {
 	struct adma_line *line =
 		container_of(notifier, struct adma_line, notifier);
+	bool hit;
 
 	spin_lock(&line->lock);
+	/* Whoever is just pinning pages of it begins again. */
 	mmu_interval_set_seq(notifier, seq);
-	WRITE_ONCE(line->dead, true);
+	hit = adma_line_is_hit(line, range);
+	if (hit)
+		WRITE_ONCE(line->dead, true);
 	spin_unlock(&line->lock);
+	if (!hit)
+		return true;
 	if (adma_line_forget(line))
 		adma_count_for(line->file, ADMA_STAT_INVALIDATIONS);
+	adma_posts_doubt(line->file);
 	/* Reclaim cannot take a pinned page: nothing changes for the program. */
 	if (mmu_notifier_range_blockable(range) &&
 	    !(current->flags & PF_MEMALLOC))

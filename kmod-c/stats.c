@@ -49,6 +49,8 @@ ADMA_STAT_ATTR(errors, ADMA_STAT_ERRORS);
 ADMA_STAT_ATTR(timeouts, ADMA_STAT_TIMEOUTS);
 ADMA_STAT_ATTR(ring_full, ADMA_STAT_RING_FULL);
 ADMA_STAT_ATTR(quarantined, ADMA_STAT_QUARANTINED);
+ADMA_STAT_ATTR(posts, ADMA_STAT_POSTS);
+ADMA_STAT_ATTR(post_bytes, ADMA_STAT_POST_BYTES);
 ADMA_STAT_ATTR(hits, ADMA_STAT_HITS);
 ADMA_STAT_ATTR(cold_misses, ADMA_STAT_COLD_MISSES);
 ADMA_STAT_ATTR(other_misses, ADMA_STAT_OTHER_MISSES);
@@ -66,6 +68,8 @@ static struct attribute *adma_stat_attrs[] = {
 	&adma_stat_timeouts.attr.attr,
 	&adma_stat_ring_full.attr.attr,
 	&adma_stat_quarantined.attr.attr,
+	&adma_stat_posts.attr.attr,
+	&adma_stat_post_bytes.attr.attr,
 	&adma_stat_hits.attr.attr,
 	&adma_stat_cold_misses.attr.attr,
 	&adma_stat_other_misses.attr.attr,

@@ -11,7 +11,7 @@ use crate::verdict::{Context, Outcome};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 pub const PATH: &str = "/dev/adma";
@@ -23,8 +23,15 @@ pub const SLOTS: usize = 32;
 pub const MAX_CHANNELS: u32 = 32;
 pub const WORD_STRIDE: usize = 64;
 pub const FEATURE_WORDS: u32 = 1;
+pub const FEATURE_POSTS: u32 = 2;
+pub const MAX_DOORS: usize = 1024;
+pub const MAX_POSTS: usize = 512;
 pub const CHANNEL_ANY: u32 = u32::MAX;
 pub const SUBMIT_UNHANDLED: u32 = 1;
+pub const SUBMIT_PULL: u32 = 2;
+pub const SUBMIT_PUSH: u32 = 4;
+pub const POST_READ: u32 = 1;
+pub const POST_WRITE: u32 = 2;
 pub const HANDLES_FAULTS: u32 = 1;
 pub const HANDLES_OTHERS: u32 = 2;
 
@@ -32,6 +39,9 @@ pub const INFO: u64 = 0xad00;
 pub const SUBMIT: u64 = 0xad01;
 pub const WAIT: u64 = 0xad02;
 pub const KEEP: u64 = 0xad03;
+pub const DOOR: u64 = 0xad04;
+pub const POST: u64 = 0xad05;
+pub const UNPOST: u64 = 0xad06;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,6 +121,48 @@ const _: () = assert!(size_of::<SubmitWithCosts>() == 96);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
+pub struct SubmitAcross {
+    pub costs: SubmitWithCosts,
+    pub post: u64,
+    pub door: i32,
+    pub reserved3: u32,
+}
+const _: () = assert!(size_of::<SubmitAcross>() == 112);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MakeDoor {
+    pub size: u32,
+    pub flags: u32,
+    pub fd: i32,
+    pub reserved: u32,
+}
+const _: () = assert!(size_of::<MakeDoor>() == 16);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Post {
+    pub size: u32,
+    pub flags: u32,
+    pub addr: u64,
+    pub len: u64,
+    pub id: u64,
+    pub good: u64,
+}
+const _: () = assert!(size_of::<Post>() == 40);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unpost {
+    pub size: u32,
+    pub flags: u32,
+    pub id: u64,
+    pub timeout_ns: u64,
+}
+const _: () = assert!(size_of::<Unpost>() == 24);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
     pub size: u32,
     pub flags: u32,
@@ -144,6 +196,10 @@ impl fmt::Debug for Errno {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.0 {
             libc::EPERM => "EPERM",
+            libc::ENOENT => "ENOENT",
+            libc::EBADF => "EBADF",
+            libc::EMFILE => "EMFILE",
+            libc::ESHUTDOWN => "ESHUTDOWN",
             libc::EINTR => "EINTR",
             libc::EIO => "EIO",
             libc::E2BIG => "E2BIG",
@@ -165,6 +221,11 @@ impl fmt::Debug for Errno {
 }
 
 pub const EPERM: Errno = Errno(libc::EPERM);
+pub const ENOENT: Errno = Errno(libc::ENOENT);
+pub const EBADF: Errno = Errno(libc::EBADF);
+pub const EACCES: Errno = Errno(libc::EACCES);
+pub const EMFILE: Errno = Errno(libc::EMFILE);
+pub const ESHUTDOWN: Errno = Errno(libc::ESHUTDOWN);
 pub const EINTR: Errno = Errno(libc::EINTR);
 pub const EIO: Errno = Errno(libc::EIO);
 pub const E2BIG: Errno = Errno(libc::E2BIG);
@@ -234,6 +295,31 @@ impl Submit {
     }
 }
 
+impl SubmitAcross {
+    /// Between our memory and a post: `way` is SUBMIT_PULL or SUBMIT_PUSH, and on the side
+    /// of the post a piece has an offset.
+    pub fn new(pieces: &mut [Piece], way: u32, door: RawFd, post: u64) -> SubmitAcross {
+        let mut across = SubmitAcross { post, door, ..SubmitAcross::default() };
+        across.costs.first = Submit { flags: way, ..Submit::new(pieces) };
+        across.costs.first.size = size_of::<SubmitAcross>() as u32;
+        across
+    }
+}
+
+impl Post {
+    pub fn new(addr: u64, len: usize, flags: u32) -> Post {
+        let size = size_of::<Post>() as u32;
+        Post { size, flags, addr, len: len as u64, ..Post::default() }
+    }
+}
+
+impl Unpost {
+    pub fn new(id: u64, timeout: Duration) -> Unpost {
+        let timeout_ns = timeout.as_nanos() as u64;
+        Unpost { size: size_of::<Unpost>() as u32, flags: 0, id, timeout_ns }
+    }
+}
+
 impl Info {
     pub fn new() -> Info {
         Info { size: size_of::<Info>() as u32, ..Info::default() }
@@ -297,6 +383,26 @@ impl Device {
         let mut out = Submit::new(pieces);
         let result = call(self.fd(), SUBMIT, &mut out);
         Submitted { result, out }
+    }
+
+    /// Between our memory and a post of somebody.
+    pub fn submit_across(
+        &self,
+        pieces: &mut [Piece],
+        way: u32,
+        door: RawFd,
+        post: u64,
+    ) -> Submitted {
+        let mut out = SubmitAcross::new(pieces, way, door, post);
+        let result = call(self.fd(), SUBMIT, &mut out);
+        Submitted { result, out: out.costs.first }
+    }
+
+    pub fn door(&self) -> Result<Door, Errno> {
+        let mut door = MakeDoor { size: size_of::<MakeDoor>() as u32, ..MakeDoor::default() };
+        call(self.fd(), DOOR, &mut door)?;
+        // SAFETY: a new descriptor, and nobody else's.
+        Ok(Door(unsafe { OwnedFd::from_raw_fd(door.fd) }))
     }
 
     /// The pieces that failed, as bits.
@@ -386,6 +492,24 @@ impl Device {
 
     pub fn all_words(&self) -> Outcome<Vec<Words>> {
         (0..self.info()?.channels).map(|channel| self.words(channel)).collect()
+    }
+}
+
+/// A way for others to what is posted behind it.
+pub struct Door(OwnedFd);
+
+impl Door {
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub fn post(&self, addr: u64, len: usize, flags: u32) -> Result<u64, Errno> {
+        let mut post = Post::new(addr, len, flags);
+        call(self.fd(), POST, &mut post).map(|()| post.id)
+    }
+
+    pub fn unpost(&self, id: u64, timeout: Duration) -> Result<(), Errno> {
+        call(self.fd(), UNPOST, &mut Unpost::new(id, timeout))
     }
 }
 

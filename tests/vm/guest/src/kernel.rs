@@ -67,6 +67,7 @@ macro_rules! statistics {
 
 statistics! {
     copies bytes descriptors pins pinned_pages errors timeouts ring_full quarantined
+    posts post_bytes
     hits cold_misses other_misses evictions invalidations
 }
 

@@ -22,6 +22,7 @@ mod kernel;
 mod memory;
 mod modules;
 mod oracle;
+mod partner;
 mod process;
 mod random;
 mod shim;

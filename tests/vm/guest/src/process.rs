@@ -95,6 +95,10 @@ pub fn confined(run: impl FnOnce() -> i32) -> (Ended, String) {
 }
 
 impl Child {
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     pub fn kill(&self, signal: i32) {
         if self.ended.is_none() {
             // SAFETY: no pointers; the child is not reaped, so the number is still its own.

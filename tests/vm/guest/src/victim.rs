@@ -14,6 +14,9 @@ pub fn play(role: &str, arguments: &[&str]) -> Outcome {
     let numbers: Result<Vec<usize>, _> = arguments.iter().map(|text| text.parse()).collect();
     match (role, numbers.as_deref()) {
         ("nothing", Ok([])) => Ok(()),
+        ("sleeper", Ok([])) => loop {
+            std::thread::sleep(Duration::from_secs(1));
+        },
         ("stranger", Ok([fd])) => stranger(*fd as i32),
         ("copies", Ok([count, len])) => copies(*count, *len, Region::of_small_pages),
         ("scattered", Ok([count, len])) => copies(*count, *len, Region::of_scattered_pages),

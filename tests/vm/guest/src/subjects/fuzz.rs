@@ -17,6 +17,7 @@ use std::time::Duration;
 tests! {
     fuzz_random_bytes_survives
     fuzz_likely_requests_survives
+    fuzz_likely_posts_survives
     fuzz_random_sequences_in_threads_survives
 }
 
@@ -28,9 +29,11 @@ struct Fuzzer {
     random: Random,
     arena: Region,
     devices: Vec<Device>,
+    doors: Vec<Door>,
     words: Vec<Words>,
     channels: u32,
     last_id: u64,
+    last_post: u64,
     calls: u64,
     successes: u64,
 }
@@ -45,9 +48,11 @@ impl Fuzzer {
             random: Random::new(seed),
             arena,
             devices: vec![device],
+            doors: Vec::new(),
             words: Vec::new(),
             channels,
             last_id: 1,
+            last_post: 1,
             calls: 0,
             successes: 0,
         })
@@ -60,6 +65,10 @@ impl Fuzzer {
 
     fn call(&mut self, number: u64, pointer: u64) -> Result<(), Errno> {
         let fd = self.device().fd();
+        self.call_at(fd, number, pointer)
+    }
+
+    fn call_at(&mut self, fd: i32, number: u64, pointer: u64) -> Result<(), Errno> {
         let result = ioctl(fd, number, pointer);
         self.calls += 1;
         self.successes += u64::from(result.is_ok());
@@ -125,17 +134,124 @@ impl Fuzzer {
 
     fn random_bytes(&mut self) {
         let at = self.room();
-        for i in 0..size_of::<Submit>() / 8 {
+        for i in 0..size_of::<SubmitAcross>() / 8 {
             let word = self.random.next();
             self.write(at + 8 * i, word);
         }
         let number =
-            if self.random.once_in(8) { self.odd_number() } else { 0xad00 + self.random.below(4) };
+            if self.random.once_in(8) { self.odd_number() } else { 0xad00 + self.random.below(7) };
         let size = self.random.below(200) as u32;
         self.write(at, size);
         let pointer =
             if self.random.once_in(8) { self.bad_pointer() } else { self.arena.address(at) };
-        let _ = self.call(number, pointer);
+        let _ = match number {
+            // It may have made a descriptor, whose number only the arena has.
+            DOOR => ioctl(-1, number, pointer),
+            POST | UNPOST => {
+                let door = self.door();
+                self.call_at(door, number, pointer)
+            }
+            _ => self.call(number, pointer),
+        };
+    }
+
+    /// A door of ours, most often, or what looks like one.
+    fn door(&mut self) -> i32 {
+        if self.doors.is_empty() || (self.doors.len() < 4 && self.random.once_in(50)) {
+            let door = self.device().door();
+            self.doors.extend(door);
+        }
+        if self.doors.len() > 1 && self.random.once_in(200) {
+            self.doors.swap_remove(0);
+        }
+        match self.random.below(20) {
+            0 => self.odd_number() as i32,
+            1 => self.device().fd(),
+            _ if self.doors.is_empty() => -1,
+            _ => {
+                let which = self.random.below(self.doors.len() as u64) as usize;
+                self.doors[which].fd()
+            }
+        }
+    }
+
+    fn post(&mut self) {
+        let at = self.room();
+        let (addr, len, flags) = (self.address(), self.length(), self.random.below(4) as u32);
+        let mut post = Post::new(addr, len as usize, flags);
+        match self.random.below(30) {
+            0 => post.size = self.random.below(5000) as u32,
+            1 => post.flags = self.odd_number() as u32,
+            _ => {}
+        }
+        self.write(at, post);
+        let (door, pointer) = (self.door(), self.arena.address(at));
+        if self.call_at(door, POST, pointer).is_ok() {
+            self.last_post = self.arena.word(at + std::mem::offset_of!(Post, id));
+        }
+    }
+
+    fn post_number(&mut self) -> u64 {
+        match self.random.below(12) {
+            0 => self.odd_number(),
+            1..4 => self.last_post.wrapping_sub(self.random.below(8)),
+            _ => self.last_post,
+        }
+    }
+
+    fn unpost(&mut self) {
+        let at = self.room();
+        let timeout = Duration::from_micros(self.random.below(500));
+        let mut unpost = Unpost::new(self.post_number(), timeout);
+        match self.random.below(30) {
+            0 => unpost.size = self.random.below(5000) as u32,
+            1 => unpost.flags = self.odd_number() as u32,
+            _ => {}
+        }
+        self.write(at, unpost);
+        let (door, pointer) = (self.door(), self.arena.address(at));
+        let _ = self.call_at(door, UNPOST, pointer);
+    }
+
+    /// Between our memory and a post.
+    fn across(&mut self) {
+        let at = self.room();
+        let way = match self.random.below(12) {
+            0 => self.random.below(8) as u32,
+            1..6 => SUBMIT_PULL,
+            _ => SUBMIT_PUSH,
+        };
+        let count = 1 + self.random.below(4) as usize;
+        for i in 0..count {
+            let mut piece = self.piece();
+            let offset = match self.random.below(12) {
+                0 => self.odd_number(),
+                1 => self.random.below(ARENA as u64),
+                _ => self.random.below(64) * ALIGN as u64,
+            };
+            if self.random.once_in(3) {
+                piece.len = 1 + self.random.below(2 * PAGE as u64);
+            }
+            match way {
+                SUBMIT_PULL => piece.src = offset,
+                _ => piece.dst = offset,
+            }
+            self.write(ROOM + i * size_of::<Piece>(), piece);
+        }
+        let mut none: [Piece; 0] = [];
+        let (door, post) = (self.door(), self.post_number());
+        let mut across = SubmitAcross::new(&mut none, way, door, post);
+        across.costs.first.pieces = self.arena.address(ROOM);
+        across.costs.first.count = count as u32;
+        match self.random.below(40) {
+            0 => across.costs.first.size = self.random.below(5000) as u32,
+            1 => across.reserved3 = 1,
+            _ => {}
+        }
+        self.write(at, across);
+        let pointer = self.arena.address(at);
+        let _ = self.call(SUBMIT, pointer);
+        self.last_id = self.arena.word(at + std::mem::offset_of!(Submit, id));
     }
 
     fn bad_pointer(&mut self) -> u64 {
@@ -269,13 +385,36 @@ fn fuzz_likely_requests_survives() -> Outcome {
     canary.expect_alive()
 }
 
+fn fuzz_likely_posts_survives() -> Outcome {
+    kernel::announce_overlap();
+    let canary = Canary::new(16 * PAGE)?;
+    let mut fuzzer = Fuzzer::new(3)?;
+    for round in 0..rounds(5000) {
+        match fuzzer.random.below(8) {
+            0..3 => fuzzer.post(),
+            3..6 => fuzzer.across(),
+            6 => fuzzer.unpost(),
+            _ => fuzzer.wait(),
+        }
+        if round % 200 == 0 {
+            fuzzer.ask_for_all();
+        }
+    }
+    ensure!(fuzzer.successes > fuzzer.calls / 20, "hardly anything succeeded: nothing was shown");
+    fuzzer.end("likely posts")?;
+    canary.expect_alive()
+}
+
 fn sequence(seed: u64) -> Outcome {
     let mut fuzzer = Fuzzer::new(seed)?;
     for _ in 0..rounds(2500) {
-        match fuzzer.random.below(10) {
+        match fuzzer.random.below(14) {
             0 => fuzzer.random_bytes(),
             1 if fuzzer.random.once_in(4) => fuzzer.around_the_calls()?,
             1..7 => fuzzer.submit(),
+            7 => fuzzer.post(),
+            8..10 => fuzzer.across(),
+            10 => fuzzer.unpost(),
             _ => fuzzer.wait(),
         }
     }

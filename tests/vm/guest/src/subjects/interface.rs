@@ -34,7 +34,7 @@ fn interface_info_values_are_sane() -> Outcome {
     println!("{info:?}");
     ensure_eq!(info.size as usize, size_of::<Info>(), "size");
     ensure_eq!(info.abi, ABI_VERSION, "abi");
-    ensure!(info.features & FEATURE_WORDS != 0, "no words: {info:?}");
+    ensure_eq!(info.features, FEATURE_WORDS | FEATURE_POSTS, "features");
     ensure!((1..=MAX_CHANNELS).contains(&info.channels), "channels: {info:?}");
     ensure_eq!(info.usable, info.channels, "usable channels");
     if let Some(wanted) = std::env::var("GUEST_CHANNELS").ok().and_then(|n| n.parse().ok()) {
@@ -79,7 +79,9 @@ fn each_call(device: &Device, check: impl Fn(&str, &Growing, u64, usize) -> Outc
     let submit = Submit::new(&mut pieces);
     check("SUBMIT", &Growing::new(submit)?, SUBMIT, size_of::<Submit>())?;
     let done = device.carry(&mut pieces)?;
-    check("WAIT", &Growing::new(Wait::new(done.id, Duration::ZERO))?, WAIT, size_of::<Wait>())
+    check("WAIT", &Growing::new(Wait::new(done.id, Duration::ZERO))?, WAIT, size_of::<Wait>())?;
+    let door = MakeDoor { size: size_of::<MakeDoor>() as u32, ..MakeDoor::default() };
+    check("DOOR", &Growing::new(door)?, DOOR, size_of::<MakeDoor>())
 }
 
 fn interface_structure_too_small_is_einval() -> Outcome {
@@ -97,7 +99,8 @@ fn interface_structure_too_small_is_einval() -> Outcome {
 fn newest_size(number: u64) -> usize {
     match number {
         INFO => size_of::<InfoOfPins>(),
-        SUBMIT => size_of::<SubmitWithCosts>(),
+        SUBMIT => size_of::<SubmitAcross>(),
+        DOOR => size_of::<MakeDoor>(),
         _ => size_of::<Wait>(),
     }
 }
@@ -139,7 +142,9 @@ fn interface_unknown_call_is_enotty() -> Outcome {
     let device = Device::open()?;
     let mut info = Info::new();
     let with_size = |number: u64| number | (size_of::<Info>() as u64) << 16 | 3 << 30;
-    for number in [0xad04, 0xad7f, 0xadff, 0xae00, 0x5401, 0, with_size(INFO), u32::MAX.into()] {
+    for number in
+        [POST, UNPOST, 0xad07, 0xad7f, 0xadff, 0xae00, 0x5401, 0, with_size(INFO), u32::MAX.into()]
+    {
         let found = call(device.fd(), number, &mut info);
         ensure_eq!(found, Err(ENOTTY), "call {number:#x}");
     }

@@ -31,6 +31,8 @@ mod moments;
 mod oracles;
 mod page_faults;
 mod pages;
+mod posts;
+mod posts_ends;
 mod programs;
 mod refusals;
 mod rings;
@@ -56,6 +58,8 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("oracle_one", oracles::ONE_CHANNEL),
     ("page", pages::TESTS),
     ("page_fault", page_faults::TESTS),
+    ("post", posts::TESTS),
+    ("post_end", posts_ends::TESTS),
     ("program", programs::TESTS),
     ("refusal", refusals::TESTS),
     ("ring", rings::TESTS),

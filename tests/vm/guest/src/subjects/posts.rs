@@ -1,0 +1,542 @@
+//! Buffers that one process posts and another reaches through a door: bytes, rights, limits.
+
+use crate::device::*;
+use crate::effort::rounds;
+use crate::kernel::Statistics;
+use crate::memory::{Kind, PAGE, Region};
+use crate::oracle::Watched;
+use crate::partner::{Order, Partner};
+use crate::process::{become_nobody, fork, limit_locked_memory};
+use crate::random::Random;
+use crate::verdict::{Context, Outcome};
+use std::mem::size_of;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+tests! {
+    post_bytes_of_any_place_and_length_arrive
+    post_memory_of_every_kind_is_reached
+    post_pieces_on_all_channels_arrive
+    post_memory_of_its_owner_alone_is_written
+    post_again_pins_nothing
+    post_where_nothing_is_kept_is_reached
+    post_without_the_right_is_eacces
+    post_beyond_its_end_is_einval
+    post_of_unknown_number_or_door_is_refused
+    post_calls_are_for_the_owner_alone
+    post_structures_are_checked
+    post_of_bad_memory_is_efault_and_says_how_far
+    post_into_bad_memory_is_efault
+    post_result_into_read_only_memory_leaves_nothing
+    post_limits_are_kept
+    post_limit_of_locked_memory_is_the_owners
+}
+
+const LEN: usize = 80 * PAGE;
+const BOTH: u32 = POST_READ | POST_WRITE;
+
+/// Memory that both processes see, posted by the other one.
+struct Scene {
+    device: Device,
+    theirs: Region,
+    ours: Region,
+    partner: Partner,
+    post: u64,
+}
+
+impl Scene {
+    fn new(theirs: Region) -> Outcome<Scene> {
+        let ours = Region::of_small_pages(theirs.len())?;
+        let partner = Partner::new(&[&theirs])?;
+        let post = partner.must(Order::Post(0, 0, theirs.len(), BOTH))?;
+        Ok(Scene { device: Device::open()?, theirs, ours, partner, post })
+    }
+
+    fn shared() -> Outcome<Scene> {
+        let theirs = Region::shared(LEN)?;
+        theirs.touch();
+        Scene::new(theirs)
+    }
+
+    fn submit(&self, way: u32, piece: Piece) -> Submitted {
+        self.device.submit_across(&mut [piece], way, self.partner.door(), self.post)
+    }
+
+    /// One piece one way, and every byte around it.
+    fn carry(&self, way: u32, ours: usize, theirs: usize, len: usize) -> Outcome {
+        let (watched, mut piece) = match way {
+            SUBMIT_PULL => {
+                let watched = Watched::new(&self.ours, ours, &self.theirs, theirs, len, 200);
+                (watched, Piece::new(&self.ours, ours, &self.theirs, 0, len))
+            }
+            _ => {
+                let watched = Watched::new(&self.theirs, theirs, &self.ours, ours, len, 200);
+                (watched, Piece::new(&self.theirs, 0, &self.ours, ours, len))
+            }
+        };
+        match way {
+            SUBMIT_PULL => piece.src = theirs as u64,
+            _ => piece.dst = theirs as u64,
+        }
+        let Submitted { result, out } = self.submit(way, piece);
+        ensure_eq!(result, Ok(()), "way {way}, {ours} and {theirs}, {len} bytes");
+        ensure_eq!((out.accepted, out.cpu_bytes), (1, 0), "pieces, and bytes of the processor");
+        ensure_eq!(self.device.end(&out)?, 0, "failed pieces");
+        watched.expect_copied().context(format_args!("way {way}, {ours}, {theirs}, {len} bytes"))
+    }
+}
+
+fn post_bytes_of_any_place_and_length_arrive() -> Outcome {
+    let scene = Scene::shared()?;
+    if scene.device.info()?.src_align > 1 {
+        skip!("this engine wants everything aligned");
+    }
+    let before = Statistics::now()?;
+    let mut bytes = 0;
+    for way in [SUBMIT_PULL, SUBMIT_PUSH] {
+        for len in [1, 7, 8, 63, 64, 65, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 17] {
+            for (ours, theirs) in [(0, 0), (1, 0), (0, 1), (63, 4095), (PAGE - 3, 64 * PAGE - 5)] {
+                scene.carry(way, ours, theirs, len)?;
+                bytes += len as u64;
+            }
+        }
+        scene.carry(way, 0, 0, LEN)?;
+        scene.carry(way, 100, 33, LEN - 100)?;
+        bytes += 2 * LEN as u64 - 100;
+    }
+    let mut random = Random::new(31);
+    for _ in 0..rounds(100) {
+        let len = 1 + random.below(20 * PAGE as u64) as usize;
+        let mut place = || random.below((LEN - len) as u64) as usize;
+        let (ours, theirs) = (place(), place());
+        scene.carry(random.pick(&[SUBMIT_PULL, SUBMIT_PUSH]), ours, theirs, len)?;
+        bytes += len as u64;
+    }
+    let moved = Statistics::now()?.since(&before);
+    ensure_eq!((moved.post_bytes, moved.bytes), (bytes, bytes), "bytes that were counted");
+    scene.partner.must(Order::Unpost(scene.post, 1000)).map(|_| ())
+}
+
+fn post_memory_of_every_kind_is_reached() -> Outcome {
+    for kind in [Kind::SharedAnonymous, Kind::SharedFile, Kind::LayeredFile] {
+        let theirs = Region::of_kind(kind, LEN)?;
+        let scene = Scene::new(theirs).context(format_args!("{kind:?}"))?;
+        for way in [SUBMIT_PULL, SUBMIT_PUSH] {
+            scene.carry(way, 64, 128, 70 * PAGE).context(format_args!("{kind:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn post_pieces_on_all_channels_arrive() -> Outcome {
+    let scene = Scene::shared()?;
+    let channels = scene.device.info()?.channels;
+    for parts in [2, 16, MAX_PIECES] {
+        let watched = Watched::new(&scene.ours, 0, &scene.theirs, 0, LEN, 0);
+        let whole = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, LEN) };
+        let mut pieces = whole.split(parts, channels);
+        let door = scene.partner.door();
+        let Submitted { result, out } =
+            scene.device.submit_across(&mut pieces, SUBMIT_PULL, door, scene.post);
+        ensure_eq!((result, out.accepted as usize), (Ok(()), pieces.len()), "{parts} pieces");
+        ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
+        watched.expect_copied().context(format_args!("{parts} pieces"))?;
+    }
+    Ok(())
+}
+
+/// Ordinary memory, at the same address in both processes.
+fn post_memory_of_its_owner_alone_is_written() -> Outcome {
+    let region = Region::of_small_pages(LEN)?;
+    region.fill(1);
+    let ours = Region::of_small_pages(LEN)?;
+    ours.fill(2);
+    let partner = Partner::new(&[&region])?;
+    let device = Device::open()?;
+    partner.must(Order::Fill(0, 3))?;
+    let post = partner.must(Order::Post(0, 0, LEN, BOTH))?;
+    let carry = |way: u32, piece: Piece| -> Outcome {
+        let Submitted { result, out } =
+            device.submit_across(&mut [piece], way, partner.door(), post);
+        ensure_eq!(result, Ok(()), "way {way}");
+        ensure_eq!(device.end(&out)?, 0, "failed pieces");
+        Ok(())
+    };
+    carry(SUBMIT_PUSH, Piece { dst: 0, ..Piece::new(&region, 0, &ours, 0, LEN) })?;
+    partner.must(Order::Expect(0, 2)).context("what was pushed")?;
+    region.expect(1).context("our own memory at that address")?;
+    partner.must(Order::Fill(0, 4))?;
+    carry(SUBMIT_PULL, Piece { src: 0, ..Piece::new(&ours, 0, &region, 0, LEN) })?;
+    ours.expect(4).context("what was pulled")?;
+    region.expect(1)?;
+    // And after it was taken back it is out of reach.
+    partner.must(Order::Unpost(post, 1000))?;
+    let piece = Piece { dst: 0, ..Piece::new(&region, 0, &ours, 0, LEN) };
+    let found = device.submit_across(&mut [piece], SUBMIT_PUSH, partner.door(), post);
+    ensure_eq!(found.result, Err(ENOENT), "a post that was taken back");
+    partner.must(Order::Expect(0, 4)).map(|_| ())
+}
+
+fn post_again_pins_nothing() -> Outcome {
+    let scene = Scene::shared()?;
+    scene.carry(SUBMIT_PULL, 0, 0, LEN)?;
+    scene.partner.must(Order::Unpost(scene.post, 1000))?;
+    let before = Statistics::now()?;
+    for round in 0..20 {
+        let post = scene.partner.must(Order::Post(0, 64 * round, LEN - 64 * round, BOTH))?;
+        ensure!(post > scene.post, "number {post} after {}", scene.post);
+        scene.partner.must(Order::Unpost(post, 1000))?;
+    }
+    let moved = Statistics::now()?.since(&before);
+    ensure_eq!((moved.pins, moved.posts), (0, 20), "pins and posts");
+    Ok(())
+}
+
+fn post_where_nothing_is_kept_is_reached() -> Outcome {
+    let theirs = Region::shared(LEN)?;
+    theirs.touch();
+    let ours = Region::of_small_pages(LEN)?;
+    let partner = Partner::new(&[&theirs])?;
+    partner.must(Order::KeepNothing)?;
+    let device = Device::keeping_nothing()?;
+    let before = Statistics::now()?.pinned_pages;
+    let post = partner.must(Order::Post(0, 0, LEN, BOTH))?;
+    let scene = Scene { device, theirs, ours, partner, post };
+    ensure_eq!(Statistics::now()?.pinned_pages - before, (LEN / PAGE) as u64, "pinned pages");
+    for way in [SUBMIT_PULL, SUBMIT_PUSH] {
+        scene.carry(way, 5, 9, LEN - 9)?;
+    }
+    // A change of the mapping is noticed all the same.
+    scene.partner.must(Order::Unmap(0))?;
+    let piece = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) };
+    ensure_eq!(scene.submit(SUBMIT_PULL, piece).result, Err(EFAULT), "after munmap");
+    Ok(())
+}
+
+fn post_without_the_right_is_eacces() -> Outcome {
+    let scene = Scene::shared()?;
+    scene.theirs.fill(1);
+    scene.ours.fill(2);
+    let door = scene.partner.door();
+    for (right, allowed, forbidden) in
+        [(POST_READ, SUBMIT_PULL, SUBMIT_PUSH), (POST_WRITE, SUBMIT_PUSH, SUBMIT_PULL)]
+    {
+        let post = scene.partner.must(Order::Post(0, 0, PAGE, right))?;
+        let piece = |way| match way {
+            SUBMIT_PULL => Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) },
+            _ => Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) },
+        };
+        let found = scene.device.submit_across(&mut [piece(forbidden)], forbidden, door, post);
+        ensure_eq!((found.result, found.out.id), (Err(EACCES), 0), "way {forbidden}");
+        scene.theirs.expect(1).context("written, but refused")?;
+        scene.ours.expect(2).context("written, but refused")?;
+        let found = scene.device.submit_across(&mut [piece(allowed)], allowed, door, post);
+        ensure_eq!(found.result, Ok(()), "way {allowed}");
+        ensure_eq!(scene.device.end(&found.out)?, 0, "failed pieces");
+        scene.theirs.fill(1);
+        scene.ours.fill(2);
+    }
+    Ok(())
+}
+
+fn post_beyond_its_end_is_einval() -> Outcome {
+    let theirs = Region::shared(LEN)?;
+    theirs.fill(1);
+    let ours = Region::of_small_pages(LEN)?;
+    ours.fill(2);
+    let partner = Partner::new(&[&theirs])?;
+    // In the midst of pages, and of a line.
+    let (from, len) = (3 * PAGE + 100, 5 * PAGE + 10);
+    let post = partner.must(Order::Post(0, from, len, BOTH))?;
+    let device = Device::open()?;
+    for (offset, count) in [
+        (0, len + 1),
+        (1, len),
+        (len, 1),
+        (len + 1, 1),
+        (len - 63, 64),
+        (usize::MAX, 1),
+        (usize::MAX - 63, 64),
+        (1 << 63, 64),
+        (1 << 30, 64),
+        (0usize.wrapping_sub(from), 64),
+    ] {
+        for way in [SUBMIT_PULL, SUBMIT_PUSH] {
+            let mut piece = Piece::new(&ours, 0, &ours, 0, count);
+            match way {
+                SUBMIT_PULL => piece.src = offset as u64,
+                _ => piece.dst = offset as u64,
+            }
+            let found = device.submit_across(&mut [piece], way, partner.door(), post);
+            let what = format!("{count} bytes at {offset:#x}, way {way}");
+            ensure_eq!((found.result, found.out.id), (Err(EINVAL), 0), "{what}");
+        }
+    }
+    theirs.expect(1).context("the other's memory")?;
+    ours.expect(2).context("our memory")
+}
+
+fn post_of_unknown_number_or_door_is_refused() -> Outcome {
+    let scene = Scene::shared()?;
+    scene.ours.fill(2);
+    scene.theirs.fill(1);
+    let stranger = Partner::new(&[&scene.theirs])?;
+    let own_door = scene.device.door();
+    let Ok(own_door) = own_door else { fail!("no door") };
+    let null = std::fs::File::open("/dev/null")?;
+    let mut piece = [Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) }];
+    let mut refuse = |door: i32, post: u64, errno: Errno| -> Outcome {
+        for way in [SUBMIT_PUSH, SUBMIT_PULL] {
+            if way == SUBMIT_PULL {
+                piece[0] = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) };
+            }
+            let found = scene.device.submit_across(&mut piece, way, door, post);
+            ensure_eq!(found.result, Err(errno), "door {door}, post {post:#x}, way {way}");
+            piece[0] = Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) };
+        }
+        Ok(())
+    };
+    let (door, post) = (scene.partner.door(), scene.post);
+    for number in [0, post + 1, post - 1, post + (1 << 32), u64::MAX, 1 << 63] {
+        refuse(door, number, ENOENT)?;
+    }
+    for other in [stranger.door(), own_door.fd()] {
+        refuse(other, post, ENOENT)?;
+    }
+    for no_door in [-1, i32::MAX, i32::MIN, 1000, null.as_raw_fd(), scene.device.fd(), 0] {
+        refuse(no_door, post, EBADF)?;
+    }
+    // Both ways at once, and a post where none is wanted.
+    let mut pieces = [Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE)];
+    for (flags, door, post) in [(SUBMIT_PULL | SUBMIT_PUSH, door, post), (0, door, 0), (0, 0, post)]
+    {
+        let found = scene.device.submit_across(&mut pieces, flags, door, post);
+        ensure_eq!(found.result, Err(EINVAL), "flags {flags}, door {door}, post {post}");
+    }
+    let mut reserved = SubmitAcross::new(&mut pieces, SUBMIT_PULL, door, post);
+    reserved.reserved3 = 1;
+    ensure_eq!(call(scene.device.fd(), SUBMIT, &mut reserved), Err(EINVAL), "reserved");
+    scene.theirs.expect(1).context("the other's memory")?;
+    scene.ours.expect(2).context("our memory")
+}
+
+fn post_calls_are_for_the_owner_alone() -> Outcome {
+    let scene = Scene::shared()?;
+    let door = scene.partner.door();
+    let mut post = Post::new(scene.ours.address(0), PAGE, BOTH);
+    ensure_eq!(call(door, POST, &mut post), Err(EPERM), "POST at the other's door");
+    let mut unpost = Unpost::new(scene.post, Duration::ZERO);
+    ensure_eq!(call(door, UNPOST, &mut unpost), Err(EPERM), "UNPOST at the other's door");
+    let Ok(own) = scene.device.door() else { fail!("no door") };
+    for number in [INFO, SUBMIT, WAIT, KEEP, DOOR, 0xad07] {
+        let found = call(own.fd(), number, &mut Info::new());
+        ensure_eq!(found, Err(ENOTTY), "call {number:#x} of a door");
+        let found = call(door, number, &mut Info::new());
+        ensure_eq!(found, Err(EPERM), "call {number:#x} of the other's door");
+    }
+    for number in [POST, UNPOST] {
+        let found = call(scene.device.fd(), number, &mut post);
+        ensure_eq!(found, Err(ENOTTY), "call {number:#x} of the device");
+    }
+    // A child that has inherited file and door has neither.
+    let child = fork(|| {
+        let found = own.post(scene.ours.address(0), PAGE, BOTH);
+        ensure_eq!(found, Err(EPERM), "POST in a child");
+        ensure_eq!(own.unpost(1, Duration::ZERO), Err(EPERM), "UNPOST in a child");
+        Ok(())
+    })?;
+    child.succeed()
+}
+
+fn post_structures_are_checked() -> Outcome {
+    let device = Device::open()?;
+    let Ok(door) = device.door() else { fail!("no door") };
+    let buffer = Region::of_small_pages(PAGE)?;
+    let good = Post::new(buffer.address(0), PAGE, BOTH);
+    for bit in 2..32 {
+        let found = call(door.fd(), POST, &mut Post { flags: 1 << bit, ..good });
+        ensure_eq!(found, Err(EOPNOTSUPP), "POST with flag {bit}");
+    }
+    for bit in 0..32 {
+        let unpost = Unpost { flags: 1 << bit, ..Unpost::new(1, Duration::ZERO) };
+        ensure_eq!(call(door.fd(), UNPOST, &mut { unpost }), Err(EOPNOTSUPP), "flag {bit}");
+        let make = MakeDoor { size: 16, flags: 1 << bit, ..MakeDoor::default() };
+        ensure_eq!(call(device.fd(), DOOR, &mut { make }), Err(EOPNOTSUPP), "flag {bit}");
+    }
+    let make = MakeDoor { size: 16, reserved: 1, ..MakeDoor::default() };
+    ensure_eq!(call(device.fd(), DOOR, &mut { make }), Err(EINVAL), "DOOR, reserved");
+    for bad in [
+        Post { flags: 0, ..good },
+        Post { len: 0, ..good },
+        Post { len: (1 << 30) + 1, ..good },
+        Post { len: u64::MAX, ..good },
+        Post { addr: 1 << 63, ..good },
+        Post { addr: u64::MAX, ..good },
+    ] {
+        ensure_eq!(call(door.fd(), POST, &mut { bad }), Err(EINVAL), "{bad:x?}");
+    }
+    // Structures of other sizes.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Larger<T>(T, [u64; 3]);
+    for size in [0, 4, 8, 32, size_of::<Post>() - 1] {
+        let found = call(door.fd(), POST, &mut Post { size: size as u32, ..good });
+        ensure_eq!(found, Err(EINVAL), "POST of {size} bytes");
+        let unpost = Unpost { size: size.min(23) as u32, ..Unpost::new(1, Duration::ZERO) };
+        ensure_eq!(call(door.fd(), UNPOST, &mut { unpost }), Err(EINVAL), "UNPOST, {size} bytes");
+    }
+    let size = size_of::<Larger<Post>>() as u32;
+    let mut larger = Larger(Post { size, ..good }, [0, 0, 1]);
+    ensure_eq!(call(door.fd(), POST, &mut larger), Err(E2BIG), "a tail that is not zero");
+    larger.1[2] = 0;
+    ensure_eq!(call(door.fd(), POST, &mut larger), Ok(()), "a tail of zeros");
+    let size = size_of::<Larger<Unpost>>() as u32;
+    let mut larger = Larger(Unpost { size, ..Unpost::new(larger.0.id, Duration::ZERO) }, [1, 0, 0]);
+    ensure_eq!(call(door.fd(), UNPOST, &mut larger), Err(E2BIG), "a tail that is not zero");
+    larger.1[0] = 0;
+    ensure_eq!(call(door.fd(), UNPOST, &mut larger), Ok(()), "a tail of zeros");
+    ensure_eq!(call(door.fd(), UNPOST, &mut larger), Err(ENOENT), "taken back twice");
+    for pointer in [0, 1, 1 << 47, 1 << 63, u64::MAX] {
+        for (fd, number) in [(door.fd(), POST), (door.fd(), UNPOST), (device.fd(), DOOR)] {
+            ensure_eq!(ioctl(fd, number, pointer), Err(EFAULT), "{number:#x} at {pointer:#x}");
+        }
+    }
+    Ok(())
+}
+
+fn post_of_bad_memory_is_efault_and_says_how_far() -> Outcome {
+    let device = Device::open()?;
+    let Ok(door) = device.door() else { fail!("no door") };
+    let buffer = Region::of_small_pages(300 * PAGE)?;
+    buffer.unmap_part(200 * PAGE, PAGE)?;
+    buffer.protect(290 * PAGE, PAGE, libc::PROT_READ)?;
+    let pinned = Statistics::now()?.pinned_pages;
+    let post = |at: usize, len: usize, flags: u32| -> (Result<(), Errno>, u64) {
+        let mut post = Post::new(buffer.address(at), len, flags);
+        let found = call(door.fd(), POST, &mut post);
+        let _ = door.unpost(post.id, Duration::ZERO);
+        (found, post.good)
+    };
+    let (found, good) = post(0, 300 * PAGE, POST_READ);
+    ensure_eq!(found, Err(EFAULT), "a hole");
+    ensure!(good <= 200 * PAGE as u64 && good >= 64 * PAGE as u64, "good are {good} bytes");
+    ensure_eq!(post(200 * PAGE, 1, POST_READ), (Err(EFAULT), 0), "nothing but a hole");
+    ensure_eq!(post(290 * PAGE, 64, POST_WRITE), (Err(EFAULT), 0), "a page for reading alone");
+    ensure_eq!(post(290 * PAGE, 64, BOTH), (Err(EFAULT), 0), "the same");
+    ensure_eq!(post(290 * PAGE, 64, POST_READ).0, Ok(()), "the same, for reading");
+    ensure_eq!(post(0, 200 * PAGE, BOTH), (Ok(()), 200 * PAGE as u64), "all before the hole");
+    drop(door);
+    drop(device);
+    crate::kernel::settle(crate::kernel::pins_outstanding()?)?;
+    ensure_eq!(Statistics::now()?.pinned_pages, pinned, "pinned pages");
+    Ok(())
+}
+
+fn post_into_bad_memory_is_efault() -> Outcome {
+    let scene = Scene::shared()?;
+    scene.theirs.fill(1);
+    scene.ours.fill(2);
+    scene.ours.unmap_part(8 * PAGE, PAGE)?;
+    let piece = |at: usize, len: usize| Piece {
+        src: 0,
+        ..Piece::new(&scene.ours, at, &scene.theirs, 0, len)
+    };
+    let found = scene.submit(SUBMIT_PULL, piece(7 * PAGE, 2 * PAGE));
+    ensure_eq!((found.result, found.out.accepted), (Err(EFAULT), 0), "a hole of ours");
+    scene.ours.expect_part(0, 8 * PAGE, 2).context("refused, but written")?;
+    // What comes before it is under way.
+    let mut pieces = [piece(0, 4 * PAGE), piece(4 * PAGE, 4 * PAGE), piece(8 * PAGE, PAGE)];
+    let door = scene.partner.door();
+    let Submitted { result, out } =
+        scene.device.submit_across(&mut pieces, SUBMIT_PULL, door, scene.post);
+    ensure_eq!((result, out.accepted), (Err(EFAULT), 2), "two good pieces and a bad one");
+    ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
+    scene.ours.expect_part(0, 4 * PAGE, 1).context("the first piece")
+}
+
+fn post_result_into_read_only_memory_leaves_nothing() -> Outcome {
+    let device = Device::open()?;
+    let Ok(door) = device.door() else { fail!("no door") };
+    let buffer = Region::of_small_pages(4 * PAGE)?;
+    let room = Region::anonymous(PAGE)?;
+    let make = MakeDoor { size: 16, ..MakeDoor::default() };
+    // SAFETY: inside the region and aligned; memory law.
+    unsafe {
+        (room.address(0) as *mut Post).write_volatile(Post::new(buffer.address(0), 4 * PAGE, BOTH));
+        (room.address(64) as *mut MakeDoor).write_volatile(make);
+    }
+    room.protect(0, PAGE, libc::PROT_READ)?;
+    for _ in 0..2 * MAX_POSTS {
+        ensure_eq!(ioctl(door.fd(), POST, room.address(0)), Err(EFAULT), "POST");
+    }
+    let lowest = std::fs::File::open("/dev/null")?.as_raw_fd();
+    for _ in 0..2 * MAX_DOORS {
+        ensure_eq!(ioctl(device.fd(), DOOR, room.address(64)), Err(EFAULT), "DOOR");
+    }
+    ensure_eq!(std::fs::File::open("/dev/null")?.as_raw_fd(), lowest, "lowest free descriptor");
+    ensure!(device.door().is_ok(), "no door after the refused ones");
+    match door.post(buffer.address(0), PAGE, BOTH) {
+        Ok(_) => Ok(()),
+        Err(errno) => fail!("a good post after the refused ones: {errno:?}"),
+    }
+}
+
+fn post_limits_are_kept() -> Outcome {
+    let device = Device::open()?;
+    let Ok(door) = device.door() else { fail!("no door") };
+    let buffer = Region::of_small_pages(PAGE)?;
+    let mut posts = Vec::new();
+    for round in 0..MAX_POSTS {
+        match door.post(buffer.address(round), 1, POST_READ) {
+            Ok(post) => posts.push(post),
+            Err(errno) => fail!("post {round}: {errno:?}"),
+        }
+    }
+    let another = device.door();
+    let Ok(another) = another else { fail!("no second door") };
+    for door in [&door, &another] {
+        ensure_eq!(door.post(buffer.address(0), 1, POST_READ), Err(EAGAIN), "one too many");
+    }
+    ensure_eq!(door.unpost(posts[7], Duration::ZERO), Ok(()), "one taken back");
+    ensure!(another.post(buffer.address(0), 1, POST_READ).is_ok(), "there is room for one");
+    drop(door);
+    let post = another.post(buffer.address(0), 1, POST_READ);
+    ensure!(post.is_ok_and(|post| post == 2), "with the door its posts went: {post:?}");
+
+    let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+    // SAFETY: `limit` is ours.
+    ensure!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0, "RLIMIT_NOFILE");
+    let mut doors = Vec::new();
+    while doors.len() < MAX_DOORS - 1 {
+        match device.door() {
+            Ok(door) => doors.push(door),
+            Err(errno) => fail!("door {}: {errno:?}", doors.len()),
+        }
+    }
+    ensure_eq!(device.door().err(), Some(EMFILE), "one door too many");
+    doors.pop();
+    ensure!(device.door().is_ok(), "there is room for one");
+    Ok(())
+}
+
+fn post_limit_of_locked_memory_is_the_owners() -> Outcome {
+    const LIMIT: usize = 16;
+    let child = fork(|| {
+        let device = Device::open()?;
+        let Ok(door) = device.door() else { fail!("no door") };
+        let buffer = Region::of_small_pages(64 * PAGE)?;
+        limit_locked_memory((LIMIT * PAGE) as u64)?;
+        become_nobody()?;
+        for round in 0..20 {
+            let large = door.post(buffer.address(0), 64 * PAGE, BOTH);
+            ensure_eq!(large, Err(ENOMEM), "beyond the limit, round {round}");
+            let small = door.post(buffer.address(0), LIMIT * PAGE, BOTH);
+            let Ok(small) = small else { fail!("within the limit, round {round}: {small:?}") };
+            let more = door.post(buffer.address(40 * PAGE), PAGE, BOTH);
+            ensure_eq!(more, Err(ENOMEM), "one page more, round {round}");
+            ensure_eq!(door.unpost(small, Duration::ZERO), Ok(()), "taken back");
+        }
+        Ok(())
+    })?;
+    child.succeed()
+}

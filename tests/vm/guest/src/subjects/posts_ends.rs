@@ -1,0 +1,370 @@
+//! The moments at which a post, a door, a file or a process goes away under a transfer
+//! between two processes.
+//!
+//! Afterwards nothing is pinned (main looks), and nobody else's memory was written.
+
+use crate::canary::Canary;
+use crate::device::*;
+use crate::effort::{PATIENCE, eventually, rounds};
+use crate::faults::Bench;
+use crate::kernel::Statistics;
+use crate::memory::{PAGE, Region};
+use crate::partner::{Order, Partner};
+use crate::process::{Ended, Gate, fork};
+use crate::random::Random;
+use crate::verdict::{Context, Outcome};
+use std::thread::sleep;
+use std::time::Duration;
+
+tests! {
+    post_end_taken_back_under_way_waits
+    post_end_unmapped_by_its_owner_is_efault
+    post_end_unmapped_under_way_nobody_else_is_written
+    post_end_owner_forks_later_transfers_are_efault
+    post_end_void_post_lets_its_pages_go
+    post_end_owner_closes_and_it_is_gone
+    post_end_owner_executes_and_it_is_gone
+    post_end_owner_leaves_under_way_pins_balance
+    post_end_owner_killed_at_random_pins_balance
+    post_end_copier_killed_at_random_owner_gets_its_buffer_back
+    post_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner
+}
+
+const LEN: usize = 16 * PAGE;
+const BOTH: u32 = POST_READ | POST_WRITE;
+
+struct Scene {
+    device: Device,
+    ours: Region,
+    partner: Partner,
+    post: u64,
+}
+
+impl Scene {
+    fn new() -> Outcome<Scene> {
+        let (theirs, ours) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+        ours.fill(2);
+        let partner = Partner::new(&[&theirs])?;
+        partner.must(Order::Fill(0, 1))?;
+        let post = partner.must(Order::Post(0, 0, LEN, BOTH))?;
+        Ok(Scene { device: Device::open()?, ours, partner, post })
+    }
+
+    fn submit(&self, way: u32) -> Outcome<Submitted> {
+        let whole = Piece::new(&self.ours, 0, &self.ours, 0, LEN);
+        let whole = match way {
+            SUBMIT_PULL => Piece { src: 0, ..whole },
+            _ => Piece { dst: 0, ..whole },
+        };
+        let channels = self.device.info()?.channels;
+        let mut pieces = whole.split(channels as usize, channels);
+        Ok(self.device.submit_across(&mut pieces, way, self.partner.door(), self.post))
+    }
+
+    fn start(&self, way: u32) -> Outcome<Submit> {
+        let found = self.submit(way)?;
+        ensure_eq!(found.result, Ok(()), "way {way}");
+        Ok(found.out)
+    }
+
+    fn carry(&self, way: u32) -> Outcome {
+        let request = self.start(way)?;
+        ensure_eq!(self.device.end(&request)?, 0, "failed pieces");
+        Ok(())
+    }
+
+    fn refused(&self, errno: Errno, why: &str) -> Outcome {
+        for way in [SUBMIT_PULL, SUBMIT_PUSH] {
+            ensure_eq!(self.submit(way)?.result, Err(errno), "way {way}, {why}");
+        }
+        Ok(())
+    }
+}
+
+fn post_end_taken_back_under_way_waits() -> Outcome {
+    let bench = Bench::new()?;
+    for way in [SUBMIT_PULL, SUBMIT_PUSH] {
+        let scene = Scene::new()?;
+        bench.slow_down()?;
+        let request = scene.start(way)?;
+        let found = scene.partner.order(Order::Unpost(scene.post, 0));
+        ensure_eq!(found, Err(EAGAIN), "taking back under way");
+        let found = scene.partner.order(Order::Unpost(scene.post, 1));
+        ensure_eq!(found, Err(ETIMEDOUT), "taking back under way, for a millisecond");
+        scene.refused(ENOENT, "being taken back")?;
+        scene.partner.must(Order::Unpost(scene.post, 20_000))?;
+        // It is over then, for whoever asks.
+        ensure_eq!(scene.device.wait(request.id, Duration::ZERO), Ok(0), "the request");
+        ensure_eq!(scene.partner.order(Order::Unpost(scene.post, 0)), Err(ENOENT), "twice");
+        scene.refused(ENOENT, "taken back")?;
+        match way {
+            SUBMIT_PULL => scene.ours.expect(1).context("pulled")?,
+            _ => scene.partner.must(Order::Expect(0, 2)).map(|_| ())?,
+        }
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+fn post_end_unmapped_by_its_owner_is_efault() -> Outcome {
+    for order in [Order::Unmap(0), Order::Replace(0, 3)] {
+        let scene = Scene::new()?;
+        scene.partner.must(order)?;
+        scene.refused(EFAULT, "mapping changed")?;
+        scene.ours.expect(2).context("refused, but written")?;
+        if order != Order::Unmap(0) {
+            scene.partner.must(Order::Expect(0, 3)).context("the memory that took the place")?;
+        }
+        scene.partner.must(Order::Unpost(scene.post, 0)).context("a void post")?;
+        // Posted again, it is the new memory.
+        if order != Order::Unmap(0) {
+            let post = scene.partner.must(Order::Post(0, 0, LEN, BOTH))?;
+            let scene = Scene { post, ..scene };
+            scene.carry(SUBMIT_PULL)?;
+            scene.ours.expect(3).context("posted again")?;
+        }
+    }
+    Ok(())
+}
+
+fn post_end_unmapped_under_way_nobody_else_is_written() -> Outcome {
+    let bench = Bench::new()?;
+    for order in [Order::Unmap(0), Order::Replace(0, 3)] {
+        let scene = Scene::new()?;
+        bench.slow_down()?;
+        let request = scene.start(SUBMIT_PUSH)?;
+        scene.partner.must(order)?;
+        let canary = Canary::new(4 * LEN)?;
+        ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
+        canary.expect_alive()?;
+        if order != Order::Unmap(0) {
+            scene.partner.must(Order::Expect(0, 3)).context("the memory that took the place")?;
+        }
+        scene.refused(EFAULT, "mapping changed")?;
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+fn post_end_owner_forks_later_transfers_are_efault() -> Outcome {
+    let scene = Scene::new()?;
+    scene.carry(SUBMIT_PULL)?;
+    scene.ours.expect(1)?;
+    scene.partner.must(Order::Fork)?;
+    scene.refused(EFAULT, "after a fork")?;
+    let post = scene.partner.must(Order::Post(0, 0, LEN, BOTH))?;
+    let scene = Scene { post, ..scene };
+    scene.ours.fill(5);
+    scene.carry(SUBMIT_PUSH)?;
+    scene.partner.must(Order::Expect(0, 5)).map(|_| ())
+}
+
+/// Though nobody takes it back.
+fn post_end_void_post_lets_its_pages_go() -> Outcome {
+    let before = Statistics::now()?.pinned_pages;
+    let scene = Scene::new()?;
+    let posted = Statistics::now()?.pinned_pages;
+    ensure_eq!(posted - before, (LEN / PAGE) as u64, "pinned pages");
+    scene.partner.must(Order::Unmap(0))?;
+    let gone = || Statistics::now().is_ok_and(|now| now.pinned_pages == before);
+    ensure!(eventually(PATIENCE, gone), "still pinned: {:?}", Statistics::now()?);
+    scene.partner.must(Order::Unpost(scene.post, 0)).map(|_| ())
+}
+
+fn post_end_owner_closes_and_it_is_gone() -> Outcome {
+    // The last descriptor of a door is ours: the door stays when only the owner's goes.
+    let scene = Scene::new()?;
+    scene.partner.must(Order::CloseDoor)?;
+    scene.carry(SUBMIT_PULL).context("with the owner's descriptor closed")?;
+    scene.ours.expect(1)?;
+    let scene = Scene::new()?;
+    scene.partner.must(Order::CloseDevice)?;
+    scene.refused(ENOENT, "the file is closed")?;
+    let found = scene.partner.order(Order::Post(0, 0, LEN, BOTH));
+    ensure_eq!(found, Err(ESHUTDOWN), "posting behind a door that is shut");
+    ensure_eq!(scene.partner.order(Order::Unpost(scene.post, 0)), Err(ENOENT), "taking back");
+    Ok(())
+}
+
+fn post_end_owner_executes_and_it_is_gone() -> Outcome {
+    let scene = Scene::new()?;
+    scene.partner.tell(Order::Exec);
+    let gone = || {
+        let found = scene.submit(SUBMIT_PULL).map(|found| {
+            if found.result.is_ok() {
+                let _ = scene.device.end(&found.out);
+            }
+            found.result
+        });
+        found.is_ok_and(|result| result == Err(ENOENT))
+    };
+    ensure!(eventually(PATIENCE, gone), "the post outlives exec");
+    Ok(())
+}
+
+fn post_end_owner_leaves_under_way_pins_balance() -> Outcome {
+    let bench = Bench::new()?;
+    for killed in [false, true] {
+        let mut scene = Scene::new()?;
+        bench.slow_down()?;
+        let request = scene.start(SUBMIT_PUSH)?;
+        if killed {
+            scene.partner.kill();
+        } else {
+            scene.partner.tell(Order::Leave);
+        }
+        let canary = Canary::new(4 * LEN)?;
+        ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
+        sleep(Duration::from_millis(50));
+        canary.expect_alive()?;
+        scene.refused(ENOENT, "the owner is gone")?;
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+fn post_end_owner_killed_at_random_pins_balance() -> Outcome {
+    let mut random = Random::new(41);
+    let canary = Canary::new(4 * LEN)?;
+    let (mut whole, rounds) = (0, rounds(300));
+    for round in 0..rounds {
+        let mut scene = Scene::new()?;
+        let device = &scene.device;
+        let way = random.pick(&[SUBMIT_PULL, SUBMIT_PUSH]);
+        for _ in 0..random.below(4) {
+            let found = scene.submit(way)?;
+            if found.result.is_ok() && random.once_in(2) {
+                ensure_eq!(device.end(&found.out)?, 0, "failed pieces");
+                whole += 1;
+            }
+        }
+        ensure_eq!(scene.partner.kill(), Ended::Killed(libc::SIGKILL), "round {round}");
+        // What had begun ends; nothing begins any more.
+        scene.refused(ENOENT, "the owner is dead")?;
+        if round % 8 == 0 {
+            let fresh = Canary::new(2 * LEN)?;
+            sleep(Duration::from_millis(1));
+            fresh.expect_alive().context(format_args!("round {round}"))?;
+        }
+    }
+    println!("{whole} transfers in {rounds} rounds");
+    canary.expect_alive()
+}
+
+/// We own, the other copies.
+fn post_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
+    let mut random = Random::new(42);
+    let device = Device::open()?;
+    let Ok(door) = device.door() else { fail!("no door") };
+    let buffer = Region::shared(LEN)?;
+    buffer.touch();
+    let count = Region::shared(PAGE)?;
+    let rounds = rounds(500);
+    let mut copying = 0;
+    for round in 0..rounds {
+        count.set_word(0, 0);
+        let gate = Gate::new()?;
+        let mut copier = fork(|| {
+            let own = Device::open()?;
+            let ours = Region::of_small_pages(LEN)?;
+            gate.pass();
+            let post = count.word(8);
+            for way in [SUBMIT_PUSH, SUBMIT_PULL].into_iter().cycle() {
+                let piece = Piece::new(&ours, 0, &ours, 0, LEN);
+                let piece = match way {
+                    SUBMIT_PULL => Piece { src: 0, ..piece },
+                    _ => Piece { dst: 0, ..piece },
+                };
+                let found = own.submit_across(&mut piece.split(4, 1), way, door.fd(), post);
+                ensure!(found.result.is_ok(), "{found:?}");
+                count.set_word(0, count.word(0) + 1);
+                if count.word(0) % 2 == 0 {
+                    own.end(&found.out)?;
+                }
+            }
+            Ok(())
+        })?;
+        // After the fork, which would make it void.
+        let post = match door.post(buffer.address(0), LEN, BOTH) {
+            Ok(post) => post,
+            Err(errno) => fail!("round {round}: {errno:?}"),
+        };
+        count.set_word(8, post);
+        gate.open();
+        if !random.once_in(8) {
+            let copies = || count.word(0) > 0;
+            ensure!(eventually(PATIENCE, copies), "the copier of round {round} does not copy");
+        }
+        sleep(Duration::from_micros(random.below(1500)));
+        copier.kill(libc::SIGKILL);
+        if random.once_in(2) {
+            copier.wait();
+        }
+        ensure_eq!(door.unpost(post, PATIENCE), Ok(()), "round {round}");
+        // Nobody writes it from here on.
+        buffer.fill(round as u64);
+        sleep(Duration::from_micros(300));
+        buffer.expect(round as u64).context("written after it was taken back")?;
+        ensure_eq!(copier.wait(), Ended::Killed(libc::SIGKILL), "round {round}");
+        copying += usize::from(count.word(0) > 0);
+    }
+    println!("{copying} of {rounds} were killed while copying");
+    Ok(())
+}
+
+/// Its page fault is not answered: the owner must not wait for that.
+fn post_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner() -> Outcome {
+    if crate::kernel::has_checkers() {
+        skip!("Linux 6.1 cannot wait for such a page when it is pinned for long, and says so");
+    }
+    let device = Device::open()?;
+    let Ok(door) = device.door() else { fail!("no door") };
+    let buffer = Region::shared(LEN)?;
+    buffer.fill(1);
+    let shared = Region::shared(PAGE)?;
+    let gate = Gate::new()?;
+    let copier = fork(|| {
+        let own = Device::open()?;
+        let trap = Region::anonymous(LEN)?;
+        let Some(_faults) = unanswered(&trap)? else {
+            shared.set_word(0, 2);
+            skip!("no userfaultfd here");
+        };
+        gate.pass();
+        let mut piece = [Piece { src: 0, ..Piece::new(&trap, 0, &trap, 0, LEN) }];
+        shared.set_word(0, 1);
+        own.submit_across(&mut piece, SUBMIT_PULL, door.fd(), shared.word(8));
+        fail!("a fault that nobody answers was passed")
+    })?;
+    let Ok(post) = door.post(buffer.address(0), LEN, BOTH) else { fail!("no post") };
+    shared.set_word(8, post);
+    gate.open();
+    ensure!(eventually(PATIENCE, || shared.word(0) > 0), "the copier does not begin");
+    if shared.word(0) == 2 {
+        return copier.succeed();
+    }
+    sleep(Duration::from_millis(50));
+    ensure_eq!(door.unpost(post, Duration::from_secs(1)), Ok(()), "with a stuck copier");
+    copier.kill(libc::SIGKILL);
+    Ok(())
+}
+
+/// Lets faults in a region go unanswered; `None` where the kernel has no such thing.
+fn unanswered(region: &Region) -> Outcome<Option<std::os::fd::OwnedFd>> {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    const API: u64 = 0xc018_aa3f;
+    const REGISTER: u64 = 0xc020_aa00;
+    // SAFETY: a new descriptor, or none.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Ok(None);
+    }
+    // SAFETY: it is nobody else's.
+    let faults = unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) };
+    let mut api = [0xaau64, 0, 0];
+    let mut range = [region.address(0), region.len() as u64, 1, 0];
+    let done = call(faults.as_raw_fd(), API, &mut api)
+        .and_then(|()| call(faults.as_raw_fd(), REGISTER, &mut range));
+    ensure_eq!(done, Ok(()), "userfaultfd");
+    Ok(Some(faults))
+}
