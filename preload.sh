@@ -47,7 +47,7 @@ Environment, read by the library (also with a plain LD_PRELOAD):
   ADMA_IPC_EAGER   4096     messages between processes: up to this size through
                             shared memory, their writer does not wait
   ADMA_IPC_OFFLOAD 32K      from this size on both processes copy
-  ADMA_IPC_ENGINE  auto     process_vm, shm
+  ADMA_IPC_ENGINE  auto     helper, process_vm, shm
   ADMA_IPC_PTRACER 0        1: let the other process in where Yama keeps it out
   ADMA_IPC_TIMEOUT 10       seconds for greetings, and for the last pieces at close
 Options above win over the environment.

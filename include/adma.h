@@ -212,7 +212,8 @@ const char *adma_strerror(int result);
  *     ADMA_IPC_EAGER=0 switches this kind off.
  *   - above: one copy, made by the kernel for whoever waits.
  *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
- *     copy: the reader from the front, the writer from the back.
+ *     copy: the reader from the front, the writer from the back. Where both have the kernel
+ *     helper (/dev/adma), its channels copy the pieces for them.
  * Who waits spins for up to some 20 microseconds, then sleeps: it takes no CPU time while the
  * other side does something else, however long.
  *
@@ -224,7 +225,8 @@ const char *adma_strerror(int result);
  *   belongs to the connection: do not change what is written, do not look at what is read.
  *   When a call returns, with success or without, nobody touches the buffer any more, and
  *   nothing outside of it ever is. The other process can only do to this memory what the
- *   system would let it do anyway. A buffer that is not mapped is -EFAULT for large messages,
+ *   system would let it do anyway, and with the kernel helper what a message is for: read
+ *   what is written to it, write what is read from it, until the message is over. A buffer that is not mapped is -EFAULT for large messages,
  *   on both sides; for eager ones it is SIGSEGV, as for memcpy.
  * Progress: there is no helper thread. A thread that waits or checks on any connection makes
  *   the messages of all connections of its process go on, those of other threads too, and
@@ -237,7 +239,9 @@ const char *adma_strerror(int result);
  *   privileges, and no Yama. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the
  *   other process in, by PR_SET_PTRACER; it may then trace this one in every way, and only
  *   the latest connection's may. It is not done unasked. Rights that are lost later are
- *   noticed, and messages go through shared memory from then on.
+ *   noticed, and messages go through shared memory from then on. The kernel helper needs
+ *   none of this, only access to /dev/adma on both sides, and pages that may be locked
+ *   (RLIMIT_MEMLOCK).
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
  *   is for one thread.
@@ -284,7 +288,8 @@ int adma_connect(const char *path);
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
  * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, -EAFNOSUPPORT for other
  * sockets, -EMFILE when there are 4096 connections. The library keeps two descriptors for each
- * connection, and in a program with threads two for each one that waits long.
+ * connection, two more with the kernel helper, and in a program with threads two for each one
+ * that waits long.
  */
 int adma_attach(int socket);
 
@@ -299,8 +304,8 @@ int adma_attach(int socket);
 int adma_close(int connection);
 
 /*
- * Writes one line about the engine of a connection: "process_vm, ..." or "shared memory, ...",
- * and why. At most size bytes, with the terminating zero; returns the length it wants.
+ * Writes one line about the engine of a connection: "helper, ...", "process_vm, ..." or
+ * "shared memory, ...", and why. At most size bytes, with the terminating zero; returns the length it wants.
  */
 int adma_connection_info(int connection, char *text, size_t size);
 

@@ -284,10 +284,11 @@ pub const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_IPC_ENGINE",
         default: "auto",
-        want: "auto, process_vm or shm",
+        want: "auto, helper, process_vm or shm",
         set: |config, value| {
             let names = [
                 ("auto", ipc::Engines::Auto),
+                ("helper", ipc::Engines::Helper),
                 ("process_vm", ipc::Engines::ProcessVm),
                 ("shm", ipc::Engines::SharedMemory),
             ];

@@ -171,6 +171,14 @@ impl Dispatcher {
         }
     }
 
+    /// The kernel helper and how it is to copy, brought up if need be; `None`: it is not to be
+    /// had, or not wanted.
+    pub fn helper(&self) -> Option<(&ioat::Engine, ioat::How)> {
+        let policy = self.policy.get()?;
+        let up = self.ready(policy).ok()? == Engine::Ioat && !self.closed.load(Ordering::Relaxed);
+        up.then_some((&self.ioat, policy.how_ioat))
+    }
+
     /// Workers beside the caller; 0 while that engine is not up.
     pub fn workers(&self) -> usize {
         self.workers.load(Ordering::Relaxed)

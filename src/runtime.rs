@@ -93,6 +93,10 @@ fn start() {
         offload: config.ipc_offload,
         engines: config.ipc_engine,
         patience: config.ipc_timeout as u64 * 1_000_000_000,
+        helper: || {
+            let (engine, how) = DISPATCHER.helper()?;
+            Some(ipc::Helper { engine, how })
+        },
         ptracer: config.ipc_ptracer,
         tell: config.log >= Level::Info,
     });

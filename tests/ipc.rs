@@ -73,6 +73,7 @@ programs! {
     waiting_process_sleeps: "ipc_ends" "quiet";
     hostile_peer_scribbles_and_nothing_outside_the_buffer_is_written: "ipc_ends" "hostile";
     threads_share_a_connection: "ipc_ends" "threads";
+    lengths_that_differ_transfer_the_shorter: "ipc_ends" "unequal";
     full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
     full_table_of_connections_is_emfile: "ipc_ends" "table";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";

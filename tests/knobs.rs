@@ -144,7 +144,7 @@ const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_IPC_ENGINE",
         default: "auto",
-        good: &["auto", "process_vm", "shm"],
+        good: &["auto", "helper", "process_vm", "shm"],
         bad: &["cma", "Auto", "shm,process_vm"],
     },
     Knob { name: "ADMA_IPC_PTRACER", default: "0", good: &["0", "1"], bad: &["2", "yes"] },

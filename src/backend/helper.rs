@@ -138,6 +138,15 @@ impl Helper {
         self.call(abi::IOC_WAIT, &raw mut *wait as usize)
     }
 
+    /// Makes a door to what this process posts; its descriptor is closed by exec.
+    pub fn door(&self) -> Result<i32, i32> {
+        let mut door = abi::Door { size: size_of::<abi::Door>() as u32, ..Default::default() };
+        match self.call(abi::IOC_DOOR, &raw mut door as usize) {
+            0 => Ok(door.fd),
+            errno => Err(errno),
+        }
+    }
+
     /// Whether nobody else can install a signal handler meanwhile.
     pub fn serves_one_thread(&self) -> bool {
         #[cfg(test)]
@@ -162,15 +171,42 @@ impl Helper {
         if let Some(fake) = self.fake.get() {
             return fake.ioctl(request, argument);
         }
-        let fd = self.fd.load(Relaxed) as usize;
-        // SAFETY: the kernel reads and writes the structure, which says its own size, and
-        // what it names. What the engine then writes is the promise of who copies.
-        let answer = unsafe { sys::syscall(libc::SYS_ioctl, [fd, request, argument, 0, 0, 0]) };
-        match answer {
-            // Not one of our answers: the number stands for another file.
-            1.. => libc::EPROTO,
-            _ => -answer as i32,
-        }
+        call(self.fd.load(Relaxed), request, argument)
+    }
+}
+
+/// `argument` is the address of the structure that belongs to `request`.
+fn call(fd: i32, request: usize, argument: usize) -> i32 {
+    // SAFETY: the kernel reads and writes the structure, which says its own size, and
+    // what it names. What the engine then writes is the promise of who copies.
+    let answer =
+        unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, argument, 0, 0, 0]) };
+    match answer {
+        // Not one of our answers: the number stands for another file.
+        1.. => libc::EPROTO,
+        _ => -answer as i32,
+    }
+}
+
+/// Lets whoever holds the door reach a buffer: `flags` are `abi::POST_*`. Answers the number
+/// of the post, or an errno.
+pub fn post(door: i32, addr: usize, len: usize, flags: u32) -> Result<u64, i32> {
+    let (size, addr, len) = (size_of::<abi::Post>() as u32, addr as u64, len as u64);
+    let mut post = abi::Post { size, flags, addr, len, ..Default::default() };
+    match call(door, abi::IOC_POST, &raw mut post as usize) {
+        0 => Ok(post.id),
+        errno => Err(errno),
+    }
+}
+
+/// Takes a buffer back, and waits until nobody uses it any more. Transfers end by themselves,
+/// so there is no giving up.
+pub fn unpost(door: i32, id: u64) {
+    const ONE_SECOND: u64 = 1_000_000_000;
+    let size = size_of::<abi::Unpost>() as u32;
+    let mut unpost = abi::Unpost { size, flags: 0, id, timeout_ns: ONE_SECOND };
+    while let libc::EINTR | libc::ETIMEDOUT = call(door, abi::IOC_UNPOST, &raw mut unpost as usize)
+    {
     }
 }
 

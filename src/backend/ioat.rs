@@ -53,6 +53,7 @@ pub struct Engine {
     channels: AtomicU32,
     usable: AtomicU32,
     src_align: AtomicUsize,
+    features: AtomicU32,
     /// Why the last start failed: an errno.
     why_not: AtomicI32,
     /// Where each channel's words can be seen; 0: nowhere.
@@ -210,6 +211,7 @@ impl Engine {
             channels: AtomicU32::new(0),
             usable: AtomicU32::new(0),
             src_align: AtomicUsize::new(0),
+            features: AtomicU32::new(0),
             why_not: AtomicI32::new(0),
             words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
             turn: AtomicUsize::new(0),
@@ -245,6 +247,7 @@ impl Engine {
         let most = (info.max_bytes / 2).min(pages.saturating_mul(PAGE as u64)).min(CHUNK as u64);
         self.limit.set(most as usize);
         self.src_align.store(info.src_align as usize, Relaxed);
+        self.features.store(info.features, Relaxed);
         self.usable.store(info.usable, Relaxed);
         self.clock.set();
         self.channels.store(info.channels, Relaxed);
@@ -749,6 +752,9 @@ impl Clock {
     }
 }
 
+#[path = "ioat_across.rs"]
+mod across;
+pub use across::There;
 #[path = "ioat_later.rs"]
 mod later;
 

@@ -2,15 +2,16 @@
 //!
 //! In order of preference:
 //!
-//! 1. The kernel helper: both sides' posted buffers pinned by their owners and copied by the
-//!    DMA engine. Not offered by the helper yet. It belongs into `Engine` as a third pair of
-//!    `pull` and `push`, asked for in `probe` before the system calls are tried; `half` cuts
-//!    messages into pieces for it as for any other.
+//! 1. The kernel helper, where both sides have it: posted buffers are pinned by their owners
+//!    and copied by the DMA engine (see `across`). It is tried at connect time as well, and
+//!    carries the pieces of messages that are large enough to be offloaded. What it does not
+//!    carry goes one of the other ways, piece by piece.
 //! 2. `process_vm_readv` and `process_vm_writev`: one copy, made by the kernel for whoever
 //!    calls. The system decides who may (the rules of ptrace), so it is tried at connect
 //!    time, for each way, and may be refused later when a process changes its identity.
 //! 3. Neither: messages are streamed through the region, which is two copies.
 
+use super::across::Across;
 use super::os::{self, Way};
 use super::tally::{self, Means};
 use crate::sys;
@@ -24,6 +25,8 @@ pub enum Copied {
     Fault,
     /// The system does not let us, or not any more.
     Refused,
+    /// The helper, which is the only way here, has not copied this one.
+    NotThisTime,
     /// There is no such process.
     Gone,
 }
@@ -34,11 +37,31 @@ pub struct Engine {
     pid: i32,
     pull: AtomicBool,
     push: AtomicBool,
+    across: Option<Across>,
+}
+
+/// The other's end of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct There {
+    pub addr: usize,
+    /// What the helper knows it by; 0: it does not.
+    pub post: u64,
+    /// Where the piece is in it.
+    pub offset: usize,
 }
 
 impl Engine {
-    pub fn new(pid: i32, pull: bool, push: bool) -> Self {
-        Self { pid, pull: AtomicBool::new(pull), push: AtomicBool::new(push) }
+    pub fn new(pid: i32, pull: bool, push: bool, across: Option<Across>) -> Self {
+        Self { pid, pull: AtomicBool::new(pull), push: AtomicBool::new(push), across }
+    }
+
+    pub fn across(&self) -> Option<&Across> {
+        self.across.as_ref()
+    }
+
+    /// Whether a message can be copied whose other buffer is `post` for the helper.
+    pub fn reaches(&self, way: Way, post: u64) -> bool {
+        self.may(way) || (post != 0 && self.across.is_some())
     }
 
     pub fn may(&self, way: Way) -> bool {
@@ -61,7 +84,26 @@ impl Engine {
     /// # Safety
     /// `ours` lies inside a buffer that our program has posted and still waits for, `theirs`
     /// inside one that the other has posted, and the process number still stands for it.
-    pub unsafe fn copy(&self, way: Way, ours: usize, theirs: usize, len: usize) -> Copied {
+    pub unsafe fn copy(&self, way: Way, ours: usize, theirs: There, len: usize) -> Copied {
+        if let Some(across) = self.across.as_ref().filter(|_| theirs.post != 0) {
+            let (may, There { post, offset, .. }) = (self.may(way), theirs);
+            let copied = (across.is_on() || !may)
+                // SAFETY: the caller's promise.
+                .then(|| unsafe { across.copy(way, ours, post, offset, len) });
+            match copied {
+                Some(Ok(())) => {
+                    tally::note_copied(Means::Helper, len);
+                    return Copied::Whole;
+                }
+                _ if !may => return Copied::NotThisTime,
+                _ => {}
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_by_calls(way, ours, theirs.addr, len) }
+    }
+
+    unsafe fn copy_by_calls(&self, way: Way, ours: usize, theirs: usize, len: usize) -> Copied {
         let mut done = 0;
         while done < len {
             // SAFETY: the caller's promise, a part of it.
@@ -111,6 +153,20 @@ pub fn probe(pid: i32, target: u64, secret: u64) -> (os::Result<()>, os::Result<
     let pushed = unsafe { os::copy_across(Way::Push, pid, &raw const mark as usize, place, len) };
     let push = pushed.and_then(|bytes| if bytes == len { Ok(()) } else { Err(libc::EFAULT) });
     (pull, push)
+}
+
+/// The same by the helper, out of and into what the other has posted for it.
+pub fn probe_across(across: &Across, post: u64, secret: u64) -> os::Result<()> {
+    let (mut found, mark, len) = (0u64, !secret, size_of::<u64>());
+    let place = core::mem::offset_of!(Target, mark);
+    // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
+    unsafe {
+        across.copy(Way::Pull, &raw mut found as usize, post, 0, len)?;
+        if (&raw const found).read_volatile() != secret {
+            return Err(libc::EBADMSG);
+        }
+        across.copy(Way::Push, &raw const mark as usize, post, place, len)
+    }
 }
 
 /// Yama's rule for this machine; 0 where there is none.

@@ -4,7 +4,7 @@
 //! Nothing here waits. The lock of a half is held during every call, and let go while a
 //! piece is copied: `advance` hands the piece out and `copied` takes the answer.
 
-use super::engine::{Copied, Engine};
+use super::engine::{Copied, Engine, There};
 use super::os::Way;
 use super::region::{self, CHUNK, CHUNKS, EAGER_ROOM, Lane, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
@@ -88,6 +88,15 @@ impl Hint {
     }
 }
 
+/// What the program hands us.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    pub addr: usize,
+    pub len: usize,
+    /// What the kernel helper knows it by; 0: it does not.
+    pub post: u64,
+}
+
 /// What `advance` has found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
@@ -105,7 +114,7 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub ours: usize,
-    pub theirs: usize,
+    pub theirs: There,
     pub len: usize,
     /// The message has no other piece.
     pub only: bool,
@@ -131,8 +140,11 @@ struct Own {
     kind: u32,
     addr: usize,
     len: usize,
+    /// What the kernel helper knows it by; 0: it does not.
+    post: u64,
     /// From here on valid once it is matched.
     theirs: usize,
+    their_post: u64,
     count: usize,
     piece: usize,
     pieces: usize,
@@ -154,7 +166,9 @@ const NOTHING: Own = Own {
     kind: 0,
     addr: 0,
     len: 0,
+    post: 0,
     theirs: 0,
+    their_post: 0,
     count: 0,
     piece: 0,
     pieces: 0,
@@ -342,6 +356,7 @@ impl Half {
         let short = unsafe { self.read_next(lane, addr, len) };
         if let Short::Announced(..) = short {
             self.announced = Some((addr, len));
+            lane.cell(number).reader.0.post.store(0, Ordering::Relaxed);
             publish(&lane.cell(number).reader.0, number, 0, len, addr);
         }
         short
@@ -409,12 +424,11 @@ impl Half {
     /// that wants to know the count.
     ///
     /// # Safety
-    /// `addr` is readable for `len` bytes until the message is over.
+    /// The buffer is readable until the message is over.
     pub unsafe fn post_write(
         &mut self,
         lane: &Lane,
-        addr: usize,
-        len: usize,
+        Buffer { addr, len, post }: Buffer,
         eager: usize,
         direct: bool,
         cookie: bool,
@@ -440,11 +454,13 @@ impl Half {
             kind,
             addr,
             len,
+            post,
             streamed: kind == kind::STREAMED,
             room_end,
             ..NOTHING
         };
         self.next = number.wrapping_add(1);
+        lane.cell(number).writer.0.post.store(post, Ordering::Relaxed);
         publish(&lane.cell(number).writer.0, number, kind, len, at);
         if kind == kind::EAGER && !cookie {
             let count = eager_count(lane, number, len).unwrap_or(len);
@@ -456,21 +472,20 @@ impl Half {
     /// Posts a read; it is over at once if an eager message is there.
     ///
     /// # Safety
-    /// `addr` is writable for `len` bytes until the message is over, and no Rust reference
-    /// covers it.
+    /// The buffer is writable until the message is over, and no Rust reference covers it.
     pub unsafe fn post_read(
         &mut self,
         lane: &Lane,
-        addr: usize,
-        len: usize,
+        Buffer { addr, len, post }: Buffer,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.post_announced();
         self.check_room(lane)?;
         let number = self.next;
         let posted = State::Posted;
-        *self.own(number) = Own { number, state: posted, cookie, addr, len, ..NOTHING };
+        *self.own(number) = Own { number, state: posted, cookie, addr, len, post, ..NOTHING };
         self.next = number.wrapping_add(1);
+        lane.cell(number).reader.0.post.store(post, Ordering::Relaxed);
         // Also for what is over at once: its writer wants to know the length.
         publish(&lane.cell(number).reader.0, number, 0, len, addr);
         if !self.is_matched(lane, number)? {
@@ -522,6 +537,7 @@ impl Half {
         }
         at.checked_add(len).ok_or(Broken)?;
         own.theirs = at;
+        own.their_post = theirs.post.load(Ordering::Relaxed);
         own.piece = piece_size(own.count, offload);
         own.pieces = own.count.div_ceil(own.piece);
         if own.count == 0 {
@@ -544,7 +560,7 @@ impl Half {
         let (ticket, role) = (&lane.cell(number).ticket.0, self.role);
         let hint = Hint::of(&self.other_post(lane, number).finished);
         let own = self.own(number);
-        let view = if own.streamed || !engine.may(role.way()) {
+        let view = if own.streamed || !engine.reaches(role.way(), own.their_post) {
             ticket::view(ticket, number)
         } else {
             match ticket::claim(ticket, number, role.end(), own.claimed, own.pieces) {
@@ -552,7 +568,8 @@ impl Half {
                     own.claimed += 1;
                     let at = index * own.piece;
                     let len = own.piece.min(own.count - at);
-                    let (ours, theirs) = (own.addr + at, own.theirs + at);
+                    let (ours, addr) = (own.addr + at, own.theirs + at);
+                    let theirs = There { addr, post: own.their_post, offset: at };
                     return Ok(Step::Copy(Piece { ours, theirs, len, only: own.pieces == 1 }));
                 }
                 Claim::NoMore(view) => view,
@@ -600,7 +617,9 @@ impl Half {
         match outcome {
             Copied::Whole => {}
             Copied::Fault => ticket::raise(ticket, number, flag::FAULT),
-            Copied::Refused => ticket::raise(ticket, number, flag::REFUSED),
+            Copied::Refused | Copied::NotThisTime => {
+                ticket::raise(ticket, number, flag::REFUSED);
+            }
             Copied::Gone => ticket::raise(ticket, number, flag::CANCELLED),
         }
         let post = self.own_post(lane, number);
@@ -793,11 +812,18 @@ impl Half {
         posted.into_iter()
     }
 
-    /// Takes the result of a message that is over; its place is free then.
-    pub fn collect(&mut self, number: u32) -> isize {
+    /// Takes the result of a message that is over; its place is free then. With it comes what
+    /// the helper knows the buffer by, to be taken back.
+    pub fn collect(&mut self, number: u32) -> (isize, u64) {
         let own = self.own(number);
         own.state = State::Free;
-        own.result
+        (own.result, core::mem::take(&mut own.post))
+    }
+
+    /// What the helper knows any of our buffers by.
+    pub fn take_posts(&mut self) -> Vec<u64> {
+        let posts = self.posts.iter_mut().map(|own| core::mem::take(&mut own.post));
+        posts.filter(|&post| post != 0).collect()
     }
 
     /// The message that a cookie stands for, for one thread to wait with; the number has lost

@@ -2,11 +2,13 @@
 //!
 //! Nothing here waits, but for closing; see `wait`.
 
+use super::across::Across;
 use super::bell::how;
 use super::engine::{Copied, Engine};
-use super::half::{Half, Hint, NoRoom, Piece, Role, Step};
+use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
 use super::kicks;
-use super::lock::Lock;
+use super::lend::Lent;
+use super::lock::{Held, Lock};
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side};
 use super::settings::Settings;
@@ -58,6 +60,7 @@ pub struct Link {
     pub eager: usize,
     /// How long closing waits, in nanoseconds.
     pub patience: u64,
+    pub offload: usize,
     pub spin_ticks: AtomicU64,
     /// What we have last told the other side.
     pub cpu: AtomicU32,
@@ -95,6 +98,7 @@ impl Link {
             other_pulls,
             eager: settings.eager,
             patience: settings.patience,
+            offload,
             spin_ticks: AtomicU64::new(MOST_SPIN),
             cpu: AtomicU32::new(0),
             out: Lock::new(Half::new(Role::Writer, offload)),
@@ -142,6 +146,10 @@ impl Link {
         [self.socket.raw(), self.watch.as_ref().map_or(-1, Fd::raw)]
     }
 
+    pub fn doors(&self) -> Option<[i32; 2]> {
+        self.engine.across().map(Across::descriptors)
+    }
+
     /// Something has changed that the other side may wait for.
     #[inline]
     pub fn ring(&self) {
@@ -165,17 +173,23 @@ impl Link {
         addr: usize,
         len: usize,
         cookie: bool,
+        lent: &mut Lent<'_>,
     ) -> Result<u32, NoRoom> {
         let (_, lane) = self.half(role);
+        let buffer = Buffer { addr, len, post: lent.post };
+        // The other side can fetch what the helper knows.
+        let direct = self.is_direct() || lent.post != 0;
         // SAFETY: the caller's promise.
-        unsafe {
+        let posted = unsafe {
             match role {
-                Role::Writer => {
-                    half.post_write(lane, addr, len, self.eager, self.is_direct(), cookie)
-                }
-                Role::Reader => half.post_read(lane, addr, len, cookie),
+                Role::Writer => half.post_write(lane, buffer, self.eager, direct, cookie),
+                Role::Reader => half.post_read(lane, buffer, cookie),
             }
+        };
+        if posted.is_ok() {
+            lent.post = 0; // the message's now
         }
+        posted
     }
 
     /// Posts without waiting; the message's number, or a negated errno.
@@ -188,10 +202,11 @@ impl Link {
         if role == Role::Writer && gone != other::ALIVE {
             return Err(failure(role, gone));
         }
+        let mut lent = self.lend(role, addr, len);
         let (half, _) = self.half(role);
         let mut half = half.lock();
         // SAFETY: the caller's promise.
-        let posted = unsafe { self.post(role, &mut half, addr, len, true) };
+        let posted = unsafe { self.post(role, &mut half, addr, len, true, &mut lent) };
         drop(half);
         match posted {
             Ok(number) => {
@@ -219,12 +234,7 @@ impl Link {
         let mut half = half.lock();
         let step = half.advance(lane, &self.engine, number);
         let failure = if closing { -libc::EBADF as isize } else { failure(role, gone) };
-        let end = |mut half: super::lock::Held<'_, Half>| {
-            let result = half.collect(number);
-            drop(half);
-            self.ring();
-            Ok(result)
-        };
+        let end = |half: Held<'_, Half>| Ok(self.collected(half, number));
         match step {
             Ok(Step::Over) => end(half),
             Ok(Step::Copy(piece)) => {
@@ -278,6 +288,9 @@ impl Link {
             self.engine.forget(way);
             let lost = if way == Way::Pull { LOST_PULL } else { LOST_PUSH };
             self.mine().lost.fetch_or(lost, Ordering::Relaxed);
+            self.note_needy();
+        }
+        if outcome == Copied::NotThisTime {
             self.note_needy();
         }
         if outcome == Copied::Gone {
@@ -495,6 +508,7 @@ impl Link {
                 self.sleep_shortly(seen);
             }
         }
+        self.take_everything_back();
         os::shut_down(self.socket.raw());
         true
     }

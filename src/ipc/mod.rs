@@ -7,10 +7,11 @@
 //! calls       handles and cookies checked, then the connection's work
 //! wait        posting and waiting, in stages; watch: long sleeps, for all connections
 //! table       handles; whose connections these are after a fork
-//! link        one connection: posting, steps, helping, ending; kicks: who sleeps long
+//! link        one connection: posting, steps, helping, ending; kicks: who sleeps long;
+//!             lend: buffers that the kernel helper knows
 //! half        one direction as one process sees it: posts, matching, who copies what
 //! wire        the beginning: sockets, greetings, what each side may do to the other
-//! engine      bytes between two address spaces; the place of the kernel helper
+//! engine      bytes between two address spaces; across: by the kernel helper
 //! region      what both processes see, and its law
 //! bell        who sleeps and who wakes; ticket: who copies which piece
 //! tally       what a report tells of messages
@@ -19,14 +20,16 @@
 //!
 //! The k-th write of one side meets the k-th read of the other. Three kinds of messages:
 //! eager ones go through the region and their writer does not wait (a cookie does, to learn
-//! the count); large ones are copied once, by whoever waits, and by both ends when both wait;
-//! where neither process may touch
-//! the other's memory they are streamed through the region in chunks.
+//! the count); large ones are copied once, by whoever waits, and by both ends when both wait,
+//! or by the channels of the kernel helper for them; where neither process may touch the
+//! other's memory they are streamed through the region in chunks.
 //!
 //! There is no helper thread. Waiting and checking make things go on, for every message of
 //! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
 //! then polls sockets that also tell of the other's end.
 
+#[cfg(not(loom))]
+mod across;
 #[cfg(not(loom))]
 mod calls;
 #[cfg(not(loom))]
@@ -37,6 +40,8 @@ mod exports;
 mod half;
 #[cfg(not(loom))]
 mod kicks;
+#[cfg(not(loom))]
+mod lend;
 #[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]
@@ -64,7 +69,7 @@ pub mod ticket;
 #[cfg(not(loom))]
 pub use settings::Engines;
 #[cfg(not(any(test, loom)))]
-pub use settings::{Settings, configure};
+pub use settings::{Helper, Settings, configure};
 #[cfg(not(any(test, loom)))]
 pub use table::forget_after_fork;
 
@@ -75,11 +80,20 @@ pub const MOST_EAGER: usize = region::EAGER_ROOM / 4;
 /// What the configuration means for connections.
 #[cfg(not(loom))]
 mod settings {
+    use crate::backend::ioat;
     use std::sync::OnceLock;
+
+    /// The engine of the kernel helper, and how it is to copy.
+    #[derive(Clone, Copy)]
+    pub struct Helper {
+        pub engine: &'static ioat::Engine,
+        pub how: ioat::How,
+    }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Engines {
         Auto,
+        Helper,
         ProcessVm,
         SharedMemory,
     }
@@ -94,6 +108,8 @@ mod settings {
         /// How long the other side may take for its greetings, and for letting go of buffers
         /// when a connection is closed; in nanoseconds.
         pub patience: u64,
+        /// Brings the helper up, where there is one; not called where none is wanted.
+        pub helper: fn() -> Option<Helper>,
         /// Whether the other side may be let in where Yama keeps it out.
         pub ptracer: bool,
         /// Whether to say which engine a connection uses, and why.
@@ -112,6 +128,7 @@ mod settings {
             offload: 32 << 10,
             engines: Engines::Auto,
             patience: 10_000_000_000,
+            helper: || None,
             ptracer: false,
             tell: false,
         })

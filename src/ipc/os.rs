@@ -20,6 +20,11 @@ impl Fd {
         self.0
     }
 
+    /// A number that is ours from now on.
+    pub fn owned(fd: i32) -> Self {
+        Self(fd)
+    }
+
     /// From now on the number is somebody else's business.
     pub fn into_raw(self) -> i32 {
         let fd = self.0;
@@ -320,7 +325,7 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     if !fds.is_empty() {
         let payload = size_of_val(fds) as u32;
         // SAFETY: the header and so many numbers fit into `control`, for nobody sends more
-        // than two.
+        // than three.
         unsafe {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = libc::CMSG_SPACE(payload) as usize;

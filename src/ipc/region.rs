@@ -51,6 +51,8 @@ pub struct Post {
     pub len: AtomicU64,
     /// The address in its process; of eager messages the place in the room.
     pub at: AtomicU64,
+    /// What the kernel helper knows the buffer by; 0: it does not.
+    pub post: AtomicU64,
     pub finished: AtomicU32,
 }
 

@@ -216,6 +216,7 @@ pub fn forget_after_fork() {
             if watch >= 0 {
                 sys::close(watch);
             }
+            link.doors().into_iter().flatten().for_each(sys::close);
         }
     }
 }

@@ -25,13 +25,14 @@ pub enum Regime {
 /// With what this process has copied.
 #[derive(Clone, Copy)]
 pub enum Means {
+    Helper,
     ProcessVm,
     SharedMemory,
 }
 
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const REGIMES: [&str; 4] = ["eager", "one_copy", "two_ended", "chunks"];
-const MEANS: [&str; 2] = ["process_vm", "shared_memory"];
+const MEANS: [&str; 3] = ["helper", "process_vm", "shared_memory"];
 
 struct Count {
     messages: AtomicU64,

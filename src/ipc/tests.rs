@@ -19,6 +19,7 @@ const DEFAULT: Settings = Settings {
     offload: 32 << 10,
     engines: Engines::Auto,
     patience: 10_000_000_000,
+    helper: || None,
     ptracer: false,
     tell: false,
 };

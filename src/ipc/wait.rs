@@ -8,6 +8,7 @@
 use super::bell::how;
 use super::half::{Hint, NoRoom, Role, Short, Step};
 use super::kicks;
+use super::lend::Lent;
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, failure, other};
 use super::watch::{self, Watch};
 use crate::sync::{Woken, pause};
@@ -97,6 +98,11 @@ impl Link {
     unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
         let (lock, lane) = self.half(role);
         let mut rest = Rest::Fresh;
+        let mut lent = match role {
+            Role::Writer => self.lend(role, addr, len),
+            // It waits, and so fetches the bytes itself.
+            Role::Reader => Lent::nothing(&self.engine),
+        };
         let number = loop {
             let gone = self.end_before(role);
             if role == Role::Writer && gone != other::ALIVE {
@@ -104,7 +110,7 @@ impl Link {
             }
             let mut half = lock.lock();
             // SAFETY: the caller's promise.
-            let posted = unsafe { self.post(role, &mut half, addr, len, false) };
+            let posted = unsafe { self.post(role, &mut half, addr, len, false, &mut lent) };
             let number = match posted {
                 Ok(number) => number,
                 Err(NoRoom::Broken) => return self.broken(),
@@ -127,12 +133,7 @@ impl Link {
             };
             // The common case: an eager message, which is over already.
             match half.advance(lane, &self.engine, number) {
-                Ok(Step::Over) => {
-                    let result = half.collect(number);
-                    drop(half);
-                    self.ring();
-                    return result;
-                }
+                Ok(Step::Over) => return self.collected(half, number),
                 Ok(Step::Copy(piece)) => {
                     drop(half);
                     if !piece.only {
@@ -198,12 +199,7 @@ impl Link {
         let (half, lane) = self.half(role);
         let mut half = half.lock();
         let over = half.is_over(lane, number);
-        let result = over.then(|| half.collect(number));
-        drop(half);
-        if over {
-            self.ring();
-        }
-        result
+        over.then(|| self.collected(half, number))
     }
 
     fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {

@@ -3,9 +3,10 @@
 //! Both sides say the same things in the same order, so neither has a role:
 //!
 //! ```text
-//! Hello    who I am, what I would offer; with it a region and one end of a bell socket
+//! Hello    who I am, what I would offer; with it a region, one end of a bell socket, and the
+//!          kernel helper's door to my posts if I have one
 //! Here     nothing; the kernel says beside it which process sent it
-//! Ready    now you may try to reach my memory
+//! Ready    now you may try to reach my memory, and this is what the helper knows it by
 //! Verdict  how that went
 //! ```
 //!
@@ -14,8 +15,9 @@
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
 
+use super::across::{Across, Offer};
 use super::engine::{self, Engine, Target};
-use super::os::{self, Beside, Fd, Result};
+use super::os::{self, Beside, Fd, Result, Way};
 use super::region::{self, Mapped};
 use super::settings::{Engines, Settings};
 use crate::sys;
@@ -42,7 +44,8 @@ struct Note {
     step: u32,
     pull: i32,
     push: i32,
-    zero: u32,
+    helper: i32,
+    post: u64,
 }
 
 const HERE: u32 = 1;
@@ -53,7 +56,7 @@ const VERDICT: u32 = 3;
 trait Plain: Copy + Default {}
 impl Plain for Hello {}
 impl Plain for Note {}
-const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 16);
+const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 24);
 
 fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
     // SAFETY: `Plain`.
@@ -143,11 +146,19 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
         target: &raw const *target as u64,
         offload: settings.offload as u64,
     };
-    say(socket, mine, &[memory.raw(), others_bell.raw()], end)?;
-    let (theirs, beside): (Hello, _) = hear(socket, end)?;
+    let offer = match settings.engines {
+        Engines::Auto | Engines::Helper => Offer::new(settings.helper),
+        Engines::ProcessVm | Engines::SharedMemory => None,
+    };
+    let mut fds = vec![memory.raw(), others_bell.raw()];
+    fds.extend(offer.as_ref().map(Offer::door));
+    say(socket, mine, &fds, end)?;
+    let (theirs, mut beside): (Hello, _) = hear(socket, end)?;
     if theirs.magic != MAGIC || theirs.version != VERSION || theirs.region != mine.region {
         return Err(libc::EPROTO);
     }
+    let their_door = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
+    let across = offer.zip(their_door).map(|(offer, door)| offer.met(door));
     let Ok([their_memory, their_bell]) = <[Fd; 2]>::try_from(beside.fds) else {
         return Err(libc::EPROTO);
     };
@@ -166,23 +177,33 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
 
-    say(socket, Note { step: READY, ..Note::default() }, &[], end)?;
+    let posted = Posted::new(across.as_ref(), &target);
+    say(socket, Note { step: READY, post: posted.id, ..Note::default() }, &[], end)?;
     let (note, _): (Note, _) = hear(socket, end)?;
     expect(note.step == READY)?;
     let (pull, push) = match settings.engines {
-        Engines::SharedMemory => (Err(0), Err(0)),
-        _ => engine::probe(pid, theirs.target, theirs.secret),
+        Engines::Auto | Engines::ProcessVm => engine::probe(pid, theirs.target, theirs.secret),
+        Engines::Helper | Engines::SharedMemory => (Err(0), Err(0)),
+    };
+    let helper = match across.as_ref().filter(|_| note.post != 0) {
+        Some(across) => engine::probe_across(across, note.post, theirs.secret),
+        None => Err(0),
     };
     let errno =
         |result: Result<()>| result.err().map_or(0, |errno| if errno == 0 { -1 } else { errno });
-    let verdict = Note { step: VERDICT, pull: errno(pull), push: errno(push), zero: 0 };
+    let [pull_errno, push_errno, helper_errno] = [pull, push, helper].map(errno);
+    let verdict =
+        Note { step: VERDICT, pull: pull_errno, push: push_errno, helper: helper_errno, post: 0 };
     say(socket, verdict, &[], end)?;
     let (note, _): (Note, _) = hear(socket, end)?;
     expect(note.step == VERDICT)?;
     // Until here the other side may have looked at it.
+    drop(posted);
     drop(target);
 
-    let engine = Engine::new(pid, pull.is_ok(), push.is_ok());
+    // Both or neither: what one posts the other must be able to fetch.
+    let both = helper.is_ok() && note.helper == 0;
+    let engine = Engine::new(pid, pull.is_ok(), push.is_ok(), across.filter(|_| both));
     let met = Met {
         region,
         side: usize::from(!ours),
@@ -192,12 +213,36 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
         other_pulls: note.pull == 0,
         other_pushes: note.push == 0,
         offload: if ours { mine.offload } else { theirs.offload } as usize,
-        story: story(pid, pull, push, &note, yama, let_in),
+        story: story(both, pid, pull, push, &note, yama, let_in),
     };
     Ok(met)
 }
 
+/// The target as the helper knows it, while it lasts.
+struct Posted<'a> {
+    across: Option<&'a Across>,
+    id: u64,
+}
+
+impl<'a> Posted<'a> {
+    fn new(across: Option<&'a Across>, target: &'a Target) -> Self {
+        let addr = core::ptr::from_ref(target) as usize;
+        let id = across
+            .map_or(0, |across| across.post(&[Way::Pull, Way::Push], addr, size_of::<Target>()));
+        Self { across, id }
+    }
+}
+
+impl Drop for Posted<'_> {
+    fn drop(&mut self) {
+        if let Some(across) = self.across.filter(|_| self.id != 0) {
+            across.unpost(self.id);
+        }
+    }
+}
+
 fn story(
+    helper: bool,
     pid: i32,
     pull: Result<()>,
     push: Result<()>,
@@ -206,6 +251,9 @@ fn story(
     let_in: bool,
 ) -> String {
     let mut text = String::new();
+    if helper {
+        text += "helper, one copy by the engine; else ";
+    }
     let ways = [pull.is_ok(), push.is_ok(), other.pull == 0, other.push == 0];
     let _ = match ways.iter().filter(|&&way| way).count() {
         4 => write!(text, "process_vm, one copy, both processes copy"),

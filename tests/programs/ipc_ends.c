@@ -33,7 +33,7 @@ static void stopped(void)
 	pid_t child;
 	int status, connection = with_child(post_and_stop, &child);
 
-	expect_engine(connection, "process_vm");
+	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	waitpid(child, &status, WUNTRACED);
 	if (!WIFSTOPPED(status))
 		fail("it did not stop: %#x", status);
@@ -534,6 +534,63 @@ static void threaded(void)
 	EXPECT(adma_close(connection), 0);
 }
 
+/* ---- lengths that differ -------------------------------------------------------------- */
+
+static const struct { size_t sent, wanted; } lengths[] = {
+	{ 10, 4 }, { 4, 10 }, { MIB, 70000 }, { 70000, MIB }, { MIB, 0 }, { 0, MIB },
+	{ MIB, 1 }, { 100001, 100000 }, { 99999, 100000 }, { 3 * MIB + 5, 2 * MIB + 3 },
+	{ 40000, 33000 }, { 33000, 40000 }, { MIB, 20 * KIB },
+};
+enum { LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
+
+static int write_lengths(int connection)
+{
+	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
+		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
+		size_t count = sent < wanted ? sent : wanted;
+		long got;
+
+		fill(room, sent, i);
+		if (i % 2) {
+			adma_cookie_t cookie = adma_iwrite(connection, (void *)room, sent);
+
+			got = adma_wait(cookie);
+		} else {
+			got = adma_write(connection, (void *)room, sent);
+		}
+		/* A small one need not have met its read. */
+		if (sent > 4096)
+			EXPECT(got, count);
+	}
+	return 0;
+}
+
+static void unequal(void)
+{
+	pid_t child;
+	int connection = with_child(write_lengths, &child);
+
+	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
+		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
+		size_t count = sent < wanted ? sent : wanted;
+
+		memset((void *)room, 0xee, wanted + 8192);
+		if (i % 2) {
+			EXPECT(adma_read(connection, (void *)(room + 4096), wanted), count);
+		} else {
+			adma_cookie_t cookie =
+				adma_iread(connection, (void *)(room + 4096), wanted);
+
+			EXPECT(adma_wait(cookie), count);
+		}
+		expect_content(room + 4096, count, i, "the shorter length");
+		expect_only(room, 4096, 0xee, "before");
+		expect_only(room + 4096 + count, wanted - count + 4096, 0xee, "behind");
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
 /* ---- the rest ------------------------------------------------------------------------- */
 
 static void full(void)
@@ -662,7 +719,7 @@ int main(int argc, char **argv)
 		{ "stopped", stopped }, { "frozen", frozen }, { "fork", forked }, { "orphan", orphaned },
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
 		{ "hostile", hostile }, { "threads", threaded },
-		{ "full", full }, { "table", table }, { "again", again },
+		{ "full", full }, { "table", table }, { "again", again }, { "unequal", unequal },
 	};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (!strcmp(what, all[i].name)) {

@@ -2,7 +2,7 @@
  * The other process is killed at a random moment, many times over. Whatever was under way
  * ends, with bytes that were written or with an error, and soon.
  *
- * usage: ipc_killed rounds [shm]
+ * usage: ipc_killed rounds [microseconds]: the longest life
  */
 #include "ipc.h"
 
@@ -55,6 +55,7 @@ static long play(int connection, bool first)
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 100;
+	unsigned longest = argc > 2 ? atoi(argv[2]) : 1500;
 	double slowest = 0;
 
 	room = pages_between_guards(LARGEST);
@@ -77,7 +78,7 @@ int main(int argc, char **argv)
 		/* A second one kills, so that it also hits while we are inside. */
 		pid_t killer = fork();
 		if (killer == 0) {
-			struct timespec pause = { 0, random_number(1500000) };
+			struct timespec pause = { 0, random_number(longest) * 1000l };
 
 			close(pair[0]);
 			nanosleep(&pause, NULL);

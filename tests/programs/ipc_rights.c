@@ -44,7 +44,7 @@ static void lost(bool both)
 	pid_t child;
 	int connection = with_child(echo_and_lose, &child);
 
-	expect_engine(connection, "process_vm");
+	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	ask_echo(connection, MIB);
 	if (both) {
 		refuse(SYS_process_vm_readv);

@@ -19,6 +19,7 @@ macro_rules! tests {
 }
 
 mod allocation;
+mod api;
 mod bounce;
 mod channels;
 mod copy;
@@ -27,6 +28,7 @@ mod fuzz;
 mod interface;
 mod kept;
 mod limits;
+mod messages;
 mod moments;
 mod oracles;
 mod page_faults;
@@ -40,11 +42,13 @@ mod statistics;
 mod traps;
 mod wreck;
 mod wreck_ends;
+mod wreck_posts;
 mod yama;
 
 /// Every subject with its tests, in the order in which the guest runs them.
 pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("bounce", bounce::TESTS),
+    ("api", api::TESTS),
     ("channel", channels::TESTS),
     ("copy", copy::TESTS),
     ("count", counts::TESTS),
@@ -52,6 +56,9 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("interface", interface::TESTS),
     ("kept", kept::TESTS),
     ("limit", limits::TESTS),
+    ("message", messages::TESTS),
+    ("message_end", messages::ENDS),
+    ("message_killed", messages::KILLED),
     ("moment", moments::TESTS),
     // A minute each, and a subject has two.
     ("oracle", oracles::ALL_CHANNELS),
@@ -67,6 +74,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("trap", traps::TESTS),
     ("wreck", wreck::TESTS),
     ("wreck_end", wreck_ends::TESTS),
+    ("wreck_post", wreck_posts::TESTS),
     // A checker of mappings gives up for good when its own allocations fail: last.
     ("z_allocation", allocation::TESTS),
     // And Yama stays at 3 for good.

@@ -1,0 +1,86 @@
+//! Copies between this process and what another one has posted.
+//!
+//! The engine's law holds here too, but the caller is one of `adma_read` and its like, which
+//! may not be left by a jump: signals need not be held. Nothing is redone here either: what
+//! the engine has not copied is copied in another way, by whoever asked.
+
+use super::*;
+
+/// What another process has posted, and the door to it.
+#[derive(Clone, Copy, Debug)]
+pub struct There {
+    pub door: i32,
+    pub post: u64,
+    pub offset: usize,
+}
+
+impl Engine {
+    /// Whether it copies between processes, at any address.
+    pub fn reaches_others(&self) -> bool {
+        self.channels() > 0
+            && self.features.load(Relaxed) & abi::FEATURE_POSTS != 0
+            && self.src_align.load(Relaxed) == 1
+    }
+
+    /// Copies all, or says why not: an errno. Then a part may have been copied, and nothing is
+    /// under way. `push`: into the other process.
+    ///
+    /// # Safety
+    /// `ours` is readable or, for a pull, writable for `len` bytes, and no Rust reference
+    /// covers what is written.
+    pub unsafe fn copy_across(
+        &self,
+        push: bool,
+        ours: usize,
+        there: There,
+        len: usize,
+        how: &How,
+    ) -> Result<(), i32> {
+        let all = self.channels().max(1);
+        let used = how.channels.unwrap_or(all).clamp(1, all);
+        let step = if used < all { used } else { 1 };
+        let turn = Turn { first: self.turn.fetch_add(step, Relaxed), used, all };
+        let mut at = 0;
+        while at < len {
+            let part = self.limit.part_of(len - at);
+            let there = There { offset: there.offset + at, ..there };
+            self.carry_across(push, ours + at, there, part, turn, how)?;
+            at += part;
+        }
+        Ok(())
+    }
+
+    fn carry_across(
+        &self,
+        push: bool,
+        ours: usize,
+        there: There,
+        len: usize,
+        turn: Turn,
+        how: &How,
+    ) -> Result<(), i32> {
+        let (dst, src) = if push { (there.offset, ours) } else { (ours, there.offset) };
+        let cut = Cut::of_at_most(abi::MAX_PIECES, dst, len, turn.used);
+        let room = self.rooms.take().ok_or(libc::EAGAIN)?;
+        let mut request = room.fill(cut, dst, src, turn);
+        request.flags = if push { abi::SUBMIT_PUSH } else { abi::SUBMIT_PULL };
+        request.door = there.door;
+        request.post = there.post;
+        self.counts.submits.fetch_add(1, Relaxed);
+        let errno = self.helper.submit(&mut request);
+        if request.id == 0 {
+            if errno == libc::ENOMEM {
+                self.limit.lower(0);
+            }
+            return Err(if errno == 0 { libc::EPROTO } else { errno });
+        }
+        // What share of its own copies a caller takes is not to be learnt from these.
+        let how = How { share: Some(0.0), ..*how };
+        let failed = self.wait(&request, len, sys::ticks(), &how);
+        match errno {
+            0 if failed == 0 => Ok(()),
+            0 => Err(libc::EIO),
+            errno => Err(errno),
+        }
+    }
+}

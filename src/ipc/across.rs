@@ -1,0 +1,105 @@
+//! The kernel helper between two processes: each side posts its buffers behind a door, which
+//! the other has got over the socket, and the engine copies.
+//!
+//! The kernel lets the other side reach what is posted and nothing else, and only as it was
+//! allowed; and it waits for the end of its transfers before a buffer is ours again. So a
+//! peer that lies, or dies in mid-copy, can do no more than a good one.
+//!
+//! Nothing here is an error: what the helper does not carry goes another way.
+
+use super::os::{Fd, Way};
+use super::settings::Helper;
+use crate::backend::ioat::There;
+use crate::backend::{abi, helper};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Our half: a door that can be handed over.
+pub struct Offer {
+    helper: Helper,
+    door: Fd,
+}
+
+impl Offer {
+    /// `None`: there is no helper, or none that can do it.
+    pub fn new(bring_up: fn() -> Option<Helper>) -> Option<Self> {
+        let helper = bring_up()?;
+        if !helper.engine.reaches_others() {
+            return None;
+        }
+        let door = Fd::owned(helper.engine.helper.door().ok()?);
+        Some(Self { helper, door })
+    }
+
+    pub fn door(&self) -> i32 {
+        self.door.raw()
+    }
+
+    pub fn met(self, theirs: Fd) -> Across {
+        Across { offer: self, theirs, off: AtomicBool::new(false) }
+    }
+}
+
+/// Both halves.
+pub struct Across {
+    offer: Offer,
+    theirs: Fd,
+    /// It has failed in a way that will not pass.
+    off: AtomicBool,
+}
+
+impl core::fmt::Debug for Across {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(out, "doors {:?}", self.descriptors())
+    }
+}
+
+impl Across {
+    pub fn descriptors(&self) -> [i32; 2] {
+        [self.offer.door.raw(), self.theirs.raw()]
+    }
+
+    /// Whether it is worth another try where there is another way.
+    pub fn is_on(&self) -> bool {
+        !self.off.load(Relaxed)
+    }
+
+    /// Lets the other side do this to a buffer of ours; 0: it is not to be had.
+    pub fn post(&self, ways: &[Way], addr: usize, len: usize) -> u64 {
+        let flags = ways.iter().fold(0, |flags, way| {
+            flags
+                | match way {
+                    Way::Pull => abi::POST_READ,
+                    Way::Push => abi::POST_WRITE,
+                }
+        });
+        helper::post(self.offer.door.raw(), addr, len, flags).unwrap_or(0)
+    }
+
+    /// Takes it back. Afterwards nobody uses the buffer.
+    pub fn unpost(&self, id: u64) {
+        helper::unpost(self.offer.door.raw(), id);
+    }
+
+    /// Copies between a buffer of ours and what the other side has posted; or an errno.
+    ///
+    /// # Safety
+    /// As `Engine::copy` for `ours`.
+    pub unsafe fn copy(
+        &self,
+        way: Way,
+        ours: usize,
+        post: u64,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), i32> {
+        let there = There { door: self.theirs.raw(), post, offset };
+        let Helper { engine, how } = &self.offer.helper;
+        // SAFETY: the caller's promise.
+        let copied = unsafe { engine.copy_across(way == Way::Push, ours, there, len, how) };
+        if let Err(libc::EBADF | libc::EPERM | libc::ENODEV | libc::ENOTTY | libc::EPROTO) = copied
+        {
+            self.off.store(true, Relaxed);
+        }
+        copied
+    }
+}

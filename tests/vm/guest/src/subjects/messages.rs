@@ -1,0 +1,186 @@
+//! Messages between processes with the helper as their engine: the programs of tests/ipc.rs,
+//! which run on the host without it.
+
+use super::traps::victim;
+use crate::effort::rounds;
+use crate::kernel::{Statistics, has_checkers};
+use crate::shim;
+use crate::verdict::Outcome;
+use std::process::Command;
+
+tests! {
+    message_bytes_arrive_in_every_order_and_size
+    message_regimes_are_kept
+    message_engine_is_preferred_and_named
+    message_lengths_that_differ_transfer_the_shorter
+    message_threads_share_a_connection
+    message_hostile_peer_writes_nothing_outside
+    message_between_user_namespaces_is_carried
+    message_calls_that_are_forbidden_are_not_needed
+}
+
+/// What ends, and when.
+pub const ENDS: &[crate::subjects::Test] = {
+    use crate::subjects::Test;
+    &[
+        Test { name: "message_end_close_and_exec", run: message_end_close_and_exec },
+        Test { name: "message_end_fork", run: message_end_fork },
+        Test { name: "message_end_stopped_process", run: message_end_stopped_process },
+        Test { name: "message_end_connections_leave_nothing", run: message_end_leaves_nothing },
+    ]
+};
+
+pub const KILLED: &[crate::subjects::Test] = &[crate::subjects::Test {
+    name: "message_killed_at_random_is_noticed_every_time",
+    run: message_killed_at_random_is_noticed_every_time,
+}];
+
+fn program(name: &str, arguments: &[&str], engine: &str) -> Outcome<Command> {
+    shim::library()?;
+    let mut command = shim::plain(victim(name)?);
+    command.args(arguments).env("ADMA_IPC_ENGINE", engine).env("ENGINE", "helper");
+    Ok(command)
+}
+
+/// Runs a program that must end well; the bytes that channels have copied between processes,
+/// and what it said.
+fn carried(command: &mut Command) -> Outcome<(u64, String)> {
+    let before = Statistics::now()?;
+    let done = command.output()?;
+    let err = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    match done.status.code() {
+        Some(0) => {}
+        Some(77) => skip!("{err}"),
+        _ => fail!("{command:?}: {}: {err}", done.status),
+    }
+    let moved = Statistics::now()?.since(&before);
+    println!("{command:?}: {} posts, {} bytes", moved.posts, moved.post_bytes);
+    Ok((moved.post_bytes, err))
+}
+
+/// Those on which everything above the threshold goes by the helper.
+fn all_carried(name: &str, arguments: &[&str], least: u64) -> Outcome {
+    let (bytes, err) = carried(&mut program(name, arguments, "helper")?)?;
+    ensure_eq!(err, "", "{name} {arguments:?}: said unasked");
+    ensure!(bytes >= least, "{name} {arguments:?}: {bytes} bytes by the helper, want {least}");
+    Ok(())
+}
+
+/// The largest message: emulated channels are slow.
+fn largest() -> &'static str {
+    if has_checkers() { "300000" } else { "3200000" }
+}
+
+fn message_bytes_arrive_in_every_order_and_size() -> Outcome {
+    // Both ways, in four orders; without process_vm each byte of a large one is carried.
+    let large: u64 = [65535, 65536, 65537, 262144, 262145].iter().sum();
+    all_carried("ipc_messages", &["helper", largest()], 8 * large)
+}
+
+fn message_regimes_are_kept() -> Outcome {
+    let least_of = |knobs: [(&str, &str); 2], least: u64, most: u64| -> Outcome {
+        let mut command = program("ipc_messages", &["helper", "100000"], "helper")?;
+        let (bytes, _) = carried(command.envs(knobs))?;
+        ensure!((least..=most).contains(&bytes), "{knobs:?}: {bytes}, want {least} to {most}");
+        Ok(())
+    };
+    // The probes of the connection are two words each way.
+    const PROBES: u64 = 32;
+    least_of([("ADMA_IPC_OFFLOAD", "1G"), ("ADMA_IPC_EAGER", "4096")], PROBES, PROBES)?;
+    let sizes: [u64; 13] = [1, 2, 63, 64, 65, 1000, 4095, 4096, 4097, 8192, 16384, 65535, 65536];
+    let all = 8 * (sizes.iter().sum::<u64>() + 65537);
+    least_of([("ADMA_IPC_OFFLOAD", "1"), ("ADMA_IPC_EAGER", "0")], all, all + PROBES)?;
+    let large = 8 * (65535 + 65536 + 65537);
+    least_of([("ADMA_IPC_OFFLOAD", "32K"), ("ADMA_IPC_EAGER", "32K")], large, large + PROBES)
+}
+
+fn message_engine_is_preferred_and_named() -> Outcome {
+    let mut command = program("ipc_ends", &["close"], "auto")?;
+    let (bytes, err) = carried(command.env("ADMA_LOG", "info"))?;
+    let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
+    ensure_eq!(lines.len(), 2, "lines about the connection: {err}");
+    let right = "adma: connection: helper, one copy by the engine; else process_vm, one copy";
+    ensure!(lines.iter().all(|line| line.starts_with(right)), "{err}");
+    ensure!(bytes > 0, "nothing was carried");
+    for engine in ["process_vm", "shm"] {
+        let mut command = program("ipc_ends", &["close"], engine)?;
+        let (bytes, err) = carried(command.env("ADMA_LOG", "info"))?;
+        ensure!(bytes == 0 && !err.contains("connection: helper"), "{engine}: {bytes}, {err}");
+    }
+    Ok(())
+}
+
+fn message_lengths_that_differ_transfer_the_shorter() -> Outcome {
+    all_carried("ipc_ends", &["unequal"], 1 << 20)
+}
+
+fn message_threads_share_a_connection() -> Outcome {
+    all_carried("ipc_ends", &["threads"], 1)
+}
+
+fn message_hostile_peer_writes_nothing_outside() -> Outcome {
+    all_carried("ipc_ends", &["hostile"], 0)
+}
+
+/// Where process_vm is forbidden; also by the rules of the system itself.
+fn message_between_user_namespaces_is_carried() -> Outcome {
+    for engine in ["auto", "helper"] {
+        for arguments in [&["namespaces", "helper"][..], &["namespaces", "helper", "both"]] {
+            let (bytes, _) = carried(&mut program("ipc_rights", arguments, engine)?)?;
+            ensure!(bytes >= 6 * 70_000, "{engine}, {arguments:?}: {bytes} bytes");
+        }
+    }
+    Ok(())
+}
+
+fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {
+    // Whoever still may calls, too, and a message in which that fails goes through shared
+    // memory; all others are carried, of twelve with 8 MiB each or 1.
+    for (arguments, least) in [(&["lost"][..], 8 << 20), (&["lost", "both"], 5 * (8 << 20))] {
+        let (bytes, _) = carried(&mut program("ipc_rights", arguments, "auto")?)?;
+        ensure!(bytes >= least, "{arguments:?}: {bytes} bytes by the helper");
+    }
+    // A filter that is there before the engine is up may forbid anything: it stays down.
+    let (bytes, _) = carried(&mut program("ipc_rights", &["refused", "shared"], "auto")?)?;
+    ensure_eq!(bytes, 0, "bytes by the helper under a filter");
+    Ok(())
+}
+
+fn message_end_close_and_exec() -> Outcome {
+    for what in ["close", "exec", "listen", "quiet"] {
+        all_carried("ipc_ends", &[what], 0)?;
+    }
+    Ok(())
+}
+
+fn message_end_fork() -> Outcome {
+    for what in ["fork", "orphan"] {
+        all_carried("ipc_ends", &[what], 0)?;
+    }
+    Ok(())
+}
+
+/// Nothing is needed of it but what it has posted.
+fn message_end_stopped_process() -> Outcome {
+    all_carried("ipc_ends", &["stopped"], 16 << 20)
+}
+
+fn message_end_leaves_nothing() -> Outcome {
+    if has_checkers() {
+        skip!("takes too long on a kernel with checkers");
+    }
+    all_carried("ipc_ends", &["again"], 1)?;
+    all_carried("ipc_ends", &["full"], 1)
+}
+
+fn message_killed_at_random_is_noticed_every_time() -> Outcome {
+    let rounds = rounds(500);
+    for engine in ["helper", "auto"] {
+        let rounds = if engine == "auto" { rounds.div_ceil(5) } else { rounds };
+        // The guest is slow: most are killed in the middle of messages all the same.
+        let arguments = [&rounds.to_string(), "40000"];
+        let (bytes, _) = carried(&mut program("ipc_killed", &arguments, engine)?)?;
+        ensure!(bytes > 5_000 * rounds as u64, "{bytes} bytes in {rounds} rounds");
+    }
+    Ok(())
+}
