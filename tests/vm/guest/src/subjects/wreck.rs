@@ -10,6 +10,7 @@ use crate::kernel::{self, Statistics};
 use crate::memory::{PAGE, Region};
 use crate::modules;
 use crate::oracle::Watched;
+use crate::shim;
 use crate::verdict::{Context, Outcome};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -383,6 +384,9 @@ fn wreck_all_channels_dead_is_enodev() -> Outcome {
         ensure_eq!(wreck.device.info()?.usable, 0, "usable channels");
         let ending = wreck.attempt()?;
         ensure_eq!((ending.refused, ending.taken.len()), (Some(ENODEV), 0), "refused, taken");
+        // Programs copy without it, and with right bytes.
+        let report = shim::only_report(&mut shim::victim("copies", &["6", "262144"])?)?;
+        ensure_eq!(report.engine_bytes()?, 0, "bytes by an engine without channels");
         Ok(())
     })
 }

@@ -91,6 +91,7 @@ fn wreck_end_program_with_failing_channels_copies_right() -> Outcome {
             Fault::once(Kind::Write).after(5),
             Fault::once(Kind::Hang).after(2),
             Fault::once(Kind::Stall).value(400).after(4),
+            Fault::always(Kind::Slow).value(2000),
             Fault::always(Kind::Lost),
         ] {
             wreck.bench.arm_all(fault)?;
