@@ -326,7 +326,7 @@ adma_cookie_t adma_iwrite(int connection, const void *addr, size_t len);
 
 /*
  * -EINPROGRESS while the message is under way; otherwise as adma_read and adma_write, and
- * the cookie is used up. May copy one piece (at most 128 KiB, or a 4000th of the message).
+ * the cookie is used up. May copy one piece (at most 512 KiB, or a 64th of the message).
  */
 ssize_t adma_check(adma_cookie_t cookie);
 

@@ -17,7 +17,7 @@ use super::kernel::{Copied, Kernel};
 use super::manner::Manner;
 use super::pending::{ENTRIES, Entry, Table};
 use crate::cpus;
-use crate::sync::{Ordering, Woken, pause};
+use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys;
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -126,6 +126,11 @@ pub fn shares_our_memory() -> bool {
     // SAFETY: null, or a page that is never unmapped.
     let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
     mark.is_some_and(|mark| mark.load(Ordering::Relaxed) == 1) || is_ours()
+}
+
+/// Fetches what `shares_our_memory` will look at.
+pub fn expect() {
+    fetch_to_change(MARK.load(Ordering::Relaxed) as usize);
 }
 
 fn mark_our_memory() {

@@ -18,7 +18,7 @@ use super::threads::{self, Wait};
 use super::{Refused, ioat, libc as original};
 use crate::cpus;
 use crate::plan::{self, Cut};
-use crate::sync::{Ordering, Woken, pause};
+use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys::{self, SignalsHeld};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
@@ -125,6 +125,8 @@ pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
 
 /// A copy will be started soon.
 pub fn expect() {
+    fetch_to_change(TAG.load(Ordering::Relaxed) as usize);
+    crew::expect();
     PENDING.expect();
     BOARD.expect();
 }
