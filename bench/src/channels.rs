@@ -22,18 +22,22 @@ pub enum Channel {
     SharedMemory,
     /// The reader pulls all of it.
     ProcessVm,
+    /// The reader pulls one half while the writer pushes the other, with nothing around it:
+    /// the ceiling for what adma does.
+    Halves,
     /// A flag and a buffer in shared memory; spins, then sleeps.
     Futex,
     FutexOnly,
 }
 
 impl Channel {
-    const ALL: [Channel; 7] = [
+    const ALL: [Channel; 8] = [
         Channel::Adma,
         Channel::Pipe,
         Channel::Socket,
         Channel::SharedMemory,
         Channel::ProcessVm,
+        Channel::Halves,
         Channel::Futex,
         Channel::FutexOnly,
     ];
@@ -45,6 +49,7 @@ impl Channel {
             Channel::Socket => "socket",
             Channel::SharedMemory => "shared memory",
             Channel::ProcessVm => "process_vm",
+            Channel::Halves => "two halves",
             Channel::Futex => "futex",
             Channel::FutexOnly => "futex, no spinning",
         }
@@ -83,6 +88,17 @@ impl Word {
         // SAFETY: `limit` lives through the call.
         unsafe {
             libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, value, &limit);
+        }
+    }
+
+    /// Waits until the word is `value`.
+    fn wait_for(&self, value: u32, asleep: &AtomicU32) {
+        loop {
+            let now = self.0.load(Ordering::Acquire);
+            if now == value {
+                return;
+            }
+            self.wait_while(now, Some(asleep));
         }
     }
 
@@ -126,6 +142,9 @@ struct Lane {
     taken_asleep: AtomicU32,
     address: AtomicUsize,
     data: [[u8; CHUNK]; CHUNKS],
+    /// Halves that the writer has pushed, and that the reader has pulled.
+    halves: [Word; 2],
+    halves_asleep: [AtomicU32; 2],
 }
 
 type Transfer = unsafe extern "C" fn(i32, *mut c_void, usize) -> isize;
@@ -359,6 +378,19 @@ impl End {
                 let before = count.wrapping_sub(1);
                 lane.taken.wait_while(before, Some(&lane.taken_asleep));
             }
+            Channel::Halves => {
+                let before = *count;
+                *count = before.wrapping_add(1);
+                lane.sent.set_quietly(*count, &lane.sent_asleep);
+                lane.taken.wait_while(before, Some(&lane.taken_asleep));
+                // The other process has its buffers where we have ours.
+                let half = size / 2;
+                // SAFETY: see above.
+                let (from, to) = (unsafe { self.out.add(half) }, self.incoming as usize + half);
+                across(libc::process_vm_writev, self.other, from, to, size - half);
+                lane.halves[0].set_quietly(*count, &lane.halves_asleep[0]);
+                lane.halves[1].wait_for(*count, &lane.halves_asleep[1]);
+            }
             Channel::Futex | Channel::FutexOnly => {
                 let buffer = lane.data[0].as_ptr().cast_mut();
                 // SAFETY: see above; in a ping-pong the buffer is free.
@@ -400,9 +432,20 @@ impl End {
             }
             Channel::ProcessVm => {
                 lane.sent.wait_while(*count, Some(&lane.sent_asleep));
-                pull(self.other, self.incoming, lane.address.load(Ordering::Relaxed), size);
+                let from = lane.address.load(Ordering::Relaxed);
+                across(libc::process_vm_readv, self.other, self.incoming, from, size);
                 *count = count.wrapping_add(1);
                 lane.taken.set_quietly(*count, &lane.taken_asleep);
+            }
+            Channel::Halves => {
+                let before = *count;
+                lane.sent.wait_while(before, Some(&lane.sent_asleep));
+                *count = before.wrapping_add(1);
+                lane.taken.set_quietly(*count, &lane.taken_asleep);
+                let from = self.out as usize;
+                across(libc::process_vm_readv, self.other, self.incoming, from, size / 2);
+                lane.halves[1].set_quietly(*count, &lane.halves_asleep[1]);
+                lane.halves[0].wait_for(*count, &lane.halves_asleep[0]);
             }
             Channel::Futex | Channel::FutexOnly => {
                 let asleep = (channel == Channel::Futex).then_some(&lane.sent_asleep);
@@ -417,15 +460,24 @@ impl End {
     }
 }
 
-fn pull(pid: i32, to: *mut u8, from: usize, size: usize) {
+type Across = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+fn across(call: Across, pid: i32, ours: *mut u8, theirs: usize, size: usize) {
     let mut done = 0;
     while done < size {
         // SAFETY: see `End::send`.
-        let ours = libc::iovec { iov_base: unsafe { to.add(done) }.cast(), iov_len: size - done };
-        let theirs = libc::iovec { iov_base: (from + done) as *mut c_void, iov_len: size - done };
+        let ours = libc::iovec { iov_base: unsafe { ours.add(done) }.cast(), iov_len: size - done };
+        let theirs = libc::iovec { iov_base: (theirs + done) as *mut c_void, iov_len: size - done };
         // SAFETY: see `End::send`.
-        let got = unsafe { libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) };
-        assert!(got > 0, "process_vm_readv is refused here");
+        let got = unsafe { call(pid, &ours, 1, &theirs, 1, 0) };
+        assert!(got > 0, "process_vm is refused here");
         done += got as usize;
     }
 }
