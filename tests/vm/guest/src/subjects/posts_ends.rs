@@ -93,8 +93,7 @@ fn post_end_taken_back_under_way_waits() -> Outcome {
         ensure_eq!(found, Err(ETIMEDOUT), "taking back under way, for a millisecond");
         scene.refused(ENOENT, "being taken back")?;
         scene.partner.must(Order::Unpost(scene.post, 20_000))?;
-        // It is over then, for whoever asks.
-        ensure_eq!(scene.device.wait(request.id, Duration::ZERO), Ok(0), "the request");
+        ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
         ensure_eq!(scene.partner.order(Order::Unpost(scene.post, 0)), Err(ENOENT), "twice");
         scene.refused(ENOENT, "taken back")?;
         match way {
