@@ -36,6 +36,8 @@ impl Cut {
     pub const MOST: usize = (1 << 10) - 1;
     const SMALLEST: usize = 4 * PAGE;
     const LARGEST: usize = 64 * PAGE;
+    /// What all channels together take before the first of them is given more.
+    const ROUND: usize = 1024 * PAGE;
 
     /// About four pieces for each of `parties`, so that the slowest party is waited for
     /// during a quarter of its part at most; small enough to share, large enough to stream.
@@ -44,11 +46,13 @@ impl Cut {
         Self::with_piece(dst, len, even.clamp(Self::SMALLEST, Self::LARGEST))
     }
 
-    /// The same in at most `most` pieces, however large they get.
-    pub fn of_at_most(most: usize, dst: usize, len: usize, parties: usize) -> Self {
-        let even = Self::new(dst, len, parties).piece;
-        let least = len.div_ceil(most).next_multiple_of(PAGE);
-        Self::with_piece(dst, len, even.max(least))
+    /// One piece for each of `channels` and 4 MiB, in at most `most` pieces: a piece that ends
+    /// within pages that lie together costs a transfer more. Of a long copy each channel gets
+    /// its first piece before all pages are pinned.
+    pub fn for_channels(most: usize, dst: usize, len: usize, channels: usize) -> Self {
+        let even = len.min(Self::ROUND).div_ceil(channels.max(1));
+        let least = len.div_ceil(most).max(Self::SMALLEST);
+        Self::with_piece(dst, len, even.max(least).next_multiple_of(PAGE))
     }
 
     /// `piece` is a multiple of the page size, grown where there would be too many pieces.
@@ -152,19 +156,22 @@ mod tests {
     }
 
     #[test]
-    fn cut_of_at_most_so_many_pieces_has_no_more() {
-        for len in [64, 4096, 64 << 10, (1 << 20) + 64, 16 << 20, 100 << 20] {
+    fn cut_for_channels_is_a_piece_for_each_and_no_small_one() {
+        for len in [64, 4096, 64 << 10, (1 << 20) + 64, 4 << 20, 16 << 20, 100 << 20] {
             for dst in [0x20000, 0x20040, 0x20fc0] {
-                for parties in [1, 4, 32] {
-                    let cut = Cut::of_at_most(64, dst, len, parties);
+                for channels in [1, 2, 4, 8, 32] {
+                    let cut = Cut::for_channels(64, dst, len, channels);
                     check_cut(dst, len, cut);
-                    assert!(cut.count() <= 64, "{} pieces of {len}", cut.count());
+                    let most = if len <= 4 << 20 { channels } else { 64 };
+                    assert!(cut.count() <= most, "{} pieces of {len}", cut.count());
                     let large = |i: usize| cut.piece(i).len >= 16 << 10;
                     assert!((0..cut.count() - 1).all(large), "a small piece of {len}");
                 }
             }
         }
-        assert_eq!(Cut::of_at_most(64, 0x20000, 64 << 10, 4).count(), 4);
+        assert_eq!(Cut::for_channels(64, 0x20000, 64 << 10, 4).count(), 4);
+        assert_eq!(Cut::for_channels(64, 0x20000, 4 << 20, 8).count(), 8);
+        assert_eq!(Cut::for_channels(64, 0x20000, 16 << 20, 4).count(), 16);
     }
 
     #[test]

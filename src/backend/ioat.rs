@@ -355,7 +355,7 @@ impl Engine {
             unsafe { whole.copy(0, len) };
             return Ok(());
         }
-        let cut = Cut::of_at_most(abi::MAX_PIECES, dst + body, split.body, turn.used);
+        let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         let room = self.rooms.take().ok_or(Refused::Busy)?;
         let mut request = room.fill(cut, dst + body, src + body, turn);
 

@@ -60,7 +60,7 @@ impl Engine {
         how: &How,
     ) -> Result<(), i32> {
         let (dst, src) = if push { (there.offset, ours) } else { (ours, there.offset) };
-        let cut = Cut::of_at_most(abi::MAX_PIECES, dst, len, turn.used);
+        let cut = Cut::for_channels(abi::MAX_PIECES, dst, len, turn.used);
         let room = self.rooms.take().ok_or(libc::EAGAIN)?;
         let mut request = room.fill(cut, dst, src, turn);
         request.flags = if push { abi::SUBMIT_PUSH } else { abi::SUBMIT_PULL };

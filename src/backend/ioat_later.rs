@@ -46,7 +46,7 @@ impl Engine {
         let all = self.channels().max(1);
         let used = how.channels.unwrap_or(all).clamp(1, all);
         let turn = Turn { first: self.turn.fetch_add(used, Relaxed), used, all };
-        let cut = Cut::of_at_most(abi::MAX_PIECES, dst + body, split.body, turn.used);
+        let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         // A handler that jumped out would leave a request nobody knows of.
         let held = self.hold_signals()?;
         let room = self.rooms.take().ok_or(Refused::Busy)?;

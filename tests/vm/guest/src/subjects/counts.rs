@@ -136,15 +136,22 @@ fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
             "only {alone} of {} copies of {len} bytes took one call",
             calls.len()
         );
-        // Where pages lie together, a piece may end within an extent and cut it in two, and so
-        // may a chunk of the first copy. Pieces are there to set all channels to work early:
-        // a channel begins when its first piece is handed over, not its last.
-        let most = row.pieces + (row.extents - 1 + channels) * row.copies + channels.max(4);
+        // A word for each piece's channel, and the data. Where pages lie together a piece may
+        // end within an extent and cut it in two: one less than there are channels. What is
+        // left over pays for the chunks of the first copy.
         ensure!(
-            row.descriptors <= most,
-            "{} descriptors for {} copies of {len} bytes, want at most {most}",
-            row.descriptors,
+            row.pieces <= channels * row.copies,
+            "{} pieces for {} copies of {len} bytes",
+            row.pieces,
             row.copies
+        );
+        let data = row.descriptors - row.pieces;
+        let most = (row.extents + channels) * row.copies;
+        ensure!(
+            data <= most,
+            "{data} descriptors for {} copies of {len} bytes in {} extents, want at most {most}",
+            row.copies,
+            row.extents
         );
         // Once for each page and side, and not again: they stay pinned. Their neighbours are
         // pinned along, up to a line of 64 pages on either end of either side.
