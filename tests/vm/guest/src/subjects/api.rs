@@ -12,11 +12,18 @@ tests! {
     api_cookies_are_good_once
     api_many_copies_outstanding_end_right
     api_words_and_poll_descriptors_tell_the_end
-    api_fork_and_exit_are_survived
-    api_signals_are_survived
-    api_without_threads_everything_is_done
     api_bad_pages_fault_as_promised
 }
+
+/// A subject of their own: together they take longer than one may.
+pub const ENDS: &[crate::subjects::Test] = {
+    use crate::subjects::Test;
+    &[
+        Test { name: "api_end_fork_and_exit_are_survived", run: fork_and_exit_are_survived },
+        Test { name: "api_end_signals_are_survived", run: signals_are_survived },
+        Test { name: "api_end_without_threads_all_is_done", run: without_threads_all_is_done },
+    ]
+};
 
 /// Runs a subject of the program, linked with the library and with it preloaded as well; all
 /// of them together must have had bytes carried by the engine.
@@ -66,15 +73,15 @@ fn api_words_and_poll_descriptors_tell_the_end() -> Outcome {
     shown(&["notif", "poll", "looking"])
 }
 
-fn api_fork_and_exit_are_survived() -> Outcome {
+fn fork_and_exit_are_survived() -> Outcome {
     shown(&["fork", "exit"])
 }
 
-fn api_signals_are_survived() -> Outcome {
+fn signals_are_survived() -> Outcome {
     shown(&["signals"])
 }
 
-fn api_without_threads_everything_is_done() -> Outcome {
+fn without_threads_all_is_done() -> Outcome {
     shown(&["refused", "idle", "errno"])
 }
 

@@ -49,6 +49,7 @@ mod yama;
 pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("bounce", bounce::TESTS),
     ("api", api::TESTS),
+    ("api_end", api::ENDS),
     ("channel", channels::TESTS),
     ("copy", copy::TESTS),
     ("count", counts::TESTS),
