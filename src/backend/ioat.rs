@@ -41,7 +41,7 @@ const LONGEST_DOZE: u64 = 2_000_000;
 
 /// After so many ticks (about 10 ms) beyond eight times what was expected, the word of a
 /// channel is taken for lost, also by those who were told not to sleep.
-const LOST_AFTER: u64 = 25_000_000;
+pub const LOST_AFTER: u64 = 25_000_000;
 
 /// How long one status call waits; there is always another.
 const STATUS_NANOS: u64 = 1_000_000_000;
@@ -757,6 +757,8 @@ mod across;
 pub use across::There;
 #[path = "ioat_later.rs"]
 mod later;
+#[cfg(test)]
+pub(super) use later::ASK_AGAIN;
 
 #[cfg(test)]
 #[path = "ioat_tests.rs"]

@@ -12,7 +12,7 @@ use crate::plan::Piece;
 const SILENT: u64 = u64::MAX;
 
 /// How often an overdue request is asked for, in ticks: about 1 ms.
-const ASK_AGAIN: u64 = 2_500_000;
+pub const ASK_AGAIN: u64 = 2_500_000;
 
 impl Engine {
     /// How much of a copy one request takes.

@@ -1,6 +1,7 @@
 //! Copies that go on by themselves, on both engines, against one oracle.
 
 use super::super::fake::{Kernel as Fake, Trouble};
+use super::super::ioat::{ASK_AGAIN, LOST_AFTER};
 use super::*;
 use std::sync::atomic::AtomicU64 as Word;
 use std::time::Duration;
@@ -160,11 +161,16 @@ fn looking_at_a_request_asks_the_kernel_only_when_it_is_overdue() {
     let by = helper(fake);
     fake.make([Trouble { late: Duration::from_millis(2), ..Default::default() }]);
     let pair = Pair::new(1 << 20, 0);
+    let begun = sys::ticks();
     let cookie = start(&[pair.copy], by);
     // SAFETY: as in `start`.
     while unsafe { check(cookie) } == Answer::UnderWay {}
+    let took = sys::ticks() - begun;
     pair.check();
-    assert_eq!(fake.waits.load(Ordering::Relaxed), 0);
+    // On a busy machine the helper is late indeed: then it is asked, and not all the time.
+    let most = if took < LOST_AFTER { 0 } else { 1 + (took - LOST_AFTER) / ASK_AGAIN };
+    let asked = fake.waits.load(Ordering::Relaxed);
+    assert!(asked <= most, "asked {asked} times in {took} ticks");
 }
 
 #[test]
