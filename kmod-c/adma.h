@@ -236,6 +236,7 @@ struct adma_channel {
 	unsigned int strikes;	/* errors without enough good copies between */
 	unsigned int rests;	/* times put aside after repeated errors */
 	atomic_t good;		/* good legs since the last error */
+	unsigned long asked;	/* jiffies: the driver was, what is over */
 
 	spinlock_t lock;	/* of what follows */
 	struct list_head legs;

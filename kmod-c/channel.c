@@ -37,6 +37,15 @@ static atomic_t adma_turn = ATOMIC_INIT(0);
  */
 #define ADMA_TRUSTED_MS		50
 
+/*
+ * Each time it is asked, ioatdma sets its timer anew while the channel has
+ * finished nothing since a reset. Asked all the time about a channel that fails
+ * at once after each reset, it would never reset it again, and no leg there
+ * would ever be over. So a channel that is aside is asked about after so long:
+ * more than the two times 200 ms after which ioatdma resets a hung one.
+ */
+#define ADMA_QUIET_MS		500
+
 /* Errors that put a channel aside, good legs that make up for one ... */
 #define ADMA_STRIKES		3
 #define ADMA_FORGIVEN		64
@@ -64,10 +73,18 @@ static void adma_watch_soon(struct adma_channel *ch)
 	mod_delayed_work(system_unbound_wq, &ch->watch, 0);
 }
 
-/* Whoever has waited for something gets what the driver knows by now. */
+/*
+ * Whoever has waited for something gets what the driver knows by now; of a
+ * channel that is aside, what it knew a moment ago.
+ */
 void adma_channel_poke(struct adma_channel *ch)
 {
 	dma_async_issue_pending(ch->chan);
+	if (READ_ONCE(ch->health) != ADMA_UP &&
+	    time_before(jiffies, READ_ONCE(ch->asked) +
+			msecs_to_jiffies(ADMA_QUIET_MS)))
+		return;
+	WRITE_ONCE(ch->asked, jiffies);
 	dma_async_is_tx_complete(ch->chan, READ_ONCE(ch->chan->cookie), NULL,
 				 NULL);
 }

@@ -8,7 +8,7 @@ use crate::oracle::Watched;
 use crate::random::Random;
 use crate::trace;
 use crate::verdict::{Context, Outcome};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub fn play(role: &str, arguments: &[&str]) -> Outcome {
     let numbers: Result<Vec<usize>, _> = arguments.iter().map(|text| text.parse()).collect();
@@ -20,6 +20,7 @@ pub fn play(role: &str, arguments: &[&str]) -> Outcome {
         ("stranger", Ok([fd])) => stranger(*fd as i32),
         ("copies", Ok([count, len])) => copies(*count, *len, Region::of_small_pages),
         ("scattered", Ok([count, len])) => copies(*count, *len, Region::of_scattered_pages),
+        ("steady", Ok([len])) => steady(*len),
         ("oracle", Ok([seed])) => oracle(*seed as u64),
         ("threads", Ok([count])) => threads(*count),
         _ => fail!("no role {role} with {arguments:?}"),
@@ -57,6 +58,25 @@ fn copies(count: usize, len: usize, region: fn(usize) -> Outcome<Region>) -> Out
         trace::mark_end();
         dst.expect(seed).context(format_args!("copy {round} of {len} bytes"))?;
     }
+    Ok(())
+}
+
+/// Copies again and again until standard input ends. Says how often, and how long the longest
+/// copy took.
+fn steady(len: usize) -> Outcome {
+    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
+    let mut end = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+    let (mut copies, mut longest) = (0, Duration::ZERO);
+    // SAFETY: one valid element.
+    while unsafe { libc::poll(&mut end, 1, 0) } == 0 {
+        copies += 1;
+        src.fill(copies);
+        let begun = Instant::now();
+        memcpy(&dst, 0, &src, 0, len);
+        longest = longest.max(begun.elapsed());
+        dst.expect(copies).context(format_args!("copy {copies} of {len} bytes"))?;
+    }
+    println!("{copies} copies, the longest took {longest:?}");
     Ok(())
 }
 

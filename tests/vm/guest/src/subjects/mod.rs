@@ -41,6 +41,7 @@ mod rings;
 mod statistics;
 mod traps;
 mod wreck;
+mod wreck_dead;
 mod wreck_ends;
 mod wreck_posts;
 mod yama;
@@ -74,6 +75,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("statistics", statistics::TESTS),
     ("trap", traps::TESTS),
     ("wreck", wreck::TESTS),
+    ("wreck_dead", wreck_dead::TESTS),
     ("wreck_end", wreck_ends::TESTS),
     ("wreck_post", wreck_posts::TESTS),
     // A checker of mappings gives up for good when its own allocations fail: last.
