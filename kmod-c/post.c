@@ -208,6 +208,20 @@ static struct adma_lent *adma_lent_find(struct adma_gate *gate, u64 id)
 	return lent;
 }
 
+/* The first post from a number on, with a hold on it. */
+static struct adma_lent *adma_lent_next(struct adma_gate *gate,
+					unsigned long *id)
+{
+	struct adma_lent *lent;
+
+	spin_lock(&gate->lock);
+	lent = xa_find(&gate->posts, id, ULONG_MAX, XA_PRESENT);
+	if (lent)
+		kref_get(&lent->kref);
+	spin_unlock(&gate->lock);
+	return lent;
+}
+
 /* Out of the table, by whoever comes first. Its transfers go on. */
 static bool adma_lent_forget(struct adma_lent *lent)
 {
@@ -452,11 +466,7 @@ static void adma_gate_shut(struct adma_gate *gate)
 	gate->shut = true;
 	spin_unlock(&gate->lock);
 	for (;; id++) {
-		spin_lock(&gate->lock);
-		lent = xa_find(&gate->posts, &id, ULONG_MAX, XA_PRESENT);
-		if (lent)
-			kref_get(&lent->kref);
-		spin_unlock(&gate->lock);
+		lent = adma_lent_next(gate, &id);
 		if (!lent)
 			break;
 		adma_lent_forget(lent);
@@ -487,11 +497,7 @@ static void adma_posts_examine(struct work_struct *work)
 		unsigned long id = 0;
 
 		for (;; id++) {
-			spin_lock(&gate->lock);
-			lent = xa_find(&gate->posts, &id, ULONG_MAX, XA_PRESENT);
-			if (lent)
-				kref_get(&lent->kref);
-			spin_unlock(&gate->lock);
+			lent = adma_lent_next(gate, &id);
 			if (!lent)
 				break;
 			adma_lent_examine(lent);

@@ -316,12 +316,7 @@ impl Engine {
         len: usize,
         how: &How,
     ) -> Result<(), Refused> {
-        let all = self.channels().max(1);
-        let used = how.channels.unwrap_or(all).clamp(1, all);
-        // Copies side by side use different channels; where each uses all of them, the small
-        // last piece is another one's every time.
-        let step = if used < all { used } else { 1 };
-        let turn = Turn { first: self.turn.fetch_add(step, Relaxed), used, all };
+        let turn = self.next_turn(how);
         let mut at = 0;
         while at < len {
             let part = self.limit.part_of(len - at);
@@ -339,6 +334,15 @@ impl Engine {
             at += part;
         }
         Ok(())
+    }
+
+    fn next_turn(&self, how: &How) -> Turn {
+        let all = self.channels().max(1);
+        let used = how.channels.unwrap_or(all).clamp(1, all);
+        // Copies side by side use different channels; where each uses all of them, the small
+        // last piece is another one's every time.
+        let step = if used < all { used } else { 1 };
+        Turn { first: self.turn.fetch_add(step, Relaxed), used, all }
     }
 
     /// One request, from submission to the last byte. The caller's own part is the beginning,

@@ -36,10 +36,7 @@ impl Engine {
         len: usize,
         how: &How,
     ) -> Result<(), i32> {
-        let all = self.channels().max(1);
-        let used = how.channels.unwrap_or(all).clamp(1, all);
-        let step = if used < all { used } else { 1 };
-        let turn = Turn { first: self.turn.fetch_add(step, Relaxed), used, all };
+        let turn = self.next_turn(how);
         let mut at = 0;
         while at < len {
             let part = self.limit.part_of(len - at);

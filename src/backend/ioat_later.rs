@@ -43,9 +43,7 @@ impl Engine {
             return Ok(None);
         }
         let (body, end) = (split.head, split.head + split.body);
-        let all = self.channels().max(1);
-        let used = how.channels.unwrap_or(all).clamp(1, all);
-        let turn = Turn { first: self.turn.fetch_add(used, Relaxed), used, all };
+        let turn = self.next_turn(how);
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         // A handler that jumped out would leave a request nobody knows of.
         let held = self.hold_signals()?;

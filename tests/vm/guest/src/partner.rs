@@ -4,7 +4,7 @@
 //! exist before the partner is made are at the same addresses in both; of ordinary memory
 //! each has its own, of shared memory both have the same.
 
-use crate::device::{Device, Door, ENOMEM, Errno, POST, Post, call};
+use crate::device::{Device, Door, ENOMEM, Errno, POST, POST_READ, POST_WRITE, Post, call};
 use crate::memory::{PAGE, Region};
 use crate::process::{Child, Ended, Gate, become_victim, fork};
 use crate::verdict::{End, Outcome};
@@ -183,6 +183,15 @@ impl Partner {
         answer.pass();
         let door = take_descriptor(child.pid(), control.word(0) as RawFd)?;
         Ok(Partner { control, ask, answer, child, door })
+    }
+
+    /// One that has posted a buffer full of ones, to be read and written, and its number.
+    pub fn with_post(len: usize) -> Outcome<(Partner, u64)> {
+        let theirs = Region::of_small_pages(len)?;
+        let partner = Partner::new(&[&theirs])?;
+        partner.must(Order::Fill(0, 1))?;
+        let post = partner.must(Order::Post(0, 0, len, POST_READ | POST_WRITE))?;
+        Ok((partner, post))
     }
 
     pub fn door(&self) -> RawFd {

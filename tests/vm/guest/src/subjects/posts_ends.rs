@@ -42,11 +42,9 @@ struct Scene {
 
 impl Scene {
     fn new() -> Outcome<Scene> {
-        let (theirs, ours) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+        let (partner, post) = Partner::with_post(LEN)?;
+        let ours = Region::of_small_pages(LEN)?;
         ours.fill(2);
-        let partner = Partner::new(&[&theirs])?;
-        partner.must(Order::Fill(0, 1))?;
-        let post = partner.must(Order::Post(0, 0, LEN, BOTH))?;
         Ok(Scene { device: Device::open()?, ours, partner, post })
     }
 
