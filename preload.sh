@@ -36,7 +36,7 @@ Environment, read by the library (also with a plain LD_PRELOAD):
   ADMA_WAIT        auto     spin, yield, sleep, umwait
   ADMA_KERNEL      auto     how pieces are copied: libc, movsb, stream
   ADMA_FAULTS      strict   touch: quicker for programs that handle SIGSEGV
-  ADMA_KEEP        auto     I/OAT: memory that stays pinned between copies, as 64M
+  ADMA_KEEP        auto     I/OAT: what stays pinned between copies, as 64M
   ADMA_OPS         all      intercepted functions, e.g. memcpy,memmove
   ADMA_STATS       off      text, json, hlog (a comma list)
   ADMA_STATS_FILE  stderr   path; %p process number, %e program
@@ -49,7 +49,7 @@ Environment, read by the library (also with a plain LD_PRELOAD):
   ADMA_IPC_OFFLOAD 32K      from this size on both processes copy
   ADMA_IPC_ENGINE  auto     helper, process_vm, shm
   ADMA_IPC_PTRACER 0        1: let the other process in where Yama keeps it out
-  ADMA_IPC_TIMEOUT 10       seconds for greetings, and for the last pieces at close
+  ADMA_IPC_TIMEOUT 10       seconds for greetings, and for last pieces at close
 Options above win over the environment.
 END
 }
