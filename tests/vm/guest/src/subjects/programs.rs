@@ -76,8 +76,10 @@ fn program_sort_gives_the_same() -> Outcome {
         sort --parallel=2 -S 8M words.txt > sorted.txt
         sort -S 200K -T . -k2,2n words.txt | tail -n 3
         sort -m sorted.txt sorted.txt | uniq -c | tail -n 3
+        base64 -w 150000 random.bin | sort -S 1M -T . | sha256sum
         sha256sum sorted.txt random.bin";
-    compare(script, &["sort", "sha256sum"], "")
+    // Long lines do not end with its buffer, and are moved to the next one.
+    compare(script, &["sort", "sha256sum"], "sort")
 }
 
 fn program_git_gives_the_same() -> Outcome {
