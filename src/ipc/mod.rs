@@ -116,14 +116,8 @@ mod settings {
         pub tell: bool,
     }
 
-    static SETTINGS: OnceLock<Settings> = OnceLock::new();
-
-    pub fn configure(settings: Settings) {
-        let _ = SETTINGS.set(settings); // an error only means: was already configured
-    }
-
-    pub fn settings() -> Settings {
-        *SETTINGS.get_or_init(|| Settings {
+    impl Settings {
+        pub const DEFAULT: Self = Self {
             eager: 4096,
             offload: 32 << 10,
             engines: Engines::Auto,
@@ -131,6 +125,16 @@ mod settings {
             helper: || None,
             ptracer: false,
             tell: false,
-        })
+        };
+    }
+
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+    pub fn configure(settings: Settings) {
+        let _ = SETTINGS.set(settings); // an error only means: was already configured
+    }
+
+    pub fn settings() -> Settings {
+        *SETTINGS.get_or_init(|| Settings::DEFAULT)
     }
 }

@@ -14,15 +14,7 @@ use std::time::{Duration, Instant};
 const IN_PROGRESS: isize = -libc::EINPROGRESS as isize;
 const INVALID: isize = -libc::EINVAL as isize;
 
-const DEFAULT: Settings = Settings {
-    eager: 4096,
-    offload: 32 << 10,
-    engines: Engines::Auto,
-    patience: 10_000_000_000,
-    helper: || None,
-    ptracer: false,
-    tell: false,
-};
+const DEFAULT: Settings = Settings::DEFAULT;
 
 /// Two connected handles.
 fn pair_with(settings: [Settings; 2]) -> [i32; 2] {

@@ -1,0 +1,139 @@
+//! Outstanding copies: what the table promises, one caller at a time.
+
+use super::*;
+use crate::plan::Cut;
+
+fn copy_of(pieces: usize) -> Posted {
+    let cut = Cut::with_piece(0, pieces * 4096, 4096);
+    Posted { dst: 0x1000, src: 0x2000, cut, manner: 7 }
+}
+
+fn table() -> Box<Table> {
+    let layout = std::alloc::Layout::new::<Table>();
+    // SAFETY: zeros are a table but for the generations, which follow; it is too large
+    // for a stack.
+    let mut table: Box<Table> = unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast()) };
+    table.entries.iter_mut().for_each(|entry| *entry = Entry::new());
+    table
+}
+
+fn single(table: &Table, pieces: usize) -> (&Entry, Cookie) {
+    let owner = table.take().unwrap();
+    table.start(owner, None, false, 5);
+    let cookie = table.cookie(owner);
+    table.add(owner, owner, &copy_of(pieces), true);
+    assert_eq!(table.close(owner), None);
+    (owner, cookie)
+}
+
+fn is_over(table: &Table, cookie: Cookie) -> bool {
+    matches!(table.look(cookie), Look::Over(_))
+}
+
+#[test]
+fn cookie_of_another_process_or_none_is_not_unpacked() {
+    let cookie = Cookie { index: ENTRIES - 1, generation: u32::MAX };
+    for tag in [0, 1, 77, u32::MAX] {
+        let packed = cookie.pack(tag);
+        assert!(packed > 0);
+        assert_eq!(Cookie::unpack(packed, tag), Some(cookie));
+        assert_eq!(Cookie::unpack(packed, tag ^ 1), None);
+        assert_eq!(Cookie::unpack(-packed, tag), None);
+    }
+    assert_eq!(Cookie::unpack(i64::MIN, 0), None);
+    assert_eq!(Cookie::unpack(-libc::EAGAIN as i64, 0), None);
+}
+
+#[test]
+fn cookie_is_over_after_its_last_piece_and_retired_once() {
+    let table = table();
+    let (owner, cookie) = single(&table, 3);
+    let mut claimed = 0;
+    while let Some((number, part)) = table.find_work(0) {
+        assert_eq!(number, table.number(owner));
+        let (_, index) = table.claim(part, End::Back).unwrap();
+        assert!(!is_over(&table, cookie) && !table.retire(cookie));
+        let ended = table.finish(part, index, true);
+        claimed += 1;
+        assert_eq!(ended, (claimed == 3).then_some(Ended { bytes: 3 * 4096, begun: 5 }));
+    }
+    assert!(!table.has_work());
+    assert!(is_over(&table, cookie) && table.retire(cookie) && !table.retire(cookie));
+    table.free(owner);
+    assert!(matches!(table.look(cookie), Look::Unknown));
+    let (_, again) = single(&table, 1);
+    assert_ne!(cookie, again);
+}
+
+#[test]
+fn owner_of_several_parts_ends_with_the_last_one() {
+    let table = table();
+    let owner = table.take().unwrap();
+    table.start(owner, None, false, 0);
+    let cookie = table.cookie(owner);
+    for _ in 0..3 {
+        table.add(owner, table.take().unwrap(), &copy_of(2), true);
+    }
+    assert_eq!(table.parts(owner).count(), 3);
+    for part in table.parts(owner) {
+        while let Some((_, index)) = table.claim(part, End::Front) {
+            assert_eq!(table.finish(part, index, index != 1), None);
+        }
+    }
+    assert!(matches!(table.look(cookie), Look::UnderWay(_)), "parts may still be added");
+    assert!(table.close(owner).is_some());
+    assert!(is_over(&table, cookie) && table.has_failed(owner) && table.retire(cookie));
+    table.free(owner);
+    assert!(table.used.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+}
+
+#[test]
+fn detached_owner_writes_its_word_and_gets_free() {
+    let table = table();
+    let word = AtomicU64::new(0);
+    let owner = table.take().unwrap();
+    let notice = Notice { word: &raw const word as usize, value: 99 };
+    table.start(owner, Some(notice), true, 0);
+    let cookie = table.cookie(owner);
+    table.add(owner, owner, &copy_of(1), true);
+    assert_eq!(table.close(owner), None);
+    assert!(matches!(table.look(cookie), Look::Unknown));
+    let (_, index) = table.claim(owner, End::Back).unwrap();
+    assert_eq!(word.load(Ordering::Relaxed), 0);
+    assert!(table.finish(owner, index, true).is_some());
+    assert_eq!(word.load(Ordering::Relaxed), 99);
+    assert!(table.used.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+}
+
+#[test]
+fn full_table_refuses_and_recovers() {
+    let table = table();
+    let all: Vec<_> = (0..ENTRIES).map(|_| single(&table, 1)).collect();
+    assert!(table.take().is_none() && !table.has_room());
+    let mut seen = 0;
+    let mut at = 17;
+    while let Some((number, part)) = table.find_work(at) {
+        assert_eq!(number, (at + 1) % ENTRIES, "in a circle");
+        at = number;
+        let (_, index) = table.claim(part, End::Back).unwrap();
+        table.finish(part, index, true);
+        seen += 1;
+    }
+    assert_eq!(seen, ENTRIES);
+    for (owner, cookie) in all {
+        assert!(table.retire(cookie));
+        table.free(owner);
+    }
+    assert!(table.take().is_some());
+}
+
+#[test]
+fn forgotten_table_is_empty_and_knows_no_cookie() {
+    let table = table();
+    let (owner, cookie) = single(&table, 2);
+    table.claim(owner, End::Front).unwrap();
+    table.forget_everything();
+    assert!(matches!(table.look(cookie), Look::Unknown));
+    assert!(table.find_work(0).is_none() && !table.has_work());
+    assert_eq!(table.claim(owner, End::Front).map(|claim| claim.1), None);
+}
