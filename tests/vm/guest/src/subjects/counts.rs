@@ -190,6 +190,11 @@ fn count_of_lines_is_reported_and_follows_the_knob() -> Outcome {
     let pinned = kept.number(&["ioat", "pinned_pages"])?;
     println!("{hits} hits, {cold} cold misses, {pinned} pages pinned");
     ensure!(cold > 0 && hits > 4 * cold, "{hits} hits and {cold} cold misses");
+    for part in ["transition", "pinning", "mapping", "submission", "engine", "completion"] {
+        let nanos = kept.number(&["ioat", "costs_ns", part])?;
+        println!("{part}: {nanos} ns");
+        ensure!(nanos > 0, "no time was spent for {part}");
+    }
     let alone = report("0")?;
     ensure_eq!(alone.number(&["ioat", "lines", "hits"])?, 0, "hits where nothing is kept");
     let each = alone.number(&["ioat", "pinned_pages"])?;
