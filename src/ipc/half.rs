@@ -1,16 +1,20 @@
-//! One direction as one process sees it: what it has posted, how that meets the other's
-//! posts, and what is to be done next.
+//! One direction as one process sees it: what it has posted, and how that meets the other's
+//! posts. What is done next is in `carry`; small messages that are not remembered at all are
+//! in `short`.
 //!
-//! Nothing here waits. The lock of a half is held during every call, and let go while a
-//! piece is copied: `advance` hands the piece out and `copied` takes the answer.
+//! Nothing here waits. The lock of a half is held during every call.
 
-use super::engine::{Copied, Engine, There};
+mod carry;
+mod short;
+
+pub use carry::{Piece, Step};
+pub use short::Short;
+
 use super::os::Way;
-use super::region::{self, CHUNK, CHUNKS, EAGER_ROOM, Lane, WINDOW, kind};
+use super::region::{self, EAGER_ROOM, Lane, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
-use super::ticket::{self, Claim, End, MOST_PIECES, View, flag};
+use super::ticket::{self, End, View};
 use crate::backend::libc as original;
-use crate::plan::PAGE;
 use crate::sync::full_fence;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -56,17 +60,6 @@ impl From<Broken> for NoRoom {
     }
 }
 
-/// What the short way of a message has led to.
-pub enum Short {
-    /// It is over, with this count.
-    Done(usize),
-    /// A read without a message yet; see `Half::announced`.
-    Announced(u32, Hint),
-    /// It has become a post, with this number.
-    Posted(u32),
-    UsualWay,
-}
-
 /// A word whose change is worth another look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
@@ -95,29 +88,6 @@ pub struct Buffer {
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     pub post: u64,
-}
-
-/// What `advance` has found.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The message is over; its result waits to be collected.
-    Over,
-    /// Copy this, then call `copied`.
-    Copy(Piece),
-    /// A chunk went by.
-    Moved,
-    /// The other side has closed; nobody touches the buffers any more.
-    Cancelled,
-    Idle(Hint),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    pub ours: usize,
-    pub theirs: There,
-    pub len: usize,
-    /// The message has no other piece.
-    pub only: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,118 +278,6 @@ impl Half {
         Ok(Some(((head - need) % room) as usize))
     }
 
-    /// The short way of a blocking write that is eager: nothing of it has to be remembered.
-    /// Answers the count as `eager_count`; `None`: it has to go the usual way.
-    ///
-    /// # Safety
-    /// `addr` is readable for `len` bytes.
-    #[inline]
-    pub unsafe fn write_eagerly(
-        &mut self,
-        lane: &Lane,
-        addr: usize,
-        len: usize,
-    ) -> Result<Option<usize>, NoRoom> {
-        self.check_room(lane)?;
-        let Some(place) = self.take_room(lane, len)? else { return Ok(None) };
-        // SAFETY: the caller's promise; the room was taken for `len` bytes.
-        unsafe { original::copy(lane.eager() + place, addr, len) };
-        tally::note_copied(Means::SharedMemory, len);
-        let (number, room_end) = (self.next, self.room_head);
-        self.own(number).room_end = room_end;
-        self.next = number.wrapping_add(1);
-        publish(&lane.cell(number).writer.0, number, kind::EAGER, len, place);
-        // Before we are done with it: then the reader's place may be used again.
-        let count = eager_count(lane, number, len);
-        if self.done == number {
-            self.done = self.next;
-            lane.writer_done.0.store(self.done, Ordering::Release);
-        }
-        let count = count.unwrap_or(len);
-        tally::note_message(Direction::Sent, Regime::Eager, count);
-        Ok(Some(count))
-    }
-
-    /// The short way of a blocking read: takes an eager message that is there already, and
-    /// announces the read if there is none. Who gets `Announced` asks with `read_announced`,
-    /// and gives it up with `post_announced`.
-    ///
-    /// # Safety
-    /// As `post_read`.
-    #[inline]
-    pub unsafe fn read_eagerly(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
-        let number = self.next;
-        if self.done != number || self.announced.is_some() || self.check_room(lane).is_err() {
-            return Short::UsualWay;
-        }
-        // SAFETY: the caller's promise.
-        let short = unsafe { self.read_next(lane, addr, len) };
-        if let Short::Announced(..) = short {
-            self.announced = Some((addr, len));
-            lane.cell(number).reader.0.post.store(0, Ordering::Relaxed);
-            publish(&lane.cell(number).reader.0, number, 0, len, addr);
-        }
-        short
-    }
-
-    /// Looks once more for the message of an announced read.
-    #[inline]
-    pub fn read_announced(&mut self, lane: &Lane, number: u32) -> Short {
-        let Some((addr, len)) = self.announced.filter(|_| self.next == number) else {
-            return Short::Posted(number);
-        };
-        // SAFETY: the promise of `read_eagerly`, which has not returned to the program yet.
-        let short = unsafe { self.read_next(lane, addr, len) };
-        match short {
-            Short::Done(_) => self.announced = None,
-            Short::UsualWay => {
-                self.post_announced();
-                return Short::Posted(number);
-            }
-            _ => {}
-        }
-        short
-    }
-
-    /// Makes a post of an announced read.
-    pub fn post_announced(&mut self) {
-        if let Some((addr, len)) = self.announced.take() {
-            let number = self.next;
-            *self.own(number) = Own { number, state: State::Posted, addr, len, ..NOTHING };
-            self.next = number.wrapping_add(1);
-            // As in `post_read`.
-            full_fence();
-        }
-    }
-
-    #[inline]
-    unsafe fn read_next(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
-        let number = self.next;
-        let post = &lane.cell(number).writer.0;
-        let seen = post.number.load(Ordering::Acquire);
-        if seen != number.wrapping_add(1) {
-            return Short::Announced(number, Hint { word: &post.number, seen });
-        }
-        let sent = post.len.load(Ordering::Relaxed);
-        let place = post.at.load(Ordering::Relaxed);
-        let inside = sent <= EAGER_ROOM as u64 && place <= EAGER_ROOM as u64 - sent;
-        if post.kind.load(Ordering::Relaxed) != kind::EAGER || !inside {
-            return Short::UsualWay;
-        }
-        let count = len.min(sent as usize);
-        // SAFETY: just checked; the destination is the caller's promise.
-        unsafe { original::copy(addr, lane.eager() + place as usize, count) };
-        if self.announced.is_none() {
-            publish(&lane.cell(number).reader.0, number, 0, len, addr);
-        }
-        self.next = number.wrapping_add(1);
-        self.done = self.next;
-        lane.reader_done.0.store(self.done, Ordering::Release);
-        tally::note_copied(Means::SharedMemory, count);
-        tally::note_message(Direction::Received, Regime::Eager, count);
-        Short::Done(count)
-    }
-
     /// Posts a write. The caller rings. An eager one is over at once, unless there is a cookie:
     /// that wants to know the count.
     ///
@@ -538,188 +396,11 @@ impl Half {
         at.checked_add(len).ok_or(Broken)?;
         own.theirs = at;
         own.their_post = theirs.post.load(Ordering::Relaxed);
-        own.piece = piece_size(own.count, offload);
+        own.piece = carry::piece_size(own.count, offload);
         own.pieces = own.count.div_ceil(own.piece);
         if own.count == 0 {
             self.end(lane, number, 0);
         }
-        Ok(true)
-    }
-
-    /// Takes one message a step further.
-    pub fn advance(&mut self, lane: &Lane, engine: &Engine, number: u32) -> Result<Step, Broken> {
-        if self.own(number).state == State::Over {
-            return Ok(Step::Over);
-        }
-        if !self.is_matched(lane, number)? {
-            return Ok(Step::Idle(Hint::of(&self.other_post(lane, number).number)));
-        }
-        if self.own(number).state == State::Over {
-            return Ok(Step::Over);
-        }
-        let (ticket, role) = (&lane.cell(number).ticket.0, self.role);
-        let hint = Hint::of(&self.other_post(lane, number).finished);
-        let own = self.own(number);
-        let view = if own.streamed || !engine.reaches(role.way(), own.their_post) {
-            ticket::view(ticket, number)
-        } else {
-            match ticket::claim(ticket, number, role.end(), own.claimed, own.pieces) {
-                Claim::Piece(index) => {
-                    own.claimed += 1;
-                    let at = index * own.piece;
-                    let len = own.piece.min(own.count - at);
-                    let (ours, addr) = (own.addr + at, own.theirs + at);
-                    let theirs = There { addr, post: own.their_post, offset: at };
-                    return Ok(Step::Copy(Piece { ours, theirs, len, only: own.pieces == 1 }));
-                }
-                Claim::NoMore(view) => view,
-                Claim::Broken => return Err(Broken),
-            }
-        };
-        let (flags, pieces, count) = (view.flags, own.pieces, own.count);
-        own.streamed |= flags & flag::REFUSED != 0;
-        let streamed = own.streamed;
-        let settled = self.is_settled(lane, number, view);
-        if flags & (flag::FAULT | flag::CANCELLED) != 0 {
-            return Ok(match settled {
-                false => Step::Idle(hint),
-                true if flags & flag::CANCELLED != 0 => Step::Cancelled,
-                true => {
-                    self.end(lane, number, -libc::EFAULT as isize);
-                    Step::Over
-                }
-            });
-        }
-        if streamed {
-            return self.stream(lane, number, settled, hint);
-        }
-        if view.front + view.back >= pieces && settled {
-            self.end(lane, number, count as isize);
-            return Ok(Step::Over);
-        }
-        Ok(Step::Idle(hint))
-    }
-
-    /// Whether everything that was begun is finished.
-    fn is_settled(&mut self, lane: &Lane, number: u32, view: View) -> bool {
-        let theirs = ticket::finished(&self.other_post(lane, number).finished, number);
-        let begun = match self.role {
-            Role::Writer => view.front,
-            Role::Reader => view.back,
-        };
-        let own = self.own(number);
-        own.finished == own.claimed && theirs >= begun
-    }
-
-    /// What became of a piece. The answer: whether the other side may be waiting for this.
-    pub fn copied(&mut self, lane: &Lane, number: u32, outcome: Copied) -> bool {
-        let ticket = &lane.cell(number).ticket.0;
-        match outcome {
-            Copied::Whole => {}
-            Copied::Fault => ticket::raise(ticket, number, flag::FAULT),
-            Copied::Refused | Copied::NotThisTime => {
-                ticket::raise(ticket, number, flag::REFUSED);
-            }
-            Copied::Gone => ticket::raise(ticket, number, flag::CANCELLED),
-        }
-        let post = self.own_post(lane, number);
-        let own = self.own(number);
-        own.finished += 1;
-        // A piece that failed is finished too: nobody touches the buffers for it any more.
-        ticket::note_finished(&post.finished, number, own.finished);
-        let view = ticket::view(ticket, number);
-        view.flags != 0 || (own.finished == own.claimed && view.front + view.back >= own.pieces)
-    }
-
-    /// One chunk of a message that goes through the region.
-    fn stream(
-        &mut self,
-        lane: &Lane,
-        number: u32,
-        settled: bool,
-        hint: Hint,
-    ) -> Result<Step, Broken> {
-        let moved = match self.role {
-            Role::Reader => self.consume(lane)?,
-            Role::Writer => self.produce(lane, number)?,
-        };
-        let own = self.own(number);
-        if own.stream_at == own.count && settled {
-            let count = own.count as isize;
-            self.end(lane, number, count);
-            return Ok(Step::Over);
-        }
-        let waits_for = match self.role {
-            _ if own.stream_at == own.count => hint,
-            Role::Reader => Hint { word: &lane.produced.0, seen: self.chunks },
-            Role::Writer => {
-                Hint { word: &lane.consumed.0, seen: self.chunks.wrapping_sub(CHUNKS as u32) }
-            }
-        };
-        Ok(if moved { Step::Moved } else { Step::Idle(waits_for) })
-    }
-
-    fn produce(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
-        let index = self.chunks;
-        let lying = index.wrapping_sub(lane.consumed.0.load(Ordering::Acquire));
-        let own = self.own(number);
-        let len = CHUNK.min(own.count - own.stream_at);
-        if lying as usize > CHUNKS {
-            return Err(Broken);
-        }
-        if lying as usize == CHUNKS || len == 0 {
-            return Ok(false);
-        }
-        let chunk = &lane.chunks[index as usize % CHUNKS].0;
-        // SAFETY: inside the buffer that was posted; the chunk is free for us to write.
-        unsafe { original::copy(lane.chunk_bytes(index), own.addr + own.stream_at, len) };
-        tally::note_copied(Means::SharedMemory, len);
-        chunk.number.store(number, Ordering::Relaxed);
-        chunk.len.store(len as u32, Ordering::Relaxed);
-        chunk.offset.store(own.stream_at as u64, Ordering::Relaxed);
-        own.stream_at += len;
-        self.chunks = index.wrapping_add(1);
-        lane.produced.0.store(self.chunks, Ordering::Release);
-        Ok(true)
-    }
-
-    /// Takes the next chunk, whichever message it belongs to.
-    fn consume(&mut self, lane: &Lane) -> Result<bool, Broken> {
-        let index = self.chunks;
-        let lying = lane.produced.0.load(Ordering::Acquire).wrapping_sub(index);
-        if lying as usize > CHUNKS {
-            return Err(Broken);
-        }
-        if lying == 0 {
-            return Ok(false);
-        }
-        let chunk = &lane.chunks[index as usize % CHUNKS].0;
-        let number = chunk.number.load(Ordering::Relaxed);
-        let len = chunk.len.load(Ordering::Relaxed) as usize;
-        let offset = chunk.offset.load(Ordering::Relaxed);
-        let own = self.own(number);
-        if own.number != number || own.state != State::Posted {
-            return Err(Broken);
-        }
-        self.is_matched(lane, number)?;
-        let view = ticket::view(&lane.cell(number).ticket.0, number);
-        let own = self.own(number);
-        own.streamed |= view.flags & flag::REFUSED != 0;
-        let right = own.matched
-            && own.state == State::Posted
-            && own.streamed
-            && offset == own.stream_at as u64
-            && (1..=CHUNK).contains(&len)
-            && len <= own.count - own.stream_at;
-        if !right {
-            return Err(Broken);
-        }
-        // SAFETY: just checked to lie inside the buffer that was posted.
-        unsafe { original::copy(own.addr + own.stream_at, lane.chunk_bytes(index), len) };
-        tally::note_copied(Means::SharedMemory, len);
-        own.stream_at += len;
-        self.chunks = index.wrapping_add(1);
-        lane.consumed.0.store(self.chunks, Ordering::Release);
         Ok(true)
     }
 
@@ -762,41 +443,6 @@ impl Half {
             }
         };
         tally::note_message(direction, regime, bytes);
-    }
-
-    /// Nobody shall claim a piece of it any more.
-    pub fn cancel(&mut self, lane: &Lane, number: u32) {
-        ticket::raise(&lane.cell(number).ticket.0, number, flag::CANCELLED);
-    }
-
-    /// Whether a message is over, without doing anything for it.
-    pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
-        let own = *self.own(number);
-        if own.state == State::Posted && own.matched && !own.streamed {
-            let view = ticket::view(&lane.cell(number).ticket.0, number);
-            let copied = view.flags == 0 && view.front + view.back >= own.pieces;
-            if copied && self.is_settled(lane, number, view) {
-                self.end(lane, number, own.count as isize);
-            }
-        }
-        self.own(number).state == State::Over
-    }
-
-    /// Gives a message up. True: nobody touches its buffers any more, and it is over with
-    /// `result`. `alone`: the other process is gone and need not be waited for.
-    pub fn abandon(&mut self, lane: &Lane, number: u32, alone: bool, result: isize) -> bool {
-        let ticket = &lane.cell(number).ticket.0;
-        if self.own(number).state == State::Over {
-            return true;
-        }
-        self.cancel(lane, number);
-        let view = ticket::view(ticket, number);
-        let view = if alone { View { front: 0, back: 0, ..view } } else { view };
-        let settled = self.is_settled(lane, number, view);
-        if settled {
-            self.end(lane, number, result);
-        }
-        settled
     }
 
     pub fn has_unfinished(&self) -> bool {
@@ -865,42 +511,4 @@ fn publish(post: &region::Post, number: u32, kind: u32, len: usize, at: usize) {
     post.len.store(len as u64, Ordering::Relaxed);
     post.at.store(at as u64, Ordering::Relaxed);
     post.number.store(number.wrapping_add(1), Ordering::Release);
-}
-
-/// How large the pieces of a message are; both sides get the same answer.
-///
-/// Two while they are short: each costs a system call on either side, and halves are done at
-/// about the same time. Then four, and more of at most 512 KiB or a 64th: who comes late, or
-/// is slower, takes fewer, and nobody waits long for the other's last one. (Measured with two
-/// CPUs: 256 KiB as two pieces takes 0.88 of the time of four, 16 MiB in pieces of 512 KiB 0.93
-/// of 128 KiB and 0.96 of 1 MiB, 64 MiB in pieces of 1 MiB 0.88 of 128 KiB.)
-fn piece_size(count: usize, offload: usize) -> usize {
-    const HALVES: usize = 512 << 10;
-    const LARGEST: usize = 512 << 10;
-    let piece = match count {
-        _ if count < offload => return count.max(1),
-        ..=HALVES => count.div_ceil(2),
-        _ => (count / 4).min(LARGEST.max(count / 64)),
-    };
-    piece.max(count.div_ceil(MOST_PIECES)).next_multiple_of(PAGE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_every_message_and_are_never_too_many() {
-        for offload in [1, 32 << 10, usize::MAX] {
-            for shift in 0..63 {
-                for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
-                    let piece = piece_size(count, offload);
-                    let pieces = count.div_ceil(piece);
-                    assert!((1..=MOST_PIECES).contains(&pieces), "{count}");
-                    assert!(pieces == 1 || piece.is_multiple_of(PAGE), "{count}");
-                    assert!(count >= offload || pieces == 1, "{count}");
-                }
-            }
-        }
-    }
 }

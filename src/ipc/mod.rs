@@ -9,7 +9,8 @@
 //! table       handles; whose connections these are after a fork
 //! link        one connection: posting, steps, helping, ending; kicks: who sleeps long;
 //!             lend: buffers that the kernel helper knows
-//! half        one direction as one process sees it: posts, matching, who copies what
+//! half        one direction as one process sees it: posts and matching; in it carry: who
+//!             copies what, short: small messages that are not remembered
 //! wire        the beginning: sockets, greetings, what each side may do to the other
 //! engine      bytes between two address spaces; across: by the kernel helper
 //! region      what both processes see, and its law

@@ -1,0 +1,134 @@
+//! The short way of blocking messages that are eager, or turn out to be: nothing of them has
+//! to be remembered, so nothing is.
+
+use super::{Half, Hint, NOTHING, NoRoom, Own, State, eager_count, publish};
+use crate::backend::libc as original;
+use crate::ipc::region::{EAGER_ROOM, Lane, kind};
+use crate::ipc::tally::{self, Direction, Means, Regime};
+use crate::sync::full_fence;
+use core::sync::atomic::Ordering;
+
+/// What the short way of a message has led to.
+pub enum Short {
+    /// It is over, with this count.
+    Done(usize),
+    /// A read without a message yet; see `Half::announced`.
+    Announced(u32, Hint),
+    /// It has become a post, with this number.
+    Posted(u32),
+    UsualWay,
+}
+
+impl Half {
+    /// The short way of a blocking write that is eager: nothing of it has to be remembered.
+    /// Answers the count as `eager_count`; `None`: it has to go the usual way.
+    ///
+    /// # Safety
+    /// `addr` is readable for `len` bytes.
+    #[inline]
+    pub unsafe fn write_eagerly(
+        &mut self,
+        lane: &Lane,
+        addr: usize,
+        len: usize,
+    ) -> Result<Option<usize>, NoRoom> {
+        self.check_room(lane)?;
+        let Some(place) = self.take_room(lane, len)? else { return Ok(None) };
+        // SAFETY: the caller's promise; the room was taken for `len` bytes.
+        unsafe { original::copy(lane.eager() + place, addr, len) };
+        tally::note_copied(Means::SharedMemory, len);
+        let (number, room_end) = (self.next, self.room_head);
+        self.own(number).room_end = room_end;
+        self.next = number.wrapping_add(1);
+        publish(&lane.cell(number).writer.0, number, kind::EAGER, len, place);
+        // Before we are done with it: then the reader's place may be used again.
+        let count = eager_count(lane, number, len);
+        if self.done == number {
+            self.done = self.next;
+            lane.writer_done.0.store(self.done, Ordering::Release);
+        }
+        let count = count.unwrap_or(len);
+        tally::note_message(Direction::Sent, Regime::Eager, count);
+        Ok(Some(count))
+    }
+
+    /// The short way of a blocking read: takes an eager message that is there already, and
+    /// announces the read if there is none. Who gets `Announced` asks with `read_announced`,
+    /// and gives it up with `post_announced`.
+    ///
+    /// # Safety
+    /// As `post_read`.
+    #[inline]
+    pub unsafe fn read_eagerly(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
+        let number = self.next;
+        if self.done != number || self.announced.is_some() || self.check_room(lane).is_err() {
+            return Short::UsualWay;
+        }
+        // SAFETY: the caller's promise.
+        let short = unsafe { self.read_next(lane, addr, len) };
+        if let Short::Announced(..) = short {
+            self.announced = Some((addr, len));
+            lane.cell(number).reader.0.post.store(0, Ordering::Relaxed);
+            publish(&lane.cell(number).reader.0, number, 0, len, addr);
+        }
+        short
+    }
+
+    /// Looks once more for the message of an announced read.
+    #[inline]
+    pub fn read_announced(&mut self, lane: &Lane, number: u32) -> Short {
+        let Some((addr, len)) = self.announced.filter(|_| self.next == number) else {
+            return Short::Posted(number);
+        };
+        // SAFETY: the promise of `read_eagerly`, which has not returned to the program yet.
+        let short = unsafe { self.read_next(lane, addr, len) };
+        match short {
+            Short::Done(_) => self.announced = None,
+            Short::UsualWay => {
+                self.post_announced();
+                return Short::Posted(number);
+            }
+            _ => {}
+        }
+        short
+    }
+
+    /// Makes a post of an announced read.
+    pub fn post_announced(&mut self) {
+        if let Some((addr, len)) = self.announced.take() {
+            let number = self.next;
+            *self.own(number) = Own { number, state: State::Posted, addr, len, ..NOTHING };
+            self.next = number.wrapping_add(1);
+            // As in `post_read`.
+            full_fence();
+        }
+    }
+
+    #[inline]
+    unsafe fn read_next(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
+        let number = self.next;
+        let post = &lane.cell(number).writer.0;
+        let seen = post.number.load(Ordering::Acquire);
+        if seen != number.wrapping_add(1) {
+            return Short::Announced(number, Hint { word: &post.number, seen });
+        }
+        let sent = post.len.load(Ordering::Relaxed);
+        let place = post.at.load(Ordering::Relaxed);
+        let inside = sent <= EAGER_ROOM as u64 && place <= EAGER_ROOM as u64 - sent;
+        if post.kind.load(Ordering::Relaxed) != kind::EAGER || !inside {
+            return Short::UsualWay;
+        }
+        let count = len.min(sent as usize);
+        // SAFETY: just checked; the destination is the caller's promise.
+        unsafe { original::copy(addr, lane.eager() + place as usize, count) };
+        if self.announced.is_none() {
+            publish(&lane.cell(number).reader.0, number, 0, len, addr);
+        }
+        self.next = number.wrapping_add(1);
+        self.done = self.next;
+        lane.reader_done.0.store(self.done, Ordering::Release);
+        tally::note_copied(Means::SharedMemory, count);
+        tally::note_message(Direction::Received, Regime::Eager, count);
+        Short::Done(count)
+    }
+}
