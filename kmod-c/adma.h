@@ -2,11 +2,11 @@
 /*
  * adma: copies user memory with DMA channels.
  *
- * The way of one copy: device.c takes the call, file.c keeps the caller's slots
- * and limits, copy.c cuts the copy into transfers, pin.c pins and maps the
- * pages, keep.c finds those of earlier copies, channel.c holds the channels and
- * decides when a transfer is dead. post.c lets processes reach each other's
- * buffers. stats.c counts.
+ * The way of one copy: device.c takes the call, request.c checks the pieces and
+ * sees the request to its end, file.c keeps the caller's slots and limits, cut.c
+ * cuts a piece into transfers, pin.c pins and maps the pages, keep.c finds those
+ * of earlier copies, channel.c holds the channels and decides when a transfer is
+ * dead. post.c lets processes reach each other's buffers. stats.c counts.
  *
  * A request consists of legs: what one channel does of it. A channel works in
  * order, so a leg is over when its last transfer is. The request is over with
@@ -393,7 +393,7 @@ void adma_posts_doubt(struct adma_file *file);
 void adma_gates_shut(struct adma_file *file);
 int adma_ioctl_door(struct adma_file *file, void __user *user);
 
-/* copy.c */
+/* request.c */
 
 /* Far more than anybody wants; keeps every count of pages an int. */
 #define ADMA_MAX_LEN	SZ_1G
@@ -421,6 +421,24 @@ extern struct workqueue_struct *adma_workqueue;
 
 void adma_request_put(struct adma_request *req);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
+
+/* cut.c */
+
+/* How a request goes: pages are pinned in chunks, and copied meanwhile. */
+struct adma_course {
+	unsigned int chunk;	/* pages; four times as many each time */
+	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
+	bool begun;		/* something was */
+	unsigned int stale;	/* times that lines died meanwhile */
+	struct adma_costs costs;
+	unsigned int pinned_first;
+	u64 cpu_bytes;
+	struct adma_line **own;	/* between processes: the next piece's lines */
+};
+
+unsigned int adma_cut_uses(const struct adma_piece *pieces, unsigned int count);
+int adma_cut(struct adma_request *req, const struct adma_piece *piece,
+	     unsigned int channel, bool push, struct adma_course *course);
 
 /* device.c */
 

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: GPL-2.0
+/* One request, from the caller's pieces to the last byte. */
+#include <linux/ktime.h>
+#include <linux/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "adma.h"
+
+static void adma_request_free(struct adma_request *req)
+{
+	kfree(req->leg);
+	kvfree(req);
+}
+
+static void adma_request_end(struct work_struct *work)
+{
+	struct adma_request *req = container_of(work, struct adma_request, end);
+	struct adma_file *file = req->file;
+	u64 failed = 0;
+	unsigned int i;
+
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (req->leg[i].ch && req->leg[i].failed)
+			failed |= req->leg[i].pieces;
+	}
+	/* Pieces that were not taken are known to the caller. */
+	if (req->accepted < 64)
+		failed &= BIT_ULL(req->accepted) - 1;
+	for (i = 0; i < req->nr_uses; i++)
+		adma_use_end(&req->use[i]);
+	adma_span_put(req->own);
+	if (req->lent)
+		adma_lent_leave(req->lent);
+	adma_lines_trim(file);
+	adma_slot_leave(req, failed);
+	wake_up_all(&file->wait);
+	adma_request_free(req);
+	adma_file_put(file);
+}
+
+/* Letting pages go may sleep, and the last leg may end in an interrupt. */
+void adma_request_put(struct adma_request *req)
+{
+	if (refcount_dec_and_test(&req->legs))
+		queue_work(adma_workqueue, &req->end);
+}
+
+static struct adma_request *adma_request_new(struct adma_file *file,
+					     const struct adma_piece *pieces,
+					     unsigned int count)
+{
+	unsigned int uses = adma_cut_uses(pieces, count);
+	struct adma_request *req;
+	int ret;
+
+	req = kvzalloc(struct_size(req, use, uses), GFP_KERNEL_ACCOUNT);
+	if (!req)
+		return ERR_PTR(-ENOMEM);
+	req->leg = kcalloc(adma_nr_channels, sizeof(*req->leg),
+			   GFP_KERNEL_ACCOUNT);
+	if (!req->leg) {
+		ret = -ENOMEM;
+		goto err_free;
+	}
+	req->file = file;
+	req->most_uses = uses;
+	refcount_set(&req->legs, 1);
+	INIT_WORK(&req->end, adma_request_end);
+	ret = adma_slot_take(file, req);
+	if (ret == -EAGAIN) {
+		adma_channels_settle();
+		ret = adma_slot_take(file, req);
+	}
+	if (ret)
+		goto err_free;
+	adma_file_get(file);
+	return req;
+
+err_free:
+	adma_request_free(req);
+	return ERR_PTR(ret);
+}
+
+static int adma_piece_charge(struct adma_request *req,
+			     const struct adma_piece *piece)
+{
+	int ret = adma_charge_bytes(req, piece->len);
+
+	if (ret == -EAGAIN) {
+		adma_channels_settle();
+		ret = adma_charge_bytes(req, piece->len);
+	}
+	return ret;
+}
+
+/* The caller's side of the pieces; answers for how many it is ready. */
+static unsigned int adma_request_own(struct adma_request *req,
+				     const struct adma_submit *arg,
+				     const struct adma_piece *pieces,
+				     struct adma_course *course, int *ret)
+{
+	bool push = arg->flags & ADMA_SUBMIT_PUSH;
+	unsigned int i, lines = 0;
+	u64 good;
+
+	for (i = 0; i < arg->count; i++)
+		lines += adma_lines_of(push ? pieces[i].src : pieces[i].dst,
+				       pieces[i].len);
+	req->own = adma_span_new(lines);
+	if (!req->own) {
+		*ret = -ENOMEM;
+		return 0;
+	}
+	course->own = req->own->line;
+	for (i = 0; i < arg->count; i++) {
+		*ret = adma_piece_charge(req, &pieces[i]);
+		if (*ret)
+			break;
+		*ret = adma_span_fill(req->own, req->file,
+				      push ? pieces[i].src : pieces[i].dst,
+				      pieces[i].len, !push, &good,
+				      &course->costs);
+		if (*ret)
+			break;
+	}
+	return i;
+}
+
+/*
+ * Before the first piece of a request between processes: all that may take as
+ * long as the caller likes. Then the post, whose owner may wait for its end;
+ * from there on only channels are waited for. Answers for how many pieces.
+ */
+static unsigned int adma_request_cross(struct adma_request *req,
+				       const struct adma_submit *arg,
+				       const struct adma_piece *pieces,
+				       struct adma_course *course, int *ret)
+{
+	u32 wanted = arg->flags & ADMA_SUBMIT_PUSH ? ADMA_POST_WRITE :
+						     ADMA_POST_READ;
+	unsigned int ready = adma_request_own(req, arg, pieces, course, ret);
+	struct adma_lent *lent;
+
+	if (!ready)
+		return 0;
+	lent = adma_lent_enter(arg->door, arg->post, wanted);
+	if (IS_ERR(lent)) {
+		*ret = PTR_ERR(lent);
+		return 0;
+	}
+	req->lent = lent;
+	return ready;
+}
+
+/* Answers the channel that has taken it. */
+static int adma_piece_start(struct adma_request *req, unsigned int nr,
+			    const struct adma_piece *piece, bool push,
+			    struct adma_course *course)
+{
+	int ret, channel;
+
+	channel = adma_channel_pick(piece->channel);
+	if (channel < 0)
+		return channel;
+	/* Between processes all pieces were charged before the first. */
+	if (!req->lent) {
+		ret = adma_piece_charge(req, piece);
+		if (ret)
+			return ret;
+	}
+	req->leg[channel].pieces |= BIT_ULL(nr);
+	ret = adma_cut(req, piece, channel, push, course);
+	if (ret)
+		return ret;
+	adma_count(ADMA_STAT_COPIES, 1);
+	adma_count(ADMA_STAT_BYTES, piece->len);
+	if (req->lent)
+		adma_count(ADMA_STAT_POST_BYTES, piece->len);
+	return channel;
+}
+
+/*
+ * The first piece is under way while the next one is pinned. @moved: those that
+ * went to another channel than was asked for.
+ */
+static int adma_pieces_start(struct adma_request *req,
+			     struct adma_piece *pieces, unsigned int count,
+			     bool push, struct adma_course *course, u64 *moved)
+{
+	unsigned int i;
+
+	for (i = 0; i < count; i++) {
+		int channel = adma_piece_start(req, i, &pieces[i], push, course);
+
+		if (channel < 0)
+			return channel;
+		req->accepted++;
+		if (pieces[i].channel != channel)
+			*moved |= BIT_ULL(i);
+		pieces[i].channel = channel;
+	}
+	return 0;
+}
+
+/*
+ * A line is filled as a whole, as far as its pages are there: who copies one
+ * page will most often copy its neighbours. The engine works meanwhile.
+ */
+static void adma_request_prefetch(struct adma_request *req)
+{
+	struct adma_costs costs = {};
+	unsigned int i;
+
+	for (i = 0; i < req->nr_uses; i++) {
+		struct adma_line *line = req->use[i].line;
+
+		if (line->kind != ADMA_KEPT || xchg(&line->prefetched, true))
+			continue;
+		adma_line_fill(line, 0, adma_line_pages, 0, false, &costs);
+	}
+}
+
+/* The words: each channel that has a part writes the id after its data. */
+static void adma_request_close(struct adma_request *req,
+			       struct adma_submit *arg)
+{
+	size_t word = req->slot * ADMA_WORD_STRIDE;
+	size_t value = PAGE_SIZE / 2 + word;
+	unsigned int i;
+
+	BUILD_BUG_ON(ADMA_SLOTS * ADMA_WORD_STRIDE > PAGE_SIZE / 2);
+	for (i = 0; i < adma_nr_channels; i++) {
+		struct adma_words *words = &req->file->words[i];
+
+		if (!req->leg[i].ch)
+			continue;
+		WRITE_ONCE(*(u64 *)(words->page + value), req->id);
+		if (adma_leg_close(&req->leg[i], words->dma + word,
+				   words->dma + value))
+			arg->channels |= BIT(i);
+		else
+			arg->silent |= BIT(i);
+	}
+}
+
+static u32 adma_handlers(void)
+{
+	/* Our own: it stays as long as we run. */
+	struct sighand_struct *sighand = rcu_dereference_raw(current->sighand);
+	u32 handlers = 0;
+	int signal;
+
+	for (signal = 1; signal <= _NSIG; signal++) {
+		struct sigaction *action = &sighand->action[signal - 1].sa;
+		__sighandler_t handler = READ_ONCE(action->sa_handler);
+
+		if (handler == SIG_DFL || handler == SIG_IGN)
+			continue;
+		if (signal == SIGSEGV || signal == SIGBUS)
+			handlers |= ADMA_HANDLES_FAULTS;
+		else
+			handlers |= ADMA_HANDLES_OTHERS;
+	}
+	return handlers;
+}
+
+static bool adma_is_ours(u64 addr, u64 len)
+{
+	return access_ok(u64_to_user_ptr(addr), len);
+}
+
+/* Whether it can be in a post at all; which one, is seen later. */
+static bool adma_is_offset(u64 offset)
+{
+	return offset <= ADMA_MAX_LEN;
+}
+
+static int adma_pieces_check(const struct adma_piece *piece, unsigned int count,
+			     u32 flags)
+{
+	bool across = flags & (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH);
+	unsigned int src_align = adma_channels_align();
+	unsigned int dst_align = across ? src_align : ADMA_ALIGN;
+	unsigned int i;
+
+	for (i = 0; i < count; i++, piece++) {
+		if (piece->flags)
+			return -EOPNOTSUPP;
+		if (!piece->len || piece->len > ADMA_MAX_LEN ||
+		    !IS_ALIGNED(piece->len, dst_align))
+			return -EINVAL;
+		if (flags & ADMA_SUBMIT_PUSH ? !adma_is_offset(piece->dst) :
+		    !IS_ALIGNED(piece->dst, dst_align) ||
+		    !adma_is_ours(piece->dst, piece->len))
+			return -EINVAL;
+		if (flags & ADMA_SUBMIT_PULL ? !adma_is_offset(piece->src) :
+		    !IS_ALIGNED(piece->src, src_align) ||
+		    !adma_is_ours(piece->src, piece->len))
+			return -EINVAL;
+		if (piece->channel != ADMA_CHANNEL_ANY &&
+		    piece->channel >= adma_nr_channels)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+static struct adma_piece *adma_pieces_read(const struct adma_submit *arg)
+{
+	struct adma_piece *pieces;
+	int ret;
+
+	pieces = memdup_user(u64_to_user_ptr(arg->pieces),
+			     arg->count * sizeof(*pieces));
+	if (IS_ERR(pieces))
+		return pieces;
+	ret = adma_pieces_check(pieces, arg->count, arg->flags);
+	if (ret) {
+		kfree(pieces);
+		return ERR_PTR(ret);
+	}
+	return pieces;
+}
+
+/* Only for the caller's statistics: a failure is his loss. */
+static void adma_pieces_tell(const struct adma_submit *arg,
+			     const struct adma_piece *pieces, u64 moved)
+{
+	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
+	unsigned int i;
+
+	for (i = 0; i < arg->accepted; i++) {
+		if (moved & BIT_ULL(i) &&
+		    put_user(pieces[i].channel, &user[i].channel))
+			break;
+	}
+}
+
+static void adma_request_tell(const struct adma_request *req,
+			      const struct adma_course *course,
+			      struct adma_submit *arg)
+{
+	arg->id = req->id;
+	arg->slot = req->slot;
+	arg->accepted = req->accepted;
+	arg->cpu_bytes = course->cpu_bytes;
+	arg->pinned = course->costs.pinned;
+	arg->pinned_first = course->pinned_first;
+	arg->pin_ns = course->costs.pin_ns;
+	arg->map_ns = course->costs.map_ns;
+}
+
+int adma_submit(struct adma_file *file, struct adma_submit *arg)
+{
+	u32 across = arg->flags & (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH);
+	struct adma_course course = { .chunk = 1 };
+	unsigned int ready = arg->count;
+	u64 begun = ktime_get_ns();
+	struct adma_piece *pieces;
+	struct adma_request *req;
+	u64 failed, moved = 0;
+	int ret = 0, refused;
+
+	arg->handlers = adma_handlers();
+	if (arg->flags & ADMA_SUBMIT_UNHANDLED && arg->handlers)
+		return -EDEADLK;
+	if (!arg->count || arg->count > ADMA_MAX_PIECES)
+		return -EINVAL;
+	if (across == (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH) ||
+	    (!across && (arg->post || arg->door)))
+		return -EINVAL;
+
+	pieces = adma_pieces_read(arg);
+	if (IS_ERR(pieces))
+		return PTR_ERR(pieces);
+	req = adma_request_new(file, pieces, arg->count);
+	if (IS_ERR(req)) {
+		ret = PTR_ERR(req);
+		goto out_free_pieces;
+	}
+
+	if (across)
+		ready = adma_request_cross(req, arg, pieces, &course, &ret);
+	refused = adma_pieces_start(req, pieces, ready,
+				    arg->flags & ADMA_SUBMIT_PUSH, &course,
+				    &moved);
+	if (refused)
+		ret = refused;
+	adma_request_close(req, arg);
+	adma_count(ADMA_STAT_CPU_BYTES, course.cpu_bytes);
+	adma_request_tell(req, &course, arg);
+	/* Not while the owner of a post may wait for us. */
+	if (course.costs.pinned && !across)
+		adma_request_prefetch(req);
+	adma_request_put(req);
+	adma_pieces_tell(arg, pieces, moved);
+
+	/*
+	 * Nothing was taken, so nobody will wait for what was begun of it. A
+	 * killed caller leaves it to the close of the file.
+	 */
+	if (!arg->accepted) {
+		wait_event_killable(file->wait,
+				    adma_is_over(file, arg->id, &failed));
+		arg->id = 0;
+		arg->channels = 0;
+		arg->silent = 0;
+	}
+
+	arg->kernel_ns = ktime_get_ns() - begun;
+out_free_pieces:
+	kfree(pieces);
+	return ret;
+}
