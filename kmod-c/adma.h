@@ -6,7 +6,8 @@
  * sees the request to its end, file.c keeps the caller's slots and limits, cut.c
  * cuts a piece into transfers, pin.c pins and maps the pages, keep.c finds those
  * of earlier copies, channel.c holds the channels and decides when a transfer is
- * dead. post.c lets processes reach each other's buffers. stats.c counts.
+ * dead. Between processes, span.c pins either side beforehand, and post.c lets
+ * them reach each other's buffers. stats.c counts.
  *
  * A request consists of legs: what one channel does of it. A channel works in
  * order, so a leg is over when its last transfer is. The request is over with
@@ -347,13 +348,20 @@ bool adma_is_over(struct adma_file *file, u64 id, u64 *failed);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
 unsigned long adma_limit(u64 timeout_ns);
 
-/* post.c */
+/* span.c */
 
 /* Lines that lie side by side, ready for every device. */
 struct adma_span {
 	unsigned int nr;
 	struct adma_line *line[];	/* held */
 };
+
+struct adma_span *adma_span_new(unsigned int lines);
+int adma_span_fill(struct adma_span *span, struct adma_file *file, u64 addr,
+		   u64 len, bool write, u64 *good, struct adma_costs *costs);
+void adma_span_put(struct adma_span *span);
+
+/* post.c */
 
 /* What the descriptor of a door stands for. */
 struct adma_gate {
@@ -382,10 +390,6 @@ struct adma_lent {
 	struct adma_span *span;	/* NULL: let go */
 };
 
-struct adma_span *adma_span_new(unsigned int lines);
-int adma_span_fill(struct adma_span *span, struct adma_file *file, u64 addr,
-		   u64 len, bool write, u64 *good, struct adma_costs *costs);
-void adma_span_put(struct adma_span *span);
 struct adma_lent *adma_lent_enter(int door, u64 id, u32 wanted);
 void adma_lent_leave(struct adma_lent *lent);
 void adma_post_open(struct adma_file *file);
