@@ -49,6 +49,8 @@ pub struct Broken;
 pub enum NoRoom {
     /// The cookie that has this place was not waited for.
     Uncollected,
+    /// A thread is in a call for the message that has this place, and will let it go.
+    InUse,
     /// The other side has not come so far; look at this word.
     OtherIsBehind(Hint),
     Broken,
@@ -166,6 +168,8 @@ pub struct Half {
     /// The next read, which its thread spins for: the other side sees it as a post, but
     /// nothing of it is remembered yet. Whoever wants to post makes a post of it first.
     announced: Option<(usize, usize)>,
+    /// Somebody waits for a place that a thread will let go.
+    place_wanted: bool,
 }
 
 impl Half {
@@ -181,6 +185,7 @@ impl Half {
             room_tail: 0,
             chunks: 0,
             announced: None,
+            place_wanted: false,
         }
     }
 
@@ -221,8 +226,11 @@ impl Half {
     /// Whether the next message has a place; on both sides.
     fn check_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
         let next = self.next;
-        if self.own(next).state != State::Free {
-            return Err(NoRoom::Uncollected);
+        let own = self.own(next);
+        if own.state != State::Free {
+            let uncollected = own.cookie && !own.waited;
+            self.place_wanted |= !uncollected;
+            return Err(if uncollected { NoRoom::Uncollected } else { NoRoom::InUse });
         }
         if self.is_far_ahead() {
             self.look_how_far(lane)?;
@@ -464,6 +472,11 @@ impl Half {
         let own = self.own(number);
         own.state = State::Free;
         (own.result, core::mem::take(&mut own.post))
+    }
+
+    /// Whether somebody is to be told that a place is free.
+    pub fn take_place_wanted(&mut self) -> bool {
+        core::mem::take(&mut self.place_wanted)
     }
 
     /// What the helper knows any of our buffers by.

@@ -44,8 +44,12 @@ impl Link {
     /// Takes the result of a message that is over. Afterwards the buffer is the program's.
     pub fn collected(&self, mut half: Held<'_, Half>, number: u32) -> isize {
         let (result, post) = half.collect(number);
+        let place_wanted = half.take_place_wanted();
         drop(half);
         self.ring();
+        if place_wanted {
+            self.mine().bell.0.ring();
+        }
         drop(Lent { engine: &self.engine, post });
         result
     }

@@ -98,6 +98,7 @@ impl Link {
     unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
         let (lock, lane) = self.half(role);
         let mut rest = Rest::Fresh;
+        let mut announced = None;
         let mut lent = match role {
             Role::Writer => self.lend(role, addr, len),
             // It waits, and so fetches the bytes itself.
@@ -115,6 +116,21 @@ impl Link {
                 Ok(number) => number,
                 Err(NoRoom::Broken) => return self.broken(),
                 Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
+                Err(NoRoom::InUse) => {
+                    drop(half);
+                    rest = Rest::Fresh;
+                    if self.closing.load(Ordering::Acquire) {
+                        return -libc::EBADF as isize;
+                    }
+                    // Who collects rings our own bell; what it has done before the announcement
+                    // is seen by another try.
+                    match announced.take() {
+                        _ if self.help() || watch::help_others(self) => {}
+                        None => announced = Some(self.announce(how::WORD)),
+                        Some(seen) => self.sleep_shortly(seen),
+                    }
+                    continue;
+                }
                 Err(NoRoom::OtherIsBehind(hint)) => {
                     drop(half);
                     if self.closing.load(Ordering::Acquire) {
