@@ -20,7 +20,8 @@ pub fn accept(listener: i32) -> i32 {
 }
 
 pub fn connect(path: &CStr) -> i32 {
-    answer(wire::connect(path.to_bytes()).and_then(|socket| attached(socket.raw())))
+    let socket = wire::connect(path.to_bytes(), &settings());
+    answer(socket.and_then(|socket| attached(socket.raw())))
 }
 
 pub fn attach(socket: i32) -> i32 {

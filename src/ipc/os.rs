@@ -1,6 +1,6 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
-use crate::sys::{Answer, syscall};
+use crate::sys::{Answer, nanoseconds, syscall};
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, offset_of};
 
@@ -192,10 +192,32 @@ pub fn bind(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
     checked(unsafe { syscall(libc::SYS_bind, [fd, at, address.1, 0, 0, 0]) }).map(drop)
 }
 
-pub fn connect(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
+/// Connects; a listener that accepts nobody is waited for until `end`, a moment of
+/// `sys::nanoseconds`.
+pub fn connect(socket: &Fd, address: &(libc::sockaddr_un, usize), end: u64) -> Result<()> {
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
-    // SAFETY: the kernel reads the address.
-    checked(unsafe { syscall(libc::SYS_connect, [fd, at, address.1, 0, 0, 0]) }).map(drop)
+    loop {
+        limit_sending(socket, end.saturating_sub(nanoseconds()))?;
+        // SAFETY: the kernel reads the address.
+        match checked(unsafe { syscall(libc::SYS_connect, [fd, at, address.1, 0, 0, 0]) }) {
+            Ok(_) => return Ok(()),
+            Err(libc::EAGAIN) => return Err(libc::ETIMEDOUT),
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// How long calls for a socket wait that send, and connecting; at least a microsecond, for 0
+/// would be without end.
+fn limit_sending(socket: &Fd, nanos: u64) -> Result<()> {
+    let micros = (nanos / 1000).max(1) as i64;
+    let limit = libc::timeval { tv_sec: micros / 1_000_000, tv_usec: micros % 1_000_000 };
+    let (at, len) = (&raw const limit as usize, size_of::<libc::timeval>());
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_SNDTIMEO as usize);
+    let fd = socket.raw() as usize;
+    // SAFETY: the kernel reads the time.
+    checked(unsafe { syscall(libc::SYS_setsockopt, [fd, level, option, at, len, 0]) }).map(drop)
 }
 
 pub fn listen(socket: &Fd) -> Result<()> {

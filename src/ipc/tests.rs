@@ -534,6 +534,15 @@ fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
 }
 
 #[test]
+fn empty_message_is_over_whatever_size_the_other_side_offloads_from() {
+    let [a, b] = pair_with([Settings { eager: 0, offload: 0, ..DEFAULT }; 2]);
+    let cookies = [iwrite(a, &[]), iread(b, &mut [0; 4])];
+    assert_eq!(cookies.map(wait), [0; 2]);
+    close(a);
+    close(b);
+}
+
+#[test]
 fn numbers_wrap_around() {
     let [a, b] = pair();
     for handle in [a, b] {

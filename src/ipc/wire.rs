@@ -95,14 +95,16 @@ pub fn listen(path: &[u8]) -> Result<Fd> {
 
 /// Whether a socket file has nobody behind it.
 fn is_left_over(address: &(libc::sockaddr_un, usize)) -> bool {
-    let connected = os::unix_socket().and_then(|socket| os::connect(&socket, address));
+    // Who has no time for us is there.
+    let at_once = sys::nanoseconds();
+    let connected = os::unix_socket().and_then(|socket| os::connect(&socket, address, at_once));
     connected == Err(libc::ECONNREFUSED)
 }
 
-pub fn connect(path: &[u8]) -> Result<Fd> {
+pub fn connect(path: &[u8], settings: &Settings) -> Result<Fd> {
     let address = os::unix_address(path)?;
     let socket = os::unix_socket()?;
-    os::connect(&socket, &address)?;
+    os::connect(&socket, &address, sys::nanoseconds() + settings.patience)?;
     Ok(socket)
 }
 
@@ -203,6 +205,10 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
 
     // Both or neither: what one posts the other must be able to fetch.
     let both = helper.is_ok() && note.helper == 0;
+    let mut story = story(both, pid, pull, push, &note, yama, let_in);
+    if settings.engines == Engines::Helper && !both {
+        story += "; not both sides have the kernel helper";
+    }
     let engine = Engine::new(pid, pull.is_ok(), push.is_ok(), across.filter(|_| both));
     let met = Met {
         region,
@@ -212,8 +218,9 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
         engine,
         other_pulls: note.pull == 0,
         other_pushes: note.push == 0,
-        offload: if ours { mine.offload } else { theirs.offload } as usize,
-        story: story(both, pid, pull, push, &note, yama, let_in),
+        // Not 0, whatever the other side says: an empty message has one piece, too.
+        offload: if ours { mine.offload } else { theirs.offload }.max(1) as usize,
+        story,
     };
     Ok(met)
 }
