@@ -175,7 +175,8 @@ int adma_wait_copy(adma_cookie_t cookie);
  * after the first call; always the same descriptor. To drain it, read 8 bytes
  * (it does not block: EAGAIN means that nothing has ended since), and only then
  * ask for the cookies: whatever ends later makes it readable again. One reading
- * may stand for several ends, and for ends that have been told already.
+ * may stand for several ends, and for ends that have been told already. Messages
+ * between processes (below) do not show there.
  *
  * It is an eventfd, close-on-exec. Do not close it and do not write to it; a
  * child of fork calls this function again and gets its own.
@@ -204,11 +205,13 @@ const char *adma_strerror(int result);
  *
  * Three kinds of messages, by size:
  *   - up to ADMA_IPC_EAGER bytes (4096): copied into memory that both processes share; the
- *     buffer is free when the call returns. adma_write does not wait for the read, so two
- *     processes may both write first and read then. It returns the count if the other side
- *     is already inside adma_read, or has called adma_iread; otherwise its own length,
- *     and for a while also after the other process has died. Who has to know the count in
- *     any case uses adma_iwrite: its cookie is over when the message was read.
+ *     buffer is free when the call returns. adma_write does not wait for the read while no
+ *     more than 64 KiB and 256 messages of its direction are unread, so two processes may
+ *     both write that much first and read then; beyond it, it may wait for reads. It returns
+ *     the count if the other side is already inside adma_read, or has called adma_iread;
+ *     otherwise its own length, and for a while also after the other process has died. Who
+ *     has to know the count in any case uses adma_iwrite: its cookie is over when the
+ *     message was read.
  *     ADMA_IPC_EAGER=0 switches this kind off.
  *   - above: one copy, made by the kernel for whoever waits.
  *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
@@ -226,8 +229,10 @@ const char *adma_strerror(int result);
  *   When a call returns, with success or without, nobody touches the buffer any more, and
  *   nothing outside of it ever is. The other process can only do to this memory what the
  *   system would let it do anyway, and with the kernel helper what a message is for: read
- *   what is written to it, write what is read from it, until the message is over. A buffer that is not mapped is -EFAULT for large messages,
- *   on both sides; for eager ones it is SIGSEGV, as for memcpy.
+ *   what is written to it, write what is read from it, until the message is over. A buffer
+ *   that is not mapped is -EFAULT for large messages, on both sides. For eager ones, and for
+ *   large ones that go through shared memory, it is SIGSEGV, as for memcpy, in a thread of
+ *   its process that waits or checks.
  * Progress: there is no helper thread. A thread that waits or checks on any connection makes
  *   the messages of all connections of its process go on, those of other threads too, and
  *   sleeps until one of them needs it. One side that waits is enough for a message while it
@@ -245,18 +250,22 @@ const char *adma_strerror(int result);
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
  *   is for one thread.
- * Signals: waiting is not interrupted; handlers run and the wait goes on. No function here
- *   may be called from a signal handler, nor left by longjmp.
+ * Signals: waiting is not interrupted; handlers run and the wait goes on. Only adma_accept is,
+ *   as accept(2): -EINTR after a handler without SA_RESTART. No function here may be called
+ *   from a signal handler, nor left by longjmp or cancellation.
  * Fork: connections stay with the parent. In the child every call with them is -EPERM.
  * Exec: closes all connections.
  * errno is never changed. Errors are returned as negative values of errno.h:
  *   -EPIPE       the other side has closed (reads return 0)
- *   -ECONNRESET  the other process has died
+ *   -ECONNRESET  the other process has ended without adma_close: killed, or by exit
  *   -EPROTO      the other process does not keep to the protocol; close the connection
  *   -EBADF       no such connection, or closed by another thread meanwhile
  *   -EPERM       a connection of the parent
  *   -EINVAL      a length beyond the address space; a cookie that is none (any more)
- *   -EAGAIN      256 messages of this direction are under way or not waited for
+ *   -EAGAIN      the message 256 before this one, of the same direction, is under way, or its
+ *                cookie was not waited for. So one cookie that is late holds up all threads
+ *                that go on with the connection. adma_read and adma_write give it only for a
+ *                cookie that nobody waits with; for another thread's call they wait.
  *   -EFAULT      a buffer, of either side, is not mapped
  *   -ETIMEDOUT   adma_wait_for, adma_close and those that connect: see there
  * A process that is stopped (SIGSTOP, a debugger) is not needed for large messages that it has
@@ -279,7 +288,10 @@ int adma_listen(const char *path);
  */
 int adma_accept(int listener);
 
-/* Connects to a listener. Returns a connection. Errors of connect(2), and of adma_attach. */
+/*
+ * Connects to a listener. Returns a connection. Errors of connect(2), and of adma_attach; so
+ * -ETIMEDOUT also where nobody accepts.
+ */
 int adma_connect(const char *path);
 
 /*
@@ -305,7 +317,8 @@ int adma_close(int connection);
 
 /*
  * Writes one line about the engine of a connection: "helper, ...", "process_vm, ..." or
- * "shared memory, ...", and why. At most size bytes, with the terminating zero; returns the length it wants.
+ * "shared memory, ...", and why. At most size bytes, with the terminating zero; returns the
+ * length it wants.
  */
 int adma_connection_info(int connection, char *text, size_t size);
 

@@ -77,6 +77,12 @@ programs! {
     full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
     full_table_of_connections_is_emfile: "ipc_ends" "table";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
+    threads_that_only_wait_never_find_the_table_full: "ipc_limits" "crowd";
+    more_readers_than_places_wait_for_those_before_them: "ipc_limits" "many_readers";
+    cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits" "late_cookie";
+    both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits" "unread";
+    page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits" "missing";
+    every_error_that_is_named_has_words: "ipc_limits" "words";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
     right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
@@ -109,6 +115,16 @@ fn process_stopped_in_the_middle_of_a_piece_holds_nobody_up_without_limit() {
         return skip("process_stopped_in_the_middle_of_a_piece", err.trim());
     }
     assert!(done.status.success(), "{}\n{err}", done.status);
+}
+
+#[test]
+fn listener_that_accepts_nobody_is_waited_for_with_a_limit() {
+    succeed(ipc("ipc_limits", "queue").env("ADMA_IPC_TIMEOUT", "1"));
+}
+
+#[test]
+fn page_that_is_missing_ends_its_process_where_messages_go_through_shared_memory() {
+    succeed(ipc("ipc_limits", "missing_shared").env("ADMA_IPC_ENGINE", "shm"));
 }
 
 /// Over every engine, for what needs both sides and for what does not.
@@ -175,6 +191,16 @@ fn log_info_names_the_engine_and_why() {
         let says = |line: &&str| line.starts_with("adma: connection: ") && line.contains(why);
         assert!(lines.iter().all(says), "{arguments}: {err}");
     }
+}
+
+#[test]
+fn helper_that_is_wanted_and_not_there_is_named() {
+    if std::path::Path::new("/dev/adma").exists() {
+        return skip("helper_that_is_wanted_and_not_there_is_named", "/dev/adma is there");
+    }
+    let mut command = ipc("ipc_ends", "close");
+    let (_, err) = succeed(command.envs([("ADMA_LOG", "info"), ("ADMA_IPC_ENGINE", "helper")]));
+    assert!(err.contains("shared memory") && err.contains("the kernel helper"), "{err}");
 }
 
 /// What the report at exit tells of messages: every number is known.

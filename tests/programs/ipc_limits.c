@@ -1,0 +1,274 @@
+/*
+ * What happens where something is used up or missing: places for messages, room for eager
+ * ones, the queue of a listener, memory behind a buffer.
+ */
+#include "ipc_echo.h"
+#include <sys/un.h>
+
+/* ---- more threads and messages than places ----------------------------------------------- */
+
+enum { SMALL = 20000, LARGE = 500, SMALL_THREADS = 4, LARGE_THREADS = 2 };
+
+static int crowd_connection;
+
+static void *write_many(void *large)
+{
+	size_t size = large ? 100000 : 10;
+	unsigned char *data = calloc(1, size);
+
+	for (int i = 0; i < (large ? LARGE : SMALL); i++)
+		EXPECT(adma_write(crowd_connection, data, size), size);
+	free(data);
+	return NULL;
+}
+
+static void *read_many(void *count)
+{
+	unsigned char *data = malloc(100000);
+
+	for (long i = 0; i < (long)count; i++) {
+		long got = adma_read(crowd_connection, data, 100000);
+
+		if (got != 10 && got != 100000)
+			fail("a message of %ld bytes", got);
+	}
+	free(data);
+	return NULL;
+}
+
+static int read_in_threads(int connection)
+{
+	enum { ALL = SMALL_THREADS * SMALL + LARGE_THREADS * LARGE, READERS = 3 };
+	pthread_t threads[READERS];
+
+	crowd_connection = connection;
+	for (long i = 0; i < READERS; i++) {
+		long count = ALL / READERS + (i < ALL % READERS);
+
+		pthread_create(&threads[i], NULL, read_many, (void *)count);
+	}
+	for (int i = 0; i < READERS; i++)
+		pthread_join(threads[i], NULL);
+	return 0;
+}
+
+/* Threads that only write, or only read, never hear of a table that is full. */
+static void crowd(void)
+{
+	pthread_t threads[SMALL_THREADS + LARGE_THREADS];
+	pid_t child;
+
+	crowd_connection = with_child(read_in_threads, &child);
+	for (long i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
+		pthread_create(&threads[i], NULL, write_many, (void *)(long)(i < LARGE_THREADS));
+	for (int i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
+		pthread_join(threads[i], NULL);
+	expect_good_end(child);
+	EXPECT(adma_close(crowd_connection), 0);
+}
+
+static void *read_one(void *connection)
+{
+	char data[10];
+
+	EXPECT(adma_read((int)(long)connection, data, 10), 10);
+	return NULL;
+}
+
+static int write_slowly(int connection)
+{
+	usleep(300000);
+	for (int i = 0; i < 300; i++)
+		EXPECT(adma_write(connection, (void *)room, 10), 10);
+	return 0;
+}
+
+/* 300 threads read, which is more than there are places: the last ones wait for those. */
+static void many_readers(void)
+{
+	pthread_t threads[300];
+	pid_t child;
+	int connection = with_child(write_slowly, &child);
+
+	for (int i = 0; i < 300; i++)
+		if (pthread_create(&threads[i], NULL, read_one, (void *)(long)connection))
+			fail("pthread_create");
+	for (int i = 0; i < 300; i++)
+		pthread_join(threads[i], NULL);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* A cookie that nobody waits for holds up the 256th message after it. */
+static void late_cookie(void)
+{
+	pid_t child;
+	int connection = with_child(echo, &child);
+	adma_cookie_t late = adma_iread(connection, (void *)room, 10);
+
+	EXPECT(adma_write(connection, (void *)room, 10), 10);
+	for (int i = 0; i < 255; i++) {
+		EXPECT(adma_write(connection, (void *)room, 10), 10);
+		EXPECT(adma_read(connection, (void *)room, 10), 10);
+	}
+	EXPECT(adma_read(connection, (void *)room, 10), -EAGAIN);
+	EXPECT(adma_iread(connection, (void *)room, 10), -EAGAIN);
+	EXPECT(adma_wait(late), 10);
+	ask_echo(connection, 10);
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* ---- eager messages that nobody reads ------------------------------------------------------ */
+
+static int write_first(int connection)
+{
+	/* As many as the header says, first by bytes and then by number; at odd places. */
+	for (int round = 0; round < 100; round++) {
+		for (int i = 0; i < 16; i++)
+			EXPECT(adma_write(connection, (void *)room, 4096), 4096);
+		for (int i = 0; i < 16; i++)
+			EXPECT(adma_read(connection, (void *)room, 4096), 4096);
+		for (int i = 0; i < 256; i++)
+			EXPECT(adma_write(connection, (void *)room, 150 + round), 150 + round);
+		for (int i = 0; i < 256; i++)
+			EXPECT(adma_read(connection, (void *)room, 4096), 150 + round);
+	}
+	return 0;
+}
+
+static int read_late(int connection)
+{
+	usleep(200000);
+	for (int i = 0; i < 1000; i++)
+		EXPECT(adma_read(connection, (void *)room, 4096), 4096);
+	return 0;
+}
+
+static void unread(void)
+{
+	pid_t child;
+	int connection = with_child(write_first, &child);
+
+	write_first(connection);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+	/* Beyond that the writer waits, and nothing is lost. */
+	connection = with_child(read_late, &child);
+	for (int i = 0; i < 1000; i++)
+		EXPECT(adma_write(connection, (void *)room, 4096), 4096);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* ---- a listener that accepts nobody -------------------------------------------------------- */
+
+/* Run with ADMA_IPC_TIMEOUT=1. */
+static void queue(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	char folder[] = "/tmp/adma-test-XXXXXX";
+	int listener, left = 1000;
+
+	if (!mkdtemp(folder))
+		fail("mkdtemp");
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", folder);
+	listener = adma_listen(address.sun_path);
+	/* The queue gets full of those who wait to be accepted. */
+	for (; left > 0; left--) {
+		int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+
+		if (connect(socket_fd, (struct sockaddr *)&address, sizeof(address)))
+			break;
+	}
+	if (left == 0)
+		cannot_be_shown("the queue of a listener has no end");
+	double begun = seconds();
+
+	EXPECT(adma_connect(address.sun_path), -ETIMEDOUT);
+	if (seconds() - begun > 5)
+		fail("connecting took %.1f s", seconds() - begun);
+	/* It is not taken for a file that was left over. */
+	EXPECT(adma_listen(address.sun_path), -EADDRINUSE);
+	EXPECT(adma_close(listener), 0);
+	unlink(address.sun_path);
+	rmdir(folder);
+}
+
+/* ---- memory that is not there -------------------------------------------------------------- */
+
+static int offer_good(int connection)
+{
+	/* One page is missing in the middle of the other's buffers. */
+	EXPECT(adma_write(connection, (void *)room, 4 * MIB), -EFAULT);
+	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
+	EXPECT(adma_read(connection, (void *)room, 4 * MIB), 4 * MIB);
+	return 0;
+}
+
+static void missing(void)
+{
+	pid_t child;
+	int connection = with_child(offer_good, &child);
+
+	mprotect((void *)(room + 2 * MIB), PAGE, PROT_NONE);
+	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
+	EXPECT(adma_write(connection, (void *)room, 4 * MIB), -EFAULT);
+	mprotect((void *)(room + 2 * MIB), PAGE, PROT_READ | PROT_WRITE);
+	/* The connection goes on. */
+	EXPECT(adma_write(connection, (void *)room, 4 * MIB), 4 * MIB);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+static int write_missing(int connection)
+{
+	mprotect((void *)(room + 2 * MIB), PAGE, PROT_NONE);
+	return adma_write(connection, (void *)room, 4 * MIB) != 0;
+}
+
+/* Run with ADMA_IPC_ENGINE=shm: such a process dies as of memcpy, and the other hears of it. */
+static void missing_shared(void)
+{
+	int status;
+	pid_t child;
+	int connection = with_child(write_missing, &child);
+
+	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -ECONNRESET);
+	if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) ||
+	    WTERMSIG(status) != SIGSEGV)
+		fail("the other process ended with status %#x", status);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* ---- what a result means -------------------------------------------------------------------- */
+
+/* Every error that the header and what it refers to name has words of its own. */
+static void words(void)
+{
+	static const int errors[] = { EINVAL, EAGAIN, EPIPE, ECONNRESET, EPROTO, EBADF, EPERM,
+		EFAULT, ETIMEDOUT, EINPROGRESS, EMFILE, EAFNOSUPPORT, ENOTSOCK, ENOTCONN, ENOENT,
+		ECONNREFUSED, EADDRINUSE, ENAMETOOLONG, EACCES, EINTR, ENOMEM };
+
+	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+		if (!strcmp(adma_strerror(-errors[i]), adma_strerror(-12345)))
+			fail("no words for %s", strerror(errors[i]));
+}
+
+int main(int argc, char **argv)
+{
+	struct { const char *name; void (*run)(void); } all[] = {
+		{ "crowd", crowd }, { "many_readers", many_readers }, { "late_cookie", late_cookie },
+		{ "unread", unread }, { "queue", queue }, { "missing", missing },
+		{ "missing_shared", missing_shared }, { "words", words },
+	};
+
+	make_room();
+	alarm(100);
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (argc > 1 && !strcmp(argv[1], all[i].name)) {
+			all[i].run();
+			return 0;
+		}
+	fail("no test is called %s", argc > 1 ? argv[1] : "");
+}
