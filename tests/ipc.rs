@@ -83,6 +83,13 @@ programs! {
     both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits" "unread";
     page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits" "missing";
     every_error_that_is_named_has_words: "ipc_limits" "words";
+    block_is_freed_once_and_only_as_a_whole: "ipc_blocks" "freed";
+    blocks_freed_and_made_anew_are_never_confused: "ipc_blocks" "reused";
+    block_freed_gives_its_pages_back_while_others_have_it_mapped: "ipc_blocks" "returned";
+    blocks_stay_with_the_parent_after_fork: "ipc_blocks" "fork";
+    blocks_stay_with_the_parent_after_a_bare_fork: "ipc_blocks" "bare_fork";
+    blocks_whose_descriptors_were_closed_are_carried_all_the_same: "ipc_blocks" "closed";
+    buffer_with_a_hole_is_efault_when_the_other_is_a_block: "ipc_blocks" "hole";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
     right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
@@ -151,15 +158,25 @@ fn every_regime_and_engine_carries_every_size() {
         let engine = if knobs[0].1 == "shm" { "shared" } else { "process_vm" };
         let mut command = ipc("ipc_messages", &format!("{engine} 4000000"));
         succeed(command.envs(knobs));
+        succeed(command.env("BLOCKS", "1"));
     }
+}
+
+/// Also those that are written past the cache.
+#[test]
+fn messages_between_blocks_of_every_size_and_order_arrive_whole() {
+    succeed(ipc("ipc_messages", "process_vm").env("BLOCKS", "1"));
 }
 
 #[test]
 fn peer_killed_at_random_moments_is_noticed_every_time() {
     let rounds = if is_quick() { 500 } else { 10_000 };
-    for engine in ["auto", "shm"] {
+    for (engine, blocks) in [("auto", false), ("auto", true), ("shm", false)] {
         let mut command = ipc("ipc_killed", &rounds.to_string());
         command.env("ADMA_IPC_ENGINE", engine);
+        if blocks {
+            command.env("BLOCKS", "1");
+        }
         let done = finish_within(&mut command, Duration::from_secs(600));
         let err = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{engine}: {}\n{err}", done.status);
@@ -207,8 +224,11 @@ fn helper_that_is_wanted_and_not_there_is_named() {
 #[test]
 fn report_counts_messages_by_direction_regime_and_means() {
     const DIRECT: u64 = 20_000 + (4 << 20);
-    for engine in ["auto", "shm"] {
+    for (engine, direct) in [("auto", "process_vm"), ("auto", "mapped"), ("shm", "none")] {
         let mut command = ipc("ipc_counts", "");
+        if direct == "mapped" {
+            command.env("BLOCKS", "1");
+        }
         let reports = statistics(command.env("ADMA_IPC_ENGINE", engine));
         let talks = |report: &&Value| report["messages"].is_object();
         assert_eq!(reports.iter().filter(talks).count(), 2, "{reports:?}");
@@ -223,7 +243,12 @@ fn report_counts_messages_by_direction_regime_and_means() {
             assert_eq!(regime("eager"), (3, 300), "{messages}");
             let (one, both, chunks) = (regime("one_copy"), regime("two_ended"), regime("chunks"));
             let means = |name: &str| number(&messages["copied_bytes"][name]);
-            copied += means("process_vm");
+            let all = &messages["copied_bytes"];
+            let other = if direct == "mapped" { "process_vm" } else { "mapped" };
+            assert_eq!(means(other), 0, "{all}");
+            if engine != "shm" {
+                copied += means(direct);
+            }
             if engine == "shm" {
                 assert_eq!((one, both, chunks), ((0, 0), (0, 0), (3, DIRECT)), "{messages}");
                 assert_eq!(means("shared_memory"), 300 + DIRECT, "{messages}");

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 #[repr(usize)]
 pub enum Channel {
     Adma,
+    /// The same with buffers of `adma_alloc`.
+    Blocks,
     Pipe,
     Socket,
     /// Two copies, pipelined through a ring of chunks.
@@ -31,8 +33,9 @@ pub enum Channel {
 }
 
 impl Channel {
-    const ALL: [Channel; 8] = [
+    const ALL: [Channel; 9] = [
         Channel::Adma,
+        Channel::Blocks,
         Channel::Pipe,
         Channel::Socket,
         Channel::SharedMemory,
@@ -45,6 +48,7 @@ impl Channel {
     pub fn name(self) -> &'static str {
         match self {
             Channel::Adma => "adma",
+            Channel::Blocks => "adma_alloc",
             Channel::Pipe => "pipe",
             Channel::Socket => "socket",
             Channel::SharedMemory => "shared memory",
@@ -163,6 +167,8 @@ struct End {
     write: Transfer,
     out: *mut u8,
     incoming: *mut u8,
+    /// The same in blocks of this process.
+    blocks: [*mut u8; 2],
 }
 
 pub struct Peer {
@@ -235,13 +241,17 @@ impl Peer {
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{lib} cannot be opened");
         // SAFETY: the functions have these types, see include/adma.h.
-        let (read, write, attach, info) = unsafe {
+        let (read, write, attach, alloc, info) = unsafe {
             (
                 transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_read")),
                 transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_write")),
                 transmute::<*mut c_void, unsafe extern "C" fn(i32) -> i32>(symbol(
                     handle,
                     c"adma_attach",
+                )),
+                transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(symbol(
+                    handle,
+                    c"adma_alloc",
                 )),
                 transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_connection_info")),
             )
@@ -265,6 +275,15 @@ impl Peer {
             write,
             out: areas[0].at(0),
             incoming: areas[1].at(0),
+            blocks: [ptr::null_mut(); 2],
+        };
+        let two_blocks = || {
+            [(); 2].map(|()| {
+                // SAFETY: a new block, which nobody frees.
+                let block: *mut u8 = unsafe { alloc(LARGEST) }.cast();
+                assert!(!block.is_null(), "no memory for a block");
+                block
+            })
         };
         // SAFETY: there is no other thread; the child only serves and leaves.
         let child = unsafe { libc::fork() };
@@ -280,6 +299,7 @@ impl Peer {
             end.socket = sockets[1];
             // SAFETY: a connected socket.
             end.adma = unsafe { attach(greet[1]) };
+            end.blocks = two_blocks();
             serve(&mut end, orders[0]);
         }
         end.other = child;
@@ -289,6 +309,7 @@ impl Peer {
         // SAFETY: a connected socket.
         end.adma = unsafe { attach(greet[0]) };
         assert!(end.adma > 0, "attach: {}", end.adma);
+        end.blocks = two_blocks();
         let mut text = [0u8; 300];
         // SAFETY: the text has this room.
         unsafe { info(end.adma, text.as_mut_ptr().cast(), text.len()) };
@@ -352,9 +373,10 @@ impl End {
         let lane = unsafe { &*self.lanes[self.side] };
         let count = &mut self.counts[self.side];
         match channel {
-            Channel::Adma => {
+            Channel::Adma | Channel::Blocks => {
+                let out = if channel == Channel::Adma { self.out } else { self.blocks[0] };
                 // SAFETY: see above.
-                let sent = unsafe { (self.write)(self.adma, self.out.cast(), size) };
+                let sent = unsafe { (self.write)(self.adma, out.cast(), size) };
                 assert_eq!(sent, size as isize);
             }
             Channel::Pipe => write_all(self.pipe[1], self.out, size),
@@ -412,9 +434,10 @@ impl End {
         let lane = unsafe { &*self.lanes[from] };
         let count = &mut self.counts[from];
         match channel {
-            Channel::Adma => {
+            Channel::Adma | Channel::Blocks => {
+                let to = if channel == Channel::Adma { self.incoming } else { self.blocks[1] };
                 // SAFETY: see above.
-                let got = unsafe { (self.read)(self.adma, self.incoming.cast(), size) };
+                let got = unsafe { (self.read)(self.adma, to.cast(), size) };
                 assert_eq!(got, size as isize);
             }
             Channel::Pipe => read_all(self.pipe[0], self.incoming, size),

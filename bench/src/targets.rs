@@ -81,6 +81,8 @@ const TARGETS: &[Target] = &[
     Target { text: "small, more ns", keys: "small.*.more_ns", bound: AtMost(1.0) },
     Target { text: "messages 64K-64M, x best", keys: "ipc.*.best", bound: AtLeast(1.5) },
     Target { text: "messages 64K-64M, x MPI", keys: "ipc.*.mpi", bound: AtLeast(1.5) },
+    Target { text: "the same, adma_alloc, x best", keys: "ipc.*.blocks", bound: AtLeast(1.5) },
+    Target { text: "the same, adma_alloc, x MPI", keys: "ipc.*.blocks_mpi", bound: AtLeast(1.5) },
     Target { text: "messages to 4K, x futex", keys: "ipc.*.small", bound: AtMost(1.2) },
     Target { text: "start of true, x without", keys: "start.true.ratio", bound: AtMost(1.10) },
     Target { text: "threads before first copy", keys: "start.threads", bound: AtMost(0.0) },

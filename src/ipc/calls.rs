@@ -3,9 +3,9 @@
 use super::half::{NUMBER_BITS, Role};
 use super::link::Link;
 use super::settings::settings;
-use super::{os, table, wire};
+use super::{blocks, os, table, wire};
 use crate::sys;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 
 fn answer(result: os::Result<i32>) -> i32 {
     result.unwrap_or_else(|errno| -errno)
@@ -45,6 +45,22 @@ pub fn close(handle: i32) -> i32 {
         return 0;
     }
     table::close(handle) as i32
+}
+
+/// Null: there is no memory, or no descriptor.
+pub fn alloc(len: usize) -> *mut c_void {
+    let block = table::become_owner().and_then(|owner| blocks::allocate(len, owner));
+    block.unwrap_or(core::ptr::null_mut())
+}
+
+/// # Safety
+/// Nobody uses the block any more.
+pub unsafe fn free(addr: usize) -> i32 {
+    if addr == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    answer(unsafe { blocks::free(addr, table::owner()) }.map(|()| 0))
 }
 
 /// Which engine a connection uses, as text; see `snprintf` for the answer.

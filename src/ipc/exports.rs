@@ -12,6 +12,8 @@ export! {
     adma_attach,
     adma_close,
     adma_connection_info,
+    adma_alloc,
+    adma_free,
     adma_read,
     adma_write,
     adma_iread,
@@ -56,6 +58,17 @@ unsafe extern "C" fn adma_connection_info(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { calls::info(connection, text.cast(), size) }
+}
+
+extern "C" fn adma_alloc(len: usize) -> *mut c_void {
+    calls::alloc(len)
+}
+
+/// # Safety
+/// Nobody uses the memory any more.
+unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { calls::free(addr as usize) }
 }
 
 /// # Safety

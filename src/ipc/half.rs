@@ -10,6 +10,7 @@ mod short;
 pub use carry::{Piece, Step};
 pub use short::Short;
 
+use super::blocks::Place;
 use super::os::Way;
 use super::region::{self, EAGER_ROOM, Lane, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
@@ -90,6 +91,8 @@ pub struct Buffer {
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     pub post: u64,
+    /// The block it lies in.
+    pub block: Option<Place>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,9 +117,13 @@ struct Own {
     len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     post: u64,
+    /// It lies in a block.
+    in_block: bool,
     /// From here on valid once it is matched.
     theirs: usize,
     their_post: u64,
+    /// Where theirs lies, if both lie in blocks.
+    their_block: Option<Place>,
     count: usize,
     piece: usize,
     pieces: usize,
@@ -139,8 +146,10 @@ const NOTHING: Own = Own {
     addr: 0,
     len: 0,
     post: 0,
+    in_block: false,
     theirs: 0,
     their_post: 0,
+    their_block: None,
     count: 0,
     piece: 0,
     pieces: 0,
@@ -167,7 +176,7 @@ pub struct Half {
     chunks: u32,
     /// The next read, which its thread spins for: the other side sees it as a post, but
     /// nothing of it is remembered yet. Whoever wants to post makes a post of it first.
-    announced: Option<(usize, usize)>,
+    announced: Option<Buffer>,
     /// Somebody waits for a place that a thread will let go.
     place_wanted: bool,
 }
@@ -294,7 +303,7 @@ impl Half {
     pub unsafe fn post_write(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post }: Buffer,
+        Buffer { addr, len, post, block }: Buffer,
         eager: usize,
         direct: bool,
         cookie: bool,
@@ -321,12 +330,14 @@ impl Half {
             addr,
             len,
             post,
+            in_block: block.is_some(),
             streamed: kind == kind::STREAMED,
             room_end,
             ..NOTHING
         };
         self.next = number.wrapping_add(1);
         lane.cell(number).writer.0.post.store(post, Ordering::Relaxed);
+        lane.cell(number).writer.0.set_block(block);
         publish(&lane.cell(number).writer.0, number, kind, len, at);
         if kind == kind::EAGER && !cookie {
             let count = eager_count(lane, number, len).unwrap_or(len);
@@ -342,16 +353,17 @@ impl Half {
     pub unsafe fn post_read(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post }: Buffer,
+        Buffer { addr, len, post, block }: Buffer,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.post_announced();
         self.check_room(lane)?;
         let number = self.next;
-        let posted = State::Posted;
-        *self.own(number) = Own { number, state: posted, cookie, addr, len, post, ..NOTHING };
+        let (state, in_block) = (State::Posted, block.is_some());
+        *self.own(number) = Own { number, state, cookie, addr, len, post, in_block, ..NOTHING };
         self.next = number.wrapping_add(1);
         lane.cell(number).reader.0.post.store(post, Ordering::Relaxed);
+        lane.cell(number).reader.0.set_block(block);
         // Also for what is over at once: its writer wants to know the length.
         publish(&lane.cell(number).reader.0, number, 0, len, addr);
         if !self.is_matched(lane, number)? {
@@ -404,6 +416,7 @@ impl Half {
         at.checked_add(len).ok_or(Broken)?;
         own.theirs = at;
         own.their_post = theirs.post.load(Ordering::Relaxed);
+        own.their_block = if own.in_block { theirs.block() } else { None };
         own.piece = carry::piece_size(own.count, offload);
         own.pieces = own.count.div_ceil(own.piece);
         if own.count == 0 {

@@ -4,6 +4,7 @@
 
 use super::across::Across;
 use super::bell::how;
+use super::blocks;
 use super::engine::{Copied, Engine};
 use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
 use super::kicks;
@@ -54,7 +55,6 @@ pub struct Link {
     socket: Fd,
     /// What the socket is, to recognise it after a fork.
     pub identity: Option<u64>,
-    watch: Option<Fd>,
     pub engine: Engine,
     other_pulls: bool,
     pub eager: usize,
@@ -80,8 +80,7 @@ pub struct Link {
 
 impl Link {
     pub fn new(met: Met, settings: &Settings, owner: u64) -> Self {
-        let Met { region, side, bell, watch, engine, other_pulls, other_pushes, offload, story } =
-            met;
+        let Met { region, side, bell, engine, other_pulls, other_pushes, offload, story } = met;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && other_pulls && other_pushes;
         if !all {
             kicks::note_needy();
@@ -93,7 +92,6 @@ impl Link {
             side,
             identity: os::identity(bell.raw()),
             socket: bell,
-            watch,
             engine,
             other_pulls,
             eager: settings.eager,
@@ -143,7 +141,7 @@ impl Link {
     }
 
     pub fn descriptors(&self) -> [i32; 2] {
-        [self.socket.raw(), self.watch.as_ref().map_or(-1, Fd::raw)]
+        [self.socket.raw(), self.engine.process()]
     }
 
     pub fn doors(&self) -> Option<[i32; 2]> {
@@ -166,6 +164,13 @@ impl Link {
 
     // ---- posting -------------------------------------------------------------------------
 
+    /// What small messages lie in is nobody's business.
+    #[inline]
+    pub fn buffer(&self, addr: usize, len: usize, post: u64) -> Buffer {
+        let block = if len > self.eager { blocks::find(addr, len) } else { None };
+        Buffer { addr, len, post, block }
+    }
+
     pub unsafe fn post(
         &self,
         role: Role,
@@ -176,7 +181,7 @@ impl Link {
         lent: &mut Lent<'_>,
     ) -> Result<u32, NoRoom> {
         let (_, lane) = self.half(role);
-        let buffer = Buffer { addr, len, post: lent.post };
+        let buffer = self.buffer(addr, len, lent.post);
         // The other side can fetch what the helper knows.
         let direct = self.is_direct() || lent.post != 0;
         // SAFETY: the caller's promise.

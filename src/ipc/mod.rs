@@ -12,9 +12,11 @@
 //! half        one direction as one process sees it: posts and matching; in it carry: who
 //!             copies what, short: small messages that are not remembered
 //! wire        the beginning: sockets, greetings, what each side may do to the other
-//! engine      bytes between two address spaces; across: by the kernel helper
+//! engine      bytes between two address spaces; across: by the kernel helper; views: where
+//!             the other's memory is mapped here
 //! region      what both processes see, and its law
 //! bell        who sleeps and who wakes; ticket: who copies which piece
+//! blocks      memory of ours that the other may map
 //! tally       what a report tells of messages
 //! lock, os    a lock that leaves errno alone; system calls
 //! ```
@@ -31,6 +33,8 @@
 
 #[cfg(not(loom))]
 mod across;
+#[cfg(not(loom))]
+mod blocks;
 #[cfg(not(loom))]
 mod calls;
 #[cfg(not(loom))]
@@ -57,6 +61,8 @@ mod table;
 pub mod tally;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(not(loom))]
+mod views;
 #[cfg(not(loom))]
 mod wait;
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
 use crate::sys::{Answer, nanoseconds, syscall};
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::mem::{MaybeUninit, offset_of};
 
 /// The negated errno, or a value.
@@ -48,9 +48,9 @@ fn fd(answer: Answer) -> Result<Fd> {
 /// Nobody can make it smaller or larger, nor take that back.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Fresh memory for two processes, all zeros.
-pub fn sealed_memory(size: usize) -> Result<Fd> {
-    let name = c"adma".as_ptr() as usize;
+/// Fresh memory for two processes, all zeros, under a name for /proc.
+pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
+    let name = name.as_ptr() as usize;
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
     // SAFETY: a terminated name; the other calls take no memory.
     unsafe {
@@ -63,34 +63,53 @@ pub fn sealed_memory(size: usize) -> Result<Fd> {
     }
 }
 
-/// Whether memory that somebody else made is as `sealed_memory` makes it: otherwise its
-/// maker could take pages away, and we would die of SIGBUS.
-pub fn is_sealed_memory(memory: &Fd, size: usize) -> bool {
+/// Memory that somebody else made as `sealed_memory` makes it: its size, and the number of its
+/// file. From any other its maker could take pages away, and we would die of SIGBUS.
+pub fn sealed_memory_of_others(memory: &Fd) -> Option<(usize, u64)> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let number = memory.raw() as usize;
+    let (number, at) = (memory.raw() as usize, stat.as_mut_ptr() as usize);
     // SAFETY: the kernel fills `stat`, which is read only after it has.
     unsafe {
         let command = libc::F_GET_SEALS as usize;
         let seals = syscall(libc::SYS_fcntl, [number, command, 0, 0, 0, 0]);
-        let at = stat.as_mut_ptr() as usize;
-        seals >= 0
-            && seals as i32 & SEALS == SEALS
-            && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0
-            && stat.assume_init_ref().st_size == size as i64
+        let sealed = seals >= 0 && seals as i32 & SEALS == SEALS;
+        (sealed && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0).then(|| {
+            let stat = stat.assume_init_ref();
+            (stat.st_size as usize, stat.st_ino)
+        })
     }
 }
 
-/// Maps it for both; a child of a fork does not get it.
-pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
+/// Finds all its pages now: nobody will be killed later for want of one.
+pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
+    // SAFETY: no memory of ours.
+    checked(unsafe { syscall(libc::SYS_fallocate, [memory.raw() as usize, 0, 0, size, 0, 0]) })
+        .map(drop)
+}
+
+/// Gives its pages back, whoever has it mapped; it reads as zeros from then on.
+pub fn take_pages_away(memory: &Fd, size: usize) {
+    let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as usize;
+    // SAFETY: no memory of ours; the caller's block ends here.
+    unsafe { syscall(libc::SYS_fallocate, [memory.raw() as usize, mode, 0, size, 0, 0]) };
+}
+
+/// Maps it; a child of a fork gets it, too.
+pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    // SAFETY: a fresh mapping where the kernel chooses, and advice about it.
-    unsafe {
-        let flags = libc::MAP_SHARED as usize;
-        let fd = memory.raw() as usize;
-        let at = checked(syscall(libc::SYS_mmap, [0, size, protection, flags, fd, 0]))?;
-        syscall(libc::SYS_madvise, [at, size, libc::MADV_DONTFORK as usize, 0, 0, 0]);
-        Ok(at as *mut c_void)
-    }
+    let (flags, fd) = (libc::MAP_SHARED as usize, memory.raw() as usize);
+    // SAFETY: a fresh mapping where the kernel chooses.
+    let at = unsafe { syscall(libc::SYS_mmap, [0, size, protection, flags, fd, 0]) };
+    checked(at).map(|at| at as *mut c_void)
+}
+
+/// Maps it; a child of a fork does not get it.
+pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
+    let at = map_inherited(memory, size)?;
+    let advice = libc::MADV_DONTFORK as usize;
+    // SAFETY: advice about a mapping of ours.
+    unsafe { syscall(libc::SYS_madvise, [at as usize, size, advice, 0, 0, 0]) };
+    Ok(at)
 }
 
 /// # Safety
@@ -136,6 +155,13 @@ pub unsafe fn copy_across(
 pub fn watch_process(pid: i32) -> Result<Fd> {
     // SAFETY: no memory.
     fd(unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) })
+}
+
+/// Another process's descriptor, as one of ours. The rules are those of `copy_across`.
+pub fn take_descriptor(process: &Fd, number: i32) -> Result<Fd> {
+    let (process, number) = (process.raw() as usize, number as usize);
+    // SAFETY: no memory.
+    fd(unsafe { syscall(libc::SYS_pidfd_getfd, [process, number, 0, 0, 0, 0]) })
 }
 
 /// Lets one process trace us in spite of Yama. There is only one such process at a time.

@@ -6,9 +6,10 @@
 //! used. What we have posted ourselves we remember in our own memory and do not read here.
 
 use super::bell::Bell;
+use super::blocks::Place;
 use super::os::{self, Fd};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Messages under way in one direction.
 pub const WINDOW: usize = 256;
@@ -54,6 +55,33 @@ pub struct Post {
     /// What the kernel helper knows the buffer by; 0: it does not.
     pub post: AtomicU64,
     pub finished: AtomicU32,
+    /// The descriptor of the block that the buffer lies in, and one; 0: in none. The rest is
+    /// valid if it lies in one.
+    pub block_fd: AtomicU32,
+    pub block_file: AtomicU64,
+    pub block_serial: AtomicU64,
+    pub block_offset: AtomicU64,
+}
+
+impl Post {
+    pub fn set_block(&self, place: Option<Place>) {
+        if let Some(Place { file, serial, offset, .. }) = place {
+            self.block_file.store(file, Relaxed);
+            self.block_serial.store(serial, Relaxed);
+            self.block_offset.store(offset as u64, Relaxed);
+        }
+        self.block_fd.store(place.map_or(0, |place| place.fd as u32 + 1), Relaxed);
+    }
+
+    pub fn block(&self) -> Option<Place> {
+        let fd = self.block_fd.load(Relaxed).checked_sub(1)? as i32;
+        Some(Place {
+            fd,
+            file: self.block_file.load(Relaxed),
+            serial: self.block_serial.load(Relaxed),
+            offset: self.block_offset.load(Relaxed) as usize,
+        })
+    }
 }
 
 #[repr(C)]
@@ -118,7 +146,7 @@ pub const SIZE: usize = size_of::<Region>().next_multiple_of(4096);
 
 const _: () = {
     assert!(WINDOW.is_power_of_two() && CHUNKS.is_power_of_two());
-    assert!(size_of::<Cell>() == 3 * 128);
+    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Post>() == 64);
 };
 
 /// A region in our address space.
@@ -131,7 +159,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     pub fn new(memory: &Fd) -> os::Result<Self> {
-        if !os::is_sealed_memory(memory, SIZE) {
+        if os::sealed_memory_of_others(memory).is_none_or(|(size, _)| size != SIZE) {
             return Err(libc::EPROTO);
         }
         os::map_shared(memory, SIZE).map(|at| Self(at.cast()))

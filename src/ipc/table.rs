@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{kicks, os, tally};
+use super::{blocks, kicks, os, tally};
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -116,7 +116,7 @@ pub fn others(link: &Link) -> impl Iterator<Item = Used> {
     open.filter(move |other| !core::ptr::eq(&raw const **other, link))
 }
 
-fn owner() -> u64 {
+pub fn owner() -> u64 {
     let page = OWNER.load(Ordering::Acquire);
     // SAFETY: null, or a page that is never unmapped.
     if page.is_null() { 0 } else { unsafe { (*page).load(Ordering::Relaxed) } }
@@ -203,6 +203,7 @@ pub fn close(handle: i32) -> isize {
 /// parent's end from the other side. Closed only if the number still stands for it.
 pub fn forget_after_fork() {
     tally::clear();
+    blocks::forget_after_fork();
     for place in &TABLE[..USED.load(Ordering::Acquire) as usize] {
         let link = place.link.load(Ordering::Acquire);
         if link.is_null() || place.handle.load(Ordering::Acquire) == 0 {

@@ -26,13 +26,15 @@ pub enum Regime {
 #[derive(Clone, Copy)]
 pub enum Means {
     Helper,
+    /// Ordinary instructions, between blocks.
+    Mapped,
     ProcessVm,
     SharedMemory,
 }
 
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const REGIMES: [&str; 4] = ["eager", "one_copy", "two_ended", "chunks"];
-const MEANS: [&str; 3] = ["helper", "process_vm", "shared_memory"];
+const MEANS: [&str; 4] = ["helper", "mapped", "process_vm", "shared_memory"];
 
 struct Count {
     messages: AtomicU64,

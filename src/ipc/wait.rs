@@ -79,7 +79,7 @@ impl Link {
     unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Short {
         let (half, lane) = self.half(Role::Reader);
         // SAFETY: the caller's promise.
-        let mut short = unsafe { half.lock().read_eagerly(lane, addr, len) };
+        let mut short = unsafe { half.lock().read_eagerly(lane, self.buffer(addr, len, 0)) };
         let mut until = 0;
         while let Short::Announced(number, hint) = short {
             if until == 0 && self.pays_to_spin() {

@@ -24,7 +24,7 @@ use crate::sys;
 use core::fmt::Write;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -69,8 +69,6 @@ pub struct Met {
     /// Which of the region's sides we are.
     pub side: usize,
     pub bell: Fd,
-    /// Tells when the other process ends; none where its number cannot be seen.
-    pub watch: Option<Fd>,
     pub engine: Engine,
     pub other_pulls: bool,
     pub other_pushes: bool,
@@ -136,7 +134,7 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     let end = sys::nanoseconds() + settings.patience;
     let _credentials = Credentials::ask_for(socket)?;
 
-    let memory = os::sealed_memory(region::SIZE)?;
+    let memory = os::sealed_memory(c"adma", region::SIZE)?;
     let [bell, others_bell] = os::unix_pair()?;
     let target = Box::new(Target { secret: random(), mark: 0 });
     let mine = Hello {
@@ -209,12 +207,13 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     if settings.engines == Engines::Helper && !both {
         story += "; not both sides have the kernel helper";
     }
-    let engine = Engine::new(pid, pull.is_ok(), push.is_ok(), across.filter(|_| both));
+    let process = if pid > 0 { os::watch_process(pid).ok() } else { None };
+    let across = across.filter(|_| both);
+    let engine = Engine::new(pid, process, pull.is_ok(), push.is_ok(), across);
     let met = Met {
         region,
         side: usize::from(!ours),
         bell,
-        watch: if pid > 0 { os::watch_process(pid).ok() } else { None },
         engine,
         other_pulls: note.pull == 0,
         other_pushes: note.push == 0,

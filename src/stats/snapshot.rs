@@ -81,7 +81,12 @@ pub(super) mod tests {
             ("two_ended", 2, 1 << 50),
             ("chunks", 0, 0),
         ],
-        copied: [("helper", 7), ("process_vm", 1 << 49), ("shared_memory", 40_000)],
+        copied: [
+            ("helper", 7),
+            ("mapped", 3 << 20),
+            ("process_vm", 1 << 49),
+            ("shared_memory", 40_000),
+        ],
     };
 
     /// What the software channels tell, or the kernel helper's.

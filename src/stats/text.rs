@@ -130,12 +130,11 @@ fn messages(told: &Messages, out: &mut dyn Write) -> Result {
     for (name, count, bytes) in told.regimes.into_iter().filter(|(_, count, _)| *count > 0) {
         writeln!(out, "    {name:<14}{count:>10}{:>13}", Bytes(bytes))?;
     }
-    write!(out, "  copied here by    ")?;
-    for (number, (name, bytes)) in told.copied.into_iter().enumerate() {
-        let comma = if number == 0 { "" } else { ", " };
-        write!(out, "{comma}{name} {}", Bytes(bytes))?;
+    writeln!(out, "  copied here by")?;
+    for (name, bytes) in told.copied.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        writeln!(out, "    {name:<24}{:>13}", Bytes(bytes))?;
     }
-    writeln!(out)
+    Ok(())
 }
 
 /// One line for each power of two in use, with a bar; the first histogram's part comes first.

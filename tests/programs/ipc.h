@@ -96,6 +96,18 @@ static void expect_good_end(pid_t child)
 		fail("the other process ended with status %#x", status);
 }
 
+/* Memory for messages: a block of adma_alloc where BLOCKS is set. */
+__attribute__((unused))
+static byte *message_memory(size_t size)
+{
+	if (!getenv("BLOCKS"))
+		return pages_between_guards(size);
+	byte *block = adma_alloc(size);
+	if (!block)
+		fail("no block of %zu bytes", size);
+	return block;
+}
+
 __attribute__((unused))
 static double seconds(void)
 {

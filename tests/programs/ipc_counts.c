@@ -8,7 +8,7 @@ static const size_t sizes[] = { 100, 100, 100, 10000, 10000, 4 * MIB };
 
 static int read_all(int connection)
 {
-	byte *room = pages_between_guards(4 * MIB);
+	byte *room = message_memory(4 * MIB);
 
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		EXPECT(adma_read(connection, (void *)room, sizes[i]), sizes[i]);
@@ -19,7 +19,7 @@ int main(void)
 {
 	pid_t child;
 	int connection = with_child(read_all, &child);
-	byte *room = pages_between_guards(4 * MIB);
+	byte *room = message_memory(4 * MIB);
 
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		fill(room, sizes[i], i);

@@ -402,7 +402,7 @@ static byte *region(size_t *size)
 	while (fgets(line, sizeof(line), maps)) {
 		unsigned long from, to;
 
-		if (!strstr(line, "memfd:adma"))
+		if (!strstr(line, "memfd:adma ")) /* a block has another name */
 			continue;
 		if (sscanf(line, "%lx-%lx", &from, &to) == 2) {
 			fclose(maps);
@@ -422,6 +422,8 @@ static int scribble(int connection)
 	unsigned state = hostile_seed;
 	adma_cookie_t cookie;
 
+	if (state % 2 == 0)
+		room = adma_alloc(MIB);
 	/* Some honest posts first, so that the other side has something to work with. */
 	for (int i = 0; i < 8; i++) {
 		cookie = adma_iwrite(connection, (void *)room, i % 2 ? 100 : MIB);
@@ -453,7 +455,8 @@ static void hostile(void)
 
 		hostile_seed = round * 7919 + 1;
 		int connection = with_child(scribble, &child);
-		byte *mine = pages_between_guards(3 * MIB);
+		/* In every second round both have blocks. */
+		byte *mine = round % 2 ? adma_alloc(3 * MIB) : pages_between_guards(3 * MIB);
 
 		memset((void *)mine, 0xee, 3 * MIB);
 		alarm(60);
@@ -473,7 +476,10 @@ static void hostile(void)
 		if (closed)
 			fail("close: %ld", closed);
 		waitpid(child, &status, 0);
-		release_pages_between_guards(mine, 3 * MIB);
+		if (round % 2)
+			EXPECT(adma_free((void *)mine), 0);
+		else
+			release_pages_between_guards(mine, 3 * MIB);
 	}
 }
 

@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 	unsigned longest = argc > 2 ? atoi(argv[2]) : 1500;
 	double slowest = 0;
 
-	room = pages_between_guards(LARGEST);
+	room = message_memory(LARGEST);
 	fill(room, LARGEST, 0);
 	signal(SIGPIPE, SIG_DFL);
 	for (int round = 0; round < rounds; round++) {
@@ -71,6 +71,7 @@ int main(int argc, char **argv)
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			int connection = adma_attach(pair[1]);
 
+			room = message_memory(LARGEST); /* the parent's block is not ours */
 			play(connection, false);
 			_exit(0); /* the parent has gone away first */
 		}

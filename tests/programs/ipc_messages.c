@@ -63,7 +63,7 @@ static void write_one(int connection, byte *room, size_t size, unsigned message,
 
 static void all(int connection, bool first)
 {
-	byte *room = pages_between_guards(largest + 2 * MARGIN);
+	byte *room = message_memory(largest + 2 * MARGIN);
 	unsigned message = 0;
 
 	for (int order = 0; order < ORDERS; order++)

@@ -64,6 +64,7 @@ fn play(
 fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
     let channels = [
         Channel::Adma,
+        Channel::Blocks,
         Channel::Pipe,
         Channel::Socket,
         Channel::SharedMemory,
@@ -71,11 +72,20 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
         Channel::Halves,
     ];
     // The ceiling is not a rival.
-    let (rivals, halves) = (1..5, 5);
+    let (rivals, halves) = (2..6, 6);
     let mut head = vec!["size".to_string()];
     head.extend(channels.iter().map(|channel| channel.name().into()));
-    head.extend(["Open MPI", "best other", "x best", "x Open MPI", "of halves"].map(String::from));
+    head.push("Open MPI".into());
     let mut table = Table::new(head);
+    let mut gains = Table::new([
+        "size",
+        "best other",
+        "adma x best",
+        "x Open MPI",
+        "of halves",
+        "adma_alloc x best",
+        "x Open MPI",
+    ]);
     for size in LARGE {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
@@ -83,22 +93,28 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
         let median = |times: &Vec<f64>| times.iter().copied().collect::<Samples>().median();
         let medians: Vec<f64> = times.iter().map(median).collect();
         let best = rivals.clone().min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
-        let best = best.unwrap_or(1);
-        let ratio = ratios(&times[best], &times[0]).median();
-        let to_mpi = ratios(&times[channels.len()], &times[0]).median();
-        let to_halves = ratios(&times[halves], &times[0]).median();
-        figure(&format!("ipc.{name}.best"), ratio);
-        figure(&format!("ipc.{name}.mpi"), to_mpi);
-        let mut row = vec![name];
+        let best = best.unwrap_or(rivals.start);
+        let gain = |of: usize, to: usize| ratios(&times[of], &times[to]).median();
+        let [any, any_to_mpi] = [best, channels.len()].map(|other| gain(other, 0));
+        let [blocks, blocks_to_mpi] = [best, channels.len()].map(|other| gain(other, 1));
+        figure(&format!("ipc.{name}.best"), any);
+        figure(&format!("ipc.{name}.mpi"), any_to_mpi);
+        figure(&format!("ipc.{name}.blocks"), blocks);
+        figure(&format!("ipc.{name}.blocks_mpi"), blocks_to_mpi);
+        let mut row = vec![name.clone()];
         row.extend(medians.iter().map(|&median| time_or_none(median)));
-        row.push(channels[best].name().into());
-        row.extend([ratio, to_mpi, to_halves].map(ratio_or_none));
         table.row(row);
+        let mut row = vec![name, channels[best].name().into()];
+        let all = [any, any_to_mpi, gain(halves, 0), blocks, blocks_to_mpi];
+        row.extend(all.map(ratio_or_none));
+        gains.row(row);
     }
     table.print();
+    gains.print();
     println!(
-        "two halves: each process copies one by process_vm, spinning, with nothing around it:\n\
-         the ceiling. of halves: adma over that\n"
+        "adma: any memory; adma_alloc: buffers of that, which both processes map.\n\
+         two halves: each process copies one by process_vm, spinning, with nothing around it:\n\
+         the ceiling for any memory. of halves: adma over that\n"
     );
 }
 

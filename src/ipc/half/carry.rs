@@ -60,7 +60,9 @@ impl Half {
                     let at = index * own.piece;
                     let len = own.piece.min(own.count - at);
                     let (ours, addr) = (own.addr + at, own.theirs + at);
-                    let theirs = There { addr, post: own.their_post, offset: at };
+                    let block = own.their_block.map(|place| place.plus(at));
+                    let (post, message) = (own.their_post, own.count);
+                    let theirs = There { addr, post, offset: at, block, message };
                     return Ok(Step::Copy(Piece { ours, theirs, len, only: own.pieces == 1 }));
                 }
                 Claim::NoMore(view) => view,

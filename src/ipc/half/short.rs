@@ -1,7 +1,7 @@
 //! The short way of blocking messages that are eager, or turn out to be: nothing of them has
 //! to be remembered, so nothing is.
 
-use super::{Half, Hint, NOTHING, NoRoom, Own, State, eager_count, publish};
+use super::{Buffer, Half, Hint, NOTHING, NoRoom, Own, State, eager_count, publish};
 use crate::backend::libc as original;
 use crate::ipc::region::{EAGER_ROOM, Lane, kind};
 use crate::ipc::tally::{self, Direction, Means, Regime};
@@ -59,16 +59,17 @@ impl Half {
     /// # Safety
     /// As `post_read`.
     #[inline]
-    pub unsafe fn read_eagerly(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
-        let number = self.next;
+    pub unsafe fn read_eagerly(&mut self, lane: &Lane, buffer: Buffer) -> Short {
+        let (number, Buffer { addr, len, block, .. }) = (self.next, buffer);
         if self.done != number || self.announced.is_some() || self.check_room(lane).is_err() {
             return Short::UsualWay;
         }
         // SAFETY: the caller's promise.
         let short = unsafe { self.read_next(lane, addr, len) };
         if let Short::Announced(..) = short {
-            self.announced = Some((addr, len));
+            self.announced = Some(buffer);
             lane.cell(number).reader.0.post.store(0, Ordering::Relaxed);
+            lane.cell(number).reader.0.set_block(block);
             publish(&lane.cell(number).reader.0, number, 0, len, addr);
         }
         short
@@ -77,7 +78,7 @@ impl Half {
     /// Looks once more for the message of an announced read.
     #[inline]
     pub fn read_announced(&mut self, lane: &Lane, number: u32) -> Short {
-        let Some((addr, len)) = self.announced.filter(|_| self.next == number) else {
+        let Some(Buffer { addr, len, .. }) = self.announced.filter(|_| self.next == number) else {
             return Short::Posted(number);
         };
         // SAFETY: the promise of `read_eagerly`, which has not returned to the program yet.
@@ -95,9 +96,9 @@ impl Half {
 
     /// Makes a post of an announced read.
     pub fn post_announced(&mut self) {
-        if let Some((addr, len)) = self.announced.take() {
-            let number = self.next;
-            *self.own(number) = Own { number, state: State::Posted, addr, len, ..NOTHING };
+        if let Some(Buffer { addr, len, block, .. }) = self.announced.take() {
+            let (number, state, in_block) = (self.next, State::Posted, block.is_some());
+            *self.own(number) = Own { number, state, addr, len, in_block, ..NOTHING };
             self.next = number.wrapping_add(1);
             // As in `post_read`.
             full_fence();

@@ -1,0 +1,122 @@
+//! Memory of ours that the other process can map: `adma_alloc`.
+//!
+//! A block is sealed memory behind a descriptor. Who may read and write this process by system
+//! calls may also take the descriptor, by the same rules (`views` does), so a block gives
+//! nothing away that could not be had before. But then a message between two blocks is copied
+//! by ordinary instructions.
+//!
+//! All pages are there when a block is made, and nobody can take them away: whoever copies
+//! from block to block meets no fault.
+
+use super::lock::Lock;
+use super::os::{self, Fd};
+use crate::plan::PAGE;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Where a buffer is, for the other process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The block's descriptor, which the program may have closed and opened anew: so the
+    /// file's number goes with it.
+    pub fd: i32,
+    pub file: u64,
+    /// Which block; none is ever called the same again.
+    pub serial: u64,
+    pub offset: usize,
+}
+
+impl Place {
+    /// So many bytes further on. The number may be the other process's, and nonsense.
+    pub fn plus(self, bytes: usize) -> Self {
+        Self { offset: self.offset.wrapping_add(bytes), ..self }
+    }
+}
+
+struct Block {
+    at: usize,
+    size: usize,
+    memory: Fd,
+    file: u64,
+    serial: u64,
+    owner: u64,
+}
+
+impl Block {
+    fn holds(&self, addr: usize, len: usize) -> bool {
+        addr >= self.at && addr - self.at <= self.size && len <= self.size - (addr - self.at)
+    }
+}
+
+static BLOCKS: Lock<Vec<Block>> = Lock::new(Vec::new());
+
+/// There has been one: programs without pay nothing.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// A new block of zeros, for the process that `owner` stands for.
+pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
+    let size = len.max(1).checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
+    if size > isize::MAX as usize {
+        return Err(libc::ENOMEM);
+    }
+    let memory = os::sealed_memory(c"adma-block", size)?;
+    os::fill_with_pages(&memory, size)?;
+    let file = os::identity(memory.raw()).ok_or(libc::EIO)?;
+    let at = os::map_inherited(&memory, size)?;
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    BLOCKS.lock().push(Block { at: at as usize, size, memory, file, serial, owner });
+    ANY.store(true, Ordering::Release);
+    Ok(at)
+}
+
+/// Gives a block back, also if another process has it mapped.
+///
+/// # Safety
+/// No message is under way in it, and nobody uses it any more.
+pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
+    let mut blocks = BLOCKS.lock();
+    let mine = |block: &Block| block.at == addr && block.owner == owner;
+    let index = blocks.iter().position(mine).ok_or(libc::EINVAL)?;
+    let block = blocks.swap_remove(index);
+    drop(blocks);
+    // Only what is still ours: the program may have closed the descriptor, and opened another.
+    if os::identity(block.memory.raw()) == Some(block.file) {
+        os::take_pages_away(&block.memory, block.size);
+    } else {
+        let _ = block.memory.into_raw();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { os::unmap(addr as *mut c_void, block.size) };
+    Ok(())
+}
+
+/// The block that a buffer lies in, if it lies in one as a whole.
+#[inline]
+pub fn find(addr: usize, len: usize) -> Option<Place> {
+    if ANY.load(Ordering::Acquire) { search(addr, len) } else { None }
+}
+
+fn search(addr: usize, len: usize) -> Option<Place> {
+    let blocks = BLOCKS.lock();
+    let block = blocks.iter().find(|block| block.holds(addr, len))?;
+    let Block { at, ref memory, file, serial, .. } = *block;
+    Some(Place { fd: memory.raw(), file, serial, offset: addr - at })
+}
+
+/// In the child of a fork: the memory is the parent's, which the child can see and use, but
+/// not free.
+pub fn forget_after_fork() {
+    if !ANY.load(Ordering::Acquire) {
+        return;
+    }
+    if let Some(blocks) = BLOCKS.try_lock() {
+        for Block { memory, file, .. } in blocks.iter() {
+            if os::identity(memory.raw()) == Some(*file) {
+                crate::sys::close(memory.raw());
+            }
+        }
+    }
+    BLOCKS.renew(Vec::new());
+}
