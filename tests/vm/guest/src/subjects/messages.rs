@@ -10,6 +10,7 @@ use std::process::Command;
 
 tests! {
     message_bytes_arrive_in_every_order_and_size
+    message_from_block_to_block_is_carried
     message_regimes_are_kept
     message_engine_is_preferred_and_named
     message_lengths_that_differ_transfer_the_shorter
@@ -75,6 +76,21 @@ fn message_bytes_arrive_in_every_order_and_size() -> Outcome {
     // Both ways, in four orders; without process_vm each byte of a large one is carried.
     let large: u64 = [65535, 65536, 65537, 262144, 262145].iter().sum();
     all_carried("ipc_messages", &["helper", largest()], 8 * large)
+}
+
+/// Memory of adma_alloc is memory like any other for the helper; also when it is given back.
+fn message_from_block_to_block_is_carried() -> Outcome {
+    let large: u64 = [65535, 65536, 65537, 262144, 262145].iter().sum();
+    // With the other ways at hand a writer does not use the helper for a read that is waited for.
+    for (engine, least) in [("helper", 8 * large), ("auto", 2 * large)] {
+        let mut command = program("ipc_messages", &["helper", "300000"], engine)?;
+        let (bytes, _) = carried(command.env("BLOCKS", "1"))?;
+        ensure!(bytes >= least, "{engine}: {bytes} bytes by the helper");
+    }
+    for what in ["freed", "returned", "fork", "closed", "hole"] {
+        all_carried("ipc_blocks", &[what], 0)?;
+    }
+    Ok(())
 }
 
 fn message_regimes_are_kept() -> Outcome {
