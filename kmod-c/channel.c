@@ -520,16 +520,13 @@ static int adma_device_number(struct device *dev)
 
 static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 {
-	int device = adma_device_number(dmaengine_get_dma_device(chan));
+	int device;
 
 	ch->chan = chan;
 	ch->dev = dmaengine_get_dma_device(chan);
-	ch->device = device;
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->legs);
 	INIT_DELAYED_WORK(&ch->watch, adma_watch);
-	if (device < 0)
-		return device;
 	ch->probe_page = dma_alloc_coherent(ch->dev, PAGE_SIZE, &ch->probe_dma,
 					    GFP_KERNEL);
 	if (!ch->probe_page)
@@ -539,6 +536,11 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 			 dma_chan_name(chan));
 		return -EIO;
 	}
+	/* Last: lines are mapped for every device that has a number. */
+	device = adma_device_number(ch->dev);
+	if (device < 0)
+		return device;
+	ch->device = device;
 	return 0;
 }
 
