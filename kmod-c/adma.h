@@ -5,8 +5,9 @@
  * The way of one copy: device.c takes the call, request.c checks the pieces and
  * sees the request to its end, file.c keeps the caller's slots and limits, cut.c
  * cuts a piece into transfers, pin.c pins and maps the pages, keep.c finds those
- * of earlier copies, channel.c holds the channels and decides when a transfer is
- * dead. Between processes, span.c pins either side beforehand, and post.c lets
+ * of earlier copies, leg.c has one channel's part of it carried out, channel.c
+ * holds the channels, health.c decides when a transfer is dead and a channel
+ * unfit. Between processes, span.c pins either side beforehand, and post.c lets
  * them reach each other's buffers. stats.c counts.
  *
  * A request consists of legs: what one channel does of it. A channel works in
@@ -211,7 +212,7 @@ static inline unsigned int adma_pages_until(u64 addr, size_t len)
 	return adma_page_in_line(addr + len - 1) - adma_page_in_line(addr) + 1;
 }
 
-/* channel.c */
+/* health.c */
 
 enum adma_health {
 	ADMA_UP,
@@ -229,26 +230,56 @@ struct adma_probe {
 	} answer[2];
 };
 
+extern unsigned int adma_timeout_ms;
+
+unsigned long adma_timeout(void);
+int adma_health_init(struct adma_channel *ch);
+void adma_health_stop(struct adma_channel *ch);
+void adma_health_exit(struct adma_channel *ch);
+void adma_watch_later(struct adma_channel *ch);
+void adma_watch_now(struct adma_channel *ch);
+
+/* channel.c */
+
 struct adma_channel {
 	struct dma_chan *chan;
 	struct device *dev;	/* for mapping */
 	unsigned int device;	/* its number in adma_devices */
-	enum adma_health health;	/* changed by the watch only */
-	unsigned int strikes;	/* errors without enough good copies between */
-	unsigned int rests;	/* times put aside after repeated errors */
-	atomic_t good;		/* good legs since the last error */
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 
-	spinlock_t lock;	/* of what follows */
-	struct list_head legs;
-	struct delayed_work watch;
+	spinlock_t lock;	/* of the list, and of how its legs end */
+	struct list_head legs;	/* the oldest first */
+	atomic_t good;		/* good legs since the last error */
 
+	/* Of the watch alone; others look at the health. */
+	struct delayed_work watch;
+	enum adma_health health;
+	unsigned int strikes;	/* errors without enough good copies between */
+	unsigned int rests;	/* times put aside after repeated errors */
 	void *probe_page;
 	dma_addr_t probe_dma;
 	struct adma_probe probe[2];
 	unsigned int probe_turn;
 	bool probe_pending;	/* the last one was never answered */
 };
+
+extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
+extern struct device *adma_devices[ADMA_MAX_DEVICES];
+extern unsigned int adma_nr_devices;
+extern unsigned int adma_nr_channels;
+
+int adma_channels_request(unsigned int most, int node);
+void adma_channels_release(void);
+int adma_channel_pick(u32 wanted);
+void adma_channel_poke(struct adma_channel *ch);
+int adma_transfer(struct adma_channel *ch, dma_addr_t dst, dma_addr_t src,
+		  size_t len, unsigned long flags,
+		  dma_async_tx_callback_result answered, void *param);
+void adma_channels_settle(void);
+unsigned int adma_channels_usable(void);
+unsigned int adma_channels_align(void);
+
+/* leg.c */
 
 struct adma_leg {
 	struct adma_request *req;
@@ -267,24 +298,12 @@ struct adma_leg {
 	bool failed;
 };
 
-extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
-extern struct device *adma_devices[ADMA_MAX_DEVICES];
-extern unsigned int adma_nr_devices;
-extern unsigned int adma_nr_channels;
-extern unsigned int adma_timeout_ms;
-
-int adma_channels_request(unsigned int most, int node);
-void adma_channels_release(void);
-int adma_channel_pick(u32 wanted);
-void adma_channel_poke(struct adma_channel *ch);
-void adma_channels_settle(void);
-unsigned int adma_channels_usable(void);
-unsigned int adma_channels_align(void);
 void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
 		    struct adma_channel *ch);
 int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 		  size_t len, bool last_of_piece);
 bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value);
+void adma_leg_over(struct adma_leg *leg, bool failed);
 
 /* file.c */
 
