@@ -87,7 +87,7 @@ fn message_from_block_to_block_is_carried() -> Outcome {
         let (bytes, _) = carried(command.env("BLOCKS", "1"))?;
         ensure!(bytes >= least, "{engine}: {bytes} bytes by the helper");
     }
-    for what in ["freed", "returned", "fork", "closed", "hole"] {
+    for what in ["freed", "returned", "fork", "closed"] {
         all_carried("ipc_blocks", &[what], 0)?;
     }
     Ok(())
