@@ -11,6 +11,7 @@
 use super::lock::Lock;
 use super::os::{self, Fd};
 use crate::plan::PAGE;
+use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -61,6 +62,10 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     if size > isize::MAX as usize {
         return Err(libc::ENOMEM);
     }
+    // The kernel would kill somebody rather than say so while the pages are found.
+    if available_bytes().is_some_and(|available| size > available) {
+        return Err(libc::ENOMEM);
+    }
     let memory = os::sealed_memory(c"adma-block", size)?;
     os::fill_with_pages(&memory, size)?;
     let file = os::identity(memory.raw()).ok_or(libc::EIO)?;
@@ -69,6 +74,15 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     BLOCKS.lock().push(Block { at: at as usize, size, memory, file, serial, owner });
     ANY.store(true, Ordering::Release);
     Ok(at)
+}
+
+/// What the machine can still give; `None`: it does not say.
+fn available_bytes() -> Option<usize> {
+    let mut room = [0; 256];
+    let text = core::str::from_utf8(sys::read_file(c"/proc/meminfo", &mut room)?).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: usize = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// Gives a block back, also if another process has it mapped.
@@ -114,9 +128,22 @@ pub fn forget_after_fork() {
     if let Some(blocks) = BLOCKS.try_lock() {
         for Block { memory, file, .. } in blocks.iter() {
             if os::identity(memory.raw()) == Some(*file) {
-                crate::sys::close(memory.raw());
+                sys::close(memory.raw());
             }
         }
     }
     BLOCKS.renew(Vec::new());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_larger_than_the_machine_is_refused_and_nobody_killed() {
+        assert!(available_bytes().is_some_and(|bytes| bytes > 1 << 20));
+        for len in [1 << 46, isize::MAX as usize, usize::MAX] {
+            assert_eq!(allocate(len, 3), Err(libc::ENOMEM), "{len}");
+        }
+    }
 }
