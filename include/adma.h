@@ -218,7 +218,8 @@ const char *adma_strerror(int result);
  *     copy: the reader from the front, the writer from the back. Where both have the kernel
  *     helper (/dev/adma), its channels copy the pieces for them.
  * Where both buffers lie in memory of adma_alloc, large messages are copied without the kernel,
- * which is about twice as fast again.
+ * which is about twice as fast again; and by worker threads as well where a process has more
+ * than two CPUs, as adma_copy would.
  * Who waits spins for up to some 20 microseconds, then sleeps: it takes no CPU time while the
  * other side does something else, however long.
  *

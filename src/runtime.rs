@@ -6,7 +6,7 @@ use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::{Helper, Snapshot};
 use crate::sys::{self, Op};
-use crate::{check, config, ipc};
+use crate::{check, config, cpus, ipc};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -97,6 +97,8 @@ fn start() {
             let (engine, how) = DISPATCHER.helper()?;
             Some(ipc::Helper { engine, how })
         },
+        // With two CPUs the other one has the other process on it, which copies as well.
+        carrier: || (cpus::Limits::now().cpus() > 2).then_some(copy_by_name as ipc::Carrier),
         ptracer: config.ipc_ptracer,
         tell: config.log >= Level::Info,
     });

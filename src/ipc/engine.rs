@@ -15,9 +15,11 @@
 use super::across::Across;
 use super::blocks::Place;
 use super::os::{self, Fd, Way};
+use super::settings::Carrier;
 use super::tally::{self, Means};
 use super::views::Views;
 use crate::backend::kernel::Kernel;
+use crate::backend::libc as original;
 use crate::sys;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -45,12 +47,16 @@ pub struct Engine {
     /// The process; none where its number cannot be seen.
     process: Option<Fd>,
     views: Views,
+    carrier: Option<Carrier>,
 }
 
 /// From here on a message in blocks is written past the cache: it would not stay there, and
 /// what is overwritten need not be read first. (`bench/run kernels`; two halves of 4 MiB take
 /// 0.8 of the time so, of 16 MiB 0.5 and of 64 MiB 0.63, but of 256 KiB 1.8.)
 const STREAM: usize = 4 << 20;
+
+/// From here on a piece in blocks is worth the help of others, where there are any.
+const CARRIED: usize = 256 << 10;
 
 /// The other's end of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +79,10 @@ impl Engine {
         pull: bool,
         push: bool,
         across: Option<Across>,
+        carrier: Option<Carrier>,
     ) -> Self {
         let (pull, push) = (AtomicBool::new(pull), AtomicBool::new(push));
-        Self { pid, pull, push, across, process, views: Views::default() }
+        Self { pid, pull, push, across, process, views: Views::default(), carrier }
     }
 
     /// A descriptor that becomes readable when the process ends; -1: there is none.
@@ -145,9 +152,14 @@ impl Engine {
             Way::Pull => (ours, theirs_here),
             Way::Push => (theirs_here, ours),
         };
-        let kernel = if theirs.message < STREAM { Kernel::Libc } else { Kernel::Stream };
         // SAFETY: both lie in blocks, whose pages nobody can take away; the view stays mapped.
-        unsafe { kernel.copy(to, from, len) };
+        unsafe {
+            match self.carrier.filter(|_| len >= CARRIED) {
+                Some(carry) => carry(to, from, len),
+                None if theirs.message < STREAM => original::copy(to, from, len),
+                None => drop(Kernel::Stream.copy(to, from, len)),
+            }
+        }
         tally::note_copied(Means::Mapped, len);
         true
     }

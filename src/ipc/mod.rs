@@ -76,7 +76,7 @@ pub mod ticket;
 #[cfg(not(loom))]
 pub use settings::Engines;
 #[cfg(not(any(test, loom)))]
-pub use settings::{Helper, Settings, configure};
+pub use settings::{Carrier, Helper, Settings, configure};
 #[cfg(not(any(test, loom)))]
 pub use table::forget_after_fork;
 
@@ -96,6 +96,9 @@ mod settings {
         pub engine: &'static ioat::Engine,
         pub how: ioat::How,
     }
+
+    /// Copies to, from, so many bytes; as memmove.
+    pub type Carrier = unsafe fn(usize, usize, usize);
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Engines {
@@ -117,6 +120,9 @@ mod settings {
         pub patience: u64,
         /// Brings the helper up, where there is one; not called where none is wanted.
         pub helper: fn() -> Option<Helper>,
+        /// Finds out who carries large copies within our address space; `None`: nobody but the
+        /// caller, whose other CPU is the other process's.
+        pub carrier: fn() -> Option<Carrier>,
         /// Whether the other side may be let in where Yama keeps it out.
         pub ptracer: bool,
         /// Whether to say which engine a connection uses, and why.
@@ -130,6 +136,7 @@ mod settings {
             engines: Engines::Auto,
             patience: 10_000_000_000,
             helper: || None,
+            carrier: || None,
             ptracer: false,
             tell: false,
         };

@@ -558,3 +558,63 @@ fn numbers_wrap_around() {
     close(a);
     close(b);
 }
+
+/// A block, freed in the end.
+struct Block(usize, usize);
+
+impl Block {
+    fn new(len: usize) -> Self {
+        let at = calls::alloc(len) as usize;
+        assert_ne!(at, 0);
+        Self(at, len)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: as long as it lives; the other side writes only while a message is read.
+        unsafe { core::slice::from_raw_parts_mut(self.0 as *mut u8, self.1) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: the messages are over.
+        assert_eq!(unsafe { calls::free(self.0) }, 0);
+    }
+}
+
+#[test]
+fn large_pieces_between_blocks_are_carried_where_others_can_help() {
+    static CARRIED: AtomicUsize = AtomicUsize::new(0);
+    unsafe fn carry(to: usize, from: usize, len: usize) {
+        CARRIED.fetch_add(len, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { original::copy(to, from, len) };
+    }
+    let settings = Settings { carrier: || Some(carry), ..DEFAULT };
+    let [a, b] = pair_with([settings; 2]);
+    let (mut from, mut to) = (Block::new(9 << 20), Block::new(9 << 20));
+    // Whole messages, or nothing: pieces of 256 KiB are the smallest that are.
+    for (size, carried) in [(5000, false), (300_000, false), (1 << 20, true), (9 << 20, true)] {
+        let before = CARRIED.load(Ordering::Relaxed);
+        from.bytes()[..size].copy_from_slice(&bytes(size, size));
+        to.bytes().fill(0xee);
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(write(a, &from.bytes()[..size]), size as isize));
+            assert_eq!(read(b, &mut to.bytes()[..size]), size as isize);
+        });
+        assert!(to.bytes()[..size] == bytes(size, size), "{size}");
+        assert!(to.bytes()[size..].iter().all(|&byte| byte == 0xee), "{size}");
+        let got = CARRIED.load(Ordering::Relaxed) - before;
+        assert_eq!(got, if carried { size } else { 0 }, "{size}");
+    }
+    // What does not lie in a block is not.
+    let before = CARRIED.load(Ordering::Relaxed);
+    let mut target = vec![0; 1 << 20];
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(write(a, &from.bytes()[..1 << 20]), 1 << 20));
+        assert_eq!(read(b, &mut target), 1 << 20);
+    });
+    assert!(target == from.bytes()[..1 << 20]);
+    assert_eq!(CARRIED.load(Ordering::Relaxed), before);
+    assert_eq!((close(a), close(b)), (0, 0));
+}

@@ -209,7 +209,8 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     }
     let process = if pid > 0 { os::watch_process(pid).ok() } else { None };
     let across = across.filter(|_| both);
-    let engine = Engine::new(pid, process, pull.is_ok(), push.is_ok(), across);
+    let engine =
+        Engine::new(pid, process, pull.is_ok(), push.is_ok(), across, (settings.carrier)());
     let met = Met {
         region,
         side: usize::from(!ours),
