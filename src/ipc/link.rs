@@ -11,7 +11,7 @@ use super::kicks;
 use super::lend::Lent;
 use super::lock::{Held, Lock};
 use super::os::{self, Fd, Way};
-use super::region::{Lane, Mapped, Side};
+use super::region::{Lane, Mapped, Side, closed};
 use super::settings::Settings;
 use super::wire::Met;
 use crate::sys;
@@ -205,7 +205,7 @@ impl Link {
     pub unsafe fn start(&self, role: Role, addr: usize, len: usize) -> Result<u32, isize> {
         let gone = self.end_before(role);
         if role == Role::Writer && gone != other::ALIVE {
-            return Err(failure(role, gone));
+            return Err(self.failure(role, gone));
         }
         let mut lent = self.lend(role, addr, len);
         let (half, _) = self.half(role);
@@ -221,10 +221,10 @@ impl Link {
                 }
                 Ok(number)
             }
-            Err(NoRoom::Broken) => Err(self.broken()),
+            Err(NoRoom::Broken) => Err(self.far_ahead(role)),
             Err(_) => match gone {
                 other::ALIVE => Err(-libc::EAGAIN as isize),
-                gone => Err(failure(role, gone)),
+                gone => Err(self.failure(role, gone)),
             },
         }
     }
@@ -234,11 +234,9 @@ impl Link {
     pub fn step(&self, role: Role, number: u32) -> Result<isize, Option<Hint>> {
         // Before looking: what the other did before its end must be seen.
         let gone = self.end_of_other();
-        let closing = self.closing.load(Ordering::Acquire);
         let (half, lane) = self.half(role);
         let mut half = half.lock();
         let step = half.advance(lane, &self.engine, number);
-        let failure = if closing { -libc::EBADF as isize } else { failure(role, gone) };
         let end = |half: Held<'_, Half>| Ok(self.collected(half, number));
         match step {
             Ok(Step::Over) => end(half),
@@ -253,22 +251,25 @@ impl Link {
                 Err(None)
             }
             Ok(Step::Cancelled) => {
-                let gone = if gone == other::ALIVE { other::CLOSED } else { gone };
-                let failure = if closing { failure } else { self::failure(role, gone) };
-                half.abandon(lane, number, true, failure);
+                // After looking: who cancels has said why before.
+                let gone = match self.end_of_other() {
+                    other::ALIVE => other::CLOSED,
+                    gone => gone,
+                };
+                half.abandon(lane, number, true, self.failure(role, gone));
                 end(half)
             }
             Ok(Step::Idle(hint)) => {
                 let alone = matches!(gone, other::CLOSED | other::DIED | other::BROKEN);
-                let over = gone != other::ALIVE || closing;
-                if over && half.abandon(lane, number, alone, failure) {
+                let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
+                if over && half.abandon(lane, number, alone, self.failure(role, gone)) {
                     return end(half);
                 }
                 Err(Some(hint))
             }
             Err(_) => {
                 self.broken();
-                half.abandon(lane, number, true, -libc::EPROTO as isize);
+                half.abandon(lane, number, true, self.failure(role, other::BROKEN));
                 end(half)
             }
         }
@@ -413,12 +414,18 @@ impl Link {
     /// What polling its descriptors has told.
     pub fn note_events(&self, [socket, process]: [i16; 2]) -> bool {
         let hung_up = socket & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
-        if hung_up || process & libc::POLLIN != 0 {
-            let closed = self.theirs().closed.0.load(Ordering::Acquire) != 0;
-            self.note_end(if closed { other::CLOSED } else { other::DIED });
-            return false;
+        let dead = process & libc::POLLIN != 0;
+        if !hung_up && !dead {
+            return true;
         }
-        true
+        let closed = self.theirs().closed.0.load(Ordering::Acquire);
+        // Two sides that close have both stopped reading, which looks like an end. It is none:
+        // the other may be in the middle of a piece.
+        if !dead && closed == closed::BEGUN && self.closing.load(Ordering::Acquire) {
+            return true;
+        }
+        self.note_end(if closed != 0 { other::CLOSED } else { other::DIED });
+        false
     }
 
     fn look_for_end(&self) -> bool {
@@ -464,9 +471,31 @@ impl Link {
     }
 
     #[cold]
-    pub fn broken(&self) -> isize {
+    fn broken(&self) -> isize {
         self.note_end(other::BROKEN);
         -libc::EPROTO as isize
+    }
+
+    /// The other side says that it is done with what we have not posted. Who closes gives up
+    /// posts that met nothing, and has said so before; from anybody else it is nonsense.
+    #[cold]
+    pub fn far_ahead(&self, role: Role) -> isize {
+        match self.end_of_other() {
+            other::ALIVE => self.broken(),
+            gone => self.failure(role, gone),
+        }
+    }
+
+    /// What a message gets that will not be transferred. That we close ourselves comes first:
+    /// the other side may have closed because of it.
+    pub fn failure(&self, role: Role, gone: u32) -> isize {
+        match (gone, role) {
+            _ if self.closing.load(Ordering::Acquire) => -libc::EBADF as isize,
+            (other::CLOSING | other::CLOSED, Role::Reader) => 0,
+            (other::CLOSING | other::CLOSED, Role::Writer) => -libc::EPIPE as isize,
+            (other::BROKEN, _) => -libc::EPROTO as isize,
+            _ => -libc::ECONNRESET as isize,
+        }
     }
 
     // ---- our own end ---------------------------------------------------------------------
@@ -474,7 +503,7 @@ impl Link {
     /// Begins to close: nobody claims a piece of ours any more, and who waits here returns.
     pub fn begin_close(&self) {
         self.closing.store(true, Ordering::Release);
-        self.mine().closed.0.store(1, Ordering::Release);
+        self.mine().closed.0.store(closed::BEGUN, Ordering::Release);
         for role in [Role::Writer, Role::Reader] {
             let (half, lane) = self.half(role);
             let mut half = half.lock();
@@ -514,6 +543,7 @@ impl Link {
             }
         }
         self.take_everything_back();
+        self.mine().closed.0.store(closed::DONE, Ordering::Release);
         os::shut_down(self.socket.raw());
         true
     }
@@ -534,15 +564,5 @@ impl Drop for Link {
         if self.must_help.load(Ordering::Relaxed) {
             kicks::forget_needy();
         }
-    }
-}
-
-/// What a message gets that will not be transferred.
-pub fn failure(role: Role, gone: u32) -> isize {
-    match (gone, role) {
-        (other::CLOSING | other::CLOSED, Role::Reader) => 0,
-        (other::CLOSING | other::CLOSED, Role::Writer) => -libc::EPIPE as isize,
-        (other::BROKEN, _) => -libc::EPROTO as isize,
-        _ => -libc::ECONNRESET as isize,
     }
 }

@@ -120,11 +120,19 @@ impl Lane {
     }
 }
 
+/// How far a side is that closes; 0 for others.
+pub mod closed {
+    /// What it has begun it may still finish.
+    pub const BEGUN: u32 = 1;
+    /// It touches nothing any more.
+    pub const DONE: u32 = 2;
+}
+
 /// One process.
 #[repr(C)]
 pub struct Side {
     pub bell: Line<Bell>,
-    /// It has closed the connection, orderly.
+    /// It closes the connection, orderly; one of `closed`.
     pub closed: Line<AtomicU32>,
     /// The CPU it was last seen to wait on, and one; 0: not known.
     pub cpu: Line<AtomicU32>,

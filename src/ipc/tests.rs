@@ -503,6 +503,43 @@ fn long_sleepers_are_woken_by_message_and_by_close() {
     }
 }
 
+/// Calls one after the other until one tells of an end.
+fn until_the_end(role: Role, handle: i32) -> isize {
+    let mut data = vec![0; 70_000];
+    let one = |turn: usize| match role {
+        Writer => write(handle, &data[..[10, 5000, 70_000][turn % 3]]),
+        Reader => read(handle, &mut data),
+    };
+    (0..).map(one).find(|&count| count <= 0).unwrap()
+}
+
+#[test]
+fn calls_of_other_threads_are_ebadf_when_their_connection_is_closed() {
+    let bad = -libc::EBADF as isize;
+    for round in 0..60 {
+        for ([a, b], what) in every_pair() {
+            let writer_closes = round % 2 == 0;
+            let (closed, role) = if writer_closes { (a, Writer) } else { (b, Reader) };
+            let (left, other_role) = if writer_closes { (b, Reader) } else { (a, Writer) };
+            thread::scope(|scope| {
+                let ours = [(); 4].map(|()| scope.spawn(move || until_the_end(role, closed)));
+                // The other side closes as soon as it hears of it.
+                let others = [(); 4].map(|()| {
+                    scope.spawn(move || (until_the_end(other_role, left), close(left)).0)
+                });
+                thread::sleep(Duration::from_micros(round * 30));
+                assert_eq!(close(closed), 0);
+                let ends = ours.map(|thread| thread.join().unwrap());
+                assert_eq!(ends, [bad; 4], "{what}, round {round}");
+                let heard = if writer_closes { 0 } else { -libc::EPIPE as isize };
+                for end in others.map(|thread| thread.join().unwrap()) {
+                    assert!(end == heard || end == bad, "{what}, round {round}: {end}");
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn eager_messages_outlive_the_close_of_their_writer() {
     let [a, b] = pair();

@@ -9,7 +9,7 @@ use super::bell::how;
 use super::half::{Hint, NoRoom, Role, Short, Step};
 use super::kicks;
 use super::lend::Lent;
-use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, failure, other};
+use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
 use super::watch::{self, Watch};
 use crate::sync::{Woken, pause};
 use crate::{cpus, sys};
@@ -107,14 +107,14 @@ impl Link {
         let number = loop {
             let gone = self.end_before(role);
             if role == Role::Writer && gone != other::ALIVE {
-                return failure(role, gone);
+                return self.failure(role, gone);
             }
             let mut half = lock.lock();
             // SAFETY: the caller's promise.
             let posted = unsafe { self.post(role, &mut half, addr, len, false, &mut lent) };
             let number = match posted {
                 Ok(number) => number,
-                Err(NoRoom::Broken) => return self.broken(),
+                Err(NoRoom::Broken) => return self.far_ahead(role),
                 Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
                 Err(NoRoom::InUse) => {
                     drop(half);
@@ -137,7 +137,7 @@ impl Link {
                         return -libc::EBADF as isize;
                     }
                     if gone != other::ALIVE {
-                        return failure(role, gone);
+                        return self.failure(role, gone);
                     }
                     if self.help() || watch::help_others(self) {
                         rest = Rest::Fresh;

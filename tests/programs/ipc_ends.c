@@ -155,6 +155,60 @@ static void frozen(void)
 	stopped_in_piece(SIGKILL, true, true);
 }
 
+/* ---- both close ------------------------------------------------------------------------ */
+
+/* Seen by both processes: the other is in the middle of a piece, and has left it. */
+static volatile struct { int inside, left; } *piece;
+
+static void linger_in_call(int signal, siginfo_t *about, void *context)
+{
+	(void)signal;
+	(void)about;
+	piece->inside = 1;
+	sleep_ms(600);
+	piece->left = 1;
+	((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = -EPERM;
+}
+
+static void *close_meanwhile(void *connection)
+{
+	while (!piece->inside)
+		sleep_ms(1);
+	EXPECT(adma_close((int)(long)connection), 0);
+	return NULL;
+}
+
+static int linger_in_piece(int connection)
+{
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, close_meanwhile, (void *)(long)connection);
+	trap(SYS_process_vm_writev, linger_in_call);
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -EBADF);
+	pthread_join(thread, NULL);
+	return 0;
+}
+
+/* The buffer is ours again when closing returns, also if the other side closes just then. */
+static void both_close(void)
+{
+	pid_t child;
+
+	piece = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int connection = with_child(linger_in_piece, &child);
+
+	expect_engine(connection, "process_vm");
+	if (adma_iread(connection, (void *)room, 8 * MIB) < 0)
+		fail("iread");
+	while (!piece->inside)
+		sleep_ms(1);
+	sleep_ms(100); /* now it closes, too */
+	EXPECT(adma_close(connection), 0);
+	if (!piece->left)
+		fail("closed while the other process was about to write into the buffer");
+	expect_good_end(child);
+}
+
 /* ---- fork, exec ---------------------------------------------------------------------- */
 
 static void forked(void)
@@ -722,7 +776,8 @@ int main(int argc, char **argv)
 
 	make_room();
 	struct { const char *name; void (*run)(void); } all[] = {
-		{ "stopped", stopped }, { "frozen", frozen }, { "fork", forked }, { "orphan", orphaned },
+		{ "stopped", stopped }, { "frozen", frozen }, { "both_close", both_close },
+		{ "fork", forked }, { "orphan", orphaned },
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
 		{ "hostile", hostile }, { "threads", threaded },
 		{ "full", full }, { "table", table }, { "again", again }, { "unequal", unequal },
