@@ -396,6 +396,8 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
 #[derive(Default)]
 pub struct Beside {
     pub fds: Vec<Fd>,
+    /// There were more of them than found a number, or room, here.
+    pub cut: bool,
     /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
     pub pid: i32,
 }
@@ -415,6 +417,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
     let got =
         checked(unsafe { syscall(libc::SYS_recvmsg, [socket as usize, at, flags, 0, 0, 0]) })?;
+    beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
     // SAFETY: the kernel has filled `control` up to the length it says.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);

@@ -157,6 +157,9 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     if theirs.magic != MAGIC || theirs.version != VERSION || theirs.region != mine.region {
         return Err(libc::EPROTO);
     }
+    if beside.cut && beside.fds.len() < 2 {
+        return Err(libc::EMFILE);
+    }
     let their_door = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
     let across = offer.zip(their_door).map(|(offer, door)| offer.met(door));
     let Ok([their_memory, their_bell]) = <[Fd; 2]>::try_from(beside.fds) else {

@@ -3,6 +3,7 @@
  * ones, the queue of a listener, memory behind a buffer.
  */
 #include "ipc_echo.h"
+#include <sys/resource.h>
 #include <sys/un.h>
 
 /* ---- more threads and messages than places ----------------------------------------------- */
@@ -195,6 +196,56 @@ static void queue(void)
 	rmdir(folder);
 }
 
+/* ---- descriptors ---------------------------------------------------------------------------- */
+
+static int attach_only(int socket_fd)
+{
+	int connection = adma_attach(socket_fd);
+
+	return connection < 0 ? connection : adma_close(connection);
+}
+
+/* However few are left: it works, or says that they are too few. */
+static void descriptors(void)
+{
+	int worked = 0;
+
+	for (unsigned limit = 3; limit < 20; limit++) {
+		int pair[2], result, status;
+
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+			fail("socketpair");
+		pid_t other = fork();
+
+		if (other == 0) {
+			close(pair[0]);
+			attach_only(pair[1]);
+			_exit(0);
+		}
+		pid_t limited = fork();
+
+		if (limited == 0) {
+			struct rlimit files = { limit, limit };
+
+			close(pair[1]);
+			setrlimit(RLIMIT_NOFILE, &files);
+			result = attach_only(pair[0]);
+			if (result && result != -EMFILE)
+				fail("with %u descriptors: %s", limit, strerror(-result));
+			_exit(result ? 2 : 3);
+		}
+		close(pair[0]);
+		close(pair[1]);
+		if (waitpid(limited, &status, 0) != limited || !WIFEXITED(status) ||
+		    WEXITSTATUS(status) < 2)
+			fail("with %u descriptors: status %#x", limit, status);
+		worked += WEXITSTATUS(status) == 3;
+		waitpid(other, &status, 0);
+	}
+	if (worked == 0 || worked == 17)
+		fail("%d of 17 limits are enough", worked);
+}
+
 /* ---- memory that is not there -------------------------------------------------------------- */
 
 static int offer_good(int connection)
@@ -259,7 +310,7 @@ int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "crowd", crowd }, { "many_readers", many_readers }, { "late_cookie", late_cookie },
-		{ "unread", unread }, { "queue", queue }, { "missing", missing },
+		{ "unread", unread }, { "queue", queue }, { "descriptors", descriptors }, { "missing", missing },
 		{ "missing_shared", missing_shared }, { "words", words },
 	};
 
