@@ -342,7 +342,7 @@ struct adma_file {
 	struct work_struct reap;	/* of the lines that are gone */
 	struct xarray table;	/* kept lines by number; values: seen before */
 	atomic_t marks;		/* values in it */
-	struct mutex table_lock;	/* of adding to it */
+	struct mutex table_lock;	/* of adding to it, and of emptying it */
 	struct list_head files;	/* all of them, for the shrinker */
 	atomic64_t counts[ADMA_FILE_STATS];
 

@@ -313,11 +313,15 @@ void adma_lines_trim(struct adma_file *file)
 		adma_lines_evict(file, kept - keep);
 }
 
-/* The file is closed. */
+/*
+ * The file is closed. Somebody may still post through a door: a line that is
+ * being added is listed before it is in the table, where it would be left.
+ */
 void adma_lines_drop(struct adma_file *file)
 {
 	struct adma_line *line;
 
+	mutex_lock(&file->table_lock);
 	spin_lock(&file->lock);
 	while ((line = list_first_entry_or_null(&file->lines, struct adma_line,
 						young))) {
@@ -330,6 +334,7 @@ void adma_lines_drop(struct adma_file *file)
 		spin_lock(&file->lock);
 	}
 	spin_unlock(&file->lock);
+	mutex_unlock(&file->table_lock);
 	flush_work(&file->reap);
 }
 

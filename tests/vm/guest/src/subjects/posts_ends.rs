@@ -7,7 +7,7 @@ use crate::canary::Canary;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::Bench;
-use crate::kernel::Statistics;
+use crate::kernel::{Statistics, pins_outstanding, settle};
 use crate::memory::{PAGE, Region};
 use crate::partner::{Order, Partner};
 use crate::process::{Ended, Gate, fork};
@@ -23,6 +23,7 @@ tests! {
     post_end_owner_forks_later_transfers_are_efault
     post_end_void_post_lets_its_pages_go
     post_end_owner_closes_and_it_is_gone
+    post_end_owner_closes_while_posting_keeps_no_page
     post_end_owner_executes_and_it_is_gone
     post_end_owner_leaves_under_way_pins_balance
     post_end_owner_killed_at_random_pins_balance
@@ -180,6 +181,37 @@ fn post_end_owner_closes_and_it_is_gone() -> Outcome {
     let found = scene.partner.order(Order::Post(0, 0, LEN, BOTH));
     ensure_eq!(found, Err(ESHUTDOWN), "posting behind a door that is shut");
     ensure_eq!(scene.partner.order(Order::Unpost(scene.post, 0)), Err(ENOENT), "taking back");
+    Ok(())
+}
+
+/// The door is still there, and a thread at it: a line that is being made when the file goes
+/// must not be kept for a file that nobody has.
+fn post_end_owner_closes_while_posting_keeps_no_page() -> Outcome {
+    // Each in a line of its own, which no post before has made.
+    const LINE: usize = 64 * PAGE;
+    const POSTS: usize = 256;
+    let buffers = Region::of_small_pages(POSTS * LINE)?;
+    let pinned = pins_outstanding()?;
+    let mut random = Random::new(43);
+    let mut made = 0;
+    for round in 0..rounds(200) {
+        let device = Device::open()?;
+        let Ok(door) = device.door() else { fail!("no door") };
+        let post = |nr| door.post(buffers.address(nr * LINE), PAGE, POST_READ);
+        let pause = Duration::from_micros(random.below(2500));
+        let (posts, end) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sleep(pause);
+                drop(device);
+            });
+            let refused = (0..POSTS).map(|nr| (nr, post(nr))).find(|(_, found)| found.is_err());
+            refused.unwrap_or((POSTS, Ok(0)))
+        });
+        ensure!(matches!(end, Ok(_) | Err(ESHUTDOWN)), "round {round}: {posts} posts, {end:?}");
+        made += posts;
+        settle(pinned).context(format_args!("round {round}, {posts} posts"))?;
+    }
+    println!("{made} posts");
     Ok(())
 }
 
