@@ -49,7 +49,8 @@ static void adma_probe_answered(void *param, const struct dmaengine_result *res)
 	struct adma_answer *answer = param;
 
 	answer->result = res->result;
-	WRITE_ONCE(answer->came, true);
+	/* Pairs with adma_probe(): the result comes first. */
+	smp_store_release(&answer->came, true);
 	complete(&answer->probe->answered);
 }
 
@@ -92,8 +93,10 @@ wait:
 	for (;;) {
 		adma_channel_poke(ch);
 		came = 0;
-		for (i = 0; i < sent; i++)
-			came += READ_ONCE(probe->answer[i].came);
+		for (i = 0; i < sent; i++) {
+			/* Pairs with adma_probe_answered(). */
+			came += smp_load_acquire(&probe->answer[i].came);
+		}
 		if (came == sent || time_after(jiffies, end))
 			break;
 		wait_for_completion_timeout(&probe->answered,
