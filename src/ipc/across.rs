@@ -103,3 +103,34 @@ impl Across {
         copied
     }
 }
+
+/// A buffer of ours that the other side can reach. When this goes it is taken back, and nobody
+/// uses it any more.
+pub struct Lent<'a> {
+    across: Option<&'a Across>,
+    /// What the helper knows it by; 0: it does not.
+    pub post: u64,
+}
+
+impl<'a> Lent<'a> {
+    pub fn new(across: Option<&'a Across>, ways: &[Way], addr: usize, len: usize) -> Self {
+        Self { across, post: across.map_or(0, |across| across.post(ways, addr, len)) }
+    }
+
+    /// What was lent before.
+    pub fn known(across: Option<&'a Across>, post: u64) -> Self {
+        Self { across, post }
+    }
+
+    pub fn nothing() -> Self {
+        Self { across: None, post: 0 }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(across) = self.across.filter(|_| self.post != 0) {
+            across.unpost(self.post);
+        }
+    }
+}

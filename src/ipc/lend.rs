@@ -1,32 +1,10 @@
 //! Buffers that the kernel helper knows, from the post of a message to its end.
 
-use super::engine::Engine;
+use super::across::Lent;
 use super::half::{Half, Role};
 use super::link::Link;
 use super::lock::Held;
 use super::os::Way;
-
-/// What the helper knows a buffer by, until the message has it. When this goes the buffer is
-/// taken back, and nobody uses it any more.
-pub struct Lent<'a> {
-    engine: &'a Engine,
-    /// 0: it is not known.
-    pub post: u64,
-}
-
-impl<'a> Lent<'a> {
-    pub fn nothing(engine: &'a Engine) -> Self {
-        Self { engine, post: 0 }
-    }
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        if let Some(across) = self.engine.across().filter(|_| self.post != 0) {
-            across.unpost(self.post);
-        }
-    }
-}
 
 impl Link {
     /// Makes a buffer known, if there is a helper and the message will be large enough.
@@ -37,8 +15,7 @@ impl Link {
             Role::Writer => Way::Pull,
             Role::Reader => Way::Push,
         };
-        let post = across.map_or(0, |across| across.post(&[way], addr, len));
-        Lent { engine: &self.engine, post }
+        Lent::new(across, &[way], addr, len)
     }
 
     /// Takes the result of a message that is over. Afterwards the buffer is the program's.
@@ -50,7 +27,7 @@ impl Link {
         if place_wanted {
             self.mine().bell.0.ring();
         }
-        drop(Lent { engine: &self.engine, post });
+        drop(Lent::known(self.engine.across(), post));
         result
     }
 
@@ -58,7 +35,7 @@ impl Link {
     pub fn take_everything_back(&self) {
         for role in [Role::Writer, Role::Reader] {
             let posts = self.half(role).0.lock().take_posts();
-            posts.into_iter().for_each(|post| drop(Lent { engine: &self.engine, post }));
+            posts.into_iter().for_each(|post| drop(Lent::known(self.engine.across(), post)));
         }
     }
 }

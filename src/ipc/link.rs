@@ -2,13 +2,12 @@
 //!
 //! Nothing here waits, but for closing; see `wait`.
 
-use super::across::Across;
+use super::across::{Across, Lent};
 use super::bell::how;
 use super::blocks;
 use super::engine::{Copied, Engine};
 use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
 use super::kicks;
-use super::lend::Lent;
 use super::lock::{Held, Lock};
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side, closed};

@@ -8,7 +8,7 @@
 //! wait        posting and waiting, in stages; watch: long sleeps, for all connections
 //! table       handles; whose connections these are after a fork
 //! link        one connection: posting, steps, helping, ending; kicks: who sleeps long;
-//!             lend: buffers that the kernel helper knows
+//!             lend: buffers that the kernel helper knows, from post to end
 //! half        one direction as one process sees it: posts and matching; in it carry: who
 //!             copies what, short: small messages that are not remembered
 //! wire        the beginning: sockets, greetings, what each side may do to the other

@@ -5,10 +5,10 @@
 //! some microseconds; it sleeps on its bell's word for milliseconds; it polls, without end
 //! (`watch`). So nobody is asked "are you done" and nobody waits for the dead.
 
+use super::across::Lent;
 use super::bell::how;
 use super::half::{Hint, NoRoom, Role, Short, Step};
 use super::kicks;
-use super::lend::Lent;
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
 use super::watch::{self, Watch};
 use crate::sync::{Woken, pause};
@@ -102,7 +102,7 @@ impl Link {
         let mut lent = match role {
             Role::Writer => self.lend(role, addr, len),
             // It waits, and so fetches the bytes itself.
-            Role::Reader => Lent::nothing(&self.engine),
+            Role::Reader => Lent::nothing(),
         };
         let number = loop {
             let gone = self.end_before(role);

@@ -15,7 +15,7 @@
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
 
-use super::across::{Across, Offer};
+use super::across::{Lent, Offer};
 use super::engine::{self, Engine, Target};
 use super::os::{self, Beside, Fd, Result, Way};
 use super::region::{self, Mapped};
@@ -180,8 +180,9 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
 
-    let posted = Posted::new(across.as_ref(), &target);
-    say(socket, Note { step: READY, post: posted.id, ..Note::default() }, &[], end)?;
+    let (at, len) = (&raw const *target as usize, size_of::<Target>());
+    let posted = Lent::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
+    say(socket, Note { step: READY, post: posted.post, ..Note::default() }, &[], end)?;
     let (note, _): (Note, _) = hear(socket, end)?;
     expect(note.step == READY)?;
     let (pull, push) = match settings.engines {
@@ -226,29 +227,6 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
         story,
     };
     Ok(met)
-}
-
-/// The target as the helper knows it, while it lasts.
-struct Posted<'a> {
-    across: Option<&'a Across>,
-    id: u64,
-}
-
-impl<'a> Posted<'a> {
-    fn new(across: Option<&'a Across>, target: &'a Target) -> Self {
-        let addr = core::ptr::from_ref(target) as usize;
-        let id = across
-            .map_or(0, |across| across.post(&[Way::Pull, Way::Push], addr, size_of::<Target>()));
-        Self { across, id }
-    }
-}
-
-impl Drop for Posted<'_> {
-    fn drop(&mut self) {
-        if let Some(across) = self.across.filter(|_| self.id != 0) {
-            across.unpost(self.id);
-        }
-    }
 }
 
 fn story(
