@@ -64,15 +64,21 @@ pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
 }
 
 /// Memory that somebody else made as `sealed_memory` makes it: its size, and the number of its
-/// file. From any other its maker could take pages away, and we would die of SIGBUS.
+/// file. From any other its maker could take pages away, and we would die of SIGBUS; also from
+/// such of huge pages, of which there may be none left.
 pub fn sealed_memory_of_others(memory: &Fd) -> Option<(usize, u64)> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let mut system = MaybeUninit::<libc::statfs>::uninit();
     let (number, at) = (memory.raw() as usize, stat.as_mut_ptr() as usize);
-    // SAFETY: the kernel fills `stat`, which is read only after it has.
+    let system_at = system.as_mut_ptr() as usize;
+    // SAFETY: the kernel fills `stat` and `system`, which are read only after it has.
     unsafe {
         let command = libc::F_GET_SEALS as usize;
         let seals = syscall(libc::SYS_fcntl, [number, command, 0, 0, 0, 0]);
-        let sealed = seals >= 0 && seals as i32 & SEALS == SEALS;
+        let sealed = seals >= 0
+            && seals as i32 & SEALS == SEALS
+            && syscall(libc::SYS_fstatfs, [number, system_at, 0, 0, 0, 0]) == 0
+            && system.assume_init_ref().f_type == libc::TMPFS_MAGIC;
         (sealed && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0).then(|| {
             let stat = stat.assume_init_ref();
             (stat.st_size as usize, stat.st_ino)

@@ -105,6 +105,28 @@ mod tests {
         assert_eq!(blocks::find(block, 1), None);
     }
 
+    /// A fault in such memory can be fatal, whoever has made it.
+    #[test]
+    fn huge_pages_are_not_taken_for_a_block() {
+        const SIZE: i64 = 2 << 20;
+        for (flag, taken) in [(0, true), (libc::MFD_HUGETLB | libc::MFD_HUGE_2MB, false)] {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flag;
+            let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+            // SAFETY: a terminated name, and a descriptor of our own.
+            let memory = unsafe {
+                let memory = libc::memfd_create(c"test".as_ptr(), flags);
+                libc::ftruncate(memory, SIZE);
+                libc::fcntl(memory, libc::F_ADD_SEALS, seals);
+                memory
+            };
+            if memory < 0 {
+                return; // no huge pages in this kernel
+            }
+            let found = os::sealed_memory_of_others(&Fd::owned(memory));
+            assert_eq!(found.is_some_and(|(size, _)| size == SIZE as usize), taken);
+        }
+    }
+
     #[test]
     fn those_met_last_are_kept() {
         let process = os::watch_process(crate::sys::getpid()).unwrap();
