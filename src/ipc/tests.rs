@@ -2,6 +2,7 @@
 
 use super::calls::{self, check, close, wait};
 use super::half::Role::{self, Reader, Writer};
+use super::half::Step;
 use super::link::Link;
 use super::region::WINDOW;
 use super::settings::{Engines, Settings};
@@ -575,6 +576,33 @@ fn empty_message_is_over_whatever_size_the_other_side_offloads_from() {
     let [a, b] = pair_with([Settings { eager: 0, offload: 0, ..DEFAULT }; 2]);
     let cookies = [iwrite(a, &[]), iread(b, &mut [0; 4])];
     assert_eq!(cookies.map(wait), [0; 2]);
+    close(a);
+    close(b);
+}
+
+/// Who counts finished pieces writes only 16 bits of the message's number beside them.
+#[test]
+fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
+    let [a, b] = pair();
+    let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
+    let cookie = iread(b, &mut got);
+    assert_eq!((write(a, &data), wait(cookie)), (1 << 20, 1 << 20), "copied by its writer");
+    for _ in 1..1 << 16 {
+        assert_eq!((write(a, &[1]), read(b, &mut [0])), (1, 1));
+    }
+    got.fill(0);
+    let cookies = [iwrite(a, &data), iread(b, &mut got)];
+    let link = table::find(a).unwrap();
+    let (half, lane) = link.half(Writer);
+    let Ok(Step::Copy(piece)) = half.lock().advance(lane, &link.engine, 1 << 16) else {
+        panic!("no piece for the writer")
+    };
+    // It has begun, and is slow.
+    assert_eq!(calls::wait_for(cookies[1], 30), -libc::ETIMEDOUT as isize);
+    link.copy(Writer, 1 << 16, piece);
+    drop(link);
+    assert_eq!(cookies.map(wait), [1 << 20; 2]);
+    assert!(got == data);
     close(a);
     close(b);
 }

@@ -119,7 +119,8 @@ pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
 }
 
 /// How many pieces a side has finished: a word that only that side writes, with as much of
-/// the generation as tells neighbours in one cell apart.
+/// the generation as tells neighbours in one cell apart. Those are not all that ever were
+/// there, so it is written before the first piece is claimed, too.
 pub fn note_finished(word: &AtomicU32, generation: u32, count: usize) {
     word.store(generation << 16 | count as u32, Ordering::Release);
 }

@@ -50,10 +50,15 @@ impl Half {
         }
         let (ticket, role) = (&lane.cell(number).ticket.0, self.role);
         let hint = Hint::of(&self.other_post(lane, number).finished);
+        let own_finished = &self.own_post(lane, number).finished;
         let own = self.own(number);
         let view = if own.streamed || !engine.reaches(role.way(), own.their_post) {
             ticket::view(ticket, number)
         } else {
+            if own.claimed == 0 {
+                // What is left there may look like ours, of a message 65536 before.
+                ticket::note_finished(own_finished, number, 0);
+            }
             match ticket::claim(ticket, number, role.end(), own.claimed, own.pieces) {
                 Claim::Piece(index) => {
                     own.claimed += 1;
