@@ -23,7 +23,8 @@ int main(void)
 	}
 
 	/* Anything but src and dst may be used here. */
-	unsigned long turns = 0, sum = 0;
+	unsigned long turns = 0;
+	volatile unsigned long sum = 0; /* real work: not a formula for it */
 	int over;
 	while ((over = adma_check_copy(cookie)) == 0)
 		for (int i = 0; i < 10000; i++)
