@@ -78,6 +78,10 @@ programs! {
     full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
     full_table_of_connections_is_emfile: "ipc_ends" "table";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
+    every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
+    other_descriptors_are_refused: "ipc_sockets" "other_sockets";
+    accepting_can_be_interrupted: "ipc_sockets" "interrupted";
+    connection_info_keeps_to_its_room: "ipc_sockets" "about";
     threads_that_only_wait_never_find_the_table_full: "ipc_limits" "crowd";
     more_readers_than_places_wait_for_those_before_them: "ipc_limits" "many_readers";
     cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits" "late_cookie";
@@ -127,8 +131,12 @@ fn process_stopped_in_the_middle_of_a_piece_holds_nobody_up_without_limit() {
 }
 
 #[test]
-fn listener_that_accepts_nobody_is_waited_for_with_a_limit() {
-    succeed(ipc("ipc_limits", "queue").env("ADMA_IPC_TIMEOUT", "1"));
+fn greetings_have_a_limit() {
+    // A listener that accepts nobody, one who says nothing, and those who talk nonsense.
+    let cases = [("ipc_limits", "queue"), ("ipc_sockets", "silence"), ("ipc_sockets", "strangers")];
+    for (program, arguments) in cases {
+        succeed(ipc(program, arguments).env("ADMA_IPC_TIMEOUT", "1"));
+    }
 }
 
 #[test]

@@ -1,0 +1,237 @@
+/*
+ * What a connection can be made over, and who may be at the other end.
+ */
+#include "ipc_echo.h"
+#include <dirent.h>
+#include <netinet/in.h>
+
+static void *attach_end(void *socket_fd)
+{
+	return (void *)(long)adma_attach((int)(long)socket_fd);
+}
+
+/* Both ends of a pair of sockets, here. */
+static void attach_both(const int pair[2], int ends[2])
+{
+	pthread_t thread;
+	void *other;
+
+	if (pthread_create(&thread, NULL, attach_end, (void *)(long)pair[1]))
+		fail("pthread_create");
+	ends[0] = adma_attach(pair[0]);
+	pthread_join(thread, &other);
+	ends[1] = (int)(long)other;
+	if (ends[0] < 0 || ends[1] < 0)
+		fail("attach: %d and %d", ends[0], ends[1]);
+}
+
+static void pass(int from, int to, const char *text)
+{
+	char got[20] = "";
+
+	EXPECT(adma_write(from, text, strlen(text)), strlen(text));
+	EXPECT(adma_read(to, got, sizeof(got)), strlen(text));
+	if (strcmp(got, text))
+		fail("%s instead of %s", got, text);
+}
+
+/* Every kind of unix socket, which is the program's again afterwards. */
+static void kinds(void)
+{
+	static const int kinds[] = { SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM,
+		SOCK_STREAM | SOCK_NONBLOCK, SOCK_SEQPACKET | SOCK_NONBLOCK };
+
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		int pair[2], one[2], two[2], credentials = 1;
+		socklen_t size = sizeof(credentials);
+		char got[20];
+
+		if (socketpair(AF_UNIX, kinds[i], 0, pair))
+			fail("socketpair");
+		attach_both(pair, one);
+		EXPECT(write(pair[0], "ours", 4), 4);
+		EXPECT(read(pair[1], got, sizeof(got)), 4);
+		getsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &credentials, &size);
+		EXPECT(credentials, 0);
+		/* Another one over the same socket, and then without it. */
+		attach_both(pair, two);
+		close(pair[0]);
+		close(pair[1]);
+		pass(one[0], one[1], "one");
+		pass(two[1], two[0], "two");
+		EXPECT(adma_close(one[0]), 0);
+		EXPECT(adma_read(one[1], got, sizeof(got)), 0);
+		EXPECT(adma_close(one[1]), 0);
+		EXPECT(adma_close(two[0]), 0);
+		EXPECT(adma_close(two[1]), 0);
+	}
+}
+
+static void other_sockets(void)
+{
+	int pair[2];
+
+	EXPECT(adma_attach(socket(AF_INET, SOCK_STREAM, 0)), -EAFNOSUPPORT);
+	EXPECT(adma_attach(socket(AF_UNIX, SOCK_STREAM, 0)), -ENOTCONN);
+	if (pipe(pair))
+		fail("pipe");
+	EXPECT(adma_attach(pair[0]), -ENOTSOCK);
+	EXPECT(adma_attach(-1), -EBADF);
+}
+
+/* Run with ADMA_IPC_TIMEOUT=1. */
+static void silence(void)
+{
+	double begun = seconds();
+	int pair[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	EXPECT(adma_attach(pair[0]), -ETIMEDOUT);
+	if (seconds() - begun < 0.9 || seconds() - begun > 9)
+		fail("a second took %.3f s", seconds() - begun);
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+static void interrupted(void)
+{
+	struct sigaction action = { .sa_handler = nothing };
+	char name[60];
+
+	snprintf(name, sizeof(name), "@adma-test-%d", getpid());
+	int listener = adma_listen(name);
+
+	sigaction(SIGALRM, &action, NULL);
+	ualarm(50000, 0);
+	EXPECT(adma_accept(listener), -EINTR);
+	EXPECT(adma_close(listener), 0);
+}
+
+/* As snprintf. */
+static void about(void)
+{
+	char whole[300], part[300];
+	pid_t child;
+	int connection = with_child(echo, &child);
+	int len = adma_connection_info(connection, whole, sizeof(whole));
+
+	EXPECT(len, strlen(whole));
+	EXPECT(adma_connection_info(connection, NULL, 0), len);
+	for (int size = 1; size < len + 5; size++) {
+		memset(part, 'x', sizeof(part));
+		EXPECT(adma_connection_info(connection, part, size), len);
+		EXPECT(strlen(part), size <= len ? size - 1 : len);
+		if (strncmp(part, whole, size - 1) || part[size] != 'x')
+			fail("%d bytes of it are %s", size, part);
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+/* ---- strangers --------------------------------------------------------------------------- */
+
+/* Takes a message and whatever comes with it, changes a byte, and sends it back. */
+static bool mirror(int socket_fd, unsigned *state)
+{
+	char bytes[200], room_beside[256];
+	struct iovec piece = { bytes, sizeof(bytes) };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1,
+		.msg_control = room_beside, .msg_controllen = sizeof(room_beside) };
+	ssize_t got = recvmsg(socket_fd, &message, 0);
+
+	if (got <= 0)
+		return false;
+	*state = *state * 1664525 + 1013904223;
+	unsigned choice = *state >> 8;
+
+	/* Another nonce, or it would not go on; and nonsense in one byte of it. */
+	if (got > 24)
+		bytes[16 + choice % 8] ^= 1;
+	if (choice & 0x100)
+		bytes[(choice >> 9) % got] ^= 1 << (choice >> 20) % 8;
+	piece.iov_len = got;
+	/* Descriptors: those that came, or none. */
+	if (choice % 5 == 0)
+		message.msg_controllen = 0;
+	return sendmsg(socket_fd, &message, MSG_NOSIGNAL) == got;
+}
+
+static long descriptors(void)
+{
+	DIR *list = opendir("/proc/self/fd");
+	long number = 0;
+
+	while (readdir(list))
+		number++;
+	closedir(list);
+	return number;
+}
+
+/*
+ * Run with ADMA_IPC_TIMEOUT=1. Whatever a stranger says, making a connection ends, and so does
+ * using it; nothing is left behind.
+ */
+static void strangers(void)
+{
+	long before = 0;
+	int met = 0;
+
+	for (unsigned round = 0; round < 400; round++) {
+		int pair[2];
+
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+			fail("socketpair");
+		pid_t child = fork();
+
+		if (child == 0) {
+			unsigned state = round * 7919 + 1;
+
+			close(pair[0]);
+			for (unsigned step = 0; step < 1 + round % 4; step++)
+				if (!mirror(pair[1], &state))
+					break;
+			_exit(0);
+		}
+		close(pair[1]);
+		int connection = adma_attach(pair[0]);
+
+		close(pair[0]);
+		if (connection > 0) {
+			met++;
+			adma_write(connection, (void *)room, 10);
+			long got = adma_read(connection, (void *)room, 10);
+
+			if (got > 10 || got == 0)
+				fail("read %ld of a stranger", got);
+			EXPECT(adma_close(connection), 0);
+		} else if (connection == 0 || connection == -EINVAL) {
+			fail("attach is %d", connection);
+		}
+		waitpid(child, NULL, 0);
+		if (round == 0)
+			before = descriptors();
+	}
+	EXPECT(descriptors(), before);
+	if (met == 0)
+		fail("no stranger came through: nothing was shown");
+}
+
+int main(int argc, char **argv)
+{
+	struct { const char *name; void (*run)(void); } all[] = {
+		{ "kinds", kinds }, { "other_sockets", other_sockets }, { "silence", silence },
+		{ "interrupted", interrupted }, { "about", about }, { "strangers", strangers },
+	};
+
+	make_room();
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (argc > 1 && !strcmp(argv[1], all[i].name)) {
+			all[i].run();
+			return 0;
+		}
+	fail("no test is called %s", argc > 1 ? argv[1] : "");
+}
