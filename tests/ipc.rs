@@ -66,6 +66,7 @@ programs! {
     messages_of_every_size_and_order_arrive_whole: "ipc_messages" "process_vm";
     stopped_process_is_not_needed_when_both_have_posted: "ipc_ends" "stopped";
     both_close_and_nobody_touches_a_buffer_afterwards: "ipc_ends" "both_close";
+    process_whose_first_thread_has_left_is_not_taken_for_dead: "ipc_ends" "first_thread";
     fork_leaves_connections_to_the_parent: "ipc_ends" "fork";
     child_that_outlives_a_dead_parent_does_not_hide_its_end: "ipc_ends" "orphan";
     exec_ends_a_connection: "ipc_ends" "exec";

@@ -284,6 +284,9 @@ impl Link {
                 Copied::Whole => outcome,
                 // A process that ends can look like bad memory, or a closed door.
                 _ if !self.look_for_end() => Copied::Gone,
+                // Its first thread has left: it lives, but its number leads nowhere. Or it
+                // is about to end, which will be seen.
+                Copied::Gone => Copied::Refused,
                 _ => outcome,
             }
         } else {

@@ -209,6 +209,39 @@ static void both_close(void)
 	expect_good_end(child);
 }
 
+/* ---- the first thread leaves ------------------------------------------------------------- */
+
+static void *echo_in_thread(void *connection)
+{
+	if (echo((int)(long)connection))
+		fail("echo without the first thread");
+	return NULL;
+}
+
+static int leave_thread(int connection)
+{
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, echo_in_thread, (void *)(long)connection);
+	pthread_exit(NULL);
+}
+
+/* The system finds no memory by such a process's number, but it lives. */
+static void first_thread(void)
+{
+	pid_t child;
+	int connection = with_child(leave_thread, &child);
+
+	sleep_ms(50);
+	for (int i = 0; i < 5; i++) {
+		ask_echo(connection, 100);
+		ask_echo(connection, 10000);
+		ask_echo(connection, 4 * MIB);
+	}
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
 /* ---- fork, exec ---------------------------------------------------------------------- */
 
 static void forked(void)
@@ -777,6 +810,7 @@ int main(int argc, char **argv)
 	make_room();
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "stopped", stopped }, { "frozen", frozen }, { "both_close", both_close },
+		{ "first_thread", first_thread },
 		{ "fork", forked }, { "orphan", orphaned },
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
 		{ "hostile", hostile }, { "threads", threaded },
