@@ -40,6 +40,16 @@ case $prefix$libdir in
 	;;
 esac
 
+for folder in "$prefix" "$libdir"; do
+	case $folder in
+	/*) ;;
+	*)
+		printf 'install.sh: %s: not a path from the root\n' "$folder" >&2
+		exit 1
+		;;
+	esac
+done
+
 files=("$libdir/libadma.so" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h"
 	"$prefix/bin/adma-preload")
 pages=$man/man
@@ -67,6 +77,8 @@ fi
 
 library=$("$here/preload.sh" --build)
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/Cargo.toml" | head -n 1)
+
+umask 022 # folders, too, are for everybody
 
 # put MODE FILE: standard input becomes FILE, by renaming: programs that run keep the old one.
 put() {

@@ -319,8 +319,8 @@ int adma_attach(int socket);
 int adma_close(int connection);
 
 /*
- * Writes one line about the engine of a connection: "helper, ...", "process_vm, ..." or
- * "shared memory, ...", and why. At most size bytes, with the terminating zero; returns the
+ * Writes one line about the engine of a connection, as it was found when that was made:
+ * "helper, ...", "process_vm, ..." or "shared memory, ...", and why. At most size bytes, with the terminating zero; returns the
  * length it wants.
  */
 int adma_connection_info(int connection, char *text, size_t size);

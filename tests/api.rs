@@ -292,6 +292,16 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     assert!(pc.contains("prefix=/usr\n") && !pc.contains("stage"), "{pc}");
     assert_eq!(std::fs::read_to_string(&calls).unwrap(), "refreshed\n", "below DESTDIR");
 
+    // By somebody who keeps things private; and where nobody would find it.
+    let open = scratch("open");
+    let line = format!("umask 077; exec {}", root().join("install.sh").display());
+    succeed(plain("bash").args(["-c", &line]).env("DESTDIR", &open).env("PREFIX", "/usr"));
+    let mode = std::fs::metadata(open.join("usr/lib")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o755, "others can look for the library");
+    let done = finish(install().env("PREFIX", "here").current_dir(&place));
+    assert_eq!(done.status.code(), Some(1));
+    assert!(!place.join("here").exists());
+
     succeed(install().arg("--uninstall"));
     assert!(files_below(&prefix).is_empty());
 }
