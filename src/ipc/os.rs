@@ -39,8 +39,14 @@ impl Drop for Fd {
     }
 }
 
+/// Never one of the first three: a program that has closed its standard streams may go on
+/// writing to them.
 fn fd(answer: Answer) -> Result<Fd> {
-    checked(answer).map(|fd| Fd(fd as i32))
+    let first = checked(answer).map(|fd| Fd(fd as i32))?;
+    if first.raw() > libc::STDERR_FILENO {
+        return Ok(first);
+    }
+    checked(crate::sys::duplicate(first.raw(), libc::STDERR_FILENO + 1)).map(|fd| Fd(fd as i32))
 }
 
 // ---- memory ------------------------------------------------------------------------------
@@ -50,6 +56,9 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// Fresh memory for two processes, all zeros, under a name for /proc.
 pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
+    if size > largest_file() {
+        return Err(libc::EFBIG); // asked for it, the kernel sends SIGXFSZ as well
+    }
     let name = name.as_ptr() as usize;
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
     // SAFETY: a terminated name; the other calls take no memory.
@@ -61,6 +70,15 @@ pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
         checked(syscall(libc::SYS_fcntl, [number, command, SEALS as usize, 0, 0, 0]))?;
         Ok(memory)
     }
+}
+
+/// What RLIMIT_FSIZE says; it holds for memory behind descriptors, too.
+fn largest_file() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    let (what, at) = (libc::RLIMIT_FSIZE as usize, &raw mut limit as usize);
+    // SAFETY: the kernel fills the limits, or leaves them alone.
+    unsafe { syscall(libc::SYS_prlimit64, [0, what, 0, at, 0, 0]) };
+    limit.rlim_cur as usize
 }
 
 /// Memory that somebody else made as `sealed_memory` makes it: its size, and the number of its
@@ -87,10 +105,24 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<(usize, u64)> {
 }
 
 /// Finds all its pages now: nobody will be killed later for want of one.
+///
+/// In steps: until Linux 6.12 a signal that comes meanwhile is the end of it, and what was
+/// found is given back.
 pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
-    // SAFETY: no memory of ours.
-    checked(unsafe { syscall(libc::SYS_fallocate, [memory.raw() as usize, 0, 0, size, 0, 0]) })
-        .map(drop)
+    const STEP: usize = 256 << 10;
+    let number = memory.raw() as usize;
+    for from in (0..size).step_by(STEP) {
+        let range = [number, 0, from, STEP.min(size - from), 0, 0];
+        loop {
+            // SAFETY: no memory of ours.
+            match checked(unsafe { syscall(libc::SYS_fallocate, range) }) {
+                Err(libc::EINTR) => {}
+                Err(errno) => return Err(errno),
+                Ok(_) => break,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Gives its pages back, whoever has it mapped; it reads as zeros from then on.
