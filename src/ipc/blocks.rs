@@ -38,7 +38,8 @@ struct Block {
     at: usize,
     size: usize,
     memory: Fd,
-    file: u64,
+    /// To recognise the descriptor: the program may have closed it, and opened another.
+    identity: os::Identity,
     serial: u64,
     owner: u64,
 }
@@ -46,6 +47,10 @@ struct Block {
 impl Block {
     fn holds(&self, addr: usize, len: usize) -> bool {
         addr >= self.at && addr - self.at <= self.size && len <= self.size - (addr - self.at)
+    }
+
+    fn has_its_descriptor(&self) -> bool {
+        os::identity(self.memory.raw()) == Some(self.identity)
     }
 }
 
@@ -68,10 +73,10 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     }
     let memory = os::sealed_memory(c"adma-block", size)?;
     os::fill_with_pages(&memory, size)?;
-    let file = os::identity(memory.raw()).ok_or(libc::EIO)?;
+    let identity = os::identity(memory.raw()).ok_or(libc::EIO)?;
     let at = os::map_inherited(&memory, size)?;
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    BLOCKS.lock().push(Block { at: at as usize, size, memory, file, serial, owner });
+    BLOCKS.lock().push(Block { at: at as usize, size, memory, identity, serial, owner });
     ANY.store(true, Ordering::Release);
     Ok(at)
 }
@@ -95,14 +100,15 @@ pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
     let index = blocks.iter().position(mine).ok_or(libc::EINVAL)?;
     let block = blocks.swap_remove(index);
     drop(blocks);
-    // Only what is still ours: the program may have closed the descriptor, and opened another.
-    if os::identity(block.memory.raw()) == Some(block.file) {
-        os::take_pages_away(&block.memory, block.size);
-    } else {
+    let at = addr as *mut c_void;
+    // SAFETY: the caller's promise.
+    unsafe {
+        os::take_pages_away(at, block.size);
+        os::unmap(at, block.size);
+    }
+    if !block.has_its_descriptor() {
         let _ = block.memory.into_raw();
     }
-    // SAFETY: the caller's promise.
-    unsafe { os::unmap(addr as *mut c_void, block.size) };
     Ok(())
 }
 
@@ -115,8 +121,8 @@ pub fn find(addr: usize, len: usize) -> Option<Place> {
 fn search(addr: usize, len: usize) -> Option<Place> {
     let blocks = BLOCKS.lock();
     let block = blocks.iter().find(|block| block.holds(addr, len))?;
-    let Block { at, ref memory, file, serial, .. } = *block;
-    Some(Place { fd: memory.raw(), file, serial, offset: addr - at })
+    let Block { at, ref memory, identity, serial, .. } = *block;
+    Some(Place { fd: memory.raw(), file: identity.file, serial, offset: addr - at })
 }
 
 /// In the child of a fork: the memory is the parent's, which the child can see and use, but
@@ -126,10 +132,8 @@ pub fn forget_after_fork() {
         return;
     }
     if let Some(blocks) = BLOCKS.try_lock() {
-        for Block { memory, file, .. } in blocks.iter() {
-            if os::identity(memory.raw()) == Some(*file) {
-                sys::close(memory.raw());
-            }
+        for block in blocks.iter().filter(|block| block.has_its_descriptor()) {
+            sys::close(block.memory.raw());
         }
     }
     BLOCKS.renew(Vec::new());

@@ -53,7 +53,7 @@ pub struct Link {
     side: usize,
     socket: Fd,
     /// What the socket is, to recognise it after a fork.
-    pub identity: Option<u64>,
+    pub identity: Option<os::Identity>,
     pub engine: Engine,
     other_pulls: bool,
     pub eager: usize,

@@ -125,11 +125,18 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gives its pages back, whoever has it mapped; it reads as zeros from then on.
-pub fn take_pages_away(memory: &Fd, size: usize) {
-    let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as usize;
-    // SAFETY: no memory of ours; the caller's block ends here.
-    unsafe { syscall(libc::SYS_fallocate, [memory.raw() as usize, mode, 0, size, 0, 0]) };
+/// Gives the pages back of memory that `map_inherited` has mapped, whoever else has it mapped;
+/// it reads as zeros from then on. It needs no descriptor: that may not be ours any more.
+///
+/// # Safety
+/// Mapped with this size, and nobody wants what is there.
+pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
+    let (at, advice) = (at as usize, libc::MADV_REMOVE as usize);
+    // SAFETY: the caller's promise. Pages that are locked would stay.
+    unsafe {
+        syscall(libc::SYS_munlock, [at, size, 0, 0, 0, 0]);
+        syscall(libc::SYS_madvise, [at, size, advice, 0, 0, 0]);
+    }
 }
 
 /// Maps it; a child of a fork gets it, too.
@@ -340,13 +347,21 @@ pub fn stop_reading(socket: i32) {
 }
 
 /// Which file a descriptor stands for.
-pub fn identity(fd: i32) -> Option<u64> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    pub file: u64,
+}
+
+pub fn identity(fd: i32) -> Option<Identity> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     let at = stat.as_mut_ptr() as usize;
     // SAFETY: the kernel fills `stat`, which is read only after it has.
     unsafe {
-        (syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) == 0)
-            .then(|| stat.assume_init_ref().st_ino)
+        (syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) == 0).then(|| {
+            let stat = stat.assume_init_ref();
+            Identity { device: stat.st_dev, file: stat.st_ino }
+        })
     }
 }
 
