@@ -81,10 +81,18 @@ fn largest_file() -> usize {
     limit.rlim_cur as usize
 }
 
-/// Memory that somebody else made as `sealed_memory` makes it: its size, and the number of its
-/// file. From any other its maker could take pages away, and we would die of SIGBUS; also from
+/// What there is to know of memory that somebody else has made.
+pub struct Sealed {
+    pub size: usize,
+    /// The number of its file.
+    pub file: u64,
+    /// All its pages are there, or were just now.
+    pub whole: bool,
+}
+
+/// Memory that somebody else made as `sealed_memory` makes it. From any other its maker could take pages away, and we would die of SIGBUS; also from
 /// such of huge pages, of which there may be none left.
-pub fn sealed_memory_of_others(memory: &Fd) -> Option<(usize, u64)> {
+pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     let (number, at) = (memory.raw() as usize, stat.as_mut_ptr() as usize);
@@ -99,7 +107,8 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<(usize, u64)> {
             && system.assume_init_ref().f_type == libc::TMPFS_MAGIC;
         (sealed && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0).then(|| {
             let stat = stat.assume_init_ref();
-            (stat.st_size as usize, stat.st_ino)
+            let whole = stat.st_blocks >= stat.st_size / 512;
+            Sealed { size: stat.st_size as usize, file: stat.st_ino, whole }
         })
     }
 }

@@ -167,7 +167,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     pub fn new(memory: &Fd) -> os::Result<Self> {
-        if os::sealed_memory_of_others(memory).is_none_or(|(size, _)| size != SIZE) {
+        if os::sealed_memory_of_others(memory).is_none_or(|found| found.size != SIZE) {
             return Err(libc::EPROTO);
         }
         os::map_shared(memory, SIZE).map(|at| Self(at.cast()))

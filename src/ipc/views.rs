@@ -4,7 +4,7 @@
 
 use super::blocks::Place;
 use super::lock::Lock;
-use super::os::{self, Fd};
+use super::os::{self, Fd, Sealed};
 use core::ffi::c_void;
 use std::sync::Arc;
 
@@ -21,9 +21,14 @@ pub struct View {
 impl View {
     fn new(process: &Fd, place: Place) -> os::Result<Self> {
         let memory = os::take_descriptor(process, place.fd)?;
-        let (size, file) = os::sealed_memory_of_others(&memory).ok_or(libc::EINVAL)?;
+        let Sealed { size, file, whole } =
+            os::sealed_memory_of_others(&memory).ok_or(libc::EINVAL)?;
         if file != place.file {
             return Err(libc::ESTALE);
+        }
+        if !whole {
+            // Without pages it could be as large as our address space.
+            return Err(libc::EINVAL);
         }
         let at = os::map_shared(&memory, size)? as usize;
         Ok(Self { at, size })
@@ -123,7 +128,7 @@ mod tests {
                 return; // no huge pages in this kernel
             }
             let found = os::sealed_memory_of_others(&Fd::owned(memory));
-            assert_eq!(found.is_some_and(|(size, _)| size == SIZE as usize), taken);
+            assert_eq!(found.is_some_and(|found| found.size == SIZE as usize), taken);
         }
     }
 
