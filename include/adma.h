@@ -328,18 +328,22 @@ int adma_connection_info(int connection, char *text, size_t size);
 /*
  * Memory for messages: zeros, and aligned to a page. Large messages from such memory into such
  * memory are copied by the processes themselves, with ordinary instructions: the other process
- * maps the block when it meets it first. It may if it may copy by process_vm_readv(2), which
- * asks for the same rights; otherwise messages go as from any memory.
+ * maps the block when it meets it first. It does if it may copy by process_vm_readv(2), which
+ * asks for the same rights, and belongs to the same user; otherwise messages go as from any
+ * memory.
  *
  * It is memory like any other, but for this: a process with those rights can keep it mapped,
- * and use it, until it is freed; a child of fork shares it with the parent, and what one of
- * them writes the other sees; all its pages are there from the beginning, none can be put
- * aside for later; and each block takes a descriptor. So it is for buffers, not for objects.
- * Do not unmap or protect parts of it. Closing the descriptor only makes messages slower.
+ * and use it, until it is freed; a child of fork shares it with the parent, what one of them
+ * writes the other sees, and when the parent frees it the child finds zeros; all its pages are
+ * there from the beginning, none can be put aside for later; and each block takes a descriptor.
+ * So it is for buffers, not for objects. Do not unmap or protect parts of it. Closing the
+ * descriptor only makes messages slower. Blocks that a process has not freed when it ends are
+ * given back when the other side closes the connection, or ends as well.
  *
- * adma_alloc returns NULL where there is no memory or no descriptor left. adma_free wants what
- * adma_alloc has returned, or NULL; no message may be under way in the block. It returns 0, or
- * -EINVAL: no block of this process, freed before, or the parent's.
+ * adma_alloc returns NULL where there is no memory or no descriptor left, and beyond what
+ * RLIMIT_FSIZE allows; the limit of a control group is none of these, as for all memory.
+ * adma_free wants what adma_alloc has returned, or NULL; no message may be under way in the
+ * block. It returns 0, or -EINVAL: no block of this process, freed before, or the parent's.
  */
 void *adma_alloc(size_t len);
 int adma_free(void *addr);

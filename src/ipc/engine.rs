@@ -46,7 +46,8 @@ pub struct Engine {
     across: Option<Across>,
     /// The process; none where its number cannot be seen.
     process: Option<Fd>,
-    views: Views,
+    /// None: its blocks are not to be mapped.
+    views: Option<Views>,
     carrier: Option<Carrier>,
 }
 
@@ -79,10 +80,11 @@ impl Engine {
         pull: bool,
         push: bool,
         across: Option<Across>,
+        views: Option<Views>,
         carrier: Option<Carrier>,
     ) -> Self {
         let (pull, push) = (AtomicBool::new(pull), AtomicBool::new(push));
-        Self { pid, pull, push, across, process, views: Views::default(), carrier }
+        Self { pid, pull, push, across, process, views, carrier }
     }
 
     /// A descriptor that becomes readable when the process ends; -1: there is none.
@@ -146,7 +148,8 @@ impl Engine {
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
     unsafe fn copy_in_blocks(&self, way: Way, ours: usize, theirs: There, len: usize) -> bool {
         let Some((place, process)) = theirs.block.zip(self.process.as_ref()) else { return false };
-        let Some(view) = self.views.find(process, place) else { return false };
+        let views = self.views.as_ref();
+        let Some(view) = views.and_then(|views| views.find(process, place)) else { return false };
         let Some(theirs_here) = view.at(place.offset, len) else { return false };
         let (to, from) = match way {
             Way::Pull => (ours, theirs_here),

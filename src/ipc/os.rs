@@ -462,6 +462,8 @@ pub struct Beside {
     pub cut: bool,
     /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
     pub pid: i32,
+    /// Its user, if the process is known.
+    pub user: u32,
 }
 
 /// Receives at most `bytes`; answers how many. 0: the other end is closed.
@@ -493,7 +495,8 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
-                    beside.pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                    let sender = data.cast::<libc::ucred>().read_unaligned();
+                    (beside.pid, beside.user) = (sender.pid, sender.uid);
                 }
                 _ => {}
             }

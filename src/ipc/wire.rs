@@ -20,6 +20,7 @@ use super::engine::{self, Engine, Target};
 use super::os::{self, Beside, Fd, Result, Way};
 use super::region::{self, Mapped};
 use super::settings::{Engines, Settings};
+use super::views::Views;
 use crate::sys;
 use core::fmt::Write;
 
@@ -177,6 +178,9 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     let (note, beside): (Note, _) = hear(socket, end)?;
     expect(note.step == HERE)?;
     let pid = beside.pid;
+    // A block is mapped that its owner may take the pages from: touching it then finds new
+    // ones out of our share of memory, or is fatal. Who could kill us may do that as well.
+    let views = (beside.user == sys::getuid()).then(Views::default);
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
 
@@ -214,7 +218,7 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     let process = if pid > 0 { os::watch_process(pid).ok() } else { None };
     let across = across.filter(|_| both);
     let engine =
-        Engine::new(pid, process, pull.is_ok(), push.is_ok(), across, (settings.carrier)());
+        Engine::new(pid, process, pull.is_ok(), push.is_ok(), across, views, (settings.carrier)());
     let met = Met {
         region,
         side: usize::from(!ours),
