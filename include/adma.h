@@ -341,7 +341,8 @@ int adma_connection_info(int connection, char *text, size_t size);
  * given back when the other side closes the connection, or ends as well.
  *
  * adma_alloc returns NULL where there is no memory or no descriptor left, and beyond what
- * RLIMIT_FSIZE allows; the limit of a control group is none of these, as for all memory.
+ * RLIMIT_FSIZE allows. What a control group allows is not looked at: beyond it the system
+ * kills, as for all memory.
  * adma_free wants what adma_alloc has returned, or NULL; no message may be under way in the
  * block. It returns 0, or -EINVAL: no block of this process, freed before, or the parent's.
  */

@@ -97,6 +97,15 @@ programs! {
     blocks_stay_with_the_parent_after_a_bare_fork: "ipc_blocks" "bare_fork";
     blocks_whose_descriptors_were_closed_are_carried_all_the_same: "ipc_blocks" "closed";
     buffer_with_a_hole_is_efault_when_the_other_is_a_block: "ipc_blocks" "hole";
+    block_whose_descriptor_was_closed_gives_its_pages_back: "ipc_blocks" "returned_closed";
+    block_is_made_while_signals_come: "ipc_blocks" "interrupted";
+    block_beyond_a_limit_is_null_and_nobody_is_killed: "ipc_blocks" "limited";
+    block_that_cannot_be_mapped_for_want_of_a_descriptor_is_carried: "ipc_blocks" "no_descriptors";
+    block_never_becomes_a_standard_stream: "ipc_blocks" "standard";
+    message_that_ends_behind_its_block_is_carried: "ipc_blocks" "straddling";
+    process_connected_to_itself_has_blocks: "ipc_blocks" "alone";
+    block_that_is_not_what_it_should_be_is_not_mapped: "ipc_blocks" "lied_to";
+    block_of_another_user_is_not_mapped: "ipc_blocks" "strange";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
     right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";

@@ -6,7 +6,10 @@
  */
 #include "ipc.h"
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 
 enum { SIZE = 300000, BLOCKS = 100 };
 
@@ -88,33 +91,36 @@ static void reused(void)
 	done(connection, child);
 }
 
-static long resident_pages(void)
+static long pages_of(int memory)
 {
-	FILE *file = fopen("/proc/meminfo", "r");
-	char line[100];
-	long kib = -1;
+	struct stat is;
 
-	while (fgets(line, sizeof(line), file))
-		if (sscanf(line, "Shmem: %ld", &kib) == 1)
-			break;
-	fclose(file);
-	return kib / 4;
+	if (fstat(memory, &is))
+		fail("fstat: %s", strerror(errno));
+	return is.st_blocks / (PAGE / 512);
 }
 
-/* A block that was freed takes no memory, though the other side has it mapped. */
-static void returned(void)
+/*
+ * A block that was freed takes no memory, though the other side has it mapped; also if the
+ * program has closed its descriptor.
+ */
+static void returned(bool close_it)
 {
-	enum { LARGE = 256 * 1024 * 1024 };
+	enum { LARGE = 4 * 1024 * 1024 };
 	pid_t child;
 	int connection = with_child(echo, &child);
+	int number = dup(0);
+	close(number);
 	byte *block = new_block(LARGE);
+	int kept = dup(number);
 
+	mlock((void *)block, SIZE); /* what is locked is freed as well */
 	ask(connection, block + LARGE - SIZE, 1);
-	long with = resident_pages();
+	if (close_it)
+		close(number);
+	EXPECT(pages_of(kept), LARGE / PAGE);
 	EXPECT(adma_free((void *)block), 0);
-	long without = resident_pages();
-	if (with - without < LARGE / PAGE / 2)
-		fail("%ld pages before, %ld after the block was freed", with, without);
+	EXPECT(pages_of(kept), 0);
 	done(connection, child);
 }
 
@@ -203,6 +209,337 @@ static void hole(void)
 	done(connection, child);
 }
 
+/* ---- limits --------------------------------------------------------------------------- */
+
+static void limit(int what, rlim_t most)
+{
+	struct rlimit limits = { most, RLIM_INFINITY };
+
+	if (what == RLIMIT_NOFILE)
+		getrlimit(what, &limits);
+	limits.rlim_cur = most;
+	if (setrlimit(what, &limits))
+		fail("setrlimit: %s", strerror(errno));
+}
+
+static volatile int alarms;
+
+static void count_alarm(int signal)
+{
+	(void)signal;
+	alarms++;
+}
+
+/* A signal that comes all the time does not keep a large block from being made. */
+static void interrupted(void)
+{
+	struct itimerval often = { { 0, 2000 }, { 0, 2000 } }, never = { 0 };
+
+	signal(SIGALRM, count_alarm);
+	setitimer(ITIMER_REAL, &often, NULL);
+	byte *block = adma_alloc(512 * MIB);
+	setitimer(ITIMER_REAL, &never, NULL);
+	if (!block)
+		fail("no block while signals come");
+	if (!alarms)
+		cannot_be_shown("this machine makes a block faster than signals come");
+	EXPECT(adma_free((void *)block), 0);
+}
+
+/* Limits of the system are answers, and nobody is killed. */
+static void limited(void)
+{
+	int pair[2];
+
+	errno = 12345;
+	limit(RLIMIT_FSIZE, 100000);
+	if (adma_alloc(SIZE))
+		fail("a block larger than files may be");
+	EXPECT(adma_free(new_block(10000)), 0);
+	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+	EXPECT(adma_attach(pair[0]), -EFBIG);
+	limit(RLIMIT_FSIZE, RLIM_INFINITY);
+
+	limit(RLIMIT_AS, 1536 * MIB);
+	if (adma_alloc(2048 * MIB))
+		fail("a block larger than the address space may be");
+	EXPECT(adma_free(new_block(SIZE)), 0);
+	limit(RLIMIT_AS, RLIM_INFINITY);
+
+	int next = dup(0);
+
+	close(next);
+	limit(RLIMIT_NOFILE, next);
+	if (adma_alloc(SIZE))
+		fail("a block without a descriptor");
+	limit(RLIMIT_NOFILE, next + 10);
+	EXPECT(adma_free(new_block(SIZE)), 0);
+	EXPECT(errno, 12345);
+}
+
+static int echo_without_descriptors(int connection)
+{
+	void *block = new_block(SIZE);
+	int next = dup(0);
+
+	close(next);
+	limit(RLIMIT_NOFILE, next);
+	EXPECT(adma_read(connection, block, SIZE), SIZE);
+	EXPECT(adma_write(connection, block, SIZE), SIZE);
+	EXPECT(adma_free(block), 0);
+	EXPECT(adma_close(connection), 0);
+	return 0;
+}
+
+/* Who cannot take the descriptor of a block copies all the same. */
+static void no_descriptors(void)
+{
+	pid_t child;
+	int connection = with_child(echo_without_descriptors, &child);
+	byte *block = new_block(SIZE);
+
+	ask(connection, block, 1);
+	done(connection, child);
+}
+
+/* What a program writes to a standard output that it has closed does not land in a block. */
+static void standard(void)
+{
+	close(0);
+	close(1);
+	byte *other = new_block(SIZE), *block = new_block(SIZE);
+
+	if (write(1, "spoiled", 7) > 0)
+		fail("the standard output has become a block");
+	expect_only(block, SIZE, 0, "block");
+	EXPECT(adma_free((void *)block), 0);
+	EXPECT(adma_free((void *)other), 0);
+}
+
+/* ---- places --------------------------------------------------------------------------- */
+
+/* Messages that begin in a block and end behind it go as from any memory. */
+static void straddling(void)
+{
+	pid_t child;
+	int connection = with_child(echo, &child);
+	size_t whole = (SIZE + PAGE - 1) / PAGE * PAGE;
+	byte *block = new_block(whole), *below = new_block(whole);
+
+	if (below + whole != block)
+		cannot_be_shown("two blocks that do not lie side by side");
+	ask(connection, block - 1000, 1);
+	ask(connection, block - SIZE + 1, 2);
+	ask(connection, below, 3);
+	EXPECT(adma_free((void *)block), 0);
+	if (mmap((void *)block, whole, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != block)
+		fail("no memory behind the block");
+	ask(connection, block - 1000, 4);
+	ask(connection, block, 5);
+	EXPECT(adma_free((void *)below), 0);
+	done(connection, child);
+}
+
+static int pair_of_mine[2];
+
+static void *echo_here(void *unused)
+{
+	echo(adma_attach(pair_of_mine[1]));
+	return unused;
+}
+
+/* A process connected to itself. */
+static void alone(void)
+{
+	pthread_t thread;
+
+	socketpair(AF_UNIX, SOCK_STREAM, 0, pair_of_mine);
+	pthread_create(&thread, NULL, echo_here, NULL);
+	int connection = adma_attach(pair_of_mine[0]);
+	byte *block = new_block(SIZE);
+
+	for (unsigned i = 0; i < 20; i++)
+		ask(connection, block, i);
+	EXPECT(adma_free((void *)block), 0);
+	EXPECT(adma_close(connection), 0);
+	pthread_join(thread, NULL);
+}
+
+/* ---- lies ----------------------------------------------------------------------------- */
+
+/* What the region says of one of our posts; as in src/ipc/region.rs. */
+struct post {
+	uint32_t number, kind;
+	uint64_t len, at, post;
+	uint32_t finished, block_fd;
+	uint64_t block_file, block_serial, block_offset;
+};
+
+/* The latest with this buffer. */
+static volatile struct post *find_post(const void *buffer)
+{
+	volatile struct post *latest = NULL;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long from, to;
+	char line[400];
+
+	while (fgets(line, sizeof(line), maps)) {
+		if (!strstr(line, "memfd:adma ") || sscanf(line, "%lx-%lx", &from, &to) != 2)
+			continue;
+		fclose(maps);
+		for (unsigned long at = from; at < to; at += 128) {
+			volatile struct post *post = (void *)at;
+
+			if (post->at == (uintptr_t)buffer && post->len == SIZE &&
+			    (!latest || post->number > latest->number))
+				latest = post;
+		}
+		if (!latest)
+			fail("no post found");
+		return latest;
+	}
+	fail("no region found");
+}
+
+static int some_memory(off_t size, unsigned seals, bool pages)
+{
+	int memory = memfd_create("lie", MFD_ALLOW_SEALING);
+
+	if (memory < 0 || ftruncate(memory, size) || (pages && fallocate(memory, 0, 0, size)) ||
+	    fcntl(memory, F_ADD_SEALS, seals))
+		fail("no memory: %s", strerror(errno));
+	return memory;
+}
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, LIES = 10 };
+
+static void tell(int lie, volatile struct post *post)
+{
+	int memory = post->block_fd - 1;
+	char path[40];
+
+	switch (lie) {
+	case 0: /* the truth */
+		return;
+	case 1: /* could be made smaller later */
+		memory = some_memory(SIZE, F_SEAL_GROW | F_SEAL_SEAL, true);
+		break;
+	case 2:
+		memory = some_memory(SIZE, SEALS | F_SEAL_WRITE, true);
+		break;
+	case 3:
+		memory = some_memory(SIZE, SEALS | F_SEAL_FUTURE_WRITE, true);
+		break;
+	case 4: /* half of the other's address space, and no page in it */
+		memory = some_memory(1l << 46, SEALS, false);
+		break;
+	case 5: /* not to be written */
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", memory);
+		memory = open(path, O_RDONLY);
+		break;
+	case 6:
+		memory = open("/dev/zero", O_RDWR);
+		break;
+	case 7: /* as large as -1 */
+		memory = -2;
+		break;
+	case 8:
+		post->block_offset = 1l << 40;
+		return;
+	case 9:
+		post->block_offset = 1ul << 63;
+		return;
+	}
+	struct stat is = { 0 };
+	fstat(memory, &is);
+	post->block_fd = memory + 1;
+	post->block_file = is.st_ino;
+}
+
+/* What is posted truly but for the block. */
+static int lie(int connection)
+{
+	byte *block = new_block(SIZE);
+	char go;
+
+	for (int i = 0; i < LIES; i++) {
+		fill(block, SIZE, i);
+		adma_cookie_t cookie = adma_iwrite(connection, (void *)block, SIZE);
+		volatile struct post *post = find_post((void *)block);
+
+		post->block_serial += 1000 * i;
+		tell(i, post);
+		EXPECT(adma_write(connection, &go, 1), 1);
+		/* Only the other side copies. */
+		EXPECT(adma_read(connection, &go, 1), 1);
+		EXPECT(adma_wait(cookie), SIZE);
+	}
+	return echo(connection);
+}
+
+static size_t address_space(void)
+{
+	FILE *file = fopen("/proc/self/statm", "r");
+	size_t pages;
+
+	if (fscanf(file, "%zu", &pages) != 1)
+		fail("no statm");
+	fclose(file);
+	return pages * PAGE;
+}
+
+/* A block that is not what it should be is not mapped, and the message arrives. */
+static void lied_to(void)
+{
+	pid_t child;
+	int connection = with_child(lie, &child);
+	byte *block = new_block(SIZE);
+	char go;
+
+	for (int i = 0; i < LIES; i++) {
+		/* The second message first: then the first has been lied about. */
+		adma_cookie_t first = adma_iread(connection, (void *)block, SIZE);
+		size_t before = address_space();
+
+		EXPECT(adma_read(connection, &go, 1), 1);
+		EXPECT(adma_wait(first), SIZE);
+		expect_content(block, SIZE, i, "lie");
+		size_t more = address_space() - before;
+		if (more > 64 * MIB || (more > SIZE / 2 && i > 0 && i < 8))
+			fail("lie %d was mapped: %zu bytes", i, more);
+		EXPECT(adma_write(connection, &go, 1), 1);
+	}
+	ask(connection, block, 77);
+	done(connection, child);
+}
+
+/* Blocks of another user are not mapped: he could take the pages away, and does not pay. */
+static void strange(void)
+{
+	int pair[2], connection;
+
+	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+	pid_t child = fork();
+
+	if (child == 0) {
+		if (setresuid(65534, 65534, 65534))
+			cannot_be_shown("cannot become another user");
+		exit(echo(adma_attach(pair[1])));
+	}
+	close(pair[1]);
+	connection = adma_attach(pair[0]);
+	expect_engine(connection, "process_vm, one copy, not every way is allowed");
+	byte *block = new_block(SIZE);
+	size_t before = address_space();
+
+	for (unsigned i = 0; i < 5; i++)
+		ask(connection, block, i);
+	if (address_space() - before > SIZE / 2)
+		fail("another user's block was mapped");
+	done(connection, child);
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
@@ -212,7 +549,9 @@ int main(int argc, char **argv)
 	else if (!strcmp(name, "reused"))
 		reused();
 	else if (!strcmp(name, "returned"))
-		returned();
+		returned(false);
+	else if (!strcmp(name, "returned_closed"))
+		returned(true);
 	else if (!strcmp(name, "fork"))
 		forked(false);
 	else if (!strcmp(name, "bare_fork"))
@@ -221,6 +560,22 @@ int main(int argc, char **argv)
 		closed();
 	else if (!strcmp(name, "hole"))
 		hole();
+	else if (!strcmp(name, "interrupted"))
+		interrupted();
+	else if (!strcmp(name, "limited"))
+		limited();
+	else if (!strcmp(name, "no_descriptors"))
+		no_descriptors();
+	else if (!strcmp(name, "standard"))
+		standard();
+	else if (!strcmp(name, "straddling"))
+		straddling();
+	else if (!strcmp(name, "alone"))
+		alone();
+	else if (!strcmp(name, "lied_to"))
+		lied_to();
+	else if (!strcmp(name, "strange"))
+		getuid() ? cannot_be_shown("not root") : strange();
 	else
 		fail("no such case: %s", name);
 	return 0;
