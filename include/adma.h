@@ -280,8 +280,8 @@ const char *adma_strerror(int result);
 /*
  * Listens at a path, or at the abstract name "@name". Returns a listening socket, which can
  * be polled, or a negative error of socket(2), bind(2) or listen(2). A socket file that
- * nobody listens at any more is replaced. Close it with adma_close or close(2); the file
- * stays.
+ * nobody listens at any more is replaced; any other file there is -EADDRINUSE. Close it with
+ * adma_close or close(2); the file stays.
  */
 int adma_listen(const char *path);
 

@@ -101,7 +101,7 @@ extern "C" fn adma_strerror(result: c_int) -> *const c_char {
         libc::EBADF => c"no such connection",
         libc::ENOENT => c"no such path",
         libc::ECONNREFUSED => c"nobody listens there",
-        libc::EADDRINUSE => c"somebody listens there already",
+        libc::EADDRINUSE => c"somebody listens there already, or another file is there",
         libc::ENAMETOOLONG => c"the path is too long for a socket",
         libc::ENOTSOCK | libc::EAFNOSUPPORT => c"not a unix socket",
         libc::ENOTCONN => c"the socket is not connected",

@@ -312,6 +312,18 @@ pub fn accept(listener: i32) -> Result<Fd> {
     fd(unsafe { syscall(libc::SYS_accept4, [listener as usize, 0, 0, flags, 0, 0]) })
 }
 
+/// Whether a path leads to a socket, and not by a link.
+pub fn is_socket_file(address: &libc::sockaddr_un) -> bool {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let (cwd, path) = (libc::AT_FDCWD as usize, &raw const address.sun_path as usize);
+    let (at, flags) = (stat.as_mut_ptr() as usize, libc::AT_SYMLINK_NOFOLLOW as usize);
+    // SAFETY: a terminated path, as in `remove_file`; `stat` is read after it was filled.
+    unsafe {
+        syscall(libc::SYS_newfstatat, [cwd, path, at, flags, 0, 0]) == 0
+            && stat.assume_init_ref().st_mode & libc::S_IFMT == libc::S_IFSOCK
+    }
+}
+
 pub fn remove_file(address: &libc::sockaddr_un) {
     let (at, path) = (libc::AT_FDCWD as usize, &raw const address.sun_path as usize);
     // SAFETY: a terminated path: `unix_address` leaves room for the zero.

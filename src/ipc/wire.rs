@@ -92,8 +92,12 @@ pub fn listen(path: &[u8]) -> Result<Fd> {
     Ok(socket)
 }
 
-/// Whether a socket file has nobody behind it.
+/// Whether this is a socket file that has nobody behind it. Connecting to any other file is
+/// refused, too, and that one is not ours to remove.
 fn is_left_over(address: &(libc::sockaddr_un, usize)) -> bool {
+    if !os::is_socket_file(&address.0) {
+        return false;
+    }
     // Who has no time for us is there.
     let at_once = sys::nanoseconds();
     let connected = os::unix_socket().and_then(|socket| os::connect(&socket, address, at_once));

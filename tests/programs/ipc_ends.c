@@ -403,6 +403,14 @@ static void listened(void)
 	EXPECT(adma_connect(name), -ECONNREFUSED);
 	at(name); /* the left-over file is replaced */
 	unlink(name);
+	/* But no other file, not even an empty one, and no link. */
+	close(open(name, O_CREAT | O_WRONLY, 0600));
+	EXPECT(adma_listen(name), -EADDRINUSE);
+	EXPECT(access(name, W_OK), 0);
+	unlink(name);
+	EXPECT(symlink("nowhere", name), 0);
+	EXPECT(adma_listen(name), -EADDRINUSE);
+	unlink(name);
 	rmdir(path);
 	snprintf(name, sizeof(name), "@adma-test-%d", getpid());
 	at(name);
