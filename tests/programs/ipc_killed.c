@@ -57,6 +57,7 @@ int main(int argc, char **argv)
 	int rounds = argc > 1 ? atoi(argv[1]) : 100;
 	unsigned longest = argc > 2 ? atoi(argv[2]) : 1500;
 	double slowest = 0;
+	int killed = 0; /* and not gone by itself before */
 
 	room = message_memory(LARGEST);
 	fill(room, LARGEST, 0);
@@ -107,10 +108,14 @@ int main(int argc, char **argv)
 		if (seconds() - begun > slowest)
 			slowest = seconds() - begun;
 		waitpid(child, &status, 0);
+		killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 		waitpid(killer, &status, 0);
 		if (!WIFEXITED(status))
 			fail("the killer was killed");
 	}
-	printf("%d rounds, the slowest took %.0f ms\n", rounds, slowest * 1000);
+	printf("%d rounds, %d killed, the slowest took %.0f ms\n", rounds, killed,
+	       slowest * 1000);
+	if (killed < rounds)
+		fail("%d of %d went before they were killed", rounds - killed, rounds);
 	return slowest > 20;
 }

@@ -56,6 +56,7 @@ fn carried(command: &mut Command) -> Outcome<(u64, String)> {
     }
     let moved = Statistics::now()?.since(&before);
     println!("{command:?}: {} posts, {} bytes", moved.posts, moved.post_bytes);
+    print!("{}", String::from_utf8_lossy(&done.stdout));
     Ok((moved.post_bytes, err))
 }
 
