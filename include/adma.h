@@ -302,9 +302,10 @@ int adma_connect(const char *path);
  * The socket is used for greetings only and can be closed, or used for other things, when
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
  * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, -EAFNOSUPPORT for other
- * sockets, -EMFILE when there are 4096 connections. The library keeps two descriptors for each
- * connection, two more with the kernel helper, and in a program with threads two for each one
- * that waits long.
+ * sockets, -EMFILE when there are 4096 connections or no descriptors left. The library keeps
+ * two descriptors for each connection, two more with the kernel helper, and in a program with
+ * threads two for each one that waits long. They are not to be closed while the connection
+ * lasts: another file might get the number.
  */
 int adma_attach(int socket);
 
