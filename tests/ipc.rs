@@ -119,6 +119,43 @@ programs! {
     two_users_fall_back_to_shared_memory: "ipc_rights" "users";
 }
 
+/// Two processes, many threads, blocks that come and go. A seed that fails is in the message.
+#[test]
+fn blocks_made_freed_and_sent_at_random_lose_no_byte() {
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() % 1_000_000;
+    for seed in [1, now, now + 1] {
+        for mut command in [ipc("ipc_mixed", ""), preloaded("ipc_mixed", "")] {
+            succeed(command.arg(seed.to_string()));
+        }
+    }
+}
+
+/// The same rights decide who may map a block, and messages arrive whoever may.
+#[test]
+fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
+    let cases = [
+        "refused shared",
+        "lost",
+        "lost both",
+        "namespaces process_vm",
+        "namespaces shared both",
+        "pid_namespace",
+        "nobody",
+        "dumpable",
+        "users",
+    ];
+    for arguments in cases {
+        let mut command = ipc("ipc_rights", arguments);
+        let done = finish_within(command.env("BLOCKS", "1"), Duration::from_secs(60));
+        let err = String::from_utf8_lossy(&done.stderr);
+        if done.status.code() == Some(CANNOT_SHOW) {
+            skip("rights_that_one_side_has_or_loses_are_enough_for_blocks", err.trim());
+            continue;
+        }
+        assert!(done.status.success(), "{arguments}: {}\n{err}", done.status);
+    }
+}
+
 #[test]
 fn waiting_process_sleeps_also_where_it_must_help() {
     succeed(ipc("ipc_ends", "quiet").env("ADMA_IPC_ENGINE", "shm"));

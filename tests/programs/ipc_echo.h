@@ -7,9 +7,10 @@
 
 static byte *room; /* 32 MiB */
 
+/* Each process for itself: a block that it has got by fork is not its own. */
 static void make_room(void)
 {
-	room = pages_between_guards(32 * MIB);
+	room = message_memory(32 * MIB);
 }
 
 __attribute__((unused))

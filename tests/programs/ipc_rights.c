@@ -254,6 +254,7 @@ int main(int argc, char **argv)
 	const char *none = "shared memory, two copies";
 
 	make_room();
+	pthread_atfork(NULL, NULL, make_room);
 	alarm(100);
 	if (!strcmp(what, "refused"))
 		refused(argv[2]);

@@ -1,0 +1,188 @@
+/*
+ * Everything at once: two processes, and in each of them threads that write, threads that read
+ * and one that only makes and frees blocks, over one connection. Buffers lie somewhere in blocks
+ * that come and go, or in ordinary memory. Every byte that arrives is looked at, and those
+ * beside it.
+ *
+ * usage: ipc_mixed seed
+ */
+#include "ipc.h"
+#include <stdatomic.h>
+
+enum { WRITERS = 2, READERS = 2, EACH = 150, TOTAL = WRITERS * EACH, KEPT = 4, BESIDE = 64 };
+enum { MOST = 5 * 1024 * 1024 };
+
+/* A message begins with this; its bytes follow from it. */
+struct head {
+	uint32_t message, len;
+};
+
+static int connection;
+static unsigned seed;
+static atomic_int claimed, over;
+
+/* ---- chance ----------------------------------------------------------------------------- */
+
+static unsigned chance(uint64_t *state, unsigned below)
+{
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	return (*state >> 33) % below;
+}
+
+/* Of every kind: eager, one piece, several, and past the cache. */
+static size_t some_size(uint64_t *state)
+{
+	static const unsigned kinds[] = { 4096, 30000, 70000, 70000, 300000, 300000, MIB, MOST };
+
+	return sizeof(struct head) + chance(state, kinds[chance(state, 8)] - sizeof(struct head));
+}
+
+/* ---- buffers ---------------------------------------------------------------------------- */
+
+struct memory {
+	byte *at;
+	size_t size;
+	bool is_block;
+};
+
+static void renew(struct memory *memory, size_t least, uint64_t *state)
+{
+	if (memory->is_block && memory->at)
+		EXPECT(adma_free((void *)memory->at), 0);
+	else
+		free((void *)memory->at);
+	memory->size = least + 2 * BESIDE + chance(state, 20000);
+	memory->is_block = chance(state, 4) > 0;
+	memory->at = memory->is_block ? adma_alloc(memory->size) : malloc(memory->size);
+	if (!memory->at)
+		fail("no memory");
+}
+
+/* Room for so many bytes, with some beside it, in memory that is often not new. */
+static byte *some_room(struct memory *kept, size_t len, uint64_t *state)
+{
+	struct memory *memory = &kept[chance(state, KEPT)];
+
+	if (memory->size < len + 2 * BESIDE || chance(state, 4) == 0)
+		renew(memory, len, state);
+	return memory->at + BESIDE + chance(state, memory->size - len - 2 * BESIDE + 1);
+}
+
+static void give_up(struct memory *kept)
+{
+	for (int i = 0; i < KEPT; i++)
+		if (kept[i].is_block)
+			EXPECT(adma_free((void *)kept[i].at), 0);
+		else
+			free((void *)kept[i].at);
+}
+
+/* ---- threads ---------------------------------------------------------------------------- */
+
+static void *write_some(void *number)
+{
+	uint64_t state = seed * 100 + (long)number;
+	struct memory kept[KEPT] = { 0 };
+
+	for (unsigned i = 0; i < EACH; i++) {
+		size_t len = some_size(&state);
+		byte *data = some_room(kept, len, &state);
+		struct head head = { chance(&state, 1u << 31), len };
+
+		fill(data, len, head.message);
+		memcpy((void *)data, &head, sizeof(head));
+		ssize_t sent = chance(&state, 2)
+			? adma_write(connection, (void *)data, len)
+			: adma_wait(adma_iwrite(connection, (void *)data, len));
+		if (sent <= 0 || sent > (ssize_t)len)
+			fail("seed %u: a write of %zu bytes is %zd", seed, len, sent);
+	}
+	give_up(kept);
+	return NULL;
+}
+
+static void expect_message(byte *data, size_t room, ssize_t got)
+{
+	struct head head;
+
+	memcpy(&head, (void *)data, sizeof(head));
+	size_t want = head.len < room ? head.len : room;
+	if (got != (ssize_t)want)
+		fail("seed %u: a read of %zu bytes is %zd, of a message of %u", seed, room, got,
+		     head.len);
+	for (size_t at = sizeof(head); at < want; at++)
+		if (data[at] != content(head.message, at))
+			fail("seed %u: byte %zu of %u is %#x, want %#x", seed, at, head.len, data[at],
+			     content(head.message, at));
+	expect_only(data - BESIDE, BESIDE, 0xee, "before");
+	expect_only(data + want, room - want + BESIDE, 0xee, "behind");
+}
+
+static void *read_some(void *number)
+{
+	uint64_t state = seed * 100 + (long)number + 50;
+	struct memory kept[KEPT] = { 0 };
+
+	while (atomic_fetch_add(&claimed, 1) < TOTAL) {
+		/* Now and then too short. */
+		size_t room = chance(&state, 8) ? MOST : some_size(&state);
+		byte *data = some_room(kept, room, &state);
+
+		memset((void *)(data - BESIDE), 0xee, room + 2 * BESIDE);
+		ssize_t got = chance(&state, 2)
+			? adma_read(connection, (void *)data, room)
+			: adma_wait(adma_iread(connection, (void *)data, room));
+		expect_message(data, room, got);
+	}
+	give_up(kept);
+	return NULL;
+}
+
+/* Numbers of descriptors and addresses change hands all the time. */
+static void *make_and_free(void *number)
+{
+	uint64_t state = seed * 100 + (long)number + 90;
+	struct memory kept[KEPT] = { 0 };
+
+	while (!atomic_load(&over)) {
+		some_room(kept, some_size(&state) % 500000, &state);
+		usleep(200);
+	}
+	give_up(kept);
+	return NULL;
+}
+
+static int talk(int with)
+{
+	void *(*const work[])(void *) = { write_some, write_some, read_some, read_some };
+	pthread_t threads[WRITERS + READERS], other;
+
+	connection = with;
+	pthread_create(&other, NULL, make_and_free, NULL);
+	for (long i = 0; i < WRITERS + READERS; i++)
+		pthread_create(&threads[i], NULL, work[i], (void *)i);
+	for (int i = 0; i < WRITERS + READERS; i++)
+		pthread_join(threads[i], NULL);
+	atomic_store(&over, 1);
+	pthread_join(other, NULL);
+	return 0;
+}
+
+static int talk_as_the_other(int with)
+{
+	seed += 1000000;
+	return talk(with);
+}
+
+int main(int argc, char **argv)
+{
+	pid_t child;
+
+	seed = argc > 1 ? atoi(argv[1]) : 1;
+	alarm(100);
+	connection = with_child(talk_as_the_other, &child);
+	talk(connection);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+	return 0;
+}
