@@ -376,8 +376,9 @@ ssize_t adma_check(adma_cookie_t cookie);
 ssize_t adma_wait(adma_cookie_t cookie);
 
 /*
- * The same, but at most so many milliseconds; negative: without limit. -ETIMEDOUT: the message
- * is still under way, and the cookie as good as before.
+ * The same, but at most so many milliseconds, and the rest of a piece that it copies itself;
+ * negative: without limit. -ETIMEDOUT: the message is still under way, and the cookie as good
+ * as before.
  */
 ssize_t adma_wait_for(adma_cookie_t cookie, int milliseconds);
 /* ---- end of IPC --------------------------------------------------------------------- */

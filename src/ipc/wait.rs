@@ -181,14 +181,20 @@ impl Link {
     /// The same, but not beyond a moment of `sys::nanoseconds`: `None`.
     pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
         let mut rest = Rest::Fresh;
+        let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
         let result = loop {
             match self.step(role, number) {
                 Ok(result) => break Some(result),
+                Err(None) if is_late() => break self.collect_if_over(role, number),
                 Err(None) => rest = Rest::Fresh,
-                Err(Some(_)) if self.help() || watch::help_others(self) => rest = Rest::Fresh,
-                Err(Some(_)) if limit.is_some_and(|limit| sys::nanoseconds() >= limit) => {
-                    break None;
+                Err(Some(_)) if self.help() || watch::help_others(self) => {
+                    rest = Rest::Fresh;
+                    // There may be always something to help with.
+                    if is_late() {
+                        break None;
+                    }
                 }
+                Err(Some(_)) if is_late() => break None,
                 Err(Some(hint)) => self.rest(&mut rest, hint, limit),
             }
         };
@@ -202,16 +208,19 @@ impl Link {
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
         match self.step(role, number) {
-            Ok(result) => return Some(result),
-            Err(None) => {}
+            Ok(result) => Some(result),
+            Err(None) => self.collect_if_over(role, number),
             Err(Some(_)) => {
                 if !self.help() {
                     watch::help_others(self);
                 }
-                return None;
+                None
             }
         }
-        // What was just done may have been the last.
+    }
+
+    /// What was just done may have been the last.
+    fn collect_if_over(&self, role: Role, number: u32) -> Option<isize> {
         let (half, lane) = self.half(role);
         let mut half = half.lock();
         let over = half.is_over(lane, number);

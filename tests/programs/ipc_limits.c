@@ -246,6 +246,56 @@ static void descriptors(void)
 		fail("%d of 17 limits are enough", worked);
 }
 
+/* ---- time ------------------------------------------------------------------------------------ */
+
+enum { LONG = 2 * 1024 };
+
+/* Much to copy, in little memory: the same pages again and again. */
+static char *long_buffer(void)
+{
+	int memory = memfd_create("long", 0);
+	char *at = mmap(NULL, LONG * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			-1, 0);
+
+	if (ftruncate(memory, 16 * MIB))
+		fail("ftruncate");
+	for (size_t from = 0; from < LONG * MIB; from += 16 * MIB)
+		if (mmap(at + from, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory,
+			 0) == MAP_FAILED)
+			fail("mmap");
+	close(memory);
+	return at;
+}
+
+static int post_and_sleep(int connection)
+{
+	EXPECT(adma_iread(connection, long_buffer(), LONG * MIB) > 0, 1);
+	EXPECT(adma_write(connection, "posted", 6), 6);
+	sleep_ms(100000);
+	return 0;
+}
+
+/* A limit holds also for who copies all the time, but for the piece it is at. */
+static void limit(void)
+{
+	int status, waits = 0;
+	pid_t child;
+	int connection = with_child(post_and_sleep, &child);
+	adma_cookie_t cookie = adma_iwrite(connection, long_buffer(), LONG * MIB);
+	long got;
+
+	EXPECT(adma_read(connection, (void *)room, 6), 6);
+	while ((got = adma_wait_for(cookie, 2)) == -ETIMEDOUT)
+		waits++;
+	EXPECT(got, LONG * MIB);
+	/* A piece is a 64th. */
+	if (waits < 10)
+		fail("2 GiB were copied in %d waits of 2 ms", waits);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	EXPECT(adma_close(connection), 0);
+}
+
 /* ---- memory that is not there -------------------------------------------------------------- */
 
 static int offer_good(int connection)
@@ -310,7 +360,8 @@ int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "crowd", crowd }, { "many_readers", many_readers }, { "late_cookie", late_cookie },
-		{ "unread", unread }, { "queue", queue }, { "descriptors", descriptors }, { "missing", missing },
+		{ "unread", unread }, { "queue", queue }, { "descriptors", descriptors },
+		{ "limit", limit }, { "missing", missing },
 		{ "missing_shared", missing_shared }, { "words", words },
 	};
 
