@@ -288,11 +288,22 @@ impl Drop for Disk {
 /// Whoever writes a page back believes it clean then; the engine writes it all the same, and
 /// nobody but the module can say so.
 fn page_written_back_under_way_reaches_the_disk() -> Outcome {
-    const LEN: usize = 64 * PAGE;
     let _disk = Disk::new()?;
     let bench = Bench::new()?;
-    let path = format!("{}/file", Disk::PLACE);
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    for round in 0..5 {
+        let path = format!("{}/file{round}", Disk::PLACE);
+        if reaches_the_disk_under_way(&bench, &path)? {
+            return Ok(());
+        }
+    }
+    fail!("written back too late each time");
+}
+
+/// Whether the copy was still under way when all had been written back: a guest that the host
+/// holds up is late for that.
+fn reaches_the_disk_under_way(bench: &Bench, path: &str) -> Outcome<bool> {
+    const LEN: usize = 64 * PAGE;
+    let file = File::options().read(true).write(true).create_new(true).open(path)?;
     file.set_len(LEN as u64)?;
     let src = Region::of_small_pages(LEN)?;
     src.fill(2);
@@ -304,7 +315,7 @@ fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     bench.slow_down()?;
     let request = device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(16, channels))?;
     file.sync_all()?;
-    ensure_eq!(device.wait(request.id, Duration::ZERO), Err(EAGAIN), "written back too late");
+    let under_way = device.wait(request.id, Duration::ZERO) == Err(EAGAIN);
     ensure_eq!(device.end(&request)?, 0, "failed pieces");
     drop((dst, device));
     bench.clear()?;
@@ -315,7 +326,7 @@ fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     file.read_exact_at(&mut bytes, 0)?;
     let differs = (0..LEN).find(|&at| bytes[at] != src.get(at));
     ensure_eq!(differs, None, "first byte on the disk that is wrong");
-    Ok(())
+    Ok(under_way)
 }
 
 // ---- memory that is none --------------------------------------------------------------
