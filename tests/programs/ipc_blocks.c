@@ -237,7 +237,7 @@ static void interrupted(void)
 
 	signal(SIGALRM, count_alarm);
 	setitimer(ITIMER_REAL, &often, NULL);
-	byte *block = adma_alloc(512 * MIB);
+	byte *block = adma_alloc(64 * MIB);
 	setitimer(ITIMER_REAL, &never, NULL);
 	if (!block)
 		fail("no block while signals come");
