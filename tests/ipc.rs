@@ -106,6 +106,7 @@ programs! {
     message_that_ends_behind_its_block_is_carried: "ipc_blocks" "straddling";
     process_connected_to_itself_has_blocks: "ipc_blocks" "alone";
     block_that_is_not_what_it_should_be_is_not_mapped: "ipc_blocks" "lied_to";
+    block_that_loses_its_pages_all_the_time_ends_nobody: "ipc_blocks" "punched";
     block_of_another_user_is_not_mapped: "ipc_blocks" "strange";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";

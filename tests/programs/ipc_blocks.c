@@ -514,6 +514,38 @@ static void lied_to(void)
 	done(connection, child);
 }
 
+/* Takes the pages of its block away all the time, while messages come and go. */
+static int punch(int connection)
+{
+	int memory = dup(0);
+	close(memory);
+	void *block = new_block(SIZE);
+	adma_cookie_t cookie;
+
+	for (unsigned i = 0; i < 200; i++) {
+		cookie = i % 2 ? adma_iwrite(connection, block, SIZE)
+			       : adma_iread(connection, block, SIZE);
+		while (adma_wait_for(cookie, 0) == -ETIMEDOUT)
+			if (fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, SIZE))
+				fail("fallocate: %s", strerror(errno));
+	}
+	return echo(connection);
+}
+
+/* Of what arrives its sender is the master; but it does arrive. */
+static void punched(void)
+{
+	pid_t child;
+	int connection = with_child(punch, &child);
+	byte *block = new_block(SIZE);
+
+	for (unsigned i = 0; i < 200; i++)
+		EXPECT(i % 2 ? adma_read(connection, (void *)block, SIZE)
+			     : adma_write(connection, (void *)block, SIZE), SIZE);
+	ask(connection, block, 1);
+	done(connection, child);
+}
+
 /* Blocks of another user are not mapped: he could take the pages away, and does not pay. */
 static void strange(void)
 {
@@ -574,6 +606,8 @@ int main(int argc, char **argv)
 		alone();
 	else if (!strcmp(name, "lied_to"))
 		lied_to();
+	else if (!strcmp(name, "punched"))
+		punched();
 	else if (!strcmp(name, "strange"))
 		getuid() ? cannot_be_shown("not root") : strange();
 	else
