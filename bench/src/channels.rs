@@ -27,7 +27,7 @@ pub enum Channel {
     /// The reader pulls one half while the writer pushes the other, with nothing around it:
     /// the ceiling for what adma does.
     Halves,
-    /// A flag and a buffer in shared memory; spins, then sleeps.
+    /// A flag and a buffer in shared memory, see `Slot`; spins, then sleeps.
     Futex,
     FutexOnly,
 }
@@ -136,6 +136,24 @@ impl Word {
     }
 }
 
+/// Where a small message lies for `Futex`: as well as one can, the flag, who sleeps, and the
+/// bytes each begin a line of their own.
+#[repr(C, align(4096))]
+struct Slot {
+    sent: Word,
+    asleep: Word,
+    data: Page,
+}
+
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
+
+const PAGE: usize = 4096;
+
+/// Two cores exchange some lines twice as fast as others, by where in the machine such a line
+/// has its home. So every turn takes another of these.
+const SLOTS: usize = 32;
+
 /// One direction in shared memory.
 #[repr(C, align(4096))]
 struct Lane {
@@ -149,6 +167,7 @@ struct Lane {
     /// Halves that the writer has pushed, and that the reader has pulled.
     halves: [Word; 2],
     halves_asleep: [AtomicU32; 2],
+    slots: [Slot; SLOTS],
 }
 
 type Transfer = unsafe extern "C" fn(i32, *mut c_void, usize) -> isize;
@@ -159,6 +178,10 @@ struct End {
     /// Which lane it writes.
     side: usize,
     counts: [u32; 2],
+    /// Small messages so far in each of the slots.
+    slot_counts: [[u32; SLOTS]; 2],
+    /// Which of them it is this time.
+    slot: usize,
     other: i32,
     pipe: [i32; 2],
     socket: i32,
@@ -184,6 +207,7 @@ struct Order {
     channel: usize,
     size: usize,
     rounds: usize,
+    slot: usize,
 }
 
 fn shared<T>(count: usize) -> *mut T {
@@ -266,6 +290,8 @@ impl Peer {
             lanes,
             side: 0,
             counts: [0; 2],
+            slot_counts: [[0; SLOTS]; 2],
+            slot: 0,
             // SAFETY: no arguments.
             other: unsafe { libc::getpid() },
             pipe: [0; 2],
@@ -323,7 +349,9 @@ impl Peer {
 
     /// Nanoseconds of half a round trip.
     pub fn play(&mut self, channel: Channel, size: usize, rounds: usize) -> f64 {
-        let order = Order { channel: channel as usize, size, rounds: rounds + 2 };
+        let slot = (self.end.slot + 1) % SLOTS;
+        self.end.slot = slot;
+        let order = Order { channel: channel as usize, size, rounds: rounds + 2, slot };
         // SAFETY: a plain structure, written whole: it is shorter than a pipe's page.
         unsafe { libc::write(self.orders, (&raw const order).cast(), size_of::<Order>()) };
         let mut begun = 0;
@@ -350,7 +378,7 @@ impl Drop for Peer {
 }
 
 fn serve(end: &mut End, orders: i32) -> ! {
-    let mut order = Order { channel: 0, size: 0, rounds: 0 };
+    let mut order = Order { channel: 0, size: 0, rounds: 0, slot: 0 };
     loop {
         // SAFETY: filled whole: orders are written whole.
         let got = unsafe { libc::read(orders, (&raw mut order).cast(), size_of::<Order>()) };
@@ -359,6 +387,7 @@ fn serve(end: &mut End, orders: i32) -> ! {
             unsafe { libc::_exit(0) };
         }
         let channel = Channel::ALL[order.channel];
+        end.slot = order.slot;
         for _ in 0..order.rounds {
             end.receive(channel, order.size);
             end.send(channel, order.size);
@@ -414,16 +443,18 @@ impl End {
                 lane.halves[1].wait_for(*count, &lane.halves_asleep[1]);
             }
             Channel::Futex | Channel::FutexOnly => {
-                let buffer = lane.data[0].as_ptr().cast_mut();
+                let slot = &lane.slots[self.slot];
+                let count = &mut self.slot_counts[self.side][self.slot];
+                let buffer = slot.data.0.as_ptr().cast_mut();
+                assert!(size <= PAGE);
                 // SAFETY: see above; in a ping-pong the buffer is free.
                 unsafe { ptr::copy_nonoverlapping(self.out, buffer, size) };
                 *count = count.wrapping_add(1);
                 if channel == Channel::Futex {
-                    lane.sent.set_quietly(*count, &lane.sent_asleep);
+                    slot.sent.set_quietly(*count, &slot.asleep.0);
                 } else {
-                    lane.sent.set(*count);
+                    slot.sent.set(*count);
                 }
-                lane.taken.0.store(*count, Ordering::Release);
             }
         }
     }
@@ -471,12 +502,12 @@ impl End {
                 lane.halves[0].wait_for(*count, &lane.halves_asleep[0]);
             }
             Channel::Futex | Channel::FutexOnly => {
-                let asleep = (channel == Channel::Futex).then_some(&lane.sent_asleep);
-                lane.sent.wait_while(*count, asleep);
+                let slot = &lane.slots[self.slot];
+                let count = &mut self.slot_counts[from][self.slot];
+                let asleep = (channel == Channel::Futex).then_some(&slot.asleep.0);
+                slot.sent.wait_while(*count, asleep);
                 // SAFETY: see above; the buffer was filled.
-                unsafe {
-                    ptr::copy_nonoverlapping(lane.data[0].as_ptr(), self.incoming, size);
-                }
+                unsafe { ptr::copy_nonoverlapping(slot.data.0.as_ptr(), self.incoming, size) };
                 *count = count.wrapping_add(1);
             }
         }
