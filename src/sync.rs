@@ -132,6 +132,15 @@ pub fn fetch_to_change(_address: usize) {
     }
 }
 
+/// The same for a line that will be read.
+#[cfg(not(loom))]
+pub fn fetch(address: usize) {
+    // SAFETY: changes nothing.
+    unsafe {
+        core::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+}
+
 /// One turn of a spin loop.
 pub fn pause() {
     #[cfg(not(loom))]

@@ -53,6 +53,12 @@ impl Bell {
     #[inline]
     pub fn answer(&self) -> bool {
         full_fence();
+        self.answer_after_fence()
+    }
+
+    /// The same after a change and a full fence.
+    #[inline]
+    pub fn answer_after_fence(&self) -> bool {
         self.announced.load(Ordering::Relaxed) != 0 && self.wake()
     }
 

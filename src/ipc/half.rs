@@ -12,11 +12,11 @@ pub use short::Short;
 
 use super::blocks::Place;
 use super::os::Way;
-use super::region::{self, EAGER_ROOM, Lane, WINDOW, kind};
+use super::region::{self, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
 use super::ticket::{self, End, View};
 use crate::backend::libc as original;
-use crate::sync::full_fence;
+use crate::sync::{fetch, full_fence};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,12 @@ pub struct Hint {
 impl Hint {
     fn of(word: &AtomicU32) -> Self {
         Self { word, seen: word.load(Ordering::Relaxed) }
+    }
+
+    /// Asks for the line beside that of the word.
+    #[inline]
+    pub fn fetch_beside(self) {
+        fetch((self.word as usize).wrapping_add(region::LINE));
     }
 
     /// # Safety
@@ -179,6 +185,8 @@ pub struct Half {
     announced: Option<Buffer>,
     /// Somebody waits for a place that a thread will let go.
     place_wanted: bool,
+    /// The length of the last write that went the short way; see `room_ahead`.
+    last: usize,
 }
 
 impl Half {
@@ -195,6 +203,7 @@ impl Half {
             chunks: 0,
             announced: None,
             place_wanted: false,
+            last: 0,
         }
     }
 
@@ -220,14 +229,14 @@ impl Half {
         let cell = lane.cell(number);
         match self.role {
             Role::Writer => &cell.reader.0,
-            Role::Reader => &cell.writer.0,
+            Role::Reader => &cell.writer.0.post,
         }
     }
 
     fn own_post<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Post {
         let cell = lane.cell(number);
         match self.role {
-            Role::Writer => &cell.writer.0,
+            Role::Writer => &cell.writer.0.post,
             Role::Reader => &cell.reader.0,
         }
     }
@@ -278,10 +287,12 @@ impl Half {
         Ok(())
     }
 
-    /// Place for an eager message.
+    /// Takes the room of an eager message, if it needs any; the answer: its place.
     fn take_room(&mut self, lane: &Lane, len: usize) -> Result<Option<usize>, Broken> {
-        let need = len.max(1).next_multiple_of(64) as u64;
-        let room = EAGER_ROOM as u64;
+        if len <= SHORT {
+            return Ok(Some(0));
+        }
+        let (room, need) = (EAGER_ROOM as u64, region::room_of(len) as u64);
         let at = self.room_head % room;
         let skipped = if at + need > room { room - at } else { 0 };
         let head = self.room_head + skipped + need;
@@ -316,9 +327,9 @@ impl Half {
             None if direct => (kind::DIRECT, addr),
             None => (kind::STREAMED, addr),
         };
-        if let Some(place) = place {
+        if let Some(to) = place.and_then(|place| lane.eager(number, place, len)) {
             // SAFETY: the caller's promise; the room was taken for `len` bytes.
-            unsafe { original::copy(lane.eager() + place, addr, len) };
+            unsafe { original::copy(to, addr, len) };
             tally::note_copied(Means::SharedMemory, len);
         }
         let room_end = self.room_head;
@@ -336,9 +347,10 @@ impl Half {
             ..NOTHING
         };
         self.next = number.wrapping_add(1);
-        lane.cell(number).writer.0.post.store(post, Ordering::Relaxed);
-        lane.cell(number).writer.0.set_block(block);
-        publish(&lane.cell(number).writer.0, number, kind, len, at);
+        let written = self.own_post(lane, number);
+        written.post.store(post, Ordering::Relaxed);
+        written.set_block(block);
+        publish(written, number, kind, len, at);
         if kind == kind::EAGER && !cookie {
             let count = eager_count(lane, number, len).unwrap_or(len);
             self.end(lane, number, count as isize);
@@ -392,12 +404,10 @@ impl Half {
             own.kind = theirs.kind.load(Ordering::Relaxed);
             match own.kind {
                 kind::EAGER => {
-                    if len > EAGER_ROOM || at > EAGER_ROOM - len {
-                        return Err(Broken);
-                    }
+                    let from = lane.eager(number, at, len).ok_or(Broken)?;
                     let (addr, count) = (own.addr, own.count);
-                    // SAFETY: just checked; the destination is the promise of `post_read`.
-                    unsafe { original::copy(addr, lane.eager() + at, count) };
+                    // SAFETY: it lies there; the destination is the promise of `post_read`.
+                    unsafe { original::copy(addr, from, count) };
                     tally::note_copied(Means::SharedMemory, count);
                     self.end(lane, number, count as isize);
                     return Ok(true);
@@ -532,9 +542,13 @@ fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
     there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
 }
 
-fn publish(post: &region::Post, number: u32, kind: u32, len: usize, at: usize) {
+fn describe(post: &region::Post, kind: u32, len: usize, at: usize) {
     post.kind.store(kind, Ordering::Relaxed);
     post.len.store(len as u64, Ordering::Relaxed);
     post.at.store(at as u64, Ordering::Relaxed);
+}
+
+fn publish(post: &region::Post, number: u32, kind: u32, len: usize, at: usize) {
+    describe(post, kind, len, at);
     post.number.store(number.wrapping_add(1), Ordering::Release);
 }

@@ -8,7 +8,7 @@ use super::blocks;
 use super::engine::{Copied, Engine};
 use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
 use super::kicks;
-use super::lock::{Held, Lock};
+use super::lock::{Held, Lock, Released};
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side, closed};
 use super::settings::Settings;
@@ -151,6 +151,14 @@ impl Link {
     #[inline]
     pub fn ring(&self) {
         if self.theirs().bell.0.answer() {
+            os::send_byte(self.socket.raw());
+        }
+    }
+
+    /// The same for what was changed under a lock, which was the fence.
+    #[inline]
+    pub fn ring_after(&self, _: Released) {
+        if self.theirs().bell.0.answer_after_fence() {
             os::send_byte(self.socket.raw());
         }
     }

@@ -19,6 +19,10 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 
 pub struct Held<'a, T>(&'a Lock<T>);
 
+/// Proof that a lock was let go. That was a locked instruction, so what was written before is
+/// seen by others before what is read after was read: it is a full fence.
+pub struct Released(());
+
 impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
         Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
@@ -43,6 +47,14 @@ impl<T> Lock<T> {
         self.state.store(FREE, Ordering::Release);
     }
 
+    #[inline]
+    fn unlock(&self) -> Released {
+        if self.state.swap(FREE, Ordering::AcqRel) == WANTED {
+            sys::futex_wake(self.state.as_ptr(), 1);
+        }
+        Released(())
+    }
+
     #[cold]
     fn wait(&self) -> Held<'_, T> {
         for _ in 0..100 {
@@ -61,6 +73,16 @@ impl<T> Lock<T> {
 impl<T: Default> Default for Lock<T> {
     fn default() -> Self {
         Self::new(T::default())
+    }
+}
+
+impl<T> Held<'_, T> {
+    /// As dropping it.
+    #[inline]
+    pub fn release(self) -> Released {
+        let lock = self.0;
+        core::mem::forget(self);
+        lock.unlock()
     }
 }
 
@@ -83,9 +105,7 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.state.swap(FREE, Ordering::Release) == WANTED {
-            sys::futex_wake(self.0.state.as_ptr(), 1);
-        }
+        self.0.unlock();
     }
 }
 

@@ -18,6 +18,9 @@ pub const WINDOW: usize = 256;
 /// a second-level cache.
 pub const EAGER_ROOM: usize = 128 << 10;
 
+/// Eager messages up to this size do not lie in the room but beside their post.
+pub const SHORT: usize = LINE;
+
 /// What is streamed goes by in chunks; so many may lie there. Two of them would do to keep
 /// both sides busy; more even out who is late.
 pub const CHUNK: usize = 64 << 10;
@@ -33,6 +36,8 @@ pub mod kind {
     pub const STREAMED: u32 = 3;
 }
 
+pub const LINE: usize = 64;
+
 /// A line of the cache of its own; neighbours come in pairs.
 #[repr(C, align(128))]
 pub struct Line<T>(pub T);
@@ -40,9 +45,16 @@ pub struct Line<T>(pub T);
 /// One message. A post is there when its number is one more than the message's.
 #[repr(C)]
 pub struct Cell {
-    pub writer: Line<Post>,
+    pub writer: Line<Written>,
     pub reader: Line<Post>,
     pub ticket: Line<AtomicU64>,
+}
+
+/// A write, and its bytes if they are few, in the line beside it.
+#[repr(C)]
+pub struct Written {
+    pub post: Post,
+    bytes: UnsafeCell<[u8; SHORT]>,
 }
 
 #[repr(C)]
@@ -105,14 +117,25 @@ pub struct Lane {
     data: UnsafeCell<[[u8; CHUNK]; CHUNKS]>,
 }
 
+/// What a message takes of the room: whole lines.
+pub fn room_of(len: usize) -> usize {
+    len.next_multiple_of(LINE)
+}
+
 impl Lane {
     pub fn cell(&self, number: u32) -> &Cell {
         &self.cells[number as usize % WINDOW]
     }
 
-    /// Where the eager bytes are; a place must be checked against `EAGER_ROOM`.
-    pub fn eager(&self) -> usize {
-        self.eager.get() as usize
+    /// Where the bytes of an eager message are; `at` is their place in the room, and means
+    /// nothing for short ones. `None`: there is no such place.
+    #[inline]
+    pub fn eager(&self, number: u32, at: usize, len: usize) -> Option<usize> {
+        if len <= SHORT {
+            return Some(self.cell(number).writer.0.bytes.get() as usize);
+        }
+        let inside = len <= EAGER_ROOM && at <= EAGER_ROOM - len;
+        inside.then(|| self.eager.get() as usize + at)
     }
 
     pub fn chunk_bytes(&self, index: u32) -> usize {
@@ -154,7 +177,7 @@ pub const SIZE: usize = size_of::<Region>().next_multiple_of(4096);
 
 const _: () = {
     assert!(WINDOW.is_power_of_two() && CHUNKS.is_power_of_two());
-    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Post>() == 64);
+    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Post>() == LINE);
 };
 
 /// A region in our address space.
@@ -188,5 +211,29 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and our borrowers are gone.
         unsafe { os::unmap(self.0.cast(), SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eager_bytes_lie_beside_their_post_or_in_the_room_or_nowhere() {
+        let region = Mapped::new(&os::sealed_memory(c"test", SIZE).unwrap()).unwrap();
+        let lane = &region.lanes[1];
+        let beside = &raw const *lane.cell(3) as usize + LINE;
+        for (at, len) in [(0, 0), (0, 1), (0, SHORT), (EAGER_ROOM, SHORT), (usize::MAX, SHORT)] {
+            assert_eq!(lane.eager(3, at, len), Some(beside), "{at} {len}");
+            assert_eq!(lane.eager(3 + WINDOW as u32, at, len), Some(beside), "{at} {len}");
+        }
+        let room = lane.eager.get() as usize;
+        for (at, len) in [(0, SHORT + 1), (0, EAGER_ROOM), (EAGER_ROOM - 100, 100)] {
+            assert_eq!(lane.eager(3, at, len), Some(room + at), "{at} {len}");
+        }
+        let bad = [(1, EAGER_ROOM), (EAGER_ROOM - 99, 100), (usize::MAX, 100), (0, usize::MAX)];
+        for (at, len) in bad {
+            assert_eq!(lane.eager(3, at, len), None, "{at} {len}");
+        }
     }
 }

@@ -93,11 +93,12 @@ fn patiently(mut transfer: impl FnMut() -> isize) -> usize {
     }
 }
 
-const SIZES: [usize; 14] = [
+const SIZES: [usize; 15] = [
     0,
     1,
-    63,
     64,
+    65,
+    257,
     4095,
     4096,
     4097,
@@ -271,6 +272,28 @@ fn eager_write_without_a_read_does_not_wait() {
     assert_eq!((read(b, &mut got), got), (10, [1; 10]));
     close(a);
     close(b);
+}
+
+/// Short ones lie beside their posts, others in the room, which is gone through several times.
+#[test]
+fn eager_messages_written_ahead_arrive_whole_whatever_their_sizes() {
+    let [a, b] = pair();
+    let size = |turn: usize| turn * 37 % 300;
+    let mut data = [0; 400];
+    for round in 0..40 {
+        let turns = round * 200..(round + 1) * 200;
+        for turn in turns.clone() {
+            assert_eq!(write(a, &bytes(size(turn), turn)), size(turn) as isize);
+        }
+        for turn in turns {
+            let size = size(turn);
+            data.fill(0xee);
+            assert_eq!(read(b, &mut data), size as isize);
+            assert!(data[..size] == bytes(size, turn), "{turn}: {size}");
+            assert!(data[size..].iter().all(|&byte| byte == 0xee), "{turn}: {size}");
+        }
+    }
+    assert_eq!((close(a), close(b)), (0, 0));
 }
 
 #[test]

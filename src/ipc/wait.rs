@@ -10,9 +10,11 @@ use super::bell::how;
 use super::half::{Hint, NoRoom, Role, Short, Step};
 use super::kicks;
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
+use super::region::LINE;
 use super::watch::{self, Watch};
-use crate::sync::{Woken, pause};
+use crate::sync::{Woken, fetch_to_change, pause};
 use crate::{cpus, sys};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 /// The stages of resting.
@@ -49,10 +51,7 @@ impl Link {
             }
         };
         match short {
-            Short::Done(count) => {
-                self.ring();
-                count as isize
-            }
+            Short::Done(count) => count as isize,
             Short::Posted(number) => self.wait(role, number),
             // SAFETY: the caller's promise.
             _ => unsafe { self.post_and_wait(role, addr, len) },
@@ -66,33 +65,55 @@ impl Link {
             return Short::UsualWay;
         }
         let (half, lane) = self.half(Role::Writer);
+        let mut half = half.lock();
         // SAFETY: the caller's promise.
-        match unsafe { half.lock().write_eagerly(lane, addr, len) } {
-            Ok(Some(count)) => Short::Done(count),
-            _ => Short::UsualWay,
-        }
+        let written = unsafe { half.write_eagerly(lane, addr, len) };
+        let released = half.release();
+        let Ok(Some(count)) = written else { return Short::UsualWay };
+        self.ring_after(released);
+        Short::Done(count)
     }
 
     /// A reader that comes first spins before it remembers its post: what it then finds is
-    /// often eager.
+    /// often eager. Short ones lie beside the word it looks at. That line is asked for with
+    /// every look: so the bytes come together with the word and not after it. (Measured: 0.84 of
+    /// the time of 64 bytes. Of longer messages it would take lines away that are just being
+    /// filled.)
     #[inline]
     unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Short {
         let (half, lane) = self.half(Role::Reader);
+        let mut held = half.lock();
         // SAFETY: the caller's promise.
-        let mut short = unsafe { half.lock().read_eagerly(lane, self.buffer(addr, len, 0)) };
-        let mut until = 0;
+        let mut short = unsafe { held.read_eagerly(lane, self.buffer(addr, len, 0)) };
+        let mut released = held.release();
+        let (mut until, mut ahead) = (0, (0..0).step_by(LINE));
         while let Short::Announced(number, hint) = short {
             if until == 0 && self.pays_to_spin() {
                 until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
+                ahead = self.room_ahead().step_by(LINE);
             }
             if sys::ticks() > until {
                 half.lock().post_announced();
                 return Short::Posted(number);
             }
-            self.spin(hint);
-            short = half.lock().read_announced(lane, number);
+            self.spin(hint, || {
+                hint.fetch_beside();
+                ahead.by_ref().take(2).for_each(fetch_to_change);
+            });
+            let mut held = half.lock();
+            short = held.read_announced(lane, number);
+            released = held.release();
+        }
+        if let Short::Done(_) = short {
+            self.ring_after(released);
         }
         short
+    }
+
+    /// Nothing if somebody writes just now.
+    fn room_ahead(&self) -> Range<usize> {
+        let (half, lane) = self.half(Role::Writer);
+        half.try_lock().map_or(0..0, |mut half| half.room_ahead(lane))
     }
 
     unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
@@ -234,11 +255,11 @@ impl Link {
             }
             Rest::Fresh if self.pays_to_spin() => {
                 let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
-                self.spin(hint);
+                self.spin(hint, || {});
                 *rest = Rest::Spin { until };
             }
             Rest::Spin { until } if sys::ticks() < until => {
-                self.spin(hint);
+                self.spin(hint, || {});
                 *rest = Rest::Spin { until };
             }
             // Nobody sleeps on several words.
@@ -267,12 +288,14 @@ impl Link {
     }
 
     /// Until the word changes, or for a microsecond.
-    fn spin(&self, hint: Hint) {
+    #[inline]
+    fn spin(&self, hint: Hint, mut meanwhile: impl FnMut()) {
         for _ in 0..64 {
             // SAFETY: the region is mapped as long as we live.
             if !unsafe { hint.is_unchanged() } {
                 return;
             }
+            meanwhile();
             pause();
         }
     }

@@ -25,7 +25,7 @@ use crate::sys;
 use core::fmt::Write;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -1,11 +1,12 @@
 //! The short way of blocking messages that are eager, or turn out to be: nothing of them has
 //! to be remembered, so nothing is.
 
-use super::{Buffer, Half, Hint, NOTHING, NoRoom, Own, State, eager_count, publish};
+use super::{Buffer, Half, Hint, NOTHING, NoRoom, Own, State, describe, eager_count, publish};
 use crate::backend::libc as original;
-use crate::ipc::region::{EAGER_ROOM, Lane, kind};
+use crate::ipc::region::{EAGER_ROOM, Lane, Post, SHORT, kind, room_of};
 use crate::ipc::tally::{self, Direction, Means, Regime};
 use crate::sync::full_fence;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 /// What the short way of a message has led to.
@@ -19,7 +20,30 @@ pub enum Short {
     UsualWay,
 }
 
+/// Publishes an eager write whose bytes have just been written.
+#[inline]
+fn publish_written(post: &Post, number: u32, len: usize, place: usize) {
+    if len <= SHORT {
+        return publish(post, number, kind::EAGER, len, place);
+    }
+    describe(post, kind::EAGER, len, place);
+    // A locked instruction waits until the bytes are out before it asks for the line. Asked for
+    // earlier, it would be taken away again by the reader, which looks all the time. (Measured:
+    // 0.92 of the time of 1 KiB and 4 KiB.)
+    post.number.swap(number.wrapping_add(1), Ordering::AcqRel);
+}
+
 impl Half {
+    /// The room that the next write will fill if it is as long as the last: for a thread that
+    /// waits, to make the lines its own. Told once after every write. (Measured: 0.86 of the
+    /// time of 1 KiB and 0.89 of 4 KiB.)
+    pub fn room_ahead(&mut self, lane: &Lane) -> Range<usize> {
+        let (len, at) = (core::mem::take(&mut self.last), self.room_head as usize % EAGER_ROOM);
+        let at = if at + room_of(len) <= EAGER_ROOM { at } else { 0 };
+        let room = lane.eager(self.next, at, len).filter(|_| len > SHORT);
+        room.map_or(0..0, |start| start..start + room_of(len))
+    }
+
     /// The short way of a blocking write that is eager: nothing of it has to be remembered.
     /// Answers the count as `eager_count`; `None`: it has to go the usual way.
     ///
@@ -34,13 +58,15 @@ impl Half {
     ) -> Result<Option<usize>, NoRoom> {
         self.check_room(lane)?;
         let Some(place) = self.take_room(lane, len)? else { return Ok(None) };
-        // SAFETY: the caller's promise; the room was taken for `len` bytes.
-        unsafe { original::copy(lane.eager() + place, addr, len) };
-        tally::note_copied(Means::SharedMemory, len);
         let (number, room_end) = (self.next, self.room_head);
+        let Some(to) = lane.eager(number, place, len) else { return Ok(None) };
+        // SAFETY: the caller's promise; the room was taken for `len` bytes.
+        unsafe { original::copy(to, addr, len) };
+        tally::note_copied(Means::SharedMemory, len);
         self.own(number).room_end = room_end;
         self.next = number.wrapping_add(1);
-        publish(&lane.cell(number).writer.0, number, kind::EAGER, len, place);
+        self.last = len;
+        publish_written(self.own_post(lane, number), number, len, place);
         // Before we are done with it: then the reader's place may be used again.
         let count = eager_count(lane, number, len);
         if self.done == number {
@@ -108,20 +134,21 @@ impl Half {
     #[inline]
     unsafe fn read_next(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
         let number = self.next;
-        let post = &lane.cell(number).writer.0;
+        let post = self.other_post(lane, number);
         let seen = post.number.load(Ordering::Acquire);
         if seen != number.wrapping_add(1) {
             return Short::Announced(number, Hint { word: &post.number, seen });
         }
-        let sent = post.len.load(Ordering::Relaxed);
-        let place = post.at.load(Ordering::Relaxed);
-        let inside = sent <= EAGER_ROOM as u64 && place <= EAGER_ROOM as u64 - sent;
-        if post.kind.load(Ordering::Relaxed) != kind::EAGER || !inside {
+        if post.kind.load(Ordering::Relaxed) != kind::EAGER {
             return Short::UsualWay;
         }
-        let count = len.min(sent as usize);
-        // SAFETY: just checked; the destination is the caller's promise.
-        unsafe { original::copy(addr, lane.eager() + place as usize, count) };
+        let sent = post.len.load(Ordering::Relaxed) as usize;
+        let place = post.at.load(Ordering::Relaxed) as usize;
+        // The usual way will find what is wrong.
+        let Some(from) = lane.eager(number, place, sent) else { return Short::UsualWay };
+        let count = len.min(sent);
+        // SAFETY: it lies there; the destination is the caller's promise.
+        unsafe { original::copy(addr, from, count) };
         if self.announced.is_none() {
             publish(&lane.cell(number).reader.0, number, 0, len, addr);
         }
