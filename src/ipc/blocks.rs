@@ -5,7 +5,7 @@
 //! nothing away that could not be had before. But then a message between two blocks is copied
 //! by ordinary instructions.
 //!
-//! All pages are there when a block is made, and nobody can take them away: whoever copies
+//! All pages are there when a block is made, and only its owner takes them away: whoever copies
 //! from block to block meets no fault.
 
 use super::lock::Lock;

@@ -155,7 +155,7 @@ impl Engine {
             Way::Pull => (ours, theirs_here),
             Way::Push => (theirs_here, ours),
         };
-        // SAFETY: both lie in blocks, whose pages nobody can take away; the view stays mapped.
+        // SAFETY: both lie in blocks, which nobody can make smaller; the view stays mapped.
         unsafe {
             match self.carrier.filter(|_| len >= CARRIED) {
                 Some(carry) => carry(to, from, len),

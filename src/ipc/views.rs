@@ -1,6 +1,8 @@
 //! Blocks of the other process, mapped here; see `blocks`.
 //!
-//! Nothing here is an error: what cannot be mapped is copied another way.
+//! Nothing here is an error: what cannot be mapped is copied another way. There are views only of
+//! processes of the same user: who has made a block can take its pages away, and whoever touches
+//! it then finds new ones at his own cost.
 
 use super::blocks::Place;
 use super::lock::Lock;
