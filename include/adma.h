@@ -314,10 +314,10 @@ int adma_attach(int socket);
  * side; other messages that were not waited for are dropped. Calls of other threads return
  * -EBADF; only who is in adma_accept stays there, as after close(2). Cookies that nobody waits
  * with are -EINVAL at once, but their buffers are free only when adma_close has returned.
- * Afterwards nobody touches the buffers: pieces that the other process has begun are waited for, at most
- * ADMA_IPC_TIMEOUT seconds (10). -ETIMEDOUT: that process was stopped in the middle of one. The
- * buffers of messages under way must stay mapped; call it again, or leave it to the end of
- * either process. All other calls give -EBADF from then on.
+ * Afterwards nobody touches the buffers: pieces that the other process has begun are waited
+ * for, at most ADMA_IPC_TIMEOUT seconds (10). -ETIMEDOUT: that process was stopped in the
+ * middle of one. The buffers of messages under way must stay mapped; call it again, or leave it
+ * to the end of either process. All other calls give -EBADF from then on.
  */
 int adma_close(int connection);
 
