@@ -487,11 +487,12 @@ impl Link {
     }
 
     /// The other side says that it is done with what we have not posted. Who closes gives up
-    /// posts that met nothing, and has said so before; from anybody else it is nonsense.
+    /// posts that met nothing, and has said so before; so does who hears that we close. From
+    /// anybody else it is nonsense.
     #[cold]
     pub fn far_ahead(&self, role: Role) -> isize {
         match self.end_of_other() {
-            other::ALIVE => self.broken(),
+            other::ALIVE if !self.closing.load(Ordering::Acquire) => self.broken(),
             gone => self.failure(role, gone),
         }
     }
