@@ -556,6 +556,8 @@ static void strange(void)
 {
 	int pair[2], connection;
 
+	if (getuid())
+		cannot_be_shown("not root");
 	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
 	pid_t child = fork();
 
@@ -577,45 +579,46 @@ static void strange(void)
 	done(connection, child);
 }
 
+static void returned_open(void)
+{
+	returned(false);
+}
+
+static void returned_closed(void)
+{
+	returned(true);
+}
+
+static void plain_fork(void)
+{
+	forked(false);
+}
+
+static void bare_fork(void)
+{
+	forked(true);
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} all[] = {
+		{ "freed", freed }, { "reused", reused }, { "returned", returned_open },
+		{ "returned_closed", returned_closed }, { "fork", plain_fork },
+		{ "bare_fork", bare_fork }, { "closed", closed }, { "hole", hole },
+		{ "interrupted", interrupted }, { "limited", limited },
+		{ "no_descriptors", no_descriptors }, { "standard", standard },
+		{ "straddling", straddling }, { "alone", alone }, { "lied_to", lied_to },
+		{ "punched", punched }, { "strange", strange },
+	};
 
-	if (!strcmp(name, "freed"))
-		freed();
-	else if (!strcmp(name, "reused"))
-		reused();
-	else if (!strcmp(name, "returned"))
-		returned(false);
-	else if (!strcmp(name, "returned_closed"))
-		returned(true);
-	else if (!strcmp(name, "fork"))
-		forked(false);
-	else if (!strcmp(name, "bare_fork"))
-		forked(true);
-	else if (!strcmp(name, "closed"))
-		closed();
-	else if (!strcmp(name, "hole"))
-		hole();
-	else if (!strcmp(name, "interrupted"))
-		interrupted();
-	else if (!strcmp(name, "limited"))
-		limited();
-	else if (!strcmp(name, "no_descriptors"))
-		no_descriptors();
-	else if (!strcmp(name, "standard"))
-		standard();
-	else if (!strcmp(name, "straddling"))
-		straddling();
-	else if (!strcmp(name, "alone"))
-		alone();
-	else if (!strcmp(name, "lied_to"))
-		lied_to();
-	else if (!strcmp(name, "punched"))
-		punched();
-	else if (!strcmp(name, "strange"))
-		getuid() ? cannot_be_shown("not root") : strange();
-	else
-		fail("no such case: %s", name);
-	return 0;
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (!strcmp(name, all[i].name)) {
+			all[i].run();
+			return 0;
+		}
+	fail("no such case: %s", name);
 }
