@@ -3,15 +3,16 @@
 //! One 64-bit ticket per slot holds everything that must change together:
 //!
 //! ```text
-//! 63      32 31    30    29       28 27   20 19   10 9      0
-//! generation  -  owned waiting     - begun   back    front
+//! 63      32 31    30      29   20 19   10 9      0
+//! generation owned waiting begun   back    front
 //! ```
 //!
 //! The pieces from `front` to `back` are unclaimed. A claim is one compare-and-swap that
-//! takes the first or the last of them and adds one to `begun`. The caller takes from the
-//! front and workers from the back, so that in a copy made again and again each finds its
-//! own part in its own cache. What is to be copied is read before it and believed only when it succeeds: the
-//! generation shows that the slot still holds the same copy. So a thread that comes late
+//! takes the first or the last of them and adds one to `begun`, which has room for all of
+//! them: any number of threads may be at it at once. The caller takes from the front and
+//! workers from the back, so that in a copy made again and again each finds its own part in
+//! its own cache. What is to be copied is read before it and believed only when it succeeds:
+//! the generation shows that the slot still holds the same copy. So a thread that comes late
 //! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
 
 use crate::plan::Cut;
@@ -43,9 +44,9 @@ impl Ticket {
     const ONE_BACK: u64 = 1 << 10;
     const BACK: u64 = Cut::MOST as u64 * Self::ONE_BACK;
     const ONE_BEGUN: u64 = 1 << 20;
-    const BEGUN: u64 = 0xff << 20;
-    const WAITING: u64 = 1 << 29;
-    const OWNED: u64 = 1 << 30;
+    const BEGUN: u64 = Cut::MOST as u64 * Self::ONE_BEGUN;
+    const WAITING: u64 = 1 << 30;
+    const OWNED: u64 = 1 << 31;
     const ONE_GENERATION: u64 = 1 << 32;
 
     fn front(self) -> u64 {
@@ -396,6 +397,20 @@ mod tests {
         assert!(board.take().is_none());
         board.leave(all[5]);
         assert!(board.take().is_some());
+    }
+
+    #[test]
+    fn slot_ends_with_its_last_piece_however_many_are_under_way_at_once() {
+        let board = Board::new();
+        let slot = board.take().unwrap();
+        board.post(slot, &copy_of(Cut::MOST - 1));
+        let begun: Vec<_> = std::iter::from_fn(|| slot.claim(End::Back)).collect();
+        assert_eq!(begun.len(), Cut::MOST - 1);
+        for (left, (_, index, _)) in begun.into_iter().enumerate().rev() {
+            assert!(slot.is_busy());
+            assert_eq!(slot.finish(index, true), left == 0, "{left} are left");
+        }
+        assert!(!slot.is_busy());
     }
 
     #[test]
