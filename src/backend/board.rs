@@ -239,6 +239,22 @@ pub const SLOTS: usize = 32;
 #[cfg(loom)]
 pub const SLOTS: usize = 2;
 
+/// How workers are counted, in one word: those that are alive or about to be, and of them
+/// those that are about to be. Whether these come is not known yet.
+pub mod workers {
+    pub const ONE: u32 = 1;
+    pub const ONE_TO_COME: u32 = 1 << 16;
+
+    pub fn alive(count: u32) -> u32 {
+        count % ONE_TO_COME
+    }
+
+    /// Whether there is one who is there indeed.
+    pub fn somebody_is_there(count: u32) -> bool {
+        alive(count) > count / ONE_TO_COME
+    }
+}
+
 pub struct Board {
     slots: [Slot; SLOTS],
     /// Rises with every posted copy; idle workers sleep on it.
@@ -301,17 +317,17 @@ impl Board {
     /// Whether one more of `limit` workers can be made. As with the sleepers: either this
     /// sees that one has counted itself out, or that one sees the bell rung.
     pub fn lacks_workers(alive: &AtomicU32, limit: u32) -> bool {
-        alive.fetch_add(0, Ordering::AcqRel) < limit
+        workers::alive(alive.fetch_add(0, Ordering::AcqRel)) < limit
     }
 
     /// An idle worker counts itself out before it ends; false when the bell has rung since
     /// `heard`: then it is counted in again and has to look for work.
     pub fn count_out(&self, alive: &AtomicU32, heard: u64) -> bool {
-        alive.fetch_sub(1, Ordering::AcqRel);
+        alive.fetch_sub(workers::ONE, Ordering::AcqRel);
         if self.bell.atomic().fetch_add(0, Ordering::AcqRel) == heard {
             return true;
         }
-        alive.fetch_add(1, Ordering::AcqRel);
+        alive.fetch_add(workers::ONE, Ordering::AcqRel);
         false
     }
 
@@ -391,15 +407,6 @@ mod tests {
     }
 
     #[test]
-    fn board_full_refuses_the_next_copy_and_recovers() {
-        let board = Board::new();
-        let all: Vec<_> = (0..SLOTS).map(|_| board.take().unwrap()).collect();
-        assert!(board.take().is_none());
-        board.leave(all[5]);
-        assert!(board.take().is_some());
-    }
-
-    #[test]
     fn slot_ends_with_its_last_piece_however_many_are_under_way_at_once() {
         let board = Board::new();
         let slot = board.take().unwrap();
@@ -411,6 +418,15 @@ mod tests {
             assert_eq!(slot.finish(index, true), left == 0, "{left} are left");
         }
         assert!(!slot.is_busy());
+    }
+
+    #[test]
+    fn board_full_refuses_the_next_copy_and_recovers() {
+        let board = Board::new();
+        let all: Vec<_> = (0..SLOTS).map(|_| board.take().unwrap()).collect();
+        assert!(board.take().is_none());
+        board.leave(all[5]);
+        assert!(board.take().is_some());
     }
 
     #[test]

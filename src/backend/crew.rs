@@ -12,7 +12,7 @@
 //! copying.
 
 use super::Refused;
-use super::board::{Board, End, Posted, Slot};
+use super::board::{Board, End, Posted, Slot, workers};
 use super::kernel::{Copied, Kernel};
 use super::manner::Manner;
 use super::pending::{ENTRIES, Entry, Table};
@@ -38,6 +38,7 @@ pub static PENDING: Table = Table::new();
 static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
 static STACKS: [Stack; MOST_WORKERS] = [const { Stack::new() }; MOST_WORKERS];
+/// How many there are; see `workers`.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts.
 static LIMIT: AtomicU32 = AtomicU32::new(0);
@@ -111,6 +112,11 @@ pub fn settle_in() {
     if unsafe { libc::getauxval(libc::AT_EUID) } == 0 {
         USER.store(sys::geteuid(), Ordering::Relaxed);
     }
+}
+
+/// The process whose memory this is.
+pub fn process() -> u32 {
+    PID.load(Ordering::Relaxed) as u32
 }
 
 /// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran
@@ -215,7 +221,7 @@ pub fn summon(count: u32) {
         Some(false) => note_refusal(),
         None => {
             for _ in 0..count {
-                if ALIVE.load(Ordering::Relaxed) < LIMIT.load(Ordering::Relaxed) {
+                if workers::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed) {
                     spawn();
                 }
             }
@@ -240,9 +246,9 @@ pub fn call_for_pending() {
     }
 }
 
-/// Whether called workers come.
+/// Whether called workers come. One that another thread is just making may not.
 pub fn somebody_works() -> bool {
-    !is_refused() && ALIVE.load(Ordering::Acquire) > 0
+    !is_refused() && workers::somebody_is_there(ALIVE.load(Ordering::Acquire))
 }
 
 /// setuid of the C library reaches its own threads only. Workers that still have the rights
@@ -286,7 +292,8 @@ fn spawn() {
         Err(_) => return,
     }
     let limit = LIMIT.load(Ordering::Relaxed);
-    let before = ALIVE.fetch_add(1, Ordering::Relaxed);
+    let to_come = workers::ONE + workers::ONE_TO_COME;
+    let before = workers::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
     let take = |worker: &Worker| {
         let (zero, starting) = (0, Worker::STARTING);
         worker.tid.compare_exchange(zero, starting, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -294,18 +301,20 @@ fn spawn() {
     let mut free = (0..MOST_WORKERS).filter(|&number| take(&WORKERS[number]));
     let number = if before < limit { free.next() } else { None };
     let Some(number) = number else {
-        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         return;
     };
     WORKERS[number].crew.store(CREW.load(Ordering::Relaxed), Ordering::Relaxed);
     if clone_thread(number) < 0 {
         WORKERS[number].tid.store(0, Ordering::Release);
-        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
         LIMIT.fetch_min(before, Ordering::Relaxed);
         if before == 0 {
             note_refusal();
         }
+    } else {
+        ALIVE.fetch_sub(workers::ONE_TO_COME, Ordering::Relaxed);
     }
 }
 
@@ -356,42 +365,56 @@ extern "C" fn work(number: usize) -> ! {
     let mut last = number * 64 % ENTRIES;
     set_name(number);
     cpus::run_anywhere();
-    // Nobody else may come for what is pending.
-    while me.is_wanted() || PENDING.has_work() {
-        let heard = BOARD.bell();
-        if me.is_wanted()
-            && let Some(slot) = BOARD.find_work(number)
-        {
-            // Before a piece is claimed: nobody waits for us yet.
-            summon(2);
-            help(slot, me);
-            continue;
-        }
-        if let Some((at, part)) = PENDING.find_work(last) {
-            last = at;
-            summon(2);
-            attend_to(part, me);
-            continue;
-        }
-        let begun = sys::ticks();
-        while BOARD.bell() == heard && sys::ticks().wrapping_sub(begun) < SPIN_TICKS {
-            pause();
-        }
-        if BOARD.bell() != heard {
-            continue;
-        }
-        match BOARD.sleep(heard, IDLE_NANOS) {
-            Woken::LookAgain => {}
-            Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
-            Woken::TimedOut => {}
-            Woken::Refused => {
-                note_refusal();
+    loop {
+        // Nobody else may come for what is pending.
+        while me.is_wanted() || PENDING.has_work() {
+            if !take_turn(number, &mut last) {
                 break;
             }
         }
+        // Who starts a copy now either sees one worker less, or is seen here.
+        ALIVE.fetch_sub(workers::ONE, Ordering::AcqRel);
+        if !PENDING.has_work() {
+            leave();
+        }
+        ALIVE.fetch_add(workers::ONE, Ordering::AcqRel);
     }
-    ALIVE.fetch_sub(1, Ordering::Release);
-    leave()
+}
+
+/// Does what there is to do, or waits for it. False: it cannot be waited for.
+fn take_turn(number: usize, last: &mut usize) -> bool {
+    let me = &WORKERS[number];
+    let heard = BOARD.bell();
+    if me.is_wanted()
+        && let Some(slot) = BOARD.find_work(number)
+    {
+        // Before a piece is claimed: nobody waits for us yet.
+        summon(2);
+        help(slot, me);
+        return true;
+    }
+    if let Some((at, part)) = PENDING.find_work(*last) {
+        *last = at;
+        summon(2);
+        attend_to(part, me);
+        return true;
+    }
+    let begun = sys::ticks();
+    while BOARD.bell() == heard && sys::ticks().wrapping_sub(begun) < SPIN_TICKS {
+        pause();
+    }
+    if BOARD.bell() != heard {
+        return true;
+    }
+    match BOARD.sleep(heard, IDLE_NANOS) {
+        Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
+        Woken::TimedOut | Woken::LookAgain => {}
+        Woken::Refused => {
+            note_refusal();
+            return false;
+        }
+    }
+    true
 }
 
 /// The end of a worker.

@@ -1,7 +1,7 @@
 //! Outstanding copies: every interleaving of a few threads.
 
 use super::*;
-use crate::backend::board::Board;
+use crate::backend::board::{Board, workers};
 use crate::plan::Cut;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicUsize as Count;
@@ -174,5 +174,57 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
         worker.join().unwrap();
         let done = bytes[0][0].load(Ordering::Relaxed) == 1;
         assert!(done || replaced);
+    });
+}
+
+/// The same for one that is sent away, and one that may not sleep any more.
+#[test]
+fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
+    explore(4, || {
+        let (table, board) = (Arc::new(Table::new()), Arc::new(Board::new()));
+        let alive = Arc::new(AtomicU32::new(workers::ONE));
+        let bytes = bytes(1, 1);
+        let worker = thread::spawn({
+            let (table, alive, bytes) = (table.clone(), alive.clone(), bytes.clone());
+            move || loop {
+                if let Some((_, part)) = table.find_work(0) {
+                    work_on(&table, part, End::Back, &bytes);
+                }
+                alive.fetch_sub(workers::ONE, Ordering::AcqRel);
+                if !table.has_work() {
+                    return;
+                }
+                alive.fetch_add(workers::ONE, Ordering::AcqRel);
+                thread::yield_now();
+            }
+        });
+        begin(&table, copy_of(1, 0), None);
+        board.ring();
+        let replaced = board.wake_sleepers(1).is_none() && Board::lacks_workers(&alive, 1);
+        worker.join().unwrap();
+        let done = bytes[0][0].load(Ordering::Relaxed) == 1;
+        assert!(done || replaced);
+    });
+}
+
+/// Nor does anybody rely on a worker that another thread then fails to make.
+#[test]
+fn worker_that_does_not_come_is_not_relied_on() {
+    explore(4, || {
+        let (table, alive) = (Arc::new(Table::new()), Arc::new(AtomicU32::new(0)));
+        let other = thread::spawn({
+            let alive = alive.clone();
+            move || {
+                let to_come = workers::ONE + workers::ONE_TO_COME;
+                alive.fetch_add(to_come, Ordering::Relaxed);
+                alive.fetch_sub(to_come, Ordering::Relaxed);
+            }
+        });
+        begin(&table, copy_of(1, 0), None);
+        let makes_one = Board::lacks_workers(&alive, 1);
+        if !makes_one {
+            assert!(!workers::somebody_is_there(alive.load(Ordering::Acquire)));
+        }
+        other.join().unwrap();
     });
 }
