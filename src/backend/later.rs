@@ -89,15 +89,21 @@ const WATCH_NANOS: u64 = 1_000_000;
 static AT_END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// Called with each part of a cookie that is told of, if set: to compare it.
 static VERIFY: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
-/// Readable when something has ended; 0: nobody has asked for one.
-static POLL: AtomicI32 = AtomicI32::new(0);
-/// What that descriptor stood for: device and inode.
+/// What the descriptor for ends stood for: device and inode.
 static POLL_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Which process the cookies belong to: the word tells. It lies in a page that the kernel
-/// wipes in every child, also in one that runs no handlers; null until there is a cookie.
-static TAG: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// What is this process's own. It lies in a page that the kernel wipes in every child, also in
+/// one that runs no handlers; null until there is something to know.
+static OURS: AtomicPtr<Ours> = AtomicPtr::new(core::ptr::null_mut());
 /// Where there is no such page.
-static PLAIN_TAG: AtomicU32 = AtomicU32::new(0);
+static PLAIN: Ours = Ours { tag: AtomicU32::new(0), poll: AtomicI32::new(0) };
+
+struct Ours {
+    /// Which process the cookies belong to; 0: there are none.
+    tag: AtomicU32,
+    /// The descriptor that is readable when something has ended, plus one; 0: nobody has asked
+    /// for one.
+    poll: AtomicI32,
+}
 
 /// At start-up, and again in the child of a fork.
 pub fn settle_in() {
@@ -106,8 +112,8 @@ pub fn settle_in() {
 
 /// In the child of a fork: cookies and descriptor are the parent's.
 pub fn forget_after_fork() {
-    POLL.store(0, Ordering::Relaxed);
-    PLAIN_TAG.store(0, Ordering::Relaxed);
+    PLAIN.tag.store(0, Ordering::Relaxed);
+    PLAIN.poll.store(0, Ordering::Relaxed);
     PENDING.forget_everything();
     settle_in();
 }
@@ -125,14 +131,14 @@ pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
 
 /// A copy will be started soon.
 pub fn expect() {
-    fetch_to_change(TAG.load(Ordering::Relaxed) as usize);
+    fetch_to_change(OURS.load(Ordering::Relaxed) as usize);
     crew::expect();
     PENDING.expect();
     BOARD.expect();
 }
 
 pub fn pack(cookie: Cookie) -> i64 {
-    let word = tag().unwrap_or_else(make_tag);
+    let word = &ours_or_new().tag;
     if word.load(Ordering::Relaxed) == 0 {
         word.store(sys::getpid() as u32, Ordering::Relaxed);
     }
@@ -140,30 +146,34 @@ pub fn pack(cookie: Cookie) -> i64 {
 }
 
 pub fn unpack(cookie: i64) -> Option<Cookie> {
-    let tag = tag()?.load(Ordering::Relaxed);
+    let tag = ours()?.tag.load(Ordering::Relaxed);
     if tag == 0 { None } else { Cookie::unpack(cookie, tag) }
 }
 
-fn tag() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or what `make_tag` has put there, which stays.
-    unsafe { TAG.load(Ordering::Acquire).as_ref() }
+fn ours() -> Option<&'static Ours> {
+    // SAFETY: null, or what `make_ours` has put there, which stays.
+    unsafe { OURS.load(Ordering::Acquire).as_ref() }
+}
+
+fn ours_or_new() -> &'static Ours {
+    ours().unwrap_or_else(make_ours)
 }
 
 #[cold]
-fn make_tag() -> &'static AtomicU32 {
+fn make_ours() -> &'static Ours {
     // A filter that came since the start may kill for a call it does not know.
     let filtered = crew::may_start() == Err(Refused::System);
-    let mut page: *mut AtomicU32 = core::ptr::null_mut();
+    let mut page: *mut Ours = core::ptr::null_mut();
     if !filtered {
         page = sys::page_wiped_on_fork().cast();
     }
     if page.is_null() {
-        page = (&raw const PLAIN_TAG).cast_mut();
+        page = (&raw const PLAIN).cast_mut();
     }
     // Another thread may be first; a page is lost then.
     let null = core::ptr::null_mut();
-    let made = TAG.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);
-    // SAFETY: `PLAIN_TAG`, or a page of zeros that is never unmapped.
+    let made = OURS.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: `PLAIN`, or a page of zeros that is never unmapped.
     unsafe { &*made.map_or_else(|there| there, |_| page) }
 }
 
@@ -319,7 +329,7 @@ impl Parts {
                         let cut = Cut::from_parts(body.len, 0, body.len);
                         let (dst, src) = (dst + body.offset, src + body.offset);
                         let manner = manner.pack() | BY_HELPER;
-                        let watched = self.wanted.detached || POLL.load(Ordering::Relaxed) != 0;
+                        let watched = self.wanted.detached || poll().is_some();
                         let posted = Posted { dst, src, cut, manner };
                         PENDING.add(owner, part, &posted, watched);
                         carried += body.len;
@@ -440,10 +450,14 @@ fn tell(ended: Ended) {
         let record = unsafe { core::mem::transmute::<*mut (), fn(usize, u64)>(record) };
         record(ended.bytes, ended.begun);
     }
-    let fd = POLL.load(Ordering::Acquire);
-    if fd != 0 && is_our_poll(fd) {
+    if let Some(fd) = poll().filter(|&fd| is_our_poll(fd)) {
         sys::raise_event(fd);
     }
+}
+
+/// The descriptor for ends, if somebody has asked for one.
+fn poll() -> Option<i32> {
+    ours().map(|ours| ours.poll.load(Ordering::Acquire)).filter(|&stored| stored > 0).map(|n| n - 1)
 }
 
 /// The program may have closed the number, and another file may have it now.
@@ -454,9 +468,10 @@ fn is_our_poll(fd: i32) -> bool {
 
 /// The descriptor that becomes readable when something has ended, or an errno.
 pub fn poll_fd() -> Result<i32, i32> {
-    let fd = POLL.load(Ordering::Acquire);
-    if fd != 0 && is_our_poll(fd) {
-        return Ok(fd);
+    let stored = &ours_or_new().poll;
+    let before = stored.load(Ordering::Acquire);
+    if before > 0 && is_our_poll(before - 1) {
+        return Ok(before - 1);
     }
     let answer = sys::new_event();
     if answer < 0 {
@@ -467,11 +482,11 @@ pub fn poll_fd() -> Result<i32, i32> {
         POLL_FILE[0].store(device, Ordering::Relaxed);
         POLL_FILE[1].store(inode, Ordering::Relaxed);
     }
-    match POLL.compare_exchange(fd, new, Ordering::AcqRel, Ordering::Acquire) {
+    match stored.compare_exchange(before, new + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(new),
         Err(other) => {
             sys::close(new);
-            Ok(other)
+            Ok(other - 1)
         }
     }
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -413,6 +414,7 @@ static void subject_fork(void)
 	enum { COPIES = 16 };
 	struct pair pairs[COPIES];
 	adma_cookie_t cookies[COPIES];
+	int fd = adma_poll_fd();
 
 	for (int i = 0; i < COPIES; i++)
 		pairs[i] = new_pair(500000, i, 2 * i);
@@ -424,8 +426,6 @@ static void subject_fork(void)
 			lay_down(&pairs[i].dst, DESTINATION);
 			cookies[i] = start(&pairs[i]);
 		}
-		int fd = adma_poll_fd();
-
 		EXPECT(!adma_icopy_notif(from(&noted), to(&noted), 300000, &word, 1));
 		pid_t pid = fork();
 
@@ -471,6 +471,7 @@ static void subject_fork(void)
 			alarm(30);
 			for (int i = 0; i < COPIES; i++)
 				is_unknown(cookies[i]);
+			EXPECT(adma_poll_fd() != fd);
 			for (int i = 0; i < 5; i++) {
 				lay_down(&pairs[i].dst, DESTINATION);
 				by_notif(&pairs[i]);
@@ -659,6 +660,20 @@ static void subject_poll(void)
 	by_notif(&pairs[1]);
 	EXPECT(lseek(file, 0, SEEK_END) == 0);
 	EXPECT(adma_poll_fd() != fd);
+	/* A program without standard input: the lowest free number is 0. */
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		alarm(30);
+		close(0);
+		struct pollfd poll_fd = { .fd = adma_poll_fd(), .events = POLLIN };
+
+		EXPECT(poll_fd.fd == 0 && adma_poll_fd() == 0);
+		finish_by_wait(start(&pairs[1]));
+		EXPECT(poll(&poll_fd, 1, 10000) == 1);
+		_exit(0);
+	}
+	child_succeeds(pid);
 }
 
 /* ---- faults ---------------------------------------------------------------------------- */
