@@ -80,7 +80,7 @@ pub fn last_level_cache() -> usize {
 }
 
 /// Room for what the kernel answers. Not on the stack: the first large copy may be made on
-/// a signal stack of two kilobytes. Never waited for, see `Limits::now`.
+/// a signal stack of two kilobytes. Never waited for, see `Limits::try_now`.
 static ROOM: Mutex<Room> = Mutex::new(Room { mask: [0; 128], groups: [0; 4096], path: [0; 1024] });
 
 struct Room {
@@ -98,11 +98,16 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// One CPU when somebody else is just asking: the hook does not wait.
-    pub fn now() -> Self {
-        let Some(mut room) = ROOM.try_lock() else { return Self { affinity: 1, quota: None } };
+    /// `None` when somebody else is just asking: the hook does not wait.
+    pub fn try_now() -> Option<Self> {
+        let mut room = ROOM.try_lock()?;
         let Room { mask, groups, path } = &mut *room;
-        Self { affinity: by_affinity(mask), quota: by_quota(groups, path) }
+        Some(Self { affinity: by_affinity(mask), quota: by_quota(groups, path) })
+    }
+
+    /// The same, and one CPU when somebody else is just asking.
+    pub fn now() -> Self {
+        Self::try_now().unwrap_or(Self { affinity: 1, quota: None })
     }
 
     pub fn cpus(&self) -> usize {

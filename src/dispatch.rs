@@ -514,7 +514,12 @@ impl Dispatcher {
             self.engine.store(engine::IOAT, Ordering::Release);
             return Ok(Engine::Ioat);
         }
-        let workers = policy.channels.unwrap_or_else(|| cpus::Limits::now().cpus() - 1);
+        let asked = || cpus::Limits::try_now().map(|limits| limits.cpus() - 1);
+        let Some(workers) = policy.channels.or_else(asked) else {
+            // Somebody else is just asking: the next copy will be told.
+            self.engine.store(engine::COLD, Ordering::Release);
+            return Err(Fallback::Starting);
+        };
         if workers == 0 {
             return Err(self.switch_off(Fallback::OneCpu));
         }
