@@ -43,6 +43,8 @@ pub struct Kernel {
     pub keeps: AtomicU64,
     /// Called when a request ends, before its words are written.
     at_end: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// Called once, when a status call has found a request over and before it says so.
+    at_answer: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 #[repr(align(4096))]
@@ -93,6 +95,7 @@ impl Kernel {
             waits: AtomicU64::new(0),
             keeps: AtomicU64::new(u64::MAX),
             at_end: Mutex::default(),
+            at_answer: Mutex::default(),
         }))
     }
 
@@ -114,6 +117,10 @@ impl Kernel {
 
     pub fn at_end(&self, call: impl Fn() + Send + 'static) {
         *self.at_end.lock().unwrap() = Some(Box::new(call));
+    }
+
+    pub fn at_answer(&self, call: impl FnOnce() + Send + 'static) {
+        *self.at_answer.lock().unwrap() = Some(Box::new(call));
     }
 
     pub fn under_way(&self) -> usize {
@@ -259,6 +266,10 @@ impl Kernel {
         }
         wait.failed = std::mem::take(&mut state.requests.get_mut(&wait.id).unwrap().failed);
         state.slots.retain(|_, id| *id != wait.id);
+        drop(state);
+        if let Some(call) = self.at_answer.lock().unwrap().take() {
+            call();
+        }
         0
     }
 }

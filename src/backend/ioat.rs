@@ -763,6 +763,7 @@ pub use across::There;
 mod later;
 #[cfg(test)]
 pub(super) use later::ASK_AGAIN;
+pub use later::is_asked_for;
 
 #[cfg(test)]
 #[path = "ioat_tests.rs"]

@@ -14,6 +14,22 @@ const SILENT: u64 = u64::MAX;
 /// How often an overdue request is asked for, in ticks: about 1 ms.
 pub const ASK_AGAIN: u64 = 2_500_000;
 
+/// What the words of a request tell.
+#[derive(PartialEq, Eq)]
+enum Look {
+    Missing,
+    /// It is over, and nothing has failed.
+    Come,
+    /// Later requests have used the same words, so it is over. But whether something has
+    /// failed may have been told to somebody who has not noted it yet.
+    Passed,
+}
+
+/// Whether somebody is just asking for a request.
+pub fn is_asked_for(request: &Request) -> bool {
+    request.asking.load(Relaxed) == crew::process()
+}
+
 impl Engine {
     /// How much of a copy one request takes.
     pub fn part_of(&self, len: usize) -> usize {
@@ -77,15 +93,14 @@ impl Engine {
             None => SILENT,
         };
         let (_, head, piece) = cut.parts();
-        request.words.store(words, Relaxed);
+        request.words.store(words, Release);
         request.failed.store(0, Relaxed);
         request.over.store(0, Relaxed);
-        request.asking.store(0, Relaxed);
         request.head.store(head, Relaxed);
         request.piece.store(piece, Relaxed);
         request.taken.store(taken, Relaxed);
         request.since.store(sys::ticks(), Relaxed);
-        request.id.store(submit.id, Relaxed);
+        request.id.store(submit.id, Release);
         self.account(&room, &submit, accepted, 0, len);
         drop(room);
         drop(held);
@@ -103,10 +118,17 @@ impl Engine {
     }
 
     /// Whether a request is over: its words say so, which costs nothing. The kernel is asked
-    /// when there are no words, when they are overdue, and by those who want to wait.
+    /// when there are no words, when they are overdue, and by those who want to wait. Who has
+    /// not claimed the part may be told of another request that the entry has got meanwhile.
     pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
-        if request.over.load(Acquire) != 0 || self.words_have_come(request) {
+        let id = request.id.load(Acquire);
+        if request.over.load(Acquire) == id {
             return true;
+        }
+        match self.look_at_words(request, id) {
+            Look::Come => return true,
+            Look::Passed => return self.ask_once(request, id, nanos, |_| 0),
+            Look::Missing => {}
         }
         let (now, since) = (sys::ticks(), request.since.load(Relaxed));
         let expected = self.pace.expected(request.taken.load(Relaxed));
@@ -121,44 +143,58 @@ impl Engine {
             request.since.store(recently, Relaxed);
         } else if !silent {
             while sys::ticks().wrapping_sub(now) < crew::SPIN_TICKS {
-                if self.words_have_come(request) {
+                if self.look_at_words(request, id) == Look::Come {
                     return true;
                 }
                 pause();
             }
         }
-        self.ask_once(request, nanos)
+        self.ask_once(request, id, nanos, |wait| {
+            self.counts.waits.fetch_add(1, Relaxed);
+            self.helper.wait(wait)
+        })
     }
 
-    /// Later requests may have used the same words: their numbers are larger.
-    fn words_have_come(&self, request: &Request) -> bool {
-        let words = request.words.load(Relaxed);
-        if words == SILENT {
-            return false;
+    fn look_at_words(&self, request: &Request, id: u64) -> Look {
+        let words = request.words.load(Acquire);
+        // The number is taken away before the words are changed.
+        if words == SILENT || request.id.load(Relaxed) != id {
+            return Look::Missing;
         }
-        let id = request.id.load(Relaxed);
         let offset = (words >> 32) as usize * abi::WORD_STRIDE;
-        Words { pages: &self.words, channels: words as u32, offset, id }.have_passed()
+        let words = Words { pages: &self.words, channels: words as u32, offset, id };
+        match words.missing() {
+            None => Look::Come,
+            Some(_) if words.have_passed() => Look::Passed,
+            Some(_) => Look::Missing,
+        }
     }
 
-    /// Asks the kernel, which tells of failed pieces once only: one at a time.
-    fn ask_once(&self, request: &Request, nanos: u64) -> bool {
+    /// Asks who knows, in most cases the kernel, which tells of failed pieces once only: so
+    /// one at a time, and what it has told is noted before the next one asks.
+    fn ask_once(
+        &self,
+        request: &Request,
+        id: u64,
+        nanos: u64,
+        ask: impl FnOnce(&mut abi::Wait) -> i32,
+    ) -> bool {
         let _held = SignalsHeld::all(); // a handler would find it taken for ever
-        if request.asking.swap(1, Acquire) != 0 {
+        let (taken, us) = (request.asking.load(Relaxed), crew::process());
+        if taken == us || request.asking.compare_exchange(taken, us, Acquire, Relaxed).is_err() {
             if nanos > 0 {
                 sys::yield_now();
             }
             return false;
         }
-        let mut over = request.over.load(Acquire) != 0;
-        if !over {
-            let (size, id) = (size_of::<abi::Wait>() as u32, request.id.load(Relaxed));
+        let mut over = request.over.load(Relaxed) == id;
+        if !over && request.id.load(Acquire) == id {
+            let size = size_of::<abi::Wait>() as u32;
             let mut wait = abi::Wait { size, id, timeout_ns: nanos, ..Default::default() };
-            self.counts.waits.fetch_add(1, Relaxed);
-            match self.helper.wait(&mut wait) {
+            match ask(&mut wait) {
                 0 => {
                     request.failed.store(wait.failed, Relaxed);
-                    request.over.store(1, Release);
+                    request.over.store(id, Release);
                     over = true;
                 }
                 libc::EINTR | libc::ETIMEDOUT | libc::EAGAIN => {}
@@ -176,7 +212,10 @@ impl Engine {
     pub fn left_over(&self, request: &Request, len: usize, mut copy: impl FnMut(usize, usize)) {
         let (head, piece) = (request.head.load(Relaxed), request.piece.load(Relaxed));
         let cut = Cut::from_parts(len, head, piece);
-        let (failed, taken) = (request.failed.load(Relaxed), request.taken.load(Relaxed));
+        let taken = request.taken.load(Relaxed);
+        // When the words have told of the end, nothing has failed.
+        let known = request.over.load(Acquire) == request.id.load(Relaxed);
+        let failed = if known { request.failed.load(Relaxed) } else { 0 };
         for index in (0..cut.count().min(64)).filter(|index| failed >> index & 1 == 1) {
             let piece = cut.piece(index);
             if piece.offset < taken {

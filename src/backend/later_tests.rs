@@ -191,6 +191,41 @@ fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
     first.check();
 }
 
+/// The kernel tells of failures once. Who was told may be slow, and meanwhile the words of the
+/// next request say that this one is over.
+#[test]
+fn failure_that_one_thread_was_told_of_is_known_to_all() {
+    let fake = Fake::new(1);
+    let by = helper(fake);
+    let (told, was_told) = std::sync::mpsc::channel();
+    fake.at_answer(move || {
+        told.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    fake.make([Trouble { failed: 1, ..Default::default() }]);
+    let pair = Pair::new(100_000, 0);
+    let cookie = start(&[pair.copy], by);
+    std::thread::scope(|scope| {
+        // SAFETY: as in `start`.
+        let looks = || unsafe { check(cookie) };
+        let other = scope.spawn(move || {
+            while looks() == Answer::UnderWay {
+                std::thread::yield_now();
+            }
+        });
+        was_told.recv().unwrap();
+        let next = Pair::new(100_000, 0);
+        wait_for(start(&[next.copy], by), Wait::Auto);
+        next.check();
+        // SAFETY: as in `start`.
+        if unsafe { check(cookie) } == Answer::Over {
+            pair.check();
+        }
+        other.join().unwrap();
+        pair.check();
+    });
+}
+
 #[test]
 fn more_requests_than_the_helper_takes_are_done_all_the_same() {
     let fake = Fake::new(2);

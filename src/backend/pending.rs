@@ -75,10 +75,12 @@ pub struct Request {
     pub id: AtomicU64,
     /// Of the words: slot << 32 | channels. All ones: the words tell nothing.
     pub words: AtomicU64,
-    /// Which pieces have failed; known once `over` is set.
+    /// Which pieces have failed; known once `over` is the number of the request.
     pub failed: AtomicU64,
-    pub over: AtomicU32,
-    /// Taken by who asks the kernel: it tells of failures once only.
+    pub over: AtomicU64,
+    /// Taken by who asks the kernel: it tells of failures once only. Given back by nobody
+    /// else, also when the entry has got another request meanwhile. The number of the process:
+    /// what a thread of the parent has taken does not count in the child of a fork.
     pub asking: AtomicU32,
     /// How it was cut, how many bytes were taken, and when.
     pub head: AtomicUsize,
@@ -94,7 +96,7 @@ impl Request {
             id: AtomicU64::new(0),
             words: AtomicU64::new(0),
             failed: AtomicU64::new(0),
-            over: AtomicU32::new(0),
+            over: AtomicU64::new(0),
             asking: AtomicU32::new(0),
             head: AtomicUsize::new(0),
             piece: AtomicUsize::new(0),
@@ -552,7 +554,6 @@ impl Table {
                 let entry = &self.entries[word * 64 + left.trailing_zeros() as usize];
                 left &= left - 1;
                 entry.slot.leave();
-                entry.request.asking.store(0, Ordering::Relaxed);
                 self.release(entry);
             }
             self.open[word].store(0, Ordering::Relaxed);
