@@ -367,11 +367,15 @@ fn attend(part: &'static Entry, bytes: &AtomicU64) {
     }
 }
 
-/// Claims pieces of an owner's parts until there are none. Answers whether there were any.
+/// Claims pieces of an owner's parts until there are none but requests of the helper that are
+/// not over. Answers whether there were any bytes to copy.
 fn help(owner: &Entry) -> bool {
     let (mut held, mut own, mut total) = (None, 0, 0);
     for part in PENDING.parts(owner) {
         while part.slot.unclaimed() > 0 {
+            if part.is_carried_by_helper() && !is_over(part, 0) {
+                break;
+            }
             if held.is_none() {
                 held = SignalsHeld::all();
             }
@@ -388,6 +392,12 @@ fn help(owner: &Entry) -> bool {
     }
     threads::note_caller_bytes(total + own);
     total + own > 0
+}
+
+/// A part of an owner that the helper carries and nobody has claimed.
+fn request_left(owner: &Entry) -> Option<&'static Entry> {
+    let is_left = |part: &&Entry| part.is_carried_by_helper() && part.slot.unclaimed() > 0;
+    PENDING.parts(owner).find(is_left)
 }
 
 /// Copies a claimed piece, or sees a claimed request to its end.
@@ -549,6 +559,14 @@ pub unsafe fn wait(cookie: Cookie, how: Wait) -> Answer {
             since = sys::ticks();
             continue;
         }
+        // Nothing is claimed meanwhile, so signals may come.
+        if owner.needs_help()
+            && let Some(part) = request_left(owner)
+            && !ioat::is_asked_for(&part.request)
+        {
+            is_over(part, WATCH_NANOS);
+            continue;
+        }
         let waited = sys::ticks().wrapping_sub(since);
         match how {
             Wait::Spin => pause(),
@@ -560,7 +578,9 @@ pub unsafe fn wait(cookie: Cookie, how: Wait) -> Answer {
             }
             Wait::Auto | Wait::Umwait if waited < SPIN_TICKS => pause(),
             _ => {
-                if PENDING.sleep(owner, cookie, 0) == Woken::Refused {
+                // Whoever waits for the helper may only have looked at it.
+                let most = if owner.needs_help() { WATCH_NANOS } else { 0 };
+                if PENDING.sleep(owner, cookie, most) == Woken::Refused {
                     crew::note_refusal();
                     sys::yield_now();
                 }

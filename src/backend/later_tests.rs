@@ -227,6 +227,37 @@ fn failure_that_one_thread_was_told_of_is_known_to_all() {
 }
 
 #[test]
+fn signals_come_while_the_helper_is_waited_for() {
+    static CAME: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn come(_: i32) {
+        CAME.store(1, Ordering::Relaxed);
+    }
+    let fake = Fake::new(2);
+    let by = helper(fake);
+    // SAFETY: the handler only stores to an atomic.
+    unsafe { libc::signal(libc::SIGUSR2, come as *const () as usize) };
+    for how in [Wait::Auto, Wait::Sleep, Wait::Spin] {
+        CAME.store(0, Ordering::Relaxed);
+        let (early, was_early) = std::sync::mpsc::channel();
+        fake.at_end(move || early.send(CAME.load(Ordering::Relaxed)).unwrap());
+        fake.make([Trouble { late: Duration::from_millis(300), ..Default::default() }]);
+        let pair = Pair::new(100_000, 0);
+        let cookie = start(&[pair.copy], by);
+        // SAFETY: a thread of ours that lives.
+        let waiter = unsafe { libc::pthread_self() };
+        let ringer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            // SAFETY: as above.
+            unsafe { libc::pthread_kill(waiter, libc::SIGUSR2) };
+        });
+        wait_for(cookie, how);
+        pair.check();
+        ringer.join().unwrap();
+        assert_eq!(was_early.recv(), Ok(1), "{how:?}");
+    }
+}
+
+#[test]
 fn more_requests_than_the_helper_takes_are_done_all_the_same() {
     let fake = Fake::new(2);
     let by = helper(fake);

@@ -462,7 +462,7 @@ impl Table {
 
     /// The parts of an owner. Who does not own it may see those of the next one: then what is
     /// claimed of them is just help.
-    pub fn parts<'a>(&'a self, owner: &'a Entry) -> impl Iterator<Item = &'a Entry> {
+    pub fn parts<'a>(&'a self, owner: &Entry) -> impl Iterator<Item = &'a Entry> + use<'a> {
         let _ = owner.first.load(Ordering::Acquire);
         let mut at = self.linked(&owner.first);
         (0..ENTRIES).map_while(move |_| {
