@@ -37,8 +37,8 @@ impl Engine {
     }
 
     /// Starts a request for the aligned body of a copy; the edges are copied at once. Answers
-    /// the body, or `None` when there is none left: then all is done. After a refusal nothing
-    /// is under way and all is to be copied.
+    /// the body, or `None` when there is none or a page of it is bad. Then, and after a
+    /// refusal, nothing is under way and all is to be copied.
     ///
     /// # Safety
     /// As memcpy, until the request is over.
@@ -54,11 +54,14 @@ impl Engine {
         let align = self.src_align.load(Relaxed).max(abi::ALIGN);
         let split = Split::new(dst, len, align);
         if split.body == 0 || !self.suits(dst, src) {
-            // SAFETY: the caller's ranges.
-            unsafe { whole.copy(0, len) };
             return Ok(None);
         }
         let (body, end) = (split.head, split.head + split.body);
+        // SAFETY: the caller's ranges. Before anything is under way: a bad page faults here.
+        unsafe {
+            whole.copy(0, body);
+            whole.copy(end, len);
+        }
         let turn = self.next_turn(how);
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         // A handler that jumped out would leave a request nobody knows of.
@@ -73,8 +76,6 @@ impl Engine {
             return match errno {
                 libc::EFAULT => {
                     self.counts.faults.fetch_add(1, Relaxed);
-                    // SAFETY: the caller's ranges; a bad page faults now, as in memcpy.
-                    unsafe { whole.copy(0, len) };
                     Ok(None)
                 }
                 _ => {
@@ -108,11 +109,6 @@ impl Engine {
             0 => self.limit.note_taken(len),
             libc::ENOMEM => self.limit.lower(taken),
             _ => {}
-        }
-        // SAFETY: the caller's ranges, outside of what the engine writes.
-        unsafe {
-            whole.copy(0, body);
-            whole.copy(end, len);
         }
         Ok(Some(Piece { offset: body, len: split.body }))
     }

@@ -197,41 +197,45 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         None => (None, None),
     };
     let handled = wanted.detached && by.is_some() && sys::handles_faults() != Some(false);
+    // So many copies can be handed on: the first ones that suit.
+    let room = if copies.len() > 1 { PENDING.room() } else { 1 };
+    let mut left = room;
     // Whatever faults from here on may jump, so there is nothing in the table yet.
     for copy in copies {
         let &Copy { src, dst, len } = copy;
         match by {
-            // SAFETY: the caller's promise.
-            None => unsafe { original::copy(dst, src, len) },
-            // There will be no later call in which a fault could come.
-            Some(by) if handled && suits(copy, &by) => {
-                // SAFETY: the caller's ranges.
-                unsafe { Touch::Both.pages(dst, src, len) };
+            Some(by) if left > 0 && suits(copy, &by) => {
+                left -= 1;
+                // There will be no later call in which a fault could come.
+                if handled {
+                    // SAFETY: the caller's ranges.
+                    unsafe { Touch::Both.pages(dst, src, len) };
+                }
             }
-            Some(_) => {}
+            // SAFETY: the caller's promise.
+            _ => unsafe { original::copy(dst, src, len) },
         }
     }
 
     let owner = PENDING.take()?;
     PENDING.start(owner, wanted.notice, wanted.detached, started);
     let mut begun = Begun { cookie: PENDING.cookie(owner), carried: 0, refused };
-    if by.is_some() {
+    if let Some(first) = by {
         let mut parts = Parts { owner, own: true, called: false, wanted };
-        for copy in copies {
-            match by {
-                Some(who) if suits(copy, &who) => {
-                    // SAFETY: the caller's promise.
-                    let (carried, refused) = unsafe { parts.hand_on(copy, &who) };
-                    begun.carried += carried;
-                    begun.refused = refused.or(begun.refused);
-                    by = by.filter(|_| refused.is_none_or(|why| why == Refused::Busy));
-                }
+        for copy in copies.iter().filter(|copy| suits(copy, &first)).take(room) {
+            let Some(who) = by else {
                 // SAFETY: the caller's promise.
-                _ => unsafe { original::copy(copy.dst, copy.src, copy.len) },
-            }
+                unsafe { parts.copy_at_once(copy, Manner::for_later(first.kernel(copy.len))) };
+                continue;
+            };
+            // SAFETY: the caller's promise.
+            let (carried, refused) = unsafe { parts.hand_on(copy, &who) };
+            begun.carried += carried;
+            begun.refused = refused.or(begun.refused);
+            by = by.filter(|_| refused.is_none_or(|why| why == Refused::Busy));
         }
         if parts.called && !crew::somebody_works() {
-            help(owner);
+            see_to_the_end(owner);
         }
     }
     if let Some(ended) = PENDING.close(owner) {
@@ -284,7 +288,7 @@ impl Parts {
                 let owner = self.owner;
                 let Some(part) = self.entry() else {
                     // SAFETY: the caller's promise.
-                    unsafe { original::copy(dst, src, len) };
+                    unsafe { self.copy_at_once(copy, manner) };
                     return (0, Some(Refused::Busy));
                 };
                 let cut = Cut::new(dst, len, workers + 1);
@@ -296,6 +300,26 @@ impl Parts {
             }
             // SAFETY: the caller's promise.
             By::Helper(engine, how, _) => unsafe { self.submit(engine, &how, copy, manner) },
+        }
+    }
+
+    /// Copies what nobody takes. It must not fault while other parts are under way: a handler
+    /// might jump, and nobody would know of them. So it is a part as well, and a page of it
+    /// that is bad faults when the end is told.
+    unsafe fn copy_at_once(&mut self, copy: &Copy, manner: Manner) {
+        let &Copy { src, dst, len } = copy;
+        let Some(part) = self.entry() else {
+            // Others have just taken what there was room for.
+            see_to_the_end(self.owner);
+            // SAFETY: the caller's promise.
+            return unsafe { original::copy(dst, src, len) };
+        };
+        let cut = Cut::new(dst, len, 1);
+        let posted = Posted { dst, src, cut, manner: manner.pack() };
+        PENDING.add(self.owner, part, &posted, false);
+        self.owner.take_off(len);
+        while let Some((copy, index)) = PENDING.claim(part, End::Front) {
+            carry_out(part, &copy, index);
         }
     }
 
@@ -342,10 +366,10 @@ impl Parts {
                     _ => PENDING.give_back(part),
                 }
             }
-            if let Err(why) = begun {
-                refused = Some(why);
+            refused = begun.err().or(refused);
+            if !matches!(begun, Ok(Some(_))) {
                 // SAFETY: part of the caller's ranges, of which nothing is under way.
-                unsafe { original::copy(dst, src, len) };
+                unsafe { self.copy_at_once(&Copy { src, dst, len }, manner) };
             }
             at += len;
         }
@@ -398,6 +422,20 @@ fn help(owner: &Entry) -> bool {
 fn request_left(owner: &Entry) -> Option<&'static Entry> {
     let is_left = |part: &&Entry| part.is_carried_by_helper() && part.slot.unclaimed() > 0;
     PENDING.parts(owner).find(is_left)
+}
+
+/// Waits for all parts of an owner that the caller is still adding to.
+fn see_to_the_end(owner: &Entry) {
+    loop {
+        help(owner);
+        if let Some(part) = request_left(owner) {
+            is_over(part, WATCH_NANOS);
+        } else if PENDING.parts_are_over(owner) {
+            return;
+        } else {
+            sys::yield_now(); // somebody has begun the last ones
+        }
+    }
 }
 
 /// Copies a claimed piece, or sees a claimed request to its end.
@@ -601,16 +639,22 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> Answer {
         return Answer::Over;
     }
     threads::note_fault();
-    let mut left = PENDING.parts(owner).filter_map(failure).peekable();
-    while let Some(Copy { src, dst, len }) = left.next() {
-        // A handler may jump out of the last one without leaving anything behind.
-        if left.peek().is_none() {
+    let mut left = PENDING.parts(owner).filter_map(failure).fuse();
+    loop {
+        let some: [Option<Copy>; 16] = core::array::from_fn(|_| left.next());
+        // A handler may jump out of the last ones without leaving anything behind.
+        let are_last = some.last().is_some_and(Option::is_none);
+        if are_last {
             PENDING.free(owner);
         }
-        // SAFETY: the caller's promise; nobody else writes there any more.
-        unsafe { original::copy(dst, src, len) };
+        for Copy { src, dst, len } in some.into_iter().flatten() {
+            // SAFETY: the caller's promise; nobody else writes there any more.
+            unsafe { original::copy(dst, src, len) };
+        }
+        if are_last {
+            return Answer::Over;
+        }
     }
-    Answer::Over
 }
 
 fn verify(owner: &Entry) {

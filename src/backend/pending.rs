@@ -218,6 +218,11 @@ impl Entry {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// So many bytes of the parts of this owner are not carried by others after all.
+    pub fn take_off(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// Writes the caller's word, if it has given one.
     ///
     /// # Safety
@@ -292,6 +297,11 @@ impl Table {
     pub fn has_room(&self) -> bool {
         let first = self.hint.load(Ordering::Relaxed);
         (0..WORDS).any(|i| self.used[(first + i) % WORDS].load(Ordering::Relaxed) != u64::MAX)
+    }
+
+    /// How many entries were free just now.
+    pub fn room(&self) -> usize {
+        self.used.iter().map(|used| used.load(Ordering::Relaxed).count_zeros() as usize).sum()
     }
 
     /// A free entry for oneself; `None`: the table is full.
@@ -379,6 +389,11 @@ impl Table {
         part.slot.post(copy);
         // Last, and released: who walks over the parts of an owner finds them whole.
         owner.first.store(number as u32 + 1, Ordering::Release);
+    }
+
+    /// Whether nothing is under way of an owner that is not closed.
+    pub fn parts_are_over(&self, owner: &Entry) -> bool {
+        owner.left.load(Ordering::Acquire) == 1
     }
 
     /// No more parts will be added. `Some`: all of them are over, and the owner has ended.

@@ -685,11 +685,11 @@ static volatile bool repair;
 
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
-	(void)signal, (void)info, (void)context;
+	(void)signal, (void)context;
 	faults++;
 	if (!repair)
 		siglongjmp(back, 1);
-	mprotect(bad_page, PAGE, PROT_READ | PROT_WRITE);
+	mprotect((void *)((uintptr_t)info->si_addr / PAGE * PAGE), PAGE, PROT_READ | PROT_WRITE);
 }
 
 static void spoil(struct pair *pair, bool source)
@@ -725,6 +725,49 @@ static void dies_without_handler(bool notif)
 	EXPECT(waitpid(pid, &status, 0) == pid);
 	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSEGV)
 		fail("a bad page without handler: status %#x", status);
+}
+
+static void batches_with_bad_pages(void)
+{
+	enum { BAD = 3 };
+
+	for (volatile int round = 0; round < 10; round++) {
+		struct pair good = new_pair(8 * MIB, 1, 2), bad[BAD];
+		struct adma_op ops[1 + BAD] = { { from(&good), to(&good), good.src.len } };
+		volatile adma_cookie_t cookie = 0;
+
+		for (int i = 0; i < BAD; i++) {
+			bad[i] = new_pair(round % 2 ? MIB : 10000, 0, 0);
+			ops[1 + i] = (struct adma_op){ from(&bad[i]), to(&bad[i]), bad[i].src.len };
+			spoil(&bad[i], i % 2);
+		}
+		repair = false;
+		if (sigsetjmp(back, 1) == 0) {
+			cookie = adma_icopy_batch(ops, 1 + BAD);
+			adma_wait_copy(cookie);
+			fail("no fault came");
+		}
+		EXPECT(faults == 1);
+		if (cookie)
+			is_unknown(cookie);
+		/* The call was left: nothing of it goes on. Workers come to the front last. */
+		struct side front = { good.dst.base, 2 * PAGE, good.dst.from, good.dst.len };
+
+		lay_down(&front, DESTINATION);
+		sleep_ms(20);
+		for (size_t at = 0; at < front.size; at++)
+			if (front.base[at] != laid_down(&front, DESTINATION, at))
+				fail("byte %zu was written after a handler had left", at);
+		repair = true;
+		finish_by_wait(adma_icopy_batch(ops, 1 + BAD));
+		EXPECT(faults == 1 + BAD);
+		copied(&good, "good one of a batch");
+		for (int i = 0; i < BAD; i++) {
+			copied(&bad[i], "repaired one of a batch");
+			free_pair(&bad[i]);
+		}
+		free_pair(&good);
+	}
 }
 
 static void subject_faults(void)
@@ -772,6 +815,7 @@ static void subject_faults(void)
 		copied(&pair, "repaired");
 		free_pair(&pair);
 	}
+	batches_with_bad_pages();
 	/* Nothing is left of all that: the table is as empty as it was. */
 	static adma_cookie_t cookies[ADMA_COOKIES];
 	struct pair small = new_pair(10, 0, 0);
