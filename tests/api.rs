@@ -129,6 +129,19 @@ fn check_copy_makes_no_system_call() {
     assert!(looks > 10, "the copy was over at once: {out}");
 }
 
+/// A slow system: so the other threads look while one of them tries.
+#[test]
+fn worker_that_cannot_be_made_is_not_relied_on() {
+    let log = scratch("strace").join("limited");
+    let mut command = plain("strace");
+    let slowly = ["-f", "-qq", "-e", "trace=clone", "-e", "inject=clone:delay_enter=3000", "-o"];
+    command.args(slowly).arg(&log);
+    command.arg(program(Way::Linked)).arg("limited").env("ADMA_CHANNELS", "1");
+    show(&mut command, "limited");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.lines().any(|line| line.contains("EAGAIN")), "{text}");
+}
+
 #[test]
 fn asynchronous_copies_are_counted_and_verified() {
     let report = common::only_report(

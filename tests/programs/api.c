@@ -19,6 +19,7 @@
 #include <linux/seccomp.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -886,6 +887,47 @@ static void subject_refused(void)
 	}
 }
 
+static void *note_at_once(void *argument)
+{
+	struct pair *pair = argument;
+	_Alignas(8) uint64_t word = 0;
+
+	pthread_barrier_wait(&barrier);
+	EXPECT(!adma_icopy_notif(from(pair), to(pair), pair->src.len, &word, 1));
+	while (__atomic_load_n(&word, __ATOMIC_ACQUIRE) != 1)
+		sched_yield();
+	return NULL;
+}
+
+/*
+ * Workers have ended, and there is a limit now: whoever starts a copy while another thread
+ * tries to make one in vain must not rely on it.
+ */
+static void subject_limited(void)
+{
+	enum { THREADS = 4 };
+	struct pair pairs[THREADS];
+	pthread_t threads[THREADS];
+
+	alarm(20);
+	if (getuid() == 0 && setresuid(65534, 65534, 65534))
+		cannot_be_shown("root, and for ever");
+	for (int i = 0; i < THREADS; i++)
+		pairs[i] = new_pair(100000, i, 1);
+	by_waiting(&pairs[0]);
+	lay_down(&pairs[0].dst, DESTINATION);
+	sleep_ms(400);
+	pthread_barrier_init(&barrier, NULL, THREADS + 1);
+	for (int i = 0; i < THREADS; i++)
+		EXPECT(!pthread_create(&threads[i], NULL, note_at_once, &pairs[i]));
+	EXPECT(!setrlimit(RLIMIT_NPROC, &(struct rlimit){ 0, 0 }));
+	pthread_barrier_wait(&barrier);
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		copied(&pairs[i], "limited");
+	}
+}
+
 /* Workers end when they are idle, and come again. */
 static void subject_idle(void)
 {
@@ -913,6 +955,7 @@ int main(int argc, char **argv)
 		{ "poll", subject_poll },	{ "faults", subject_faults },
 		{ "errno", subject_errno },	{ "looking", subject_looking },
 		{ "refused", subject_refused }, { "idle", subject_idle },
+		{ "limited", subject_limited },
 	};
 
 	for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
