@@ -54,8 +54,10 @@
  * comes in a call of this interface: the one that starts the copy, or the one
  * that tells its end, which has then already retired the cookie. The handler
  * may repair the page and return, or jump out of this one call: nothing of it
- * is under way then. (After a jump out of a batch with more than 15 bad copies
- * -EAGAIN may come earlier.)
+ * is under way then. (With the kernel helper other parts of the copy may be, if
+ * less than 64 bytes at one of its edges lie alone on a bad page; and -EAGAIN
+ * may come earlier, also after a jump out of a batch with more than 15 bad
+ * copies.)
  * With adma_icopy_notif() it is always the call that starts the copy; memory
  * that goes bad later ends the process. (Protection keys of source pages are
  * looked at only by memcpy() itself.)
