@@ -20,6 +20,7 @@ use crate::cpus;
 use crate::plan::{self, Cut};
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys::{self, SignalsHeld};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 /// One copy, as the caller gives it.
@@ -640,16 +641,26 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> Answer {
     }
     threads::note_fault();
     let mut left = PENDING.parts(owner).filter_map(failure).fuse();
+    // Neither cleared nor moved: compilers do that with memset and memcpy, which is us.
+    let mut some = [const { MaybeUninit::<Copy>::uninit() }; 16];
     loop {
-        let some: [Option<Copy>; 16] = core::array::from_fn(|_| left.next());
+        let mut count = 0;
+        for (place, copy) in some.iter_mut().zip(&mut left) {
+            place.write(copy);
+            count += 1;
+        }
         // A handler may jump out of the last ones without leaving anything behind.
-        let are_last = some.last().is_some_and(Option::is_none);
+        let are_last = count < some.len();
         if are_last {
             PENDING.free(owner);
         }
-        for Copy { src, dst, len } in some.into_iter().flatten() {
-            // SAFETY: the caller's promise; nobody else writes there any more.
-            unsafe { original::copy(dst, src, len) };
+        for place in &some[..count] {
+            // SAFETY: so many were written. The caller's promise; nobody else writes there any
+            // more.
+            unsafe {
+                let Copy { src, dst, len } = place.assume_init_read();
+                original::copy(dst, src, len);
+            }
         }
         if are_last {
             return Answer::Over;
