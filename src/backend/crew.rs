@@ -372,12 +372,9 @@ extern "C" fn work(number: usize) -> ! {
                 break;
             }
         }
-        // Who starts a copy now either sees one worker less, or is seen here.
-        ALIVE.fetch_sub(workers::ONE, Ordering::AcqRel);
-        if !PENDING.has_work() {
+        if PENDING.count_out(&ALIVE) {
             leave();
         }
-        ALIVE.fetch_add(workers::ONE, Ordering::AcqRel);
     }
 }
 

@@ -14,7 +14,7 @@
 //! caller may take its memory away; then the phase, which is all that `look` reads. The
 //! generation rises whenever an entry gets free, so a cookie is good for one end.
 
-use super::board::{End, Posted, Slot};
+use super::board::{End, Posted, Slot, workers};
 use crate::sync::maybe_const;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
 
@@ -389,6 +389,18 @@ impl Table {
         part.slot.post(copy);
         // Last, and released: who walks over the parts of an owner finds them whole.
         owner.first.store(number as u32 + 1, Ordering::Release);
+    }
+
+    /// A worker that is sent away, or may not sleep, counts itself out before it ends; false when
+    /// something is pending: then it is counted in again. Who starts a copy now either sees one
+    /// worker less, or is seen here.
+    pub fn count_out(&self, alive: &AtomicU32) -> bool {
+        alive.fetch_sub(workers::ONE, Ordering::AcqRel);
+        if !self.has_work() {
+            return true;
+        }
+        alive.fetch_add(workers::ONE, Ordering::AcqRel);
+        false
     }
 
     /// Whether nothing is under way of an owner that is not closed.

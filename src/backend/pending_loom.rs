@@ -190,11 +190,9 @@ fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
                 if let Some((_, part)) = table.find_work(0) {
                     work_on(&table, part, End::Back, &bytes);
                 }
-                alive.fetch_sub(workers::ONE, Ordering::AcqRel);
-                if !table.has_work() {
+                if table.count_out(&alive) {
                     return;
                 }
-                alive.fetch_add(workers::ONE, Ordering::AcqRel);
                 thread::yield_now();
             }
         });
