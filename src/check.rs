@@ -61,7 +61,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
     crew::start(workers);
     let how = threads::How {
         workers,
-        kernel: Kernel::Libc,
+        kernel: Kernel::Ordinary,
         wait: threads::Wait::Auto,
         share: None,
         faults: Faults::Strict,

@@ -177,11 +177,11 @@ pub const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_KERNEL",
         default: "auto",
-        want: "auto, libc, movsb or stream",
+        want: "auto, ordinary, movsb or stream",
         set: |config, value| {
             let names = [
                 ("auto", None),
-                ("libc", Some(Kernel::Libc)),
+                ("ordinary", Some(Kernel::Ordinary)),
                 ("movsb", Some(Kernel::Movsb)),
                 ("stream", Some(Kernel::Stream)),
             ];

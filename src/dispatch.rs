@@ -46,7 +46,7 @@ impl Policy {
             keep: config.keep,
             how: How {
                 workers: 0,
-                kernel: config.kernel.unwrap_or(Kernel::Libc),
+                kernel: config.kernel.unwrap_or(Kernel::Ordinary),
                 wait: config.wait,
                 share: config.cpu_share,
                 faults: config.faults,

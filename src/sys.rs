@@ -213,6 +213,32 @@ pub unsafe fn copy_without_fault(tid: i32, dst: usize, src: usize, len: usize) -
     unsafe { syscall(libc::SYS_process_vm_readv, [tid as usize, local, 1, remote, 1, 0]) }
 }
 
+/// Tells the kernel where this thread's restartable sequence is. False: not to be had.
+pub fn register_rseq(area: usize, size: usize, signature: u32) -> bool {
+    // SAFETY: the kernel writes to the area as long as the thread lives, as the caller wants.
+    unsafe { syscall(libc::SYS_rseq, [area, size, 0, signature as usize, 0, 0]) == 0 }
+}
+
+/// Tells the kernel that this process will call `interrupt_workers`. Takes milliseconds in a
+/// process of several threads. False: not to be had.
+pub fn expect_interruptions() -> bool {
+    membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0
+}
+
+/// When this returns true, every thread of this process that was inside a restartable sequence
+/// has left it, or will before it executes another instruction.
+pub fn interrupt_workers() -> bool {
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ) == 0
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 7;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 8;
+
+fn membarrier(command: usize) -> Answer {
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) }
+}
+
 /// The seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
 pub fn seccomp_mode() -> Answer {
     // SAFETY: PR_GET_SECCOMP takes no memory.

@@ -1,16 +1,30 @@
-//! How a piece is copied: three kernels, and one that never faults.
+//! How the bytes of a piece move: copy loops of our own that survive a bad page and can be
+//! interrupted.
 //!
-//! Which one is the default was decided by `bench/run kernels`; see bench/README.md.
+//! All loops lie in one stretch of code and keep one promise: `rdi` is the next byte to write,
+//! and every byte before it is written, whatever instruction was reached. So nothing has to be
+//! noted before a loop is entered, and whoever stops it needs to change the instruction pointer
+//! only:
+//!
+//! - A bad page raises SIGSEGV or SIGBUS. The handler (`signals`) asks `recover`, as the Linux
+//!   kernel asks its exception table, and the loop ends with `Copied::BadPage`.
+//! - A worker that was preempted may find, when it runs again, that its caller did not wait and
+//!   has copied the piece itself. Its loops are a restartable sequence (rseq(2)): the kernel
+//!   lets it go on at `interrupted`, and the next entry looks at the generation of the copy
+//!   before it writes another byte. See `TakeBack`.
+//!
+//! Which loop is the default was decided by `bench/run kernels`; see bench/README.md.
 
-use super::libc;
+use crate::sync::AtomicU32;
 use crate::{cpus, sys};
 use ::libc::EFAULT;
-use core::arch::{asm, x86_64::*};
+use core::arch::global_asm;
+use core::cell::UnsafeCell;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// libc's own memmove.
-    Libc,
+    /// Ordinary stores: `rep movsb` where the CPU is good at it, as libc decides, else vectors.
+    Ordinary,
     /// `rep movsb`: microcode chooses.
     Movsb,
     /// Streaming stores: the destination does not enter the cache.
@@ -19,154 +33,327 @@ pub enum Kernel {
     NoFault { tid: i32 },
 }
 
-/// How a piece ended. All kernels but `NoFault` know only the first.
+/// How a piece ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     Whole,
     BadPage,
+    /// The caller has taken the piece back: it belongs to somebody else now.
+    TakenBack,
     /// The system call itself is not to be had.
     Refused,
 }
+
+/// How a worker's piece can be taken back from it: as long as `generation` holds `expected` the
+/// piece is the worker's. Who changes it and then calls `sys::interrupt_workers` may be sure
+/// that the worker writes nothing any more.
+#[repr(C)]
+pub struct TakeBack {
+    sequence: *const Sequence,
+    generation: *const AtomicU32,
+    expected: u32,
+}
+
+impl TakeBack {
+    pub fn new(sequence: &Sequence, generation: &AtomicU32, expected: u32) -> Self {
+        Self { sequence, generation, expected }
+    }
+}
+
+/// A worker's restartable sequence: the kernel's struct rseq, which it writes to whenever the
+/// worker has been away.
+#[repr(C, align(32))]
+pub struct Sequence(UnsafeCell<[u64; 4]>);
+
+// SAFETY: only the worker that has registered it, and the kernel on its behalf, touch it.
+unsafe impl Sync for Sequence {}
+
+impl Sequence {
+    pub const fn new() -> Self {
+        Self(UnsafeCell::new([0; 4]))
+    }
+
+    /// Tells the kernel of it, for this thread. False: not to be had.
+    pub fn register(&self) -> bool {
+        // The kernel wants to find all zeros but the CPU number, which is "not yet" as it was.
+        // SAFETY: no other thread uses it.
+        unsafe { *self.0.get() = [0; 4] };
+        sys::register_rseq(self.0.get() as usize, size_of::<Self>(), SIGNATURE)
+    }
+}
+
+/// What stands before the place to go on at, so that nobody can make the kernel jump elsewhere.
+const SIGNATURE: u32 = 0x5305_3053;
 
 impl Kernel {
     /// Copies one piece.
     ///
     /// # Safety
-    /// Ranges do not overlap, no Rust reference covers `dst`; and unless the kernel is
-    /// `NoFault`, `dst` is writable and `src` readable, or the process may die of it.
+    /// Ranges do not overlap, no Rust reference covers `dst`. A bad page ends the copy with
+    /// `BadPage` if our handler stands in front of the program's, and as the program has
+    /// decided otherwise.
     pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> Copied {
-        // SAFETY: the caller's promise is each kernel's.
-        unsafe {
-            match self {
-                Kernel::Libc => libc::copy_in_worker(dst, src, len),
-                Kernel::Movsb => movsb(dst, src, len),
-                Kernel::Stream => stream(dst, src, len),
-                Kernel::NoFault { tid } => {
-                    return match sys::copy_without_fault(tid, dst, src, len) {
-                        count if count == len as sys::Answer => Copied::Whole,
-                        answer if answer >= 0 || -answer as i32 == EFAULT => Copied::BadPage,
-                        _ => Copied::Refused,
-                    };
-                }
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_until_taken_back(dst, src, len, None) }
+    }
+
+    /// The same for a worker whose piece can be taken back.
+    ///
+    /// # Safety
+    /// As `copy`, as long as the piece is not taken back.
+    pub unsafe fn copy_until_taken_back(
+        self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        take_back: Option<&TakeBack>,
+    ) -> Copied {
+        if let Kernel::NoFault { tid } = self {
+            // SAFETY: the caller's promise.
+            return match unsafe { sys::copy_without_fault(tid, dst, src, len) } {
+                count if count == len as sys::Answer => Copied::Whole,
+                answer if answer >= 0 || -answer as i32 == EFAULT => Copied::BadPage,
+                _ => Copied::Refused,
+            };
+        }
+        let (which, take_back) = (self.loop_(), take_back.map_or(core::ptr::null(), |t| t));
+        let mut at = 0;
+        loop {
+            // SAFETY: the rest of the caller's ranges; `which` is one of the loops below, for
+            // a CPU that has its instructions.
+            let end = unsafe { adma_copy_loop(dst + at, src + at, len - at, which, take_back) };
+            at += end.copied;
+            match end.why {
+                end::WHOLE => return Copied::Whole,
+                end::BAD_PAGE => return Copied::BadPage,
+                end::TAKEN_BACK => return Copied::TakenBack,
+                _ => {} // interrupted: go on if it is still ours
             }
         }
-        Copied::Whole
     }
-}
 
-unsafe fn movsb(dst: usize, src: usize, len: usize) {
-    // SAFETY: as `Kernel::copy`; the direction flag is clear by the ABI.
-    unsafe {
-        asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
-            options(nostack, preserves_flags));
-    }
-}
-
-/// A line of the cache; streaming stores that fill one whole are written out as one.
-const LINE: usize = 64;
-
-unsafe fn stream(dst: usize, src: usize, len: usize) {
-    let head = (dst.wrapping_neg() % LINE).min(len);
-    let body = (len - head) / LINE * LINE;
-    // SAFETY: as `Kernel::copy`; the body's destination is aligned to a line by `head`, and
-    // the wide variant is called only where the CPU has it.
-    unsafe {
-        movsb(dst, src, head);
-        if cpus::features().avx512 {
-            stream_lines_avx512(dst + head, src + head, body);
-        } else {
-            stream_lines_sse2(dst + head, src + head, body);
-        }
-        // Streaming stores are weakly ordered; the piece is announced as done after this.
-        _mm_sfence();
-        movsb(dst + head + body, src + head + body, len - head - body);
-    }
-}
-
-/// # Safety
-/// As `Kernel::copy`; `dst` aligned to a line, `len` a multiple of it; the CPU has AVX-512.
-#[target_feature(enable = "avx512f")]
-unsafe fn stream_lines_avx512(dst: usize, src: usize, len: usize) {
-    for at in (0..len).step_by(LINE) {
-        // SAFETY: inside the ranges.
-        unsafe {
-            let line = _mm512_loadu_si512((src + at) as *const __m512i);
-            _mm512_stream_si512((dst + at) as *mut __m512i, line);
+    /// The address of the loop.
+    fn loop_(self) -> *const u8 {
+        let features = cpus::features();
+        match self {
+            Kernel::Stream if features.avx512 => &raw const adma_loop_stream_avx512,
+            Kernel::Stream => &raw const adma_loop_stream_sse2,
+            Kernel::Ordinary if !features.good_movsb && features.avx2 => &raw const adma_loop_avx2,
+            _ => &raw const adma_loop_movsb,
         }
     }
 }
 
-/// # Safety
-/// As `Kernel::copy`; `dst` aligned to a line, `len` a multiple of it.
-unsafe fn stream_lines_sse2(dst: usize, src: usize, len: usize) {
-    for at in (0..len).step_by(LINE) {
-        let (to, from) = ((dst + at) as *mut __m128i, (src + at) as *const __m128i);
-        // SAFETY: inside the ranges.
-        unsafe {
-            let line = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
-            _mm_stream_si128(to, line[0]);
-            _mm_stream_si128(to.add(1), line[1]);
-            _mm_stream_si128(to.add(2), line[2]);
-            _mm_stream_si128(to.add(3), line[3]);
-        }
-    }
+/// If `ip` lies in a copy loop that has met a bad page: where to go on.
+pub fn recover(ip: usize) -> Option<usize> {
+    let [begin, end, interrupted, bad_page] = [
+        &raw const adma_loops_begin,
+        &raw const adma_loops_end,
+        // A worker's sequence is interrupted before the handler gets to see it.
+        &raw const adma_loop_interrupted,
+        &raw const adma_loop_bad_page,
+    ]
+    .map(|address| address as usize);
+    ((begin..end).contains(&ip) || ip == interrupted).then_some(bad_page)
 }
+
+mod end {
+    pub const WHOLE: usize = 0;
+    pub const BAD_PAGE: usize = 1;
+    pub const INTERRUPTED: usize = 2;
+    pub const TAKEN_BACK: usize = 3;
+}
+
+#[repr(C)]
+struct LoopEnd {
+    copied: usize,
+    why: usize,
+}
+
+unsafe extern "C" {
+    /// Copies by the loop at `which`.
+    fn adma_copy_loop(
+        dst: usize,
+        src: usize,
+        len: usize,
+        which: *const u8,
+        take_back: *const TakeBack,
+    ) -> LoopEnd;
+    static adma_loop_movsb: u8;
+    static adma_loop_avx2: u8;
+    static adma_loop_stream_avx512: u8;
+    static adma_loop_stream_sse2: u8;
+    static adma_loops_begin: u8;
+    static adma_loops_end: u8;
+    static adma_loop_interrupted: u8;
+    static adma_loop_bad_page: u8;
+}
+
+// Registers in the loops: rdi next byte to write, r8 the first one, r9 source minus destination,
+// r10 the end, r11 the loop. Nothing lies on the stack, so every end is a plain return.
+global_asm!(
+    ".macro adma_label name",
+    ".globl \\name",
+    ".hidden \\name",
+    "\\name:",
+    ".endm",
+
+    // Copies rcx bytes; rdi stays the next byte to write at every moment.
+    ".macro adma_bytes",
+    "lea rsi, [rdi + r9]",
+    "rep movsb",
+    ".endm",
+
+    // Bytes up to the next line of the cache, or to the end.
+    ".macro adma_head",
+    "mov rcx, rdi",
+    "neg rcx",
+    "and ecx, 63",
+    "mov rax, r10",
+    "sub rax, rdi",
+    "cmp rcx, rax",
+    "cmova rcx, rax",
+    "adma_bytes",
+    ".endm",
+
+    // Whole strides of `step` bytes, then the rest.
+    ".macro adma_strides step, body:vararg",
+    "mov rax, r10",
+    "sub rax, \\step",  // the last place at which a stride can begin
+    "cmp rdi, rax",
+    "ja 3f",
+    ".p2align 5",
+    "2:",
+    "\\body",
+    "add rdi, \\step",
+    "cmp rdi, rax",
+    "jbe 2b",
+    "3:",
+    "mov rcx, r10",
+    "sub rcx, rdi",
+    "adma_bytes",
+    ".endm",
+
+    ".macro adma_body_avx2",
+    "vmovdqu ymm0, [rdi + r9]",
+    "vmovdqu ymm1, [rdi + r9 + 32]",
+    "vmovdqu ymm2, [rdi + r9 + 64]",
+    "vmovdqu ymm3, [rdi + r9 + 96]",
+    "vmovdqa [rdi], ymm0",
+    "vmovdqa [rdi + 32], ymm1",
+    "vmovdqa [rdi + 64], ymm2",
+    "vmovdqa [rdi + 96], ymm3",
+    ".endm",
+
+    // Registers from 16 up leave no dirty upper halves behind.
+    ".macro adma_body_stream_avx512",
+    "vmovdqu64 zmm16, [rdi + r9]",
+    "vmovntdq [rdi], zmm16",
+    ".endm",
+
+    ".macro adma_body_stream_sse2",
+    "movdqu xmm0, [rdi + r9]",
+    "movdqu xmm1, [rdi + r9 + 16]",
+    "movdqu xmm2, [rdi + r9 + 32]",
+    "movdqu xmm3, [rdi + r9 + 48]",
+    "movntdq [rdi], xmm0",
+    "movntdq [rdi + 16], xmm1",
+    "movntdq [rdi + 32], xmm2",
+    "movntdq [rdi + 48], xmm3",
+    ".endm",
+
+    // Streaming stores are weakly ordered; whatever is said about the piece is said after them.
+    ".macro adma_end why",
+    "sfence",
+    "mov rax, rdi",
+    "sub rax, r8",
+    "mov edx, \\why",
+    "ret",
+    ".endm",
+
+    // What the kernel wants to know of a restartable sequence (struct rseq_cs).
+    ".pushsection .data.rel.ro.adma_sequence,\"aw\",@progbits",
+    ".p2align 5",
+    "adma_sequence:",
+    ".long 0, 0",
+    ".quad adma_loops_begin",
+    ".quad adma_loops_end - adma_loops_begin",
+    ".quad adma_loop_interrupted",
+    ".popsection",
+
+    ".pushsection .text.adma_loops,\"ax\",@progbits",
+    ".p2align 6",
+    "adma_label adma_copy_loop",
+    "mov r11, rcx",
+    "mov rax, r8",
+    "mov r9, rsi",
+    "sub r9, rdi",
+    "lea r10, [rdi + rdx]",
+    "mov r8, rdi",
+    "test rax, rax",
+    "jz 5f",
+    "mov rdx, [rax]",
+    "lea rsi, [rip + adma_sequence]",
+    // Between this store and the sequence's first instruction lies nothing: a worker that is
+    // preempted outside the sequence is told so by the store being undone.
+    "mov [rdx + 8], rsi",
+    "adma_label adma_loops_begin",
+    "mov rdx, [rax + 8]",
+    "mov edx, [rdx]",
+    "cmp edx, [rax + 16]",
+    "jne adma_loop_taken_back",
+    "5:",
+    "jmp r11",
+
+    "adma_label adma_loop_movsb",
+    "mov rcx, r10",
+    "sub rcx, rdi",
+    "adma_bytes",
+    "jmp adma_loop_whole",
+
+    "adma_label adma_loop_avx2",
+    "adma_head",
+    "adma_strides 128, adma_body_avx2",
+    "vzeroupper",
+    "jmp adma_loop_whole",
+
+    "adma_label adma_loop_stream_avx512",
+    "adma_head",
+    "adma_strides 64, adma_body_stream_avx512",
+    "jmp adma_loop_whole",
+
+    "adma_label adma_loop_stream_sse2",
+    "adma_head",
+    "adma_strides 64, adma_body_stream_sse2",
+    "jmp adma_loop_whole",
+    "adma_label adma_loops_end",
+
+    "adma_loop_whole:",
+    "adma_end {whole}",
+    "adma_label adma_loop_bad_page",
+    "adma_end {bad_page}",
+    "adma_loop_taken_back:",
+    "adma_end {taken_back}",
+    ".long {signature}",
+    "adma_label adma_loop_interrupted",
+    "adma_end {interrupted}",
+    ".popsection",
+
+    ".purgem adma_label",
+    ".purgem adma_bytes",
+    ".purgem adma_head",
+    ".purgem adma_strides",
+    ".purgem adma_body_avx2",
+    ".purgem adma_body_stream_avx512",
+    ".purgem adma_body_stream_sse2",
+    ".purgem adma_end",
+    whole = const end::WHOLE,
+    bad_page = const end::BAD_PAGE,
+    interrupted = const end::INTERRUPTED,
+    taken_back = const end::TAKEN_BACK,
+    signature = const SIGNATURE,
+);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One table for every kernel, against one naive oracle.
-    #[test]
-    fn kernels_every_edge_match_naive() {
-        libc::resolve();
-        let source: Vec<u8> = (0..9000u32).map(|i| (i * 7 + i / 251) as u8).collect();
-        let kernels =
-            [Kernel::Libc, Kernel::Movsb, Kernel::Stream, Kernel::NoFault { tid: sys::gettid() }];
-        for kernel in kernels {
-            for len in [0, 1, 15, 63, 64, 65, 127, 128, 1000, 4096, 8191] {
-                for offset in [0, 1, 31, 63, 64] {
-                    let mut target = vec![0xee; 9000];
-                    let to = target.as_mut_ptr() as usize + offset;
-                    let from = source.as_ptr() as usize + offset / 2;
-                    // SAFETY: inside both vectors.
-                    assert_eq!(unsafe { kernel.copy(to, from, len) }, Copied::Whole);
-                    assert_eq!(target[offset..offset + len], source[offset / 2..offset / 2 + len]);
-                    assert!(target[..offset].iter().all(|&b| b == 0xee), "{kernel:?} before");
-                    assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn both_ways_to_stream_lines_agree() {
-        let source: Vec<u8> = (0..4096u32).map(|i| (i * 13) as u8).collect();
-        let mut target = vec![0u8; 4096 + LINE];
-        let to = (target.as_mut_ptr() as usize).next_multiple_of(LINE);
-        let start = to - target.as_ptr() as usize;
-        let mut ways: Vec<unsafe fn(usize, usize, usize)> = vec![stream_lines_sse2];
-        if cpus::features().avx512 {
-            ways.push(stream_lines_avx512);
-        }
-        for way in ways {
-            target.fill(0);
-            // SAFETY: aligned, inside both vectors, and the CPU has it.
-            unsafe { way(to, source.as_ptr() as usize, 4096) };
-            assert_eq!(target[start..start + 4096], source[..]);
-        }
-    }
-
-    #[test]
-    fn no_fault_kernel_tells_a_bad_page_from_a_refusal() {
-        let mut target = vec![0u8; 100];
-        let kernel = Kernel::NoFault { tid: sys::gettid() };
-        // SAFETY: `NoFault` may be handed any address.
-        let copied = unsafe { kernel.copy(target.as_mut_ptr() as usize, 16, 100) };
-        assert_eq!(copied, Copied::BadPage);
-        let nobody = Kernel::NoFault { tid: (1 << 22) - 1 };
-        // SAFETY: as above.
-        let copied = unsafe { nobody.copy(target.as_mut_ptr() as usize, 16, 100) };
-        assert_eq!(copied, Copied::Refused);
-    }
-}
+#[path = "kernel_tests.rs"]
+mod tests;

@@ -453,7 +453,7 @@ fn carry_out(part: &Entry, copy: &Posted, index: usize) {
         // is not before this piece is finished.
         match unsafe { kernel.copy(dst + from, src + from, to - from) } {
             Copied::Whole => true,
-            Copied::BadPage => false,
+            Copied::BadPage | Copied::TakenBack => false,
             Copied::Refused => {
                 crew::note_refusal();
                 false

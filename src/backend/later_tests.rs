@@ -15,7 +15,7 @@ fn ready() {
 fn workers() -> Option<By> {
     ready();
     crew::start(3);
-    Some(By::Workers { workers: 3, kernel: Kernel::Libc, stream_from: 1 << 20 })
+    Some(By::Workers { workers: 3, kernel: Kernel::Ordinary, stream_from: 1 << 20 })
 }
 
 fn helper(fake: &'static Fake) -> Option<By> {
@@ -25,7 +25,7 @@ fn helper(fake: &'static Fake) -> Option<By> {
     assert!(engine.start());
     crew::start(3);
     let how = ioat::How { channels: None, wait: Wait::Auto, share: None };
-    Some(By::Helper(engine, how, Kernel::Libc))
+    Some(By::Helper(engine, how, Kernel::Ordinary))
 }
 
 /// Two buffers, and the stretch of them that is copied.

@@ -103,7 +103,7 @@ impl Manner {
     /// rights: 32 bits | thread number: 22 bits, as the kernel's | has rights | kernel: 2 bits
     pub fn pack(self) -> usize {
         let (kind, tid) = match self.kernel {
-            Kernel::Libc => (0, 0),
+            Kernel::Ordinary => (0, 0),
             Kernel::Movsb => (1, 0),
             Kernel::Stream => (2, 0),
             Kernel::NoFault { tid } => (3, tid as usize & 0x3f_ffff),
@@ -114,7 +114,7 @@ impl Manner {
 
     pub fn unpack(packed: usize) -> Self {
         let kernel = match packed & 3 {
-            0 => Kernel::Libc,
+            0 => Kernel::Ordinary,
             1 => Kernel::Movsb,
             2 => Kernel::Stream,
             _ => Kernel::NoFault { tid: (packed >> 3 & 0x3f_ffff) as i32 },
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn manner_survives_packing() {
         let last = Kernel::NoFault { tid: (1 << 22) - 1 };
-        for kernel in [Kernel::Libc, Kernel::Movsb, Kernel::Stream, last] {
+        for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream, last] {
             for rights in [None, Some(0), Some(u32::MAX)] {
                 let manner = Manner { kernel, rights, touch: Touch::Nothing };
                 assert_eq!(Manner::unpack(manner.pack()), manner);

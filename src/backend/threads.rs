@@ -224,7 +224,7 @@ mod tests {
                         let mut target = vec![0u8; len + 2];
                         let how = How {
                             workers: 3,
-                            kernel: Kernel::Libc,
+                            kernel: Kernel::Ordinary,
                             wait: waits[round % waits.len()],
                             share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
                             faults: Faults::Strict,

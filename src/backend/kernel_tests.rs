@@ -1,0 +1,172 @@
+use super::*;
+use crate::sync::Ordering;
+
+/// One table for every loop, against one naive oracle.
+#[test]
+fn kernels_every_edge_match_naive() {
+    let source: Vec<u8> = (0..9000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    let kernels =
+        [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream, Kernel::NoFault { tid: sys::gettid() }];
+    for kernel in kernels {
+        for len in [0, 1, 15, 63, 64, 65, 127, 128, 1000, 4096, 8191] {
+            for offset in [0, 1, 31, 63, 64] {
+                let mut target = vec![0xee; 9000];
+                let to = target.as_mut_ptr() as usize + offset;
+                let from = source.as_ptr() as usize + offset / 2;
+                // SAFETY: inside both vectors.
+                assert_eq!(unsafe { kernel.copy(to, from, len) }, Copied::Whole);
+                assert_eq!(target[offset..offset + len], source[offset / 2..offset / 2 + len]);
+                assert!(target[..offset].iter().all(|&b| b == 0xee), "{kernel:?} before");
+                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
+            }
+        }
+    }
+}
+
+/// The loops that this CPU can run, whichever of them it prefers.
+fn loops() -> Vec<*const u8> {
+    let all = [
+        (true, &raw const adma_loop_movsb),
+        (true, &raw const adma_loop_stream_sse2),
+        (cpus::features().avx2, &raw const adma_loop_avx2),
+        (cpus::features().avx512, &raw const adma_loop_stream_avx512),
+    ];
+    all.into_iter().filter(|(can, _)| *can).map(|(_, address)| address).collect()
+}
+
+#[test]
+fn every_loop_agrees_with_naive_for_every_length_and_alignment() {
+    let source: Vec<u8> = (0..1024u32).map(|i| (i * 13 + 5) as u8).collect();
+    for which in loops() {
+        for len in (0..400).chain([511, 512, 513]) {
+            for (to, from) in [(0, 0), (1, 0), (0, 1), (33, 7), (64, 63)] {
+                let mut target = [0xeeu8; 1024];
+                let (dst, src) =
+                    (target.as_mut_ptr() as usize + to, source.as_ptr() as usize + from);
+                // SAFETY: inside both.
+                let end = unsafe { adma_copy_loop(dst, src, len, which, core::ptr::null()) };
+                assert_eq!((end.copied, end.why), (len, end::WHOLE));
+                assert_eq!(target[to..to + len], source[from..from + len]);
+                assert!(target[..to].iter().chain(&target[to + len..]).all(|&b| b == 0xee));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_fault_kernel_tells_a_bad_page_from_a_refusal() {
+    let mut target = vec![0u8; 100];
+    let kernel = Kernel::NoFault { tid: sys::gettid() };
+    // SAFETY: `NoFault` may be handed any address.
+    let copied = unsafe { kernel.copy(target.as_mut_ptr() as usize, 16, 100) };
+    assert_eq!(copied, Copied::BadPage);
+    let nobody = Kernel::NoFault { tid: (1 << 22) - 1 };
+    // SAFETY: as above.
+    let copied = unsafe { nobody.copy(target.as_mut_ptr() as usize, 16, 100) };
+    assert_eq!(copied, Copied::Refused);
+}
+
+#[test]
+fn recover_knows_the_loops_and_nothing_else() {
+    for which in loops() {
+        assert!(recover(which as usize).is_some());
+    }
+    assert!(recover(&raw const adma_loop_interrupted as usize).is_some());
+    assert!(recover(&raw const adma_loops_end as usize).is_none());
+    assert!(recover(&raw const adma_loop_bad_page as usize).is_none());
+    assert!(recover(recover_knows_the_loops_and_nothing_else as *const () as usize).is_none());
+}
+
+#[test]
+fn piece_of_another_generation_is_not_written() {
+    let (source, mut target) = ([1u8; 256], [0u8; 256]);
+    let (sequence, generation) = (Sequence::new(), AtomicU32::new(8));
+    for kernel in [Kernel::Ordinary, Kernel::Stream] {
+        let late = TakeBack::new(&sequence, &generation, 7);
+        let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+        // SAFETY: inside both.
+        let copied = unsafe { kernel.copy_until_taken_back(dst, src, 256, Some(&late)) };
+        assert_eq!(copied, Copied::TakenBack);
+        assert!(target.iter().all(|&byte| byte == 0));
+    }
+}
+
+/// A piece is taken back while its worker copies: from the moment `interrupt_workers` has
+/// returned, the worker writes nothing any more.
+#[test]
+fn piece_taken_back_in_the_middle_is_not_written_any_more() {
+    if !sys::expect_interruptions() {
+        return; // a kernel without it: pieces are never taken back there
+    }
+    const LEN: usize = 4 << 20;
+    let source = vec![1u8; LEN];
+    for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream] {
+        let (mut taken_back, mut rounds) = (0, 0);
+        while taken_back < 20 && rounds < 2000 {
+            rounds += 1;
+            let mut target = vec![0u8; LEN];
+            let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+            let generation = AtomicU32::new(1);
+            std::thread::scope(|scope| {
+                let worker = scope.spawn(|| {
+                    let sequence = Box::new(Sequence::new());
+                    // The C library has one for this thread already: it makes room.
+                    let ours = take_over(&sequence);
+                    let mine = TakeBack::new(&sequence, &generation, 1);
+                    // SAFETY: inside both.
+                    let copied =
+                        unsafe { kernel.copy_until_taken_back(dst, src, LEN, Some(&mine)) };
+                    if ours {
+                        give_up(&sequence);
+                    }
+                    (ours, copied)
+                });
+                // Somewhere in the middle of it.
+                // SAFETY: the worker writes bytes there; any value will do.
+                while unsafe { ((dst + LEN / 16) as *const u8).read_volatile() } == 0 {
+                    std::hint::spin_loop();
+                }
+                generation.store(2, Ordering::SeqCst);
+                assert!(sys::interrupt_workers());
+                // SAFETY: inside; the worker writes no more.
+                unsafe { core::ptr::write_bytes(dst as *mut u8, 7, LEN) };
+                let (ours, copied) = worker.join().unwrap();
+                if !ours {
+                    rounds = usize::MAX - 1; // not to be had in this process
+                } else if copied == Copied::TakenBack {
+                    taken_back += 1;
+                    assert!(memchr::memchr(1, &target).is_none(), "{kernel:?}");
+                }
+            });
+        }
+        assert!(taken_back > 0 || rounds > 2000, "{kernel:?}: never in the middle");
+    }
+}
+
+/// Gives this thread our sequence instead of the C library's.
+fn take_over(sequence: &Sequence) -> bool {
+    const UNREGISTER: usize = 1;
+    unsafe extern "C" {
+        static __rseq_offset: isize;
+        static __rseq_size: u32;
+    }
+    let thread: usize;
+    // SAFETY: the thread pointer of the ABI; reads one register's worth of memory.
+    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) thread) };
+    // SAFETY: constants of the C library.
+    let (area, size) = unsafe { (thread.wrapping_add_signed(__rseq_offset), __rseq_size) };
+    if size > 0 {
+        let size = (size as usize).max(32);
+        // SAFETY: what the C library has registered is forgotten for the rest of the thread.
+        unsafe {
+            sys::syscall(libc::SYS_rseq, [area, size, UNREGISTER, SIGNATURE as usize, 0, 0]);
+        }
+    }
+    sequence.register()
+}
+
+fn give_up(sequence: &Sequence) {
+    let area = sequence.0.get() as usize;
+    // SAFETY: the kernel forgets the area, which goes away.
+    unsafe { sys::syscall(libc::SYS_rseq, [area, 32, 1, SIGNATURE as usize, 0, 0]) };
+}
