@@ -61,13 +61,16 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
     crew::start(workers);
     let how = threads::How {
         workers,
-        kernel: Kernel::Ordinary,
+        pieces: threads::Pieces::All(Kernel::Ordinary),
         wait: threads::Wait::Auto,
         share: None,
         faults: Faults::Strict,
+        fresh: false,
     };
     // SAFETY: as above.
-    gain(out, "worker threads", |dst, src, len| unsafe { threads::copy(dst, src, len, &how) })
+    gain(out, "worker threads", |dst, src, len| unsafe {
+        threads::copy(dst, src, len, &how).map(|_| ())
+    })
 }
 
 /// Loaded or not, permitted or not, and what to do about it.

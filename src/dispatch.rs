@@ -1,11 +1,14 @@
 //! Which way a large copy takes: the engine, or libc and why.
+//!
+//! A copy goes down three steps: `decide` answers with a value, `perform` moves the bytes by it,
+//! `learn_from` notes what came of it.
 
-use crate::backend::threads::{self, How};
-use crate::backend::{Refused, crew, ioat, kernel::Kernel, later, libc as original};
+use crate::backend::threads::{self, Cost, How, Pieces, Seen};
+use crate::backend::{Refused, crew, ioat, kernel::Kernel, later, libc as original, piece};
 use crate::config::{Backend, Config};
 use crate::cpus;
-use crate::learn::{FLOOR, Learner, Look, SAMPLE, Way};
-use crate::plan;
+use crate::learn::{self, Cell, FLOOR, Learner, STREAM_FROM, Verdict};
+use crate::plan::{self, PAGE};
 use crate::stats::{Fallback, Path, Recorder};
 use crate::sys::{self, NEVER, Op};
 use crate::trace::Trace;
@@ -26,8 +29,8 @@ pub struct Policy {
     keep: Option<usize>,
     how: How,
     how_ioat: ioat::How,
-    /// No kernel was asked for: streaming stores may be tried.
-    may_stream: bool,
+    /// `None`: streaming stores are compared with ordinary ones.
+    kernel: Option<Kernel>,
     verify: u32,
     ops: u16,
     record: bool,
@@ -46,17 +49,18 @@ impl Policy {
             keep: config.keep,
             how: How {
                 workers: 0,
-                kernel: config.kernel.unwrap_or(Kernel::Ordinary),
+                pieces: Pieces::All(config.kernel.unwrap_or(Kernel::Ordinary)),
                 wait: config.wait,
                 share: config.cpu_share,
                 faults: config.faults,
+                fresh: false,
             },
+            kernel: config.kernel,
             how_ioat: ioat::How {
                 channels: config.channels,
                 wait: config.wait,
                 share: config.cpu_share,
             },
-            may_stream: config.kernel.is_none(),
             verify: config.verify,
             ops: config.ops,
             record: config.stats.any(),
@@ -66,10 +70,9 @@ impl Policy {
     }
 }
 
-/// Streaming stores leave the cache alone, so who reads the destination next pays for it.
-/// From twice a usual second-level cache up it would have left the cache anyway, and they
-/// win even so (`bench/run kernels`).
-const STREAM_FROM: usize = 4 << 20;
+/// From this size on it is asked whether the destination was ever written. Below, asking would
+/// cost what there is to gain.
+const FRESH_FROM: usize = 1 << 20;
 
 /// How long copies keep to libc after one found no help free: about 2 to 60 ms.
 const SHORTEST_PAUSE: u64 = 4_000_000;
@@ -90,6 +93,27 @@ enum Engine {
     /// So many workers beside the caller.
     Threads(usize),
     Ioat,
+}
+
+/// What is decided about a copy before a byte of it moves.
+struct Decision<'a> {
+    by: Result<Engine, Fallback>,
+    /// What measuring has to do with it; `None`: nothing.
+    cell: Option<&'a Cell>,
+    /// So many bytes the caller copies alone by libc, and they are timed; 0: none.
+    first: usize,
+    pieces: Pieces,
+    /// The destination was never written: its pages are made on the way.
+    fresh: bool,
+    in_a_row: bool,
+}
+
+/// What came of it.
+struct Outcome {
+    path: Path,
+    first: Cost,
+    rest: Cost,
+    seen: Seen,
 }
 
 /// All zeros until it is configured, so that it takes no room in the file.
@@ -304,10 +328,9 @@ impl Dispatcher {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
-        let kernel = policy.how.kernel;
-        let may_stream = policy.may_stream && largest >= STREAM_FROM;
-        let streams = may_stream && self.learner.row(largest).streaming_pays();
+        let streams = policy.kernel.is_none() && self.learner.streaming(largest).pays();
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
+        let kernel = policy.kernel.unwrap_or(Kernel::Ordinary);
         Ok(match self.ready(policy)? {
             Engine::Threads(workers) => later::By::Workers { workers, kernel, stream_from },
             Engine::Ioat => later::By::Helper(&self.ioat, policy.how_ioat, kernel),
@@ -330,30 +353,136 @@ impl Dispatcher {
         if policy.trace {
             self.trace.note(dst, src, len);
         }
-        let way = if plan::overlaps(dst, src, len) {
-            Err(Fallback::Overlap)
-        } else {
-            match self.ready(policy) {
-                Ok(Engine::Ioat) if !self.ioat.suits(dst, src) => Err(Fallback::Unaligned),
-                way => way,
-            }
-        };
-        // SAFETY: the caller's promise, and the ranges do not overlap where there is an engine.
-        let path = unsafe {
-            match way {
-                Err(why) => {
-                    original::copy(dst, src, len);
-                    return Path::Libc(why);
-                }
-                Ok(engine) if policy.learn => self.carry_learned(policy, engine, dst, src, len),
-                Ok(engine) => self.carry_always(policy, engine, policy.how.kernel, dst, src, len),
-            }
-        };
-        if path == Path::Engine && policy.verify > 0 {
+        let begun = sys::ticks();
+        let decision = self.decide(policy, dst, src, len, begun);
+        // SAFETY: the caller's promise; the ranges do not overlap where there is an engine.
+        let outcome = unsafe { self.perform(policy, &decision, dst, src, len) };
+        self.learn_from(&decision, &outcome, len, begun);
+        if outcome.path == Path::Engine && policy.verify > 0 {
             // SAFETY: just copied.
             unsafe { self.verify_some(dst, src, len) };
         }
-        path
+        outcome.path
+    }
+
+    /// Which way the copy is to go. Moves nothing.
+    fn decide(
+        &self,
+        policy: &Policy,
+        dst: usize,
+        src: usize,
+        len: usize,
+        now: u64,
+    ) -> Decision<'_> {
+        let mut decision = Decision {
+            by: Err(Fallback::Overlap),
+            cell: None,
+            first: 0,
+            pieces: policy.how.pieces,
+            fresh: false,
+            in_a_row: self.learner.is_in_a_row(now),
+        };
+        if plan::overlaps(dst, src, len) {
+            return decision;
+        }
+        decision.by = match self.ready(policy) {
+            Ok(Engine::Ioat) if !self.ioat.suits(dst, src) => Err(Fallback::Unaligned),
+            Ok(_) if policy.learn && self.is_crowded(now) => Err(Fallback::Busy),
+            by => by,
+        };
+        if policy.learn && decision.by.is_ok() {
+            let cell = self.learner.cell(len, decision.in_a_row);
+            let verdict = cell.decide();
+            decision.cell = Some(cell);
+            decision.first = match verdict {
+                Verdict::Share { measured: false } | Verdict::Libc => 0,
+                Verdict::Share { measured: true } | Verdict::Compare => learn::first_bytes(len),
+            };
+            match verdict {
+                Verdict::Share { .. } => {}
+                Verdict::Libc => decision.by = Err(Fallback::Learned),
+                Verdict::Compare => decision.by = Err(Fallback::Compared),
+            }
+        }
+        decision.fresh = policy.offload
+            && !matches!(decision.by, Err(Fallback::Compared) | Ok(Engine::Ioat))
+            && is_fresh(dst, len);
+        // Pages that were just made are in the cache: no streaming into those.
+        let threads = matches!(decision.by, Ok(Engine::Threads(_)));
+        if threads && !decision.fresh && policy.kernel.is_none() && len >= STREAM_FROM {
+            decision.pieces = self.learner.streaming(len).choose();
+        }
+        decision
+    }
+
+    /// Copies as was decided.
+    unsafe fn perform(
+        &self,
+        policy: &Policy,
+        decision: &Decision,
+        dst: usize,
+        src: usize,
+        len: usize,
+    ) -> Outcome {
+        let first = decision.first;
+        let begun = sys::ticks();
+        if first > 0 {
+            if matches!(decision.by, Ok(Engine::Threads(_))) && !decision.in_a_row {
+                threads::expect();
+            }
+            // SAFETY: the beginning of the caller's ranges.
+            unsafe { original::copy(dst, src, first) };
+        }
+        let parted = sys::ticks();
+        let (dst, src, len) = (dst + first, src + first, len - first);
+        // SAFETY: the rest of the caller's ranges.
+        let carried = unsafe {
+            match decision.by {
+                Ok(Engine::Threads(workers)) => {
+                    let Decision { pieces, fresh, .. } = *decision;
+                    threads::copy(dst, src, len, &How { workers, pieces, fresh, ..policy.how })
+                        .map_err(|refused| self.refused(refused))
+                }
+                Ok(Engine::Ioat) => match self.ioat.copy(dst, src, len, &policy.how_ioat) {
+                    Ok(()) => Ok(Seen::default()),
+                    Err(refused) => Err(self.refused(refused)),
+                },
+                Err(why) => Err(why),
+            }
+        };
+        if carried.is_err() {
+            // SAFETY: the caller's promise; after a refusal nothing is under way.
+            unsafe {
+                if decision.fresh {
+                    piece::copy_fresh(dst, src, len, original::copy);
+                } else {
+                    original::copy(dst, src, len);
+                }
+            }
+        }
+        Outcome {
+            path: carried.map_or_else(Path::Libc, |_| Path::Engine),
+            first: Cost { bytes: first, ticks: parted.wrapping_sub(begun) },
+            rest: Cost { bytes: len, ticks: sys::ticks().wrapping_sub(parted) },
+            seen: carried.unwrap_or_default(),
+        }
+    }
+
+    /// Notes what a copy that began at `begun` has shown.
+    fn learn_from(&self, decision: &Decision, outcome: &Outcome, len: usize, begun: u64) {
+        let now = sys::ticks();
+        self.learner.note_end(now);
+        self.learner.streaming(len).record(&outcome.seen);
+        if outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
+            self.note_crowd(begun);
+        }
+        let Some(cell) = decision.cell else { return };
+        match outcome.path {
+            Path::Engine if decision.first > 0 => cell.record(outcome.first, outcome.rest),
+            Path::Libc(Fallback::Compared) => cell.record_libc(outcome.first, outcome.rest),
+            Path::Engine | Path::Libc(_) => {}
+        }
+        cell.spend(now.wrapping_sub(begun));
     }
 
     /// Compares every so many carried copies.
@@ -367,90 +496,6 @@ impl Dispatcher {
             // SAFETY: the caller's promise.
             unsafe { self.verify(dst, src, len) };
         }
-    }
-
-    unsafe fn carry_always(
-        &self,
-        policy: &Policy,
-        engine: Engine,
-        kernel: Kernel,
-        dst: usize,
-        src: usize,
-        len: usize,
-    ) -> Path {
-        // SAFETY: the caller's promise.
-        let carried = unsafe {
-            match engine {
-                Engine::Threads(workers) => {
-                    threads::copy(dst, src, len, &How { workers, kernel, ..policy.how })
-                }
-                Engine::Ioat => self.ioat.copy(dst, src, len, &policy.how_ioat),
-            }
-        };
-        match carried {
-            Ok(()) => Path::Engine,
-            Err(refused) => {
-                // SAFETY: the caller's promise; after a refusal nothing is under way.
-                unsafe { original::copy(dst, src, len) };
-                Path::Libc(self.refused(refused))
-            }
-        }
-    }
-
-    /// The first bytes tell the temperature, then the better way is taken and timed.
-    unsafe fn carry_learned(
-        &self,
-        policy: &Policy,
-        engine: Engine,
-        dst: usize,
-        src: usize,
-        len: usize,
-    ) -> Path {
-        let row = self.learner.row(len);
-        let look = row.look();
-        if look != Look::Closely {
-            // SAFETY: the caller's promise.
-            unsafe { original::copy(dst, src, len) };
-            if look == Look::AtItsEnd {
-                self.learner.note_end(sys::ticks());
-            }
-            return Path::Libc(Fallback::Learned);
-        }
-        let begun = sys::ticks();
-        let in_a_row = self.learner.is_in_a_row(len, begun);
-        // SAFETY: the beginning of the caller's ranges.
-        unsafe { original::copy(dst, src, SAMPLE) };
-        let sampled = sys::ticks();
-        if self.is_crowded(sampled) {
-            // SAFETY: the rest of the caller's ranges.
-            unsafe { original::copy(dst + SAMPLE, src + SAMPLE, len - SAMPLE) };
-            return Path::Libc(Fallback::Busy);
-        }
-        let cell = row.cell(sampled.wrapping_sub(begun), in_a_row);
-        let may_stream = policy.may_stream && len >= STREAM_FROM && engine != Engine::Ioat;
-        let way = row.choose(cell, may_stream, sampled);
-        let (dst, src, len) = (dst + SAMPLE, src + SAMPLE, len - SAMPLE);
-        // SAFETY: the rest of the caller's ranges.
-        let path = unsafe {
-            match way {
-                Way::Libc => {
-                    original::copy(dst, src, len);
-                    Path::Libc(Fallback::Learned)
-                }
-                Way::Shared => self.carry_always(policy, engine, policy.how.kernel, dst, src, len),
-                Way::Streamed => self.carry_always(policy, engine, Kernel::Stream, dst, src, len),
-            }
-        };
-        let now = sys::ticks();
-        self.learner.note_end(now);
-        match path {
-            Path::Engine | Path::Libc(Fallback::Learned) => {
-                row.record(cell, way, len, now.wrapping_sub(sampled), now);
-            }
-            Path::Libc(Fallback::Busy) => self.note_crowd(sampled),
-            Path::Libc(_) => row.refused(cell),
-        }
-        path
     }
 
     /// Somebody was refused for want of free CPUs a short while ago.
@@ -573,6 +618,17 @@ impl Dispatcher {
             self.switch_off(Fallback::Off);
         }
     }
+}
+
+/// Whether memory was never written: none of a few of its pages is there. What it was made of
+/// is in memory already where a program has written to it, and not where it has only asked for
+/// it.
+fn is_fresh(dst: usize, len: usize) -> bool {
+    len >= FRESH_FROM
+        && !crew::is_filtered()
+        && [2, 1, 3]
+            .iter()
+            .all(|&quarter| !sys::is_resident((dst + len / 4 * quarter) & !(PAGE - 1)))
 }
 
 #[cfg(test)]

@@ -195,5 +195,5 @@ fn learning_with_the_helper_tries_it_and_never_streams() {
         copy(&dispatcher, STREAM_FROM + 12_345);
     }
     assert!(helper.submits.load(Ordering::Relaxed) > 4, "it was never tried");
-    assert!(dispatcher.learner.verdicts().all(|verdict| verdict.costs[2].1 == 0));
+    assert!(dispatcher.learner.known().all(|known| known.streamed == 0.0));
 }

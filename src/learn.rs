@@ -1,122 +1,133 @@
-//! What measuring has shown: for which copies the engine beats libc.
+//! What measuring inside the copies has shown: for which of them the engine beats libc.
 //!
-//! Copies are sorted by size, by temperature (the time their first bytes took: a copy out of
-//! the cache and one out of memory differ by an order of magnitude and in what help is
-//! worth), and by pace (right after another one the workers are awake, after a pause they
-//! have to be woken). In each such cell every way is tried in a series of copies, then the
-//! best is used and the others are tried again now and then. Changing one's mind takes a
-//! clear difference, so that noise does not.
+//! Every kind of copy is shared from the first one on, and finds out by itself whether that was
+//! right. Its caller copies the first bytes alone, by libc: that is libc's speed for this very
+//! copy, as hot or cold, as fresh or crowded as it is. The rest is shared, and the ratio of the
+//! two is the gain. A pair of figures per copy; a moving average of them per cell decides.
 //!
-//! Costs and times are plain numbers here; nothing is timed or copied in this file. All
-//! threads share the numbers without locks: a lost update costs a sample, not a copy.
+//! ```text
+//! gain = libc's cost of the first bytes * slant / cost of the shared rest
+//! ```
+//!
+//! The first bytes of a copy may be colder or hotter than the rest, and much later ones may
+//! meet other weather. So now and then a copy is left to libc whole, and its rest compared with
+//! its first bytes: that is the slant.
+//!
+//! The way that was not chosen is tried by time: whenever fifty times as much has been spent in
+//! the cell as the last try has cost, in both directions. So trying costs two percent of the time
+//! of copying at most, and no verdict is for ever.
+//!
+//! Cells are kept by size, and by pace: right after another copy the workers are awake, after a
+//! pause they have to be woken. Nothing is timed or copied in this file. All threads share the
+//! numbers without locks: a lost update costs a sample, not a copy.
 #![forbid(unsafe_code)]
 
 use crate::backend::crew::SPIN_TICKS;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::backend::kernel::Kernel;
+use crate::backend::threads::{Cost, Pieces, Seen};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// No copy below this is considered. Half as large a copy would gain a fifth at best, in a
-/// row and out of memory; in cache already the looking costs it three percent.
+/// row and out of memory.
 pub const FLOOR: usize = 256 << 10;
 
-/// Every considered copy begins with this many bytes by libc; their time is the temperature.
-pub const SAMPLE: usize = 8 << 10;
-
-/// From 16 MiB up all copies share a row: the cost of a page no longer depends on how many
+/// From 16 MiB up all copies share a row: the cost of a byte no longer depends on how many
 /// there are, and few programs make enough of each size to judge it by itself.
 const SIZES: usize = 7;
-const TEMPERATURES: usize = 4;
-const PACES: usize = 2;
 
-/// A copy that begins within so many ticks of the end of the last one comes in a row: the
-/// workers still spin.
-const ROW_TICKS: u64 = SPIN_TICKS;
+/// Streaming stores leave the cache alone, so who reads the destination next pays for it.
+/// From twice a usual second-level cache up it would have left the cache anyway.
+pub const STREAM_FROM: usize = 4 << 20;
 
-/// Samples a verdict rests on, for each way: the median of so many shrugs off two outliers.
-const ENOUGH: u32 = 5;
+/// Gains and slants are told in so many parts: this is 1.
+const ONE: u32 = 1024;
 
-/// A series of the engine goes on so long (about half a millisecond), for its first copies
-/// may find the workers asleep or not yet made; the last `ENOUGH` of it count. Not longer
-/// than so many.
-const SERIES_TICKS: u64 = 1_000_000;
-const SERIES_MOST: u32 = 24;
+/// A gain above this makes no difference, and must not take long to be forgotten.
+const MOST: u32 = 2 * ONE;
+const LEAST: u32 = ONE / 4;
 
-/// Where libc is settled, one call in so many is looked at; the others cost nothing.
-const GLANCE: u32 = 16;
+/// Sharing goes on as long as it gains at all, and is taken up again for a little more.
+const STAYS: u32 = ONE + ONE / 50;
+const RETURNS: u32 = ONE + ONE / 16;
 
-/// The ways a copy can go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    Libc,
-    /// Shared with the workers, by libc's kernel.
-    Shared,
-    /// Shared with the workers, by streaming stores.
-    Streamed,
-}
+/// The first samples of a cell weigh more, the others a quarter.
+const WEIGHT: u32 = 4;
+/// A verdict for libc rests on so many samples.
+const ENOUGH: u32 = 3;
+/// So many copies of a cell are measured in a row, at first and after a bad one; then one in so
+/// many. The first bytes of a measured copy wait for no help.
+const MEASURED_FIRST: u32 = 6;
+const MEASURED_THEN: u32 = 8;
 
-impl Way {
-    const ALL: [Way; 3] = [Way::Libc, Way::Shared, Way::Streamed];
-
-    fn numbered(number: u32) -> Way {
-        Self::ALL.get(number as usize).copied().unwrap_or(Way::Libc)
-    }
-}
+/// Of the time spent in a cell one part in so many may go into trying the other way.
+const BUDGET: u64 = 50;
 
 pub struct Learner {
-    rows: [Row; SIZES],
-    /// When the last large copy ended that anybody looked at.
+    /// By size; copies after a pause, and in a row.
+    cells: [[Cell; 2]; SIZES],
+    streams: [Streaming; SIZES],
+    /// When the last large copy ended.
     last_end: AtomicU64,
 }
 
-/// How closely a copy is looked at.
+/// How a copy is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// libc, without a look at the clock.
-    Away,
-    /// libc, and its end is noted: the next one is looked at closely.
-    AtItsEnd,
-    Closely,
+pub enum Verdict {
+    /// By the engine; `measured`: after its first bytes.
+    Share { measured: bool },
+    /// By libc, which was as fast.
+    Libc,
+    /// By libc, to know how it compares.
+    Compare,
 }
 
-/// Copies of one size class: from a power of two up to the next.
-pub struct Row {
-    calls: AtomicU32,
-    /// Verdicts have been reached, all are for libc, and no trial is on.
-    settled: AtomicBool,
-    /// By temperature; those of copies in a row come after those of copies after a pause.
-    cells: [Cell; TEMPERATURES * PACES],
-}
-
-/// Copies of one size, temperature and pace.
+/// Copies of one size and pace. All zeros: nothing is known.
 pub struct Cell {
-    winner: AtomicU32,
-    judged: AtomicBool,
-    /// The winner's cost at the last verdict.
-    expected: AtomicU32,
-    /// The way on trial, or `NO_TRIAL`; when the series began and how many it has had.
-    trial: AtomicU32,
-    trial_begun: AtomicU64,
-    trial_copies: AtomicU32,
-    may_stream: AtomicBool,
-    /// Copies since the last trial, and from one to the next (0: `SHORTEST`; a fresh learner
-    /// is all zeros and takes no room in the file).
+    /// The average, in parts of `ONE`; 0: unknown.
+    gain: AtomicU32,
+    slant: AtomicU32,
+    samples: AtomicU32,
+    /// Copies that are still to be measured one after the other, less `MEASURED_FIRST`.
+    doubt: AtomicU32,
     calls: AtomicU32,
-    period: AtomicU32,
-    ways: [Samples; Way::ALL.len()],
+    shared: AtomicU32, // 0: yes; 1: libc has won
+    /// Ticks spent since the other way was tried, and what that costs.
+    spent: AtomicU64,
+    price: AtomicU64,
 }
 
-/// The last costs seen, in ticks per page.
-struct Samples {
-    count: AtomicU32,
-    recent: [AtomicU32; ENOUGH as usize],
-    /// Moving average. Of a way that is used day by day it tells more than the last few: a
-    /// shared copy after a pause costs twice as much as the next ones, which find the workers
-    /// awake.
-    average: AtomicU32,
+/// How many bytes of a copy its caller copies alone when it is measured.
+pub fn first_bytes(len: usize) -> usize {
+    (len / 16).clamp(16 << 10, 256 << 10)
+}
+
+/// `a` per byte, in parts of what `b` is per byte.
+fn ratio(a: Cost, b: Cost) -> u64 {
+    let per_byte = |cost: Cost| (cost.ticks.max(1) << 20) / cost.bytes.max(1) as u64;
+    per_byte(a).max(1) * u64::from(ONE) / per_byte(b).max(1)
+}
+
+/// Moves an average towards a sample; 0 is no average yet.
+fn blend(average: &AtomicU32, sample: u32, weight: u32) {
+    let before = average.load(Relaxed);
+    let next = match before {
+        0 => sample,
+        _ => (u64::from(before) * u64::from(weight - 1) + u64::from(sample)) as u32 / weight,
+    };
+    average.store(next.max(1), Relaxed);
+}
+
+fn class(len: usize) -> usize {
+    ((len / FLOOR).max(1).ilog2() as usize).min(SIZES - 1)
 }
 
 impl Learner {
     pub const fn new() -> Self {
-        Self { rows: [const { Row::new() }; SIZES], last_end: AtomicU64::new(0) }
+        Self {
+            cells: [const { [const { Cell::new() }; 2] }; SIZES],
+            streams: [const { Streaming::new() }; SIZES],
+            last_end: AtomicU64::new(0),
+        }
     }
 
     /// A large copy has ended.
@@ -124,327 +135,197 @@ impl Learner {
         self.last_end.store(now, Relaxed);
     }
 
-    /// Whether a copy of `len` bytes that begins now finds the workers awake, or need not.
-    pub fn is_in_a_row(&self, len: usize, now: u64) -> bool {
-        // Beside the largest copies the waking is nothing.
-        class(len) == SIZES - 1 || now.wrapping_sub(self.last_end.load(Relaxed)) < ROW_TICKS
+    /// Whether the workers that helped the last copy are still awake.
+    pub fn is_in_a_row(&self, now: u64) -> bool {
+        now.wrapping_sub(self.last_end.load(Relaxed)) < SPIN_TICKS
     }
 
-    pub fn row(&self, len: usize) -> &Row {
-        &self.rows[class(len)]
+    pub fn cell(&self, len: usize, in_a_row: bool) -> &Cell {
+        let (size, pace) = (class(len), usize::from(in_a_row));
+        let cell = &self.cells[size][pace];
+        // What does not gain for larger copies need not be tried with smaller ones at once.
+        if cell.gain.load(Relaxed) == 0
+            && let Some(larger) = self.cells.get(size + 1).map(|cells| &cells[pace])
+            && !larger.is_shared()
+        {
+            cell.give_up(larger.gain.load(Relaxed), larger.price.load(Relaxed));
+        }
+        cell
     }
 
-    /// The smallest size for which the engine has won, and libc at no temperature: as a fixed
-    /// threshold it would not harm.
+    pub fn streaming(&self, len: usize) -> &Streaming {
+        &self.streams[class(len)]
+    }
+
+    /// The smallest size for which the engine is used, and libc at no pace: as a fixed threshold
+    /// it would not harm.
     pub fn threshold(&self) -> Option<usize> {
-        let clear = |row: &Row| row.engine_wins() && !row.libc_wins();
-        self.rows.iter().position(clear).map(|class| FLOOR << class)
+        let known = |cell: &&Cell| cell.gain.load(Relaxed) > 0;
+        let clear = |cells: &[Cell; 2]| {
+            cells.iter().any(|cell| known(&cell)) && cells.iter().all(Cell::is_shared)
+        };
+        self.cells.iter().position(clear).map(|class| FLOOR << class)
     }
-}
 
-fn class(len: usize) -> usize {
-    ((len / FLOOR).max(1).ilog2() as usize).min(SIZES - 1)
-}
-
-/// What is known of one cell, for the log.
-pub struct Verdict {
-    pub size: usize,
-    pub temperature: usize,
-    pub in_a_row: bool,
-    pub winner: Way,
-    /// Ticks per page and copies seen, by way.
-    pub costs: [(u32, u32); Way::ALL.len()],
-}
-
-impl Learner {
-    /// Every cell that copies have come to.
-    pub fn verdicts(&self) -> impl Iterator<Item = Verdict> {
-        let cells = |(class, row)| {
-            let row: &Row = row;
-            row.cells.iter().enumerate().map(move |(number, cell)| Verdict {
-                size: FLOOR << class,
-                temperature: number % TEMPERATURES,
-                in_a_row: number >= TEMPERATURES,
-                winner: cell.winner(),
-                costs: core::array::from_fn(|way| {
-                    let samples = &cell.ways[way];
-                    (samples.median().unwrap_or(0), samples.count.load(Relaxed))
-                }),
+    /// Every cell that something is known of, for the log.
+    pub fn known(&self) -> impl Iterator<Item = Known> {
+        let of = |(size, cells): (usize, &[Cell; 2])| {
+            [0, 1].map(|pace| {
+                let cell = &cells[pace];
+                let part = |value: &AtomicU32| value.load(Relaxed) as f32 / ONE as f32;
+                Known {
+                    size: FLOOR << size,
+                    in_a_row: pace == 1,
+                    shared: cell.is_shared(),
+                    gain: part(&cell.gain),
+                    slant: part(&cell.slant),
+                    samples: cell.samples.load(Relaxed),
+                    streamed: part(&self.streams[size].gain),
+                }
             })
         };
-        let rows = self.rows.iter().enumerate();
-        rows.flat_map(cells).filter(|verdict| verdict.costs[0].1 > 0)
+        self.cells.iter().enumerate().flat_map(of).filter(|known| known.gain > 0.0)
     }
 }
 
-impl Row {
-    const fn new() -> Self {
-        Self {
-            calls: AtomicU32::new(0),
-            settled: AtomicBool::new(false),
-            cells: [const { Cell::new() }; TEMPERATURES * PACES],
-        }
-    }
-
-    pub fn look(&self) -> Look {
-        if !self.settled.load(Relaxed) {
-            return Look::Closely;
-        }
-        match self.calls.fetch_add(1, Relaxed) % GLANCE {
-            0 => Look::Closely,
-            last if last == GLANCE - 1 => Look::AtItsEnd,
-            _ => Look::Away,
-        }
-    }
-
-    /// The cell of a copy whose first `SAMPLE` bytes took so many ticks.
-    pub fn cell(&self, sample_ticks: u64, in_a_row: bool) -> &Cell {
-        // 8 KiB out of the second-level cache take under 1024 ticks on machines of 2 to 4 GHz,
-        // out of memory over 2048, with page faults over 4096.
-        let temperature = sample_ticks.max(1).ilog2().saturating_sub(9) as usize;
-        &self.cells[temperature.min(TEMPERATURES - 1) + usize::from(in_a_row) * TEMPERATURES]
-    }
-
-    /// The way to go at time `now`. `may_stream`: streaming stores are a choice.
-    pub fn choose(&self, cell: &Cell, may_stream: bool, now: u64) -> Way {
-        // One that is looked at stands for those that are not.
-        let copies = if self.settled.load(Relaxed) { GLANCE } else { 1 };
-        let way = cell.choose(copies, may_stream, now);
-        if cell.is_judged_and_on_trial() {
-            self.settled.store(false, Relaxed);
-        }
-        way
-    }
-
-    /// What a copy cost that has ended at time `now`.
-    pub fn record(&self, cell: &Cell, way: Way, bytes: usize, ticks: u64, now: u64) {
-        let cost = (ticks.saturating_mul(4096) / bytes.max(1) as u64).min(u32::MAX as u64) as u32;
-        if cell.record(way, cost, now) {
-            self.settle();
-        }
-    }
-
-    /// The engine is not to be had at all.
-    pub fn refused(&self, cell: &Cell) {
-        cell.end_trial();
-        cell.period.store(Cell::LONGEST, Relaxed);
-        cell.judged.store(true, Relaxed);
-        self.settle();
-    }
-
-    /// Whether shared copies of this size are better made by streaming stores: where it was
-    /// tried, what has come of it, and otherwise yes, for `bench/run kernels` shows no case
-    /// from `STREAM_FROM` up in which several threads lose by it.
-    pub fn streaming_pays(&self) -> bool {
-        let tried = |cell: &&Cell| cell.ways[Way::Streamed as usize].median().is_some();
-        let mut tried = self.cells.iter().filter(tried).peekable();
-        tried.peek().is_none() || tried.any(|cell| cell.winner() == Way::Streamed)
-    }
-
-    fn settle(&self) {
-        let any_judged = self.cells.iter().any(|cell| cell.judged.load(Relaxed));
-        let any_trial = self.cells.iter().any(Cell::is_judged_and_on_trial);
-        self.settled.store(any_judged && !any_trial && !self.engine_wins(), Relaxed);
-    }
-
-    fn libc_wins(&self) -> bool {
-        self.cells.iter().any(|cell| cell.judged.load(Relaxed) && cell.winner() == Way::Libc)
-    }
-
-    fn engine_wins(&self) -> bool {
-        self.cells.iter().any(|cell| cell.winner() != Way::Libc)
-    }
+/// What is known of one cell.
+pub struct Known {
+    pub size: usize,
+    pub in_a_row: bool,
+    pub shared: bool,
+    pub gain: f32,
+    pub slant: f32,
+    pub samples: u32,
+    /// What streaming stores gain over ordinary ones; 0: not tried.
+    pub streamed: f32,
 }
 
 impl Cell {
-    const NO_TRIAL: u32 = u32::MAX;
-    const SHORTEST: u32 = 16;
-    const LONGEST: u32 = 8192;
-
     const fn new() -> Self {
         Self {
-            winner: AtomicU32::new(Way::Libc as u32),
-            judged: AtomicBool::new(false),
-            expected: AtomicU32::new(0),
-            // Start from libc, earn the offload.
-            trial: AtomicU32::new(Way::Libc as u32),
-            trial_begun: AtomicU64::new(0),
-            trial_copies: AtomicU32::new(0),
-            may_stream: AtomicBool::new(false),
+            gain: AtomicU32::new(0),
+            slant: AtomicU32::new(0),
+            samples: AtomicU32::new(0),
+            doubt: AtomicU32::new(0),
             calls: AtomicU32::new(0),
-            period: AtomicU32::new(0),
-            ways: [const { Samples::new() }; Way::ALL.len()],
+            shared: AtomicU32::new(0),
+            spent: AtomicU64::new(0),
+            price: AtomicU64::new(0),
         }
     }
 
-    fn winner(&self) -> Way {
-        Way::numbered(self.winner.load(Relaxed))
+    fn is_shared(&self) -> bool {
+        self.shared.load(Relaxed) == 0
     }
 
-    fn period(&self) -> u32 {
-        self.period.load(Relaxed).max(Self::SHORTEST)
-    }
-
-    fn on_trial(&self) -> bool {
-        self.trial.load(Relaxed) != Self::NO_TRIAL
-    }
-
-    /// A cell that no copy has come to is on its first trial for ever; that is no trial.
-    fn is_judged_and_on_trial(&self) -> bool {
-        self.judged.load(Relaxed) && self.on_trial()
-    }
-
-    fn choose(&self, copies: u32, may_stream: bool, now: u64) -> Way {
-        let trial = self.trial.load(Relaxed);
-        if trial != Self::NO_TRIAL {
-            return Way::numbered(trial);
+    pub fn decide(&self) -> Verdict {
+        let price = self.price.load(Relaxed);
+        let may_try = price > 0 && self.spent.load(Relaxed) >= BUDGET * price;
+        if may_try {
+            self.spent.store(0, Relaxed);
         }
-        let winner = self.winner();
-        let untried = may_stream
-            && winner != Way::Libc
-            && self.ways[Way::Streamed as usize].count.load(Relaxed) == 0;
-        if untried || self.calls.fetch_add(copies, Relaxed) >= self.period() {
-            // Where libc wins its own series comes first: most of its copies are not timed, and
-            // both are to be judged by the same weather.
-            let first =
-                if winner == Way::Libc { winner } else { self.next_to_try(winner, may_stream) };
-            self.may_stream.store(may_stream, Relaxed);
-            self.begin_trial(first, now);
-            return first;
+        if !self.is_shared() {
+            return if may_try { Verdict::Share { measured: true } } else { Verdict::Libc };
         }
-        winner
-    }
-
-    /// The way besides the winner that was tried least.
-    fn next_to_try(&self, winner: Way, may_stream: bool) -> Way {
-        let tried = |way: Way| self.ways[way as usize].count.load(Relaxed);
-        Way::ALL
-            .into_iter()
-            .filter(|&way| way != winner && (may_stream || way != Way::Streamed))
-            .min_by_key(|&way| tried(way))
-            .unwrap_or(Way::Libc)
-    }
-
-    fn begin_trial(&self, way: Way, now: u64) {
-        self.calls.store(0, Relaxed);
-        self.trial_begun.store(now, Relaxed);
-        self.trial_copies.store(0, Relaxed);
-        self.trial.store(way as u32, Relaxed);
-    }
-
-    fn end_trial(&self) {
-        self.trial.store(Self::NO_TRIAL, Relaxed);
-        self.calls.store(0, Relaxed);
-    }
-
-    /// True when there is a new verdict.
-    fn record(&self, way: Way, cost: u32, now: u64) -> bool {
-        let samples = &self.ways[way as usize];
-        samples.push(cost);
-        if self.trial.load(Relaxed) != way as u32 {
-            self.doubt(way, now);
-            return false;
+        if may_try {
+            return Verdict::Compare;
         }
-        let copies = self.trial_copies.fetch_add(1, Relaxed) + 1;
-        let passed = now.wrapping_sub(self.trial_begun.load(Relaxed));
-        let warm = way == Way::Libc || passed >= SERIES_TICKS || copies >= SERIES_MOST;
-        if copies < ENOUGH || !warm {
-            return false;
-        }
-        self.end_trial();
-        if way == Way::Libc && self.winner() == Way::Libc {
-            self.begin_trial(self.next_to_try(Way::Libc, self.may_stream.load(Relaxed)), now);
-            return false;
-        }
-        self.judge(copies);
-        true
+        let calls = self.calls.fetch_add(1, Relaxed);
+        let doubt = self.doubt.load(Relaxed);
+        self.doubt.store(doubt.saturating_sub(1), Relaxed);
+        let measured = doubt > 0 || calls < MEASURED_FIRST || calls.is_multiple_of(MEASURED_THEN);
+        Verdict::Share { measured }
     }
 
-    /// Of the engine in daily use the average, of a way on trial the median of its series.
-    fn cost(&self, way: Way) -> Option<u32> {
-        let samples = &self.ways[way as usize];
-        let daily = way != Way::Libc && way == self.winner();
-        if daily { Some(samples.average.load(Relaxed)) } else { samples.median() }
+    /// So long a copy has taken, whichever way it went.
+    pub fn spend(&self, ticks: u64) {
+        self.spent.fetch_add(ticks, Relaxed);
     }
 
-    fn judge(&self, series: u32) {
-        let before = self.winner();
-        let mut best = (before, self.cost(before).unwrap_or(u32::MAX));
-        for way in Way::ALL {
-            let Some(cost) = self.cost(way) else { continue };
-            // libc is left for a gain of a tenth and taken up again when nothing is left of
-            // it; between two ways of sharing a twentieth decides.
-            let enough = match (best.0, way) {
-                (Way::Libc, _) => u64::from(cost) * 100 <= u64::from(best.1) * 90,
-                (_, Way::Libc) => u64::from(best.1) * 100 > u64::from(cost) * 97,
-                _ => u64::from(cost) * 100 <= u64::from(best.1) * 95,
-            };
-            if way != best.0 && enough {
-                best = (way, cost);
+    /// What a measured copy has shown: its first bytes by libc, the rest by the engine.
+    pub fn record(&self, first: Cost, rest: Cost) {
+        let slant = match self.slant.load(Relaxed) {
+            0 => ONE,
+            slant => slant,
+        };
+        let gain = ratio(first, rest) * u64::from(slant) / u64::from(ONE);
+        let sample = gain.clamp(LEAST.into(), MOST.into()) as u32;
+        let count = self.samples.fetch_add(1, Relaxed);
+        blend(&self.gain, sample, WEIGHT.min(count.saturating_add(1)));
+        if sample < STAYS {
+            self.doubt.store(MEASURED_FIRST, Relaxed);
+        }
+        let average = self.gain.load(Relaxed);
+        // What the other way costs more: of a copy of libc's what was gained, of a shared one
+        // what was lost; and never nothing, for trying takes its time anyway.
+        let by_libc = (u128::from(rest.ticks) * u128::from(gain) / u128::from(ONE)) as u64;
+        let least = rest.ticks / 20;
+        if self.is_shared() {
+            self.price.store(by_libc.saturating_sub(rest.ticks).max(least), Relaxed);
+            // The first copies of a process find workers that are only being made.
+            if average < STAYS && count + 1 >= ENOUGH {
+                self.give_up(average, rest.ticks.saturating_sub(by_libc).max(least));
             }
+        } else if average >= RETURNS {
+            self.shared.store(0, Relaxed);
+            self.spent.store(0, Relaxed);
+            self.price.store(by_libc.saturating_sub(rest.ticks).max(least), Relaxed);
+        } else {
+            self.price.store(rest.ticks.saturating_sub(by_libc).max(least), Relaxed);
         }
-        // A trial costs; the longer its series, the rarer it is.
-        let least = Self::SHORTEST.max(4 * series);
-        let longer = (2 * self.period()).min(Self::LONGEST);
-        self.period.store(if best.0 == before { longer.max(least) } else { least }, Relaxed);
-        if best.0 != before {
-            self.ways[best.0 as usize].start_average(best.1);
-        }
-        self.expected.store(best.1, Relaxed);
-        self.winner.store(best.0 as u32, Relaxed);
-        self.judged.store(true, Relaxed);
     }
 
-    /// The engine has become slower by a quarter: the world has changed, ask libc now.
-    /// Not the other way round: a slower libc is most often a colder copy, and asking the
-    /// engine costs more.
-    fn doubt(&self, way: Way, now: u64) {
-        let expected = self.expected.load(Relaxed);
-        let cost = self.cost(way).unwrap_or(0);
-        let slower = cost > expected.saturating_add(expected / 4);
-        if way != Way::Libc && way == self.winner() && !self.on_trial() && slower {
-            self.expected.store(cost, Relaxed);
-            self.begin_trial(Way::Libc, now);
-        }
+    /// What a copy that libc has done whole has shown.
+    pub fn record_libc(&self, first: Cost, rest: Cost) {
+        let sample = ratio(rest, first).clamp(LEAST.into(), MOST.into()) as u32;
+        blend(&self.slant, sample, WEIGHT);
+        // What that means for the gain is seen with the next copies.
+        self.doubt.store(MEASURED_FIRST, Relaxed);
+    }
+
+    fn give_up(&self, gain: u32, price: u64) {
+        self.gain.store(gain, Relaxed);
+        self.price.store(price, Relaxed);
+        self.spent.store(0, Relaxed);
+        self.shared.store(1, Relaxed);
     }
 }
 
-impl Samples {
+/// Whether streaming stores pay for copies of one size. All zeros: nothing is known.
+pub struct Streaming {
+    gain: AtomicU32,
+    calls: AtomicU32,
+}
+
+impl Streaming {
+    /// Both are compared in the first copies, and then in one of so many.
+    const FIRST: u32 = 2;
+    const THEN: u32 = 32;
+
     const fn new() -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            recent: [const { AtomicU32::new(0) }; ENOUGH as usize],
-            average: AtomicU32::new(0),
-        }
+        Self { gain: AtomicU32::new(0), calls: AtomicU32::new(0) }
     }
 
-    fn push(&self, cost: u32) {
-        let count = self.count.load(Relaxed);
-        self.recent[count as usize % self.recent.len()].store(cost, Relaxed);
-        // Stays at or above ENOUGH when it wraps.
-        self.count.store(count.checked_add(1).unwrap_or(ENOUGH), Relaxed);
-        let average = self.average.load(Relaxed);
-        // A preempted copy counts for no more than four.
-        let cost = cost.min(average.saturating_mul(4));
-        let average = (u64::from(average) * 15 + u64::from(cost)) / 16;
-        self.average.store(average as u32, Relaxed);
+    pub fn choose(&self) -> Pieces {
+        let calls = self.calls.fetch_add(1, Relaxed);
+        if calls < Self::FIRST || calls.is_multiple_of(Self::THEN) {
+            return Pieces::Alternate;
+        }
+        Pieces::All(if self.pays() { Kernel::Stream } else { Kernel::Ordinary })
     }
 
-    /// Forgets the past of the moving average.
-    fn start_average(&self, cost: u32) {
-        self.average.store(cost, Relaxed);
+    /// Untried it is believed to: `bench/run kernels` shows no case from `STREAM_FROM` up in
+    /// which several threads lose by it.
+    pub fn pays(&self) -> bool {
+        let gain = self.gain.load(Relaxed);
+        gain == 0 || gain > ONE
     }
 
-    fn median(&self) -> Option<u32> {
-        if self.count.load(Relaxed) < ENOUGH {
-            return None;
+    pub fn record(&self, seen: &Seen) {
+        if seen.ordinary.bytes > 0 && seen.streamed.bytes > 0 {
+            let gain = ratio(seen.ordinary, seen.streamed);
+            blend(&self.gain, gain.clamp(LEAST.into(), MOST.into()) as u32, WEIGHT);
         }
-        let mut costs = [0; ENOUGH as usize];
-        for (cost, recent) in costs.iter_mut().zip(&self.recent) {
-            *cost = recent.load(Relaxed);
-        }
-        costs.sort_unstable();
-        Some(costs[costs.len() / 2])
     }
 }
 

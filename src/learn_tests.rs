@@ -2,38 +2,39 @@
 
 use super::*;
 
-/// A machine in numbers: ticks for `len` bytes by libc and shared, and how much of the
-/// shared time streaming takes, in percent.
+/// A machine in numbers: ticks for `len` bytes by libc, and shared.
 struct World {
     libc: fn(usize) -> u64,
     shared: fn(usize) -> u64,
-    streamed: u64,
-    sample: u64,
 }
 
-/// 6 GB/s alone, twice that with help that costs 4 µs to call.
-const COLD: World =
-    World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 6 + 8000, streamed: 70, sample: 3500 };
+/// 6 GB/s alone, nearly twice that with help that costs 4 µs to call.
+const COLD: World = World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 6 + 8000 };
 /// 30 GB/s alone; help hardly helps and costs 8 µs.
-const HOT: World = World {
-    libc: |n| n as u64 / 14,
-    shared: |n| n as u64 / 16 + 16000,
-    streamed: 150,
-    sample: 450,
-};
+const HOT: World = World { libc: |n| n as u64 / 14, shared: |n| n as u64 / 16 + 16000 };
+/// The other CPU is busy: what was begun is waited for.
+const BUSY: World = World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 3 + 40_000 };
 
-/// One process: its clock, its noise, and whether its workers are awake.
+/// One process: its clock and its noise, and how many ticks of it went where.
 struct Process {
     learner: Learner,
     noise: u64,
     now: u64,
-    /// The workers are of no use until then.
-    awake_at: u64,
+    /// How much more the rest of a copy costs than its first bytes, in percent.
+    uphill: u64,
+}
+
+#[derive(Default, Debug)]
+struct Ways {
+    shared: u64,
+    libc: u64,
+    compared: u64,
+    ticks: u64,
 }
 
 impl Process {
     fn new() -> Self {
-        Self { learner: Learner::new(), noise: 7, now: 0, awake_at: u64::MAX }
+        Self { learner: Learner::new(), noise: 7, now: 0, uphill: 100 }
     }
 
     /// A small deterministic noise: up to +12 %, now and then a preemption.
@@ -43,189 +44,170 @@ impl Process {
         if random < 4 { ticks * 20 } else { ticks + ticks * random / 8000 }
     }
 
-    /// Makes `turns` copies and returns how many went by libc, shared, and streamed.
-    fn run(&mut self, len: usize, world: &World, turns: u64) -> [u64; 3] {
-        let mut ways = [0; 3];
+    /// Makes `turns` copies, as the dispatcher does, with `pause` ticks between them.
+    fn run(&mut self, len: usize, world: &World, turns: u64, pause: u64) -> Ways {
+        let mut ways = Ways::default();
         for _ in 0..turns {
-            let look = self.learner.row(len).look();
-            if look != Look::Closely {
-                ways[0] += 1;
-                self.now += (world.libc)(len);
-                if look == Look::AtItsEnd {
-                    self.learner.note_end(self.now);
-                }
-                continue;
-            }
-            let in_a_row = self.learner.is_in_a_row(len, self.now);
-            let sample = self.noisy(world.sample);
-            let row = self.learner.row(len);
-            let cell = row.cell(sample, in_a_row);
-            let way = row.choose(cell, len >= 4 << 20, self.now);
-            ways[way as usize] += 1;
-            let shared = (world.shared)(len);
-            let ticks = match way {
-                Way::Libc => (world.libc)(len),
-                // Called for the first time, workers need a tenth of a millisecond.
-                _ if self.awake_at > self.now => {
-                    self.awake_at = self.awake_at.min(self.now + 200_000);
-                    (world.libc)(len) + 30_000
-                }
-                Way::Shared => shared,
-                Way::Streamed => shared * world.streamed / 100,
+            self.now += pause;
+            let cell = self.learner.cell(len, self.learner.is_in_a_row(self.now));
+            let verdict = cell.decide();
+            let first = match verdict {
+                Verdict::Share { measured: true } | Verdict::Compare => first_bytes(len),
+                _ => 0,
             };
-            let ticks = self.noisy(ticks);
-            self.now += ticks;
+            let rest = len - first;
+            let rest_ticks = match verdict {
+                Verdict::Share { .. } => (world.shared)(rest),
+                _ => (world.libc)(rest),
+            };
+            let first_ticks = (world.libc)(first) * 100 / self.uphill;
+            let (first_ticks, rest_ticks) = (self.noisy(first_ticks), self.noisy(rest_ticks));
+            let costs = (
+                Cost { bytes: first, ticks: first_ticks },
+                Cost { bytes: rest, ticks: rest_ticks },
+            );
+            let cell = self.learner.cell(len, self.learner.is_in_a_row(self.now));
+            match verdict {
+                Verdict::Share { measured } => {
+                    ways.shared += 1;
+                    if measured {
+                        cell.record(costs.0, costs.1);
+                    }
+                }
+                Verdict::Libc => ways.libc += 1,
+                Verdict::Compare => {
+                    ways.compared += 1;
+                    cell.record_libc(costs.0, costs.1);
+                }
+            }
+            cell.spend(first_ticks + rest_ticks);
+            self.now += first_ticks + rest_ticks;
+            ways.ticks += first_ticks + rest_ticks;
             self.learner.note_end(self.now);
-            let row = self.learner.row(len);
-            row.record(row.cell(sample, in_a_row), way, len, ticks, self.now);
         }
         ways
     }
 }
 
 #[test]
-fn cold_megabyte_is_given_to_the_engine_within_a_few_copies() {
-    let mut process = Process::new();
-    process.run(1 << 20, &COLD, 20);
-    assert_eq!(process.learner.threshold(), Some(1 << 20));
-    let ways = process.run(1 << 20, &COLD, 1000);
-    assert!(ways[1] > 950, "{ways:?}");
+fn first_copy_of_a_process_is_shared() {
+    for len in [FLOOR, 1 << 20, 64 << 20] {
+        let ways = Process::new().run(len, &COLD, 1, 0);
+        assert_eq!(ways.shared, 1, "{len}");
+    }
 }
 
 #[test]
-fn streaming_pays_until_it_was_tried_and_lost() {
-    let len = 8 << 20;
-    let mut process = Process::new();
-    assert!(process.learner.row(len).streaming_pays());
-    process.run(len, &COLD, 300);
-    assert!(process.learner.row(len).streaming_pays());
-    let mut process = Process::new();
-    process.run(len, &World { streamed: 130, ..COLD }, 300);
-    assert!(!process.learner.row(len).streaming_pays());
-    assert!(process.learner.row(2 * len).streaming_pays(), "of another size nothing is known");
+fn what_gains_is_shared_but_for_what_comparing_needs() {
+    for len in [1 << 20, 4 << 20, 64 << 20] {
+        let ways = Process::new().run(len, &COLD, 1000, 0);
+        assert!(ways.shared >= 970, "{len}: {ways:?}");
+        assert!(ways.compared > 0, "{len}: {ways:?}");
+    }
 }
 
 #[test]
-fn small_hot_copies_that_gain_are_found_though_workers_start_asleep() {
-    const GAIN: World =
-        World { libc: |n| n as u64 / 14, shared: |n| n as u64 / 24, streamed: 200, sample: 450 };
-    let mut process = Process::new();
-    let ways = process.run(256 << 10, &GAIN, 2000);
-    assert!(ways[1] > 1800, "{ways:?}");
+fn what_does_not_gain_goes_to_libc_soon_and_is_tried_by_time() {
+    for len in [FLOOR, 512 << 10] {
+        let mut process = Process::new();
+        let first = process.run(len, &HOT, 100, 0);
+        assert!(first.libc >= 85, "{len}: {first:?}");
+        let later = process.run(len, &HOT, 10_000, 0);
+        assert!((1..1000).contains(&later.shared), "{len}: {later:?}");
+        let plain = (0..10_000).map(|_| process.noisy((HOT.libc)(len))).sum::<u64>();
+        assert!(later.ticks < plain + plain / 20, "{len}: {} of {plain}", later.ticks);
+    }
 }
 
 #[test]
-fn hot_copy_stays_with_libc_and_trials_are_rare() {
+fn both_directions_are_equally_quick() {
     let mut process = Process::new();
-    let ways = process.run(FLOOR, &HOT, 50_000);
+    process.run(1 << 20, &COLD, 200, 0);
+    let leaving = process.run(1 << 20, &BUSY, 60, 0);
+    assert!(leaving.libc > 30, "{leaving:?}");
+    process.run(1 << 20, &BUSY, 1000, 0);
+    let coming_back = process.run(1 << 20, &COLD, 200, 0);
+    assert!(coming_back.shared > 100, "{coming_back:?}");
+}
+
+#[test]
+fn preempted_copies_do_not_change_a_verdict_for_long() {
+    let mut process = Process::new();
+    process.run(16 << 20, &COLD, 50, 0);
+    let cell = process.learner.cell(16 << 20, true);
+    for _ in 0..2 {
+        cell.record(
+            Cost { bytes: 1 << 16, ticks: 20_000 },
+            Cost { bytes: 16 << 20, ticks: 90_000_000 },
+        );
+    }
+    let after = process.run(16 << 20, &COLD, 100, 0);
+    assert!(after.shared > 90, "{after:?}");
+}
+
+/// The end of what is copied is in the cache and its beginning is not: libc is faster than its
+/// first bytes let expect, and comparing finds out.
+#[test]
+fn copies_whose_first_bytes_mislead_are_found_out_by_comparing() {
+    let flat = World { libc: |n| n as u64 / 6, shared: |n| n as u64 / 6 + 40_000 };
+    let mut process = Process { uphill: 60, ..Process::new() };
+    process.run(1 << 20, &flat, 300, 0);
+    let ways = process.run(1 << 20, &flat, 1000, 0);
+    assert!(ways.libc > 850, "{ways:?}");
+}
+
+#[test]
+fn pauses_are_judged_apart() {
+    let sleepy = World { libc: |n| n as u64 / 6, shared: |n| n as u64 / 6 + 60_000 };
+    let mut process = Process::new();
+    let in_a_row = process.run(FLOOR, &COLD, 300, 0);
+    let after_pauses = process.run(FLOOR, &sleepy, 300, 10 * SPIN_TICKS);
+    let again = process.run(FLOOR, &COLD, 300, 0);
+    assert!(in_a_row.shared > 250 && again.shared > 250, "{in_a_row:?} {again:?}");
+    assert!(after_pauses.libc > 250, "{after_pauses:?}");
+}
+
+#[test]
+fn smaller_copies_begin_with_what_larger_ones_have_shown() {
+    let mut process = Process::new();
+    process.run(512 << 10, &HOT, 200, 0);
+    let ways = process.run(FLOOR, &HOT, 10, 0);
+    assert_eq!(ways.libc, 10, "{ways:?}");
+}
+
+#[test]
+fn threshold_is_the_first_size_that_gains() {
+    let mut process = Process::new();
     assert_eq!(process.learner.threshold(), None);
-    assert!(ways[1] < 700 && ways[2] == 0, "{ways:?}");
+    process.run(FLOOR, &HOT, 100, 0);
+    assert_eq!(process.learner.threshold(), None);
+    process.run(4 << 20, &COLD, 10, 0);
+    assert_eq!(process.learner.threshold(), Some(4 << 20));
+    assert!(process.learner.known().any(|known| known.size == FLOOR && !known.shared));
+    assert!(process.learner.known().any(|known| known.size == 4 << 20 && known.shared));
 }
 
 #[test]
-fn large_copy_takes_the_kernel_that_is_faster() {
-    let ways = Process::new().run(16 << 20, &COLD, 2000);
-    assert!(ways[2] > 1600, "{ways:?}");
-    const SLOW_STREAM: World = World { streamed: 140, ..COLD };
-    let ways = Process::new().run(16 << 20, &SLOW_STREAM, 2000);
-    assert!(ways[1] > 1900, "{ways:?}");
-}
-
-#[test]
-fn hot_and_cold_copies_of_one_size_mixed_each_go_their_way() {
-    let mut process = Process::new();
-    let (mut hot, mut cold) = (0, 0);
-    for _ in 0..2000 {
-        hot += process.run(256 << 10, &HOT, 3)[1];
-        cold += process.run(256 << 10, &COLD, 2)[1];
+fn streaming_is_known_after_two_copies_and_looked_at_again() {
+    let streaming = Streaming::new();
+    let seen = |ordinary, streamed| Seen {
+        ordinary: Cost { bytes: 1 << 20, ticks: ordinary },
+        streamed: Cost { bytes: 1 << 20, ticks: streamed },
+    };
+    assert!(streaming.pays());
+    for _ in 0..2 {
+        assert_eq!(streaming.choose(), Pieces::Alternate);
+        streaming.record(&seen(100, 150));
     }
-    assert!(hot < 300, "{hot} of 6000 hot copies");
-    assert!(cold > 3500, "{cold} of 4000 cold copies");
-}
-
-#[test]
-fn engine_is_left_at_once_when_its_help_gets_slow_and_found_again_later() {
-    const CROWDED: World = World { shared: |n| n as u64 / 2 + 400_000, ..COLD };
-    let mut process = Process::new();
-    process.run(1 << 20, &COLD, 500);
-    let ways = process.run(1 << 20, &CROWDED, 2000);
-    assert!(ways[1] < 60, "{ways:?} while crowded");
-    let ways = process.run(1 << 20, &COLD, 60_000);
-    assert!(ways[1] > 20_000, "{ways:?} afterwards");
-}
-
-#[test]
-fn gain_of_a_few_percent_is_not_taken_and_does_not_flap() {
-    const EVEN: World = World { shared: |n| n as u64 * 96 / 300, ..COLD };
-    let ways = Process::new().run(1 << 20, &EVEN, 5000);
-    assert!(ways[1] < 150, "{ways:?}");
-}
-
-#[test]
-fn in_bursts_the_first_copy_goes_by_libc_and_the_others_by_the_engine() {
-    let mut process = Process::new();
-    let (mut first, mut others) = (0, 0);
-    for _ in 0..600 {
-        process.now += 1_000_000; // a pause: the workers sleep again
-        process.awake_at = u64::MAX;
-        first += process.run(256 << 10, &COLD, 1)[1];
-        others += process.run(256 << 10, &COLD, 15)[1];
-    }
-    assert!(first < 120, "{first} of 600 after a pause");
-    assert!(others > 7500, "{others} of 9000 in a row");
-}
-
-#[test]
-fn settled_libc_is_looked_at_now_and_then_only() {
-    // Without noise one cell alone is ever visited.
-    let learner = Learner::new();
-    let (mut looked, mut now) = (0, 0);
-    for _ in 0..20_000 {
-        let row = learner.row(FLOOR);
-        if row.look() == Look::Closely {
-            looked += 1;
-            let cell = row.cell(450, false);
-            let way = row.choose(cell, false, now);
-            let ticks = if way == Way::Libc { 9000 } else { 20_000 };
-            now += ticks;
-            row.record(cell, way, FLOOR, ticks, now);
+    assert_eq!(streaming.choose(), Pieces::All(Kernel::Ordinary));
+    streaming.record(&seen(100, 0)); // no such pieces: nothing is learned
+    let mut compared = 0;
+    for _ in 0..10 * Streaming::THEN {
+        if streaming.choose() == Pieces::Alternate {
+            compared += 1;
+            streaming.record(&seen(150, 100));
         }
     }
-    assert!(looked < 2500, "{looked}");
-}
-
-#[test]
-fn libc_that_has_become_slow_is_left_though_the_engine_was_slower_than_it_once_was() {
-    const BEFORE: World = World { shared: |n| n as u64 / 2, ..COLD };
-    const AFTER: World = World { libc: |n| n as u64, shared: |n| n as u64 / 2, ..COLD };
-    let mut process = Process::new();
-    let ways = process.run(1 << 20, &BEFORE, 2000);
-    assert!(ways[1] < 200, "{ways:?} before");
-    let ways = process.run(1 << 20, &AFTER, 60_000);
-    assert!(ways[1] > 20_000, "{ways:?} after");
-}
-
-#[test]
-fn refused_engine_leaves_the_cell_with_libc() {
-    let learner = Learner::new();
-    let row = learner.row(1 << 20);
-    let cell = row.cell(3500, false);
-    let mut asked = 0;
-    for turn in 0..1000 {
-        match row.choose(cell, false, turn) {
-            Way::Libc => row.record(cell, Way::Libc, 1 << 20, 1000, turn),
-            _ => {
-                asked += 1;
-                row.refused(cell);
-            }
-        }
-    }
-    assert!((1..40).contains(&asked), "{asked}");
-}
-
-#[test]
-fn sizes_beyond_the_table_share_the_last_row() {
-    let learner = Learner::new();
-    assert!(core::ptr::eq(learner.row(1 << 40), learner.row(usize::MAX)));
-    assert!(core::ptr::eq(learner.row(1), learner.row(FLOOR)));
+    assert!((5..15).contains(&compared));
+    assert!(streaming.pays());
 }

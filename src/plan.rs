@@ -36,6 +36,8 @@ impl Cut {
     pub const MOST: usize = (1 << 10) - 1;
     const SMALLEST: usize = 4 * PAGE;
     const LARGEST: usize = 64 * PAGE;
+    /// What one page table maps.
+    const TABLE: usize = 512 * PAGE;
     /// What all channels together take before the first of them is given more.
     const ROUND: usize = 1024 * PAGE;
 
@@ -44,6 +46,16 @@ impl Cut {
     pub fn new(dst: usize, len: usize, parties: usize) -> Self {
         let even = (len / (4 * parties.max(1))).next_multiple_of(PAGE);
         Self::with_piece(dst, len, even.clamp(Self::SMALLEST, Self::LARGEST))
+    }
+
+    /// For memory that was never written: pieces that keep to page tables of their own, as far
+    /// as each of `parties` gets one. A page table covers 2 MiB and has one lock, and threads
+    /// that make pages under the same one wait for each other.
+    pub fn for_fresh(dst: usize, len: usize, parties: usize) -> Self {
+        let even = (len / (2 * parties.max(1))).clamp(Self::LARGEST, Self::TABLE);
+        let piece = if even.is_power_of_two() { even } else { even.next_power_of_two() / 2 };
+        let head = (dst.wrapping_neg() % piece).min(len);
+        Self { head, ..Self::with_piece(dst, len, piece) }
     }
 
     /// One piece for each of `channels` and 4 MiB, in at most `most` pieces: a piece that ends
@@ -150,6 +162,7 @@ mod tests {
             for parties in [1, 2, 3, 64] {
                 for dst in [0x20000, 0x20001, 0x20fff] {
                     check_cut(dst, len, Cut::new(dst, len, parties));
+                    check_cut(dst, len, Cut::for_fresh(dst, len, parties));
                 }
             }
         }

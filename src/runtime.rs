@@ -267,21 +267,17 @@ fn log(process: &Process, stderr: i32) {
     if process.config.log < Level::Debug {
         return;
     }
-    for verdict in DISPATCHER.learner.verdicts() {
-        let [libc, shared, streamed] = verdict.costs;
+    for known in DISPATCHER.learner.known() {
         say(format_args!(
-            "from {} bytes, temperature {}, {}: {:?}; ticks per page (copies): \
-             libc {} ({}), shared {} ({}), streamed {} ({})",
-            verdict.size,
-            verdict.temperature,
-            if verdict.in_a_row { "in a row" } else { "after a pause" },
-            verdict.winner,
-            libc.0,
-            libc.1,
-            shared.0,
-            shared.1,
-            streamed.0,
-            streamed.1
+            "from {} bytes, {}: {}; gain {:.2} (rest of a copy against its first bytes {:.2}), \
+             {} measured; streaming stores gain {:.2}",
+            known.size,
+            if known.in_a_row { "in a row" } else { "after a pause" },
+            if known.shared { "shared" } else { "libc" },
+            known.gain,
+            known.slant,
+            known.samples,
+            known.streamed,
         ));
     }
 }

@@ -213,6 +213,22 @@ pub unsafe fn copy_without_fault(tid: i32, dst: usize, src: usize, len: usize) -
     unsafe { syscall(libc::SYS_process_vm_readv, [tid as usize, local, 1, remote, 1, 0]) }
 }
 
+/// Whether the page at `page` is in memory; true where the kernel does not say.
+pub fn is_resident(page: usize) -> bool {
+    let mut answer = 1u8;
+    // SAFETY: the kernel writes one byte for the one page.
+    let done = unsafe { syscall(libc::SYS_mincore, [page, 1, &raw mut answer as usize, 0, 0, 0]) };
+    done != 0 || answer & 1 == 1
+}
+
+/// Makes pages as if they were written, without changing what they hold. Linux has it since
+/// 5.14; a failure means that copying will fault for them, or fail, as ever.
+pub fn make_pages(start: usize, len: usize) {
+    let advice = libc::MADV_POPULATE_WRITE as usize;
+    // SAFETY: changes no byte.
+    unsafe { syscall(libc::SYS_madvise, [start, len, advice, 0, 0, 0]) };
+}
+
 /// Tells the kernel where this thread's restartable sequence is. False: not to be had.
 pub fn register_rseq(area: usize, size: usize, signature: u32) -> bool {
     // SAFETY: the kernel writes to the area as long as the thread lives, as the caller wants.

@@ -14,10 +14,14 @@
 //! its own cache. What is to be copied is read before it and believed only when it succeeds:
 //! the generation shows that the slot still holds the same copy. So a thread that comes late
 //! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
+//!
+//! It need not even wait for those: on the board (`Shared`) each piece that is done is noted by
+//! itself, together with the generation. A poster whose worker was preempted raises the
+//! generation, interrupts the workers (see `kernel::TakeBack`), and copies what is not noted.
 
 use crate::plan::Cut;
 use crate::sync::maybe_const;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
 
 /// A copy on the board.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,15 @@ impl Ticket {
 
     fn generation(self) -> u64 {
         self.0 & !(Self::ONE_GENERATION - 1)
+    }
+
+    fn generation_number(self) -> u32 {
+        (self.0 / Self::ONE_GENERATION) as u32
+    }
+
+    /// One piece is under way and none is left.
+    fn is_last(self) -> bool {
+        self.begun() == 1 && self.unclaimed() == 0
     }
 }
 
@@ -152,6 +165,12 @@ impl Slot {
     /// Claims a piece, if one is left: the copy, the piece's number, and whether more are
     /// left. Who claims must call `finish`.
     pub fn claim(&self, end: End) -> Option<(Posted, usize, bool)> {
+        let (copy, index, before) = self.claim_ticket(end)?;
+        Some((copy, index, before.unclaimed() > 1))
+    }
+
+    /// The same, with the ticket as it was before.
+    fn claim_ticket(&self, end: End) -> Option<(Posted, usize, Ticket)> {
         let mut now = Ticket(self.ticket.atomic().load(Ordering::Acquire));
         loop {
             if now.unclaimed() == 0 {
@@ -169,7 +188,7 @@ impl Slot {
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Some((copy, index as usize, now.unclaimed() > 1)),
+                Ok(_) => return Some((copy, index as usize, now)),
                 Err(other) => now = Ticket(other),
             }
         }
@@ -184,12 +203,20 @@ impl Slot {
             self.failed_to.fetch_max(index + 1, Ordering::Relaxed);
         }
         let before = Ticket(self.ticket.atomic().fetch_sub(Ticket::ONE_BEGUN, Ordering::AcqRel));
-        let was_last = before.begun() == 1 && before.unclaimed() == 0;
-        if was_last && before.0 & Ticket::WAITING != 0 {
+        self.tell_last(before);
+        before.is_last()
+    }
+
+    /// Wakes the poster if the piece that was under way in `before` was the last one.
+    fn tell_last(&self, before: Ticket) {
+        if before.is_last() && before.0 & Ticket::WAITING != 0 {
             // The slot may hold another copy by now; its poster then wakes for nothing.
             self.ticket.wake(1);
         }
-        was_last
+    }
+
+    fn generation(&self) -> u32 {
+        Ticket(self.ticket.atomic().load(Ordering::Relaxed)).generation_number()
     }
 
     /// How many pieces are left to claim.
@@ -202,18 +229,14 @@ impl Slot {
         Ticket(self.ticket.atomic().load(Ordering::Acquire)).begun() > 0
     }
 
-    /// Sleeps until no piece is under way. Everything has been claimed before.
-    /// False when the system refuses to let us sleep.
-    pub fn sleep_until_idle(&self) -> bool {
-        loop {
-            let now = self.ticket.atomic().fetch_or(Ticket::WAITING, Ordering::AcqRel);
-            if Ticket(now).begun() == 0 {
-                return true;
-            }
-            if self.ticket.sleep_while(now | Ticket::WAITING, 0) == Woken::Refused {
-                return false;
-            }
+    /// Sleeps until no piece is under way, or for `nanos` (0: without end), or for no reason.
+    /// Everything has been claimed before.
+    fn sleep_until_idle(&self, nanos: u64) -> Woken {
+        let now = self.ticket.atomic().fetch_or(Ticket::WAITING, Ordering::AcqRel);
+        if Ticket(now).begun() == 0 {
+            return Woken::LookAgain;
         }
+        self.ticket.sleep_while(now | Ticket::WAITING, nanos)
     }
 
     /// The pieces that failed, once nothing is under way: first, and one past the last.
@@ -230,6 +253,145 @@ impl Slot {
     pub(super) fn leave(&self) {
         let now = Ticket(self.ticket.atomic().load(Ordering::Relaxed));
         self.ticket.atomic().store(now.generation(), Ordering::Release);
+    }
+}
+
+/// A claimed piece of a copy on the board.
+pub struct Claim {
+    pub copy: Posted,
+    pub index: usize,
+    /// As long as the slot's is the same, the piece belongs to who has claimed it.
+    pub generation: u32,
+}
+
+/// A slot of the board: its pieces can be taken back.
+#[repr(align(128))]
+pub struct Shared {
+    slot: Slot,
+    /// One bit for each piece that is done: 32 of them in the low half, the generation in the
+    /// high one. So nobody who comes late can note a piece of another copy.
+    done: [AtomicU64; Shared::WORDS],
+}
+
+impl Shared {
+    const WORDS: usize = if cfg!(loom) { 1 } else { Cut::MOST.div_ceil(32) };
+
+    maybe_const! { fn new() -> Self {
+        Self {
+            slot: Slot::new(),
+            #[cfg(not(loom))]
+            done: [const { AtomicU64::new(0) }; Shared::WORDS],
+            #[cfg(loom)]
+            done: [AtomicU64::new(0)],
+        }
+    } }
+
+    fn post(&self, copy: &Posted) {
+        let generation = self.slot.generation().wrapping_add(1);
+        for word in &self.done[..copy.cut.count().div_ceil(32)] {
+            word.store(u64::from(generation) << 32, Ordering::Relaxed);
+        }
+        self.slot.post(copy);
+    }
+
+    /// Claims a piece, if one is left. Who claims must call `finish`.
+    pub fn claim(&self, end: End) -> Option<Claim> {
+        let (copy, index, ticket) = self.slot.claim_ticket(end)?;
+        Some(Claim { copy, index, generation: ticket.generation_number() })
+    }
+
+    /// Says that a claimed piece is over; `done` is false when it could not be copied. Nothing
+    /// happens if it was taken back meanwhile.
+    pub fn finish(&self, claim: &Claim, done: bool) {
+        if !done {
+            self.slot.failed_to.store(claim.index + 1, Ordering::Relaxed);
+        } else if !self.note_done(claim) {
+            return;
+        }
+        let ticket = self.slot.ticket.atomic();
+        let mut now = Ticket(ticket.load(Ordering::Relaxed));
+        while now.generation_number() == claim.generation {
+            let next = now.0 - Ticket::ONE_BEGUN;
+            match ticket.compare_exchange_weak(now.0, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return self.slot.tell_last(now),
+                Err(other) => now = Ticket(other),
+            }
+        }
+    }
+
+    fn note_done(&self, claim: &Claim) -> bool {
+        let word = &self.done[claim.index / 32];
+        let mut now = word.load(Ordering::Relaxed);
+        while (now >> 32) as u32 == claim.generation {
+            let next = now | 1 << (claim.index % 32);
+            match word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// Takes all pieces back that are under way. Who has them must be interrupted before the
+    /// next look at `undone`. Everything has been claimed before.
+    pub fn take_back(&self) {
+        let ticket = self.slot.ticket.atomic();
+        let next = |now: u64| {
+            let generation = Ticket(now).generation().wrapping_add(Ticket::ONE_GENERATION);
+            let kept = now & (Ticket::OWNED | Ticket::FRONT | Ticket::BACK);
+            (Ticket(now).begun() > 0).then_some(generation | kept)
+        };
+        // An error: the last piece has just been finished.
+        let _ = ticket.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+
+    /// The pieces that nobody has copied, once nothing is under way any more. The answer stays
+    /// what it is when the slot is given back.
+    pub fn undone(&self) -> Undone {
+        let done = core::array::from_fn(|word| self.done[word].load(Ordering::Acquire) as u32);
+        Undone { done, next: 0, count: self.slot.posted().cut.count() }
+    }
+
+    /// Whether some piece could not be copied.
+    pub fn has_failed(&self) -> bool {
+        self.slot.failed_to.load(Ordering::Relaxed) > 0
+    }
+
+    pub fn unclaimed(&self) -> u64 {
+        self.slot.unclaimed()
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.slot.is_busy()
+    }
+
+    /// Sleeps until no piece is under way, or for `nanos`. Everything has been claimed before.
+    pub fn sleep_until_idle(&self, nanos: u64) -> Woken {
+        self.slot.sleep_until_idle(nanos)
+    }
+
+    /// The generation, as a word of its own for those who watch it.
+    #[cfg(not(loom))]
+    pub fn generation(&self) -> &AtomicU32 {
+        self.slot.ticket.high_half()
+    }
+}
+
+/// See `Shared::undone`.
+pub struct Undone {
+    done: [u32; Shared::WORDS],
+    next: usize,
+    count: usize,
+}
+
+impl Iterator for Undone {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let done = |index: usize| self.done[index / 32] >> (index % 32) & 1 == 1;
+        let found = (self.next..self.count).find(|&index| !done(index))?;
+        self.next = found + 1;
+        Some(found)
     }
 }
 
@@ -256,7 +418,7 @@ pub mod workers {
 }
 
 pub struct Board {
-    slots: [Slot; SLOTS],
+    slots: [Shared; SLOTS],
     /// Rises with every posted copy; idle workers sleep on it.
     bell: Sleepable,
     sleepers: AtomicU32,
@@ -266,7 +428,7 @@ impl Board {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
-            slots: [const { Slot::new() }; SLOTS],
+            slots: [const { Shared::new() }; SLOTS],
             bell: Sleepable::new(0),
             sleepers: AtomicU32::new(0),
         }
@@ -275,7 +437,7 @@ impl Board {
     #[cfg(loom)]
     pub fn new() -> Self {
         Self {
-            slots: [Slot::new(), Slot::new()],
+            slots: [Shared::new(), Shared::new()],
             bell: Sleepable::new(0),
             sleepers: AtomicU32::new(0),
         }
@@ -288,18 +450,18 @@ impl Board {
     }
 
     /// A free slot, or `None` when too many copies are under way.
-    pub fn take(&self) -> Option<&Slot> {
-        self.slots.iter().find(|slot| slot.take())
+    pub fn take(&self) -> Option<&Shared> {
+        self.slots.iter().find(|shared| shared.slot.take())
     }
 
     /// Opens the copy and rings the bell; workers that spin see it at once.
-    pub fn post(&self, slot: &Slot, copy: &Posted) {
-        slot.post(copy);
+    pub fn post(&self, shared: &Shared, copy: &Posted) {
+        shared.post(copy);
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
     }
 
-    pub fn leave(&self, slot: &Slot) {
-        slot.leave();
+    pub fn leave(&self, shared: &Shared) {
+        shared.slot.leave();
     }
 
     /// Wakes up to `count` sleeping workers. `None`: nobody sleeps. `Some(false)`: refused.
@@ -340,13 +502,14 @@ impl Board {
 
     /// How many copies are on the board now.
     pub fn copies(&self) -> usize {
-        let owned =
-            |slot: &&Slot| slot.ticket.atomic().load(Ordering::Relaxed) & Ticket::OWNED != 0;
+        let owned = |shared: &&Shared| {
+            shared.slot.ticket.atomic().load(Ordering::Relaxed) & Ticket::OWNED != 0
+        };
         self.slots.iter().filter(owned).count()
     }
 
     /// A worker's look at all slots; `start` spreads the workers over them.
-    pub fn find_work(&self, start: usize) -> Option<&Slot> {
+    pub fn find_work(&self, start: usize) -> Option<&Shared> {
         let turn = |i: usize| &self.slots[start.wrapping_add(i) % SLOTS];
         (0..SLOTS).map(turn).find(|slot| slot.unclaimed() > 0)
     }
@@ -368,8 +531,8 @@ impl Board {
     /// never be finished here.
     #[cfg(not(loom))]
     pub fn forget_everything(&self) {
-        for slot in &self.slots {
-            slot.leave();
+        for shared in &self.slots {
+            shared.slot.leave();
         }
         self.sleepers.store(0, Ordering::Relaxed);
     }
@@ -393,17 +556,64 @@ mod tests {
         let mut ends = [End::Front, End::Back, End::Back, End::Front].into_iter();
         let claims: Vec<_> =
             std::iter::from_fn(|| slot.claim(ends.next().unwrap_or(End::Back))).collect();
-        let indices: Vec<_> = claims.iter().map(|c| (c.1, c.2)).collect();
-        assert_eq!(indices, [(0, true), (3, true), (2, true), (1, false)]);
-        assert!(claims.iter().all(|c| c.0.dst == 0x1000 && c.0.manner == 7));
+        let indices: Vec<_> = claims.iter().map(|c| c.index).collect();
+        assert_eq!(indices, [0, 3, 2, 1]);
+        assert!(claims.iter().all(|c| c.copy.dst == 0x1000 && c.copy.manner == 7));
         assert!(slot.is_busy() && slot.unclaimed() == 0);
-        for (_, index, _) in claims {
-            slot.finish(index, index != 1);
+        for claim in claims {
+            slot.finish(&claim, claim.index != 1);
         }
         assert!(!slot.is_busy());
-        assert_eq!(slot.failed(), 1..2);
+        assert_eq!(slot.undone().collect::<Vec<_>>(), [1]);
         board.leave(slot);
         assert_eq!(board.copies(), 0);
+    }
+
+    #[test]
+    fn slot_of_a_pending_copy_tells_the_stretch_that_failed() {
+        let slot = Slot::new();
+        assert!(slot.take());
+        slot.post(&copy_of(4));
+        while let Some((_, index, _)) = slot.claim(End::Front) {
+            slot.finish(index, index == 0 || index == 3);
+        }
+        assert_eq!(slot.failed(), 1..3);
+    }
+
+    #[test]
+    fn piece_taken_back_is_undone_and_its_worker_changes_nothing_later() {
+        let board = Board::new();
+        let slot = board.take().unwrap();
+        board.post(slot, &copy_of(40));
+        let mut claims: Vec<_> = std::iter::from_fn(|| slot.claim(End::Back)).collect();
+        let late = [claims.remove(3), claims.remove(7)];
+        for claim in &claims {
+            slot.finish(claim, true);
+        }
+        assert!(slot.is_busy());
+        slot.take_back();
+        assert!(!slot.is_busy());
+        assert_eq!(slot.undone().collect::<Vec<_>>(), [late[1].index, late[0].index]);
+        board.leave(slot);
+        let slot = board.take().unwrap();
+        board.post(slot, &copy_of(40));
+        slot.finish(&late[0], true);
+        slot.finish(&late[1], true);
+        assert_eq!((slot.unclaimed(), slot.undone().count()), (40, 40));
+        assert!(!slot.is_busy());
+    }
+
+    #[test]
+    fn taking_back_when_all_is_over_changes_nothing() {
+        let board = Board::new();
+        let slot = board.take().unwrap();
+        board.post(slot, &copy_of(1));
+        let claim = slot.claim(End::Front).unwrap();
+        slot.finish(&claim, true);
+        let before = slot.slot.ticket.atomic().load(Ordering::Relaxed);
+        slot.take_back();
+        assert_eq!(slot.slot.ticket.atomic().load(Ordering::Relaxed), before);
+        assert_eq!(slot.undone().count(), 0);
     }
 
     #[test]
@@ -413,11 +623,12 @@ mod tests {
         board.post(slot, &copy_of(Cut::MOST - 1));
         let begun: Vec<_> = std::iter::from_fn(|| slot.claim(End::Back)).collect();
         assert_eq!(begun.len(), Cut::MOST - 1);
-        for (left, (_, index, _)) in begun.into_iter().enumerate().rev() {
+        for claim in begun.into_iter().rev() {
             assert!(slot.is_busy());
-            assert_eq!(slot.finish(index, true), left == 0, "{left} are left");
+            slot.finish(&claim, true);
         }
         assert!(!slot.is_busy());
+        assert_eq!(slot.undone().count(), 0);
     }
 
     #[test]
@@ -436,9 +647,9 @@ mod tests {
         let mut seen = Vec::new();
         for _ in 0..3 {
             board.post(slot, &copy_of(1));
-            seen.push(slot.ticket.atomic().load(Ordering::Relaxed));
-            let (_, index, _) = slot.claim(End::Back).unwrap();
-            slot.finish(index, true);
+            let claim = slot.claim(End::Back).unwrap();
+            seen.push(claim.generation);
+            slot.finish(&claim, true);
         }
         seen.dedup();
         assert_eq!(seen.len(), 3);
@@ -478,10 +689,10 @@ mod interleavings {
         Arc::new((0..copies).map(|_| (0..pieces).map(|_| Count::new(0)).collect()).collect())
     }
 
-    fn work_on(slot: &Slot, end: End, bytes: &Bytes) {
-        while let Some((copy, index, _)) = slot.claim(end) {
-            bytes[copy.manner][index].fetch_add(1, Ordering::Relaxed);
-            slot.finish(index, true);
+    fn work_on(slot: &Shared, end: End, bytes: &Bytes) {
+        while let Some(claim) = slot.claim(end) {
+            bytes[claim.copy.manner][claim.index].fetch_add(1, Ordering::Relaxed);
+            slot.finish(&claim, true);
         }
     }
 
@@ -498,7 +709,10 @@ mod interleavings {
         board.post(slot, &copy);
         board.wake_sleepers(1);
         work_on(slot, End::Front, bytes);
-        assert!(slot.sleep_until_idle());
+        while slot.is_busy() {
+            slot.sleep_until_idle(0);
+        }
+        assert_eq!(slot.undone().count(), 0);
         board.leave(slot);
         // The memcpy returns here: every byte must have been written, once, and be visible.
         for count in &bytes[copy.manner] {
@@ -529,6 +743,56 @@ mod interleavings {
                 move || work_on(&board.slots[0], End::Back, &bytes)
             });
             carry(&board, copy_of(2, 0), &bytes);
+            worker.join().unwrap();
+        });
+    }
+
+    /// A worker is preempted somewhere in its piece, and the caller does not wait: it takes the
+    /// piece back and copies it itself. A restartable sequence is a stretch that an interruption
+    /// (membarrier) finds either not begun or given up, which is what a lock is here.
+    #[test]
+    fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
+        explore(3, || {
+            let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
+            let sequence = Arc::new(loom::sync::Mutex::new(()));
+            let returned = Arc::new(Count::new(0));
+            let worker = thread::spawn({
+                let (board, bytes, sequence) = (board.clone(), bytes.clone(), sequence.clone());
+                let returned = returned.clone();
+                move || {
+                    let slot = &board.slots[0];
+                    let Some(claim) = slot.claim(End::Back) else { return };
+                    let mine = {
+                        let _inside = sequence.lock().unwrap();
+                        let mine = slot.slot.generation() == claim.generation;
+                        if mine {
+                            // Nobody may write to a copy whose memcpy has returned.
+                            assert_eq!(returned.load(Ordering::SeqCst), claim.copy.manner);
+                            bytes[claim.copy.manner][claim.index].fetch_add(1, Ordering::Relaxed);
+                        }
+                        mine
+                    };
+                    if mine {
+                        slot.finish(&claim, true);
+                    }
+                }
+            });
+            for number in 0..2 {
+                let slot = board.take().expect("room");
+                board.post(slot, &copy_of(1, number));
+                work_on(slot, End::Front, &bytes);
+                if slot.is_busy() {
+                    slot.take_back();
+                    drop(sequence.lock().unwrap());
+                }
+                for index in slot.undone() {
+                    // Perhaps once more than the worker has, but with the same bytes.
+                    bytes[number][index].fetch_add(1, Ordering::Relaxed);
+                }
+                assert!(bytes[number][0].load(Ordering::Relaxed) >= 1);
+                board.leave(slot);
+                returned.store(number + 1, Ordering::SeqCst);
+            }
             worker.join().unwrap();
         });
     }

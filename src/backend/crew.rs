@@ -12,10 +12,11 @@
 //! copying.
 
 use super::Refused;
-use super::board::{Board, End, Posted, Slot, workers};
-use super::kernel::{Copied, Kernel};
+use super::board::{Board, End, Shared, workers};
+use super::kernel::Sequence;
 use super::manner::Manner;
 use super::pending::{ENTRIES, Entry, Table};
+use super::piece;
 use crate::cpus;
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys;
@@ -54,6 +55,8 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static SECCOMP: AtomicI32 = AtomicI32::new(0);
 /// Workers of an earlier crew end at once: they have rights the program has given up.
 static CREW: AtomicU32 = AtomicU32::new(0);
+/// Whether pieces can be taken back from workers; see `can_take_back`.
+static TAKE_BACK: AtomicU32 = AtomicU32::new(take_back::UNKNOWN);
 /// Under which user number the crew was made; asked only of a program that started as root.
 static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
 const NO_MATTER: i32 = -1;
@@ -61,6 +64,12 @@ const NO_MATTER: i32 = -1;
 /// believed then, in ticks: some milliseconds. An idle worker keeps its rights for longer.
 static USER_ASKED: AtomicU64 = AtomicU64::new(0);
 const USER_BELIEVED_TICKS: u64 = 20_000_000;
+
+mod take_back {
+    pub const UNKNOWN: u32 = 0;
+    pub const READY: u32 = 1;
+    pub const NEVER: u32 = 2;
+}
 
 /// What is known of a worker; apart from its stack, so that a look at all of them touches
 /// few pages.
@@ -70,6 +79,8 @@ struct Worker {
     tid: AtomicU32,
     crew: AtomicU32,
     bytes: AtomicU64,
+    /// What makes its pieces come back to a caller that does not wait for it.
+    sequence: Sequence,
 }
 
 /// A worker's stack. Its deepest call chain needs a few hundred bytes; no handler ever runs
@@ -96,7 +107,12 @@ impl Worker {
     const STARTING: u32 = u32::MAX;
 
     const fn new() -> Self {
-        Self { tid: AtomicU32::new(0), crew: AtomicU32::new(0), bytes: AtomicU64::new(0) }
+        Self {
+            tid: AtomicU32::new(0),
+            crew: AtomicU32::new(0),
+            bytes: AtomicU64::new(0),
+            sequence: Sequence::new(),
+        }
     }
 
     fn is_wanted(&self) -> bool {
@@ -169,6 +185,35 @@ pub fn may_start() -> Result<(), Refused> {
 pub fn start(workers: usize) {
     LIMIT.store(workers.min(MOST_WORKERS) as u32, Ordering::Relaxed);
     mark_our_memory();
+    // With more threads it takes milliseconds, which an idle worker has.
+    if sys::has_one_thread() {
+        prepare_to_take_back();
+    }
+}
+
+/// Whether the process was under a seccomp filter from its start: then only calls may be made
+/// that every program makes.
+pub fn is_filtered() -> bool {
+    SECCOMP.load(Ordering::Relaxed) != 0
+}
+
+/// Whether pieces can be taken back from workers that do not run (see `kernel::TakeBack`).
+pub fn can_take_back() -> bool {
+    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY
+}
+
+fn prepare_to_take_back() {
+    if TAKE_BACK.load(Ordering::Relaxed) == take_back::UNKNOWN {
+        let possible = !is_filtered() && sys::expect_interruptions();
+        let answer = if possible { take_back::READY } else { take_back::NEVER };
+        // Unless a worker has found meanwhile that it cannot be interrupted.
+        let _ = TAKE_BACK.compare_exchange(
+            take_back::UNKNOWN,
+            answer,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
 }
 
 /// Workers call `attend` with every part of a pending copy that they find, and where they
@@ -186,6 +231,7 @@ pub fn forget_after_fork() {
         worker.bytes.store(0, Ordering::Relaxed);
     }
     ALIVE.store(0, Ordering::Relaxed);
+    TAKE_BACK.fetch_and(take_back::NEVER, Ordering::Relaxed);
 }
 
 /// Bytes copied by each worker.
@@ -199,18 +245,6 @@ pub fn is_refused() -> bool {
 
 pub fn note_refusal() {
     REFUSED.store(true, Ordering::Relaxed);
-}
-
-/// Copies a claimed piece and says so on the board.
-pub fn copy_piece(slot: &Slot, copy: &Posted, index: usize, kernel: Kernel) {
-    let piece = copy.cut.piece(index);
-    let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
-    // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are.
-    let copied = unsafe { kernel.copy(dst, src, piece.len) };
-    if copied == Copied::Refused {
-        note_refusal();
-    }
-    slot.finish(index, copied == Copied::Whole);
 }
 
 /// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
@@ -365,6 +399,9 @@ extern "C" fn work(number: usize) -> ! {
     let mut last = number * 64 % ENTRIES;
     set_name(number);
     cpus::run_anywhere();
+    if is_filtered() || !me.sequence.register() {
+        TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
+    }
     loop {
         // Nobody else may come for what is pending.
         while me.is_wanted() || PENDING.has_work() {
@@ -403,6 +440,7 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
     if BOARD.bell() != heard {
         return true;
     }
+    prepare_to_take_back();
     match BOARD.sleep(heard, IDLE_NANOS) {
         Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
         Woken::TimedOut | Woken::LookAgain => {}
@@ -420,15 +458,15 @@ fn leave() -> ! {
     unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
 }
 
-fn help(slot: &Slot, me: &Worker) {
+fn help(shared: &Shared, me: &Worker) {
     while me.is_wanted()
-        && let Some((copy, index, _)) = slot.claim(End::Back)
+        && let Some(claim) = shared.claim(End::Back)
     {
-        let manner = Manner::unpack(copy.manner);
-        manner.adopt_rights();
+        Manner::unpack(claim.copy.manner).adopt_rights();
         // Counted before it is over: then the caller may go on, and report.
-        me.bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
-        copy_piece(slot, &copy, index, manner.kernel);
+        let bytes = claim.copy.cut.piece(claim.index).len as u64;
+        me.bytes.fetch_add(bytes, Ordering::Relaxed);
+        piece::carry_out(shared, &claim, can_take_back().then_some(&me.sequence));
     }
 }
 

@@ -23,6 +23,8 @@ pub mod libc;
 pub mod manner;
 pub mod pending;
 #[cfg(not(loom))]
+pub mod piece;
+#[cfg(not(loom))]
 pub mod threads;
 #[cfg(not(loom))]
 mod tuning;

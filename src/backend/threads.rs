@@ -1,13 +1,14 @@
 //! Software channels: one copy from posting to the last byte, by the caller and the crew.
 
-use super::board::{End, Posted, Slot};
-use super::crew::{self, BOARD, SPIN_TICKS, copy_piece, summon};
+use super::board::{End, Posted, Shared};
+use super::crew::{self, BOARD, SPIN_TICKS, summon};
 use super::kernel::{Copied, Kernel};
 use super::manner::{Faults, Manner, Touch};
+use super::piece::{self, ALTERNATE, FRESH};
 use super::{Refused, libc as original};
 use crate::cpus;
 use crate::plan::Cut;
-use crate::sync::{Ordering, pause};
+use crate::sync::{Ordering, Woken, pause};
 use crate::sys::{self, SignalsHeld};
 use core::sync::atomic::AtomicU64;
 
@@ -16,17 +17,42 @@ use core::sync::atomic::AtomicU64;
 pub struct How {
     /// Worker threads, besides the caller; at most `MOST_WORKERS`.
     pub workers: usize,
-    pub kernel: Kernel,
+    pub pieces: Pieces,
     pub wait: Wait,
     /// Part of each copy the caller does alone; `None`: it claims pieces like a worker.
     pub share: Option<f32>,
     pub faults: Faults,
+    /// The destination was never written.
+    pub fresh: bool,
+}
+
+/// Which loops copy the pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pieces {
+    All(Kernel),
+    /// Ordinary and streaming stores in turn, to compare them.
+    Alternate,
+}
+
+/// Bytes, and the time they took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    pub bytes: usize,
+    pub ticks: u64,
+}
+
+/// What the caller has seen of a shared copy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Its own pieces, by the stores they were made with.
+    pub ordinary: Cost,
+    pub streamed: Cost,
 }
 
 /// How the caller waits for pieces that others have begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Spin as long as a piece usually takes, then sleep.
+    /// Spin as long as a piece usually takes, then take it back, or sleep.
     Auto,
     Spin,
     Yield,
@@ -35,9 +61,13 @@ pub enum Wait {
 }
 
 /// Signals are held while a copy is under way: a handler that jumped out of it would leave
-/// workers writing. This bounds how long they are held; a last chunk may be half as large
-/// again.
-const CHUNK: usize = 16 << 20;
+/// workers writing. This bounds for how long, for each thread that copies; a last chunk may be
+/// half as large again.
+const CHUNK_EACH: usize = 8 << 20;
+const LARGEST_CHUNK: usize = 128 << 20;
+
+/// Who asks for sleep instead of spinning sleeps so long before pieces are taken back.
+const PATIENCE_NANOS: u64 = 200_000;
 
 /// Bytes copied by callers in copies that were shared.
 static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -77,13 +107,14 @@ pub fn note_fault() {
 ///
 /// # Safety
 /// As memcpy; a bad page ends as it would in memcpy.
-pub unsafe fn copy(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Refused> {
-    let mut at = 0;
+pub unsafe fn copy(dst: usize, src: usize, len: usize, how: &How) -> Result<Seen, Refused> {
+    let chunk = ((how.workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
+    let (mut at, mut seen) = (0, Seen::default());
     while at < len {
         // No small last chunk: the rest goes along when it is less than half of one.
-        let chunk = if len - at < CHUNK + CHUNK / 2 { len - at } else { CHUNK };
+        let chunk = if len - at < chunk + chunk / 2 { len - at } else { chunk };
         // SAFETY: part of the caller's ranges.
-        match unsafe { carry(dst + at, src + at, chunk, how) } {
+        match unsafe { carry(dst + at, src + at, chunk, how, &mut seen) } {
             Ok(()) => {}
             Err(refused) if at == 0 => return Err(refused),
             // SAFETY: part of the caller's ranges.
@@ -91,11 +122,17 @@ pub unsafe fn copy(dst: usize, src: usize, len: usize, how: &How) -> Result<(), 
         }
         at += chunk;
     }
-    Ok(())
+    Ok(seen)
 }
 
 /// One chunk, from posting to the last byte.
-unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Refused> {
+unsafe fn carry(
+    dst: usize,
+    src: usize,
+    len: usize,
+    how: &How,
+    seen: &mut Seen,
+) -> Result<(), Refused> {
     if crew::is_refused() {
         return Err(Refused::System);
     }
@@ -103,7 +140,11 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
         return Err(Refused::Busy);
     }
     let mut held = SignalsHeld::all().ok_or(Refused::System)?;
-    let manner = Manner::now(how.kernel, how.faults)?;
+    let (kernel, alternate) = match how.pieces {
+        Pieces::All(kernel) => (kernel, 0),
+        Pieces::Alternate => (Kernel::Ordinary, ALTERNATE),
+    };
+    let manner = Manner::now(kernel, how.faults)?;
     if manner.touch != Touch::Nothing {
         // Faults come here, before anybody else has begun; signals must come too.
         drop(held);
@@ -111,62 +152,85 @@ unsafe fn carry(dst: usize, src: usize, len: usize, how: &How) -> Result<(), Ref
         unsafe { manner.touch.pages(dst, src, len) };
         held = SignalsHeld::all().ok_or(Refused::System)?;
     }
-    let slot = BOARD.take().ok_or(Refused::Busy)?;
+    let shared = BOARD.take().ok_or(Refused::Busy)?;
     // Workers are for CPUs that nobody else uses: with a caller on every other one there is
     // none left for a helper each.
     if BOARD.copies() > how.workers.div_ceil(2) {
-        BOARD.leave(slot);
+        BOARD.leave(shared);
         return Err(Refused::Busy);
     }
 
     let alone = how.share.map_or(0, |share| (len as f64 * f64::from(share)) as usize).min(len);
-    let cut = Cut::new(dst + alone, len - alone, how.workers + 1);
+    let parties = how.workers + 1;
+    let cut = if how.fresh {
+        Cut::for_fresh(dst + alone, len - alone, parties)
+    } else {
+        Cut::new(dst + alone, len - alone, parties)
+    };
     if alone < len {
-        let copy = Posted { dst: dst + alone, src: src + alone, cut, manner: manner.pack() };
-        BOARD.post(slot, &copy);
+        let beside = alternate | if how.fresh { FRESH } else { 0 };
+        let manner = manner.pack() | beside;
+        BOARD.post(shared, &Posted { dst: dst + alone, src: src + alone, cut, manner });
         summon(1);
     }
     // SAFETY: the caller's ranges; bad pages are `Manner`'s business.
     let done_alone = alone == 0 || unsafe { manner.kernel.copy(dst, src, alone) } == Copied::Whole;
-    let mut own = alone;
     if how.share.is_some() {
-        leave_to_others(slot);
+        leave_to_others(shared);
     }
-    while let Some((copy, index, _)) = slot.claim(End::Front) {
-        own += cut.piece(index).len;
-        copy_piece(slot, &copy, index, manner.kernel);
+    let (own, longest) = claim_pieces(shared, seen);
+    if alone < len {
+        wait(shared, how.wait, SPIN_TICKS + 2 * longest);
     }
-    wait(slot, how.wait);
-    let failed = if alone < len { slot.failed() } else { 0..0 };
-    BOARD.leave(slot);
-    CALLER_BYTES.fetch_add(own as u64, Ordering::Relaxed);
+    let posted = alone < len;
+    let failed = !done_alone || posted && shared.has_failed();
+    let undone = posted.then(|| shared.undone());
+    BOARD.leave(shared);
+    CALLER_BYTES.fetch_add((alone + own) as u64, Ordering::Relaxed);
+    if failed {
+        FAULTS.fetch_add(1, Ordering::Relaxed);
+    }
 
     // Nobody writes any more and signals come again: whatever could not be copied faults
     // now, in the program's thread, as it would have without us.
     drop(held);
-    if !done_alone || !failed.is_empty() {
-        FAULTS.fetch_add(1, Ordering::Relaxed);
+    if !done_alone {
+        // SAFETY: part of the caller's ranges.
+        unsafe { original::copy(dst, src, alone) };
     }
-    // SAFETY: parts of the caller's ranges.
-    unsafe {
-        if !done_alone {
-            original::copy(dst, src, alone);
-        }
-        if !failed.is_empty() {
-            let (from, last) = (cut.piece(failed.start), cut.piece(failed.end - 1));
-            let (start, end) = (alone + from.offset, alone + last.offset + last.len);
-            original::copy(dst + start, src + start, end - start);
-        }
+    for index in undone.into_iter().flatten() {
+        let piece = cut.piece(index);
+        let start = alone + piece.offset;
+        // SAFETY: part of the caller's ranges.
+        unsafe { original::copy(dst + start, src + start, piece.len) };
     }
     Ok(())
 }
 
+/// Copies pieces as long as there are any: how many bytes, and how long the longest took.
+fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, u64) {
+    let (mut own, mut longest, mut now) = (0, 0, sys::ticks());
+    while let Some(claim) = shared.claim(End::Front) {
+        let len = claim.copy.cut.piece(claim.index).len;
+        piece::carry_out(shared, &claim, None);
+        let then = core::mem::replace(&mut now, sys::ticks());
+        let ticks = now.wrapping_sub(then);
+        let streamed = piece::kernel_of(&claim) == Kernel::Stream;
+        let cost = if streamed { &mut seen.streamed } else { &mut seen.ordinary };
+        cost.bytes += len;
+        cost.ticks += ticks;
+        own += len;
+        longest = longest.max(ticks);
+    }
+    (own, longest)
+}
+
 /// With a fixed share the rest is for the workers. When none of them has taken a piece for a
 /// while, the caller takes the rest: no copy depends on another thread being scheduled.
-fn leave_to_others(slot: &Slot) {
-    let (mut since, mut left) = (sys::ticks(), slot.unclaimed());
+fn leave_to_others(shared: &Shared) {
+    let (mut since, mut left) = (sys::ticks(), shared.unclaimed());
     while left > 0 && sys::ticks().wrapping_sub(since) < 4 * SPIN_TICKS {
-        let now = slot.unclaimed();
+        let now = shared.unclaimed();
         if now != left {
             (since, left) = (sys::ticks(), now);
         }
@@ -174,34 +238,42 @@ fn leave_to_others(slot: &Slot) {
     }
 }
 
-fn wait(slot: &Slot, how: Wait) {
-    match how {
-        Wait::Sleep => {}
-        Wait::Spin => spin_while_busy(slot, u64::MAX),
-        Wait::Umwait if cpus::features().umwait => {
-            while slot.is_busy() {
+/// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
+/// back, for who has them may not run at all.
+fn wait(shared: &Shared, how: Wait, patience: u64) {
+    let begun = sys::ticks();
+    while shared.is_busy() && sys::ticks().wrapping_sub(begun) < patience {
+        match how {
+            Wait::Sleep => break,
+            Wait::Yield => sys::yield_now(),
+            Wait::Umwait if cpus::features().umwait => {
                 // SAFETY: the CPU has it; a slot is always there.
-                unsafe { sys::watch(&raw const *slot as usize, || slot.is_busy()) };
+                unsafe { sys::watch(&raw const *shared as usize, || shared.is_busy()) };
             }
+            _ => pause(),
         }
-        Wait::Yield => {
-            while slot.is_busy() {
-                sys::yield_now();
-            }
-        }
-        Wait::Auto | Wait::Umwait => spin_while_busy(slot, SPIN_TICKS),
     }
-    if slot.is_busy() && !slot.sleep_until_idle() {
-        crew::note_refusal();
-        spin_while_busy(slot, u64::MAX);
+    let nanos = if crew::can_take_back() { PATIENCE_NANOS } else { 0 };
+    let mut slept = how != Wait::Sleep;
+    while shared.is_busy() {
+        if slept && crew::can_take_back() {
+            shared.take_back();
+            while !sys::interrupt_workers() {
+                sys::yield_now(); // out of memory for a moment
+            }
+            return;
+        }
+        slept = true;
+        if shared.sleep_until_idle(nanos) == Woken::Refused {
+            crew::note_refusal();
+            sys::yield_now();
+        }
     }
 }
 
-fn spin_while_busy(slot: &Slot, most: u64) {
-    let begun = sys::ticks();
-    while slot.is_busy() && sys::ticks().wrapping_sub(begun) < most {
-        pause();
-    }
+/// A shared copy comes soon: a worker that sleeps gets up meanwhile.
+pub fn expect() {
+    BOARD.wake_sleepers(1);
 }
 
 #[cfg(test)]
@@ -224,16 +296,21 @@ mod tests {
                         let mut target = vec![0u8; len + 2];
                         let how = How {
                             workers: 3,
-                            kernel: Kernel::Ordinary,
+                            pieces: [
+                                Pieces::All(Kernel::Ordinary),
+                                Pieces::All(Kernel::Stream),
+                                Pieces::Alternate,
+                            ][round % 3],
                             wait: waits[round % waits.len()],
                             share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
                             faults: Faults::Strict,
+                            fresh: round % 7 == 0,
                         };
                         let (to, from) = (target.as_mut_ptr() as usize + 1, source.as_ptr());
                         // SAFETY: inside both vectors.
                         let done = unsafe { copy(to, from as usize, len, &how) };
                         match done {
-                            Ok(()) => assert_eq!(target[1..=len], source[..]),
+                            Ok(_) => assert_eq!(target[1..=len], source[..]),
                             Err(refused) => assert_eq!(refused, Refused::Busy),
                         }
                         assert_eq!((target[0], target[len + 1]), (0, 0));

@@ -28,6 +28,8 @@ pub enum Fallback {
     Overlap,
     /// Measuring has shown that libc is at least as fast here.
     Learned,
+    /// libc was to do it, to know how it compares.
+    Compared,
     /// As many copies are under way as there is help for.
     Busy,
     /// The system refused threads or futexes, or what the helper needs.
@@ -43,10 +45,11 @@ pub enum Fallback {
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 9] = [
+    pub const ALL: [Fallback; 10] = [
         Fallback::Off,
         Fallback::Overlap,
         Fallback::Learned,
+        Fallback::Compared,
         Fallback::Busy,
         Fallback::Refused,
         Fallback::OneCpu,
@@ -59,6 +62,7 @@ impl Fallback {
         match self {
             Fallback::Overlap => "overlap",
             Fallback::Learned => "learned",
+            Fallback::Compared => "compared",
             Fallback::Busy => "busy",
             Fallback::Refused => "refused",
             Fallback::OneCpu => "one_cpu",

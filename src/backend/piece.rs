@@ -1,0 +1,84 @@
+//! One claimed piece of a shared copy, from its first byte to its end on the board.
+
+use super::board::{Claim, Shared};
+use super::crew;
+use super::kernel::{Copied, Kernel, Sequence, TakeBack};
+use super::manner::Manner;
+use crate::plan::PAGE;
+use crate::sys;
+
+/// Beside a packed manner: pieces with odd numbers are streamed, the others not. Whoever times
+/// them one by one knows after one copy which is better.
+pub const ALTERNATE: usize = 1 << 26;
+/// Beside a packed manner: the destination was never written. Its pages are made before they
+/// are copied into, many with one call instead of a fault for each.
+pub const FRESH: usize = 1 << 27;
+
+/// So much is made at once: it is still in the cache when the bytes come.
+const STEP: usize = 64 * PAGE;
+
+/// Which loop copies the piece.
+pub fn kernel_of(claim: &Claim) -> Kernel {
+    let manner = claim.copy.manner;
+    match manner & ALTERNATE != 0 && claim.index % 2 == 1 {
+        true => Kernel::Stream,
+        false => Manner::unpack(manner).kernel,
+    }
+}
+
+/// Copies a claimed piece and says so on the board. A worker gives its `sequence` where the
+/// piece can be taken back from it.
+pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
+    let piece = claim.copy.cut.piece(claim.index);
+    let (dst, src) = (claim.copy.dst + piece.offset, claim.copy.src + piece.offset);
+    let kernel = kernel_of(claim);
+    let take_back =
+        sequence.map(|sequence| TakeBack::new(sequence, shared.generation(), claim.generation));
+    let step = if claim.copy.manner & FRESH != 0 { STEP } else { piece.len };
+    let (mut at, mut copied) = (0, Copied::Whole);
+    while at < piece.len && copied == Copied::Whole {
+        let len = step.min(piece.len - at);
+        if step != piece.len {
+            // A worker that comes too late makes pages, and writes nothing into them.
+            make_pages(dst + at, len);
+        }
+        // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are,
+        // or takes the piece back.
+        copied =
+            unsafe { kernel.copy_until_taken_back(dst + at, src + at, len, take_back.as_ref()) };
+        at += len;
+    }
+    match copied {
+        Copied::Whole => shared.finish(claim, true),
+        Copied::BadPage => shared.finish(claim, false),
+        Copied::TakenBack => {}
+        Copied::Refused => {
+            crew::note_refusal();
+            shared.finish(claim, false);
+        }
+    }
+}
+
+/// Copies into memory that was never written, alone: its pages are made step by step.
+///
+/// # Safety
+/// As memcpy.
+pub unsafe fn copy_fresh(dst: usize, src: usize, len: usize, copy: unsafe fn(usize, usize, usize)) {
+    let mut at = 0;
+    while at < len {
+        // Steps end at pages, so that none is made twice.
+        let step = (STEP - (dst + at) % PAGE).min(len - at);
+        make_pages(dst + at, step);
+        // SAFETY: part of the caller's ranges.
+        unsafe { copy(dst + at, src + at, step) };
+        at += step;
+    }
+}
+
+/// Makes the pages that lie whole in the range. If it cannot be done, copying will tell why.
+fn make_pages(dst: usize, len: usize) {
+    let (from, to) = (dst.next_multiple_of(PAGE), (dst + len) / PAGE * PAGE);
+    if from < to {
+        sys::make_pages(from, to - from);
+    }
+}
