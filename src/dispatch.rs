@@ -99,7 +99,7 @@ enum Engine {
 struct Decision<'a> {
     by: Result<Engine, Fallback>,
     /// What measuring has to do with it; `None`: nothing.
-    cell: Option<&'a Cell>,
+    learned: Option<(&'a Cell, Verdict)>,
     /// So many bytes the caller copies alone by libc, and they are timed; 0: none.
     first: usize,
     pieces: Pieces,
@@ -376,7 +376,7 @@ impl Dispatcher {
     ) -> Decision<'_> {
         let mut decision = Decision {
             by: Err(Fallback::Overlap),
-            cell: None,
+            learned: None,
             first: 0,
             pieces: policy.how.pieces,
             fresh: false,
@@ -392,14 +392,11 @@ impl Dispatcher {
         };
         if policy.learn && decision.by.is_ok() {
             let cell = self.learner.cell(len, decision.in_a_row);
-            let verdict = cell.decide();
-            decision.cell = Some(cell);
-            decision.first = match verdict {
-                Verdict::Share { measured: false } | Verdict::Libc => 0,
-                Verdict::Share { measured: true } | Verdict::Compare => learn::first_bytes(len),
-            };
+            let verdict = cell.decide(len, now);
+            decision.learned = Some((cell, verdict));
             match verdict {
-                Verdict::Share { .. } => {}
+                Verdict::Share { paired: true } => decision.first = learn::first_bytes(len),
+                Verdict::Share { paired: false } => {}
                 Verdict::Libc => decision.by = Err(Fallback::Learned),
                 Verdict::Compare => decision.by = Err(Fallback::Compared),
             }
@@ -476,13 +473,18 @@ impl Dispatcher {
         if outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
             self.note_crowd(begun);
         }
-        let Some(cell) = decision.cell else { return };
-        match outcome.path {
-            Path::Engine if decision.first > 0 => cell.record(outcome.first, outcome.rest),
-            Path::Libc(Fallback::Compared) => cell.record_libc(outcome.first, outcome.rest),
-            Path::Engine | Path::Libc(_) => {}
+        let (
+            Some((cell, verdict)),
+            Path::Engine | Path::Libc(Fallback::Learned | Fallback::Compared),
+        ) = (decision.learned, outcome.path)
+        else {
+            return;
+        };
+        if decision.first > 0 {
+            cell.record_pair(outcome.first, outcome.rest);
         }
-        cell.spend(now.wrapping_sub(begun));
+        let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
+        cell.record(verdict, whole, now, decision.in_a_row);
     }
 
     /// Compares every so many carried copies.

@@ -194,6 +194,6 @@ fn learning_with_the_helper_tries_it_and_never_streams() {
     for _ in 0..60 {
         copy(&dispatcher, STREAM_FROM + 12_345);
     }
-    assert!(helper.submits.load(Ordering::Relaxed) > 4, "it was never tried");
+    assert!(helper.submits.load(Ordering::Relaxed) >= 3, "it was never tried");
     assert!(dispatcher.learner.known().all(|known| known.streamed == 0.0));
 }

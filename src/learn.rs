@@ -1,21 +1,21 @@
 //! What measuring inside the copies has shown: for which of them the engine beats libc.
 //!
 //! Every kind of copy is shared from the first one on, and finds out by itself whether that was
-//! right. Its caller copies the first bytes alone, by libc: that is libc's speed for this very
-//! copy, as hot or cold, as fresh or crowded as it is. The rest is shared, and the ratio of the
-//! two is the gain. A pair of figures per copy; a moving average of them per cell decides.
+//! right, in two ways.
 //!
-//! ```text
-//! gain = libc's cost of the first bytes * slant / cost of the shared rest
-//! ```
+//! *Pairs.* The caller copies the first bytes of a copy alone, by libc: that is libc's speed for
+//! this very copy, as hot or cold, as fresh or crowded as it is. The rest is shared, and the
+//! ratio of the two is a gain. It is known after one copy, and costs next to nothing.
 //!
-//! The first bytes of a copy may be colder or hotter than the rest, and much later ones may
-//! meet other weather. So now and then a copy is left to libc whole, and its rest compared with
-//! its first bytes: that is the slant.
+//! *Series.* First bytes can mislead: where copies are shared again and again they lie in the
+//! caller's cache because the rest does not. So now and then a few copies in a row go the other
+//! way, whole, and those that find caches and workers settled are compared with the others. A
+//! verdict rests on such a series; a pair that says something else than the last series makes
+//! the next one come at once.
 //!
-//! The way that was not chosen is tried by time: whenever fifty times as much has been spent in
-//! the cell as the last try has cost, in both directions. So trying costs two percent of the time
-//! of copying at most, and no verdict is for ever.
+//! Series are made by time: whenever fifty times as much has been spent in a cell as the last
+//! series has cost, in both directions. So trying costs about two percent of the time of copying,
+//! and no verdict is for ever.
 //!
 //! Cells are kept by size, and by pace: right after another copy the workers are awake, after a
 //! pause they have to be woken. Nothing is timed or copied in this file. All threads share the
@@ -25,7 +25,7 @@
 use crate::backend::crew::SPIN_TICKS;
 use crate::backend::kernel::Kernel;
 use crate::backend::threads::{Cost, Pieces, Seen};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// No copy below this is considered. Half as large a copy would gain a fifth at best, in a
 /// row and out of memory.
@@ -43,24 +43,29 @@ pub const STREAM_FROM: usize = 4 << 20;
 const ONE: u32 = 1024;
 
 /// A gain above this makes no difference, and must not take long to be forgotten.
-const MOST: u32 = 2 * ONE;
+const MOST: u32 = 4 * ONE;
 const LEAST: u32 = ONE / 4;
 
 /// Sharing goes on as long as it gains at all, and is taken up again for a little more.
 const STAYS: u32 = ONE + ONE / 50;
 const RETURNS: u32 = ONE + ONE / 16;
 
-/// The first samples of a cell weigh more, the others a quarter.
-const WEIGHT: u32 = 4;
-/// A verdict for libc rests on so many samples.
-const ENOUGH: u32 = 3;
-/// So many copies of a cell are measured in a row, at first and after a bad one; then one in so
-/// many. The first bytes of a measured copy wait for no help.
-const MEASURED_FIRST: u32 = 6;
-const MEASURED_THEN: u32 = 8;
+/// From this size on copies are measured in pairs: the first ones of a cell, then one in so many.
+/// Smaller ones are made in such numbers that series do.
+const PAIRS_FROM: usize = 1 << 20;
+const PAIRS_FIRST: u32 = 3;
+const PAIRS_THEN: u32 = 8;
 
-/// Of the time spent in a cell one part in so many may go into trying the other way.
+/// After a change of ways caches and workers need about so long to settle, or so many copies.
+const SETTLING_TICKS: u64 = 1_000_000;
+const SETTLING_COPIES: u32 = 16;
+/// So many settled copies make a series.
+const ENOUGH: u32 = 3;
+
+/// Of the time spent in a cell one part in so many may go into trying the other way; and five
+/// times as much where a pair has raised doubts.
 const BUDGET: u64 = 50;
+const BUDGET_IN_DOUBT: u64 = 10;
 
 pub struct Learner {
     /// By size; copies after a pause, and in a row.
@@ -73,48 +78,73 @@ pub struct Learner {
 /// How a copy is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// By the engine; `measured`: after its first bytes.
-    Share { measured: bool },
+    /// By the engine; `paired`: after its first bytes.
+    Share { paired: bool },
     /// By libc, which was as fast.
     Libc,
     /// By libc, to know how it compares.
     Compare,
 }
 
-/// Copies of one size and pace. All zeros: nothing is known.
+impl Verdict {
+    fn shares(self) -> bool {
+        matches!(self, Verdict::Share { .. })
+    }
+}
+
+/// Copies of one size and pace. All zeros: nothing is known, and they are shared.
 pub struct Cell {
-    /// The average, in parts of `ONE`; 0: unknown.
+    libc_won: AtomicBool,
+    /// What the chosen way costs: ticks for a mebibyte, a moving average; 0: unknown.
+    cost: AtomicU32,
+    /// Of the last series: the gain of sharing in parts of `ONE`; 0: there was none.
     gain: AtomicU32,
-    slant: AtomicU32,
-    samples: AtomicU32,
-    /// Copies that are still to be measured one after the other, less `MEASURED_FIRST`.
-    doubt: AtomicU32,
+    /// The average gain of pairs; and what it was at the last series.
+    pair: AtomicU32,
+    pair_then: AtomicU32,
+    pairs: AtomicU32,
     calls: AtomicU32,
-    shared: AtomicU32, // 0: yes; 1: libc has won
-    /// Ticks spent since the other way was tried, and what that costs.
+    /// Copies since the way has changed, in or out of a series, and when that was.
+    since: AtomicU32,
+    changed: AtomicU64,
+    /// A series is on: so many copies of it were settled, and the least that one has cost; the
+    /// bytes of all.
+    trying: AtomicBool,
+    settled: AtomicU32,
+    settled_cost: AtomicU32,
+    tried_bytes: AtomicU64,
+    /// Ticks spent since the last series, and what that cost more than the chosen way.
     spent: AtomicU64,
     price: AtomicU64,
 }
 
-/// How many bytes of a copy its caller copies alone when it is measured.
+/// How many bytes of a copy its caller copies alone when it is paired.
 pub fn first_bytes(len: usize) -> usize {
-    (len / 16).clamp(16 << 10, 256 << 10)
+    (len / 32).clamp(32 << 10, 128 << 10)
 }
 
-/// `a` per byte, in parts of what `b` is per byte.
-fn ratio(a: Cost, b: Cost) -> u64 {
-    let per_byte = |cost: Cost| (cost.ticks.max(1) << 20) / cost.bytes.max(1) as u64;
-    per_byte(a).max(1) * u64::from(ONE) / per_byte(b).max(1)
+/// Ticks for a mebibyte.
+fn per_mebibyte(cost: Cost) -> u32 {
+    let ticks = u128::from(cost.ticks.max(1)) << 20;
+    (ticks / cost.bytes.max(1) as u128).clamp(1, u32::MAX.into()) as u32
 }
 
-/// Moves an average towards a sample; 0 is no average yet.
-fn blend(average: &AtomicU32, sample: u32, weight: u32) {
-    let before = average.load(Relaxed);
+/// How much faster `b` is than `a`, in parts of `ONE`.
+fn ratio(a: u32, b: u32) -> u32 {
+    let ratio = u64::from(a) * u64::from(ONE) / u64::from(b.max(1));
+    ratio.clamp(LEAST.into(), MOST.into()) as u32
+}
+
+/// Moves an average towards a sample by one part in `weight`; 0 is no average yet.
+fn blend(average: &AtomicU32, sample: u32, weight: u64) {
+    let before = u64::from(average.load(Relaxed));
+    // A preempted copy counts for no more than four.
+    let sample = u64::from(sample);
     let next = match before {
         0 => sample,
-        _ => (u64::from(before) * u64::from(weight - 1) + u64::from(sample)) as u32 / weight,
+        _ => (before * (weight - 1) + sample.min(4 * before)) / weight,
     };
-    average.store(next.max(1), Relaxed);
+    average.store(next.max(1) as u32, Relaxed);
 }
 
 fn class(len: usize) -> usize {
@@ -144,11 +174,12 @@ impl Learner {
         let (size, pace) = (class(len), usize::from(in_a_row));
         let cell = &self.cells[size][pace];
         // What does not gain for larger copies need not be tried with smaller ones at once.
-        if cell.gain.load(Relaxed) == 0
+        if cell.calls.load(Relaxed) == 0
             && let Some(larger) = self.cells.get(size + 1).map(|cells| &cells[pace])
-            && !larger.is_shared()
+            && larger.libc_won.load(Relaxed)
         {
-            cell.give_up(larger.gain.load(Relaxed), larger.price.load(Relaxed));
+            cell.libc_won.store(true, Relaxed);
+            cell.price.store(larger.price.load(Relaxed), Relaxed);
         }
         cell
     }
@@ -160,14 +191,14 @@ impl Learner {
     /// The smallest size for which the engine is used, and libc at no pace: as a fixed threshold
     /// it would not harm.
     pub fn threshold(&self) -> Option<usize> {
-        let known = |cell: &&Cell| cell.gain.load(Relaxed) > 0;
+        let seen = |cell: &Cell| cell.calls.load(Relaxed) > 0;
         let clear = |cells: &[Cell; 2]| {
-            cells.iter().any(|cell| known(&cell)) && cells.iter().all(Cell::is_shared)
+            cells.iter().any(seen) && !cells.iter().any(|cell| cell.libc_won.load(Relaxed))
         };
         self.cells.iter().position(clear).map(|class| FLOOR << class)
     }
 
-    /// Every cell that something is known of, for the log.
+    /// Every cell that copies have come to, for the log.
     pub fn known(&self) -> impl Iterator<Item = Known> {
         let of = |(size, cells): (usize, &[Cell; 2])| {
             [0, 1].map(|pace| {
@@ -176,118 +207,160 @@ impl Learner {
                 Known {
                     size: FLOOR << size,
                     in_a_row: pace == 1,
-                    shared: cell.is_shared(),
+                    shared: !cell.libc_won.load(Relaxed),
+                    calls: cell.calls.load(Relaxed),
                     gain: part(&cell.gain),
-                    slant: part(&cell.slant),
-                    samples: cell.samples.load(Relaxed),
+                    pair: part(&cell.pair),
                     streamed: part(&self.streams[size].gain),
                 }
             })
         };
-        self.cells.iter().enumerate().flat_map(of).filter(|known| known.gain > 0.0)
+        self.cells.iter().enumerate().flat_map(of).filter(|known| known.calls > 0)
     }
 }
 
-/// What is known of one cell.
+/// What is known of one cell. Gains are 0 where nothing has been tried.
 pub struct Known {
     pub size: usize,
     pub in_a_row: bool,
     pub shared: bool,
+    pub calls: u32,
+    /// By the last series, and by pairs since.
     pub gain: f32,
-    pub slant: f32,
-    pub samples: u32,
-    /// What streaming stores gain over ordinary ones; 0: not tried.
+    pub pair: f32,
+    /// What streaming stores gain over ordinary ones.
     pub streamed: f32,
 }
 
 impl Cell {
     const fn new() -> Self {
         Self {
+            libc_won: AtomicBool::new(false),
+            cost: AtomicU32::new(0),
             gain: AtomicU32::new(0),
-            slant: AtomicU32::new(0),
-            samples: AtomicU32::new(0),
-            doubt: AtomicU32::new(0),
+            pair: AtomicU32::new(0),
+            pair_then: AtomicU32::new(0),
+            pairs: AtomicU32::new(0),
             calls: AtomicU32::new(0),
-            shared: AtomicU32::new(0),
+            since: AtomicU32::new(0),
+            changed: AtomicU64::new(0),
+            trying: AtomicBool::new(false),
+            settled: AtomicU32::new(0),
+            settled_cost: AtomicU32::new(0),
+            tried_bytes: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             price: AtomicU64::new(0),
         }
     }
 
-    fn is_shared(&self) -> bool {
-        self.shared.load(Relaxed) == 0
-    }
-
-    pub fn decide(&self) -> Verdict {
-        let price = self.price.load(Relaxed);
-        let may_try = price > 0 && self.spent.load(Relaxed) >= BUDGET * price;
-        if may_try {
-            self.spent.store(0, Relaxed);
-        }
-        if !self.is_shared() {
-            return if may_try { Verdict::Share { measured: true } } else { Verdict::Libc };
-        }
-        if may_try {
-            return Verdict::Compare;
-        }
+    /// The way of a copy of `len` bytes that begins now.
+    pub fn decide(&self, len: usize, now: u64) -> Verdict {
         let calls = self.calls.fetch_add(1, Relaxed);
-        let doubt = self.doubt.load(Relaxed);
-        self.doubt.store(doubt.saturating_sub(1), Relaxed);
-        let measured = doubt > 0 || calls < MEASURED_FIRST || calls.is_multiple_of(MEASURED_THEN);
-        Verdict::Share { measured }
-    }
-
-    /// So long a copy has taken, whichever way it went.
-    pub fn spend(&self, ticks: u64) {
-        self.spent.fetch_add(ticks, Relaxed);
-    }
-
-    /// What a measured copy has shown: its first bytes by libc, the rest by the engine.
-    pub fn record(&self, first: Cost, rest: Cost) {
-        let slant = match self.slant.load(Relaxed) {
-            0 => ONE,
-            slant => slant,
-        };
-        let gain = ratio(first, rest) * u64::from(slant) / u64::from(ONE);
-        let sample = gain.clamp(LEAST.into(), MOST.into()) as u32;
-        let count = self.samples.fetch_add(1, Relaxed);
-        blend(&self.gain, sample, WEIGHT.min(count.saturating_add(1)));
-        if sample < STAYS {
-            self.doubt.store(MEASURED_FIRST, Relaxed);
+        if !self.trying.load(Relaxed) && self.is_time_to_try(len) {
+            self.trying.store(true, Relaxed);
+            self.settled.store(0, Relaxed);
+            self.settled_cost.store(0, Relaxed);
+            self.tried_bytes.store(0, Relaxed);
+            self.change(now);
         }
-        let average = self.gain.load(Relaxed);
-        // What the other way costs more: of a copy of libc's what was gained, of a shared one
-        // what was lost; and never nothing, for trying takes its time anyway.
-        let by_libc = (u128::from(rest.ticks) * u128::from(gain) / u128::from(ONE)) as u64;
-        let least = rest.ticks / 20;
-        if self.is_shared() {
-            self.price.store(by_libc.saturating_sub(rest.ticks).max(least), Relaxed);
-            // The first copies of a process find workers that are only being made.
-            if average < STAYS && count + 1 >= ENOUGH {
-                self.give_up(average, rest.ticks.saturating_sub(by_libc).max(least));
+        match (self.libc_won.load(Relaxed), self.trying.load(Relaxed)) {
+            (false, true) => Verdict::Compare,
+            (true, false) => Verdict::Libc,
+            (true, true) => Verdict::Share { paired: false },
+            (false, false) => Verdict::Share {
+                paired: len >= PAIRS_FROM
+                    && (calls < PAIRS_FIRST || calls.is_multiple_of(PAIRS_THEN)),
+            },
+        }
+    }
+
+    fn is_time_to_try(&self, len: usize) -> bool {
+        let (spent, price) = (self.spent.load(Relaxed), self.price.load(Relaxed));
+        if self.libc_won.load(Relaxed) {
+            return spent >= BUDGET * price;
+        }
+        if price == 0 {
+            // Of small copies nothing is known before the first series.
+            return len < PAIRS_FROM && self.since.load(Relaxed) >= 2 * SETTLING_COPIES;
+        }
+        spent >= BUDGET * price || self.is_in_doubt() && spent >= BUDGET_IN_DOUBT * price
+    }
+
+    /// Whether pairs say that sharing has ceased to gain. What they say is worth what it was at
+    /// the last series.
+    fn is_in_doubt(&self) -> bool {
+        let [pair, then, gain] =
+            [&self.pair, &self.pair_then, &self.gain].map(|part| u64::from(part.load(Relaxed)));
+        let gain = if then == 0 { pair } else { pair * gain / then };
+        self.pairs.load(Relaxed) >= PAIRS_FIRST && gain < u64::from(STAYS)
+    }
+
+    fn change(&self, now: u64) {
+        self.since.store(0, Relaxed);
+        self.changed.store(now, Relaxed);
+    }
+
+    /// What a copy of this cell has cost that ended now; `in_a_row`: it followed another one.
+    pub fn record(&self, verdict: Verdict, whole: Cost, now: u64, in_a_row: bool) {
+        let cost = per_mebibyte(whole);
+        let since = self.since.fetch_add(1, Relaxed) + 1;
+        let passed = now.wrapping_sub(self.changed.load(Relaxed));
+        let settled = !in_a_row || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
+        if !self.trying.load(Relaxed) {
+            self.spent.fetch_add(whole.ticks, Relaxed);
+            if settled || self.cost.load(Relaxed) == 0 {
+                blend(&self.cost, cost, 8);
             }
-        } else if average >= RETURNS {
-            self.shared.store(0, Relaxed);
-            self.spent.store(0, Relaxed);
-            self.price.store(by_libc.saturating_sub(rest.ticks).max(least), Relaxed);
-        } else {
-            self.price.store(rest.ticks.saturating_sub(by_libc).max(least), Relaxed);
+            return;
+        }
+        if verdict.shares() != self.libc_won.load(Relaxed) {
+            return; // one that was begun before the series
+        }
+        self.tried_bytes.fetch_add(whole.bytes as u64, Relaxed);
+        if settled {
+            // The least of a few: nobody is faster than he can be.
+            let least = self.settled_cost.load(Relaxed);
+            if least == 0 || cost < least {
+                self.settled_cost.store(cost, Relaxed);
+            }
+            let long = whole.ticks >= SETTLING_TICKS;
+            if self.settled.fetch_add(1, Relaxed) + 1 >= if long { 1 } else { ENOUGH } {
+                self.judge(now);
+            }
         }
     }
 
-    /// What a copy that libc has done whole has shown.
-    pub fn record_libc(&self, first: Cost, rest: Cost) {
-        let sample = ratio(rest, first).clamp(LEAST.into(), MOST.into()) as u32;
-        blend(&self.slant, sample, WEIGHT);
-        // What that means for the gain is seen with the next copies.
-        self.doubt.store(MEASURED_FIRST, Relaxed);
+    /// The end of a series.
+    fn judge(&self, now: u64) {
+        let (tried, chosen) = (self.settled_cost.load(Relaxed), self.cost.load(Relaxed));
+        let libc_won = self.libc_won.load(Relaxed);
+        let gain = if libc_won { ratio(chosen, tried) } else { ratio(tried, chosen) };
+        self.gain.store(gain, Relaxed);
+        self.pair_then.store(self.pair.load(Relaxed), Relaxed);
+        let ticks_at = |cost: u32| (self.tried_bytes.load(Relaxed) >> 10) * u64::from(cost) >> 10;
+        let (was, would_be) = (ticks_at(tried), ticks_at(chosen));
+        // Never nothing: a series takes its time also where it shows no difference.
+        self.price.store(was.saturating_sub(would_be).max(was / 16).max(1), Relaxed);
+        self.spent.store(0, Relaxed);
+        let changes = if libc_won { gain >= RETURNS } else { gain < STAYS };
+        if changes {
+            self.libc_won.store(!libc_won, Relaxed);
+            self.cost.store(tried, Relaxed);
+        }
+        self.trying.store(false, Relaxed);
+        self.change(now);
     }
 
-    fn give_up(&self, gain: u32, price: u64) {
-        self.gain.store(gain, Relaxed);
-        self.price.store(price, Relaxed);
-        self.spent.store(0, Relaxed);
-        self.shared.store(1, Relaxed);
+    /// What a pair has shown: the first bytes by libc, the rest by the engine.
+    pub fn record_pair(&self, first: Cost, rest: Cost) {
+        let gain = ratio(per_mebibyte(first), per_mebibyte(rest));
+        // The first copy of a process finds workers that are only being made.
+        let weight = if self.pairs.fetch_add(1, Relaxed) < 2 { 2 } else { 4 };
+        blend(&self.pair, gain, weight);
+        if self.price.load(Relaxed) == 0 {
+            let gained = rest.ticks * u64::from(gain.saturating_sub(ONE)) / u64::from(ONE);
+            self.price.store(gained.max(rest.ticks / 16).max(1), Relaxed);
+        }
     }
 }
 
@@ -323,8 +396,8 @@ impl Streaming {
 
     pub fn record(&self, seen: &Seen) {
         if seen.ordinary.bytes > 0 && seen.streamed.bytes > 0 {
-            let gain = ratio(seen.ordinary, seen.streamed);
-            blend(&self.gain, gain.clamp(LEAST.into(), MOST.into()) as u32, WEIGHT);
+            let gain = ratio(per_mebibyte(seen.ordinary), per_mebibyte(seen.streamed));
+            blend(&self.gain, gain, 4);
         }
     }
 }

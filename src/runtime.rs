@@ -269,14 +269,14 @@ fn log(process: &Process, stderr: i32) {
     }
     for known in DISPATCHER.learner.known() {
         say(format_args!(
-            "from {} bytes, {}: {}; gain {:.2} (rest of a copy against its first bytes {:.2}), \
-             {} measured; streaming stores gain {:.2}",
+            "from {} bytes, {}: {}, {} copies; gain by series {:.2}, by pairs {:.2}, \
+             of streaming stores {:.2}",
             known.size,
             if known.in_a_row { "in a row" } else { "after a pause" },
             if known.shared { "shared" } else { "libc" },
+            known.calls,
             known.gain,
-            known.slant,
-            known.samples,
+            known.pair,
             known.streamed,
         ));
     }
