@@ -49,13 +49,19 @@ impl Cut {
     }
 
     /// For memory that was never written: pieces that keep to page tables of their own, as far
-    /// as each of `parties` gets one. A page table covers 2 MiB and has one lock, and threads
-    /// that make pages under the same one wait for each other.
+    /// as there is one for each of `parties`. A page table covers 2 MiB and has one lock, and
+    /// threads that make pages under the same one wait for each other.
     pub fn for_fresh(dst: usize, len: usize, parties: usize) -> Self {
-        let even = (len / (2 * parties.max(1))).clamp(Self::LARGEST, Self::TABLE);
-        let piece = if even.is_power_of_two() { even } else { even.next_power_of_two() / 2 };
+        let even = (len / (parties + 2)).next_power_of_two();
+        let piece = even.clamp(Self::LARGEST, Self::TABLE);
         let head = (dst.wrapping_neg() % piece).min(len);
         Self { head, ..Self::with_piece(dst, len, piece) }
+    }
+
+    /// Whether pages are better made piece by piece than by faults. Many threads that do it in
+    /// small pieces wait for each other more than for the faults.
+    pub fn suits_making_pages(&self, parties: usize) -> bool {
+        parties <= 4 || self.piece >= Self::TABLE / 2
     }
 
     /// One piece for each of `channels` and 4 MiB, in at most `most` pieces: a piece that ends

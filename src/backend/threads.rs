@@ -66,6 +66,10 @@ pub enum Wait {
 const CHUNK_EACH: usize = 8 << 20;
 const LARGEST_CHUNK: usize = 128 << 20;
 
+/// For so many bytes a worker more is called by the caller itself. To wake one takes about a
+/// microsecond, and the worker many more to come.
+const CALL_EACH: usize = 64 << 10;
+
 /// Who asks for sleep instead of spinning sleeps so long before pieces are taken back.
 const PATIENCE_NANOS: u64 = 200_000;
 
@@ -168,10 +172,11 @@ unsafe fn carry(
         Cut::new(dst + alone, len - alone, parties)
     };
     if alone < len {
-        let beside = alternate | if how.fresh { FRESH } else { 0 };
-        let manner = manner.pack() | beside;
+        let make_pages = how.fresh && cut.suits_making_pages(parties);
+        let manner = manner.pack() | alternate | if make_pages { FRESH } else { 0 };
         BOARD.post(shared, &Posted { dst: dst + alone, src: src + alone, cut, manner });
-        summon(1);
+        // Each that comes calls two more; but a short copy is over before the last of those come.
+        summon((len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; bad pages are `Manner`'s business.
     let done_alone = alone == 0 || unsafe { manner.kernel.copy(dst, src, alone) } == Copied::Whole;
