@@ -65,7 +65,7 @@ const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_KERNEL",
         default: "auto",
-        good: &["auto", "libc", "movsb", "stream"],
+        good: &["auto", "ordinary", "movsb", "stream"],
         bad: &["avx", "Libc", "rep movsb"],
     },
     Knob {
@@ -296,7 +296,7 @@ fn every_good_value_copies_the_right_bytes() {
 
 #[test]
 fn every_kernel_and_every_wait_copies_the_right_bytes_together() {
-    for kernel in ["libc", "movsb", "stream"] {
+    for kernel in ["ordinary", "movsb", "stream"] {
         for wait in ["spin", "yield", "sleep", "umwait"] {
             let mut command = copies("memcpy 65536-3000000 40 memmove 4097 10");
             command.env("ADMA_KERNEL", kernel).env("ADMA_WAIT", wait).env("ADMA_VERIFY", "1");

@@ -22,6 +22,7 @@
 use crate::plan::Cut;
 use crate::sync::maybe_const;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
+use core::mem::MaybeUninit;
 
 /// A copy on the board.
 #[derive(Clone, Copy, Debug)]
@@ -345,11 +346,14 @@ impl Shared {
         let _ = ticket.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
-    /// The pieces that nobody has copied, once nothing is under way any more. The answer stays
-    /// what it is when the slot is given back.
-    pub fn undone(&self) -> Undone {
-        let done = core::array::from_fn(|word| self.done[word].load(Ordering::Acquire) as u32);
-        Undone { done, next: 0, count: self.slot.posted().cut.count() }
+    /// The pieces that nobody has copied, once nothing is under way any more. What is noted in
+    /// `room` stays when the slot is given back.
+    pub fn undone<'a>(&self, room: &'a mut Room) -> Undone<'a> {
+        let count = self.slot.posted().cut.count();
+        for (place, done) in room.iter_mut().zip(&self.done).take(count.div_ceil(32)) {
+            place.write(done.load(Ordering::Acquire) as u32);
+        }
+        Undone { room, next: 0, count }
     }
 
     /// Whether some piece could not be copied.
@@ -377,18 +381,24 @@ impl Shared {
     }
 }
 
+/// Room for `Shared::undone`. Neither cleared nor moved: compilers do that with memset and
+/// memcpy, which is us.
+pub type Room = [MaybeUninit<u32>; Shared::WORDS];
+
 /// See `Shared::undone`.
-pub struct Undone {
-    done: [u32; Shared::WORDS],
+pub struct Undone<'a> {
+    room: &'a Room,
     next: usize,
     count: usize,
 }
 
-impl Iterator for Undone {
+impl Iterator for Undone<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        let done = |index: usize| self.done[index / 32] >> (index % 32) & 1 == 1;
+        // SAFETY: `Shared::undone` has written as many as there are pieces.
+        let word = |index: usize| unsafe { self.room[index / 32].assume_init() };
+        let done = |index: usize| word(index) >> (index % 32) & 1 == 1;
         let found = (self.next..self.count).find(|&index| !done(index))?;
         self.next = found + 1;
         Some(found)
@@ -542,6 +552,10 @@ impl Board {
 mod tests {
     use super::*;
 
+    fn undone(slot: &Shared) -> Vec<usize> {
+        slot.undone(&mut [const { MaybeUninit::uninit() }; Shared::WORDS]).collect()
+    }
+
     fn copy_of(pieces: usize) -> Posted {
         let cut = Cut::with_piece(0, pieces * 4096, 4096);
         Posted { dst: 0x1000, src: 0x2000, cut, manner: 7 }
@@ -564,7 +578,7 @@ mod tests {
             slot.finish(&claim, claim.index != 1);
         }
         assert!(!slot.is_busy());
-        assert_eq!(slot.undone().collect::<Vec<_>>(), [1]);
+        assert_eq!(undone(slot), [1]);
         board.leave(slot);
         assert_eq!(board.copies(), 0);
     }
@@ -593,13 +607,13 @@ mod tests {
         assert!(slot.is_busy());
         slot.take_back();
         assert!(!slot.is_busy());
-        assert_eq!(slot.undone().collect::<Vec<_>>(), [late[1].index, late[0].index]);
+        assert_eq!(undone(slot), [late[1].index, late[0].index]);
         board.leave(slot);
         let slot = board.take().unwrap();
         board.post(slot, &copy_of(40));
         slot.finish(&late[0], true);
         slot.finish(&late[1], true);
-        assert_eq!((slot.unclaimed(), slot.undone().count()), (40, 40));
+        assert_eq!((slot.unclaimed(), undone(slot).len()), (40, 40));
         assert!(!slot.is_busy());
     }
 
@@ -613,7 +627,7 @@ mod tests {
         let before = slot.slot.ticket.atomic().load(Ordering::Relaxed);
         slot.take_back();
         assert_eq!(slot.slot.ticket.atomic().load(Ordering::Relaxed), before);
-        assert_eq!(slot.undone().count(), 0);
+        assert_eq!(undone(slot).len(), 0);
     }
 
     #[test]
@@ -628,7 +642,7 @@ mod tests {
             slot.finish(&claim, true);
         }
         assert!(!slot.is_busy());
-        assert_eq!(slot.undone().count(), 0);
+        assert_eq!(undone(slot).len(), 0);
     }
 
     #[test]
@@ -677,6 +691,10 @@ mod interleavings {
     use loom::sync::atomic::AtomicUsize as Count;
     use loom::thread;
 
+    fn undone(slot: &Shared) -> Vec<usize> {
+        slot.undone(&mut [const { MaybeUninit::uninit() }; Shared::WORDS]).collect()
+    }
+
     fn copy_of(pieces: usize, manner: usize) -> Posted {
         let cut = Cut::with_piece(0, pieces * 4096, 4096);
         Posted { dst: 0, src: 0, cut, manner }
@@ -712,7 +730,7 @@ mod interleavings {
         while slot.is_busy() {
             slot.sleep_until_idle(0);
         }
-        assert_eq!(slot.undone().count(), 0);
+        assert_eq!(undone(slot).len(), 0);
         board.leave(slot);
         // The memcpy returns here: every byte must have been written, once, and be visible.
         for count in &bytes[copy.manner] {
@@ -785,7 +803,7 @@ mod interleavings {
                     slot.take_back();
                     drop(sequence.lock().unwrap());
                 }
-                for index in slot.undone() {
+                for index in undone(slot) {
                     // Perhaps once more than the worker has, but with the same bytes.
                     bytes[number][index].fetch_add(1, Ordering::Relaxed);
                 }

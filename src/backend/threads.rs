@@ -1,6 +1,6 @@
 //! Software channels: one copy from posting to the last byte, by the caller and the crew.
 
-use super::board::{End, Posted, Shared};
+use super::board::{End, Posted, Room, Shared};
 use super::crew::{self, BOARD, SPIN_TICKS, summon};
 use super::kernel::{Copied, Kernel};
 use super::manner::{Faults, Manner, Touch};
@@ -10,6 +10,7 @@ use crate::cpus;
 use crate::plan::Cut;
 use crate::sync::{Ordering, Woken, pause};
 use crate::sys::{self, SignalsHeld};
+use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU64;
 
 /// How copies are to be carried.
@@ -189,7 +190,8 @@ unsafe fn carry(
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
-    let undone = posted.then(|| shared.undone());
+    let mut room: Room = [const { MaybeUninit::uninit() }; _];
+    let undone = posted.then(|| shared.undone(&mut room));
     BOARD.leave(shared);
     CALLER_BYTES.fetch_add((alone + own) as u64, Ordering::Relaxed);
     if failed {
