@@ -169,7 +169,7 @@ impl Link {
                 }
             };
             // The common case: an eager message, which is over already.
-            match half.advance(lane, &self.engine, number) {
+            match half.advance(lane, &self.engine, self.other_may(role), number) {
                 Ok(Step::Over) => return self.collected(half, number),
                 Ok(Step::Copy(piece)) => {
                     drop(half);
