@@ -185,6 +185,8 @@ pub struct Half {
     announced: Option<Buffer>,
     /// Somebody waits for a place that a thread will let go.
     place_wanted: bool,
+    /// A thread has taken the last chunk of a message that another one may wait for.
+    neighbour_over: bool,
     /// The length of the last write that went the short way; see `room_ahead`.
     last: usize,
 }
@@ -203,6 +205,7 @@ impl Half {
             chunks: 0,
             announced: None,
             place_wanted: false,
+            neighbour_over: false,
             last: 0,
         }
     }
@@ -500,6 +503,11 @@ impl Half {
     /// Whether somebody is to be told that a place is free.
     pub fn take_place_wanted(&mut self) -> bool {
         core::mem::take(&mut self.place_wanted)
+    }
+
+    /// Whether others in this process are to be told that a message is over.
+    pub fn take_neighbour_over(&mut self) -> bool {
+        core::mem::take(&mut self.neighbour_over)
     }
 
     /// What the helper knows any of our buffers by.

@@ -171,6 +171,26 @@ impl Link {
         }
     }
 
+    /// The same for the threads of this process: whatever is done for a message that is not the
+    /// caller's own, the thread that waits for it sleeps and hears nothing from the other side.
+    /// Who takes the announcements away wakes everybody who has made one.
+    pub fn ring_own(&self) {
+        if self.mine().bell.0.answer() {
+            self.wake_locals();
+            kicks::kick_all();
+        }
+    }
+
+    /// After a step: tells the other side, and the threads of this one if it concerns them.
+    pub fn let_go(&self, mut half: Held<'_, Half>) {
+        let neighbour_over = half.take_neighbour_over();
+        drop(half);
+        self.ring();
+        if neighbour_over {
+            self.ring_own();
+        }
+    }
+
     /// Whether the next large message can go from buffer to buffer.
     fn is_direct(&self) -> bool {
         self.engine.may(Way::Push) || self.other_may(Role::Writer)
@@ -269,8 +289,7 @@ impl Link {
                 Err(None)
             }
             Ok(Step::Moved) => {
-                drop(half);
-                self.ring();
+                self.let_go(half);
                 Err(None)
             }
             Ok(Step::Cancelled) => {
@@ -369,13 +388,14 @@ impl Link {
             for number in half.unfinished() {
                 match half.advance(lane, &self.engine, self.other_may(role), number) {
                     Ok(Step::Over | Step::Moved) => {
-                        drop(half);
-                        self.ring();
+                        self.let_go(half);
+                        self.ring_own();
                         return true;
                     }
                     Ok(Step::Copy(piece)) => {
                         drop(half);
                         self.copy(role, number, piece);
+                        self.ring_own();
                         return true;
                     }
                     Ok(Step::Idle(_) | Step::Cancelled) => {}
@@ -478,7 +498,10 @@ impl Link {
     }
 
     fn note_end(&self, end: u32) {
-        self.other.fetch_max(end, Ordering::Release);
+        if self.other.fetch_max(end, Ordering::AcqRel) < end {
+            // Not everybody hears of it from the kernel.
+            self.ring_own();
+        }
     }
 
     /// Before a message is posted: an eager write would not notice an end by itself. Looked

@@ -150,7 +150,7 @@ impl Half {
         hint: Hint,
     ) -> Result<Step, Broken> {
         let moved = match self.role {
-            Role::Reader => self.consume(lane)?,
+            Role::Reader => self.consume(lane, number)?,
             Role::Writer => self.produce(lane, number)?,
         };
         let own = self.own(number);
@@ -193,8 +193,8 @@ impl Half {
         Ok(true)
     }
 
-    /// Takes the next chunk, whichever message it belongs to.
-    fn consume(&mut self, lane: &Lane) -> Result<bool, Broken> {
+    /// Takes the next chunk, whichever message it belongs to; the caller has come for `wanted`.
+    fn consume(&mut self, lane: &Lane, wanted: u32) -> Result<bool, Broken> {
         let index = self.chunks;
         let lying = lane.produced.0.load(Ordering::Acquire).wrapping_sub(index);
         if lying as usize > CHUNKS {
@@ -228,6 +228,8 @@ impl Half {
         unsafe { original::copy(own.addr + own.stream_at, lane.chunk_bytes(index), len) };
         tally::note_copied(Means::SharedMemory, len);
         own.stream_at += len;
+        let over = own.stream_at == own.count;
+        self.neighbour_over |= over && number != wanted;
         self.chunks = index.wrapping_add(1);
         lane.consumed.0.store(self.chunks, Ordering::Release);
         Ok(true)
