@@ -399,41 +399,42 @@ impl Half {
         if theirs.number.load(Ordering::Acquire) != number.wrapping_add(1) {
             return Ok(false);
         }
+        // Everything is checked before anything is believed: another thread may come back to a
+        // post that was found bad.
         let len = usize::try_from(theirs.len.load(Ordering::Relaxed)).map_err(|_| Broken)?;
         let at = usize::try_from(theirs.at.load(Ordering::Relaxed)).map_err(|_| Broken)?;
-        own.matched = true;
-        own.count = own.len.min(len);
-        if role == Role::Reader {
-            own.kind = theirs.kind.load(Ordering::Relaxed);
-            match own.kind {
-                kind::EAGER => {
-                    let from = lane.eager(number, at, len).ok_or(Broken)?;
-                    let (addr, count) = (own.addr, own.count);
-                    // SAFETY: it lies there; the destination is the promise of `post_read`.
-                    unsafe { original::copy(addr, from, count) };
-                    tally::note_copied(Means::SharedMemory, count);
-                    self.end(lane, number, count as isize);
-                    return Ok(true);
-                }
-                kind::DIRECT => {}
-                kind::STREAMED => own.streamed = true,
-                _ => return Err(Broken),
+        let (post, block) = (theirs.post.load(Ordering::Relaxed), theirs.block());
+        let kind = match role {
+            Role::Writer => own.kind,
+            Role::Reader => theirs.kind.load(Ordering::Relaxed),
+        };
+        let count = own.len.min(len);
+        match (kind, role) {
+            (kind::EAGER, Role::Reader) => {
+                let from = lane.eager(number, at, len).ok_or(Broken)?;
+                // SAFETY: it lies there; the destination is the promise of `post_read`.
+                unsafe { original::copy(own.addr, from, count) };
+                tally::note_copied(Means::SharedMemory, count);
             }
-        }
-        if own.kind == kind::EAGER {
             // Written before it was read; its writer has learnt the count now.
-            let count = own.count as isize;
-            self.end(lane, number, count);
-            return Ok(true);
+            (kind::EAGER, Role::Writer) => {}
+            (kind::DIRECT | kind::STREAMED, _) => {
+                at.checked_add(len).ok_or(Broken)?;
+            }
+            _ => return Err(Broken),
         }
-        at.checked_add(len).ok_or(Broken)?;
+        let piece = carry::piece_size(count, offload);
+        own.matched = true;
+        own.kind = kind;
+        own.streamed |= kind == kind::STREAMED;
+        own.count = count;
         own.theirs = at;
-        own.their_post = theirs.post.load(Ordering::Relaxed);
-        own.their_block = if own.in_block { theirs.block() } else { None };
-        own.piece = carry::piece_size(own.count, offload);
-        own.pieces = own.count.div_ceil(own.piece);
-        if own.count == 0 {
-            self.end(lane, number, 0);
+        own.their_post = post;
+        own.their_block = block.filter(|_| own.in_block);
+        own.piece = piece;
+        own.pieces = count.div_ceil(piece);
+        if kind == kind::EAGER || count == 0 {
+            self.end(lane, number, count as isize);
         }
         Ok(true)
     }

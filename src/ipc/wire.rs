@@ -294,8 +294,8 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
         engine,
         page,
         others,
-        // Not 0, whatever the other side says: an empty message has one piece, too.
-        offload: if ours { mine.offload } else { theirs.offload }.max(1) as usize,
+        // What neither side finds too small. Not 0: an empty message has one piece, too.
+        offload: mine.offload.max(theirs.offload).max(1) as usize,
         story,
     };
     Ok(met)
