@@ -247,8 +247,11 @@ const char *adma_strerror(int result);
  *   on whichever connection. So a ring of processes in which each one starts a write to the
  *   next and then reads from the one before does not come to a standstill. A process in
  *   which nobody waits or checks does nothing for a message through shared memory.
- * Rights: process_vm_readv(2) needs the rights of ptrace(2): the same user, no raised
- *   privileges, and no Yama. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the
+ * Rights: process_vm_readv(2) is used only between processes of the same user with the same
+ *   capabilities, in the same user namespace, who keep no tracers out (PR_SET_DUMPABLE), and
+ *   only while the other one is the program that made the connection: a process that executes
+ *   another one, set-user-id or not, or changes its user is not reached any more, also by root.
+ *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the
  *   other process in, by PR_SET_PTRACER; it may then trace this one in every way, and only
  *   the latest connection's may. It is not done unasked. Rights that are lost later are
  *   noticed, and messages go through shared memory from then on. The kernel helper needs

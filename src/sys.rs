@@ -138,11 +138,6 @@ pub fn gettid() -> i32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
-pub fn getuid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { syscall(libc::SYS_getuid, [0; 6]) as u32 }
-}
-
 pub fn geteuid() -> i32 {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_geteuid, [0; 6]) as i32 }

@@ -111,14 +111,44 @@ programs! {
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
     right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
-    other_user_namespace_one_side_copies: "ipc_rights" "namespaces process_vm";
+    other_user_namespace_falls_back_to_shared_memory: "ipc_rights" "namespaces shared";
     two_user_namespaces_fall_back_to_shared_memory: "ipc_rights" "namespaces shared both";
     other_process_namespace_one_side_copies: "ipc_rights" "pid_namespace";
     two_process_namespaces_fall_back_to_shared_memory: "ipc_rights" "pid_namespaces";
     user_without_rights_copies_from_its_own_processes: "ipc_rights" "nobody";
-    process_that_is_not_dumpable_one_side_copies: "ipc_rights" "dumpable";
+    process_that_is_not_dumpable_falls_back_to_shared_memory: "ipc_rights" "dumpable";
     two_that_are_not_dumpable_fall_back_to_shared_memory: "ipc_rights" "dumpable_both";
+    process_that_keeps_tracers_out_is_not_reached_by_root_either: "ipc_rights" "keeps_out";
+    process_with_fewer_capabilities_falls_back_to_shared_memory: "ipc_rights" "poorer";
+    users_that_can_change_back_fall_back_to_shared_memory: "ipc_rights" "changeable";
     two_users_fall_back_to_shared_memory: "ipc_rights" "users";
+}
+
+/// A peer posts an address and becomes another program, or leaves its number to one: that is
+/// neither read nor written.
+#[test]
+fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
+    let victim = victim_with("ipc_victim", &["-static"]);
+    let scenes = [
+        "set_user_id",
+        "set_user_id_same",
+        "capability",
+        "capability_same",
+        "exec",
+        "exec_same",
+        "reused",
+        "changed",
+    ];
+    for scene in scenes {
+        let mut command = ipc("ipc_deputy", scene);
+        let done = finish_within(command.arg(&victim), Duration::from_secs(60));
+        let err = String::from_utf8_lossy(&done.stderr);
+        if done.status.code() == Some(CANNOT_SHOW) {
+            skip("nobody_is_made_to_reach_into_a_program_that_has_not_agreed", err.trim());
+            continue;
+        }
+        assert!(done.status.success(), "{scene}: {}\n{err}", done.status);
+    }
 }
 
 /// Two processes, many threads, blocks that come and go. A seed that fails is in the message.
@@ -139,7 +169,7 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
         "refused shared",
         "lost",
         "lost both",
-        "namespaces process_vm",
+        "namespaces shared",
         "namespaces shared both",
         "pid_namespace",
         "nobody",
@@ -203,6 +233,19 @@ fn whoever_waits_makes_all_connections_of_the_process_go_on() {
     }
 }
 
+#[test]
+fn who_ends_a_message_wakes_the_thread_that_waits_for_it() {
+    for arguments in ["neighbours", "neighbours write"] {
+        let mut command = ipc("ipc_progress", arguments);
+        let done = finish_within(command.env("ADMA_IPC_OFFLOAD", "1G"), Duration::from_secs(30));
+        let err = String::from_utf8_lossy(&done.stderr);
+        if done.status.code() == Some(CANNOT_SHOW) {
+            return skip("who_ends_a_message_wakes_the_thread_that_waits_for_it", err.trim());
+        }
+        assert!(done.status.success(), "{arguments}: {}\n{err}", done.status);
+    }
+}
+
 /// Every knob that changes the way of a message, with the same bytes.
 #[test]
 fn every_regime_and_engine_carries_every_size() {
@@ -255,10 +298,10 @@ fn log_info_names_the_engine_and_why() {
         (
             "ipc_rights",
             "refused shared",
-            "shared memory, two copies; process_vm_readv: Operation not permitted",
+            "shared memory, two copies; process_vm: Operation not permitted",
         ),
         ("ipc_rights", "pid_namespaces", "cannot be seen from this namespace"),
-        ("ipc_rights", "dumpable_both", "process_vm_writev: Operation not permitted"),
+        ("ipc_rights", "users", "the other process has not the same user and rights"),
     ];
     for (program, arguments, why) in cases {
         let mut command = ipc(program, arguments);

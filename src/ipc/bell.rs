@@ -11,7 +11,9 @@
 //! sleep while the word is `seen`
 //! ```
 //!
-//! The announcement is taken away by who answers it. One that is left over (its sleeper has
+//! The threads of the sleeper's own process answer as well, when they have done something for
+//! its message. The announcement is taken away by who answers it, and who answers it wakes all
+//! sleepers of that kind. One that is left over (its sleeper has
 //! seen the change in time) costs one idle wake-up.
 
 use crate::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
@@ -134,6 +136,50 @@ mod interleavings {
             }
             one.join().unwrap();
             two.join().unwrap();
+        });
+    }
+
+    /// A neighbour ends the message of one sleeper while the other process ends that of another
+    /// one: each of the two may answer for both, and takes the announcements away.
+    #[test]
+    fn neighbour_and_other_process_wake_whoever_polls() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let words = [AtomicU32::new(0), AtomicU32::new(0)];
+            // What pollers sleep on: a byte from the other process, or a kick from their own.
+            let shared = Arc::new((Bell::new(), words, Sleepable::new(0)));
+            let sleeper = |index: usize| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    let (bell, words, polled) = &*shared;
+                    let done = || words[index].load(Ordering::Acquire) == 1;
+                    while !done() {
+                        let seen = polled.atomic().load(Ordering::Acquire);
+                        bell.announce(how::BYTE);
+                        if done() {
+                            return;
+                        }
+                        polled.sleep_shared_while(seen, 0);
+                    }
+                })
+            };
+            let end = |shared: &(Bell, [AtomicU32; 2], Sleepable), index: usize| {
+                let (bell, words, polled) = shared;
+                words[index].store(1, Ordering::Release);
+                if bell.answer() {
+                    polled.atomic().fetch_add(1, Ordering::SeqCst);
+                    polled.wake_shared();
+                }
+            };
+            let sleepers = [sleeper(0), sleeper(1)];
+            let neighbour = thread::spawn({
+                let shared = shared.clone();
+                move || end(&shared, 0)
+            });
+            end(&shared, 1);
+            neighbour.join().unwrap();
+            sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
         });
     }
 

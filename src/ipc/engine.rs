@@ -10,11 +10,16 @@
 //! 3. `process_vm_readv` and `process_vm_writev`: one copy, made by the kernel for whoever
 //!    calls. The system decides who may (the rules of ptrace), so it is tried at connect
 //!    time, for each way, and may be refused later when a process changes its identity.
+//!
+//! Who may reach whom is the table in `ipc`.
+//!
 //! 4. None of them: messages are streamed through the region, which is two copies.
 
 use super::across::Across;
 use super::blocks::Place;
-use super::os::{self, Fd, Way};
+use super::consent::{Agreed, Failed, Sign};
+use super::os::{self, Way};
+use super::peer::Peer;
 use super::settings::Carrier;
 use super::tally::{self, Means};
 use super::views::Views;
@@ -35,17 +40,19 @@ pub enum Copied {
     NotThisTime,
     /// There is no such process.
     Gone,
+    /// There is another program than the one that has agreed.
+    Stranger,
 }
 
 /// What this process may do to the other's memory.
 #[derive(Debug)]
 pub struct Engine {
-    pid: i32,
+    peer: Peer,
+    /// None: it has not agreed to anything.
+    agreed: Option<Agreed>,
     pull: AtomicBool,
     push: AtomicBool,
     across: Option<Across>,
-    /// The process; none where its number cannot be seen.
-    process: Option<Fd>,
     /// None: its blocks are not to be mapped.
     views: Option<Views>,
     carrier: Option<Carrier>,
@@ -75,21 +82,31 @@ pub struct There {
 
 impl Engine {
     pub fn new(
-        pid: i32,
-        process: Option<Fd>,
-        pull: bool,
-        push: bool,
+        peer: Peer,
+        agreed: Option<Agreed>,
+        [pull, push]: [bool; 2],
         across: Option<Across>,
         views: Option<Views>,
         carrier: Option<Carrier>,
     ) -> Self {
         let (pull, push) = (AtomicBool::new(pull), AtomicBool::new(push));
-        Self { pid, pull, push, across, process, views, carrier }
+        Self { peer, agreed, pull, push, across, views, carrier }
     }
 
-    /// A descriptor that becomes readable when the process ends; -1: there is none.
-    pub fn process(&self) -> i32 {
-        self.process.as_ref().map_or(-1, Fd::raw)
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Looks whether the other is still our equal, where the kernel would not. False: it was
+    /// until now, and what was allowed has ended for good.
+    pub fn look_at_peer(&self) -> bool {
+        let used = self.may(Way::Pull) || self.may(Way::Push);
+        let ended = used && !self.peer.is_still_equal();
+        if ended {
+            self.forget(Way::Pull);
+            self.forget(Way::Push);
+        }
+        !ended
     }
 
     pub fn across(&self) -> Option<&Across> {
@@ -120,7 +137,7 @@ impl Engine {
     ///
     /// # Safety
     /// `ours` lies inside a buffer that our program has posted and still waits for, `theirs`
-    /// inside one that the other has posted, and the process number still stands for it.
+    /// inside one that the other has posted.
     pub unsafe fn copy(&self, way: Way, ours: usize, theirs: There, len: usize) -> Copied {
         if let Some(across) = self.across.as_ref().filter(|_| theirs.post != 0) {
             let (may, There { post, offset, .. }) = (self.may(way), theirs);
@@ -147,7 +164,7 @@ impl Engine {
 
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
     unsafe fn copy_in_blocks(&self, way: Way, ours: usize, theirs: There, len: usize) -> bool {
-        let Some((place, process)) = theirs.block.zip(self.process.as_ref()) else { return false };
+        let Some((place, process)) = theirs.block.zip(self.peer.process_fd()) else { return false };
         let views = self.views.as_ref();
         let Some(view) = views.and_then(|views| views.find(process, place)) else { return false };
         let Some(theirs_here) = view.at(place.offset, len) else { return false };
@@ -168,17 +185,17 @@ impl Engine {
     }
 
     unsafe fn copy_by_calls(&self, way: Way, ours: usize, theirs: usize, len: usize) -> Copied {
+        let Some(agreed) = self.agreed.filter(|_| self.may(way)) else { return Copied::Refused };
         let mut done = 0;
         while done < len {
             // SAFETY: the caller's promise, a part of it.
-            let answer =
-                unsafe { os::copy_across(way, self.pid, ours + done, theirs + done, len - done) };
-            match answer {
-                Ok(0) | Err(libc::EFAULT) => return Copied::Fault,
+            match unsafe { agreed.copy(way, ours + done, theirs + done, len - done) } {
+                Ok(0) => return Copied::Fault,
                 Ok(bytes) => done += bytes.min(len - done),
-                Err(libc::ESRCH) => return Copied::Gone,
-                Err(libc::EINTR | libc::EAGAIN) => {}
-                Err(_) => return Copied::Refused,
+                Err(Failed::Stranger) => return Copied::Stranger,
+                Err(Failed::System(libc::ESRCH)) => return Copied::Gone,
+                Err(Failed::System(libc::EINTR | libc::EAGAIN)) => {}
+                Err(Failed::System(_)) => return Copied::Refused,
             }
         }
         tally::note_copied(Means::ProcessVm, len);
@@ -186,47 +203,14 @@ impl Engine {
     }
 }
 
-/// What the other side lays out for us to find: a word to read, and one to write.
-#[repr(C)]
-pub struct Target {
-    pub secret: u64,
-    pub mark: u64,
-}
-
-/// Copies a word of the other's both ways. `Err`: why not, as an errno.
-pub fn probe(pid: i32, target: u64, secret: u64) -> (os::Result<()>, os::Result<()>) {
-    if pid <= 0 {
-        // Its process namespace is not ours: there is no number for it here.
-        return (Err(libc::ESRCH), Err(libc::ESRCH));
-    }
-    let mut found = 0u64;
-    let (at, len) = (target as usize, size_of::<u64>());
-    // SAFETY: `found` is ours and nobody looks at it meanwhile.
-    let pulled = unsafe { os::copy_across(Way::Pull, pid, &raw mut found as usize, at, len) };
-    let pull = pulled.and_then(|bytes| {
-        // Another process with that number: credentials can be lied about by who may do all.
-        if bytes == len && found == secret { Ok(()) } else { Err(libc::EBADMSG) }
-    });
-    if let Err(errno) = pull {
-        // Nothing is written into a process that was not recognised.
-        return (pull, Err(errno));
-    }
-    let mark = !secret;
-    let place = at.wrapping_add(core::mem::offset_of!(Target, mark));
-    // SAFETY: the other process has offered this word for it.
-    let pushed = unsafe { os::copy_across(Way::Push, pid, &raw const mark as usize, place, len) };
-    let push = pushed.and_then(|bytes| if bytes == len { Ok(()) } else { Err(libc::EFAULT) });
-    (pull, push)
-}
-
-/// The same by the helper, out of and into what the other has posted for it.
-pub fn probe_across(across: &Across, post: u64, secret: u64) -> os::Result<()> {
-    let (mut found, mark, len) = (0u64, !secret, size_of::<u64>());
-    let place = core::mem::offset_of!(Target, mark);
+/// Copies the words of the other's sign both ways by the helper; it has posted that for us.
+pub fn probe_across(across: &Across, post: u64, word: u64) -> os::Result<()> {
+    let (mut found, mark, len) = (0u64, !word, size_of::<u64>());
+    let place = core::mem::offset_of!(Sign, mark);
     // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
     unsafe {
         across.copy(Way::Pull, &raw mut found as usize, post, 0, len)?;
-        if (&raw const found).read_volatile() != secret {
+        if (&raw const found).read_volatile() != word {
             return Err(libc::EBADMSG);
         }
         across.copy(Way::Push, &raw const mark as usize, post, place, len)

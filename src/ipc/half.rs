@@ -185,6 +185,8 @@ pub struct Half {
     announced: Option<Buffer>,
     /// Somebody waits for a place that a thread will let go.
     place_wanted: bool,
+    /// A thread has taken the last chunk of a message that another one may wait for.
+    neighbour_over: bool,
     /// The length of the last write that went the short way; see `room_ahead`.
     last: usize,
 }
@@ -203,6 +205,7 @@ impl Half {
             chunks: 0,
             announced: None,
             place_wanted: false,
+            neighbour_over: false,
             last: 0,
         }
     }
@@ -396,41 +399,42 @@ impl Half {
         if theirs.number.load(Ordering::Acquire) != number.wrapping_add(1) {
             return Ok(false);
         }
+        // Everything is checked before anything is believed: another thread may come back to a
+        // post that was found bad.
         let len = usize::try_from(theirs.len.load(Ordering::Relaxed)).map_err(|_| Broken)?;
         let at = usize::try_from(theirs.at.load(Ordering::Relaxed)).map_err(|_| Broken)?;
-        own.matched = true;
-        own.count = own.len.min(len);
-        if role == Role::Reader {
-            own.kind = theirs.kind.load(Ordering::Relaxed);
-            match own.kind {
-                kind::EAGER => {
-                    let from = lane.eager(number, at, len).ok_or(Broken)?;
-                    let (addr, count) = (own.addr, own.count);
-                    // SAFETY: it lies there; the destination is the promise of `post_read`.
-                    unsafe { original::copy(addr, from, count) };
-                    tally::note_copied(Means::SharedMemory, count);
-                    self.end(lane, number, count as isize);
-                    return Ok(true);
-                }
-                kind::DIRECT => {}
-                kind::STREAMED => own.streamed = true,
-                _ => return Err(Broken),
+        let (post, block) = (theirs.post.load(Ordering::Relaxed), theirs.block());
+        let kind = match role {
+            Role::Writer => own.kind,
+            Role::Reader => theirs.kind.load(Ordering::Relaxed),
+        };
+        let count = own.len.min(len);
+        match (kind, role) {
+            (kind::EAGER, Role::Reader) => {
+                let from = lane.eager(number, at, len).ok_or(Broken)?;
+                // SAFETY: it lies there; the destination is the promise of `post_read`.
+                unsafe { original::copy(own.addr, from, count) };
+                tally::note_copied(Means::SharedMemory, count);
             }
-        }
-        if own.kind == kind::EAGER {
             // Written before it was read; its writer has learnt the count now.
-            let count = own.count as isize;
-            self.end(lane, number, count);
-            return Ok(true);
+            (kind::EAGER, Role::Writer) => {}
+            (kind::DIRECT | kind::STREAMED, _) => {
+                at.checked_add(len).ok_or(Broken)?;
+            }
+            _ => return Err(Broken),
         }
-        at.checked_add(len).ok_or(Broken)?;
+        let piece = carry::piece_size(count, offload);
+        own.matched = true;
+        own.kind = kind;
+        own.streamed |= kind == kind::STREAMED;
+        own.count = count;
         own.theirs = at;
-        own.their_post = theirs.post.load(Ordering::Relaxed);
-        own.their_block = if own.in_block { theirs.block() } else { None };
-        own.piece = carry::piece_size(own.count, offload);
-        own.pieces = own.count.div_ceil(own.piece);
-        if own.count == 0 {
-            self.end(lane, number, 0);
+        own.their_post = post;
+        own.their_block = block.filter(|_| own.in_block);
+        own.piece = piece;
+        own.pieces = count.div_ceil(piece);
+        if kind == kind::EAGER || count == 0 {
+            self.end(lane, number, count as isize);
         }
         Ok(true)
     }
@@ -500,6 +504,11 @@ impl Half {
     /// Whether somebody is to be told that a place is free.
     pub fn take_place_wanted(&mut self) -> bool {
         core::mem::take(&mut self.place_wanted)
+    }
+
+    /// Whether others in this process are to be told that a message is over.
+    pub fn take_neighbour_over(&mut self) -> bool {
+        core::mem::take(&mut self.neighbour_over)
     }
 
     /// What the helper knows any of our buffers by.

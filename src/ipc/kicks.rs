@@ -35,9 +35,14 @@ pub fn needy() -> u32 {
 
 /// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.
 pub fn kick() {
-    if needy() == 0 {
-        return;
+    if needy() != 0 {
+        kick_all();
     }
+}
+
+/// Wakes who sleeps long, and has not been told by the other side: something has been done for
+/// it here.
+pub fn kick_all() {
     full_fence();
     if ASLEEP.load(Ordering::Relaxed) != 0 {
         SLEEPERS.lock().iter().for_each(|&socket| os::send_byte(socket));

@@ -22,8 +22,7 @@ impl Link {
     pub fn collected(&self, mut half: Held<'_, Half>, number: u32) -> isize {
         let (result, post) = half.collect(number);
         let place_wanted = half.take_place_wanted();
-        drop(half);
-        self.ring();
+        self.let_go(half);
         if place_wanted {
             self.mine().bell.0.ring();
         }

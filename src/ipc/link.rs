@@ -5,6 +5,7 @@
 use super::across::{Across, Lent};
 use super::bell::how;
 use super::blocks;
+use super::consent::Page;
 use super::engine::{Copied, Engine};
 use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
 use super::kicks;
@@ -25,8 +26,8 @@ pub const LEAST_SPIN: u64 = 2_000;
 /// How long to sleep on the word before polling: death is noticed this late at most.
 pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
-/// How long a process number is believed without another look, in ticks: a few
-/// milliseconds, in which no system gives a number away that has just become free.
+/// How long the other is believed to be there, and our equal, without another look, in ticks: a
+/// few milliseconds. That it is the same program is looked at by every call.
 const BELIEVED_TICKS: u64 = 10_000_000;
 
 /// What is known of the other side.
@@ -55,7 +56,10 @@ pub struct Link {
     /// What the socket is, to recognise it after a fork.
     pub identity: Option<os::Identity>,
     pub engine: Engine,
-    other_pulls: bool,
+    /// The sign that we have agreed.
+    _page: Option<Page>,
+    /// What the other side could do to us at first: pull, push.
+    others: [bool; 2],
     pub eager: usize,
     /// How long closing waits, in nanoseconds.
     pub patience: u64,
@@ -79,8 +83,8 @@ pub struct Link {
 
 impl Link {
     pub fn new(met: Met, settings: &Settings, owner: u64) -> Self {
-        let Met { region, side, bell, engine, other_pulls, other_pushes, offload, story } = met;
-        let all = engine.may(Way::Pull) && engine.may(Way::Push) && other_pulls && other_pushes;
+        let Met { region, side, bell, engine, page, others, offload, story } = met;
+        let all = engine.may(Way::Pull) && engine.may(Way::Push) && others == [true; 2];
         if !all {
             kicks::note_needy();
         }
@@ -92,7 +96,8 @@ impl Link {
             identity: os::identity(bell.raw()),
             socket: bell,
             engine,
-            other_pulls,
+            _page: page,
+            others,
             eager: settings.eager,
             patience: settings.patience,
             offload,
@@ -140,11 +145,14 @@ impl Link {
     }
 
     pub fn descriptors(&self) -> [i32; 2] {
-        [self.socket.raw(), self.engine.process()]
+        [self.socket.raw(), self.engine.peer().process()]
     }
 
-    pub fn doors(&self) -> Option<[i32; 2]> {
-        self.engine.across().map(Across::descriptors)
+    /// All that are open for this connection.
+    pub fn all_descriptors(&self) -> impl Iterator<Item = i32> {
+        let doors = self.engine.across().map(Across::descriptors);
+        let all = [[self.socket.raw(), -1], self.engine.peer().descriptors()];
+        all.into_iter().chain(doors).flatten().filter(|&fd| fd >= 0)
     }
 
     /// Something has changed that the other side may wait for.
@@ -163,10 +171,38 @@ impl Link {
         }
     }
 
+    /// The same for the threads of this process: whatever is done for a message that is not the
+    /// caller's own, the thread that waits for it sleeps and hears nothing from the other side.
+    /// Who takes the announcements away wakes everybody who has made one.
+    pub fn ring_own(&self) {
+        if self.mine().bell.0.answer() {
+            self.wake_locals();
+            kicks::kick_all();
+        }
+    }
+
+    /// After a step: tells the other side, and the threads of this one if it concerns them.
+    pub fn let_go(&self, mut half: Held<'_, Half>) {
+        let neighbour_over = half.take_neighbour_over();
+        drop(half);
+        self.ring();
+        if neighbour_over {
+            self.ring_own();
+        }
+    }
+
     /// Whether the next large message can go from buffer to buffer.
     fn is_direct(&self) -> bool {
+        self.engine.may(Way::Push) || self.other_may(Role::Writer)
+    }
+
+    /// Whether the other side may reach the buffers of our writes, or of our reads.
+    pub fn other_may(&self, role: Role) -> bool {
         let lost = self.theirs().lost.load(Ordering::Relaxed);
-        self.engine.may(Way::Push) || (self.other_pulls && lost & LOST_PULL == 0)
+        match role {
+            Role::Writer => self.others[0] && lost & LOST_PULL == 0,
+            Role::Reader => self.others[1] && lost & LOST_PUSH == 0,
+        }
     }
 
     // ---- posting -------------------------------------------------------------------------
@@ -243,7 +279,7 @@ impl Link {
         let gone = self.end_of_other();
         let (half, lane) = self.half(role);
         let mut half = half.lock();
-        let step = half.advance(lane, &self.engine, number);
+        let step = half.advance(lane, &self.engine, self.other_may(role), number);
         let end = |half: Held<'_, Half>| Ok(self.collected(half, number));
         match step {
             Ok(Step::Over) => end(half),
@@ -253,8 +289,7 @@ impl Link {
                 Err(None)
             }
             Ok(Step::Moved) => {
-                drop(half);
-                self.ring();
+                self.let_go(half);
                 Err(None)
             }
             Ok(Step::Cancelled) => {
@@ -286,12 +321,12 @@ impl Link {
     pub fn copy(&self, role: Role, number: u32, piece: Piece) {
         let way = role.way();
         let outcome = if self.believe() {
-            // SAFETY: `half` has handed out a part of both posts; the process is believed.
+            // SAFETY: `half` has handed out a part of both posts.
             let outcome = unsafe { self.engine.copy(way, piece.ours, piece.theirs, piece.len) };
             match outcome {
                 Copied::Whole => outcome,
                 // A process that ends can look like bad memory, or a closed door.
-                _ if !self.look_for_end() => Copied::Gone,
+                _ if outcome == Copied::Stranger || !self.look_for_end() => Copied::Gone,
                 // Its first thread has left: it lives, but its number leads nowhere. Or it
                 // is about to end, which will be seen.
                 Copied::Gone => Copied::Refused,
@@ -302,9 +337,7 @@ impl Link {
         };
         if outcome == Copied::Refused {
             self.engine.forget(way);
-            let lost = if way == Way::Pull { LOST_PULL } else { LOST_PUSH };
-            self.mine().lost.fetch_or(lost, Ordering::Relaxed);
-            self.note_needy();
+            self.note_lost(if way == Way::Pull { LOST_PULL } else { LOST_PUSH });
         }
         if outcome == Copied::NotThisTime {
             self.note_needy();
@@ -317,6 +350,12 @@ impl Link {
         if ring {
             self.ring();
         }
+    }
+
+    /// The other side has to know what we cannot do any more.
+    fn note_lost(&self, lost: u32) {
+        self.mine().lost.fetch_or(lost, Ordering::Relaxed);
+        self.note_needy();
     }
 
     /// Whether messages need both sides.
@@ -347,15 +386,16 @@ impl Link {
             let (half, lane) = self.half(role);
             let Some(mut half) = half.try_lock() else { continue };
             for number in half.unfinished() {
-                match half.advance(lane, &self.engine, number) {
+                match half.advance(lane, &self.engine, self.other_may(role), number) {
                     Ok(Step::Over | Step::Moved) => {
-                        drop(half);
-                        self.ring();
+                        self.let_go(half);
+                        self.ring_own();
                         return true;
                     }
                     Ok(Step::Copy(piece)) => {
                         drop(half);
                         self.copy(role, number, piece);
+                        self.ring_own();
                         return true;
                     }
                     Ok(Step::Idle(_) | Step::Cancelled) => {}
@@ -440,10 +480,15 @@ impl Link {
 
     fn look_for_end(&self) -> bool {
         self.believed_at.store(sys::ticks(), Ordering::Relaxed);
+        if !self.engine.look_at_peer() {
+            self.note_lost(LOST_PULL | LOST_PUSH);
+            self.ring();
+        }
         self.poll()
     }
 
-    /// Looks for the other's end, but not more often than every few milliseconds.
+    /// Looks for the other's end, and at its rights, but not more often than every few
+    /// milliseconds.
     pub fn believe(&self) -> bool {
         let since = sys::ticks().wrapping_sub(self.believed_at.load(Ordering::Relaxed));
         if since > BELIEVED_TICKS {
@@ -453,7 +498,10 @@ impl Link {
     }
 
     fn note_end(&self, end: u32) {
-        self.other.fetch_max(end, Ordering::Release);
+        if self.other.fetch_max(end, Ordering::AcqRel) < end {
+            // Not everybody hears of it from the kernel.
+            self.ring_own();
+        }
     }
 
     /// Before a message is posted: an eager write would not notice an end by itself. Looked

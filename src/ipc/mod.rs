@@ -14,6 +14,7 @@
 //! wire        the beginning: sockets, greetings, what each side may do to the other
 //! engine      bytes between two address spaces; across: by the kernel helper; views: where
 //!             the other's memory is mapped here
+//! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
 //! region      what both processes see, and its law
 //! bell        who sleeps and who wakes; ticket: who copies which piece
 //! blocks      memory of ours that the other may map
@@ -27,6 +28,40 @@
 //! or by the channels of the kernel helper for them; where neither process may touch the
 //! other's memory they are streamed through the region in chunks.
 //!
+//! # Who reaches whose memory
+//!
+//! Whoever copies for another process is its deputy, and must not be talked into reaching what
+//! that process could not reach itself. So memory of another process is reached by
+//! `process_vm_readv` and `process_vm_writev`, that is by its number and an address, only if it
+//! is our equal (`peer`) and has agreed (`consent`). Everybody else goes through what it has sent
+//! a descriptor of: memory that both map, or the kernel helper's door, behind which lie pages
+//! that their owner has pinned itself. What is executed afterwards has other pages.
+//!
+//! | the other process | reached | what an attacker would gain otherwise |
+//! | --- | --- | --- |
+//! | same user, user namespace and capabilities | yes, each call shows that it is the program that has agreed | nothing: it can do as much itself |
+//! | another user | no | a server of root reads and writes for it whatever it becomes |
+//! | same user, more or fewer capabilities; a user it could change back to | no | what the richer one may reach |
+//! | another user namespace | no: capabilities mean other things there | the same |
+//! | another process namespace | from where its number can be seen, as above | |
+//! | executes a set-user-id program, or one with capabilities | no: another program, and refused by the kernel to who has no right of its own over it | memory of that program |
+//! | executes any other program | no: another program | memory that nobody has agreed to give |
+//! | ends, and its number is given away | no: another program | the same |
+//! | changes its user or capabilities | no: at once where the kernel asks, that is for everybody without `CAP_SYS_PTRACE`; a few milliseconds later for who has that | nothing: until then its own memory, which it has anyway |
+//! | keeps tracers out (`PR_SET_DUMPABLE`), or has agreed to nothing | no | what it wants to keep to itself |
+//! | lies about all of this | its own memory only | nothing |
+//!
+//! Which process it is says the kernel (`SCM_PIDFD`, or its number in `SCM_CREDENTIALS` before
+//! Linux 6.5); that it is still the same program says its memory, in the very call that reads or
+//! writes (`consent`); what rights it has says /proc, held open. Where any of this is not to be
+//! had it is not an equal.
+//!
+//! What is left: that another program, of the same user with the same rights, has a page where
+//! the sign was, out of 2^34 chosen at random; and what the kernel lets processes of one user do
+//! to each other anyway.
+//!
+//! # Progress
+//!
 //! There is no helper thread. Waiting and checking make things go on, for every message of
 //! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
 //! then polls sockets that also tell of the other's end.
@@ -37,6 +72,8 @@ mod across;
 mod blocks;
 #[cfg(not(loom))]
 mod calls;
+#[cfg(not(loom))]
+mod consent;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(any(test, loom)))]
@@ -53,6 +90,8 @@ mod link;
 mod lock;
 #[cfg(not(loom))]
 mod os;
+#[cfg(not(loom))]
+mod peer;
 #[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]

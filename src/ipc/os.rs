@@ -1,5 +1,6 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
+use crate::plan::PAGE;
 use crate::sys::{Answer, nanoseconds, syscall};
 use core::ffi::{CStr, c_void};
 use core::mem::{MaybeUninit, offset_of};
@@ -39,10 +40,13 @@ impl Drop for Fd {
     }
 }
 
+fn fd(answer: Answer) -> Result<Fd> {
+    checked(answer).and_then(|fd| away_from_streams(Fd(fd as i32)))
+}
+
 /// Never one of the first three: a program that has closed its standard streams may go on
 /// writing to them.
-fn fd(answer: Answer) -> Result<Fd> {
-    let first = checked(answer).map(|fd| Fd(fd as i32))?;
+fn away_from_streams(first: Fd) -> Result<Fd> {
     if first.raw() > libc::STDERR_FILENO {
         return Ok(first);
     }
@@ -183,26 +187,65 @@ pub enum Way {
     Push,
 }
 
-/// Copies between our memory and another process's; answers the bytes copied.
+/// Copies between two ranges of our memory and two of another process's, in order; answers the
+/// bytes copied. All of them are in the memory that the process has at one moment, and it is at
+/// that moment that the kernel asks whether we may.
 ///
 /// # Safety
 /// For a pull no Rust reference covers `ours`; a push changes `theirs` in that process.
 pub unsafe fn copy_across(
     way: Way,
     pid: i32,
-    ours: usize,
-    theirs: usize,
-    len: usize,
+    ours: [(usize, usize); 2],
+    theirs: [(usize, usize); 2],
 ) -> Result<usize> {
-    let ours = libc::iovec { iov_base: ours as *mut c_void, iov_len: len };
-    let theirs = libc::iovec { iov_base: theirs as *mut c_void, iov_len: len };
+    let range = |(at, len)| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
+    let (ours, theirs) = (ours.map(range), theirs.map(range));
     let call = match way {
         Way::Pull => libc::SYS_process_vm_readv,
         Way::Push => libc::SYS_process_vm_writev,
     };
-    let (ours, theirs) = (&raw const ours as usize, &raw const theirs as usize);
-    // SAFETY: the kernel checks both ranges; the rest is the caller's promise.
-    checked(unsafe { syscall(call, [pid as usize, ours, 1, theirs, 1, 0]) })
+    let (ours, theirs) = (ours.as_ptr() as usize, theirs.as_ptr() as usize);
+    // SAFETY: the kernel checks all ranges; the rest is the caller's promise.
+    checked(unsafe { syscall(call, [pid as usize, ours, 2, theirs, 2, 0]) })
+}
+
+/// Whether this process lets others of its user trace it.
+pub fn is_dumpable() -> bool {
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0, 0, 0]) == 1 }
+}
+
+/// A fresh page at this place, if that is free. A child of a fork does not get it.
+pub fn map_page_at(at: usize) -> Result<()> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+    let advice = libc::MADV_DONTFORK as usize;
+    // SAFETY: replaces nothing; a kernel that does not know the flag chooses another place, which
+    // is given back.
+    unsafe {
+        let got = checked(syscall(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX, 0]))?;
+        if got != at || syscall(libc::SYS_madvise, [at, PAGE, advice, 0, 0, 0]) != 0 {
+            unmap(got as *mut c_void, PAGE);
+            return Err(libc::EEXIST);
+        }
+    }
+    Ok(())
+}
+
+/// A file of /proc, for `read_again`.
+pub fn open_file(path: &CStr) -> Result<Fd> {
+    let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);
+    // SAFETY: a terminated path.
+    fd(unsafe { syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) })
+}
+
+/// What a file of /proc says now.
+pub fn read_again<'a>(file: &Fd, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let (at, len) = (room.as_mut_ptr() as usize, room.len());
+    // SAFETY: the kernel writes inside `room`.
+    let got = unsafe { syscall(libc::SYS_pread64, [file.raw() as usize, at, len, 0, 0, 0]) };
+    room.get(..usize::try_from(got).ok()?)
 }
 
 /// A descriptor that becomes readable when the process ends.
@@ -241,7 +284,8 @@ pub fn unix_pair() -> Result<[Fd; 2]> {
     checked(unsafe {
         syscall(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at, 0, 0])
     })?;
-    Ok(pair.map(Fd))
+    let [one, two] = pair.map(Fd);
+    Ok([away_from_streams(one)?, away_from_streams(two)?])
 }
 
 /// An address of a unix socket and its length. `@name` is in the abstract namespace.
@@ -466,6 +510,10 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     checked(unsafe { syscall(libc::SYS_sendmsg, [socket as usize, at, flags, 0, 0, 0]) })
 }
 
+/// Ask for `Beside::process`; and how that comes.
+pub const SO_PASSPIDFD: i32 = 76;
+const SCM_PIDFD: i32 = 4;
+
 /// What came with a message beside its bytes.
 #[derive(Default)]
 pub struct Beside {
@@ -474,8 +522,8 @@ pub struct Beside {
     pub cut: bool,
     /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
     pub pid: i32,
-    /// Its user, if the process is known.
-    pub user: u32,
+    /// The same as a descriptor, since Linux 6.5.
+    pub process: Option<Fd>,
 }
 
 /// Receives at most `bytes`; answers how many. 0: the other end is closed.
@@ -503,12 +551,19 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
             match ((*header).cmsg_level, (*header).cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for index in 0..payload / size_of::<i32>() {
-                        beside.fds.push(Fd(data.cast::<i32>().add(index).read_unaligned()));
+                        let got = Fd(data.cast::<i32>().add(index).read_unaligned());
+                        match away_from_streams(got) {
+                            Ok(got) => beside.fds.push(got),
+                            Err(_) => beside.cut = true,
+                        }
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
-                    let sender = data.cast::<libc::ucred>().read_unaligned();
-                    (beside.pid, beside.user) = (sender.pid, sender.uid);
+                    beside.pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                }
+                (libc::SOL_SOCKET, SCM_PIDFD) if payload >= 4 => {
+                    // Negative: why there is none.
+                    beside.process = fd(data.cast::<i32>().read_unaligned() as Answer).ok();
                 }
                 _ => {}
             }

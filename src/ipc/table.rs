@@ -211,13 +211,9 @@ pub fn forget_after_fork() {
         }
         // SAFETY: the child's copy of a connection that was open when it was made.
         let link = unsafe { &*link };
-        let [socket, watch] = link.descriptors();
+        let [socket, _] = link.descriptors();
         if link.owner != owner() && os::identity(socket) == link.identity {
-            sys::close(socket);
-            if watch >= 0 {
-                sys::close(watch);
-            }
-            link.doors().into_iter().flatten().for_each(sys::close);
+            link.all_descriptors().for_each(sys::close);
         }
     }
 }

@@ -5,6 +5,7 @@ use super::half::Role::{self, Reader, Writer};
 use super::half::Step;
 use super::link::Link;
 use super::region::WINDOW;
+use super::region::kind::{DIRECT, EAGER, STREAMED};
 use super::settings::{Engines, Settings};
 use super::{os, table, wire};
 use crate::backend::libc as original;
@@ -594,6 +595,47 @@ fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
     close(b);
 }
 
+/// The other side's post of a message is not what it may be; a thread that comes by for another
+/// message meets it first.
+#[test]
+fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
+    let bad = [(DIRECT, u64::MAX - 10, 1 << 20), (DIRECT, 4096, u64::MAX), (77, 4096, 1 << 20)];
+    let bad = bad.into_iter().chain([(EAGER, 1 << 40, 100_000), (STREAMED, u64::MAX, 1 << 20)]);
+    for (kind, at, len) in bad {
+        let shm = Settings { engines: Engines::SharedMemory, ..DEFAULT };
+        let [a, b] = pair_with([DEFAULT, shm]);
+        let (mut first, mut second) = (vec![1; 1 << 20], vec![1; 1 << 20]);
+        let cookies = [iread(b, &mut first), iread(b, &mut second)];
+        {
+            let link = table::find(a).unwrap();
+            let post = &link.half(Writer).1.cell(0).writer.0.post;
+            post.kind.store(kind, Ordering::Relaxed);
+            post.at.store(at, Ordering::Relaxed);
+            post.len.store(len, Ordering::Relaxed);
+            post.number.store(1, Ordering::Release);
+        }
+        // Its own message has met nothing, so it helps; then nobody is believed any more.
+        assert_eq!(check(cookies[1]), IN_PROGRESS);
+        let broken = -libc::EPROTO as isize;
+        assert_eq!([check(cookies[0]), check(cookies[1])], [broken; 2], "{kind} {at:#x} {len:#x}");
+        assert!(first.iter().chain(&second).all(|&byte| byte == 1));
+        close(a);
+        close(b);
+    }
+}
+
+#[test]
+fn size_from_which_both_copy_is_the_larger_of_two_wishes() {
+    for _ in 0..20 {
+        let settings = |offload| Settings { offload, ..DEFAULT };
+        let [a, b] = pair_with([settings(100_000), settings(200_000)]);
+        for handle in [a, b] {
+            assert_eq!(table::find(handle).unwrap().offload, 200_000);
+            close(handle);
+        }
+    }
+}
+
 #[test]
 fn empty_message_is_over_whatever_size_the_other_side_offloads_from() {
     let [a, b] = pair_with([Settings { eager: 0, offload: 0, ..DEFAULT }; 2]);
@@ -617,7 +659,7 @@ fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
     let cookies = [iwrite(a, &data), iread(b, &mut got)];
     let link = table::find(a).unwrap();
     let (half, lane) = link.half(Writer);
-    let Ok(Step::Copy(piece)) = half.lock().advance(lane, &link.engine, 1 << 16) else {
+    let Ok(Step::Copy(piece)) = half.lock().advance(lane, &link.engine, true, 1 << 16) else {
         panic!("no piece for the writer")
     };
     // It has begun, and is slow.

@@ -2,8 +2,8 @@
 //!
 //! Who waits looks for work first: a piece of its own message, then anything of the process's
 //! connections that the other side cannot do alone. With nothing to do it rests: it spins for
-//! some microseconds; it sleeps on its bell's word for milliseconds; it polls, without end
-//! (`watch`). So nobody is asked "are you done" and nobody waits for the dead.
+//! some microseconds; it sleeps on its bell's word for milliseconds; it polls, for seconds
+//! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
 
 use super::across::Lent;
 use super::bell::how;
@@ -169,7 +169,7 @@ impl Link {
                 }
             };
             // The common case: an eager message, which is over already.
-            match half.advance(lane, &self.engine, number) {
+            match half.advance(lane, &self.engine, self.other_may(role), number) {
                 Ok(Step::Over) => return self.collected(half, number),
                 Ok(Step::Copy(piece)) => {
                     drop(half);
@@ -180,10 +180,7 @@ impl Link {
                 }
                 // A read that has met nothing: who writes looks for it and waits for nothing.
                 Ok(Step::Idle(_)) if role == Role::Reader && half.is_unmatched(number) => {}
-                _ => {
-                    drop(half);
-                    self.ring();
-                }
+                _ => self.let_go(half),
             }
             break number;
         };

@@ -29,6 +29,9 @@ pub fn others_need_help(link: &Link) -> bool {
     has_needy_others(link) && table::others(link).any(|other| other.wants_watching())
 }
 
+/// In nanoseconds. Wake-ups are not lost; should one be, it is a delay and not the end.
+const MOST_SLEEP: u64 = 4_000_000_000;
+
 /// A sleep that is announced everywhere; look once more before it begins.
 pub struct Watch<'a> {
     link: &'a Link,
@@ -60,8 +63,9 @@ impl<'a> Watch<'a> {
         core::iter::once(self.link).chain(self.others.iter().map(|used| &**used))
     }
 
-    /// Sleeps at most `nanos`; 0: without end.
+    /// Sleeps at most `nanos`; 0: for some seconds. Nobody sleeps longer without another look.
     pub fn sleep(self, nanos: u64) {
+        let nanos = if nanos == 0 { MOST_SLEEP } else { nanos.min(MOST_SLEEP) };
         if !self.mine {
             // Another thread polls for us.
             sys::futex_wait(self.link.local.as_ptr(), self.seen, nanos);
@@ -69,8 +73,7 @@ impl<'a> Watch<'a> {
         }
         let mut fds: Vec<i32> = self.links().flat_map(Link::descriptors).collect();
         fds.extend(self.kicks.as_ref().map(Kicks::descriptor));
-        let limit = if nanos == 0 { -1 } else { nanos.div_ceil(1_000_000).min(1 << 30) as i32 };
-        let events = os::poll_all(&fds, limit);
+        let events = os::poll_all(&fds, nanos.div_ceil(1_000_000) as i32);
         for (link, events) in self.links().zip(events.chunks_exact(2)) {
             link.note_events([events[0], events[1]]);
             if events[0] != 0 {

@@ -6,8 +6,8 @@
 //! Hello    who I am, what I would offer; with it a region, one end of a bell socket, and the
 //!          kernel helper's door to my posts if I have one
 //! Here     nothing; the kernel says beside it which process sent it
-//! Ready    now you may try to reach my memory, and this is what the helper knows it by
-//! Verdict  how that went
+//! Ready    where the page lies that you have asked for, and what the helper knows one by
+//! Verdict  whether you are reached there
 //! ```
 //!
 //! Of the two regions and bell sockets those of the side with the greater nonce are used. The
@@ -16,8 +16,10 @@
 //! was found and can be used for something else, or closed.
 
 use super::across::{Lent, Offer};
-use super::engine::{self, Engine, Target};
+use super::consent::{Agreed, Demand, Failed, Page, Sign};
+use super::engine::{self, Engine};
 use super::os::{self, Beside, Fd, Result, Way};
+use super::peer::Peer;
 use super::region::{self, Mapped};
 use super::settings::{Engines, Settings};
 use super::views::Views;
@@ -25,7 +27,7 @@ use crate::sys;
 use core::fmt::Write;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -34,8 +36,9 @@ struct Hello {
     version: u32,
     region: u32,
     nonce: u64,
-    secret: u64,
-    target: u64,
+    /// Where a page shall lie that says that the other has agreed, and the word in it.
+    seed: u64,
+    word: u64,
     offload: u64,
 }
 
@@ -43,9 +46,14 @@ struct Hello {
 #[derive(Clone, Copy, Default)]
 struct Note {
     step: u32,
-    pull: i32,
-    push: i32,
-    helper: i32,
+    /// Which place the page lies at; 0: there is none.
+    chosen: u32,
+    /// 0: not allowed.
+    pull: u32,
+    push: u32,
+    helper: u32,
+    reserved: u32,
+    /// What the helper knows such words by.
     post: u64,
 }
 
@@ -57,7 +65,7 @@ const VERDICT: u32 = 3;
 trait Plain: Copy + Default {}
 impl Plain for Hello {}
 impl Plain for Note {}
-const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 24);
+const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 32);
 
 fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
     // SAFETY: `Plain`.
@@ -71,8 +79,10 @@ pub struct Met {
     pub side: usize,
     pub bell: Fd,
     pub engine: Engine,
-    pub other_pulls: bool,
-    pub other_pushes: bool,
+    /// The sign that we have agreed, to be kept while the connection lasts.
+    pub page: Option<Page>,
+    /// Whether the other side may pull, and push.
+    pub others: [bool; 2],
     pub offload: usize,
     /// Which engine, and why, in one line.
     pub story: String,
@@ -111,25 +121,60 @@ pub fn connect(path: &[u8], settings: &Settings) -> Result<Fd> {
     Ok(socket)
 }
 
-/// Restores what was set for the greetings.
+/// Asks the kernel to say who sends; restores what was set before.
 struct Credentials {
     socket: i32,
-    before: i32,
+    before: [Option<i32>; 2],
 }
+
+/// The second since Linux 6.5.
+const ASKED_FOR: [i32; 2] = [libc::SO_PASSCRED, os::SO_PASSPIDFD];
 
 impl Credentials {
     fn ask_for(socket: i32) -> Result<Self> {
-        let before = os::socket_option(socket, libc::SO_PASSCRED)?;
-        os::set_socket_option(socket, libc::SO_PASSCRED, 1)?;
-        Ok(Self { socket, before })
+        let before = ASKED_FOR.map(|option| os::socket_option(socket, option).ok());
+        let asked = Self { socket, before };
+        os::set_socket_option(socket, ASKED_FOR[0], 1)?;
+        let _ = os::set_socket_option(socket, ASKED_FOR[1], 1);
+        Ok(asked)
     }
 }
 
 impl Drop for Credentials {
     fn drop(&mut self) {
-        let _ = os::set_socket_option(self.socket, libc::SO_PASSCRED, self.before);
+        for (option, before) in ASKED_FOR.into_iter().zip(self.before) {
+            if let Some(before) = before {
+                let _ = os::set_socket_option(self.socket, option, before);
+            }
+        }
     }
 }
+
+/// Why one process does not reach the other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    NotWanted,
+    Unseen,
+    NotEqual,
+    NotAgreed,
+    Stranger,
+    System(i32),
+}
+
+impl core::fmt::Display for Why {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.write_str(match *self {
+            Why::NotWanted => "not wanted (ADMA_IPC_ENGINE)",
+            Why::Unseen => "the other process cannot be seen from this namespace",
+            Why::NotEqual => "the other process has not the same user and rights",
+            Why::NotAgreed => "the other process does not let itself be reached",
+            Why::Stranger => "another process is found there",
+            Why::System(errno) => return std::io::Error::from_raw_os_error(errno).fmt(out),
+        })
+    }
+}
+
+type Tried = core::result::Result<(), Why>;
 
 /// Greets whoever is at the other end of a connected unix socket.
 pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
@@ -141,14 +186,14 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
 
     let memory = os::sealed_memory(c"adma", region::SIZE)?;
     let [bell, others_bell] = os::unix_pair()?;
-    let target = Box::new(Target { secret: random(), mark: 0 });
+    let demand = Demand { seed: random(), word: random() };
     let mine = Hello {
         magic: MAGIC,
         version: VERSION,
         region: region::SIZE as u32,
         nonce: random(),
-        secret: target.secret,
-        target: &raw const *target as u64,
+        seed: demand.seed,
+        word: demand.word,
         offload: settings.offload as u64,
     };
     let offer = match settings.engines {
@@ -182,56 +227,75 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     let (note, beside): (Note, _) = hear(socket, end)?;
     expect(note.step == HERE)?;
     let pid = beside.pid;
+    let mut peer = Peer::new(pid, beside.process);
+    let equal = peer.meet();
     // A block is mapped that its owner may take the pages from: touching it then finds new
     // ones out of our share of memory, or is fatal. Who could kill us may do that as well.
-    let views = (beside.user == sys::getuid()).then(Views::default);
+    let views = equal.then(Views::default);
     let yama = engine::yama_scope();
-    let let_in = settings.ptracer && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
+    let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
 
-    let (at, len) = (&raw const *target as usize, size_of::<Target>());
+    let asked = Demand { seed: theirs.seed, word: theirs.word };
+    let page = if equal { Page::lay(asked) } else { None };
+    let sign = Box::new(Sign { word: theirs.word, mark: 0 });
+    let (at, len) = (&raw const *sign as usize, size_of::<Sign>());
     let posted = Lent::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
-    say(socket, Note { step: READY, post: posted.post, ..Note::default() }, &[], end)?;
+    let chosen = page.as_ref().map_or(0, |page| page.chosen);
+    let ready = Note { step: READY, chosen, post: posted.post, ..Note::default() };
+    say(socket, ready, &[], end)?;
     let (note, _): (Note, _) = hear(socket, end)?;
     expect(note.step == READY)?;
-    let (pull, push) = match settings.engines {
-        Engines::Auto | Engines::ProcessVm => engine::probe(pid, theirs.target, theirs.secret),
-        Engines::Helper | Engines::SharedMemory => (Err(0), Err(0)),
+    let agreed = Agreed::new(pid, demand, note.chosen).filter(|_| equal && pid > 0);
+    let [pull, push] = match (settings.engines, agreed) {
+        (Engines::Helper | Engines::SharedMemory, _) => [Err(Why::NotWanted); 2],
+        _ if pid <= 0 => [Err(Why::Unseen); 2],
+        _ if !equal => [Err(Why::NotEqual); 2],
+        (_, None) => [Err(Why::NotAgreed); 2],
+        (_, Some(agreed)) => agreed.probe().map(|tried| {
+            tried.map_err(|failed| match failed {
+                Failed::Stranger => Why::Stranger,
+                Failed::System(errno) => Why::System(errno),
+            })
+        }),
     };
-    let helper = match across.as_ref().filter(|_| note.post != 0) {
-        Some(across) => engine::probe_across(across, note.post, theirs.secret),
-        None => Err(0),
+    let helper = across
+        .as_ref()
+        .filter(|_| note.post != 0)
+        .is_some_and(|across| engine::probe_across(across, note.post, demand.word).is_ok());
+    let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
+    let verdict = Note {
+        step: VERDICT,
+        pull: may_pull.into(),
+        push: may_push.into(),
+        helper: helper.into(),
+        ..Note::default()
     };
-    let errno =
-        |result: Result<()>| result.err().map_or(0, |errno| if errno == 0 { -1 } else { errno });
-    let [pull_errno, push_errno, helper_errno] = [pull, push, helper].map(errno);
-    let verdict =
-        Note { step: VERDICT, pull: pull_errno, push: push_errno, helper: helper_errno, post: 0 };
     say(socket, verdict, &[], end)?;
     let (note, _): (Note, _) = hear(socket, end)?;
     expect(note.step == VERDICT)?;
     // Until here the other side may have looked at it.
     drop(posted);
-    drop(target);
+    drop(sign);
 
     // Both or neither: what one posts the other must be able to fetch.
-    let both = helper.is_ok() && note.helper == 0;
-    let mut story = story(both, pid, pull, push, &note, yama, let_in);
+    let both = helper && note.helper != 0;
+    let others = [note.pull != 0, note.push != 0];
+    let mut story = story(both, [pull, push], others, yama, let_in);
     if settings.engines == Engines::Helper && !both {
         story += "; not both sides have the kernel helper";
     }
-    let process = if pid > 0 { os::watch_process(pid).ok() } else { None };
     let across = across.filter(|_| both);
-    let engine =
-        Engine::new(pid, process, pull.is_ok(), push.is_ok(), across, views, (settings.carrier)());
+    let ways = [may_pull, may_push];
+    let engine = Engine::new(peer, agreed, ways, across, views, (settings.carrier)());
     let met = Met {
         region,
         side: usize::from(!ours),
         bell,
         engine,
-        other_pulls: note.pull == 0,
-        other_pushes: note.push == 0,
-        // Not 0, whatever the other side says: an empty message has one piece, too.
-        offload: if ours { mine.offload } else { theirs.offload }.max(1) as usize,
+        page,
+        others,
+        // What neither side finds too small. Not 0: an empty message has one piece, too.
+        offload: mine.offload.max(theirs.offload).max(1) as usize,
         story,
     };
     Ok(met)
@@ -239,10 +303,8 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
 
 fn story(
     helper: bool,
-    pid: i32,
-    pull: Result<()>,
-    push: Result<()>,
-    other: &Note,
+    [pull, push]: [Tried; 2],
+    others: [bool; 2],
     yama: u8,
     let_in: bool,
 ) -> String {
@@ -250,25 +312,18 @@ fn story(
     if helper {
         text += "helper, one copy by the engine; else ";
     }
-    let ways = [pull.is_ok(), push.is_ok(), other.pull == 0, other.push == 0];
+    let ways = [pull.is_ok(), push.is_ok(), others[0], others[1]];
     let _ = match ways.iter().filter(|&&way| way).count() {
         4 => write!(text, "process_vm, one copy, both processes copy"),
         0 => write!(text, "shared memory, two copies"),
         _ => write!(text, "process_vm, one copy, not every way is allowed"),
     };
-    let ours = [("process_vm_readv", pull), ("process_vm_writev", push)];
-    for (call, result) in ours {
-        let _ = match result {
-            Ok(()) => Ok(()),
-            Err(0) => write!(text, "; {call} not wanted (ADMA_IPC_ENGINE)"),
-            Err(libc::ESRCH) if pid <= 0 => {
-                write!(text, "; {call}: the other process cannot be seen from this namespace")
-            }
-            Err(errno) => {
-                write!(text, "; {call}: {}", std::io::Error::from_raw_os_error(errno))
-            }
-        };
-    }
+    let _ = match (pull, push) {
+        (Ok(()), Ok(())) => Ok(()),
+        (Err(why), Err(other)) if why == other => write!(text, "; process_vm: {why}"),
+        (Err(why), _) => write!(text, "; process_vm_readv: {why}"),
+        (Ok(()), Err(why)) => write!(text, "; process_vm_writev: {why}"),
+    };
     if ways[2..] == [false, false] {
         text += "; the other side may not copy either";
     }

@@ -568,7 +568,7 @@ static void strange(void)
 	}
 	close(pair[1]);
 	connection = adma_attach(pair[0]);
-	expect_engine(connection, "process_vm, one copy, not every way is allowed");
+	expect_engine(connection, "shared memory, two copies");
 	byte *block = new_block(SIZE);
 	int before = mappings();
 

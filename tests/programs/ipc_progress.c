@@ -197,6 +197,98 @@ static void handed_on(void)
 	_exit(0);
 }
 
+/* ---- neighbours ----------------------------------------------------------------------- */
+
+/*
+ * A thread that waits on one connection copies what another thread waits for: that one has to
+ * hear of it. Run with ADMA_IPC_OFFLOAD=1G, so that a message is one piece, which takes longer
+ * than anybody sleeps shortly. Nobody may have slept until a limit that hides it.
+ */
+enum { MESSAGES = 20 };
+#define PIECE (48 * MIB)
+
+/* Always awake, and so the first to see that there is something to do. */
+static void *look_after_everything(void *connection)
+{
+	char bytes[4];
+	adma_cookie_t cookie = adma_iread((int)(long)connection, bytes, 4);
+	long got;
+
+	while ((got = adma_check(cookie)) == -EINPROGRESS)
+		;
+	EXPECT(got, 3);
+	return NULL;
+}
+
+/* Posts, and is not in the library while the other side does everything. */
+static void post_large(int connection, byte *room, bool writes)
+{
+	char byte;
+
+	for (int i = 0; i < MESSAGES; i++) {
+		sleep_ms(5);
+		adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)room, PIECE) :
+						adma_iread(connection, (void *)room, PIECE);
+
+		if (read(told[0], &byte, 1) != 1)
+			fail("read");
+		EXPECT(adma_wait(cookie), PIECE);
+	}
+}
+
+static void transfer_large(int connection, byte *room, bool writes)
+{
+	for (int i = 0; i < MESSAGES; i++) {
+		double begun = seconds();
+		long got;
+
+		/* Pages that are to be found first make it slow. */
+		madvise((void *)room, PIECE, MADV_DONTNEED);
+		got = writes ? adma_write(connection, (void *)room, PIECE) :
+			       adma_read(connection, (void *)room, PIECE);
+		EXPECT(got, PIECE);
+		if (seconds() - begun > 3)
+			fail("message %d took %.1f s", i, seconds() - begun);
+		if (write(told[1], "x", 1) != 1)
+			fail("write");
+	}
+}
+
+static void neighbours(bool child_writes)
+{
+	int pairs[2][2], small, large;
+	byte *room = pages_between_guards(PIECE);
+	pthread_t thread;
+	pid_t child;
+
+	if (getuid())
+		cannot_be_shown("both sides may copy where neither is root");
+	if (pipe(told))
+		fail("pipe");
+	for (int i = 0; i < 2; i++)
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]))
+			fail("socketpair: %s", strerror(errno));
+	child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		/* For root: the child reaches its parent, and not the other way round. */
+		prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	}
+	small = attach(pairs[0][child == 0]);
+	large = attach(pairs[1][child == 0]);
+	expect_engine(large, "process_vm, one copy, not every way");
+	if (child == 0)
+		pthread_create(&thread, NULL, look_after_everything, (void *)(long)small);
+	if (child == 0) {
+		transfer_large(large, room, child_writes);
+		pthread_join(thread, NULL);
+		exit(0);
+	}
+	post_large(large, room, !child_writes);
+	EXPECT(adma_write(small, "end", 3), 3);
+	expect_good_end(child);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -209,6 +301,8 @@ int main(int argc, char **argv)
 			asleep(pause);
 	else if (!strcmp(what, "handed_on"))
 		handed_on();
+	else if (!strcmp(what, "neighbours"))
+		neighbours(argc > 2);
 	else
 		fail("no test is called %s", what);
 	return 0;

@@ -5,6 +5,7 @@
 #include "ipc_echo.h"
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -214,6 +215,43 @@ static void neither_is_dumpable(int which)
 	become_nobody(false);
 }
 
+/* As root, whom the kernel would let in. */
+static void second_keeps_out(int which)
+{
+	if (getuid())
+		cannot_be_shown("only root may reach such processes");
+	if (which == 1 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+		fail("prctl: %s", strerror(errno));
+}
+
+/* Of the same user, with one capability less. */
+static void second_is_poorer(int which)
+{
+	if (getuid())
+		cannot_be_shown("only root has capabilities");
+	if (which == 1) {
+		struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+		struct __user_cap_data_struct data[2];
+
+		if (syscall(SYS_capget, &header, data))
+			fail("capget: %s", strerror(errno));
+		data[0].effective &= ~(1u << CAP_CHOWN);
+		data[0].permitted &= ~(1u << CAP_CHOWN);
+		if (syscall(SYS_capset, &header, data))
+			fail("capset: %s", strerror(errno));
+		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+	}
+}
+
+/* It could become root again. */
+static void both_can_change_back(int which)
+{
+	(void)which;
+	if (getuid() || setresuid(NOBODY, NOBODY, 0))
+		cannot_be_shown("cannot become another user");
+	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
 static void two_users(int which)
 {
 	if (which == 0)
@@ -249,6 +287,7 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 	const char *unseen = "cannot be seen from this namespace";
+	const char *unequal = "has not the same user and rights";
 	const char *both = "process_vm, one copy, both processes copy";
 	const char *one = "process_vm, one copy, not every way is allowed";
 	const char *none = "shared memory, two copies";
@@ -269,11 +308,17 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "nobody"))
 		two_children(nobody, both, NULL);
 	else if (!strcmp(what, "dumpable"))
-		two_children(second_is_not_dumpable, one, NULL);
+		two_children(second_is_not_dumpable, none, NULL);
 	else if (!strcmp(what, "dumpable_both"))
-		two_children(neither_is_dumpable, none, "Operation not permitted");
+		two_children(neither_is_dumpable, none, NULL);
+	else if (!strcmp(what, "keeps_out"))
+		two_children(second_keeps_out, one, NULL);
+	else if (!strcmp(what, "poorer"))
+		two_children(second_is_poorer, none, unequal);
+	else if (!strcmp(what, "changeable"))
+		two_children(both_can_change_back, none, unequal);
 	else if (!strcmp(what, "users"))
-		two_children(two_users, none, "Operation not permitted");
+		two_children(two_users, none, unequal);
 	else if (!strcmp(what, "yama"))
 		yama(argv[2]);
 	else

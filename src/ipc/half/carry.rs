@@ -37,8 +37,14 @@ pub struct Piece {
 }
 
 impl Half {
-    /// Takes one message a step further.
-    pub fn advance(&mut self, lane: &Lane, engine: &Engine, number: u32) -> Result<Step, Broken> {
+    /// Takes one message a step further. `other_may`: the other side may reach our buffer.
+    pub fn advance(
+        &mut self,
+        lane: &Lane,
+        engine: &Engine,
+        other_may: bool,
+        number: u32,
+    ) -> Result<Step, Broken> {
         if self.own(number).state == State::Over {
             return Ok(Step::Over);
         }
@@ -53,6 +59,10 @@ impl Half {
         let own_finished = &self.own_post(lane, number).finished;
         let own = self.own(number);
         let view = if own.streamed || !engine.reaches(role.way(), own.their_post) {
+            if !own.streamed && !other_may && own.post == 0 {
+                // Somebody could when it was posted, and nobody can now.
+                ticket::raise(ticket, number, flag::REFUSED);
+            }
             ticket::view(ticket, number)
         } else {
             if own.claimed == 0 {
@@ -118,7 +128,9 @@ impl Half {
             Copied::Refused | Copied::NotThisTime => {
                 ticket::raise(ticket, number, flag::REFUSED);
             }
-            Copied::Gone => ticket::raise(ticket, number, flag::CANCELLED),
+            Copied::Gone | Copied::Stranger => {
+                ticket::raise(ticket, number, flag::CANCELLED);
+            }
         }
         let post = self.own_post(lane, number);
         let own = self.own(number);
@@ -138,7 +150,7 @@ impl Half {
         hint: Hint,
     ) -> Result<Step, Broken> {
         let moved = match self.role {
-            Role::Reader => self.consume(lane)?,
+            Role::Reader => self.consume(lane, number)?,
             Role::Writer => self.produce(lane, number)?,
         };
         let own = self.own(number);
@@ -181,8 +193,8 @@ impl Half {
         Ok(true)
     }
 
-    /// Takes the next chunk, whichever message it belongs to.
-    fn consume(&mut self, lane: &Lane) -> Result<bool, Broken> {
+    /// Takes the next chunk, whichever message it belongs to; the caller has come for `wanted`.
+    fn consume(&mut self, lane: &Lane, wanted: u32) -> Result<bool, Broken> {
         let index = self.chunks;
         let lying = lane.produced.0.load(Ordering::Acquire).wrapping_sub(index);
         if lying as usize > CHUNKS {
@@ -216,6 +228,8 @@ impl Half {
         unsafe { original::copy(own.addr + own.stream_at, lane.chunk_bytes(index), len) };
         tally::note_copied(Means::SharedMemory, len);
         own.stream_at += len;
+        let over = own.stream_at == own.count;
+        self.neighbour_over |= over && number != wanted;
         self.chunks = index.wrapping_add(1);
         lane.consumed.0.store(self.chunks, Ordering::Release);
         Ok(true)

@@ -1,0 +1,243 @@
+//! The sign that a program has agreed to be reached: a page of its memory, at an address and
+//! with a word that the other side has chosen.
+//!
+//! A process number is no proof: the process may have ended and the number been given away, or
+//! it may have executed another program, with rights that its old one did not have. But the
+//! kernel looks up a process's memory once for each `process_vm_readv` or `process_vm_writev`,
+//! together with its credentials, and goes through the ranges of the call in order. So every
+//! call begins with this page, and what comes after it belongs to the same memory, whatever the
+//! process does meanwhile: either the program that has agreed, or nothing is transferred.
+//!
+//! The address is chosen at random out of 2^34 pages by the side that wants to reach, so that
+//! the other cannot choose one that another program is known to have.
+
+use super::os::{self, Way};
+use crate::plan::PAGE;
+use core::ffi::c_void;
+use core::mem::offset_of;
+
+/// What lies at the beginning of the page.
+#[repr(C)]
+pub struct Sign {
+    /// What was asked for; to be read.
+    pub word: u64,
+    /// To be written.
+    pub mark: u64,
+}
+
+/// What is asked of the other side.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// Stands for the places; see `place`.
+    pub seed: u64,
+    pub word: u64,
+}
+
+/// Not all of the address space is free in every program.
+const PLACES: u32 = 4;
+
+/// Where no stack and no heap grows, so that a page there is in nobody's way.
+const LOWEST: u64 = 0x1000_0000_0000;
+const PAGES: u64 = 1 << 34;
+
+/// One of the places of a demand.
+fn place(seed: u64, index: u32) -> usize {
+    // As splitmix64: every bit of the seed counts.
+    let mut word = seed.wrapping_add(u64::from(index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (LOWEST + (word >> 30) % PAGES * PAGE as u64) as usize
+}
+
+/// Our page for the other side; it goes with its owner.
+#[derive(Debug)]
+pub struct Page {
+    at: usize,
+    /// Which of the places it is, and one.
+    pub chosen: u32,
+}
+
+impl Page {
+    /// `None`: this program cannot be reached, or does not want to be.
+    pub fn lay(demand: Demand) -> Option<Self> {
+        if !os::is_dumpable() {
+            return None;
+        }
+        (0..PLACES).find_map(|index| {
+            let at = place(demand.seed, index);
+            os::map_page_at(at).ok()?;
+            let sign = Sign { word: demand.word, mark: 0 };
+            // SAFETY: just mapped, writable, and nobody else's.
+            unsafe { (at as *mut Sign).write(sign) };
+            Some(Self { at, chosen: index + 1 })
+        })
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `lay`; the others reach it by system calls, which notice.
+        unsafe { os::unmap(self.at as *mut c_void, PAGE) };
+    }
+}
+
+/// A program that has agreed: the only address of another process's memory that there is here.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreed {
+    pid: i32,
+    at: usize,
+    word: u64,
+}
+
+/// Why nothing was copied, or not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// It is not the program that has agreed, or not any more.
+    Stranger,
+    System(i32),
+}
+
+impl Agreed {
+    /// `None`: the other side says that it has no such page.
+    pub fn new(pid: i32, demand: Demand, chosen: u32) -> Option<Self> {
+        let index = chosen.checked_sub(1).filter(|&index| index < PLACES)?;
+        Some(Self { pid, at: place(demand.seed, index), word: demand.word })
+    }
+
+    /// Copies between our memory and the other's; answers the bytes copied. 0: one of the
+    /// buffers is not what it should be.
+    ///
+    /// # Safety
+    /// For a pull no Rust reference covers `ours`; a push changes `theirs` in that process.
+    pub unsafe fn copy(
+        &self,
+        way: Way,
+        ours: usize,
+        theirs: usize,
+        len: usize,
+    ) -> Result<usize, Failed> {
+        // SAFETY: the caller's promise.
+        match unsafe { self.copy_behind_sign(way, ours, theirs, len) } {
+            // The kernel also says so, before it has looked at anything, of an address of ours
+            // that nobody can have.
+            Err(libc::EFAULT) if len > 0 => {
+                // SAFETY: nothing but the sign.
+                let sign = unsafe { self.copy_behind_sign(way, 0, 0, 0) };
+                if let Ok(Some(_)) = sign { Ok(0) } else { Err(Failed::Stranger) }
+            }
+            Err(libc::EFAULT) => Err(Failed::Stranger),
+            Err(errno) => Err(Failed::System(errno)),
+            Ok(None) => Err(Failed::Stranger),
+            Ok(Some(bytes)) => Ok(bytes),
+        }
+    }
+
+    /// `None`: the sign is not there.
+    unsafe fn copy_behind_sign(
+        &self,
+        way: Way,
+        ours: usize,
+        theirs: usize,
+        len: usize,
+    ) -> os::Result<Option<usize>> {
+        const SIGN: usize = size_of::<u64>();
+        let (mut word, there) = match way {
+            Way::Pull => (0, self.at + offset_of!(Sign, word)),
+            Way::Push => (!self.word, self.at + offset_of!(Sign, mark)),
+        };
+        let here = [(&raw mut word as usize, SIGN), (ours, len)];
+        // SAFETY: `word` is ours and nobody looks at it meanwhile; the caller's promise.
+        let bytes =
+            unsafe { os::copy_across(way, self.pid, here, [(there, SIGN), (theirs, len)]) }?;
+        // SAFETY: a word of ours, which the kernel may have written.
+        let word = unsafe { (&raw const word).read_volatile() };
+        let right = way == Way::Push || word == self.word;
+        Ok(bytes.checked_sub(SIGN).filter(|_| right))
+    }
+
+    /// Whether the sign can be read, and then whether it can be written.
+    pub fn probe(&self) -> [Result<(), Failed>; 2] {
+        let mut found = 0u64;
+        let len = size_of::<u64>();
+        let whole = |copied: Result<usize, Failed>| match copied {
+            Ok(bytes) if bytes == len => Ok(()),
+            Ok(_) => Err(Failed::Stranger),
+            Err(failed) => Err(failed),
+        };
+        let at = self.at + offset_of!(Sign, word);
+        // SAFETY: `found` is ours and nobody looks at it meanwhile.
+        let pull = whole(unsafe { self.copy(Way::Pull, &raw mut found as usize, at, len) });
+        if let Err(failed) = pull {
+            // Nothing is written into a process that was not recognised.
+            return [pull, Err(failed)];
+        }
+        let (mark, at) = (!self.word, self.at + offset_of!(Sign, mark));
+        // SAFETY: the other process has offered this word for it.
+        let push = whole(unsafe { self.copy(Way::Push, &raw const mark as usize, at, len) });
+        [pull, push]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_pages_far_from_stack_and_heap_and_none_like_another() {
+        let mut seen = std::collections::HashSet::new();
+        for seed in 0..1000u64 {
+            for index in 0..PLACES {
+                let at = place(seed, index);
+                assert!(
+                    at.is_multiple_of(PAGE) && (LOWEST..0x5000_0000_0000).contains(&(at as u64))
+                );
+                assert!(seen.insert(at), "{seed} {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_copied_without_the_sign() {
+        let demand = Demand { seed: 77, word: 0x1234_5678 };
+        let page = Page::lay(demand).unwrap();
+        let pid = crate::sys::getpid();
+        let agreed = Agreed::new(pid, demand, page.chosen).unwrap();
+        let (from, mut to) = ([7u8; 100], [0u8; 100]);
+        // SAFETY: both live through the call.
+        let mut pull = |agreed: &Agreed, len: usize| unsafe {
+            to.fill(0);
+            let got = agreed.copy(Way::Pull, to.as_mut_ptr() as usize, from.as_ptr() as usize, len);
+            (got, to[0])
+        };
+        assert_eq!(agreed.probe(), [Ok(()), Ok(())]);
+        assert_eq!(pull(&agreed, 100), (Ok(100), 7));
+        assert_eq!(pull(&Agreed { word: 1, ..agreed }, 100).0, Err(Failed::Stranger));
+        // SAFETY: addresses that nobody has.
+        unsafe {
+            assert_eq!(agreed.copy(Way::Pull, to.as_mut_ptr() as usize, 4096, 8), Ok(0));
+            assert_eq!(agreed.copy(Way::Push, 4096, to.as_mut_ptr() as usize, 8), Ok(0));
+            assert_eq!(agreed.copy(Way::Pull, usize::MAX - 99, from.as_ptr() as usize, 9), Ok(0));
+        }
+        drop(page);
+        let mut pull = |agreed: &Agreed| unsafe {
+            // SAFETY: both live through the call.
+            to.fill(0);
+            let got = agreed.copy(Way::Pull, to.as_mut_ptr() as usize, from.as_ptr() as usize, 100);
+            (got, to[0])
+        };
+        assert_eq!(pull(&agreed), (Err(Failed::Stranger), 0));
+        assert_eq!(agreed.probe(), [Err(Failed::Stranger); 2]);
+        for chosen in [0, PLACES + 1, u32::MAX] {
+            assert!(Agreed::new(pid, demand, chosen).is_none());
+        }
+    }
+
+    #[test]
+    fn page_is_laid_elsewhere_where_a_place_is_taken() {
+        let demand = Demand { seed: 99, word: 1 };
+        let pages: Vec<Page> = (0..PLACES).map(|_| Page::lay(demand).unwrap()).collect();
+        let chosen: Vec<u32> = pages.iter().map(|page| page.chosen).collect();
+        assert_eq!(chosen, [1, 2, 3, 4]);
+        assert!(Page::lay(demand).is_none());
+    }
+}

@@ -1,0 +1,299 @@
+/*
+ * Nobody can make this process reach into a program that has not agreed: a peer posts an
+ * address, and then becomes, or leaves its number to, another program. One test by name, see
+ * main; the path of ipc_victim comes second.
+ */
+#include "ipc.h"
+#include "ipc_victim.h"
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+
+enum { SOMEBODY = 1001, TO_CHILD = 0, FROM_CHILD = 1 };
+
+static byte *room; /* 8 MiB */
+
+static void become(int user)
+{
+	if (user != (int)getuid() && (setgroups(0, NULL) || setresgid(user, user, user) ||
+				      setresuid(user, user, user)))
+		fail("setresuid: %s", strerror(errno));
+	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
+/* ---- programs with rights of their own ------------------------------------------------- */
+
+static char folder[] = "/tmp/adma-deputy-XXXXXX", program[100];
+
+static void clean_up(void)
+{
+	unlink(program);
+	rmdir(folder);
+}
+
+/* A copy in a place that everybody can get at. */
+static void copy_program(const char *path, int mode, bool capable)
+{
+	int from = open(path, O_RDONLY), to;
+	struct stat stat;
+
+	if (!mkdtemp(folder) || chmod(folder, 0755))
+		fail("mkdtemp: %s", strerror(errno));
+	snprintf(program, sizeof(program), "%s/victim", folder);
+	to = open(program, O_WRONLY | O_CREAT | O_EXCL, 0700);
+	if (from < 0 || fstat(from, &stat) || to < 0 ||
+	    sendfile(to, from, NULL, stat.st_size) != stat.st_size || fchmod(to, mode))
+		fail("copying the program: %s", strerror(errno));
+	close(from);
+	close(to);
+	if (capable) {
+		struct vfs_cap_data caps = {
+			.magic_etc = VFS_CAP_REVISION_2 | VFS_CAP_FLAGS_EFFECTIVE,
+			.data[0].permitted = 1 << CAP_NET_RAW,
+		};
+
+		if (setxattr(program, "security.capability", &caps, sizeof(caps), 0)) {
+			clean_up();
+			cannot_be_shown("no file capabilities here");
+		}
+	}
+}
+
+/* ---- a peer that becomes another program ------------------------------------------------ */
+
+/* Both numbers of the user are what the processes have at first. */
+struct scene {
+	int server, peer;	/* users */
+	int mode;		/* of the program */
+	bool capable;		/* it has a file capability */
+	int becomes;		/* the user that the program has in effect */
+	bool ends;		/* nothing but the program has changed */
+	const char *engine;
+};
+
+/* Posts an address of the program that it then becomes; descriptors stay. */
+static void become_program(int socket, int pipes[2][2], bool reads)
+{
+	int connection = adma_attach(socket);
+
+	if (connection < 0)
+		fail("attach: %s", strerror(-connection));
+	if ((reads ? adma_iread(connection, (void *)SECRET_AT, SECRET_LEN) :
+		     adma_iwrite(connection, (void *)SECRET_AT, SECRET_LEN)) <= 0)
+		fail("the post is refused");
+	dup2(pipes[TO_CHILD][0], 0);
+	dup2(pipes[FROM_CHILD][1], 1);
+	for (int fd = 3; fd < 200; fd++)
+		fcntl(fd, F_SETFD, 0);
+	close(pipes[TO_CHILD][1]);
+	execl(program, "victim", (char *)NULL);
+	fail("exec: %s", strerror(errno));
+}
+
+static void show(const struct scene *scene, bool reads)
+{
+	int pair[2], pipes[2][2], connection, status;
+	pid_t child;
+	char text[80] = "", want[80];
+	long got;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || pipe(pipes[0]) || pipe(pipes[1]))
+		fail("socketpair: %s", strerror(errno));
+	child = fork();
+	if (child == 0) {
+		close(pair[0]);
+		become(scene->peer);
+		become_program(pair[1], pipes, reads);
+	}
+	close(pair[1]);
+	close(pipes[TO_CHILD][0]);
+	close(pipes[FROM_CHILD][1]);
+	connection = adma_attach(pair[0]);
+	if (connection < 0)
+		fail("attach: %s", strerror(-connection));
+	expect_engine(connection, scene->engine);
+	if (read(pipes[FROM_CHILD][0], text, sizeof(text) - 1) <= 0)
+		fail("the program does not begin");
+	snprintf(want, sizeof(want), "ready %d", scene->becomes);
+	if (strcmp(text, want)) {
+		clean_up();
+		cannot_be_shown("programs with rights of their own are not heeded here");
+	}
+	for (size_t i = 0; i < SECRET_LEN; i++)
+		room[i] = 1;
+	adma_cookie_t cookie = reads ? adma_iwrite(connection, (void *)room, SECRET_LEN) :
+				       adma_iread(connection, (void *)room, SECRET_LEN);
+
+	got = cookie < 0 ? cookie : adma_wait_for(cookie, 300);
+	/* A writer may be done when its bytes lie in shared memory. */
+	if (scene->ends ? got != -ECONNRESET : !reads && got >= 0)
+		fail("a message to another program is %ld", got);
+	for (size_t i = 0; i < SECRET_LEN; i++)
+		if (room[i] != 1)
+			fail("byte %zu of another program was read", i);
+	close(pipes[TO_CHILD][1]);
+	if (waitpid(child, &status, 0) != child || status)
+		fail("%s was touched: status %#x", "another program", status);
+	close(pipes[FROM_CHILD][0]);
+	adma_close(connection);
+}
+
+static void show_both(const struct scene *scene, const char *path)
+{
+	pid_t child;
+	int status;
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	copy_program(path, scene->mode, scene->capable);
+	child = fork();
+	if (child == 0) {
+		become(scene->server);
+		show(scene, true);
+		show(scene, false);
+		exit(0);
+	}
+	waitpid(child, &status, 0);
+	clean_up();
+	exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+/* ---- a number that is given to another process ------------------------------------------- */
+
+static int post_and_end(int connection)
+{
+	if (adma_iread(connection, (void *)SECRET_AT, SECRET_LEN) <= 0)
+		fail("the post is refused");
+	/* Somebody keeps the descriptors, so that the end is not heard by them. */
+	if (fork() == 0) {
+		prctl(PR_SET_PDEATHSIG, 0);
+		sleep(3);
+		_exit(0);
+	}
+	_exit(0);
+}
+
+static void reused(void)
+{
+	pid_t child;
+	int connection = with_child(post_and_end, &child), status, pipes[2];
+	struct clone_args args = {
+		.set_tid = (uint64_t)&child, .set_tid_size = 1, .exit_signal = SIGCHLD,
+	};
+
+	for (size_t i = 0; i < SECRET_LEN; i++)
+		room[i] = 1;
+	if (pipe(pipes))
+		fail("pipe: %s", strerror(errno));
+	/* What the stranger has is what a fork of us has at that place. */
+	unsigned char *own = lay_down_secret();
+
+	waitpid(child, &status, 0);
+	pid_t stranger = syscall(SYS_clone3, &args, sizeof(args));
+
+	if (stranger == 0) {
+		char byte;
+
+		close(pipes[1]);
+		while (read(pipes[0], &byte, 1) > 0)
+			;
+		_exit(is_untouched(own) ? 0 : TOUCHED);
+	}
+	if (stranger != child)
+		cannot_be_shown("process numbers cannot be chosen here");
+	long got = adma_write(connection, (void *)room, SECRET_LEN);
+
+	close(pipes[1]);
+	waitpid(stranger, &status, 0);
+	if (status)
+		fail("the new process with that number was touched: %#x", status);
+	EXPECT(got, -ECONNRESET);
+}
+
+/* ---- a peer that changes its user --------------------------------------------------------- */
+
+static void kill_for(int call)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		cannot_be_shown("no seccomp filters here");
+}
+
+static int read_and_change(int connection)
+{
+	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	become(SOMEBODY);
+	EXPECT(adma_write(connection, (void *)room, 1), 1);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
+	expect_content(room, 8 * MIB, 7, "after the change");
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), 8 * MIB);
+	return 0;
+}
+
+/* The right ends with that, and messages go on another way. */
+static void changed(void)
+{
+	pid_t child;
+	int connection;
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	connection = with_child(read_and_change, &child);
+	expect_engine(connection, "process_vm, one copy, both processes copy");
+	fill(room, MIB, 7);
+	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_read(connection, (void *)room, 1), 1);
+	/* It is looked for that every few milliseconds. */
+	usleep(100000);
+	kill_for(SYS_process_vm_readv);
+	kill_for(SYS_process_vm_writev);
+	fill(room, 8 * MIB, 7);
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), 8 * MIB);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(child);
+}
+
+int main(int argc, char **argv)
+{
+	static const char both[] = "process_vm, one copy, both processes copy";
+	static const char none[] = "shared memory, two copies";
+	static const struct { const char *name; struct scene scene; } scenes[] = {
+		{ "set_user_id", { 0, SOMEBODY, 04755, false, 0, false, none } },
+		{ "set_user_id_same", { SOMEBODY, SOMEBODY, 04755, false, 0, false, both } },
+		{ "capability", { 0, SOMEBODY, 0755, true, SOMEBODY, false, none } },
+		{ "capability_same", { SOMEBODY, SOMEBODY, 0755, true, SOMEBODY, false, both } },
+		{ "exec", { 0, 0, 0755, false, 0, true, both } },
+		{ "exec_same", { SOMEBODY, SOMEBODY, 0755, false, SOMEBODY, true, both } },
+	};
+	const char *what = argc > 2 ? argv[1] : "";
+
+	room = pages_between_guards(8 * MIB);
+	alarm(60);
+	for (unsigned i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
+		if (!strcmp(what, scenes[i].name))
+			show_both(&scenes[i].scene, argv[2]);
+	if (!strcmp(what, "reused"))
+		reused();
+	else if (!strcmp(what, "changed"))
+		changed();
+	else
+		fail("no test is called %s", what);
+	return 0;
+}
