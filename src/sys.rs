@@ -151,6 +151,9 @@ pub fn geteuid() -> i32 {
 /// All 64 signals, the C library's own two included.
 const EVERY_SIGNAL: u64 = !0;
 
+/// What a bad page raises.
+const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
+
 /// While this lives, some signals do not come to this thread.
 pub struct SignalsHeld {
     before: u64,
@@ -160,6 +163,12 @@ impl SignalsHeld {
     /// Holds all of them: no handler can jump out of a copy that workers still carry on.
     pub fn all() -> Option<Self> {
         Self::these(EVERY_SIGNAL)
+    }
+
+    /// The same while a copy is shared: our own handler must hear of bad pages, as far as the
+    /// program itself would.
+    pub fn all_but_faults() -> Option<Self> {
+        Self::these(EVERY_SIGNAL & !FAULTS)
     }
 
     fn these(signals: u64) -> Option<Self> {
@@ -174,6 +183,30 @@ impl Drop for SignalsHeld {
     fn drop(&mut self) {
         signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
     }
+}
+
+/// While this lives, a worker hears of bad pages. At other times it blocks these two signals as
+/// all others, so that one sent to the process is left to the program's threads.
+pub struct FaultsHeard {
+    before: u64,
+}
+
+impl FaultsHeard {
+    pub fn now() -> Option<Self> {
+        let mut before = 0;
+        (signal_mask(libc::SIG_UNBLOCK, &FAULTS, &mut before) == 0).then(|| Self { before })
+    }
+}
+
+impl Drop for FaultsHeard {
+    fn drop(&mut self) {
+        signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
+    }
+}
+
+/// Blocks a signal for this thread.
+pub fn block_signal(signal: i32) {
+    signal_mask(libc::SIG_BLOCK, &signal_set(signal), core::ptr::null_mut());
 }
 
 fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> Answer {
@@ -458,7 +491,8 @@ impl WriteSignals {
     }
 }
 
-fn signal_set(signal: i32) -> u64 {
+/// The set of one signal, as the kernel has it.
+pub const fn signal_set(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 

@@ -83,8 +83,9 @@ struct Worker {
     sequence: Sequence,
 }
 
-/// A worker's stack. Its deepest call chain needs a few hundred bytes; no handler ever runs
-/// on it because all signals are blocked.
+/// A worker's stack. Its deepest call chain needs a few hundred bytes. The handler that a bad
+/// page runs needs no more, but the kernel lays down all registers for it: 12 KiB where the CPU
+/// has matrix registers (AT_MINSIGSTKSZ).
 #[repr(align(64))]
 struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
 
@@ -92,7 +93,7 @@ struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
 unsafe impl Sync for Stack {}
 
 impl Stack {
-    const SIZE: usize = 16384;
+    const SIZE: usize = 32768;
 
     const fn new() -> Self {
         Self(UnsafeCell::new([0; Self::SIZE]))
@@ -128,6 +129,17 @@ pub fn settle_in() {
     if unsafe { libc::getauxval(libc::AT_EUID) } == 0 {
         USER.store(sys::geteuid(), Ordering::Relaxed);
     }
+}
+
+/// Whether a stack pointer is a worker's.
+pub fn is_worker_stack(at: usize) -> bool {
+    let start = STACKS.as_ptr() as usize;
+    (start..=start + size_of_val(&STACKS)).contains(&at)
+}
+
+/// Every worker ends when it has finished its piece; others are made when they are needed.
+pub fn send_away() {
+    CREW.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The process whose memory this is.
