@@ -332,6 +332,8 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
 }
 
 fn spawn() {
+    // The new thread is born with all of them blocked.
+    let Some(_held) = sys::SignalsHeld::all() else { return note_refusal() };
     match may_start() {
         Ok(()) => {}
         Err(Refused::System) => return note_refusal(),
@@ -471,6 +473,7 @@ fn leave() -> ! {
 }
 
 fn help(shared: &Shared, me: &Worker) {
+    let Some(_heard) = sys::FaultsHeard::now() else { return note_refusal() };
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {

@@ -4,7 +4,8 @@
 use super::Refused;
 use super::kernel::Kernel;
 use crate::plan::PAGE;
-use crate::{cpus, sys};
+use super::signals;
+use crate::cpus;
 use core::arch::asm;
 
 /// What is done for a program that handles SIGSEGV or SIGBUS.
@@ -66,19 +67,9 @@ impl Manner {
     /// fault while a copy is on the board, so the kernel copies and reports bad pages.
     pub fn now(kernel: Kernel, faults: Faults) -> Result<Self, Refused> {
         let keys = cpus::features().protection_keys;
-        let handled = sys::handles_faults().ok_or(Refused::System)?;
-        let (kernel, touch) = match faults {
-            _ if !handled => (kernel, Touch::Nothing),
-            Faults::Touch => (kernel, Touch::Both),
-            Faults::Strict => {
-                // The caller's own number: it lives as long as the copy, also when the main
-                // thread has left, and a child of a bare fork has another than it knows.
-                let kernel = Kernel::NoFault { tid: sys::gettid() };
-                // Of the two sides the kernel looks at the keys of the destination only.
-                (kernel, if keys { Touch::Source } else { Touch::Nothing })
-            }
-        };
-        Ok(Self { kernel, rights: keys.then(read_rights), touch })
+        signals::stand_in_front()?;
+        let _ = faults;
+        Ok(Self { kernel, rights: keys.then(read_rights), touch: Touch::Nothing })
     }
 
     /// The same for a copy that goes on when its caller has returned. Whether the program

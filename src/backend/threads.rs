@@ -143,7 +143,7 @@ unsafe fn carry(
     if crew::user_has_changed() {
         return Err(Refused::Busy);
     }
-    let mut held = SignalsHeld::all().ok_or(Refused::System)?;
+    let mut held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
     let (kernel, alternate) = match how.pieces {
         Pieces::All(kernel) => (kernel, 0),
         Pieces::Alternate => (Kernel::Ordinary, ALTERNATE),
@@ -154,7 +154,7 @@ unsafe fn carry(
         drop(held);
         // SAFETY: the caller's ranges.
         unsafe { manner.touch.pages(dst, src, len) };
-        held = SignalsHeld::all().ok_or(Refused::System)?;
+        held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
     }
     let shared = BOARD.take().ok_or(Refused::Busy)?;
     // Workers are for CPUs that nobody else uses: with a caller on every other one there is
