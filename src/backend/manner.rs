@@ -3,9 +3,9 @@
 
 use super::Refused;
 use super::kernel::Kernel;
-use crate::plan::PAGE;
 use super::signals;
 use crate::cpus;
+use crate::plan::PAGE;
 use core::arch::asm;
 
 /// What is done for a program that handles SIGSEGV or SIGBUS.

@@ -47,8 +47,7 @@ pub fn resolve() {
     }
 }
 
-type Sigaction =
-    unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
 fn next() -> Sigaction {
     let function = ORIGINALS[Call::Sigaction as usize].load(Ordering::Acquire);
@@ -223,10 +222,6 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 /// Sets and answers the handler before, as the older functions do.
 fn exchange(signal: c_int, handler: usize, flags: c_int, mask: u64) -> usize {
-    if handler == libc::SIG_ERR {
-        fail(libc::EINVAL);
-        return libc::SIG_ERR;
-    }
     let (mut new, mut old) = (none(), none());
     (new.sa_sigaction, new.sa_flags, new.sa_mask) = (handler, flags, set_of(mask));
     // SAFETY: memory of our own.
@@ -242,7 +237,7 @@ fn is_valid(signal: c_int) -> bool {
 /// # Safety
 /// As signal.
 pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
-    if !is_valid(signal) {
+    if !is_valid(signal) || handler == libc::SIG_ERR {
         fail(libc::EINVAL);
         return libc::SIG_ERR;
     }
@@ -257,6 +252,10 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
 /// As sysv_signal.
 pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
     const SA_INTERRUPT: c_int = 0x2000_0000;
+    if handler == libc::SIG_ERR {
+        fail(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
     exchange(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT, 0)
 }
 
