@@ -217,35 +217,6 @@ fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> Answer {
     }
 }
 
-/// Whether the program would notice a fault: it handles SIGSEGV or SIGBUS. `None`: the
-/// kernel would not say.
-pub fn handles_faults() -> Option<bool> {
-    Some(has_handler(libc::SIGSEGV)? || has_handler(libc::SIGBUS)?)
-}
-
-fn has_handler(signal: i32) -> Option<bool> {
-    // The kernel's struct sigaction: handler, flags, restorer, mask.
-    let mut action = [0usize; 4];
-    // SAFETY: a null new action only reads the old one, into 32 writable bytes.
-    let answer = unsafe {
-        syscall(libc::SYS_rt_sigaction, [signal as usize, 0, &raw mut action as usize, 8, 0, 0])
-    };
-    (answer == 0).then_some(action[0] > libc::SIG_IGN)
-}
-
-/// Copies within this process without ever faulting; `tid` is any of its threads. Answers
-/// the bytes copied.
-///
-/// # Safety
-/// No Rust reference covers `dst`.
-pub unsafe fn copy_without_fault(tid: i32, dst: usize, src: usize, len: usize) -> Answer {
-    let local = libc::iovec { iov_base: dst as *mut c_void, iov_len: len };
-    let remote = libc::iovec { iov_base: src as *mut c_void, iov_len: len };
-    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-    // SAFETY: the kernel checks both ranges and answers EFAULT or a short count.
-    unsafe { syscall(libc::SYS_process_vm_readv, [tid as usize, local, 1, remote, 1, 0]) }
-}
-
 /// Whether the page at `page` is in memory; true where the kernel does not say.
 pub fn is_resident(page: usize) -> bool {
     let mut answer = 1u8;

@@ -493,6 +493,7 @@ fn attend_to(part: &'static Entry, me: &Worker) {
     }
     // SAFETY: what `attend_with` has put there.
     let attend = unsafe { core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64)>(attend) };
+    let Some(_faults_heard) = sys::FaultsHeard::now() else { return note_refusal() };
     let heard = BOARD.bell();
     while part.slot.unclaimed() > 0 {
         attend(part, &me.bytes);

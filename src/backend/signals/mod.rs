@@ -126,6 +126,16 @@ pub fn stand_in_front() -> Result<(), Refused> {
     Ok(())
 }
 
+/// Whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True where the
+/// kernel does not say.
+pub fn program_handles_faults() -> bool {
+    [&SEGV, &BUS].into_iter().any(|stand| match Action::of(stand.signal) {
+        Some(now) if now.handler == stand.ours as usize => stand.program().is_function(),
+        Some(now) => now.is_function(),
+        None => true,
+    })
+}
+
 /// In the child of a fork: the thread that held the lock is not here.
 pub fn forget_after_fork() {
     LOCKED.store(false, Ordering::Release);
