@@ -182,7 +182,7 @@ unsafe fn carry(
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
-    let undone = posted.then(|| shared.undone());
+    let mut undone = posted.then(|| shared.undone());
     BOARD.leave(shared);
     CALLER_BYTES.fetch_add((alone + own) as u64, Ordering::Relaxed);
     if failed {
@@ -196,7 +196,8 @@ unsafe fn carry(
         // SAFETY: part of the caller's ranges.
         unsafe { original::copy(dst, src, alone) };
     }
-    for index in undone.into_iter().flatten() {
+    // Not moved into a `for`: compilers do that with memcpy, which is us.
+    while let Some(index) = undone.as_mut().and_then(Iterator::next) {
         let piece = cut.piece(index);
         let start = alone + piece.offset;
         // SAFETY: part of the caller's ranges.
