@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 21] = [
+const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -65,14 +65,8 @@ const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_KERNEL",
         default: "auto",
-        good: &["auto", "libc", "movsb", "stream"],
-        bad: &["avx", "Libc", "rep movsb"],
-    },
-    Knob {
-        name: "ADMA_FAULTS",
-        default: "strict",
-        good: &["strict", "touch"],
-        bad: &["none", "Strict", "strict,touch"],
+        good: &["auto", "ordinary", "movsb", "stream"],
+        bad: &["avx", "libc", "rep movsb"],
     },
     Knob {
         name: "ADMA_KEEP",
@@ -296,7 +290,7 @@ fn every_good_value_copies_the_right_bytes() {
 
 #[test]
 fn every_kernel_and_every_wait_copies_the_right_bytes_together() {
-    for kernel in ["libc", "movsb", "stream"] {
+    for kernel in ["ordinary", "movsb", "stream"] {
         for wait in ["spin", "yield", "sleep", "umwait"] {
             let mut command = copies("memcpy 65536-3000000 40 memmove 4097 10");
             command.env("ADMA_KERNEL", kernel).env("ADMA_WAIT", wait).env("ADMA_VERIFY", "1");

@@ -103,6 +103,13 @@ struct Entry {
     mask: AtomicU64,
 }
 
+impl Entry {
+    const fn new() -> Self {
+        let (handler, flags) = (AtomicUsize::new(libc::SIG_DFL), AtomicUsize::new(0));
+        Self { handler, flags, restorer: AtomicUsize::new(0), mask: AtomicU64::new(0) }
+    }
+}
+
 static SEGV: Stand = Stand::new(libc::SIGSEGV, handler::on_sigsegv);
 static BUS: Stand = Stand::new(libc::SIGBUS, handler::on_sigbus);
 
@@ -143,14 +150,8 @@ pub fn forget_after_fork() {
 
 impl Stand {
     const fn new(signal: i32, ours: unsafe extern "C" fn()) -> Self {
-        const ENTRY: Entry = Entry {
-            handler: AtomicUsize::new(libc::SIG_DFL),
-            flags: AtomicUsize::new(0),
-            restorer: AtomicUsize::new(0),
-            mask: AtomicU64::new(0),
-        };
-        let current = AtomicUsize::new(0);
-        Self { next: AtomicUsize::new(0), signal, ours, entries: [ENTRY; 8], current }
+        let (next, current) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { next, signal, ours, entries: [const { Entry::new() }; 8], current }
     }
 
     fn of(signal: i32) -> Option<&'static Self> {
