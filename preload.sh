@@ -35,7 +35,6 @@ Environment, read by the library (also with a plain LD_PRELOAD):
   ADMA_CPU_SHARE   auto     part of a copy the caller does itself, 0 to 1
   ADMA_WAIT        auto     spin, yield, sleep, umwait
   ADMA_KERNEL      auto     how pieces are copied: ordinary, movsb, stream
-  ADMA_FAULTS      strict   touch: quicker for programs that handle SIGSEGV
   ADMA_KEEP        auto     I/OAT: what stays pinned between copies, as 64M
   ADMA_OPS         all      intercepted functions, e.g. memcpy,memmove
   ADMA_STATS       off      text, json, hlog (a comma list)

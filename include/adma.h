@@ -48,19 +48,18 @@
  * handler has returned. Worker threads have all signals blocked.
  *
  * FAULTS. Memory that is not there, or not to be read or written, is as fatal
- * as in memcpy(): SIGSEGV or SIGBUS, no error code. When the program handles
- * neither of them, it comes at any time between start and end, perhaps in a
- * thread of ours. When the program had a handler at the start of a copy, it
- * comes in a call of this interface: the one that starts the copy, or the one
- * that tells its end, which has then already retired the cookie. The handler
+ * as in memcpy(): SIGSEGV or SIGBUS, no error code. It comes in a call of this
+ * interface: the one that starts the copy, or the one that tells its end, which
+ * has then already retired the cookie. (Where the program ignores the signal,
+ * which does not hold for a fault, it may come in a thread of ours.) A handler
  * may repair the page and return, or jump out of this one call: nothing of it
  * is under way then. (With the kernel helper other parts of the copy may be, if
  * less than 64 bytes at one of its edges lie alone on a bad page; and -EAGAIN
  * may come earlier, also after a jump out of a batch with more than 15 bad
  * copies.)
- * With adma_icopy_notif() it is always the call that starts the copy; memory
- * that goes bad later ends the process. (Protection keys of source pages are
- * looked at only by memcpy() itself.)
+ * With adma_icopy_notif() in a program that handles the signal it is always the
+ * call that starts the copy; memory that goes bad later ends the process, and so
+ * does bad memory in a program that handles nothing, perhaps in a thread of ours.
  *
  * FORK. Cookies, and copies under way, belong to the process that made them.
  * In the child of fork() the parent's cookies give -EINVAL, destinations of

@@ -1,7 +1,7 @@
 //! `preload.sh --check`: what this machine offers, and what to do about what is missing.
 
 use crate::backend::kernel::Kernel;
-use crate::backend::{Refused, crew, helper, ioat, libc as original, manner::Faults, threads};
+use crate::backend::{Refused, crew, helper, ioat, libc as original, threads};
 use crate::config::{Backend, Config};
 use crate::{cpus, sys};
 use core::ffi::{CStr, c_void};
@@ -64,7 +64,6 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         pieces: threads::Pieces::All(Kernel::Ordinary),
         wait: threads::Wait::Auto,
         share: None,
-        faults: Faults::Strict,
         fresh: false,
     };
     // SAFETY: as above.

@@ -5,7 +5,6 @@
 
 use crate::backend::crew::MOST_WORKERS;
 use crate::backend::kernel::Kernel;
-use crate::backend::manner::Faults;
 use crate::backend::threads::Wait;
 use crate::ipc;
 use crate::sys::{Op, say};
@@ -21,7 +20,6 @@ pub struct Config {
     pub cpu_share: Option<f32>,
     pub wait: Wait,
     pub kernel: Option<Kernel>,
-    pub faults: Faults,
     /// In bytes. `None`: as much as the kernel helper allows.
     pub keep: Option<usize>,
     /// One bit per `Op`.
@@ -96,7 +94,6 @@ impl Default for Config {
             cpu_share: None,
             wait: Wait::Auto,
             kernel: None,
-            faults: Faults::Strict,
             keep: None,
             ops: EVERY_OP,
             stats: Formats::default(),
@@ -126,7 +123,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 21] = [
+pub const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -186,15 +183,6 @@ pub const KNOBS: [Knob; 21] = [
                 ("stream", Some(Kernel::Stream)),
             ];
             choose(&mut config.kernel, &names, value)
-        },
-    },
-    Knob {
-        name: "ADMA_FAULTS",
-        default: "strict",
-        want: "strict or touch",
-        set: |config, value| {
-            let names = [("strict", Faults::Strict), ("touch", Faults::Touch)];
-            choose(&mut config.faults, &names, value)
         },
     },
     Knob {

@@ -52,7 +52,6 @@ impl Policy {
                 pieces: Pieces::All(config.kernel.unwrap_or(Kernel::Ordinary)),
                 wait: config.wait,
                 share: config.cpu_share,
-                faults: config.faults,
                 fresh: false,
             },
             kernel: config.kernel,

@@ -15,7 +15,8 @@
 //!             later: copies that go on while the caller does something else; pending: their
 //!             cookies, parts and ends
 //!             ioat: the kernel helper's channels
-//!             manner: with whose rights, and whose faults; kernel: how bytes move
+//!             signals: our handler in front of the program's, for bad pages
+//!             manner: with whose rights; kernel: how bytes move
 //!             ioat: one copy by the kernel helper; tuning: what its past tells;
 //!             helper: its file and calls; abi: its interface
 //! plan        overlap, head / body / tail, pieces: pure arithmetic

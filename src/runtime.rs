@@ -1,6 +1,6 @@
 //! The one global: start, fork and exit of the process.
 
-use crate::backend::{crew, helper, ioat, later, libc as original, threads};
+use crate::backend::{crew, helper, ioat, later, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{ROOM, write_all};
@@ -67,6 +67,7 @@ pub fn wait() -> threads::Wait {
 #[ctor::ctor(unsafe)]
 fn start() {
     original::resolve();
+    signals::calls::resolve();
     crew::settle_in();
     later::settle_in();
     let config = config::from_environment();
@@ -130,6 +131,7 @@ fn complain_about_helper() {
 
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
+    signals::forget_after_fork();
     ipc::forget_after_fork();
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();

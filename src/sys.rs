@@ -146,6 +146,9 @@ pub fn geteuid() -> i32 {
 /// All 64 signals, the C library's own two included.
 const EVERY_SIGNAL: u64 = !0;
 
+/// What a bad page raises.
+const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
+
 /// While this lives, some signals do not come to this thread.
 pub struct SignalsHeld {
     before: u64,
@@ -155,6 +158,12 @@ impl SignalsHeld {
     /// Holds all of them: no handler can jump out of a copy that workers still carry on.
     pub fn all() -> Option<Self> {
         Self::these(EVERY_SIGNAL)
+    }
+
+    /// The same while a copy is shared: our own handler must hear of bad pages, as far as the
+    /// program itself would.
+    pub fn all_but_faults() -> Option<Self> {
+        Self::these(EVERY_SIGNAL & !FAULTS)
     }
 
     fn these(signals: u64) -> Option<Self> {
@@ -171,41 +180,36 @@ impl Drop for SignalsHeld {
     }
 }
 
+/// While this lives, a worker hears of bad pages. At other times it blocks these two signals as
+/// all others, so that one sent to the process is left to the program's threads.
+pub struct FaultsHeard {
+    before: u64,
+}
+
+impl FaultsHeard {
+    pub fn now() -> Option<Self> {
+        let mut before = 0;
+        (signal_mask(libc::SIG_UNBLOCK, &FAULTS, &mut before) == 0).then(|| Self { before })
+    }
+}
+
+impl Drop for FaultsHeard {
+    fn drop(&mut self) {
+        signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
+    }
+}
+
+/// Blocks a signal for this thread.
+pub fn block_signal(signal: i32) {
+    signal_mask(libc::SIG_BLOCK, &signal_set(signal), core::ptr::null_mut());
+}
+
 fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> Answer {
     // SAFETY: `mask` is readable, `before` null or writable, both of the kernel's 8 bytes.
     unsafe {
         let (mask, before) = (&raw const *mask as usize, before as usize);
         syscall(libc::SYS_rt_sigprocmask, [how as usize, mask, before, 8, 0, 0])
     }
-}
-
-/// Whether the program would notice a fault: it handles SIGSEGV or SIGBUS. `None`: the
-/// kernel would not say.
-pub fn handles_faults() -> Option<bool> {
-    Some(has_handler(libc::SIGSEGV)? || has_handler(libc::SIGBUS)?)
-}
-
-fn has_handler(signal: i32) -> Option<bool> {
-    // The kernel's struct sigaction: handler, flags, restorer, mask.
-    let mut action = [0usize; 4];
-    // SAFETY: a null new action only reads the old one, into 32 writable bytes.
-    let answer = unsafe {
-        syscall(libc::SYS_rt_sigaction, [signal as usize, 0, &raw mut action as usize, 8, 0, 0])
-    };
-    (answer == 0).then_some(action[0] > libc::SIG_IGN)
-}
-
-/// Copies within this process without ever faulting; `tid` is any of its threads. Answers
-/// the bytes copied.
-///
-/// # Safety
-/// No Rust reference covers `dst`.
-pub unsafe fn copy_without_fault(tid: i32, dst: usize, src: usize, len: usize) -> Answer {
-    let local = libc::iovec { iov_base: dst as *mut c_void, iov_len: len };
-    let remote = libc::iovec { iov_base: src as *mut c_void, iov_len: len };
-    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-    // SAFETY: the kernel checks both ranges and answers EFAULT or a short count.
-    unsafe { syscall(libc::SYS_process_vm_readv, [tid as usize, local, 1, remote, 1, 0]) }
 }
 
 /// Whether the page at `page` is in memory; true where the kernel does not say.
@@ -453,7 +457,8 @@ impl WriteSignals {
     }
 }
 
-fn signal_set(signal: i32) -> u64 {
+/// The set of one signal, as the kernel has it.
+pub const fn signal_set(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 21] = [
+const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -66,13 +66,7 @@ const KNOBS: [Knob; 21] = [
         name: "ADMA_KERNEL",
         default: "auto",
         good: &["auto", "ordinary", "movsb", "stream"],
-        bad: &["avx", "Libc", "rep movsb"],
-    },
-    Knob {
-        name: "ADMA_FAULTS",
-        default: "strict",
-        good: &["strict", "touch"],
-        bad: &["none", "Strict", "strict,touch"],
+        bad: &["avx", "libc", "rep movsb"],
     },
     Knob {
         name: "ADMA_KEEP",

@@ -40,9 +40,9 @@ macro_rules! copies_are_right {
 }
 
 copies_are_right! {
-    libc_kernel_on_one_channel_copies_right:
+    ordinary_kernel_on_one_channel_copies_right:
         [("ADMA_KERNEL", "ordinary"), ("ADMA_CHANNELS", "1")];
-    libc_kernel_on_three_channels_copies_right:
+    ordinary_kernel_on_three_channels_copies_right:
         [("ADMA_KERNEL", "ordinary")];
     movsb_kernel_on_one_channel_copies_right:
         [("ADMA_KERNEL", "movsb"), ("ADMA_CHANNELS", "1")];

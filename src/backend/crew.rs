@@ -83,8 +83,9 @@ struct Worker {
     sequence: Sequence,
 }
 
-/// A worker's stack. Its deepest call chain needs a few hundred bytes; no handler ever runs
-/// on it because all signals are blocked.
+/// A worker's stack. Its deepest call chain needs a few hundred bytes. The handler that a bad
+/// page runs needs no more, but the kernel lays down all registers for it: 12 KiB where the CPU
+/// has matrix registers (AT_MINSIGSTKSZ).
 #[repr(align(64))]
 struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
 
@@ -92,7 +93,7 @@ struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
 unsafe impl Sync for Stack {}
 
 impl Stack {
-    const SIZE: usize = 16384;
+    const SIZE: usize = 32768;
 
     const fn new() -> Self {
         Self(UnsafeCell::new([0; Self::SIZE]))
@@ -128,6 +129,17 @@ pub fn settle_in() {
     if unsafe { libc::getauxval(libc::AT_EUID) } == 0 {
         USER.store(sys::geteuid(), Ordering::Relaxed);
     }
+}
+
+/// Whether a stack pointer is a worker's.
+pub fn is_worker_stack(at: usize) -> bool {
+    let start = STACKS.as_ptr() as usize;
+    (start..=start + size_of_val(&STACKS)).contains(&at)
+}
+
+/// Every worker ends when it has finished its piece; others are made when they are needed.
+pub fn send_away() {
+    CREW.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The process whose memory this is.
@@ -320,6 +332,8 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
 }
 
 fn spawn() {
+    // The new thread is born with all of them blocked.
+    let Some(_held) = sys::SignalsHeld::all() else { return note_refusal() };
     match may_start() {
         Ok(()) => {}
         Err(Refused::System) => return note_refusal(),
@@ -459,6 +473,7 @@ fn leave() -> ! {
 }
 
 fn help(shared: &Shared, me: &Worker) {
+    let Some(_heard) = sys::FaultsHeard::now() else { return note_refusal() };
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {
@@ -478,6 +493,7 @@ fn attend_to(part: &'static Entry, me: &Worker) {
     }
     // SAFETY: what `attend_with` has put there.
     let attend = unsafe { core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64)>(attend) };
+    let Some(_faults_heard) = sys::FaultsHeard::now() else { return note_refusal() };
     let heard = BOARD.bell();
     while part.slot.unclaimed() > 0 {
         attend(part, &me.bytes);

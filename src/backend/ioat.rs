@@ -6,20 +6,21 @@
 //! may jump. A process of one thread that has no handler needs nothing for that, and the
 //! kernel looks whether it is one (`SUBMIT_UNHANDLED`): its copy is one system call. In any
 //! other signals are held. With several threads another one may install a handler at any
-//! moment, and pthread_cancel does. And while the program handles faults, nothing of the
-//! copy is touched here before the request is over.
+//! moment, and pthread_cancel does. And while the program handles faults, the caller's own part
+//! is copied by loops that survive a bad page, or after the request is over.
 
 use super::helper::Helper;
+use super::kernel::{Copied, Kernel};
 use super::threads::Wait;
 use super::tuning::{Caution, Limit, Pace, Share};
-use super::{Refused, abi, crew, libc as original};
+use super::{Refused, abi, crew, libc as original, signals};
 use crate::cpus;
 use crate::plan::{Cut, PAGE, Split};
 use crate::sync::pause;
-use crate::sys::{self, SignalsHeld};
+use crate::sys::{self, FaultsHeard, SignalsHeld};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 
 /// How copies are to be carried.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +63,6 @@ pub struct Engine {
     turn: AtomicUsize,
     rooms: Rooms,
     caution: Caution,
-    /// What the last request said: the program handles SIGSEGV or SIGBUS.
-    handles_faults: AtomicBool,
     limit: Limit,
     share: Share,
     pace: Pace,
@@ -217,7 +216,6 @@ impl Engine {
             turn: AtomicUsize::new(0),
             rooms: Rooms::new(),
             caution: Caution::new(),
-            handles_faults: AtomicBool::new(false),
             limit: Limit::new(),
             share: Share::new(),
             pace: Pace::new(),
@@ -396,9 +394,13 @@ impl Engine {
                 whole.copy(end, len);
             }
         };
-        if !faults_are_handled {
+        let edges_done = if faults_are_handled {
+            // SAFETY: as above.
+            unsafe { self.copy_guarded(&[(0, body), (end, len)], whole) }
+        } else {
             own_edges();
-        }
+            true
+        };
         let count = cut.count();
         let taken = (request.accepted as usize).min(count);
         let begun = if taken < count { cut.piece(taken).offset } else { split.body };
@@ -417,7 +419,7 @@ impl Engine {
             _ => {}
         }
 
-        if faults_are_handled {
+        if !edges_done {
             own_edges();
         }
         // SAFETY: parts of the caller's ranges, which the engine has left.
@@ -432,12 +434,30 @@ impl Engine {
         Ok(())
     }
 
+    /// Copies parts of the program's memory while the engine writes others, although the program
+    /// handles faults: our handler is put in front of the program's. False: to be copied when
+    /// the engine has ended, because a page is bad, or for so little it is not worth it.
+    ///
+    /// # Safety
+    /// As memcpy.
+    unsafe fn copy_guarded(&self, parts: &[(usize, usize)], whole: Stretch) -> bool {
+        let bytes: usize = parts.iter().map(|(from, to)| to - from).sum();
+        if bytes < PAGE || signals::stand_in_front().is_err() {
+            return false;
+        }
+        self.counts.others.fetch_add(4, Relaxed);
+        let Some(_heard) = FaultsHeard::now() else { return false };
+        parts.iter().all(|&(from, to)| {
+            let (dst, src) = (whole.dst + from, whole.src + from);
+            // SAFETY: the caller's promise.
+            unsafe { Kernel::Ordinary.copy(dst, src, to - from) == Copied::Whole }
+        })
+    }
+
     /// Bytes at the beginning that the caller does itself.
     fn own_part(&self, len: usize, share: Option<f32>) -> usize {
         match share {
             Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),
-            // It would have to be done afterwards.
-            None if self.handles_faults.load(Relaxed) => 0,
             None => self.share.of(len),
         }
     }
@@ -459,10 +479,6 @@ impl Engine {
             self.counts.submits.fetch_add(1, Relaxed);
             errno = self.helper.submit(request);
         }
-        let handles_faults = request.handlers & abi::HANDLES_FAULTS != 0;
-        if handles_faults != self.handles_faults.load(Relaxed) {
-            self.handles_faults.store(handles_faults, Relaxed);
-        }
         Ok((held, errno))
     }
 
@@ -475,7 +491,7 @@ impl Engine {
     fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &How) -> u64 {
         let Some(words) = self.words_of(request) else { return self.ask(request.id, None) };
         let engine_was_first = words.missing().is_none();
-        if how.share.is_none() && request.handlers & abi::HANDLES_FAULTS == 0 {
+        if how.share.is_none() {
             self.share.note(engine_was_first);
         }
         if engine_was_first {

@@ -2,6 +2,7 @@
 
 use super::super::fake::{Kernel, Trouble};
 use super::*;
+use core::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -270,8 +271,9 @@ fn process_with_threads_holds_its_signals_without_asking() {
 }
 
 #[test]
-fn caller_touches_nothing_while_the_engine_works_when_faults_are_handled() {
-    for (handlers, first_byte) in [(abi::HANDLES_FAULTS, 0xee), (abi::HANDLES_OTHERS, 0x11)] {
+fn caller_copies_its_share_while_the_engine_works_also_when_faults_are_handled() {
+    crew::settle_in();
+    for handlers in [abi::HANDLES_FAULTS, abi::HANDLES_OTHERS] {
         let kernel = Kernel::new(2);
         let engine = engine(kernel);
         kernel.set_handlers(handlers);
@@ -287,20 +289,47 @@ fn caller_touches_nothing_while_the_engine_works_when_faults_are_handled() {
         let how = How { share: Some(0.5), ..HOW };
         // SAFETY: the vectors' own memory.
         assert_eq!(unsafe { engine.copy(dst, src, 100_000, &how) }, Ok(()));
-        assert_eq!(seen.load(Ordering::SeqCst), first_byte);
+        assert_eq!(seen.load(Ordering::SeqCst), 0x11);
         assert!(source == target);
     }
 }
 
+/// In a child, which may be left by a jump: a bad page in the caller's own part.
 #[test]
-fn caller_takes_no_share_by_itself_when_faults_are_handled() {
+fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
+    static UNDER_WAY: AtomicU32 = AtomicU32::new(1);
+    static FAKE: std::sync::OnceLock<&'static Kernel> = std::sync::OnceLock::new();
+    extern "C" fn on_fault(_: i32) {
+        let under_way = FAKE.get().map_or(1, |kernel| kernel.under_way() as u32);
+        UNDER_WAY.store(under_way, Ordering::SeqCst);
+        // SAFETY: ends the child, with 7 if the engine was idle.
+        unsafe { libc::_exit(if under_way == 0 { 7 } else { 1 }) };
+    }
     let kernel = Kernel::new(2);
     let engine = engine(kernel);
+    let _ = FAKE.set(kernel);
     kernel.set_handlers(abi::HANDLES_FAULTS);
-    kernel.make([Trouble { late: LATE, ..Trouble::default() }; 5]);
-    let how = How { share: None, ..HOW };
-    (0..5).for_each(|_| copy_at(&engine, (0, 0), 200_000, &how).unwrap());
-    assert!(count(&engine.counts.caller_bytes) < 5 * 128);
+    kernel.make([Trouble { late: LATE, ..Trouble::default() }]);
+    let len = 1 << 20;
+    let (source, mut target) = (vec![0x11u8; len], vec![0xeeu8; len]);
+    let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
+    let bad = (dst + len / 8).next_multiple_of(PAGE);
+    // SAFETY: a page of the vector's, in the child only; the copy ends in the handler.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            crew::settle_in();
+            libc::alarm(20);
+            libc::signal(libc::SIGSEGV, on_fault as *const () as usize);
+            libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
+            let _ = engine.copy(dst, src, len, &How { share: Some(0.5), ..HOW });
+            libc::_exit(2);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        status
+    };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
 }
 
 // ---- trouble -----------------------------------------------------------------------------

@@ -17,7 +17,6 @@
 
 use crate::sync::AtomicU32;
 use crate::{cpus, sys};
-use ::libc::EFAULT;
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 
@@ -29,8 +28,6 @@ pub enum Kernel {
     Movsb,
     /// Streaming stores: the destination does not enter the cache.
     Stream,
-    /// The kernel copies and answers with a short count where a page is bad.
-    NoFault { tid: i32 },
 }
 
 /// How a piece ended.
@@ -40,8 +37,6 @@ pub enum Copied {
     BadPage,
     /// The caller has taken the piece back: it belongs to somebody else now.
     TakenBack,
-    /// The system call itself is not to be had.
-    Refused,
 }
 
 /// How a worker's piece can be taken back from it: as long as `generation` holds `expected` the
@@ -108,14 +103,6 @@ impl Kernel {
         len: usize,
         take_back: Option<&TakeBack>,
     ) -> Copied {
-        if let Kernel::NoFault { tid } = self {
-            // SAFETY: the caller's promise.
-            return match unsafe { sys::copy_without_fault(tid, dst, src, len) } {
-                count if count == len as sys::Answer => Copied::Whole,
-                answer if answer >= 0 || -answer as i32 == EFAULT => Copied::BadPage,
-                _ => Copied::Refused,
-            };
-        }
         let (which, take_back) = (self.loop_(), take_back.map_or(core::ptr::null(), |t| t));
         let mut at = 0;
         loop {

@@ -6,18 +6,18 @@
 //!
 //! What is under way belongs to the caller's promise: source, destination and word stay as
 //! they are until the end is told. Faults come as from memcpy: at once, or in the thread
-//! that asks for the end when the program handles them (see `report`).
+//! that asks for the end (see `report`).
 
 use super::board::{End, Posted};
 use super::crew::{self, BOARD, PENDING, SPIN_TICKS};
 use super::kernel::{Copied, Kernel};
-use super::manner::{BY_HELPER, Manner, Touch};
+use super::manner::{BY_HELPER, Manner};
 pub use super::pending::{Cookie, Notice};
 use super::pending::{Ended, Entry, Look};
 use super::threads::{self, Wait};
-use super::{Refused, ioat, libc as original};
+use super::{Refused, ioat, libc as original, signals};
 use crate::cpus;
-use crate::plan::{self, Cut};
+use crate::plan::{self, Cut, PAGE};
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys::{self, SignalsHeld};
 use core::mem::MaybeUninit;
@@ -197,7 +197,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         Some(Err(refused)) => (None, Some(refused)),
         None => (None, None),
     };
-    let handled = wanted.detached && by.is_some() && sys::handles_faults() != Some(false);
+    let handled = wanted.detached && by.is_some() && signals::program_handles_faults();
     // So many copies can be handed on: the first ones that suit.
     let room = if copies.len() > 1 { PENDING.room() } else { 1 };
     let mut left = room;
@@ -210,7 +210,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
                 // There will be no later call in which a fault could come.
                 if handled {
                     // SAFETY: the caller's ranges.
-                    unsafe { Touch::Both.pages(dst, src, len) };
+                    unsafe { touch_pages(dst, src, len) };
                 }
             }
             // SAFETY: the caller's promise.
@@ -226,7 +226,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         for copy in copies.iter().filter(|copy| suits(copy, &first)).take(room) {
             let Some(who) = by else {
                 // SAFETY: the caller's promise.
-                unsafe { parts.copy_at_once(copy, Manner::for_later(first.kernel(copy.len))) };
+                unsafe { parts.copy_at_once(copy, Manner::now(first.kernel(copy.len))) };
                 continue;
             };
             // SAFETY: the caller's promise.
@@ -243,6 +243,23 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         tell(ended);
     }
     Some(begun)
+}
+
+/// Touches every page on either side, so that a bad one faults here.
+///
+/// # Safety
+/// As memcpy.
+unsafe fn touch_pages(dst: usize, src: usize, len: usize) {
+    let mut at = 0;
+    while at < len {
+        let rest = |address: usize| PAGE - (address + at) % PAGE;
+        // SAFETY: inside the caller's ranges.
+        unsafe {
+            let byte = ((src + at) as *const u8).read_volatile();
+            ((dst + at) as *mut u8).write_volatile(byte);
+        }
+        at += rest(dst).min(rest(src));
+    }
 }
 
 /// Whether this process may hand copies on now.
@@ -283,7 +300,7 @@ impl Parts {
     /// Answers how many bytes are carried, and why the others are not.
     unsafe fn hand_on(&mut self, copy: &Copy, who: &By) -> (usize, Option<Refused>) {
         let &Copy { src, dst, len } = copy;
-        let manner = Manner::for_later(who.kernel(len));
+        let manner = Manner::now(who.kernel(len));
         match *who {
             By::Workers { workers, .. } => {
                 let owner = self.owner;
@@ -402,7 +419,7 @@ fn help(owner: &Entry) -> bool {
                 break;
             }
             if held.is_none() {
-                held = SignalsHeld::all();
+                held = SignalsHeld::all_but_faults();
             }
             let Some((copy, index)) = PENDING.claim(part, End::Front) else { break };
             if copy.manner & BY_HELPER == 0 {
@@ -443,22 +460,12 @@ fn see_to_the_end(owner: &Entry) {
 fn carry_out(part: &Entry, copy: &Posted, index: usize) {
     let piece = copy.cut.piece(index);
     let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
+    let kernel = Manner::unpack(copy.manner).kernel;
     let carry = |from: usize, to: usize| {
-        let kernel = match part.handles_faults(sys::handles_faults) {
-            Some(false) => Manner::unpack(copy.manner).kernel,
-            // Whoever has started the copy may have left; we are there.
-            _ => Kernel::NoFault { tid: sys::gettid() },
-        };
         // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
         // is not before this piece is finished.
-        match unsafe { kernel.copy(dst + from, src + from, to - from) } {
-            Copied::Whole => true,
-            Copied::BadPage | Copied::TakenBack => false,
-            Copied::Refused => {
-                crew::note_refusal();
-                false
-            }
-        }
+        part.is_guarded(|| signals::stand_in_front().is_ok())
+            && unsafe { kernel.copy(dst + from, src + from, to - from) } == Copied::Whole
     };
     let mut done = true;
     if copy.manner & BY_HELPER != 0 {
@@ -470,7 +477,10 @@ fn carry_out(part: &Entry, copy: &Posted, index: usize) {
         done = carry(0, piece.len);
     }
     if !done && PENDING.owner(part).is_some_and(Entry::is_detached) {
-        // SAFETY: as above. A bad page ends the process: see `begin`.
+        // A bad page ends the process: see `begin`. Blocked, so that no handler sees it: this is
+        // not a thread of the program's.
+        let _held = SignalsHeld::all();
+        // SAFETY: as above.
         unsafe { original::copy_in_worker(dst, src, piece.len) };
         done = true;
     }
@@ -574,7 +584,7 @@ fn settle(owner: &Entry) {
         if part.slot.unclaimed() == 0 || !part.is_carried_by_helper() || !is_over(part, 0) {
             continue;
         }
-        let _held = SignalsHeld::all();
+        let _held = SignalsHeld::all_but_faults();
         if let Some((copy, index)) = PENDING.claim(part, End::Front) {
             carry_out(part, &copy, index);
         }

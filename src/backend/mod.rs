@@ -25,6 +25,8 @@ pub mod pending;
 #[cfg(not(loom))]
 pub mod piece;
 #[cfg(not(loom))]
+pub mod signals;
+#[cfg(not(loom))]
 pub mod threads;
 #[cfg(not(loom))]
 mod tuning;

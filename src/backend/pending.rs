@@ -36,12 +36,6 @@ mod phase {
     pub const ONE_GENERATION: u64 = 16;
 }
 
-mod faults {
-    pub const UNASKED: u32 = 0;
-    pub const LEFT_ALONE: u32 = 1;
-    pub const HANDLED: u32 = 2;
-}
-
 /// A number in the table, plus one; 0 is nobody.
 type Link = AtomicU32;
 
@@ -51,8 +45,8 @@ pub struct Entry {
     // As a part.
     owner: Link,
     next: Link,
-    /// Whether the program handles faults; see `handles_faults`.
-    faults: AtomicU32,
+    /// Whether a bad page of it does no harm: see `is_guarded`.
+    guarded: AtomicU32,
     /// The request of the kernel helper that carries this part; 0: pieces are for everybody.
     pub request: Request,
     // As an owner.
@@ -163,7 +157,7 @@ impl Entry {
             state: Sleepable::new(phase::ONE_GENERATION),
             owner: Link::new(0),
             next: Link::new(0),
-            faults: AtomicU32::new(faults::UNASKED),
+            guarded: AtomicU32::new(0),
             request: Request::new(),
             first: Link::new(0),
             left: AtomicU32::new(0),
@@ -190,18 +184,13 @@ impl Entry {
         self.request.id.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the program handles faults: the answer that `ask` has given for the first
-    /// piece of this part. For those who have claimed a piece. `None`: it cannot be known.
-    pub fn handles_faults(&self, ask: impl FnOnce() -> Option<bool>) -> Option<bool> {
-        match self.faults.load(Ordering::Relaxed) {
-            faults::UNASKED => {
-                let handled = ask()?;
-                let answer = if handled { faults::HANDLED } else { faults::LEFT_ALONE };
-                self.faults.store(answer, Ordering::Relaxed);
-                Some(handled)
-            }
-            answer => Some(answer == faults::HANDLED),
+    /// Whether a bad page of this part only ends a copy loop: `ask` sees to it, until it has
+    /// done so once. For those who have claimed a piece.
+    pub fn is_guarded(&self, ask: impl FnOnce() -> bool) -> bool {
+        if self.guarded.load(Ordering::Relaxed) == 0 && ask() {
+            self.guarded.store(1, Ordering::Relaxed);
         }
+        self.guarded.load(Ordering::Relaxed) != 0
     }
 
     /// Whether some part of this owner is: then a look at the phase is not enough.
@@ -378,7 +367,7 @@ impl Table {
         if part.is_carried_by_helper() {
             owner.helped.store(1, Ordering::Relaxed);
         }
-        part.faults.store(faults::UNASKED, Ordering::Relaxed);
+        part.guarded.store(0, Ordering::Relaxed);
         part.owner.store(self.number(owner) as u32 + 1, Ordering::Relaxed);
         part.next.store(owner.first.load(Ordering::Relaxed), Ordering::Relaxed);
         if offered {

@@ -1,7 +1,6 @@
 //! One claimed piece of a shared copy, from its first byte to its end on the board.
 
 use super::board::{Claim, Shared};
-use super::crew;
 use super::kernel::{Copied, Kernel, Sequence, TakeBack};
 use super::manner::Manner;
 use crate::plan::PAGE;
@@ -52,10 +51,6 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
         Copied::Whole => shared.finish(claim, true),
         Copied::BadPage => shared.finish(claim, false),
         Copied::TakenBack => {}
-        Copied::Refused => {
-            crew::note_refusal();
-            shared.finish(claim, false);
-        }
     }
 }
 

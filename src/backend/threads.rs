@@ -3,9 +3,9 @@
 use super::board::{End, Posted, Room, Shared};
 use super::crew::{self, BOARD, SPIN_TICKS, summon};
 use super::kernel::{Copied, Kernel};
-use super::manner::{Faults, Manner, Touch};
+use super::manner::Manner;
 use super::piece::{self, ALTERNATE, FRESH};
-use super::{Refused, libc as original};
+use super::{Refused, libc as original, signals};
 use crate::cpus;
 use crate::plan::Cut;
 use crate::sync::{Ordering, Woken, pause};
@@ -22,7 +22,6 @@ pub struct How {
     pub wait: Wait,
     /// Part of each copy the caller does alone; `None`: it claims pieces like a worker.
     pub share: Option<f32>,
-    pub faults: Faults,
     /// The destination was never written.
     pub fresh: bool,
 }
@@ -144,19 +143,13 @@ unsafe fn carry(
     if crew::user_has_changed() {
         return Err(Refused::Busy);
     }
-    let mut held = SignalsHeld::all().ok_or(Refused::System)?;
+    let held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
+    signals::stand_in_front()?;
     let (kernel, alternate) = match how.pieces {
         Pieces::All(kernel) => (kernel, 0),
         Pieces::Alternate => (Kernel::Ordinary, ALTERNATE),
     };
-    let manner = Manner::now(kernel, how.faults)?;
-    if manner.touch != Touch::Nothing {
-        // Faults come here, before anybody else has begun; signals must come too.
-        drop(held);
-        // SAFETY: the caller's ranges.
-        unsafe { manner.touch.pages(dst, src, len) };
-        held = SignalsHeld::all().ok_or(Refused::System)?;
-    }
+    let manner = Manner::now(kernel);
     let shared = BOARD.take().ok_or(Refused::Busy)?;
     // Workers are for CPUs that nobody else uses: with a caller on every other one there is
     // none left for a helper each.
@@ -179,7 +172,7 @@ unsafe fn carry(
         // Each that comes calls two more; but a short copy is over before the last of those come.
         summon((len / CALL_EACH).clamp(1, how.workers) as u32);
     }
-    // SAFETY: the caller's ranges; bad pages are `Manner`'s business.
+    // SAFETY: the caller's ranges; our handler stands in front.
     let done_alone = alone == 0 || unsafe { manner.kernel.copy(dst, src, alone) } == Copied::Whole;
     if how.share.is_some() {
         leave_to_others(shared);
@@ -310,7 +303,6 @@ mod tests {
                             ][round % 3],
                             wait: waits[round % waits.len()],
                             share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
-                            faults: Faults::Strict,
                             fresh: round % 7 == 0,
                         };
                         let (to, from) = (target.as_mut_ptr() as usize + 1, source.as_ptr());

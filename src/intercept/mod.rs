@@ -1,5 +1,6 @@
 //! The exported symbols. No logic here: `entry` decides by size with three instructions,
-//! `slow` brings the arguments into one form.
+//! `slow` brings the arguments into one form; `signals` decides by the number of the signal.
 
 mod entry;
+mod signals;
 mod slow;

@@ -4,6 +4,7 @@
 //! shared object, as its users see it.
 #![allow(dead_code, unused_imports, unused_macros)] // every test file uses its own part of this
 
+pub mod faults;
 pub mod traps;
 
 use std::ffi::OsStr;

@@ -1,0 +1,321 @@
+//! The C library's functions that set a signal's action, for SIGSEGV and SIGBUS.
+//!
+//! All are told in terms of `sigaction`, with the flags and masks that glibc gives them, and
+//! work for any signal: they serve in place of the originals until those are known. Calls for
+//! other signals go straight to the originals (`intercept/signals.rs`).
+
+use super::super::crew;
+use super::{Action, EVER, Lock, RESETHAND, SIGINFO, Stand};
+use crate::sys::{self, SignalsHeld, signal_set};
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The originals, in the order of `Call`.
+pub static ORIGINALS: [AtomicPtr<c_void>; 6] = [
+    original(bare_sigaction as *const ()),
+    original(signal as *const ()),
+    original(sysv_signal as *const ()),
+    original(sigset as *const ()),
+    original(sigignore as *const ()),
+    original(siginterrupt as *const ()),
+];
+
+#[repr(usize)]
+pub enum Call {
+    Sigaction,
+    Signal,
+    SysvSignal,
+    Sigset,
+    Sigignore,
+    Siginterrupt,
+}
+
+const fn original(substitute: *const ()) -> AtomicPtr<c_void> {
+    AtomicPtr::new(substitute.cast_mut().cast())
+}
+
+/// Looks the originals up. dlsym may allocate: only for start-up.
+pub fn resolve() {
+    const NAMES: [&CStr; 6] =
+        [c"sigaction", c"signal", c"sysv_signal", c"sigset", c"sigignore", c"siginterrupt"];
+    for (name, original) in NAMES.into_iter().zip(&ORIGINALS) {
+        // SAFETY: a terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if !found.is_null() {
+            original.store(found, Ordering::Release);
+        }
+    }
+}
+
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+
+fn next() -> Sigaction {
+    let function = ORIGINALS[Call::Sigaction as usize].load(Ordering::Acquire);
+    // SAFETY: only ever a sigaction: ours below, or what was found by that name.
+    unsafe { core::mem::transmute(function) }
+}
+
+/// sigaction(2).
+///
+/// # Safety
+/// As sigaction.
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let stand = Stand::of(signal);
+    let Some(stand) = stand.filter(|_| EVER.load(Ordering::SeqCst)) else {
+        // SAFETY: the program's own call, passed on.
+        let answer = unsafe { next()(signal, new, old) };
+        // Another thread's copy may just have become the first that is shared.
+        if let Some(stand) = stand
+            && EVER.load(Ordering::SeqCst)
+            && crew::is_ours()
+        {
+            let _held = SignalsHeld::all();
+            let _lock = Lock::take();
+            let _ = stand.step_in_front(); // else the next copy tries again
+        }
+        return answer;
+    };
+    // The program's memory is read before, and written after, the lock: it may be bad.
+    // SAFETY: null, or the program's promise.
+    let new = unsafe { new.as_ref() }.copied();
+    let mut before = none();
+    let answer = set(stand, new.as_ref(), &mut before);
+    if answer == 0 && !old.is_null() {
+        // SAFETY: the program's promise.
+        unsafe { old.write(before) };
+    }
+    answer
+}
+
+/// The same for one of our two signals, with memory of our own.
+fn set(stand: &Stand, new: Option<&libc::sigaction>, old: &mut libc::sigaction) -> c_int {
+    let pass_on = |new: Option<&libc::sigaction>, old: *mut libc::sigaction| {
+        let new = new.map_or(core::ptr::null(), |new| new);
+        // SAFETY: null, or memory of our own.
+        unsafe { next()(stand.signal, new, old) }
+    };
+    if !crew::is_ours() {
+        // A child with a table of its own. What it inherited may be ours.
+        let answer = pass_on(new, old);
+        if old.sa_sigaction == stand.ours as usize {
+            *old = shown(&stand.program());
+        }
+        return answer;
+    }
+    let _held = SignalsHeld::all();
+    let _lock = Lock::take();
+    let in_front = Action::of(stand.signal).is_some_and(|now| now.handler == stand.ours as usize);
+    if !in_front {
+        return pass_on(new, old);
+    }
+    let before = stand.program();
+    *old = shown(&before);
+    let Some(new) = new else { return 0 };
+    if new.sa_sigaction == libc::SIG_IGN {
+        return pass_on(Some(new), core::ptr::null_mut());
+    }
+    // The C library adds the restorer, and the kernel takes away what it does not know; so what
+    // is noted in the end is what the kernel then shows, with what was the program's about it.
+    let wanted = new.sa_flags as u32 as usize;
+    let mut noted = Action {
+        handler: new.sa_sigaction,
+        flags: wanted,
+        restorer: before.restorer,
+        mask: first_word(&new.sa_mask),
+    };
+    stand.note(&noted);
+    let mut front = *new;
+    front.sa_sigaction = stand.ours as usize;
+    front.sa_flags = (wanted & !RESETHAND | SIGINFO) as u32 as c_int;
+    let answer = pass_on(Some(&front), core::ptr::null_mut());
+    match Action::of(stand.signal) {
+        Some(now) if answer == 0 => {
+            let own = RESETHAND | SIGINFO;
+            noted.flags = now.flags & !own | wanted & own;
+            (noted.restorer, noted.mask) = (now.restorer, now.mask);
+            stand.note(&noted);
+        }
+        _ => stand.note(&before),
+    }
+    answer
+}
+
+/// As the C library shows what the kernel has.
+fn shown(action: &Action) -> libc::sigaction {
+    let mut shown = none();
+    shown.sa_sigaction = action.handler;
+    shown.sa_flags = action.flags as u32 as c_int;
+    // SAFETY: an address or 0, which is none.
+    shown.sa_restorer = unsafe { core::mem::transmute::<usize, Option<_>>(action.restorer) };
+    shown.sa_mask = set_of(action.mask);
+    shown
+}
+
+fn none() -> libc::sigaction {
+    // SAFETY: all zeros is the default action.
+    unsafe { core::mem::zeroed() }
+}
+
+/// The C library's set is longer than the kernel's; the rest of it means nothing.
+fn set_of(signals: u64) -> libc::sigset_t {
+    // SAFETY: all zeros is the empty set, and the first 8 bytes are the kernel's.
+    unsafe {
+        let mut set: libc::sigset_t = core::mem::zeroed();
+        (&raw mut set).cast::<u64>().write(signals);
+        set
+    }
+}
+
+fn first_word(set: &libc::sigset_t) -> u64 {
+    // SAFETY: 128 bytes.
+    unsafe { (&raw const *set).cast::<u64>().read() }
+}
+
+/// sigaction without the C library, until it is found: constructors of other libraries run
+/// before ours.
+unsafe extern "C" fn bare_sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let exchange = |new: &libc::sigaction| {
+        let action = Action {
+            handler: new.sa_sigaction,
+            flags: new.sa_flags as u32 as usize | super::RESTORER,
+            restorer: super::handler::restorer(),
+            mask: first_word(&new.sa_mask),
+        };
+        action.exchange(signal)
+    };
+    // SAFETY: null, or the program's promise.
+    let answer = match unsafe { new.as_ref() } {
+        // The C library's own, for cancellation and setuid.
+        _ if matches!(signal, 32 | 33) => Err(-libc::EINVAL as sys::Answer),
+        Some(new) => exchange(new),
+        None => Action::of(signal).ok_or(-libc::EINVAL as sys::Answer),
+    };
+    match answer {
+        Ok(before) if !old.is_null() => {
+            // SAFETY: the program's promise.
+            unsafe { old.write(shown(&before)) };
+            0
+        }
+        Ok(_) => 0,
+        Err(answer) => fail(-answer as c_int),
+    }
+}
+
+fn fail(errno: c_int) -> c_int {
+    // SAFETY: of this thread.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}
+
+const SIG_HOLD: usize = 2;
+
+/// Signals that siginterrupt has said are to interrupt system calls.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+
+/// Sets and answers the handler before, as the older functions do.
+fn exchange(signal: c_int, handler: usize, flags: c_int, mask: u64) -> usize {
+    let (mut new, mut old) = (none(), none());
+    (new.sa_sigaction, new.sa_flags, new.sa_mask) = (handler, flags, set_of(mask));
+    // SAFETY: memory of our own.
+    if unsafe { sigaction(signal, &new, &mut old) } == 0 { old.sa_sigaction } else { libc::SIG_ERR }
+}
+
+fn is_valid(signal: c_int) -> bool {
+    (1..=64).contains(&signal)
+}
+
+/// signal(3), as BSD has it.
+///
+/// # Safety
+/// As signal.
+pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    if !is_valid(signal) || handler == libc::SIG_ERR {
+        fail(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
+    let own = signal_set(signal);
+    let interrupts = INTERRUPTING.load(Ordering::Relaxed) & own != 0;
+    exchange(signal, handler, if interrupts { 0 } else { libc::SA_RESTART }, own)
+}
+
+/// sysv_signal(3).
+///
+/// # Safety
+/// As sysv_signal.
+pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
+    const SA_INTERRUPT: c_int = 0x2000_0000;
+    if handler == libc::SIG_ERR {
+        fail(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
+    exchange(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT, 0)
+}
+
+/// sigset(3).
+///
+/// # Safety
+/// As sigset.
+pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
+    if !is_valid(signal) {
+        fail(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
+    let (own, mut before) = (set_of(signal_set(signal)), set_of(0));
+    let mut old = none();
+    let hold = handler == SIG_HOLD;
+    let handler_before = if hold {
+        // SAFETY: memory of our own.
+        match unsafe { sigaction(signal, core::ptr::null(), &mut old) } {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    } else {
+        exchange(signal, handler, 0, 0)
+    };
+    if handler_before == libc::SIG_ERR {
+        return libc::SIG_ERR;
+    }
+    let how = if hold { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    // SAFETY: memory of our own.
+    if unsafe { libc::sigprocmask(how, &own, &mut before) } != 0 {
+        return libc::SIG_ERR;
+    }
+    if first_word(&before) & signal_set(signal) != 0 { SIG_HOLD } else { handler_before }
+}
+
+/// sigignore(3).
+///
+/// # Safety
+/// As sigignore.
+pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
+    if exchange(signal, libc::SIG_IGN, 0, 0) == libc::SIG_ERR { -1 } else { 0 }
+}
+
+/// siginterrupt(3).
+///
+/// # Safety
+/// As siginterrupt.
+pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
+    let mut action = none();
+    // SAFETY: memory of our own.
+    if unsafe { sigaction(signal, core::ptr::null(), &mut action) } != 0 {
+        return -1;
+    }
+    if interrupt != 0 {
+        INTERRUPTING.fetch_or(signal_set(signal), Ordering::Relaxed);
+        action.sa_flags &= !libc::SA_RESTART;
+    } else {
+        INTERRUPTING.fetch_and(!signal_set(signal), Ordering::Relaxed);
+        action.sa_flags |= libc::SA_RESTART;
+    }
+    // SAFETY: memory of our own.
+    unsafe { sigaction(signal, &action, core::ptr::null_mut()) }
+}

@@ -1,0 +1,261 @@
+//! The handler itself: assembly, so that the program's handler can be given everything as the
+//! kernel gave it to us.
+//!
+//! It is entered as the kernel enters a handler: `rdi` the signal, `rsi` the siginfo, `rdx` the
+//! context, and the restorer to return to on the stack. For what is not ours it jumps to the
+//! program's function with the same registers and the same stack: the function cannot tell, it
+//! returns to the restorer, and an unwinder sees the frames it knows. No stack is used that a
+//! small alternate one might not have.
+
+use super::super::{crew, kernel};
+use super::{BUS, Lock, RESETHAND, SEGV, Stand};
+use crate::sys::{self, SignalsHeld, signal_set};
+use core::arch::{global_asm, naked_asm};
+use core::mem::offset_of;
+
+/// The part of the kernel's ucontext that is looked at here.
+#[repr(C)]
+pub struct Context {
+    before: [u64; 5],
+    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip
+    registers: [usize; 17],
+    between: [u64; 15],
+    mask: u64,
+}
+
+const R8: usize = offset_of!(Context, registers);
+const CODE: usize = offset_of!(libc::siginfo_t, si_code);
+const _: () = assert!(register(16) == 168 && offset_of!(Context, mask) == 296);
+
+const fn register(number: usize) -> usize {
+    R8 + 8 * number
+}
+
+const RSP: usize = 15;
+const RIP: usize = 16;
+
+/// Signals that can be missing in a mask that blocks everything else: see `is_in_shared_copy`.
+const NEVER_HELD: u64 = signal_set(libc::SIGKILL)
+    | signal_set(libc::SIGSTOP)
+    | signal_set(libc::SIGSEGV)
+    | signal_set(libc::SIGBUS);
+
+macro_rules! handler {
+    ($($name:ident before $stand:ident),* $(,)?) => { $(
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                "endbr64",
+                "mov r10, [rdx + {rip}]",
+                "lea r11, [rip + adma_loops_begin]",
+                "cmp r10, r11",
+                "jb 2f",
+                "lea r11, [rip + adma_loop_interrupted]",
+                "cmp r10, r11",
+                "ja 2f",
+                "cmp dword ptr [rsi + {code}], 0",
+                "jg {end_loop}",
+                // A signal that was sent, while a copy is shared.
+                "2:",
+                "cmp dword ptr [rsi + {code}], 0",
+                "jg 3f",
+                "mov r10, [rdx + {mask}]",
+                "or r10, {never_held}",
+                "cmp r10, -1",
+                "je {unusual}",
+                "3:",
+                "mov r10, [rdx + {r10}]",
+                "mov r11, [rdx + {r11}]",
+                "jmp qword ptr [rip + {stand} + {next}]",
+                rip = const register(RIP),
+                code = const CODE,
+                end_loop = sym end_loop,
+                mask = const offset_of!(Context, mask),
+                never_held = const NEVER_HELD,
+                unusual = sym unusual,
+                r10 = const register(2),
+                r11 = const register(3),
+                stand = sym $stand,
+                next = const offset_of!(Stand, next),
+            )
+        }
+    )* };
+}
+
+handler! {
+    on_sigsegv before SEGV,
+    on_sigbus before BUS,
+}
+
+/// A fault in a copy loop: the interrupted code goes on where the loop ends.
+#[unsafe(naked)]
+unsafe extern "C" fn end_loop() {
+    naked_asm!(
+        "push rdx",
+        "mov rdi, r10",
+        "call {after}",
+        "pop rdx",
+        "mov [rdx + {rip}], rax",
+        "ret",
+        after = sym after,
+        rip = const register(RIP),
+    )
+}
+
+/// Where code at `ip` goes on: between the loops lies nothing that can fault.
+extern "C" fn after(ip: usize) -> usize {
+    kernel::recover(ip).unwrap_or(ip)
+}
+
+/// Asks `decide`, and then returns or jumps to the program's function.
+#[unsafe(naked)]
+pub unsafe extern "C" fn unusual() {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {decide}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "mov rcx, [rdx + {rcx}]",
+        "mov r8, [rdx + {r8}]",
+        "mov r9, [rdx + {r9}]",
+        "mov r10, [rdx + {r10}]",
+        "mov r11, rax",
+        "xor eax, eax",
+        "jmp r11",
+        "2: ret",
+        decide = sym decide,
+        rcx = const register(14),
+        r8 = const register(0),
+        r9 = const register(1),
+        r10 = const register(2),
+    )
+}
+
+/// The rare cases. Answers the function that is to run, or 0: return from the signal.
+unsafe extern "C" fn decide(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut Context,
+) -> usize {
+    // SAFETY: the kernel's, on the stack of this handler.
+    let (info, context) = unsafe { (&*info, &mut *context) };
+    let is_sent = info.si_code <= 0;
+    if is_sent && is_in_shared_copy(context) {
+        put_off(signal, info, context);
+        return 0;
+    }
+    let function = Stand::of(signal).and_then(function_to_run);
+    if function.is_none() && !comes_again(signal, info) {
+        send_to_oneself(signal, info);
+    }
+    function.unwrap_or(0)
+}
+
+/// The program's function. `None`: it has the default action, which is now the kernel's to do.
+fn function_to_run(stand: &Stand) -> Option<usize> {
+    // A handler that interrupted the holder of the lock could wait for it for ever.
+    let _held = SignalsHeld::all();
+    let is_ours = crew::is_ours();
+    let _lock = is_ours.then(Lock::take);
+    let program = stand.program();
+    let mut reset = program;
+    reset.handler = libc::SIG_DFL;
+    if !program.is_function() {
+        let _ = reset.exchange(stand.signal);
+        return None;
+    }
+    // As the kernel, which does so before it calls the handler: of two threads that fault at
+    // once only one gets there.
+    if program.flags & RESETHAND != 0 && is_ours {
+        stand.note(&reset);
+    } else if program.flags & RESETHAND != 0 {
+        let _ = reset.exchange(stand.signal); // in a child: the table of its own
+    }
+    Some(program.handler)
+}
+
+/// Whether the instruction, run again, raises the signal again: then it does so with everything
+/// as it was, down to the kernel's log.
+fn comes_again(signal: i32, info: &libc::siginfo_t) -> bool {
+    const SI_KERNEL: i32 = 0x80; // no address: a general protection fault, a bad sigreturn
+    const BUS_MCEERR_AO: i32 = 5; // a memory error elsewhere
+    let elsewhere = signal == libc::SIGBUS && info.si_code == BUS_MCEERR_AO;
+    info.si_code > 0 && info.si_code != SI_KERNEL && !elsewhere
+}
+
+/// Who copies together with others has blocked everything but the two signals; the C library's
+/// own two, which no program can block, tell its mask from a program's.
+fn is_in_shared_copy(context: &Context) -> bool {
+    context.mask | NEVER_HELD == !0
+}
+
+/// A signal that was sent while its thread shares a copy. The program's handler could jump out
+/// of the copy while others write, so the signal has to wait as all others do then.
+fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Context) {
+    context.mask |= signal_set(signal);
+    if !crew::is_worker_stack(context.registers[RSP]) {
+        return send_to_oneself(signal, info);
+    }
+    // Sent to the process, and no thread of the program's wanted it: it goes back, and this
+    // worker, who cannot hear of bad pages any more, leaves the rest to others.
+    if let Some(ip) = kernel::recover(context.registers[RIP]) {
+        context.registers[RIP] = ip;
+    }
+    crew::send_away();
+    send_to_process(signal, info);
+}
+
+/// Comes when this handler has returned, or when the mask that it returns to lets it.
+fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
+    sys::block_signal(signal); // with SA_NODEFER it would come at once
+    let (process, thread) = (sys::getpid() as usize, sys::gettid() as usize);
+    let info = &raw const *info as usize;
+    // SAFETY: reads the siginfo.
+    unsafe {
+        let arguments = [process, thread, signal as usize, info, 0, 0];
+        sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments);
+    }
+}
+
+fn send_to_process(signal: i32, info: &libc::siginfo_t) {
+    sys::block_signal(signal);
+    let (process, signal, info) =
+        (sys::getpid() as usize, signal as usize, &raw const *info as usize);
+    // SAFETY: reads the siginfo.
+    unsafe {
+        let queued = sys::syscall(libc::SYS_rt_sigqueueinfo, [process, signal, info, 0, 0, 0]);
+        // What kill has sent may be passed on by the main thread only.
+        if queued < 0 {
+            sys::syscall(libc::SYS_kill, [process, signal, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Where handlers return to if the program's action says nothing: unwinders and debuggers know
+/// such a frame by these bytes, and that no unwind table tells about them. They look one byte
+/// ahead of a return address, hence the first one.
+pub fn restorer() -> usize {
+    unsafe extern "C" {
+        static adma_restorer: u8;
+    }
+    &raw const adma_restorer as usize
+}
+
+global_asm!(
+    ".pushsection .text.adma_restorer,\"ax\",@progbits",
+    ".p2align 4",
+    "nop",
+    ".globl adma_restorer",
+    ".hidden adma_restorer",
+    ".type adma_restorer, @function",
+    "adma_restorer:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00", // mov rax, SYS_rt_sigreturn
+    ".byte 0x0f, 0x05",                               // syscall
+    ".size adma_restorer, . - adma_restorer",
+    ".popsection",
+);

@@ -1,0 +1,256 @@
+//! Our handler in front of the program's, for the two signals that tell of a bad page.
+//!
+//! The idea is that of the JVM's libjsig and of the Linux kernel's exception tables:
+//!
+//! ```text
+//! SIGSEGV or SIGBUS:
+//!     raised inside a copy loop of ours -> the loop ends there, with "bad page" (kernel.rs)
+//!     anything else                     -> the program's action, as if the kernel had called it
+//! ```
+//!
+//! So a bad page is nobody's death while a copy is shared: whoever meets it, worker or caller,
+//! says so on the board, and when nobody writes any more the caller copies that part again with
+//! libc's memmove. Then the fault comes in the program's thread, in memcpy, as without us.
+//!
+//! - `stand_in_front` is called for every shared copy. It costs two system calls that only read;
+//!   a program that has set a handler past us is noticed there.
+//! - Ours is installed with the program's own flags and mask, so that the program's handler
+//!   finds the stack, the mask and the registers that the kernel would have given it: `handler`
+//!   jumps to it. It stands in front of the default action too, so that a core file shows the
+//!   fault in the program's thread. It does not stand in front of SIG_IGN, which exec keeps.
+//! - `calls` are the C library's functions as the program sees them: it gets back what it set.
+//!   Before the first shared copy, and for all other signals, they only pass on.
+//!
+//! Whoever looks at or changes what the program has set takes a lock with all signals blocked:
+//! no handler can interrupt the holder, which makes these functions async-signal-safe. A child
+//! with our memory (vfork) or with a copy of it that knows nothing (a bare fork) has a signal
+//! table of its own in the kernel: there the lock is not taken and ours is not changed.
+
+pub mod calls;
+mod handler;
+#[cfg(test)]
+mod tests;
+
+use super::{Refused, crew};
+use crate::sync::pause;
+use crate::sys::{self, SignalsHeld};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// The kernel's struct sigaction.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Action {
+    handler: usize,
+    flags: usize,
+    restorer: usize,
+    mask: u64,
+}
+
+/// libc's SA_RESETHAND and its like are of type int, and this one is negative.
+const RESETHAND: usize = 0x8000_0000;
+const SIGINFO: usize = libc::SA_SIGINFO as usize;
+/// Not in libc: without it the kernel on x86-64 delivers nothing.
+const RESTORER: usize = 0x0400_0000;
+
+impl Action {
+    const NONE: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+
+    /// What the kernel has for a signal.
+    fn of(signal: i32) -> Option<Self> {
+        let mut action = Self::NONE;
+        let at = &raw mut action as usize;
+        // SAFETY: without a new action the kernel only writes the old one, 32 bytes.
+        let answer =
+            unsafe { sys::syscall(libc::SYS_rt_sigaction, [signal as usize, 0, at, 8, 0, 0]) };
+        (answer == 0).then_some(action)
+    }
+
+    /// Gives the kernel this one and answers the one before.
+    fn exchange(&self, signal: i32) -> Result<Self, sys::Answer> {
+        let mut before = Self::NONE;
+        let (new, old) = (&raw const *self as usize, &raw mut before as usize);
+        // SAFETY: both live through the call. What is installed is the program's own action, or
+        // ours in front of it.
+        let answer =
+            unsafe { sys::syscall(libc::SYS_rt_sigaction, [signal as usize, new, old, 8, 0, 0]) };
+        if answer == 0 { Ok(before) } else { Err(answer) }
+    }
+
+    fn is_function(&self) -> bool {
+        self.handler > libc::SIG_IGN
+    }
+}
+
+/// One of the two signals: what the program has, and ours in front of it.
+#[repr(C)]
+struct Stand {
+    /// Where the handler goes for what is not ours: the program's function, or `handler::unusual`
+    /// where there is more to do. One word, so the handler never sees half a change.
+    next: AtomicUsize,
+    signal: i32,
+    /// Our handler.
+    ours: unsafe extern "C" fn(),
+    /// What the program has set last. A child of vfork reads without the lock: what it reads
+    /// must not be written to before it has been read, so each change takes another place.
+    entries: [Entry; 8],
+    current: AtomicUsize,
+}
+
+struct Entry {
+    handler: AtomicUsize,
+    flags: AtomicUsize,
+    restorer: AtomicUsize,
+    mask: AtomicU64,
+}
+
+impl Entry {
+    const fn new() -> Self {
+        let (handler, flags) = (AtomicUsize::new(libc::SIG_DFL), AtomicUsize::new(0));
+        Self { handler, flags, restorer: AtomicUsize::new(0), mask: AtomicU64::new(0) }
+    }
+}
+
+static SEGV: Stand = Stand::new(libc::SIGSEGV, handler::on_sigsegv);
+static BUS: Stand = Stand::new(libc::SIGBUS, handler::on_sigbus);
+
+/// Whether ours was ever put in front, or is just being put there.
+static EVER: AtomicBool = AtomicBool::new(false);
+
+/// Puts our handler in front of the program's where it is not. Before every shared copy: only
+/// then does a bad page end a copy loop. Keeps the hook's law.
+pub fn stand_in_front() -> Result<(), Refused> {
+    for stand in [&SEGV, &BUS] {
+        let now = Action::of(stand.signal).ok_or(Refused::System)?;
+        if now.handler != stand.ours as usize && now.handler != libc::SIG_IGN {
+            if !crew::is_ours() {
+                return Err(Refused::NotOurs);
+            }
+            let _held = SignalsHeld::all().ok_or(Refused::System)?;
+            let _lock = Lock::attempt().ok_or(Refused::Busy)?;
+            stand.step_in_front()?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True where the
+/// kernel does not say.
+pub fn program_handles_faults() -> bool {
+    [&SEGV, &BUS].into_iter().any(|stand| match Action::of(stand.signal) {
+        Some(now) if now.handler == stand.ours as usize => stand.program().is_function(),
+        Some(now) => now.is_function(),
+        None => true,
+    })
+}
+
+/// In the child of a fork: the thread that held the lock is not here.
+pub fn forget_after_fork() {
+    LOCKED.store(false, Ordering::Release);
+}
+
+impl Stand {
+    const fn new(signal: i32, ours: unsafe extern "C" fn()) -> Self {
+        let (next, current) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { next, signal, ours, entries: [const { Entry::new() }; 8], current }
+    }
+
+    fn of(signal: i32) -> Option<&'static Self> {
+        [&SEGV, &BUS].into_iter().find(|stand| stand.signal == signal)
+    }
+
+    /// What the program has set.
+    fn program(&self) -> Action {
+        let entry = &self.entries[self.current.load(Ordering::Acquire)];
+        Action {
+            handler: entry.handler.load(Ordering::Relaxed),
+            flags: entry.flags.load(Ordering::Relaxed),
+            restorer: entry.restorer.load(Ordering::Relaxed),
+            mask: entry.mask.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes what the program has set. Under the lock.
+    fn note(&self, action: &Action) {
+        let next = (self.current.load(Ordering::Relaxed) + 1) % self.entries.len();
+        let entry = &self.entries[next];
+        entry.handler.store(action.handler, Ordering::Relaxed);
+        entry.flags.store(action.flags, Ordering::Relaxed);
+        entry.restorer.store(action.restorer, Ordering::Relaxed);
+        entry.mask.store(action.mask, Ordering::Relaxed);
+        self.current.store(next, Ordering::Release);
+        let plain = action.is_function() && action.flags & RESETHAND == 0;
+        let unusual = handler::unusual as *const () as usize;
+        self.next.store(if plain { action.handler } else { unusual }, Ordering::Release);
+    }
+
+    /// Ours, with the flags and the mask of the program's. It wants to see the siginfo, and
+    /// SA_RESETHAND must not take ours away: `handler::unusual` does what it asks for.
+    fn in_front_of(&self, program: &Action) -> Action {
+        let mut action = *program;
+        action.handler = self.ours as usize;
+        action.flags = action.flags & !RESETHAND | SIGINFO;
+        if action.flags & RESTORER == 0 || action.restorer == 0 {
+            action.flags |= RESTORER;
+            action.restorer = handler::restorer();
+        }
+        action
+    }
+
+    /// Under the lock.
+    fn step_in_front(&self) -> Result<(), Refused> {
+        // Before the look at what there is: see `calls::sigaction`.
+        EVER.store(true, Ordering::SeqCst);
+        let mut now = Action::of(self.signal).ok_or(Refused::System)?;
+        if now.handler == self.ours as usize || now.handler == libc::SIG_IGN {
+            return Ok(());
+        }
+        // Again only if a thread has set something past us in between.
+        for _ in 0..8 {
+            self.note(&now);
+            let before = self.in_front_of(&now).exchange(self.signal);
+            let before = before.map_err(|_| Refused::System)?;
+            if before == now || before.handler == self.ours as usize {
+                return Ok(());
+            }
+            if before.handler == libc::SIG_IGN {
+                return before.exchange(self.signal).map(drop).map_err(|_| Refused::System);
+            }
+            now = before;
+        }
+        Err(Refused::Busy)
+    }
+}
+
+static LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// The right to change what is noted of the program. Taken with all signals blocked, and only in
+/// the process whose memory this is.
+struct Lock;
+
+impl Lock {
+    fn attempt() -> Option<Self> {
+        (!LOCKED.swap(true, Ordering::Acquire)).then_some(Self)
+    }
+
+    /// Held for a few system calls at most. Not for the hook.
+    fn take() -> Self {
+        for turn in 0.. {
+            if let Some(lock) = Self::attempt() {
+                return lock;
+            }
+            if turn < 100 {
+                pause();
+            } else {
+                // Sleeps, so that a holder of lower priority gets a CPU.
+                sys::sleep(50_000);
+            }
+        }
+        unreachable!()
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        LOCKED.store(false, Ordering::Release);
+    }
+}

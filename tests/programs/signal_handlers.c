@@ -1,0 +1,677 @@
+/*
+ * signal_handlers CASE: a program that handles SIGSEGV and makes large copies over bad pages.
+ *
+ * Prints what it sees; the test compares that, and how the program ends, with a run without
+ * the library. Each case is a function at the end of this file.
+ */
+#include "pattern.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+
+enum { LEN = 1 << 20, ROOM = LEN + 2 * PAGE, BAD = LEN / 2 / PAGE * PAGE };
+#ifndef AT_MINSIGSTKSZ
+#define AT_MINSIGSTKSZ 51
+#endif
+
+static struct side dst, src;
+static byte *bad;
+static volatile sig_atomic_t faults, elsewhere;
+static volatile pid_t caller;
+static sigjmp_buf before_copy;
+
+static void say(const char *format, ...)
+{
+	char line[300];
+	va_list args;
+
+	va_start(args, format);
+	int length = vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+	if (write(1, line, length) != length)
+		_exit(1);
+}
+
+/* Both sides sound, with the pattern of a fresh copy. */
+static void prepare(void)
+{
+	if (!dst.base) {
+		dst = (struct side){ pages_between_guards(ROOM), ROOM, 100, LEN };
+		src = (struct side){ pages_between_guards(ROOM), ROOM, 300, LEN };
+		lay_down(&src, SOURCE);
+	}
+	lay_down(&dst, DESTINATION);
+	bad = dst.base + BAD;
+}
+
+static void spoil(void)
+{
+	if (mprotect((void *)bad, PAGE, PROT_NONE))
+		fail("mprotect: %m");
+}
+
+static void mend(void)
+{
+	if (mprotect((void *)bad, PAGE, PROT_READ | PROT_WRITE))
+		fail("mprotect: %m");
+}
+
+__attribute__((noinline)) static void copy(void)
+{
+	memcpy((void *)(dst.base + dst.from), (void *)(src.base + src.from), LEN);
+	__asm__ volatile("" ::: "memory"); /* no tail call: this frame is looked for */
+}
+
+static void copy_sound(void)
+{
+	prepare();
+	copy();
+	expect_copied(&dst, &src, "a sound copy");
+}
+
+/* The handler is expected to mend the page. */
+static void copy_mended(const char *what)
+{
+	int before = faults;
+
+	prepare();
+	spoil();
+	copy();
+	expect_copied(&dst, &src, what);
+	say("%s: %d faults\n", what, faults - before);
+}
+
+static void note(const siginfo_t *info)
+{
+	faults++;
+	elsewhere |= gettid() != caller || (byte *)info->si_addr < bad ||
+		     (byte *)info->si_addr >= bad + PAGE;
+	if (elsewhere)
+		fail("signal %d, code %d, at %p", info->si_signo, info->si_code, info->si_addr);
+}
+
+static void mend_it(int signo, siginfo_t *info, void *context)
+{
+	(void)signo, (void)context;
+	note(info);
+	mend();
+}
+
+static void mend_it_too(int signo, siginfo_t *info, void *context)
+{
+	mend_it(signo, info, context);
+}
+
+/* For those who ask for no siginfo. */
+static void mend_whatever(int signo)
+{
+	(void)signo;
+	faults++;
+	mend();
+}
+
+static void jump(int signo, siginfo_t *info, void *context)
+{
+	(void)signo, (void)context;
+	note(info);
+	siglongjmp(before_copy, 1);
+}
+
+static void handle(void (*handler)(int, siginfo_t *, void *), int flags, int also_blocked)
+{
+	struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags };
+
+	if (also_blocked)
+		sigaddset(&action.sa_mask, also_blocked);
+	if (sigaction(SIGSEGV, &action, NULL))
+		fail("sigaction: %m");
+}
+
+static const char *handler_now(void)
+{
+	struct sigaction action;
+
+	sigaction(SIGSEGV, NULL, &action);
+	return action.sa_handler == SIG_DFL ? "SIG_DFL" : action.sa_handler == SIG_IGN ? "SIG_IGN" :
+	       action.sa_sigaction == mend_it ? "mend_it" :
+	       action.sa_sigaction == mend_it_too ? "mend_it_too" :
+	       action.sa_handler == mend_whatever ? "mend_whatever" : "something else";
+}
+
+/* SA_RESETHAND holds for one fault of the program's, and for none of ours. */
+static void reset(void)
+{
+	struct sigaction action;
+
+	handle(mend_it, SA_RESETHAND, 0);
+	copy_sound();
+	say("after a sound copy: %s\n", handler_now());
+	copy_mended("a mended one");
+	sigaction(SIGSEGV, NULL, &action);
+	say("after a fault: %s, flags %#x\n", handler_now(), action.sa_flags);
+	copy_sound();
+	say("after another copy: %s\n", handler_now());
+	handle(mend_it, SA_RESETHAND | SA_NODEFER, 0);
+	copy_mended("set again");
+	copy_mended("the second fault"); /* ends here */
+}
+
+static stack_t alternate;
+
+static void mend_on_alternate_stack(int signo, siginfo_t *info, void *context)
+{
+	byte here, *low = alternate.ss_sp;
+
+	if (&here < low || &here >= low + alternate.ss_size)
+		fail("the handler runs on another stack");
+	mend_it(signo, info, context);
+}
+
+static void *copy_on_small_stack(void *unused)
+{
+	caller = gettid();
+	if (sigaltstack(&alternate, NULL))
+		fail("sigaltstack: %m");
+	copy_mended("on a small stack");
+	copy_mended("once more");
+	return unused;
+}
+
+/* The fault on a small stack, the handler on one that has room for little but the frame. */
+static void alternate_stack(void)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	size_t least = getauxval(AT_MINSIGSTKSZ) ?: MINSIGSTKSZ;
+
+	alternate.ss_size = (least + 1536 + 63) / 64 * 64;
+	alternate.ss_sp = (void *)(pages_between_guards(alternate.ss_size) +
+				   (PAGE - alternate.ss_size % PAGE) % PAGE);
+	prepare();
+	copy_sound();
+	handle(mend_on_alternate_stack, SA_ONSTACK, 0);
+	pthread_attr_init(&attributes);
+	pthread_attr_setstacksize(&attributes, 48 << 10);
+	if (pthread_create(&thread, &attributes, copy_on_small_stack, NULL))
+		fail("no thread");
+	pthread_join(thread, NULL);
+}
+
+static int depth;
+
+static void fault_once_more(int signo, siginfo_t *info, void *context)
+{
+	static byte *other;
+
+	note(info);
+	if (depth++ == 0) {
+		/* Another large copy over the same page, in the handler. */
+		other = pages_between_guards(ROOM);
+		memcpy((void *)(dst.base + dst.from), (void *)(src.base + src.from), LEN);
+		memcpy((void *)other, (void *)(src.base + src.from), LEN);
+	}
+	(void)signo, (void)context;
+	mend();
+}
+
+static void nested(void)
+{
+	copy_sound();
+	handle(fault_once_more, SA_NODEFER, 0);
+	copy_mended("a handler that faults");
+	say("depth %d\n", depth);
+}
+
+static volatile uint64_t blocked_inside;
+
+static void mend_and_look(int signo, siginfo_t *info, void *context)
+{
+	sigset_t mask;
+
+	sigprocmask(SIG_SETMASK, NULL, &mask);
+	blocked_inside = *(uint64_t *)&mask;
+	mend_it(signo, info, context);
+}
+
+/* Installed, replaced and taken away between copies. */
+static void between(void)
+{
+	copy_sound();
+	handle(mend_it, 0, 0);
+	copy_mended("by mend_it");
+	signal(SIGSEGV, mend_whatever);
+	copy_mended("by a handler without siginfo");
+	handle(mend_and_look, 0, SIGUSR1);
+	copy_mended("with SIGUSR1 blocked");
+	say("blocked inside: %#lx\n", blocked_inside);
+	copy_sound();
+	handle(mend_and_look, SA_NODEFER, SIGUSR2);
+	copy_mended("with SIGUSR2 blocked");
+	say("blocked inside: %#lx\n", blocked_inside);
+	signal(SIGSEGV, SIG_DFL);
+	copy_sound();
+	signal(SIGSEGV, SIG_IGN);
+	copy_sound();
+	handle(mend_it_too, 0, 0);
+	copy_sound();
+	copy_mended("by mend_it_too");
+	say("in the end: %s\n", handler_now());
+	sysv_signal(SIGSEGV, mend_whatever);
+	copy_mended("by sysv_signal");
+	say("in the end: %s\n", handler_now());
+}
+
+static atomic_int stop;
+
+static void *install_all_the_time(void *unused)
+{
+	while (!stop) {
+		handle(mend_it, SA_ONSTACK, SIGUSR1);
+		signal(SIGSEGV, mend_whatever);
+		handle(mend_it_too, SA_NODEFER, SIGUSR2);
+	}
+	return unused;
+}
+
+/* By another thread, while copies are under way. */
+static void meanwhile(void)
+{
+	pthread_t threads[2];
+
+	handle(mend_it, 0, 0);
+	copy_sound();
+	for (int i = 0; i < 2; i++)
+		if (pthread_create(&threads[i], NULL, install_all_the_time, NULL))
+			fail("no thread");
+	for (int i = 0; i < 150; i++) {
+		prepare();
+		spoil();
+		copy();
+		expect_copied(&dst, &src, "meanwhile");
+	}
+	stop = 1;
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	say("%d faults\n", faults);
+}
+
+static volatile int last_value, last_code;
+static sem_t arrived;
+
+static void leave_on_sent(int signo, siginfo_t *info, void *context)
+{
+	(void)signo, (void)context;
+	last_value = info->si_value.sival_int;
+	last_code = info->si_code;
+	if (gettid() != caller)
+		fail("a sent signal came to another thread");
+	sem_post(&arrived);
+	siglongjmp(before_copy, 1);
+}
+
+enum { SENT = 120 };
+static pthread_t copier;
+
+static void *send_signals(void *unused)
+{
+	for (int i = 1; i <= SENT; i++) {
+		union sigval value = { .sival_int = i };
+
+		sleep_ms(1);
+		if (pthread_sigqueue(copier, SIGSEGV, value))
+			fail("pthread_sigqueue: %m");
+		while (sem_wait(&arrived))
+			;
+		if (last_value != i || last_code != SI_QUEUE)
+			fail("signal %d came as %d, code %d", i, last_value, last_code);
+	}
+	stop = 1;
+	return unused;
+}
+
+/* Sent, not raised: its handler jumps out of copies, and nobody may write afterwards. */
+static void sent(void)
+{
+	enum { BIG = 8 << 20 };
+	byte *to = pages_between_guards(BIG), *from = pages_between_guards(BIG);
+	static volatile int jumps;
+	pthread_t sender;
+
+	copier = pthread_self();
+	sem_init(&arrived, 0, 0);
+	memcpy((void *)to, (void *)from, BIG);
+	handle(leave_on_sent, 0, 0);
+	if (pthread_create(&sender, NULL, send_signals, NULL))
+		fail("no thread");
+	if (sigsetjmp(before_copy, 1)) {
+		jumps++;
+		expect_nobody_writes(to, BIG, PAGE, "after a jump");
+	}
+	while (!stop)
+		memcpy((void *)to, (void *)from, BIG);
+	pthread_join(sender, NULL);
+	say("%d jumps\n", jumps);
+}
+
+static void *copy_until_told(void *unused)
+{
+	byte *to = pages_between_guards(8 << 20), *from = pages_between_guards(8 << 20);
+
+	while (!stop)
+		memcpy((void *)to, (void *)from, 8 << 20);
+	return unused;
+}
+
+/* Sent to the process, all of whose threads block it: it has to wait for one of them. */
+static void waited_for(void)
+{
+	struct timespec second = { 5, 0 };
+	siginfo_t info;
+	pthread_t thread;
+	sigset_t set;
+	int got = 0;
+
+	copy_sound();
+	sigemptyset(&set);
+	sigaddset(&set, SIGSEGV);
+	sigaddset(&set, SIGBUS);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	if (pthread_create(&thread, NULL, copy_until_told, NULL))
+		fail("no thread");
+	for (int i = 0; i < 100; i++) {
+		kill(getpid(), i % 2 ? SIGSEGV : SIGBUS);
+		sleep_ms(2);
+		got += sigtimedwait(&set, &info, &second) == (i % 2 ? SIGSEGV : SIGBUS) &&
+		       info.si_pid == getpid() && info.si_code == SI_USER;
+	}
+	stop = 1;
+	pthread_join(thread, NULL);
+	say("%d waited for\n", got);
+}
+
+/* Past the C library. */
+static void bare(void)
+{
+	struct {
+		void (*handler)(int, siginfo_t *, void *);
+		unsigned long flags;
+		void (*restorer)(void);
+		uint64_t mask;
+	} kernel = { .handler = mend_it_too, .flags = SA_SIGINFO | 0x04000000 };
+	struct sigaction seen;
+
+	handle(mend_it, 0, 0);
+	copy_sound();
+	sigaction(SIGSEGV, NULL, &seen);
+	kernel.restorer = seen.sa_restorer;
+	syscall(SYS_rt_sigaction, SIGSEGV, &kernel, NULL, 8);
+	say("set past the library: %s\n", handler_now());
+	copy_mended("by it");
+	say("and still: %s\n", handler_now());
+	handle(mend_it, 0, 0);
+	copy_mended("set by the library again");
+	say("in the end: %s\n", handler_now());
+}
+
+static void show_ignored(void)
+{
+	char line[200];
+	FILE *status = fopen("/proc/self/status", "r");
+
+	while (fgets(line, sizeof(line), status))
+		if (!strncmp(line, "SigIgn", 6))
+			say("%s", line);
+	fclose(status);
+}
+
+/* An ignored signal stays so over exec; a handler does not. */
+static void exec_ignored(void)
+{
+	copy_sound();
+	handle(mend_it, 0, 0);
+	signal(SIGBUS, SIG_IGN);
+	copy_sound();
+	kill(getpid(), SIGBUS);
+	show_ignored();
+	execl("/proc/self/exe", "signal_handlers", "after_exec", NULL);
+}
+
+static void after_exec(void)
+{
+	show_ignored();
+	say("after exec: %s\n", handler_now());
+}
+
+/* The child has our memory, and a table of its own in the kernel. */
+static void in_vfork(void)
+{
+	handle(mend_it, 0, 0);
+	copy_sound();
+	if (vfork() == 0) {
+		say("the child reads %s\n", handler_now());
+		handle(mend_it_too, SA_RESTART, 0);
+		say("the child reads %s\n", handler_now());
+		signal(SIGSEGV, SIG_DFL);
+		say("the child reads %s\n", handler_now());
+		_exit(0);
+	}
+	say("the parent reads %s\n", handler_now());
+	copy_mended("in the parent");
+}
+
+static void wait_for(pid_t child)
+{
+	int status;
+
+	waitpid(child, &status, 0);
+	if (WIFSIGNALED(status))
+		say("the child was ended by signal %d\n", WTERMSIG(status));
+	else
+		say("the child exited with %d\n", WEXITSTATUS(status));
+}
+
+static void in_children(void)
+{
+	handle(mend_it, 0, 0);
+	copy_sound();
+	for (int bare_fork = 0; bare_fork < 2; bare_fork++)
+		for (int with_default = 0; with_default < 3; with_default++) {
+			pid_t child = bare_fork ? syscall(SYS_fork) : fork();
+
+			if (child == 0) {
+				caller = gettid();
+				say("the child reads %s\n", handler_now());
+				if (with_default == 1)
+					signal(SIGSEGV, SIG_DFL);
+				if (with_default == 2)
+					handle(mend_it, SA_RESETHAND, 0);
+				copy_mended("in the child");
+				copy_mended("in the child");
+				_exit(7);
+			}
+			wait_for(child);
+			say("the parent reads %s\n", handler_now());
+		}
+	copy_mended("in the parent");
+}
+
+static int frames_found;
+static char object[200];
+
+static void look_around(int signo, siginfo_t *info, void *context)
+{
+	void *frames[40];
+	Dl_info at = { 0 };
+	int count = backtrace(frames, 40);
+
+	for (int i = 0; i < count; i++)
+		frames_found |= (char *)frames[i] > (char *)copy &&
+				(char *)frames[i] < (char *)copy + 128;
+	dladdr((void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP], &at);
+	snprintf(object, sizeof(object), "%s", at.dli_fname ? strrchr(at.dli_fname, '/') + 1 : "?");
+	mend_it(signo, info, context);
+}
+
+/* The handler sees libc's memmove, and its callers. */
+static void unwind(void)
+{
+	void *frames[4];
+
+	backtrace(frames, 4); /* loads what it needs */
+	copy_sound();
+	handle(look_around, 0, 0);
+	copy_mended("seen");
+	say("the fault was in %s, the frames of its callers %s\n", object,
+	    frames_found ? "found" : "not found");
+}
+
+static void sent_with_default(void)
+{
+	copy_sound();
+	say("to be ended by kill\n");
+	kill(getpid(), SIGSEGV);
+	say("survived\n");
+}
+
+static void raised_with_default(void)
+{
+	struct sigaction action = { .sa_handler = SIG_DFL, .sa_flags = SA_NODEFER };
+
+	sigaction(SIGBUS, &action, NULL);
+	copy_sound();
+	say("to be ended by raise\n");
+	raise(SIGBUS);
+	say("survived\n");
+}
+
+static void jump_anyway(int signo, siginfo_t *info, void *context)
+{
+	(void)context;
+	say("signal %d, code %d, address %p\n", signo, info->si_code, info->si_addr);
+	siglongjmp(before_copy, 1);
+}
+
+/* An address that no page can have: the kernel gives neither address nor reason. */
+static void impossible_address(void)
+{
+	copy_sound();
+	handle(jump_anyway, 0, 0);
+	if (!sigsetjmp(before_copy, 1))
+		memcpy((void *)dst.base, (void *)0x8000000000000000, LEN);
+	if (!sigsetjmp(before_copy, 1))
+		memcpy((void *)0x8000000000000000, (void *)src.base, LEN);
+	copy_sound();
+	signal(SIGSEGV, SIG_DFL);
+	memcpy((void *)0x8000000000000000, (void *)src.base, LEN);
+}
+
+/* The whole process faults, outside of any copy. */
+static void elsewhere_handled(void)
+{
+	copy_sound();
+	handle(mend_it, 0, 0);
+	for (int i = 0; i < 1000; i++) {
+		prepare();
+		spoil();
+		bad[i] = 1;
+		mend();
+	}
+	say("%d faults\n", faults);
+	signal(SIGSEGV, SIG_DFL);
+	copy_sound();
+	spoil();
+	*bad = 1;
+}
+
+static void *be_cancelled(void *blocks)
+{
+	byte **block = blocks;
+
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (;;)
+		memcpy((void *)block[0], (void *)block[1], 8 << 20);
+	return NULL;
+}
+
+static void cancelled(void)
+{
+	byte *blocks[2] = { pages_between_guards(8 << 20), pages_between_guards(8 << 20) };
+
+	handle(mend_it, 0, 0);
+	copy_sound();
+	for (int i = 0; i < 40; i++) {
+		pthread_t thread;
+		void *result;
+
+		if (pthread_create(&thread, NULL, be_cancelled, blocks))
+			fail("no thread");
+		sleep_ms(1 + i % 5);
+		pthread_cancel(thread);
+		pthread_join(thread, &result);
+		if (result != PTHREAD_CANCELED)
+			fail("not cancelled");
+		expect_nobody_writes(blocks[0], 8 << 20, PAGE, "after a cancellation");
+	}
+	copy_mended("after 40 cancellations");
+}
+
+static void jumps(void)
+{
+	copy_sound();
+	handle(jump, 0, 0);
+	for (int i = 0; i < 50; i++) {
+		prepare();
+		spoil();
+		if (!sigsetjmp(before_copy, 1))
+			copy();
+		mend();
+	}
+	say("%d faults\n", faults);
+	copy_sound();
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{ "reset", reset },
+	{ "alternate_stack", alternate_stack },
+	{ "nested", nested },
+	{ "between", between },
+	{ "meanwhile", meanwhile },
+	{ "sent", sent },
+	{ "waited_for", waited_for },
+	{ "bare", bare },
+	{ "exec_ignored", exec_ignored },
+	{ "after_exec", after_exec },
+	{ "in_vfork", in_vfork },
+	{ "in_children", in_children },
+	{ "unwind", unwind },
+	{ "sent_with_default", sent_with_default },
+	{ "raised_with_default", raised_with_default },
+	{ "impossible_address", impossible_address },
+	{ "elsewhere_handled", elsewhere_handled },
+	{ "cancelled", cancelled },
+	{ "jumps", jumps },
+};
+
+int main(int argc, char **argv)
+{
+	caller = gettid();
+	for (size_t i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++)
+		if (!strcmp(cases[i].name, argv[1])) {
+			cases[i].run();
+			return 0;
+		}
+	fail("usage: signal_handlers CASE");
+}

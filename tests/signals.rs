@@ -1,0 +1,220 @@
+//! The library's handler stands in front of the program's for SIGSEGV and SIGBUS, and the
+//! program cannot tell: it sees, sets and gets back its own, and its handler runs as if the
+//! kernel had called it.
+//!
+//! What a victim prints and how it ends is compared with a run without the library.
+
+mod common;
+
+use common::faults::{CPU_SHARES, finish_with_report, offloading, outcome, text, without_us};
+use common::{finish, found, plain, preloaded, scratch, skip};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+const SIGSEGV: i32 = 11;
+
+/// The same output and the same end, with the engine at work where there was an exit to report.
+fn is_the_same(test: &str, program: &str, arguments: &[&str]) {
+    let Some(without) = without_us(test, program, arguments) else { return };
+    assert_ne!(outcome(&without).2, "", "the victim says nothing: {:?}", outcome(&without));
+    assert_ne!(without.status.code(), Some(1), "without the library: {:?}", outcome(&without));
+    for share in CPU_SHARES {
+        let mut command = offloading(program, share);
+        command.env("EXPECT_IN_FRONT", "1");
+        let (with, report) = finish_with_report(command.args(arguments));
+        assert_eq!(outcome(&with), outcome(&without), "{arguments:?}, share {share}");
+        if let Some(report) = report {
+            let carried = report["paths"]["engine"]["calls"].as_u64().unwrap();
+            assert!(carried > 0, "{arguments:?}, share {share}: {report}");
+        }
+    }
+}
+
+macro_rules! cases {
+    ($($name:ident: $victim:literal $($argument:literal)*;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                is_the_same(stringify!($name), $victim, &[$($argument),*]);
+            }
+        )*
+    };
+}
+
+cases! {
+    action_set_in_any_way_is_read_back_in_every_way: "signal_actions";
+    handler_that_is_reset_handles_one_fault: "signal_handlers" "reset";
+    handler_on_small_alternate_stack_gets_fault_on_small_stack:
+        "signal_handlers" "alternate_stack";
+    handler_that_copies_over_a_bad_page_is_entered_again: "signal_handlers" "nested";
+    handlers_installed_between_copies_get_their_faults: "signal_handlers" "between";
+    handlers_installed_during_copies_by_other_threads_get_all_faults:
+        "signal_handlers" "meanwhile";
+    handler_that_jumps_many_times_leaves_the_engine_at_work: "signal_handlers" "jumps";
+    sent_signal_waits_for_the_end_of_the_copy_and_is_not_lost: "signal_handlers" "sent";
+    signal_that_all_threads_block_waits_for_them_during_copies: "signal_handlers" "waited_for";
+    handler_set_by_a_bare_system_call_is_noticed: "signal_handlers" "bare";
+    ignored_signal_stays_ignored_over_exec: "signal_handlers" "exec_ignored";
+    child_of_vfork_sees_its_own_actions_and_changes_none_of_its_parents:
+        "signal_handlers" "in_vfork";
+    children_of_fork_and_of_a_bare_fork_handle_and_die_as_without_us:
+        "signal_handlers" "in_children";
+    handler_sees_the_fault_in_libc_and_can_unwind_to_the_program: "signal_handlers" "unwind";
+    sent_signal_with_default_action_ends_the_program: "signal_handlers" "sent_with_default";
+    raised_signal_with_default_action_ends_the_program: "signal_handlers" "raised_with_default";
+    fault_without_an_address_is_handled_and_kills_as_without_us:
+        "signal_handlers" "impossible_address";
+    faults_outside_of_copies_are_the_programs: "signal_handlers" "elsewhere_handled";
+    cancelled_copies_of_a_program_with_handler_leave_nobody_writing: "signal_handlers" "cancelled";
+    fatal_sigsegv_is_raised_in_the_calling_thread_in_memcpy: "fatal_fault" "11";
+    fatal_sigbus_is_raised_in_the_calling_thread_in_memcpy: "fatal_fault" "7";
+}
+
+/// Addresses and numbers of threads differ from run to run.
+fn without_numbers(text: &str) -> String {
+    let is_number = |c: char| c.is_ascii_hexdigit() || c == 'x';
+    let words = text.split(' ').map(|word| {
+        let bare = word.trim_matches(|c| "(),:".contains(c));
+        if bare.starts_with(|c: char| c.is_ascii_digit()) && bare.chars().all(is_number) {
+            "NUMBER"
+        } else {
+            word
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Of a program that reports its own faults. Returns the run with the library.
+fn reports_the_same(command: impl Fn(fn(&str) -> Command) -> Command) -> Output {
+    let without = finish(&mut command(|program| plain(program)));
+    let with = finish(
+        command(|program| preloaded(program))
+            .env("ADMA_MIN_BYTES", "64K")
+            .env("ADMA_CHANNELS", "3"),
+    );
+    assert_eq!(with.status, without.status, "{:?} {:?}", outcome(&with), outcome(&without));
+    assert_eq!(without_numbers(&text(&with.stdout)), without_numbers(&text(&without.stdout)));
+    assert_eq!(without_numbers(&text(&with.stderr)), without_numbers(&text(&without.stderr)));
+    with
+}
+
+#[test]
+fn python_faulthandler_keeps_its_report() {
+    let script = "
+import ctypes, faulthandler
+faulthandler.enable()
+block = bytearray(8 << 20)
+copies = [bytes(block) for _ in range(4)]
+faulthandler.disable()
+copies = [bytes(block) for _ in range(4)]
+faulthandler.enable()
+def copy_from_nowhere():
+    ctypes.memmove(ctypes.addressof(ctypes.c_char.from_buffer(block)), 4096, 1 << 20)
+copy_from_nowhere()
+";
+    let with = reports_the_same(|run| {
+        let mut command = run("python3");
+        command.args(["-c", script]);
+        command
+    });
+    assert_eq!(with.status.signal(), Some(SIGSEGV), "{:?}", outcome(&with));
+    assert!(text(&with.stderr).contains("in copy_from_nowhere"), "{:?}", outcome(&with));
+}
+
+#[test]
+fn rust_stack_overflow_keeps_its_report() {
+    let test = "rust_stack_overflow_keeps_its_report";
+    if !found("rustc") {
+        return skip(test, "no rustc");
+    }
+    let folder = scratch("overflow");
+    let (source, program) = (folder.join("overflow.rs"), folder.join("overflow"));
+    std::fs::write(
+        &source,
+        "fn dig(depth: u64) -> u64 { std::hint::black_box(depth) + dig(depth + 1) * 2 }
+         fn main() {
+             let block = vec![1u8; 8 << 20];
+             let copies: Vec<_> = (0..4).map(|_| std::hint::black_box(block.clone())).collect();
+             println!(\"{} {}\", copies.len(), dig(1));
+         }",
+    )
+    .unwrap();
+    let built = plain("rustc").args(["-O", "-o"]).args([&program, &source]).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let with = reports_the_same(|run| run(program.to_str().unwrap()));
+    assert!(text(&with.stderr).contains("has overflowed its stack"), "{:?}", outcome(&with));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn java_null_pointers_and_stack_overflow_stay_exceptions() {
+    let test = "java_null_pointers_and_stack_overflow_stay_exceptions";
+    if !found("java") || !found("javac") {
+        return skip(test, "no java or no javac");
+    }
+    let folder = scratch("java");
+    std::fs::write(
+        folder.join("Faults.java"),
+        r#"public class Faults {
+            static int dig(int depth) { return dig(depth + 1) + 1; }
+            public static void main(String[] arguments) throws Exception {
+                byte[] block = new byte[8 << 20];
+                int caught = 0;
+                for (int round = 0; round < 5; round++) {
+                    try (var sink = new java.io.FileOutputStream("/dev/null")) { sink.write(block); }
+                    for (int i = 0; i < 20000; i++) {
+                        String text = i % 3 == 0 ? null : "text";
+                        try { caught += text.length(); }
+                        catch (NullPointerException e) { caught += 1; }
+                    }
+                    try { dig(0); } catch (StackOverflowError e) { caught += 1000000; }
+                }
+                System.out.println(caught);
+            }
+        }"#,
+    )
+    .unwrap();
+    let built = plain("javac").current_dir(&folder).arg("Faults.java").output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let report = folder.join("report.json");
+    let with = reports_the_same(|run| {
+        let mut command = run("java");
+        command.args(["-Xmx256m", "-Xcheck:jni", "-cp"]).arg(&folder).arg("Faults");
+        command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &report);
+        command
+    });
+    assert!(with.status.success(), "{:?}", outcome(&with));
+    let report = std::fs::read_to_string(&report).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["paths"]["engine"]["calls"].as_u64().unwrap() > 0, "{report}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn node_memory_trap_and_stack_overflow_stay_exceptions() {
+    let test = "node_memory_trap_and_stack_overflow_stay_exceptions";
+    if !found("node") {
+        return skip(test, "no node");
+    }
+    // A module with one page of memory and f(at) = the word at `at`: beyond the page V8 relies
+    // on SIGSEGV.
+    let script = r#"
+        const block = Buffer.alloc(8 << 20, 1), other = Buffer.alloc(8 << 20);
+        for (let i = 0; i < 4; i++) block.copy(other);
+        const code = new Uint8Array([0,97,115,109,1,0,0,0,1,6,1,96,1,127,1,127,3,2,1,0,5,3,1,0,1,
+            7,5,1,1,102,0,0,10,9,1,7,0,32,0,40,2,0,11]);
+        const { f } = new WebAssembly.Instance(new WebAssembly.Module(code)).exports;
+        console.log(f(0));
+        for (let i = 0; i < 100; i++) {
+            block.copy(other);
+            try { f(1 << 30) } catch (error) { if (!i) console.log(error.message) }
+        }
+        function dig() { return dig() + 1 }
+        try { dig() } catch (error) { console.log(error.message) }"#;
+    let with = reports_the_same(|run| {
+        let mut command = run("node");
+        command.args(["-e", script]);
+        command
+    });
+    assert!(text(&with.stdout).contains("memory access out of bounds"), "{:?}", outcome(&with));
+}
