@@ -38,6 +38,16 @@ offloading_victims! {
     daemon_copies_with_its_own_workers: "trap_spawn" "daemon";
 }
 
+/// A slot that a dead child has taken would count as a copy under way.
+#[test]
+fn vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading() {
+    let test = "vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading";
+    if let Some(processes) = survives(test, &victim("trap_vfork"), &["killed"]) {
+        assert!(offloaded(&processes) >= 100, "{processes:?}");
+        assert!(processes.iter().all(|p| p["fallbacks"]["busy"] == 0), "{processes:?}");
+    }
+}
+
 // The beginning and the end of a program.
 
 offloading_victims! {

@@ -5,7 +5,7 @@ mod common;
 
 use common::traps::{
     CANNOT_SHOW, a_library, can_be_shown, engine_calls, fixed, linked, offloaded,
-    offloading_victims, says, survives,
+    offloading_victims, says, survives, survives_offloaded,
 };
 use common::{
     finish, found, is_root, library, plain, preloaded, skip, statistics, succeed, victim,
@@ -173,6 +173,22 @@ fn process_limit_reached_copies_stay_with_libc() {
         succeed(preloaded(&program).arg("nproc"));
         assert_eq!(succeed(fixed(preloaded(&program).arg("nproc"))).1, "", "quietly");
     }
+}
+
+/// Without a report, as above.
+#[test]
+fn process_limit_reached_and_lifted_workers_come_after_a_while() {
+    let test = "process_limit_reached_and_lifted_workers_come_after_a_while";
+    let program = victim("trap_limits");
+    if can_be_shown(test, plain(&program).arg("nproc-once")) {
+        succeed(fixed(preloaded(&program).arg("nproc-once")));
+    }
+}
+
+#[test]
+fn first_copy_by_a_deadline_thread_others_get_workers() {
+    let test = "first_copy_by_a_deadline_thread_others_get_workers";
+    survives_offloaded(test, &victim("trap_limits"), &["deadline"]);
 }
 
 #[test]

@@ -17,12 +17,13 @@ use super::kernel::Sequence;
 use super::manner::Manner;
 use super::pending::{ENTRIES, Entry, Table};
 use super::piece;
+use super::refusal::Refusal;
 use crate::cpus;
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys;
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 pub const MOST_WORKERS: usize = 64;
 
@@ -43,8 +44,10 @@ static STACKS: [Stack; MOST_WORKERS] = [const { Stack::new() }; MOST_WORKERS];
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts.
 static LIMIT: AtomicU32 = AtomicU32::new(0);
-/// The system refused something we need: nothing is asked of it again.
-static REFUSED: AtomicBool = AtomicBool::new(false);
+/// The system refused something we need.
+static REFUSED: Refusal = Refusal::new();
+/// It refused another worker when there were some.
+static NO_MORE: Refusal = Refusal::new();
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -232,6 +235,8 @@ pub fn forget_after_fork() {
     }
     ALIVE.store(0, Ordering::Relaxed);
     TAKE_BACK.fetch_and(take_back::NEVER, Ordering::Relaxed);
+    REFUSED.forget();
+    NO_MORE.forget();
 }
 
 /// Bytes copied by each worker.
@@ -239,12 +244,28 @@ pub fn bytes_by_worker() -> [u64; MOST_WORKERS] {
     core::array::from_fn(|number| WORKERS[number].bytes.load(Ordering::Relaxed))
 }
 
+/// Whether the system has refused something that we need, a short while ago.
 pub fn is_refused() -> bool {
-    REFUSED.load(Ordering::Relaxed)
+    REFUSED.is_recent()
 }
 
 pub fn note_refusal() {
-    REFUSED.store(true, Ordering::Relaxed);
+    REFUSED.note();
+}
+
+/// Whether this thread's copy may be posted. A child of vfork posts nothing: it may be killed
+/// at any moment, and what it had taken in our memory would stay taken.
+pub fn may_post() -> Result<(), Refused> {
+    if is_refused() {
+        return Err(Refused::System);
+    }
+    if !is_ours() {
+        return Err(Refused::NotOurs);
+    }
+    if user_has_changed() {
+        return Err(Refused::Busy);
+    }
+    Ok(())
 }
 
 /// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
@@ -320,6 +341,9 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
 }
 
 fn spawn() {
+    if NO_MORE.is_recent() {
+        return;
+    }
     match may_start() {
         Ok(()) => {}
         Err(Refused::System) => return note_refusal(),
@@ -343,10 +367,7 @@ fn spawn() {
         WORKERS[number].tid.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
-        LIMIT.fetch_min(before, Ordering::Relaxed);
-        if before == 0 {
-            note_refusal();
-        }
+        if before == 0 { note_refusal() } else { NO_MORE.note() }
     } else {
         ALIVE.fetch_sub(workers::ONE_TO_COME, Ordering::Relaxed);
     }

@@ -137,12 +137,7 @@ unsafe fn carry(
     how: &How,
     seen: &mut Seen,
 ) -> Result<(), Refused> {
-    if crew::is_refused() {
-        return Err(Refused::System);
-    }
-    if crew::user_has_changed() {
-        return Err(Refused::Busy);
-    }
+    crew::may_post()?;
     let mut held = SignalsHeld::all().ok_or(Refused::System)?;
     let (kernel, alternate) = match how.pieces {
         Pieces::All(kernel) => (kernel, 0),
