@@ -288,6 +288,24 @@ fn set_user_id_program_ignores_the_statistics_file() {
     assert!(!written, "a caller could make a privileged program write any file");
 }
 
+// Other libraries and other callers.
+
+#[test]
+fn interposed_library_whose_memmove_calls_memcpy_does_not_recurse() {
+    let (program, other) = (victim("trap_interposed"), a_library("trap_interposer"));
+    let (ours, other) = (library().display().to_string(), other.display().to_string());
+    succeed(plain(&program).env("LD_PRELOAD", &other));
+    for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
+        succeed(preloaded(&program).env("LD_PRELOAD", &order));
+        let processes = statistics(fixed(preloaded(&program).env("LD_PRELOAD", &order)));
+        assert!(offloaded(&processes) > 0, "LD_PRELOAD={order}");
+    }
+}
+
+offloading_victims! {
+    caller_with_its_stack_eight_bytes_off_copies_right: "trap_stack_off";
+}
+
 // What goes past us.
 
 #[test]

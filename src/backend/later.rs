@@ -471,7 +471,7 @@ fn carry_out(part: &Entry, copy: &Posted, index: usize) {
     }
     if !done && PENDING.owner(part).is_some_and(Entry::is_detached) {
         // SAFETY: as above. A bad page ends the process: see `begin`.
-        unsafe { original::copy_in_worker(dst, src, piece.len) };
+        unsafe { original::copy(dst, src, piece.len) };
         done = true;
     }
     if let Some(ended) = PENDING.finish(part, index, done) {
