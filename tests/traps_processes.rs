@@ -204,4 +204,14 @@ fn cgroup_quota_of_one_cpu_makes_no_thread() {
 
 offloading_victims! {
     workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
+    first_copy_by_a_niced_thread_workers_are_not: "trap_class" "niced";
+    first_copy_by_an_idle_class_thread_workers_are_not: "trap_class" "idle";
+    first_copy_by_a_real_time_thread_workers_are_not: "trap_class" "fifo";
+    first_copy_by_a_pinned_thread_workers_are_not: "trap_class" "pinned";
+    first_copy_by_a_niced_thread_under_a_filter_workers_are_not: "trap_class" "niced" "filtered";
+    first_copy_by_an_idle_class_thread_under_a_filter_workers_are_not:
+        "trap_class" "idle" "filtered";
+    first_copy_by_a_real_time_thread_under_a_filter_workers_are_not:
+        "trap_class" "fifo" "filtered";
+    first_copy_by_a_pinned_thread_under_a_filter_workers_are_not: "trap_class" "pinned" "filtered";
 }

@@ -164,6 +164,15 @@ offloading_victims! {
     seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp" "idle-kill";
 }
 
+offloading_victims! {
+    filter_of_systemd_without_resources_from_the_start_copies_are_carried:
+        "trap_filtered" "resources";
+    filter_of_systemd_for_services_from_the_start_copies_are_carried:
+        "trap_filtered" "system-service";
+    filter_of_usual_units_from_the_start_copies_are_carried: "trap_filtered" "usual";
+    filter_with_what_we_say_we_need_from_the_start_copies_are_carried: "trap_filtered" "least";
+}
+
 #[test]
 fn process_limit_reached_copies_stay_with_libc() {
     let test = "process_limit_reached_copies_stay_with_libc";

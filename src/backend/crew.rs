@@ -160,7 +160,7 @@ pub fn expect() {
 
 fn mark_our_memory() {
     let mut page = MARK.load(Ordering::Acquire);
-    if page.is_null() {
+    if page.is_null() && !is_filtered() {
         page = sys::page_wiped_on_fork().cast();
     }
     if page.is_null() {
@@ -195,7 +195,7 @@ pub fn start(workers: usize) {
 }
 
 /// Whether the process was under a seccomp filter from its start: then only calls may be made
-/// that every program makes.
+/// that every program makes, those that stand in README.md.
 pub fn is_filtered() -> bool {
     SECCOMP.load(Ordering::Relaxed) != 0
 }
@@ -262,7 +262,9 @@ pub fn may_post() -> Result<(), Refused> {
     if !is_ours() {
         return Err(Refused::NotOurs);
     }
-    if user_has_changed() {
+    let nobody_comes =
+        || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers(is_filtered());
+    if user_has_changed() || nobody_comes() {
         return Err(Refused::Busy);
     }
     Ok(())
@@ -274,14 +276,30 @@ pub fn summon(count: u32) {
     match BOARD.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => note_refusal(),
-        None => {
-            for _ in 0..count {
-                if workers::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed) {
-                    spawn();
-                }
-            }
+        None if !lacks_workers() || !cpus::may_make_workers(is_filtered()) => {}
+        None => make(count),
+    }
+}
+
+/// The same by a worker.
+fn summon_others(count: u32) {
+    match BOARD.wake_sleepers(count) {
+        Some(true) => {}
+        Some(false) => note_refusal(),
+        None => make(count),
+    }
+}
+
+fn make(count: u32) {
+    for _ in 0..count {
+        if lacks_workers() {
+            spawn();
         }
     }
+}
+
+fn lacks_workers() -> bool {
+    workers::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed)
 }
 
 /// Calls a worker for a pending copy, after ringing. The caller will not wait, so it must be
@@ -290,7 +308,9 @@ pub fn call_for_pending() {
     match BOARD.wake_sleepers(1) {
         Some(true) => {}
         Some(false) => note_refusal(),
-        None if Board::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed)) => {
+        None if Board::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
+            && cpus::may_make_workers(is_filtered()) =>
+        {
             // The new thread is born with them blocked.
             match sys::SignalsHeld::all() {
                 Some(_held) => spawn(),
@@ -419,7 +439,9 @@ extern "C" fn work(number: usize) -> ! {
     let me = &WORKERS[number];
     let mut last = number * 64 % ENTRIES;
     set_name(number);
-    cpus::run_anywhere();
+    if !is_filtered() {
+        cpus::run_anywhere();
+    }
     if is_filtered() || !me.sequence.register() {
         TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
     }
@@ -444,13 +466,13 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
         && let Some(slot) = BOARD.find_work(number)
     {
         // Before a piece is claimed: nobody waits for us yet.
-        summon(2);
+        summon_others(2);
         help(slot, me);
         return true;
     }
     if let Some((at, part)) = PENDING.find_work(*last) {
         *last = at;
-        summon(2);
+        summon_others(2);
         attend_to(part, me);
         return true;
     }
