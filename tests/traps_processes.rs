@@ -38,6 +38,20 @@ offloading_victims! {
     daemon_copies_with_its_own_workers: "trap_spawn" "daemon";
 }
 
+offloading_victims! {
+    fork_right_after_a_copy_finds_the_process_alone: "trap_alone" "fork";
+    unshare_right_after_a_copy_finds_the_process_alone: "trap_alone" "unshare";
+    setns_right_after_a_copy_finds_the_process_alone: "trap_alone" "setns";
+}
+
+#[test]
+fn child_of_a_bare_fork_does_not_report_its_parents_copies() {
+    let test = "child_of_a_bare_fork_does_not_report_its_parents_copies";
+    if let Some(processes) = survives(test, &victim("trap_raw_fork"), &["exit"]) {
+        assert_eq!(processes.len(), 1, "{processes:?}");
+    }
+}
+
 /// A slot that a dead child has taken would count as a copy under way.
 #[test]
 fn vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading() {

@@ -161,6 +161,8 @@ fn seccomp_filter_before_first_copy_kills_for_clone_program_lives() {
 offloading_victims! {
     seccomp_filter_with_workers_alive_refuses_futex_copies_are_right: "trap_seccomp" "after-futex";
     seccomp_filter_for_all_threads_refuses_futex_workers_do_not_spin: "trap_seccomp" "after-tsync";
+    seccomp_filter_with_workers_alive_kills_for_rare_calls_program_lives:
+        "trap_seccomp" "after-rare";
     seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp" "idle-kill";
 }
 
@@ -263,6 +265,18 @@ fn setuid_in_threaded_program_succeeds_and_no_worker_stays_root() {
 #[test]
 fn setuid_while_copying_on_no_worker_stays_root() {
     drops_privileges("setuid_while_copying_on_no_worker_stays_root", "busy");
+}
+
+/// Without reports, as above.
+#[test]
+fn rights_given_up_right_after_a_copy_no_worker_keeps_them() {
+    let test = "rights_given_up_right_after_a_copy_no_worker_keeps_them";
+    let program = victim("trap_alone");
+    for way in ["setuid", "capset"] {
+        if can_be_shown(test, plain(&program).arg(way)) {
+            succeed(fixed(preloaded(&program).arg(way)));
+        }
+    }
 }
 
 #[test]

@@ -7,9 +7,9 @@
 //! thread needs nothing of what libc would set up. The price is the law of this file: a
 //! worker calls no libc function but memmove, which uses no thread-local storage.
 //!
-//! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends. So no thread of ours
-//! stands in the way of a program that wants to be alone (unshare, setuid) when it is not
-//! copying.
+//! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends. A program that wants to
+//! be alone (fork, unshare) or gives up rights (setuid) does not have to wait for that: idle
+//! workers leave first, see `dismiss`.
 
 use super::Refused;
 use super::board::{Board, End, Shared, workers};
@@ -27,8 +27,12 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 pub const MOST_WORKERS: usize = 64;
 
-/// An idle worker ends after this.
-const IDLE_NANOS: u64 = 100_000_000;
+/// An idle worker ends after this. Until then it is a thread that sleeps: some 20 KiB of memory
+/// and no CPU time, which is less than making it anew.
+const IDLE_NANOS: u64 = 5_000_000_000;
+
+/// How long a program that wants to be alone is kept waiting for workers to leave.
+const LEAVE_NANOS: u64 = 50_000_000;
 
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
@@ -79,6 +83,8 @@ mod take_back {
 #[repr(align(64))]
 struct Worker {
     /// 0: no such thread. The kernel clears it when the thread has left its stack.
+    alive: AtomicU32,
+    /// Its number, which stays when it has left.
     tid: AtomicU32,
     crew: AtomicU32,
     bytes: AtomicU64,
@@ -91,7 +97,7 @@ struct Worker {
 #[repr(align(64))]
 struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
 
-// SAFETY: only the worker whose `tid` is set touches the bytes.
+// SAFETY: only the worker whose `alive` is set touches the bytes.
 unsafe impl Sync for Stack {}
 
 impl Stack {
@@ -107,10 +113,9 @@ impl Stack {
 }
 
 impl Worker {
-    const STARTING: u32 = u32::MAX;
-
     const fn new() -> Self {
         Self {
+            alive: AtomicU32::new(0),
             tid: AtomicU32::new(0),
             crew: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
@@ -194,15 +199,15 @@ pub fn start(workers: usize) {
     }
 }
 
-/// Whether the process was under a seccomp filter from its start: then only calls may be made
-/// that every program makes, those that stand in README.md.
+/// Whether this thread is under a seccomp filter, from the start or since: then only calls may
+/// be made that every program makes, those that stand in README.md.
 pub fn is_filtered() -> bool {
-    SECCOMP.load(Ordering::Relaxed) != 0
+    SECCOMP.load(Ordering::Relaxed) != 0 || sys::seccomp_mode() != 0
 }
 
 /// Whether pieces can be taken back from workers that do not run (see `kernel::TakeBack`).
 pub fn can_take_back() -> bool {
-    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY
+    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && !is_filtered()
 }
 
 fn prepare_to_take_back() {
@@ -230,6 +235,7 @@ pub fn forget_after_fork() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     BOARD.forget_everything();
     for worker in &WORKERS {
+        worker.alive.store(0, Ordering::Relaxed);
         worker.tid.store(0, Ordering::Relaxed);
         worker.bytes.store(0, Ordering::Relaxed);
     }
@@ -277,23 +283,23 @@ pub fn summon(count: u32) {
         Some(true) => {}
         Some(false) => note_refusal(),
         None if !lacks_workers() || !cpus::may_make_workers(is_filtered()) => {}
-        None => make(count),
+        None => make(count, CREW.load(Ordering::Relaxed)),
     }
 }
 
-/// The same by a worker.
-fn summon_others(count: u32) {
+/// The same by a worker. Those it makes are of its own crew: when it is sent away, so are they.
+fn summon_others(count: u32, me: &Worker) {
     match BOARD.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => note_refusal(),
-        None => make(count),
+        None => make(count, me.crew.load(Ordering::Relaxed)),
     }
 }
 
-fn make(count: u32) {
+fn make(count: u32, crew: u32) {
     for _ in 0..count {
         if lacks_workers() {
-            spawn();
+            spawn(crew);
         }
     }
 }
@@ -313,7 +319,7 @@ pub fn call_for_pending() {
         {
             // The new thread is born with them blocked.
             match sys::SignalsHeld::all() {
-                Some(_held) => spawn(),
+                Some(_held) => spawn(CREW.load(Ordering::Relaxed)),
                 None => note_refusal(),
             }
         }
@@ -341,9 +347,61 @@ pub fn user_has_changed() -> bool {
         USER.store(now, Ordering::Relaxed);
         return false;
     }
+    send_away();
+    true
+}
+
+fn send_away() {
     CREW.fetch_add(1, Ordering::Relaxed);
     BOARD.ring_for_all();
-    true
+}
+
+/// For whom workers are dismissed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dismissal {
+    /// The program wants to be alone; while it copies it is not, and workers stay.
+    ToBeAlone,
+    /// Rights of the process change: no worker may keep the old ones.
+    ToChangeRights,
+}
+
+/// Sends workers away, and waits until the kernel does not count them as threads any more
+/// where that takes no longer than it takes idle ones to leave. New ones come with the next
+/// copy.
+pub fn dismiss(why: Dismissal) {
+    // Nothing was ever started, or it is not ours to dismiss.
+    if LIMIT.load(Ordering::Relaxed) == 0 || !is_ours() {
+        return;
+    }
+    let idle = BOARD.copies() == 0 && !PENDING.has_work();
+    if !idle && why == Dismissal::ToBeAlone {
+        return;
+    }
+    send_away();
+    if idle {
+        wait_until_they_have_left();
+    }
+}
+
+fn wait_until_they_have_left() {
+    let end = sys::nanoseconds() + LEAVE_NANOS;
+    let is_alive = |worker: &&Worker| worker.alive.load(Ordering::Acquire) != 0;
+    // One that leaves may just have made another.
+    while let Some(worker) = WORKERS.iter().find(is_alive) {
+        let now = sys::nanoseconds();
+        if now >= end {
+            return;
+        }
+        // The kernel wakes us when it clears the word.
+        sys::futex_wait_shared(worker.alive.as_ptr(), 1, end - now);
+    }
+    // They have left their stacks, but may still be counted.
+    for worker in &WORKERS {
+        let tid = worker.tid.swap(0, Ordering::Relaxed);
+        while tid != 0 && sys::is_thread(tid) && sys::nanoseconds() < end {
+            sys::yield_now();
+        }
+    }
 }
 
 /// The same for who starts a copy and goes on: asked now and then.
@@ -360,7 +418,7 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
     changed
 }
 
-fn spawn() {
+fn spawn(crew: u32) {
     if NO_MORE.is_recent() {
         return;
     }
@@ -373,8 +431,7 @@ fn spawn() {
     let to_come = workers::ONE + workers::ONE_TO_COME;
     let before = workers::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
     let take = |worker: &Worker| {
-        let (zero, starting) = (0, Worker::STARTING);
-        worker.tid.compare_exchange(zero, starting, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        worker.alive.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     let mut free = (0..MOST_WORKERS).filter(|&number| take(&WORKERS[number]));
     let number = if before < limit { free.next() } else { None };
@@ -382,9 +439,9 @@ fn spawn() {
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         return;
     };
-    WORKERS[number].crew.store(CREW.load(Ordering::Relaxed), Ordering::Relaxed);
+    WORKERS[number].crew.store(crew, Ordering::Relaxed);
     if clone_thread(number) < 0 {
-        WORKERS[number].tid.store(0, Ordering::Release);
+        WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
         if before == 0 { note_refusal() } else { NO_MORE.note() }
@@ -404,7 +461,7 @@ fn clone_thread(number: usize) -> sys::Answer {
         | libc::CLONE_SYSVSEM
         | libc::CLONE_PARENT_SETTID
         | libc::CLONE_CHILD_CLEARTID;
-    let tid = WORKERS[number].tid.as_ptr() as usize;
+    let Worker { alive, tid, .. } = &WORKERS[number];
     let answer;
     // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, with no frame
     // to return to: it calls `work`, which never returns. The parent's registers are kept
@@ -422,8 +479,8 @@ fn clone_thread(number: usize) -> sys::Answer {
             inlateout("rax") libc::SYS_clone => answer,
             in("rdi") flags as usize,
             in("rsi") STACKS[number].top(),
-            in("rdx") tid,
-            in("r10") tid,
+            in("rdx") tid.as_ptr(),
+            in("r10") alive.as_ptr(),
             in("r8") 0usize,
             in("r12") number,
             in("r13") work as *const (),
@@ -462,17 +519,21 @@ extern "C" fn work(number: usize) -> ! {
 fn take_turn(number: usize, last: &mut usize) -> bool {
     let me = &WORKERS[number];
     let heard = BOARD.bell();
+    // After a look at the bell, with which one is sent away.
+    if !me.is_wanted() && !PENDING.has_work() {
+        return true;
+    }
     if me.is_wanted()
         && let Some(slot) = BOARD.find_work(number)
     {
         // Before a piece is claimed: nobody waits for us yet.
-        summon_others(2);
+        summon_others(2, me);
         help(slot, me);
         return true;
     }
     if let Some((at, part)) = PENDING.find_work(*last) {
         *last = at;
-        summon_others(2);
+        summon_others(2, me);
         attend_to(part, me);
         return true;
     }
@@ -497,7 +558,7 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
 
 /// The end of a worker.
 fn leave() -> ! {
-    // SAFETY: ends this thread only; the kernel clears `tid` when the stack is free again.
+    // SAFETY: ends this thread only; the kernel clears `alive` when the stack is free again.
     unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
 }
 

@@ -1,5 +1,7 @@
 //! The exported symbols. No logic here: `entry` decides by size with three instructions,
-//! `slow` brings the arguments into one form.
+//! `slow` brings the arguments into one form. `alone` passes calls on before which workers
+//! leave.
 
+mod alone;
 mod entry;
 mod slow;

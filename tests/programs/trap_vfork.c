@@ -143,7 +143,7 @@ int main(int count, char **words)
     }
     stop_copiers(threads, 2);
     for (int round = 100; round < 103; round++) {
-        sleep_ms(200); /* idle workers leave: the next child would be the one to make new ones */
+        have_workers_leave(); /* the next child would be the one to make new ones */
         vfork_and_copy(round);
     }
     copiers_stop = false;
@@ -151,7 +151,7 @@ int main(int count, char **words)
     for (int round = 103; round < 120; round++)
         vfork_and_copy(round);
     stop_copiers(threads, 2);
-    sleep_ms(500); /* again: whether copies are offloaded shows in new workers */
+    have_workers_leave(); /* again: whether copies are offloaded shows in new workers */
     copy_checked(shared, 5000, "parent at the end");
     expect_workers(shared, "parent after all children");
     return 0;
