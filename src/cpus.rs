@@ -1,11 +1,12 @@
 //! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
 
 use crate::sys;
+use crate::trylock::TryLock;
 use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
+use core::mem::MaybeUninit;
 use core::num::NonZeroUsize;
 use once_cell::race::OnceNonZeroUsize;
-use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
@@ -99,8 +100,8 @@ pub fn last_level_cache() -> usize {
 
 /// Room for what the kernel answers. Not on the stack: the first large copy may be made on
 /// a signal stack of two kilobytes. Never waited for, see `Limits::try_now`.
-static ROOM: Mutex<Room> =
-    Mutex::new(Room { mask: NO_CPU, own: NO_CPU, groups: [0; 4096], path: [0; 1024] });
+static ROOM: TryLock<Room> =
+    TryLock::new(Room { mask: NO_CPU, own: NO_CPU, groups: [0; 4096], path: [0; 1024] });
 
 struct Room {
     mask: Mask,
@@ -123,7 +124,7 @@ pub struct Limits {
 impl Limits {
     /// `None` when somebody else is just asking: the hook does not wait.
     pub fn try_now() -> Option<Self> {
-        let mut room = ROOM.try_lock()?;
+        let mut room = ROOM.try_take()?;
         let Room { mask, groups, path, .. } = &mut *room;
         Some(Self { affinity: by_affinity(mask), quota: by_quota(groups, path) })
     }
@@ -143,14 +144,15 @@ impl Limits {
 /// A batch thread gets its share of a CPU but does not take it from who has woken it: where no
 /// CPU is idle, starting a copy would else cost the time of a piece (`bench/run async`).
 pub fn run_anywhere() {
-    let mut mask = NO_CPU;
-    let size = affinity_of(sys::getpid(), &mut mask);
+    // Not cleared, for that is a call of memset: the kernel says how much it has filled.
+    let mut mask = MaybeUninit::<Mask>::uninit();
+    let size = affinity_of(sys::getpid(), mask.as_mut_ptr());
     let parameters = 0i32; // struct sched_param: priority 0
     let (batch, none) = (libc::SCHED_BATCH as usize, &raw const parameters as usize);
     // SAFETY: both are readable; a refusal changes nothing.
     unsafe {
         if size > 0 {
-            sys::syscall(libc::SYS_sched_setaffinity, [0, size, &raw const mask as usize, 0, 0, 0]);
+            sys::syscall(libc::SYS_sched_setaffinity, [0, size, mask.as_ptr() as usize, 0, 0, 0]);
         }
         sys::syscall(libc::SYS_sched_setscheduler, [0, batch, none, 0, 0, 0]);
     }
@@ -183,10 +185,9 @@ impl Class {
     }
 
     /// The same from a file, with calls that every filter allows.
-    #[inline(never)] // for its room on the stack
     fn in_file(path: &CStr) -> Option<Self> {
-        let mut room = [0; 512];
-        Self::in_stat(sys::read_file(path, &mut room)?)
+        let mut room = ROOM.try_take()?;
+        Self::in_stat(sys::read_file(path, &mut room.groups)?)
     }
 
     /// The 19th and the 41st word of /proc/PID/stat; the second is a name that may hold
@@ -231,7 +232,7 @@ impl Class {
 
 /// Whether this thread may use every CPU that the main thread may use.
 fn has_all_cpus() -> bool {
-    let Some(mut room) = ROOM.try_lock() else { return false };
+    let Some(mut room) = ROOM.try_take() else { return false };
     let Room { mask, own, .. } = &mut *room;
     let size = affinity_of(sys::getpid(), mask);
     size > 0 && affinity_of(0, own) == size && mask[..size / 8] == own[..size / 8]
@@ -239,10 +240,7 @@ fn has_all_cpus() -> bool {
 
 /// In the child of a fork nobody else is asking any more.
 pub fn forget_after_fork() {
-    if ROOM.is_locked() {
-        // SAFETY: whoever held it was a thread of the parent; this process has one thread.
-        unsafe { ROOM.force_unlock() };
-    }
+    ROOM.forget_after_fork();
 }
 
 /// CPUs this process may run on; 1 when the kernel does not say. Its main thread is asked:
@@ -254,10 +252,9 @@ fn by_affinity(mask: &mut Mask) -> usize {
 
 /// The CPUs that a thread may use, 0 for this one; answers how many bytes the kernel has
 /// filled, 0 when it does not say.
-fn affinity_of(tid: i32, mask: &mut Mask) -> usize {
-    let (at, size) = (mask.as_mut_ptr() as usize, size_of_val(mask));
-    let tid = tid as usize;
-    // SAFETY: the kernel writes at most `size` bytes, and answers how many.
+fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
+    let (tid, at, size) = (tid as usize, mask as usize, size_of::<Mask>());
+    // SAFETY: the kernel writes at most `size` bytes, if it can, and answers how many.
     let answer = unsafe { sys::syscall(libc::SYS_sched_getaffinity, [tid, size, at, 0, 0, 0]) };
     usize::try_from(answer).unwrap_or(0)
 }

@@ -21,8 +21,8 @@
 //!             helper: its file and calls; abi: its interface
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! cpus        what the machine leaves us
-//! sync, sys   atomics and sleeping; system calls; unwind: why there is none;
-//!             export: names with versions
+//! sync, sys   atomics and sleeping; system calls; trylock: a lock that nobody waits for;
+//!             unwind: why there is none; export: names with versions
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and
@@ -55,6 +55,8 @@ mod stats;
 mod sys;
 #[cfg(not(loom))]
 mod trace;
+#[cfg(not(loom))]
+mod trylock;
 
 // Exports stay out of test executables: they would replace the harness's own memcpy.
 #[cfg(not(any(test, loom)))]

@@ -146,6 +146,7 @@ pub fn before_rights_change() {
 
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
+    ROOM.forget_after_fork();
     ipc::forget_after_fork();
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();
@@ -185,7 +186,7 @@ fn report(process: &Process, stderr: Option<i32>) {
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
     // Taken only if somebody else just reports: then there is nothing left to tell.
-    let Some(mut room) = ROOM.try_lock() else { return };
+    let Some(mut room) = ROOM.try_take() else { return };
     let (exe, space) = room.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
     let exe = sys::read_link(c"/proc/thread-self/exe", exe).unwrap_or_default();
