@@ -184,7 +184,7 @@ unsafe fn carry(
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
-    let undone = posted.then(|| shared.undone());
+    let mut undone = shared.undone(); // not moved: that is a call of memcpy
     BOARD.leave(shared);
     CALLER_BYTES.fetch_add((alone + own) as u64, Ordering::Relaxed);
     if failed {
@@ -198,7 +198,7 @@ unsafe fn carry(
         // SAFETY: part of the caller's ranges.
         unsafe { original::copy(dst, src, alone) };
     }
-    for index in undone.into_iter().flatten() {
+    while posted && let Some(index) = undone.next() {
         let piece = cut.piece(index);
         let start = alone + piece.offset;
         // SAFETY: part of the caller's ranges.
