@@ -1,12 +1,12 @@
 //! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
 
 use crate::sys;
+use crate::trylock::TryLock;
 use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
+use core::mem::MaybeUninit;
 use core::num::NonZeroUsize;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use once_cell::race::OnceNonZeroUsize;
-use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
@@ -100,13 +100,18 @@ pub fn last_level_cache() -> usize {
 
 /// Room for what the kernel answers. Not on the stack: the first large copy may be made on
 /// a signal stack of two kilobytes. Never waited for, see `Limits::try_now`.
-static ROOM: Mutex<Room> = Mutex::new(Room { mask: [0; 128], groups: [0; 4096], path: [0; 1024] });
+static ROOM: TryLock<Room> =
+    TryLock::new(Room { mask: NO_CPU, own: NO_CPU, groups: [0; 4096], path: [0; 1024] });
 
 struct Room {
-    mask: [u64; 128], // 8192 CPUs, the most a kernel can be built for
+    mask: Mask,
+    own: Mask,
     groups: [u8; 4096],
     path: [u8; 1024],
 }
+
+type Mask = [u64; 128]; // 8192 CPUs, the most a kernel can be built for
+const NO_CPU: Mask = [0; 128];
 
 /// How many CPUs can work at once for this process.
 #[derive(Clone, Copy, Debug)]
@@ -119,8 +124,8 @@ pub struct Limits {
 impl Limits {
     /// `None` when somebody else is just asking: the hook does not wait.
     pub fn try_now() -> Option<Self> {
-        let mut room = ROOM.try_lock()?;
-        let Room { mask, groups, path } = &mut *room;
+        let mut room = ROOM.try_take()?;
+        let Room { mask, groups, path, .. } = &mut *room;
         Some(Self { affinity: by_affinity(mask), quota: by_quota(groups, path) })
     }
 
@@ -135,43 +140,123 @@ impl Limits {
     }
 }
 
-/// The CPUs of the process, for its workers.
-static MASK: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
-
 /// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling.
 /// A batch thread gets its share of a CPU but does not take it from who has woken it: where no
 /// CPU is idle, starting a copy would else cost the time of a piece (`bench/run async`).
 pub fn run_anywhere() {
-    let (mask, size) = (MASK.as_ptr() as usize, size_of_val(&MASK));
+    // Not cleared, for that is a call of memset: the kernel says how much it has filled.
+    let mut mask = MaybeUninit::<Mask>::uninit();
+    let size = affinity_of(sys::getpid(), mask.as_mut_ptr());
     let parameters = 0i32; // struct sched_param: priority 0
     let (batch, none) = (libc::SCHED_BATCH as usize, &raw const parameters as usize);
     // SAFETY: both are readable; a refusal changes nothing.
     unsafe {
-        sys::syscall(libc::SYS_sched_setaffinity, [0, size, mask, 0, 0, 0]);
+        if size > 0 {
+            sys::syscall(libc::SYS_sched_setaffinity, [0, size, mask.as_ptr() as usize, 0, 0, 0]);
+        }
         sys::syscall(libc::SYS_sched_setscheduler, [0, batch, none, 0, 0, 0]);
     }
 }
 
+/// How the scheduler treats a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class {
+    policy: i32,
+    nice: i32,
+}
+
+impl Class {
+    /// Of a thread by its number, 0 for this one.
+    fn of(tid: i32) -> Option<Self> {
+        let (tid, one) = (tid as usize, libc::PRIO_PROCESS as usize);
+        // SAFETY: no memory.
+        let (policy, priority) = unsafe {
+            (
+                sys::syscall(libc::SYS_sched_getscheduler, [tid, 0, 0, 0, 0, 0]),
+                sys::syscall(libc::SYS_getpriority, [one, tid, 0, 0, 0, 0]),
+            )
+        };
+        if policy < 0 || priority < 0 {
+            return None;
+        }
+        // The kernel answers 40 to 1 for -20 to 19.
+        let policy = policy as i32 & !libc::SCHED_RESET_ON_FORK;
+        Some(Self { policy, nice: 20 - priority as i32 })
+    }
+
+    /// The same from a file, with calls that every filter allows.
+    fn in_file(path: &CStr) -> Option<Self> {
+        let mut room = ROOM.try_take()?;
+        Self::in_stat(sys::read_file(path, &mut room.groups)?)
+    }
+
+    /// The 19th and the 41st word of /proc/PID/stat; the second is a name that may hold
+    /// anything, in parentheses.
+    fn in_stat(stat: &[u8]) -> Option<Self> {
+        let rest = &stat[memchr::memrchr(b')', stat)? + 1..];
+        let mut words = rest.split(|&byte| byte == b' ').skip(1);
+        let mut word = |skip: usize| -> Option<i32> {
+            core::str::from_utf8(words.nth(skip)?).ok()?.trim().parse().ok()
+        };
+        let nice = word(16)?;
+        Some(Self { policy: word(21)?, nice })
+    }
+}
+
+/// Whether threads that this one makes serve others as well as those of the main thread would.
+/// A nice value stays with them, and so does SCHED_IDLE, for want of rights; a SCHED_DEADLINE
+/// thread can make none. `filtered`: they will have to stay what they are born as.
+pub fn may_make_workers(filtered: bool) -> bool {
+    let classes = if filtered {
+        let main = Class::in_file(c"/proc/self/stat");
+        Class::in_file(c"/proc/thread-self/stat").zip(main)
+    } else {
+        Class::of(0).zip(Class::of(sys::getpid()))
+    };
+    // What cannot be known is as usual.
+    let suits = classes.is_none_or(|(own, main)| own.makes_as_good_as(main, filtered));
+    suits && (!filtered || has_all_cpus())
+}
+
+impl Class {
+    fn makes_as_good_as(self, main: Self, filtered: bool) -> bool {
+        let kind = match self.policy {
+            libc::SCHED_OTHER | libc::SCHED_BATCH => true,
+            libc::SCHED_FIFO | libc::SCHED_RR => !filtered,
+            libc::SCHED_IDLE => main.policy == libc::SCHED_IDLE,
+            _ => false,
+        };
+        kind && self.nice <= main.nice
+    }
+}
+
+/// Whether this thread may use every CPU that the main thread may use.
+fn has_all_cpus() -> bool {
+    let Some(mut room) = ROOM.try_take() else { return false };
+    let Room { mask, own, .. } = &mut *room;
+    let size = affinity_of(sys::getpid(), mask);
+    size > 0 && affinity_of(0, own) == size && mask[..size / 8] == own[..size / 8]
+}
+
 /// In the child of a fork nobody else is asking any more.
 pub fn forget_after_fork() {
-    if ROOM.is_locked() {
-        // SAFETY: whoever held it was a thread of the parent; this process has one thread.
-        unsafe { ROOM.force_unlock() };
-    }
+    ROOM.forget_after_fork();
 }
 
 /// CPUs this process may run on; 1 when the kernel does not say. Its main thread is asked:
 /// the one that copies first may be pinned for reasons of its own.
-fn by_affinity(mask: &mut [u64; 128]) -> usize {
-    let (at, size) = (mask.as_mut_ptr() as usize, size_of_val(mask));
-    let main = sys::getpid() as usize;
-    // SAFETY: the kernel writes at most `size` bytes, and answers how many.
-    let answer = unsafe { sys::syscall(libc::SYS_sched_getaffinity, [main, size, at, 0, 0, 0]) };
-    let words = usize::try_from(answer).unwrap_or(0) / 8;
-    for (shared, word) in MASK.iter().zip(mask.iter().take(words)) {
-        shared.store(*word, Relaxed);
-    }
+fn by_affinity(mask: &mut Mask) -> usize {
+    let words = affinity_of(sys::getpid(), mask) / 8;
     mask.iter().take(words).map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+}
+
+/// The CPUs that a thread may use, 0 for this one; answers how many bytes the kernel has
+/// filled, 0 when it does not say.
+fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
+    let (tid, at, size) = (tid as usize, mask as usize, size_of::<Mask>());
+    // SAFETY: the kernel writes at most `size` bytes, if it can, and answers how many.
+    let answer = unsafe { sys::syscall(libc::SYS_sched_getaffinity, [tid, size, at, 0, 0, 0]) };
+    usize::try_from(answer).unwrap_or(0)
 }
 
 /// The least that any control group of this process grants.
@@ -265,6 +350,36 @@ mod tests {
         assert_eq!(cpu_max(b"150000 0\n"), None);
         assert_eq!(cpu_max(b""), None);
         assert_eq!(cpu_max(b"99999999999999999999 1"), None);
+    }
+
+    #[test]
+    fn class_in_a_file_is_what_the_calls_say() {
+        let line = b"7 (a ) b) S 1 2 3 0 -1 4 0 0 0 0 0 0 0 0 39 19 1 0 5 0 0 0 1 1 1 1 1 0 0 0 \
+            0 0 0 0 17 1 0 5 0 0 0\n";
+        assert_eq!(Class::in_stat(line), Some(Class { policy: 5, nice: 19 }));
+        assert_eq!(Class::in_stat(b"7 (a) S 1"), None);
+        assert_eq!(Class::in_stat(b""), None);
+        assert!(Class::of(0).is_some());
+        assert_eq!(Class::in_file(c"/proc/thread-self/stat"), Class::of(0));
+        assert_eq!(Class::in_file(c"/proc/self/stat"), Class::of(sys::getpid()));
+    }
+
+    #[test]
+    fn only_threads_that_are_no_worse_than_the_main_thread_make_workers() {
+        let class = |policy, nice| Class { policy, nice };
+        let main = class(libc::SCHED_OTHER, 0);
+        for filtered in [false, true] {
+            assert!(main.makes_as_good_as(main, filtered));
+            assert!(class(libc::SCHED_BATCH, -3).makes_as_good_as(main, filtered));
+            assert!(!class(libc::SCHED_OTHER, 1).makes_as_good_as(main, filtered));
+            assert!(class(libc::SCHED_OTHER, 1).makes_as_good_as(class(0, 1), filtered));
+            assert!(!class(libc::SCHED_IDLE, 0).makes_as_good_as(main, filtered));
+            let idle = class(libc::SCHED_IDLE, 0);
+            assert!(idle.makes_as_good_as(idle, filtered));
+            assert!(!class(libc::SCHED_DEADLINE, 0).makes_as_good_as(main, filtered));
+            assert_eq!(class(libc::SCHED_FIFO, 0).makes_as_good_as(main, filtered), !filtered);
+        }
+        assert!(may_make_workers(false));
     }
 
     #[test]

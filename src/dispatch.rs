@@ -535,6 +535,15 @@ impl Dispatcher {
         let Some(_held) = sys::SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
         };
+        if !policy.offload {
+            return Err(self.switch_off(Fallback::Off));
+        }
+        // Before anything is taken: a child of vfork may be killed at any moment.
+        match crew::may_start() {
+            Ok(()) => {}
+            Err(Refused::NotOurs) => return Err(Fallback::Starting),
+            Err(_) => return Err(self.switch_off(Fallback::Refused)),
+        }
         let (cold, starting) = (engine::COLD, engine::STARTING);
         if self
             .engine
@@ -542,17 +551,6 @@ impl Dispatcher {
             .is_err()
         {
             return Err(Fallback::Starting);
-        }
-        if !policy.offload {
-            return Err(self.switch_off(Fallback::Off));
-        }
-        match crew::may_start() {
-            Ok(()) => {}
-            Err(Refused::NotOurs) => {
-                self.engine.store(engine::COLD, Ordering::Release);
-                return Err(Fallback::Starting);
-            }
-            Err(_) => return Err(self.switch_off(Fallback::Refused)),
         }
         if policy.try_ioat && self.ioat.start() {
             policy.keep.inspect(|&bytes| self.ioat.keep(bytes));
@@ -580,6 +578,11 @@ impl Dispatcher {
         match refused {
             Refused::Busy => Fallback::Busy,
             Refused::NotOurs => Fallback::Starting,
+            // Workers are tried again after a while, see `crew::is_refused`.
+            Refused::System if self.engine.load(Ordering::Relaxed) == engine::THREADS => {
+                crew::note_refusal();
+                Fallback::Refused
+            }
             Refused::System => self.switch_off(Fallback::Refused),
             Refused::NoChannels => self.switch_off(Fallback::NoChannels),
         }

@@ -291,7 +291,7 @@ impl Cell {
     fn is_in_doubt(&self) -> bool {
         let [pair, then, gain] =
             [&self.pair, &self.pair_then, &self.gain].map(|part| u64::from(part.load(Relaxed)));
-        let gain = if then == 0 { pair } else { pair * gain / then };
+        let gain = (pair * gain).checked_div(then).unwrap_or(pair);
         self.pairs.load(Relaxed) >= PAIRS_FIRST && gain < u64::from(STAYS)
     }
 
@@ -337,7 +337,8 @@ impl Cell {
         let gain = if libc_won { ratio(chosen, tried) } else { ratio(tried, chosen) };
         self.gain.store(gain, Relaxed);
         self.pair_then.store(self.pair.load(Relaxed), Relaxed);
-        let ticks_at = |cost: u32| (self.tried_bytes.load(Relaxed) >> 10) * u64::from(cost) >> 10;
+        let kibibytes = self.tried_bytes.load(Relaxed) >> 10;
+        let ticks_at = |cost: u32| kibibytes * u64::from(cost) / 1024;
         let (was, would_be) = (ticks_at(tried), ticks_at(chosen));
         // Never nothing: a series takes its time also where it shows no difference.
         self.price.store(was.saturating_sub(would_be).max(was / 16).max(1), Relaxed);

@@ -11,7 +11,8 @@
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     libc: the originals
-//!             threads: one shared copy; board: who claims which piece; crew: the workers
+//!             threads: one shared copy; board: who claims which piece; crew: the workers;
+//!             refusal: what the system refuses is tried again
 //!             later: copies that go on while the caller does something else; pending: their
 //!             cookies, parts and ends
 //!             ioat: the kernel helper's channels
@@ -21,8 +22,8 @@
 //!             helper: its file and calls; abi: its interface
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! cpus        what the machine leaves us
-//! sync, sys   atomics and sleeping; system calls; unwind: why there is none;
-//!             export: names with versions
+//! sync, sys   atomics and sleeping; system calls; trylock: a lock that nobody waits for;
+//!             unwind: why there is none; export: names with versions
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and
@@ -55,6 +56,8 @@ mod stats;
 mod sys;
 #[cfg(not(loom))]
 mod trace;
+#[cfg(not(loom))]
+mod trylock;
 
 // Exports stay out of test executables: they would replace the harness's own memcpy.
 #[cfg(not(any(test, loom)))]

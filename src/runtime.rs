@@ -1,5 +1,6 @@
 //! The one global: start, fork and exit of the process.
 
+use crate::backend::crew::Dismissal;
 use crate::backend::{crew, helper, ioat, later, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
@@ -112,8 +113,8 @@ fn start() {
             config,
         });
     }
-    // SAFETY: the handler only stores to atomics.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
     // Both at once: until here every copy, our own included, is the bootstrap's.
     DISPATCHER.configure(policy);
     DISPATCHER.open();
@@ -129,9 +130,25 @@ fn complain_about_helper() {
     sys::say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
 }
 
+/// The program counts its threads after a fork, and would find those that wait for work.
+extern "C" fn before_fork() {
+    crew::dismiss(Dismissal::ToBeAlone);
+}
+
+/// The same before other calls.
+pub fn before_being_alone() {
+    crew::dismiss(Dismissal::ToBeAlone);
+}
+
+/// No worker keeps rights that the program is just giving up.
+pub fn before_rights_change() {
+    crew::dismiss(Dismissal::ToChangeRights);
+}
+
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
     signals::forget_after_fork();
+    ROOM.forget_after_fork();
     ipc::forget_after_fork();
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();
@@ -145,6 +162,11 @@ extern "C" fn after_fork() {
 static END: extern "C" fn() = end;
 
 extern "C" fn end() {
+    // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
+    // that ran no handler.
+    if !crew::is_ours() {
+        return;
+    }
     DISPATCHER.close();
     DISPATCHER.trace.end();
     let Some(process) = PROCESS.get() else { return };
@@ -166,7 +188,7 @@ fn report(process: &Process, stderr: Option<i32>) {
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
     // Taken only if somebody else just reports: then there is nothing left to tell.
-    let Some(mut room) = ROOM.try_lock() else { return };
+    let Some(mut room) = ROOM.try_take() else { return };
     let (exe, space) = room.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
     let exe = sys::read_link(c"/proc/thread-self/exe", exe).unwrap_or_default();

@@ -138,6 +138,20 @@ pub fn gettid() -> i32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
+/// Whether the kernel still counts a thread of this process, by its number.
+pub fn is_thread(tid: u32) -> bool {
+    let mut room = [0; 32];
+    let mut path = Text::over(&mut room);
+    let _ = write!(path, "/proc/self/task/{tid}\0"); // fits
+    CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(|path| {
+        let fd = open(path);
+        if fd >= 0 {
+            close(fd as i32);
+        }
+        fd >= 0
+    })
+}
+
 pub fn geteuid() -> i32 {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_geteuid, [0; 6]) as i32 }

@@ -38,6 +38,30 @@ offloading_victims! {
     daemon_copies_with_its_own_workers: "trap_spawn" "daemon";
 }
 
+offloading_victims! {
+    fork_right_after_a_copy_finds_the_process_alone: "trap_alone" "fork";
+    unshare_right_after_a_copy_finds_the_process_alone: "trap_alone" "unshare";
+    setns_right_after_a_copy_finds_the_process_alone: "trap_alone" "setns";
+}
+
+#[test]
+fn child_of_a_bare_fork_does_not_report_its_parents_copies() {
+    let test = "child_of_a_bare_fork_does_not_report_its_parents_copies";
+    if let Some(processes) = survives(test, &victim("trap_raw_fork"), &["exit"]) {
+        assert_eq!(processes.len(), 1, "{processes:?}");
+    }
+}
+
+/// A slot that a dead child has taken would count as a copy under way.
+#[test]
+fn vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading() {
+    let test = "vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading";
+    if let Some(processes) = survives(test, &victim("trap_vfork"), &["killed"]) {
+        assert!(offloaded(&processes) >= 100, "{processes:?}");
+        assert!(processes.iter().all(|p| p["fallbacks"]["busy"] == 0), "{processes:?}");
+    }
+}
+
 // The beginning and the end of a program.
 
 offloading_victims! {
@@ -194,4 +218,14 @@ fn cgroup_quota_of_one_cpu_makes_no_thread() {
 
 offloading_victims! {
     workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
+    first_copy_by_a_niced_thread_workers_are_not: "trap_class" "niced";
+    first_copy_by_an_idle_class_thread_workers_are_not: "trap_class" "idle";
+    first_copy_by_a_real_time_thread_workers_are_not: "trap_class" "fifo";
+    first_copy_by_a_pinned_thread_workers_are_not: "trap_class" "pinned";
+    first_copy_by_a_niced_thread_under_a_filter_workers_are_not: "trap_class" "niced" "filtered";
+    first_copy_by_an_idle_class_thread_under_a_filter_workers_are_not:
+        "trap_class" "idle" "filtered";
+    first_copy_by_a_real_time_thread_under_a_filter_workers_are_not:
+        "trap_class" "fifo" "filtered";
+    first_copy_by_a_pinned_thread_under_a_filter_workers_are_not: "trap_class" "pinned" "filtered";
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::traps::{
     CANNOT_SHOW, a_library, can_be_shown, engine_calls, fixed, linked, offloaded,
-    offloading_victims, says, survives,
+    offloading_victims, says, survives, survives_offloaded,
 };
 use common::{
     finish, found, is_root, library, plain, preloaded, skip, statistics, succeed, victim,
@@ -161,7 +161,18 @@ fn seccomp_filter_before_first_copy_kills_for_clone_program_lives() {
 offloading_victims! {
     seccomp_filter_with_workers_alive_refuses_futex_copies_are_right: "trap_seccomp" "after-futex";
     seccomp_filter_for_all_threads_refuses_futex_workers_do_not_spin: "trap_seccomp" "after-tsync";
+    seccomp_filter_with_workers_alive_kills_for_rare_calls_program_lives:
+        "trap_seccomp" "after-rare";
     seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp" "idle-kill";
+}
+
+offloading_victims! {
+    filter_of_systemd_without_resources_from_the_start_copies_are_carried:
+        "trap_filtered" "resources";
+    filter_of_systemd_for_services_from_the_start_copies_are_carried:
+        "trap_filtered" "system-service";
+    filter_of_usual_units_from_the_start_copies_are_carried: "trap_filtered" "usual";
+    filter_with_what_we_say_we_need_from_the_start_copies_are_carried: "trap_filtered" "least";
 }
 
 #[test]
@@ -173,6 +184,22 @@ fn process_limit_reached_copies_stay_with_libc() {
         succeed(preloaded(&program).arg("nproc"));
         assert_eq!(succeed(fixed(preloaded(&program).arg("nproc"))).1, "", "quietly");
     }
+}
+
+/// Without a report, as above.
+#[test]
+fn process_limit_reached_and_lifted_workers_come_after_a_while() {
+    let test = "process_limit_reached_and_lifted_workers_come_after_a_while";
+    let program = victim("trap_limits");
+    if can_be_shown(test, plain(&program).arg("nproc-once")) {
+        succeed(fixed(preloaded(&program).arg("nproc-once")));
+    }
+}
+
+#[test]
+fn first_copy_by_a_deadline_thread_others_get_workers() {
+    let test = "first_copy_by_a_deadline_thread_others_get_workers";
+    survives_offloaded(test, &victim("trap_limits"), &["deadline"]);
 }
 
 #[test]
@@ -240,6 +267,18 @@ fn setuid_while_copying_on_no_worker_stays_root() {
     drops_privileges("setuid_while_copying_on_no_worker_stays_root", "busy");
 }
 
+/// Without reports, as above.
+#[test]
+fn rights_given_up_right_after_a_copy_no_worker_keeps_them() {
+    let test = "rights_given_up_right_after_a_copy_no_worker_keeps_them";
+    let program = victim("trap_alone");
+    for way in ["setuid", "capset"] {
+        if can_be_shown(test, plain(&program).arg(way)) {
+            succeed(fixed(preloaded(&program).arg(way)));
+        }
+    }
+}
+
 #[test]
 fn set_user_id_program_ignores_the_statistics_file() {
     let test = "set_user_id_program_ignores_the_statistics_file";
@@ -270,6 +309,24 @@ fn set_user_id_program_ignores_the_statistics_file() {
     }
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(!written, "a caller could make a privileged program write any file");
+}
+
+// Other libraries and other callers.
+
+#[test]
+fn interposed_library_whose_memmove_calls_memcpy_does_not_recurse() {
+    let (program, other) = (victim("trap_interposed"), a_library("trap_interposer"));
+    let (ours, other) = (library().display().to_string(), other.display().to_string());
+    succeed(plain(&program).env("LD_PRELOAD", &other));
+    for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
+        succeed(preloaded(&program).env("LD_PRELOAD", &order));
+        let processes = statistics(fixed(preloaded(&program).env("LD_PRELOAD", &order)));
+        assert!(offloaded(&processes) > 0, "LD_PRELOAD={order}");
+    }
+}
+
+offloading_victims! {
+    caller_with_its_stack_eight_bytes_off_copies_right: "trap_stack_off";
 }
 
 // What goes past us.

@@ -7,9 +7,9 @@
 //! thread needs nothing of what libc would set up. The price is the law of this file: a
 //! worker calls no libc function but memmove, which uses no thread-local storage.
 //!
-//! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends. So no thread of ours
-//! stands in the way of a program that wants to be alone (unshare, setuid) when it is not
-//! copying.
+//! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends. A program that wants to
+//! be alone (fork, unshare) or gives up rights (setuid) does not have to wait for that: idle
+//! workers leave first, see `dismiss`.
 
 use super::Refused;
 use super::board::{Board, End, Shared, workers};
@@ -17,17 +17,22 @@ use super::kernel::Sequence;
 use super::manner::Manner;
 use super::pending::{ENTRIES, Entry, Table};
 use super::piece;
+use super::refusal::Refusal;
 use crate::cpus;
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys;
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 pub const MOST_WORKERS: usize = 64;
 
-/// An idle worker ends after this.
-const IDLE_NANOS: u64 = 100_000_000;
+/// An idle worker ends after this. Until then it is a thread that sleeps: some 20 KiB of memory
+/// and no CPU time, which is less than making it anew.
+const IDLE_NANOS: u64 = 5_000_000_000;
+
+/// How long a program that wants to be alone is kept waiting for workers to leave.
+const LEAVE_NANOS: u64 = 50_000_000;
 
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
@@ -43,8 +48,10 @@ static STACKS: [Stack; MOST_WORKERS] = [const { Stack::new() }; MOST_WORKERS];
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts.
 static LIMIT: AtomicU32 = AtomicU32::new(0);
-/// The system refused something we need: nothing is asked of it again.
-static REFUSED: AtomicBool = AtomicBool::new(false);
+/// The system refused something we need.
+static REFUSED: Refusal = Refusal::new();
+/// It refused another worker when there were some.
+static NO_MORE: Refusal = Refusal::new();
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -76,6 +83,8 @@ mod take_back {
 #[repr(align(64))]
 struct Worker {
     /// 0: no such thread. The kernel clears it when the thread has left its stack.
+    alive: AtomicU32,
+    /// Its number, which stays when it has left.
     tid: AtomicU32,
     crew: AtomicU32,
     bytes: AtomicU64,
@@ -89,7 +98,7 @@ struct Worker {
 #[repr(align(64))]
 struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
 
-// SAFETY: only the worker whose `tid` is set touches the bytes.
+// SAFETY: only the worker whose `alive` is set touches the bytes.
 unsafe impl Sync for Stack {}
 
 impl Stack {
@@ -105,10 +114,9 @@ impl Stack {
 }
 
 impl Worker {
-    const STARTING: u32 = u32::MAX;
-
     const fn new() -> Self {
         Self {
+            alive: AtomicU32::new(0),
             tid: AtomicU32::new(0),
             crew: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
@@ -135,11 +143,6 @@ pub fn settle_in() {
 pub fn is_worker_stack(at: usize) -> bool {
     let start = STACKS.as_ptr() as usize;
     (start..=start + size_of_val(&STACKS)).contains(&at)
-}
-
-/// Every worker ends when it has finished its piece; others are made when they are needed.
-pub fn send_away() {
-    CREW.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The process whose memory this is.
@@ -169,7 +172,7 @@ pub fn expect() {
 
 fn mark_our_memory() {
     let mut page = MARK.load(Ordering::Acquire);
-    if page.is_null() {
+    if page.is_null() && !is_filtered() {
         page = sys::page_wiped_on_fork().cast();
     }
     if page.is_null() {
@@ -203,15 +206,15 @@ pub fn start(workers: usize) {
     }
 }
 
-/// Whether the process was under a seccomp filter from its start: then only calls may be made
-/// that every program makes.
+/// Whether this thread is under a seccomp filter, from the start or since: then only calls may
+/// be made that every program makes, those that stand in README.md.
 pub fn is_filtered() -> bool {
-    SECCOMP.load(Ordering::Relaxed) != 0
+    SECCOMP.load(Ordering::Relaxed) != 0 || sys::seccomp_mode() != 0
 }
 
 /// Whether pieces can be taken back from workers that do not run (see `kernel::TakeBack`).
 pub fn can_take_back() -> bool {
-    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY
+    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && !is_filtered()
 }
 
 fn prepare_to_take_back() {
@@ -239,11 +242,14 @@ pub fn forget_after_fork() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     BOARD.forget_everything();
     for worker in &WORKERS {
+        worker.alive.store(0, Ordering::Relaxed);
         worker.tid.store(0, Ordering::Relaxed);
         worker.bytes.store(0, Ordering::Relaxed);
     }
     ALIVE.store(0, Ordering::Relaxed);
     TAKE_BACK.fetch_and(take_back::NEVER, Ordering::Relaxed);
+    REFUSED.forget();
+    NO_MORE.forget();
 }
 
 /// Bytes copied by each worker.
@@ -251,12 +257,30 @@ pub fn bytes_by_worker() -> [u64; MOST_WORKERS] {
     core::array::from_fn(|number| WORKERS[number].bytes.load(Ordering::Relaxed))
 }
 
+/// Whether the system has refused something that we need, a short while ago.
 pub fn is_refused() -> bool {
-    REFUSED.load(Ordering::Relaxed)
+    REFUSED.is_recent()
 }
 
 pub fn note_refusal() {
-    REFUSED.store(true, Ordering::Relaxed);
+    REFUSED.note();
+}
+
+/// Whether this thread's copy may be posted. A child of vfork posts nothing: it may be killed
+/// at any moment, and what it had taken in our memory would stay taken.
+pub fn may_post() -> Result<(), Refused> {
+    if is_refused() {
+        return Err(Refused::System);
+    }
+    if !is_ours() {
+        return Err(Refused::NotOurs);
+    }
+    let nobody_comes =
+        || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers(is_filtered());
+    if user_has_changed() || nobody_comes() {
+        return Err(Refused::Busy);
+    }
+    Ok(())
 }
 
 /// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
@@ -265,14 +289,30 @@ pub fn summon(count: u32) {
     match BOARD.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => note_refusal(),
-        None => {
-            for _ in 0..count {
-                if workers::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed) {
-                    spawn();
-                }
-            }
+        None if !lacks_workers() || !cpus::may_make_workers(is_filtered()) => {}
+        None => make(count, CREW.load(Ordering::Relaxed)),
+    }
+}
+
+/// The same by a worker. Those it makes are of its own crew: when it is sent away, so are they.
+fn summon_others(count: u32, me: &Worker) {
+    match BOARD.wake_sleepers(count) {
+        Some(true) => {}
+        Some(false) => note_refusal(),
+        None => make(count, me.crew.load(Ordering::Relaxed)),
+    }
+}
+
+fn make(count: u32, crew: u32) {
+    for _ in 0..count {
+        if lacks_workers() {
+            spawn(crew);
         }
     }
+}
+
+fn lacks_workers() -> bool {
+    workers::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed)
 }
 
 /// Calls a worker for a pending copy, after ringing. The caller will not wait, so it must be
@@ -281,12 +321,10 @@ pub fn call_for_pending() {
     match BOARD.wake_sleepers(1) {
         Some(true) => {}
         Some(false) => note_refusal(),
-        None if Board::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed)) => {
-            // The new thread is born with them blocked.
-            match sys::SignalsHeld::all() {
-                Some(_held) => spawn(),
-                None => note_refusal(),
-            }
+        None if Board::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
+            && cpus::may_make_workers(is_filtered()) =>
+        {
+            spawn(CREW.load(Ordering::Relaxed));
         }
         None => {}
     }
@@ -312,9 +350,62 @@ pub fn user_has_changed() -> bool {
         USER.store(now, Ordering::Relaxed);
         return false;
     }
+    send_away();
+    true
+}
+
+/// Every worker ends when it has finished its piece; others are made when they are needed.
+pub fn send_away() {
     CREW.fetch_add(1, Ordering::Relaxed);
     BOARD.ring_for_all();
-    true
+}
+
+/// For whom workers are dismissed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dismissal {
+    /// The program wants to be alone; while it copies it is not, and workers stay.
+    ToBeAlone,
+    /// Rights of the process change: no worker may keep the old ones.
+    ToChangeRights,
+}
+
+/// Sends workers away, and waits until the kernel does not count them as threads any more
+/// where that takes no longer than it takes idle ones to leave. New ones come with the next
+/// copy.
+pub fn dismiss(why: Dismissal) {
+    // Nothing was ever started, or it is not ours to dismiss.
+    if LIMIT.load(Ordering::Relaxed) == 0 || !is_ours() {
+        return;
+    }
+    let idle = BOARD.copies() == 0 && !PENDING.has_work();
+    if !idle && why == Dismissal::ToBeAlone {
+        return;
+    }
+    send_away();
+    if idle {
+        wait_until_they_have_left();
+    }
+}
+
+fn wait_until_they_have_left() {
+    let end = sys::nanoseconds() + LEAVE_NANOS;
+    let is_alive = |worker: &&Worker| worker.alive.load(Ordering::Acquire) != 0;
+    // One that leaves may just have made another.
+    while let Some(worker) = WORKERS.iter().find(is_alive) {
+        let now = sys::nanoseconds();
+        if now >= end {
+            return;
+        }
+        // The kernel wakes us when it clears the word.
+        sys::futex_wait_shared(worker.alive.as_ptr(), 1, end - now);
+    }
+    // They have left their stacks, but may still be counted.
+    for worker in &WORKERS {
+        let tid = worker.tid.swap(0, Ordering::Relaxed);
+        while tid != 0 && sys::is_thread(tid) && sys::nanoseconds() < end {
+            sys::yield_now();
+        }
+    }
 }
 
 /// The same for who starts a copy and goes on: asked now and then.
@@ -331,7 +422,10 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
     changed
 }
 
-fn spawn() {
+fn spawn(crew: u32) {
+    if NO_MORE.is_recent() {
+        return;
+    }
     // The new thread is born with all of them blocked.
     let Some(_held) = sys::SignalsHeld::all() else { return note_refusal() };
     match may_start() {
@@ -343,8 +437,7 @@ fn spawn() {
     let to_come = workers::ONE + workers::ONE_TO_COME;
     let before = workers::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
     let take = |worker: &Worker| {
-        let (zero, starting) = (0, Worker::STARTING);
-        worker.tid.compare_exchange(zero, starting, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        worker.alive.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     let mut free = (0..MOST_WORKERS).filter(|&number| take(&WORKERS[number]));
     let number = if before < limit { free.next() } else { None };
@@ -352,15 +445,12 @@ fn spawn() {
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         return;
     };
-    WORKERS[number].crew.store(CREW.load(Ordering::Relaxed), Ordering::Relaxed);
+    WORKERS[number].crew.store(crew, Ordering::Relaxed);
     if clone_thread(number) < 0 {
-        WORKERS[number].tid.store(0, Ordering::Release);
+        WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
-        LIMIT.fetch_min(before, Ordering::Relaxed);
-        if before == 0 {
-            note_refusal();
-        }
+        if before == 0 { note_refusal() } else { NO_MORE.note() }
     } else {
         ALIVE.fetch_sub(workers::ONE_TO_COME, Ordering::Relaxed);
     }
@@ -377,7 +467,7 @@ fn clone_thread(number: usize) -> sys::Answer {
         | libc::CLONE_SYSVSEM
         | libc::CLONE_PARENT_SETTID
         | libc::CLONE_CHILD_CLEARTID;
-    let tid = WORKERS[number].tid.as_ptr() as usize;
+    let Worker { alive, tid, .. } = &WORKERS[number];
     let answer;
     // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, with no frame
     // to return to: it calls `work`, which never returns. The parent's registers are kept
@@ -395,8 +485,8 @@ fn clone_thread(number: usize) -> sys::Answer {
             inlateout("rax") libc::SYS_clone => answer,
             in("rdi") flags as usize,
             in("rsi") STACKS[number].top(),
-            in("rdx") tid,
-            in("r10") tid,
+            in("rdx") tid.as_ptr(),
+            in("r10") alive.as_ptr(),
             in("r8") 0usize,
             in("r12") number,
             in("r13") work as *const (),
@@ -412,7 +502,9 @@ extern "C" fn work(number: usize) -> ! {
     let me = &WORKERS[number];
     let mut last = number * 64 % ENTRIES;
     set_name(number);
-    cpus::run_anywhere();
+    if !is_filtered() {
+        cpus::run_anywhere();
+    }
     if is_filtered() || !me.sequence.register() {
         TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
     }
@@ -433,17 +525,21 @@ extern "C" fn work(number: usize) -> ! {
 fn take_turn(number: usize, last: &mut usize) -> bool {
     let me = &WORKERS[number];
     let heard = BOARD.bell();
+    // After a look at the bell, with which one is sent away.
+    if !me.is_wanted() && !PENDING.has_work() {
+        return true;
+    }
     if me.is_wanted()
         && let Some(slot) = BOARD.find_work(number)
     {
         // Before a piece is claimed: nobody waits for us yet.
-        summon(2);
+        summon_others(2, me);
         help(slot, me);
         return true;
     }
     if let Some((at, part)) = PENDING.find_work(*last) {
         *last = at;
-        summon(2);
+        summon_others(2, me);
         attend_to(part, me);
         return true;
     }
@@ -468,7 +564,7 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
 
 /// The end of a worker.
 fn leave() -> ! {
-    // SAFETY: ends this thread only; the kernel clears `tid` when the stack is free again.
+    // SAFETY: ends this thread only; the kernel clears `alive` when the stack is free again.
     unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
 }
 

@@ -314,6 +314,10 @@ impl Engine {
         len: usize,
         how: &How,
     ) -> Result<(), Refused> {
+        // A child of vfork may be killed at any moment, and would keep what it had taken.
+        if !crew::is_ours() {
+            return Err(Refused::NotOurs);
+        }
         let turn = self.next_turn(how);
         let mut at = 0;
         while at < len {

@@ -162,8 +162,8 @@ fn ours_or_new() -> &'static Ours {
 
 #[cold]
 fn make_ours() -> &'static Ours {
-    // A filter that came since the start may kill for a call it does not know.
-    let filtered = crew::may_start() == Err(Refused::System);
+    // A filter may kill for a call it does not know.
+    let filtered = crew::is_filtered() || crew::may_start() == Err(Refused::System);
     let mut page: *mut Ours = core::ptr::null_mut();
     if !filtered {
         page = sys::page_wiped_on_fork().cast();
@@ -481,7 +481,7 @@ fn carry_out(part: &Entry, copy: &Posted, index: usize) {
         // not a thread of the program's.
         let _held = SignalsHeld::all();
         // SAFETY: as above.
-        unsafe { original::copy_in_worker(dst, src, piece.len) };
+        unsafe { original::copy(dst, src, piece.len) };
         done = true;
     }
     if let Some(ended) = PENDING.finish(part, index, done) {

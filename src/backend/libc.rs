@@ -26,8 +26,9 @@ const fn entry(bootstrap: *const ()) -> Entry {
     Entry { min: AtomicUsize::new(0), next: AtomicPtr::new(bootstrap.cast_mut().cast()) }
 }
 
-/// libc's own memmove, for worker threads: a further interposer between us and libc may
-/// use thread-local storage, which workers do not have. Until it is known, `rep movsb`.
+/// libc's own memmove, for all copies of ours. A further interposer between us and libc may
+/// use thread-local storage, which workers do not have, or call memcpy, that is, us. Until it
+/// is known, `rep movsb`.
 static LIBC_MEMMOVE: AtomicPtr<c_void> =
     AtomicPtr::new((bootstrap_memmove as *const ()).cast_mut().cast());
 
@@ -37,65 +38,104 @@ type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c
 pub fn resolve() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
-    const NAMES: [(&CStr, &[Op]); 6] = [
-        (c"memmove", &[Op::Memcpy, Op::Memmove]),
-        (c"mempcpy", &[Op::Mempcpy]),
-        (c"bcopy", &[Op::Bcopy]),
-        (c"wmemmove", &[Op::Wmemcpy, Op::Wmemmove]),
-        (c"__memmove_chk", &[Op::MemcpyChk, Op::MemmoveChk]),
-        (c"__mempcpy_chk", &[Op::MempcpyChk]),
+    type Named = (&'static CStr, Op);
+    const NAMES: [(Named, Option<Named>); 6] = [
+        ((c"memmove", Op::Memmove), Some((c"memcpy", Op::Memcpy))),
+        ((c"mempcpy", Op::Mempcpy), None),
+        ((c"bcopy", Op::Bcopy), None),
+        ((c"wmemmove", Op::Wmemmove), Some((c"wmemcpy", Op::Wmemcpy))),
+        ((c"__memmove_chk", Op::MemmoveChk), Some((c"__memcpy_chk", Op::MemcpyChk))),
+        ((c"__mempcpy_chk", Op::MempcpyChk), None),
     ];
-    for (name, ops) in NAMES {
+    let libc = Libc::find();
+    for ((name, op), twin) in NAMES {
         // SAFETY: a terminated name.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        if !found.is_null() {
-            for &op in ops {
-                ENTRIES[op as usize].next.store(found, Ordering::Release);
-            }
+        set_next(op, found);
+        let Some((twin, copying)) = twin else { continue };
+        if libc.holds(found as usize) {
+            set_next(copying, found);
+        } else {
+            // Somebody else's, who may call the twin by name: then it must not come back.
+            // SAFETY: as above.
+            set_next(copying, unsafe { libc::dlsym(libc::RTLD_NEXT, twin.as_ptr()) });
         }
     }
-    // Most often what we have found is libc's own. Otherwise workers keep the bootstrap copy.
     let found = ENTRIES[Op::Memmove as usize].next.load(Ordering::Relaxed);
-    if is_in_libc(found) {
+    if libc.holds(found as usize) {
         LIBC_MEMMOVE.store(found, Ordering::Release);
+    } else {
+        find_beyond_others(&libc);
     }
 }
 
-/// Whether a function lies in the same shared object as one that only libc has.
-fn is_in_libc(function: *mut c_void) -> bool {
-    let known = libc::gnu_get_libc_version as *const () as usize;
-    let mut both = Both { addresses: [function as usize, known], found: false };
-    // SAFETY: the callback gets `both` and uses it before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(holds_both), (&raw mut both).cast()) };
-    both.found
+fn set_next(op: Op, found: *mut c_void) {
+    if !found.is_null() {
+        ENTRIES[op as usize].next.store(found, Ordering::Release);
+    }
 }
 
-struct Both {
-    addresses: [usize; 2],
-    found: bool,
+/// Finds libc's own memmove where others have one as well.
+#[cold]
+fn find_beyond_others(libc: &Libc) {
+    // SAFETY: terminated names; the library is loaded already, and stays.
+    let found = unsafe {
+        let handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return;
+        }
+        libc::dlsym(handle, c"memmove".as_ptr())
+    };
+    if !libc.holds(found as usize) {
+        return;
+    }
+    LIBC_MEMMOVE.store(found, Ordering::Release);
+    let memcpy = &ENTRIES[Op::Memcpy as usize].next;
+    if libc.holds(memcpy.load(Ordering::Relaxed) as usize) {
+        memcpy.store(found, Ordering::Release);
+    }
 }
 
-/// For each loaded object: does it hold both addresses?
-unsafe extern "C" fn holds_both(
+/// Where libc lies; empty when it was not found.
+struct Libc(core::ops::Range<usize>);
+
+impl Libc {
+    fn find() -> Self {
+        let mut libc = Self(0..0);
+        // SAFETY: the callback gets `libc` and uses it before this returns.
+        unsafe { libc::dl_iterate_phdr(Some(note_if_libc), (&raw mut libc).cast()) };
+        libc
+    }
+
+    fn holds(&self, address: usize) -> bool {
+        self.0.contains(&address)
+    }
+}
+
+/// For each loaded object: does it hold a function that only libc has?
+unsafe extern "C" fn note_if_libc(
     object: *mut libc::dl_phdr_info,
     _size: usize,
-    both: *mut c_void,
+    libc: *mut c_void,
 ) -> i32 {
-    // SAFETY: the loader's description of an object, and our own `Both`.
-    let (object, both, segments) = unsafe {
+    // SAFETY: the loader's description of an object, and our own `Libc`.
+    let (object, libc, segments) = unsafe {
         let object = &*object;
         let segments = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-        (object, &mut *both.cast::<Both>(), segments)
+        (object, &mut *libc.cast::<Libc>(), segments)
     };
-    let holds = |address: usize| {
-        segments.iter().any(|segment| {
-            let start = (object.dlpi_addr + segment.p_vaddr) as usize;
-            segment.p_type == libc::PT_LOAD
-                && (start..start + segment.p_memsz as usize).contains(&address)
-        })
-    };
-    both.found = both.addresses.into_iter().all(holds);
-    i32::from(both.found)
+    let loaded = segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
+    let ends = loaded.map(|segment| {
+        let start = object.dlpi_addr + segment.p_vaddr;
+        (start as usize, (start + segment.p_memsz) as usize)
+    });
+    // From the lowest to the highest byte: what lies between belongs to the same object.
+    let whole = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map_or(0..0, |(a, b)| a..b);
+    let found = whole.contains(&(libc::gnu_get_libc_version as *const () as usize));
+    if found {
+        libc.0 = whole;
+    }
+    i32::from(found)
 }
 
 /// Sets the size in bytes from which `op` comes to our slow path.
@@ -103,13 +143,18 @@ pub fn set_min(op: Op, bytes: usize) {
     ENTRIES[op as usize].min.store(bytes.div_ceil(op.unit()), Ordering::Release);
 }
 
-/// Copies as the program would have without us; overlapping ranges are fine.
+/// Copies as libc does; overlapping ranges are fine.
 ///
 /// # Safety
 /// As memmove.
+#[inline(always)]
 pub unsafe fn copy(dst: usize, src: usize, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { call(&ENTRIES[Op::Memmove as usize].next, dst, src, len) }
+    // SAFETY: the pointer is only ever a memmove: the bootstrap one or libc's. The ranges are
+    // the caller's promise.
+    unsafe {
+        let function: Memmove = core::mem::transmute(LIBC_MEMMOVE.load(Ordering::Relaxed));
+        function(dst as *mut c_void, src as *const c_void, len);
+    }
 }
 
 /// The same before start-up: reads nothing that the loader has to fill in.
@@ -122,24 +167,6 @@ pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
         asm!("call {copy}", copy = sym bootstrap_memmove,
             inout("rdi") dst => _, inout("rsi") src => _, in("rdx") len,
             out("rax") _, out("rcx") _, out("r8") _);
-    }
-}
-
-/// The same from a worker thread.
-///
-/// # Safety
-/// As memmove.
-pub unsafe fn copy_in_worker(dst: usize, src: usize, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { call(&LIBC_MEMMOVE, dst, src, len) }
-}
-
-#[inline(always)]
-unsafe fn call(function: &AtomicPtr<c_void>, dst: usize, src: usize, len: usize) {
-    // SAFETY: the pointer is only ever a memmove: the bootstrap one or what dlsym found.
-    unsafe {
-        let function: Memmove = core::mem::transmute(function.load(Ordering::Relaxed));
-        function(dst as *mut c_void, src as *const c_void, len);
     }
 }
 

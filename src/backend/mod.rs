@@ -25,6 +25,8 @@ pub mod pending;
 #[cfg(not(loom))]
 pub mod piece;
 #[cfg(not(loom))]
+mod refusal;
+#[cfg(not(loom))]
 pub mod signals;
 #[cfg(not(loom))]
 pub mod threads;
@@ -36,7 +38,7 @@ mod tuning;
 pub enum Refused {
     /// More copies are under way than help could be had for.
     Busy,
-    /// The system refused what the backend needs; it does not ask again.
+    /// The system refused what the backend needs; it is asked again after a while, if at all.
     System,
     /// We run in a child that shares the memory of its parent, whose engine this is.
     NotOurs,

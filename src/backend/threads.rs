@@ -137,12 +137,7 @@ unsafe fn carry(
     how: &How,
     seen: &mut Seen,
 ) -> Result<(), Refused> {
-    if crew::is_refused() {
-        return Err(Refused::System);
-    }
-    if crew::user_has_changed() {
-        return Err(Refused::Busy);
-    }
+    crew::may_post()?;
     let held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
     signals::stand_in_front()?;
     let (kernel, alternate) = match how.pieces {

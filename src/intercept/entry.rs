@@ -1,7 +1,7 @@
 //! Every exported function is the same three instructions: compare the length, go to the
 //! slow path from the threshold up, jump to libc below it. No frame, no argument touched.
 
-use super::slow;
+use super::slow::aligned;
 use crate::backend::libc::ENTRIES;
 use crate::sys::{Entry, Op};
 use core::arch::naked_asm;
@@ -20,7 +20,7 @@ macro_rules! entry {
                 entries = sym ENTRIES,
                 min = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, min),
                 next = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, next),
-                slow = sym slow::$slow,
+                slow = sym aligned::$slow,
             )
         }
     )* };

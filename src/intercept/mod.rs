@@ -1,6 +1,8 @@
 //! The exported symbols. No logic here: `entry` decides by size with three instructions,
-//! `slow` brings the arguments into one form; `signals` decides by the number of the signal.
+//! `slow` brings the arguments into one form; `signals` decides by the number of the signal;
+//! `alone` passes calls on before which workers leave.
 
+mod alone;
 mod entry;
 mod signals;
 mod slow;

@@ -6,9 +6,43 @@ use crate::sys::Op;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
+/// The same functions for any caller. Hand-written assembly and JITs may call with a stack
+/// that is 8 bytes off, which libc does not mind but compiled code does. The frame is an
+/// ordinary one, so that debuggers and unwinders find the caller.
+pub mod aligned {
+    use core::arch::naked_asm;
+
+    macro_rules! aligned {
+        ($($name:ident),* $(,)?) => { $(
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                naked_asm!(
+                    ".cfi_startproc",
+                    "push rbp",
+                    ".cfi_def_cfa_offset 16",
+                    ".cfi_offset rbp, -16",
+                    "mov rbp, rsp",
+                    ".cfi_def_cfa_register rbp",
+                    "and rsp, -16",
+                    "call {slow}",
+                    "leave",
+                    ".cfi_def_cfa rsp, 8",
+                    "ret",
+                    ".cfi_endproc",
+                    slow = sym super::$name,
+                )
+            }
+        )* };
+    }
+
+    aligned! {
+        memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, memcpy_chk, memmove_chk, mempcpy_chk,
+    }
+}
+
 macro_rules! plain {
     ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
-        pub unsafe extern "C" fn $name(dst: usize, src: usize, len: usize) -> usize {
+        unsafe extern "C" fn $name(dst: usize, src: usize, len: usize) -> usize {
             // SAFETY: the program's promise to memcpy.
             unsafe { runtime::copy(Op::$op, dst, src, len) };
             let result: fn(usize, usize) -> usize = $result;
@@ -23,14 +57,14 @@ plain! {
     mempcpy: Mempcpy gives |dst, len| dst.wrapping_add(len),
 }
 
-pub unsafe extern "C" fn bcopy(src: usize, dst: usize, len: usize) {
+unsafe extern "C" fn bcopy(src: usize, dst: usize, len: usize) {
     // SAFETY: the program's promise to bcopy.
     unsafe { runtime::copy(Op::Bcopy, dst, src, len) };
 }
 
 macro_rules! wide {
     ($($name:ident: $op:ident),* $(,)?) => { $(
-        pub unsafe extern "C" fn $name(dst: usize, src: usize, count: usize) -> usize {
+        unsafe extern "C" fn $name(dst: usize, src: usize, count: usize) -> usize {
             // A count whose bytes do not fit a number is libc's to fail on.
             match count.checked_mul(Op::$op.unit()) {
                 // SAFETY: the program's promise.
@@ -52,7 +86,7 @@ wide! {
 
 macro_rules! checked {
     ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
-        pub unsafe extern "C" fn $name(dst: usize, src: usize, len: usize, room: usize) -> usize {
+        unsafe extern "C" fn $name(dst: usize, src: usize, len: usize, room: usize) -> usize {
             if room < len {
                 // SAFETY: the program's own call, passed on: libc ends the program.
                 return unsafe { original(Op::$op, dst, src, len, room) };

@@ -4,14 +4,14 @@ use super::snapshot::Snapshot;
 use super::{hlog, json, text};
 use crate::config::Formats;
 use crate::sys::{self, Text, say_to};
-use parking_lot::Mutex;
+use crate::trylock::TryLock;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
 /// Room for a report: not on the stack, which may be a small one, and not from an allocator
 /// that the program may be inside of. Pages that are not used cost nothing.
-pub static ROOM: Mutex<Room> =
-    Mutex::new(Room { report: [0; 1 << 20], path: [0; 4096], exe: [0; 4096] });
+pub static ROOM: TryLock<Room> =
+    TryLock::new(Room { report: [0; 1 << 20], path: [0; 4096], exe: [0; 4096] });
 
 pub struct Room {
     /// More than the longest report: five histograms with every bucket in use.

@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <linux/filter.h>
@@ -916,7 +917,11 @@ static void subject_limited(void)
 		pairs[i] = new_pair(100000, i, 1);
 	by_waiting(&pairs[0]);
 	lay_down(&pairs[0].dst, DESTINATION);
-	sleep_ms(400);
+	/* Before a fork workers leave. */
+	pid_t child = fork();
+	if (child == 0)
+		_exit(0);
+	waitpid(child, NULL, 0);
 	pthread_barrier_init(&barrier, NULL, THREADS + 1);
 	for (int i = 0; i < THREADS; i++)
 		EXPECT(!pthread_create(&threads[i], NULL, note_at_once, &pairs[i]));
@@ -928,17 +933,33 @@ static void subject_limited(void)
 	}
 }
 
-/* Workers end when they are idle, and come again. */
+static void *fork_on(void *stop)
+{
+	while (!atomic_load((atomic_bool *)stop)) {
+		pid_t child = fork();
+
+		if (child == 0)
+			_exit(0);
+		waitpid(child, NULL, 0);
+	}
+	return NULL;
+}
+
+/* Idle workers leave, here because another thread forks, and come again. */
 static void subject_idle(void)
 {
 	struct pair pair = new_pair(300000, 1, 2);
+	atomic_bool stop = false;
+	pthread_t thread;
 
-	for (int i = 0; i < 12; i++) {
-		sleep_ms(96 + i);
+	EXPECT(!pthread_create(&thread, NULL, fork_on, &stop));
+	for (int i = 0; i < 100; i++) {
 		lay_down(&pair.dst, DESTINATION);
 		by_notif(&pair);
-		copied(&pair, "after a pause");
+		copied(&pair, "after workers have left");
 	}
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
 }
 
 int main(int argc, char **argv)

@@ -234,4 +234,15 @@ static inline void expect_workers(struct blocks b, const char *when)
     }
 }
 
+/* Workers that wait for work leave before a fork. */
+static inline void have_workers_leave(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    expect_success(child, "child for which the workers leave");
+    if (threads_named("adma-") != 0)
+        wrong("%d workers stayed", threads_named("adma-"));
+}
+
 #endif

@@ -40,7 +40,7 @@ int main(void)
         check(b.to, 2 * MIB, 2 + round, "destination of a cancelled copy");
     }
     stop_copiers(background, 1);
-    sleep_ms(500); /* the workers have gone: new ones show that copies are still offloaded */
+    have_workers_leave(); /* new ones show that copies are still offloaded */
     copy_checked(b, 1000, "copy after cancelled ones");
     expect_workers(b, "after cancelled copies");
     return 0;

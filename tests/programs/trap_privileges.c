@@ -47,7 +47,7 @@ int main(int count, char **words)
     if (threaded)
         stop_copiers(threads, 2);
     if (!busy)
-        sleep_ms(700);
+        have_workers_leave();
     copy_checked(b, 7, "copy after setuid and idleness");
     expect_no_root();
     return 0;

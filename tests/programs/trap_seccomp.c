@@ -5,6 +5,7 @@
  *   after-futex   when workers live: futex answers EPERM in the calling thread
  *   after-tsync   when workers live: futex answers EPERM in all threads
  *   idle-kill     when workers have come and gone: clone ends the process
+ *   after-rare    when workers live: calls that hardly any program makes end the process
  *
  * Copies stay right, and no thread is left that runs without end.
  */
@@ -17,10 +18,12 @@
 static const int making_threads[] = {SYS_clone, SYS_clone3, SYS_fork, SYS_vfork, -1};
 static const int threads_and_futex[] = {SYS_clone, SYS_clone3, SYS_futex, -1};
 static const int only_futex[] = {SYS_futex, -1};
+static const int rare[] = {SYS_mincore, SYS_membarrier, SYS_rseq, SYS_sched_setaffinity,
+                           SYS_sched_setscheduler, SYS_process_vm_readv, -1};
 
 static void sandbox(const int *calls, unsigned action, unsigned flags)
 {
-    struct sock_filter code[16];
+    struct sock_filter code[32];
     unsigned short n = 0;
     code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
                                              offsetof(struct seccomp_data, nr));
@@ -71,9 +74,11 @@ int main(int count, char **words)
     else if (!strcmp(moment, "after-tsync"))
         sandbox(threads_and_futex, refuse, SECCOMP_FILTER_FLAG_TSYNC);
     else if (!strcmp(moment, "idle-kill")) {
-        sleep_ms(700);
+        have_workers_leave();
         sandbox(making_threads, SECCOMP_RET_KILL_PROCESS, 0);
-    } else
+    } else if (!strcmp(moment, "after-rare"))
+        sandbox(rare, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC);
+    else
         wrong("no moment \"%s\"", moment);
     copy_several("copy under the filter");
     expect_idle();

@@ -35,7 +35,7 @@ int main(void)
         sleep_ms(1);
         check(b.to, 2 * MIB, 3 + round, "destination of an abandoned copy");
     }
-    sleep_ms(500); /* the workers have gone: new ones show that copies are still offloaded */
+    have_workers_leave(); /* new ones show that copies are still offloaded */
     copy_checked(b, 1000, "copy after abandoned ones");
     expect_workers(b, "after abandoned copies");
     return 0;

@@ -8,6 +8,9 @@
  *   race:  the same with another thread's first copy at the same moment, in 80
  *          processes: a worker that dies with the child leaves a piece undone
  *
+ *   killed: children are killed in the middle of their copies; the parent's copies are
+ *          shared as before
+ *
  * Other threads of the parent copy meanwhile, and the parent itself copies
  * afterwards: nothing of a dead child may be waited for.
  */
@@ -69,6 +72,43 @@ static int race_for_first_copy(void)
     return 0;
 }
 
+/* The parent waits in vfork, so another thread is the one to kill. */
+static atomic_int copying_child;
+
+static void *kill_children(void *count)
+{
+    for (int i = 0; i < *(int *)count; i++) {
+        while (copying_child == 0)
+            ;
+        pid_t child = copying_child;
+        struct timespec a_while = {0, 100000 + i % 16 * 100000};
+        nanosleep(&a_while, NULL);
+        copying_child = 0;
+        kill(child, SIGKILL);
+    }
+    return NULL;
+}
+
+static void kill_in_the_middle_of_copies(void)
+{
+    int count = rounds(60);
+    pthread_t killer = start_thread(kill_children, &count);
+    for (int round = 0; round < count; round++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            copying_child = getpid();
+            for (;;)
+                memcpy(shared.to, shared.from, shared.size);
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status))
+            wrong("the child was not killed: status 0x%x", status);
+    }
+    pthread_join(killer, NULL);
+    for (int round = 0; round < 100; round++)
+        copy_checked(shared, 200 + round, "parent after its children were killed");
+}
+
 int main(int count, char **words)
 {
     const char *way = count > 1 ? words[1] : "copy";
@@ -85,6 +125,11 @@ int main(int count, char **words)
         copy_checked(shared, 1, "after the races");
         return 0;
     }
+    if (!strcmp(way, "killed")) {
+        copy_checked(shared, 1, "before vfork");
+        kill_in_the_middle_of_copies();
+        return 0;
+    }
     if (strcmp(way, "first"))
         copy_checked(shared, 1, "before vfork");
     else
@@ -98,7 +143,7 @@ int main(int count, char **words)
     }
     stop_copiers(threads, 2);
     for (int round = 100; round < 103; round++) {
-        sleep_ms(200); /* idle workers leave: the next child would be the one to make new ones */
+        have_workers_leave(); /* the next child would be the one to make new ones */
         vfork_and_copy(round);
     }
     copiers_stop = false;
@@ -106,7 +151,7 @@ int main(int count, char **words)
     for (int round = 103; round < 120; round++)
         vfork_and_copy(round);
     stop_copiers(threads, 2);
-    sleep_ms(500); /* again: whether copies are offloaded shows in new workers */
+    have_workers_leave(); /* again: whether copies are offloaded shows in new workers */
     copy_checked(shared, 5000, "parent at the end");
     expect_workers(shared, "parent after all children");
     return 0;

@@ -1,0 +1,81 @@
+//! A refusal of the system's is an event, not a state: what was refused is asked for again
+//! after a while, and after longer whiles when it is refused again and again.
+
+use crate::sys;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// In ticks, whose length nobody knows here: a second, within a factor of two.
+const SHORTEST: u64 = 1 << 31;
+/// The same for about a minute.
+const LONGEST: u64 = SHORTEST << 6;
+
+/// Nothing is asked for until some moment.
+pub struct Refusal {
+    /// In ticks; 0: nothing was ever refused.
+    until: AtomicU64,
+    pause: AtomicU64,
+}
+
+impl Refusal {
+    pub const fn new() -> Self {
+        Self { until: AtomicU64::new(0), pause: AtomicU64::new(0) }
+    }
+
+    /// Whether it is too early to ask again.
+    #[inline]
+    pub fn is_recent(&self) -> bool {
+        self.until.load(Ordering::Relaxed) != 0 && self.is_recent_at(sys::ticks())
+    }
+
+    /// Notes a refusal that has just come.
+    #[cold]
+    pub fn note(&self) {
+        self.note_at(sys::ticks());
+    }
+
+    /// Asks again at once, for the child of a fork.
+    pub fn forget(&self) {
+        self.until.store(0, Ordering::Relaxed);
+        self.pause.store(0, Ordering::Relaxed);
+    }
+
+    fn is_recent_at(&self, now: u64) -> bool {
+        // At most `LONGEST` ahead: ticks that begin anew, after a suspension, end it.
+        self.until.load(Ordering::Relaxed).wrapping_sub(now) <= LONGEST
+    }
+
+    fn note_at(&self, now: u64) {
+        // Several threads may be refused at once: that is one event.
+        if self.is_recent_at(now) {
+            return;
+        }
+        let before = self.pause.load(Ordering::Relaxed);
+        let since = now.wrapping_sub(self.until.load(Ordering::Relaxed));
+        let pause = if since < before { 2 * before } else { 0 }.clamp(SHORTEST, LONGEST);
+        self.pause.store(pause, Ordering::Relaxed);
+        self.until.store(now.wrapping_add(pause).max(1), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_is_believed_for_a_while_and_for_longer_when_it_comes_again() {
+        let refusal = Refusal::new();
+        assert!(!refusal.is_recent());
+        let mut now = 1 << 40;
+        for expected in [1, 2, 4, 8, 16, 32, 64, 64, 64].map(|times| times * SHORTEST) {
+            refusal.note_at(now);
+            refusal.note_at(now + 1); // the same event
+            assert!(refusal.is_recent_at(now) && refusal.is_recent_at(now + expected));
+            assert!(!refusal.is_recent_at(now + expected + 1), "{expected}");
+            now += expected + 1000;
+        }
+        now += 2 * LONGEST;
+        refusal.note_at(now);
+        assert!(!refusal.is_recent_at(now + SHORTEST + 1), "a good while makes up for it");
+        assert!(!refusal.is_recent_at(5), "the counter has begun anew");
+    }
+}

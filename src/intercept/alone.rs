@@ -1,0 +1,57 @@
+//! Functions of the C library before which workers leave: those that want the process to have
+//! one thread, and those that change rights for all threads, of which the C library does not
+//! know ours.
+
+use crate::runtime;
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+macro_rules! passed_on {
+    ($($before:ident: $($name:ident)*;)*) => { $($(
+        /// Takes as many words as any of them has arguments.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(first: usize, second: usize, third: usize) -> c_int {
+            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+            const NAME: &CStr = match CStr::from_bytes_with_nul(
+                concat!(stringify!($name), "\0").as_bytes(),
+            ) {
+                Ok(name) => name,
+                Err(_) => panic!(),
+            };
+            runtime::$before();
+            // SAFETY: the program's own call, passed on.
+            unsafe { pass_on(&NEXT, NAME, first, second, third) }
+        }
+    )*)* };
+}
+
+passed_on! {
+    before_being_alone: unshare setns;
+    before_rights_change: setuid setgid seteuid setegid setreuid setregid setresuid setresgid
+        setgroups initgroups capset;
+}
+
+/// None of this is a copy: dlsym may be called, and is when one of them is called first.
+unsafe fn pass_on(
+    next: &AtomicPtr<c_void>,
+    name: &CStr,
+    first: usize,
+    second: usize,
+    third: usize,
+) -> c_int {
+    type Function = unsafe extern "C" fn(usize, usize, usize) -> c_int;
+    let mut function = next.load(Ordering::Relaxed);
+    if function.is_null() {
+        // SAFETY: a terminated name.
+        function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        next.store(function, Ordering::Relaxed);
+    }
+    if function.is_null() {
+        // SAFETY: the address of this thread's errno.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        return -1;
+    }
+    // SAFETY: a function of at most these arguments, none of them wider than a word.
+    unsafe { core::mem::transmute::<*mut c_void, Function>(function)(first, second, third) }
+}

@@ -1,0 +1,131 @@
+/* The first large copies are made by a thread that the scheduler treats in another way than
+ * the rest of the process. What workers inherit from it would stay with them, for everybody:
+ *
+ *   niced   it has a nice value of its own
+ *   idle    it is SCHED_IDLE
+ *   fifo    it has real-time scheduling
+ *   pinned  it may use one CPU only
+ *
+ * The workers that serve the main thread afterwards are as the main thread is, but SCHED_BATCH
+ * at most, and use the CPUs that it may use. With "filtered" as second word the process is
+ * under a seccomp filter from its start, which does not matter to anybody.
+ */
+#include "trap.h"
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+static const char *way;
+static atomic_bool over;
+
+static void *copy_first(void *blocks)
+{
+    struct sched_param none = {0}, some = {1};
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    int refused = 0;
+    if (!strcmp(way, "niced"))
+        refused = setpriority(PRIO_PROCESS, syscall(SYS_gettid), 15);
+    else if (!strcmp(way, "idle"))
+        refused = sched_setscheduler(0, SCHED_IDLE, &none);
+    else if (!strcmp(way, "fifo"))
+        refused = sched_setscheduler(0, SCHED_FIFO, &some);
+    else
+        refused = sched_setaffinity(0, sizeof one, &one);
+    if (refused)
+        cannot("no thread of that kind here: %s", strerror(errno));
+    for (int i = 0; i < 20; i++)
+        copy_checked(*(struct blocks *)blocks, i, way);
+    while (!over)
+        sleep_ms(1); /* it is there all the time */
+    return NULL;
+}
+
+/* Of each worker: nice value, scheduling class and CPUs. */
+static int look_at_workers(void)
+{
+    int seen = 0, usual = getpriority(PRIO_PROCESS, getpid());
+    cpu_set_t all;
+    sched_getaffinity(getpid(), sizeof all, &all);
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char path[64], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", entry->d_name);
+        FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+        bool worker = file && fgets(name, sizeof name, file) && !strncmp(name, "adma-", 5);
+        if (file)
+            fclose(file);
+        pid_t tid = atoi(entry->d_name);
+        cpu_set_t its;
+        errno = 0;
+        int nice = worker ? getpriority(PRIO_PROCESS, tid) : 0;
+        int class = worker ? sched_getscheduler(tid) : 0;
+        if (!worker || errno || sched_getaffinity(tid, sizeof its, &its))
+            continue; /* or it has ended meanwhile */
+        seen++;
+        if (nice != usual)
+            wrong("a worker has the nice value %d, not %d", nice, usual);
+        if (class != SCHED_BATCH && class != SCHED_OTHER)
+            wrong("a worker has the scheduling class %d", class);
+        if (!CPU_EQUAL(&its, &all))
+            wrong("a worker may use %d CPUs of %d", CPU_COUNT(&its), CPU_COUNT(&all));
+    }
+    closedir(tasks);
+    return seen;
+}
+
+/* Root may leave SCHED_IDLE, others may not. */
+static void have_no_right_to_schedule(void)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2];
+    if (syscall(SYS_capget, &header, sets))
+        cannot("capget: %s", strerror(errno));
+    sets[0].effective &= ~(1u << CAP_SYS_NICE);
+    sets[0].permitted &= ~(1u << CAP_SYS_NICE);
+    if (syscall(SYS_capset, &header, sets))
+        cannot("capset: %s", strerror(errno));
+}
+
+static void be_filtered(char **words)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kexec_load, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {4, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program))
+        cannot("no seccomp filter here: %s", strerror(errno));
+    execl("/proc/self/exe", words[0], words[1], "again", (char *)NULL);
+    wrong("cannot execute myself: %s", strerror(errno));
+}
+
+int main(int count, char **words)
+{
+    struct blocks first = map_blocks(4 * MIB), b = map_blocks(4 * MIB);
+    way = count > 1 ? words[1] : "niced";
+    if (count > 2 && !strcmp(words[2], "filtered"))
+        be_filtered(words);
+    if (!strcmp(way, "idle"))
+        have_no_right_to_schedule();
+    pthread_t thread = start_thread(copy_first, &first);
+    sleep_ms(50);
+    expect_workers(b, "main thread");
+    for (int i = 0; i < 20; i++) {
+        sleep_ms(20); /* new ones have found their place by then */
+        if (look_at_workers() == 0 && workers_expected())
+            wrong("no worker is left");
+        copy_checked(b, i, "main thread");
+    }
+    over = true;
+    pthread_join(thread, NULL);
+    return 0;
+}

@@ -1,0 +1,38 @@
+/* Small and large copies by every function of which trap_interposer.c has one. Each call of
+ * the program arrives there, if it is there at all.
+ */
+#include "trap.h"
+#include <wchar.h>
+
+extern void *__memcpy_chk(void *, const void *, size_t, size_t);
+extern void *__memmove_chk(void *, const void *, size_t, size_t);
+extern int interposed_calls __attribute__((weak));
+
+static void copy_by_all(struct blocks b)
+{
+    for (int way = 0; way < 6; way++) {
+        int before = &interposed_calls ? interposed_calls : 0;
+        fill(b.from, b.size, b.size + way);
+        switch (way) {
+        case 0: memcpy(b.to, b.from, b.size); break;
+        case 1: memmove(b.to, b.from, b.size); break;
+        case 2: wmemcpy(b.to, b.from, b.size / sizeof(wchar_t)); break;
+        case 3: wmemmove(b.to, b.from, b.size / sizeof(wchar_t)); break;
+        case 4: __memcpy_chk(b.to, b.from, b.size, b.size); break;
+        case 5: __memmove_chk(b.to, b.from, b.size, b.size); break;
+        }
+        check(b.to, b.size, b.size + way, "interposed");
+        /* Large ones may be carried without it. */
+        if (&interposed_calls && b.size < 64 * KIB && interposed_calls - before != way % 2)
+            wrong("way %d: the other library was called %d times", way,
+                  interposed_calls - before);
+    }
+}
+
+int main(void)
+{
+    copy_by_all(map_blocks(64));
+    copy_by_all(map_blocks(4 * KIB));
+    copy_by_all(map_blocks(8 * MIB));
+    return 0;
+}
