@@ -16,6 +16,7 @@ mod mpi;
 mod options;
 mod out;
 mod pieces;
+mod programs;
 mod spawn;
 mod targets;
 mod team;
@@ -71,6 +72,12 @@ pub const BENCHES: &[Bench] = &[
         run: benches::numpy::run,
     },
     Bench {
+        name: "programs",
+        preload: false,
+        about: "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others",
+        run: benches::programs::run,
+    },
+    Bench {
         name: "ipc",
         preload: false,
         about: "messages between processes: adma, pipe, socket, shared memory, Open MPI",
@@ -96,6 +103,9 @@ pub const BENCHES: &[Bench] = &[
     },
 ];
 
+/// Run only when it is named: it takes half an hour and fetches packages.
+pub const ONLY_BY_NAME: &str = "programs";
+
 fn main() {
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
@@ -118,6 +128,7 @@ fn inner(name: &str, options: &Options) {
     }
     match name {
         "hog" => spawn::hog(),
+        "vec-clone" => programs::vec_clone::run(options),
         "small-time" => benches::small::time_child(),
         "small-count" => benches::small::count_child(options),
         _ => match BENCHES.iter().find(|bench| bench.name == name) {

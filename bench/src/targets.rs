@@ -74,6 +74,18 @@ const TARGETS: &[Target] = &[
     Target { text: "numpy 64M, x libc", keys: "numpy.*.64M.ratio", bound: AtLeast(1.8) },
     Target { text: "numpy 4M, x libc", keys: "numpy.*.4M.ratio", bound: AtLeast(1.8) },
     Target {
+        text: "numpy jobs, x best other knobs",
+        keys: "programs.numpy-copyto|numpy-copy|numpy-mapped|numpy-roll|numpy-concatenate.of_best",
+        bound: AtLeast(0.97),
+    },
+    Target { text: "any program, whole run", keys: "programs.*.whole", bound: AtLeast(0.97) },
+    Target {
+        text: "CPU time where nothing is won",
+        keys: "programs.*.cpu_without_gain",
+        bound: AtMost(1.15),
+    },
+    Target { text: "engine share, same job", keys: "programs.*.engine_spread", bound: AtMost(0.1) },
+    Target {
         text: "small, more instructions",
         keys: "small.*.more_instructions",
         bound: AtMost(3.0),

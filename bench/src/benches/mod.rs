@@ -7,6 +7,7 @@ pub mod kernels;
 pub mod load;
 pub mod numpy;
 pub mod pins;
+pub mod programs;
 pub mod small;
 pub mod start;
 pub mod syscall;
