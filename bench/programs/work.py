@@ -79,15 +79,20 @@ def ready(answers, server, seconds=30):
         time.sleep(0.005)
 
 
-def stop(server, how, good=(0,), seconds=60):
+def stop(server, how, seconds=60):
     """Ends a server so that it can write its statistics, and waits for it."""
     server.send_signal(how)
+    check(ended(server, seconds) == 0, f"the server's exit status is {server.returncode}")
+
+
+def ended(program, seconds=60):
+    """Waits for the end of a program; its exit status."""
     try:
-        check(server.wait(seconds) in good, f"the server's exit status is {server.returncode}")
+        return program.wait(seconds)
     except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-        sys.exit(f"the server does not end within {seconds} s")
+        program.kill()
+        program.wait()
+        sys.exit(f"{program.args[0]} does not end within {seconds} s")
 
 
 @contextlib.contextmanager
