@@ -7,6 +7,7 @@
 mod arms;
 mod benches;
 mod channels;
+mod copies;
 mod crowd;
 mod driver;
 mod machine;
@@ -40,6 +41,24 @@ pub const BENCHES: &[Bench] = &[
         preload: true,
         about: "one copy at a time, cold and hot: libc, shim, and the ceiling",
         run: benches::copy::run,
+    },
+    Bench {
+        name: "first",
+        preload: false,
+        about: "the first ten copies of a fresh process, and what it reaches later",
+        run: benches::first::run,
+    },
+    Bench {
+        name: "pauses",
+        preload: true,
+        about: "copies with pauses of 1, 10 and 100 ms between them",
+        run: benches::pauses::run,
+    },
+    Bench {
+        name: "fresh",
+        preload: true,
+        about: "copies into memory never touched, with all CPUs and with one",
+        run: benches::fresh::run,
     },
     Bench {
         name: "async",
@@ -128,6 +147,8 @@ fn inner(name: &str, options: &Options) {
     }
     match name {
         "hog" => spawn::hog(),
+        "first-ten" => benches::first::first_ten(options),
+        "fresh-one" => benches::fresh::one(options),
         "vec-clone" => programs::vec_clone::run(options),
         "small-time" => benches::small::time_child(),
         "small-count" => benches::small::count_child(options),

@@ -45,6 +45,14 @@ const TARGETS: &[Target] = &[
         bound: AtLeast(0.97),
     },
     Target {
+        text: "first ten copies, x steady",
+        keys: "first.*.*.of_steady",
+        bound: AtLeast(0.85),
+    },
+    Target { text: "after pauses, x in a row", keys: "pauses.*.*.of_row", bound: AtLeast(0.9) },
+    Target { text: "into fresh memory, x libc", keys: "fresh.all.*.libc", bound: AtLeast(2.5) },
+    Target { text: "the same with one CPU", keys: "fresh.one.*.libc", bound: AtLeast(1.2) },
+    Target {
         text: "load from 4K, throughput, x libc",
         keys: "load.*.*.4K|8K|16K|32K|64K|128K|256K|512K|1M|2M|4M|8M|16M|32M|64M.throughput",
         bound: AtLeast(0.97),

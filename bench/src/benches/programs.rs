@@ -105,7 +105,7 @@ impl<'a> Arms<'a> {
 struct Times {
     /// By arm, round by round.
     arms: Vec<Vec<Measured>>,
-    /// The part of a run that large copies take.
+    /// The part of a run that large copies take; NaN without a library to time them.
     share: f64,
 }
 
@@ -139,7 +139,10 @@ fn measure(run: &Run<'_>, arms: &Arms<'_>, pairs: usize, about: &str) -> Result<
     progress(&format!("{about}: timing its copies"));
     let knobs = vec![("ADMA_BACKEND", "libc"), ("ADMA_MIN_BYTES", "auto")];
     let by_libc = once(run, &Surroundings { preload: arms.lib, knobs, check: false })?;
-    let share = by_libc.copies.libc_ns / 1e9 / by_libc.whole;
+    let share = match arms.lib {
+        Some(_) => by_libc.copies.libc_ns / 1e9 / by_libc.whole,
+        None => f64::NAN,
+    };
 
     let mut times = Times { arms: arms.all.iter().map(|_| Vec::new()).collect(), share };
     let mut order: Vec<usize> = (0..arms.all.len()).collect();
@@ -176,7 +179,7 @@ fn main_row(job: &Job, times: &Times) -> Vec<String> {
     figure(&key("engine"), engine.median());
     figure(&key("engine_spread"), engine.quantile(1.0) - engine.quantile(0.0));
     let mut row = vec![job.name.to_string(), format!("{:.2}", seconds.median())];
-    row.push(format!("{:.0} %", times.share * 100.0));
+    row.push(percent(&[times.share].into_iter().filter(|share| !share.is_nan()).collect()));
     for samples in [&null, &shim, &working] {
         row.extend([median(samples), quartiles(samples)]);
     }
