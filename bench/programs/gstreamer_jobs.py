@@ -1,9 +1,8 @@
 """GStreamer: one pipeline hands buffers of 16 MiB to another by shmsink and shmsrc."""
 
-import os
 import subprocess
 
-from work import CHECK, MIB, check, clock, ended, main, ready, short_folder, start
+from work import CHECK, MIB, check, clock, ended, listening, main, ready, short_folder, start
 
 
 def shm(count):
@@ -17,7 +16,7 @@ def shm(count):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        ready(lambda: os.path.exists(path), sender)
+        ready(lambda: listening(path), sender)
         with clock():
             receiver = start(
                 f"gst-launch-1.0 -q shmsrc socket-path={path} num-buffers={count} ! {sink}".split()

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 
-from work import MIB, check, clock, main, ready, short_folder, start, stop
+from work import MIB, check, clock, listening, main, ready, short_folder, start, stop
 
 
 class Client:
@@ -61,7 +61,7 @@ def serve(work):
             ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder],
             stdout=subprocess.DEVNULL,
         )
-        ready(lambda: os.path.exists(path), server)
+        ready(lambda: listening(path), server)
         client = Client(path)
         ready(lambda: client.command(b"PING") == b"+PONG", server)
         work(client)

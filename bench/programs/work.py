@@ -79,6 +79,14 @@ def ready(answers, server, seconds=30):
         time.sleep(0.005)
 
 
+def listening(path):
+    """Whether somebody listens on a Unix socket: its file is there a moment before that."""
+    with open("/proc/net/unix", encoding="utf-8") as sockets:
+        fields = [line.split() for line in sockets]
+    # Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
+    return any(line[3] == "00010000" and line[7:] == [path] for line in fields)
+
+
 def stop(server, how, seconds=60):
     """Ends a server so that it can write its statistics, and waits for it."""
     server.send_signal(how)
