@@ -5,7 +5,7 @@ use crate::machine::{self, Ticks};
 use crate::options::Options;
 use crate::out::Table;
 use crate::targets::{self, Figures, Verdict};
-use crate::{BENCHES, Bench, spawn};
+use crate::{BENCHES, Bench, ONLY_BY_NAME, spawn};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -28,8 +28,9 @@ pub fn run(options: &Options) {
 
     let mut figures = Figures::new();
     let mut sections = Vec::new();
-    let chosen = |bench: &&Bench| {
-        options.names.is_empty() || options.names.iter().any(|name| name == bench.name)
+    let chosen = |bench: &&Bench| match options.names.as_slice() {
+        [] => bench.name != ONLY_BY_NAME,
+        names => names.iter().any(|name| name == bench.name),
     };
     for bench in BENCHES.iter().filter(chosen) {
         println!("\n== {}: {}\n", bench.name, bench.about);
@@ -229,16 +230,17 @@ fn markdown(
 
 /// The command that would make a section again.
 fn command_line(options: &Options, name: &str) -> String {
-    let mut args: Vec<&str> = vec!["bench/run"];
+    let mut args: Vec<String> = vec!["bench/run".into()];
     let mut given = options.given.iter().map(String::as_str);
     while let Some(arg) = given.next() {
         match arg {
             "--lib" | "--json" | "--save" => drop(given.next()),
             _ if options.names.iter().any(|name| name == arg) => {}
-            _ => args.push(arg),
+            _ if arg.contains(' ') => args.push(format!("'{arg}'")),
+            _ => args.push(arg.into()),
         }
     }
-    args.push(name);
+    args.push(name.into());
     args.join(" ").trim_end().to_string()
 }
 

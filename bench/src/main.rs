@@ -7,6 +7,7 @@
 mod arms;
 mod benches;
 mod channels;
+mod copies;
 mod crowd;
 mod driver;
 mod machine;
@@ -16,6 +17,7 @@ mod mpi;
 mod options;
 mod out;
 mod pieces;
+mod programs;
 mod spawn;
 mod targets;
 mod team;
@@ -39,6 +41,24 @@ pub const BENCHES: &[Bench] = &[
         preload: true,
         about: "one copy at a time, cold and hot: libc, shim, and the ceiling",
         run: benches::copy::run,
+    },
+    Bench {
+        name: "first",
+        preload: false,
+        about: "the first ten copies of a fresh process, and what it reaches later",
+        run: benches::first::run,
+    },
+    Bench {
+        name: "pauses",
+        preload: true,
+        about: "copies with pauses of 1, 10 and 100 ms between them",
+        run: benches::pauses::run,
+    },
+    Bench {
+        name: "fresh",
+        preload: true,
+        about: "copies into memory never touched, with all CPUs and with one",
+        run: benches::fresh::run,
     },
     Bench {
         name: "async",
@@ -71,6 +91,12 @@ pub const BENCHES: &[Bench] = &[
         run: benches::numpy::run,
     },
     Bench {
+        name: "programs",
+        preload: false,
+        about: "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others",
+        run: benches::programs::run,
+    },
+    Bench {
         name: "ipc",
         preload: false,
         about: "messages between processes: adma, pipe, socket, shared memory, Open MPI",
@@ -96,6 +122,9 @@ pub const BENCHES: &[Bench] = &[
     },
 ];
 
+/// Run only when it is named: it takes half an hour and fetches packages.
+pub const ONLY_BY_NAME: &str = "programs";
+
 fn main() {
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
@@ -118,6 +147,9 @@ fn inner(name: &str, options: &Options) {
     }
     match name {
         "hog" => spawn::hog(),
+        "first-ten" => benches::first::first_ten(options),
+        "fresh-one" => benches::fresh::one(options),
+        "vec-clone" => programs::vec_clone::run(options),
         "small-time" => benches::small::time_child(),
         "small-count" => benches::small::count_child(options),
         _ => match BENCHES.iter().find(|bench| bench.name == name) {

@@ -1,4 +1,5 @@
-//! The memory that is copied: mapped privately, touched before any clock runs.
+//! The memory that is copied: mapped privately, and touched before any clock runs
+//! unless touching is the question.
 //!
 //! The law of this module: an `Area` hands out raw pointers and no Rust
 //! reference ever covers its memory, so copies may race on it without being
@@ -34,20 +35,29 @@ unsafe impl Send for Spot {}
 impl Area {
     /// Every page is written, so that none is the shared page of zeros.
     pub fn new(len: usize) -> Self {
+        let area = Self::mapped(len, libc::MAP_POPULATE);
+        for offset in (0..len).step_by(512) {
+            // SAFETY: inside the mapping, which nobody else knows yet.
+            unsafe { area.base.add(offset).cast::<u64>().write_volatile(offset as u64 | 1) };
+        }
+        area
+    }
+
+    /// No page is there yet.
+    pub fn untouched(len: usize) -> Self {
+        Self::mapped(len, 0)
+    }
+
+    fn mapped(len: usize, more: libc::c_int) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             eprintln!("adma-bench: no memory for {} MiB; try --buffers", len >> 20);
             std::process::exit(1);
         }
-        let area = Area { base: base.cast(), len };
-        for offset in (0..len).step_by(512) {
-            // SAFETY: inside the mapping, which nobody else knows yet.
-            unsafe { area.base.add(offset).cast::<u64>().write_volatile(offset as u64 | 1) };
-        }
-        area
+        Area { base: base.cast(), len }
     }
 
     pub fn len(&self) -> usize {

@@ -1,6 +1,7 @@
 //! The command line. The driver hands it on to every process it starts.
 
 use crate::BENCHES;
+use crate::programs::jobs;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -30,6 +31,14 @@ pub struct Options {
     pub burst: Option<usize>,
     /// Keep a SIGSEGV handler installed.
     pub handler: bool,
+    /// Programs: only these jobs.
+    pub jobs: Option<Vec<String>>,
+    /// Programs: rounds in which every arm has one turn.
+    pub pairs: Option<usize>,
+    /// Programs: one more arm for each of these, "NAME=VALUE NAME=VALUE".
+    pub also: Vec<String>,
+    /// Programs: fetch nothing that is missing.
+    pub no_install: bool,
     /// What is left for an inner process that takes arguments of its own.
     pub rest: Vec<String>,
 }
@@ -55,6 +64,10 @@ pub fn help() {
                   them, 4 to 64)
   --handler       copy as a program that handles SIGSEGV: its faults must come
                   to it, and the shim has to take another way
+  --jobs A,B      programs: only these; \"redis\" is all jobs of redis
+  --pairs N       programs: rounds (default 7, with --quick 3)
+  --also KNOBS    programs: one more arm with ADMA_NAME=VALUE; may be repeated
+  --no-install    programs: do not fetch packages and modules that are missing
   --json FILE     all figures as JSON
   --save FILE     tables, commands, date and machine as Markdown; sections of
                   benchmarks that are not run this time are kept
@@ -84,6 +97,10 @@ impl Options {
             sizes: None,
             burst: None,
             handler: false,
+            jobs: None,
+            pairs: None,
+            also: Vec::new(),
+            no_install: false,
             rest: Vec::new(),
         };
         let mut args = given.into_iter();
@@ -109,6 +126,15 @@ impl Options {
                     let sizes: Result<Vec<_>, _> = value()?.split(',').map(size).collect();
                     options.sizes = Some(sizes?);
                 }
+                "--jobs" => options.jobs = Some(job_names(&value()?)?),
+                "--pairs" => {
+                    options.pairs = match value()?.parse() {
+                        Ok(pairs) if pairs > 0 => Some(pairs),
+                        _ => return Err("--pairs wants a positive number".into()),
+                    }
+                }
+                "--also" => options.also.push(knobs(value()?)?),
+                "--no-install" => options.no_install = true,
                 "--" => options.rest.extend(args.by_ref()),
                 name if BENCHES.iter().any(|bench| bench.name == name) => {
                     options.names.push(name.into());
@@ -129,6 +155,25 @@ impl Options {
         }
         let step = if self.quick { 2 } else { 1 };
         (from.ilog2()..=to.ilog2()).step_by(step).map(|bits| 1 << bits).collect()
+    }
+}
+
+fn job_names(list: &str) -> Result<Vec<String>, String> {
+    let names: Vec<String> = list.split(',').map(String::from).collect();
+    match names.iter().find(|name| !jobs::known(name)) {
+        None => Ok(names),
+        Some(name) => {
+            let all: Vec<&str> = jobs::JOBS.iter().map(|job| job.name).collect();
+            Err(format!("'{name}' is no job; there are {}", all.join(", ")))
+        }
+    }
+}
+
+fn knobs(text: String) -> Result<String, String> {
+    let knob = |word: &str| word.split_once('=').is_some_and(|(name, _)| name.starts_with("ADMA_"));
+    match text.split(' ').all(knob) {
+        true => Ok(text),
+        false => Err(format!("--also wants ADMA_NAME=VALUE, or several with spaces, not '{text}'")),
     }
 }
 

@@ -40,7 +40,8 @@ pub fn time(ns: f64) -> String {
 }
 
 /// A table whose columns are as wide as they need to be; text stands left in
-/// the first column and right in the others.
+/// the first column and right in the others. A row that ends early ends in a
+/// remark, which may be of any length.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -61,15 +62,18 @@ impl Table {
     pub fn text(&self) -> String {
         let mut text = String::new();
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let remark =
+            |row: &[String], column| column > 0 && row.len() < columns && column + 1 == row.len();
         let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let rows = self.rows.iter().filter(|row| !remark(row, column));
+            let cells = rows.filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
             let mut line = String::new();
             for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                if column == 0 {
+                if column == 0 || remark(row, column) {
                     line += &format!("  {cell:<width$}");
                 } else {
                     line += &format!("  {cell:>width$}");
@@ -79,5 +83,19 @@ impl Table {
             text.push('\n');
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Table;
+
+    #[test]
+    fn a_remark_does_not_widen_its_column() {
+        let mut table = Table::new(["job", "s", "x"]);
+        table.row(["one", "1.0", "2"]);
+        table.row(["three", "skipped: for a reason"]);
+        let lines = ["  job      s  x", "  one    1.0  2", "  three  skipped: for a reason", ""];
+        assert_eq!(table.text(), lines.join("\n"));
     }
 }

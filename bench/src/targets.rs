@@ -45,6 +45,14 @@ const TARGETS: &[Target] = &[
         bound: AtLeast(0.97),
     },
     Target {
+        text: "first ten copies, x steady",
+        keys: "first.*.*.of_steady",
+        bound: AtLeast(0.85),
+    },
+    Target { text: "after pauses, x in a row", keys: "pauses.*.*.of_row", bound: AtLeast(0.9) },
+    Target { text: "into fresh memory, x libc", keys: "fresh.all.*.libc", bound: AtLeast(2.5) },
+    Target { text: "the same with one CPU", keys: "fresh.one.*.libc", bound: AtLeast(1.2) },
+    Target {
         text: "load from 4K, throughput, x libc",
         keys: "load.*.*.4K|8K|16K|32K|64K|128K|256K|512K|1M|2M|4M|8M|16M|32M|64M.throughput",
         bound: AtLeast(0.97),
@@ -73,6 +81,18 @@ const TARGETS: &[Target] = &[
     },
     Target { text: "numpy 64M, x libc", keys: "numpy.*.64M.ratio", bound: AtLeast(1.8) },
     Target { text: "numpy 4M, x libc", keys: "numpy.*.4M.ratio", bound: AtLeast(1.8) },
+    Target {
+        text: "numpy jobs, x best other knobs",
+        keys: "programs.numpy-copyto|numpy-copy|numpy-mapped|numpy-roll|numpy-concatenate.of_best",
+        bound: AtLeast(0.97),
+    },
+    Target { text: "any program, whole run", keys: "programs.*.whole", bound: AtLeast(0.97) },
+    Target {
+        text: "CPU time where nothing is won",
+        keys: "programs.*.cpu_without_gain",
+        bound: AtMost(1.15),
+    },
+    Target { text: "engine share, same job", keys: "programs.*.engine_spread", bound: AtMost(0.1) },
     Target {
         text: "small, more instructions",
         keys: "small.*.more_instructions",

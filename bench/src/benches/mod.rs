@@ -2,11 +2,15 @@
 
 pub mod asynchronous;
 pub mod copy;
+pub mod first;
+pub mod fresh;
 pub mod ipc;
 pub mod kernels;
 pub mod load;
 pub mod numpy;
+pub mod pauses;
 pub mod pins;
+pub mod programs;
 pub mod small;
 pub mod start;
 pub mod syscall;

@@ -1,0 +1,150 @@
+"""numpy: what arrays are copied by."""
+
+import multiprocessing
+import os
+from multiprocessing import shared_memory
+
+import numpy as np
+from work import CHECK, FOLDER, MIB, check, clock, main
+
+# A forked child of Python leaves by _exit, with no time to write statistics.
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def numbers(mib, first=0):
+    """An array of that many MiB with a number of its own in every place."""
+    return np.arange(first, first + mib * MIB // 8, dtype=np.float64)
+
+
+def same(a, b):
+    if CHECK:
+        check(np.array_equal(a, b))
+
+
+def copyto(count):
+    """Copies into one array, again and again."""
+    src = numbers(256)
+    dst = np.empty_like(src)
+    with clock():
+        for _ in range(count):
+            np.copyto(dst, src)
+    same(dst, src)
+
+
+def copy(count):
+    """Copies into new arrays."""
+    src = numbers(256)
+    with clock():
+        for _ in range(count):
+            dst = src.copy()
+    same(dst, src)
+
+
+def mapped(count):
+    """Reads a mapped file into memory."""
+    path = os.path.join(FOLDER, "mapped-512M")
+    if not os.path.exists(path) or os.path.getsize(path) != 512 * MIB:
+        numbers(512).tofile(path)
+    src = np.memmap(path, mode="r")
+    with clock():
+        for _ in range(count):
+            dst = np.array(src)
+    same(dst, src)
+
+
+def roll(count):
+    src = numbers(256)
+    with clock():
+        for _ in range(count):
+            dst = np.roll(src, 12345)
+    same(dst[12345:], src[:-12345])
+
+
+def concatenate(count):
+    parts = [numbers(64, part) for part in range(8)]
+    with clock():
+        for _ in range(count):
+            whole = np.concatenate(parts)
+    same(whole.reshape(8, -1)[7], parts[7])
+
+
+def stack(count):
+    parts = [numbers(32, part) for part in range(8)]
+    with clock():
+        for _ in range(count):
+            whole = np.stack(parts)
+    same(whole[7], parts[7])
+
+
+def slices(count):
+    """Frames of 16 MiB go into a ring of 32, as a camera's do."""
+    frames = [numbers(16, frame) for frame in range(4)]
+    ring = np.empty((32, *frames[0].shape))
+    with clock():
+        for number in range(count):
+            ring[number % 32] = frames[number % 4]
+    same(ring[(count - 1) % 32], frames[(count - 1) % 4])
+
+
+def received(pipe, count):
+    """The other end of `pickled`."""
+    pipe.send("ready")
+    for _ in range(count):
+        array = pipe.recv()
+    pipe.send(float(array.sum()))
+
+
+def pickled(count):
+    """Sends arrays of 64 MiB to another process through a pipe."""
+    src = numbers(64)
+    ours, theirs = SPAWN.Pipe()
+    other = SPAWN.Process(target=received, args=(theirs, count))
+    other.start()
+    ours.recv()
+    with clock():
+        for _ in range(count):
+            ours.send(src)
+        total = ours.recv()
+    other.join()
+    check(total == float(src.sum()))
+
+
+def taken(pipe, name, count):
+    """The other end of `shared`."""
+    pipe.send("ready")
+    memory = shared_memory.SharedMemory(name)
+    view = np.ndarray(memory.size // 8, buffer=memory.buf)
+    for _ in range(count):
+        pipe.recv()
+        array = view.copy()
+        pipe.send(None)
+    pipe.send(float(array.sum()))
+    del view
+    memory.close()
+
+
+def shared(count):
+    """Hands arrays of 64 MiB to another process in shared memory."""
+    src = numbers(64)
+    memory = shared_memory.SharedMemory(create=True, size=src.nbytes)
+    view = np.ndarray(src.shape, buffer=memory.buf)
+    ours, theirs = SPAWN.Pipe()
+    other = SPAWN.Process(target=taken, args=(theirs, memory.name, count))
+    other.start()
+    ours.recv()
+    with clock():
+        for _ in range(count):
+            view[:] = src
+            ours.send(None)
+            ours.recv()
+    total = ours.recv()
+    other.join()
+    del view
+    memory.close()
+    memory.unlink()
+    check(total == float(src.sum()))
+
+
+if __name__ == "__main__":
+    jobs = copyto, copy, mapped, roll, concatenate, stack, slices, pickled, shared
+    main({job.__name__: job for job in jobs})

@@ -1,0 +1,228 @@
+//! Real programs, whole runs of them: plain, with an empty library preloaded
+//! (the noise), with the shim, and with the shim and other knobs. In each round
+//! every arm has one turn, in random order; ratios are formed round by round.
+
+use crate::measure::{Rng, Samples};
+use crate::options::Options;
+use crate::out::{Table, figure, progress};
+use crate::programs::jobs::{self, Job};
+use crate::programs::needs::Place;
+use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
+
+/// Jobs that gain less than this do not win, and are not to cost CPU time.
+const WIN: f64 = 1.03;
+
+pub fn run(options: &Options) {
+    let mut place = match Place::new() {
+        Ok(place) => place,
+        Err(error) => return println!("skipped: no folder for files beside this program: {error}"),
+    };
+    let jobs = jobs::chosen(options.jobs.as_deref());
+    if !options.no_install {
+        place.fetch(&jobs);
+    }
+    let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 7 });
+    println!("{}", place.versions(&jobs));
+    for job in &jobs {
+        println!("  {:<20} {}", job.name, job.what(options.quick));
+    }
+    println!(
+        "\nAll ratios are to plain runs in the same rounds ({pairs} of them); above 1 the program\n\
+         is faster. copies: part of a plain run that is spent in large copies, of all processes\n\
+         together. null: an empty library preloaded, the noise. whole: with the shim, the whole\n\
+         run; work: its working part, after imports and set-up. CPU: CPU time of the whole run\n\
+         over plain, less is better. engine: bytes of large copies that the engine carried,\n\
+         lowest and highest run.\n"
+    );
+
+    let arms = Arms::new(options, &place);
+    let mut tables: Vec<Table> = arms.also.iter().map(|_| also_head()).collect();
+    let mut table = Table::new([
+        "job", "run s", "copies", "null", "q1-q3", "whole", "q1-q3", "work", "q1-q3", "CPU",
+        "engine",
+    ]);
+    for (number, job) in jobs.iter().enumerate() {
+        let about = format!("{} ({} of {})", job.name, number + 1, jobs.len());
+        let result = match place.interpreter(job) {
+            Err(reason) => Err(Failure::Skipped(reason)),
+            Ok(interpreter) => {
+                let run = Run { job, place: &place, interpreter, quick: options.quick };
+                measure(&run, &arms, pairs, &about)
+            }
+        };
+        match result {
+            Ok(times) => {
+                table.row(main_row(job, &times));
+                for (also, table) in tables.iter_mut().enumerate() {
+                    table.row(also_row(job, &times, ALSO + also));
+                }
+                best_of_all(job, &times);
+            }
+            Err(Failure::Skipped(reason)) => {
+                table.row([job.name.to_string(), format!("skipped: {reason}")]);
+            }
+            Err(Failure::Failed(reason)) => {
+                table.row([job.name.to_string(), format!("FAILED: {reason}")]);
+            }
+        }
+    }
+    table.print();
+    for (knobs, table) in arms.also.iter().zip(&tables) {
+        println!("shim, {knobs}; default: how default knobs compare with it (whole, work)");
+        table.print();
+    }
+}
+
+/// The places of the arms in a round; after them come those of `--also`.
+const PLAIN: usize = 0;
+const NULL: usize = 1;
+const SHIM: usize = 2;
+const ALSO: usize = 3;
+
+struct Arms<'a> {
+    all: Vec<Surroundings<'a>>,
+    also: &'a [String],
+    lib: Option<&'a str>,
+}
+
+impl<'a> Arms<'a> {
+    fn new(options: &'a Options, place: &'a Place) -> Self {
+        let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+        let with = |preload, knobs| Surroundings { preload, knobs, check: false };
+        let mut all = vec![
+            with(None, Vec::new()),
+            with(Some(place.null_library.as_str()), Vec::new()),
+            with(lib, Vec::new()),
+        ];
+        // Options::parse has seen that these are NAME=VALUE.
+        let knobs = |text: &'a String| text.split(' ').filter_map(|k| k.split_once('=')).collect();
+        all.extend(options.also.iter().map(|text| with(lib, knobs(text))));
+        Arms { all, also: &options.also, lib }
+    }
+}
+
+/// What all rounds of one job gave.
+struct Times {
+    /// By arm, round by round.
+    arms: Vec<Vec<Measured>>,
+    /// The part of a run that large copies take; NaN without a library to time them.
+    share: f64,
+}
+
+impl Times {
+    /// How many times less `arm` took than `base`.
+    fn ratio(&self, base: usize, arm: usize, of: fn(&Measured) -> f64) -> Samples {
+        let rounds = self.arms[base].iter().zip(&self.arms[arm]);
+        rounds.map(|(base, arm)| of(base) / of(arm)).collect()
+    }
+
+    fn engine(&self, arm: usize) -> Samples {
+        self.arms[arm].iter().filter_map(|run| run.copies.engine_part()).collect()
+    }
+}
+
+fn whole(run: &Measured) -> f64 {
+    run.whole
+}
+
+fn work(run: &Measured) -> f64 {
+    run.work
+}
+
+fn cpu(run: &Measured) -> f64 {
+    run.cpu
+}
+
+fn measure(run: &Run<'_>, arms: &Arms<'_>, pairs: usize, about: &str) -> Result<Times, Failure> {
+    progress(&format!("{about}: checking its result"));
+    once(run, &Surroundings { check: true, ..arms.all[SHIM].clone() })?;
+    progress(&format!("{about}: timing its copies"));
+    let knobs = vec![("ADMA_BACKEND", "libc"), ("ADMA_MIN_BYTES", "auto")];
+    let by_libc = once(run, &Surroundings { preload: arms.lib, knobs, check: false })?;
+    let share = match arms.lib {
+        Some(_) => by_libc.copies.libc_ns / 1e9 / by_libc.whole,
+        None => f64::NAN,
+    };
+
+    let mut times = Times { arms: arms.all.iter().map(|_| Vec::new()).collect(), share };
+    let mut order: Vec<usize> = (0..arms.all.len()).collect();
+    let mut rng = Rng::new();
+    for pair in 0..pairs {
+        progress(&format!("{about}: round {} of {pairs}", pair + 1));
+        rng.shuffle(&mut order);
+        for &arm in &order {
+            times.arms[arm].push(once(run, &arms.all[arm])?);
+        }
+    }
+    Ok(times)
+}
+
+fn main_row(job: &Job, times: &Times) -> Vec<String> {
+    let key = |name: &str| format!("programs.{}.{name}", job.name);
+    let seconds: Samples = times.arms[PLAIN].iter().map(whole).collect();
+    let null = times.ratio(PLAIN, NULL, whole);
+    let shim = times.ratio(PLAIN, SHIM, whole);
+    let working = times.ratio(PLAIN, SHIM, work);
+    let cost = times.ratio(SHIM, PLAIN, cpu).median();
+    let engine = times.engine(SHIM);
+    figure(&key("plain_s"), seconds.median());
+    figure(&key("share"), times.share);
+    for (name, samples) in [("null", &null), ("whole", &shim), ("work", &working)] {
+        figure(&key(name), samples.median());
+        figure(&format!("{}.q1", key(name)), samples.quantile(0.25));
+        figure(&format!("{}.q3", key(name)), samples.quantile(0.75));
+    }
+    figure(&key("cpu"), cost);
+    if shim.median() < WIN {
+        figure(&key("cpu_without_gain"), cost);
+    }
+    figure(&key("engine"), engine.median());
+    figure(&key("engine_spread"), engine.quantile(1.0) - engine.quantile(0.0));
+    let mut row = vec![job.name.to_string(), format!("{:.2}", seconds.median())];
+    row.push(percent(&[times.share].into_iter().filter(|share| !share.is_nan()).collect()));
+    for samples in [&null, &shim, &working] {
+        row.extend([median(samples), quartiles(samples)]);
+    }
+    row.extend([format!("{cost:.2}"), percent(&engine)]);
+    row
+}
+
+fn also_head() -> Table {
+    Table::new(["job", "whole", "q1-q3", "work", "q1-q3", "CPU", "engine", "default", "work"])
+}
+
+fn also_row(job: &Job, times: &Times, arm: usize) -> Vec<String> {
+    let mut row = vec![job.name.to_string()];
+    for samples in [times.ratio(PLAIN, arm, whole), times.ratio(PLAIN, arm, work)] {
+        row.extend([median(&samples), quartiles(&samples)]);
+    }
+    row.push(median(&times.ratio(arm, PLAIN, cpu)));
+    row.push(percent(&times.engine(arm)));
+    row.extend([whole, work].map(|of| median(&times.ratio(arm, SHIM, of))));
+    row
+}
+
+/// Default knobs against the best of the others.
+fn best_of_all(job: &Job, times: &Times) {
+    let of = |arm| times.ratio(arm, SHIM, whole).median();
+    if let Some(worst) = (ALSO..times.arms.len()).map(of).min_by(f64::total_cmp) {
+        figure(&format!("programs.{}.of_best", job.name), worst);
+    }
+}
+
+fn median(samples: &Samples) -> String {
+    format!("{:.2}", samples.median())
+}
+
+fn quartiles(samples: &Samples) -> String {
+    format!("{:.2}-{:.2}", samples.quantile(0.25), samples.quantile(0.75))
+}
+
+/// "97 %", with the lowest and the highest where they differ.
+fn percent(samples: &Samples) -> String {
+    if samples.len() == 0 {
+        return "-".into();
+    }
+    let [low, middle, high] = [0.0, 0.5, 1.0].map(|q| (samples.quantile(q) * 100.0).round());
+    if low == high { format!("{middle} %") } else { format!("{middle} % ({low}-{high})") }
+}

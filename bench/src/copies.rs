@@ -1,0 +1,95 @@
+//! Single copies, timed one by one, between old buffers or into memory that was
+//! never touched, as that of a new array is.
+
+use crate::arms::{interposed_memcpy, real_memcpy};
+use crate::measure::{Rng, Samples, now};
+use crate::memory::{Area, CopyFn};
+use crate::turns::Budget;
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Target {
+    /// A buffer that was written before.
+    Old,
+    /// Memory fresh from the kernel, given back after the copy.
+    Fresh,
+}
+
+impl Target {
+    pub const BOTH: [Target; 2] = [Target::Old, Target::Fresh];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Old => "old",
+            Target::Fresh => "fresh",
+        }
+    }
+}
+
+/// Copies that walk through a long source, so that none finds what another has
+/// warmed.
+pub struct Copies {
+    src: Area,
+    /// None when all targets are fresh.
+    dst: Option<Area>,
+    size: usize,
+    at: usize,
+}
+
+impl Copies {
+    /// Copies of `size` from a source of `len`.
+    pub fn new(target: Target, size: usize, len: usize) -> Self {
+        let len = len.max(size);
+        let dst = (target == Target::Old).then(|| Area::new(len));
+        Copies { src: Area::new(len), dst, size, at: 0 }
+    }
+
+    /// Nanoseconds of the next copy.
+    pub fn next(&mut self, copy: CopyFn) -> f64 {
+        if self.at + self.size > self.src.len() {
+            self.at = 0;
+        }
+        let fresh = self.dst.is_none().then(|| Area::untouched(self.size));
+        let dst = match (&self.dst, &fresh) {
+            (Some(old), _) => old.at(self.at),
+            (None, Some(fresh)) => fresh.at(0),
+            (None, None) => unreachable!("one of the two is there"),
+        };
+        let src = self.src.at(self.at);
+        self.at += self.size;
+        let start = now();
+        // SAFETY: both areas hold `size` bytes from there, and live on.
+        unsafe { copy(dst.cast(), src.cast(), self.size) };
+        (now() - start).max(1) as f64
+    }
+
+    /// Nanoseconds of several copies in a row.
+    pub fn row(&mut self, copy: CopyFn, count: usize) -> f64 {
+        (0..count).map(|_| self.next(copy)).sum()
+    }
+}
+
+/// Nanoseconds of a copy by libc, and the shim's gain, round by round. In each round both have
+/// one turn, in random order; `turn` answers the time of one copy in it. The first fifth of the
+/// time is not counted.
+pub fn in_turn(
+    copies: &mut Copies,
+    seconds: f64,
+    turn: impl Fn(&mut Copies, CopyFn) -> f64,
+) -> (Samples, Samples) {
+    let (mut libc, mut gain) = (Samples::default(), Samples::default());
+    let mut rng = Rng::new();
+    let budget = Budget::new(seconds);
+    while gain.len() < 5 || budget.used() < 1.0 {
+        let mut order = [(0, real_memcpy()), (1, interposed_memcpy())];
+        rng.shuffle(&mut order);
+        let mut times = [0.0; 2];
+        for (arm, copy) in order {
+            times[arm] = turn(copies, copy);
+        }
+        if budget.used() > 0.2 {
+            libc.push(times[0]);
+            gain.push(times[0] / times[1]);
+        }
+    }
+    (libc, gain)
+}

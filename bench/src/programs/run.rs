@@ -1,0 +1,161 @@
+//! One run of one job: how long, how much CPU time, and what was copied how.
+
+use super::jobs::{Job, UnderTest};
+use super::needs::Place;
+use super::statistics::Copies;
+use crate::measure::now;
+use crate::spawn;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// No job takes a tenth of this.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// The status by which a job says that it cannot be done here.
+const SKIPPED: i32 = 77;
+
+/// What is preloaded, and which knobs are set.
+#[derive(Clone, Default)]
+pub struct Surroundings<'a> {
+    pub preload: Option<&'a str>,
+    pub knobs: Vec<(&'a str, &'a str)>,
+    /// Compare results; such a run is not timed.
+    pub check: bool,
+}
+
+pub struct Measured {
+    /// Seconds from start to end, as seen from outside.
+    pub whole: f64,
+    /// Seconds of the working part, as the job tells.
+    pub work: f64,
+    /// Seconds of CPU time, user and system, of all its processes.
+    pub cpu: f64,
+    pub copies: Copies,
+}
+
+pub enum Failure {
+    Skipped(String),
+    Failed(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// A job that can be run.
+pub struct Run<'a> {
+    pub job: &'a Job,
+    pub place: &'a Place,
+    /// What runs its script.
+    pub interpreter: &'a str,
+    pub quick: bool,
+}
+
+pub fn once(run: &Run<'_>, around: &Surroundings<'_>) -> Result<Measured, Failure> {
+    let reports = run.place.folder.join("reports");
+    empty_for_everybody(&reports)?;
+    let stderr = run.place.folder.join("stderr");
+    let mut command = command(run, around, &reports);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&stderr)?);
+
+    let start = now();
+    let mut child = command.spawn()?;
+    let output = output(&mut child);
+    let (status, cpu) = wait(&child)?;
+    let whole = (now() - start) as f64 / 1e9;
+
+    let last_words = || {
+        let text = fs::read_to_string(&stderr).unwrap_or_default();
+        text.trim_end().lines().next_back().unwrap_or("no message").to_string()
+    };
+    if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == SKIPPED {
+        return Err(Failure::Skipped(last_words()));
+    }
+    let Some(output) = output else {
+        return Err(Failure::Failed(format!("no end after {} s", LIMIT.as_secs())));
+    };
+    if status != 0 {
+        return Err(Failure::Failed(last_words()));
+    }
+    let work = output.lines().find_map(|line| line.strip_prefix("work ")?.trim().parse().ok());
+    let work = work.ok_or(Failure::Failed("it does not tell its time".into()))?;
+    Ok(Measured { whole, work, cpu, copies: Copies::read(&reports)? })
+}
+
+fn command(run: &Run<'_>, around: &Surroundings<'_>, reports: &Path) -> Command {
+    let Run { job, place, interpreter, quick } = run;
+    let count = job.count(*quick).to_string();
+    let itself = around.preload.filter(|_| job.under_test == UnderTest::Job);
+    let (script, name) = job.script;
+    let mut command = if script.is_empty() {
+        let mut command = spawn::itself(name, itself);
+        command.args(["--handler", "--", &count]);
+        command
+    } else {
+        let mut command = spawn::command(interpreter, itself);
+        command.arg(place.scripts.join(script)).args([name, &count]);
+        command
+    };
+    if let Some(lib) = around.preload.filter(|_| job.under_test == UnderTest::Servers) {
+        command.env("BENCH_PRELOAD", lib);
+    }
+    if around.check {
+        command.env("BENCH_CHECK", "1");
+    }
+    command.env("BENCH_FOLDER", &place.folder);
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", reports.join("%p.json"));
+    command.envs(around.knobs.iter().copied());
+    command
+}
+
+/// An empty folder into which servers of other users write as well.
+fn empty_for_everybody(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => fs::create_dir(folder)?,
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o1777))
+}
+
+/// All that it writes; none if it had to be killed.
+fn output(child: &mut Child) -> Option<String> {
+    let mut stdout = child.stdout.take()?;
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = stdout.read_to_string(&mut text);
+        let _ = send.send(text);
+    });
+    let text = receive.recv_timeout(LIMIT).ok();
+    if text.is_none() {
+        let _ = child.kill();
+    }
+    text
+}
+
+/// Its status, and the CPU time of it and of all that it has waited for.
+fn wait(child: &Child) -> io::Result<(i32, f64)> {
+    let mut status = 0;
+    // SAFETY: zeros are a good rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both are ours; the child has not been waited for by anybody.
+        let pid = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
+        if pid >= 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok((status, seconds(usage.ru_utime) + seconds(usage.ru_stime)))
+}
