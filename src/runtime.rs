@@ -211,6 +211,7 @@ fn report(process: &Process, stderr: Option<i32>) {
         channel_name: if backend == "ioat" { "ioat" } else { "adma" },
         channel_bytes: &bytes[..used.max(channels)],
         faults: threads::faults() + count(&ioat.faults),
+        taken_back: threads::taken_back(),
         helper: (backend == "ioat").then(|| Helper {
             submit_calls: count(&ioat.submits),
             wait_calls: count(&ioat.waits),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::traps::{fixed, offloaded, offloading_victims};
+use common::traps::{fixed, offloaded, offloading_victims, survives};
 use common::{preloaded, statistics, victim};
 
 offloading_victims! {
@@ -28,6 +28,14 @@ fn stopped_and_continued_program_copies_right() {
 
 offloading_victims! {
     errno_survives_copies_of_every_kind: "trap_errno";
+}
+
+#[test]
+fn stopped_worker_is_not_waited_for_and_writes_nothing_later() {
+    let name = "stopped_worker_is_not_waited_for_and_writes_nothing_later";
+    let Some(processes) = survives(name, &victim("trap_stopped_worker"), &[]) else { return };
+    let taken_back = |process: &serde_json::Value| process["taken_back"].as_u64().unwrap();
+    assert!(processes.iter().map(taken_back).sum::<u64>() > 0, "{processes:?}");
 }
 
 // The first large copy brings the engine up, and exit a report: both must fit.

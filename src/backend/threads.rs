@@ -78,11 +78,20 @@ static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Copies in which the caller redid pieces because a page refused.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
+/// Copies whose begun pieces were taken back from workers that did not run.
+static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
+
 /// In the child of a fork: nothing has been copied yet.
 pub fn forget_after_fork() {
     crew::forget_after_fork();
     CALLER_BYTES.store(0, Ordering::Relaxed);
     FAULTS.store(0, Ordering::Relaxed);
+    TAKEN_BACK.store(0, Ordering::Relaxed);
+}
+
+/// Copies of which pieces were taken back from workers.
+pub fn taken_back() -> u64 {
+    TAKEN_BACK.load(Ordering::Relaxed)
 }
 
 /// Bytes of shared copies that callers did themselves.
@@ -253,6 +262,7 @@ fn wait(shared: &Shared, how: Wait, patience: u64) {
     while shared.is_busy() {
         if slept && crew::can_take_back() {
             shared.take_back();
+            TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
             while !sys::interrupt_workers() {
                 sys::yield_now(); // out of memory for a moment
             }

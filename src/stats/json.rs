@@ -33,6 +33,7 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         write!(out, "\"{name}\":{count},")?;
     }
     write!(out, "\"fault\":{}}}", snapshot.faults)?;
+    write!(out, ",\"taken_back\":{}", snapshot.taken_back)?;
 
     write!(out, ",\"channel_bytes\":{{\"caller\":{}", snapshot.caller_bytes)?;
     for (number, bytes) in snapshot.channel_bytes.iter().enumerate() {

@@ -23,6 +23,8 @@ pub struct Snapshot<'a> {
     pub channel_bytes: &'a [u64],
     /// Copies in which the caller redid pieces because a page refused.
     pub faults: u64,
+    /// Copies whose pieces were taken back from workers that did not run.
+    pub taken_back: u64,
     /// Only with the kernel helper.
     pub helper: Option<Helper>,
     /// Only where there were some.
@@ -120,6 +122,7 @@ pub(super) mod tests {
             channel_name: if helper.is_some() { "ioat" } else { "adma" },
             channel_bytes: &[30, 10],
             faults: 0,
+            taken_back: 0,
             helper,
             messages: profile.then_some(MESSAGES),
             profile,

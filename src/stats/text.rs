@@ -48,6 +48,13 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     if snapshot.faults > 0 {
         writeln!(out, "  in {} copies a bad page was left to the caller", snapshot.faults)?;
     }
+    if snapshot.taken_back > 0 {
+        let copies = snapshot.taken_back;
+        writeln!(
+            out,
+            "  in {copies} copies the caller did not wait for a worker that did not run"
+        )?;
+    }
     let mismatched = recorder.mismatched.load(Relaxed);
     if mismatched > 0 {
         writeln!(

@@ -1,0 +1,129 @@
+/* Workers are stopped in the middle of what they do, each time for as long as it takes to
+ * make more copies: whoever copies must not wait for them, and when they go on they must not
+ * write into what is not theirs any more. A child stops them as a debugger would, one thread
+ * at a time; the kernel's scheduler does the same to them, only for shorter and when it likes.
+ */
+#include "trap.h"
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+
+enum { ROUNDS = 20, MOST = 64, SIZE = 4 << 20, PATIENCE_MS = 20000 };
+
+static struct shared {
+    atomic_int stopped, failed;
+} *shared;
+
+struct tracer {
+    pid_t parent;
+    pid_t seized[MOST];
+    int count;
+};
+
+static bool is_seized(const struct tracer *t, pid_t tid)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->seized[i] == tid)
+            return true;
+    return false;
+}
+
+static void seize_workers(struct tracer *t)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", t->parent);
+    DIR *tasks = opendir(path);
+    if (!tasks)
+        return;
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char name[32] = "";
+        pid_t tid = atoi(entry->d_name);
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/comm", t->parent, entry->d_name);
+        int fd = open(path, O_RDONLY);
+        if (fd < 0)
+            continue;
+        ssize_t got = read(fd, name, sizeof name - 1);
+        close(fd);
+        if (got <= 0 || strncmp(name, "adma-", 5) || is_seized(t, tid) || t->count == MOST)
+            continue;
+        if (ptrace(PTRACE_SEIZE, tid, 0, 0) == 0)
+            t->seized[t->count++] = tid;
+        else
+            shared->failed = 1;
+    }
+    closedir(tasks);
+}
+
+static void stop_workers(struct tracer *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        int status;
+        if (ptrace(PTRACE_INTERRUPT, t->seized[i], 0, 0) < 0 ||
+            waitpid(t->seized[i], &status, __WALL) < 0 || !WIFSTOPPED(status))
+            t->seized[i--] = t->seized[--t->count]; /* it has ended */
+    }
+}
+
+/* 's': stop them in a little while; 'c': let them go on; end of file: all is over. */
+static void trace(pid_t parent, int orders)
+{
+    struct tracer t = {.parent = parent};
+    for (int round = 0;; round++) {
+        char order;
+        struct pollfd readable = {orders, POLLIN, 0};
+        if (poll(&readable, 1, PATIENCE_MS) == 0) {
+            kill(parent, SIGKILL); /* it waits for a worker that does not run */
+            _exit(1);
+        }
+        if (read(orders, &order, 1) != 1)
+            _exit(0);
+        if (order == 's') {
+            struct timespec moment = {0, round * 137 % 40 * 25000};
+            seize_workers(&t);
+            nanosleep(&moment, NULL);
+            stop_workers(&t);
+            shared->stopped = 1;
+        } else {
+            shared->stopped = 0;
+            for (int i = 0; i < t.count; i++)
+                ptrace(PTRACE_CONT, t.seized[i], 0, 0);
+        }
+    }
+}
+
+int main(void)
+{
+    int orders[2];
+    shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || pipe(orders))
+        wrong("no shared page or pipe");
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+    pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        close(orders[1]);
+        trace(parent, orders[0]);
+    }
+    close(orders[0]);
+    struct blocks b = map_blocks(SIZE);
+    copy_checked(b, 1, "before");
+    expect_workers(b, "before");
+    uint64_t seed = 100;
+    for (int round = 0; round < rounds(ROUNDS); round++) {
+        if (write(orders[1], "s", 1) != 1)
+            wrong("no tracer");
+        while (!shared->stopped)
+            copy_checked(b, seed++, "while workers are being stopped");
+        if (shared->failed)
+            cannot("a child may not trace its parent here");
+        for (int i = 0; i < 3; i++)
+            copy_checked(b, seed++, "with stopped workers");
+        fill(b.to, b.size, 7);
+        if (write(orders[1], "c", 1) != 1)
+            wrong("no tracer");
+        sleep_ms(2);
+        check(b.to, b.size, 7, "after the workers went on");
+    }
+    close(orders[1]);
+    expect_success(child, "tracer");
+    return 0;
+}
