@@ -236,59 +236,32 @@ impl Dispatcher {
         if policy.learn { self.learner.threshold() } else { Some(policy.min) }
     }
 
-    /// Copies, one way or the other.
+    /// Copies, one way or the other, for a program that has called `op`.
     ///
     /// # Safety
     /// As memmove.
     pub unsafe fn copy(&self, op: Op, dst: usize, src: usize, len: usize) {
-        let policy = match self.policy.get() {
-            Some(policy) if policy.record || policy.profile => policy,
-            Some(policy) => {
-                // SAFETY: the caller's promise.
-                unsafe { self.carry(policy, dst, src, len) };
-                return;
-            }
-            None => {
-                // SAFETY: the caller's promise.
-                unsafe { original::copy_before_start(dst, src, len) };
-                return;
-            }
-        };
-        if policy.profile {
+        if self.policy.get().is_some_and(|policy| policy.profile) {
             self.recorder.profile(op, len);
-            if len < policy.min {
-                // SAFETY: the caller's promise.
-                unsafe { original::copy(dst, src, len) };
-                return;
-            }
         }
-        let begun = sys::ticks();
         // SAFETY: the caller's promise.
-        let path = unsafe { self.carry(policy, dst, src, len) };
-        if policy.record {
-            self.recorder.record(path, len, sys::ticks().wrapping_sub(begun));
-        }
+        unsafe { self.copy_by_name(dst, src, len) }
     }
 
-    /// Copies for a program that calls us by name: as `copy`, but not counted as a call of
-    /// one of the C library's functions.
+    /// The same for a program that calls us by name.
     ///
     /// # Safety
     /// As memmove.
     pub unsafe fn copy_by_name(&self, dst: usize, src: usize, len: usize) {
-        let Some(policy) = self.policy.get() else {
-            // SAFETY: the caller's promise.
-            return unsafe { original::copy_before_start(dst, src, len) };
-        };
-        if len < policy.min || self.closed.load(Ordering::Relaxed) {
-            // SAFETY: the caller's promise.
-            return unsafe { original::copy(dst, src, len) };
-        }
-        let begun = sys::ticks();
         // SAFETY: the caller's promise.
-        let path = unsafe { self.carry(policy, dst, src, len) };
-        if policy.record {
-            self.recorder.record(path, len, sys::ticks().wrapping_sub(begun));
+        unsafe {
+            match self.policy.get() {
+                None => original::copy_before_start(dst, src, len),
+                Some(policy) if len < policy.min || self.closed.load(Ordering::Relaxed) => {
+                    original::copy(dst, src, len);
+                }
+                Some(policy) => drop(self.carry(policy, dst, src, len)),
+            }
         }
     }
 
@@ -356,7 +329,7 @@ impl Dispatcher {
         let decision = self.decide(policy, dst, src, len, begun);
         // SAFETY: the caller's promise; the ranges do not overlap where there is an engine.
         let outcome = unsafe { self.perform(policy, &decision, dst, src, len) };
-        self.learn_from(&decision, &outcome, len, begun);
+        self.learn_from(policy, &decision, &outcome, len, begun);
         if outcome.path == Path::Engine && policy.verify > 0 {
             // SAFETY: just copied.
             unsafe { self.verify_some(dst, src, len) };
@@ -464,9 +437,20 @@ impl Dispatcher {
         }
     }
 
-    /// Notes what a copy that began at `begun` has shown.
-    fn learn_from(&self, decision: &Decision, outcome: &Outcome, len: usize, begun: u64) {
+    /// Notes what has come of a copy that began at `begun`.
+    fn learn_from(
+        &self,
+        policy: &Policy,
+        decision: &Decision,
+        outcome: &Outcome,
+        len: usize,
+        begun: u64,
+    ) {
         let now = sys::ticks();
+        let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
+        if policy.record {
+            self.recorder.record(outcome.path, len, whole.ticks);
+        }
         self.learner.note_end(now);
         self.learner.streaming(len).record(&outcome.seen);
         if outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
@@ -482,7 +466,6 @@ impl Dispatcher {
         if decision.first > 0 {
             cell.record_pair(outcome.first, outcome.rest);
         }
-        let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
         cell.record(verdict, whole, now, decision.in_a_row);
     }
 
