@@ -36,9 +36,9 @@ def clones(count):
     if CHECK:
         # Without its changes the last copy is the picture.
         last = os.path.join(FOLDER, "last.rgb")
-        run(out, "-crop", f"{WIDTH}x{HEIGHT - 10}+0+{4 * HEIGHT + 10}", "-depth", "8", last)
+        run(out, "-crop", f"{WIDTH}x{HEIGHT - 10}+0+{4 * HEIGHT + 10}", "-depth", "16", last)
         first = os.path.join(FOLDER, "first.rgb")
-        run(source, "-crop", f"{WIDTH}x{HEIGHT - 10}+0+10", "-depth", "8", first)
+        run(source, "-crop", f"{WIDTH}x{HEIGHT - 10}+0+10", "-depth", "16", first)
         with open(first, "rb") as one, open(last, "rb") as other:
             check(one.read() == other.read())
         for name in "first.rgb", "last.rgb", "pictures.mpc", "pictures.cache":

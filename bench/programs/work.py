@@ -38,7 +38,7 @@ def clock():
 def check(right, what="the result is wrong"):
     """Ends the job with a message if something is not right."""
     if not right:
-        sys.exit(f"{sys.argv[0]}: {what}")
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {what}")
 
 
 def skip(reason):

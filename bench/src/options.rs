@@ -191,3 +191,40 @@ fn size(text: &str) -> Result<usize, String> {
         _ => Err(format!("'{text}' is no size: want bytes, or a K, M or G suffix")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    fn parse(text: &[&str]) -> Result<Options, String> {
+        Options::parse(text.iter().map(|word| word.to_string()))
+    }
+
+    #[test]
+    fn arms_and_jobs_of_programs_are_taken_as_given() {
+        let several = "ADMA_MIN_BYTES=64K ADMA_KERNEL=stream";
+        let given = ["programs", "--also", "ADMA_MIN_BYTES=1M", "--also", several];
+        let options = parse(&given).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(options.also, ["ADMA_MIN_BYTES=1M", several]);
+        let options = parse(&["--jobs", "redis,numpy-copy", "--pairs", "9"]);
+        let options = options.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(options.jobs.as_deref(), Some(&["redis".into(), "numpy-copy".into()][..]));
+        assert_eq!((options.pairs, options.no_install), (Some(9), false));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for wrong in [
+            ["--also", "MIN_BYTES=1M"],
+            ["--also", "ADMA_MIN_BYTES"],
+            ["--also", "ADMA_KERNEL=stream and more"],
+            ["--also", ""],
+            ["--jobs", "redis,nothing"],
+            ["--jobs", ""],
+            ["--pairs", "0"],
+            ["--pairs", "many"],
+        ] {
+            assert!(parse(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -159,3 +159,22 @@ fn wait(child: &Child) -> io::Result<(i32, f64)> {
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     Ok((status, seconds(usage.ru_utime) + seconds(usage.ru_stime)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_of_what_a_job_starts_is_counted() {
+        let loops = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("sh -c '{loops}'; echo work 1; exit 3")])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("there is a shell");
+        assert_eq!(output(&mut child).as_deref(), Some("work 1\n"));
+        let (status, cpu) = wait(&child).expect("it ends");
+        assert_eq!(libc::WEXITSTATUS(status), 3);
+        assert!(cpu > 0.02, "{cpu} s are a shell that does nothing");
+    }
+}
