@@ -197,9 +197,8 @@ static void alternate_stack(void)
 	alternate.ss_size = (least + 1536 + 63) / 64 * 64;
 	alternate.ss_sp = (void *)(pages_between_guards(alternate.ss_size) +
 				   (PAGE - alternate.ss_size % PAGE) % PAGE);
-	prepare();
-	copy_sound();
 	handle(mend_on_alternate_stack, SA_ONSTACK, 0);
+	copy_sound();
 	pthread_attr_init(&attributes);
 	pthread_attr_setstacksize(&attributes, 48 << 10);
 	if (pthread_create(&thread, &attributes, copy_on_small_stack, NULL))
@@ -246,6 +245,11 @@ static void mend_and_look(int signo, siginfo_t *info, void *context)
 /* Installed, replaced and taken away between copies. */
 static void between(void)
 {
+	handle(mend_and_look, 0, SIGUSR1);
+	copy_sound();
+	copy_mended("installed before the first copy");
+	say("blocked inside: %#lx\n", blocked_inside);
+	signal(SIGSEGV, SIG_DFL);
 	copy_sound();
 	handle(mend_it, 0, 0);
 	copy_mended("by mend_it");
@@ -306,7 +310,7 @@ static void meanwhile(void)
 }
 
 static volatile int last_value, last_code;
-static sem_t arrived;
+static sem_t arrived, copying;
 
 static void leave_on_sent(int signo, siginfo_t *info, void *context)
 {
@@ -327,7 +331,9 @@ static void *send_signals(void *unused)
 	for (int i = 1; i <= SENT; i++) {
 		union sigval value = { .sival_int = i };
 
-		sleep_ms(1);
+		while (sem_wait(&copying))
+			;
+		sleep_ms(1 + i % 3);
 		if (pthread_sigqueue(copier, SIGSEGV, value))
 			fail("pthread_sigqueue: %m");
 		while (sem_wait(&arrived))
@@ -339,17 +345,33 @@ static void *send_signals(void *unused)
 	return unused;
 }
 
+/* Copies from two sources in turn, so that whoever writes late is seen. */
+static void copy_in_turn(byte *to)
+{
+	enum { BIG = 8 << 20 };
+	static byte *sources[2];
+	static unsigned turn;
+
+	for (int i = 0; i < 2 && !sources[i]; i++) {
+		sources[i] = pages_between_guards(BIG);
+		for (size_t at = 0; at < BIG; at++)
+			sources[i][at] = 0x11 << i;
+	}
+	memcpy((void *)to, (void *)sources[turn++ % 2], BIG);
+}
+
 /* Sent, not raised: its handler jumps out of copies, and nobody may write afterwards. */
 static void sent(void)
 {
 	enum { BIG = 8 << 20 };
-	byte *to = pages_between_guards(BIG), *from = pages_between_guards(BIG);
+	byte *to = pages_between_guards(BIG);
 	static volatile int jumps;
 	pthread_t sender;
 
 	copier = pthread_self();
 	sem_init(&arrived, 0, 0);
-	memcpy((void *)to, (void *)from, BIG);
+	sem_init(&copying, 0, 0);
+	copy_in_turn(to);
 	handle(leave_on_sent, 0, 0);
 	if (pthread_create(&sender, NULL, send_signals, NULL))
 		fail("no thread");
@@ -357,8 +379,9 @@ static void sent(void)
 		jumps++;
 		expect_nobody_writes(to, BIG, PAGE, "after a jump");
 	}
+	sem_post(&copying);
 	while (!stop)
-		memcpy((void *)to, (void *)from, BIG);
+		copy_in_turn(to);
 	pthread_join(sender, NULL);
 	say("%d jumps\n", jumps);
 }
@@ -593,34 +616,33 @@ static void elsewhere_handled(void)
 	*bad = 1;
 }
 
-static void *be_cancelled(void *blocks)
+static void *be_cancelled(void *to)
 {
-	byte **block = blocks;
-
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
 	for (;;)
-		memcpy((void *)block[0], (void *)block[1], 8 << 20);
+		copy_in_turn(to);
 	return NULL;
 }
 
 static void cancelled(void)
 {
-	byte *blocks[2] = { pages_between_guards(8 << 20), pages_between_guards(8 << 20) };
+	byte *to = pages_between_guards(8 << 20);
 
+	copy_in_turn(to);
 	handle(mend_it, 0, 0);
 	copy_sound();
 	for (int i = 0; i < 40; i++) {
 		pthread_t thread;
 		void *result;
 
-		if (pthread_create(&thread, NULL, be_cancelled, blocks))
+		if (pthread_create(&thread, NULL, be_cancelled, (void *)to))
 			fail("no thread");
 		sleep_ms(1 + i % 5);
 		pthread_cancel(thread);
 		pthread_join(thread, &result);
 		if (result != PTHREAD_CANCELED)
 			fail("not cancelled");
-		expect_nobody_writes(blocks[0], 8 << 20, PAGE, "after a cancellation");
+		expect_nobody_writes(to, 8 << 20, PAGE, "after a cancellation");
 	}
 	copy_mended("after 40 cancellations");
 }

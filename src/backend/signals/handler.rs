@@ -111,6 +111,7 @@ extern "C" fn after(ip: usize) -> usize {
 #[unsafe(naked)]
 pub unsafe extern "C" fn unusual() {
     naked_asm!(
+        "endbr64",
         "push rdi",
         "push rsi",
         "push rdx",
