@@ -83,6 +83,9 @@ programs! {
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
     accepting_can_be_interrupted: "ipc_sockets" "interrupted";
     connection_info_keeps_to_its_room: "ipc_sockets" "about";
+    of_two_who_listen_at_one_path_one_does: "ipc_sockets" "together";
+    memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
+    child_forked_during_greetings_has_none_of_the_sockets: "ipc_sockets" "forked";
     threads_that_only_wait_never_find_the_table_full: "ipc_limits" "crowd";
     more_readers_than_places_wait_for_those_before_them: "ipc_limits" "many_readers";
     cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits" "late_cookie";
@@ -215,6 +218,26 @@ fn greetings_have_a_limit() {
     let cases = [("ipc_limits", "queue"), ("ipc_sockets", "silence"), ("ipc_sockets", "strangers")];
     for (program, arguments) in cases {
         succeed(ipc(program, arguments).env("ADMA_IPC_TIMEOUT", "1"));
+    }
+}
+
+#[test]
+fn silent_clients_keep_nobody_from_being_accepted() {
+    succeed(ipc("ipc_sockets", "stalled").env("ADMA_IPC_TIMEOUT", "5"));
+}
+
+/// Descriptors that are not what they must be, too many of them, and files that never answer.
+#[test]
+fn whatever_comes_with_a_greeting_is_looked_at_before_it_is_used() {
+    for arguments in ["wrong", "many", "silence"] {
+        let mut command = ipc("ipc_greeting", arguments);
+        let done = finish_within(command.env("ADMA_IPC_TIMEOUT", "1"), Duration::from_secs(60));
+        let err = String::from_utf8_lossy(&done.stderr);
+        if done.status.code() == Some(CANNOT_SHOW) {
+            skip("whatever_comes_with_a_greeting_is_looked_at_before_it_is_used", err.trim());
+            continue;
+        }
+        assert!(done.status.success(), "{arguments}: {}\n{err}", done.status);
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Nothing here is an error: what the helper does not carry goes another way.
 
-use super::os::{Fd, Way};
+use super::os::{Fd, Foreign, Way};
 use super::settings::Helper;
 use crate::backend::ioat::There;
 use crate::backend::{abi, helper};
@@ -34,7 +34,7 @@ impl Offer {
         self.door.raw()
     }
 
-    pub fn met(self, theirs: Fd) -> Across {
+    pub fn met(self, theirs: Foreign) -> Across {
         Across { offer: self, theirs, off: AtomicBool::new(false) }
     }
 }
@@ -42,7 +42,8 @@ impl Offer {
 /// Both halves.
 pub struct Across {
     offer: Offer,
-    theirs: Fd,
+    /// The kernel looks at it, whatever it is.
+    theirs: Foreign,
     /// It has failed in a way that will not pass.
     off: AtomicBool,
 }
@@ -56,6 +57,12 @@ impl core::fmt::Debug for Across {
 impl Across {
     pub fn descriptors(&self) -> [i32; 2] {
         [self.offer.door.raw(), self.theirs.raw()]
+    }
+
+    /// It has copied.
+    pub fn proved(mut self) -> Self {
+        self.theirs.note_known();
+        self
     }
 
     /// Whether it is worth another try where there is another way.

@@ -71,7 +71,7 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     if available_bytes().is_some_and(|available| size > available) {
         return Err(libc::ENOMEM);
     }
-    let memory = os::sealed_memory(c"adma-block", size)?;
+    let memory = os::sealed_memory(c"adma-block", size, os::SIZE_SEALS | libc::F_SEAL_SEAL)?;
     os::fill_with_pages(&memory, size)?;
     let identity = os::identity(memory.raw()).ok_or(libc::EIO)?;
     let at = os::map_inherited(&memory, size)?;

@@ -3,7 +3,8 @@
 use super::half::{NUMBER_BITS, Role};
 use super::link::Link;
 use super::settings::settings;
-use super::{blocks, os, table, wire};
+use super::wire::Met;
+use super::{blocks, doorway, os, table, wire};
 use crate::sys;
 use core::ffi::{CStr, c_void};
 
@@ -16,7 +17,9 @@ pub fn listen(path: &CStr) -> i32 {
 }
 
 pub fn accept(listener: i32) -> i32 {
-    answer(os::accept(listener).and_then(|socket| attached(socket.raw())))
+    let settings = settings();
+    let owner = table::become_owner();
+    answer(owner.and_then(|owner| entered(doorway::accept(listener, &settings)?, owner)))
 }
 
 pub fn connect(path: &CStr) -> i32 {
@@ -29,9 +32,13 @@ pub fn attach(socket: i32) -> i32 {
 }
 
 fn attached(socket: i32) -> os::Result<i32> {
-    let settings = settings();
     let owner = table::become_owner()?;
-    let met = wire::meet(socket, &settings)?;
+    entered(wire::meet(socket, &settings())?, owner)
+}
+
+fn entered(mut met: Met, owner: u64) -> os::Result<i32> {
+    let settings = settings();
+    let _hidden = core::mem::take(&mut met.hidden);
     let link = Box::new(Link::new(met, &settings, owner));
     if settings.tell {
         sys::say(format_args!("connection: {}", link.story));
@@ -41,6 +48,7 @@ fn attached(socket: i32) -> os::Result<i32> {
 
 pub fn close(handle: i32) -> i32 {
     if os::is_listener(handle) {
+        doorway::forget(handle);
         sys::close(handle);
         return 0;
     }

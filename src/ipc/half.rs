@@ -180,6 +180,8 @@ pub struct Half {
     room_tail: u64,
     /// Chunks produced or consumed.
     chunks: u32,
+    /// Their memory is there.
+    has_chunks: bool,
     /// The next read, which its thread spins for: the other side sees it as a post, but
     /// nothing of it is remembered yet. Whoever wants to post makes a post of it first.
     announced: Option<Buffer>,
@@ -203,6 +205,7 @@ impl Half {
             room_head: 0,
             room_tail: 0,
             chunks: 0,
+            has_chunks: false,
             announced: None,
             place_wanted: false,
             neighbour_over: false,

@@ -83,7 +83,7 @@ pub struct Link {
 
 impl Link {
     pub fn new(met: Met, settings: &Settings, owner: u64) -> Self {
-        let Met { region, side, bell, engine, page, others, offload, story } = met;
+        let Met { region, side, bell, engine, page, others, offload, story, .. } = met;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && others == [true; 2];
         if !all {
             kicks::note_needy();

@@ -11,7 +11,9 @@
 //!             lend: buffers that the kernel helper knows, from post to end
 //! half        one direction as one process sees it: posts and matching; in it carry: who
 //!             copies what, short: small messages that are not remembered
-//! wire        the beginning: sockets, greetings, what each side may do to the other
+//! doorway     who has come to a listener and is still greeting
+//! wire        the beginning: sockets, greetings, what each side may do to the other; hidden:
+//!             sockets that belong to no connection yet
 //! engine      bytes between two address spaces; across: by the kernel helper; views: where
 //!             the other's memory is mapped here
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
@@ -75,11 +77,15 @@ mod calls;
 #[cfg(not(loom))]
 mod consent;
 #[cfg(not(loom))]
+mod doorway;
+#[cfg(not(loom))]
 mod engine;
 #[cfg(not(any(test, loom)))]
 mod exports;
 #[cfg(not(loom))]
 mod half;
+#[cfg(not(loom))]
+mod hidden;
 #[cfg(not(loom))]
 mod kicks;
 #[cfg(not(loom))]

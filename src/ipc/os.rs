@@ -1,9 +1,10 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
 use crate::plan::PAGE;
-use crate::sys::{Answer, nanoseconds, syscall};
+use crate::sys::{Answer, SignalsHeld, nanoseconds, syscall};
 use core::ffi::{CStr, c_void};
 use core::mem::{MaybeUninit, offset_of};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The negated errno, or a value.
 pub type Result<T> = core::result::Result<T, i32>;
@@ -53,26 +54,152 @@ fn away_from_streams(first: Fd) -> Result<Fd> {
     checked(crate::sys::duplicate(first.raw(), libc::STDERR_FILENO + 1)).map(|fd| Fd(fd as i32))
 }
 
+/// A descriptor that somebody else has sent: it may stand for anything, also for a file whose
+/// maker answers no question, not even that it is closed. So nothing is done with it before it is
+/// known to be what it must be.
+#[derive(Debug)]
+pub struct Foreign {
+    fd: i32,
+    known: bool,
+}
+
+impl Foreign {
+    fn into_fd(self) -> Result<Fd> {
+        let fd = Fd(self.fd);
+        core::mem::forget(self);
+        away_from_streams(fd)
+    }
+
+    /// One end of a connected pair, as `unix_pair` makes it.
+    pub fn into_socket(self) -> Result<Fd> {
+        let option = |option| socket_option(self.fd, option);
+        let right = option(libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+            && option(libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
+            && option(libc::SO_ACCEPTCONN) == Ok(0);
+        if right { self.into_fd() } else { Err(libc::EPROTO) }
+    }
+
+    /// Memory, as `sealed_memory` makes it.
+    pub fn into_memory(self) -> Result<Fd> {
+        if seals(self.fd).is_some() { self.into_fd() } else { Err(libc::EPROTO) }
+    }
+
+    /// For the kernel, which looks itself what it is.
+    pub fn raw(&self) -> i32 {
+        self.fd
+    }
+
+    /// The kernel has found it to be right.
+    pub fn note_known(&mut self) {
+        self.known = true;
+    }
+
+    fn is_harmless(&self) -> bool {
+        self.known || socket_option(self.fd, libc::SO_DOMAIN).is_ok() || seals(self.fd).is_some()
+    }
+}
+
+/// So many threads may be waiting for such a file to be closed. Beyond that they stay open.
+const MOST_CLOSERS: u32 = 16;
+static CLOSERS: AtomicU32 = AtomicU32::new(0);
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let fd = self.fd;
+        if self.is_harmless() {
+            return crate::sys::close(fd);
+        }
+        if CLOSERS.fetch_add(1, Ordering::Relaxed) < MOST_CLOSERS {
+            // Handlers of the program are not for this thread.
+            let _signals = SignalsHeld::all();
+            let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+                crate::sys::close(fd);
+                CLOSERS.fetch_sub(1, Ordering::Relaxed);
+            });
+            if thread.is_ok() {
+                return;
+            }
+        }
+        CLOSERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 // ---- memory ------------------------------------------------------------------------------
 
-/// Nobody can make it smaller or larger, nor take that back.
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// Nobody can make it smaller or larger.
+pub const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// Nor map it anew to write, nor take pages away; nor change any of this. Who has it mapped keeps
+/// that.
+const FINAL_SEALS: i32 = SIZE_SEALS | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+
+/// Since Linux 6.3; a system may demand it.
+const MFD_NOEXEC_SEAL: u32 = 8;
 
 /// Fresh memory for two processes, all zeros, under a name for /proc.
-pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
+pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
     if size > largest_file() {
         return Err(libc::EFBIG); // asked for it, the kernel sends SIGXFSZ as well
     }
     let name = name.as_ptr() as usize;
-    let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a terminated name; the other calls take no memory.
     unsafe {
-        let memory = fd(syscall(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]))?;
-        let number = memory.raw() as usize;
-        checked(syscall(libc::SYS_ftruncate, [number, size, 0, 0, 0, 0]))?;
-        let command = libc::F_ADD_SEALS as usize;
-        checked(syscall(libc::SYS_fcntl, [number, command, SEALS as usize, 0, 0, 0]))?;
+        let create =
+            |flags: u32| fd(syscall(libc::SYS_memfd_create, [name, flags as usize, 0, 0, 0, 0]));
+        let memory = match create(flags | MFD_NOEXEC_SEAL) {
+            Err(libc::EINVAL) => create(flags)?,
+            memory => memory?,
+        };
+        checked(syscall(libc::SYS_ftruncate, [memory.raw() as usize, size, 0, 0, 0, 0]))?;
+        add_seals(&memory, seals)?;
         Ok(memory)
+    }
+}
+
+fn add_seals(memory: &Fd, seals: i32) -> Result<()> {
+    let (number, command) = (memory.raw() as usize, libc::F_ADD_SEALS as usize);
+    // SAFETY: no memory of ours.
+    checked(unsafe { syscall(libc::SYS_fcntl, [number, command, seals as usize, 0, 0, 0]) })
+        .map(drop)
+}
+
+/// The seals of memory, and nothing is asked of what is not: a file may be such that it never
+/// answers. `None`: it is something else.
+fn seals(fd: i32) -> Option<i32> {
+    let command = libc::F_GET_SEALS as usize;
+    // SAFETY: no memory of ours.
+    i32::try_from(unsafe { syscall(libc::SYS_fcntl, [fd as usize, command, 0, 0, 0, 0]) })
+        .ok()
+        .filter(|seals| *seals >= 0)
+}
+
+/// When both have mapped it: from now on its pages stay where they are.
+pub fn seal_for_good(memory: &Fd) -> Result<()> {
+    let done =
+        |memory: &Fd| seals(memory.raw()).is_some_and(|seals| seals & FINAL_SEALS == FINAL_SEALS);
+    // The other side may have been faster, and nothing is added then.
+    match add_seals(memory, FINAL_SEALS) {
+        _ if done(memory) => Ok(()),
+        Err(errno) => Err(errno),
+        Ok(()) => Err(libc::EPROTO),
+    }
+}
+
+/// Finds all pages of a mapping now; later nobody is killed for want of one. Kernels before 5.14
+/// do not know how, and have to find them one by one.
+///
+/// # Safety
+/// Mapped, to be written, with at least this size.
+pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
+    let advice = libc::MADV_POPULATE_WRITE as usize;
+    loop {
+        // SAFETY: the caller's promise; nothing is changed.
+        match checked(unsafe { syscall(libc::SYS_madvise, [at, size, advice, 0, 0, 0]) }) {
+            Err(libc::EINTR | libc::EAGAIN) => {}
+            Ok(_) | Err(libc::EINVAL) => return Ok(()),
+            Err(_) => return Err(libc::ENOMEM),
+        }
     }
 }
 
@@ -94,20 +221,20 @@ pub struct Sealed {
     pub whole: bool,
 }
 
-/// Memory that somebody else made as `sealed_memory` makes it. From any other its maker could take pages away, and we would die of SIGBUS; also from
-/// such of huge pages, of which there may be none left.
+/// Memory that somebody else made as `sealed_memory` makes it. From any other its maker could
+/// cut pages off, and we would die of SIGBUS; also from such of huge pages, of which there may be
+/// none left.
 pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
+    if seals(memory.raw())? & SIZE_SEALS != SIZE_SEALS {
+        return None;
+    }
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     let (number, at) = (memory.raw() as usize, stat.as_mut_ptr() as usize);
     let system_at = system.as_mut_ptr() as usize;
     // SAFETY: the kernel fills `stat` and `system`, which are read only after it has.
     unsafe {
-        let command = libc::F_GET_SEALS as usize;
-        let seals = syscall(libc::SYS_fcntl, [number, command, 0, 0, 0, 0]);
-        let sealed = seals >= 0
-            && seals as i32 & SEALS == SEALS
-            && syscall(libc::SYS_fstatfs, [number, system_at, 0, 0, 0, 0]) == 0
+        let sealed = syscall(libc::SYS_fstatfs, [number, system_at, 0, 0, 0, 0]) == 0
             && system.assume_init_ref().f_type == libc::TMPFS_MAGIC;
         (sealed && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0).then(|| {
             let stat = stat.assume_init_ref();
@@ -368,6 +495,37 @@ pub fn is_socket_file(address: &libc::sockaddr_un) -> bool {
     }
 }
 
+/// Taking turns with others who listen in the folder of a path; ends with its owner. `None`: it
+/// was not to be had until `end`, or there is no such folder.
+pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
+    let mut folder = [0u8; 108];
+    let len = path.iter().rposition(|&byte| byte == b'/');
+    match len {
+        None => folder[0] = b'.',
+        Some(0) => folder[0] = b'/',
+        Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
+    }
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: terminated, for a path that fits is shorter than the room.
+    let folder =
+        fd(unsafe { syscall(libc::SYS_openat, [at, folder.as_ptr() as usize, flags, 0, 0, 0]) })
+            .ok()?;
+    let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
+    loop {
+        // SAFETY: no memory.
+        match checked(unsafe {
+            syscall(libc::SYS_flock, [folder.raw() as usize, operation, 0, 0, 0, 0])
+        }) {
+            Ok(_) => return Some(folder),
+            Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
+                poll([-1, -1], 0, 1);
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
 pub fn remove_file(address: &libc::sockaddr_un) {
     let (at, path) = (libc::AT_FDCWD as usize, &raw const address.sun_path as usize);
     // SAFETY: a terminated path: `unix_address` leaves room for the zero.
@@ -467,7 +625,13 @@ pub fn poll(fds: [i32; 2], events: i16, limit_ms: i32) -> [i16; 2] {
 /// Which of many descriptors can be read; as `poll`. None of them where the system refuses:
 /// then the caller comes back at once.
 pub fn poll_all(fds: &[i32], limit_ms: i32) -> Vec<i16> {
-    let entry = |&fd: &i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let all: Vec<(i32, i16)> = fds.iter().map(|&fd| (fd, libc::POLLIN)).collect();
+    poll_events(&all, limit_ms)
+}
+
+/// The same with events of each.
+pub fn poll_events(fds: &[(i32, i16)], limit_ms: i32) -> Vec<i16> {
+    let entry = |&(fd, events): &(i32, i16)| libc::pollfd { fd, events, revents: 0 };
     let mut set: Vec<libc::pollfd> = fds.iter().map(entry).collect();
     let at = set.as_mut_ptr() as usize;
     // SAFETY: the kernel writes the answers.
@@ -476,13 +640,17 @@ pub fn poll_all(fds: &[i32], limit_ms: i32) -> Vec<i16> {
     set.iter().map(heard).collect()
 }
 
-/// Room for three descriptors and a set of credentials, aligned as the kernel wants it.
+/// The most descriptors that come with one message.
+pub const MOST_FDS: usize = 3;
+
+/// Room for so many, a set of credentials and a process, aligned as the kernel wants it; what it
+/// has no room for the kernel lets go.
 #[repr(C, align(8))]
-struct Control([u8; 128]);
+struct Control([u8; 88]);
 
 /// Sends `bytes`, with descriptors.
 pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
-    let mut control = Control([0; 128]);
+    let mut control = Control([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid message header.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -517,7 +685,7 @@ const SCM_PIDFD: i32 = 4;
 /// What came with a message beside its bytes.
 #[derive(Default)]
 pub struct Beside {
-    pub fds: Vec<Fd>,
+    pub fds: Vec<Foreign>,
     /// There were more of them than found a number, or room, here.
     pub cut: bool,
     /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
@@ -528,7 +696,7 @@ pub struct Beside {
 
 /// Receives at most `bytes`; answers how many. 0: the other end is closed.
 pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usize> {
-    let mut control = Control([0; 128]);
+    let mut control = Control([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid message header.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -551,11 +719,8 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
             match ((*header).cmsg_level, (*header).cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for index in 0..payload / size_of::<i32>() {
-                        let got = Fd(data.cast::<i32>().add(index).read_unaligned());
-                        match away_from_streams(got) {
-                            Ok(got) => beside.fds.push(got),
-                            Err(_) => beside.cut = true,
-                        }
+                        let fd = data.cast::<i32>().add(index).read_unaligned();
+                        beside.fds.push(Foreign { fd, known: false });
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {

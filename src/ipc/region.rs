@@ -8,7 +8,9 @@
 use super::bell::Bell;
 use super::blocks::Place;
 use super::os::{self, Fd};
+use crate::plan::PAGE;
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Messages under way in one direction.
@@ -138,6 +140,18 @@ impl Lane {
         inside.then(|| self.eager.get() as usize + at)
     }
 
+    fn chunk_pages(&self) -> Range<usize> {
+        let start = self.data.get() as usize;
+        start.next_multiple_of(PAGE)..(start + CHUNK * CHUNKS).next_multiple_of(PAGE)
+    }
+
+    /// Before the first chunk goes by. An error: there is no memory for them.
+    pub fn find_chunks(&self) -> os::Result<()> {
+        let pages = self.chunk_pages();
+        // SAFETY: inside the region, which is whole pages.
+        unsafe { os::find_pages(pages.start, pages.len()) }
+    }
+
     pub fn chunk_bytes(&self, index: u32) -> usize {
         self.data.get() as usize + index as usize % CHUNKS * CHUNK
     }
@@ -189,11 +203,29 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
+    /// Whether memory can be one.
+    pub fn check(memory: &Fd) -> os::Result<()> {
+        let found = os::sealed_memory_of_others(memory).filter(|found| found.size == SIZE);
+        found.map(drop).ok_or(libc::EPROTO)
+    }
+
     pub fn new(memory: &Fd) -> os::Result<Self> {
-        if os::sealed_memory_of_others(memory).is_none_or(|found| found.size != SIZE) {
-            return Err(libc::EPROTO);
-        }
+        Self::check(memory)?;
         os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
+    }
+
+    /// When both have mapped it: sees to it that no page can be taken away, and that those are
+    /// there which every message needs; otherwise touching one might be the end of us.
+    pub fn fix(&self, memory: &Fd) -> os::Result<()> {
+        os::seal_for_good(memory)?;
+        let mut start = self.0 as usize;
+        for lane in &self.lanes {
+            let chunks = lane.chunk_pages();
+            // SAFETY: from page to page, inside the mapping.
+            unsafe { os::find_pages(start, chunks.start - start) }?;
+            start = chunks.end - PAGE;
+        }
+        Ok(())
     }
 }
 
@@ -218,9 +250,38 @@ impl Drop for Mapped {
 mod tests {
     use super::*;
 
+    /// Who has sent a region, or got one, cannot make us die of it.
+    #[test]
+    fn pages_of_a_region_cannot_be_taken_away() {
+        let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
+        let region = Mapped::new(&memory).unwrap();
+        let punch = || {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: no memory but that of the test.
+            unsafe { libc::fallocate(memory.raw(), mode, 0, SIZE as i64) }
+        };
+        assert_eq!(punch(), 0);
+        region.fix(&memory).unwrap();
+        assert_eq!(punch(), -1);
+        assert!(Mapped::new(&memory).is_err(), "mapped anew");
+        // What is not there is only what chunks lie in.
+        let pages = || {
+            let mut there = vec![0u8; SIZE / PAGE];
+            // SAFETY: the kernel writes a byte for each page of the mapping.
+            unsafe { libc::mincore(region.0.cast(), SIZE, there.as_mut_ptr()) };
+            there.iter().filter(|&&page| page & 1 != 0).count()
+        };
+        let chunks: usize = region.lanes.iter().map(|lane| lane.chunk_pages().len() / PAGE).sum();
+        assert!(pages() >= SIZE / PAGE - chunks);
+        region.lanes.iter().for_each(|lane| lane.find_chunks().unwrap());
+        assert_eq!(pages(), SIZE / PAGE);
+        assert_eq!(os::seal_for_good(&memory), Ok(()), "the other side was faster");
+    }
+
     #[test]
     fn eager_bytes_lie_beside_their_post_or_in_the_room_or_nowhere() {
-        let region = Mapped::new(&os::sealed_memory(c"test", SIZE).unwrap()).unwrap();
+        let region =
+            Mapped::new(&os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap()).unwrap();
         let lane = &region.lanes[1];
         let beside = &raw const *lane.cell(3) as usize + LINE;
         for (at, len) in [(0, 0), (0, 1), (0, SHORT), (EAGER_ROOM, SHORT), (usize::MAX, SHORT)] {

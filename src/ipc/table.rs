@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{blocks, kicks, os, tally};
+use super::{blocks, doorway, hidden, kicks, os, tally};
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -203,6 +203,8 @@ pub fn close(handle: i32) -> isize {
 /// parent's end from the other side. Closed only if the number still stands for it.
 pub fn forget_after_fork() {
     tally::clear();
+    doorway::forget_after_fork();
+    hidden::forget_after_fork();
     blocks::forget_after_fork();
     for place in &TABLE[..USED.load(Ordering::Acquire) as usize] {
         let link = place.link.load(Ordering::Acquire);

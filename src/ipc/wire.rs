@@ -15,16 +15,22 @@
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
 
-use super::across::{Lent, Offer};
+use super::across::{Across, Lent, Offer};
 use super::consent::{Agreed, Demand, Failed, Page, Sign};
 use super::engine::{self, Engine};
-use super::os::{self, Beside, Fd, Result, Way};
+use super::hidden::Hidden;
+use super::os::{self, Beside, Fd, Foreign, Result, Way};
 use super::peer::Peer;
 use super::region::{self, Mapped};
 use super::settings::{Engines, Settings};
 use super::views::Views;
 use crate::sys;
 use core::fmt::Write;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicI16, Ordering};
+use core::task::{Context, Poll, Waker};
+use std::sync::Arc;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
 const VERSION: u32 = 5;
@@ -62,9 +68,16 @@ const READY: u32 = 2;
 const VERDICT: u32 = 3;
 
 /// Messages: plain numbers without gaps, so any bytes are one and one is bytes.
-trait Plain: Copy + Default {}
-impl Plain for Hello {}
-impl Plain for Note {}
+trait Plain: Copy + Default {
+    /// How many descriptors may come with it.
+    const FDS: usize;
+}
+impl Plain for Hello {
+    const FDS: usize = os::MOST_FDS;
+}
+impl Plain for Note {
+    const FDS: usize = 0;
+}
 const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 32);
 
 fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
@@ -78,6 +91,8 @@ pub struct Met {
     /// Which of the region's sides we are.
     pub side: usize,
     pub bell: Fd,
+    /// Until somebody else looks after the bell.
+    pub hidden: Hidden,
     pub engine: Engine,
     /// The sign that we have agreed, to be kept while the connection lasts.
     pub page: Option<Page>,
@@ -88,11 +103,16 @@ pub struct Met {
     pub story: String,
 }
 
+/// Who comes second must not take a socket for left over that the first one is just making. They
+/// take turns for that; whoever holds the folder for other reasons is not waited for long.
 pub fn listen(path: &[u8]) -> Result<Fd> {
+    const TURN: u64 = 1_000_000_000;
     let address = os::unix_address(path)?;
     let socket = os::unix_socket()?;
+    let named = path[0] != b'@';
+    let _turn = named.then(|| os::lock_folder(path, sys::nanoseconds() + TURN));
     match os::bind(&socket, &address) {
-        Err(libc::EADDRINUSE) if path[0] != b'@' && is_left_over(&address) => {
+        Err(libc::EADDRINUSE) if named && is_left_over(&address) => {
             os::remove_file(&address.0);
             os::bind(&socket, &address)?;
         }
@@ -176,16 +196,67 @@ impl core::fmt::Display for Why {
 
 type Tried = core::result::Result<(), Why>;
 
-/// Greets whoever is at the other end of a connected unix socket.
+/// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
+/// can look after many.
+pub struct Greeting {
+    socket: i32,
+    end: u64,
+    wants: Arc<AtomicI16>,
+    steps: Pin<Box<dyn Future<Output = Result<Met>> + Send>>,
+}
+
+impl Greeting {
+    /// Whoever is at the other end of a connected unix socket, which stays open meanwhile.
+    pub fn new(socket: i32, settings: Settings) -> Self {
+        let end = sys::nanoseconds() + settings.patience;
+        let wants = Arc::new(AtomicI16::new(0));
+        let talk = Talk { socket, wants: wants.clone() };
+        Self { socket, end, wants, steps: Box::pin(greet(talk, settings)) }
+    }
+
+    /// `None`: there is nothing to do until the socket is ready for `events`.
+    pub fn go_on(&mut self) -> Option<Result<Met>> {
+        match self.steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(met) => Some(met),
+            Poll::Pending if sys::nanoseconds() >= self.end => Some(Err(libc::ETIMEDOUT)),
+            Poll::Pending => None,
+        }
+    }
+
+    pub fn events(&self) -> (i32, i16) {
+        (self.socket, self.wants.load(Ordering::Relaxed))
+    }
+
+    /// How long the other side may still take, in milliseconds.
+    pub fn milliseconds(&self) -> i32 {
+        (self.end.saturating_sub(sys::nanoseconds()) / 1_000_000 + 1) as i32
+    }
+}
+
+/// The same, waiting for the end.
 pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
+    let mut greeting = Greeting::new(socket, *settings);
+    loop {
+        if let Some(met) = greeting.go_on() {
+            return met;
+        }
+        let (socket, events) = greeting.events();
+        os::poll([socket, -1], events, greeting.milliseconds());
+    }
+}
+
+async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
+    let socket = talk.socket;
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
     }
-    let end = sys::nanoseconds() + settings.patience;
     let _credentials = Credentials::ask_for(socket)?;
 
-    let memory = os::sealed_memory(c"adma", region::SIZE)?;
+    let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
     let [bell, others_bell] = os::unix_pair()?;
+    let mut hidden = Hidden::default();
+    hidden.add(&bell);
+    hidden.add(&others_bell);
     let demand = Demand { seed: random(), word: random() };
     let mine = Hello {
         magic: MAGIC,
@@ -202,8 +273,8 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     };
     let mut fds = vec![memory.raw(), others_bell.raw()];
     fds.extend(offer.as_ref().map(Offer::door));
-    say(socket, mine, &fds, end)?;
-    let (theirs, mut beside): (Hello, _) = hear(socket, end)?;
+    talk.say(mine, &fds).await?;
+    let (theirs, mut beside): (Hello, _) = talk.hear().await?;
     if theirs.magic != MAGIC || theirs.version != VERSION || theirs.region != mine.region {
         return Err(libc::EPROTO);
     }
@@ -211,21 +282,30 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
         return Err(libc::EMFILE);
     }
     let their_door = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
-    let across = offer.zip(their_door).map(|(offer, door)| offer.met(door));
-    let Ok([their_memory, their_bell]) = <[Fd; 2]>::try_from(beside.fds) else {
+    let Ok([their_memory, their_bell]) = <[Foreign; 2]>::try_from(beside.fds) else {
         return Err(libc::EPROTO);
     };
+    let their_memory = their_memory.into_memory()?;
+    Mapped::check(&their_memory)?;
+    let their_bell = their_bell.into_socket()?;
+    hidden.add(&their_bell);
+    let across = offer.zip(their_door).map(|(offer, door)| offer.met(door));
     if theirs.nonce == mine.nonce {
         return Err(libc::EPROTO);
     }
     let ours = mine.nonce > theirs.nonce;
+    let mut kept = Hidden::default();
+    kept.add(if ours { &bell } else { &their_bell });
+    drop(hidden);
     let (memory, bell) = if ours { (memory, bell) } else { (their_memory, their_bell) };
     let region = Mapped::new(&memory)?;
     drop(others_bell);
 
-    say(socket, Note { step: HERE, ..Note::default() }, &[], end)?;
-    let (note, beside): (Note, _) = hear(socket, end)?;
+    talk.say(Note { step: HERE, ..Note::default() }, &[]).await?;
+    let (note, beside): (Note, _) = talk.hear().await?;
     expect(note.step == HERE)?;
+    // The other side has it mapped, too.
+    region.fix(&memory)?;
     let pid = beside.pid;
     let mut peer = Peer::new(pid, beside.process);
     let equal = peer.meet();
@@ -242,8 +322,8 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     let posted = Lent::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
     let chosen = page.as_ref().map_or(0, |page| page.chosen);
     let ready = Note { step: READY, chosen, post: posted.post, ..Note::default() };
-    say(socket, ready, &[], end)?;
-    let (note, _): (Note, _) = hear(socket, end)?;
+    talk.say(ready, &[]).await?;
+    let (note, _): (Note, _) = talk.hear().await?;
     expect(note.step == READY)?;
     let agreed = Agreed::new(pid, demand, note.chosen).filter(|_| equal && pid > 0);
     let [pull, push] = match (settings.engines, agreed) {
@@ -270,8 +350,8 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
         helper: helper.into(),
         ..Note::default()
     };
-    say(socket, verdict, &[], end)?;
-    let (note, _): (Note, _) = hear(socket, end)?;
+    talk.say(verdict, &[]).await?;
+    let (note, _): (Note, _) = talk.hear().await?;
     expect(note.step == VERDICT)?;
     // Until here the other side may have looked at it.
     drop(posted);
@@ -284,13 +364,14 @@ pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
     if settings.engines == Engines::Helper && !both {
         story += "; not both sides have the kernel helper";
     }
-    let across = across.filter(|_| both);
+    let across = across.filter(|_| both).map(Across::proved);
     let ways = [may_pull, may_push];
     let engine = Engine::new(peer, agreed, ways, across, views, (settings.carrier)());
     let met = Met {
         region,
         side: usize::from(!ours),
         bell,
+        hidden: kept,
         engine,
         page,
         others,
@@ -353,45 +434,58 @@ fn random() -> u64 {
     }
 }
 
-fn milliseconds_until(end: u64) -> Result<i32> {
-    let left = end.saturating_sub(sys::nanoseconds());
-    if left == 0 { Err(libc::ETIMEDOUT) } else { Ok((left / 1_000_000 + 1) as i32) }
+/// One side of a conversation.
+struct Talk {
+    socket: i32,
+    wants: Arc<AtomicI16>,
 }
 
-fn say<T: Plain>(socket: i32, mut message: T, fds: &[i32], end: u64) -> Result<()> {
-    let bytes = bytes_of(&mut message);
-    let (mut sent, mut fds) = (0, fds);
-    while sent < bytes.len() {
-        match os::send(socket, &bytes[sent..], fds) {
-            Ok(count) => {
-                sent += count;
-                fds = &[];
+impl Talk {
+    /// Tries until the socket is ready.
+    async fn when_ready<T>(
+        &self,
+        events: i16,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        poll_fn(|_| {
+            loop {
+                match attempt() {
+                    Err(libc::EINTR) => {}
+                    Err(libc::EAGAIN) => {
+                        self.wants.store(events, Ordering::Relaxed);
+                        return Poll::Pending;
+                    }
+                    done => return Poll::Ready(done),
+                }
             }
-            Err(libc::EAGAIN) => {
-                os::poll([socket, -1], libc::POLLOUT, milliseconds_until(end)?);
-            }
-            Err(libc::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
+        })
+        .await
     }
-    Ok(())
-}
 
-/// Takes exactly one message: what comes after may be the program's own.
-fn hear<T: Plain>(socket: i32, end: u64) -> Result<(T, Beside)> {
-    let (mut message, mut beside) = (T::default(), Beside::default());
-    let bytes = bytes_of(&mut message);
-    let mut got = 0;
-    while got < bytes.len() {
-        match os::receive(socket, &mut bytes[got..], &mut beside) {
-            Ok(0) => return Err(libc::ECONNRESET),
-            Ok(count) => got += count,
-            Err(libc::EAGAIN) => {
-                os::poll([socket, -1], libc::POLLIN, milliseconds_until(end)?);
-            }
-            Err(libc::EINTR) => {}
-            Err(errno) => return Err(errno),
+    async fn say<T: Plain>(&self, mut message: T, fds: &[i32]) -> Result<()> {
+        let bytes = bytes_of(&mut message);
+        let (mut sent, mut fds) = (0, fds);
+        while sent < bytes.len() {
+            let send = || os::send(self.socket, &bytes[sent..], fds);
+            sent += self.when_ready(libc::POLLOUT, send).await?;
+            fds = &[];
         }
+        Ok(())
     }
-    Ok((message, beside))
+
+    /// Takes exactly one message: what comes after may be the program's own.
+    async fn hear<T: Plain>(&self) -> Result<(T, Beside)> {
+        let (mut message, mut beside) = (T::default(), Beside::default());
+        let bytes = bytes_of(&mut message);
+        let mut got = 0;
+        while got < bytes.len() {
+            let receive = || os::receive(self.socket, &mut bytes[got..], &mut beside);
+            match self.when_ready(libc::POLLIN, receive).await? {
+                0 => return Err(libc::ECONNRESET),
+                _ if beside.fds.len() > T::FDS => return Err(libc::EPROTO),
+                count => got += count,
+            }
+        }
+        Ok((message, beside))
+    }
 }

@@ -3,7 +3,11 @@
  */
 #include "ipc_echo.h"
 #include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 static void *attach_end(void *socket_fd)
 {
@@ -220,11 +224,190 @@ static void strangers(void)
 		fail("no stranger came through: nothing was shown");
 }
 
+/* ---- listeners ------------------------------------------------------------------------- */
+
+struct contest {
+	char path[60];
+	pthread_barrier_t start, end;
+	int listeners[2];
+};
+
+static void *compete(void *argument)
+{
+	struct contest *contest = argument;
+
+	for (int round = 0; round < 1000; round++) {
+		pthread_barrier_wait(&contest->start);
+		contest->listeners[1] = adma_listen(contest->path);
+		pthread_barrier_wait(&contest->end);
+	}
+	return NULL;
+}
+
+/* Of two who listen at one path at the same time one does; also where a file was left over. */
+static void together(void)
+{
+	static struct contest contest = { "/tmp/adma-together-XXXXXX", .listeners = { 0 } };
+	pthread_t thread;
+
+	if (!mkdtemp(contest.path))
+		fail("mkdtemp");
+	strcat(contest.path, "/socket");
+	pthread_barrier_init(&contest.start, NULL, 2);
+	pthread_barrier_init(&contest.end, NULL, 2);
+	pthread_create(&thread, NULL, compete, &contest);
+	for (int round = 0; round < 1000; round++) {
+		int *both = contest.listeners;
+
+		pthread_barrier_wait(&contest.start);
+		both[0] = adma_listen(contest.path);
+		pthread_barrier_wait(&contest.end);
+		int one = both[0] > 0 ? 0 : 1;
+
+		if (both[one] <= 0 || both[1 - one] != -EADDRINUSE)
+			fail("round %d: %d and %d", round, both[0], both[1]);
+		close(both[one]);
+		if (round % 2)
+			unlink(contest.path);
+	}
+	pthread_join(thread, NULL);
+	unlink(contest.path);
+	*strrchr(contest.path, '/') = 0;
+	rmdir(contest.path);
+}
+
+static int plain_client(const char *name)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int client = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	strcpy(address.sun_path + 1, name + 1);
+	if (connect(client, (void *)&address, offsetof(struct sockaddr_un, sun_path) + strlen(name)))
+		fail("connect: %s", strerror(errno));
+	return client;
+}
+
+/* A client that says nothing, or not enough, keeps nobody else from being accepted. */
+static void stalled(void)
+{
+	char name[60];
+	double begun = seconds();
+	int silent[3], half[3];
+	pid_t children[2];
+
+	snprintf(name, sizeof(name), "@adma-stalled-%d", getpid());
+	int listener = adma_listen(name);
+
+	for (int i = 0; i < 3; i++) {
+		silent[i] = plain_client(name);
+		half[i] = plain_client(name);
+		EXPECT(write(half[i], "adma-ipc", 8), 8);
+	}
+	for (int i = 0; i < 2; i++) {
+		children[i] = fork();
+		if (children[i] == 0) {
+			int connection = adma_connect(name);
+
+			exit(connection < 0 ? 1 : echo(connection));
+		}
+	}
+	for (int i = 0; i < 2; i++) {
+		int connection = adma_accept(listener);
+
+		if (connection < 0)
+			fail("accept: %s", strerror(-connection));
+		if (seconds() - begun > 3)
+			fail("accepted after %.1f s", seconds() - begun);
+		ask_echo(connection, 100);
+		EXPECT(adma_close(connection), 0);
+	}
+	for (int i = 0; i < 2; i++)
+		expect_good_end(children[i]);
+	/* Who has not greeted in time is heard of. */
+	EXPECT(adma_accept(listener), -ETIMEDOUT);
+	/* And who has gone. */
+	close(silent[1]);
+	EXPECT(adma_close(listener), 0);
+}
+
+/* How many sockets this process has. */
+static int sockets(void)
+{
+	int number = 0;
+
+	for (int fd = 0; fd < 100; fd++) {
+		struct stat stat;
+
+		number += fstat(fd, &stat) == 0 && S_ISSOCK(stat.st_mode);
+	}
+	return number;
+}
+
+/* A child that is made during the greetings has none of what the connection will have. */
+static void forked(void)
+{
+	int pair[2], status;
+	pthread_t thread;
+	void *got;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	pthread_create(&thread, NULL, attach_end, (void *)(long)pair[1]);
+	while (sockets() < 4)
+		sleep_ms(1);
+	sleep_ms(20);
+	pid_t child = fork();
+
+	if (child == 0) {
+		if (sockets() != 2)
+			fail("the child has %d sockets, of which 2 are the program's", sockets());
+		exit(0);
+	}
+	waitpid(child, &status, 0);
+	close(pair[0]);
+	pthread_join(thread, &got);
+	EXPECT((long)got, -ECONNRESET);
+	EXPECT(sockets(), 1);
+	EXPECT(status, 0);
+}
+
+/* ---- a system that demands memory which is not executed --------------------------------- */
+
+static void noexec(void)
+{
+	static const char path[] = "/proc/sys/vm/memfd_noexec";
+	pid_t child;
+	int status;
+
+	if (unshare(CLONE_NEWPID))
+		cannot_be_shown("no process namespaces here");
+	child = fork();
+	if (child == 0) {
+		int file = open(path, O_WRONLY), pair[2], ends[2];
+
+		if (file < 0 || write(file, "2", 1) != 1)
+			cannot_be_shown("no vm.memfd_noexec here");
+		if (memfd_create("adma-test", 0x10 /* MFD_EXEC */) >= 0)
+			fail("vm.memfd_noexec is not heeded");
+		if (!adma_alloc(100000))
+			fail("no block");
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+			fail("socketpair");
+		attach_both(pair, ends);
+		pass(ends[0], ends[1], "words");
+		exit(0);
+	}
+	waitpid(child, &status, 0);
+	exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
 int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "kinds", kinds }, { "other_sockets", other_sockets }, { "silence", silence },
 		{ "interrupted", interrupted }, { "about", about }, { "strangers", strangers },
+		{ "together", together }, { "stalled", stalled }, { "noexec", noexec },
+		{ "forked", forked },
 	};
 
 	make_room();

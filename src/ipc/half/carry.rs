@@ -149,6 +149,11 @@ impl Half {
         settled: bool,
         hint: Hint,
     ) -> Result<Step, Broken> {
+        if !self.has_chunks {
+            // As good as broken: there is no way left.
+            lane.find_chunks().map_err(|_| Broken)?;
+            self.has_chunks = true;
+        }
         let moved = match self.role {
             Role::Reader => self.consume(lane, number)?,
             Role::Writer => self.produce(lane, number)?,

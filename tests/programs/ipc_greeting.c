@@ -1,0 +1,293 @@
+/*
+ * Greetings that are not what they should be: somebody in the middle changes what comes with
+ * them. Whatever it is, making a connection ends within its limit. One test by name, see main;
+ * run with ADMA_IPC_TIMEOUT=1.
+ */
+#include "ipc.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+enum { MEMORY, BELL, HELLO = 200 };
+
+/* ---- a file that answers nothing -------------------------------------------------------- */
+
+static char folder[] = "/tmp/adma-fuse-XXXXXX";
+static pid_t server;
+
+static void answer(int device, const struct fuse_in_header *in, const void *data, size_t len)
+{
+	struct fuse_out_header out = { sizeof(out) + len, 0, in->unique };
+	struct iovec parts[2] = { { &out, sizeof(out) }, { (void *)data, len } };
+
+	if (writev(device, parts, 2) < 0)
+		_exit(2);
+}
+
+/* Answers until a file is open, and never again. */
+static void serve(int device)
+{
+	static char request[FUSE_MIN_READ_BUFFER + 4096];
+	struct fuse_in_header *in = (void *)request;
+	struct fuse_attr directory = { .ino = 1, .mode = S_IFDIR | 0755, .nlink = 2 };
+	struct fuse_attr file = { .ino = 2, .mode = S_IFREG | 0666, .nlink = 1, .size = 1 << 20 };
+
+	while (read(device, request, sizeof(request)) > 0)
+		if (in->opcode == FUSE_INIT) {
+			struct fuse_init_out init = { .major = 7, .minor = 31, .max_write = 4096 };
+
+			answer(device, in, &init, sizeof(init));
+		} else if (in->opcode == FUSE_GETATTR && in->nodeid == 1) {
+			struct fuse_attr_out attr = { .attr_valid = 9, .attr = directory };
+
+			answer(device, in, &attr, sizeof(attr));
+		} else if (in->opcode == FUSE_LOOKUP) {
+			struct fuse_entry_out entry = { .nodeid = 2, .entry_valid = 9, .attr = file };
+
+			answer(device, in, &entry, sizeof(entry));
+		} else if (in->opcode == FUSE_OPEN) {
+			struct fuse_open_out open = { .fh = 1 };
+
+			answer(device, in, &open, sizeof(open));
+		}
+	_exit(0);
+}
+
+static int silent_file(void)
+{
+	int device = open("/dev/fuse", O_RDWR);
+	char options[100];
+
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
+	if (device < 0 || !mkdtemp(folder) || mount("adma", folder, "fuse", 0, options))
+		cannot_be_shown("no file systems of one's own here");
+	server = fork();
+	if (server == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		serve(device);
+	}
+	close(device);
+	snprintf(options, sizeof(options), "%s/file", folder);
+	int file = open(options, O_RDWR);
+
+	if (file < 0)
+		fail("open: %s", strerror(errno));
+	return file;
+}
+
+static void end_silence(void)
+{
+	if (!server)
+		return;
+	kill(server, SIGKILL);
+	umount2(folder, MNT_DETACH);
+	rmdir(folder);
+}
+
+/* ---- somebody in the middle ------------------------------------------------------------- */
+
+static void *attach(void *socket_fd)
+{
+	return (void *)(long)adma_attach((int)(long)socket_fd);
+}
+
+/* A socket on which an honest process begins to greet. */
+static int honest(void)
+{
+	int pair[2];
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+		adma_attach(pair[1]);
+		_exit(0);
+	}
+	close(pair[1]);
+	return pair[0];
+}
+
+static size_t take_hello(int from, char *bytes, int fds[2])
+{
+	char beside[256];
+	struct iovec piece = { bytes, HELLO };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
+				  .msg_controllen = sizeof(beside) };
+	ssize_t got = recvmsg(from, &message, 0);
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+		if (c->cmsg_type == SCM_RIGHTS)
+			memcpy(fds, CMSG_DATA(c), 2 * sizeof(int));
+	if (got <= 0)
+		fail("no greeting");
+	return got;
+}
+
+static void give_hello(int to, char *bytes, size_t len, const int *fds, int count)
+{
+	char beside[CMSG_SPACE(250 * sizeof(int))] = "";
+	struct iovec piece = { bytes, len };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
+				  .msg_controllen = CMSG_SPACE(count * sizeof(int)) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(count * sizeof(int));
+	memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+	if (sendmsg(to, &message, MSG_NOSIGNAL) != (ssize_t)len && errno != EPIPE)
+		fail("sendmsg: %s", strerror(errno));
+}
+
+static long descriptors(void)
+{
+	DIR *list = opendir("/proc/self/fd");
+	long number = 0;
+
+	while (readdir(list))
+		number++;
+	closedir(list);
+	return number;
+}
+
+/* Attaches in a process of its own, in time, to what `change` sends. */
+static void expect_refusal(void (*change)(char *bytes, size_t len, int fds[2], int to))
+{
+	char bytes[HELLO];
+	int fds[2], pair[2], result[2], from = honest(), got = 0;
+	size_t len = take_hello(from, bytes, fds);
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || pipe(result))
+		fail("socketpair");
+	/* It may end only later: ending closes what cannot be closed. */
+	if (fork() == 0) {
+		close(pair[0]);
+		got = adma_attach(pair[1]);
+		if (write(result[1], &got, sizeof(got)) < 0)
+			fail("write");
+		_exit(0);
+	}
+	close(pair[1]);
+	change(bytes, len, fds, pair[0]);
+	struct pollfd heard = { .fd = result[0], .events = POLLIN };
+
+	if (poll(&heard, 1, 5000) != 1 || read(result[0], &got, sizeof(got)) != sizeof(got))
+		got = -EBUSY;
+	if (got != -EPROTO) {
+		end_silence();
+		fail("making a connection is %s", strerror(-got));
+	}
+	close(pair[0]);
+	close(from);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static int silent;
+
+static void silent_bell(char *bytes, size_t len, int fds[2], int to)
+{
+	give_hello(to, bytes, len, (int[]){ fds[MEMORY], silent }, 2);
+}
+
+static void silent_memory(char *bytes, size_t len, int fds[2], int to)
+{
+	give_hello(to, bytes, len, (int[]){ silent, fds[BELL] }, 2);
+}
+
+static void silent_door(char *bytes, size_t len, int fds[2], int to)
+{
+	bytes[8] ^= 1; /* another version */
+	give_hello(to, bytes, len, (int[]){ fds[MEMORY], fds[BELL], silent }, 3);
+}
+
+static void wrong_bell(char *bytes, size_t len, int fds[2], int to)
+{
+	int wrong = socket(AF_UNIX, SOCK_DGRAM, 0);
+
+	give_hello(to, bytes, len, (int[]){ fds[MEMORY], wrong }, 2);
+	close(wrong);
+}
+
+static void pipe_bell(char *bytes, size_t len, int fds[2], int to)
+{
+	int wrong[2];
+
+	if (pipe(wrong))
+		fail("pipe");
+	give_hello(to, bytes, len, (int[]){ fds[MEMORY], wrong[1] }, 2);
+}
+
+static void unsealed_memory(char *bytes, size_t len, int fds[2], int to)
+{
+	int wrong = memfd_create("wrong", MFD_ALLOW_SEALING);
+
+	if (ftruncate(wrong, 1 << 21))
+		fail("ftruncate");
+	give_hello(to, bytes, len, (int[]){ wrong, fds[BELL] }, 2);
+}
+
+static void silence(void)
+{
+	silent = silent_file();
+	expect_refusal(silent_bell);
+	expect_refusal(silent_memory);
+	expect_refusal(silent_door);
+	end_silence();
+}
+
+static void wrong(void)
+{
+	expect_refusal(wrong_bell);
+	expect_refusal(pipe_bell);
+	expect_refusal(unsealed_memory);
+}
+
+/* Byte by byte, each with more descriptors than the whole may have. */
+static void many(void)
+{
+	char bytes[HELLO];
+	int fds[2], pair[2], extra[20];
+	size_t len = take_hello(honest(), bytes, fds);
+	pthread_t thread;
+	void *got;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	for (int i = 0; i < 20; i++)
+		extra[i] = fds[MEMORY];
+	long before = descriptors();
+
+	pthread_create(&thread, NULL, attach, (void *)(long)pair[1]);
+	for (size_t i = 0; i < len; i++) {
+		give_hello(pair[0], bytes + i, 1, extra, 20);
+		sleep_ms(2);
+		if (descriptors() > before + 40)
+			fail("%ld descriptors are accepted", descriptors() - before);
+	}
+	pthread_join(thread, &got);
+	EXPECT((long)got, -EPROTO);
+	EXPECT(descriptors(), before);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+
+	alarm(60);
+	if (!strcmp(what, "silence"))
+		silence();
+	else if (!strcmp(what, "wrong"))
+		wrong();
+	else if (!strcmp(what, "many"))
+		many();
+	else
+		fail("no test is called %s", what);
+	return 0;
+}
