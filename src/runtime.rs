@@ -7,6 +7,7 @@ use crate::dispatch::{Dispatcher, Policy};
 use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::{Helper, Snapshot};
 use crate::sys::{self, Op};
+use crate::trylock::TryLock;
 use crate::{check, config, cpus, ipc};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -105,6 +106,7 @@ fn start() {
         tell: config.log >= Level::Info,
     });
     if config.speaks_at_exit() {
+        ROOM.get_or_map();
         let _ = PROCESS.set(Process {
             ticks: sys::ticks(),
             nanoseconds: sys::nanoseconds(),
@@ -148,7 +150,9 @@ pub fn before_rights_change() {
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
     signals::forget_after_fork();
-    ROOM.forget_after_fork();
+    if let Some(room) = ROOM.get() {
+        room.forget_after_fork();
+    }
     ipc::forget_after_fork();
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();
@@ -188,7 +192,7 @@ fn report(process: &Process, stderr: Option<i32>) {
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
     // Taken only if somebody else just reports: then there is nothing left to tell.
-    let Some(mut room) = ROOM.try_take() else { return };
+    let Some(mut room) = ROOM.get_or_map().and_then(TryLock::try_take) else { return };
     let (exe, space) = room.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
     let exe = sys::read_link(c"/proc/thread-self/exe", exe).unwrap_or_default();

@@ -138,6 +138,18 @@ pub fn gettid() -> i32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
+/// A value that the kernel has given the process when it started.
+pub fn auxiliary(which: u64) -> Option<u64> {
+    // SAFETY: reads what the kernel has left there; errno is this thread's.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = core::mem::replace(&mut *errno, 0);
+        let value = libc::getauxval(which);
+        let found = core::mem::replace(&mut *errno, before) == 0;
+        found.then_some(value)
+    }
+}
+
 /// Whether the kernel still counts a thread of this process, by its number.
 pub fn is_thread(tid: u32) -> bool {
     let mut room = [0; 32];
@@ -274,25 +286,45 @@ pub fn seccomp_mode() -> Answer {
     unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) }
 }
 
+/// So many bytes of zeros, where the kernel chooses; `None`: there is no memory.
+pub fn map(len: usize) -> Option<*mut c_void> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: a fresh mapping touches no other.
+    let at = unsafe { syscall(libc::SYS_mmap, [0, len, protection, flags, usize::MAX, 0]) };
+    usize::try_from(at).ok().map(|at| at as *mut c_void)
+}
+
+/// # Safety
+/// A mapping of so many bytes that nobody uses any more.
+pub unsafe fn unmap(at: *mut c_void, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_munmap, [at as usize, len, 0, 0, 0, 0]) };
+}
+
+/// A stack of so many bytes, with a page below it that faults: its upper end.
+pub fn map_stack(len: usize) -> Option<usize> {
+    const GUARD: usize = 4096;
+    let at = map(len + GUARD)?;
+    // SAFETY: the lowest page of the fresh mapping, which nobody knows yet.
+    unsafe { syscall(libc::SYS_mprotect, [at as usize, GUARD, 0, 0, 0, 0]) };
+    Some(at as usize + GUARD + len)
+}
+
 /// A page of zeros that is all zeros again in the child of a fork, however that was made; or
 /// null. It is never unmapped.
 pub fn page_wiped_on_fork() -> *mut c_void {
     const SIZE: usize = 4096;
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-    // SAFETY: a fresh mapping where the kernel chooses, advice about it, and perhaps its end.
+    let Some(page) = map(SIZE) else { return core::ptr::null_mut() };
+    // SAFETY: advice about a fresh mapping, and perhaps its end.
     unsafe {
-        let at = syscall(libc::SYS_mmap, [0, SIZE, protection, flags, usize::MAX, 0]);
-        if at < 0 {
+        let wipe = libc::MADV_WIPEONFORK as usize;
+        if syscall(libc::SYS_madvise, [page as usize, SIZE, wipe, 0, 0, 0]) != 0 {
+            unmap(page, SIZE);
             return core::ptr::null_mut();
         }
-        let (at, wipe) = (at as usize, libc::MADV_WIPEONFORK as usize);
-        if syscall(libc::SYS_madvise, [at, SIZE, wipe, 0, 0, 0]) != 0 {
-            syscall(libc::SYS_munmap, [at, SIZE, 0, 0, 0, 0]);
-            return core::ptr::null_mut();
-        }
-        at as *mut c_void
     }
+    page
 }
 
 /// Opens for reading; answers the descriptor. Not inherited over exec.

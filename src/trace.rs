@@ -8,7 +8,7 @@
 use crate::sys::{self, Text};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::OnceLock;
+use once_cell::race::OnceRef;
 
 const HEAD: usize = 64;
 const RECORD: usize = 3 * size_of::<u64>();
@@ -21,7 +21,7 @@ const NONE: usize = 1;
 
 pub struct Trace {
     /// The path, with %p for the process.
-    pattern: OnceLock<Vec<u8>>,
+    pattern: OnceRef<'static, Vec<u8>>,
     /// Where the file is mapped, or one of the above.
     file: AtomicUsize,
     next: AtomicUsize,
@@ -29,15 +29,12 @@ pub struct Trace {
 
 impl Trace {
     pub const fn new() -> Self {
-        Self {
-            pattern: OnceLock::new(),
-            file: AtomicUsize::new(UNTRIED),
-            next: AtomicUsize::new(0),
-        }
+        Self { pattern: OnceRef::new(), file: AtomicUsize::new(UNTRIED), next: AtomicUsize::new(0) }
     }
 
     pub fn configure(&self, pattern: &[u8]) {
-        let _ = self.pattern.set(pattern.to_vec()); // an error only means: was configured
+        let pattern = Box::leak(Box::new(pattern.to_vec()));
+        let _ = self.pattern.set(pattern); // an error only means: was configured
     }
 
     pub fn note(&self, dst: usize, src: usize, len: usize) {

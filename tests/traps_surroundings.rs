@@ -423,6 +423,26 @@ fn needed_libraries() -> Vec<String> {
     needed.map(name).chain(["libadma.so".to_owned()]).collect()
 }
 
+/// Against a library with nothing in it: what a preloaded library costs anyhow is not ours.
+#[test]
+fn program_without_large_copies_has_little_private_memory_of_ours() {
+    let test = "program_without_large_copies_has_little_private_memory_of_ours";
+    let program = victim("trap_memory");
+    if !can_be_shown(test, plain(&program).arg("private")) {
+        return;
+    }
+    let private = |preload: &Path| -> i64 {
+        let run = || succeed(plain(&program).arg("private").env("LD_PRELOAD", preload)).0;
+        (0..5).map(|_| run().trim().parse::<i64>().unwrap()).min().unwrap()
+    };
+    let (ours, empty) = (private(&library()), private(&a_library("trap_empty_library")));
+    assert!(ours - empty <= 64, "{ours} KiB with the library, {empty} KiB with an empty one");
+}
+
+offloading_victims! {
+    memory_locked_within_a_limit_is_locked_as_without_us: "trap_memory" "locked";
+}
+
 #[test]
 fn program_without_large_copies_needs_less_than_one_mebibyte_more() {
     let test = "program_without_large_copies_needs_less_than_one_mebibyte_more";

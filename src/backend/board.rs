@@ -109,7 +109,7 @@ impl Slot {
             head: AtomicUsize::new(0),
             piece: AtomicUsize::new(0),
             manner: AtomicUsize::new(0),
-            failed_from: AtomicUsize::new(usize::MAX),
+            failed_from: AtomicUsize::new(0),
             failed_to: AtomicUsize::new(0),
         }
     } }

@@ -22,8 +22,7 @@ use crate::cpus;
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys;
 use core::arch::asm;
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 pub const MOST_WORKERS: usize = 64;
 
@@ -43,7 +42,12 @@ pub static PENDING: Table = Table::new();
 /// What a worker does with a part of such a copy: see `attend_with`.
 static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
-static STACKS: [Stack; MOST_WORKERS] = [const { Stack::new() }; MOST_WORKERS];
+/// Bytes of a worker's stack: what the kernel puts there for a signal handler, which with the
+/// largest registers is 11 KiB, and some more for the handler and for what it interrupts.
+static STACK_SIZE: AtomicUsize = AtomicUsize::new(0);
+const OWN_STACK: usize = 8 << 10;
+/// Where the kernel does not say what it needs.
+const USUAL_FRAME: usize = 12 << 10;
 /// How many there are; see `workers`.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts.
@@ -88,29 +92,10 @@ struct Worker {
     tid: AtomicU32,
     crew: AtomicU32,
     bytes: AtomicU64,
+    /// The upper end of its stack; 0: there is none yet. It stays when the worker has left.
+    stack: AtomicUsize,
     /// What makes its pieces come back to a caller that does not wait for it.
     sequence: Sequence,
-}
-
-/// A worker's stack. Its deepest call chain needs a few hundred bytes. The handler that a bad
-/// page runs needs no more, but the kernel lays down all registers for it: 12 KiB where the CPU
-/// has matrix registers (AT_MINSIGSTKSZ).
-#[repr(align(64))]
-struct Stack(UnsafeCell<[u8; Stack::SIZE]>);
-
-// SAFETY: only the worker whose `alive` is set touches the bytes.
-unsafe impl Sync for Stack {}
-
-impl Stack {
-    const SIZE: usize = 32768;
-
-    const fn new() -> Self {
-        Self(UnsafeCell::new([0; Self::SIZE]))
-    }
-
-    fn top(&self) -> usize {
-        self.0.get() as usize + Self::SIZE
-    }
 }
 
 impl Worker {
@@ -120,8 +105,19 @@ impl Worker {
             tid: AtomicU32::new(0),
             crew: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
+            stack: AtomicUsize::new(0),
             sequence: Sequence::new(),
         }
+    }
+
+    /// Its stack, mapped if need be, by who is about to make it.
+    fn stack(&self) -> Option<usize> {
+        let mut top = self.stack.load(Ordering::Relaxed);
+        if top == 0 {
+            top = sys::map_stack(STACK_SIZE.load(Ordering::Relaxed).max(OWN_STACK))?;
+            self.stack.store(top, Ordering::Relaxed);
+        }
+        Some(top)
     }
 
     fn is_wanted(&self) -> bool {
@@ -133,8 +129,10 @@ impl Worker {
 pub fn settle_in() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     SECCOMP.store(sys::seccomp_mode() as i32, Ordering::Relaxed);
-    // SAFETY: reads a value the kernel has given the process.
-    if unsafe { libc::getauxval(libc::AT_EUID) } == 0 {
+    let page = |bytes: usize| bytes.next_multiple_of(4096);
+    let frame = sys::auxiliary(libc::AT_MINSIGSTKSZ).map_or(USUAL_FRAME, |bytes| bytes as usize);
+    STACK_SIZE.store(page(frame + OWN_STACK), Ordering::Relaxed);
+    if sys::auxiliary(libc::AT_EUID) == Some(0) {
         USER.store(sys::geteuid(), Ordering::Relaxed);
     }
 }
@@ -446,7 +444,8 @@ fn spawn(crew: u32) {
         return;
     };
     WORKERS[number].crew.store(crew, Ordering::Relaxed);
-    if clone_thread(number) < 0 {
+    let made = WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack) > 0);
+    if !made {
         WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
@@ -458,7 +457,7 @@ fn spawn(crew: u32) {
 
 /// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
 /// thread is born with all of them blocked.
-fn clone_thread(number: usize) -> sys::Answer {
+fn clone_thread(number: usize, stack: usize) -> sys::Answer {
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -484,7 +483,7 @@ fn clone_thread(number: usize) -> sys::Answer {
             "2:",
             inlateout("rax") libc::SYS_clone => answer,
             in("rdi") flags as usize,
-            in("rsi") STACKS[number].top(),
+            in("rsi") stack,
             in("rdx") tid.as_ptr(),
             in("r10") alive.as_ptr(),
             in("r8") 0usize,

@@ -153,8 +153,7 @@ impl Entry {
     maybe_const! { fn new() -> Self {
         Self {
             slot: Slot::new(),
-            // Generation 1: a cookie is never 0.
-            state: Sleepable::new(phase::ONE_GENERATION),
+            state: Sleepable::new(0),
             owner: Link::new(0),
             next: Link::new(0),
             guarded: AtomicU32::new(0),
@@ -227,7 +226,17 @@ impl Entry {
     }
 }
 
+#[cfg(not(loom))]
+pub struct Entries([Entry; ENTRIES]);
+
+// SAFETY: atomic numbers.
+#[cfg(not(loom))]
+unsafe impl crate::mapped::Zeroed for Entries {}
+
 pub struct Table {
+    #[cfg(not(loom))]
+    entries: crate::mapped::Mapped<Entries>,
+    #[cfg(loom)]
     entries: [Entry; ENTRIES],
     /// One bit for each entry that is not free.
     used: [AtomicU64; WORDS],
@@ -243,7 +252,7 @@ impl Table {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
-            entries: [const { Entry::new() }; ENTRIES],
+            entries: crate::mapped::Mapped::new(),
             used: [const { AtomicU64::new(0) }; WORDS],
             open: [const { AtomicU64::new(0) }; WORDS],
             offered: AtomicUsize::new(0),
@@ -262,12 +271,30 @@ impl Table {
         }
     }
 
+    /// None before the first was taken.
+    #[inline]
+    fn entries(&self) -> &[Entry] {
+        #[cfg(not(loom))]
+        return self.entries.get().map_or(&[], |entries| &entries.0);
+        #[cfg(loom)]
+        return &self.entries;
+    }
+
+    /// `None`: there is no memory for them.
+    #[inline]
+    fn entries_to_take(&self) -> Option<&[Entry]> {
+        #[cfg(not(loom))]
+        return self.entries.get_or_map().map(|entries| &entries.0[..]);
+        #[cfg(loom)]
+        return Some(&self.entries);
+    }
+
     fn number(&self, entry: &Entry) -> usize {
-        (&raw const *entry as usize - &raw const self.entries as usize) / size_of::<Entry>()
+        (&raw const *entry as usize - self.entries().as_ptr() as usize) / size_of::<Entry>()
     }
 
     fn linked(&self, link: &Link) -> Option<&Entry> {
-        self.entries.get((link.load(Ordering::Relaxed) as usize).wrapping_sub(1))
+        self.entries().get((link.load(Ordering::Relaxed) as usize).wrapping_sub(1))
     }
 
     /// Fetches what starting a copy will change. After some megabytes of copying nothing of it
@@ -275,7 +302,8 @@ impl Table {
     pub fn expect(&self) {
         let word = self.hint.load(Ordering::Relaxed) % WORDS;
         let free = self.used[word].load(Ordering::Relaxed).trailing_ones() as usize % 64;
-        let entry = &raw const self.entries[(word * 64 + free) % ENTRIES] as usize;
+        let first = self.entries().as_ptr() as usize;
+        let entry = first + (word * 64 + free) % ENTRIES * size_of::<Entry>();
         for line in (entry..entry + size_of::<Entry>()).step_by(64) {
             fetch_to_change(line);
         }
@@ -295,6 +323,7 @@ impl Table {
 
     /// A free entry for oneself; `None`: the table is full.
     pub fn take(&self) -> Option<&Entry> {
+        let entries = self.entries_to_take()?;
         let first = self.hint.load(Ordering::Relaxed);
         for word in (0..WORDS).map(|i| (first + i) % WORDS) {
             let mut used = self.used[word].load(Ordering::Relaxed);
@@ -307,8 +336,10 @@ impl Table {
                         if word != first {
                             self.hint.store(word, Ordering::Relaxed);
                         }
-                        let entry = &self.entries[word * 64 + bit as usize];
+                        let entry = &entries[word * 64 + bit as usize];
                         let state = entry.state.atomic().load(Ordering::Relaxed);
+                        // From generation 1 up: a cookie is never 0.
+                        let state = state.max(phase::ONE_GENERATION);
                         entry.state.atomic().store(state | phase::FILLING, Ordering::Relaxed);
                         entry.request.id.store(0, Ordering::Relaxed);
                         return Some(entry);
@@ -452,7 +483,7 @@ impl Table {
     /// What has become of a cookie: one load.
     #[inline]
     pub fn look(&self, cookie: Cookie) -> Look<'_> {
-        let Some(entry) = self.entries.get(cookie.index) else { return Look::Unknown };
+        let Some(entry) = self.entries().get(cookie.index) else { return Look::Unknown };
         let state = entry.state();
         if (state / phase::ONE_GENERATION) as u32 != cookie.generation {
             return Look::Unknown;
@@ -552,8 +583,10 @@ impl Table {
             while open != 0 {
                 let number = word % WORDS * 64 + open.trailing_zeros() as usize;
                 open &= open - 1;
-                if self.entries[number].slot.unclaimed() > 0 {
-                    return Some((number, &self.entries[number]));
+                if let Some(entry) = self.entries().get(number)
+                    && entry.slot.unclaimed() > 0
+                {
+                    return Some((number, entry));
                 }
             }
         }
@@ -567,7 +600,7 @@ impl Table {
         for (word, used) in self.used.iter().enumerate() {
             let mut left = used.load(Ordering::Relaxed);
             while left != 0 {
-                let entry = &self.entries[word * 64 + left.trailing_zeros() as usize];
+                let entry = &self.entries()[word * 64 + left.trailing_zeros() as usize];
                 left &= left - 1;
                 entry.slot.leave();
                 self.release(entry);

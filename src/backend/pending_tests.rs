@@ -8,15 +8,6 @@ fn copy_of(pieces: usize) -> Posted {
     Posted { dst: 0x1000, src: 0x2000, cut, manner: 7 }
 }
 
-fn table() -> Box<Table> {
-    let layout = std::alloc::Layout::new::<Table>();
-    // SAFETY: zeros are a table but for the generations, which follow; it is too large
-    // for a stack.
-    let mut table: Box<Table> = unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast()) };
-    table.entries.iter_mut().for_each(|entry| *entry = Entry::new());
-    table
-}
-
 fn single(table: &Table, pieces: usize) -> (&Entry, Cookie) {
     let owner = table.take().unwrap();
     table.start(owner, None, false, 5);
@@ -46,7 +37,7 @@ fn cookie_of_another_process_or_none_is_not_unpacked() {
 
 #[test]
 fn cookie_is_over_after_its_last_piece_and_retired_once() {
-    let table = table();
+    let table = Table::new();
     let (owner, cookie) = single(&table, 3);
     let mut claimed = 0;
     while let Some((number, part)) = table.find_work(0) {
@@ -67,7 +58,7 @@ fn cookie_is_over_after_its_last_piece_and_retired_once() {
 
 #[test]
 fn owner_of_several_parts_ends_with_the_last_one() {
-    let table = table();
+    let table = Table::new();
     let owner = table.take().unwrap();
     table.start(owner, None, false, 0);
     let cookie = table.cookie(owner);
@@ -89,7 +80,7 @@ fn owner_of_several_parts_ends_with_the_last_one() {
 
 #[test]
 fn detached_owner_writes_its_word_and_gets_free() {
-    let table = table();
+    let table = Table::new();
     let word = AtomicU64::new(0);
     let owner = table.take().unwrap();
     let notice = Notice { word: &raw const word as usize, value: 99 };
@@ -107,7 +98,7 @@ fn detached_owner_writes_its_word_and_gets_free() {
 
 #[test]
 fn full_table_refuses_and_recovers() {
-    let table = table();
+    let table = Table::new();
     let all: Vec<_> = (0..ENTRIES).map(|_| single(&table, 1)).collect();
     assert!(table.take().is_none() && !table.has_room());
     let mut seen = 0;
@@ -129,7 +120,7 @@ fn full_table_refuses_and_recovers() {
 
 #[test]
 fn forgotten_table_is_empty_and_knows_no_cookie() {
-    let table = table();
+    let table = Table::new();
     let (owner, cookie) = single(&table, 2);
     table.claim(owner, End::Front).unwrap();
     table.forget_everything();

@@ -3,15 +3,19 @@
 use super::snapshot::Snapshot;
 use super::{hlog, json, text};
 use crate::config::Formats;
+use crate::mapped::{Mapped, Zeroed};
 use crate::sys::{self, Text, say_to};
 use crate::trylock::TryLock;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
 /// Room for a report: not on the stack, which may be a small one, and not from an allocator
-/// that the program may be inside of. Pages that are not used cost nothing.
-pub static ROOM: TryLock<Room> =
-    TryLock::new(Room { report: [0; 1 << 20], path: [0; 4096], exe: [0; 4096] });
+/// that the program may be inside of. Mapped at start-up where a report is wanted. Pages that
+/// are not used cost nothing.
+pub static ROOM: Mapped<TryLock<Room>> = Mapped::new();
+
+// SAFETY: a lock that is free, and bytes.
+unsafe impl Zeroed for TryLock<Room> {}
 
 pub struct Room {
     /// More than the longest report: five histograms with every bucket in use.

@@ -1,0 +1,72 @@
+//! Tables that most programs never need: mapped when they are first needed, so that they
+//! neither lie in the file nor count for a program that locks its memory.
+
+use crate::sys;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// # Safety
+/// All zeros is a valid value, and what changes is atomic or has a lock of its own.
+pub unsafe trait Zeroed: Sync {}
+
+/// A value of zeros in a mapping of its own, which stays for good.
+pub struct Mapped<T>(AtomicPtr<T>);
+
+impl<T: Zeroed> Mapped<T> {
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// `None`: nobody has needed it yet.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or what `map` has put there, which is never unmapped.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// `None`: there is no memory for it.
+    #[inline]
+    pub fn get_or_map(&self) -> Option<&'static T> {
+        self.get().or_else(|| self.map())
+    }
+
+    #[cold]
+    fn map(&self) -> Option<&'static T> {
+        const { assert!(align_of::<T>() <= 4096) };
+        let fresh: *mut T = sys::map(size_of::<T>())?.cast();
+        let made = self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+        if made.is_err() {
+            // SAFETY: made above, and seen by nobody else.
+            unsafe { sys::unmap(fresh.cast(), size_of::<T>()) };
+        }
+        self.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU64;
+
+    struct Numbers([AtomicU64; 1000]);
+
+    // SAFETY: atomic numbers.
+    unsafe impl Zeroed for Numbers {}
+
+    #[test]
+    fn value_is_mapped_once_and_begins_with_zeros() {
+        static MAPPED: Mapped<Numbers> = Mapped::new();
+        assert!(MAPPED.get().is_none());
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                scope.spawn(move || {
+                    let numbers = MAPPED.get_or_map().unwrap();
+                    assert_eq!(numbers.0[100 + number].load(Ordering::Relaxed), 0);
+                    numbers.0[number].fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        });
+        let sum = |n: &Numbers| n.0.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u64>();
+        assert_eq!(MAPPED.get().map(sum), Some(8));
+    }
+}
