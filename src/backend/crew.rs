@@ -139,8 +139,12 @@ pub fn settle_in() {
 
 /// Whether a stack pointer is a worker's.
 pub fn is_worker_stack(at: usize) -> bool {
-    let start = STACKS.as_ptr() as usize;
-    (start..=start + size_of_val(&STACKS)).contains(&at)
+    let size = STACK_SIZE.load(Ordering::Relaxed).max(OWN_STACK);
+    let holds = |worker: &Worker| {
+        let top = worker.stack.load(Ordering::Relaxed);
+        (top.saturating_sub(size)..=top).contains(&at)
+    };
+    WORKERS.iter().any(holds)
 }
 
 /// The process whose memory this is.
