@@ -44,7 +44,7 @@ static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
 /// Bytes of a worker's stack: what the kernel puts there for a signal handler, which with the
 /// largest registers is 11 KiB, and some more for the handler and for what it interrupts.
-static STACK_SIZE: AtomicUsize = AtomicUsize::new(0);
+static STACK_SIZE: AtomicUsize = AtomicUsize::new(OWN_STACK + USUAL_FRAME);
 const OWN_STACK: usize = 8 << 10;
 /// Where the kernel does not say what it needs.
 const USUAL_FRAME: usize = 12 << 10;
@@ -114,7 +114,7 @@ impl Worker {
     fn stack(&self) -> Option<usize> {
         let mut top = self.stack.load(Ordering::Relaxed);
         if top == 0 {
-            top = sys::map_stack(STACK_SIZE.load(Ordering::Relaxed).max(OWN_STACK))?;
+            top = sys::map_stack(STACK_SIZE.load(Ordering::Relaxed))?;
             self.stack.store(top, Ordering::Relaxed);
         }
         Some(top)
@@ -139,12 +139,11 @@ pub fn settle_in() {
 
 /// Whether a stack pointer is a worker's.
 pub fn is_worker_stack(at: usize) -> bool {
-    let size = STACK_SIZE.load(Ordering::Relaxed).max(OWN_STACK);
-    let holds = |worker: &Worker| {
+    let size = STACK_SIZE.load(Ordering::Relaxed);
+    WORKERS.iter().any(|worker| {
         let top = worker.stack.load(Ordering::Relaxed);
-        (top.saturating_sub(size)..=top).contains(&at)
-    };
-    WORKERS.iter().any(holds)
+        top != 0 && (top - size..=top).contains(&at)
+    })
 }
 
 /// The process whose memory this is.

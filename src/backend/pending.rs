@@ -15,7 +15,6 @@
 //! generation rises whenever an entry gets free, so a cookie is good for one end.
 
 use super::board::{End, Posted, Slot, workers};
-use crate::sync::maybe_const;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
 
 /// How many cookies and parts there can be at once.
@@ -84,7 +83,8 @@ pub struct Request {
 }
 
 impl Request {
-    maybe_const! { fn new() -> Self {
+    #[cfg(any(test, loom))]
+    pub fn new() -> Self {
         Self {
             engine: AtomicUsize::new(0),
             id: AtomicU64::new(0),
@@ -97,7 +97,7 @@ impl Request {
             taken: AtomicUsize::new(0),
             since: AtomicU64::new(0),
         }
-    } }
+    }
 }
 
 /// The caller's word that tells the end, and what it is to hold then.
@@ -150,7 +150,8 @@ impl Cookie {
 }
 
 impl Entry {
-    maybe_const! { fn new() -> Self {
+    #[cfg(any(test, loom))]
+    pub fn new() -> Self {
         Self {
             slot: Slot::new(),
             state: Sleepable::new(0),
@@ -168,7 +169,7 @@ impl Entry {
             bytes: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
         }
-    } }
+    }
 
     fn state(&self) -> u64 {
         self.state.atomic().load(Ordering::Acquire)
