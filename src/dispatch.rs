@@ -111,7 +111,8 @@ struct Decision<'a> {
 struct Outcome {
     path: Path,
     first: Cost,
-    rest: Cost,
+    /// When the first bytes were copied.
+    parted: u64,
     seen: Seen,
 }
 
@@ -393,16 +394,16 @@ impl Dispatcher {
         src: usize,
         len: usize,
     ) -> Outcome {
-        let first = decision.first;
-        let begun = sys::ticks();
+        let (first, mut begun, mut parted) = (decision.first, 0, 0);
         if first > 0 {
+            begun = sys::ticks();
             if matches!(decision.by, Ok(Engine::Threads(_))) && !decision.in_a_row {
                 threads::expect();
             }
             // SAFETY: the beginning of the caller's ranges.
             unsafe { original::copy(dst, src, first) };
+            parted = sys::ticks();
         }
-        let parted = sys::ticks();
         let (dst, src, len) = (dst + first, src + first, len - first);
         // SAFETY: the rest of the caller's ranges.
         let carried = unsafe {
@@ -432,7 +433,7 @@ impl Dispatcher {
         Outcome {
             path: carried.map_or_else(Path::Libc, |_| Path::Engine),
             first: Cost { bytes: first, ticks: parted.wrapping_sub(begun) },
-            rest: Cost { bytes: len, ticks: sys::ticks().wrapping_sub(parted) },
+            parted,
             seen: carried.unwrap_or_default(),
         }
     }
@@ -464,7 +465,8 @@ impl Dispatcher {
             return;
         };
         if decision.first > 0 {
-            cell.record_pair(outcome.first, outcome.rest);
+            let ticks = now.wrapping_sub(outcome.parted);
+            cell.record_pair(outcome.first, Cost { bytes: len - decision.first, ticks });
         }
         cell.record(verdict, whole, now, decision.in_a_row);
     }

@@ -135,6 +135,13 @@ fn ratio(a: u32, b: u32) -> u32 {
     ratio.clamp(LEAST.into(), MOST.into()) as u32
 }
 
+/// Adds without a locked instruction: a lost update costs nothing that matters.
+fn add(count: &AtomicU32) -> u32 {
+    let before = count.load(Relaxed);
+    count.store(before.wrapping_add(1), Relaxed);
+    before
+}
+
 /// Moves an average towards a sample by one part in `weight`; 0 is no average yet.
 fn blend(average: &AtomicU32, sample: u32, weight: u64) {
     let before = u64::from(average.load(Relaxed));
@@ -255,7 +262,7 @@ impl Cell {
 
     /// The way of a copy of `len` bytes that begins now.
     pub fn decide(&self, len: usize, now: u64) -> Verdict {
-        let calls = self.calls.fetch_add(1, Relaxed);
+        let calls = add(&self.calls);
         if !self.trying.load(Relaxed) && self.is_time_to_try(len) {
             self.trying.store(true, Relaxed);
             self.settled.store(0, Relaxed);
@@ -303,11 +310,11 @@ impl Cell {
     /// What a copy of this cell has cost that ended now; `in_a_row`: it followed another one.
     pub fn record(&self, verdict: Verdict, whole: Cost, now: u64, in_a_row: bool) {
         let cost = per_mebibyte(whole);
-        let since = self.since.fetch_add(1, Relaxed) + 1;
+        let since = add(&self.since) + 1;
         let passed = now.wrapping_sub(self.changed.load(Relaxed));
         let settled = !in_a_row || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
         if !self.trying.load(Relaxed) {
-            self.spent.fetch_add(whole.ticks, Relaxed);
+            self.spent.store(self.spent.load(Relaxed) + whole.ticks, Relaxed);
             if settled || self.cost.load(Relaxed) == 0 {
                 blend(&self.cost, cost, 8);
             }
@@ -381,7 +388,7 @@ impl Streaming {
     }
 
     pub fn choose(&self) -> Pieces {
-        let calls = self.calls.fetch_add(1, Relaxed);
+        let calls = add(&self.calls);
         if calls < Self::FIRST || calls.is_multiple_of(Self::THEN) {
             return Pieces::Alternate;
         }

@@ -87,14 +87,6 @@ impl Sleepable {
         self.word.as_ptr().cast_const().cast() // little-endian
     }
 
-    /// The half that nobody sleeps on, as a word of its own, to be read.
-    #[cfg(not(loom))]
-    pub fn high_half(&self) -> &AtomicU32 {
-        // SAFETY: the upper four bytes of a word that lives as long as the answer; both are
-        // only ever changed by atomic instructions.
-        unsafe { &*self.word.as_ptr().cast::<AtomicU32>().add(1) }
-    }
-
     #[cfg(loom)]
     pub fn sleep_while(&self, seen: u64, _nanos: u64) -> Woken {
         self.gate.sleep_while(|| self.word.load(Ordering::Acquire) as u32 == seen as u32);

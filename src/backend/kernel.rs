@@ -19,6 +19,7 @@ use crate::sync::AtomicU32;
 use crate::{cpus, sys};
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicU8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -131,6 +132,12 @@ impl Kernel {
     }
 }
 
+/// Says in `place` what has become of a worker's piece, unless it was taken back.
+pub fn commit(place: *const AtomicU8, what: u8, take_back: &TakeBack) {
+    // SAFETY: a byte of the board, which is always there.
+    while unsafe { adma_commit(place, what, take_back) } == end::INTERRUPTED {}
+}
+
 /// If `ip` lies in a copy loop that has met a bad page: where to go on.
 pub fn recover(ip: usize) -> Option<usize> {
     let [begin, end, interrupted, bad_page] = [
@@ -166,6 +173,8 @@ unsafe extern "C" {
         which: *const u8,
         take_back: *const TakeBack,
     ) -> LoopEnd;
+    /// Writes a byte, if the piece is not taken back.
+    fn adma_commit(place: *const AtomicU8, what: u8, take_back: *const TakeBack) -> usize;
     static adma_loop_movsb: u8;
     static adma_loop_avx2: u8;
     static adma_loop_stream_avx512: u8;
@@ -266,6 +275,11 @@ global_asm!(
     ".quad adma_loops_begin",
     ".quad adma_loops_end - adma_loops_begin",
     ".quad adma_loop_interrupted",
+    "adma_commit_sequence:",
+    ".long 0, 0",
+    ".quad adma_commit_begin",
+    ".quad adma_commit_end - adma_commit_begin",
+    ".quad adma_commit_interrupted",
     ".popsection",
 
     ".pushsection .text.adma_loops,\"ax\",@progbits",
@@ -324,6 +338,27 @@ global_asm!(
     ".long {signature}",
     "adma_label adma_loop_interrupted",
     "adma_end {interrupted}",
+
+    "adma_label adma_commit",
+    "mov rcx, [rdx]",
+    "lea rax, [rip + adma_commit_sequence]",
+    "mov [rcx + 8], rax",
+    "adma_commit_begin:",
+    "mov rcx, [rdx + 8]",
+    "mov ecx, [rcx]",
+    "cmp ecx, [rdx + 16]",
+    "jne 4f",
+    "mov [rdi], sil",
+    "adma_commit_end:",
+    "xor eax, eax",
+    "ret",
+    "4:",
+    "mov eax, {taken_back}",
+    "ret",
+    ".long {signature}",
+    "adma_commit_interrupted:",
+    "mov eax, {interrupted}",
+    "ret",
     ".popsection",
 
     ".purgem adma_label",

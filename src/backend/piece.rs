@@ -1,7 +1,7 @@
 //! One claimed piece of a shared copy, from its first byte to its end on the board.
 
-use super::board::{Claim, Shared};
-use super::kernel::{Copied, Kernel, Sequence, TakeBack};
+use super::board::{Claim, Shared, piece_is};
+use super::kernel::{self, Copied, Kernel, Sequence, TakeBack};
 use super::manner::Manner;
 use crate::plan::PAGE;
 use crate::sys;
@@ -47,10 +47,14 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
             unsafe { kernel.copy_until_taken_back(dst + at, src + at, len, take_back.as_ref()) };
         at += len;
     }
-    match copied {
-        Copied::Whole => shared.finish(claim, true),
-        Copied::BadPage => shared.finish(claim, false),
-        Copied::TakenBack => {}
+    let what = match copied {
+        Copied::Whole => piece_is::DONE,
+        Copied::BadPage => piece_is::FAILED,
+        Copied::TakenBack => return,
+    };
+    match take_back {
+        Some(take_back) => kernel::commit(shared.piece(claim.index), what, &take_back),
+        None => shared.finish(claim, what),
     }
 }
 

@@ -8,7 +8,7 @@ use super::piece::{self, ALTERNATE, FRESH};
 use super::{Refused, libc as original, signals};
 use crate::cpus;
 use crate::plan::Cut;
-use crate::sync::{Ordering, Woken, pause};
+use crate::sync::{Ordering, pause};
 use crate::sys::{self, SignalsHeld};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU64;
@@ -70,8 +70,9 @@ const LARGEST_CHUNK: usize = 128 << 20;
 /// microsecond, and the worker many more to come.
 const CALL_EACH: usize = 64 << 10;
 
-/// Who asks for sleep instead of spinning sleeps so long before pieces are taken back.
-const PATIENCE_NANOS: u64 = 200_000;
+/// Who waits without spinning looks again after this. Nobody wakes it: who has copied a piece
+/// has better things to do than to ask who waits for it.
+const NAP_NANOS: u64 = 20_000;
 
 /// Bytes copied by callers in copies that were shared.
 static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -245,22 +246,21 @@ fn leave_to_others(shared: &Shared) {
 /// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
 /// back, for who has them may not run at all.
 fn wait(shared: &Shared, how: Wait, patience: u64) {
-    let begun = sys::ticks();
-    while shared.is_busy() && sys::ticks().wrapping_sub(begun) < patience {
+    let (begun, mut from) = (sys::ticks(), 0);
+    while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
         match how {
-            Wait::Sleep => break,
+            Wait::Sleep => sys::sleep(NAP_NANOS),
             Wait::Yield => sys::yield_now(),
             Wait::Umwait if cpus::features().umwait => {
+                let piece = shared.piece(from) as usize;
                 // SAFETY: the CPU has it; a slot is always there.
-                unsafe { sys::watch(&raw const *shared as usize, || shared.is_busy()) };
+                unsafe { sys::watch(piece, || shared.is_busy(&mut from.clone())) };
             }
             _ => pause(),
         }
     }
-    let nanos = if crew::can_take_back() { PATIENCE_NANOS } else { 0 };
-    let mut slept = how != Wait::Sleep;
-    while shared.is_busy() {
-        if slept && crew::can_take_back() {
+    while shared.is_busy(&mut from) {
+        if crew::can_take_back() {
             shared.take_back();
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
             while !sys::interrupt_workers() {
@@ -268,11 +268,7 @@ fn wait(shared: &Shared, how: Wait, patience: u64) {
             }
             return;
         }
-        slept = true;
-        if shared.sleep_until_idle(nanos) == Woken::Refused {
-            crew::note_refusal();
-            sys::yield_now();
-        }
+        sys::sleep(NAP_NANOS);
     }
 }
 
