@@ -31,6 +31,7 @@ def filtered(count):
             some = frame[keep]
     if CHECK:
         check(np.array_equal(some.to_numpy(), frame.to_numpy()[keep]))
+        check(np.array_equal(some.index, np.flatnonzero(keep)))
 
 
 if __name__ == "__main__":

@@ -44,11 +44,30 @@ pub fn time(ns: f64) -> String {
 /// remark, which may be of any length.
 pub struct Table {
     rows: Vec<Vec<String>>,
+    /// How wide columns are at least.
+    least: Vec<usize>,
+    /// Rows that are printed already.
+    printed: usize,
 }
 
 impl Table {
     pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
-        Table { rows: vec![head.into_iter().map(Into::into).collect()] }
+        let head = head.into_iter().map(Into::into).collect();
+        Table { rows: vec![head], least: Vec::new(), printed: 0 }
+    }
+
+    /// For a table that is printed row by row: columns as wide as in this one.
+    pub fn with_widths_of<S: Into<String>>(mut self, cells: impl IntoIterator<Item = S>) -> Self {
+        self.least = cells.into_iter().map(|cell| cell.into().chars().count()).collect();
+        self
+    }
+
+    /// Prints what has come since the last time.
+    pub fn print_new(&mut self) {
+        for line in self.text().lines().skip(self.printed) {
+            println!("{line}");
+        }
+        self.printed = self.rows.len();
     }
 
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
@@ -67,7 +86,8 @@ impl Table {
         let width = |column: usize| {
             let rows = self.rows.iter().filter(|row| !remark(row, column));
             let cells = rows.filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+            let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+            widest.max(self.least.get(column).copied().unwrap_or(0))
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {

@@ -12,6 +12,21 @@ use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
 /// Jobs that gain less than this do not win, and are not to cost CPU time.
 const WIN: f64 = 1.03;
 
+/// A row of the table, which is printed while it grows.
+const WIDEST: [&str; 11] = [
+    "postgres-string_agg",
+    "10.00",
+    "100 %",
+    "1.00",
+    "1.00-1.00",
+    "1.00",
+    "1.00-1.00",
+    "1.00",
+    "1.00-1.00",
+    "1.00",
+    "100 % (10-100)",
+];
+
 pub fn run(options: &Options) {
     let mut place = match Place::new() {
         Ok(place) => place,
@@ -40,7 +55,9 @@ pub fn run(options: &Options) {
     let mut table = Table::new([
         "job", "run s", "copies", "null", "q1-q3", "whole", "q1-q3", "work", "q1-q3", "CPU",
         "engine",
-    ]);
+    ])
+    .with_widths_of(WIDEST);
+    table.print_new();
     for (number, job) in jobs.iter().enumerate() {
         let about = format!("{} ({} of {})", job.name, number + 1, jobs.len());
         let result = match place.interpreter(job) {
@@ -65,8 +82,9 @@ pub fn run(options: &Options) {
                 table.row([job.name.to_string(), format!("FAILED: {reason}")]);
             }
         }
+        table.print_new();
     }
-    table.print();
+    println!();
     for (knobs, table) in arms.also.iter().zip(&tables) {
         println!("shim, {knobs}; default: how default knobs compare with it (whole, work)");
         table.print();
