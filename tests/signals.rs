@@ -57,6 +57,10 @@ cases! {
     sent_signal_waits_for_the_end_of_the_copy_and_is_not_lost: "signal_handlers" "sent";
     signal_that_all_threads_block_waits_for_them_during_copies: "signal_handlers" "waited_for";
     handler_set_by_a_bare_system_call_is_noticed: "signal_handlers" "bare";
+    handler_that_calls_what_it_has_replaced_past_us_comes_to_an_end:
+        "signal_handlers" "bare_chain";
+    crash_reporter_that_sets_back_what_it_has_replaced_past_us_reports_once:
+        "signal_handlers" "bare_report";
     ignored_signal_stays_ignored_over_exec: "signal_handlers" "exec_ignored";
     child_of_vfork_sees_its_own_actions_and_changes_none_of_its_parents:
         "signal_handlers" "in_vfork";

@@ -5,7 +5,7 @@
 //! other signals go straight to the originals (`intercept/signals.rs`).
 
 use super::super::crew;
-use super::{Action, EVER, Lock, RESETHAND, SIGINFO, Stand};
+use super::{Action, EVER, Front, Lock, RESETHAND, SIGINFO};
 use crate::sys::{self, SignalsHeld, signal_set};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -64,18 +64,18 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let stand = Stand::of(signal);
-    let Some(stand) = stand.filter(|_| EVER.load(Ordering::SeqCst)) else {
+    let front = Front::of(signal);
+    let Some(front) = front.filter(|_| EVER.load(Ordering::SeqCst)) else {
         // SAFETY: the program's own call, passed on.
         let answer = unsafe { next()(signal, new, old) };
         // Another thread's copy may just have become the first that is shared.
-        if let Some(stand) = stand
+        if let Some(front) = front
             && EVER.load(Ordering::SeqCst)
             && crew::is_ours()
         {
             let _held = SignalsHeld::all();
             let _lock = Lock::take();
-            let _ = stand.step_in_front(); // else the next copy tries again
+            let _ = front.step_in(); // else the next copy tries again
         }
         return answer;
     };
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: null, or the program's promise.
     let new = unsafe { new.as_ref() }.copied();
     let mut before = none();
-    let answer = set(stand, new.as_ref(), &mut before);
+    let answer = set(front, new.as_ref(), &mut before);
     if answer == 0 && !old.is_null() {
         // SAFETY: the program's promise.
         unsafe { old.write(before) };
@@ -92,30 +92,30 @@ pub unsafe extern "C" fn sigaction(
 }
 
 /// The same for one of our two signals, with memory of our own.
-fn set(stand: &Stand, new: Option<&libc::sigaction>, old: &mut libc::sigaction) -> c_int {
+fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) -> c_int {
     let pass_on = |new: Option<&libc::sigaction>, old: *mut libc::sigaction| {
         let new = new.map_or(core::ptr::null(), |new| new);
         // SAFETY: null, or memory of our own.
-        unsafe { next()(stand.signal, new, old) }
+        unsafe { next()(front.signal, new, old) }
     };
     if !crew::is_ours() {
         // A child with a table of its own. What it inherited may be ours.
         let answer = pass_on(new, old);
-        if old.sa_sigaction == stand.ours as usize {
+        if let Some(stand) = front.stand(old.sa_sigaction) {
             *old = shown(&stand.program());
         }
         return answer;
     }
     let _held = SignalsHeld::all();
     let _lock = Lock::take();
-    let in_front = Action::of(stand.signal).is_some_and(|now| now.handler == stand.ours as usize);
-    if !in_front {
+    let Some(stand) = Action::of(front.signal).and_then(|now| front.stand(now.handler)) else {
         return pass_on(new, old);
-    }
+    };
     let before = stand.program();
     *old = shown(&before);
     let Some(new) = new else { return 0 };
-    if new.sa_sigaction == libc::SIG_IGN {
+    // One of ours it can have from the kernel only: it means what that one stands for.
+    if new.sa_sigaction == libc::SIG_IGN || front.stand(new.sa_sigaction).is_some() {
         return pass_on(Some(new), core::ptr::null_mut());
     }
     // The C library adds the restorer, and the kernel takes away what it does not know; so what
@@ -128,11 +128,11 @@ fn set(stand: &Stand, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
         mask: first_word(&new.sa_mask),
     };
     stand.note(&noted);
-    let mut front = *new;
-    front.sa_sigaction = stand.ours as usize;
-    front.sa_flags = (wanted & !RESETHAND | SIGINFO) as u32 as c_int;
-    let answer = pass_on(Some(&front), core::ptr::null_mut());
-    match Action::of(stand.signal) {
+    let mut ours = *new;
+    ours.sa_sigaction = stand.ours as usize;
+    ours.sa_flags = (wanted & !RESETHAND | SIGINFO) as u32 as c_int;
+    let answer = pass_on(Some(&ours), core::ptr::null_mut());
+    match Action::of(front.signal) {
         Some(now) if answer == 0 => {
             let own = RESETHAND | SIGINFO;
             noted.flags = now.flags & !own | wanted & own;

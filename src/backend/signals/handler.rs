@@ -3,12 +3,13 @@
 //!
 //! It is entered as the kernel enters a handler: `rdi` the signal, `rsi` the siginfo, `rdx` the
 //! context, and the restorer to return to on the stack. For what is not ours it jumps to the
-//! program's function with the same registers and the same stack: the function cannot tell, it
-//! returns to the restorer, and an unwinder sees the frames it knows. No stack is used that a
+//! program's function with the same registers (but r11, which no function may look at) and the
+//! same stack: the function cannot tell, it returns to the restorer, and an unwinder sees the
+//! frames it knows. No stack is used that a
 //! small alternate one might not have.
 
 use super::super::{crew, kernel};
-use super::{BUS, Lock, RESETHAND, SEGV, Stand};
+use super::{BUS, Front, Lock, RESETHAND, SEGV, STANDS, Stand};
 use crate::sys::{self, SignalsHeld, signal_set};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
@@ -40,10 +41,10 @@ const NEVER_HELD: u64 = signal_set(libc::SIGKILL)
     | signal_set(libc::SIGSEGV)
     | signal_set(libc::SIGBUS);
 
-macro_rules! handler {
-    ($($name:ident before $stand:ident),* $(,)?) => { $(
+macro_rules! handlers {
+    ($($name:ident, $all:ident before $front:ident;)*) => { $(
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
+        unsafe extern "C" fn $name<const STAND: usize>() {
             naked_asm!(
                 "endbr64",
                 "mov r10, [rdx + {rip}]",
@@ -62,11 +63,17 @@ macro_rules! handler {
                 "mov r10, [rdx + {mask}]",
                 "or r10, {never_held}",
                 "cmp r10, -1",
-                "je {unusual}",
+                "je 4f",
                 "3:",
+                "mov r11, [rip + {front} + {next}]",
+                "lea r10, [rip + {unusual}]",
+                "cmp r10, r11",
+                "je 4f",
                 "mov r10, [rdx + {r10}]",
-                "mov r11, [rdx + {r11}]",
-                "jmp qword ptr [rip + {stand} + {next}]",
+                "jmp r11",
+                "4:",
+                "mov r11d, {stand}",
+                "jmp {unusual}",
                 rip = const register(RIP),
                 code = const CODE,
                 end_loop = sym end_loop,
@@ -74,17 +81,27 @@ macro_rules! handler {
                 never_held = const NEVER_HELD,
                 unusual = sym unusual,
                 r10 = const register(2),
-                r11 = const register(3),
-                stand = sym $stand,
-                next = const offset_of!(Stand, next),
+                front = sym $front,
+                next = const next_of(STAND),
+                stand = const STAND,
             )
         }
+
+        pub const $all: [unsafe extern "C" fn(); STANDS] = [
+            $name::<0>, $name::<1>, $name::<2>, $name::<3>,
+            $name::<4>, $name::<5>, $name::<6>, $name::<7>,
+        ];
     )* };
 }
 
-handler! {
-    on_sigsegv before SEGV,
-    on_sigbus before BUS,
+handlers! {
+    on_sigsegv, ON_SIGSEGV before SEGV;
+    on_sigbus, ON_SIGBUS before BUS;
+}
+
+/// Where a stand's `next` lies in its `Front`.
+const fn next_of(stand: usize) -> usize {
+    offset_of!(Front, stands) + stand * size_of::<Stand>() + offset_of!(Stand, next)
 }
 
 /// A fault in a copy loop: the interrupted code goes on where the loop ends.
@@ -107,7 +124,7 @@ extern "C" fn after(ip: usize) -> usize {
     kernel::recover(ip).unwrap_or(ip)
 }
 
-/// Asks `decide`, and then returns or jumps to the program's function.
+/// Asks `decide`, and then returns or jumps to the program's function. r11 is the stand's number.
 #[unsafe(naked)]
 pub unsafe extern "C" fn unusual() {
     naked_asm!(
@@ -115,6 +132,7 @@ pub unsafe extern "C" fn unusual() {
         "push rdi",
         "push rsi",
         "push rdx",
+        "mov ecx, r11d",
         "call {decide}",
         "pop rdx",
         "pop rsi",
@@ -142,6 +160,7 @@ unsafe extern "C" fn decide(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut Context,
+    stand: usize,
 ) -> usize {
     // SAFETY: the kernel's, on the stack of this handler.
     let (info, context) = unsafe { (&*info, &mut *context) };
@@ -150,7 +169,7 @@ unsafe extern "C" fn decide(
         put_off(signal, info, context);
         return 0;
     }
-    let function = Stand::of(signal).and_then(function_to_run);
+    let function = Front::of(signal).and_then(|front| function_to_run(front, stand));
     if function.is_none() && !comes_again(signal, info) {
         send_to_oneself(signal, info);
     }
@@ -158,16 +177,17 @@ unsafe extern "C" fn decide(
 }
 
 /// The program's function. `None`: it has the default action, which is now the kernel's to do.
-fn function_to_run(stand: &Stand) -> Option<usize> {
+fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
     // A handler that interrupted the holder of the lock could wait for it for ever.
     let _held = SignalsHeld::all();
     let is_ours = crew::is_ours();
     let _lock = is_ours.then(Lock::take);
+    let stand = front.stands.get(stand)?;
     let program = stand.program();
     let mut reset = program;
     reset.handler = libc::SIG_DFL;
     if !program.is_function() {
-        let _ = reset.exchange(stand.signal);
+        let _ = reset.exchange(front.signal);
         return None;
     }
     // As the kernel, which does so before it calls the handler: of two threads that fault at
@@ -175,7 +195,7 @@ fn function_to_run(stand: &Stand) -> Option<usize> {
     if program.flags & RESETHAND != 0 && is_ours {
         stand.note(&reset);
     } else if program.flags & RESETHAND != 0 {
-        let _ = reset.exchange(stand.signal); // in a child: the table of its own
+        let _ = reset.exchange(front.signal); // in a child: the table of its own
     }
     Some(program.handler)
 }

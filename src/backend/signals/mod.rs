@@ -81,20 +81,34 @@ impl Action {
     }
 }
 
-/// One of the two signals: what the program has, and ours in front of it.
+/// One of the two signals.
+#[repr(C)]
+struct Front {
+    stands: [Stand; STANDS],
+    signal: i32,
+    /// The stand that was taken last.
+    last: AtomicUsize,
+}
+
+/// One handler of ours, and the action of the program's that it stands for. There are several
+/// for a signal because not every program asks us what it has set (a library that was opened
+/// with RTLD_DEEPBIND, a program that has opened us with dlopen): it may read our handler's
+/// address, set a handler of its own, and call or restore the one it has read. That one must
+/// still mean what it meant, so a handler that was set past us gets another of ours in front.
 #[repr(C)]
 struct Stand {
     /// Where the handler goes for what is not ours: the program's function, or `handler::unusual`
     /// where there is more to do. One word, so the handler never sees half a change.
     next: AtomicUsize,
-    signal: i32,
     /// Our handler.
     ours: unsafe extern "C" fn(),
     /// What the program has set last. A child of vfork reads without the lock: what it reads
     /// must not be written to before it has been read, so each change takes another place.
-    entries: [Entry; 8],
+    entries: [Entry; 4],
     current: AtomicUsize,
 }
+
+const STANDS: usize = 8;
 
 struct Entry {
     handler: AtomicUsize,
@@ -110,8 +124,8 @@ impl Entry {
     }
 }
 
-static SEGV: Stand = Stand::new(libc::SIGSEGV, handler::on_sigsegv);
-static BUS: Stand = Stand::new(libc::SIGBUS, handler::on_sigbus);
+static SEGV: Front = Front::new(libc::SIGSEGV, handler::ON_SIGSEGV);
+static BUS: Front = Front::new(libc::SIGBUS, handler::ON_SIGBUS);
 
 /// Whether ours was ever put in front, or is just being put there.
 static EVER: AtomicBool = AtomicBool::new(false);
@@ -119,16 +133,17 @@ static EVER: AtomicBool = AtomicBool::new(false);
 /// Puts our handler in front of the program's where it is not. Before every shared copy: only
 /// then does a bad page end a copy loop. Keeps the hook's law.
 pub fn stand_in_front() -> Result<(), Refused> {
-    for stand in [&SEGV, &BUS] {
-        let now = Action::of(stand.signal).ok_or(Refused::System)?;
-        if now.handler != stand.ours as usize && now.handler != libc::SIG_IGN {
-            if !crew::is_ours() {
-                return Err(Refused::NotOurs);
-            }
-            let _held = SignalsHeld::all().ok_or(Refused::System)?;
-            let _lock = Lock::attempt().ok_or(Refused::Busy)?;
-            stand.step_in_front()?;
+    for front in [&SEGV, &BUS] {
+        let now = Action::of(front.signal).ok_or(Refused::System)?;
+        if front.needs_no_change(&now) {
+            continue;
         }
+        if !crew::is_ours() {
+            return Err(Refused::NotOurs);
+        }
+        let _held = SignalsHeld::all().ok_or(Refused::System)?;
+        let _lock = Lock::attempt().ok_or(Refused::Busy)?;
+        front.step_in()?;
     }
     Ok(())
 }
@@ -136,9 +151,8 @@ pub fn stand_in_front() -> Result<(), Refused> {
 /// Whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True where the
 /// kernel does not say.
 pub fn program_handles_faults() -> bool {
-    [&SEGV, &BUS].into_iter().any(|stand| match Action::of(stand.signal) {
-        Some(now) if now.handler == stand.ours as usize => stand.program().is_function(),
-        Some(now) => now.is_function(),
+    [&SEGV, &BUS].into_iter().any(|front| match Action::of(front.signal) {
+        Some(now) => front.stand(now.handler).map_or(now, Stand::program).is_function(),
         None => true,
     })
 }
@@ -148,14 +162,79 @@ pub fn forget_after_fork() {
     LOCKED.store(false, Ordering::Release);
 }
 
-impl Stand {
-    const fn new(signal: i32, ours: unsafe extern "C" fn()) -> Self {
-        let (next, current) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { next, signal, ours, entries: [const { Entry::new() }; 8], current }
+impl Front {
+    const fn new(signal: i32, ours: [unsafe extern "C" fn(); STANDS]) -> Self {
+        let [a, b, c, d, e, f, g, h] = ours;
+        let stands = [
+            Stand::new(a),
+            Stand::new(b),
+            Stand::new(c),
+            Stand::new(d),
+            Stand::new(e),
+            Stand::new(f),
+            Stand::new(g),
+            Stand::new(h),
+        ];
+        Self { stands, signal, last: AtomicUsize::new(0) }
     }
 
     fn of(signal: i32) -> Option<&'static Self> {
-        [&SEGV, &BUS].into_iter().find(|stand| stand.signal == signal)
+        [&SEGV, &BUS].into_iter().find(|front| front.signal == signal)
+    }
+
+    /// Whose handler this is, if it is ours.
+    fn stand(&self, handler: usize) -> Option<&Stand> {
+        self.stands.iter().find(|stand| stand.ours as usize == handler)
+    }
+
+    fn needs_no_change(&self, now: &Action) -> bool {
+        now.handler == libc::SIG_IGN || self.stand(now.handler).is_some()
+    }
+
+    /// Puts one of ours in front. Under the lock.
+    fn step_in(&self) -> Result<(), Refused> {
+        // Before the look at what there is: see `calls::sigaction`.
+        EVER.store(true, Ordering::SeqCst);
+        let mut now = Action::of(self.signal).ok_or(Refused::System)?;
+        if self.needs_no_change(&now) {
+            return Ok(());
+        }
+        // Again only if a thread has set something past us in between.
+        for _ in 0..8 {
+            let stand = self.stand_for(&now);
+            let before = stand.in_front_of(&now).exchange(self.signal);
+            let before = before.map_err(|_| Refused::System)?;
+            if before == now || self.stand(before.handler).is_some() {
+                return Ok(());
+            }
+            if before.handler == libc::SIG_IGN {
+                return before.exchange(self.signal).map(drop).map_err(|_| Refused::System);
+            }
+            now = before;
+        }
+        Err(Refused::Busy)
+    }
+
+    /// The one that has stood for this action already, or the one that was taken longest ago.
+    fn stand_for(&self, action: &Action) -> &Stand {
+        if let Some(stand) = self.stands.iter().find(|stand| stand.stands_for(action)) {
+            return stand;
+        }
+        let number = (self.last.load(Ordering::Relaxed) + 1) % STANDS;
+        self.last.store(number, Ordering::Relaxed);
+        self.stands[number].note(action);
+        &self.stands[number]
+    }
+}
+
+impl Stand {
+    const fn new(ours: unsafe extern "C" fn()) -> Self {
+        let (next, current) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { next, ours, entries: [const { Entry::new() }; 4], current }
+    }
+
+    fn stands_for(&self, action: &Action) -> bool {
+        self.next.load(Ordering::Relaxed) != 0 && self.program() == *action
     }
 
     /// What the program has set.
@@ -194,30 +273,6 @@ impl Stand {
             action.restorer = handler::restorer();
         }
         action
-    }
-
-    /// Under the lock.
-    fn step_in_front(&self) -> Result<(), Refused> {
-        // Before the look at what there is: see `calls::sigaction`.
-        EVER.store(true, Ordering::SeqCst);
-        let mut now = Action::of(self.signal).ok_or(Refused::System)?;
-        if now.handler == self.ours as usize || now.handler == libc::SIG_IGN {
-            return Ok(());
-        }
-        // Again only if a thread has set something past us in between.
-        for _ in 0..8 {
-            self.note(&now);
-            let before = self.in_front_of(&now).exchange(self.signal);
-            let before = before.map_err(|_| Refused::System)?;
-            if before == now || before.handler == self.ours as usize {
-                return Ok(());
-            }
-            if before.handler == libc::SIG_IGN {
-                return before.exchange(self.signal).map(drop).map_err(|_| Refused::System);
-            }
-            now = before;
-        }
-        Err(Refused::Busy)
     }
 }
 

@@ -10,7 +10,7 @@ fn restorer_has_the_bytes_that_unwinders_look_for() {
 
 #[test]
 fn what_is_noted_is_what_the_handler_goes_by() {
-    static STAND: Stand = Stand::new(libc::SIGSEGV, handler::on_sigsegv);
+    static STAND: Stand = Stand::new(handler::ON_SIGSEGV[0]);
     let unusual = handler::unusual as *const () as usize;
     let action = Action { handler: 0x1000, flags: SIGINFO, restorer: 0x2000, mask: 5 };
     for round in 0..20 {
@@ -33,12 +33,29 @@ fn ours_has_the_flags_mask_and_restorer_of_the_programs() {
     let nodefer = libc::SA_NODEFER as usize;
     let flags = RESETHAND | nodefer | RESTORER;
     let program = Action { handler: 0x1000, flags, restorer: 0x2000, mask: 5 };
-    let front = SEGV.in_front_of(&program);
-    let ours = handler::on_sigsegv as *const () as usize;
+    let front = SEGV.stands[3].in_front_of(&program);
+    let ours = handler::ON_SIGSEGV[3] as *const () as usize;
     let flags = nodefer | RESTORER | SIGINFO;
     assert_eq!(front, Action { handler: ours, flags, ..program });
-    let front = BUS.in_front_of(&Action::NONE);
+    let front = BUS.stands[0].in_front_of(&Action::NONE);
     assert_eq!((front.flags, front.restorer), (RESTORER | SIGINFO, handler::restorer()));
+}
+
+#[test]
+fn stands_are_taken_in_turn_but_for_what_one_of_them_stands_for() {
+    static FRONT: Front = Front::new(libc::SIGSEGV, handler::ON_SIGSEGV);
+    let action = |handler| Action { handler, ..Action::NONE };
+    let number = |handler| {
+        let stand = FRONT.stand_for(&action(handler));
+        assert_eq!(stand.program(), action(handler));
+        FRONT.stands.iter().position(|other| core::ptr::eq(other, stand)).unwrap()
+    };
+    let first = number(0x1000);
+    let others: Vec<_> = (0..STANDS - 1).map(|i| number(0x2000 + i)).collect();
+    assert!(!others.contains(&first), "one that may be called is not used for another action");
+    assert_eq!(number(0x1000), first);
+    assert_eq!(number(0x2003), others[3]);
+    assert_eq!(number(0x3000), first, "the one that was taken longest ago");
 }
 
 /// In a child: the signals of the test process are its harness's.
