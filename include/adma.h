@@ -208,7 +208,7 @@ const char *adma_strerror(int result);
  * count.
  *
  * Three kinds of messages, by size:
- *   - up to ADMA_IPC_EAGER bytes (4096): copied into memory that both processes share; the
+ *   - up to ADMA_IPC_EAGER bytes (32K): copied into memory that both processes share; the
  *     buffer is free when the call returns. adma_write does not wait for the read while no
  *     more than 64 KiB and 256 messages of its direction are unread, so two processes may
  *     both write that much first and read then; beyond it, it may wait for reads. It returns

@@ -360,6 +360,8 @@ fn report_counts_messages_by_direction_regime_and_means() {
         if direct == "mapped" {
             command.env("BLOCKS", "1");
         }
+        // So that one size of messages has one piece, and is not eager.
+        command.env("ADMA_IPC_EAGER", "4096");
         let reports = statistics(command.env("ADMA_IPC_ENGINE", engine));
         let talks = |report: &&Value| report["messages"].is_object();
         assert_eq!(reports.iter().filter(talks).count(), 2, "{reports:?}");

@@ -23,9 +23,11 @@ pub const EAGER_ROOM: usize = 128 << 10;
 /// Eager messages up to this size do not lie in the room but beside their post.
 pub const SHORT: usize = LINE;
 
-/// What is streamed goes by in chunks; so many may lie there. Two of them would do to keep
-/// both sides busy; more even out who is late.
-pub const CHUNK: usize = 64 << 10;
+/// What is streamed goes by in chunks; so many may lie there. Small enough that both sides are
+/// busy with one message. (Measured, half round trips of written and read messages: 64 KiB takes
+/// 0.87 of the time of chunks of 64 KiB, 128 KiB 0.95, 256 KiB as long; chunks of 8 KiB take 0.95,
+/// 1.07 and 1.3.)
+pub const CHUNK: usize = 32 << 10;
 pub const CHUNKS: usize = 8;
 
 /// How a message travels; its writer decides.
