@@ -207,7 +207,7 @@ const char *adma_strerror(int result);
  * count.
  *
  * Three kinds of messages, by size:
- *   - up to ADMA_IPC_EAGER bytes (4096): copied into memory that both processes share; the
+ *   - up to ADMA_IPC_EAGER bytes (32K): copied into memory that both processes share; the
  *     buffer is free when the call returns. adma_write does not wait for the read while no
  *     more than 64 KiB and 256 messages of its direction are unread, so two processes may
  *     both write that much first and read then; beyond it, it may wait for reads. It returns
@@ -235,7 +235,10 @@ const char *adma_strerror(int result);
  *   When a call returns, with success or without, nobody touches the buffer any more, and
  *   nothing outside of it ever is. The other process can only do to this memory what the
  *   system would let it do anyway, and with the kernel helper what a message is for: read
- *   what is written to it, write what is read from it, until the message is over. A buffer
+ *   what is written to it, write what is read from it, until the message is over.
+ *   A COUNT IS EVIDENCE ONLY OF AN HONEST PEER, of the same user: where both processes copy,
+ *   one that lies can say that it has copied its part and leave old bytes in the buffer. From
+ *   any other process the reader copies everything itself, and what is counted is there. A buffer
  *   that is not mapped is -EFAULT for large messages, on both sides. For eager ones, and for
  *   large ones that go through shared memory, it is SIGSEGV, as for memcpy, in a thread of
  *   its process that waits or checks.
@@ -336,12 +339,18 @@ int adma_connection_info(int connection, char *text, size_t size);
 
 /*
  * Memory for messages: zeros, and aligned to a page. Large messages from such memory into such
- * memory are copied by the processes themselves, with ordinary instructions: the other process
- * maps the block when it meets it first. It does if it may copy by process_vm_readv(2), which
- * asks for the same rights, and belongs to the same user; otherwise messages go as from any
- * memory.
+ * memory are copied by the processes themselves, with ordinary instructions: the descriptor of
+ * a block is sent over the connection before the first large message that lies in it, and the
+ * other process maps it. No right of ptrace(2) is needed for that: it works where Yama keeps
+ * processes apart, between containers, and between users who talk to each other.
  *
- * It is memory like any other, but for this: a process with those rights can keep it mapped,
+ * SO WHOEVER A LARGE MESSAGE IS EXCHANGED WITH CAN SEE THE WHOLE BLOCK, not only the message:
+ * do not keep in one block what several others may not all see. A process of the same user with
+ * the same rights can write it, too. Any other process can only read it, gets only blocks that
+ * something is written to it from, and only such that nobody else has got; those keep their
+ * pages until it closes the connection, also if they are freed.
+ *
+ * It is memory like any other, but for this: a process that has got it can keep it mapped,
  * and use it, until it is freed; a child of fork shares it with the parent, what one of them
  * writes the other sees, and when the parent frees it the child finds zeros; all its pages are
  * there from the beginning, none can be put aside for later; and each block takes a descriptor.

@@ -102,7 +102,7 @@ impl Default for Config {
             trace: None,
             verify: 0,
             log: Level::Warn,
-            ipc_eager: 4096,
+            ipc_eager: 32 << 10,
             ipc_offload: 32 << 10,
             ipc_engine: ipc::Engines::Auto,
             ipc_ptracer: false,
@@ -256,7 +256,7 @@ pub const KNOBS: [Knob; 20] = [
     },
     Knob {
         name: "ADMA_IPC_EAGER",
-        default: "4096",
+        default: "32K",
         want: "0, or bytes with an optional K suffix, at most 32K",
         set: |config, value| {
             let bytes = none_or_size(value).filter(|bytes| *bytes <= ipc::MOST_EAGER);

@@ -110,7 +110,7 @@ programs! {
     process_connected_to_itself_has_blocks: "ipc_blocks" "alone";
     block_that_is_not_what_it_should_be_is_not_mapped: "ipc_blocks" "lied_to";
     block_that_loses_its_pages_all_the_time_ends_nobody: "ipc_blocks" "punched";
-    block_of_another_user_is_not_mapped: "ipc_blocks" "strange";
+    block_of_another_user_is_mapped_by_its_reader_to_read: "ipc_blocks" "strange";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
     right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
@@ -188,6 +188,30 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
             continue;
         }
         assert!(done.status.success(), "{arguments}: {}\n{err}", done.status);
+    }
+}
+
+/// Where nobody may reach the other's memory, but both have got descriptors.
+#[test]
+fn blocks_are_carried_without_rights_of_ptrace() {
+    // Of those who can still write a report.
+    let cases = ["refused shared", "namespaces shared", "namespaces shared both", "poorer"];
+    for arguments in cases {
+        let mut command = ipc("ipc_rights", arguments);
+        let done = finish_within(command.env("BLOCKS", "1"), Duration::from_secs(60));
+        if done.status.code() == Some(CANNOT_SHOW) {
+            let err = String::from_utf8_lossy(&done.stderr).into_owned();
+            skip("blocks_are_carried_without_rights_of_ptrace", err.trim());
+            continue;
+        }
+        let reports = statistics(ipc("ipc_rights", arguments).env("BLOCKS", "1"));
+        let copied = |means: &str| {
+            let bytes = |report: &Value| report["messages"]["copied_bytes"][means].as_u64();
+            reports.iter().filter_map(bytes).sum::<u64>()
+        };
+        // 8 MiB and back, at least once.
+        assert!(copied("mapped") >= 16 << 20, "{arguments}: {}", copied("mapped"));
+        assert!(copied("shared_memory") < 1 << 20, "{arguments}: {}", copied("shared_memory"));
     }
 }
 
@@ -360,6 +384,8 @@ fn report_counts_messages_by_direction_regime_and_means() {
         if direct == "mapped" {
             command.env("BLOCKS", "1");
         }
+        // So that one size of messages has one piece, and is not eager.
+        command.env("ADMA_IPC_EAGER", "4096");
         let reports = statistics(command.env("ADMA_IPC_ENGINE", engine));
         let talks = |report: &&Value| report["messages"].is_object();
         assert_eq!(reports.iter().filter(talks).count(), 2, "{reports:?}");

@@ -192,6 +192,23 @@ struct End {
     incoming: *mut u8,
     /// The same in blocks of this process.
     blocks: [*mut u8; 2],
+    game: Game,
+}
+
+/// What the two processes do with messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(usize)]
+pub enum Game {
+    /// Back and forth; nobody looks at the bytes.
+    PingPong,
+    /// The same, but what is sent is written before and what was received is read.
+    Used,
+    /// One way, with an answer after the last one.
+    Stream,
+}
+
+impl Game {
+    const ALL: [Game; 3] = [Game::PingPong, Game::Used, Game::Stream];
 }
 
 pub struct Peer {
@@ -208,6 +225,7 @@ struct Order {
     size: usize,
     rounds: usize,
     slot: usize,
+    game: usize,
 }
 
 fn shared<T>(count: usize) -> *mut T {
@@ -302,6 +320,7 @@ impl Peer {
             out: areas[0].at(0),
             incoming: areas[1].at(0),
             blocks: [ptr::null_mut(); 2],
+            game: Game::PingPong,
         };
         let two_blocks = || {
             [(); 2].map(|()| {
@@ -347,11 +366,18 @@ impl Peer {
         &self.about
     }
 
-    /// Nanoseconds of half a round trip.
-    pub fn play(&mut self, channel: Channel, size: usize, rounds: usize) -> f64 {
+    /// Nanoseconds of half a round trip, or of one message of a stream.
+    pub fn play(&mut self, game: Game, channel: Channel, size: usize, rounds: usize) -> f64 {
         let slot = (self.end.slot + 1) % SLOTS;
         self.end.slot = slot;
-        let order = Order { channel: channel as usize, size, rounds: rounds + 2, slot };
+        self.end.game = game;
+        let order = Order {
+            channel: channel as usize,
+            size,
+            rounds: rounds + 2,
+            slot,
+            game: game as usize,
+        };
         // SAFETY: a plain structure, written whole: it is shorter than a pipe's page.
         unsafe { libc::write(self.orders, (&raw const order).cast(), size_of::<Order>()) };
         let mut begun = 0;
@@ -360,9 +386,12 @@ impl Peer {
                 begun = now();
             }
             self.end.send(channel, size);
-            self.end.receive(channel, size);
+            if game != Game::Stream || round == rounds + 1 {
+                self.end.receive(channel, size);
+            }
         }
-        (now() - begun) as f64 / rounds as f64 / 2.0
+        let ways = if game == Game::Stream { 1.0 } else { 2.0 };
+        (now() - begun) as f64 / rounds as f64 / ways
     }
 }
 
@@ -378,7 +407,7 @@ impl Drop for Peer {
 }
 
 fn serve(end: &mut End, orders: i32) -> ! {
-    let mut order = Order { channel: 0, size: 0, rounds: 0, slot: 0 };
+    let mut order = Order { channel: 0, size: 0, rounds: 0, slot: 0, game: 0 };
     loop {
         // SAFETY: filled whole: orders are written whole.
         let got = unsafe { libc::read(orders, (&raw mut order).cast(), size_of::<Order>()) };
@@ -388,9 +417,12 @@ fn serve(end: &mut End, orders: i32) -> ! {
         }
         let channel = Channel::ALL[order.channel];
         end.slot = order.slot;
-        for _ in 0..order.rounds {
+        end.game = Game::ALL[order.game];
+        for round in 0..order.rounds {
             end.receive(channel, order.size);
-            end.send(channel, order.size);
+            if end.game != Game::Stream || round + 1 == order.rounds {
+                end.send(channel, order.size);
+            }
         }
     }
 }
@@ -398,6 +430,11 @@ fn serve(end: &mut End, orders: i32) -> ! {
 impl End {
     /// All of these: SAFETY: `out` and `incoming` have `LARGEST` bytes, lanes are mapped.
     fn send(&mut self, channel: Channel, size: usize) {
+        if self.game == Game::Used {
+            let out = if channel == Channel::Blocks { self.blocks[0] } else { self.out };
+            // SAFETY: see above.
+            unsafe { ptr::write_bytes(out, size as u8, size) };
+        }
         // SAFETY: mapped for as long as we live.
         let lane = unsafe { &*self.lanes[self.side] };
         let count = &mut self.counts[self.side];
@@ -460,6 +497,16 @@ impl End {
     }
 
     fn receive(&mut self, channel: Channel, size: usize) {
+        self.take(channel, size);
+        if self.game == Game::Used {
+            let to = if channel == Channel::Blocks { self.blocks[1] } else { self.incoming };
+            // SAFETY: see above.
+            let words = unsafe { std::slice::from_raw_parts(to.cast::<u64>(), size / 8) };
+            std::hint::black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
+        }
+    }
+
+    fn take(&mut self, channel: Channel, size: usize) {
         let from = 1 - self.side;
         // SAFETY: mapped for as long as we live.
         let lane = unsafe { &*self.lanes[from] };

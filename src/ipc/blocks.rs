@@ -1,12 +1,12 @@
 //! Memory of ours that the other process can map: `adma_alloc`.
 //!
-//! A block is sealed memory behind a descriptor. Who may read and write this process by system
-//! calls may also take the descriptor, by the same rules (`views` does), so a block gives
-//! nothing away that could not be had before. But then a message between two blocks is copied
-//! by ordinary instructions.
+//! A block is sealed memory behind a descriptor, which is sent over a connection before the first
+//! message that lies in it. A message between two blocks is then copied by ordinary instructions
+//! (`views`), and no right of ptrace is needed for that: to send it was the consent.
 //!
 //! All pages are there when a block is made, and only its owner takes them away: whoever copies
-//! from block to block meets no fault.
+//! from block to block meets no fault. An owner that is not trusted cannot even do that: what is
+//! sent to who is not our equal is sealed against it, and can be mapped to read only.
 
 use super::lock::Lock;
 use super::os::{self, Fd};
@@ -18,11 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Where a buffer is, for the other process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The block's descriptor, which the program may have closed and opened anew: so the
-    /// file's number goes with it.
-    pub fd: i32,
-    pub file: u64,
-    /// Which block; none is ever called the same again.
+    /// Which block, never 0; none is ever called the same again.
     pub serial: u64,
     pub offset: usize,
 }
@@ -71,7 +67,7 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     if available_bytes().is_some_and(|available| size > available) {
         return Err(libc::ENOMEM);
     }
-    let memory = os::sealed_memory(c"adma-block", size, os::SIZE_SEALS | libc::F_SEAL_SEAL)?;
+    let memory = os::sealed_memory(c"adma-block", size, os::SIZE_SEALS)?;
     os::fill_with_pages(&memory, size)?;
     let identity = os::identity(memory.raw()).ok_or(libc::EIO)?;
     let at = os::map_inherited(&memory, size)?;
@@ -121,8 +117,18 @@ pub fn find(addr: usize, len: usize) -> Option<Place> {
 fn search(addr: usize, len: usize) -> Option<Place> {
     let blocks = BLOCKS.lock();
     let block = blocks.iter().find(|block| block.holds(addr, len))?;
-    let Block { at, ref memory, identity, serial, .. } = *block;
-    Some(Place { fd: memory.raw(), file: identity.file, serial, offset: addr - at })
+    Some(Place { serial: block.serial, offset: addr - block.at })
+}
+
+/// Sends a block's descriptor, with `record` before it. False: it cannot be sent, or not to such a
+/// process.
+pub fn send(serial: u64, socket: i32, record: &[u8], to_equal: bool) -> bool {
+    let blocks = BLOCKS.lock();
+    let Some(block) = blocks.iter().find(|block| block.serial == serial) else { return false };
+    // The program may have closed it, and opened another file.
+    block.has_its_descriptor()
+        && os::seal_block(&block.memory, to_equal).is_ok()
+        && os::send(socket, record, &[block.memory.raw()]) == Ok(record.len())
 }
 
 /// In the child of a fork: the memory is the parent's, which the child can see and use, but

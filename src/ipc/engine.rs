@@ -22,11 +22,12 @@ use super::os::{self, Way};
 use super::peer::Peer;
 use super::settings::Carrier;
 use super::tally::{self, Means};
-use super::views::Views;
+use super::views::{View, Views};
 use crate::backend::kernel::Kernel;
 use crate::backend::libc as original;
 use crate::sys;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
 
 /// How a piece ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct Engine {
     peer: Peer,
     /// None: it has not agreed to anything.
     agreed: Option<Agreed>,
+    /// Neither can do to the other what it could not do anyway.
+    equal: bool,
     pull: AtomicBool,
     push: AtomicBool,
     across: Option<Across>,
@@ -83,6 +86,7 @@ pub struct There {
 impl Engine {
     pub fn new(
         peer: Peer,
+        equal: bool,
         agreed: Option<Agreed>,
         [pull, push]: [bool; 2],
         across: Option<Across>,
@@ -90,7 +94,7 @@ impl Engine {
         carrier: Option<Carrier>,
     ) -> Self {
         let (pull, push) = (AtomicBool::new(pull), AtomicBool::new(push));
-        Self { peer, agreed, pull, push, across, views, carrier }
+        Self { peer, equal, agreed, pull, push, across, views, carrier }
     }
 
     pub fn peer(&self) -> &Peer {
@@ -113,9 +117,35 @@ impl Engine {
         self.across.as_ref()
     }
 
-    /// Whether a message can be copied whose other buffer is `post` for the helper.
-    pub fn reaches(&self, way: Way, post: u64) -> bool {
-        self.may(way) || (post != 0 && self.across.is_some())
+    /// Whether a message can be copied whose other buffer is `post` for the helper, or lies in a
+    /// block, as ours does.
+    pub fn reaches(&self, way: Way, post: u64, block: Option<Place>) -> bool {
+        // What a reader gets from who is not its equal it copies itself: a count is no evidence.
+        let trusted = self.equal || way == Way::Pull;
+        self.may(way)
+            || (trusted && post != 0 && self.across.is_some())
+            || (trusted && block.is_some_and(|place| self.view(way, place, 0).is_some()))
+    }
+
+    /// Whether the other side may copy into our buffers: we would have to believe it.
+    pub fn is_equal(&self) -> bool {
+        self.equal
+    }
+
+    /// Whether a block of the other side has come in, or will not.
+    pub fn knows(&self, place: Place) -> bool {
+        self.views.as_ref().is_none_or(|views| views.find(place).is_some())
+    }
+
+    pub fn views(&self) -> Option<&Views> {
+        self.views.as_ref()
+    }
+
+    /// Where a part of the other's block is here.
+    fn view(&self, way: Way, place: Place, len: usize) -> Option<(Arc<View>, usize)> {
+        let view = self.views.as_ref()?.find(place)??;
+        let at = view.at(place.offset, len, way == Way::Push)?;
+        Some((view, at))
     }
 
     pub fn may(&self, way: Way) -> bool {
@@ -140,7 +170,8 @@ impl Engine {
     /// inside one that the other has posted.
     pub unsafe fn copy(&self, way: Way, ours: usize, theirs: There, len: usize) -> Copied {
         if let Some(across) = self.across.as_ref().filter(|_| theirs.post != 0) {
-            let (may, There { post, offset, .. }) = (self.may(way), theirs);
+            let There { post, offset, .. } = theirs;
+            let may = self.may(way) || theirs.block.is_some();
             let copied = (across.is_on() || !may)
                 // SAFETY: the caller's promise.
                 .then(|| unsafe { across.copy(way, ours, post, offset, len) });
@@ -155,7 +186,7 @@ impl Engine {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            if self.may(way) && self.copy_in_blocks(way, ours, theirs, len) {
+            if self.copy_in_blocks(way, ours, theirs, len) {
                 return Copied::Whole;
             }
             self.copy_by_calls(way, ours, theirs.addr, len)
@@ -164,10 +195,8 @@ impl Engine {
 
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
     unsafe fn copy_in_blocks(&self, way: Way, ours: usize, theirs: There, len: usize) -> bool {
-        let Some((place, process)) = theirs.block.zip(self.peer.process_fd()) else { return false };
-        let views = self.views.as_ref();
-        let Some(view) = views.and_then(|views| views.find(process, place)) else { return false };
-        let Some(theirs_here) = view.at(place.offset, len) else { return false };
+        let Some(place) = theirs.block else { return false };
+        let Some((_view, theirs_here)) = self.view(way, place, len) else { return false };
         let (to, from) = match way {
             Way::Pull => (ours, theirs_here),
             Way::Push => (theirs_here, ours),

@@ -97,7 +97,9 @@ pub struct Buffer {
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     pub post: u64,
-    /// The block it lies in.
+    /// It lies in a block.
+    pub in_block: bool,
+    /// The same, if the other side has that block.
     pub block: Option<Place>,
 }
 
@@ -123,8 +125,9 @@ struct Own {
     len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     post: u64,
-    /// It lies in a block.
+    /// It lies in a block; and the other side has that.
     in_block: bool,
+    shown: bool,
     /// From here on valid once it is matched.
     theirs: usize,
     their_post: u64,
@@ -153,6 +156,7 @@ const NOTHING: Own = Own {
     len: 0,
     post: 0,
     in_block: false,
+    shown: false,
     theirs: 0,
     their_post: 0,
     their_block: None,
@@ -320,7 +324,7 @@ impl Half {
     pub unsafe fn post_write(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post, block }: Buffer,
+        Buffer { addr, len, post, in_block, block }: Buffer,
         eager: usize,
         direct: bool,
         cookie: bool,
@@ -347,7 +351,8 @@ impl Half {
             addr,
             len,
             post,
-            in_block: block.is_some(),
+            in_block,
+            shown: block.is_some(),
             streamed: kind == kind::STREAMED,
             room_end,
             ..NOTHING
@@ -371,14 +376,15 @@ impl Half {
     pub unsafe fn post_read(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post, block }: Buffer,
+        Buffer { addr, len, post, in_block, block }: Buffer,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.post_announced();
         self.check_room(lane)?;
         let number = self.next;
-        let (state, in_block) = (State::Posted, block.is_some());
-        *self.own(number) = Own { number, state, cookie, addr, len, post, in_block, ..NOTHING };
+        let (state, shown) = (State::Posted, block.is_some());
+        *self.own(number) =
+            Own { number, state, cookie, addr, len, post, in_block, shown, ..NOTHING };
         self.next = number.wrapping_add(1);
         lane.cell(number).reader.0.post.store(post, Ordering::Relaxed);
         lane.cell(number).reader.0.set_block(block);

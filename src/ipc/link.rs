@@ -4,7 +4,7 @@
 
 use super::across::{Across, Lent};
 use super::bell::how;
-use super::blocks;
+use super::blocks::{self, Place};
 use super::consent::Page;
 use super::engine::{Copied, Engine};
 use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
@@ -209,9 +209,28 @@ impl Link {
 
     /// What small messages lie in is nobody's business.
     #[inline]
-    pub fn buffer(&self, addr: usize, len: usize, post: u64) -> Buffer {
-        let block = if len > self.eager { blocks::find(addr, len) } else { None };
-        Buffer { addr, len, post, block }
+    pub fn buffer(&self, role: Role, addr: usize, len: usize, post: u64) -> Buffer {
+        let views = self.engine.views().filter(|_| len > self.eager);
+        let lies = views.and_then(|views| Some((views, blocks::find(addr, len)?)));
+        let in_block = lies.is_some();
+        // Who is not our equal does not copy into our buffers, and so gets none of them.
+        let block = lies
+            .filter(|_| role == Role::Writer || self.engine.is_equal())
+            .filter(|(views, place)| views.show(self.socket.raw(), place.serial))
+            .map(|(_, place)| place);
+        Buffer { addr, len, post, in_block, block }
+    }
+
+    /// Takes a block in that the other side must have sent. Whoever polls the socket may have been
+    /// meant by other bytes there, and looks again.
+    fn fetch(&self, place: Place) {
+        self.drain();
+        if let Some(views) = self.engine.views() {
+            views.give_up(place);
+        }
+        self.mine().bell.0.ring();
+        self.wake_locals();
+        kicks::kick_all();
     }
 
     pub unsafe fn post(
@@ -224,9 +243,9 @@ impl Link {
         lent: &mut Lent<'_>,
     ) -> Result<u32, NoRoom> {
         let (_, lane) = self.half(role);
-        let buffer = self.buffer(addr, len, lent.post);
-        // The other side can fetch what the helper knows.
-        let direct = self.is_direct() || lent.post != 0;
+        let buffer = self.buffer(role, addr, len, lent.post);
+        // The other side can fetch what the helper knows, and what it has mapped.
+        let direct = self.is_direct() || lent.post != 0 || buffer.block.is_some();
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
@@ -290,6 +309,11 @@ impl Link {
             }
             Ok(Step::Moved) => {
                 self.let_go(half);
+                Err(None)
+            }
+            Ok(Step::Fetch(place)) => {
+                drop(half);
+                self.fetch(place);
                 Err(None)
             }
             Ok(Step::Cancelled) => {
@@ -398,6 +422,11 @@ impl Link {
                         self.ring_own();
                         return true;
                     }
+                    Ok(Step::Fetch(place)) => {
+                        drop(half);
+                        self.fetch(place);
+                        return true;
+                    }
                     Ok(Step::Idle(_) | Step::Cancelled) => {}
                     Err(_) => {
                         drop(half);
@@ -445,8 +474,12 @@ impl Link {
         self.look_for_end();
     }
 
+    /// Takes what has come over the socket.
     pub fn drain(&self) {
-        os::drain(self.socket.raw());
+        match self.engine.views() {
+            Some(views) => views.take_in(self.socket.raw()),
+            None => os::drain(self.socket.raw()),
+        }
     }
 
     fn wake_locals(&self) {

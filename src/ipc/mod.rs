@@ -176,7 +176,7 @@ mod settings {
 
     impl Settings {
         pub const DEFAULT: Self = Self {
-            eager: 4096,
+            eager: 32 << 10,
             offload: 32 << 10,
             engines: Engines::Auto,
             patience: 10_000_000_000,

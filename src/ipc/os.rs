@@ -186,6 +186,18 @@ pub fn seal_for_good(memory: &Fd) -> Result<()> {
     }
 }
 
+/// Before it is sent: nobody is to change its seals, and who is not our equal is to be sure that
+/// its pages stay.
+pub fn seal_block(memory: &Fd, to_equal: bool) -> Result<()> {
+    if !to_equal {
+        return seal_for_good(memory);
+    }
+    match seals(memory.raw()) {
+        Some(seals) if seals & libc::F_SEAL_SEAL != 0 => Ok(()),
+        _ => add_seals(memory, libc::F_SEAL_SEAL),
+    }
+}
+
 /// Finds all pages of a mapping now; later nobody is killed for want of one. Kernels before 5.14
 /// do not know how, and have to find them one by one.
 ///
@@ -215,17 +227,18 @@ fn largest_file() -> usize {
 /// What there is to know of memory that somebody else has made.
 pub struct Sealed {
     pub size: usize,
-    /// The number of its file.
-    pub file: u64,
     /// All its pages are there, or were just now.
     pub whole: bool,
+    /// And stay; it can be mapped only to read.
+    pub fixed: bool,
 }
 
 /// Memory that somebody else made as `sealed_memory` makes it. From any other its maker could
 /// cut pages off, and we would die of SIGBUS; also from such of huge pages, of which there may be
 /// none left.
 pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
-    if seals(memory.raw())? & SIZE_SEALS != SIZE_SEALS {
+    let seals = seals(memory.raw())?;
+    if seals & SIZE_SEALS != SIZE_SEALS {
         return None;
     }
     let mut stat = MaybeUninit::<libc::stat>::uninit();
@@ -239,7 +252,8 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
         (sealed && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0).then(|| {
             let stat = stat.assume_init_ref();
             let whole = stat.st_blocks >= stat.st_size / 512;
-            Sealed { size: stat.st_size as usize, file: stat.st_ino, whole }
+            let fixed = seals & FINAL_SEALS == FINAL_SEALS;
+            Sealed { size: stat.st_size as usize, whole, fixed }
         })
     }
 }
@@ -290,7 +304,18 @@ pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
 
 /// Maps it; a child of a fork does not get it.
 pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    let at = map_inherited(memory, size)?;
+    not_inherited(map_inherited(memory, size)?, size)
+}
+
+/// The same, to read only.
+pub fn map_to_read(memory: &Fd, size: usize) -> Result<*mut c_void> {
+    let (flags, fd) = (libc::MAP_SHARED as usize, memory.raw() as usize);
+    // SAFETY: a fresh mapping where the kernel chooses.
+    let at = unsafe { syscall(libc::SYS_mmap, [0, size, libc::PROT_READ as usize, flags, fd, 0]) };
+    not_inherited(checked(at)? as *mut c_void, size)
+}
+
+fn not_inherited(at: *mut c_void, size: usize) -> Result<*mut c_void> {
     let advice = libc::MADV_DONTFORK as usize;
     // SAFETY: advice about a mapping of ours.
     unsafe { syscall(libc::SYS_madvise, [at as usize, size, advice, 0, 0, 0]) };
@@ -379,13 +404,6 @@ pub fn read_again<'a>(file: &Fd, room: &'a mut [u8]) -> Option<&'a [u8]> {
 pub fn watch_process(pid: i32) -> Result<Fd> {
     // SAFETY: no memory.
     fd(unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) })
-}
-
-/// Another process's descriptor, as one of ours. The rules are those of `copy_across`.
-pub fn take_descriptor(process: &Fd, number: i32) -> Result<Fd> {
-    let (process, number) = (process.raw() as usize, number as usize);
-    // SAFETY: no memory.
-    fd(unsafe { syscall(libc::SYS_pidfd_getfd, [process, number, 0, 0, 0, 0]) })
 }
 
 /// Lets one process trace us in spite of Yama. There is only one such process at a time.
@@ -573,7 +591,7 @@ pub fn stop_reading(socket: i32) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
-    pub file: u64,
+    file: u64,
 }
 
 pub fn identity(fd: i32) -> Option<Identity> {
@@ -588,9 +606,12 @@ pub fn identity(fd: i32) -> Option<Identity> {
     }
 }
 
+/// What is sent to wake somebody.
+pub const WAKE: u8 = 1;
+
 /// One byte that wakes somebody. A full socket is as good: its reader has something to read.
 pub fn send_byte(socket: i32) {
-    let byte = [1u8];
+    let byte = [WAKE];
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
     // SAFETY: one readable byte.
     unsafe {

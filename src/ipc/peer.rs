@@ -96,10 +96,6 @@ impl Peer {
         self.process.as_ref().map_or(-1, Fd::raw)
     }
 
-    pub fn process_fd(&self) -> Option<&Fd> {
-        self.process.as_ref()
-    }
-
     pub fn descriptors(&self) -> [i32; 2] {
         [self.process(), self.status.as_ref().map_or(-1, Fd::raw)]
     }

@@ -23,9 +23,11 @@ pub const EAGER_ROOM: usize = 128 << 10;
 /// Eager messages up to this size do not lie in the room but beside their post.
 pub const SHORT: usize = LINE;
 
-/// What is streamed goes by in chunks; so many may lie there. Two of them would do to keep
-/// both sides busy; more even out who is late.
-pub const CHUNK: usize = 64 << 10;
+/// What is streamed goes by in chunks; so many may lie there. Small enough that both sides are
+/// busy with one message. (Measured, half round trips of written and read messages: 64 KiB takes
+/// 0.87 of the time of chunks of 64 KiB, 128 KiB 0.95, 256 KiB as long; chunks of 8 KiB take 0.95,
+/// 1.07 and 1.3.)
+pub const CHUNK: usize = 32 << 10;
 pub const CHUNKS: usize = 8;
 
 /// How a message travels; its writer decides.
@@ -69,32 +71,24 @@ pub struct Post {
     /// What the kernel helper knows the buffer by; 0: it does not.
     pub post: AtomicU64,
     pub finished: AtomicU32,
-    /// The descriptor of the block that the buffer lies in, and one; 0: in none. The rest is
-    /// valid if it lies in one.
-    pub block_fd: AtomicU32,
-    pub block_file: AtomicU64,
-    pub block_serial: AtomicU64,
+    reserved: u32,
+    /// The block that the buffer lies in; 0: in none, or none that the other side has got. And
+    /// where in it.
+    pub block: AtomicU64,
     pub block_offset: AtomicU64,
+    reserved_too: u64,
 }
 
 impl Post {
     pub fn set_block(&self, place: Option<Place>) {
-        if let Some(Place { file, serial, offset, .. }) = place {
-            self.block_file.store(file, Relaxed);
-            self.block_serial.store(serial, Relaxed);
-            self.block_offset.store(offset as u64, Relaxed);
-        }
-        self.block_fd.store(place.map_or(0, |place| place.fd as u32 + 1), Relaxed);
+        self.block_offset.store(place.map_or(0, |place| place.offset as u64), Relaxed);
+        self.block.store(place.map_or(0, |place| place.serial), Relaxed);
     }
 
     pub fn block(&self) -> Option<Place> {
-        let fd = self.block_fd.load(Relaxed).checked_sub(1)? as i32;
-        Some(Place {
-            fd,
-            file: self.block_file.load(Relaxed),
-            serial: self.block_serial.load(Relaxed),
-            offset: self.block_offset.load(Relaxed) as usize,
-        })
+        let serial = self.block.load(Relaxed);
+        let offset = self.block_offset.load(Relaxed) as usize;
+        (serial != 0).then_some(Place { serial, offset })
     }
 }
 

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 const IN_PROGRESS: isize = -libc::EINPROGRESS as isize;
 const INVALID: isize = -libc::EINVAL as isize;
 
-const DEFAULT: Settings = Settings::DEFAULT;
+/// With eager messages that leave some sizes to every other way.
+const DEFAULT: Settings = Settings { eager: 4096, ..Settings::DEFAULT };
 
 /// Two connected handles.
 fn pair_with(settings: [Settings; 2]) -> [i32; 2] {

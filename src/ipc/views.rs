@@ -1,45 +1,52 @@
 //! Blocks of the other process, mapped here; see `blocks`.
 //!
-//! Nothing here is an error: what cannot be mapped is copied another way. There are views only of
-//! processes of the same user: who has made a block can take its pages away, and whoever touches
-//! it then finds new ones at his own cost.
+//! Their descriptors come over the bell socket, among the bytes that wake: a record, and beside it
+//! the descriptor. Each side keeps the last so many, in the order they were sent, so that the
+//! sender knows which the receiver has.
+//!
+//! Nothing here is an error: what cannot be mapped is copied another way.
 
+use super::blocks;
 use super::blocks::Place;
 use super::lock::Lock;
-use super::os::{self, Fd, Sealed};
+use super::os::{self, Beside, Fd, Foreign, Sealed};
 use core::ffi::c_void;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// So many are kept. A block that its owner has freed costs address space only.
 const MOST: usize = 64;
+
+/// What comes over the bell socket beside `os::WAKE`.
+const BLOCK: u8 = 2;
+const RECORD: usize = 1 + size_of::<u64>();
 
 /// One block. It stays mapped while somebody copies.
 #[derive(Debug)]
 pub struct View {
     at: usize,
     size: usize,
+    writable: bool,
 }
 
 impl View {
-    fn new(process: &Fd, place: Place) -> os::Result<Self> {
-        let memory = os::take_descriptor(process, place.fd)?;
-        let Sealed { size, file, whole } =
-            os::sealed_memory_of_others(&memory).ok_or(libc::EINVAL)?;
-        if file != place.file {
-            return Err(libc::ESTALE);
-        }
-        if !whole {
-            // Without pages it could be as large as our address space.
+    /// Of an equal, who could do worse than take pages away, or of one who cannot.
+    fn new(memory: &Fd, of_equal: bool) -> os::Result<Self> {
+        let Sealed { size, whole, fixed } =
+            os::sealed_memory_of_others(memory).ok_or(libc::EINVAL)?;
+        // Without pages it could be as large as our address space.
+        if !whole || !(of_equal || fixed) {
             return Err(libc::EINVAL);
         }
-        let at = os::map_shared(&memory, size)? as usize;
-        Ok(Self { at, size })
+        let map = if fixed { os::map_to_read } else { os::map_shared };
+        let at = map(memory, size)? as usize;
+        Ok(Self { at, size, writable: !fixed })
     }
 
     /// The address of a part, here; `None`: there is no such part.
-    pub fn at(&self, offset: usize, len: usize) -> Option<usize> {
+    pub fn at(&self, offset: usize, len: usize, to_write: bool) -> Option<usize> {
         let inside = offset <= self.size && len <= self.size - offset;
-        inside.then(|| self.at + offset)
+        (inside && (self.writable || !to_write)).then(|| self.at + offset)
     }
 }
 
@@ -50,66 +57,215 @@ impl Drop for View {
     }
 }
 
-/// The blocks of one process that were met last.
+/// The blocks of one process that have come last, and what is not yet understood of what it says.
 #[derive(Default)]
-pub struct Views(Lock<Vec<(u64, Option<Arc<View>>)>>);
+struct Arrived {
+    views: VecDeque<(u64, Option<Arc<View>>)>,
+    /// The beginning of a record, and what came with it.
+    bytes: Vec<u8>,
+    fd: Option<Foreign>,
+    /// Blocks that were spoken of and have not come.
+    missing: VecDeque<u64>,
+}
+
+pub struct Views {
+    equal: bool,
+    /// The serials of those that were sent last.
+    sent: Lock<VecDeque<u64>>,
+    arrived: Lock<Arrived>,
+}
 
 impl core::fmt::Debug for Views {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "{} views", self.0.lock().len())
+        write!(out, "{} views", self.arrived.lock().views.len())
     }
 }
 
 impl Views {
-    /// The block of a place. What could not be mapped once is not tried again.
-    pub fn find(&self, process: &Fd, place: Place) -> Option<Arc<View>> {
-        let mut views = self.0.lock();
-        if let Some(index) = views.iter().position(|(serial, _)| *serial == place.serial) {
-            views[..=index].rotate_right(1);
-            return views[0].1.clone();
-        }
-        let view = View::new(process, place).ok().map(Arc::new);
-        let forgotten = if views.len() < MOST { None } else { views.pop() };
-        views.insert(0, (place.serial, view.clone()));
-        drop(views);
-        drop(forgotten);
-        view
+    /// With a process that is our equal, or not.
+    pub fn new(equal: bool) -> Self {
+        Self { equal, sent: Lock::default(), arrived: Lock::default() }
     }
+
+    /// Sees to it that the other side has a block of ours. False: it will not.
+    pub fn show(&self, socket: i32, serial: u64) -> bool {
+        let mut sent = self.sent.lock();
+        if sent.contains(&serial) {
+            return true;
+        }
+        let mut record = [BLOCK; RECORD];
+        record[1..].copy_from_slice(&serial.to_ne_bytes());
+        let shown = blocks::send(serial, socket, &record, self.equal);
+        if shown {
+            keep(&mut sent, serial);
+        }
+        shown
+    }
+
+    /// The block of a place, if it has come, and `Some(None)` if it cannot be mapped.
+    pub fn find(&self, place: Place) -> Option<Option<Arc<View>>> {
+        let arrived = self.arrived.lock();
+        let found = arrived.views.iter().find(|(serial, _)| *serial == place.serial);
+        let missing = || arrived.missing.contains(&place.serial).then_some(None);
+        found.map(|(_, view)| view.clone()).or_else(missing)
+    }
+
+    /// Nobody waits for a block that has not come by now.
+    pub fn give_up(&self, place: Place) {
+        if self.find(place).is_none() {
+            keep(&mut self.arrived.lock().missing, place.serial);
+        }
+    }
+
+    /// Takes everything that has come over the bell socket.
+    pub fn take_in(&self, socket: i32) {
+        /// A side that talks without end is heard another time.
+        const MOST_READS: usize = 1000;
+        let mut arrived = self.arrived.lock();
+        for _ in 0..MOST_READS {
+            let (mut room, mut beside) = ([0; 256], Beside::default());
+            match os::receive(socket, &mut room, &mut beside) {
+                Ok(0) => return,
+                Ok(count) => arrived.take(&room[..count], beside.fds, self.equal),
+                Err(libc::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Arrived {
+    /// The kernel hands out the descriptors of one sending at a time, and nothing that was sent
+    /// after it: they belong to the last record that has begun.
+    fn take(&mut self, bytes: &[u8], fds: Vec<Foreign>, equal: bool) {
+        let mut records: Vec<(u64, Option<Foreign>)> = Vec::new();
+        let mut first = self.fd.take();
+        self.bytes.extend_from_slice(bytes);
+        let mut rest = &self.bytes[..];
+        while let Some(&kind) = rest.first() {
+            if kind != BLOCK {
+                rest = &rest[1..];
+                continue;
+            }
+            let Some((record, after)) = rest.split_at_checked(RECORD) else { break };
+            rest = after;
+            let serial = record[1..].try_into().map_or(0, u64::from_ne_bytes);
+            records.push((serial, first.take()));
+        }
+        let fd = fds.into_iter().next();
+        match records.last_mut() {
+            _ if !rest.is_empty() => self.fd = fd.or(first),
+            Some((_, last)) if last.is_none() => *last = fd,
+            _ => {}
+        }
+        let rest = rest.len();
+        self.bytes.drain(..self.bytes.len() - rest);
+        for (serial, fd) in records {
+            // None: there was no number for it here.
+            let memory = fd.and_then(|fd| fd.into_memory().ok());
+            let view = memory.and_then(|memory| View::new(&memory, equal).ok());
+            keep(&mut self.views, (serial, view.map(Arc::new)));
+        }
+    }
+}
+
+fn keep<T>(list: &mut VecDeque<T>, new: T) {
+    if list.len() == MOST {
+        list.pop_front();
+    }
+    list.push_back(new);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::blocks;
+
+    /// What one side sends and the other takes in.
+    fn pass(serial: u64, equal: bool) -> Option<Option<Arc<View>>> {
+        let [here, there] = os::unix_pair().unwrap();
+        let (sender, receiver) = (Views::new(equal), Views::new(equal));
+        if !sender.show(there.raw(), serial) {
+            return None;
+        }
+        os::send_byte(there.raw());
+        receiver.take_in(here.raw());
+        receiver.find(Place { serial, offset: 0 })
+    }
 
     #[test]
     fn only_what_lies_in_a_block_is_mapped() {
-        let process = os::watch_process(crate::sys::getpid()).unwrap();
         let block = blocks::allocate(10_000, 1).unwrap() as usize;
         let place = blocks::find(block + 100, 9_000).unwrap();
         assert_eq!(place.offset, 100);
         assert_eq!(blocks::find(block + 100, 3 * 4096), None, "longer than the block");
         assert_eq!(blocks::find(block - 1, 2), None);
 
-        let view = View::new(&process, place).unwrap();
-        assert_eq!(view.at(0, 3 * 4096), Some(view.at));
-        assert_eq!(view.at(3 * 4096, 0), Some(view.at + 3 * 4096));
+        let view = pass(place.serial, true).unwrap().unwrap();
+        assert_eq!(view.at(0, 3 * 4096, true), Some(view.at));
+        assert_eq!(view.at(3 * 4096, 0, true), Some(view.at + 3 * 4096));
         for (offset, len) in [(0, 3 * 4096 + 1), (3 * 4096, 1), (usize::MAX, 2), (2, usize::MAX)] {
-            assert_eq!(view.at(offset, len), None, "{offset} {len}");
+            assert_eq!(view.at(offset, len, false), None, "{offset} {len}");
         }
         // SAFETY: both are mapped.
         unsafe {
             ((block + 100) as *mut u8).write_volatile(7);
-            assert_eq!((view.at(100, 1).unwrap() as *const u8).read_volatile(), 7);
+            assert_eq!((view.at(100, 1, false).unwrap() as *const u8).read_volatile(), 7);
         }
-
-        let wrong = |place| View::new(&process, place).map(drop);
-        assert_eq!(wrong(Place { file: place.file + 1, ..place }), Err(libc::ESTALE));
-        assert_eq!(wrong(Place { fd: process.raw(), ..place }), Err(libc::EINVAL), "no memory");
-        assert_eq!(wrong(Place { fd: i32::MAX, ..place }), Err(libc::EBADF));
+        assert!(pass(place.serial + 1000, true).is_none(), "no such block");
+        // An equal has it, who may take pages away: nobody else gets it any more.
+        assert!(pass(place.serial, false).is_none());
         // SAFETY: nobody uses it any more.
         unsafe { blocks::free(block, 1) }.unwrap();
         assert_eq!(blocks::find(block, 1), None);
+        assert!(pass(place.serial, true).is_none(), "freed");
+    }
+
+    #[test]
+    fn who_is_not_an_equal_can_only_read_and_its_pages_stay() {
+        let block = blocks::allocate(10_000, 4).unwrap() as usize;
+        let serial = blocks::find(block, 1).unwrap().serial;
+        let view = pass(serial, false).unwrap().unwrap();
+        assert_eq!((view.at(5, 5, false), view.at(5, 5, true)), (Some(view.at + 5), None));
+        // SAFETY: memory of the test.
+        unsafe {
+            (block as *mut u8).write_volatile(9);
+            os::take_pages_away(block as *mut c_void, 4096);
+            assert_eq!((view.at as *const u8).read_volatile(), 9);
+            blocks::free(block, 4).unwrap();
+        }
+    }
+
+    /// Whatever is sent, and however it is cut.
+    #[test]
+    fn nonsense_over_the_bell_is_mapped_only_if_it_is_a_block() {
+        let [here, there] = os::unix_pair().unwrap();
+        let views = Views::new(true);
+        let record = |serial: u64| {
+            let mut record = [BLOCK; RECORD];
+            record[1..].copy_from_slice(&serial.to_ne_bytes());
+            record
+        };
+        let good = os::sealed_memory(c"test", 4096, os::SIZE_SEALS).unwrap();
+        os::fill_with_pages(&good, 4096).unwrap();
+        let holes = os::sealed_memory(c"test", 1 << 40, os::SIZE_SEALS).unwrap();
+        let unsealed = os::sealed_memory(c"test", 4096, 0).unwrap();
+        os::fill_with_pages(&unsealed, 4096).unwrap();
+        let fds = [&good, &holes, &unsealed, &here];
+        for (serial, memory) in fds.into_iter().enumerate() {
+            os::send_byte(there.raw());
+            os::send(there.raw(), &record(serial as u64), &[memory.raw()]).unwrap();
+        }
+        // Without a descriptor, with one too many, in pieces, and the rest.
+        os::send(there.raw(), &record(10), &[]).unwrap();
+        os::send(there.raw(), &record(11), &[good.raw(), good.raw()]).unwrap();
+        os::send(there.raw(), &record(12)[..4], &[good.raw()]).unwrap();
+        os::send(there.raw(), &record(12)[4..], &[]).unwrap();
+        os::send(there.raw(), &[77, 0, os::WAKE, BLOCK], &[]).unwrap();
+        views.take_in(here.raw());
+        let mapped = |serial| views.find(Place { serial, offset: 0 }).map(|view| view.is_some());
+        assert_eq!([0, 1, 2, 3].map(mapped), [Some(true), Some(false), Some(false), Some(false)]);
+        assert_eq!([10, 11, 12].map(mapped), [Some(false), Some(true), Some(true)]);
+        assert_eq!(mapped(13), None);
     }
 
     /// A fault in such memory can be fatal, whoever has made it.
@@ -134,25 +290,28 @@ mod tests {
         }
     }
 
+    /// Both sides forget the same ones.
     #[test]
-    fn those_met_last_are_kept() {
-        let process = os::watch_process(crate::sys::getpid()).unwrap();
-        let views = Views::default();
-        let block = blocks::allocate(1, 2).unwrap() as usize;
-        let place = blocks::find(block, 1).unwrap();
-        let called = |serial| Place { serial, ..place };
-        let first = views.find(&process, called(1)).unwrap();
-        for serial in 2..=MOST as u64 {
-            views.find(&process, called(serial)).unwrap();
+    fn those_sent_last_are_kept_by_both_sides() {
+        let [here, there] = os::unix_pair().unwrap();
+        let (sender, receiver) = (Views::new(true), Views::new(true));
+        let serial = |_| {
+            let block = blocks::allocate(1, 2).unwrap() as usize;
+            (block, blocks::find(block, 1).unwrap().serial)
+        };
+        let all: Vec<(usize, u64)> = (0..MOST + 6).map(serial).collect();
+        for (_, serial) in &all {
+            assert!(sender.show(there.raw(), *serial));
+            receiver.take_in(here.raw());
+            let place = Place { serial: *serial, offset: 0 };
+            assert!(receiver.find(place).is_some_and(|view| view.is_some()));
         }
-        assert!(Arc::ptr_eq(&first, &views.find(&process, called(1)).unwrap()), "kept");
-        views.find(&process, called(1000)).unwrap();
-        assert!(Arc::ptr_eq(&first, &views.find(&process, called(1)).unwrap()), "not the oldest");
-        assert_eq!(views.0.lock().len(), MOST);
-        assert!(views.0.lock().iter().all(|(serial, _)| *serial != 2), "the oldest is gone");
-        // SAFETY: nobody uses it any more.
-        unsafe { blocks::free(block, 2) }.unwrap();
-        let gone = views.find(&process, called(2000));
-        assert!(gone.is_none() && views.find(&process, called(2000)).is_none());
+        for (index, (block, serial)) in all.into_iter().enumerate() {
+            let kept = index >= 6;
+            assert_eq!(sender.sent.lock().contains(&serial), kept);
+            assert_eq!(receiver.find(Place { serial, offset: 0 }).is_some(), kept);
+            // SAFETY: nobody uses it any more.
+            unsafe { blocks::free(block, 2) }.unwrap();
+        }
     }
 }

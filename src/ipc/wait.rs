@@ -84,7 +84,7 @@ impl Link {
         let (half, lane) = self.half(Role::Reader);
         let mut held = half.lock();
         // SAFETY: the caller's promise.
-        let mut short = unsafe { held.read_eagerly(lane, self.buffer(addr, len, 0)) };
+        let mut short = unsafe { held.read_eagerly(lane, self.buffer(Role::Reader, addr, len, 0)) };
         let mut released = held.release();
         let (mut until, mut ahead) = (0, (0..0).step_by(LINE));
         while let Short::Announced(number, hint) = short {

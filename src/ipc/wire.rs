@@ -58,7 +58,8 @@ struct Note {
     pull: u32,
     push: u32,
     helper: u32,
-    reserved: u32,
+    /// Not 0: blocks may be shown.
+    blocks: u32,
     /// What the helper knows such words by.
     post: u64,
 }
@@ -309,9 +310,6 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let pid = beside.pid;
     let mut peer = Peer::new(pid, beside.process);
     let equal = peer.meet();
-    // A block is mapped that its owner may take the pages from: touching it then finds new
-    // ones out of our share of memory, or is fatal. Who could kill us may do that as well.
-    let views = equal.then(Views::default);
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
 
@@ -343,11 +341,13 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
         .filter(|_| note.post != 0)
         .is_some_and(|across| engine::probe_across(across, note.post, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
+    let wants_blocks = matches!(settings.engines, Engines::Auto | Engines::ProcessVm);
     let verdict = Note {
         step: VERDICT,
         pull: may_pull.into(),
         push: may_push.into(),
         helper: helper.into(),
+        blocks: wants_blocks.into(),
         ..Note::default()
     };
     talk.say(verdict, &[]).await?;
@@ -366,7 +366,11 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     }
     let across = across.filter(|_| both).map(Across::proved);
     let ways = [may_pull, may_push];
-    let engine = Engine::new(peer, agreed, ways, across, views, (settings.carrier)());
+    let views = (wants_blocks && note.blocks != 0).then(|| Views::new(equal));
+    if views.is_some() && !(may_pull && may_push && others == [true; 2]) {
+        story += "; one copy between buffers of adma_alloc";
+    }
+    let engine = Engine::new(peer, equal, agreed, ways, across, views, (settings.carrier)());
     let met = Met {
         region,
         side: usize::from(!ours),

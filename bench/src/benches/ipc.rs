@@ -4,7 +4,7 @@
 //! order; what is shown is half a round trip. Open MPI has two processes of its own, which
 //! sleep while the others have their turn.
 
-use crate::channels::{self, Channel, Peer};
+use crate::channels::{self, Channel, Game, Peer};
 use crate::measure::{Rng, Samples};
 use crate::mpi::Mpi;
 use crate::options::{MIB, Options};
@@ -13,6 +13,9 @@ use crate::turns::{Budget, ratios};
 
 const LARGE: [usize; 6] = [64 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
 const SMALL: [usize; 4] = [64, 256, 1 << 10, 4 << 10];
+/// Where one way ends and another begins.
+const MIDDLE: [usize; 9] =
+    [2 << 10, 4 << 10, 6 << 10, 8 << 10, 16 << 10, 32 << 10, 48 << 10, 64 << 10, 128 << 10];
 
 pub fn run(options: &Options) {
     let lib = options.lib.as_deref().filter(|lib| *lib != "none");
@@ -29,6 +32,8 @@ pub fn run(options: &Options) {
     println!("adma: {}\n", peer.about());
     large(options, &mut peer, &mut mpi);
     small(options, &mut peer, &mut mpi);
+    used(options, &mut peer);
+    stream(options, &mut peer);
 }
 
 /// Nanoseconds of half a round trip, channel by channel and round by round.
@@ -36,6 +41,7 @@ fn play(
     options: &Options,
     peer: &mut Peer,
     mpi: &mut Option<Mpi>,
+    game: Game,
     channels: &[Channel],
     size: usize,
 ) -> Vec<Vec<f64>> {
@@ -48,7 +54,7 @@ fn play(
         rng.shuffle(&mut order);
         for &index in &order {
             let taken = match channels.get(index) {
-                Some(channel) => Some(peer.play(*channel, size, rounds)),
+                Some(channel) => Some(peer.play(game, *channel, size, rounds)),
                 None => mpi.as_mut().and_then(|mpi| mpi.play(size, rounds)),
             };
             // The first turn of everybody touches pages and warms.
@@ -89,7 +95,7 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
     for size in LARGE {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
-        let times = play(options, peer, mpi, &channels, size);
+        let times = play(options, peer, mpi, Game::PingPong, &channels, size);
         let median = |times: &Vec<f64>| times.iter().copied().collect::<Samples>().median();
         let medians: Vec<f64> = times.iter().map(median).collect();
         let best = rivals.clone().min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
@@ -132,7 +138,7 @@ fn small(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
     for size in SMALL {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
-        let times = play(options, peer, mpi, &channels, size);
+        let times = play(options, peer, mpi, Game::PingPong, &channels, size);
         let ratio = ratios(&times[0], &times[1]).median();
         figure(&format!("ipc.{name}.small"), ratio);
         let mut row = vec![name];
@@ -150,6 +156,61 @@ fn small(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
          before sleeping, as adma does\n",
         channels::SPIN_NS / 1000
     );
+}
+
+/// The same with bytes that somebody has made and somebody wants.
+fn used(options: &Options, peer: &mut Peer) {
+    let channels = [
+        Channel::Adma,
+        Channel::Blocks,
+        Channel::Pipe,
+        Channel::Socket,
+        Channel::SharedMemory,
+        Channel::ProcessVm,
+    ];
+    let mut head = vec!["size".to_string()];
+    head.extend(channels.iter().map(|channel| channel.name().into()));
+    head.push("adma x best".into());
+    let mut table = Table::new(head);
+    for size in MIDDLE.into_iter().chain([MIB, 16 * MIB]) {
+        let name = name_of(size);
+        progress(&format!("ipc, used: {name}"));
+        let times = play(options, peer, &mut None, Game::Used, &channels, size);
+        let median = |times: &Vec<f64>| times.iter().copied().collect::<Samples>().median();
+        let medians: Vec<f64> = times[..channels.len()].iter().map(median).collect();
+        let best = (2..channels.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
+        let gain = ratios(&times[best.unwrap_or(2)], &times[0]).median();
+        figure(&format!("ipc.{name}.used"), gain);
+        let mut row = vec![name];
+        row.extend(medians.iter().map(|&median| time_or_none(median)));
+        row.push(ratio_or_none(gain));
+        table.row(row);
+    }
+    table.print();
+    println!("half a round trip in which messages are written before and read after\n");
+}
+
+fn stream(options: &Options, peer: &mut Peer) {
+    let channels = [Channel::Adma, Channel::Pipe, Channel::Socket, Channel::SharedMemory];
+    let mut head = vec!["size".to_string()];
+    head.extend(channels.iter().map(|channel| channel.name().into()));
+    let mut table = Table::new(head);
+    for size in [64, 1 << 10, 4 << 10, 32 << 10, 256 << 10] {
+        let name = name_of(size);
+        progress(&format!("ipc, one way: {name}"));
+        let times = play(options, peer, &mut None, Game::Stream, &channels, size);
+        let mut row = vec![name.clone()];
+        for (index, times) in times[..channels.len()].iter().enumerate() {
+            let rate = 1e9 / times.iter().copied().collect::<Samples>().median();
+            if index == 0 {
+                figure(&format!("ipc.{name}.messages_per_second"), rate);
+            }
+            row.push(format!("{:.0}", rate));
+        }
+        table.row(row);
+    }
+    table.print();
+    println!("messages per second, one way\n");
 }
 
 fn time_or_none(ns: f64) -> String {

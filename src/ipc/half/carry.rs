@@ -6,6 +6,7 @@
 
 use super::{Broken, Half, Hint, Role, State};
 use crate::backend::libc as original;
+use crate::ipc::blocks::Place;
 use crate::ipc::engine::{Copied, Engine, There};
 use crate::ipc::region::{CHUNK, CHUNKS, Lane};
 use crate::ipc::tally::{self, Means};
@@ -20,8 +21,10 @@ pub enum Step {
     Over,
     /// Copy this, then call `copied`.
     Copy(Piece),
-    /// A chunk went by.
+    /// Something has changed that the other side may wait for: a chunk went by.
     Moved,
+    /// The other's buffer lies in a block that has not come in yet: fetch it.
+    Fetch(Place),
     /// The other side has closed; nobody touches the buffers any more.
     Cancelled,
     Idle(Hint),
@@ -58,10 +61,19 @@ impl Half {
         let hint = Hint::of(&self.other_post(lane, number).finished);
         let own_finished = &self.own_post(lane, number).finished;
         let own = self.own(number);
-        let view = if own.streamed || !engine.reaches(role.way(), own.their_post) {
-            if !own.streamed && !other_may && own.post == 0 {
-                // Somebody could when it was posted, and nobody can now.
+        if let Some(place) = own.their_block.filter(|place| !own.streamed && !engine.knows(*place))
+        {
+            return Ok(Step::Fetch(place));
+        }
+        let view = if own.streamed || !engine.reaches(role.way(), own.their_post, own.their_block) {
+            // What lies in a block can be fetched from there, if its reader knows how.
+            let others = other_may || own.post != 0 || (own.shown && role == Role::Writer);
+            if !own.streamed && !others {
+                // Nobody can carry it directly; somebody could when it was posted, perhaps. The
+                // other side has to hear of it.
                 ticket::raise(ticket, number, flag::REFUSED);
+                own.streamed = true;
+                return Ok(Step::Moved);
             }
             ticket::view(ticket, number)
         } else {
@@ -84,6 +96,10 @@ impl Half {
                 Claim::Broken => return Err(Broken),
             }
         };
+        if view.back > 0 && role == Role::Reader && !engine.is_equal() {
+            // It says that it has copied into our memory, and it is not to be believed.
+            return Err(Broken);
+        }
         let (flags, pieces, count) = (view.flags, own.pieces, own.count);
         own.streamed |= flags & flag::REFUSED != 0;
         let streamed = own.streamed;

@@ -122,9 +122,9 @@ impl Half {
 
     /// Makes a post of an announced read.
     pub fn post_announced(&mut self) {
-        if let Some(Buffer { addr, len, block, .. }) = self.announced.take() {
-            let (number, state, in_block) = (self.next, State::Posted, block.is_some());
-            *self.own(number) = Own { number, state, addr, len, in_block, ..NOTHING };
+        if let Some(Buffer { addr, len, in_block, block, .. }) = self.announced.take() {
+            let (number, state, shown) = (self.next, State::Posted, block.is_some());
+            *self.own(number) = Own { number, state, addr, len, in_block, shown, ..NOTHING };
             self.next = number.wrapping_add(1);
             // As in `post_read`.
             full_fence();
