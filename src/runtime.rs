@@ -4,18 +4,32 @@ use crate::backend::crew::Dismissal;
 use crate::backend::{crew, helper, ioat, later, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
+use crate::mapped::{Mapped, Zeroed};
 use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::{Helper, Snapshot};
-use crate::sys::{self, Op};
+use crate::sys::{self, Op, SignalsHeld};
 use crate::trylock::TryLock;
 use crate::{check, config, cpus, ipc};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
 static DISPATCHER: Dispatcher = Dispatcher::new();
 static POLICY: OnceLock<Policy> = OnceLock::new();
 static PROCESS: OnceLock<Process> = OnceLock::new();
+
+/// For reports of who leaves with hardly any stack, in a signal handler. Mapped at start-up
+/// where there will be something to say.
+static STACK: Mapped<Stack> = Mapped::new();
+
+struct Stack(UnsafeCell<[u128; 4096]>);
+
+// SAFETY: used by one thread, see `before_leaving`.
+unsafe impl Sync for Stack {}
+// SAFETY: bytes.
+unsafe impl Zeroed for Stack {}
 
 /// What start-up has noted for exit, where there may be something to say then.
 struct Process {
@@ -107,6 +121,9 @@ fn start() {
     });
     if config.speaks_at_exit() {
         ROOM.get_or_map();
+        STACK.get_or_map();
+        // SAFETY: a function of the C library, and one of ours that is never unloaded.
+        unsafe { __cxa_at_quick_exit(at_quick_exit, core::ptr::null_mut()) };
         let _ = PROCESS.set(Process {
             ticks: sys::ticks(),
             nanoseconds: sys::nanoseconds(),
@@ -154,9 +171,19 @@ extern "C" fn after_fork() {
         room.forget_after_fork();
     }
     ipc::forget_after_fork();
+    TELLING.store(telling::NOBODY, Ordering::Relaxed);
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();
     }
+}
+
+unsafe extern "C" {
+    fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), object: *mut c_void) -> i32;
+}
+
+/// Registered before anybody else's, so it comes last.
+extern "C" fn at_quick_exit(_: *mut c_void) {
+    before_leaving();
 }
 
 /// Exit: destructors of libraries run after the program's own exit handlers. Offload is off
@@ -168,23 +195,79 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
     // that ran no handler.
-    if !crew::is_ours() {
-        return;
-    }
-    DISPATCHER.close();
-    DISPATCHER.trace.end();
-    let Some(process) = PROCESS.get() else { return };
-    let stderr = process.stderr.still_open();
-    report(process, stderr);
-    if let Some(stderr) = stderr {
-        log(process, stderr);
+    if crew::is_ours() && may_tell() {
+        tell(How::Ordinary);
     }
 }
 
-fn report(process: &Process, stderr: Option<i32>) {
+/// How the process ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Ordinary,
+    /// At once, perhaps in a signal handler or in the child of a process with many threads:
+    /// nothing may be allocated.
+    AtOnce,
+}
+
+/// Who is at it, and whether it is over.
+static TELLING: AtomicU32 = AtomicU32::new(telling::NOBODY);
+
+mod telling {
+    pub const NOBODY: u32 = 0;
+    pub const SOMEBODY: u32 = 1;
+    pub const OVER: u32 = 2;
+}
+
+/// Before the process ends without anybody's destructors.
+pub fn before_leaving() {
+    if PROCESS.get().is_none() || !crew::is_ours() {
+        return;
+    }
+    let _held = SignalsHeld::all();
+    // Another thread may be in the middle of a report, which this one would cut off.
+    for _ in 0..100 {
+        if TELLING.load(Ordering::Acquire) != telling::SOMEBODY {
+            break;
+        }
+        sys::sleep(1_000_000);
+    }
+    if !may_tell() {
+        return;
+    }
+    extern "C" fn tell_at_once() {
+        tell(How::AtOnce);
+    }
+    if let Some(top) = STACK.get_or_map().map(|stack| stack.0.get() as usize + size_of::<Stack>()) {
+        // SAFETY: used once only, by who may tell.
+        unsafe { sys::call_on_stack(top, tell_at_once) };
+    }
+}
+
+/// True once, for one thread.
+fn may_tell() -> bool {
+    let (nobody, somebody) = (telling::NOBODY, telling::SOMEBODY);
+    TELLING.compare_exchange(nobody, somebody, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+fn tell(how: How) {
+    DISPATCHER.close();
+    DISPATCHER.trace.end();
+    if let Some(process) = PROCESS.get() {
+        let stderr = process.stderr.still_open();
+        report(process, stderr, how);
+        if let Some(stderr) = stderr {
+            log(process, stderr);
+        }
+    }
+    TELLING.store(telling::OVER, Ordering::Release);
+}
+
+fn report(process: &Process, stderr: Option<i32>, how: How) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
+    // Histograms are packed with the help of an allocator.
+    formats.hlog &= how == How::Ordinary;
     let messages = ipc::tally::messages();
     if !formats.any() || (DISPATCHER.recorder.is_empty() && messages.is_none()) {
         return;
@@ -195,7 +278,7 @@ fn report(process: &Process, stderr: Option<i32>) {
     let Some(mut room) = ROOM.get_or_map().and_then(TryLock::try_take) else { return };
     let (exe, space) = room.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
-    let exe = sys::read_link(c"/proc/thread-self/exe", exe).unwrap_or_default();
+    let exe = name_of_program(exe);
     let (backend, channels) = DISPATCHER.backend();
     let bytes = channel_bytes(backend);
     let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
@@ -204,7 +287,7 @@ fn report(process: &Process, stderr: Option<i32>) {
     let snapshot = Snapshot {
         recorder: &DISPATCHER.recorder,
         pid: sys::getpid(),
-        exe: &String::from_utf8_lossy(exe),
+        exe,
         backend,
         channels,
         min_bytes: config.min_bytes,
@@ -235,6 +318,13 @@ fn report(process: &Process, stderr: Option<i32>) {
         seconds: passed as f64 / 1e9,
     };
     write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
+}
+
+/// The program's file. Where that was replaced meanwhile, the kernel says so in its name.
+fn name_of_program(room: &mut [u8]) -> &str {
+    let len = sys::read_link(c"/proc/thread-self/exe", room).map_or(0, <[u8]>::len);
+    let name = sys::as_text(&mut room[..len]);
+    name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
 /// The first paper's parts of a copy (its figure 7), in nanoseconds.
@@ -291,7 +381,7 @@ fn log(process: &Process, stderr: i32) {
     // That there is no helper is as usual as that there is no such hardware.
     let errno = DISPATCHER.ioat.why_not();
     if errno != 0 && errno != libc::ENOENT {
-        say(format_args!("/dev/adma not used: {}", std::io::Error::from_raw_os_error(errno)));
+        say(format_args!("/dev/adma not used: {} (errno {errno})", sys::meaning(errno)));
     }
     if process.config.log < Level::Debug {
         return;

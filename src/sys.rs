@@ -327,6 +327,102 @@ pub fn page_wiped_on_fork() -> *mut c_void {
     page
 }
 
+/// Ends the process, all threads of it, and nothing else.
+pub fn exit_group(status: i32) -> ! {
+    loop {
+        // SAFETY: no memory.
+        unsafe { syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Whether a signal has its default action, as far as the kernel knows.
+pub fn has_default_action(signal: i32) -> bool {
+    // The kernel's struct sigaction: handler, flags, restorer, mask.
+    let mut action = [usize::MAX, 0, 0, 0];
+    // SAFETY: a null new action only reads the old one, into 32 writable bytes.
+    unsafe {
+        let at = &raw mut action as usize;
+        syscall(libc::SYS_rt_sigaction, [signal as usize, 0, at, 8, 0, 0]);
+    }
+    action[0] == libc::SIG_DFL
+}
+
+/// Calls a function on another stack, whose upper end is given.
+///
+/// # Safety
+/// A stack that is large enough and that nobody uses.
+pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
+    // SAFETY: the stack pointer is kept in a register that the function keeps, and taken back.
+    unsafe {
+        asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {function}",
+            "mov rsp, r12",
+            top = in(reg) top & !15,
+            function = in(reg) function,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// Opens a file to append to, made if need be; answers the descriptor. A pipe that nobody
+/// reads is not waited for, but whoever reads one later may take its time.
+pub fn open_to_append(path: &CStr) -> Answer {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    let (at, name) = (libc::AT_FDCWD as usize, path.as_ptr() as usize);
+    let at_once = (flags | libc::O_NONBLOCK) as usize;
+    // SAFETY: `path` is terminated; the descriptor is ours.
+    unsafe {
+        let fd = syscall(libc::SYS_openat, [at, name, at_once, 0o666, 0, 0]);
+        if fd >= 0 {
+            let set = libc::F_SETFL as usize;
+            syscall(libc::SYS_fcntl, [fd as usize, set, flags as usize, 0, 0, 0]);
+        }
+        fd
+    }
+}
+
+/// What an errno means, for the few that opening and writing a file give. libc's own words may
+/// have to be translated, and that allocates.
+pub fn meaning(errno: i32) -> &'static str {
+    match errno {
+        libc::EPERM => "Operation not permitted",
+        libc::ENOENT => "No such file or directory",
+        libc::EIO => "Input/output error",
+        libc::ENXIO => "No such device or address",
+        libc::EBADF => "Bad file descriptor",
+        libc::ENOMEM => "Cannot allocate memory",
+        libc::EACCES => "Permission denied",
+        libc::EEXIST => "File exists",
+        libc::ENODEV => "No such device",
+        libc::ENOTDIR => "Not a directory",
+        libc::EISDIR => "Is a directory",
+        libc::EINVAL => "Invalid argument",
+        libc::ENFILE => "Too many open files in system",
+        libc::EMFILE => "Too many open files",
+        libc::ENOTTY => "Inappropriate ioctl for device",
+        libc::EFBIG => "File too large",
+        libc::ENOSPC => "No space left on device",
+        libc::EROFS => "Read-only file system",
+        libc::EPIPE => "Broken pipe",
+        libc::ENAMETOOLONG => "File name too long",
+        libc::ENOSYS => "Function not implemented",
+        libc::ELOOP => "Too many levels of symbolic links",
+        libc::EDQUOT => "Disk quota exceeded",
+        _ => "an error of the system",
+    }
+}
+
+/// The bytes as text; what is no text becomes question marks, in place.
+pub fn as_text(bytes: &mut [u8]) -> &str {
+    while let Err(error) = core::str::from_utf8(bytes) {
+        bytes[error.valid_up_to()] = b'?';
+    }
+    core::str::from_utf8(bytes).unwrap_or_default()
+}
+
 /// Opens for reading; answers the descriptor. Not inherited over exec.
 pub fn open(path: &CStr) -> Answer {
     let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);
@@ -335,8 +431,13 @@ pub fn open(path: &CStr) -> Answer {
 }
 
 pub fn close(fd: i32) {
+    close_file(fd);
+}
+
+/// The same for a file that was written: 0, or what went wrong with that.
+pub fn close_file(fd: i32) -> Answer {
     // SAFETY: no memory; whose the number is is the caller's business.
-    unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+    unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }
 }
 
 /// The same file under the lowest free number from `lowest` up; not inherited over exec.
@@ -569,6 +670,10 @@ impl<'a> Text<'a> {
 
     pub fn into_bytes(self) -> &'a [u8] {
         &self.bytes[..self.used]
+    }
+
+    pub fn into_text(self) -> &'a str {
+        as_text(&mut self.bytes[..self.used])
     }
 
     pub fn push(&mut self, more: &[u8]) {

@@ -37,7 +37,10 @@ const SIGNALS: [&str; 10] = [
 ];
 
 /// What is passed on after workers have left.
-const PASSED_ON: [&str; 13] = [
+const PASSED_ON: [&str; 16] = [
+    "_Exit",
+    "_exit",
+    "abort",
     "capset",
     "initgroups",
     "setegid",

@@ -671,17 +671,64 @@ fn process_that_exits_while_threads_copy_reports_and_ends() {
 }
 
 #[test]
-fn process_that_leaves_without_exit_handlers_does_not_report() {
-    for (manner, code, signal) in [
-        ("_exit", Some(7), None),
-        ("quick_exit", Some(7), None),
-        ("abort", None, Some(6)),
-        ("kill", None, Some(9)),
+fn process_that_leaves_without_exit_handlers_reports_nevertheless() {
+    for (manner, code, signal, copies) in [
+        ("_exit", Some(7), None, 1),
+        ("_Exit", Some(7), None, 1),
+        ("_exit-in-handler", Some(7), None, 1),
+        ("quick_exit", Some(7), None, 1),
+        ("abort", None, Some(6), 1),
+        ("abort-and-jump", Some(7), None, 2),
     ] {
         let (ended, reports) = ended(manner);
         assert_eq!((ended.code(), ended.signal()), (code, signal), "{manner}");
-        assert_eq!(reports.len(), 0, "{manner}");
+        assert_eq!(reports.len(), 1, "{manner}");
+        check(&reports[0]);
+        assert_eq!(reports[0]["paths"]["engine"]["calls"], copies, "{manner}");
     }
+    let (killed, reports) = ended("kill");
+    assert_eq!((killed.signal(), reports.len()), (Some(9), 0), "nothing can be done before that");
+}
+
+#[test]
+fn program_whose_file_was_replaced_reports_under_its_name() {
+    let folder = Folder::new();
+    let (program, report) = (folder.join("program"), folder.join("report-%e"));
+    fs::copy(victim("stats_ends"), &program).unwrap();
+    let mut command = preloaded(&program);
+    command.arg("replaced").env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "1");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", report);
+    let done = finish(&mut command);
+    assert_eq!((done.status.code(), text(&done.stderr)), (Some(7), String::new()));
+    let report = parsed(&fs::read_to_string(folder.join("report-program")).unwrap());
+    assert_eq!(report["exe"].as_str(), program.to_str());
+}
+
+#[test]
+fn threads_that_leave_at_once_write_one_report() {
+    for _ in 0..5 {
+        let (ended, reports) = ended("_exit-while-copying");
+        assert_eq!((ended.code(), reports.len()), (Some(7), 1));
+    }
+}
+
+#[test]
+fn children_of_multiprocessing_report() {
+    let test = "children_of_multiprocessing_report";
+    if !common::found("python3") {
+        return skip(test, "python3 is not installed");
+    }
+    let script = "import multiprocessing as m\n\
+        def copy(_): return len(bytes(bytearray(8 << 20)))\n\
+        if __name__ == '__main__':\n    \
+            with m.get_context('fork').Pool(2) as p: p.map(copy, range(8), 1); p.close(); p.join()";
+    let mut command = preloaded("python3");
+    command.args(["-c", script]).env("ADMA_MIN_BYTES", "1M").env("ADMA_CHANNELS", "1");
+    let reports = common::statistics(&mut command);
+    let calls = |path: &str| -> u64 {
+        reports.iter().map(|report| number(&report["paths"][path]["calls"])).sum()
+    };
+    assert!(calls("engine") + calls("libc") >= 8, "{reports:?}");
 }
 
 #[test]

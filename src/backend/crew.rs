@@ -30,8 +30,9 @@ pub const MOST_WORKERS: usize = 64;
 /// and no CPU time, which is less than making it anew.
 const IDLE_NANOS: u64 = 5_000_000_000;
 
-/// How long a program that wants to be alone is kept waiting for workers to leave.
-const LEAVE_NANOS: u64 = 50_000_000;
+/// How long a program that wants to be alone is kept waiting for workers to leave, at most. It
+/// takes less than a millisecond where they get a CPU.
+const LEAVE_NANOS: u64 = 1_000_000_000;
 
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;

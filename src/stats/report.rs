@@ -62,13 +62,12 @@ pub fn write_all(
         let path = expand(Text::over(path), pattern, suffix, snapshot);
         let errno = write_file(&path, snapshot, report, format);
         if let Some(stderr) = stderr.filter(|_| errno != 0) {
-            let path = path.as_bytes().strip_suffix(b"\0").unwrap_or(path.as_bytes());
             say_to(
                 stderr,
                 format_args!(
-                    "ADMA_STATS_FILE: {}: {}; statistics of this process are lost",
-                    String::from_utf8_lossy(path),
-                    std::io::Error::from_raw_os_error(errno)
+                    "ADMA_STATS_FILE: {}: {} (errno {errno}); statistics of this process are lost",
+                    path.into_text().trim_end_matches('\0'),
+                    sys::meaning(errno)
                 ),
             );
         }
@@ -85,22 +84,16 @@ fn send(fd: i32, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> 
 }
 
 fn write_file(path: &Text<'_>, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
-    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return libc::ENAMETOOLONG };
     // Appended, so that processes that share a file lose nothing of each other. A pipe nobody
     // reads must not hold the program up at its exit.
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
-    // SAFETY: a terminated path.
-    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_NONBLOCK, 0o666) };
+    let fd = sys::open_to_append(path);
     if fd < 0 {
-        return errno();
+        return -fd as i32;
     }
-    // SAFETY: opened above; from here on a reader may take its time.
-    unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
-    let failed = send(fd, snapshot, report, format);
-    // SAFETY: opened above.
-    let closed = unsafe { libc::close(fd) };
-    if failed == 0 && closed != 0 { errno() } else { failed }
+    let failed = send(fd as i32, snapshot, report, format);
+    let closed = -sys::close_file(fd as i32) as i32;
+    if failed == 0 { closed } else { failed }
 }
 
 /// %p: process number, %e: program, %%: a percent sign; anything else stays as it is. Ends

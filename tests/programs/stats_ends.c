@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +66,26 @@ static void start(void *(*work)(void *))
         _exit(1);
 }
 
+static void leave_at_once(int signal)
+{
+    (void)signal;
+    _exit(STATUS);
+}
+
+static void *leave_too(void *unused)
+{
+    (void)unused;
+    _exit(STATUS);
+}
+
+static sigjmp_buf before_abort;
+
+static void jump_back(int signal)
+{
+    (void)signal;
+    siglongjmp(before_abort, 1);
+}
+
 int main(int words, char **word)
 {
     const char *manner = words > 1 ? word[1] : "return";
@@ -76,6 +97,10 @@ int main(int words, char **word)
 
     if (!strcmp(manner, "return"))
         return STATUS;
+    if (!strcmp(manner, "replaced")) { /* its file, as by an upgrade */
+        unlink(word[0]);
+        return STATUS;
+    }
     if (!strcmp(manner, "exit"))
         exit(STATUS);
     if (!strcmp(manner, "exit-in-thread")) {
@@ -98,6 +123,32 @@ int main(int words, char **word)
     }
     if (!strcmp(manner, "_exit"))
         _exit(STATUS);
+    if (!strcmp(manner, "_Exit"))
+        _Exit(STATUS);
+    if (!strcmp(manner, "_exit-in-handler")) { /* with next to no stack */
+        stack_t small = {.ss_size = sysconf(_SC_MINSIGSTKSZ) + 1024};
+        small.ss_sp = mmap(NULL, small.ss_size, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct sigaction action = {.sa_handler = leave_at_once, .sa_flags = SA_ONSTACK};
+        sigaltstack(&small, NULL);
+        sigaction(SIGUSR1, &action, NULL);
+        raise(SIGUSR1);
+    }
+    if (!strcmp(manner, "_exit-while-copying")) {
+        for (int i = 0; i < 3; i++)
+            start(copy_for_ever);
+        usleep(20000);
+        for (int i = 0; i < 3; i++)
+            start(leave_too);
+        wait_for_ever();
+    }
+    if (!strcmp(manner, "abort-and-jump")) { /* a handler keeps the process alive: two copies */
+        signal(SIGABRT, jump_back);
+        if (!sigsetjmp(before_abort, 1))
+            abort();
+        copy();
+        return STATUS;
+    }
     if (!strcmp(manner, "quick_exit"))
         quick_exit(STATUS);
     if (!strcmp(manner, "abort")) {

@@ -1,0 +1,32 @@
+//! The ends of a process that run nobody's destructors: a report is written first. Children of
+//! a fork leave by `_exit` more often than not.
+
+use crate::{runtime, sys};
+use core::ffi::{c_int, c_void};
+
+#[unsafe(no_mangle)]
+extern "C" fn _exit(status: c_int) -> ! {
+    runtime::before_leaving();
+    sys::exit_group(status)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn _Exit(status: c_int) -> ! {
+    _exit(status)
+}
+
+/// Where a handler may jump out of it, the process does not end here.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn abort() -> ! {
+    if sys::has_default_action(libc::SIGABRT) {
+        runtime::before_leaving();
+    }
+    // SAFETY: a terminated name, and the function of that name.
+    unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, c"abort".as_ptr());
+        if !next.is_null() {
+            core::mem::transmute::<*mut c_void, extern "C" fn() -> !>(next)();
+        }
+    }
+    sys::exit_group(128 + libc::SIGABRT)
+}
