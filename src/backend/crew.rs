@@ -508,6 +508,12 @@ extern "C" fn work(number: usize) -> ! {
     if !is_filtered() {
         cpus::run_anywhere();
     }
+    // For good: one that is sent to the process and that nobody else wants goes back (`signals`),
+    // and two calls for each copy would delay every one of them.
+    let heard = sys::FaultsHeard::now();
+    if heard.is_none() {
+        note_refusal();
+    }
     if is_filtered() || !me.sequence.register() {
         TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
     }
@@ -572,7 +578,6 @@ fn leave() -> ! {
 }
 
 fn help(shared: &Shared, me: &Worker) {
-    let Some(_heard) = sys::FaultsHeard::now() else { return note_refusal() };
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {
@@ -592,7 +597,6 @@ fn attend_to(part: &'static Entry, me: &Worker) {
     }
     // SAFETY: what `attend_with` has put there.
     let attend = unsafe { core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64)>(attend) };
-    let Some(_faults_heard) = sys::FaultsHeard::now() else { return note_refusal() };
     let heard = BOARD.bell();
     while part.slot.unclaimed() > 0 {
         attend(part, &me.bytes);

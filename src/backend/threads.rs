@@ -182,9 +182,9 @@ unsafe fn carry(
     if how.share.is_some() {
         leave_to_others(shared);
     }
-    let (own, longest) = claim_pieces(shared, seen);
+    let (own, quickest) = claim_pieces(shared, seen);
     if alone < len {
-        wait(shared, how.wait, SPIN_TICKS + 2 * longest);
+        wait(shared, how.wait, SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
@@ -212,9 +212,10 @@ unsafe fn carry(
     Ok(())
 }
 
-/// Copies pieces as long as there are any: how many bytes, and how long the longest took.
-fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, u64) {
-    let (mut own, mut longest, mut now) = (0, 0, sys::ticks());
+/// Copies pieces as long as there are any: how many bytes, and how long the quickest took. Others
+/// may have been preempted, which says nothing about how long a piece takes.
+fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, Option<u64>) {
+    let (mut own, mut quickest, mut now) = (0, None, sys::ticks());
     while let Some(claim) = shared.claim(End::Front) {
         let len = claim.copy.cut.piece(claim.index).len;
         piece::carry_out(shared, &claim, None);
@@ -225,9 +226,9 @@ fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, u64) {
         cost.bytes += len;
         cost.ticks += ticks;
         own += len;
-        longest = longest.max(ticks);
+        quickest = Some(quickest.map_or(ticks, |before: u64| before.min(ticks)));
     }
-    (own, longest)
+    (own, quickest)
 }
 
 /// With a fixed share the rest is for the workers. When none of them has taken a piece for a
