@@ -73,6 +73,8 @@ cases! {
         "signal_handlers" "impossible_address";
     faults_outside_of_copies_are_the_programs: "signal_handlers" "elsewhere_handled";
     cancelled_copies_of_a_program_with_handler_leave_nobody_writing: "signal_handlers" "cancelled";
+    filter_that_kills_for_copies_by_the_kernel_is_not_met_by_a_program_with_handler:
+        "signal_handlers" "filtered";
     fatal_sigsegv_is_raised_in_the_calling_thread_in_memcpy: "fatal_fault" "11";
     fatal_sigbus_is_raised_in_the_calling_thread_in_memcpy: "fatal_fault" "7";
 }

@@ -9,12 +9,16 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -708,6 +712,27 @@ static void cancelled(void)
 	copy_mended("after 40 cancellations");
 }
 
+/* Nobody copies by way of the kernel, whatever the program handles. */
+static void filtered(void)
+{
+	struct sock_filter program[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = { sizeof(program) / sizeof(program[0]), program };
+
+	handle(mend_it, 0, 0);
+	copy_sound();
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, 2, &filter))
+		cannot_be_shown("no seccomp filters here");
+	for (int i = 0; i < 5; i++)
+		copy_sound();
+	copy_mended("under a filter");
+}
+
 static void jumps(void)
 {
 	copy_sound();
@@ -747,6 +772,7 @@ static const struct {
 	{ "impossible_address", impossible_address },
 	{ "elsewhere_handled", elsewhere_handled },
 	{ "cancelled", cancelled },
+	{ "filtered", filtered },
 	{ "jumps", jumps },
 };
 
