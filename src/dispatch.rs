@@ -117,6 +117,7 @@ struct Outcome {
 }
 
 /// All zeros until it is configured, so that it takes no room in the file.
+#[repr(C)] // what start-up and exit touch comes first, on one page
 pub struct Dispatcher {
     policy: OnceRef<'static, Policy>,
     engine: AtomicU32,

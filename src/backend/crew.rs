@@ -41,6 +41,7 @@ pub static BOARD: Board = Board::new();
 /// Copies that nobody waits for yet.
 pub static PENDING: Table = Table::new();
 /// What a worker does with a part of such a copy: see `attend_with`.
+#[unsafe(link_section = ".data")]
 static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
 /// Bytes of a worker's stack: what the kernel puts there for a signal handler, which with the
@@ -59,11 +60,13 @@ static REFUSED: Refusal = Refusal::new();
 static NO_MORE: Refusal = Refusal::new();
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next two
 static PID: AtomicI32 = AtomicI32::new(0);
 /// A word that is 1 here and, wiped by the kernel, 0 in every child with memory of its own;
 /// null until the engine is started.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The seccomp mode the process started with.
+#[unsafe(link_section = ".data")]
 static SECCOMP: AtomicI32 = AtomicI32::new(0);
 /// Workers of an earlier crew end at once: they have rights the program has given up.
 static CREW: AtomicU32 = AtomicU32::new(0);
