@@ -78,6 +78,10 @@ const NO_MATTER: i32 = -1;
 /// When that was last asked for a copy that nobody waits for; and for how long the answer is
 /// believed then, in ticks: some milliseconds. An idle worker keeps its rights for longer.
 static USER_ASKED: AtomicU64 = AtomicU64::new(0);
+/// When the crew's user was served last; and for how long others leave it the crew, in ticks:
+/// some tens of milliseconds.
+static USER_SERVED: AtomicU64 = AtomicU64::new(0);
+const USER_KEPT_TICKS: u64 = 100_000_000;
 const USER_BELIEVED_TICKS: u64 = 20_000_000;
 
 mod take_back {
@@ -158,16 +162,22 @@ pub fn process() -> u32 {
 /// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran
 /// no handler.
 pub fn is_ours() -> bool {
-    sys::getpid() == PID.load(Ordering::Relaxed)
+    mark() != Some(false) && sys::getpid() == PID.load(Ordering::Relaxed)
+}
+
+/// What the page says that the kernel wipes; `None`: there is none. The child of an init in a
+/// pid namespace of its own has the same number as its parent.
+fn mark() -> Option<bool> {
+    // SAFETY: null, or a page that is never unmapped.
+    let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
+    mark.map(|mark| mark.load(Ordering::Relaxed) == 1)
 }
 
 /// Whether workers that are alive by our count are alive. Asked without a system call, for
 /// who starts a copy and goes on. A child of vfork lives in our memory, and so do our workers:
 /// they work for it too.
 pub fn shares_our_memory() -> bool {
-    // SAFETY: null, or a page that is never unmapped.
-    let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
-    mark.is_some_and(|mark| mark.load(Ordering::Relaxed) == 1) || is_ours()
+    mark().unwrap_or_else(is_ours)
 }
 
 /// Fetches what `shares_our_memory` will look at.
@@ -245,6 +255,9 @@ pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
     PID.store(sys::getpid(), Ordering::Relaxed);
+    if !MARK.load(Ordering::Relaxed).is_null() {
+        mark_our_memory();
+    }
     BOARD.forget_everything();
     for worker in &WORKERS {
         worker.alive.store(0, Ordering::Relaxed);
@@ -340,22 +353,28 @@ pub fn somebody_works() -> bool {
     !is_refused() && workers::somebody_is_there(ALIVE.load(Ordering::Acquire))
 }
 
-/// setuid of the C library reaches its own threads only. Workers that still have the rights
-/// of the user before are sent away, and new ones made when they have gone.
+/// Workers serve the user under whose number they were made. When somebody else comes, and
+/// nobody with that number has copied for a while, they are sent away, and new ones made when
+/// they have gone: a program may change its number by system calls that we do not see. Threads
+/// that have numbers of their own, as file servers do, do not take workers from each other.
 pub fn user_has_changed() -> bool {
     let before = USER.load(Ordering::Relaxed);
     if before == NO_MATTER {
         return false;
     }
-    let now = sys::geteuid();
-    if now == before {
+    let (user, now) = (sys::geteuid(), sys::ticks());
+    if user == before {
+        USER_SERVED.store(now, Ordering::Relaxed);
         return false;
     }
     if ALIVE.load(Ordering::Acquire) == 0 {
-        USER.store(now, Ordering::Relaxed);
+        USER.store(user, Ordering::Relaxed);
+        USER_SERVED.store(now, Ordering::Relaxed);
         return false;
     }
-    send_away();
+    if now.wrapping_sub(USER_SERVED.load(Ordering::Relaxed)) > USER_KEPT_TICKS {
+        send_away();
+    }
     true
 }
 
@@ -633,7 +652,9 @@ mod tests {
         let status = unsafe {
             let child = libc::syscall(libc::SYS_fork) as i32;
             if child == 0 {
-                libc::_exit(i32::from(shares_our_memory()));
+                // As in a pid namespace of its own, where both are number 1.
+                PID.store(sys::getpid(), Ordering::Relaxed);
+                libc::_exit(i32::from(shares_our_memory() || is_ours()));
             }
             let mut status = -1;
             assert_eq!(libc::waitpid(child, &mut status, 0), child);
