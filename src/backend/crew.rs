@@ -22,7 +22,7 @@ use crate::cpus;
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys;
 use core::arch::asm;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 pub const MOST_WORKERS: usize = 64;
 
@@ -52,8 +52,16 @@ const OWN_STACK: usize = 8 << 10;
 const USUAL_FRAME: usize = 12 << 10;
 /// How many there are; see `workers`.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
-/// Most workers alive at once; set when the engine starts.
+/// Most workers alive at once; set when the engine starts, and again when the CPUs have changed.
 static LIMIT: AtomicU32 = AtomicU32::new(0);
+/// Whether it follows the CPUs, which they were, and when that was asked.
+static FOLLOWS_CPUS: AtomicBool = AtomicBool::new(false);
+static CPUS: AtomicU64 = AtomicU64::new(0);
+static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
+/// For how long the answer is believed, in ticks: a second or two.
+const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
+/// Whether there ever was a worker.
+static EVER: AtomicBool = AtomicBool::new(false);
 /// The system refused something we need.
 static REFUSED: Refusal = Refusal::new();
 /// It refused another worker when there were some.
@@ -246,6 +254,40 @@ fn prepare_to_take_back() {
     }
 }
 
+/// The same for as many workers as there are CPUs beside the caller's, now and later.
+pub fn start_on(limits: &cpus::Limits) {
+    CPUS.store(limits.which, Ordering::Relaxed);
+    CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
+    FOLLOWS_CPUS.store(true, Ordering::Relaxed);
+    start(limits.cpus() - 1);
+}
+
+/// How many workers can be had now.
+pub fn workers() -> usize {
+    if LIMIT.load(Ordering::Relaxed) == 0 {
+        look_at_cpus(); // there is no worker to do it
+    }
+    LIMIT.load(Ordering::Relaxed) as usize
+}
+
+/// Now and then: affinity and quota may have changed. Takes some tenths of a millisecond, so
+/// workers do it where there are any.
+fn look_at_cpus() {
+    let now = sys::ticks();
+    let asked = CPUS_ASKED.load(Ordering::Relaxed);
+    if !FOLLOWS_CPUS.load(Ordering::Relaxed) || now.wrapping_sub(asked) < CPUS_BELIEVED_TICKS {
+        return;
+    }
+    CPUS_ASKED.store(now, Ordering::Relaxed);
+    let Some(limits) = cpus::Limits::try_now() else { return };
+    let workers = (limits.cpus() - 1).min(MOST_WORKERS) as u32;
+    let before = LIMIT.swap(workers, Ordering::Relaxed);
+    // New ones are for the CPUs there are now.
+    if CPUS.swap(limits.which, Ordering::Relaxed) != limits.which || workers < before {
+        send_away();
+    }
+}
+
 /// Workers call `attend` with every part of a pending copy that they find, and where they
 /// count the bytes they copy. Set before the first is offered.
 pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
@@ -397,8 +439,7 @@ pub enum Dismissal {
 /// where that takes no longer than it takes idle ones to leave. New ones come with the next
 /// copy.
 pub fn dismiss(why: Dismissal) {
-    // Nothing was ever started, or it is not ours to dismiss.
-    if LIMIT.load(Ordering::Relaxed) == 0 || !is_ours() {
+    if !EVER.load(Ordering::Relaxed) || !is_ours() {
         return;
     }
     let idle = BOARD.copies() == 0 && !PENDING.has_work();
@@ -470,6 +511,7 @@ fn spawn(crew: u32) {
         return;
     };
     WORKERS[number].crew.store(crew, Ordering::Relaxed);
+    EVER.store(true, Ordering::Relaxed);
     let made = WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack) > 0);
     if !made {
         WORKERS[number].alive.store(0, Ordering::Release);
@@ -576,6 +618,7 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
         return true;
     }
     prepare_to_take_back();
+    look_at_cpus();
     match BOARD.sleep(heard, IDLE_NANOS) {
         Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
         Woken::TimedOut | Woken::LookAgain => {}
