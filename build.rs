@@ -5,6 +5,10 @@ fn main() {
     // from under the workers.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libadma.so");
+    // Nothing here returns elsewhere than it was called from: a program with a shadow stack keeps
+    // it. Of the other half of CET, indirect branch tracking, the note would be untrue: Rust's
+    // standard library is built without landing pads.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,shstk");
     // Beside the script that rustc makes for the names it knows of. That takes lld, which is
     // Rust's own linker on x86-64 since 1.90; GNU ld accepts one script only.
     let map = concat!(env!("CARGO_MANIFEST_DIR"), "/include/adma.map");

@@ -119,6 +119,8 @@ pub struct Limits {
     pub affinity: usize,
     /// By the control groups; `None`: no limit, or unknown.
     pub quota: Option<f64>,
+    /// Which CPUs, as a number that changes with them.
+    pub which: u64,
 }
 
 impl Limits {
@@ -126,12 +128,13 @@ impl Limits {
     pub fn try_now() -> Option<Self> {
         let mut room = ROOM.try_take()?;
         let Room { mask, groups, path, .. } = &mut *room;
-        Some(Self { affinity: by_affinity(mask), quota: by_quota(groups, path) })
+        let (affinity, which) = by_affinity(mask);
+        Some(Self { affinity, quota: by_quota(groups, path), which })
     }
 
     /// The same, and one CPU when somebody else is just asking.
     pub fn now() -> Self {
-        Self::try_now().unwrap_or(Self { affinity: 1, quota: None })
+        Self::try_now().unwrap_or(Self { affinity: 1, quota: None, which: 0 })
     }
 
     pub fn cpus(&self) -> usize {
@@ -243,11 +246,14 @@ pub fn forget_after_fork() {
     ROOM.forget_after_fork();
 }
 
-/// CPUs this process may run on; 1 when the kernel does not say. Its main thread is asked:
+/// CPUs this process may run on, 1 when the kernel does not say; and which. Its main thread is asked:
 /// the one that copies first may be pinned for reasons of its own.
-fn by_affinity(mask: &mut Mask) -> usize {
+fn by_affinity(mask: &mut Mask) -> (usize, u64) {
     let words = affinity_of(sys::getpid(), mask) / 8;
-    mask.iter().take(words).map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+    let used = mask.iter().take(words);
+    let count = used.clone().map(|word| word.count_ones() as usize).sum::<usize>();
+    let which = used.fold(0u64, |sum, word| sum.rotate_left(7).wrapping_add(*word));
+    (count.max(1), which)
 }
 
 /// The CPUs that a thread may use, 0 for this one; answers how many bytes the kernel has
@@ -298,9 +304,11 @@ fn quota_at(mount: &str, group: &[u8], path: &mut [u8]) -> Option<f64> {
     let group = group.strip_suffix(b"/").unwrap_or(group);
     let mut read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
         let mut used = 0;
-        for part in [mount.as_bytes(), group, file.as_bytes(), b"\0"] {
-            path.get_mut(used..used + part.len())?.copy_from_slice(part);
-            used += part.len();
+        for &byte in [mount.as_bytes(), group, file.as_bytes(), b"\0"].into_iter().flatten() {
+            // Workers ask too, and must not call memcpy.
+            // SAFETY: a byte of ours.
+            unsafe { (&raw mut *path.get_mut(used)?).write_volatile(byte) };
+            used += 1;
         }
         let path = CStr::from_bytes_until_nul(path).ok()?;
         sys::read_file(path, buffer).map(<[u8]>::len)

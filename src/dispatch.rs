@@ -117,6 +117,7 @@ struct Outcome {
 }
 
 /// All zeros until it is configured, so that it takes no room in the file.
+#[repr(C)] // what start-up and exit touch comes first, on one page
 pub struct Dispatcher {
     policy: OnceRef<'static, Policy>,
     engine: AtomicU32,
@@ -220,6 +221,7 @@ impl Dispatcher {
     /// Why no engine is up; `None`: one is.
     pub fn why_not(&self) -> Option<&'static str> {
         match self.engine.load(Ordering::Relaxed) {
+            engine::THREADS if self.workers() == 0 => Some(Fallback::OneCpu.name()),
             engine::THREADS | engine::IOAT => None,
             engine::OFF => Some(self.why_off().name()),
             _ => Some("no large copy was made"),
@@ -506,7 +508,7 @@ impl Dispatcher {
     #[inline]
     fn ready(&self, policy: &Policy) -> Result<Engine, Fallback> {
         match self.engine.load(Ordering::Acquire) {
-            engine::THREADS => Ok(Engine::Threads(self.workers())),
+            engine::THREADS => self.threads(),
             engine::IOAT => Ok(Engine::Ioat),
             engine::COLD => self.start(policy),
             engine::STARTING => Err(Fallback::Starting),
@@ -543,19 +545,28 @@ impl Dispatcher {
             self.engine.store(engine::IOAT, Ordering::Release);
             return Ok(Engine::Ioat);
         }
-        let asked = || cpus::Limits::try_now().map(|limits| limits.cpus() - 1);
-        let Some(workers) = policy.channels.or_else(asked) else {
+        if let Some(channels) = policy.channels {
+            crew::start(channels);
+        } else if let Some(limits) = cpus::Limits::try_now() {
+            crew::start_on(&limits);
+        } else {
             // Somebody else is just asking: the next copy will be told.
             self.engine.store(engine::COLD, Ordering::Release);
             return Err(Fallback::Starting);
-        };
-        if workers == 0 {
-            return Err(self.switch_off(Fallback::OneCpu));
         }
-        let workers = workers.min(crew::MOST_WORKERS);
-        crew::start(workers);
-        self.workers.store(workers, Ordering::Relaxed);
         self.engine.store(engine::THREADS, Ordering::Release);
+        self.threads()
+    }
+
+    /// The workers there can be now.
+    fn threads(&self) -> Result<Engine, Fallback> {
+        let workers = crew::workers();
+        if workers == 0 {
+            return Err(Fallback::OneCpu);
+        }
+        if workers > self.workers() {
+            self.workers.store(workers, Ordering::Relaxed);
+        }
         Ok(Engine::Threads(workers))
     }
 

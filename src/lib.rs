@@ -23,7 +23,8 @@
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! cpus        what the machine leaves us
 //! sync, sys   atomics and sleeping; system calls; trylock: a lock that nobody waits for;
-//!             mapped: tables that most programs never need; unwind: why there is none; export: names with versions
+//!             mapped: tables that most programs never need; lookup: the functions we stand in
+//!             front of; unwind: why there is none; export: names with versions
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and
@@ -50,6 +51,8 @@ mod cpus;
 mod dispatch;
 #[cfg(not(loom))]
 mod learn;
+#[cfg(not(loom))]
+mod lookup;
 #[cfg(not(loom))]
 mod mapped;
 #[cfg(not(loom))]

@@ -133,7 +133,14 @@ fn start() {
         });
     }
     // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
-    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
+    unsafe {
+        __register_atfork(
+            Some(before_fork),
+            None,
+            Some(after_fork),
+            (&raw const __dso_handle).cast_mut().cast(),
+        )
+    };
     // Both at once: until here every copy, our own included, is the bootstrap's.
     DISPATCHER.configure(policy);
     DISPATCHER.open();
@@ -177,7 +184,17 @@ extern "C" fn after_fork() {
     }
 }
 
+type AtFork = Option<extern "C" fn()>;
+
 unsafe extern "C" {
+    /// What pthread_atfork calls, which lies in a page of its own at the end of our code.
+    fn __register_atfork(
+        prepare: AtFork,
+        parent: AtFork,
+        child: AtFork,
+        object: *mut c_void,
+    ) -> i32;
+    static __dso_handle: u8;
     fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), object: *mut c_void) -> i32;
 }
 
@@ -210,6 +227,7 @@ enum How {
 }
 
 /// Who is at it, and whether it is over.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static TELLING: AtomicU32 = AtomicU32::new(telling::NOBODY);
 
 mod telling {
@@ -251,8 +269,8 @@ fn may_tell() -> bool {
 
 fn tell(how: How) {
     DISPATCHER.close();
-    DISPATCHER.trace.end();
     if let Some(process) = PROCESS.get() {
+        DISPATCHER.trace.end();
         let stderr = process.stderr.still_open();
         report(process, stderr, how);
         if let Some(stderr) = stderr {

@@ -105,6 +105,13 @@ fn library_exports_what_it_intercepts_and_its_own_interface_only() {
     assert!(strangers.is_empty(), "exported by mistake: {strangers:?}");
 }
 
+/// A library without the note costs a program its shadow stack.
+#[test]
+fn library_carries_the_note_for_shadow_stacks() {
+    let (notes, _) = succeed(plain("readelf").arg("-n").arg(library()));
+    assert!(notes.contains("SHSTK"), "{notes}");
+}
+
 #[test]
 fn short_copy_leaves_after_three_instructions() {
     let exports = exports();

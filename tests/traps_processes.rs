@@ -182,6 +182,20 @@ fn affinity_narrowed_before_first_copy_makes_no_thread() {
     succeed(preloaded(&program).arg("narrow"));
 }
 
+/// The number of channels is ours to find.
+#[test]
+fn affinity_changed_after_the_first_copy_workers_follow() {
+    let test = "affinity_changed_after_the_first_copy_workers_follow";
+    if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
+        return skip(test, "one CPU only");
+    }
+    let program = victim("trap_one_cpu");
+    for way in ["widen", "shrink"] {
+        succeed(plain(&program).arg(way));
+        succeed(preloaded(&program).arg(way).env("ADMA_MIN_BYTES", "64K"));
+    }
+}
+
 offloading_victims! {
     affinity_narrowed_with_workers_alive_copies_right: "trap_one_cpu" "later";
 }

@@ -269,6 +269,12 @@ fn setuid_while_copying_on_no_worker_stays_root() {
 
 /// Without reports, as above.
 #[test]
+fn threads_with_user_numbers_of_their_own_do_not_evict_each_others_workers() {
+    let test = "threads_with_user_numbers_of_their_own_do_not_evict_each_others_workers";
+    drops_privileges(test, "numbers");
+}
+
+#[test]
 fn rights_given_up_right_after_a_copy_no_worker_keeps_them() {
     let test = "rights_given_up_right_after_a_copy_no_worker_keeps_them";
     let program = victim("trap_alone");

@@ -105,6 +105,7 @@ const TARGETS: &[Target] = &[
     Target { text: "the same, adma_alloc, x MPI", keys: "ipc.*.blocks_mpi", bound: AtLeast(1.5) },
     Target { text: "messages to 4K, x futex", keys: "ipc.*.small", bound: AtMost(1.2) },
     Target { text: "start of true, x without", keys: "start.true.ratio", bound: AtMost(1.10) },
+    Target { text: "the same, x empty library", keys: "start.true.to_empty", bound: AtMost(1.05) },
     Target { text: "threads before first copy", keys: "start.threads", bound: AtMost(0.0) },
     Target { text: "files before first copy", keys: "start.files", bound: AtMost(0.0) },
     Target { text: "resident before, KiB", keys: "start.resident_kib", bound: AtMost(1023.0) },

@@ -22,7 +22,7 @@ use crate::cpus;
 use crate::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::sys;
 use core::arch::asm;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 pub const MOST_WORKERS: usize = 64;
 
@@ -41,6 +41,7 @@ pub static BOARD: Board = Board::new();
 /// Copies that nobody waits for yet.
 pub static PENDING: Table = Table::new();
 /// What a worker does with a part of such a copy: see `attend_with`.
+#[unsafe(link_section = ".data")]
 static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
 /// Bytes of a worker's stack: what the kernel puts there for a signal handler, which with the
@@ -51,19 +52,29 @@ const OWN_STACK: usize = 8 << 10;
 const USUAL_FRAME: usize = 12 << 10;
 /// How many there are; see `workers`.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
-/// Most workers alive at once; set when the engine starts.
+/// Most workers alive at once; set when the engine starts, and again when the CPUs have changed.
 static LIMIT: AtomicU32 = AtomicU32::new(0);
+/// Whether it follows the CPUs, which they were, and when that was asked.
+static FOLLOWS_CPUS: AtomicBool = AtomicBool::new(false);
+static CPUS: AtomicU64 = AtomicU64::new(0);
+static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
+/// For how long the answer is believed, in ticks: a second or two.
+const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
+/// Whether there ever was a worker.
+static EVER: AtomicBool = AtomicBool::new(false);
 /// The system refused something we need.
 static REFUSED: Refusal = Refusal::new();
 /// It refused another worker when there were some.
 static NO_MORE: Refusal = Refusal::new();
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next two
 static PID: AtomicI32 = AtomicI32::new(0);
 /// A word that is 1 here and, wiped by the kernel, 0 in every child with memory of its own;
 /// null until the engine is started.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The seccomp mode the process started with.
+#[unsafe(link_section = ".data")]
 static SECCOMP: AtomicI32 = AtomicI32::new(0);
 /// Workers of an earlier crew end at once: they have rights the program has given up.
 static CREW: AtomicU32 = AtomicU32::new(0);
@@ -75,6 +86,10 @@ const NO_MATTER: i32 = -1;
 /// When that was last asked for a copy that nobody waits for; and for how long the answer is
 /// believed then, in ticks: some milliseconds. An idle worker keeps its rights for longer.
 static USER_ASKED: AtomicU64 = AtomicU64::new(0);
+/// When the crew's user was served last; and for how long others leave it the crew, in ticks:
+/// some tens of milliseconds.
+static USER_SERVED: AtomicU64 = AtomicU64::new(0);
+const USER_KEPT_TICKS: u64 = 100_000_000;
 const USER_BELIEVED_TICKS: u64 = 20_000_000;
 
 mod take_back {
@@ -155,16 +170,22 @@ pub fn process() -> u32 {
 /// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran
 /// no handler.
 pub fn is_ours() -> bool {
-    sys::getpid() == PID.load(Ordering::Relaxed)
+    mark() != Some(false) && sys::getpid() == PID.load(Ordering::Relaxed)
+}
+
+/// What the page says that the kernel wipes; `None`: there is none. The child of an init in a
+/// pid namespace of its own has the same number as its parent.
+fn mark() -> Option<bool> {
+    // SAFETY: null, or a page that is never unmapped.
+    let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
+    mark.map(|mark| mark.load(Ordering::Relaxed) == 1)
 }
 
 /// Whether workers that are alive by our count are alive. Asked without a system call, for
 /// who starts a copy and goes on. A child of vfork lives in our memory, and so do our workers:
 /// they work for it too.
 pub fn shares_our_memory() -> bool {
-    // SAFETY: null, or a page that is never unmapped.
-    let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
-    mark.is_some_and(|mark| mark.load(Ordering::Relaxed) == 1) || is_ours()
+    mark().unwrap_or_else(is_ours)
 }
 
 /// Fetches what `shares_our_memory` will look at.
@@ -233,6 +254,40 @@ fn prepare_to_take_back() {
     }
 }
 
+/// The same for as many workers as there are CPUs beside the caller's, now and later.
+pub fn start_on(limits: &cpus::Limits) {
+    CPUS.store(limits.which, Ordering::Relaxed);
+    CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
+    FOLLOWS_CPUS.store(true, Ordering::Relaxed);
+    start(limits.cpus() - 1);
+}
+
+/// How many workers can be had now.
+pub fn workers() -> usize {
+    if LIMIT.load(Ordering::Relaxed) == 0 {
+        look_at_cpus(); // there is no worker to do it
+    }
+    LIMIT.load(Ordering::Relaxed) as usize
+}
+
+/// Now and then: affinity and quota may have changed. Takes some tenths of a millisecond, so
+/// workers do it where there are any.
+fn look_at_cpus() {
+    let now = sys::ticks();
+    let asked = CPUS_ASKED.load(Ordering::Relaxed);
+    if !FOLLOWS_CPUS.load(Ordering::Relaxed) || now.wrapping_sub(asked) < CPUS_BELIEVED_TICKS {
+        return;
+    }
+    CPUS_ASKED.store(now, Ordering::Relaxed);
+    let Some(limits) = cpus::Limits::try_now() else { return };
+    let workers = (limits.cpus() - 1).min(MOST_WORKERS) as u32;
+    let before = LIMIT.swap(workers, Ordering::Relaxed);
+    // New ones are for the CPUs there are now.
+    if CPUS.swap(limits.which, Ordering::Relaxed) != limits.which || workers < before {
+        send_away();
+    }
+}
+
 /// Workers call `attend` with every part of a pending copy that they find, and where they
 /// count the bytes they copy. Set before the first is offered.
 pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
@@ -242,6 +297,9 @@ pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
     PID.store(sys::getpid(), Ordering::Relaxed);
+    if !MARK.load(Ordering::Relaxed).is_null() {
+        mark_our_memory();
+    }
     BOARD.forget_everything();
     for worker in &WORKERS {
         worker.alive.store(0, Ordering::Relaxed);
@@ -337,22 +395,28 @@ pub fn somebody_works() -> bool {
     !is_refused() && workers::somebody_is_there(ALIVE.load(Ordering::Acquire))
 }
 
-/// setuid of the C library reaches its own threads only. Workers that still have the rights
-/// of the user before are sent away, and new ones made when they have gone.
+/// Workers serve the user under whose number they were made. When somebody else comes, and
+/// nobody with that number has copied for a while, they are sent away, and new ones made when
+/// they have gone: a program may change its number by system calls that we do not see. Threads
+/// that have numbers of their own, as file servers do, do not take workers from each other.
 pub fn user_has_changed() -> bool {
     let before = USER.load(Ordering::Relaxed);
     if before == NO_MATTER {
         return false;
     }
-    let now = sys::geteuid();
-    if now == before {
+    let (user, now) = (sys::geteuid(), sys::ticks());
+    if user == before {
+        USER_SERVED.store(now, Ordering::Relaxed);
         return false;
     }
     if ALIVE.load(Ordering::Acquire) == 0 {
-        USER.store(now, Ordering::Relaxed);
+        USER.store(user, Ordering::Relaxed);
+        USER_SERVED.store(now, Ordering::Relaxed);
         return false;
     }
-    send_away();
+    if now.wrapping_sub(USER_SERVED.load(Ordering::Relaxed)) > USER_KEPT_TICKS {
+        send_away();
+    }
     true
 }
 
@@ -375,8 +439,7 @@ pub enum Dismissal {
 /// where that takes no longer than it takes idle ones to leave. New ones come with the next
 /// copy.
 pub fn dismiss(why: Dismissal) {
-    // Nothing was ever started, or it is not ours to dismiss.
-    if LIMIT.load(Ordering::Relaxed) == 0 || !is_ours() {
+    if !EVER.load(Ordering::Relaxed) || !is_ours() {
         return;
     }
     let idle = BOARD.copies() == 0 && !PENDING.has_work();
@@ -448,6 +511,7 @@ fn spawn(crew: u32) {
         return;
     };
     WORKERS[number].crew.store(crew, Ordering::Relaxed);
+    EVER.store(true, Ordering::Relaxed);
     let made = WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack) > 0);
     if !made {
         WORKERS[number].alive.store(0, Ordering::Release);
@@ -560,6 +624,7 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
         return true;
     }
     prepare_to_take_back();
+    look_at_cpus();
     match BOARD.sleep(heard, IDLE_NANOS) {
         Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
         Woken::TimedOut | Woken::LookAgain => {}
@@ -634,7 +699,9 @@ mod tests {
         let status = unsafe {
             let child = libc::syscall(libc::SYS_fork) as i32;
             if child == 0 {
-                libc::_exit(i32::from(shares_our_memory()));
+                // As in a pid namespace of its own, where both are number 1.
+                PID.store(sys::getpid(), Ordering::Relaxed);
+                libc::_exit(i32::from(shares_our_memory() || is_ours()));
             }
             let mut status = -1;
             assert_eq!(libc::waitpid(child, &mut status, 0), child);

@@ -3,9 +3,11 @@
 //! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
-use crate::sys::{Entry, Op};
+use crate::lookup::{Found, Name, find_next};
+use crate::sys::{Entry, NEVER, Op};
 use core::arch::{asm, naked_asm};
-use core::ffi::{CStr, c_void};
+use core::ffi::c_void;
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// What the exported functions read. Until start-up every call goes to the slow path: the
@@ -34,36 +36,41 @@ static LIBC_MEMMOVE: AtomicPtr<c_void> =
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-/// Looks the originals up. dlsym may allocate: only for start-up, never for the hook.
+/// Looks the originals up. That may allocate: only for start-up, never for the hook.
 pub fn resolve() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
-    type Named = (&'static CStr, Op);
-    const NAMES: [(Named, Option<Named>); 6] = [
-        ((c"memmove", Op::Memmove), Some((c"memcpy", Op::Memcpy))),
-        ((c"mempcpy", Op::Mempcpy), None),
-        ((c"bcopy", Op::Bcopy), None),
-        ((c"wmemmove", Op::Wmemmove), Some((c"wmemcpy", Op::Wmemcpy))),
-        ((c"__memmove_chk", Op::MemmoveChk), Some((c"__memcpy_chk", Op::MemcpyChk))),
-        ((c"__mempcpy_chk", Op::MempcpyChk), None),
+    static NAMES: [Name; 6] = [
+        Name::new(c"memmove"),
+        Name::new(c"mempcpy"),
+        Name::new(c"bcopy"),
+        Name::new(c"wmemmove"),
+        Name::new(c"__memmove_chk"),
+        Name::new(c"__mempcpy_chk"),
     ];
-    let libc = Libc::find();
-    for ((name, op), twin) in NAMES {
-        // SAFETY: a terminated name.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        set_next(op, found);
-        let Some((twin, copying)) = twin else { continue };
-        if libc.holds(found as usize) {
-            set_next(copying, found);
-        } else {
-            // Somebody else's, who may call the twin by name: then it must not come back.
-            // SAFETY: as above.
-            set_next(copying, unsafe { libc::dlsym(libc::RTLD_NEXT, twin.as_ptr()) });
-        }
+    static TWINS: [Name; 3] =
+        [Name::new(c"memcpy"), Name::new(c"wmemcpy"), Name::new(c"__memcpy_chk")];
+    let Found { functions, libc } = find_next(&NAMES);
+    let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
+    let [memmove, mempcpy, bcopy, wmemmove, memmove_chk, mempcpy_chk] = functions;
+    set_next(Op::Mempcpy, mempcpy);
+    set_next(Op::Bcopy, bcopy);
+    set_next(Op::MempcpyChk, mempcpy_chk);
+    set_next(Op::Memmove, memmove);
+    set_next(Op::Wmemmove, wmemmove);
+    set_next(Op::MemmoveChk, memmove_chk);
+    let [mut memcpy, mut wmemcpy, mut memcpy_chk] = [memmove, wmemmove, memmove_chk];
+    if ![memmove, wmemmove, memmove_chk].into_iter().all(is_libcs) {
+        // Somebody else's may call its twin by name: then it must not come back.
+        [memcpy, wmemcpy, memcpy_chk] = find_next(&TWINS).functions;
     }
-    let found = ENTRIES[Op::Memmove as usize].next.load(Ordering::Relaxed);
-    if libc.holds(found as usize) {
-        LIBC_MEMMOVE.store(found, Ordering::Release);
+    set_next(Op::Memcpy, memcpy);
+    set_next(Op::Wmemcpy, wmemcpy);
+    set_next(Op::MemcpyChk, memcpy_chk);
+    // What we copy ourselves from here on, until the engine is open, is libc's.
+    Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
+    if is_libcs(memmove) {
+        LIBC_MEMMOVE.store(memmove, Ordering::Release);
     } else {
         find_beyond_others(&libc);
     }
@@ -77,7 +84,7 @@ fn set_next(op: Op, found: *mut c_void) {
 
 /// Finds libc's own memmove where others have one as well.
 #[cold]
-fn find_beyond_others(libc: &Libc) {
+fn find_beyond_others(libc: &Range<usize>) {
     // SAFETY: terminated names; the library is loaded already, and stays.
     let found = unsafe {
         let handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
@@ -86,56 +93,14 @@ fn find_beyond_others(libc: &Libc) {
         }
         libc::dlsym(handle, c"memmove".as_ptr())
     };
-    if !libc.holds(found as usize) {
+    if !libc.contains(&(found as usize)) {
         return;
     }
     LIBC_MEMMOVE.store(found, Ordering::Release);
     let memcpy = &ENTRIES[Op::Memcpy as usize].next;
-    if libc.holds(memcpy.load(Ordering::Relaxed) as usize) {
+    if libc.contains(&(memcpy.load(Ordering::Relaxed) as usize)) {
         memcpy.store(found, Ordering::Release);
     }
-}
-
-/// Where libc lies; empty when it was not found.
-struct Libc(core::ops::Range<usize>);
-
-impl Libc {
-    fn find() -> Self {
-        let mut libc = Self(0..0);
-        // SAFETY: the callback gets `libc` and uses it before this returns.
-        unsafe { libc::dl_iterate_phdr(Some(note_if_libc), (&raw mut libc).cast()) };
-        libc
-    }
-
-    fn holds(&self, address: usize) -> bool {
-        self.0.contains(&address)
-    }
-}
-
-/// For each loaded object: does it hold a function that only libc has?
-unsafe extern "C" fn note_if_libc(
-    object: *mut libc::dl_phdr_info,
-    _size: usize,
-    libc: *mut c_void,
-) -> i32 {
-    // SAFETY: the loader's description of an object, and our own `Libc`.
-    let (object, libc, segments) = unsafe {
-        let object = &*object;
-        let segments = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-        (object, &mut *libc.cast::<Libc>(), segments)
-    };
-    let loaded = segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
-    let ends = loaded.map(|segment| {
-        let start = object.dlpi_addr + segment.p_vaddr;
-        (start as usize, (start + segment.p_memsz) as usize)
-    });
-    // From the lowest to the highest byte: what lies between belongs to the same object.
-    let whole = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map_or(0..0, |(a, b)| a..b);
-    let found = whole.contains(&(libc::gnu_get_libc_version as *const () as usize));
-    if found {
-        libc.0 = whole;
-    }
-    i32::from(found)
 }
 
 /// Sets the size in bytes from which `op` comes to our slow path.

@@ -3,13 +3,18 @@
  *   given  the caller of this program has seen to the one CPU
  *   narrow the program narrows its own affinity before the first large copy
  *   later  it does so when workers live already; only the copies are judged
+ *   widen  it narrows its affinity before the first large copy and takes that back: workers
+ *          come after a while
+ *   shrink it narrows its affinity when workers live: they go after a while
  */
 #include "trap.h"
 #include <sched.h>
 
+static cpu_set_t all;
+
 static void narrow(void)
 {
-    cpu_set_t all, one;
+    cpu_set_t one;
     sched_getaffinity(0, sizeof all, &all);
     CPU_ZERO(&one);
     for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
@@ -19,16 +24,39 @@ static void narrow(void)
         cannot("sched_setaffinity: %s", strerror(errno));
 }
 
+/* Copies until there are workers, or none. */
+static void expect_change(struct blocks b, bool workers)
+{
+    for (int ms = 0; (threads_named("adma-") != 0) != workers; ms += 20) {
+        if (ms >= 20000)
+            wrong(workers ? "no worker came in twenty seconds" : "the workers stay");
+        copy_checked(b, 100 + ms, "copy after a change");
+        sleep_ms(20);
+    }
+}
+
 int main(int count, char **words)
 {
     const char *way = count > 1 ? words[1] : "given";
     struct blocks b = map_blocks(32 * MIB);
-    if (!strcmp(way, "narrow"))
+    if (!strcmp(way, "narrow") || !strcmp(way, "widen"))
         narrow();
+    if (!strcmp(way, "shrink")) {
+        if (getenv("LD_PRELOAD"))
+            expect_change(b, true);
+        narrow();
+        expect_change(b, false);
+        return 0;
+    }
     for (int i = 0; i < 5; i++) {
         copy_checked(b, i, "copy on one CPU");
         if (strcmp(way, "later") && threads_named("") != 1)
             wrong("%d threads on one CPU", threads_named(""));
+    }
+    if (!strcmp(way, "widen")) {
+        sched_setaffinity(0, sizeof all, &all);
+        if (getenv("LD_PRELOAD"))
+            expect_change(b, true);
     }
     if (!strcmp(way, "later")) {
         narrow();

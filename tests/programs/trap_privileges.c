@@ -3,6 +3,8 @@
  *   idle      then copies a little, rests and copies again
  *   threaded  the same with other threads copying
  *   busy      then copies on without a rest
+ *   numbers   does not, but its threads have user numbers of their own, as a file server's
+ *             have: they do not send each other's workers away
  *
  * setuid must succeed, later copies must be right, and no worker may go on with
  * root's rights: whoever took over the program would find them there.
@@ -27,6 +29,64 @@ static void expect_no_root(void)
     closedir(tasks);
 }
 
+/* The kernel's: of this thread only. */
+static void *copy_as_somebody(void *user)
+{
+    struct blocks b = map_blocks(512 * KIB);
+    if (syscall(SYS_setresuid, -1, (long)user, -1))
+        cannot("no user number for one thread: %s", strerror(errno));
+    for (uint64_t seed = (uintptr_t)user; !copiers_stop; seed++)
+        copy_checked(b, seed, "thread with a user number of its own");
+    unmap_blocks(b);
+    return NULL;
+}
+
+static int tids_of_workers(int *tids, int most)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(tasks)) && count < most;) {
+        char path[64], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", entry->d_name);
+        FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (file && fgets(name, sizeof name, file) && !strncmp(name, "adma-", 5))
+            tids[count++] = atoi(entry->d_name);
+        if (file)
+            fclose(file);
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* How many different workers are seen in half a second. */
+static void copy_under_several_numbers(void)
+{
+    static int seen[4096];
+    int count = 0, now[64];
+    struct blocks b = map_blocks(512 * KIB);
+    copy_checked(b, 1, "before the others");
+    pthread_t one = start_thread(copy_as_somebody, (void *)54321);
+    pthread_t two = start_thread(copy_as_somebody, (void *)54322);
+    for (int ms = 0; ms < 500; ms++) {
+        int found = tids_of_workers(now, 64);
+        for (int i = 0; i < found; i++) {
+            int at = 0;
+            while (at < count && seen[at] != now[i])
+                at++;
+            if (at == count && count < 4096)
+                seen[count++] = now[i];
+        }
+        sleep_ms(1);
+    }
+    copiers_stop = true;
+    pthread_join(one, NULL);
+    pthread_join(two, NULL);
+    if (count > 30)
+        wrong("%d workers came and went", count);
+    if (workers_expected() && count == 0)
+        wrong("no worker came");
+}
+
 int main(int count, char **words)
 {
     bool threaded = count > 1 && !strcmp(words[1], "threaded");
@@ -35,6 +95,10 @@ int main(int count, char **words)
     pthread_t threads[2];
     if (geteuid() != 0)
         cannot("only root can drop privileges");
+    if (count > 1 && !strcmp(words[1], "numbers")) {
+        copy_under_several_numbers();
+        return 0;
+    }
     copy_checked(b, 1, "copy of root");
     if (threaded)
         start_copiers(threads, 2, 512 * KIB);

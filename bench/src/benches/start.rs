@@ -5,37 +5,43 @@ use crate::options::Options;
 use crate::out::{Table, figure, progress, time};
 use crate::spawn::{self, Program};
 use crate::trace;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub fn run(options: &Options) {
     let lib = options.lib.as_deref().filter(|lib| *lib != "none");
-    let mut table = Table::new(["program", "runs", "without", "with", "ratio", "p10-p90"]);
+    // What any preloaded library costs is not ours.
+    let empty = Empty::built();
+    if empty.is_none() {
+        println!("no C compiler: no empty library to compare with");
+    }
+    let arms = [None, empty.as_ref().map(Empty::path), lib];
+    let mut table =
+        Table::new(["program", "runs", "without", "empty", "with", "ratio", "to empty"]);
     for (name, args, runs) in [
         ("true", &["/bin/true"][..], 400.0),
         ("python3", &["/usr/bin/python3", "-c", "pass"][..], 60.0),
     ] {
         let runs = (runs * options.seconds / 3.0).max(20.0) as usize;
         progress(&format!("start: {runs} runs of {name}"));
-        let Some((without, with)) = timed(args, lib, runs) else {
+        let Some([without, empty, with]) = timed(args, arms, runs) else {
             println!("{name}: cannot be run here, skipped");
             continue;
         };
-        let ratios: Samples =
-            with.iter().zip(&without).map(|(with, without)| with / without).collect();
-        let without: Samples = without.into_iter().collect();
-        let with: Samples = with.into_iter().collect();
-        // Medians of both sides: pairs of so short runs scatter widely.
+        // Medians of all sides: pairs of so short runs scatter widely.
         let ratio = with.median() / without.median();
+        let to_empty = with.median() / empty.median();
         figure(&format!("start.{name}.ratio"), ratio);
+        figure(&format!("start.{name}.to_empty"), to_empty);
         figure(&format!("start.{name}.more_us"), (with.median() - without.median()) / 1e3);
         table.row([
             name.to_string(),
             runs.to_string(),
             time(without.median()),
+            time(empty.median()),
             time(with.median()),
             format!("{ratio:.3}"),
-            format!("{:.2}-{:.2}", ratios.quantile(0.1), ratios.quantile(0.9)),
+            format!("{to_empty:.3}"),
         ]);
     }
     table.print();
@@ -43,23 +49,46 @@ pub fn run(options: &Options) {
     files(lib);
 }
 
-/// Nanoseconds of each run, without and with the library, in random order.
-fn timed(args: &[&str], lib: Option<&str>, runs: usize) -> Option<(Vec<f64>, Vec<f64>)> {
-    let programs = [Program::new(args, None), Program::new(args, lib)];
-    let mut times = [Vec::new(), Vec::new()];
+/// A shared library with nothing in it, made by the C compiler for this run.
+struct Empty(String);
+
+impl Empty {
+    fn built() -> Option<Self> {
+        let path = std::env::temp_dir().join(format!("adma-empty-{}.so", std::process::id()));
+        let path = path.to_str()?.to_owned();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-Wl,-z,now", "-o", &path, "-x", "c", "/dev/null"]);
+        compiler.stdout(Stdio::null()).stderr(Stdio::null());
+        compiler.status().ok()?.success().then_some(Self(path))
+    }
+
+    fn path(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Empty {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Nanoseconds of each run with each library, in random order.
+fn timed(args: &[&str], arms: [Option<&str>; 3], runs: usize) -> Option<[Samples; 3]> {
+    let programs = arms.map(|lib| Program::new(args, lib));
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let mut rng = Rng::new();
     for program in &programs {
         program.time()?; // the file cache
     }
     for _ in 0..runs {
-        let mut order = [0, 1];
+        let mut order = [0, 1, 2];
         rng.shuffle(&mut order);
         for which in order {
             times[which].push(programs[which].time()? as f64);
         }
     }
-    let [without, with] = times;
-    Some((without, with))
+    Some(times.map(|times| times.into_iter().collect()))
 }
 
 /// What a program that sleeps holds before its first large copy.

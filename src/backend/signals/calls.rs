@@ -6,8 +6,9 @@
 
 use super::super::crew;
 use super::{Action, EVER, Front, Lock, RESETHAND, SIGINFO};
+use crate::lookup::{Name, find_next};
 use crate::sys::{self, SignalsHeld, signal_set};
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The originals, in the order of `Call`.
@@ -34,13 +35,17 @@ const fn original(substitute: *const ()) -> AtomicPtr<c_void> {
     AtomicPtr::new(substitute.cast_mut().cast())
 }
 
-/// Looks the originals up. dlsym may allocate: only for start-up.
+/// Looks the originals up. That may allocate: only for start-up.
 pub fn resolve() {
-    const NAMES: [&CStr; 6] =
-        [c"sigaction", c"signal", c"sysv_signal", c"sigset", c"sigignore", c"siginterrupt"];
-    for (name, original) in NAMES.into_iter().zip(&ORIGINALS) {
-        // SAFETY: a terminated name.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    static NAMES: [Name; 6] = [
+        Name::new(c"sigaction"),
+        Name::new(c"signal"),
+        Name::new(c"sysv_signal"),
+        Name::new(c"sigset"),
+        Name::new(c"sigignore"),
+        Name::new(c"siginterrupt"),
+    ];
+    for (found, original) in find_next(&NAMES).functions.into_iter().zip(&ORIGINALS) {
         if !found.is_null() {
             original.store(found, Ordering::Release);
         }
