@@ -92,6 +92,7 @@ programs! {
     both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits" "unread";
     page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits" "missing";
     limit_of_a_wait_holds_for_who_copies_all_the_time: "ipc_limits" "limit";
+    limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_limits" "pages";
     too_few_descriptors_are_emfile: "ipc_limits" "descriptors";
     every_error_that_is_named_has_words: "ipc_limits" "words";
     block_is_freed_once_and_only_as_a_whole: "ipc_blocks" "freed";

@@ -16,6 +16,7 @@
 //!             sockets that belong to no connection yet
 //! engine      bytes between two address spaces; across: by the kernel helper; views: where
 //!             the other's memory is mapped here
+//! ferry       pieces that are copied for somebody who cannot wait
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
 //! region      what both processes see, and its law
 //! bell        who sleeps and who wakes; ticket: who copies which piece
@@ -82,6 +83,8 @@ mod doorway;
 mod engine;
 #[cfg(not(any(test, loom)))]
 mod exports;
+#[cfg(not(loom))]
+mod ferry;
 #[cfg(not(loom))]
 mod half;
 #[cfg(not(loom))]
