@@ -242,7 +242,7 @@ const char *adma_strerror(int result);
  *   that is not mapped is -EFAULT for large messages, on both sides. For eager ones, and for
  *   large ones that go through shared memory, it is SIGSEGV, as for memcpy, in a thread of
  *   its process that waits or checks.
- * Progress: there is no helper thread. A thread that waits or checks on any connection makes
+ * Progress: there is no helper thread, but for who waits with a limit. A thread that waits or checks on any connection makes
  *   the messages of all connections of its process go on, those of other threads too, and
  *   sleeps until one of them needs it. One side that waits is enough for a message while it
  *   may reach the other's memory; through shared memory both processes have to wait or check,
@@ -384,7 +384,9 @@ adma_cookie_t adma_iwrite(int connection, const void *addr, size_t len);
 
 /*
  * -EINPROGRESS while the message is under way; otherwise as adma_read and adma_write, and
- * the cookie is used up. May copy one piece (at most 512 KiB, or a 64th of the message).
+ * the cookie is used up. May copy one piece (at most 512 KiB, or a 64th of the message) if both
+ * buffers are memory of adma_alloc; what has to be fetched from the other process's memory is
+ * left to a thread, one piece at a time, for its pages may be long in coming.
  */
 ssize_t adma_check(adma_cookie_t cookie);
 
@@ -392,8 +394,8 @@ ssize_t adma_check(adma_cookie_t cookie);
 ssize_t adma_wait(adma_cookie_t cookie);
 
 /*
- * The same, but at most so many milliseconds, and the rest of a piece that it copies itself;
- * negative: without limit. -ETIMEDOUT: the message is still under way, and the cookie as good
+ * The same, but at most so many milliseconds, and the rest of a piece that it copies itself (see
+ * adma_check); negative: without limit. -ETIMEDOUT: the message is still under way, and the cookie as good
  * as before.
  */
 ssize_t adma_wait_for(adma_cookie_t cookie, int milliseconds);

@@ -92,6 +92,7 @@ programs! {
     both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits" "unread";
     page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits" "missing";
     limit_of_a_wait_holds_for_who_copies_all_the_time: "ipc_limits" "limit";
+    limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_limits" "pages";
     too_few_descriptors_are_emfile: "ipc_limits" "descriptors";
     every_error_that_is_named_has_words: "ipc_limits" "words";
     block_is_freed_once_and_only_as_a_whole: "ipc_blocks" "freed";
@@ -141,6 +142,7 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
         "exec_same",
         "reused",
         "changed",
+        "claimed",
     ];
     for scene in scenes {
         let mut command = ipc("ipc_deputy", scene);
@@ -336,6 +338,19 @@ fn peer_killed_at_random_moments_is_noticed_every_time() {
             scope.spawn(move || play(engine, blocks));
         }
     });
+}
+
+/// A seed that fails is in the message. (A million rounds: 900000 and 100000.)
+#[test]
+fn peer_that_says_and_writes_anything_does_no_harm() {
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() % 1_000_000;
+    let (greetings, messages) = if is_quick() { ("3000", "500") } else { ("30000", "5000") };
+    for (what, rounds) in [("greeting", greetings), ("region", messages)] {
+        let mut command = ipc("ipc_fuzz", &format!("{what} {rounds} {now}"));
+        let done = finish_within(command.env("ADMA_IPC_TIMEOUT", "1"), Duration::from_secs(300));
+        let err = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{command:?}: {}\n{err}", done.status);
+    }
 }
 
 #[test]

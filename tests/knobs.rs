@@ -125,7 +125,7 @@ const KNOBS: [Knob; 20] = [
     },
     Knob {
         name: "ADMA_IPC_EAGER",
-        default: "4096",
+        default: "32K",
         good: &["0", "1", "4096", "4K", "32k"],
         bad: &["33K", "-1", "auto", "4096B"],
     },

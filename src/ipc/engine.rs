@@ -132,6 +132,11 @@ impl Engine {
         self.equal
     }
 
+    /// Whether a piece of this will be copied by a call that may wait for pages of the other.
+    pub fn may_hang(&self, way: Way, theirs: There) -> bool {
+        self.may(way) && theirs.block.is_none_or(|place| self.view(way, place, 0).is_none())
+    }
+
     /// Whether a block of the other side has come in, or will not.
     pub fn knows(&self, place: Place) -> bool {
         self.views.as_ref().is_none_or(|views| views.find(place).is_some())

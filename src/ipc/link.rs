@@ -49,6 +49,8 @@ const LOST_PUSH: u32 = 2;
 pub struct Link {
     /// Which process this belongs to; see `table`.
     pub owner: u64,
+    /// What it is called there; 0: nothing yet.
+    pub handle: AtomicU32,
     pub story: String,
     region: Mapped,
     side: usize,
@@ -90,6 +92,7 @@ impl Link {
         }
         Self {
             owner,
+            handle: AtomicU32::new(0),
             story,
             region,
             side,
@@ -293,18 +296,18 @@ impl Link {
 
     /// Takes a message one step further. `Err(None)`: something was done. `Err(Some)`: there
     /// is nothing to do until this word changes.
-    pub fn step(&self, role: Role, number: u32) -> Result<isize, Option<Hint>> {
+    pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
         // Before looking: what the other did before its end must be seen.
         let gone = self.end_of_other();
         let (half, lane) = self.half(role);
         let mut half = half.lock();
-        let step = half.advance(lane, &self.engine, self.other_may(role), number);
+        let step = half.advance(lane, &self.engine, self.other_may(role), limited, number);
         let end = |half: Held<'_, Half>| Ok(self.collected(half, number));
         match step {
             Ok(Step::Over) => end(half),
             Ok(Step::Copy(piece)) => {
                 drop(half);
-                self.copy(role, number, piece);
+                self.carry(role, number, piece, limited);
                 Err(None)
             }
             Ok(Step::Moved) => {
@@ -341,7 +344,7 @@ impl Link {
         }
     }
 
-    /// Copies a piece that was claimed, with no lock held.
+    /// Copies a piece that was claimed, with no lock held; see `carry`.
     pub fn copy(&self, role: Role, number: u32, piece: Piece) {
         let way = role.way();
         let outcome = if self.believe() {
@@ -369,6 +372,10 @@ impl Link {
         if outcome == Copied::Gone {
             self.note_end(other::DIED);
         }
+        self.finish(role, number, outcome);
+    }
+
+    pub fn finish(&self, role: Role, number: u32, outcome: Copied) {
         let (half, lane) = self.half(role);
         let ring = half.lock().copied(lane, number, outcome);
         if ring {
@@ -402,7 +409,7 @@ impl Link {
 
     /// Does what nobody may be waiting for here, but the other side cannot do alone. True:
     /// something was done.
-    pub fn help(&self) -> bool {
+    pub fn help(&self, limited: bool) -> bool {
         if !self.is_needy() {
             return false;
         }
@@ -410,7 +417,7 @@ impl Link {
             let (half, lane) = self.half(role);
             let Some(mut half) = half.try_lock() else { continue };
             for number in half.unfinished() {
-                match half.advance(lane, &self.engine, self.other_may(role), number) {
+                match half.advance(lane, &self.engine, self.other_may(role), limited, number) {
                     Ok(Step::Over | Step::Moved) => {
                         self.let_go(half);
                         self.ring_own();
@@ -418,7 +425,7 @@ impl Link {
                     }
                     Ok(Step::Copy(piece)) => {
                         drop(half);
-                        self.copy(role, number, piece);
+                        self.carry(role, number, piece, limited);
                         self.ring_own();
                         return true;
                     }

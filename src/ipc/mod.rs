@@ -16,6 +16,7 @@
 //!             sockets that belong to no connection yet
 //! engine      bytes between two address spaces; across: by the kernel helper; views: where
 //!             the other's memory is mapped here
+//! ferry       pieces that are copied for somebody who cannot wait
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
 //! region      what both processes see, and its law
 //! bell        who sleeps and who wakes; ticket: who copies which piece
@@ -45,7 +46,7 @@
 //! | another user | no | a server of root reads and writes for it whatever it becomes |
 //! | same user, more or fewer capabilities; a user it could change back to | no | what the richer one may reach |
 //! | another user namespace | no: capabilities mean other things there | the same |
-//! | another process namespace | from where its number can be seen, as above | |
+//! | another process namespace | from where its number can be seen, if both can look at each other, as above | |
 //! | executes a set-user-id program, or one with capabilities | no: another program, and refused by the kernel to who has no right of its own over it | memory of that program |
 //! | executes any other program | no: another program | memory that nobody has agreed to give |
 //! | ends, and its number is given away | no: another program | the same |
@@ -57,6 +58,10 @@
 //! Linux 6.5); that it is still the same program says its memory, in the very call that reads or
 //! writes (`consent`); what rights it has says /proc, held open. Where any of this is not to be
 //! had it is not an equal.
+//!
+//! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
+//! whole, and written by an equal only. Between processes that are not equals the reader copies
+//! everything itself, for nothing the other says is evidence.
 //!
 //! What is left: that another program, of the same user with the same rights, has a page where
 //! the sign was, out of 2^34 chosen at random; and what the kernel lets processes of one user do
@@ -82,6 +87,8 @@ mod doorway;
 mod engine;
 #[cfg(not(any(test, loom)))]
 mod exports;
+#[cfg(not(loom))]
+mod ferry;
 #[cfg(not(loom))]
 mod half;
 #[cfg(not(loom))]

@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{blocks, doorway, hidden, kicks, os, tally};
+use super::{blocks, doorway, ferry, hidden, kicks, os, tally};
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -95,7 +95,7 @@ pub fn find(handle: i32) -> Result<Used, isize> {
 
 /// The same, also if closing it has begun and not ended.
 #[inline]
-fn find_any(handle: i32) -> Result<Used, isize> {
+pub fn find_any(handle: i32) -> Result<Used, isize> {
     let place = place_of(handle).ok_or(-libc::EBADF as isize)?;
     place.users.fetch_add(1, Ordering::AcqRel);
     let used = Used { place };
@@ -158,6 +158,7 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
         USED.fetch_max(index as u32 + 1, Ordering::AcqRel);
         let generation = place.generation.fetch_add(1, Ordering::Relaxed) % GENERATIONS;
         let handle = MARK | generation << PLACE_BITS | index as u32;
+        link.handle.store(handle, Ordering::Release);
         place.link.store(Box::into_raw(link), Ordering::Release);
         place.handle.store(handle, Ordering::Release);
         return Ok(handle as i32);
@@ -205,6 +206,7 @@ pub fn forget_after_fork() {
     tally::clear();
     doorway::forget_after_fork();
     hidden::forget_after_fork();
+    ferry::forget_after_fork();
     blocks::forget_after_fork();
     for place in &TABLE[..USED.load(Ordering::Acquire) as usize] {
         let link = place.link.load(Ordering::Acquire);

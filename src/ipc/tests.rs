@@ -660,7 +660,8 @@ fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
     let cookies = [iwrite(a, &data), iread(b, &mut got)];
     let link = table::find(a).unwrap();
     let (half, lane) = link.half(Writer);
-    let Ok(Step::Copy(piece)) = half.lock().advance(lane, &link.engine, true, 1 << 16) else {
+    let Ok(Step::Copy(piece)) = half.lock().advance(lane, &link.engine, true, false, 1 << 16)
+    else {
         panic!("no piece for the writer")
     };
     // It has begun, and is slow.

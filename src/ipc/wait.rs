@@ -146,7 +146,7 @@ impl Link {
                     // Who collects rings our own bell; what it has done before the announcement
                     // is seen by another try.
                     match announced.take() {
-                        _ if self.help() || watch::help_others(self) => {}
+                        _ if self.help(false) || watch::help_others(self, false) => {}
                         None => announced = Some(self.announce(how::WORD)),
                         Some(seen) => self.sleep_shortly(seen),
                     }
@@ -160,7 +160,7 @@ impl Link {
                     if gone != other::ALIVE {
                         return self.failure(role, gone);
                     }
-                    if self.help() || watch::help_others(self) {
+                    if self.help(false) || watch::help_others(self, false) {
                         rest = Rest::Fresh;
                     } else {
                         self.rest(&mut rest, hint, None);
@@ -169,7 +169,7 @@ impl Link {
                 }
             };
             // The common case: an eager message, which is over already.
-            match half.advance(lane, &self.engine, self.other_may(role), number) {
+            match half.advance(lane, &self.engine, self.other_may(role), false, number) {
                 Ok(Step::Over) => return self.collected(half, number),
                 Ok(Step::Copy(piece)) => {
                     drop(half);
@@ -199,13 +199,14 @@ impl Link {
     /// The same, but not beyond a moment of `sys::nanoseconds`: `None`.
     pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
         let mut rest = Rest::Fresh;
+        let limited = limit.is_some();
         let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
         let result = loop {
-            match self.step(role, number) {
+            match self.step(role, number, limited) {
                 Ok(result) => break Some(result),
                 Err(None) if is_late() => break self.collect_if_over(role, number),
                 Err(None) => rest = Rest::Fresh,
-                Err(Some(_)) if self.help() || watch::help_others(self) => {
+                Err(Some(_)) if self.help(limited) || watch::help_others(self, limited) => {
                     rest = Rest::Fresh;
                     // There may be always something to help with.
                     if is_late() {
@@ -225,12 +226,12 @@ impl Link {
     /// One step without waiting: the result if that was the last, or nothing.
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
-        match self.step(role, number) {
+        match self.step(role, number, true) {
             Ok(result) => Some(result),
             Err(None) => self.collect_if_over(role, number),
             Err(Some(_)) => {
-                if !self.help() {
-                    watch::help_others(self);
+                if !self.help(true) {
+                    watch::help_others(self, true);
                 }
                 None
             }

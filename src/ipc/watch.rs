@@ -9,10 +9,12 @@
 //! post, or loses its sleeper.
 
 use super::bell::how;
+use super::engine::Copied;
+use super::half::{Piece, Role};
 use super::kicks::{self, Kicks};
 use super::link::Link;
-use super::os;
 use super::table::{self, Used};
+use super::{ferry, os};
 use crate::sys;
 use core::sync::atomic::Ordering;
 
@@ -21,12 +23,32 @@ fn has_needy_others(link: &Link) -> bool {
 }
 
 /// Does something for any connection but this one. True: something was done.
-pub fn help_others(link: &Link) -> bool {
-    has_needy_others(link) && table::others(link).any(|other| other.help())
+pub fn help_others(link: &Link, limited: bool) -> bool {
+    has_needy_others(link) && table::others(link).any(|other| other.help(limited))
 }
 
 pub fn others_need_help(link: &Link) -> bool {
     has_needy_others(link) && table::others(link).any(|other| other.wants_watching())
+}
+
+impl Link {
+    /// Copies a piece that was claimed, with no lock held. Who is `limited` does nothing that may
+    /// take longer than copying.
+    pub fn carry(&self, role: Role, number: u32, piece: Piece, limited: bool) {
+        if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
+            return self.copy(role, number, piece);
+        }
+        let handle = self.handle.load(Ordering::Acquire) as i32;
+        let taken = table::find_any(handle).is_ok_and(|link| {
+            ferry::take(Box::new(move || {
+                link.copy(role, number, piece);
+                link.ring_own();
+            }))
+        });
+        if !taken {
+            self.finish(role, number, Copied::NotThisTime);
+        }
+    }
 }
 
 /// In nanoseconds. Wake-ups are not lost; should one be, it is a delay and not the end.

@@ -6,7 +6,8 @@
 //! Hello    who I am, what I would offer; with it a region, one end of a bell socket, and the
 //!          kernel helper's door to my posts if I have one
 //! Here     nothing; the kernel says beside it which process sent it
-//! Ready    where the page lies that you have asked for, and what the helper knows one by
+//! Ready    whether you are my equal, where the page lies that you have asked for, and what the
+//!          helper knows one by
 //! Verdict  whether you are reached there
 //! ```
 //!
@@ -52,6 +53,8 @@ struct Hello {
 #[derive(Clone, Copy, Default)]
 struct Note {
     step: u32,
+    /// Not 0: I take you for my equal.
+    equal: u32,
     /// Which place the page lies at; 0: there is none.
     chosen: u32,
     /// 0: not allowed.
@@ -60,6 +63,7 @@ struct Note {
     helper: u32,
     /// Not 0: blocks may be shown.
     blocks: u32,
+    reserved: u32,
     /// What the helper knows such words by.
     post: u64,
 }
@@ -79,7 +83,7 @@ impl Plain for Hello {
 impl Plain for Note {
     const FDS: usize = 0;
 }
-const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 32);
+const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 40);
 
 fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
     // SAFETY: `Plain`.
@@ -319,10 +323,13 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let (at, len) = (&raw const *sign as usize, size_of::<Sign>());
     let posted = Lent::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
     let chosen = page.as_ref().map_or(0, |page| page.chosen);
-    let ready = Note { step: READY, chosen, post: posted.post, ..Note::default() };
+    let ready =
+        Note { step: READY, equal: equal.into(), chosen, post: posted.post, ..Note::default() };
     talk.say(ready, &[]).await?;
     let (note, _): (Note, _) = talk.hear().await?;
     expect(note.step == READY)?;
+    // Both or neither: one of them may see less of the other.
+    let equal = equal && note.equal != 0;
     let agreed = Agreed::new(pid, demand, note.chosen).filter(|_| equal && pid > 0);
     let [pull, push] = match (settings.engines, agreed) {
         (Engines::Helper | Engines::SharedMemory, _) => [Err(Why::NotWanted); 2],
@@ -359,7 +366,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
 
     // Both or neither: what one posts the other must be able to fetch.
     let both = helper && note.helper != 0;
-    let others = [note.pull != 0, note.push != 0];
+    let others = [note.pull != 0 && equal, note.push != 0 && equal];
     let mut story = story(both, [pull, push], others, yama, let_in);
     if settings.engines == Engines::Helper && !both {
         story += "; not both sides have the kernel helper";

@@ -270,6 +270,75 @@ static void changed(void)
 	expect_good_end(child);
 }
 
+/* ---- a peer that claims pieces and copies nothing ----------------------------------------- */
+
+static byte *region(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[400];
+	unsigned long from;
+
+	while (fgets(line, sizeof(line), maps))
+		if (strstr(line, "memfd:adma ") && sscanf(line, "%lx-", &from) == 1) {
+			fclose(maps);
+			return (byte *)from;
+		}
+	fail("no region found");
+}
+
+/* The post of the first message of either lane that has this length. */
+static int claim(int connection)
+{
+	volatile uint32_t *post = NULL;
+
+	become(SOMEBODY);
+	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
+		fail("the post is refused");
+	for (byte *at = region(); !post; at += 128)
+		if (*(volatile uint64_t *)(at + 8) == MIB && *(volatile uint32_t *)at == 1)
+			post = (volatile uint32_t *)at;
+	/* From buffer to buffer, in two pieces or four, all of which the writer has finished. */
+	for (uint64_t back = 1; back <= 4; back++) {
+		post[8] = back;
+		*(volatile uint64_t *)((byte *)post + 256) = back << 12;
+	}
+	post[1] = 2;
+	EXPECT(adma_write(connection, "now", 3), 3);
+	sleep_ms(3000);
+	return 0;
+}
+
+static void claimed(void)
+{
+	int pair[2];
+	long got;
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	pid_t child = fork();
+
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		become(SOMEBODY);
+		exit(claim(adma_attach(pair[1])));
+	}
+	int connection = adma_attach(pair[0]);
+
+	expect_engine(connection, "shared memory, two copies");
+	for (size_t i = 0; i < MIB; i++)
+		room[i] = 1;
+	adma_cookie_t cookie = adma_iread(connection, (void *)room, MIB);
+
+	sleep_ms(300);
+	got = adma_wait_for(cookie, 500);
+	if (got >= 0)
+		fail("%ld bytes are said to be there", got);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const char both[] = "process_vm, one copy, both processes copy";
@@ -293,6 +362,8 @@ int main(int argc, char **argv)
 		reused();
 	else if (!strcmp(what, "changed"))
 		changed();
+	else if (!strcmp(what, "claimed"))
+		claimed();
 	else
 		fail("no test is called %s", what);
 	return 0;

@@ -3,7 +3,11 @@
  * ones, the queue of a listener, memory behind a buffer.
  */
 #include "ipc_echo.h"
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 /* ---- more threads and messages than places ----------------------------------------------- */
@@ -356,6 +360,64 @@ static void words(void)
 			fail("no words for %s", strerror(errors[i]));
 }
 
+/* ---- pages that do not come ------------------------------------------------------------ */
+
+static int go_on[2];
+
+/* Its buffer has pages only when somebody brings them, and nobody does until it is told so. */
+static int without_pages(int connection)
+{
+	byte *data = pages_between_guards(MIB);
+	int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = { .range = { (uintptr_t)data, MIB },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	char byte;
+
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+	    ioctl(faults, UFFDIO_REGISTER, &range))
+		cannot_be_shown("no userfaultfd here");
+	adma_cookie_t cookie = adma_iwrite(connection, (void *)data, MIB);
+
+	if (read(go_on[0], &byte, 1) != 1)
+		fail("read");
+	close(faults);
+	EXPECT(adma_wait(cookie), MIB);
+	return 0;
+}
+
+static void pages(void)
+{
+	byte *data = pages_between_guards(MIB);
+	pid_t child;
+	int status;
+
+	if (pipe(go_on))
+		fail("pipe");
+	int connection = with_child(without_pages, &child);
+
+	sleep_ms(50);
+	if (waitpid(child, &status, WNOHANG) == child)
+		exit(WEXITSTATUS(status));
+	adma_cookie_t cookie = adma_iread(connection, (void *)data, MIB);
+
+	for (int i = 0; i < 3; i++) {
+		double begun = seconds();
+
+		EXPECT(adma_wait_for(cookie, 100), -ETIMEDOUT);
+		if (seconds() - begun > 2)
+			fail("a tenth of a second took %.1f s", seconds() - begun);
+		EXPECT(adma_check(cookie), -EINPROGRESS);
+		if (seconds() - begun > 3)
+			fail("looking took %.1f s", seconds() - begun);
+	}
+	EXPECT(write(go_on[1], "x", 1), 1);
+	EXPECT(adma_wait_for(cookie, 20000), MIB);
+	expect_only(data, MIB, 0, "what was never written");
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
@@ -363,6 +425,7 @@ int main(int argc, char **argv)
 		{ "unread", unread }, { "queue", queue }, { "descriptors", descriptors },
 		{ "limit", limit }, { "missing", missing },
 		{ "missing_shared", missing_shared }, { "words", words },
+		{ "pages", pages },
 	};
 
 	make_room();

@@ -41,11 +41,13 @@ pub struct Piece {
 
 impl Half {
     /// Takes one message a step further. `other_may`: the other side may reach our buffer.
+    /// `limited`: the caller cannot wait, so one piece at a time is enough.
     pub fn advance(
         &mut self,
         lane: &Lane,
         engine: &Engine,
         other_may: bool,
+        limited: bool,
         number: u32,
     ) -> Result<Step, Broken> {
         if self.own(number).state == State::Over {
@@ -65,10 +67,12 @@ impl Half {
         {
             return Ok(Step::Fetch(place));
         }
-        let view = if own.streamed || !engine.reaches(role.way(), own.their_post, own.their_block) {
+        let busy = limited && own.claimed > own.finished;
+        let view = if own.streamed || busy {
+            ticket::view(ticket, number)
+        } else if !engine.reaches(role.way(), own.their_post, own.their_block) {
             // What lies in a block can be fetched from there, if its reader knows how.
-            let others = other_may || own.post != 0 || (own.shown && role == Role::Writer);
-            if !own.streamed && !others {
+            if !other_may && own.post == 0 && !(own.shown && role == Role::Writer) {
                 // Nobody can carry it directly; somebody could when it was posted, perhaps. The
                 // other side has to hear of it.
                 ticket::raise(ticket, number, flag::REFUSED);

@@ -1,0 +1,323 @@
+/*
+ * A peer that says and writes anything: random bytes, nearly right ones, descriptors of every
+ * kind, and its own death at any moment. Nothing outside posted buffers is written here, and
+ * no wait takes longer than it may.
+ *
+ * usage: ipc_fuzz greeting|region ROUNDS SEED, with ADMA_IPC_TIMEOUT=1
+ */
+#include "ipc.h"
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/eventfd.h>
+
+enum { HELLO = 48, NOTE = 40, SOMEBODY = 1001 };
+#define SLACK 8.0 /* seconds that a busy machine may take */
+
+static uint64_t state;
+
+static uint32_t roll(uint32_t below)
+{
+	state = state * 6364136223846793005u + 1442695040888963407u;
+	return (state >> 33) % below;
+}
+
+/* What belongs to nobody's message. */
+static unsigned char canary[1 << 20];
+
+static void expect_canary(const char *what)
+{
+	for (size_t at = 0; at < sizeof(canary); at += 8)
+		if (*(uint64_t *)(canary + at) != 0xa5a5a5a5a5a5a5a5u)
+			fail("%s: memory of the program was written", what);
+}
+
+/* ---- greetings ------------------------------------------------------------------------ */
+
+struct hello {
+	char bytes[HELLO];
+	int fds[2];
+};
+
+/* What an honest process says first. */
+static struct hello overhear(void)
+{
+	struct hello hello;
+	int pair[2];
+	char beside[256];
+	struct iovec piece = { hello.bytes, HELLO };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
+				  .msg_controllen = sizeof(beside) };
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	if (fork() == 0) {
+		close(pair[0]);
+		adma_attach(pair[1]);
+		_exit(0);
+	}
+	close(pair[1]);
+	if (recvmsg(pair[0], &message, 0) != HELLO)
+		fail("greetings have another length");
+	memcpy(hello.fds, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(hello.fds));
+	close(pair[0]);
+	return hello;
+}
+
+static int all_fds[8];
+
+static void send_some(int to, const char *bytes, size_t len, int count, const int *fds)
+{
+	char beside[CMSG_SPACE(8 * sizeof(int))] = "";
+	struct iovec piece = { (char *)bytes, len };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+
+	if (count) {
+		message.msg_control = beside;
+		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(count * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+	}
+	sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void spoil(char *bytes, size_t len)
+{
+	for (uint32_t times = roll(4); times; times--)
+		bytes[roll(len)] ^= 1 << roll(8);
+	if (roll(20) == 0)
+		for (size_t at = 0; at < len; at++)
+			bytes[at] = roll(256);
+}
+
+/* Says everything at once; whoever listens is not asked. */
+static void lie_in_greeting(const struct hello *honest, int to)
+{
+	char bytes[HELLO], note[NOTE];
+	int fds[8], count = roll(8) ? 2 : roll(8);
+
+	memcpy(bytes, honest->bytes, HELLO);
+	for (int i = 0; i < 8; i++) /* another nonce */
+		bytes[16 + i] = roll(256);
+	for (int i = 0; i < count; i++)
+		fds[i] = i < 2 && roll(4) ? honest->fds[i] : all_fds[roll(8)];
+	if (roll(3) == 0)
+		spoil(bytes, HELLO);
+	size_t first = roll(8) ? HELLO : roll(HELLO) + 1;
+
+	send_some(to, bytes, first, count, fds);
+	if (first < HELLO)
+		send_some(to, bytes + first, HELLO - first, roll(2) ? 0 : roll(4), all_fds);
+	for (uint32_t step = 1; step <= roll(5); step++) {
+		memset(note, 0, NOTE);
+		*(uint32_t *)note = step;
+		for (int at = 4; at < 28; at += 4)
+			*(uint32_t *)(note + at) = roll(3);
+		if (roll(4) == 0)
+			spoil(note, NOTE);
+		send_some(to, note, NOTE, roll(10) ? 0 : roll(3), all_fds);
+	}
+}
+
+static void greetings(long rounds)
+{
+	struct hello honest = overhear();
+	long met = 0;
+
+	memcpy(all_fds, honest.fds, sizeof(honest.fds));
+	all_fds[2] = open("/dev/null", O_RDWR);
+	all_fds[3] = memfd_create("fuzz", MFD_ALLOW_SEALING);
+	all_fds[4] = eventfd(0, 0);
+	all_fds[5] = socket(AF_INET, SOCK_STREAM, 0);
+	all_fds[6] = socket(AF_UNIX, SOCK_DGRAM, 0);
+	all_fds[7] = open("/proc/self/mem", O_RDWR);
+	for (long round = 0; round < rounds; round++) {
+		int pair[2];
+		double begun = seconds();
+
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+			fail("socketpair");
+		lie_in_greeting(&honest, pair[0]);
+		if (roll(200))
+			shutdown(pair[0], SHUT_WR);
+		else if (roll(20))
+			close(pair[0]);
+		int connection = adma_attach(pair[1]);
+
+		if (seconds() - begun > 1 + SLACK)
+			fail("round %ld: a greeting took %.1f s", round, seconds() - begun);
+		if (connection > 0) {
+			byte data[100];
+
+			met++;
+			adma_cookie_t cookie = adma_iread(connection, (void *)data, 100);
+
+			if (cookie > 0)
+				adma_wait_for(cookie, 0);
+			EXPECT(adma_close(connection), 0);
+		} else if (connection == 0) {
+			fail("attach is 0");
+		}
+		close(pair[0]);
+		close(pair[1]);
+		if (round % 1000 == 0)
+			expect_canary("greeting");
+	}
+	expect_canary("greeting");
+	if (rounds > 1000 && met == 0)
+		fail("no greeting came through: nothing was shown");
+}
+
+/* ---- the region ------------------------------------------------------------------------ */
+
+static byte *region(size_t *size)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[400];
+	unsigned long from, to;
+
+	while (fgets(line, sizeof(line), maps))
+		if (strstr(line, "memfd:adma ") && sscanf(line, "%lx-%lx", &from, &to) == 2) {
+			fclose(maps);
+			*size = to - from;
+			return (byte *)from;
+		}
+	fail("no region found");
+}
+
+static void lie_in_region(int connection, byte *room)
+{
+	size_t size;
+	byte *all = region(&size);
+	long times = 1l << roll(15);
+
+	for (int i = roll(12); i; i--) {
+		size_t len = roll(3) ? 1u << roll(21) : roll(100);
+
+		if (roll(2))
+			(void)!adma_iwrite(connection, (void *)room, len);
+		else
+			(void)!adma_iread(connection, (void *)room, len);
+	}
+	while (times--) {
+		/* Mostly where the words are: both lanes begin with them. */
+		size_t half = roll(2) ? size / 2 : 0;
+		size_t at = (half + roll(roll(4) ? 110 * 1024 : size / 2)) & ~7ul;
+		volatile uint32_t *word = (void *)(all + at);
+
+		switch (roll(6)) {
+		case 0: *word += roll(5) - 2; break;
+		case 1: *word = roll(8); break;
+		case 2: *word = roll(1u << 31); break;
+		case 3: *(volatile uint64_t *)word = (uint64_t)roll(300) << 32 | roll(1 << 24); break;
+		case 4: *(volatile uint64_t *)word = (uintptr_t)room + roll(1 << 20); break;
+		case 5: *word ^= 1u << roll(32); break;
+		}
+		if (roll(2000) == 0)
+			sched_yield();
+	}
+}
+
+/* One connection with somebody who lies and dies; the answer: how many messages. */
+static long one_peer(bool stranger, bool blocks)
+{
+	int pair[2];
+	long messages = 0;
+	uint64_t seed = state;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	pid_t child = fork();
+
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+		state = seed ^ 0x5555;
+		if (stranger && (setgroups(0, NULL) || setresgid(SOMEBODY, SOMEBODY, SOMEBODY) ||
+				 setresuid(SOMEBODY, SOMEBODY, SOMEBODY)))
+			_exit(1);
+		int connection = adma_attach(pair[1]);
+		byte *room = blocks ? adma_alloc(2 * MIB) : pages_between_guards(2 * MIB);
+
+		if (connection > 0 && room)
+			lie_in_region(connection, room);
+		if (roll(2))
+			kill(getpid(), SIGKILL);
+		_exit(0);
+	}
+	close(pair[1]);
+	int connection = adma_attach(pair[0]);
+
+	close(pair[0]);
+	if (connection > 0) {
+		byte *mine = blocks ? adma_alloc(4 * MIB) : pages_between_guards(4 * MIB);
+		byte *data = mine + MIB;
+
+		for (size_t at = 0; at < 4 * MIB; at += 8)
+			*(volatile uint64_t *)(mine + at) = 0xeeeeeeeeeeeeeeeeu;
+		for (; messages < 300; messages++) {
+			size_t len = roll(3) ? 1u << roll(21) : roll(100);
+			bool writes = roll(2);
+			double begun = seconds();
+			adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)data, len) :
+							adma_iread(connection, (void *)data, len);
+			long got = cookie < 0 ? cookie : adma_wait_for(cookie, roll(8) ? roll(5) : 50);
+
+			if (seconds() - begun > SLACK)
+				fail("a message took %.1f s", seconds() - begun);
+			if (got > (long)len)
+				fail("%ld bytes of %zu", got, len);
+			if (got == -ECONNRESET || got == -EPROTO || got == -EPIPE)
+				break;
+		}
+		double begun = seconds();
+		long closed = adma_close(connection);
+
+		/* A piece that it says it has begun is waited for, until it is dead. */
+		if ((closed && closed != -ETIMEDOUT) || seconds() - begun > 1 + SLACK)
+			fail("closing is %ld after %.1f s", closed, seconds() - begun);
+		kill(child, SIGKILL);
+		if (closed)
+			EXPECT(adma_close(connection), 0);
+		for (size_t at = 0; at < MIB; at += 8)
+			if (*(uint64_t *)(mine + at) != 0xeeeeeeeeeeeeeeeeu ||
+			    *(uint64_t *)(mine + 3 * MIB + at) != 0xeeeeeeeeeeeeeeeeu)
+				fail("memory beside a buffer was written");
+		expect_canary("region");
+		if (blocks)
+			EXPECT(adma_free((void *)mine), 0);
+		else
+			release_pages_between_guards(mine, 4 * MIB);
+	}
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	return messages + 1;
+}
+
+static void regions(long rounds)
+{
+	bool root = getuid() == 0;
+
+	for (long done = 0, peers = 0; done < rounds; peers++)
+		done += one_peer(root && peers % 2, peers / 2 % 2);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 4)
+		fail("usage: ipc_fuzz greeting|region ROUNDS SEED");
+	long rounds = atol(argv[2]);
+
+	state = atol(argv[3]) * 2654435761u + 1;
+	memset(canary, 0xa5, sizeof(canary));
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGCHLD, SIG_DFL);
+	if (!strcmp(argv[1], "greeting"))
+		greetings(rounds);
+	else
+		regions(rounds);
+	return 0;
+}
