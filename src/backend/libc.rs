@@ -3,7 +3,7 @@
 //! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
-use crate::sys::{Entry, Op};
+use crate::sys::{self, Entry, Op};
 use core::arch::{asm, naked_asm};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -20,6 +20,8 @@ pub static ENTRIES: [Entry; Op::ALL.len()] = [
     entry(bootstrap_memmove_chk as *const ()),
     entry(bootstrap_memmove_chk as *const ()),
     entry(bootstrap_mempcpy_chk as *const ()),
+    entry(bootstrap_process_vm_readv as *const ()),
+    entry(bootstrap_process_vm_writev as *const ()),
 ];
 
 const fn entry(bootstrap: *const ()) -> Entry {
@@ -39,13 +41,15 @@ pub fn resolve() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
     type Named = (&'static CStr, Op);
-    const NAMES: [(Named, Option<Named>); 6] = [
+    const NAMES: [(Named, Option<Named>); 8] = [
         ((c"memmove", Op::Memmove), Some((c"memcpy", Op::Memcpy))),
         ((c"mempcpy", Op::Mempcpy), None),
         ((c"bcopy", Op::Bcopy), None),
         ((c"wmemmove", Op::Wmemmove), Some((c"wmemcpy", Op::Wmemcpy))),
         ((c"__memmove_chk", Op::MemmoveChk), Some((c"__memcpy_chk", Op::MemcpyChk))),
         ((c"__mempcpy_chk", Op::MempcpyChk), None),
+        ((c"process_vm_readv", Op::ProcessVmReadv), None),
+        ((c"process_vm_writev", Op::ProcessVmWritev), None),
     ];
     let libc = Libc::find();
     for ((name, op), twin) in NAMES {
@@ -141,6 +145,11 @@ unsafe extern "C" fn note_if_libc(
 /// Sets the size in bytes from which `op` comes to our slow path.
 pub fn set_min(op: Op, bytes: usize) {
     ENTRIES[op as usize].min.store(bytes.div_ceil(op.unit()), Ordering::Release);
+}
+
+/// The function that `op` stands in front of.
+pub fn next(op: Op) -> *mut c_void {
+    ENTRIES[op as usize].next.load(Ordering::Relaxed)
 }
 
 /// Copies as libc does; overlapping ranges are fine.
@@ -240,6 +249,35 @@ unsafe extern "C" fn bootstrap_memmove_chk() {
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_mempcpy_chk() {
     move_bytes_checked!("lea rax, [rdi + rdx]")
+}
+
+macro_rules! system_call {
+    ($($name:ident: $number:ident),* $(,)?) => { $(
+        unsafe extern "C" fn $name(
+            first: usize,
+            second: usize,
+            third: usize,
+            fourth: usize,
+            fifth: usize,
+            sixth: usize,
+        ) -> isize {
+            // SAFETY: the program's own call, and the address of this thread's errno.
+            unsafe {
+                let arguments = [first, second, third, fourth, fifth, sixth];
+                let answer = sys::syscall(libc::$number, arguments);
+                if answer >= 0 {
+                    return answer;
+                }
+                *libc::__errno_location() = -answer as i32;
+                -1
+            }
+        }
+    )* };
+}
+
+system_call! {
+    bootstrap_process_vm_readv: SYS_process_vm_readv,
+    bootstrap_process_vm_writev: SYS_process_vm_writev,
 }
 
 #[cfg(test)]

@@ -184,7 +184,7 @@ unsafe fn carry(
     }
     let (own, longest) = claim_pieces(shared, seen);
     if alone < len {
-        wait(shared, how.wait, SPIN_TICKS + 2 * longest);
+        wait(shared, how.wait, SPIN_TICKS + 2 * longest, crew::can_take_back());
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
@@ -244,8 +244,8 @@ fn leave_to_others(shared: &Shared) {
 }
 
 /// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
-/// back, for who has them may not run at all.
-fn wait(shared: &Shared, how: Wait, patience: u64) {
+/// back, for who has them may not run at all. A system call cannot be `taken_back`.
+pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, taken_back: bool) {
     let (begun, mut from) = (sys::ticks(), 0);
     while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
         match how {
@@ -260,7 +260,7 @@ fn wait(shared: &Shared, how: Wait, patience: u64) {
         }
     }
     while shared.is_busy(&mut from) {
-        if crew::can_take_back() {
+        if taken_back {
             shared.take_back();
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
             while !sys::interrupt_workers() {
