@@ -23,7 +23,7 @@ pub struct Config {
     /// In bytes. `None`: as much as the kernel helper allows.
     pub keep: Option<usize>,
     /// One bit per `Op`.
-    pub ops: u16,
+    pub ops: u32,
     pub stats: Formats,
     /// `None`: standard error.
     pub stats_file: Option<Vec<u8>>,
@@ -112,7 +112,7 @@ impl Default for Config {
     }
 }
 
-const EVERY_OP: u16 = (1 << Op::ALL.len()) - 1;
+const EVERY_OP: u32 = (1 << Op::ALL.len()) - 1;
 
 pub struct Knob {
     pub name: &'static str,
@@ -195,7 +195,7 @@ pub const KNOBS: [Knob; 20] = [
         name: "ADMA_OPS",
         default: "all",
         want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
-               memcpy_chk, memmove_chk, mempcpy_chk",
+               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev",
         set: |config, value| ops(value).map(|ops| config.ops = ops).is_some(),
     },
     Knob {
@@ -352,13 +352,13 @@ fn share(text: &str) -> Option<f32> {
     (0.0..=1.0).contains(&number).then_some(number)
 }
 
-fn ops(text: &str) -> Option<u16> {
+fn ops(text: &str) -> Option<u32> {
     if text == "all" {
         return Some(EVERY_OP);
     }
     text.split(',').try_fold(0, |ops, name| {
         let op = Op::ALL.iter().find(|op| op.name() == name)?;
-        Some(ops | 1 << *op as u16)
+        Some(ops | 1 << *op as u32)
     })
 }
 

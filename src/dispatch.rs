@@ -3,6 +3,8 @@
 //! A copy goes down three steps: `decide` answers with a value, `perform` moves the bytes by it,
 //! `learn_from` notes what came of it.
 
+mod remote;
+
 use crate::backend::threads::{self, Cost, How, Pieces, Seen};
 use crate::backend::{Refused, crew, ioat, kernel::Kernel, later, libc as original, piece};
 use crate::config::{Backend, Config};
@@ -32,7 +34,7 @@ pub struct Policy {
     /// `None`: streaming stores are compared with ordinary ones.
     kernel: Option<Kernel>,
     verify: u32,
-    ops: u16,
+    ops: u32,
     record: bool,
     profile: bool,
     trace: bool,
@@ -132,6 +134,8 @@ pub struct Dispatcher {
     pause: AtomicU64,
     pub ioat: ioat::Engine,
     pub learner: Learner,
+    /// Of transfers between processes; see `remote`.
+    pub remote_learner: Learner,
     pub recorder: Recorder,
     pub trace: Trace,
 }
@@ -149,6 +153,7 @@ impl Dispatcher {
             pause: AtomicU64::new(0),
             ioat: ioat::Engine::new(),
             learner: Learner::new(),
+            remote_learner: Learner::new(),
             recorder: Recorder::new(),
             trace: Trace::new(),
         }
@@ -168,7 +173,7 @@ impl Dispatcher {
             _ => policy.min,
         };
         for op in Op::ALL {
-            let chosen = policy.ops >> op as u16 & 1 == 1;
+            let chosen = policy.ops >> op as u32 & 1 == 1;
             original::set_min(op, if chosen { min } else { NEVER });
         }
     }

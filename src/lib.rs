@@ -12,6 +12,7 @@
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     libc: the originals
 //!             threads: one shared copy; board: who claims which piece; crew: the workers;
+//!             remote: one shared transfer between processes
 //!             refusal: what the system refuses is tried again
 //!             later: copies that go on while the caller does something else; pending: their
 //!             cookies, parts and ends

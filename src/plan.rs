@@ -58,6 +58,17 @@ impl Cut {
         Self { head, ..Self::with_piece(dst, len, piece) }
     }
 
+    /// For transfers between processes, whose kernel code walks page tables: pieces that keep to
+    /// tables of their own at `place`. Two parties meet once, so that theirs may be smaller.
+    pub fn for_tables(place: usize, len: usize, parties: usize) -> Self {
+        let even = (len / (4 * parties)).next_power_of_two();
+        let least = if parties > 2 { Self::TABLE } else { Self::LARGEST };
+        let most = (len / Self::MOST + 1).next_power_of_two();
+        let piece = even.clamp(least, Self::TABLE).max(most);
+        let head = (place.wrapping_neg() % piece).min(len);
+        Self { len, head, piece }
+    }
+
     /// Whether pages are better made piece by piece than by faults. Many threads that do it in
     /// small pieces wait for each other more than for the faults.
     pub fn suits_making_pages(&self, parties: usize) -> bool {

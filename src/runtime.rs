@@ -1,6 +1,7 @@
 //! The one global: start, fork and exit of the process.
 
 use crate::backend::crew::Dismissal;
+use crate::backend::remote::Call;
 use crate::backend::{crew, helper, ioat, later, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
@@ -47,6 +48,15 @@ struct Process {
 pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { DISPATCHER.copy(op, dst, src, len) }
+}
+
+/// process_vm_readv or process_vm_writev, one way or the other.
+///
+/// # Safety
+/// The program's own call.
+pub unsafe fn transfer(call: &Call) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.transfer(call) }
 }
 
 /// The same for a program that calls us by name.

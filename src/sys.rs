@@ -704,10 +704,12 @@ pub enum Op {
     MemcpyChk,
     MemmoveChk,
     MempcpyChk,
+    ProcessVmReadv,
+    ProcessVmWritev,
 }
 
 impl Op {
-    pub const ALL: [Op; 9] = [
+    pub const ALL: [Op; 11] = [
         Op::Memcpy,
         Op::Memmove,
         Op::Mempcpy,
@@ -717,6 +719,8 @@ impl Op {
         Op::MemcpyChk,
         Op::MemmoveChk,
         Op::MempcpyChk,
+        Op::ProcessVmReadv,
+        Op::ProcessVmWritev,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -730,6 +734,8 @@ impl Op {
             Op::MemcpyChk => "memcpy_chk",
             Op::MemmoveChk => "memmove_chk",
             Op::MempcpyChk => "mempcpy_chk",
+            Op::ProcessVmReadv => "process_vm_readv",
+            Op::ProcessVmWritev => "process_vm_writev",
         }
     }
 

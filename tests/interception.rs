@@ -56,6 +56,9 @@ const PASSED_ON: [&str; 16] = [
     "unshare",
 ];
 
+/// Copies between processes: their length stands in lists, so they have tests of their own.
+const BETWEEN_PROCESSES: [&str; 2] = ["process_vm_readv", "process_vm_writev"];
+
 /// The names as the victims know them: those above, and memcpy's older version.
 fn called() -> impl Iterator<Item = &'static str> {
     EXPORTED.into_iter().chain(["memcpy@GLIBC_2.2.5"])
@@ -94,7 +97,8 @@ fn exports() -> BTreeMap<String, u64> {
 #[test]
 fn library_exports_what_it_intercepts_and_its_own_interface_only() {
     let exports = exports();
-    let wanted: Vec<_> = EXPORTED.into_iter().chain(SIGNALS).chain(PASSED_ON).collect();
+    let others = SIGNALS.into_iter().chain(PASSED_ON).chain(BETWEEN_PROCESSES);
+    let wanted: Vec<_> = EXPORTED.into_iter().chain(others).collect();
     for name in &wanted {
         assert!(exports.contains_key(*name), "{name} is not exported");
     }
@@ -244,7 +248,13 @@ fn way_of_a_copy_never_comes_back_to_memcpy() {
     // `first_copy_with_everything_intercepted_starts_the_engine`.
     // A trace is opened once, by one who has closed it to others, itself included, before.
     let not_through = [PANIC, "adma::dispatch::Dispatcher::start", "adma::trace::Trace::start"];
-    for root in ["adma::backend::libc::bootstrap_", "adma::api::", "adma::intercept::slow::"] {
+    let roots = [
+        "adma::backend::libc::bootstrap_",
+        "adma::api::",
+        "adma::intercept::slow::",
+        "adma::intercept::remote::",
+    ];
+    for root in roots {
         let mut imports = graph.imports_within_reach(root, &not_through);
         imports.retain(|name, _| EXPORTED.contains(&name.as_str()) || name == "memset");
         assert!(imports.is_empty(), "from {root}: {imports:?}");
@@ -258,7 +268,7 @@ fn way_of_a_copy_needs_next_to_nothing_of_libc() {
     let graph = CallGraph::of_library();
     let not_through = [PANIC];
     let harmless = ["__chk_fail", "__libc_single_threaded", "bcmp", "clock_gettime"];
-    for root in ["adma::api::", "adma::intercept::slow::"] {
+    for root in ["adma::api::", "adma::intercept::slow::", "adma::intercept::remote::"] {
         let mut imports = graph.imports_within_reach(root, &not_through);
         // What copies at the engine's start: see the test above.
         let of_the_start = |name: &str| EXPORTED.contains(&name) || name == "memset";

@@ -88,6 +88,8 @@ const KNOBS: [Knob; 20] = [
             "memcpy_chk",
             "memmove_chk",
             "mempcpy_chk",
+            "process_vm_readv",
+            "process_vm_writev",
             "memcpy,memmove",
         ],
         bad: &["memset", "memcpy,", ",memcpy", "memcpy memmove", "all,memcpy", "none"],

@@ -103,6 +103,12 @@ pub const BENCHES: &[Bench] = &[
         run: benches::ipc::run,
     },
     Bench {
+        name: "mpi",
+        preload: false,
+        about: "an unmodified Open MPI: ping-pong, alltoall, allreduce, by ranks",
+        run: benches::mpi::run,
+    },
+    Bench {
         name: "kernels",
         preload: false,
         about: "ways to copy a piece, on one thread and on several, no shim",

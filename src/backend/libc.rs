@@ -4,7 +4,7 @@
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
 use crate::lookup::{Found, Name, find_next};
-use crate::sys::{Entry, NEVER, Op};
+use crate::sys::{self, Entry, NEVER, Op};
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::ops::Range;
@@ -22,6 +22,8 @@ pub static ENTRIES: [Entry; Op::ALL.len()] = [
     entry(bootstrap_memmove_chk as *const ()),
     entry(bootstrap_memmove_chk as *const ()),
     entry(bootstrap_mempcpy_chk as *const ()),
+    entry(bootstrap_process_vm_readv as *const ()),
+    entry(bootstrap_process_vm_writev as *const ()),
 ];
 
 const fn entry(bootstrap: *const ()) -> Entry {
@@ -40,19 +42,23 @@ type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c
 pub fn resolve() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
-    static NAMES: [Name; 6] = [
+    static NAMES: [Name; 8] = [
         Name::new(c"memmove"),
         Name::new(c"mempcpy"),
         Name::new(c"bcopy"),
         Name::new(c"wmemmove"),
         Name::new(c"__memmove_chk"),
         Name::new(c"__mempcpy_chk"),
+        Name::new(c"process_vm_readv"),
+        Name::new(c"process_vm_writev"),
     ];
     static TWINS: [Name; 3] =
         [Name::new(c"memcpy"), Name::new(c"wmemcpy"), Name::new(c"__memcpy_chk")];
     let Found { functions, libc } = find_next(&NAMES);
     let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
-    let [memmove, mempcpy, bcopy, wmemmove, memmove_chk, mempcpy_chk] = functions;
+    let [memmove, mempcpy, bcopy, wmemmove, memmove_chk, mempcpy_chk, readv, writev] = functions;
+    set_next(Op::ProcessVmReadv, readv);
+    set_next(Op::ProcessVmWritev, writev);
     set_next(Op::Mempcpy, mempcpy);
     set_next(Op::Bcopy, bcopy);
     set_next(Op::MempcpyChk, mempcpy_chk);
@@ -106,6 +112,11 @@ fn find_beyond_others(libc: &Range<usize>) {
 /// Sets the size in bytes from which `op` comes to our slow path.
 pub fn set_min(op: Op, bytes: usize) {
     ENTRIES[op as usize].min.store(bytes.div_ceil(op.unit()), Ordering::Release);
+}
+
+/// The function that `op` stands in front of.
+pub fn next(op: Op) -> *mut c_void {
+    ENTRIES[op as usize].next.load(Ordering::Relaxed)
 }
 
 /// Copies as libc does; overlapping ranges are fine.
@@ -205,6 +216,35 @@ unsafe extern "C" fn bootstrap_memmove_chk() {
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_mempcpy_chk() {
     move_bytes_checked!("lea rax, [rdi + rdx]")
+}
+
+macro_rules! system_call {
+    ($($name:ident: $number:ident),* $(,)?) => { $(
+        unsafe extern "C" fn $name(
+            first: usize,
+            second: usize,
+            third: usize,
+            fourth: usize,
+            fifth: usize,
+            sixth: usize,
+        ) -> isize {
+            // SAFETY: the program's own call, and the address of this thread's errno.
+            unsafe {
+                let arguments = [first, second, third, fourth, fifth, sixth];
+                let answer = sys::syscall(libc::$number, arguments);
+                if answer >= 0 {
+                    return answer;
+                }
+                *libc::__errno_location() = -answer as i32;
+                -1
+            }
+        }
+    )* };
+}
+
+system_call! {
+    bootstrap_process_vm_readv: SYS_process_vm_readv,
+    bootstrap_process_vm_writev: SYS_process_vm_writev,
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub mod piece;
 #[cfg(not(loom))]
 mod refusal;
 #[cfg(not(loom))]
+pub mod remote;
+#[cfg(not(loom))]
 pub mod signals;
 #[cfg(not(loom))]
 pub mod threads;

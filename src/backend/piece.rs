@@ -3,6 +3,7 @@
 use super::board::{Claim, Shared, piece_is};
 use super::kernel::{self, Copied, Kernel, Sequence, TakeBack};
 use super::manner::Manner;
+use super::remote;
 use crate::plan::PAGE;
 use crate::sys;
 
@@ -12,6 +13,9 @@ pub const ALTERNATE: usize = 1 << 26;
 /// Beside a packed manner: the destination was never written. Its pages are made before they
 /// are copied into, many with one call instead of a fault for each.
 pub const FRESH: usize = 1 << 27;
+
+/// Beside a packed manner: pieces of a transfer between processes, see `remote`.
+pub const REMOTE: usize = 1 << 28;
 
 /// So much is made at once: it is still in the cache when the bytes come.
 const STEP: usize = 64 * PAGE;
@@ -28,6 +32,9 @@ pub fn kernel_of(claim: &Claim) -> Kernel {
 /// Copies a claimed piece and says so on the board. A worker gives its `sequence` where the
 /// piece can be taken back from it.
 pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
+    if claim.copy.manner & REMOTE != 0 {
+        return remote::carry_out(shared, claim);
+    }
     let piece = claim.copy.cut.piece(claim.index);
     let (dst, src) = (claim.copy.dst + piece.offset, claim.copy.src + piece.offset);
     let kernel = kernel_of(claim);

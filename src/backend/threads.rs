@@ -184,7 +184,8 @@ unsafe fn carry(
     }
     let (own, quickest) = claim_pieces(shared, seen);
     if alone < len {
-        wait(shared, how.wait, SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
+        let patience = SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS);
+        wait(shared, how.wait, patience, crew::can_take_back());
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
@@ -245,8 +246,8 @@ fn leave_to_others(shared: &Shared) {
 }
 
 /// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
-/// back, for who has them may not run at all.
-fn wait(shared: &Shared, how: Wait, patience: u64) {
+/// back, for who has them may not run at all. A system call cannot be `taken_back`.
+pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, taken_back: bool) {
     let (begun, mut from) = (sys::ticks(), 0);
     while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
         match how {
@@ -261,7 +262,7 @@ fn wait(shared: &Shared, how: Wait, patience: u64) {
         }
     }
     while shared.is_busy(&mut from) {
-        if crew::can_take_back() {
+        if taken_back {
             shared.take_back();
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
             while !sys::interrupt_workers() {

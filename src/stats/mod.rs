@@ -42,10 +42,12 @@ pub enum Fallback {
     NoChannels,
     /// The I/OAT engine cannot copy between such addresses.
     Unaligned,
+    /// The engine that is up does only copy within one process.
+    Unsupported,
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 10] = [
+    pub const ALL: [Fallback; 11] = [
         Fallback::Off,
         Fallback::Overlap,
         Fallback::Learned,
@@ -56,6 +58,7 @@ impl Fallback {
         Fallback::Starting,
         Fallback::NoChannels,
         Fallback::Unaligned,
+        Fallback::Unsupported,
     ];
 
     pub fn name(self) -> &'static str {
@@ -69,6 +72,7 @@ impl Fallback {
             Fallback::Starting => "starting",
             Fallback::NoChannels => "no_channels",
             Fallback::Unaligned => "unaligned",
+            Fallback::Unsupported => "unsupported",
             Fallback::Off => "off",
         }
     }

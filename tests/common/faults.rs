@@ -23,8 +23,10 @@ pub fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
     let folder = scratch("faults");
     let file = folder.join("report.json");
     let done = finish(command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &file));
+    // Children that have made copies report as well, before the one that waits for them.
     let report = std::fs::read_to_string(&file).ok().map(|text| {
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command:?}: {error}: {text}"))
+        let last = text.lines().last().unwrap_or_default();
+        serde_json::from_str(last).unwrap_or_else(|error| panic!("{command:?}: {error}: {text}"))
     });
     std::fs::remove_dir_all(&folder).unwrap();
     (done, report)

@@ -7,6 +7,7 @@ pub mod fresh;
 pub mod ipc;
 pub mod kernels;
 pub mod load;
+pub mod mpi;
 pub mod numpy;
 pub mod pauses;
 pub mod pins;

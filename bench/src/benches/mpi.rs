@@ -1,0 +1,157 @@
+//! An unmodified Open MPI with and without the shim: ping-pong, alltoall and allreduce, with few
+//! ranks and with as many as there are CPUs, over cma (process_vm_readv) and copy-in-copy-out.
+//! Runs take turns: A B B A.
+
+use crate::measure::Samples;
+use crate::options::{MIB, Options};
+use crate::out::{self, Table, figure, progress};
+use crate::spawn;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const SOURCE: &str = include_str!("../../mpi_collectives.c");
+
+/// Operation and size -> nanoseconds.
+type Cases = BTreeMap<(String, usize), f64>;
+
+/// One way to run all of it.
+struct Setting {
+    ranks: usize,
+    mechanism: &'static str,
+    /// Ranks that wait give their CPU away (mpi_yield_when_idle).
+    yielding: bool,
+}
+
+impl Setting {
+    fn name(&self) -> String {
+        let yielding = if self.yielding { ".yield" } else { "" };
+        format!("{}.{}{yielding}", self.ranks, self.mechanism)
+    }
+
+    fn run(&self, program: &Path, lib: Option<&str>, options: &Options) -> Cases {
+        let mut command = spawn::command("mpirun", None);
+        command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+        command.args(["-np", &self.ranks.to_string(), "--mca", "btl", "self,vader"]);
+        command.args(["--mca", "btl_vader_single_copy_mechanism", self.mechanism]);
+        command.args(["--mca", "mpi_yield_when_idle", if self.yielding { "1" } else { "0" }]);
+        if let Some(lib) = lib {
+            command.arg("-x").arg(format!("LD_PRELOAD={lib}"));
+            for (name, value) in std::env::vars().filter(|(name, _)| name.starts_with("ADMA_")) {
+                command.arg("-x").arg(format!("{name}={value}"));
+            }
+        }
+        command.arg(program).arg((options.seconds / 15.0).to_string());
+        command.args(sizes(options).iter().map(usize::to_string));
+        let Ok(output) = command.output() else { return Cases::new() };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let case = |line: &str| {
+            let mut words = line.split(' ');
+            let operation = words.next()?.to_string();
+            let size = words.next()?.parse().ok()?;
+            Some(((operation, size), words.next()?.parse().ok()?))
+        };
+        text.lines().filter_map(case).collect()
+    }
+}
+
+fn sizes(options: &Options) -> Vec<usize> {
+    let usual =
+        if options.quick { vec![MIB, 16 * MIB] } else { vec![MIB / 4, MIB, 4 * MIB, 16 * MIB] };
+    options.sizes.clone().unwrap_or(usual)
+}
+
+pub fn run(options: &Options) {
+    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let folder = std::env::temp_dir().join(format!("adma-bench-mpi-{}", std::process::id()));
+    let program = match build(&folder) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}\n"),
+    };
+    println!("time of one operation without the shim, and how much faster it is with it\n");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut ranks: Vec<usize> = (1..).map(|bits| 1 << bits).take_while(|&n| n < cpus).collect();
+    ranks.push(cpus.max(2));
+    if options.quick {
+        ranks = vec![2, cpus.max(2)];
+        ranks.dedup();
+    }
+    let mut table =
+        Table::new(["ranks", "way", "operation", "size", "without", "x", "lowest", "highest"]);
+    for &ranks in &ranks {
+        for mechanism in ["cma", "none"] {
+            for yielding in [false, true] {
+                // Only where they would take CPUs from each other.
+                if !yielding || ranks >= cpus {
+                    let setting = Setting { ranks, mechanism, yielding };
+                    compare(&setting, &program, lib, options, &mut table);
+                }
+            }
+        }
+    }
+    table.print();
+    let _ = fs::remove_dir_all(&folder);
+}
+
+fn compare(
+    setting: &Setting,
+    program: &Path,
+    lib: Option<&str>,
+    options: &Options,
+    table: &mut Table,
+) {
+    let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 5 });
+    let mut ratios: BTreeMap<(String, usize), Samples> = BTreeMap::new();
+    let mut plain: BTreeMap<(String, usize), Samples> = BTreeMap::new();
+    for pair in 0..pairs {
+        progress(&format!("mpi: {}, pair {} of {pairs}", setting.name(), pair + 1));
+        let mut sides: [Cases; 2] = Default::default();
+        for turn in 0..2 {
+            let with = (pair + turn) % 2;
+            sides[with] = setting.run(program, lib.filter(|_| with == 1), options);
+        }
+        let [without, with] = sides;
+        for (case, ns) in without {
+            if let Some(shim) = with.get(&case) {
+                ratios.entry(case.clone()).or_default().push(ns / shim);
+                plain.entry(case).or_default().push(ns);
+            }
+        }
+    }
+    if ratios.is_empty() {
+        table.row([setting.ranks.to_string(), format!("{}: mpirun failed", setting.name())]);
+    }
+    let way = match setting.mechanism {
+        "none" => "copy in, copy out",
+        other => other,
+    };
+    let way = format!("{way}{}", if setting.yielding { ", yielding" } else { "" });
+    for (case, ratio) in &ratios {
+        let (operation, size) = case;
+        let size = out::size(*size);
+        figure(&format!("mpi.{}.{operation}.{size}.ratio", setting.name()), ratio.median());
+        table.row([
+            setting.ranks.to_string(),
+            way.clone(),
+            operation.clone(),
+            size,
+            out::time(plain[case].median()),
+            format!("{:.2}", ratio.median()),
+            format!("{:.2}", ratio.quantile(0.0)),
+            format!("{:.2}", ratio.quantile(1.0)),
+        ]);
+    }
+}
+
+fn build(folder: &Path) -> Result<PathBuf, String> {
+    let (source, program) = (folder.join("collectives.c"), folder.join("collectives"));
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&source, SOURCE));
+    written.map_err(|error| format!("{}: {error}", source.display()))?;
+    let built =
+        spawn::command("mpicc", None).args(["-O2", "-o"]).arg(&program).arg(&source).output();
+    match built {
+        Ok(output) if output.status.success() => Ok(program),
+        Ok(output) => Err(format!("mpicc: {}", String::from_utf8_lossy(&output.stderr))),
+        Err(_) => Err("no mpicc (apt install libopenmpi-dev openmpi-bin)".into()),
+    }
+}

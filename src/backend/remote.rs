@@ -1,0 +1,345 @@
+//! One call of process_vm_readv or process_vm_writev, shared between caller and workers.
+//!
+//! MPI libraries move large messages between the ranks of one machine with these two: one call
+//! for each message. The kernel walks two lists of segments, ours (local) and the other process's
+//! (remote), and copies as many bytes as the shorter has. So every byte of the transfer has a
+//! number, and any stretch of numbers can be had by a call of its own:
+//!
+//! ```text
+//! fetch the lists; anything but a plain well-formed call -> libc's function, as it is
+//! the caller transfers the first bytes -> it may, the process is there
+//! pieces of 2 MiB of the remote side are claimed like those of a copy
+//! a piece that falls short -> when nothing is under way, the caller goes on from there, alone
+//! ```
+//!
+//! - Nothing here faults: the kernel answers with fewer bytes, or EFAULT.
+//! - A system call cannot be taken back from a worker, so begun pieces are waited for.
+//! - `Transfer` lies on the caller's stack. Workers reach it through a claimed piece only, and
+//!   the caller does not return while one is under way.
+//! - The answer is the kernel's. Bytes behind a bad page may have been transferred too, which
+//!   nobody is told of, as with memcpy.
+
+use super::board::{Claim, End, Posted, Room, Shared, piece_is};
+use super::crew::{self, BOARD, SPIN_TICKS, summon};
+use super::kernel::Kernel;
+use super::manner::Manner;
+use super::threads::{self, Wait};
+use super::{Refused, libc as original, piece};
+use crate::plan::{self, Cut};
+use crate::sys::{self, Op, SignalsHeld};
+use core::mem::MaybeUninit;
+
+/// The program's call, as it came.
+pub struct Call {
+    pub op: Op,
+    pub pid: usize,
+    pub local: List,
+    pub remote: List,
+    pub flags: usize,
+}
+
+/// Where the program has its segments.
+#[derive(Clone, Copy)]
+pub struct List {
+    pub at: usize,
+    pub count: usize,
+}
+
+impl List {
+    fn bytes(self) -> usize {
+        self.count * size_of::<Segment>()
+    }
+}
+
+/// struct iovec.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Segment {
+    base: usize,
+    len: usize,
+}
+
+impl Segment {
+    fn end(self) -> usize {
+        self.base + self.len
+    }
+}
+
+/// Longer lists are left to the kernel: ours has to lie on any stack.
+const MOST_SEGMENTS: usize = 64;
+/// So many on each side are given to the kernel at once.
+const AT_ONCE: usize = 16;
+/// The kernel transfers no more with one call (MAX_RW_COUNT).
+const MOST_BYTES: usize = 0x7fff_f000;
+/// Where the addresses end that every program may have.
+const USER_END: usize = 1 << 47;
+/// A list this close above us lies on the caller's stack.
+const NEAR: usize = 16 << 10;
+
+/// Room for both lists. Not cleared: that would be a call of memset.
+pub struct Lists {
+    local: [MaybeUninit<Segment>; MOST_SEGMENTS],
+    remote: [MaybeUninit<Segment>; MOST_SEGMENTS],
+}
+
+impl Lists {
+    #[inline(always)]
+    pub const fn new() -> Self {
+        let local = [const { MaybeUninit::uninit() }; MOST_SEGMENTS];
+        Self { local, remote: [const { MaybeUninit::uninit() }; MOST_SEGMENTS] }
+    }
+
+    /// Takes the program's lists as they are now. False: the kernel cannot read them, and it is
+    /// for it to say so.
+    fn fetch(&mut self, call: &Call) -> bool {
+        let room = [&raw mut self.local as usize, &raw mut self.remote as usize];
+        let lists = [call.local, call.remote];
+        let is_near =
+            |list: &List| list.at.wrapping_sub(room[0]) < NEAR && list.at.is_multiple_of(8);
+        if lists.iter().all(is_near) {
+            for (to, list) in room.into_iter().zip(lists) {
+                for word in 0..list.bytes() / 8 {
+                    // SAFETY: `to` is ours and long enough. The list lies right above us on the
+                    // stack, where the program has put it. Volatile: not a call of memcpy.
+                    unsafe {
+                        let value = (list.at as *const usize).add(word).read_volatile();
+                        (to as *mut usize).add(word).write_volatile(value);
+                    }
+                }
+            }
+            return true;
+        }
+        // Anywhere else it may not be readable at all. The kernel does not mind: we ask it to
+        // transfer the lists, by the call that the program is making.
+        let ours = [0, 1].map(|i| Segment { base: room[i], len: lists[i].bytes() });
+        let theirs = [0, 1].map(|i| Segment { base: lists[i].at, len: lists[i].bytes() });
+        let (local, remote) = match call.op {
+            Op::ProcessVmWritev => (&theirs, &ours),
+            _ => (&ours, &theirs),
+        };
+        let wanted = (ours[0].len + ours[1].len) as isize;
+        // SAFETY: `ours` has room for what `theirs` has, both in this process.
+        unsafe { ask(call.op, crew::process() as usize, local, remote) == wanted }
+    }
+}
+
+/// The system call, for a worker as well.
+unsafe fn ask(op: Op, pid: usize, local: &[Segment], remote: &[Segment]) -> sys::Answer {
+    let number = match op {
+        Op::ProcessVmWritev => libc::SYS_process_vm_writev,
+        _ => libc::SYS_process_vm_readv,
+    };
+    let [local_at, remote_at] = [local, remote].map(|list| list.as_ptr() as usize);
+    // SAFETY: the kernel reads the two lists; what it writes to is the caller's promise.
+    unsafe { sys::syscall(number, [pid, local_at, local.len(), remote_at, remote.len(), 0]) }
+}
+
+/// A well-formed call: its bytes can be transferred in any order, with the same result.
+pub struct Transfer<'a> {
+    op: Op,
+    pid: usize,
+    local: &'a [Segment],
+    remote: &'a [Segment],
+    total: usize,
+}
+
+impl<'a> Transfer<'a> {
+    /// `None`: the kernel should see the call as it is.
+    pub fn new(call: &Call, lists: &'a mut Lists) -> Option<Self> {
+        let lengths = 1..=MOST_SEGMENTS;
+        if call.flags != 0
+            || !lengths.contains(&call.local.count)
+            || !lengths.contains(&call.remote.count)
+            || !lists.fetch(call)
+        {
+            return None;
+        }
+        // SAFETY: just filled so far.
+        let [local, remote]: [&[Segment]; 2] = unsafe {
+            [
+                core::slice::from_raw_parts(lists.local.as_ptr().cast(), call.local.count),
+                core::slice::from_raw_parts(lists.remote.as_ptr().cast(), call.remote.count),
+            ]
+        };
+        let total = bytes_of(local)?.min(bytes_of(remote)?).min(MOST_BYTES);
+        Some(Self { op: call.op, pid: call.pid, local, remote, total })
+    }
+
+    /// How many bytes the kernel would transfer.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Whether the result does not depend on the order: no byte is written twice, or is read
+    /// here and written there.
+    pub fn is_in_any_order(&self) -> bool {
+        let written = if self.op == Op::ProcessVmWritev { self.remote } else { self.local };
+        are_apart(written) && (!self.may_alias() || is_other_process(self.pid))
+    }
+
+    /// Whether it would matter if the other process were this one.
+    fn may_alias(&self) -> bool {
+        if let ([local], [remote]) = (self.local, self.remote) {
+            // Onto itself is the same in any order. A child of fork has the same addresses.
+            return local.base != remote.base
+                && plan::overlaps(local.base, remote.base, self.total);
+        }
+        let bounds = |list: &[Segment]| {
+            let used = || list.iter().filter(|segment| segment.len > 0);
+            let start = used().map(|segment| segment.base).min().unwrap_or(0);
+            (start, used().map(|segment| segment.end()).max().unwrap_or(0))
+        };
+        let (local, remote) = (bounds(self.local), bounds(self.remote));
+        local.0 < remote.1 && remote.0 < local.1
+    }
+
+    /// Transfers the bytes from number `from` on, at most `len`. Answers how many: fewer, where
+    /// the kernel met a bad page.
+    pub fn carry(&self, from: usize, len: usize) -> usize {
+        let mut done = 0;
+        while done < len {
+            let mut room = [[const { MaybeUninit::uninit() }; AT_ONCE]; 2];
+            let [local, remote] = &mut room;
+            let local = stretch(self.local, from + done, len - done, local);
+            let remote = stretch(self.remote, from + done, len - done, remote);
+            let sum = |list: &[Segment]| list.iter().map(|segment| segment.len).sum::<usize>();
+            let wanted = sum(local).min(sum(remote));
+            // SAFETY: a part of what the program has asked for, and waits for.
+            let answer = unsafe { ask(self.op, self.pid, local, remote) };
+            let answer = usize::try_from(answer).unwrap_or(0);
+            done += answer;
+            if answer < wanted {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
+    /// the whole transfer are done then. After a refusal nothing is under way.
+    pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<usize, Refused> {
+        crew::may_post()?;
+        // The kernel would not let a handler run in the middle either.
+        let held = SignalsHeld::all().ok_or(Refused::System)?;
+        let shared = BOARD.take().ok_or(Refused::Busy)?;
+        if BOARD.copies() > workers.div_ceil(2) {
+            BOARD.leave(shared);
+            return Err(Refused::Busy);
+        }
+        let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
+        let manner = Manner::now(Kernel::Ordinary).pack() | piece::REMOTE;
+        let at = &raw const *self as usize;
+        BOARD.post(shared, &Posted { dst: from, src: at, cut, manner });
+        summon(cut.count().clamp(1, workers) as u32);
+        let (mut own, mut longest, mut now) = (0, 0, sys::ticks());
+        while let Some(claim) = shared.claim(End::Front) {
+            carry_out(shared, &claim);
+            let then = core::mem::replace(&mut now, sys::ticks());
+            longest = longest.max(now.wrapping_sub(then));
+            own += cut.piece(claim.index).len;
+        }
+        threads::wait(shared, how, SPIN_TICKS + 2 * longest, false);
+        let mut room: Room = [const { MaybeUninit::uninit() }; _];
+        let short = shared.undone(&mut room).next();
+        BOARD.leave(shared);
+        threads::note_caller_bytes(own);
+        drop(held);
+        let Some(index) = short else { return Ok(self.total) };
+        threads::note_fault();
+        let done = from + cut.piece(index).offset;
+        Ok(done + self.carry(done, self.total - done))
+    }
+
+    /// A number that grows as the bytes do and is aligned as most of them are on the remote side.
+    fn remote_place(&self, from: usize) -> usize {
+        let (mut start, mut longest, mut place) = (0, 0, 0);
+        for segment in self.remote {
+            if segment.len > longest {
+                longest = segment.len;
+                place = segment.base.wrapping_sub(start);
+            }
+            start += segment.len;
+        }
+        place.wrapping_add(from)
+    }
+}
+
+/// Transfers a claimed piece and says so on the board.
+pub fn carry_out(shared: &Shared, claim: &Claim) {
+    let piece = claim.copy.cut.piece(claim.index);
+    // SAFETY: claimed, so the poster waits for us, inside `Transfer::share`.
+    let transfer = unsafe { &*(claim.copy.src as *const Transfer<'_>) };
+    let done = transfer.carry(claim.copy.dst + piece.offset, piece.len);
+    let what = if done == piece.len { piece_is::DONE } else { piece_is::FAILED };
+    shared.finish(claim, what);
+}
+
+/// The call as the program has made it.
+///
+/// # Safety
+/// The program's own call.
+pub unsafe fn pass_on(call: &Call) -> isize {
+    let Call { op, pid, local, remote, flags } = call;
+    type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+    let next = original::next(*op);
+    // SAFETY: libc's function of these arguments, or the bootstrap's.
+    unsafe {
+        let function = core::mem::transmute::<*mut core::ffi::c_void, Function>(next);
+        function(*pid, local.at, local.count, remote.at, remote.count, *flags)
+    }
+}
+
+/// The bytes of a list; `None`: the kernel may refuse it.
+fn bytes_of(list: &[Segment]) -> Option<usize> {
+    list.iter().try_fold(0, |total, segment| {
+        let end = segment.base.checked_add(segment.len)?;
+        (end <= USER_END).then_some(total + segment.len)
+    })
+}
+
+/// Whether no two segments share a byte. Most lists ascend.
+fn are_apart(list: &[Segment]) -> bool {
+    let overlap =
+        |a: &Segment, b: &Segment| a.len > 0 && b.len > 0 && a.base < b.end() && b.base < a.end();
+    list.is_sorted_by(|a, b| a.end() <= b.base)
+        || list.iter().enumerate().all(|(i, a)| !list[i + 1..].iter().any(|b| overlap(a, b)))
+}
+
+/// Whether `pid`, the number of a process or thread, is none of ours. False where that cannot
+/// be asked.
+fn is_other_process(pid: usize) -> bool {
+    let own = crew::process() as usize;
+    // SAFETY: signal 0 is only a question.
+    let ask = || unsafe { sys::syscall(libc::SYS_tgkill, [own, pid, 0, 0, 0, 0]) };
+    pid as u32 != own as u32 && !crew::is_filtered() && ask() == -libc::ESRCH as isize
+}
+
+/// The segments of `len` bytes from number `from` on, as far as there is room for them.
+fn stretch<'r>(
+    list: &[Segment],
+    from: usize,
+    len: usize,
+    room: &'r mut [MaybeUninit<Segment>; AT_ONCE],
+) -> &'r [Segment] {
+    let (mut skip, mut left, mut count) = (from, len, 0);
+    for segment in list {
+        if skip >= segment.len {
+            skip -= segment.len;
+            continue;
+        }
+        if left == 0 || count == AT_ONCE {
+            break;
+        }
+        let len = (segment.len - skip).min(left);
+        room[count].write(Segment { base: segment.base + skip, len });
+        count += 1;
+        left -= len;
+        skip = 0;
+    }
+    // SAFETY: so many were just written.
+    unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), count) }
+}
+
+#[cfg(test)]
+#[path = "remote_tests.rs"]
+mod tests;

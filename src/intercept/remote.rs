@@ -1,0 +1,47 @@
+//! The two calls that copy between processes. Their length stands in lists, which are looked at
+//! on the slow path; where nothing is wanted of them, libc's function is jumped to.
+
+use crate::backend::libc::ENTRIES;
+use crate::backend::remote::{Call, List};
+use crate::runtime;
+use crate::sys::{Entry, Op};
+use core::arch::naked_asm;
+use core::mem::offset_of;
+
+macro_rules! entry {
+    ($($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                "cmp qword ptr [rip + {entries} + {min}], -1", // sys::NEVER
+                "jne {slow}",
+                "jmp qword ptr [rip + {entries} + {next}]",
+                entries = sym ENTRIES,
+                min = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, min),
+                next = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, next),
+                slow = sym $slow,
+            )
+        }
+
+        unsafe extern "C" fn $slow(
+            pid: usize,
+            local: usize,
+            local_count: usize,
+            remote: usize,
+            remote_count: usize,
+            flags: usize,
+        ) -> isize {
+            let (local, remote) =
+                (List { at: local, count: local_count }, List { at: remote, count: remote_count });
+            let call = Call { op: Op::$op, pid, local, remote, flags };
+            // SAFETY: the program's own call.
+            unsafe { runtime::transfer(&call) }
+        }
+    )* };
+}
+
+entry! {
+    process_vm_readv: ProcessVmReadv to readv,
+    process_vm_writev: ProcessVmWritev to writev,
+}

@@ -1,0 +1,475 @@
+/* process_vm_readv and process_vm_writev against the kernel's own answers.
+ *
+ * Every call is made twice, through the C library's symbol and as a bare system call, with the
+ * same lists in equal surroundings: result, errno and bytes must be the same. The other process
+ * is a child that only waits.
+ *
+ * remote random SEED ROUNDS    scattered lists, also with bad pages on either side
+ * remote threads SEED ROUNDS   the same by four threads at once
+ * remote forked SEED ROUNDS    the same in the child of a fork
+ * remote filtered SEED ROUNDS  the same after a seccomp filter that kills for what we may not do
+ * remote errors                calls that the kernel refuses, or cuts off
+ * remote itself                the other process is this one: the order of bytes matters
+ * remote plain COUNT SIZE      so many calls of one segment each
+ */
+#include "trap.h"
+#include <linux/filter.h>
+#include <limits.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+
+#define PAGE ((size_t)4096)
+#define REGION (12 * MIB)
+#define MOST 80
+
+typedef ssize_t call(pid_t, const struct iovec *, unsigned long, const struct iovec *,
+                     unsigned long, unsigned long);
+
+static ssize_t bare_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                          const struct iovec *remote, unsigned long remotes, unsigned long flags)
+{
+    return syscall(SYS_process_vm_readv, pid, local, locals, remote, remotes, flags);
+}
+
+static ssize_t bare_writev(pid_t pid, const struct iovec *local, unsigned long locals,
+                           const struct iovec *remote, unsigned long remotes, unsigned long flags)
+{
+    return syscall(SYS_process_vm_writev, pid, local, locals, remote, remotes, flags);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+/* Memory twice, with equal bytes and bad pages at equal places. */
+struct pair {
+    char *at[2];
+    int holes;
+    size_t hole[3];
+};
+
+/* In the child. */
+struct remote_side {
+    pid_t pid;
+    struct pair whole, holed;
+};
+
+static struct pair new_pair(int holes, uint64_t *state)
+{
+    struct pair pair = {.holes = holes};
+    for (int i = 0; i < 2; i++)
+        fill(pair.at[i] = map(REGION), REGION, 11 + holes);
+    for (int i = 0; i < holes; i++) {
+        pair.hole[i] = next_random(state) % (REGION / PAGE) * PAGE;
+        mprotect(pair.at[0] + pair.hole[i], PAGE, PROT_NONE);
+        mprotect(pair.at[1] + pair.hole[i], PAGE, PROT_NONE);
+    }
+    return pair;
+}
+
+/* After a bad page the bytes behind it may have been transferred or not: makes them equal. */
+static void make_equal(const struct pair *pair, pid_t pid)
+{
+    static __thread char *keep;
+    if (!keep)
+        keep = map(REGION);
+    for (size_t at = 0; at < REGION;) {
+        size_t until = REGION;
+        bool bad = false;
+        for (int i = 0; i < pair->holes; i++) {
+            bad |= pair->hole[i] == at;
+            if (pair->hole[i] > at && pair->hole[i] < until)
+                until = pair->hole[i];
+        }
+        if (bad) {
+            at += PAGE;
+            continue;
+        }
+        struct iovec local = {keep, until - at}, one = {pair->at[0] + at, until - at},
+                     other = {pair->at[1] + at, until - at};
+        if (bare_readv(pid, &local, 1, &one, 1, 0) != (ssize_t)(until - at) ||
+            bare_writev(pid, &local, 1, &other, 1, 0) != (ssize_t)(until - at))
+            wrong("cannot make two regions equal: %s", strerror(errno));
+        at = until;
+    }
+}
+
+static pid_t waiting_child(void)
+{
+    pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        while (getppid() == parent)
+            pause();
+        _exit(0);
+    }
+    if (child < 0)
+        wrong("fork: %s", strerror(errno));
+    return child;
+}
+
+static struct remote_side other_process(uint64_t *state)
+{
+    struct remote_side side = {.whole = new_pair(0, state), .holed = new_pair(3, state)};
+    side.pid = waiting_child();
+    return side;
+}
+
+static size_t length(uint64_t *state)
+{
+    switch (next_random(state) % 8) {
+    case 0:
+        return 0;
+    case 1:
+        return 1 + next_random(state) % 200;
+    case 2:
+        return PAGE * (next_random(state) % 20);
+    case 3:
+    case 4:
+        return next_random(state) % (64 * KIB);
+    case 5:
+        return next_random(state) % (6 * MIB);
+    default:
+        return next_random(state) % MIB;
+    }
+}
+
+/* Ascending or not, apart or not: as it comes. The same places in two regions. */
+static int lists(struct iovec *one, struct iovec *other, char *base, char *other_base, bool apart,
+                 uint64_t *state)
+{
+    int most = next_random(state) % 3 ? 4 : MOST, count = 1 + next_random(state) % most;
+    size_t at = next_random(state) % (2 * PAGE), total = 0;
+    for (int i = 0; i < count; i++) {
+        size_t size = length(state);
+        if (!apart)
+            at = next_random(state) % REGION;
+        if (size > REGION - at)
+            size = REGION - at;
+        if (size > 2 * REGION - total)
+            size = 2 * REGION - total;
+        total += size;
+        one[i] = (struct iovec){base + at, size};
+        other[i] = (struct iovec){other_base + at, size};
+        at += size;
+        if (apart && next_random(state) % 2)
+            at += next_random(state) % (3 * PAGE);
+        if (at > REGION)
+            at = REGION;
+    }
+    if (apart && next_random(state) % 4 == 0) { /* any order */
+        for (int i = count - 1; i > 0; i--) {
+            int j = next_random(state) % (i + 1);
+            struct iovec keep = one[i];
+            one[i] = one[j], one[j] = keep;
+            keep = other[i], other[i] = other[j], other[j] = keep;
+        }
+    }
+    return count;
+}
+
+/* The first `size` bytes of two lists of equal lengths are equal. */
+static bool same(const struct iovec *one, const struct iovec *other, size_t size)
+{
+    for (; size; one++, other++) {
+        size_t part = one->iov_len < size ? one->iov_len : size;
+        if (memcmp(one->iov_base, other->iov_base, part))
+            return false;
+        size -= part;
+    }
+    return true;
+}
+
+/* What was read, or stands in the child now. */
+static void compare_bytes(bool writing, pid_t pid, struct iovec mine[2][MOST],
+                          struct iovec theirs[2][MOST], int remotes, ssize_t size, uint64_t seed)
+{
+    static __thread char *back[2];
+    if (!back[0])
+        back[0] = map(2 * REGION), back[1] = map(2 * REGION);
+    if (!writing) {
+        if (!same(mine[0], mine[1], size))
+            wrong("seed %lu: %zd bytes read are not the same", seed, size);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        struct iovec to = {back[i], size};
+        if (bare_readv(pid, &to, 1, theirs[i], remotes, 0) != size)
+            wrong("seed %lu: what was written cannot be read back", seed);
+    }
+    if (memcmp(back[0], back[1], size))
+        wrong("seed %lu: %zd bytes written are not the same", seed, size);
+}
+
+static void compare(bool writing, const struct remote_side *side, const struct pair *local,
+                    const struct pair *remote, bool apart, uint64_t seed, uint64_t *state)
+{
+    struct iovec mine[2][MOST], theirs[2][MOST];
+    /* What is read may well be read twice. */
+    int locals = lists(mine[0], mine[1], local->at[0], local->at[1], !writing && apart, state);
+    int remotes = lists(theirs[0], theirs[1], remote->at[0], remote->at[1], writing && apart, state);
+    call *both[2][2] = {{process_vm_readv, bare_readv}, {process_vm_writev, bare_writev}};
+    ssize_t answer[2];
+    int error[2];
+    for (int i = 0; i < 2; i++) {
+        errno = 4711;
+        answer[i] = both[writing][i](side->pid, mine[i], locals, theirs[i], remotes, 0);
+        error[i] = errno;
+    }
+    if (answer[0] != answer[1] || error[0] != error[1])
+        wrong("seed %lu: %zd (errno %d), the kernel has %zd (errno %d)", seed, answer[0], error[0],
+              answer[1], error[1]);
+    if (answer[0] > 0)
+        compare_bytes(writing, side->pid, mine, theirs, remotes, answer[0], seed);
+    if (local->holes || remote->holes)
+        make_equal(writing ? remote : local, writing ? side->pid : getpid());
+}
+
+static void random_calls(uint64_t seed, int count)
+{
+    uint64_t state = seed;
+    struct remote_side side = other_process(&state);
+    struct pair whole = new_pair(0, &state), holed = new_pair(3, &state);
+    for (int round = 0; round < count; round++) {
+        bool writing = next_random(&state) % 2, apart = next_random(&state) % 8;
+        bool holes = next_random(&state) % 4 == 0, remote_holes = next_random(&state) % 4 == 0;
+        compare(writing, &side, holes ? &holed : &whole, remote_holes ? &side.holed : &side.whole,
+                apart, seed, &state);
+    }
+    kill(side.pid, SIGKILL);
+    waitpid(side.pid, NULL, 0);
+}
+
+struct task {
+    uint64_t seed;
+    int count;
+};
+
+static void *random_thread(void *task)
+{
+    random_calls(((struct task *)task)->seed, ((struct task *)task)->count);
+    return NULL;
+}
+
+static void expect_alike(const char *what, pid_t pid, const struct iovec *local,
+                         unsigned long locals, const struct iovec *remote, unsigned long remotes,
+                         unsigned long flags)
+{
+    call *all[4] = {process_vm_readv, bare_readv, process_vm_writev, bare_writev};
+    ssize_t answer[4];
+    int error[4];
+    for (int i = 0; i < 4; i++) {
+        errno = 4711;
+        answer[i] = all[i](pid, local, locals, remote, remotes, flags);
+        error[i] = errno;
+    }
+    for (int i = 0; i < 4; i += 2)
+        if (answer[i] != answer[i + 1] || error[i] != error[i + 1])
+            wrong("%s, %s: %zd (errno %d), the kernel has %zd (errno %d)", what,
+                  i ? "write" : "read", answer[i], error[i], answer[i + 1], error[i + 1]);
+}
+
+#define ALIKE(...) expect_alike(#__VA_ARGS__, __VA_ARGS__)
+
+struct without_rights {
+    pid_t pid;
+    struct iovec local, remote;
+};
+
+/* One thread gives its rights up, past the C library: workers still have them. */
+static void *call_without_rights(void *call)
+{
+    struct without_rights *it = call;
+    if (syscall(SYS_setresuid, 65534, 65534, 65534))
+        wrong("setresuid: %s", strerror(errno));
+    ALIKE(it->pid, &it->local, 1, &it->remote, 1, 0);
+    return NULL;
+}
+
+static void refused_calls(void)
+{
+    uint64_t state = 5;
+    struct remote_side side = other_process(&state);
+    char *local = map(REGION), *remote = side.whole.at[0], *nothing = map(2 * PAGE);
+    mprotect(nothing + PAGE, PAGE, PROT_NONE);
+    static struct iovec many[2000];
+    struct iovec l = {local, REGION}, r = {remote, REGION};
+    for (int i = 0; i < 2000; i++)
+        many[i] = (struct iovec){remote, 4096};
+    pid_t gone = fork();
+    if (gone == 0)
+        _exit(0);
+    waitpid(gone, NULL, 0);
+    ALIKE(gone, &l, 1, &r, 1, 0);
+    ALIKE(-1, &l, 1, &r, 1, 0);
+    ALIKE(0, &l, 1, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, &r, 1, 1);
+    ALIKE(side.pid, &l, 1, &r, 1, ~0ul);
+    ALIKE(side.pid, &l, 0, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, &r, 0, 0);
+    ALIKE(side.pid, NULL, 0, NULL, 0, 0);
+    ALIKE(side.pid, NULL, 1, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, (void *)8, 1, 0);
+    ALIKE(side.pid, (void *)-1, 1, &r, 1, 0);
+    ALIKE(side.pid, (void *)(nothing + PAGE), 1, &r, 1, 0);
+    ALIKE(side.pid, (void *)(nothing + PAGE - 8), 1, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, (void *)(nothing + PAGE), 2, 0);
+    ALIKE(side.pid, &l, 1, many, 1024, 0);
+    ALIKE(side.pid, &l, 1, many, 1025, 0);
+    ALIKE(side.pid, many, 2000, &r, 1, 0);
+    ALIKE(side.pid, &l, ~0ul, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, &r, 1ul << 60, 0);
+    ALIKE(side.pid, &(struct iovec){local, ~0ul}, 1, &r, 1, 0);
+    ALIKE(side.pid, &(struct iovec){local, 1ul << 63}, 1, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, &(struct iovec){remote, ~0ul}, 1, 0);
+    ALIKE(side.pid, &l, 1, &(struct iovec){remote, SSIZE_MAX}, 1, 0);
+    ALIKE(side.pid, &(struct iovec){local, SSIZE_MAX}, 1, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, &(struct iovec){remote, 1ul << 40}, 1, 0);
+    ALIKE(side.pid, &(struct iovec){NULL, REGION}, 1, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, &(struct iovec){NULL, REGION}, 1, 0);
+    ALIKE(side.pid, &l, 1, &(struct iovec){(void *)-4096, REGION}, 1, 0);
+    ALIKE(side.pid, &(struct iovec){(void *)-4096, REGION}, 1, &r, 1, 0);
+    struct iovec with_end[2] = {{local, REGION}, {(void *)(1ul << 63), 0}};
+    ALIKE(side.pid, with_end, 2, &r, 1, 0);
+    with_end[1].iov_base = (void *)~0ul, with_end[1].iov_len = 10;
+    ALIKE(side.pid, with_end, 2, &r, 1, 0);
+    ALIKE(side.pid, &l, 1, with_end, 2, 0);
+    with_end[1].iov_len = 1ul << 63;
+    ALIKE(side.pid, with_end, 2, &r, 1, 0);
+    /* Ends in the middle of a segment, and right behind it. */
+    ALIKE(side.pid, &l, 1, &(struct iovec){remote + REGION - MIB, 4 * MIB}, 1, 0);
+    ALIKE(side.pid, &(struct iovec){local + REGION - MIB, 4 * MIB}, 1, &r, 1, 0);
+    if (geteuid() == 0) {
+        pid_t child = fork();
+        if (child == 0) {
+            if (setresuid(65534, 65534, 65534))
+                wrong("setresuid: %s", strerror(errno));
+            ALIKE(side.pid, &l, 1, &r, 1, 0);
+            ALIKE(1, &l, 1, &r, 1, 0);
+            _exit(0);
+        }
+        expect_success(child, "child without rights");
+        char *plain = map(REGION);
+        l.iov_base = plain;
+        if (process_vm_readv(side.pid, &l, 1, &r, 1, 0) != (ssize_t)REGION)
+            wrong("cannot read from the child");
+        struct without_rights without = {side.pid, l, r};
+        pthread_join(start_thread(call_without_rights, &without), NULL);
+    }
+    kill(side.pid, SIGKILL);
+}
+
+/* Moves inside this process: the kernel copies page by page, from the first byte on. By less
+ * than a page its own result differs from call to call. */
+static void calls_to_itself(pid_t self)
+{
+    char *region[2] = {map(REGION), map(REGION)};
+    call *both[2][2] = {{process_vm_readv, bare_readv}, {process_vm_writev, bare_writev}};
+    const long shifts[] = {0, 4096, 5000, 100000, 3 * MIB, -4096, -5000, -70000};
+    for (size_t i = 0; i < sizeof shifts / sizeof *shifts; i++)
+        for (int writing = 0; writing < 2; writing++) {
+            for (int way = 0; way < 2; way++) {
+                fill(region[way], REGION, 15);
+                char *at = region[way] + 4 * MIB;
+                struct iovec local = {at, 4 * MIB}, remote = {at + shifts[i], 4 * MIB};
+                struct iovec halves[2] = {{at, MIB}, {at + MIB, 3 * MIB}};
+                bool cut = i % 2;
+                errno = 4711;
+                ssize_t done = both[writing][way](self, cut ? halves : &local, cut ? 2 : 1,
+                                                  &remote, 1, 0);
+                if (done != 4 * (ssize_t)MIB || errno != 4711)
+                    wrong("shift %ld: %zd, errno %d", shifts[i], done, errno);
+            }
+            if (memcmp(region[0], region[1], REGION))
+                wrong("shift %ld, %s: not as the kernel does it", shifts[i],
+                      writing ? "write" : "read");
+        }
+}
+
+static void *thread_to_itself(void *unused)
+{
+    (void)unused;
+    calls_to_itself(syscall(SYS_gettid));
+    return NULL;
+}
+
+static void filter(void)
+{
+    const int forbidden[] = {SYS_tgkill,  SYS_mincore,           SYS_madvise, SYS_membarrier,
+                             SYS_clone,   SYS_sched_setaffinity, SYS_rseq,    SYS_getpriority,
+                             SYS_kcmp};
+    enum { COUNT = sizeof forbidden / sizeof *forbidden };
+    struct sock_filter code[COUNT + 3];
+    code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < COUNT; i++)
+        code[1 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, forbidden[i], COUNT - i, 0);
+    code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    code[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    struct sock_fprog program = {COUNT + 3, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        cannot("no seccomp: %s", strerror(errno));
+}
+
+static void plain_calls(int count, size_t size)
+{
+    char *local = map(size), *remote = map(size);
+    fill(remote, size, 16);
+    pid_t child = waiting_child();
+    for (int i = 0; i < count; i++) {
+        struct iovec l = {local, size}, r = {remote, size};
+        memset(local, 0, size);
+        if (process_vm_readv(child, &l, 1, &r, 1, 0) != (ssize_t)size)
+            wrong("call %d: %s", i, strerror(errno));
+        check(local, size, 16, "what was read");
+    }
+    kill(child, SIGKILL);
+}
+
+int main(int count, char **words)
+{
+    const char *mode = count > 1 ? words[1] : "";
+    struct task task = {count > 2 ? strtoul(words[2], NULL, 0) : 1, count > 3 ? atoi(words[3]) : 100};
+    if (!strcmp(mode, "random")) {
+        random_calls(task.seed, task.count);
+    } else if (!strcmp(mode, "threads")) {
+        pthread_t threads[4];
+        struct task tasks[4];
+        for (int i = 0; i < 4; i++) {
+            tasks[i] = (struct task){task.seed + i, task.count};
+            threads[i] = start_thread(random_thread, &tasks[i]);
+        }
+        for (int i = 0; i < 4; i++)
+            pthread_join(threads[i], NULL);
+    } else if (!strcmp(mode, "forked")) {
+        random_calls(task.seed, 10);
+        pid_t child = fork();
+        if (child == 0) {
+            random_calls(task.seed + 1, task.count);
+            exit(0);
+        }
+        expect_success(child, "child of a fork");
+    } else if (!strcmp(mode, "filtered")) {
+        plain_calls(20, 4 * MIB);
+        uint64_t seed = task.seed;
+        struct remote_side side = other_process(&seed);
+        struct pair local = new_pair(0, &seed);
+        filter();
+        for (int i = 0; i < task.count; i++)
+            compare(i % 2, &side, &local, &side.whole, true, task.seed, &seed);
+        kill(side.pid, SIGKILL);
+    } else if (!strcmp(mode, "errors")) {
+        refused_calls();
+    } else if (!strcmp(mode, "itself")) {
+        calls_to_itself(getpid());
+        pthread_join(start_thread(thread_to_itself, NULL), NULL);
+    } else if (!strcmp(mode, "plain")) {
+        plain_calls(task.seed, strtoul(words[3], NULL, 0));
+    } else {
+        wrong("which?");
+    }
+    return 0;
+}

@@ -1,0 +1,137 @@
+//! process_vm_readv and process_vm_writev, by which MPI libraries move large messages: shared
+//! with workers, and always the kernel's answer.
+
+mod common;
+
+use common::{found, number, plain, preloaded, scratch, skip, statistics, succeed};
+use common::{root, victim};
+use serde_json::Value;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Everything is shared that can be.
+fn remote(arguments: &[&str]) -> Command {
+    let mut command = preloaded(victim("remote"));
+    command.args(arguments).env("ADMA_MIN_BYTES", "1").env("ADMA_CHANNELS", "3");
+    command.env("ADMA_OPS", "process_vm_readv,process_vm_writev");
+    command
+}
+
+fn shared(reports: &[Value]) -> u64 {
+    reports.iter().map(|report| number(&report["paths"]["engine"]["calls"])).sum()
+}
+
+/// Right, and by the engine: otherwise nothing was shown.
+fn engine_transfers_right(arguments: &[&str], at_least: u64) {
+    // The program itself is right.
+    succeed(plain(victim("remote")).args(arguments));
+    let reports = statistics(&mut remote(arguments));
+    assert!(shared(&reports) >= at_least, "{arguments:?}: {reports:?}");
+}
+
+#[test]
+fn scattered_transfers_are_the_kernels() {
+    engine_transfers_right(&["random", "1", "400"], 150);
+}
+
+#[test]
+fn random_seed_transfers_are_the_kernels() {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    engine_transfers_right(&["random", &seed.to_string(), "300"], 60);
+}
+
+#[test]
+fn transfers_with_one_worker_and_every_way_to_wait_are_the_kernels() {
+    for wait in ["spin", "yield", "sleep", "umwait"] {
+        let mut command = remote(&["random", "7", "60"]);
+        let reports = statistics(command.env("ADMA_WAIT", wait).env("ADMA_CHANNELS", "1"));
+        assert!(shared(&reports) > 10, "{wait}: {reports:?}");
+    }
+}
+
+#[test]
+fn transfers_of_four_threads_at_once_are_the_kernels() {
+    engine_transfers_right(&["threads", "20", "80"], 10);
+}
+
+#[test]
+fn transfers_in_the_child_of_a_fork_are_the_kernels() {
+    engine_transfers_right(&["forked", "30", "100"], 30);
+}
+
+/// A filter that kills for what a program that transfers need not do.
+#[test]
+fn transfers_under_a_filter_are_the_kernels() {
+    engine_transfers_right(&["filtered", "40", "60"], 20);
+}
+
+#[test]
+fn refused_and_cut_off_transfers_are_answered_as_the_kernel_does() {
+    succeed(plain(victim("remote")).arg("errors"));
+    succeed(&mut remote(&["errors"]));
+}
+
+#[test]
+fn transfers_within_one_process_keep_the_kernels_order() {
+    succeed(plain(victim("remote")).arg("itself"));
+    let reports = statistics(&mut remote(&["itself"]));
+    let overlaps: u64 = reports.iter().map(|r| number(&r["fallbacks"]["overlap"])).sum();
+    assert!(overlaps >= 16, "{reports:?}");
+}
+
+#[test]
+fn as_shipped_transfers_are_the_kernels() {
+    succeed(preloaded(victim("remote")).args(["random", "50", "200"]));
+}
+
+#[test]
+fn large_transfer_is_shared_and_a_smaller_one_is_not() {
+    let reports = |size: &str, ops: &str| {
+        let mut command = preloaded(victim("remote"));
+        command.args(["plain", "9", size]).env("ADMA_CHANNELS", "2").env("ADMA_OPS", ops);
+        statistics(command.env("ADMA_MIN_BYTES", "1M").env("ADMA_PROFILE", "1"))
+    };
+    let profiled = |reports: &[Value]| -> u64 {
+        let calls = |r: &Value| number(&r["profile"]["functions"]["process_vm_readv"]["calls"]);
+        reports.iter().map(calls).sum()
+    };
+    let at = reports("1048576", "process_vm_readv");
+    assert_eq!((shared(&at), profiled(&at)), (9, 9), "{at:?}");
+    assert_eq!(at[0]["paths"]["engine"]["bytes"], 9 << 20, "{at:?}");
+    let below = reports("1048575", "process_vm_readv");
+    assert_eq!((shared(&below), profiled(&below)), (0, 9), "{below:?}");
+    let other = reports("4194304", "process_vm_writev,memcpy");
+    assert_eq!((shared(&other), profiled(&other)), (0, 0), "{other:?}");
+}
+
+/// An unmodified MPI program: what comes back is what was sent, and the engine carried it.
+#[test]
+fn open_mpi_ping_pong_is_carried_and_right() {
+    let name = "open_mpi_ping_pong_is_carried_and_right";
+    if !found("mpirun") || !found("mpicc") {
+        return skip(name, "no Open MPI (openmpi-bin, libopenmpi-dev)");
+    }
+    let folder = scratch("mpi");
+    let (source, program) = (root().join("tests/programs/mpi_echo.c"), folder.join("echo"));
+    succeed(plain("mpicc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source));
+    let mut command = plain("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe", "-np", "2"]);
+    command.args(["--mca", "btl", "self,vader"]);
+    command.args(["--mca", "btl_vader_single_copy_mechanism", "cma"]);
+    command.arg("-x").arg(format!("LD_PRELOAD={}", common::library().display()));
+    let file = folder.join("%p.json");
+    command.arg("-x").arg("ADMA_STATS=json");
+    command.arg("-x").arg(format!("ADMA_STATS_FILE={}", file.display()));
+    command.args(["-x", "ADMA_MIN_BYTES=1M", "-x", "ADMA_CHANNELS=2"]);
+    succeed(command.arg(&program));
+    let reports: Vec<Value> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension() == Some("json".as_ref()))
+        .map(|path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+        .collect();
+    assert_eq!(reports.len(), 2, "{reports:?}");
+    // Twenty messages each way of 1 to 16 MiB; some may have found the channels busy.
+    assert!(shared(&reports) >= 20, "{reports:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
