@@ -303,12 +303,11 @@ fn cpu_group(line: &[u8]) -> Option<(&'static [&'static str], &[u8])> {
 fn quota_at(mount: &str, group: &[u8], path: &mut [u8]) -> Option<f64> {
     let group = group.strip_suffix(b"/").unwrap_or(group);
     let mut read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
-        let mut used = 0;
-        for &byte in [mount.as_bytes(), group, file.as_bytes(), b"\0"].into_iter().flatten() {
+        let parts = [mount.as_bytes(), group, file.as_bytes(), b"\0"];
+        for (at, &byte) in parts.into_iter().flatten().enumerate() {
             // Workers ask too, and must not call memcpy.
             // SAFETY: a byte of ours.
-            unsafe { (&raw mut *path.get_mut(used)?).write_volatile(byte) };
-            used += 1;
+            unsafe { (&raw mut *path.get_mut(at)?).write_volatile(byte) };
         }
         let path = CStr::from_bytes_until_nul(path).ok()?;
         sys::read_file(path, buffer).map(<[u8]>::len)
