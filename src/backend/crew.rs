@@ -240,6 +240,12 @@ pub fn can_take_back() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && !is_filtered()
 }
 
+/// Whether every worker can. Also those that work while nobody knows yet whether pieces can be
+/// taken back: it may become known while they have one.
+fn can_be_interrupted() -> bool {
+    TAKE_BACK.load(Ordering::Relaxed) != take_back::NEVER
+}
+
 fn prepare_to_take_back() {
     if TAKE_BACK.load(Ordering::Relaxed) == take_back::UNKNOWN {
         let possible = !is_filtered() && sys::expect_interruptions();
@@ -650,7 +656,7 @@ fn help(shared: &Shared, me: &Worker) {
         // Counted before it is over: then the caller may go on, and report.
         let bytes = claim.copy.cut.piece(claim.index).len as u64;
         me.bytes.fetch_add(bytes, Ordering::Relaxed);
-        piece::carry_out(shared, &claim, can_take_back().then_some(&me.sequence));
+        piece::carry_out(shared, &claim, can_be_interrupted().then_some(&me.sequence));
     }
 }
 

@@ -238,7 +238,7 @@ impl<'a> Transfer<'a> {
             longest = longest.max(now.wrapping_sub(then));
             own += cut.piece(claim.index).len;
         }
-        threads::wait(shared, how, SPIN_TICKS + 2 * longest, false);
+        threads::wait(shared, how, SPIN_TICKS + 2 * longest, || false);
         let mut room: Room = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
         BOARD.leave(shared);

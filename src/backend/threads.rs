@@ -185,7 +185,7 @@ unsafe fn carry(
     let (own, quickest) = claim_pieces(shared, seen);
     if alone < len {
         let patience = SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS);
-        wait(shared, how.wait, patience, crew::can_take_back());
+        wait(shared, how.wait, patience, crew::can_take_back);
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
@@ -247,7 +247,7 @@ fn leave_to_others(shared: &Shared) {
 
 /// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
 /// back, for who has them may not run at all. A system call cannot be `taken_back`.
-pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, taken_back: bool) {
+pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn() -> bool) {
     let (begun, mut from) = (sys::ticks(), 0);
     while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
         match how {
@@ -262,7 +262,7 @@ pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, taken_back: bool) 
         }
     }
     while shared.is_busy(&mut from) {
-        if taken_back {
+        if may_take_back() {
             shared.take_back();
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
             while !sys::interrupt_workers() {
