@@ -19,6 +19,7 @@ pub fn offloading(program: &str, share: &str) -> Command {
 }
 
 /// Runs to any end and returns the statistics as well, where there was an exit to write them.
+/// Children report too; the program itself does so last.
 pub fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
     let folder = scratch("faults");
     let file = folder.join("report.json");
