@@ -143,13 +143,21 @@ impl Worker {
 
 /// Notes whose memory this is. At start-up, before anybody copies.
 pub fn settle_in() {
-    PID.store(sys::getpid(), Ordering::Relaxed);
+    claim_memory();
     SECCOMP.store(sys::seccomp_mode() as i32, Ordering::Relaxed);
     let page = |bytes: usize| bytes.next_multiple_of(4096);
     let frame = sys::auxiliary(libc::AT_MINSIGSTKSZ).map_or(USUAL_FRAME, |bytes| bytes as usize);
     STACK_SIZE.store(page(frame + OWN_STACK), Ordering::Relaxed);
     if sys::auxiliary(libc::AT_EUID) == Some(0) {
         USER.store(sys::geteuid(), Ordering::Relaxed);
+    }
+}
+
+/// This process is the one whose memory it is.
+fn claim_memory() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    if !MARK.load(Ordering::Relaxed).is_null() {
+        mark_our_memory();
     }
 }
 
@@ -302,10 +310,7 @@ pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
 
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
-    PID.store(sys::getpid(), Ordering::Relaxed);
-    if !MARK.load(Ordering::Relaxed).is_null() {
-        mark_our_memory();
-    }
+    claim_memory();
     BOARD.forget_everything();
     for worker in &WORKERS {
         worker.alive.store(0, Ordering::Relaxed);
