@@ -583,19 +583,16 @@ extern "C" fn work(number: usize) -> ! {
     if !is_filtered() {
         cpus::run_anywhere();
     }
-    // For good: one that is sent to the process and that nobody else wants goes back (`signals`),
-    // and two calls for each copy would delay every one of them.
-    let heard = sys::FaultsHeard::now();
-    if heard.is_none() {
-        note_refusal();
-    }
+    // From the first piece until it sleeps: two calls for each copy would delay every one of
+    // them, and a signal that the program blocks should wait where the program can see it.
+    let mut faults_heard = None;
     if is_filtered() || !me.sequence.register() {
         TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
     }
     loop {
         // Nobody else may come for what is pending.
         while me.is_wanted() || PENDING.has_work() {
-            if !take_turn(number, &mut last) {
+            if !take_turn(number, &mut last, &mut faults_heard) {
                 break;
             }
         }
@@ -606,7 +603,7 @@ extern "C" fn work(number: usize) -> ! {
 }
 
 /// Does what there is to do, or waits for it. False: it cannot be waited for.
-fn take_turn(number: usize, last: &mut usize) -> bool {
+fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<sys::FaultsHeard>) -> bool {
     let me = &WORKERS[number];
     let heard = BOARD.bell();
     // After a look at the bell, with which one is sent away.
@@ -618,12 +615,18 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
     {
         // Before a piece is claimed: nobody waits for us yet.
         summon_others(2, me);
+        if !hear_faults(faults_heard) {
+            return false;
+        }
         help(slot, me);
         return true;
     }
     if let Some((at, part)) = PENDING.find_work(*last) {
         *last = at;
         summon_others(2, me);
+        if !hear_faults(faults_heard) {
+            return false;
+        }
         attend_to(part, me);
         return true;
     }
@@ -636,6 +639,7 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
     }
     prepare_to_take_back();
     look_at_cpus();
+    *faults_heard = None;
     match BOARD.sleep(heard, IDLE_NANOS) {
         Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
         Woken::TimedOut | Woken::LookAgain => {}
@@ -645,6 +649,17 @@ fn take_turn(number: usize, last: &mut usize) -> bool {
         }
     }
     true
+}
+
+/// Before pieces are copied. False: not to be had.
+fn hear_faults(heard: &mut Option<sys::FaultsHeard>) -> bool {
+    if heard.is_none() {
+        *heard = sys::FaultsHeard::now();
+        if heard.is_none() {
+            note_refusal();
+        }
+    }
+    heard.is_some()
 }
 
 /// The end of a worker.

@@ -318,7 +318,7 @@ fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
-            crew::settle_in();
+            crew::forget_after_fork();
             crate::backend::signals::forget_after_fork(); // another test may have held the lock
             libc::alarm(20);
             libc::signal(libc::SIGSEGV, on_fault as *const () as usize);
