@@ -50,6 +50,15 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
     unsafe { DISPATCHER.copy(op, dst, src, len) }
 }
 
+/// Fills, one way or the other.
+///
+/// # Safety
+/// As memset.
+pub unsafe fn fill(op: Op, dst: usize, value: u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.fill(op, dst, value, len) }
+}
+
 /// process_vm_readv or process_vm_writev, one way or the other.
 ///
 /// # Safety
