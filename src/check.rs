@@ -65,6 +65,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         wait: threads::Wait::Auto,
         share: None,
         fresh: false,
+        fill: false,
     };
     // SAFETY: as above.
     gain(out, "worker threads", |dst, src, len| unsafe {

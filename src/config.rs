@@ -195,7 +195,7 @@ pub const KNOBS: [Knob; 20] = [
         name: "ADMA_OPS",
         default: "all",
         want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
-               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev",
+               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev, memset, memset_chk, bzero, wmemset",
         set: |config, value| ops(value).map(|ops| config.ops = ops).is_some(),
     },
     Knob {

@@ -3,6 +3,7 @@
 //! A copy goes down three steps: `decide` answers with a value, `perform` moves the bytes by it,
 //! `learn_from` notes what came of it.
 
+mod fill;
 mod remote;
 
 use crate::backend::threads::{self, Cost, How, Pieces, Seen};
@@ -55,6 +56,7 @@ impl Policy {
                 wait: config.wait,
                 share: config.cpu_share,
                 fresh: false,
+                fill: false,
             },
             kernel: config.kernel,
             how_ioat: ioat::How {
@@ -136,6 +138,8 @@ pub struct Dispatcher {
     pub learner: Learner,
     /// Of transfers between processes; see `remote`.
     pub remote_learner: Learner,
+    /// Of fills; see `fill`.
+    pub fill_learner: Learner,
     pub recorder: Recorder,
     pub trace: Trace,
 }
@@ -154,6 +158,7 @@ impl Dispatcher {
             ioat: ioat::Engine::new(),
             learner: Learner::new(),
             remote_learner: Learner::new(),
+            fill_learner: Learner::new(),
             recorder: Recorder::new(),
             trace: Trace::new(),
         }

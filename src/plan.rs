@@ -143,6 +143,21 @@ mod tests {
     }
 
     #[test]
+    fn cut_for_tables_keeps_to_page_tables_and_covers_each_byte_once() {
+        for parties in [2, 3, 16] {
+            for place in [0, 1, 4096, (2 << 20) - 1, 0x7f12_3456_7890] {
+                for len in [1, 4095, 1 << 20, (16 << 20) + 7, 0x7fff_f000] {
+                    let cut = Cut::for_tables(place, len, parties);
+                    check_cut(place, len, cut);
+                    let inner = (1..cut.count()).map(|i| place + cut.piece(i).offset);
+                    let least = if parties > 2 { Cut::TABLE } else { Cut::LARGEST };
+                    assert!(inner.into_iter().all(|edge| edge.is_multiple_of(least)));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn overlap_wrapping_range_is_refused() {
         assert!(overlaps(usize::MAX - 10, 4096, 20));
         assert!(overlaps(4096, usize::MAX - 10, 20));

@@ -5,6 +5,7 @@ use crate::backend::remote::Call;
 use crate::backend::{crew, helper, ioat, later, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
+use crate::learn::Learner;
 use crate::mapped::{Mapped, Zeroed};
 use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::{Helper, Snapshot};
@@ -48,6 +49,15 @@ struct Process {
 pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { DISPATCHER.copy(op, dst, src, len) }
+}
+
+/// Fills, one way or the other.
+///
+/// # Safety
+/// As memset.
+pub unsafe fn fill(op: Op, dst: usize, value: u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.fill(op, dst, value, len) }
 }
 
 /// process_vm_readv or process_vm_writev, one way or the other.
@@ -414,9 +424,15 @@ fn log(process: &Process, stderr: i32) {
     if process.config.log < Level::Debug {
         return;
     }
-    for known in DISPATCHER.learner.known() {
+    let learners = [
+        ("copies", &DISPATCHER.learner),
+        ("transfers between processes", &DISPATCHER.remote_learner),
+        ("fills", &DISPATCHER.fill_learner),
+    ];
+    let known = |(what, learner): (_, &'static Learner)| learner.known().map(move |k| (what, k));
+    for (what, known) in learners.into_iter().flat_map(known) {
         say(format_args!(
-            "from {} bytes, {}: {}, {} copies; gain by series {:.2}, by pairs {:.2}, \
+            "from {} bytes, {}: {}, {} {what}; gain by series {:.2}, by pairs {:.2}, \
              of streaming stores {:.2}",
             known.size,
             if known.in_a_row { "in a row" } else { "after a pause" },

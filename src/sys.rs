@@ -703,10 +703,14 @@ pub enum Op {
     MempcpyChk,
     ProcessVmReadv,
     ProcessVmWritev,
+    Memset,
+    MemsetChk,
+    Bzero,
+    Wmemset,
 }
 
 impl Op {
-    pub const ALL: [Op; 11] = [
+    pub const ALL: [Op; 15] = [
         Op::Memcpy,
         Op::Memmove,
         Op::Mempcpy,
@@ -718,6 +722,10 @@ impl Op {
         Op::MempcpyChk,
         Op::ProcessVmReadv,
         Op::ProcessVmWritev,
+        Op::Memset,
+        Op::MemsetChk,
+        Op::Bzero,
+        Op::Wmemset,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -733,13 +741,17 @@ impl Op {
             Op::MempcpyChk => "mempcpy_chk",
             Op::ProcessVmReadv => "process_vm_readv",
             Op::ProcessVmWritev => "process_vm_writev",
+            Op::Memset => "memset",
+            Op::MemsetChk => "memset_chk",
+            Op::Bzero => "bzero",
+            Op::Wmemset => "wmemset",
         }
     }
 
     /// Bytes per counted unit.
     pub const fn unit(self) -> usize {
         match self {
-            Op::Wmemcpy | Op::Wmemmove => size_of::<libc::wchar_t>(),
+            Op::Wmemcpy | Op::Wmemmove | Op::Wmemset => size_of::<libc::wchar_t>(),
             _ => 1,
         }
     }

@@ -56,6 +56,13 @@ const PASSED_ON: [&str; 16] = [
     "unshare",
 ];
 
+/// Functions that fill; what they do is looked at in tests/fill.rs.
+const FILLS: [&str; 4] = ["memset", "__memset_chk", "bzero", "wmemset"];
+
+fn is_intercepted(name: &str) -> bool {
+    EXPORTED.contains(&name) || FILLS.contains(&name)
+}
+
 /// Copies between processes: their length stands in lists, so they have tests of their own.
 const BETWEEN_PROCESSES: [&str; 2] = ["process_vm_readv", "process_vm_writev"];
 
@@ -97,7 +104,7 @@ fn exports() -> BTreeMap<String, u64> {
 #[test]
 fn library_exports_what_it_intercepts_and_its_own_interface_only() {
     let exports = exports();
-    let others = SIGNALS.into_iter().chain(PASSED_ON).chain(BETWEEN_PROCESSES);
+    let others = SIGNALS.into_iter().chain(PASSED_ON).chain(BETWEEN_PROCESSES).chain(FILLS);
     let wanted: Vec<_> = EXPORTED.into_iter().chain(others).collect();
     for name in &wanted {
         assert!(exports.contains_key(*name), "{name} is not exported");
@@ -119,7 +126,7 @@ fn library_carries_the_note_for_shadow_stacks() {
 #[test]
 fn short_copy_leaves_after_three_instructions() {
     let exports = exports();
-    for name in EXPORTED {
+    for name in EXPORTED.into_iter().chain(FILLS) {
         let address = exports[name];
         let (listing, _) = succeed(
             plain("objdump")
@@ -198,7 +205,7 @@ impl CallGraph {
                     Some((callee, _)) if callee.ends_with("@plt") => {
                         imports.insert(callee.trim_end_matches("@plt").to_owned(), name.clone());
                     }
-                    Some((callee, _)) if EXPORTED.contains(&callee.as_str()) => {
+                    Some((callee, _)) if is_intercepted(callee) => {
                         imports.insert(callee.clone(), name.clone());
                     }
                     Some(_) if !reached.contains(function) => reached.push(*function),
@@ -256,7 +263,7 @@ fn way_of_a_copy_never_comes_back_to_memcpy() {
     ];
     for root in roots {
         let mut imports = graph.imports_within_reach(root, &not_through);
-        imports.retain(|name, _| EXPORTED.contains(&name.as_str()) || name == "memset");
+        imports.retain(|name, _| is_intercepted(name));
         assert!(imports.is_empty(), "from {root}: {imports:?}");
     }
 }
@@ -271,7 +278,7 @@ fn way_of_a_copy_needs_next_to_nothing_of_libc() {
     for root in ["adma::api::", "adma::intercept::slow::", "adma::intercept::remote::"] {
         let mut imports = graph.imports_within_reach(root, &not_through);
         // What copies at the engine's start: see the test above.
-        let of_the_start = |name: &str| EXPORTED.contains(&name) || name == "memset";
+        let of_the_start = |name: &str| is_intercepted(name);
         imports.retain(|name, _| !harmless.contains(&name.as_str()) && !of_the_start(name));
         assert!(imports.is_empty(), "from {root}: {imports:?}");
     }

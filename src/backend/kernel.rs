@@ -104,20 +104,28 @@ impl Kernel {
         len: usize,
         take_back: Option<&TakeBack>,
     ) -> Copied {
-        let (which, take_back) = (self.loop_(), take_back.map_or(core::ptr::null(), |t| t));
-        let mut at = 0;
-        loop {
-            // SAFETY: the rest of the caller's ranges; `which` is one of the loops below, for
-            // a CPU that has its instructions.
-            let end = unsafe { adma_copy_loop(dst + at, src + at, len - at, which, take_back) };
-            at += end.copied;
-            match end.why {
-                end::WHOLE => return Copied::Whole,
-                end::BAD_PAGE => return Copied::BadPage,
-                end::TAKEN_BACK => return Copied::TakenBack,
-                _ => {} // interrupted: go on if it is still ours
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { run(dst, src, 1, len, self.loop_(), take_back) }
+    }
+
+    /// Fills one piece with the bytes of `value`, which are all the same. Otherwise as
+    /// `copy_until_taken_back`.
+    ///
+    /// # Safety
+    /// As `copy_until_taken_back`.
+    pub unsafe fn fill_until_taken_back(
+        self,
+        dst: usize,
+        value: usize,
+        len: usize,
+        take_back: Option<&TakeBack>,
+    ) -> Copied {
+        let which = match self {
+            Kernel::Stream => &raw const adma_fill_stream,
+            _ => &raw const adma_fill_stosb,
+        };
+        // SAFETY: the caller's promise; these loops take the value for the source.
+        unsafe { run(dst, value, 0, len, which, take_back) }
     }
 
     /// The address of the loop.
@@ -136,6 +144,35 @@ impl Kernel {
 pub fn commit(place: *const AtomicU8, what: u8, take_back: &TakeBack) {
     // SAFETY: a byte of the board, which is always there.
     while unsafe { adma_commit(place, what, take_back) } == end::INTERRUPTED {}
+}
+
+/// Runs one of the loops below to its end, however often it is interrupted. What it takes for
+/// the source moves on by `pace` with each byte.
+///
+/// # Safety
+/// As the loop wants it, for a CPU that has its instructions.
+unsafe fn run(
+    dst: usize,
+    src: usize,
+    pace: usize,
+    len: usize,
+    which: *const u8,
+    take_back: Option<&TakeBack>,
+) -> Copied {
+    let take_back = take_back.map_or(core::ptr::null(), |t| t);
+    let mut at = 0;
+    loop {
+        let src = src + pace * at;
+        // SAFETY: the rest of the caller's ranges.
+        let end = unsafe { adma_copy_loop(dst + at, src, len - at, which, take_back) };
+        at += end.copied;
+        match end.why {
+            end::WHOLE => return Copied::Whole,
+            end::BAD_PAGE => return Copied::BadPage,
+            end::TAKEN_BACK => return Copied::TakenBack,
+            _ => {} // interrupted: go on if it is still ours
+        }
+    }
 }
 
 /// If `ip` lies in a copy loop that has met a bad page: where to go on.
@@ -179,6 +216,8 @@ unsafe extern "C" {
     static adma_loop_avx2: u8;
     static adma_loop_stream_avx512: u8;
     static adma_loop_stream_sse2: u8;
+    static adma_fill_stosb: u8;
+    static adma_fill_stream: u8;
     static adma_loops_begin: u8;
     static adma_loops_end: u8;
     static adma_loop_interrupted: u8;
@@ -326,6 +365,45 @@ global_asm!(
     "adma_label adma_loop_stream_sse2",
     "adma_head",
     "adma_strides 64, adma_body_stream_sse2",
+    "jmp adma_loop_whole",
+
+    // Fills: the value stands where copies have their source.
+    "adma_label adma_fill_stosb",
+    "lea rax, [r9 + r8]",
+    "mov rcx, r10",
+    "sub rcx, rdi",
+    "rep stosb",
+    "jmp adma_loop_whole",
+
+    "adma_label adma_fill_stream",
+    "lea rax, [r9 + r8]",
+    "movq xmm0, rax",
+    "punpcklqdq xmm0, xmm0",
+    "mov rcx, rdi",
+    "neg rcx",
+    "and ecx, 63",
+    "mov rdx, r10",
+    "sub rdx, rdi",
+    "cmp rcx, rdx",
+    "cmova rcx, rdx",
+    "rep stosb", // up to the next line of the cache
+    "mov rdx, r10",
+    "sub rdx, 64",
+    "cmp rdi, rdx",
+    "ja 3f",
+    ".p2align 5",
+    "2:",
+    "movntdq [rdi], xmm0",
+    "movntdq [rdi + 16], xmm0",
+    "movntdq [rdi + 32], xmm0",
+    "movntdq [rdi + 48], xmm0",
+    "add rdi, 64",
+    "cmp rdi, rdx",
+    "jbe 2b",
+    "3:",
+    "mov rcx, r10",
+    "sub rcx, rdi",
+    "rep stosb",
     "jmp adma_loop_whole",
     "adma_label adma_loops_end",
 

@@ -21,6 +21,25 @@ fn kernels_every_edge_match_naive() {
     }
 }
 
+#[test]
+fn fills_every_edge_match_naive() {
+    for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream] {
+        for len in (0..200).chain([1000, 4096, 8191]) {
+            for offset in [0, 1, 31, 63, 64] {
+                let mut target = vec![0xee; 9000];
+                let (to, value) = (target.as_mut_ptr() as usize + offset, len as u8 ^ 0x5a);
+                let eight = usize::from_ne_bytes([value; 8]);
+                // SAFETY: inside the vector.
+                let filled = unsafe { kernel.fill_until_taken_back(to, eight, len, None) };
+                assert_eq!(filled, Copied::Whole);
+                assert!(target[offset..offset + len].iter().all(|&b| b == value), "{kernel:?}");
+                assert!(target[..offset].iter().all(|&b| b == 0xee), "{kernel:?} before");
+                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
+            }
+        }
+    }
+}
+
 /// The loops that this CPU can run, whichever of them it prefers.
 fn loops() -> Vec<*const u8> {
     let all = [

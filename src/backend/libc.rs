@@ -24,6 +24,10 @@ pub static ENTRIES: [Entry; Op::ALL.len()] = [
     entry(bootstrap_mempcpy_chk as *const ()),
     entry(bootstrap_process_vm_readv as *const ()),
     entry(bootstrap_process_vm_writev as *const ()),
+    entry(bootstrap_memset as *const ()),
+    entry(bootstrap_memset_chk as *const ()),
+    entry(bootstrap_bzero as *const ()),
+    entry(bootstrap_wmemset as *const ()),
 ];
 
 const fn entry(bootstrap: *const ()) -> Entry {
@@ -36,13 +40,17 @@ const fn entry(bootstrap: *const ()) -> Entry {
 static LIBC_MEMMOVE: AtomicPtr<c_void> =
     AtomicPtr::new((bootstrap_memmove as *const ()).cast_mut().cast());
 
+/// libc's own memset, for the same reasons. Where somebody else's stands before it, `rep stosb`.
+static LIBC_MEMSET: AtomicPtr<c_void> =
+    AtomicPtr::new((bootstrap_memset as *const ()).cast_mut().cast());
+
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
 /// Looks the originals up. That may allocate: only for start-up, never for the hook.
 pub fn resolve() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
-    static NAMES: [Name; 8] = [
+    static NAMES: [Name; 12] = [
         Name::new(c"memmove"),
         Name::new(c"mempcpy"),
         Name::new(c"bcopy"),
@@ -51,14 +59,23 @@ pub fn resolve() {
         Name::new(c"__mempcpy_chk"),
         Name::new(c"process_vm_readv"),
         Name::new(c"process_vm_writev"),
+        Name::new(c"memset"),
+        Name::new(c"__memset_chk"),
+        Name::new(c"bzero"),
+        Name::new(c"wmemset"),
     ];
     static TWINS: [Name; 3] =
         [Name::new(c"memcpy"), Name::new(c"wmemcpy"), Name::new(c"__memcpy_chk")];
     let Found { functions, libc } = find_next(&NAMES);
     let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
-    let [memmove, mempcpy, bcopy, wmemmove, memmove_chk, mempcpy_chk, readv, writev] = functions;
+    let [memmove, mempcpy, bcopy, wmemmove, memmove_chk, mempcpy_chk, ..] = functions;
+    let [.., readv, writev, memset, memset_chk, bzero, wmemset] = functions;
     set_next(Op::ProcessVmReadv, readv);
     set_next(Op::ProcessVmWritev, writev);
+    set_next(Op::Memset, memset);
+    set_next(Op::MemsetChk, memset_chk);
+    set_next(Op::Bzero, bzero);
+    set_next(Op::Wmemset, wmemset);
     set_next(Op::Mempcpy, mempcpy);
     set_next(Op::Bcopy, bcopy);
     set_next(Op::MempcpyChk, mempcpy_chk);
@@ -75,6 +92,9 @@ pub fn resolve() {
     set_next(Op::MemcpyChk, memcpy_chk);
     // What we copy ourselves from here on, until the engine is open, is libc's.
     Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
+    if is_libcs(memset) {
+        LIBC_MEMSET.store(memset, Ordering::Release);
+    }
     if is_libcs(memmove) {
         LIBC_MEMMOVE.store(memmove, Ordering::Release);
     } else {
@@ -130,6 +150,32 @@ pub unsafe fn copy(dst: usize, src: usize, len: usize) {
     unsafe {
         let function: Memmove = core::mem::transmute(LIBC_MEMMOVE.load(Ordering::Relaxed));
         function(dst as *mut c_void, src as *const c_void, len);
+    }
+}
+
+/// Fills as libc does, with the lowest byte of `value`.
+///
+/// # Safety
+/// As memset.
+#[inline(always)]
+pub unsafe fn fill(dst: usize, value: usize, len: usize) {
+    type Memset = unsafe extern "C" fn(usize, usize, usize) -> usize;
+    // SAFETY: the pointer is only ever a memset, which looks at one byte of the value.
+    unsafe {
+        let function: Memset = core::mem::transmute(LIBC_MEMSET.load(Ordering::Relaxed));
+        function(dst, value & 0xff, len);
+    }
+}
+
+/// The same before start-up.
+///
+/// # Safety
+/// As memset.
+pub unsafe fn fill_before_start(dst: usize, value: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("rep stosb", inout("rdi") dst => _, inout("rcx") len => _, in("al") value as u8,
+            options(nostack, preserves_flags));
     }
 }
 
@@ -216,6 +262,39 @@ unsafe extern "C" fn bootstrap_memmove_chk() {
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_mempcpy_chk() {
     move_bytes_checked!("lea rax, [rdi + rdx]")
+}
+
+/// rdi, al and rcx as `rep stosb` wants them; answers the first byte.
+macro_rules! fill_bytes {
+    ($($before:literal),*) => {
+        naked_asm!($($before,)* "mov r8, rdi", "rep stosb", "mov rax, r8", "ret")
+    };
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_memset() {
+    fill_bytes!("mov eax, esi", "mov rcx, rdx")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_bzero() {
+    fill_bytes!("xor eax, eax", "mov rcx, rsi")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_wmemset() {
+    naked_asm!("mov eax, esi", "mov rcx, rdx", "mov r8, rdi", "rep stosd", "mov rax, r8", "ret")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_memset_chk() {
+    naked_asm!(
+        "cmp rcx, rdx",
+        "jb 3f",
+        "jmp {body}",
+        "3: jmp [rip + __chk_fail@GOTPCREL]",
+        body = sym bootstrap_memset,
+    )
 }
 
 macro_rules! system_call {

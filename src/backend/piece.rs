@@ -17,6 +17,9 @@ pub const FRESH: usize = 1 << 27;
 /// Beside a packed manner: pieces of a transfer between processes, see `remote`.
 pub const REMOTE: usize = 1 << 28;
 
+/// Beside a packed manner: the destination is filled, and what stands for the source is the value.
+pub const FILL: usize = 1 << 29;
+
 /// So much is made at once: it is still in the cache when the bytes come.
 const STEP: usize = 64 * PAGE;
 
@@ -36,7 +39,8 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
         return remote::carry_out(shared, claim);
     }
     let piece = claim.copy.cut.piece(claim.index);
-    let (dst, src) = (claim.copy.dst + piece.offset, claim.copy.src + piece.offset);
+    let (dst, src) = (claim.copy.dst + piece.offset, claim.copy.src);
+    let fills = claim.copy.manner & FILL != 0;
     let kernel = kernel_of(claim);
     let take_back =
         sequence.map(|sequence| TakeBack::new(sequence, shared.generation(), claim.generation));
@@ -50,8 +54,14 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
         }
         // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are,
         // or takes the piece back.
-        copied =
-            unsafe { kernel.copy_until_taken_back(dst + at, src + at, len, take_back.as_ref()) };
+        copied = unsafe {
+            if fills {
+                kernel.fill_until_taken_back(dst + at, src, len, take_back.as_ref())
+            } else {
+                let src = src + piece.offset + at;
+                kernel.copy_until_taken_back(dst + at, src, len, take_back.as_ref())
+            }
+        };
         at += len;
     }
     let what = match copied {

@@ -4,7 +4,7 @@ use super::board::{End, Posted, Room, Shared};
 use super::crew::{self, BOARD, SPIN_TICKS, summon};
 use super::kernel::{Copied, Kernel};
 use super::manner::Manner;
-use super::piece::{self, ALTERNATE, FRESH};
+use super::piece::{self, ALTERNATE, FILL, FRESH};
 use super::{Refused, libc as original, signals};
 use crate::cpus;
 use crate::plan::Cut;
@@ -24,6 +24,26 @@ pub struct How {
     pub share: Option<f32>,
     /// The destination was never written.
     pub fresh: bool,
+    /// It is filled, and what stands for the source is eight times the byte.
+    pub fill: bool,
+}
+
+impl How {
+    /// What stands for the source from byte number `at` on.
+    fn source(&self, src: usize, at: usize) -> usize {
+        if self.fill { src } else { src + at }
+    }
+
+    /// Does it with libc's function.
+    ///
+    /// # Safety
+    /// As memcpy, or memset.
+    unsafe fn plainly(&self, dst: usize, src: usize, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.fill { original::fill(dst, src, len) } else { original::copy(dst, src, len) }
+        }
+    }
 }
 
 /// Which loops copy the pieces.
@@ -128,11 +148,11 @@ pub unsafe fn copy(dst: usize, src: usize, len: usize, how: &How) -> Result<Seen
         // No small last chunk: the rest goes along when it is less than half of one.
         let chunk = if len - at < chunk + chunk / 2 { len - at } else { chunk };
         // SAFETY: part of the caller's ranges.
-        match unsafe { carry(dst + at, src + at, chunk, how, &mut seen) } {
+        match unsafe { carry(dst + at, how.source(src, at), chunk, how, &mut seen) } {
             Ok(()) => {}
             Err(refused) if at == 0 => return Err(refused),
             // SAFETY: part of the caller's ranges.
-            Err(_) => unsafe { original::copy(dst + at, src + at, chunk) },
+            Err(_) => unsafe { how.plainly(dst + at, how.source(src, at), chunk) },
         }
         at += chunk;
     }
@@ -172,13 +192,25 @@ unsafe fn carry(
     };
     if alone < len {
         let make_pages = how.fresh && cut.suits_making_pages(parties);
-        let manner = manner.pack() | alternate | if make_pages { FRESH } else { 0 };
-        BOARD.post(shared, &Posted { dst: dst + alone, src: src + alone, cut, manner });
+        let manner = manner.pack()
+            | alternate
+            | if make_pages { FRESH } else { 0 }
+            | if how.fill { FILL } else { 0 };
+        let src = how.source(src, alone);
+        BOARD.post(shared, &Posted { dst: dst + alone, src, cut, manner });
         // Each that comes calls two more; but a short copy is over before the last of those come.
         summon((len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
-    let done_alone = alone == 0 || unsafe { manner.kernel.copy(dst, src, alone) } == Copied::Whole;
+    let done_alone = alone == 0
+        || Copied::Whole
+            == unsafe {
+                if how.fill {
+                    manner.kernel.fill_until_taken_back(dst, src, alone, None)
+                } else {
+                    manner.kernel.copy(dst, src, alone)
+                }
+            };
     if how.share.is_some() {
         leave_to_others(shared);
     }
@@ -202,13 +234,13 @@ unsafe fn carry(
     drop(held);
     if !done_alone {
         // SAFETY: part of the caller's ranges.
-        unsafe { original::copy(dst, src, alone) };
+        unsafe { how.plainly(dst, src, alone) };
     }
     for index in undone.into_iter().flatten() {
         let piece = cut.piece(index);
         let start = alone + piece.offset;
         // SAFETY: part of the caller's ranges.
-        unsafe { original::copy(dst + start, src + start, piece.len) };
+        unsafe { how.plainly(dst + start, how.source(src, start), piece.len) };
     }
     Ok(())
 }
@@ -307,6 +339,7 @@ mod tests {
                             wait: waits[round % waits.len()],
                             share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
                             fresh: round % 7 == 0,
+                            fill: false,
                         };
                         let (to, from) = (target.as_mut_ptr() as usize + 1, source.as_ptr());
                         // SAFETY: inside both vectors.

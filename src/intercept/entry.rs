@@ -8,12 +8,12 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 
 macro_rules! entry {
-    ($($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
+    ($length:literal: $($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
             naked_asm!(
-                "cmp rdx, qword ptr [rip + {entries} + {min}]",
+                concat!("cmp ", $length, ", qword ptr [rip + {entries} + {min}]"),
                 "jae {slow}",
                 "jmp qword ptr [rip + {entries} + {next}]",
                 ".p2align 5", // aligns the function's section: one cache line for the three
@@ -26,7 +26,7 @@ macro_rules! entry {
     )* };
 }
 
-entry! {
+entry! { "rdx":
     memcpy: Memcpy to memcpy,
     memmove: Memmove to memmove,
     mempcpy: Mempcpy to mempcpy,
@@ -37,4 +37,11 @@ entry! {
     __memcpy_chk: MemcpyChk to memcpy_chk,
     __memmove_chk: MemmoveChk to memmove_chk,
     __mempcpy_chk: MempcpyChk to mempcpy_chk,
+    memset: Memset to memset,
+    __memset_chk: MemsetChk to memset_chk,
+    wmemset: Wmemset to wmemset,
+}
+
+entry! { "rsi":
+    bzero: Bzero to bzero,
 }

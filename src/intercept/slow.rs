@@ -37,6 +37,7 @@ pub mod aligned {
 
     aligned! {
         memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, memcpy_chk, memmove_chk, mempcpy_chk,
+        memset, memset_chk, bzero, wmemset,
     }
 }
 
@@ -103,6 +104,40 @@ checked! {
     memcpy_chk: MemcpyChk gives |dst, _| dst,
     memmove_chk: MemmoveChk gives |dst, _| dst,
     mempcpy_chk: MempcpyChk gives |dst, len| dst.wrapping_add(len),
+}
+
+unsafe extern "C" fn memset(dst: usize, value: usize, len: usize) -> usize {
+    // SAFETY: the program's promise to memset.
+    unsafe { runtime::fill(Op::Memset, dst, value as u8, len) };
+    dst
+}
+
+unsafe extern "C" fn bzero(dst: usize, len: usize) {
+    // SAFETY: the program's promise to bzero.
+    unsafe { runtime::fill(Op::Bzero, dst, 0, len) };
+}
+
+unsafe extern "C" fn memset_chk(dst: usize, value: usize, len: usize, room: usize) -> usize {
+    if room < len {
+        // SAFETY: the program's own call, passed on: libc ends the program.
+        return unsafe { original(Op::MemsetChk, dst, value, len, room) };
+    }
+    // SAFETY: the program's promise.
+    unsafe { runtime::fill(Op::MemsetChk, dst, value as u8, len) };
+    dst
+}
+
+/// Characters of four equal bytes, such as 0, are filled as bytes are.
+unsafe extern "C" fn wmemset(dst: usize, value: usize, count: usize) -> usize {
+    match (count.checked_mul(Op::Wmemset.unit()), (value as u32).to_ne_bytes()) {
+        (Some(len), [a, b, c, d]) if a == b && b == c && c == d => {
+            // SAFETY: the program's promise.
+            unsafe { runtime::fill(Op::Wmemset, dst, a, len) };
+            dst
+        }
+        // SAFETY: the program's own call, passed on.
+        _ => unsafe { original(Op::Wmemset, dst, value, count, 0) },
+    }
 }
 
 /// The function we stand in front of, with the arguments it was called with.
