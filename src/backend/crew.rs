@@ -34,6 +34,9 @@ const IDLE_NANOS: u64 = 5_000_000_000;
 /// takes less than a millisecond where they get a CPU.
 const LEAVE_NANOS: u64 = 1_000_000_000;
 
+/// See `let_pieces_end`.
+const LET_END_NANOS: u64 = 100_000_000;
+
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
 
@@ -108,6 +111,8 @@ struct Worker {
     tid: AtomicU32,
     crew: AtomicU32,
     bytes: AtomicU64,
+    /// It may have a piece of a shared copy.
+    busy: AtomicBool,
     /// The upper end of its stack; 0: there is none yet. It stays when the worker has left.
     stack: AtomicUsize,
     /// What makes its pieces come back to a caller that does not wait for it.
@@ -121,6 +126,7 @@ impl Worker {
             tid: AtomicU32::new(0),
             crew: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
             stack: AtomicUsize::new(0),
             sequence: Sequence::new(),
         }
@@ -316,6 +322,7 @@ pub fn forget_after_fork() {
         worker.alive.store(0, Ordering::Relaxed);
         worker.tid.store(0, Ordering::Relaxed);
         worker.bytes.store(0, Ordering::Relaxed);
+        worker.busy.store(false, Ordering::Relaxed);
     }
     ALIVE.store(0, Ordering::Relaxed);
     TAKE_BACK.fetch_and(take_back::NEVER, Ordering::Relaxed);
@@ -668,7 +675,19 @@ fn leave() -> ! {
     unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
 }
 
+/// Waits until no worker has a piece, for a tenth of a second at most. For a thread that is about
+/// to die of a fault: one that a worker has just met in a piece that was taken back from it must
+/// not be what the process dies of.
+pub fn let_pieces_end() {
+    let end = sys::nanoseconds() + LET_END_NANOS;
+    let is_busy = |worker: &Worker| worker.busy.load(Ordering::Acquire);
+    while WORKERS.iter().any(is_busy) && sys::nanoseconds() < end {
+        sys::yield_now();
+    }
+}
+
 fn help(shared: &Shared, me: &Worker) {
+    me.busy.store(true, Ordering::Relaxed);
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {
@@ -678,6 +697,7 @@ fn help(shared: &Shared, me: &Worker) {
         me.bytes.fetch_add(bytes, Ordering::Relaxed);
         piece::carry_out(shared, &claim, can_be_interrupted().then_some(&me.sequence));
     }
+    me.busy.store(false, Ordering::Release);
 }
 
 /// One piece of a pending copy after the other, as long as nothing else has come up.

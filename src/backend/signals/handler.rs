@@ -187,6 +187,9 @@ fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
     let mut reset = program;
     reset.handler = libc::SIG_DFL;
     if !program.is_function() {
+        if is_ours {
+            crew::let_pieces_end();
+        }
         let _ = reset.exchange(front.signal);
         return None;
     }
