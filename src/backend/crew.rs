@@ -35,7 +35,7 @@ const IDLE_NANOS: u64 = 5_000_000_000;
 const LEAVE_NANOS: u64 = 1_000_000_000;
 
 /// See `let_pieces_end`.
-const LET_END_NANOS: u64 = 100_000_000;
+const LET_END_TICKS: u64 = 200_000_000;
 
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
@@ -675,13 +675,13 @@ fn leave() -> ! {
     unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
 }
 
-/// Waits until no worker has a piece, for a tenth of a second at most. For a thread that is about
-/// to die of a fault: one that a worker has just met in a piece that was taken back from it must
-/// not be what the process dies of.
+/// Waits until no worker has a piece, for about a tenth of a second at most. For a thread that is
+/// about to die of a fault: one that a worker has just met in a piece that was taken back from it
+/// must not be what the process dies of.
 pub fn let_pieces_end() {
-    let end = sys::nanoseconds() + LET_END_NANOS;
+    let begun = sys::ticks();
     let is_busy = |worker: &Worker| worker.busy.load(Ordering::Acquire);
-    while WORKERS.iter().any(is_busy) && sys::nanoseconds() < end {
+    while WORKERS.iter().any(is_busy) && sys::ticks().wrapping_sub(begun) < LET_END_TICKS {
         sys::yield_now();
     }
 }
