@@ -4,7 +4,7 @@
 //! writes the program's memory, whatever the program does. So nothing leaves this file
 //! between a submission and the end of its request: we do not return, and no signal handler
 //! may jump. A process of one thread that has no handler needs nothing for that, and the
-//! kernel looks whether it is one (`SUBMIT_UNHANDLED`): its copy is one system call. In any
+//! kernel looks whether it is one (`SUBMIT_UNHANDLED`): its copy is one call of the helper. In any
 //! other signals are held. With several threads another one may install a handler at any
 //! moment, and pthread_cancel does. And while the program handles faults, the caller's own part
 //! is copied by loops that survive a bad page, or after the request is over.
