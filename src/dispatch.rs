@@ -10,7 +10,7 @@ use crate::backend::threads::{self, Cost, How, Pieces, Seen};
 use crate::backend::{Refused, crew, ioat, kernel::Kernel, later, libc as original, piece};
 use crate::config::{Backend, Config};
 use crate::cpus;
-use crate::learn::{self, Cell, FLOOR, Learner, STREAM_FROM, Verdict};
+use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
 use crate::plan::{self, PAGE};
 use crate::stats::{Fallback, Path, Recorder};
 use crate::sys::{self, NEVER, Op};
@@ -379,11 +379,9 @@ impl Dispatcher {
             let cell = self.learner.cell(len, decision.in_a_row);
             let verdict = cell.decide(len, now);
             decision.learned = Some((cell, verdict));
-            match verdict {
-                Verdict::Share { paired: true } => decision.first = learn::first_bytes(len),
-                Verdict::Share { paired: false } => {}
-                Verdict::Libc => decision.by = Err(Fallback::Learned),
-                Verdict::Compare => decision.by = Err(Fallback::Compared),
+            match verdict.first_bytes(len) {
+                Ok(first) => decision.first = first,
+                Err(why) => decision.by = Err(why),
             }
         }
         decision.fresh = policy.offload

@@ -25,6 +25,7 @@
 use crate::backend::crew::SPIN_TICKS;
 use crate::backend::kernel::Kernel;
 use crate::backend::threads::{Cost, Pieces, Seen};
+use crate::stats::Fallback;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// No copy below this is considered. Half as large a copy would gain a fifth at best, in a
@@ -87,6 +88,16 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// How many bytes the caller copies alone first; or why libc copies them all.
+    pub fn first_bytes(self, len: usize) -> Result<usize, Fallback> {
+        match self {
+            Verdict::Share { paired: true } => Ok(first_bytes(len)),
+            Verdict::Share { paired: false } => Ok(0),
+            Verdict::Libc => Err(Fallback::Learned),
+            Verdict::Compare => Err(Fallback::Compared),
+        }
+    }
+
     fn shares(self) -> bool {
         matches!(self, Verdict::Share { .. })
     }
@@ -119,7 +130,7 @@ pub struct Cell {
 }
 
 /// How many bytes of a copy its caller copies alone when it is paired.
-pub fn first_bytes(len: usize) -> usize {
+fn first_bytes(len: usize) -> usize {
     (len / 32).clamp(32 << 10, 128 << 10)
 }
 

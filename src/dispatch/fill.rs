@@ -5,7 +5,7 @@
 use super::{Dispatcher, Engine, Policy, is_fresh};
 use crate::backend::libc as original;
 use crate::backend::threads::{self, Cost, How, Pieces, Seen};
-use crate::learn::{self, STREAM_FROM, Verdict};
+use crate::learn::STREAM_FROM;
 use crate::stats::{Fallback, Path};
 use crate::sys::{self, Op};
 use core::sync::atomic::Ordering;
@@ -66,11 +66,9 @@ impl Dispatcher {
             let cell = learner.cell(len, in_a_row);
             let verdict = cell.decide(len, begun);
             learned = Some((cell, verdict));
-            match verdict {
-                Verdict::Share { paired: true } => first = learn::first_bytes(len),
-                Verdict::Share { paired: false } => {}
-                Verdict::Libc => by = Err(Fallback::Learned),
-                Verdict::Compare => by = Err(Fallback::Compared),
+            match verdict.first_bytes(len) {
+                Ok(bytes) => first = bytes,
+                Err(why) => by = Err(why),
             }
         }
         let fresh = by.is_ok() && is_fresh(dst, len);

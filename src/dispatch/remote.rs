@@ -5,7 +5,7 @@
 use super::{Dispatcher, Engine, Policy};
 use crate::backend::remote::{self, Call, Lists, Transfer};
 use crate::backend::threads::{self, Cost};
-use crate::learn::{self, Verdict};
+use crate::learn::Verdict;
 use crate::plan::PAGE;
 use crate::stats::{Fallback, Path};
 use crate::sys;
@@ -85,12 +85,8 @@ impl Dispatcher {
             }
             let cell = self.remote_learner.cell(total, in_a_row);
             let verdict = cell.decide(total, begun);
-            match verdict {
-                Verdict::Libc => return Err((Fallback::Learned, Some((verdict, in_a_row)))),
-                Verdict::Compare => return Err((Fallback::Compared, Some((verdict, in_a_row)))),
-                Verdict::Share { paired: true } => first = learn::first_bytes(total),
-                Verdict::Share { paired: false } => {}
-            }
+            let alone = verdict.first_bytes(total);
+            first = alone.map_err(|why| (why, Some((verdict, in_a_row))))?.max(PAGE);
             learned = Some((cell, verdict));
         }
         let first = first.min(total / 2);
