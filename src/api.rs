@@ -1,7 +1,7 @@
 //! Our own names, as include/adma.h declares and explains them. No logic here: arguments are
 //! checked and brought into one form.
 
-use crate::backend::later::{self, Answer, Copy, Notice, Wanted};
+use crate::backend::asynchronous::{self, Answer, Copy, Notice, Wanted};
 use crate::export::export;
 use crate::runtime;
 use core::ffi::{CStr, c_char, c_int};
@@ -61,15 +61,15 @@ unsafe extern "C" fn adma_icopy_notif(
 unsafe fn begin(copies: &[Copy], wanted: Wanted) -> i64 {
     // SAFETY: the callers' promise.
     match unsafe { runtime::begin(copies, wanted) } {
-        Some(cookie) => later::pack(cookie),
+        Some(cookie) => asynchronous::pack(cookie),
         None => -i64::from(libc::EAGAIN),
     }
 }
 
 unsafe extern "C" fn adma_check_copy(cookie: i64) -> c_int {
-    let Some(cookie) = later::unpack(cookie) else { return -libc::EINVAL };
+    let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL };
     // SAFETY: the program's promise when it started the copies.
-    match unsafe { later::check(cookie) } {
+    match unsafe { asynchronous::check(cookie) } {
         Answer::Over => 1,
         Answer::UnderWay => 0,
         Answer::Unknown => -libc::EINVAL,
@@ -77,16 +77,16 @@ unsafe extern "C" fn adma_check_copy(cookie: i64) -> c_int {
 }
 
 unsafe extern "C" fn adma_wait_copy(cookie: i64) -> c_int {
-    let Some(cookie) = later::unpack(cookie) else { return -libc::EINVAL };
+    let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL };
     // SAFETY: the program's promise when it started the copies.
-    match unsafe { later::wait(cookie, runtime::wait()) } {
+    match unsafe { asynchronous::wait(cookie, runtime::wait()) } {
         Answer::Unknown => -libc::EINVAL,
         _ => 0,
     }
 }
 
 extern "C" fn adma_poll_fd() -> c_int {
-    later::poll_fd().unwrap_or_else(|errno| -errno)
+    asynchronous::poll_fd().unwrap_or_else(|errno| -errno)
 }
 
 extern "C" fn adma_strerror(result: c_int) -> *const c_char {

@@ -1,9 +1,11 @@
 //! `preload.sh --check`: what this machine offers, and what to do about what is missing.
 
-use crate::backend::kernel::Kernel;
-use crate::backend::{Refused, crew, helper, ioat, libc as original, threads};
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::ioat::helper;
+use crate::backend::threads::workers;
+use crate::backend::{Refused, ioat, libc as original, threads};
 use crate::config::{Backend, Config};
-use crate::{cpus, sys};
+use crate::os::{cpus, sys};
 use core::ffi::{CStr, c_void};
 use std::fmt::Write;
 
@@ -27,7 +29,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         Some(quota) => writeln!(out, ", {quota:.1} by cgroup quota")?,
         None => writeln!(out, ", no cgroup quota")?,
     }
-    let workers = config.channels.unwrap_or(cpus - 1).min(crew::MOST_WORKERS);
+    let workers = config.channels.unwrap_or(cpus - 1).min(workers::MOST_WORKERS);
     let is_wanted = matches!(config.backend, Backend::Auto | Backend::Ioat);
     let has_helper = is_wanted && ioat.start();
     helper(is_wanted, ioat, out)?;
@@ -58,10 +60,10 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         )?;
         return writeln!(out, "              (taskset) or the cgroup's CPU quota to change that.");
     }
-    crew::start(workers);
+    workers::start(workers);
     let how = threads::How {
         workers,
-        pieces: threads::Pieces::All(Kernel::Ordinary),
+        pieces: threads::Pieces::All(CopyLoop::Ordinary),
         wait: threads::Wait::Auto,
         share: None,
         fresh: false,

@@ -3,11 +3,11 @@
 //! The environment is read once, at start-up. A bad value costs one line on standard error;
 //! the program always runs.
 
-use crate::backend::crew::MOST_WORKERS;
-use crate::backend::kernel::Kernel;
+use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::Wait;
+use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
-use crate::sys::{Op, say};
+use crate::os::sys::{Op, say};
 use core::ffi::{CStr, c_char};
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Config {
     pub channels: Option<usize>,
     pub cpu_share: Option<f32>,
     pub wait: Wait,
-    pub kernel: Option<Kernel>,
+    pub copy_loop: Option<CopyLoop>,
     /// In bytes. `None`: as much as the kernel helper allows.
     pub keep: Option<usize>,
     /// One bit per `Op`.
@@ -93,7 +93,7 @@ impl Default for Config {
             channels: None,
             cpu_share: None,
             wait: Wait::Auto,
-            kernel: None,
+            copy_loop: None,
             keep: None,
             ops: EVERY_OP,
             stats: Formats::default(),
@@ -178,11 +178,11 @@ pub const KNOBS: [Knob; 20] = [
         set: |config, value| {
             let names = [
                 ("auto", None),
-                ("ordinary", Some(Kernel::Ordinary)),
-                ("movsb", Some(Kernel::Movsb)),
-                ("stream", Some(Kernel::Stream)),
+                ("ordinary", Some(CopyLoop::Ordinary)),
+                ("movsb", Some(CopyLoop::Movsb)),
+                ("stream", Some(CopyLoop::Stream)),
             ];
-            choose(&mut config.kernel, &names, value)
+            choose(&mut config.copy_loop, &names, value)
         },
     },
     Knob {

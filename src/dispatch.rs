@@ -6,14 +6,18 @@
 mod fill;
 mod remote;
 
+use crate::backend::asynchronous;
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::threads::piece;
+use crate::backend::threads::workers;
 use crate::backend::threads::{self, Cost, How, Pieces, Seen};
-use crate::backend::{Refused, crew, ioat, kernel::Kernel, later, libc as original, piece};
+use crate::backend::{Refused, ioat, libc as original};
 use crate::config::{Backend, Config};
-use crate::cpus;
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
+use crate::os::cpus;
+use crate::os::sys::{self, NEVER, Op};
 use crate::plan::{self, PAGE};
 use crate::stats::{Fallback, Path, Recorder};
-use crate::sys::{self, NEVER, Op};
 use crate::trace::Trace;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use once_cell::race::OnceRef;
@@ -33,7 +37,7 @@ pub struct Policy {
     how: How,
     how_ioat: ioat::How,
     /// `None`: streaming stores are compared with ordinary ones.
-    kernel: Option<Kernel>,
+    copy_loop: Option<CopyLoop>,
     verify: u32,
     ops: u32,
     record: bool,
@@ -52,13 +56,13 @@ impl Policy {
             keep: config.keep,
             how: How {
                 workers: 0,
-                pieces: Pieces::All(config.kernel.unwrap_or(Kernel::Ordinary)),
+                pieces: Pieces::All(config.copy_loop.unwrap_or(CopyLoop::Ordinary)),
                 wait: config.wait,
                 share: config.cpu_share,
                 fresh: false,
                 fill: false,
             },
-            kernel: config.kernel,
+            copy_loop: config.copy_loop,
             how_ioat: ioat::How {
                 channels: config.channels,
                 wait: config.wait,
@@ -194,7 +198,7 @@ impl Dispatcher {
     /// In the child of a fork: no worker has come along, and no open helper.
     pub fn forget_after_fork(&self) {
         threads::forget_after_fork();
-        later::forget_after_fork();
+        asynchronous::forget_after_fork();
         self.ioat.forget_after_fork();
         cpus::forget_after_fork();
         self.trace.forget_after_fork();
@@ -282,19 +286,19 @@ impl Dispatcher {
     /// where no engine is up. `None`: there is no room for another cookie.
     ///
     /// # Safety
-    /// As `later::begin`.
+    /// As `asynchronous::begin`.
     pub unsafe fn begin(
         &'static self,
-        copies: &[later::Copy],
-        wanted: later::Wanted,
-    ) -> Option<later::Cookie> {
-        later::expect();
+        copies: &[asynchronous::Copy],
+        wanted: asynchronous::Wanted,
+    ) -> Option<asynchronous::Cookie> {
+        asynchronous::expect();
         let started = sys::ticks();
         let largest = copies.iter().map(|copy| copy.len).max().unwrap_or(0);
-        let large = largest >= later::FLOOR;
+        let large = largest >= asynchronous::FLOOR;
         let by = if large { self.carriers(largest) } else { Err(Fallback::Learned) };
         // SAFETY: the caller's promise.
-        let begun = unsafe { later::begin(copies, by.ok(), wanted) }?;
+        let begun = unsafe { asynchronous::begin(copies, by.ok(), wanted) }?;
         let refused = begun.refused.map(|refused| self.refused(refused));
         let policy = self.policy.get().filter(|policy| policy.record);
         let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
@@ -308,17 +312,19 @@ impl Dispatcher {
 
     /// Who carries copies that nobody waits for; the largest has so many bytes. They learn
     /// nothing themselves: what others of that size have learned is good for them.
-    fn carriers(&'static self, largest: usize) -> Result<later::By, Fallback> {
+    fn carriers(&'static self, largest: usize) -> Result<asynchronous::By, Fallback> {
         let Some(policy) = self.policy.get() else { return Err(Fallback::Starting) };
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
-        let streams = policy.kernel.is_none() && self.learner.streaming(largest).pays();
+        let streams = policy.copy_loop.is_none() && self.learner.streaming(largest).pays();
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
-        let kernel = policy.kernel.unwrap_or(Kernel::Ordinary);
+        let copy_loop = policy.copy_loop.unwrap_or(CopyLoop::Ordinary);
         Ok(match self.ready(policy)? {
-            Engine::Threads(workers) => later::By::Workers { workers, kernel, stream_from },
-            Engine::Ioat => later::By::Helper(&self.ioat, policy.how_ioat, kernel),
+            Engine::Threads(workers) => {
+                asynchronous::By::Workers { workers, copy_loop, stream_from }
+            }
+            Engine::Ioat => asynchronous::By::Helper(&self.ioat, policy.how_ioat, copy_loop),
         })
     }
 
@@ -389,7 +395,7 @@ impl Dispatcher {
             && is_fresh(dst, len);
         // Pages that were just made are in the cache: no streaming into those.
         let threads = matches!(decision.by, Ok(Engine::Threads(_)));
-        if threads && !decision.fresh && policy.kernel.is_none() && len >= STREAM_FROM {
+        if threads && !decision.fresh && policy.copy_loop.is_none() && len >= STREAM_FROM {
             decision.pieces = self.learner.streaming(len).choose();
         }
         decision
@@ -534,7 +540,7 @@ impl Dispatcher {
             return Err(self.switch_off(Fallback::Off));
         }
         // Before anything is taken: a child of vfork may be killed at any moment.
-        match crew::may_start() {
+        match workers::may_start() {
             Ok(()) => {}
             Err(Refused::NotOurs) => return Err(Fallback::Starting),
             Err(_) => return Err(self.switch_off(Fallback::Refused)),
@@ -549,14 +555,14 @@ impl Dispatcher {
         }
         if policy.try_ioat && self.ioat.start() {
             policy.keep.inspect(|&bytes| self.ioat.keep(bytes));
-            crew::start(1); // for those who wait for a word instead of asking
+            workers::start(1); // for those who wait for a word instead of asking
             self.engine.store(engine::IOAT, Ordering::Release);
             return Ok(Engine::Ioat);
         }
         if let Some(channels) = policy.channels {
-            crew::start(channels);
+            workers::start(channels);
         } else if let Some(limits) = cpus::Limits::try_now() {
-            crew::start_on(&limits);
+            workers::start_on(&limits);
         } else {
             // Somebody else is just asking: the next copy will be told.
             self.engine.store(engine::COLD, Ordering::Release);
@@ -568,7 +574,7 @@ impl Dispatcher {
 
     /// The workers there can be now.
     fn threads(&self) -> Result<Engine, Fallback> {
-        let workers = crew::workers();
+        let workers = workers::workers();
         if workers == 0 {
             return Err(Fallback::OneCpu);
         }
@@ -582,9 +588,9 @@ impl Dispatcher {
         match refused {
             Refused::Busy => Fallback::Busy,
             Refused::NotOurs => Fallback::Starting,
-            // Workers are tried again after a while, see `crew::is_refused`.
+            // Workers are tried again after a while, see `workers::is_refused`.
             Refused::System if self.engine.load(Ordering::Relaxed) == engine::THREADS => {
-                crew::note_refusal();
+                workers::note_refusal();
                 Fallback::Refused
             }
             Refused::System => self.switch_off(Fallback::Refused),
@@ -633,7 +639,7 @@ impl Dispatcher {
 /// it.
 fn is_fresh(dst: usize, len: usize) -> bool {
     len >= FRESH_FROM
-        && !crew::is_filtered()
+        && !workers::is_filtered()
         && [2, 1, 3]
             .iter()
             .all(|&quarter| !sys::is_resident((dst + len / 4 * quarter) & !(PAGE - 1)))

@@ -5,7 +5,7 @@ use crate::config::Formats;
 
 fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
     original::resolve();
-    crew::settle_in();
+    workers::settle_in();
     let mut config = Config {
         backend: Backend::Threads,
         min_bytes: Some(1),
@@ -33,7 +33,7 @@ fn copy(dispatcher: &Dispatcher, len: usize) -> Path {
 #[test]
 fn fixed_threshold_carries_every_copy_and_verification_agrees() {
     let dispatcher = dispatcher(|config| config.verify = 2);
-    // Other tests share the board: some copies find it busy.
+    // Other tests share the queue: some copies find it busy.
     let mut carried = 0;
     for round in 0..10_000 {
         if copy(&dispatcher, 50_000 + round % 10) == Path::Engine {
@@ -87,8 +87,8 @@ fn backend_libc_never_carries() {
 }
 // ---- the kernel helper ---------------------------------------------------------------
 
-use crate::backend::abi;
-use crate::backend::fake::{Kernel as Helper, Trouble};
+use crate::backend::ioat::abi;
+use crate::backend::ioat::fake::{Kernel as Helper, Trouble};
 
 fn helped(helper: &'static Helper, change: impl FnOnce(&mut Config)) -> Dispatcher {
     let dispatcher = dispatcher(|config| {

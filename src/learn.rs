@@ -22,8 +22,8 @@
 //! numbers without locks: a lost update costs a sample, not a copy.
 #![forbid(unsafe_code)]
 
-use crate::backend::crew::SPIN_TICKS;
-use crate::backend::kernel::Kernel;
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::threads::workers::SPIN_TICKS;
 use crate::backend::threads::{Cost, Pieces, Seen};
 use crate::stats::Fallback;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -403,7 +403,7 @@ impl Streaming {
         if calls < Self::FIRST || calls.is_multiple_of(Self::THEN) {
             return Pieces::Alternate;
         }
-        Pieces::All(if self.pays() { Kernel::Stream } else { Kernel::Ordinary })
+        Pieces::All(if self.pays() { CopyLoop::Stream } else { CopyLoop::Ordinary })
     }
 
     /// Untried it is believed to: `bench/run kernels` shows no case from `STREAM_FROM` up in

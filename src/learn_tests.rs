@@ -194,7 +194,7 @@ fn streaming_is_known_after_two_copies_and_looked_at_again() {
         assert_eq!(streaming.choose(), Pieces::Alternate);
         streaming.record(&seen(100, 150));
     }
-    assert_eq!(streaming.choose(), Pieces::All(Kernel::Ordinary));
+    assert_eq!(streaming.choose(), Pieces::All(CopyLoop::Ordinary));
     streaming.record(&seen(100, 0)); // no such pieces: nothing is learned
     let mut compared = 0;
     for _ in 0..10 * Streaming::THEN {

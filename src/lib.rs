@@ -10,22 +10,21 @@
 //! stats       one lock-free record per copy; reports at exit; trace: addresses for studies
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
-//! backend     libc: the originals
-//!             threads: one shared copy; board: who claims which piece; crew: the workers;
-//!             remote: one shared transfer between processes
-//!             refusal: what the system refuses is tried again
-//!             later: copies that go on while the caller does something else; pending: their
-//!             cookies, parts and ends
-//!             ioat: the kernel helper's channels
+//! backend     libc: the originals; copy_loop: how bytes move; mode: with whose rights
 //!             signals: our handler in front of the program's, for bad pages
-//!             manner: with whose rights; kernel: how bytes move
-//!             ioat: one copy by the kernel helper; tuning: what its past tells;
-//!             helper: its file and calls; abi: its interface
+//!             threads/       share: one shared copy; queue: who claims which piece;
+//!                            piece: one claimed piece; workers: from clone to exit;
+//!                            remote: one shared transfer between processes;
+//!                            refusal: what the system refuses is tried again
+//!             ioat/          one copy by the kernel helper; tuning: what its past tells;
+//!                            helper: its file and calls; abi: its interface
+//!             asynchronous/  copies that go on while the caller does something else;
+//!                            cookies: their parts and ends
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
-//! cpus        what the machine leaves us
-//! sync, sys   atomics and sleeping; system calls; trylock: a lock that nobody waits for;
-//!             mapped: tables that most programs never need; lookup: the functions we stand in
-//!             front of; unwind: why there is none; export: names with versions
+//! os          cpus: what the machine leaves us; sync, sys: atomics and sleeping, system calls;
+//!             trylock: a lock that nobody waits for; mapped: tables that most programs never
+//!             need; lookup: the functions we stand in front of
+//! unwind      why there is none; export: names with versions
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and
@@ -40,30 +39,20 @@ compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems ha
 
 mod backend;
 mod ipc;
+mod os;
 mod plan;
-mod sync;
 
 // Under loom only the claiming protocol is built: its atomics are loom's.
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
-mod cpus;
-#[cfg(not(loom))]
 mod dispatch;
 #[cfg(not(loom))]
 mod learn;
 #[cfg(not(loom))]
-mod lookup;
-#[cfg(not(loom))]
-mod mapped;
-#[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
-mod sys;
-#[cfg(not(loom))]
 mod trace;
-#[cfg(not(loom))]
-mod trylock;
 
 // Exports stay out of test executables: they would replace the harness's own memcpy.
 #[cfg(not(any(test, loom)))]

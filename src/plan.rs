@@ -32,7 +32,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Most pieces a cut has; the board counts them in 10 bits.
+    /// Most pieces a cut has; the queue counts them in 10 bits.
     pub const MOST: usize = (1 << 10) - 1;
     const SMALLEST: usize = 4 * PAGE;
     const LARGEST: usize = 64 * PAGE;

@@ -1,17 +1,21 @@
 //! The one global: start, fork and exit of the process.
 
-use crate::backend::crew::Dismissal;
-use crate::backend::remote::Call;
-use crate::backend::{crew, helper, ioat, later, libc as original, signals, threads};
+use crate::backend::asynchronous;
+use crate::backend::ioat::helper;
+use crate::backend::threads::remote::Call;
+use crate::backend::threads::workers;
+use crate::backend::threads::workers::Dismissal;
+use crate::backend::{ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::learn::Learner;
-use crate::mapped::{Mapped, Zeroed};
+use crate::os::cpus;
+use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::sys::{self, Op, SignalsHeld};
+use crate::os::trylock::TryLock;
 use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::{Helper, Snapshot};
-use crate::sys::{self, Op, SignalsHeld};
-use crate::trylock::TryLock;
-use crate::{check, config, cpus, ipc};
+use crate::{check, config, ipc};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -81,8 +85,11 @@ pub unsafe fn copy_by_name(dst: usize, src: usize, len: usize) {
 /// Starts copies; see `Dispatcher::begin`.
 ///
 /// # Safety
-/// As `later::begin`.
-pub unsafe fn begin(copies: &[later::Copy], wanted: later::Wanted) -> Option<later::Cookie> {
+/// As `asynchronous::begin`.
+pub unsafe fn begin(
+    copies: &[asynchronous::Copy],
+    wanted: asynchronous::Wanted,
+) -> Option<asynchronous::Cookie> {
     // SAFETY: the caller's promise.
     unsafe { DISPATCHER.begin(copies, wanted) }
 }
@@ -104,8 +111,8 @@ pub fn wait() -> threads::Wait {
 fn start() {
     original::resolve();
     signals::calls::resolve();
-    crew::settle_in();
-    later::settle_in();
+    workers::settle_in();
+    asynchronous::settle_in();
     let config = config::from_environment();
     if config.check {
         check::run(&config, &DISPATCHER.ioat);
@@ -119,10 +126,10 @@ fn start() {
     let policy = POLICY.get_or_init(|| Policy::new(&config));
     if config.verify > 0 {
         // SAFETY: what `later` promises of it: just copied.
-        later::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
+        asynchronous::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
     }
     if config.stats.any() {
-        later::record_with(note_end);
+        asynchronous::record_with(note_end);
         ipc::tally::begin();
     }
     ipc::configure(ipc::Settings {
@@ -178,17 +185,17 @@ fn complain_about_helper() {
 
 /// The program counts its threads after a fork, and would find those that wait for work.
 extern "C" fn before_fork() {
-    crew::dismiss(Dismissal::ToBeAlone);
+    workers::dismiss(Dismissal::ToBeAlone);
 }
 
 /// The same before other calls.
 pub fn before_being_alone() {
-    crew::dismiss(Dismissal::ToBeAlone);
+    workers::dismiss(Dismissal::ToBeAlone);
 }
 
 /// No worker keeps rights that the program is just giving up.
 pub fn before_rights_change() {
-    crew::dismiss(Dismissal::ToChangeRights);
+    workers::dismiss(Dismissal::ToChangeRights);
 }
 
 extern "C" fn after_fork() {
@@ -232,7 +239,7 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
     // that ran no handler.
-    if crew::is_ours() && may_tell() {
+    if workers::is_ours() && may_tell() {
         tell(How::Ordinary);
     }
 }
@@ -258,7 +265,7 @@ mod telling {
 
 /// Before the process ends without anybody's destructors.
 pub fn before_leaving() {
-    if PROCESS.get().is_none() || !crew::is_ours() {
+    if PROCESS.get().is_none() || !workers::is_ours() {
         return;
     }
     let _held = SignalsHeld::all();
@@ -347,8 +354,8 @@ fn report(process: &Process, stderr: Option<i32>, how: How) {
             pinned_pages: count(&ioat.costs.pinned_pages),
             costs: costs(&ioat.costs, passed as f64 / ticks as f64),
             // A call more, and not into a filter that came since.
-            kept: crew::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
-            module: crew::may_start().ok().and_then(|()| helper::counted()),
+            kept: workers::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
+            module: workers::may_start().ok().and_then(|()| helper::counted()),
         }),
         messages,
         profile: config.profile,
@@ -382,11 +389,11 @@ fn costs(costs: &ioat::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64)
 }
 
 /// Bytes copied by each channel.
-fn channel_bytes(backend: &str) -> [u64; crew::MOST_WORKERS] {
+fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
     if backend != "ioat" {
-        return crew::bytes_by_worker();
+        return workers::bytes_by_worker();
     }
-    let mut bytes = [0; crew::MOST_WORKERS];
+    let mut bytes = [0; workers::MOST_WORKERS];
     for (bytes, count) in bytes.iter_mut().zip(&DISPATCHER.ioat.counts.channel_bytes) {
         *bytes = count.load(Ordering::Relaxed);
     }

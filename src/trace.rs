@@ -5,7 +5,7 @@
 //! and is mapped: recording is three stores, and a full disk can fault nobody. Where it
 //! cannot be made, nothing is recorded.
 
-use crate::sys::{self, Text};
+use crate::os::sys::{self, Text};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use once_cell::race::OnceRef;

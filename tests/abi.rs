@@ -1,7 +1,7 @@
 //! The kernel interface is written twice, in C for the helper and in Rust for the library.
 //! Here the C compiler and the Rust compiler are asked what they make of it.
 
-#[path = "../src/backend/abi.rs"]
+#[path = "../src/backend/ioat/abi.rs"]
 mod abi;
 mod common;
 

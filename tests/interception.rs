@@ -290,8 +290,11 @@ fn way_of_a_copy_needs_next_to_nothing_of_libc() {
 fn worker_calls_nothing_of_libc() {
     // The second is called through a pointer, and so is what records an end.
     let graph = CallGraph::of_library();
-    let roots =
-        ["adma::backend::crew::work", "adma::backend::later::attend", "adma::runtime::note_end"];
+    let roots = [
+        "adma::backend::threads::workers::work",
+        "adma::backend::asynchronous::copies::attend",
+        "adma::runtime::note_end",
+    ];
     for root in roots {
         let imports = graph.imports_within_reach(root, &[PANIC]);
         assert!(imports.is_empty(), "from {root}: {imports:?}");

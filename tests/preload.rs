@@ -782,7 +782,7 @@ fn library_that_is_stale_is_built_again() {
     let checkout = Checkout::new();
     let touched = [
         "src/lib.rs",
-        "src/backend/threads.rs",
+        "src/backend/threads/share.rs",
         "include/adma.map",
         "build.rs",
         "Cargo.toml",

@@ -2,38 +2,18 @@
 //! answers with a value: carried, or why not. After a refusal nothing is under way and all
 //! of the copy is left to do.
 
+pub mod asynchronous;
 #[cfg(not(loom))]
-pub mod abi;
-pub mod board;
-#[cfg(not(loom))]
-pub mod crew;
-#[cfg(all(test, not(loom)))]
-pub mod fake;
-#[cfg(not(loom))]
-pub mod helper;
+pub mod copy_loop;
 #[cfg(not(loom))]
 pub mod ioat;
 #[cfg(not(loom))]
-pub mod kernel;
-#[cfg(not(loom))]
-pub mod later;
-#[cfg(not(loom))]
 pub mod libc;
 #[cfg(not(loom))]
-pub mod manner;
-pub mod pending;
-#[cfg(not(loom))]
-pub mod piece;
-#[cfg(not(loom))]
-mod refusal;
-#[cfg(not(loom))]
-pub mod remote;
+pub mod mode;
 #[cfg(not(loom))]
 pub mod signals;
-#[cfg(not(loom))]
 pub mod threads;
-#[cfg(not(loom))]
-mod tuning;
 
 /// Why a backend did not carry a copy. The copy is libc's then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use super::{Dispatcher, Engine, Policy, is_fresh};
 use crate::backend::libc as original;
 use crate::backend::threads::{self, Cost, How, Pieces, Seen};
 use crate::learn::STREAM_FROM;
+use crate::os::sys::{self, Op};
 use crate::stats::{Fallback, Path};
-use crate::sys::{self, Op};
 use core::sync::atomic::Ordering;
 
 /// Eight times a byte.
@@ -73,7 +73,7 @@ impl Dispatcher {
         }
         let fresh = by.is_ok() && is_fresh(dst, len);
         let mut pieces = policy.how.pieces;
-        if by.is_ok() && !fresh && policy.kernel.is_none() && len >= STREAM_FROM {
+        if by.is_ok() && !fresh && policy.copy_loop.is_none() && len >= STREAM_FROM {
             pieces = learner.streaming(len).choose();
         }
         if first > 0 {

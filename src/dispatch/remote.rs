@@ -3,12 +3,12 @@
 //! As for copies, with a learner of its own: what a byte costs here is another price.
 
 use super::{Dispatcher, Engine, Policy};
-use crate::backend::remote::{self, Call, Lists, Transfer};
+use crate::backend::threads::remote::{self, Call, Lists, Transfer};
 use crate::backend::threads::{self, Cost};
 use crate::learn::Verdict;
+use crate::os::sys;
 use crate::plan::PAGE;
 use crate::stats::{Fallback, Path};
-use crate::sys;
 use core::sync::atomic::Ordering;
 
 /// Nothing smaller is shared where sizes are learned: a call costs a microsecond and more

@@ -3,7 +3,7 @@
 
 use super::slow::aligned;
 use crate::backend::libc::ENTRIES;
-use crate::sys::{Entry, Op};
+use crate::os::sys::{Entry, Op};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 

@@ -1,7 +1,8 @@
 //! The ends of a process that run nobody's destructors: a report is written first. Children of
 //! a fork leave by `_exit` more often than not.
 
-use crate::{runtime, sys};
+use crate::os::sys;
+use crate::runtime;
 use core::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]

@@ -2,9 +2,9 @@
 //! on the slow path; where nothing is wanted of them, libc's function is jumped to.
 
 use crate::backend::libc::ENTRIES;
-use crate::backend::remote::{Call, List};
+use crate::backend::threads::remote::{Call, List};
+use crate::os::sys::{Entry, Op};
 use crate::runtime;
-use crate::sys::{Entry, Op};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 

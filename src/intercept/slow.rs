@@ -1,8 +1,8 @@
 //! Where large copies arrive: each function's own arguments and result, one way of copying.
 
 use crate::backend::libc::ENTRIES;
+use crate::os::sys::Op;
 use crate::runtime;
-use crate::sys::Op;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 

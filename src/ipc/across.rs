@@ -10,7 +10,8 @@
 use super::os::{Fd, Foreign, Way};
 use super::settings::Helper;
 use crate::backend::ioat::There;
-use crate::backend::{abi, helper};
+use crate::backend::ioat::abi;
+use crate::backend::ioat::helper;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Our half: a door that can be handed over.

@@ -16,7 +16,7 @@
 //! sleepers of that kind. One that is left over (its sleeper has
 //! seen the change in time) costs one idle wake-up.
 
-use crate::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
+use crate::os::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
 
 /// How a sleeper wants to be woken.
 pub mod how {

@@ -10,8 +10,8 @@
 
 use super::lock::Lock;
 use super::os::{self, Fd};
+use crate::os::sys;
 use crate::plan::PAGE;
-use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

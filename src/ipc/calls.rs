@@ -5,7 +5,7 @@ use super::link::Link;
 use super::settings::settings;
 use super::wire::Met;
 use super::{blocks, doorway, os, table, wire};
-use crate::sys;
+use crate::os::sys;
 use core::ffi::{CStr, c_void};
 
 fn answer(result: os::Result<i32>) -> i32 {

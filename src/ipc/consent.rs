@@ -200,7 +200,7 @@ mod tests {
     fn nothing_is_copied_without_the_sign() {
         let demand = Demand { seed: 77, word: 0x1234_5678 };
         let page = Page::lay(demand).unwrap();
-        let pid = crate::sys::getpid();
+        let pid = crate::os::sys::getpid();
         let agreed = Agreed::new(pid, demand, page.chosen).unwrap();
         let (from, mut to) = ([7u8; 100], [0u8; 100]);
         // SAFETY: both live through the call.

@@ -23,9 +23,9 @@ use super::peer::Peer;
 use super::settings::Carrier;
 use super::tally::{self, Means};
 use super::views::{View, Views};
-use crate::backend::kernel::Kernel;
+use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
-use crate::sys;
+use crate::os::sys;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -211,7 +211,7 @@ impl Engine {
             match self.carrier.filter(|_| len >= CARRIED) {
                 Some(carry) => carry(to, from, len),
                 None if theirs.message < STREAM => original::copy(to, from, len),
-                None => drop(Kernel::Stream.copy(to, from, len)),
+                None => drop(CopyLoop::Stream.copy(to, from, len)),
             }
         }
         tally::note_copied(Means::Mapped, len);

@@ -6,7 +6,7 @@
 //! It stays with the buffers until the call has ended; its master has the rest of the time.
 
 use super::lock::Lock;
-use crate::sys::{self, SignalsHeld};
+use crate::os::sys::{self, SignalsHeld};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 

@@ -16,7 +16,7 @@ use super::region::{self, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
 use super::ticket::{self, End, View};
 use crate::backend::libc as original;
-use crate::sync::{fetch, full_fence};
+use crate::os::sync::{fetch, full_fence};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

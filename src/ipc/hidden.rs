@@ -2,7 +2,7 @@
 //! and would hide the end of its parent from the other side: it closes them.
 
 use super::os::Fd;
-use crate::sys;
+use crate::os::sys;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 /// So many at a time; others are not looked after.

@@ -2,8 +2,8 @@
 
 use super::lock::Lock;
 use super::os::{self, Fd};
-use crate::sync::full_fence;
-use crate::sys;
+use crate::os::sync::full_fence;
+use crate::os::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Nearly so many: a child made without fork handlers has its parent's, until it has a

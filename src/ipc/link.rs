@@ -14,7 +14,7 @@ use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side, closed};
 use super::settings::Settings;
 use super::wire::Met;
-use crate::sys;
+use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than

@@ -1,6 +1,6 @@
 //! A lock whose sleeping leaves errno alone, and which costs one atomic step when it is free.
 
-use crate::sys;
+use crate::os::sys;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};

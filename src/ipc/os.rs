@@ -1,7 +1,7 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
+use crate::os::sys::{Answer, SignalsHeld, nanoseconds, syscall};
 use crate::plan::PAGE;
-use crate::sys::{Answer, SignalsHeld, nanoseconds, syscall};
 use core::ffi::{CStr, c_void};
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,7 @@ impl Fd {
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        crate::sys::close(self.0);
+        crate::os::sys::close(self.0);
     }
 }
 
@@ -51,7 +51,7 @@ fn away_from_streams(first: Fd) -> Result<Fd> {
     if first.raw() > libc::STDERR_FILENO {
         return Ok(first);
     }
-    checked(crate::sys::duplicate(first.raw(), libc::STDERR_FILENO + 1)).map(|fd| Fd(fd as i32))
+    checked(crate::os::sys::duplicate(first.raw(), libc::STDERR_FILENO + 1)).map(|fd| Fd(fd as i32))
 }
 
 /// A descriptor that somebody else has sent: it may stand for anything, also for a file whose
@@ -107,13 +107,13 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         let fd = self.fd;
         if self.is_harmless() {
-            return crate::sys::close(fd);
+            return crate::os::sys::close(fd);
         }
         if CLOSERS.fetch_add(1, Ordering::Relaxed) < MOST_CLOSERS {
             // Handlers of the program are not for this thread.
             let _signals = SignalsHeld::all();
             let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
-                crate::sys::close(fd);
+                crate::os::sys::close(fd);
                 CLOSERS.fetch_sub(1, Ordering::Relaxed);
             });
             if thread.is_ok() {

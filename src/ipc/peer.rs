@@ -5,7 +5,7 @@
 //! What cannot be found out is not equal.
 
 use super::os::{self, Fd};
-use crate::sys;
+use crate::os::sys;
 use core::ffi::CStr;
 use core::fmt::Write;
 

@@ -10,7 +10,7 @@
 
 use super::link::Link;
 use super::{blocks, doorway, ferry, hidden, kicks, os, tally};
-use crate::sys;
+use crate::os::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const PLACES: usize = 4096;

@@ -13,7 +13,7 @@
 //! way to take it back. So at the end of a message, a good one or a bad one, nobody is left
 //! who might still touch a buffer.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::os::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The reader's end, or the writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

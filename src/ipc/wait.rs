@@ -12,8 +12,8 @@ use super::kicks;
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
 use super::region::LINE;
 use super::watch::{self, Watch};
-use crate::sync::{Woken, fetch_to_change, pause};
-use crate::{cpus, sys};
+use crate::os::sync::{Woken, fetch_to_change, pause};
+use crate::os::{cpus, sys};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 

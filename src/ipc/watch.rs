@@ -15,7 +15,7 @@ use super::kicks::{self, Kicks};
 use super::link::Link;
 use super::table::{self, Used};
 use super::{ferry, os};
-use crate::sys;
+use crate::os::sys;
 use core::sync::atomic::Ordering;
 
 fn has_needy_others(link: &Link) -> bool {

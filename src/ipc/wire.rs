@@ -25,7 +25,7 @@ use super::peer::Peer;
 use super::region::{self, Mapped};
 use super::settings::{Engines, Settings};
 use super::views::Views;
-use crate::sys;
+use crate::os::sys;
 use core::fmt::Write;
 use core::future::poll_fn;
 use core::pin::Pin;

@@ -4,7 +4,7 @@ use super::Flow;
 use super::histogram::Histogram;
 use super::snapshot::Snapshot;
 use crate::ipc::tally::Messages;
-use crate::sys::Op;
+use crate::os::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
 use std::fmt::{Result, Write};
 

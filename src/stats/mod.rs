@@ -7,7 +7,7 @@ pub mod report;
 pub mod snapshot;
 mod text;
 
-use crate::sys::Op;
+use crate::os::sys::Op;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use histogram::Histogram;
 

@@ -3,9 +3,9 @@
 use super::snapshot::Snapshot;
 use super::{hlog, json, text};
 use crate::config::Formats;
-use crate::mapped::{Mapped, Zeroed};
-use crate::sys::{self, Text, say_to};
-use crate::trylock::TryLock;
+use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::sys::{self, Text, say_to};
+use crate::os::trylock::TryLock;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 

@@ -71,7 +71,7 @@ impl Snapshot<'_> {
 pub(super) mod tests {
     use super::super::{Fallback, Path};
     use super::*;
-    use crate::sys::Op;
+    use crate::os::sys::Op;
     use std::fmt::{self, Write};
 
     /// As long as they get.

@@ -4,10 +4,10 @@
 //! work for any signal: they serve in place of the originals until those are known. Calls for
 //! other signals go straight to the originals (`intercept/signals.rs`).
 
-use super::super::crew;
 use super::{Action, EVER, Front, Lock, RESETHAND, SIGINFO};
-use crate::lookup::{Name, find_next};
-use crate::sys::{self, SignalsHeld, signal_set};
+use crate::backend::threads::workers;
+use crate::os::lookup::{Name, find_next};
+use crate::os::sys::{self, SignalsHeld, signal_set};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn sigaction(
         // Another thread's copy may just have become the first that is shared.
         if let Some(front) = front
             && EVER.load(Ordering::SeqCst)
-            && crew::is_ours()
+            && workers::is_ours()
         {
             let _held = SignalsHeld::all();
             let _lock = Lock::take();
@@ -103,7 +103,7 @@ fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
         // SAFETY: null, or memory of our own.
         unsafe { next()(front.signal, new, old) }
     };
-    if !crew::is_ours() {
+    if !workers::is_ours() {
         // A child with a table of its own. What it inherited may be ours.
         let answer = pass_on(new, old);
         if let Some(stand) = front.stand(old.sa_sigaction) {

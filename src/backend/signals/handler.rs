@@ -8,9 +8,10 @@
 //! frames it knows. No stack is used that a
 //! small alternate one might not have.
 
-use super::super::{crew, kernel};
 use super::{BUS, Front, Lock, RESETHAND, SEGV, STANDS, Stand};
-use crate::sys::{self, SignalsHeld, signal_set};
+use crate::backend::copy_loop;
+use crate::backend::threads::workers;
+use crate::os::sys::{self, SignalsHeld, signal_set};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
 
@@ -121,7 +122,7 @@ unsafe extern "C" fn end_loop() {
 
 /// Where code at `ip` goes on: between the loops lies nothing that can fault.
 extern "C" fn after(ip: usize) -> usize {
-    kernel::recover(ip).unwrap_or(ip)
+    copy_loop::recover(ip).unwrap_or(ip)
 }
 
 /// Asks `decide`, and then returns or jumps to the program's function. r11 is the stand's number.
@@ -180,7 +181,7 @@ unsafe extern "C" fn decide(
 fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
     // A handler that interrupted the holder of the lock could wait for it for ever.
     let _held = SignalsHeld::all();
-    let is_ours = crew::is_ours();
+    let is_ours = workers::is_ours();
     let _lock = is_ours.then(Lock::take);
     let stand = front.stands.get(stand)?;
     let program = stand.program();
@@ -188,7 +189,7 @@ fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
     reset.handler = libc::SIG_DFL;
     if !program.is_function() {
         if is_ours {
-            crew::let_pieces_end();
+            workers::let_pieces_end();
         }
         let _ = reset.exchange(front.signal);
         return None;
@@ -222,15 +223,15 @@ fn is_in_shared_copy(context: &Context) -> bool {
 /// of the copy while others write, so the signal has to wait as all others do then.
 fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Context) {
     context.mask |= signal_set(signal);
-    if !crew::is_worker_stack(context.registers[RSP]) {
+    if !workers::is_worker_stack(context.registers[RSP]) {
         return send_to_oneself(signal, info);
     }
     // Sent to the process, and no thread of the program's wanted it: it goes back, and this
     // worker, who cannot hear of bad pages any more, leaves the rest to others.
-    if let Some(ip) = kernel::recover(context.registers[RIP]) {
+    if let Some(ip) = copy_loop::recover(context.registers[RIP]) {
         context.registers[RIP] = ip;
     }
-    crew::send_away();
+    workers::send_away();
     send_to_process(signal, info);
 }
 

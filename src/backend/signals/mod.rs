@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So a bad page is nobody's death while a copy is shared: whoever meets it, worker or caller,
-//! says so on the board, and when nobody writes any more the caller copies that part again with
+//! says so on the queue, and when nobody writes any more the caller copies that part again with
 //! libc's memmove. Then the fault comes in the program's thread, in memcpy, as without us.
 //!
 //! - `stand_in_front` is called for every shared copy. It costs two system calls that only read;
@@ -31,9 +31,10 @@ mod handler;
 #[cfg(test)]
 mod tests;
 
-use super::{Refused, crew};
-use crate::sync::pause;
-use crate::sys::{self, SignalsHeld};
+use super::Refused;
+use super::threads::workers;
+use crate::os::sync::pause;
+use crate::os::sys::{self, SignalsHeld};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The kernel's struct sigaction.
@@ -138,7 +139,7 @@ pub fn stand_in_front() -> Result<(), Refused> {
         if front.needs_no_change(&now) {
             continue;
         }
-        if !crew::is_ours() {
+        if !workers::is_ours() {
             return Err(Refused::NotOurs);
         }
         let _held = SignalsHeld::all().ok_or(Refused::System)?;

@@ -61,20 +61,20 @@ fn stands_are_taken_in_turn_but_for_what_one_of_them_stands_for() {
 /// In a child: the signals of the test process are its harness's.
 #[test]
 fn fault_in_a_copy_loop_ends_the_loop_and_leaves_the_default_action_to_be_seen() {
-    use super::super::kernel::{Copied, Kernel};
-    crew::settle_in();
+    use crate::backend::copy_loop::{Copied, CopyLoop};
+    workers::settle_in();
     let mut target = [0u8; 4096];
     // SAFETY: the child makes system calls only, and one copy from a bad address by a loop that
     // survives it.
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
-            crew::forget_after_fork();
+            workers::forget_after_fork();
             forget_after_fork(); // another test may just have held the lock
             libc::alarm(20);
             assert_eq!(Action::NONE.exchange(libc::SIGSEGV).map(drop), Ok(()));
             assert_eq!(stand_in_front(), Ok(()));
-            for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream] {
+            for kernel in [CopyLoop::Ordinary, CopyLoop::Movsb, CopyLoop::Stream] {
                 let copied = kernel.copy(target.as_mut_ptr() as usize, 4096, 4096);
                 assert_eq!(copied, Copied::BadPage);
             }

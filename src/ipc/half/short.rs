@@ -5,7 +5,7 @@ use super::{Buffer, Half, Hint, NOTHING, NoRoom, Own, State, describe, eager_cou
 use crate::backend::libc as original;
 use crate::ipc::region::{EAGER_ROOM, Lane, Post, SHORT, kind, room_of};
 use crate::ipc::tally::{self, Direction, Means, Regime};
-use crate::sync::full_fence;
+use crate::os::sync::full_fence;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 

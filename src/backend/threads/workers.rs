@@ -1,4 +1,4 @@
-//! The crew: the threads behind the software channels, from clone to exit.
+//! The workers: the threads behind the software channels, from clone to exit.
 //!
 //! Workers are made with the bare clone system call, for four reasons. pthread_create
 //! enters the allocator, and the program may be copying inside its own. glibc would think
@@ -11,16 +11,16 @@
 //! be alone (fork, unshare) or gives up rights (setuid) does not have to wait for that: idle
 //! workers leave first, see `dismiss`.
 
-use super::Refused;
-use super::board::{Board, End, Shared, workers};
-use super::kernel::Sequence;
-use super::manner::Manner;
-use super::pending::{ENTRIES, Entry, Table};
 use super::piece;
+use super::queue::{End, Queue, Shared, headcount};
 use super::refusal::Refusal;
-use crate::cpus;
-use crate::sync::{Ordering, Woken, fetch_to_change, pause};
-use crate::sys;
+use crate::backend::Refused;
+use crate::backend::asynchronous::cookies::{ENTRIES, Entry, Table};
+use crate::backend::copy_loop::Sequence;
+use crate::backend::mode::Mode;
+use crate::os::cpus;
+use crate::os::sync::{Ordering, Woken, fetch_to_change, pause};
+use crate::os::sys;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
@@ -40,7 +40,7 @@ const LET_END_TICKS: u64 = 200_000_000;
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
 
-pub static BOARD: Board = Board::new();
+pub static QUEUE: Queue = Queue::new();
 /// Copies that nobody waits for yet.
 pub static PENDING: Table = Table::new();
 /// What a worker does with a part of such a copy: see `attend_with`.
@@ -79,17 +79,17 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The seccomp mode the process started with.
 #[unsafe(link_section = ".data")]
 static SECCOMP: AtomicI32 = AtomicI32::new(0);
-/// Workers of an earlier crew end at once: they have rights the program has given up.
-static CREW: AtomicU32 = AtomicU32::new(0);
+/// Workers of an earlier generation end at once: they have rights the program has given up.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Whether pieces can be taken back from workers; see `can_take_back`.
 static TAKE_BACK: AtomicU32 = AtomicU32::new(take_back::UNKNOWN);
-/// Under which user number the crew was made; asked only of a program that started as root.
+/// Under which user number the workers were made; asked only of a program that started as root.
 static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
 const NO_MATTER: i32 = -1;
 /// When that was last asked for a copy that nobody waits for; and for how long the answer is
 /// believed then, in ticks: some milliseconds. An idle worker keeps its rights for longer.
 static USER_ASKED: AtomicU64 = AtomicU64::new(0);
-/// When the crew's user was served last; and for how long others leave it the crew, in ticks:
+/// When the workers' user was served last; and for how long others leave them to it, in ticks:
 /// some tens of milliseconds.
 static USER_SERVED: AtomicU64 = AtomicU64::new(0);
 const USER_KEPT_TICKS: u64 = 100_000_000;
@@ -109,7 +109,7 @@ struct Worker {
     alive: AtomicU32,
     /// Its number, which stays when it has left.
     tid: AtomicU32,
-    crew: AtomicU32,
+    generation: AtomicU32,
     bytes: AtomicU64,
     /// It may have a piece of a shared copy.
     busy: AtomicBool,
@@ -124,7 +124,7 @@ impl Worker {
         Self {
             alive: AtomicU32::new(0),
             tid: AtomicU32::new(0),
-            crew: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             busy: AtomicBool::new(false),
             stack: AtomicUsize::new(0),
@@ -143,7 +143,7 @@ impl Worker {
     }
 
     fn is_wanted(&self) -> bool {
-        self.crew.load(Ordering::Relaxed) == CREW.load(Ordering::Relaxed)
+        self.generation.load(Ordering::Relaxed) == GENERATION.load(Ordering::Relaxed)
     }
 }
 
@@ -249,7 +249,7 @@ pub fn is_filtered() -> bool {
     SECCOMP.load(Ordering::Relaxed) != 0 || sys::seccomp_mode() != 0
 }
 
-/// Whether pieces can be taken back from workers that do not run (see `kernel::TakeBack`).
+/// Whether pieces can be taken back from workers that do not run (see `copy_loop::TakeBack`).
 pub fn can_take_back() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && !is_filtered()
 }
@@ -317,7 +317,7 @@ pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
     claim_memory();
-    BOARD.forget_everything();
+    QUEUE.forget_everything();
     for worker in &WORKERS {
         worker.alive.store(0, Ordering::Relaxed);
         worker.tid.store(0, Ordering::Relaxed);
@@ -364,45 +364,45 @@ pub fn may_post() -> Result<(), Refused> {
 /// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
 /// two again, so that many are up soon and the caller pays for one.
 pub fn summon(count: u32) {
-    match BOARD.wake_sleepers(count) {
+    match QUEUE.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => note_refusal(),
         None if !lacks_workers() || !cpus::may_make_workers(is_filtered()) => {}
-        None => make(count, CREW.load(Ordering::Relaxed)),
+        None => make(count, GENERATION.load(Ordering::Relaxed)),
     }
 }
 
-/// The same by a worker. Those it makes are of its own crew: when it is sent away, so are they.
+/// The same by a worker. Those it makes are of its own generation: when it is sent away, so are they.
 fn summon_others(count: u32, me: &Worker) {
-    match BOARD.wake_sleepers(count) {
+    match QUEUE.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => note_refusal(),
-        None => make(count, me.crew.load(Ordering::Relaxed)),
+        None => make(count, me.generation.load(Ordering::Relaxed)),
     }
 }
 
-fn make(count: u32, crew: u32) {
+fn make(count: u32, generation: u32) {
     for _ in 0..count {
         if lacks_workers() {
-            spawn(crew);
+            spawn(generation);
         }
     }
 }
 
 fn lacks_workers() -> bool {
-    workers::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed)
+    headcount::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed)
 }
 
 /// Calls a worker for a pending copy, after ringing. The caller will not wait, so it must be
 /// sure that one comes: either it finds a worker asleep or awake, or makes one.
 pub fn call_for_pending() {
-    match BOARD.wake_sleepers(1) {
+    match QUEUE.wake_sleepers(1) {
         Some(true) => {}
         Some(false) => note_refusal(),
-        None if Board::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
+        None if Queue::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
             && cpus::may_make_workers(is_filtered()) =>
         {
-            spawn(CREW.load(Ordering::Relaxed));
+            spawn(GENERATION.load(Ordering::Relaxed));
         }
         None => {}
     }
@@ -410,7 +410,7 @@ pub fn call_for_pending() {
 
 /// Whether called workers come. One that another thread is just making may not.
 pub fn somebody_works() -> bool {
-    !is_refused() && workers::somebody_is_there(ALIVE.load(Ordering::Acquire))
+    !is_refused() && headcount::somebody_is_there(ALIVE.load(Ordering::Acquire))
 }
 
 /// Workers serve the user under whose number they were made. When somebody else comes, and
@@ -440,8 +440,8 @@ pub fn user_has_changed() -> bool {
 
 /// Every worker ends when it has finished its piece; others are made when they are needed.
 pub fn send_away() {
-    CREW.fetch_add(1, Ordering::Relaxed);
-    BOARD.ring_for_all();
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    QUEUE.ring_for_all();
 }
 
 /// For whom workers are dismissed.
@@ -460,7 +460,7 @@ pub fn dismiss(why: Dismissal) {
     if !EVER.load(Ordering::Relaxed) || !is_ours() {
         return;
     }
-    let idle = BOARD.copies() == 0 && !PENDING.has_work();
+    let idle = QUEUE.copies() == 0 && !PENDING.has_work();
     if !idle && why == Dismissal::ToBeAlone {
         return;
     }
@@ -505,7 +505,7 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
     changed
 }
 
-fn spawn(crew: u32) {
+fn spawn(generation: u32) {
     if NO_MORE.is_recent() {
         return;
     }
@@ -517,8 +517,8 @@ fn spawn(crew: u32) {
         Err(_) => return,
     }
     let limit = LIMIT.load(Ordering::Relaxed);
-    let to_come = workers::ONE + workers::ONE_TO_COME;
-    let before = workers::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
+    let to_come = headcount::ONE + headcount::ONE_TO_COME;
+    let before = headcount::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
     let take = |worker: &Worker| {
         worker.alive.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
@@ -528,7 +528,7 @@ fn spawn(crew: u32) {
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         return;
     };
-    WORKERS[number].crew.store(crew, Ordering::Relaxed);
+    WORKERS[number].generation.store(generation, Ordering::Relaxed);
     EVER.store(true, Ordering::Relaxed);
     let made = WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack) > 0);
     if !made {
@@ -537,7 +537,7 @@ fn spawn(crew: u32) {
         // What the others can do without another one they may.
         if before == 0 { note_refusal() } else { NO_MORE.note() }
     } else {
-        ALIVE.fetch_sub(workers::ONE_TO_COME, Ordering::Relaxed);
+        ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
     }
 }
 
@@ -612,13 +612,13 @@ extern "C" fn work(number: usize) -> ! {
 /// Does what there is to do, or waits for it. False: it cannot be waited for.
 fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<sys::FaultsHeard>) -> bool {
     let me = &WORKERS[number];
-    let heard = BOARD.bell();
+    let heard = QUEUE.bell();
     // After a look at the bell, with which one is sent away.
     if !me.is_wanted() && !PENDING.has_work() {
         return true;
     }
     if me.is_wanted()
-        && let Some(slot) = BOARD.find_work(number)
+        && let Some(slot) = QUEUE.find_work(number)
     {
         // Before a piece is claimed: nobody waits for us yet.
         summon_others(2, me);
@@ -638,17 +638,17 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<sys::Fau
         return true;
     }
     let begun = sys::ticks();
-    while BOARD.bell() == heard && sys::ticks().wrapping_sub(begun) < SPIN_TICKS {
+    while QUEUE.bell() == heard && sys::ticks().wrapping_sub(begun) < SPIN_TICKS {
         pause();
     }
-    if BOARD.bell() != heard {
+    if QUEUE.bell() != heard {
         return true;
     }
     prepare_to_take_back();
     look_at_cpus();
     *faults_heard = None;
-    match BOARD.sleep(heard, IDLE_NANOS) {
-        Woken::TimedOut if BOARD.count_out(&ALIVE, heard) => leave(),
+    match QUEUE.sleep(heard, IDLE_NANOS) {
+        Woken::TimedOut if QUEUE.count_out(&ALIVE, heard) => leave(),
         Woken::TimedOut | Woken::LookAgain => {}
         Woken::Refused => {
             note_refusal();
@@ -691,7 +691,7 @@ fn help(shared: &Shared, me: &Worker) {
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {
-        Manner::unpack(claim.copy.manner).adopt_rights();
+        Mode::unpack(claim.copy.mode).adopt_rights();
         // Counted before it is over: then the caller may go on, and report.
         let bytes = claim.copy.cut.piece(claim.index).len as u64;
         me.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -708,10 +708,10 @@ fn attend_to(part: &'static Entry, me: &Worker) {
     }
     // SAFETY: what `attend_with` has put there.
     let attend = unsafe { core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64)>(attend) };
-    let heard = BOARD.bell();
+    let heard = QUEUE.bell();
     while part.slot.unclaimed() > 0 {
         attend(part, &me.bytes);
-        if BOARD.bell() != heard || part.is_carried_by_helper() {
+        if QUEUE.bell() != heard || part.is_carried_by_helper() {
             return;
         }
     }

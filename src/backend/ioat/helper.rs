@@ -5,8 +5,8 @@
 //! is then an error like any other.
 
 use super::abi;
+use crate::os::sys;
 use crate::plan::PAGE;
-use crate::sys;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 

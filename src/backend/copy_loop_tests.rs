@@ -1,21 +1,21 @@
 use super::*;
-use crate::sync::Ordering;
+use crate::os::sync::Ordering;
 
 /// One table for every loop, against one naive oracle.
 #[test]
 fn kernels_every_edge_match_naive() {
     let source: Vec<u8> = (0..9000u32).map(|i| (i * 7 + i / 251) as u8).collect();
-    for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream] {
+    for copy_loop in [CopyLoop::Ordinary, CopyLoop::Movsb, CopyLoop::Stream] {
         for len in [0, 1, 15, 63, 64, 65, 127, 128, 1000, 4096, 8191] {
             for offset in [0, 1, 31, 63, 64] {
                 let mut target = vec![0xee; 9000];
                 let to = target.as_mut_ptr() as usize + offset;
                 let from = source.as_ptr() as usize + offset / 2;
                 // SAFETY: inside both vectors.
-                assert_eq!(unsafe { kernel.copy(to, from, len) }, Copied::Whole);
+                assert_eq!(unsafe { copy_loop.copy(to, from, len) }, Copied::Whole);
                 assert_eq!(target[offset..offset + len], source[offset / 2..offset / 2 + len]);
-                assert!(target[..offset].iter().all(|&b| b == 0xee), "{kernel:?} before");
-                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
+                assert!(target[..offset].iter().all(|&b| b == 0xee), "{copy_loop:?} before");
+                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{copy_loop:?} after");
             }
         }
     }
@@ -23,18 +23,18 @@ fn kernels_every_edge_match_naive() {
 
 #[test]
 fn fills_every_edge_match_naive() {
-    for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream] {
+    for copy_loop in [CopyLoop::Ordinary, CopyLoop::Movsb, CopyLoop::Stream] {
         for len in (0..200).chain([1000, 4096, 8191]) {
             for offset in [0, 1, 31, 63, 64] {
                 let mut target = vec![0xee; 9000];
                 let (to, value) = (target.as_mut_ptr() as usize + offset, len as u8 ^ 0x5a);
                 let eight = usize::from_ne_bytes([value; 8]);
                 // SAFETY: inside the vector.
-                let filled = unsafe { kernel.fill_until_taken_back(to, eight, len, None) };
+                let filled = unsafe { copy_loop.fill_until_taken_back(to, eight, len, None) };
                 assert_eq!(filled, Copied::Whole);
-                assert!(target[offset..offset + len].iter().all(|&b| b == value), "{kernel:?}");
-                assert!(target[..offset].iter().all(|&b| b == 0xee), "{kernel:?} before");
-                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{kernel:?} after");
+                assert!(target[offset..offset + len].iter().all(|&b| b == value), "{copy_loop:?}");
+                assert!(target[..offset].iter().all(|&b| b == 0xee), "{copy_loop:?} before");
+                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{copy_loop:?} after");
             }
         }
     }
@@ -85,11 +85,11 @@ fn recover_knows_the_loops_and_nothing_else() {
 fn piece_of_another_generation_is_not_written() {
     let (source, mut target) = ([1u8; 256], [0u8; 256]);
     let (sequence, generation) = (Sequence::new(), AtomicU32::new(8));
-    for kernel in [Kernel::Ordinary, Kernel::Stream] {
+    for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
         let late = TakeBack::new(&sequence, &generation, 7);
         let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
         // SAFETY: inside both.
-        let copied = unsafe { kernel.copy_until_taken_back(dst, src, 256, Some(&late)) };
+        let copied = unsafe { copy_loop.copy_until_taken_back(dst, src, 256, Some(&late)) };
         assert_eq!(copied, Copied::TakenBack);
         assert!(target.iter().all(|&byte| byte == 0));
     }
@@ -104,7 +104,7 @@ fn piece_taken_back_in_the_middle_is_not_written_any_more() {
     }
     const LEN: usize = 4 << 20;
     let source = vec![1u8; LEN];
-    for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream] {
+    for copy_loop in [CopyLoop::Ordinary, CopyLoop::Movsb, CopyLoop::Stream] {
         let (mut taken_back, mut rounds) = (0, 0);
         while taken_back < 20 && rounds < 2000 {
             rounds += 1;
@@ -119,7 +119,7 @@ fn piece_taken_back_in_the_middle_is_not_written_any_more() {
                     let mine = TakeBack::new(&sequence, &generation, 1);
                     // SAFETY: inside both.
                     let copied =
-                        unsafe { kernel.copy_until_taken_back(dst, src, LEN, Some(&mine)) };
+                        unsafe { copy_loop.copy_until_taken_back(dst, src, LEN, Some(&mine)) };
                     if ours {
                         give_up(&sequence);
                     }
@@ -139,11 +139,11 @@ fn piece_taken_back_in_the_middle_is_not_written_any_more() {
                     rounds = usize::MAX - 1; // not to be had in this process
                 } else if copied == Copied::TakenBack {
                     taken_back += 1;
-                    assert!(memchr::memchr(1, &target).is_none(), "{kernel:?}");
+                    assert!(memchr::memchr(1, &target).is_none(), "{copy_loop:?}");
                 }
             });
         }
-        assert!(taken_back > 0 || rounds > 2000, "{kernel:?}: never in the middle");
+        assert!(taken_back > 0 || rounds > 2000, "{copy_loop:?}: never in the middle");
     }
 }
 
@@ -171,6 +171,6 @@ fn take_over(sequence: &Sequence) -> bool {
 
 fn give_up(sequence: &Sequence) {
     let area = sequence.0.get() as usize;
-    // SAFETY: the kernel forgets the area, which goes away.
+    // SAFETY: the copy_loop forgets the area, which goes away.
     unsafe { sys::syscall(libc::SYS_rseq, [area, 32, 1, SIGNATURE as usize, 0, 0]) };
 }

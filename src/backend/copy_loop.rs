@@ -15,14 +15,14 @@
 //!
 //! Which loop is the default was decided by `bench/run kernels`; see bench/README.md.
 
-use crate::sync::AtomicU32;
-use crate::{cpus, sys};
+use crate::os::sync::AtomicU32;
+use crate::os::{cpus, sys};
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
+pub enum CopyLoop {
     /// Ordinary stores: `rep movsb` where the CPU is good at it, as libc decides, else vectors.
     Ordinary,
     /// `rep movsb`: microcode chooses.
@@ -81,7 +81,7 @@ impl Sequence {
 /// What stands before the place to go on at, so that nobody can make the kernel jump elsewhere.
 const SIGNATURE: u32 = 0x5305_3053;
 
-impl Kernel {
+impl CopyLoop {
     /// Copies one piece.
     ///
     /// # Safety
@@ -121,7 +121,7 @@ impl Kernel {
         take_back: Option<&TakeBack>,
     ) -> Copied {
         let which = match self {
-            Kernel::Stream => &raw const adma_fill_stream,
+            CopyLoop::Stream => &raw const adma_fill_stream,
             _ => &raw const adma_fill_stosb,
         };
         // SAFETY: the caller's promise; these loops take the value for the source.
@@ -132,9 +132,11 @@ impl Kernel {
     fn loop_(self) -> *const u8 {
         let features = cpus::features();
         match self {
-            Kernel::Stream if features.avx512 => &raw const adma_loop_stream_avx512,
-            Kernel::Stream => &raw const adma_loop_stream_sse2,
-            Kernel::Ordinary if !features.good_movsb && features.avx2 => &raw const adma_loop_avx2,
+            CopyLoop::Stream if features.avx512 => &raw const adma_loop_stream_avx512,
+            CopyLoop::Stream => &raw const adma_loop_stream_sse2,
+            CopyLoop::Ordinary if !features.good_movsb && features.avx2 => {
+                &raw const adma_loop_avx2
+            }
             _ => &raw const adma_loop_movsb,
         }
     }
@@ -142,7 +144,7 @@ impl Kernel {
 
 /// Says in `place` what has become of a worker's piece, unless it was taken back.
 pub fn commit(place: *const AtomicU8, what: u8, take_back: &TakeBack) {
-    // SAFETY: a byte of the board, which is always there.
+    // SAFETY: a byte of the queue, which is always there.
     while unsafe { adma_commit(place, what, take_back) } == end::INTERRUPTED {}
 }
 
@@ -455,5 +457,5 @@ global_asm!(
 );
 
 #[cfg(test)]
-#[path = "kernel_tests.rs"]
+#[path = "copy_loop_tests.rs"]
 mod tests;

@@ -1,50 +1,50 @@
-//! One claimed piece of a shared copy, from its first byte to its end on the board.
+//! One claimed piece of a shared copy, from its first byte to its end on the queue.
 
-use super::board::{Claim, Shared, piece_is};
-use super::kernel::{self, Copied, Kernel, Sequence, TakeBack};
-use super::manner::Manner;
+use super::queue::{Claim, Shared, piece_is};
 use super::remote;
+use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
+use crate::backend::mode::Mode;
+use crate::os::sys;
 use crate::plan::PAGE;
-use crate::sys;
 
-/// Beside a packed manner: pieces with odd numbers are streamed, the others not. Whoever times
+/// Beside a packed mode: pieces with odd numbers are streamed, the others not. Whoever times
 /// them one by one knows after one copy which is better.
 pub const ALTERNATE: usize = 1 << 26;
-/// Beside a packed manner: the destination was never written. Its pages are made before they
+/// Beside a packed mode: the destination was never written. Its pages are made before they
 /// are copied into, many with one call instead of a fault for each.
 pub const FRESH: usize = 1 << 27;
 
-/// Beside a packed manner: pieces of a transfer between processes, see `remote`.
+/// Beside a packed mode: pieces of a transfer between processes, see `remote`.
 pub const REMOTE: usize = 1 << 28;
 
-/// Beside a packed manner: the destination is filled, and what stands for the source is the value.
+/// Beside a packed mode: the destination is filled, and what stands for the source is the value.
 pub const FILL: usize = 1 << 29;
 
 /// So much is made at once: it is still in the cache when the bytes come.
 const STEP: usize = 64 * PAGE;
 
 /// Which loop copies the piece.
-pub fn kernel_of(claim: &Claim) -> Kernel {
-    let manner = claim.copy.manner;
-    match manner & ALTERNATE != 0 && claim.index % 2 == 1 {
-        true => Kernel::Stream,
-        false => Manner::unpack(manner).kernel,
+pub fn loop_of(claim: &Claim) -> CopyLoop {
+    let mode = claim.copy.mode;
+    match mode & ALTERNATE != 0 && claim.index % 2 == 1 {
+        true => CopyLoop::Stream,
+        false => Mode::unpack(mode).copy_loop,
     }
 }
 
-/// Copies a claimed piece and says so on the board. A worker gives its `sequence` where the
+/// Copies a claimed piece and says so on the queue. A worker gives its `sequence` where the
 /// piece can be taken back from it.
 pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
-    if claim.copy.manner & REMOTE != 0 {
+    if claim.copy.mode & REMOTE != 0 {
         return remote::carry_out(shared, claim);
     }
     let piece = claim.copy.cut.piece(claim.index);
     let (dst, src) = (claim.copy.dst + piece.offset, claim.copy.src);
-    let fills = claim.copy.manner & FILL != 0;
-    let kernel = kernel_of(claim);
+    let fills = claim.copy.mode & FILL != 0;
+    let copy_loop = loop_of(claim);
     let take_back =
         sequence.map(|sequence| TakeBack::new(sequence, shared.generation(), claim.generation));
-    let step = if claim.copy.manner & FRESH != 0 { STEP } else { piece.len };
+    let step = if claim.copy.mode & FRESH != 0 { STEP } else { piece.len };
     let (mut at, mut copied) = (0, Copied::Whole);
     while at < piece.len && copied == Copied::Whole {
         let len = step.min(piece.len - at);
@@ -56,10 +56,10 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
         // or takes the piece back.
         copied = unsafe {
             if fills {
-                kernel.fill_until_taken_back(dst + at, src, len, take_back.as_ref())
+                copy_loop.fill_until_taken_back(dst + at, src, len, take_back.as_ref())
             } else {
                 let src = src + piece.offset + at;
-                kernel.copy_until_taken_back(dst + at, src, len, take_back.as_ref())
+                copy_loop.copy_until_taken_back(dst + at, src, len, take_back.as_ref())
             }
         };
         at += len;
@@ -70,7 +70,7 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
         Copied::TakenBack => return,
     };
     match take_back {
-        Some(take_back) => kernel::commit(shared.piece(claim.index), what, &take_back),
+        Some(take_back) => copy_loop::commit(shared.piece(claim.index), what, &take_back),
         None => shared.finish(claim, what),
     }
 }

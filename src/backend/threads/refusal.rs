@@ -1,7 +1,7 @@
 //! A refusal of the system's is an event, not a state: what was refused is asked for again
 //! after a while, and after longer whiles when it is refused again and again.
 
-use crate::sys;
+use crate::os::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// In ticks, whose length nobody knows here: a second, within a factor of two.

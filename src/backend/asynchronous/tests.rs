@@ -1,21 +1,21 @@
 //! Copies that go on by themselves, on both engines, against one oracle.
 
-use super::super::fake::{Kernel as Fake, Trouble};
-use super::super::ioat::{ASK_AGAIN, LOST_AFTER};
 use super::*;
+use crate::backend::ioat::fake::{Kernel as Fake, Trouble};
+use crate::backend::ioat::{ASK_AGAIN, LOST_AFTER};
 use std::sync::atomic::AtomicU64 as Word;
 use std::time::Duration;
 
 fn ready() {
     original::resolve();
-    crew::settle_in();
+    workers::settle_in();
     settle_in();
 }
 
 fn workers() -> Option<By> {
     ready();
-    crew::start(3);
-    Some(By::Workers { workers: 3, kernel: Kernel::Ordinary, stream_from: 1 << 20 })
+    workers::start(3);
+    Some(By::Workers { workers: 3, copy_loop: CopyLoop::Ordinary, stream_from: 1 << 20 })
 }
 
 fn helper(fake: &'static Fake) -> Option<By> {
@@ -23,9 +23,9 @@ fn helper(fake: &'static Fake) -> Option<By> {
     let engine: &'static ioat::Engine = Box::leak(Box::new(ioat::Engine::new()));
     assert!(engine.helper.fake.set(fake).is_ok());
     assert!(engine.start());
-    crew::start(3);
+    workers::start(3);
     let how = ioat::How { channels: None, wait: Wait::Auto, share: None };
-    Some(By::Helper(engine, how, Kernel::Ordinary))
+    Some(By::Helper(engine, how, CopyLoop::Ordinary))
 }
 
 /// Two buffers, and the stretch of them that is copied.

@@ -4,8 +4,8 @@
 //! until it is told of the end. What is known of a request lies in the table of pending
 //! copies, and whoever finds it over finishes it.
 
-use super::super::pending::Request;
 use super::*;
+use crate::backend::asynchronous::cookies::Request;
 use crate::plan::Piece;
 
 /// `Request::words` of a request that only the kernel tells about.
@@ -27,7 +27,7 @@ enum Look {
 
 /// Whether somebody is just asking for a request.
 pub fn is_asked_for(request: &Request) -> bool {
-    request.asking.load(Relaxed) == crew::process()
+    request.asking.load(Relaxed) == workers::process()
 }
 
 impl Engine {
@@ -138,7 +138,7 @@ impl Engine {
             let recently = now.wrapping_sub(patience.saturating_sub(ASK_AGAIN));
             request.since.store(recently, Relaxed);
         } else if !silent {
-            while sys::ticks().wrapping_sub(now) < crew::SPIN_TICKS {
+            while sys::ticks().wrapping_sub(now) < workers::SPIN_TICKS {
                 if self.look_at_words(request, id) == Look::Come {
                     return true;
                 }
@@ -176,7 +176,7 @@ impl Engine {
         ask: impl FnOnce(&mut abi::Wait) -> i32,
     ) -> bool {
         let _held = SignalsHeld::all(); // a handler would find it taken for ever
-        let (taken, us) = (request.asking.load(Relaxed), crew::process());
+        let (taken, us) = (request.asking.load(Relaxed), workers::process());
         if taken == us || request.asking.compare_exchange(taken, us, Acquire, Relaxed).is_err() {
             if nanos > 0 {
                 sys::yield_now();

@@ -1,7 +1,7 @@
 //! The table of copies that nobody waits for yet: cookies, their parts, and their ends.
 //!
 //! An entry is the owner of a cookie, or a part of one, or both at once: a single copy is an
-//! owner that is its only part. A part's pieces are claimed as on the board. What has become
+//! owner that is its only part. A part's pieces are claimed as on the queue. What has become
 //! of an owner is one 64-bit word:
 //!
 //! ```text
@@ -14,8 +14,10 @@
 //! caller may take its memory away; then the phase, which is all that `look` reads. The
 //! generation rises whenever an entry gets free, so a cookie is good for one end.
 
-use super::board::{End, Posted, Slot, workers};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
+use crate::backend::threads::queue::{End, Posted, Slot, headcount};
+use crate::os::sync::{
+    AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
+};
 
 /// How many cookies and parts there can be at once.
 #[cfg(not(loom))]
@@ -232,11 +234,11 @@ pub struct Entries([Entry; ENTRIES]);
 
 // SAFETY: atomic numbers.
 #[cfg(not(loom))]
-unsafe impl crate::mapped::Zeroed for Entries {}
+unsafe impl crate::os::mapped::Zeroed for Entries {}
 
 pub struct Table {
     #[cfg(not(loom))]
-    entries: crate::mapped::Mapped<Entries>,
+    entries: crate::os::mapped::Mapped<Entries>,
     #[cfg(loom)]
     entries: [Entry; ENTRIES],
     /// One bit for each entry that is not free.
@@ -253,7 +255,7 @@ impl Table {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
-            entries: crate::mapped::Mapped::new(),
+            entries: crate::os::mapped::Mapped::new(),
             used: [const { AtomicU64::new(0) }; WORDS],
             open: [const { AtomicU64::new(0) }; WORDS],
             offered: AtomicUsize::new(0),
@@ -416,11 +418,11 @@ impl Table {
     /// something is pending: then it is counted in again. Who starts a copy now either sees one
     /// worker less, or is seen here.
     pub fn count_out(&self, alive: &AtomicU32) -> bool {
-        alive.fetch_sub(workers::ONE, Ordering::AcqRel);
+        alive.fetch_sub(headcount::ONE, Ordering::AcqRel);
         if !self.has_work() {
             return true;
         }
-        alive.fetch_add(workers::ONE, Ordering::AcqRel);
+        alive.fetch_add(headcount::ONE, Ordering::AcqRel);
         false
     }
 
@@ -613,11 +615,11 @@ impl Table {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "pending_tests.rs"]
+#[path = "cookies_tests.rs"]
 mod tests;
 
 /// Every interleaving of starting, claiming, ending, asking and leaving:
 /// `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
 #[cfg(all(test, loom))]
-#[path = "pending_loom.rs"]
+#[path = "cookies_loom.rs"]
 mod interleavings;

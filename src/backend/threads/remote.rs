@@ -19,14 +19,15 @@
 //! - The answer is the kernel's. Bytes behind a bad page may have been transferred too, which
 //!   nobody is told of, as with memcpy.
 
-use super::board::{Claim, End, Posted, Room, Shared, piece_is};
-use super::crew::{self, BOARD, SPIN_TICKS, summon};
-use super::kernel::Kernel;
-use super::manner::Manner;
-use super::threads::{self, Wait};
-use super::{Refused, libc as original, piece};
+use super::piece;
+use super::queue::{Claim, End, Posted, Room, Shared, piece_is};
+use super::workers::{self, QUEUE, SPIN_TICKS, summon};
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::mode::Mode;
+use crate::backend::threads::{self, Wait};
+use crate::backend::{Refused, libc as original};
+use crate::os::sys::{self, Op, SignalsHeld};
 use crate::plan::{self, Cut};
-use crate::sys::{self, Op, SignalsHeld};
 use core::mem::MaybeUninit;
 
 /// The program's call, as it came.
@@ -119,7 +120,7 @@ impl Lists {
         };
         let wanted = (ours[0].len + ours[1].len) as isize;
         // SAFETY: `ours` has room for what `theirs` has, both in this process.
-        unsafe { ask(call.op, crew::process() as usize, local, remote) == wanted }
+        unsafe { ask(call.op, workers::process() as usize, local, remote) == wanted }
     }
 }
 
@@ -218,18 +219,18 @@ impl<'a> Transfer<'a> {
     /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
     /// the whole transfer are done then. After a refusal nothing is under way.
     pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<usize, Refused> {
-        crew::may_post()?;
+        workers::may_post()?;
         // The kernel would not let a handler run in the middle either.
         let held = SignalsHeld::all().ok_or(Refused::System)?;
-        let shared = BOARD.take().ok_or(Refused::Busy)?;
-        if BOARD.copies() > workers.div_ceil(2) {
-            BOARD.leave(shared);
+        let shared = QUEUE.take().ok_or(Refused::Busy)?;
+        if QUEUE.copies() > workers.div_ceil(2) {
+            QUEUE.leave(shared);
             return Err(Refused::Busy);
         }
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
-        let manner = Manner::now(Kernel::Ordinary).pack() | piece::REMOTE;
+        let mode = Mode::now(CopyLoop::Ordinary).pack() | piece::REMOTE;
         let at = &raw const *self as usize;
-        BOARD.post(shared, &Posted { dst: from, src: at, cut, manner });
+        QUEUE.post(shared, &Posted { dst: from, src: at, cut, mode });
         summon(cut.count().clamp(1, workers) as u32);
         let (mut own, mut longest, mut now) = (0, 0, sys::ticks());
         while let Some(claim) = shared.claim(End::Front) {
@@ -241,7 +242,7 @@ impl<'a> Transfer<'a> {
         threads::wait(shared, how, SPIN_TICKS + 2 * longest, || false);
         let mut room: Room = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
-        BOARD.leave(shared);
+        QUEUE.leave(shared);
         threads::note_caller_bytes(own);
         drop(held);
         let Some(index) = short else { return Ok(self.total) };
@@ -264,7 +265,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Transfers a claimed piece and says so on the board.
+/// Transfers a claimed piece and says so on the queue.
 pub fn carry_out(shared: &Shared, claim: &Claim) {
     let piece = claim.copy.cut.piece(claim.index);
     // SAFETY: claimed, so the poster waits for us, inside `Transfer::share`.
@@ -308,10 +309,10 @@ fn are_apart(list: &[Segment]) -> bool {
 /// Whether `pid`, the number of a process or thread, is none of ours. False where that cannot
 /// be asked.
 fn is_other_process(pid: usize) -> bool {
-    let own = crew::process() as usize;
+    let own = workers::process() as usize;
     // SAFETY: signal 0 is only a question.
     let ask = || unsafe { sys::syscall(libc::SYS_tgkill, [own, pid, 0, 0, 0, 0]) };
-    pid as u32 != own as u32 && !crew::is_filtered() && ask() == -libc::ESRCH as isize
+    pid as u32 != own as u32 && !workers::is_filtered() && ask() == -libc::ESRCH as isize
 }
 
 /// The segments of `len` bytes from number `from` on, as far as there is room for them.

@@ -1,22 +1,22 @@
 //! Outstanding copies: every interleaving of a few threads.
 
 use super::*;
-use crate::backend::board::{Board, workers};
+use crate::backend::threads::queue::{Queue, headcount};
 use crate::plan::Cut;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicUsize as Count;
 use loom::thread;
 
-/// Piece `i` of copy `manner` counts how often it was written.
+/// Piece `i` of copy `mode` counts how often it was written.
 type Bytes = Arc<Vec<Vec<Count>>>;
 
 fn bytes(copies: usize, pieces: usize) -> Bytes {
     Arc::new((0..copies).map(|_| (0..pieces).map(|_| Count::new(0)).collect()).collect())
 }
 
-fn copy_of(pieces: usize, manner: usize) -> Posted {
+fn copy_of(pieces: usize, mode: usize) -> Posted {
     let cut = Cut::with_piece(0, pieces * 4096, 4096);
-    Posted { dst: 0, src: 0, cut, manner }
+    Posted { dst: 0, src: 0, cut, mode }
 }
 
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -27,7 +27,7 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 
 fn work_on(table: &Table, part: &Entry, end: End, bytes: &Bytes) {
     while let Some((copy, index)) = table.claim(part, end) {
-        bytes[copy.manner][index].fetch_add(1, Ordering::Relaxed);
+        bytes[copy.mode][index].fetch_add(1, Ordering::Relaxed);
         table.finish(part, index, true);
     }
 }
@@ -41,7 +41,7 @@ fn begin(table: &Table, copy: Posted, notice: Option<Notice>) -> Cookie {
     cookie
 }
 
-/// What `later::wait` does, without spinning. Whether we were told of the end.
+/// What `asynchronous::wait` does, without spinning. Whether we were told of the end.
 fn wait(table: &Table, cookie: Cookie, bytes: &Bytes) -> bool {
     loop {
         let owner = match table.look(cookie) {
@@ -150,27 +150,27 @@ fn word_is_written_after_all_pieces_of_all_parts() {
 #[test]
 fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
-        let (table, board) = (Arc::new(Table::new()), Arc::new(Board::new()));
+        let (table, queue) = (Arc::new(Table::new()), Arc::new(Queue::new()));
         let alive = Arc::new(AtomicU32::new(1));
         let bytes = bytes(1, 1);
         let worker = thread::spawn({
-            let (table, board) = (table.clone(), board.clone());
+            let (table, queue) = (table.clone(), queue.clone());
             let (alive, bytes) = (alive.clone(), bytes.clone());
             move || loop {
-                let heard = board.bell();
+                let heard = queue.bell();
                 if let Some((_, part)) = table.find_work(0) {
                     work_on(&table, part, End::Back, &bytes);
                     return;
                 }
                 // A sleep that is over at once: its time has passed.
-                if board.count_out(&alive, heard) {
+                if queue.count_out(&alive, heard) {
                     return;
                 }
             }
         });
         begin(&table, copy_of(1, 0), None);
-        board.ring();
-        let replaced = board.wake_sleepers(1).is_none() && Board::lacks_workers(&alive, 1);
+        queue.ring();
+        let replaced = queue.wake_sleepers(1).is_none() && Queue::lacks_workers(&alive, 1);
         worker.join().unwrap();
         let done = bytes[0][0].load(Ordering::Relaxed) == 1;
         assert!(done || replaced);
@@ -181,8 +181,8 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
 #[test]
 fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
-        let (table, board) = (Arc::new(Table::new()), Arc::new(Board::new()));
-        let alive = Arc::new(AtomicU32::new(workers::ONE));
+        let (table, queue) = (Arc::new(Table::new()), Arc::new(Queue::new()));
+        let alive = Arc::new(AtomicU32::new(headcount::ONE));
         let bytes = bytes(1, 1);
         let worker = thread::spawn({
             let (table, alive, bytes) = (table.clone(), alive.clone(), bytes.clone());
@@ -197,8 +197,8 @@ fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
             }
         });
         begin(&table, copy_of(1, 0), None);
-        board.ring();
-        let replaced = board.wake_sleepers(1).is_none() && Board::lacks_workers(&alive, 1);
+        queue.ring();
+        let replaced = queue.wake_sleepers(1).is_none() && Queue::lacks_workers(&alive, 1);
         worker.join().unwrap();
         let done = bytes[0][0].load(Ordering::Relaxed) == 1;
         assert!(done || replaced);
@@ -213,15 +213,15 @@ fn worker_that_does_not_come_is_not_relied_on() {
         let other = thread::spawn({
             let alive = alive.clone();
             move || {
-                let to_come = workers::ONE + workers::ONE_TO_COME;
+                let to_come = headcount::ONE + headcount::ONE_TO_COME;
                 alive.fetch_add(to_come, Ordering::Relaxed);
                 alive.fetch_sub(to_come, Ordering::Relaxed);
             }
         });
         begin(&table, copy_of(1, 0), None);
-        let makes_one = Board::lacks_workers(&alive, 1);
+        let makes_one = Queue::lacks_workers(&alive, 1);
         if !makes_one {
-            assert!(!workers::somebody_is_there(alive.load(Ordering::Acquire)));
+            assert!(!headcount::somebody_is_there(alive.load(Ordering::Acquire)));
         }
         other.join().unwrap();
     });

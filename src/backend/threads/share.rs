@@ -1,15 +1,15 @@
-//! Software channels: one copy from posting to the last byte, by the caller and the crew.
+//! Software channels: one copy from posting to the last byte, by the caller and the workers.
 
-use super::board::{End, Posted, Room, Shared};
-use super::crew::{self, BOARD, SPIN_TICKS, summon};
-use super::kernel::{Copied, Kernel};
-use super::manner::Manner;
 use super::piece::{self, ALTERNATE, FILL, FRESH};
-use super::{Refused, libc as original, signals};
-use crate::cpus;
+use super::queue::{End, Posted, Room, Shared};
+use super::workers::{self, QUEUE, SPIN_TICKS, summon};
+use crate::backend::copy_loop::{Copied, CopyLoop};
+use crate::backend::mode::Mode;
+use crate::backend::{Refused, libc as original, signals};
+use crate::os::cpus;
+use crate::os::sync::{Ordering, pause};
+use crate::os::sys::{self, SignalsHeld};
 use crate::plan::Cut;
-use crate::sync::{Ordering, pause};
-use crate::sys::{self, SignalsHeld};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU64;
 
@@ -49,7 +49,7 @@ impl How {
 /// Which loops copy the pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces {
-    All(Kernel),
+    All(CopyLoop),
     /// Ordinary and streaming stores in turn, to compare them.
     Alternate,
 }
@@ -104,7 +104,7 @@ static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 
 /// In the child of a fork: nothing has been copied yet.
 pub fn forget_after_fork() {
-    crew::forget_after_fork();
+    workers::forget_after_fork();
     CALLER_BYTES.store(0, Ordering::Relaxed);
     FAULTS.store(0, Ordering::Relaxed);
     TAKEN_BACK.store(0, Ordering::Relaxed);
@@ -167,19 +167,19 @@ unsafe fn carry(
     how: &How,
     seen: &mut Seen,
 ) -> Result<(), Refused> {
-    crew::may_post()?;
+    workers::may_post()?;
     let held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
     signals::stand_in_front()?;
-    let (kernel, alternate) = match how.pieces {
-        Pieces::All(kernel) => (kernel, 0),
-        Pieces::Alternate => (Kernel::Ordinary, ALTERNATE),
+    let (copy_loop, alternate) = match how.pieces {
+        Pieces::All(copy_loop) => (copy_loop, 0),
+        Pieces::Alternate => (CopyLoop::Ordinary, ALTERNATE),
     };
-    let manner = Manner::now(kernel);
-    let shared = BOARD.take().ok_or(Refused::Busy)?;
+    let mode = Mode::now(copy_loop);
+    let shared = QUEUE.take().ok_or(Refused::Busy)?;
     // Workers are for CPUs that nobody else uses: with a caller on every other one there is
     // none left for a helper each.
-    if BOARD.copies() > how.workers.div_ceil(2) {
-        BOARD.leave(shared);
+    if QUEUE.copies() > how.workers.div_ceil(2) {
+        QUEUE.leave(shared);
         return Err(Refused::Busy);
     }
 
@@ -192,12 +192,12 @@ unsafe fn carry(
     };
     if alone < len {
         let make_pages = how.fresh && cut.suits_making_pages(parties);
-        let manner = manner.pack()
+        let mode = mode.pack()
             | alternate
             | if make_pages { FRESH } else { 0 }
             | if how.fill { FILL } else { 0 };
         let src = how.source(src, alone);
-        BOARD.post(shared, &Posted { dst: dst + alone, src, cut, manner });
+        QUEUE.post(shared, &Posted { dst: dst + alone, src, cut, mode });
         // Each that comes calls two more; but a short copy is over before the last of those come.
         summon((len / CALL_EACH).clamp(1, how.workers) as u32);
     }
@@ -206,9 +206,9 @@ unsafe fn carry(
         || Copied::Whole
             == unsafe {
                 if how.fill {
-                    manner.kernel.fill_until_taken_back(dst, src, alone, None)
+                    mode.copy_loop.fill_until_taken_back(dst, src, alone, None)
                 } else {
-                    manner.kernel.copy(dst, src, alone)
+                    mode.copy_loop.copy(dst, src, alone)
                 }
             };
     if how.share.is_some() {
@@ -217,13 +217,13 @@ unsafe fn carry(
     let (own, quickest) = claim_pieces(shared, seen);
     if alone < len {
         let patience = SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS);
-        wait(shared, how.wait, patience, crew::can_take_back);
+        wait(shared, how.wait, patience, workers::can_take_back);
     }
     let posted = alone < len;
     let failed = !done_alone || posted && shared.has_failed();
     let mut room: Room = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
-    BOARD.leave(shared);
+    QUEUE.leave(shared);
     CALLER_BYTES.fetch_add((alone + own) as u64, Ordering::Relaxed);
     if failed {
         FAULTS.fetch_add(1, Ordering::Relaxed);
@@ -254,7 +254,7 @@ fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, Option<u64>) {
         piece::carry_out(shared, &claim, None);
         let then = core::mem::replace(&mut now, sys::ticks());
         let ticks = now.wrapping_sub(then);
-        let streamed = piece::kernel_of(&claim) == Kernel::Stream;
+        let streamed = piece::loop_of(&claim) == CopyLoop::Stream;
         let cost = if streamed { &mut seen.streamed } else { &mut seen.ordinary };
         cost.bytes += len;
         cost.ticks += ticks;
@@ -308,7 +308,7 @@ pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn(
 
 /// A shared copy comes soon: a worker that sleeps gets up meanwhile.
 pub fn expect() {
-    BOARD.wake_sleepers(1);
+    QUEUE.wake_sleepers(1);
 }
 
 #[cfg(test)]
@@ -318,8 +318,8 @@ mod tests {
     #[test]
     fn copies_of_many_threads_are_right_with_every_way_to_wait() {
         original::resolve();
-        crew::settle_in();
-        crew::start(3);
+        workers::settle_in();
+        workers::start(3);
         let waits = [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait];
         std::thread::scope(|scope| {
             for number in 0..6usize {
@@ -332,8 +332,8 @@ mod tests {
                         let how = How {
                             workers: 3,
                             pieces: [
-                                Pieces::All(Kernel::Ordinary),
-                                Pieces::All(Kernel::Stream),
+                                Pieces::All(CopyLoop::Ordinary),
+                                Pieces::All(CopyLoop::Stream),
                                 Pieces::Alternate,
                             ][round % 3],
                             wait: waits[round % waits.len()],

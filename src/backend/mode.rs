@@ -1,24 +1,24 @@
 //! How the pieces of one copy are copied: by which loop, and with whose rights.
 
-use super::kernel::Kernel;
-use crate::cpus;
+use crate::backend::copy_loop::CopyLoop;
+use crate::os::cpus;
 use core::arch::asm;
 
-/// A bit that no packed manner has: the helper carries the piece.
+/// A bit that no packed mode has: the helper carries the piece.
 pub const BY_HELPER: usize = 1 << 25;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Manner {
-    pub kernel: Kernel,
+pub struct Mode {
+    pub copy_loop: CopyLoop,
     /// The caller's protection-key rights, where the CPU has keys: they belong to the
     /// thread, and a worker must see exactly the memory its caller sees.
     rights: Option<u32>,
 }
 
-impl Manner {
+impl Mode {
     /// With the rights of this thread.
-    pub fn now(kernel: Kernel) -> Self {
-        Self { kernel, rights: cpus::features().protection_keys.then(read_rights) }
+    pub fn now(copy_loop: CopyLoop) -> Self {
+        Self { copy_loop, rights: cpus::features().protection_keys.then(read_rights) }
     }
 
     pub fn adopt_rights(self) {
@@ -32,25 +32,25 @@ impl Manner {
         }
     }
 
-    /// rights: 32 bits | for others: 29 bits | has rights | kernel: 2 bits
+    /// rights: 32 bits | for others: 29 bits | has rights | copy_loop: 2 bits
     pub fn pack(self) -> usize {
-        let kind = match self.kernel {
-            Kernel::Ordinary => 0,
-            Kernel::Movsb => 1,
-            Kernel::Stream => 2,
+        let kind = match self.copy_loop {
+            CopyLoop::Ordinary => 0,
+            CopyLoop::Movsb => 1,
+            CopyLoop::Stream => 2,
         };
         let has_rights = usize::from(self.rights.is_some());
         (self.rights.unwrap_or(0) as usize) << 32 | has_rights << 2 | kind
     }
 
     pub fn unpack(packed: usize) -> Self {
-        let kernel = match packed & 3 {
-            0 => Kernel::Ordinary,
-            1 => Kernel::Movsb,
-            _ => Kernel::Stream,
+        let copy_loop = match packed & 3 {
+            0 => CopyLoop::Ordinary,
+            1 => CopyLoop::Movsb,
+            _ => CopyLoop::Stream,
         };
         let rights = (packed & 4 != 0).then_some((packed >> 32) as u32);
-        Self { kernel, rights }
+        Self { copy_loop, rights }
     }
 }
 
@@ -71,10 +71,10 @@ mod tests {
 
     #[test]
     fn manner_survives_packing() {
-        for kernel in [Kernel::Ordinary, Kernel::Movsb, Kernel::Stream] {
+        for copy_loop in [CopyLoop::Ordinary, CopyLoop::Movsb, CopyLoop::Stream] {
             for rights in [None, Some(0), Some(u32::MAX)] {
-                let manner = Manner { kernel, rights };
-                assert_eq!(Manner::unpack(manner.pack()), manner);
+                let mode = Mode { copy_loop, rights };
+                assert_eq!(Mode::unpack(mode.pack()), mode);
             }
         }
     }

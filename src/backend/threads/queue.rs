@@ -1,4 +1,4 @@
-//! The board: a caller posts a copy, and whoever has time claims pieces of it.
+//! The queue: a caller posts a copy, and whoever has time claims pieces of it.
 //!
 //! One 64-bit ticket per slot holds everything that must change together:
 //!
@@ -14,29 +14,31 @@
 //! the generation shows that the slot still holds the same copy. So a thread that comes late
 //! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
 //!
-//! On the board (`Shared`) what has become of each piece is a byte of its own, written by who has
+//! On the queue (`Shared`) what has become of each piece is a byte of its own, written by who has
 //! claimed it: no two threads write to the same, and the poster looks at all of them. It need not
 //! even wait for pieces that have begun: if their worker does not run, the poster raises the
-//! generation, interrupts the workers (see `kernel::TakeBack`), and copies them itself.
+//! generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
 //!
 //! Nobody polls copies that go on while their caller does something else (`pending`). Their slots
 //! count the pieces under way in `begun`, and who brings that to nothing tells the end.
 
+use crate::os::sync::maybe_const;
+use crate::os::sync::{
+    AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
+};
 use crate::plan::Cut;
-use crate::sync::maybe_const;
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change};
 use core::mem::MaybeUninit;
 #[cfg(not(loom))]
 use core::sync::atomic::AtomicU8;
 
-/// A copy on the board.
+/// A copy on the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     pub dst: usize,
     pub src: usize,
     pub cut: Cut,
-    /// How the pieces are to be copied; the board carries it and does not look at it.
-    pub manner: usize,
+    /// How the pieces are to be copied; the queue carries it and does not look at it.
+    pub mode: usize,
 }
 
 /// Where a claim is made.
@@ -92,7 +94,7 @@ pub struct Slot {
     len: AtomicUsize,
     head: AtomicUsize,
     piece: AtomicUsize,
-    manner: AtomicUsize,
+    mode: AtomicUsize,
     /// Pieces that could not be copied lie between these: lowest, and one past the highest.
     failed_from: AtomicUsize,
     failed_to: AtomicUsize,
@@ -107,7 +109,7 @@ impl Slot {
             len: AtomicUsize::new(0),
             head: AtomicUsize::new(0),
             piece: AtomicUsize::new(0),
-            manner: AtomicUsize::new(0),
+            mode: AtomicUsize::new(0),
             failed_from: AtomicUsize::new(0),
             failed_to: AtomicUsize::new(0),
         }
@@ -130,14 +132,14 @@ impl Slot {
     }
 
     /// Opens the copy to everybody. Only the taker may call this.
-    pub(super) fn post(&self, copy: &Posted) {
+    pub(in crate::backend) fn post(&self, copy: &Posted) {
         let (len, head, piece) = copy.cut.parts();
         self.dst.store(copy.dst, Ordering::Relaxed);
         self.src.store(copy.src, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
         self.head.store(head, Ordering::Relaxed);
         self.piece.store(piece, Ordering::Relaxed);
-        self.manner.store(copy.manner, Ordering::Relaxed);
+        self.mode.store(copy.mode, Ordering::Relaxed);
         self.failed_from.store(usize::MAX, Ordering::Relaxed);
         self.failed_to.store(0, Ordering::Relaxed);
         let before = Ticket(self.ticket.load(Ordering::Relaxed));
@@ -157,7 +159,7 @@ impl Slot {
             dst: self.dst.load(Ordering::Relaxed),
             src: self.src.load(Ordering::Relaxed),
             cut,
-            manner: self.manner.load(Ordering::Relaxed),
+            mode: self.mode.load(Ordering::Relaxed),
         }
     }
 
@@ -221,18 +223,18 @@ impl Slot {
     }
 
     /// What is on it, for who knows that nobody posts meanwhile.
-    pub(super) fn copy(&self) -> Posted {
+    pub(in crate::backend) fn copy(&self) -> Posted {
         self.posted()
     }
 
     /// Gives the slot back. Nothing is unclaimed and nothing under way.
-    pub(super) fn leave(&self) {
+    pub(in crate::backend) fn leave(&self) {
         let now = Ticket(self.ticket.load(Ordering::Relaxed));
         self.ticket.store(now.generation(), Ordering::Release);
     }
 }
 
-/// A claimed piece of a copy on the board.
+/// A claimed piece of a copy on the queue.
 pub struct Claim {
     pub copy: Posted,
     pub index: usize,
@@ -248,7 +250,7 @@ pub mod piece_is {
     pub const FAILED: u8 = 2;
 }
 
-/// A slot of the board: its pieces can be taken back.
+/// A slot of the queue: its pieces can be taken back.
 #[repr(align(128))]
 pub struct Shared {
     slot: Slot,
@@ -385,7 +387,7 @@ pub const SLOTS: usize = 2;
 
 /// How workers are counted, in one word: those that are alive or about to be, and of them
 /// those that are about to be. Whether these come is not known yet.
-pub mod workers {
+pub mod headcount {
     pub const ONE: u32 = 1;
     pub const ONE_TO_COME: u32 = 1 << 16;
 
@@ -399,14 +401,14 @@ pub mod workers {
     }
 }
 
-pub struct Board {
+pub struct Queue {
     slots: [Shared; SLOTS],
     /// Rises with every posted copy; idle workers sleep on it.
     bell: Sleepable,
     sleepers: AtomicU32,
 }
 
-impl Board {
+impl Queue {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
@@ -461,17 +463,17 @@ impl Board {
     /// Whether one more of `limit` workers can be made. As with the sleepers: either this
     /// sees that one has counted itself out, or that one sees the bell rung.
     pub fn lacks_workers(alive: &AtomicU32, limit: u32) -> bool {
-        workers::alive(alive.fetch_add(0, Ordering::AcqRel)) < limit
+        headcount::alive(alive.fetch_add(0, Ordering::AcqRel)) < limit
     }
 
     /// An idle worker counts itself out before it ends; false when the bell has rung since
     /// `heard`: then it is counted in again and has to look for work.
     pub fn count_out(&self, alive: &AtomicU32, heard: u64) -> bool {
-        alive.fetch_sub(workers::ONE, Ordering::AcqRel);
+        alive.fetch_sub(headcount::ONE, Ordering::AcqRel);
         if self.bell.atomic().fetch_add(0, Ordering::AcqRel) == heard {
             return true;
         }
-        alive.fetch_add(workers::ONE, Ordering::AcqRel);
+        alive.fetch_add(headcount::ONE, Ordering::AcqRel);
         false
     }
 
@@ -482,7 +484,7 @@ impl Board {
         self.bell.wake(i32::MAX as u32);
     }
 
-    /// How many copies are on the board now.
+    /// How many copies are on the queue now.
     pub fn copies(&self) -> usize {
         let owned =
             |shared: &&Shared| shared.slot.ticket.load(Ordering::Relaxed) & Ticket::OWNED != 0;
@@ -529,21 +531,21 @@ mod tests {
 
     fn copy_of(pieces: usize) -> Posted {
         let cut = Cut::with_piece(0, pieces * 4096, 4096);
-        Posted { dst: 0x1000, src: 0x2000, cut, manner: 7 }
+        Posted { dst: 0x1000, src: 0x2000, cut, mode: 7 }
     }
 
     #[test]
     fn slot_claims_every_piece_once_from_both_ends() {
-        let board = Board::new();
-        let slot = board.take().unwrap();
+        let queue = Queue::new();
+        let slot = queue.take().unwrap();
         assert!(slot.claim(End::Front).is_none(), "nothing is posted yet");
-        board.post(slot, &copy_of(4));
+        queue.post(slot, &copy_of(4));
         let mut ends = [End::Front, End::Back, End::Back, End::Front].into_iter();
         let claims: Vec<_> =
             std::iter::from_fn(|| slot.claim(ends.next().unwrap_or(End::Back))).collect();
         let indices: Vec<_> = claims.iter().map(|c| c.index).collect();
         assert_eq!(indices, [0, 3, 2, 1]);
-        assert!(claims.iter().all(|c| c.copy.dst == 0x1000 && c.copy.manner == 7));
+        assert!(claims.iter().all(|c| c.copy.dst == 0x1000 && c.copy.mode == 7));
         assert!(slot.is_busy(&mut 0) && slot.unclaimed() == 0);
         for claim in claims {
             let what = if claim.index == 1 { piece_is::FAILED } else { piece_is::DONE };
@@ -551,8 +553,8 @@ mod tests {
         }
         assert!(!slot.is_busy(&mut 0) && slot.has_failed());
         assert_eq!(undone(slot), [1]);
-        board.leave(slot);
-        assert_eq!(board.copies(), 0);
+        queue.leave(slot);
+        assert_eq!(queue.copies(), 0);
     }
 
     #[test]
@@ -568,9 +570,9 @@ mod tests {
 
     #[test]
     fn pieces_taken_back_are_undone_and_belong_to_nobody_of_that_generation() {
-        let board = Board::new();
-        let slot = board.take().unwrap();
-        board.post(slot, &copy_of(40));
+        let queue = Queue::new();
+        let slot = queue.take().unwrap();
+        queue.post(slot, &copy_of(40));
         let mut claims: Vec<_> = std::iter::from_fn(|| slot.claim(End::Back)).collect();
         let late = [claims.remove(3), claims.remove(7)];
         for claim in &claims {
@@ -580,18 +582,18 @@ mod tests {
         slot.take_back();
         assert_eq!(undone(slot), [late[1].index, late[0].index]);
         assert_ne!(slot.generation().load(Ordering::Relaxed), late[0].generation);
-        board.leave(slot);
-        let slot = board.take().unwrap();
-        board.post(slot, &copy_of(40));
+        queue.leave(slot);
+        let slot = queue.take().unwrap();
+        queue.post(slot, &copy_of(40));
         assert_ne!(slot.generation().load(Ordering::Relaxed), late[0].generation);
         assert_eq!((slot.unclaimed(), undone(slot).len()), (40, 40));
     }
 
     #[test]
     fn slot_ends_with_its_last_piece_however_many_are_under_way_at_once() {
-        let board = Board::new();
-        let slot = board.take().unwrap();
-        board.post(slot, &copy_of(Cut::MOST - 1));
+        let queue = Queue::new();
+        let slot = queue.take().unwrap();
+        queue.post(slot, &copy_of(Cut::MOST - 1));
         let begun: Vec<_> = std::iter::from_fn(|| slot.claim(End::Back)).collect();
         assert_eq!(begun.len(), Cut::MOST - 1);
         let mut from = 0;
@@ -606,20 +608,20 @@ mod tests {
 
     #[test]
     fn board_full_refuses_the_next_copy_and_recovers() {
-        let board = Board::new();
-        let all: Vec<_> = (0..SLOTS).map(|_| board.take().unwrap()).collect();
-        assert!(board.take().is_none());
-        board.leave(all[5]);
-        assert!(board.take().is_some());
+        let queue = Queue::new();
+        let all: Vec<_> = (0..SLOTS).map(|_| queue.take().unwrap()).collect();
+        assert!(queue.take().is_none());
+        queue.leave(all[5]);
+        assert!(queue.take().is_some());
     }
 
     #[test]
     fn slot_generation_differs_between_copies() {
-        let board = Board::new();
-        let slot = board.take().unwrap();
+        let queue = Queue::new();
+        let slot = queue.take().unwrap();
         let mut seen = Vec::new();
         for _ in 0..3 {
-            board.post(slot, &copy_of(1));
+            queue.post(slot, &copy_of(1));
             let claim = slot.claim(End::Back).unwrap();
             seen.push(claim.generation);
             slot.finish(&claim, piece_is::DONE);
@@ -630,18 +632,18 @@ mod tests {
 
     #[test]
     fn forgotten_board_is_empty_even_with_work_under_way() {
-        let board = Board::new();
-        let slot = board.take().unwrap();
-        board.post(slot, &copy_of(2));
+        let queue = Queue::new();
+        let slot = queue.take().unwrap();
+        queue.post(slot, &copy_of(2));
         slot.claim(End::Front).unwrap();
-        board.forget_everything();
-        assert_eq!(board.copies(), 0);
-        assert!(board.find_work(0).is_none());
+        queue.forget_everything();
+        assert_eq!(queue.copies(), 0);
+        assert!(queue.find_work(0).is_none());
     }
 }
 
 /// Every interleaving of posting, claiming, sleeping and waking:
-/// `RUSTFLAGS="--cfg loom" cargo test --release --lib board`.
+/// `RUSTFLAGS="--cfg loom" cargo test --release --lib queue`.
 #[cfg(all(test, loom))]
 mod interleavings {
     use super::*;
@@ -653,12 +655,12 @@ mod interleavings {
         slot.undone(&mut [const { MaybeUninit::uninit() }; Cut::MOST.div_ceil(32)]).collect()
     }
 
-    fn copy_of(pieces: usize, manner: usize) -> Posted {
+    fn copy_of(pieces: usize, mode: usize) -> Posted {
         let cut = Cut::with_piece(0, pieces * 4096, 4096);
-        Posted { dst: 0, src: 0, cut, manner }
+        Posted { dst: 0, src: 0, cut, mode }
     }
 
-    /// The bytes of the copies: piece `i` of copy `manner` counts how often it was written.
+    /// The bytes of the copies: piece `i` of copy `mode` counts how often it was written.
     type Bytes = Arc<Vec<Vec<Count>>>;
 
     fn bytes(copies: usize, pieces: usize) -> Bytes {
@@ -667,7 +669,7 @@ mod interleavings {
 
     fn work_on(slot: &Shared, end: End, bytes: &Bytes) {
         while let Some(claim) = slot.claim(end) {
-            bytes[claim.copy.manner][claim.index].fetch_add(1, Ordering::Relaxed);
+            bytes[claim.copy.mode][claim.index].fetch_add(1, Ordering::Relaxed);
             slot.finish(&claim, piece_is::DONE);
         }
     }
@@ -680,18 +682,18 @@ mod interleavings {
     }
 
     /// What `threads::carry` does, without threads and without spinning.
-    fn carry(board: &Board, copy: Posted, bytes: &Bytes) {
-        let slot = board.take().expect("room");
-        board.post(slot, &copy);
-        board.wake_sleepers(1);
+    fn carry(queue: &Queue, copy: Posted, bytes: &Bytes) {
+        let slot = queue.take().expect("room");
+        queue.post(slot, &copy);
+        queue.wake_sleepers(1);
         work_on(slot, End::Front, bytes);
         while slot.is_busy(&mut 0) {
             thread::yield_now();
         }
         assert_eq!(undone(slot).len(), 0);
-        board.leave(slot);
+        queue.leave(slot);
         // The memcpy returns here: every byte must have been written, once, and be visible.
-        for count in &bytes[copy.manner] {
+        for count in &bytes[copy.mode] {
             assert_eq!(count.load(Ordering::Relaxed), 1);
         }
     }
@@ -699,13 +701,13 @@ mod interleavings {
     #[test]
     fn late_worker_claims_nothing_of_the_next_copy_twice() {
         explore(3, || {
-            let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
+            let (queue, bytes) = (Arc::new(Queue::new()), bytes(2, 1));
             let worker = thread::spawn({
-                let (board, bytes) = (board.clone(), bytes.clone());
-                move || work_on(&board.slots[0], End::Back, &bytes)
+                let (queue, bytes) = (queue.clone(), bytes.clone());
+                move || work_on(&queue.slots[0], End::Back, &bytes)
             });
-            carry(&board, copy_of(1, 0), &bytes);
-            carry(&board, copy_of(1, 1), &bytes);
+            carry(&queue, copy_of(1, 0), &bytes);
+            carry(&queue, copy_of(1, 1), &bytes);
             worker.join().unwrap();
         });
     }
@@ -713,12 +715,12 @@ mod interleavings {
     #[test]
     fn caller_sleeps_until_the_begun_piece_is_over() {
         explore(4, || {
-            let (board, bytes) = (Arc::new(Board::new()), bytes(1, 2));
+            let (queue, bytes) = (Arc::new(Queue::new()), bytes(1, 2));
             let worker = thread::spawn({
-                let (board, bytes) = (board.clone(), bytes.clone());
-                move || work_on(&board.slots[0], End::Back, &bytes)
+                let (queue, bytes) = (queue.clone(), bytes.clone());
+                move || work_on(&queue.slots[0], End::Back, &bytes)
             });
-            carry(&board, copy_of(2, 0), &bytes);
+            carry(&queue, copy_of(2, 0), &bytes);
             worker.join().unwrap();
         });
     }
@@ -729,14 +731,14 @@ mod interleavings {
     #[test]
     fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
         explore(3, || {
-            let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
+            let (queue, bytes) = (Arc::new(Queue::new()), bytes(2, 1));
             let sequence = Arc::new(loom::sync::Mutex::new(()));
             let returned = Arc::new(Count::new(0));
             let worker = thread::spawn({
-                let (board, bytes, sequence) = (board.clone(), bytes.clone(), sequence.clone());
+                let (queue, bytes, sequence) = (queue.clone(), bytes.clone(), sequence.clone());
                 let returned = returned.clone();
                 move || {
-                    let slot = &board.slots[0];
+                    let slot = &queue.slots[0];
                     let Some(claim) = slot.claim(End::Back) else { return };
                     let is_mine = || slot.slot.generation() == claim.generation;
                     {
@@ -745,8 +747,8 @@ mod interleavings {
                             return;
                         }
                         // Nobody may write to a copy whose memcpy has returned.
-                        assert_eq!(returned.load(Ordering::SeqCst), claim.copy.manner);
-                        bytes[claim.copy.manner][claim.index].fetch_add(1, Ordering::Relaxed);
+                        assert_eq!(returned.load(Ordering::SeqCst), claim.copy.mode);
+                        bytes[claim.copy.mode][claim.index].fetch_add(1, Ordering::Relaxed);
                     }
                     // To say so is a sequence of its own.
                     let _inside = sequence.lock().unwrap();
@@ -756,8 +758,8 @@ mod interleavings {
                 }
             });
             for number in 0..2 {
-                let slot = board.take().expect("room");
-                board.post(slot, &copy_of(1, number));
+                let slot = queue.take().expect("room");
+                queue.post(slot, &copy_of(1, number));
                 work_on(slot, End::Front, &bytes);
                 if slot.is_busy(&mut 0) {
                     slot.take_back();
@@ -768,7 +770,7 @@ mod interleavings {
                     bytes[number][index].fetch_add(1, Ordering::Relaxed);
                 }
                 assert!(bytes[number][0].load(Ordering::Relaxed) >= 1);
-                board.leave(slot);
+                queue.leave(slot);
                 returned.store(number + 1, Ordering::SeqCst);
             }
             worker.join().unwrap();
@@ -778,21 +780,21 @@ mod interleavings {
     #[test]
     fn two_callers_share_one_worker_without_waiting_for_each_other() {
         explore(2, || {
-            let (board, bytes) = (Arc::new(Board::new()), bytes(2, 1));
+            let (queue, bytes) = (Arc::new(Queue::new()), bytes(2, 1));
             let spawn = |number: usize| {
-                let (board, bytes) = (board.clone(), bytes.clone());
-                thread::spawn(move || carry(&board, copy_of(1, number), &bytes))
+                let (queue, bytes) = (queue.clone(), bytes.clone());
+                thread::spawn(move || carry(&queue, copy_of(1, number), &bytes))
             };
             let other = spawn(0);
             let worker = thread::spawn({
-                let (board, bytes) = (board.clone(), bytes.clone());
+                let (queue, bytes) = (queue.clone(), bytes.clone());
                 move || {
-                    if let Some(slot) = board.find_work(0) {
+                    if let Some(slot) = queue.find_work(0) {
                         work_on(slot, End::Back, &bytes);
                     }
                 }
             });
-            carry(&board, copy_of(1, 1), &bytes);
+            carry(&queue, copy_of(1, 1), &bytes);
             other.join().unwrap();
             worker.join().unwrap();
         });
@@ -801,19 +803,19 @@ mod interleavings {
     #[test]
     fn sleeping_worker_never_misses_the_bell() {
         explore(4, || {
-            let (board, bytes) = (Arc::new(Board::new()), bytes(1, 1));
+            let (queue, bytes) = (Arc::new(Queue::new()), bytes(1, 1));
             let worker = thread::spawn({
-                let (board, bytes) = (board.clone(), bytes.clone());
+                let (queue, bytes) = (queue.clone(), bytes.clone());
                 // Sleeps without end: a missed bell is a deadlock, which loom reports.
                 move || {
-                    let heard = board.bell();
-                    if heard == 0 && board.find_work(0).is_none() {
-                        board.sleep(heard, 0);
+                    let heard = queue.bell();
+                    if heard == 0 && queue.find_work(0).is_none() {
+                        queue.sleep(heard, 0);
                     }
-                    work_on(&board.slots[0], End::Back, &bytes);
+                    work_on(&queue.slots[0], End::Back, &bytes);
                 }
             });
-            carry(&board, copy_of(1, 0), &bytes);
+            carry(&queue, copy_of(1, 0), &bytes);
             worker.join().unwrap();
         });
     }

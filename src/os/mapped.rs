@@ -1,7 +1,7 @@
 //! Tables that most programs never need: mapped when they are first needed, so that they
 //! neither lie in the file nor count for a program that locks its memory.
 
-use crate::sys;
+use crate::os::sys;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 

@@ -53,7 +53,7 @@ impl Sleepable {
     /// Sleeps while the low half equals that of `seen`, at most `nanos` (0: without end).
     #[cfg(not(loom))]
     pub fn sleep_while(&self, seen: u64, nanos: u64) -> Woken {
-        match -crate::sys::futex_wait(self.low_half(), seen as u32, nanos) as i32 {
+        match -crate::os::sys::futex_wait(self.low_half(), seen as u32, nanos) as i32 {
             0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
             libc::ETIMEDOUT => Woken::TimedOut,
             _ => Woken::Refused,
@@ -63,13 +63,13 @@ impl Sleepable {
     /// Wakes up to `count` sleepers; false when the system refuses.
     #[cfg(not(loom))]
     pub fn wake(&self, count: u32) -> bool {
-        crate::sys::futex_wake(self.low_half(), count)
+        crate::os::sys::futex_wake(self.low_half(), count)
     }
 
     /// The same between processes.
     #[cfg(not(loom))]
     pub fn sleep_shared_while(&self, seen: u64, nanos: u64) -> Woken {
-        match -crate::sys::futex_wait_shared(self.low_half(), seen as u32, nanos) as i32 {
+        match -crate::os::sys::futex_wait_shared(self.low_half(), seen as u32, nanos) as i32 {
             0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
             libc::ETIMEDOUT => Woken::TimedOut,
             _ => Woken::Refused,
@@ -79,7 +79,7 @@ impl Sleepable {
     /// Wakes every sleeper, whatever its process.
     #[cfg(not(loom))]
     pub fn wake_shared(&self) {
-        crate::sys::futex_wake_shared(self.low_half());
+        crate::os::sys::futex_wake_shared(self.low_half());
     }
 
     #[cfg(not(loom))]

@@ -9,18 +9,33 @@
 //! moment, and pthread_cancel does. And while the program handles faults, the caller's own part
 //! is copied by loops that survive a bad page, or after the request is over.
 
-use super::helper::Helper;
-use super::kernel::{Copied, Kernel};
-use super::threads::Wait;
-use super::tuning::{Caution, Limit, Pace, Share};
-use super::{Refused, abi, crew, libc as original, signals};
-use crate::cpus;
+pub mod abi;
+mod across;
+mod asynchronous;
+#[cfg(test)]
+pub mod fake;
+pub mod helper;
+#[cfg(test)]
+mod tests;
+mod tuning;
+
+use crate::backend::copy_loop::{Copied, CopyLoop};
+use crate::backend::threads::Wait;
+use crate::backend::threads::workers;
+use crate::backend::{Refused, libc as original, signals};
+use crate::os::cpus;
+use crate::os::sync::pause;
+use crate::os::sys::{self, FaultsHeard, SignalsHeld};
 use crate::plan::{Cut, PAGE, Split};
-use crate::sync::pause;
-use crate::sys::{self, FaultsHeard, SignalsHeld};
+pub use across::There;
+#[cfg(test)]
+pub(super) use asynchronous::ASK_AGAIN;
+pub use asynchronous::is_asked_for;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+use helper::Helper;
+use tuning::{Caution, Limit, Pace, Share};
 
 /// How copies are to be carried.
 #[derive(Clone, Copy, Debug)]
@@ -315,7 +330,7 @@ impl Engine {
         how: &How,
     ) -> Result<(), Refused> {
         // A child of vfork may be killed at any moment, and would keep what it had taken.
-        if !crew::is_ours() {
+        if !workers::is_ours() {
             return Err(Refused::NotOurs);
         }
         let turn = self.next_turn(how);
@@ -454,7 +469,7 @@ impl Engine {
         parts.iter().all(|&(from, to)| {
             let (dst, src) = (whole.dst + from, whole.src + from);
             // SAFETY: the caller's promise.
-            unsafe { Kernel::Ordinary.copy(dst, src, to - from) == Copied::Whole }
+            unsafe { CopyLoop::Ordinary.copy(dst, src, to - from) == Copied::Whole }
         })
     }
 
@@ -524,7 +539,7 @@ impl Engine {
                     self.counts.others.fetch_add(1, Relaxed);
                     sys::sleep(self.clock.nanoseconds(rest() / 4 * 3).min(LONGEST_DOZE));
                 }
-                words.come_within(expected.max(crew::SPIN_TICKS), pause)
+                words.come_within(expected.max(workers::SPIN_TICKS), pause)
             }
             Wait::Umwait if cpus::features().umwait => words.come_within(lost_after, || {
                 if let Some(missing) = words.missing() {
@@ -604,7 +619,7 @@ fn refusal(errno: i32) -> Refused {
         libc::ENODEV => Refused::NoChannels,
         // A child that shares our memory may have closed the descriptor for itself, and one
         // that has a copy of it is not who opened it.
-        _ if !crew::is_ours() => Refused::NotOurs,
+        _ if !workers::is_ours() => Refused::NotOurs,
         // 0 is the answer of some other file that has got our number.
         _ => Refused::System,
     }
@@ -775,16 +790,3 @@ impl Clock {
         (ticks as f64 * nanos as f64 / passed as f64) as u64
     }
 }
-
-#[path = "ioat_across.rs"]
-mod across;
-pub use across::There;
-#[path = "ioat_later.rs"]
-mod later;
-#[cfg(test)]
-pub(super) use later::ASK_AGAIN;
-pub use later::is_asked_for;
-
-#[cfg(test)]
-#[path = "ioat_tests.rs"]
-mod tests;

@@ -1,7 +1,7 @@
 //! The engine against a helper that makes every trouble the real one may make.
 
-use super::super::fake::{Kernel, Trouble};
 use super::*;
+use crate::backend::ioat::fake::{Kernel, Trouble};
 use core::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const VERY_LATE: Duration = Duration::from_millis(300);
 
 fn engine(kernel: &'static Kernel) -> Engine {
     original::resolve();
-    crew::settle_in();
+    workers::settle_in();
     let engine = Engine::new();
     assert!(engine.helper.fake.set(kernel).is_ok());
     assert!(engine.start());
@@ -272,7 +272,7 @@ fn process_with_threads_holds_its_signals_without_asking() {
 
 #[test]
 fn caller_copies_its_share_while_the_engine_works_also_when_faults_are_handled() {
-    crew::settle_in();
+    workers::settle_in();
     for handlers in [abi::HANDLES_FAULTS, abi::HANDLES_OTHERS] {
         let kernel = Kernel::new(2);
         let engine = engine(kernel);
@@ -318,7 +318,7 @@ fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
-            crew::forget_after_fork();
+            workers::forget_after_fork();
             crate::backend::signals::forget_after_fork(); // another test may have held the lock
             libc::alarm(20);
             libc::signal(libc::SIGSEGV, on_fault as *const () as usize);

@@ -1,5 +1,5 @@
 //! Copies that go on while their caller does something else: started here, carried by the
-//! crew or by the helper's channels, ended by whoever finishes last.
+//! workers or by the helper's channels, ended by whoever finishes last.
 //!
 //! The caller works too, but only when it waits: then it claims pieces like a worker. Where
 //! nobody can be had to carry a copy it is done before `begin` returns.
@@ -8,18 +8,18 @@
 //! they are until the end is told. Faults come as from memcpy: at once, or in the thread
 //! that asks for the end (see `report`).
 
-use super::board::{End, Posted};
-use super::crew::{self, BOARD, PENDING, SPIN_TICKS};
-use super::kernel::{Copied, Kernel};
-use super::manner::{BY_HELPER, Manner};
-pub use super::pending::{Cookie, Notice};
-use super::pending::{Ended, Entry, Look};
-use super::threads::{self, Wait};
-use super::{Refused, ioat, libc as original, signals};
-use crate::cpus;
+pub use super::cookies::{Cookie, Notice};
+use super::cookies::{Ended, Entry, Look};
+use crate::backend::copy_loop::{Copied, CopyLoop};
+use crate::backend::mode::{BY_HELPER, Mode};
+use crate::backend::threads::queue::{End, Posted};
+use crate::backend::threads::workers::{self, PENDING, QUEUE, SPIN_TICKS};
+use crate::backend::threads::{self, Wait};
+use crate::backend::{Refused, ioat, libc as original, signals};
+use crate::os::cpus;
+use crate::os::sync::{Ordering, Woken, fetch_to_change, pause};
+use crate::os::sys::{self, SignalsHeld};
 use crate::plan::{self, Cut, PAGE};
-use crate::sync::{Ordering, Woken, fetch_to_change, pause};
-use crate::sys::{self, SignalsHeld};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
@@ -38,10 +38,10 @@ pub enum By {
     /// So many workers; copies from `stream_from` bytes up by streaming stores.
     Workers {
         workers: usize,
-        kernel: Kernel,
+        copy_loop: CopyLoop,
         stream_from: usize,
     },
-    Helper(&'static ioat::Engine, ioat::How, Kernel),
+    Helper(&'static ioat::Engine, ioat::How, CopyLoop),
 }
 
 impl By {
@@ -53,10 +53,10 @@ impl By {
         }
     }
 
-    fn kernel(&self, len: usize) -> Kernel {
+    fn copy_loop(&self, len: usize) -> CopyLoop {
         match *self {
-            By::Workers { stream_from, .. } if len >= stream_from => Kernel::Stream,
-            By::Workers { kernel, .. } | By::Helper(_, _, kernel) => kernel,
+            By::Workers { stream_from, .. } if len >= stream_from => CopyLoop::Stream,
+            By::Workers { copy_loop, .. } | By::Helper(_, _, copy_loop) => copy_loop,
         }
     }
 }
@@ -108,7 +108,7 @@ struct Ours {
 
 /// At start-up, and again in the child of a fork.
 pub fn settle_in() {
-    crew::attend_with(attend);
+    workers::attend_with(attend);
 }
 
 /// In the child of a fork: cookies and descriptor are the parent's.
@@ -133,9 +133,9 @@ pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
 /// A copy will be started soon.
 pub fn expect() {
     fetch_to_change(OURS.load(Ordering::Relaxed) as usize);
-    crew::expect();
+    workers::expect();
     PENDING.expect();
-    BOARD.expect();
+    QUEUE.expect();
 }
 
 pub fn pack(cookie: Cookie) -> i64 {
@@ -163,7 +163,7 @@ fn ours_or_new() -> &'static Ours {
 #[cold]
 fn make_ours() -> &'static Ours {
     // A filter may kill for a call it does not know.
-    let filtered = crew::is_filtered() || crew::may_start() == Err(Refused::System);
+    let filtered = workers::is_filtered() || workers::may_start() == Err(Refused::System);
     let mut page: *mut Ours = core::ptr::null_mut();
     if !filtered {
         page = sys::page_wiped_on_fork().cast();
@@ -226,7 +226,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         for copy in copies.iter().filter(|copy| suits(copy, &first)).take(room) {
             let Some(who) = by else {
                 // SAFETY: the caller's promise.
-                unsafe { parts.copy_at_once(copy, Manner::now(first.kernel(copy.len))) };
+                unsafe { parts.copy_at_once(copy, Mode::now(first.copy_loop(copy.len))) };
                 continue;
             };
             // SAFETY: the caller's promise.
@@ -235,7 +235,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
             begun.refused = refused.or(begun.refused);
             by = by.filter(|_| refused.is_none_or(|why| why == Refused::Busy));
         }
-        if parts.called && !crew::somebody_works() {
+        if parts.called && !workers::somebody_works() {
             see_to_the_end(owner);
         }
     }
@@ -264,18 +264,18 @@ unsafe fn touch_pages(dst: usize, src: usize, len: usize) {
 
 /// Whether this process may hand copies on now.
 fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
-    if crew::is_refused() {
+    if workers::is_refused() {
         return Err(Refused::System);
     }
     let ours = match by {
-        By::Workers { .. } => crew::shares_our_memory(),
+        By::Workers { .. } => workers::shares_our_memory(),
         // The helper knows processes, not memory.
-        By::Helper(..) => crew::is_ours(),
+        By::Helper(..) => workers::is_ours(),
     };
     if !ours {
         return Err(Refused::NotOurs);
     }
-    if crew::user_was_seen_to_change(now) {
+    if workers::user_was_seen_to_change(now) {
         return Err(Refused::Busy);
     }
     Ok(())
@@ -300,31 +300,31 @@ impl Parts {
     /// Answers how many bytes are carried, and why the others are not.
     unsafe fn hand_on(&mut self, copy: &Copy, who: &By) -> (usize, Option<Refused>) {
         let &Copy { src, dst, len } = copy;
-        let manner = Manner::now(who.kernel(len));
+        let mode = Mode::now(who.copy_loop(len));
         match *who {
             By::Workers { workers, .. } => {
                 let owner = self.owner;
                 let Some(part) = self.entry() else {
                     // SAFETY: the caller's promise.
-                    unsafe { self.copy_at_once(copy, manner) };
+                    unsafe { self.copy_at_once(copy, mode) };
                     return (0, Some(Refused::Busy));
                 };
                 let cut = Cut::new(dst, len, workers + 1);
-                let posted = Posted { dst, src, cut, manner: manner.pack() };
+                let posted = Posted { dst, src, cut, mode: mode.pack() };
                 PENDING.add(owner, part, &posted, true);
-                BOARD.ring();
+                QUEUE.ring();
                 self.call();
                 (len, None)
             }
             // SAFETY: the caller's promise.
-            By::Helper(engine, how, _) => unsafe { self.submit(engine, &how, copy, manner) },
+            By::Helper(engine, how, _) => unsafe { self.submit(engine, &how, copy, mode) },
         }
     }
 
     /// Copies what nobody takes. It must not fault while other parts are under way: a handler
     /// might jump, and nobody would know of them. So it is a part as well, and a page of it
     /// that is bad faults when the end is told.
-    unsafe fn copy_at_once(&mut self, copy: &Copy, manner: Manner) {
+    unsafe fn copy_at_once(&mut self, copy: &Copy, mode: Mode) {
         let &Copy { src, dst, len } = copy;
         let Some(part) = self.entry() else {
             // Others have just taken what there was room for.
@@ -333,7 +333,7 @@ impl Parts {
             return unsafe { original::copy(dst, src, len) };
         };
         let cut = Cut::new(dst, len, 1);
-        let posted = Posted { dst, src, cut, manner: manner.pack() };
+        let posted = Posted { dst, src, cut, mode: mode.pack() };
         PENDING.add(self.owner, part, &posted, false);
         self.owner.take_off(len);
         while let Some((copy, index)) = PENDING.claim(part, End::Front) {
@@ -344,7 +344,7 @@ impl Parts {
     /// Once is enough: every worker that comes calls others.
     fn call(&mut self) {
         if !core::mem::replace(&mut self.called, true) {
-            crew::call_for_pending();
+            workers::call_for_pending();
         }
     }
 
@@ -354,7 +354,7 @@ impl Parts {
         engine: &'static ioat::Engine,
         how: &ioat::How,
         copy: &Copy,
-        manner: Manner,
+        mode: Mode,
     ) -> (usize, Option<Refused>) {
         let (owner, mut at, mut carried, mut refused) = (self.owner, 0, 0, None);
         while at < copy.len {
@@ -370,13 +370,13 @@ impl Parts {
                     Ok(Some(body)) => {
                         let cut = Cut::from_parts(body.len, 0, body.len);
                         let (dst, src) = (dst + body.offset, src + body.offset);
-                        let manner = manner.pack() | BY_HELPER;
+                        let mode = mode.pack() | BY_HELPER;
                         let watched = self.wanted.detached || poll().is_some();
-                        let posted = Posted { dst, src, cut, manner };
+                        let posted = Posted { dst, src, cut, mode };
                         PENDING.add(owner, part, &posted, watched);
                         carried += body.len;
                         if watched {
-                            BOARD.ring();
+                            QUEUE.ring();
                             self.call();
                         }
                     }
@@ -387,7 +387,7 @@ impl Parts {
             refused = begun.err().or(refused);
             if !matches!(begun, Ok(Some(_))) {
                 // SAFETY: part of the caller's ranges, of which nothing is under way.
-                unsafe { self.copy_at_once(&Copy { src, dst, len }, manner) };
+                unsafe { self.copy_at_once(&Copy { src, dst, len }, mode) };
             }
             at += len;
         }
@@ -401,8 +401,8 @@ fn attend(part: &'static Entry, bytes: &AtomicU64) {
         return;
     }
     if let Some((copy, index)) = PENDING.claim(part, End::Back) {
-        Manner::unpack(copy.manner).adopt_rights();
-        if copy.manner & BY_HELPER == 0 {
+        Mode::unpack(copy.mode).adopt_rights();
+        if copy.mode & BY_HELPER == 0 {
             bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
         }
         carry_out(part, &copy, index);
@@ -422,7 +422,7 @@ fn help(owner: &Entry) -> bool {
                 held = SignalsHeld::all_but_faults();
             }
             let Some((copy, index)) = PENDING.claim(part, End::Front) else { break };
-            if copy.manner & BY_HELPER == 0 {
+            if copy.mode & BY_HELPER == 0 {
                 own += copy.cut.piece(index).len;
             }
             carry_out(part, &copy, index);
@@ -460,15 +460,15 @@ fn see_to_the_end(owner: &Entry) {
 fn carry_out(part: &Entry, copy: &Posted, index: usize) {
     let piece = copy.cut.piece(index);
     let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
-    let kernel = Manner::unpack(copy.manner).kernel;
+    let copy_loop = Mode::unpack(copy.mode).copy_loop;
     let carry = |from: usize, to: usize| {
         // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
         // is not before this piece is finished.
         part.is_guarded(|| signals::stand_in_front().is_ok())
-            && unsafe { kernel.copy(dst + from, src + from, to - from) } == Copied::Whole
+            && unsafe { copy_loop.copy(dst + from, src + from, to - from) } == Copied::Whole
     };
     let mut done = true;
-    if copy.manner & BY_HELPER != 0 {
+    if copy.mode & BY_HELPER != 0 {
         while !is_over(part, WATCH_NANOS) {}
         if let Some(engine) = helper(part) {
             engine.left_over(&part.request, piece.len, |from, to| done &= carry(from, to));
@@ -630,7 +630,7 @@ pub unsafe fn wait(cookie: Cookie, how: Wait) -> Answer {
                 // Whoever waits for the helper may only have looked at it.
                 let most = if owner.needs_help() { WATCH_NANOS } else { 0 };
                 if PENDING.sleep(owner, cookie, most) == Woken::Refused {
-                    crew::note_refusal();
+                    workers::note_refusal();
                     sys::yield_now();
                 }
             }
@@ -705,5 +705,5 @@ fn failure(part: &Entry) -> Option<Copy> {
 }
 
 #[cfg(test)]
-#[path = "later_tests.rs"]
+#[path = "tests.rs"]
 mod tests;

@@ -1,0 +1,8 @@
+//! Copies that go on while the caller does something else.
+
+pub mod cookies;
+#[cfg(not(loom))]
+mod copies;
+
+#[cfg(not(loom))]
+pub use copies::*;

@@ -1,0 +1,16 @@
+//! Worker threads as copy channels: where there is no hardware, and beside it.
+
+#[cfg(not(loom))]
+pub mod piece;
+pub mod queue;
+#[cfg(not(loom))]
+mod refusal;
+#[cfg(not(loom))]
+pub mod remote;
+#[cfg(not(loom))]
+mod share;
+#[cfg(not(loom))]
+pub mod workers;
+
+#[cfg(not(loom))]
+pub use share::*;

@@ -1,0 +1,14 @@
+//! What the operating system and the processor give us, without the C library's wrappers:
+//! those may allocate, set errno or use thread-local storage.
+
+#[cfg(not(loom))]
+pub mod cpus;
+#[cfg(not(loom))]
+pub mod lookup;
+#[cfg(not(loom))]
+pub mod mapped;
+pub mod sync;
+#[cfg(not(loom))]
+pub mod sys;
+#[cfg(not(loom))]
+pub mod trylock;
