@@ -1,7 +1,7 @@
 //! The table of copies that nobody waits for yet: cookies, their parts, and their ends.
 //!
 //! An entry is the owner of a cookie, or a part of one, or both at once: a single copy is an
-//! owner that is its only part. A part's pieces are claimed as on the queue. What has become
+//! owner that is its only part. A part's pieces are claimed as in the queue. What has become
 //! of an owner is one 64-bit word:
 //!
 //! ```text

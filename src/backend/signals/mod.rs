@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So a bad page is nobody's death while a copy is shared: whoever meets it, worker or caller,
-//! says so on the queue, and when nobody writes any more the caller copies that part again with
+//! says so in the queue, and when nobody writes any more the caller copies that part again with
 //! libc's memmove. Then the fault comes in the program's thread, in memcpy, as without us.
 //!
 //! - `stand_in_front` is called for every shared copy. It costs two system calls that only read;

@@ -1,4 +1,4 @@
-//! One claimed piece of a shared copy, from its first byte to its end on the queue.
+//! One claimed piece of a shared copy, from its first byte to its end in the queue.
 
 use super::queue::{Claim, Shared, piece_is};
 use super::remote;
@@ -32,7 +32,7 @@ pub fn loop_of(claim: &Claim) -> CopyLoop {
     }
 }
 
-/// Copies a claimed piece and says so on the queue. A worker gives its `sequence` where the
+/// Copies a claimed piece and says so in the queue. A worker gives its `sequence` where the
 /// piece can be taken back from it.
 pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
     if claim.copy.mode & REMOTE != 0 {

@@ -14,7 +14,7 @@
 //! the generation shows that the slot still holds the same copy. So a thread that comes late
 //! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
 //!
-//! On the queue (`Shared`) what has become of each piece is a byte of its own, written by who has
+//! In the queue (`Shared`) what has become of each piece is a byte of its own, written by who has
 //! claimed it: no two threads write to the same, and the poster looks at all of them. It need not
 //! even wait for pieces that have begun: if their worker does not run, the poster raises the
 //! generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
@@ -31,7 +31,7 @@ use core::mem::MaybeUninit;
 #[cfg(not(loom))]
 use core::sync::atomic::AtomicU8;
 
-/// A copy on the queue.
+/// A copy in the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     pub dst: usize,
@@ -234,7 +234,7 @@ impl Slot {
     }
 }
 
-/// A claimed piece of a copy on the queue.
+/// A claimed piece of a copy in the queue.
 pub struct Claim {
     pub copy: Posted,
     pub index: usize,
@@ -484,7 +484,7 @@ impl Queue {
         self.bell.wake(i32::MAX as u32);
     }
 
-    /// How many copies are on the queue now.
+    /// How many copies are in the queue now.
     pub fn copies(&self) -> usize {
         let owned =
             |shared: &&Shared| shared.slot.ticket.load(Ordering::Relaxed) & Ticket::OWNED != 0;

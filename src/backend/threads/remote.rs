@@ -265,7 +265,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Transfers a claimed piece and says so on the queue.
+/// Transfers a claimed piece and says so in the queue.
 pub fn carry_out(shared: &Shared, claim: &Claim) {
     let piece = claim.copy.cut.piece(claim.index);
     // SAFETY: claimed, so the poster waits for us, inside `Transfer::share`.
