@@ -381,8 +381,14 @@ impl Dispatcher {
             Ok(_) if policy.learn && self.is_crowded(now) => Err(Fallback::Busy),
             by => by,
         };
-        if policy.learn && decision.by.is_ok() {
-            let cell = self.learner.cell(len, decision.in_a_row);
+        let cell = self.learner.cell(len, decision.in_a_row);
+        decision.fresh = policy.offload
+            && !matches!(decision.by, Ok(Engine::Ioat))
+            && !(policy.learn && cell.libc_is_too_quick_for_page_faults())
+            && is_fresh(dst, len);
+        // Copies into fresh memory always share their page faults. They would teach nothing
+        // about the others: their first bytes often are in memory and the rest is not.
+        if policy.learn && decision.by.is_ok() && !decision.fresh {
             let verdict = cell.decide(len, now);
             decision.learned = Some((cell, verdict));
             match verdict.first_bytes(len) {
@@ -390,9 +396,6 @@ impl Dispatcher {
                 Err(why) => decision.by = Err(why),
             }
         }
-        decision.fresh = policy.offload
-            && !matches!(decision.by, Err(Fallback::Compared) | Ok(Engine::Ioat))
-            && is_fresh(dst, len);
         // Pages that were just made are in the cache: no streaming into those.
         let threads = matches!(decision.by, Ok(Engine::Threads(_)));
         if threads && !decision.fresh && policy.copy_loop.is_none() && len >= STREAM_FROM {

@@ -80,6 +80,31 @@ fn learning_copies_are_right_whichever_way_they_go() {
     }
 }
 
+/// Half of their time is page faults, which says nothing about copies between old buffers.
+#[test]
+fn copies_into_fresh_memory_teach_nothing_about_others() {
+    let dispatcher = dispatcher(|config| config.min_bytes = None);
+    let policy = dispatcher.policy.get().unwrap();
+    let (len, source) = (4 << 20, vec![7u8; 4 << 20]);
+    let known = |dispatcher: &Dispatcher| dispatcher.learner.known().map(|k| k.calls).sum::<u32>();
+    for _ in 0..8 {
+        let fresh = sys::map(len).expect("no memory");
+        // SAFETY: a mapping of our own, and a vector.
+        let path =
+            unsafe { dispatcher.carry(policy, fresh as usize, source.as_ptr() as usize, len) };
+        assert!(matches!(path, Path::Engine | Path::Libc(Fallback::Busy)), "{path:?}");
+        assert_eq!(known(&dispatcher), 0);
+        // SAFETY: as above; nobody uses it any more.
+        unsafe { sys::unmap(fresh, len) };
+    }
+    let mut target = vec![1u8; len]; // written, so its pages are there
+    // SAFETY: the vectors' own memory.
+    unsafe {
+        dispatcher.carry(policy, target.as_mut_ptr() as usize, source.as_ptr() as usize, len)
+    };
+    assert_eq!(known(&dispatcher), 1);
+}
+
 #[test]
 fn backend_libc_never_carries() {
     let dispatcher = dispatcher(|config| config.backend = Backend::Libc);

@@ -57,6 +57,9 @@ const PAIRS_FROM: usize = 1 << 20;
 const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
 
+/// Ticks for a mebibyte. Making its pages takes five times as long.
+const QUICK: u32 = 200_000;
+
 /// After a change of ways caches and workers need about so long to settle, or so many copies.
 const SETTLING_TICKS: u64 = 1_000_000;
 const SETTLING_COPIES: u32 = 16;
@@ -290,6 +293,12 @@ impl Cell {
                     && (calls < PAIRS_FIRST || calls.is_multiple_of(PAIRS_THEN)),
             },
         }
+    }
+
+    /// Libc copies so fast here that no page fault can be among it, which spares asking whether
+    /// memory is fresh. Copies that are slower, and be it for faults, make us ask again.
+    pub fn libc_is_too_quick_for_page_faults(&self) -> bool {
+        self.libc_won.load(Relaxed) && (1..QUICK).contains(&self.cost.load(Relaxed))
     }
 
     fn is_time_to_try(&self, len: usize) -> bool {

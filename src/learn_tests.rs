@@ -206,3 +206,19 @@ fn streaming_is_known_after_two_copies_and_looked_at_again() {
     assert!((5..15).contains(&compared));
     assert!(streaming.pays());
 }
+
+/// Whether memory is fresh costs a system call to know. It is saved where copies are quick, and
+/// spent again soon after they are not.
+#[test]
+fn fresh_memory_is_not_asked_about_while_libc_is_quick() {
+    let mut process = Process::new();
+    let len = 1 << 20;
+    let quick =
+        |process: &Process| process.learner.cell(len, true).libc_is_too_quick_for_page_faults();
+    assert!(!quick(&process));
+    process.run(len, &HOT, 2000, 0);
+    assert!(quick(&process));
+    let faulting = World { libc: |n| n as u64 * 2, shared: |n| n as u64 * 2 + 40_000 };
+    process.run(len, &faulting, 8, 0);
+    assert!(!quick(&process));
+}
