@@ -40,7 +40,6 @@ Environment, read by the library (also with a plain LD_PRELOAD):
   ADMA_STATS       off      text, json, hlog (a comma list)
   ADMA_STATS_FILE  stderr   path; %p process number, %e program
   ADMA_PROFILE     0        1: count every copy and suggest a threshold
-  ADMA_TRACE       off      a path with %p: addresses of large copies go there
   ADMA_VERIFY      0        n: compare every n-th carried copy
   ADMA_LOG         warn     error, warn, info, debug; to standard error
   ADMA_IPC_EAGER   4096     messages between processes: up to this size through

@@ -29,7 +29,6 @@ pub struct Config {
     pub stats_file: Option<Vec<u8>>,
     pub profile: bool,
     /// A path with %p in it.
-    pub trace: Option<Vec<u8>>,
     pub verify: u32,
     pub log: Level,
     pub ipc_eager: usize,
@@ -77,11 +76,7 @@ impl Formats {
 impl Config {
     /// Whether there may be anything to write when the process ends.
     pub fn speaks_at_exit(&self) -> bool {
-        self.stats.any()
-            || self.profile
-            || self.trace.is_some()
-            || self.verify > 0
-            || self.log >= Level::Info
+        self.stats.any() || self.profile || self.verify > 0 || self.log >= Level::Info
     }
 }
 
@@ -99,7 +94,6 @@ impl Default for Config {
             stats: Formats::default(),
             stats_file: None,
             profile: false,
-            trace: None,
             verify: 0,
             log: Level::Warn,
             ipc_eager: 32 << 10,
@@ -123,7 +117,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 20] = [
+pub const KNOBS: [Knob; 19] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -221,16 +215,6 @@ pub const KNOBS: [Knob; 20] = [
         default: "0",
         want: "0 or 1",
         set: |config, value| choose(&mut config.profile, &SWITCH, value),
-    },
-    Knob {
-        name: "ADMA_TRACE",
-        default: "off",
-        want: "off, or a path with %p for the process number",
-        set: |config, value| {
-            let named = value.contains("%p") && value.len() <= 2048;
-            config.trace = named.then(|| value.as_bytes().to_vec());
-            named || value == "off"
-        },
     },
     Knob {
         name: "ADMA_VERIFY",

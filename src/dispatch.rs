@@ -18,7 +18,6 @@ use crate::os::cpus;
 use crate::os::sys::{self, NEVER, Op};
 use crate::plan::{self, PAGE};
 use crate::stats::{Fallback, Path, Recorder};
-use crate::trace::Trace;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use once_cell::race::OnceRef;
 
@@ -42,7 +41,6 @@ pub struct Policy {
     ops: u32,
     record: bool,
     profile: bool,
-    trace: bool,
 }
 
 impl Policy {
@@ -72,7 +70,6 @@ impl Policy {
             ops: config.ops,
             record: config.stats.any(),
             profile: config.profile,
-            trace: config.trace.is_some(),
         }
     }
 }
@@ -145,7 +142,6 @@ pub struct Dispatcher {
     /// Of fills; see `fill`.
     pub fill_learner: Learner,
     pub recorder: Recorder,
-    pub trace: Trace,
 }
 
 impl Dispatcher {
@@ -164,7 +160,6 @@ impl Dispatcher {
             remote_learner: Learner::new(),
             fill_learner: Learner::new(),
             recorder: Recorder::new(),
-            trace: Trace::new(),
         }
     }
 
@@ -178,7 +173,7 @@ impl Dispatcher {
         let Some(policy) = self.policy.get() else { return };
         let min = match policy {
             Policy { profile: true, .. } => 0,
-            Policy { offload: false, record: false, trace: false, .. } => NEVER,
+            Policy { offload: false, record: false, .. } => NEVER,
             _ => policy.min,
         };
         for op in Op::ALL {
@@ -201,7 +196,6 @@ impl Dispatcher {
         asynchronous::forget_after_fork();
         self.ioat.forget_after_fork();
         cpus::forget_after_fork();
-        self.trace.forget_after_fork();
         if self.engine.load(Ordering::Relaxed) != engine::OFF {
             self.engine.store(engine::COLD, Ordering::Relaxed);
         }
@@ -341,9 +335,6 @@ impl Dispatcher {
     }
 
     unsafe fn carry(&self, policy: &Policy, dst: usize, src: usize, len: usize) -> Path {
-        if policy.trace {
-            self.trace.note(dst, src, len);
-        }
         let begun = sys::ticks();
         let decision = self.decide(policy, dst, src, len, begun);
         // SAFETY: the caller's promise; the ranges do not overlap where there is an engine.
@@ -610,11 +601,7 @@ impl Dispatcher {
     fn switch_off(&self, why: Fallback) -> Fallback {
         self.why_off.store(why as u32, Ordering::Relaxed);
         self.engine.store(engine::OFF, Ordering::Release);
-        if self
-            .policy
-            .get()
-            .is_some_and(|policy| !policy.record && !policy.profile && !policy.trace)
-        {
+        if self.policy.get().is_some_and(|policy| !policy.record && !policy.profile) {
             self.close();
         }
         why

@@ -7,7 +7,7 @@
 //! api         our own names, include/adma.h: validation only
 //! runtime     the one global: start, fork, exit; check: what the machine offers
 //! dispatch    which way a large copy takes; learn: what measuring has shown
-//! stats       one lock-free record per copy; reports at exit; trace: addresses for studies
+//! stats       one lock-free record per copy; reports at exit
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     libc: the originals; copy_loop: how bytes move; mode: with whose rights
@@ -51,8 +51,6 @@ mod dispatch;
 mod learn;
 #[cfg(not(loom))]
 mod stats;
-#[cfg(not(loom))]
-mod trace;
 
 // Exports stay out of test executables: they would replace the harness's own memcpy.
 #[cfg(not(any(test, loom)))]

@@ -120,9 +120,6 @@ fn start() {
     if config.backend == Backend::Ioat && config.log >= Level::Warn {
         complain_about_helper();
     }
-    if let Some(pattern) = &config.trace {
-        DISPATCHER.trace.configure(pattern);
-    }
     let policy = POLICY.get_or_init(|| Policy::new(&config));
     if config.verify > 0 {
         // SAFETY: what `later` promises of it: just copied.
@@ -297,7 +294,6 @@ fn may_tell() -> bool {
 fn tell(how: How) {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
-        DISPATCHER.trace.end();
         let stderr = process.stderr.still_open();
         report(process, stderr, how);
         if let Some(stderr) = stderr {
@@ -406,9 +402,6 @@ fn log(process: &Process, stderr: i32) {
     let wrong = DISPATCHER.recorder.mismatched.load(Ordering::Relaxed);
     if wrong > 0 {
         say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
-    }
-    if DISPATCHER.trace.has_failed() {
-        say(format_args!("ADMA_TRACE: the file could not be made; nothing was recorded"));
     }
     if process.config.log < Level::Info {
         return;

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 20] = [
+const KNOBS: [Knob; 19] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -110,12 +110,6 @@ const KNOBS: [Knob; 20] = [
         default: "0",
         good: &["0", "1"],
         bad: &["2", "yes", "01", "on", "-1"],
-    },
-    Knob {
-        name: "ADMA_TRACE",
-        default: "off",
-        good: &["off", "/tmp/adma-knob-trace-%p"],
-        bad: &["", "on", "1", "/tmp/no-number", "OFF"],
     },
     Knob {
         name: "ADMA_VERIFY",

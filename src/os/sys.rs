@@ -501,36 +501,6 @@ pub fn map_page(fd: i32, offset: usize) -> Answer {
     unsafe { syscall(libc::SYS_mmap, [0, 4096, protection, flags, fd as usize, offset]) }
 }
 
-/// A new file of so many bytes, its blocks allocated, mapped for reading and writing: the
-/// address. `path` ends in a zero byte.
-pub fn map_new_file(path: &[u8], len: usize) -> Answer {
-    let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC) as usize;
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    debug_assert!(path.last() == Some(&0));
-    // SAFETY: `path` is terminated; the descriptor is ours; a new mapping touches no other.
-    unsafe {
-        let at = libc::AT_FDCWD as usize;
-        let fd = syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0o600, 0, 0]);
-        if fd < 0 {
-            return fd;
-        }
-        let mut answer = syscall(libc::SYS_fallocate, [fd as usize, 0, 0, len, 0, 0]);
-        if answer == 0 {
-            let shared = libc::MAP_SHARED as usize;
-            answer = syscall(libc::SYS_mmap, [0, len, protection, shared, fd as usize, 0]);
-        }
-        close(fd as i32);
-        answer
-    }
-}
-
-/// `path` ends in a zero byte.
-pub fn truncate(path: &[u8], len: usize) -> Answer {
-    debug_assert!(path.last() == Some(&0));
-    // SAFETY: `path` is terminated.
-    unsafe { syscall(libc::SYS_truncate, [path.as_ptr() as usize, len, 0, 0, 0, 0]) }
-}
-
 /// Reads a small file whole; `None` when it cannot be opened.
 pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
@@ -662,10 +632,6 @@ impl<'a> Text<'a> {
     }
 
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.used]
-    }
-
-    pub fn into_bytes(self) -> &'a [u8] {
         &self.bytes[..self.used]
     }
 

@@ -14,6 +14,9 @@ const LINES: [u32; 4] = [8, 16, 64, 128];
 const WAYS: [u32; 3] = [2, 4, 8];
 const PAGE: u64 = 4096;
 
+/// Made of recorder.c by build.rs.
+const RECORDER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/recorder.so"));
+
 /// One copy: destination, source, bytes.
 type Copy = (u64, u64, u64);
 
@@ -29,9 +32,10 @@ pub fn run(options: &Options) {
          line, A ways (kmod-c/translate.h itself; the module's defaults are C 16K, L 64, A 4)\n"
     );
     let folder = std::env::temp_dir().join(format!("adma-pins-{}", std::process::id()));
+    let recorder = folder.join("recorder.so");
     let mut works = Vec::new();
-    if let Some(lib) = options.lib.as_deref().filter(|lib| *lib != "none") {
-        works = programs(lib, &folder);
+    if fs::create_dir_all(&folder).is_ok() && fs::write(&recorder, RECORDER).is_ok() {
+        works = programs(&recorder.to_string_lossy(), &folder);
     }
     works.extend(made_up(if options.quick { 2_000 } else { 20_000 }));
     let _ = fs::remove_dir_all(&folder);
@@ -104,7 +108,7 @@ for round in range(30):
 
 /// Programs from the distribution that copy by the hundred kilobytes; what is not installed
 /// is left out.
-fn programs(lib: &str, folder: &Path) -> Vec<Work> {
+fn programs(recorder: &str, folder: &Path) -> Vec<Work> {
     let shell = [
         ("python3, arrays", format!("python3 -c \"{ARRAYS}\"")),
         ("sort, 2000000 lines", "seq 2000000 | sort -R | sort -n | tail -n 1".to_string()),
@@ -133,11 +137,10 @@ fn programs(lib: &str, folder: &Path) -> Vec<Work> {
         if fs::create_dir_all(&folder).is_err() {
             continue;
         }
-        let mut command = spawn::command("sh", Some(lib));
+        let mut command = spawn::command("sh", Some(recorder));
         command
             .args(["-c", &script])
-            .env("ADMA_TRACE", folder.join("%p"))
-            .env("ADMA_MIN_BYTES", "64K")
+            .env("RECORDER_FOLDER", &folder)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let _ = command.status(); // a program that is not there leaves no trace
@@ -155,17 +158,13 @@ fn programs(lib: &str, folder: &Path) -> Vec<Work> {
     works
 }
 
-/// See src/trace.rs: a line of text, then three 64-bit numbers for each copy.
+/// Three 64-bit numbers for each copy, see recorder.c.
 fn recorded(path: &Path) -> Option<Vec<Copy>> {
     let bytes = fs::read(path).ok()?;
-    let (head, body) = bytes.split_at_checked(64)?;
-    if !head.starts_with(b"adma trace 1\n") {
-        return None;
-    }
     let number = |at: &[u8]| u64::from_le_bytes(at.try_into().expect("eight bytes"));
     let copy =
         |record: &[u8]| (number(&record[..8]), number(&record[8..16]), number(&record[16..]));
-    Some(body.chunks_exact(24).map(copy).take_while(|copy| copy.2 > 0).collect())
+    Some(bytes.chunks_exact(24).map(copy).collect())
 }
 
 // ---- made up ----------------------------------------------------------------------------
