@@ -356,6 +356,20 @@ int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 bool adma_leg_close(struct adma_leg *leg);
 void adma_leg_over(struct adma_leg *leg, bool failed);
 
+/* user.c */
+
+struct adma_user {
+	struct list_head list;
+	struct user_struct *of;	/* held by the files' credentials */
+	unsigned int files;
+	atomic64_t bytes;	/* under way */
+};
+
+struct adma_user *adma_user_get(const struct cred *cred);
+void adma_user_put(struct adma_user *user);
+bool adma_user_charge(struct adma_user *user, u64 len);
+void adma_user_uncharge(struct adma_user *user, u64 len);
+
 /* file.c */
 
 struct adma_slot {
@@ -369,6 +383,7 @@ struct adma_file {
 	struct kref kref;
 	struct mm_struct *mm;	/* only compared */
 	const struct cred *cred;	/* of the opener, whose user is charged */
+	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests to end */
 
 	spinlock_t lock;	/* of what follows */

@@ -26,7 +26,7 @@ MODULE_PARM_DESC(timeout_ms, "a channel that is silent for so long is put aside 
 
 unsigned long adma_max_bytes = 64UL << 20;
 module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
-MODULE_PARM_DESC(max_bytes, "bytes under way of one open file at most (default 64 MiB)");
+MODULE_PARM_DESC(max_bytes, "bytes under way of one open file, and of one user, at most (default 64 MiB)");
 
 unsigned long adma_depth = 16UL << 20;
 module_param_named(depth, adma_depth, ulong, 0644);

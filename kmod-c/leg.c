@@ -77,8 +77,8 @@ static void adma_leg_over_if_answered(struct adma_leg *leg)
 	if (!leg->closed)
 		return;
 	at = adma_word_of(leg, &words);
-	/* After the data, which the answers were about. */
 	if (!leg->failed)
+		/* After the data, which the answers were about. */
 		smp_store_release((u64 *)(words->page + at), leg->req->id);
 	adma_leg_over(leg, leg->failed);
 }

@@ -1,6 +1,6 @@
 //! Taking the module out and putting it back, with the driver beneath it started afresh.
 
-use crate::device::{self, EAGAIN, EBUSY, Errno};
+use crate::device::{self, EAGAIN, EBUSY, ENOENT, Errno};
 use crate::effort::{PATIENCE, eventually};
 use crate::faults;
 use crate::verdict::{Context, Outcome};
@@ -52,7 +52,7 @@ fn take_out() -> Outcome {
     let begun = Instant::now();
     loop {
         match unload() {
-            Ok(()) => return Ok(()),
+            Ok(()) | Err(ENOENT) => return Ok(()),
             Err(EAGAIN | EBUSY) if begun.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -17,6 +17,7 @@ tests! {
     channel_bytes_are_spread_evenly
     channel_slots_full_is_eagain
     channel_bytes_under_way_are_limited
+    channel_bytes_of_one_user_are_limited
     channel_pages_under_way_are_limited
     channel_bytes_queued_are_limited
     channel_queue_longer_than_the_timeout_is_no_failure
@@ -162,31 +163,45 @@ fn channel_slots_full_is_eagain() -> Outcome {
 
 /// However much is asked for, no more is taken than was promised.
 fn channel_bytes_under_way_are_limited() -> Outcome {
-    under_way_is_limited("max_bytes", 256 << 10, |info, bytes| bytes <= info.max_bytes)
+    under_way_is_limited("max_bytes", 256 << 10, 1, |info, bytes| bytes <= info.max_bytes)
+}
+
+/// Nor do more files help.
+fn channel_bytes_of_one_user_are_limited() -> Outcome {
+    under_way_is_limited("max_bytes", 256 << 10, 3, |info, bytes| bytes <= info.max_bytes)
 }
 
 fn channel_pages_under_way_are_limited() -> Outcome {
-    under_way_is_limited("max_pages", 128, |info, bytes| 2 * bytes / PAGE as u64 <= info.max_pages)
+    let is_kept = |info: &Info, bytes| 2 * bytes / PAGE as u64 <= info.max_pages;
+    under_way_is_limited("max_pages", 128, 1, is_kept)
 }
 
-fn under_way_is_limited(name: &str, limit: u64, is_kept: fn(&Info, u64) -> bool) -> Outcome {
+fn under_way_is_limited(
+    name: &str,
+    limit: u64,
+    files: usize,
+    is_kept: fn(&Info, u64) -> bool,
+) -> Outcome {
     const LEN: usize = 64 << 10;
     let bench = Bench::new()?;
     let _parameter = Parameter::set("adma", name, limit)?;
-    let device = Device::keeping_nothing()?;
-    let info = device.info()?;
+    let devices: Vec<Device> =
+        (0..files).map(|_| Device::keeping_nothing()).collect::<Outcome<_>>()?;
+    let info = devices[0].info()?;
     let (dst, src) = (Region::of_small_pages((SLOTS + 1) * LEN)?, Region::of_small_pages(LEN)?);
     let mut under_way = Vec::new();
     bench.slow_down()?;
     let refused = loop {
         let piece = Piece::new(&dst, under_way.len() * LEN, &src, 0, LEN);
+        let device = &devices[under_way.len() % files];
         let Submitted { result, out } = device.submit(&mut [piece]);
         match result {
-            Ok(()) => under_way.push(out),
+            Ok(()) => under_way.push((device, out)),
             Err(errno) => break errno,
         }
         // What was over meanwhile counts no more; channels come to an end in any order.
-        let is_under_way = |out: &&Submit| device.wait(out.id, Duration::ZERO) == Err(EAGAIN);
+        let is_under_way =
+            |(device, out): &&(&Device, Submit)| device.wait(out.id, Duration::ZERO) == Err(EAGAIN);
         let bytes = (under_way.iter().filter(is_under_way).count() * LEN) as u64;
         ensure!(bytes > 0, "too quick to show anything");
         ensure!(is_kept(&info, bytes), "{bytes} bytes are under way: {info:?}");
@@ -194,11 +209,11 @@ fn under_way_is_limited(name: &str, limit: u64, is_kept: fn(&Info, u64) -> bool)
     ensure_eq!(refused, EAGAIN, "beyond {name}");
     ensure!(!under_way.is_empty(), "nothing was taken");
     bench.clear()?;
-    for request in &under_way {
+    for (device, request) in &under_way {
         ensure_eq!(device.end(request)?, 0, "failed pieces");
     }
     // There is room again.
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]).map(|_| ())
+    devices[0].carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]).map(|_| ())
 }
 
 /// So that nobody waits for all that somebody else has to copy.
