@@ -274,6 +274,7 @@ extern struct device *adma_devices[ADMA_MAX_CHANNELS];
 extern unsigned int adma_nr_devices;
 extern unsigned int adma_nr_channels;
 extern unsigned long adma_depth;
+extern bool adma_several_nodes;
 
 /*
  * What a driver gives back with an answer is a number and no pointer: ioatdma

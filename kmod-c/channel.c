@@ -15,7 +15,7 @@ struct device *adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
 
 static atomic_t adma_turn = ATOMIC_INIT(0);
-static bool adma_several_nodes;	/* have channels */
+bool adma_several_nodes;	/* have channels */
 
 /*
  * Drivers that are known to keep to what we rely on; others are refused.

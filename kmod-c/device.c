@@ -83,6 +83,8 @@ static void adma_info(struct adma_file *file, struct adma_info *arg)
 {
 	arg->abi = ADMA_ABI_VERSION;
 	arg->features = ADMA_FEATURE_WORDS | ADMA_FEATURE_POSTS;
+	if (adma_several_nodes)
+		arg->features |= ADMA_FEATURE_NODES;
 	arg->channels = adma_nr_channels;
 	arg->usable = adma_channels_usable();
 	arg->src_align = adma_channels_align();

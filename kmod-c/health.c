@@ -49,6 +49,8 @@ enum adma_verdict {
 };
 
 #define ADMA_PROBE_LEN		64
+/* So often one that went wrong is repeated. */
+#define ADMA_PROBES		3
 
 static void adma_probe_answered(void *param, const struct dmaengine_result *res)
 {
@@ -237,6 +239,7 @@ static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 static void adma_examine(struct adma_channel *ch)
 {
 	enum adma_verdict verdict;
+	unsigned int i;
 	bool doubts;
 
 	if (ch->health == ADMA_UP)
@@ -255,8 +258,11 @@ static void adma_examine(struct adma_channel *ch)
 		return;
 	}
 	adma_bury(ch);
-	/* It may only have been caught by the reset that ended the others. */
-	if (verdict == ADMA_BAD)
+	/*
+	 * It may only have been caught by the reset that ended the others:
+	 * ioatdma resets a channel every 200 ms until a transfer got through.
+	 */
+	for (i = 0; verdict == ADMA_BAD && i < ADMA_PROBES; i++)
 		verdict = adma_probe(ch);
 	switch (verdict) {
 	case ADMA_SILENT:

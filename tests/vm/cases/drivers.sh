@@ -21,18 +21,23 @@ engine() {
 	insmod "$GUEST_SOFTWARE" channels="$count" "$@"
 }
 
+# lines NAME: so many lines of the log refuse that driver
+lines() { dmesg | grep -c "adma: $1 is not known" || true; }
+
 # refused NAME WORDS...: the module does not load on it, and says why, once
 refused() {
-	engine 4 name="$@"
-	before=$(dmesg | grep -c "adma: $1 is not known") || true
+	driver=$1
+	shift
+	engine 4 name="$driver" "$@"
+	before=$(lines "$driver")
 	if insmod "$GUEST_MODULE" 2>/dev/null; then
 		rmmod adma
-		echo "$*: was taken"
+		echo "$driver $*: was taken"
 		exit 1
 	fi
-	lines=$(($(dmesg | grep -c "adma: $1 is not known") - before))
-	[ $lines = 1 ] || {
-		echo "$*: $lines lines in the log"
+	said=$(($(lines "$driver") - before))
+	[ $said = 1 ] || {
+		echo "$driver $*: $said lines in the log"
 		exit 1
 	}
 }
