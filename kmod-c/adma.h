@@ -316,7 +316,7 @@ static inline u32 adma_param_id(const void *param)
 
 int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
-int adma_channel_pick(u32 wanted, u64 addr);
+int adma_channel_pick(u32 wanted, u64 addr, u64 first);
 void adma_channel_poke(struct adma_channel *ch);
 dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
 			   dma_addr_t src, size_t len, unsigned long flags,

@@ -115,8 +115,8 @@ struct adma_keep {
 #define ADMA_KEEP_SIZE_1	16
 
 /*
- * adma_piece.channel: the next one in turn, on several NUMA nodes of those that
- * are near to the piece's memory
+ * adma_piece.channel: one that follows from the place of the piece in memory and
+ * in the request, on several NUMA nodes of those near to that memory
  */
 #define ADMA_CHANNEL_ANY	0xffffffffU
 

@@ -14,7 +14,6 @@ unsigned int adma_nr_channels;
 struct device *adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
 
-static atomic_t adma_turn = ATOMIC_INIT(0);
 bool adma_several_nodes;	/* have channels */
 
 /*
@@ -302,18 +301,32 @@ static int adma_node_of(u64 addr)
 	return node;
 }
 
-/* The next one in turn that works, of one node unless @node says none. */
-static int adma_channel_next(int node, bool *hope)
+static bool adma_is_near(const struct adma_channel *ch, int node)
 {
-	unsigned int i;
+	return node == NUMA_NO_NODE || ch->node == node;
+}
 
-	for (i = 0; i < adma_nr_channels; i++) {
-		unsigned int turn = atomic_inc_return(&adma_turn);
-		unsigned int nr = turn % adma_nr_channels;
+/* One that works, the @first or the next one, of @node unless that is none. */
+static int adma_channel_from(u64 first, int node, bool *hope)
+{
+	unsigned int i, near = 0;
+	u64 skip;
+
+	for (i = 0; i < adma_nr_channels; i++)
+		near += adma_is_near(&adma_channels[i], node);
+	if (!near)
+		return -ENODEV;
+	skip = first % near;
+	for (i = 0; i < 2 * adma_nr_channels; i++) {
+		unsigned int nr = i % adma_nr_channels;
 		enum adma_health health = READ_ONCE(adma_channels[nr].health);
 
-		if (node != NUMA_NO_NODE && adma_channels[nr].node != node)
+		if (!adma_is_near(&adma_channels[nr], node))
 			continue;
+		if (skip) {
+			skip--;
+			continue;
+		}
 		if (health == ADMA_UP)
 			return nr;
 		*hope |= health == ADMA_ASIDE;
@@ -323,9 +336,9 @@ static int adma_channel_next(int node, bool *hope)
 
 /*
  * The channel that was asked for; otherwise one that is near to the page at
- * @addr, or any.
+ * @addr, or any; which one of them follows from @first.
  */
-int adma_channel_pick(u32 wanted, u64 addr)
+int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 {
 	bool hope = false;
 	int nr = -ENODEV;
@@ -334,8 +347,8 @@ int adma_channel_pick(u32 wanted, u64 addr)
 	    READ_ONCE(adma_channels[wanted].health) == ADMA_UP)
 		return wanted;
 	if (adma_several_nodes)
-		nr = adma_channel_next(adma_node_of(addr), &hope);
+		nr = adma_channel_from(first, adma_node_of(addr), &hope);
 	if (nr < 0)
-		nr = adma_channel_next(NUMA_NO_NODE, &hope);
+		nr = adma_channel_from(first, NUMA_NO_NODE, &hope);
 	return nr < 0 && hope ? -EBUSY : nr;
 }

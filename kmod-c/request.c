@@ -159,10 +159,16 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr,
 			    const struct adma_piece *piece, bool push,
 			    struct adma_course *course)
 {
+	u64 addr = push ? piece->src : piece->dst;
+	u64 first = push ? (piece - nr)->src : (piece - nr)->dst;
 	int ret, channel;
 
-	channel = adma_channel_pick(piece->channel,
-				    push ? piece->src : piece->dst);
+	/*
+	 * The pieces of a request go to different channels, and a request for
+	 * the same memory to the same: the pages are mapped for their devices.
+	 */
+	channel = adma_channel_pick(piece->channel, addr,
+				    adma_line_of(first) + nr);
 	if (channel < 0)
 		return channel;
 	/* Between processes all pieces were charged before the first. */

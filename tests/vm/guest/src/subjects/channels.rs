@@ -13,7 +13,7 @@ tests! {
     channel_of_every_function_is_held
     channel_near_the_pages_is_taken
     channel_named_takes_the_piece
-    channel_any_takes_turns
+    channel_any_spreads_and_follows_the_place
     channel_bytes_are_spread_evenly
     channel_slots_full_is_eagain
     channel_bytes_under_way_are_limited
@@ -87,27 +87,29 @@ fn channel_named_takes_the_piece() -> Outcome {
     Ok(())
 }
 
-fn channel_any_takes_turns() -> Outcome {
+/// The pieces of a request are spread over all channels, of several nodes over those of the
+/// pages; the same request has the same ones again, for which its pages are mapped.
+fn channel_any_spreads_and_follows_the_place() -> Outcome {
     let device = Device::open()?;
-    let channels = device.info()?.channels;
+    let channels = device.info()?.channels as usize;
+    let near = channels / Bench::new()?.bytes_by_node()?.len();
     let (dst, src) = (Region::of_small_pages(32 * PAGE)?, Region::of_small_pages(32 * PAGE)?);
-    let nodes = Bench::new()?.bytes_by_node()?.len();
-    let mut taken = vec![0i32; channels as usize];
-    for round in 0..4 {
-        let piece = |i| Piece::new(&dst, i * PAGE, &src, i * PAGE, PAGE);
-        // One after the other, then together.
-        for i in 0..channels as usize {
-            let mut one = [piece(i)];
-            device.carry(&mut one)?;
-            taken[one[0].channel as usize] += 1;
+    let carry = |at: usize, count: usize| -> Outcome<Vec<u32>> {
+        let piece = |i| Piece::new(&dst, (at + i) * PAGE, &src, (at + i) * PAGE, PAGE);
+        let mut pieces: Vec<Piece> = (0..count).map(piece).collect();
+        device.carry(&mut pieces)?;
+        Ok(pieces.iter().map(|piece| piece.channel).collect())
+    };
+    for at in [0, 1, 7] {
+        let first = carry(at, near)?;
+        let mut each = first.clone();
+        each.sort();
+        each.dedup();
+        ensure_eq!(each.len(), near, "channels of {near} pieces: {first:?}");
+        for _ in 0..3 {
+            ensure_eq!(carry(at, near)?, first, "channels of the same pieces");
+            ensure_eq!(carry(at, 1)?, first[..1], "channel of the first one alone");
         }
-        let mut together: Vec<Piece> = (0..channels as usize).map(piece).collect();
-        device.carry(&mut together)?;
-        together.iter().for_each(|piece| taken[piece.channel as usize] += 1);
-        // Of several nodes that of the pages.
-        let near: Vec<i32> = taken.iter().copied().filter(|&count| count > 0).collect();
-        let each = 2 * (round + 1) * nodes;
-        ensure_eq!(near, vec![each as i32; channels as usize / nodes], "pieces by channel");
     }
     Ok(())
 }
