@@ -35,6 +35,7 @@ static void adma_request_end(struct work_struct *work)
 		adma_lent_leave(req->lent);
 	adma_lines_trim(file);
 	adma_slot_leave(req, failed);
+	atomic_dec(&file->ending);
 	wake_up_all(&file->wait);
 	adma_request_free(req);
 	adma_file_put(file);
@@ -43,8 +44,10 @@ static void adma_request_end(struct work_struct *work)
 /* Letting pages go may sleep, and the last leg may end in an interrupt. */
 void adma_request_put(struct adma_request *req)
 {
-	if (refcount_dec_and_test(&req->legs))
-		queue_work(adma_workqueue, &req->end);
+	if (!refcount_dec_and_test(&req->legs))
+		return;
+	atomic_inc(&req->file->ending);
+	queue_work(adma_workqueue, &req->end);
 }
 
 static struct adma_request *adma_request_new(struct adma_file *file,
@@ -70,7 +73,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	INIT_WORK(&req->end, adma_request_end);
 	ret = adma_slot_take(file, req);
 	if (ret == -EAGAIN) {
-		adma_channels_settle();
+		adma_file_settle(file);
 		ret = adma_slot_take(file, req);
 	}
 	if (ret)
@@ -89,7 +92,7 @@ static int adma_piece_charge(struct adma_request *req,
 	int ret = adma_charge_bytes(req, piece->len);
 
 	if (ret == -EAGAIN) {
-		adma_channels_settle();
+		adma_file_settle(req->file);
 		ret = adma_charge_bytes(req, piece->len);
 	}
 	return ret;
@@ -225,7 +228,7 @@ static void adma_request_prefetch(struct adma_request *req)
 
 		if (line->kind != ADMA_KEPT || xchg(&line->prefetched, true))
 			continue;
-		adma_line_fill(line, 0, adma_line_pages, 0, false, &costs);
+		adma_line_fill(line, 0, ADMA_LINE_PAGES, 0, false, &costs);
 	}
 }
 
@@ -308,12 +311,20 @@ static int adma_pieces_check(const struct adma_piece *piece, unsigned int count,
 static struct adma_piece *adma_pieces_read(const struct adma_submit *arg)
 {
 	struct adma_piece *pieces;
+	unsigned int i;
 	int ret;
 
 	pieces = memdup_user(u64_to_user_ptr(arg->pieces),
 			     arg->count * sizeof(*pieces));
 	if (IS_ERR(pieces))
 		return pieces;
+	/* What the processor does not look at is not part of the address. */
+	for (i = 0; i < arg->count; i++) {
+		if (!(arg->flags & ADMA_SUBMIT_PUSH))
+			pieces[i].dst = untagged_addr(pieces[i].dst);
+		if (!(arg->flags & ADMA_SUBMIT_PULL))
+			pieces[i].src = untagged_addr(pieces[i].src);
+	}
 	ret = adma_pieces_check(pieces, arg->count, arg->flags);
 	if (ret) {
 		kfree(pieces);

@@ -14,6 +14,7 @@
 #[macro_use]
 mod verdict;
 mod canary;
+mod cgroup;
 mod device;
 mod effort;
 mod faults;
