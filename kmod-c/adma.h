@@ -396,6 +396,7 @@ struct adma_slot {
 	u64 id;			/* the last request that had it */
 	u64 failed;
 	enum { ADMA_FREE, ADMA_BUSY, ADMA_FAILED } state;
+	struct adma_request *req;	/* of whoever has it; for the next one */
 };
 
 /* An open file, and as long as requests of it are under way. */
@@ -452,8 +453,9 @@ static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
 	adma_count(what, 1);
 }
 
-int adma_slot_take(struct adma_file *file, struct adma_request *req);
-void adma_slot_leave(struct adma_request *req, u64 failed);
+int adma_slot_take(struct adma_file *file);
+void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
+		     u64 failed);
 int adma_charge_bytes(struct adma_request *req, u64 len);
 int adma_charge_pages(struct adma_file *file, unsigned int pages,
 		      bool make_room);
@@ -532,9 +534,12 @@ struct adma_request {
 	u64 bytes;		/* charged */
 	refcount_t legs;	/* not over, and one while it is submitted */
 	struct work_struct end;
-	struct adma_leg *leg;	/* by channel */
 	unsigned int nr_uses;
+
+	/* What follows stays when the slot is given to somebody else. */
 	unsigned int most_uses;
+	struct adma_leg *leg;	/* by channel */
+	struct adma_piece piece[ADMA_MAX_PIECES];
 	struct adma_use use[];
 };
 
@@ -542,6 +547,7 @@ extern unsigned long adma_max_bytes;
 extern unsigned long adma_max_pages;
 extern struct workqueue_struct *adma_workqueue;
 
+void adma_request_free(struct adma_request *req);
 void adma_request_put(struct adma_request *req);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
 

@@ -21,7 +21,8 @@
  * Slots and charges
  */
 
-int adma_slot_take(struct adma_file *file, struct adma_request *req)
+/* Answers the slot's number, which is part of its request's. */
+int adma_slot_take(struct adma_file *file)
 {
 	unsigned int i;
 	int ret = -EAGAIN;
@@ -32,14 +33,12 @@ int adma_slot_take(struct adma_file *file, struct adma_request *req)
 
 		if (slot->state != ADMA_FREE)
 			continue;
-		/* The slot is part of the number, and 0 is no number. */
-		req->id = ++file->sequence * ADMA_SLOTS + i;
-		req->slot = i;
-		slot->id = req->id;
+		/* 0 is no number. */
+		slot->id = ++file->sequence * ADMA_SLOTS + i;
 		slot->failed = 0;
 		slot->state = ADMA_BUSY;
 		file->busy++;
-		ret = 0;
+		ret = i;
 		break;
 	}
 	spin_unlock(&file->lock);
@@ -47,18 +46,18 @@ int adma_slot_take(struct adma_file *file, struct adma_request *req)
 }
 
 /* Failed pieces are kept until somebody has been told. */
-void adma_slot_leave(struct adma_request *req, u64 failed)
+void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
+		     u64 failed)
 {
-	struct adma_file *file = req->file;
-	struct adma_slot *slot = &file->slot[req->slot];
+	struct adma_slot *slot = &file->slot[nr];
 
 	spin_lock(&file->lock);
 	slot->failed = failed;
 	slot->state = failed ? ADMA_FAILED : ADMA_FREE;
 	file->busy--;
-	file->bytes -= req->bytes;
+	file->bytes -= bytes;
 	spin_unlock(&file->lock);
-	adma_user_uncharge(file->user, req->bytes);
+	adma_user_uncharge(file->user, bytes);
 }
 
 /*
@@ -253,6 +252,8 @@ static void adma_file_free(struct kref *kref)
 					  file->words[i].page,
 					  file->words[i].dma);
 	}
+	for (i = 0; i < ADMA_SLOTS; i++)
+		adma_request_free(file->slot[i].req);
 	adma_keep_close(file);
 	if (file->user)
 		adma_user_put(file->user);

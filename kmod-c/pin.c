@@ -493,6 +493,8 @@ struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 void adma_use_begin(struct adma_use *use, struct adma_line *line)
 {
 	use->line = line;
+	use->leg = NULL;
+	use->last = 0;
 	spin_lock(&line->lock);
 	list_add_tail(&use->list, &line->uses);
 	spin_unlock(&line->lock);

@@ -24,6 +24,7 @@ mod memory;
 mod modules;
 mod oracle;
 mod partner;
+mod probes;
 mod process;
 mod random;
 mod shim;
