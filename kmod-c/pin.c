@@ -21,6 +21,7 @@
 #include <linux/slab.h>
 
 #include "adma.h"
+#include "trace.h"
 
 /*
  * For so long a change of the mapping waits for transfers at most. ioatdma
@@ -216,6 +217,8 @@ int adma_line_fill(struct adma_line *line, unsigned int first,
 		unsigned int stop = find_next_bit(line->pinned, end, at);
 
 		ret = adma_line_pin(line, at, stop - at, may_fault);
+		trace_adma_pin(adma_line_start(line) + at * PAGE_SIZE,
+			       stop - at, ret);
 		if (ret < 0 && may_fault)
 			goto out_unlock;
 		if (ret > 0) {
@@ -414,6 +417,7 @@ static bool adma_line_invalidate(struct mmu_interval_notifier *notifier,
 	spin_unlock(&line->lock);
 	if (!hit)
 		return true;
+	trace_adma_invalidate(range->start, range->end);
 	if (adma_line_forget(line))
 		adma_count_for(line->file, ADMA_STAT_INVALIDATIONS);
 	adma_posts_doubt(line->file);

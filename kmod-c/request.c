@@ -7,6 +7,7 @@
 #include <linux/uaccess.h>
 
 #include "adma.h"
+#include "trace.h"
 
 /* Enough for a copy of 16 MiB. A request with more of them is not kept. */
 #define ADMA_KEPT_USES	384
@@ -40,6 +41,7 @@ static void adma_request_end(struct work_struct *work)
 	if (req->lent)
 		adma_lent_leave(req->lent);
 	adma_lines_trim(file);
+	trace_adma_complete(req->id, bytes, failed);
 	if (req->most_uses > ADMA_KEPT_USES) {
 		file->slot[slot].req = NULL;
 		adma_request_free(req);
@@ -427,6 +429,8 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	adma_request_close(req, arg);
 	adma_count(ADMA_STAT_CPU_BYTES, course.cpu_bytes);
 	adma_request_tell(req, &course, arg);
+	trace_adma_submit(req->id, arg->count, req->accepted, req->bytes,
+			  course.costs.pinned, ret);
 	/* Not while the owner of a post may wait for us. */
 	if (course.costs.pinned && !across)
 		adma_request_prefetch(req);

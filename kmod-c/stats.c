@@ -13,6 +13,9 @@
 
 #include "adma.h"
 
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
 DEFINE_PER_CPU(struct adma_counters, adma_counters);
 
 static struct dentry *adma_debugfs;
