@@ -101,10 +101,22 @@ static unsigned int adma_probe_send(struct adma_channel *ch)
 	return i;
 }
 
+/* With the lock: what was copied comes before its answer. */
+static unsigned int adma_probe_came(struct adma_channel *ch)
+{
+	unsigned long irq;
+	unsigned int came;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	came = ch->probe.came;
+	spin_unlock_irqrestore(&ch->lock, irq);
+	return came;
+}
+
 static enum adma_verdict adma_probe(struct adma_channel *ch)
 {
 	struct adma_probe *probe = &ch->probe;
-	unsigned int sent = 2;
+	unsigned int sent = 2, came;
 	unsigned long end;
 	u8 *from;
 
@@ -115,16 +127,17 @@ static enum adma_verdict adma_probe(struct adma_channel *ch)
 	end = jiffies + adma_timeout();
 	for (;;) {
 		adma_channel_poke(ch);
-		if (READ_ONCE(probe->came) == sent || time_after(jiffies, end))
+		if (adma_probe_came(ch) == sent || time_after(jiffies, end))
 			break;
 		wait_for_completion_timeout(&probe->answered,
 					    msecs_to_jiffies(ADMA_WATCH_MS));
 	}
-	probe->pending = !READ_ONCE(probe->came);
+	came = adma_probe_came(ch);
+	probe->pending = !came;
 	if (probe->pending)
 		return ADMA_SILENT;
 	from = probe->page + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
-	if (READ_ONCE(probe->came) < 2 || READ_ONCE(probe->bad) ||
+	if (came < 2 || READ_ONCE(probe->bad) ||
 	    memcmp(from, from + ADMA_PROBE_LEN, ADMA_PROBE_LEN) ||
 	    memcmp(from, from + 2 * ADMA_PROBE_LEN, ADMA_PROBE_LEN))
 		return ADMA_BAD;
