@@ -150,7 +150,7 @@ static enum adma_verdict adma_probe(struct adma_channel *ch)
  */
 
 /* Marks the legs that a probe submitted now will tell about. */
-static bool adma_doubt(struct adma_channel *ch)
+static bool adma_mark_suspects(struct adma_channel *ch)
 {
 	struct adma_leg *leg;
 	unsigned long irq;
@@ -163,14 +163,14 @@ static bool adma_doubt(struct adma_channel *ch)
 		/* One that is still being submitted may have lost a transfer. */
 		if (ch->ordered && !leg->closed)
 			leg->failed = true;
-		leg->doubted = leg->closed;
+		leg->suspect = leg->closed;
 		any |= leg->closed;
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 	return any;
 }
 
-static void adma_bury(struct adma_channel *ch)
+static void adma_fail_suspects(struct adma_channel *ch)
 {
 	struct adma_leg *leg, *next;
 	unsigned long irq;
@@ -179,7 +179,7 @@ static void adma_bury(struct adma_channel *ch)
 		return;
 	spin_lock_irqsave(&ch->lock, irq);
 	list_for_each_entry_safe(leg, next, &ch->legs, list) {
-		if (leg->doubted)
+		if (leg->suspect)
 			adma_leg_over(leg, true);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
@@ -230,7 +230,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 		if (leg->aborted) {
 			trouble = true;
 		} else if (adma_leg_is_silent(leg)) {
-			if (!leg->doubted)
+			if (!leg->suspect)
 				adma_count(ADMA_STAT_TIMEOUTS, 1);
 			trouble = true;
 		}
@@ -253,11 +253,11 @@ static void adma_examine(struct adma_channel *ch)
 {
 	enum adma_verdict verdict;
 	unsigned int i;
-	bool doubts;
+	bool suspects;
 
 	if (ch->health == ADMA_UP)
 		adma_set_health(ch, ADMA_ASIDE);
-	doubts = !ch->probe.pending && adma_doubt(ch);
+	suspects = !ch->probe.pending && adma_mark_suspects(ch);
 	verdict = adma_probe(ch);
 	if (verdict == ADMA_SILENT) {
 		/*
@@ -270,7 +270,7 @@ static void adma_examine(struct adma_channel *ch)
 			adma_set_health(ch, ADMA_OUT);
 		return;
 	}
-	adma_bury(ch);
+	adma_fail_suspects(ch);
 	/*
 	 * It may only have been caught by the reset that ended the others:
 	 * ioatdma resets a channel every 200 ms until a transfer got through.
@@ -287,7 +287,7 @@ static void adma_examine(struct adma_channel *ch)
 		if (READ_ONCE(ch->good) - ch->good_seen >= ADMA_FORGIVEN)
 			ch->strikes = 0;
 		ch->good_seen = READ_ONCE(ch->good);
-		if (doubts)
+		if (suspects)
 			ch->strikes++;
 		else if (ch->strikes >= ADMA_STRIKES)
 			ch->strikes = ADMA_STRIKES - 1;	/* has rested */
