@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the command adma, the library, its header, pkg-config file and manual pages. Builds
-# command and library first if needed; cargo may be missing if they are built.
+# Installs the command adma with its completion, the library, its header, pkg-config file and manual
+# pages. Builds command and library first if needed; cargo may be missing if they are built.
 set -eu
 
 usage() {
@@ -60,7 +60,8 @@ case $libdir in
 	links+=("$prefix/bin/adma $command")
 	;;
 esac
-files=("$libdir/libadma.so" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h" "$command")
+bash=$prefix/share/bash-completion/completions/adma zsh=$prefix/share/zsh/site-functions/_adma
+files=("$bash" "$zsh" "$libdir/libadma.so" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h" "$command")
 pages=$man/man
 for page in "$here"/man/*.[0-9]; do
 	section=${page##*.} name=${page##*/}
@@ -98,6 +99,8 @@ put() {
 
 put 755 "$libdir/libadma.so" <"$library"
 put 755 "$command" <"${library%/*}/adma"
+put 644 "$bash" <"$here/src/command/completions/adma.bash"
+put 644 "$zsh" <"$here/src/command/completions/_adma"
 put 644 "$prefix/include/adma.h" <"$here/include/adma.h"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" \
 	"$here/adma.pc.in" | put 644 "$libdir/pkgconfig/adma.pc"

@@ -21,7 +21,8 @@ use std::time::{Duration, SystemTime};
 const SIGTERM: i32 = 15;
 
 /// What a cargo does that finds everything compiled.
-const BUILD: &str = r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
+const BUILD: &str =
+    r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
 
 /// A copy of what preload.sh looks at, removed at the end.
 struct Checkout {
@@ -773,7 +774,10 @@ fn library_that_is_missing_is_built_once_and_used() {
     let here = checkout.tree.canonicalize().unwrap();
     assert_eq!(
         checkout.builds(),
-        [format!("{}|build --release --quiet --package adma --package adma-command|", here.display())],
+        [format!(
+            "{}|build --release --quiet --package adma --package adma-command|",
+            here.display()
+        )],
         "one release build, in the checkout"
     );
     assert_eq!(loaded(&mut checkout.shim()).len(), 1);

@@ -69,14 +69,16 @@ pub fn preloadable(library: PathBuf) -> PathBuf {
     if unpreloadable(&folder) || !folder.is_absolute() {
         folder = Path::new("/tmp").join(format!("adma-{user}"));
     }
-    copy(&library, &folder, user).unwrap_or_else(|why| {
-        fail(FAILED, format_args!("{}: {why}", folder.display()))
-    })
+    copy(&library, &folder, user)
+        .unwrap_or_else(|why| fail(FAILED, format_args!("{}: {why}", folder.display())))
 }
 
 /// LD_PRELOAD is split at blanks and colons, and the loader replaces $LIB and the like.
 fn unpreloadable(path: &Path) -> bool {
-    path.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || b":$".contains(byte))
+    path.as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|byte| byte.is_ascii_whitespace() || b":$".contains(byte))
 }
 
 fn copy(library: &Path, folder: &Path, user: u32) -> Result<PathBuf, String> {

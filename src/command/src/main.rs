@@ -6,6 +6,7 @@
 //! run         adma program: finds the program and becomes it
 //! obstacle    why a program cannot be helped
 //! library     where the library is
+//! report      adma report: the JSON of processes as text and as a page
 //! say         messages of one line; standard output
 //! ```
 //!
@@ -21,6 +22,7 @@
 mod library;
 mod obstacle;
 mod options;
+mod report;
 mod run;
 mod say;
 
@@ -41,6 +43,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
             options::none("check", &arguments[1..]);
             library::check()
         }
+        Some("report") => report::command(&arguments[1..]),
         _ => {
             let options = options::parse(arguments);
             match options.task {

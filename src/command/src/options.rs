@@ -120,7 +120,13 @@ fn halves(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
 pub fn none(subcommand: &str, arguments: &[OsString]) {
     if let Some(word) = arguments.first() {
         let name = say::name();
-        fail(FAILED, format_args!("{subcommand} takes no {}; a program of that name: {name} -- {subcommand}", word.display()));
+        fail(
+            FAILED,
+            format_args!(
+                "{subcommand} takes no {}; a program of that name: {name} -- {subcommand}",
+                word.display()
+            ),
+        );
     }
 }
 

@@ -38,6 +38,9 @@ pub fn out(what: Arguments<'_>) {
 
 /// Text of others, as a terminal may see it: a program's name can hold escape sequences.
 pub fn printable(text: &str) -> String {
-    let hidden = |c: char| c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     text.chars().map(|c| if hidden(c) { '?' } else { c }).collect()
 }
