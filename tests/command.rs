@@ -110,7 +110,7 @@ fn check_is_a_word_and_an_option() {
 #[test]
 fn signals_and_closed_descriptors_are_inherited_unchanged() {
     // Ignored and blocked signals, and which descriptors are open.
-    let show = "grep ^Sig /proc/self/status; ls /proc/self/fd | wc -l; ls -l /proc/self/fd/0 2>&1 | grep -c cannot";
+    let show = "grep -E \"^Sig(Blk|Ign)\" /proc/self/status; ls /proc/self/fd; :";
     let prepare = ["true", "trap '' PIPE", "trap '' HUP INT", "exec 0<&-", "exec 7</dev/null"];
     for before in prepare {
         let run = |with: &str| {
@@ -118,7 +118,7 @@ fn signals_and_closed_descriptors_are_inherited_unchanged() {
             succeed(plain("bash").args(["-c", &script])).0
         };
         let ours = command();
-        assert_eq!(run(&format!("'{}'", ours.display())), run("env"), "{before}");
+        assert_eq!(run(&format!("'{}' -q", ours.display())), run("env"), "{before}");
     }
 }
 
@@ -554,7 +554,7 @@ fn page_stands_alone_in_a_browser() {
     assert!(dom.contains("&lt;img src=x"), "the name is shown");
     // What the browser has made of it: pictures with names, tables with heads, things to open.
     let count = |what: &str| dom.matches(what).count();
-    assert!(count("<svg viewBox") >= 4 * 5, "{} pictures", count("<svg viewBox"));
+    assert!(count("<svg viewBox") >= 1 + 4 * 4, "{} pictures", count("<svg viewBox"));
     assert_eq!(count("role=\"img\""), count("<svg viewBox"), "every picture has a description");
     assert_eq!(count("<details>"), 3);
     assert!(count("<caption>") >= 4 * 3 && count("scope=\"col\"") > 40);
