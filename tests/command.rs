@@ -243,7 +243,7 @@ fn program_of_32_bits_is_warned_of_and_runs_as_it_would() {
     if !built.status.success() {
         return skip("program_of_32_bits_is_warned_of_and_runs_as_it_would", "no 32-bit assembler");
     }
-    let without = finish(&mut plain("sh").arg("-c").arg(&program)).status.code();
+    let without = finish(plain("sh").arg("-c").arg(&program)).status.code();
     warns(&program, "is a 32-bit program", adma);
     assert_eq!(finish(adma().arg(&program)).status.code(), without);
 }
@@ -554,7 +554,7 @@ fn page_stands_alone_in_a_browser() {
     assert!(dom.contains("&lt;img src=x"), "the name is shown");
     // What the browser has made of it: pictures with names, tables with heads, things to open.
     let count = |what: &str| dom.matches(what).count();
-    assert!(count("<svg viewBox") >= 1 + 4 * 4, "{} pictures", count("<svg viewBox"));
+    assert!(count("<svg viewBox") >= 17, "{} pictures", count("<svg viewBox"));
     assert_eq!(count("role=\"img\""), count("<svg viewBox"), "every picture has a description");
     assert_eq!(count("<details>"), 3);
     assert!(count("<caption>") >= 4 * 3 && count("scope=\"col\"") > 40);

@@ -124,9 +124,9 @@ fn read(file: &OsStr) -> Result<Vec<u8>, String> {
 /// A file holds the reports of as many processes as have written to it. Those before a bad one
 /// are kept.
 fn all_in(text: &[u8], processes: &mut Vec<Process>) -> Result<(), String> {
-    let mut reports = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
+    let reports = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
     let mut number = 0;
-    while let Some(value) = reports.next() {
+    for value in reports {
         number += 1;
         let value = value.map_err(|error| match error.is_eof() {
             true => format!("report {number} is cut off: the file ends inside it"),

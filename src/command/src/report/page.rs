@@ -129,13 +129,15 @@ fn cards(report: &Report) -> String {
     ));
     cards.push((count(total.calls()), format!("large copies, {} in all", bytes(total.bytes()))));
     cards.push((count(total.libc.calls), "of them stayed with libc".to_owned()));
-    cards.push((
-        seconds(total.seconds),
-        match report.processes.len() {
-            1 => "the process ran".to_owned(),
-            many => format!("{many} processes ran, together"),
-        },
-    ));
+    if total.saved.is_none() {
+        cards.push((
+            seconds(total.seconds),
+            match report.processes.len() {
+                1 => "the process ran".to_owned(),
+                many => format!("{many} processes ran, together"),
+            },
+        ));
+    }
     let mut out = String::from("<ul class=\"cards\">\n");
     for (index, (number, what)) in cards.into_iter().enumerate() {
         let class = if index == 0 { " class=\"first\"" } else { "" };
@@ -195,7 +197,7 @@ fn list(out: &mut String, processes: &[Process]) {
             seconds(figures.seconds),
             count(figures.calls()),
             bytes(figures.bytes()),
-            escaped(&percent(figures.engine.bytes, figures.bytes())),
+            escaped(&super::text::engine_share(figures)),
         );
     }
     table.push_str("</tbody></table></div>\n");

@@ -62,6 +62,14 @@ pub fn worth(Saved { seconds: saved, of_seconds }: Saved) -> String {
     }
 }
 
+/// The engine's part of the bytes, if there were any.
+pub fn engine_share(figures: &Figures) -> String {
+    match figures.bytes() {
+        0 => "-".to_owned(),
+        all => percent(figures.engine.bytes, all),
+    }
+}
+
 pub fn signed(saved: f64) -> String {
     if saved < 0.0 { format!("−{}", seconds(-saved)) } else { seconds(saved) }
 }
@@ -188,7 +196,7 @@ fn list(out: &mut String, report: &Report) {
             process.pid,
             figures.calls(),
             bytes(figures.bytes()),
-            percent(figures.engine.bytes, figures.bytes()),
+            engine_share(figures),
         );
     }
     if let Some(rest) = report.processes.len().checked_sub(LISTED).filter(|rest| *rest > 0) {

@@ -20,6 +20,7 @@ pub fn nanoseconds(value: u64) -> String {
 /// Two or three digits, as the saved time deserves.
 pub fn seconds(value: f64) -> String {
     match value {
+        0.0 => "0 s".to_owned(),
         v if v >= 100.0 => format!("{v:.0} s"),
         v if v >= 1.0 => format!("{v:.1} s"),
         v => nanoseconds((v * 1e9) as u64),
