@@ -40,12 +40,7 @@ fn library_is_found_in_every_layout_of_an_installation() {
         ("bin/adma", "lib64/libadma.so.0"),
         ("bin/adma", "lib/libadma.so"),
         ("target/release/adma", "target/release/libadma.so"),
-        ("bin/adma", "lib/python3.11/site-packages/adma/libadma.so.0"),
-        (
-            "lib/python3.11/site-packages/adma/adma",
-            "lib/python3.11/site-packages/adma/libadma.so.0",
-        ),
-        ("adma/bin/adma", "adma/libadma.so.0"),
+        ("lib/adma/adma", "lib/libadma.so.0"),
     ];
     for (binary, lib) in layouts {
         let place = scratch("layout").canonicalize().unwrap();

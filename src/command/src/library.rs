@@ -1,5 +1,5 @@
-//! Where the library is: beside us in the source tree, in the library folder of the same
-//! installation, or in the same Python package; and what the loader can be told of it.
+//! Where the library is: beside us in the source tree, or in the library folder of the same
+//! installation, as which a Python wheel counts too; and what the loader can be told of it.
 
 use crate::options::set;
 use crate::run::execute;
@@ -38,22 +38,13 @@ fn myself() -> PathBuf {
 /// Folders that may hold the library of a command in `folder`, the nearest first.
 fn places(folder: &Path) -> Vec<PathBuf> {
     let above = folder.parent().unwrap_or(folder);
-    let mut places = vec![
+    vec![
         folder.to_owned(),
         above.join("lib").join(TRIPLET),
         above.join("lib"),
         above.join("lib64"),
-        above.to_owned(), // a package with a folder for its command
-    ];
-    // A wheel: the command among the scripts, the library in the package.
-    for version in fs::read_dir(above.join("lib")).into_iter().flatten().flatten() {
-        if version.file_name().as_bytes().starts_with(b"python3") {
-            for packages in ["site-packages", "dist-packages"] {
-                places.push(version.path().join(packages).join("adma"));
-            }
-        }
-    }
-    places
+        above.to_owned(), // a folder of libraries with one for the command
+    ]
 }
 
 /// A path under which the library can be preloaded: its own, or that of a copy.

@@ -99,7 +99,7 @@ fn become_program(program: &Path, words: Vec<OsString>) -> ! {
         _ => NOT_EXECUTABLE,
     };
     let name = say::printable(&program.to_string_lossy());
-    fail(status, format_args!("{name}: {error}"))
+    fail(status, format_args!("{name}: {}", say::reason(&error)))
 }
 
 /// Returns only if that failed. `words`: the program's name for itself, and its arguments.

@@ -28,6 +28,12 @@ pub fn fail(status: i32, what: impl Display) -> ! {
     std::process::exit(status)
 }
 
+/// What the system says, without its number.
+pub fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or(&text).to_owned()
+}
+
 /// To standard output; a full disk is no success.
 pub fn out(what: Arguments<'_>) {
     let mut stdout = std::io::stdout().lock();

@@ -70,7 +70,7 @@ pub fn command(arguments: &[OsString]) -> i32 {
     if let Some(path) = page
         && let Err(error) = std::fs::write(path, page::of(&report))
     {
-        fail(1, format_args!("{}: {error}", path.display()));
+        fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
     }
     say::out(format_args!("{}", text::of(&report)));
     status
@@ -112,9 +112,9 @@ fn read(file: &OsStr) -> Result<Vec<u8>, String> {
     let source: Box<dyn Read> = if file == "-" {
         Box::new(std::io::stdin().lock())
     } else {
-        Box::new(File::open(file).map_err(|error| error.to_string())?)
+        Box::new(File::open(file).map_err(|error| say::reason(&error))?)
     };
-    source.take(LONGEST_FILE + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
+    source.take(LONGEST_FILE + 1).read_to_end(&mut text).map_err(|error| say::reason(&error))?;
     if text.len() as u64 > LONGEST_FILE {
         return Err(format!("longer than {}", units::bytes(LONGEST_FILE)));
     }
