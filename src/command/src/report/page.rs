@@ -197,14 +197,14 @@ fn list(out: &mut String, processes: &[Process]) {
             seconds(figures.seconds),
             count(figures.calls()),
             bytes(figures.bytes()),
-            escaped(&super::text::engine_share(figures)),
+            escaped(&super::text::engine_share(figures).replace('-', "–")),
         );
     }
     table.push_str("</tbody></table></div>\n");
     let _ = writeln!(
         out,
-        "<figure><figcaption><h2 id=\"processes\">Processes</h2><p>Which process copied how much, and \
-         how much of it the engine carried.</p></figcaption>\n<div class=\"pair wide-pair\">\n\
+        "<figure><figcaption><h2 id=\"processes\">Processes</h2><p>Which process \
+         copied how much: solid what the engine carried, hatched what libc did.</p></figcaption>\n<div class=\"pair wide-pair\">\n\
          <div>{table}</div>\n<div class=\"narrow\">{picture}</div>\n</div></figure>"
     );
 }

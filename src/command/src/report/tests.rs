@@ -199,12 +199,13 @@ fn any_value_in_any_place_is_refused_or_shown() {
     assert!(refused > 300 && shown > 100, "{refused} refused, {shown} shown");
 }
 
-/// Keys, and places in lists up to the third.
+/// Keys, the first bucket of each list of them, and its three numbers.
 fn paths(value: &serde_json::Value, at: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     let below: Vec<(String, &serde_json::Value)> = match value {
         serde_json::Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), v)).collect(),
         serde_json::Value::Array(list) => {
-            list.iter().take(3).enumerate().map(|(i, v)| (i.to_string(), v)).collect()
+            let few = if list.first().is_some_and(|first| first.is_array()) { 1 } else { 3 };
+            list.iter().take(few).enumerate().map(|(i, v)| (i.to_string(), v)).collect()
         }
         _ => return,
     };
