@@ -112,6 +112,37 @@ fn sample_is_read_and_shown_whole() {
     assert_eq!(report.total.engine.sizes.count() + report.total.libc.sizes.count(), sum);
 }
 
+/// The first process of the sample, which is of a version without this key.
+fn with_saved(seconds: &str) -> String {
+    let first = SAMPLE.lines().next().unwrap().replacen("\"seconds\":", "\"was\":", 1);
+    let saved = format!("\"saved\":{{\"seconds\":{seconds},\"known\":0.9}}");
+    first.replacen('{', &format!("{{\"seconds\":8,{saved},"), 1)
+}
+
+#[test]
+fn time_saved_is_told_where_it_is_known() {
+    let cases = [
+        ("1.44", "Saved about 1.4 s of 8.0 s"),
+        ("-0.25", "Lost about 250 ms of 8.0 s"),
+        ("0.0", "Saved no time of 8.0 s"),
+    ];
+    for (seconds, expected) in cases {
+        let text = with_saved(seconds);
+        let report = Report::new(read_text(text.as_bytes()).unwrap());
+        assert!(text::of(&report).contains(&format!("\n  {expected}\n")), "{seconds}");
+        let page = harmless(text.as_bytes(), seconds).unwrap();
+        assert!(page.contains(&format!("<h1>{expected}</h1>")), "{seconds}");
+        assert!(page.contains("Time with and without adma"), "{seconds}");
+    }
+    let page = harmless(with_saved("null").as_bytes(), "null").unwrap();
+    assert!(!page.contains("Time with and without adma") && !page.contains("saved about"));
+    // Of several processes only those count that know it.
+    let both = [with_saved("1.0"), with_saved("null"), with_saved("2.0")].concat();
+    let report = Report::new(read_text(both.as_bytes()).unwrap());
+    let saved = report.total.saved.unwrap();
+    assert_eq!((saved.seconds, saved.of_seconds), (3.0, 16.0));
+}
+
 #[test]
 fn text_of_a_program_stays_text() {
     let names = [
