@@ -1,4 +1,4 @@
-//! `preload.sh --check`: what this machine offers, and what to do about what is missing.
+//! `adma check`: what this machine offers, and what to do about what is missing.
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::ioat::helper;

@@ -270,10 +270,14 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     assert_eq!(std::fs::read_to_string(&calls).unwrap(), "refreshed\n");
     let files = files_below(&prefix);
     for name in [
+        "bin/adma",
         "bin/adma-preload",
         "include/adma.h",
         "lib/libadma.so",
         "lib/pkgconfig/adma.pc",
+        "share/bash-completion/completions/adma",
+        "share/zsh/site-functions/_adma",
+        "share/man/man1/adma.1",
         "share/man/man3/adma_copy.3",
         "share/man/man3/adma_icopy_notif.3",
         "share/man/man7/adma.7",
@@ -296,6 +300,8 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     assert_eq!(out.trim(), lib.join("libadma.so").display().to_string());
     let (out, _) = succeed(plain(&script).arg("--help"));
     assert!(out.starts_with("usage: adma-preload "), "{out}");
+    let (out, _) = succeed(plain(prefix.join("bin/adma")).arg("--libpath"));
+    assert_eq!(out.trim(), lib.join("libadma.so").display().to_string());
 
     // The same below DESTDIR, which nothing inside knows of.
     let staged = scratch("stage");
@@ -304,6 +310,15 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     let pc = std::fs::read_to_string(staged.join("usr/lib/pkgconfig/adma.pc")).unwrap();
     assert!(pc.contains("prefix=/usr\n") && !pc.contains("stage"), "{pc}");
     assert_eq!(std::fs::read_to_string(&calls).unwrap(), "refreshed\n", "below DESTDIR");
+
+    // With the library where the command would not look.
+    let apart = place.join("apart");
+    let (folder, libdir) = (apart.join("opt"), apart.join("libraries"));
+    succeed(install().env("PREFIX", &folder).env("LIBDIR", &libdir));
+    let (out, _) = succeed(plain(folder.join("bin/adma")).arg("--libpath"));
+    assert_eq!(out.trim(), libdir.join("libadma.so").display().to_string());
+    succeed(install().env("PREFIX", &folder).env("LIBDIR", &libdir).arg("--uninstall"));
+    assert_eq!(files_below(&apart), [""; 0]);
 
     // By somebody who keeps things private; and where nobody would find it.
     let open = scratch("open");
@@ -328,7 +343,7 @@ fn manual_pages_are_clean_and_name_every_function() {
         assert!(page.contains(&format!(".Fn {name} ")) || page.contains(&format!(".Fo {name}")));
     }
     let knobs = std::fs::read_to_string(root().join("man/adma.7")).unwrap();
-    let config = std::fs::read_to_string(root().join("preload.sh")).unwrap();
+    let config = std::fs::read_to_string(root().join("src/command/src/knobs.txt")).unwrap();
     for knob in config.split_whitespace().filter(|word| word.starts_with("ADMA_")) {
         let knob = knob.split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap();
         assert!(knob == "ADMA_CHECK" || knobs.contains(&format!(".It Ev {knob}\n")), "{knob}");
@@ -336,7 +351,7 @@ fn manual_pages_are_clean_and_name_every_function() {
     if finish(plain("sh").args(["-c", "command -v mandoc"])).stdout.is_empty() {
         return skip("manual_pages_are_clean_and_name_every_function", "mandoc is not installed");
     }
-    for page in pages.into_iter().chain(["man/adma.7"]) {
+    for page in pages.into_iter().chain(["man/adma.1", "man/adma.7"]) {
         succeed(plain("mandoc").args(["-T", "lint", "-W", "warning"]).arg(root().join(page)));
     }
 }
