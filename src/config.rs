@@ -189,7 +189,8 @@ pub const KNOBS: [Knob; 19] = [
         name: "ADMA_OPS",
         default: "all",
         want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
-               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev, memset, memset_chk, bzero, wmemset",
+               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev, \
+               memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp",
         set: |config, value| ops(value).map(|ops| config.ops = ops).is_some(),
     },
     Knob {

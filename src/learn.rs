@@ -132,9 +132,9 @@ pub struct Cell {
     price: AtomicU64,
 }
 
-/// How many bytes of a copy its caller copies alone when it is paired.
+/// How many bytes of a copy its caller copies alone when it is paired: whole lines of the cache.
 fn first_bytes(len: usize) -> usize {
-    (len / 32).clamp(32 << 10, 128 << 10)
+    (len / 32).clamp(32 << 10, 128 << 10) & !63
 }
 
 /// Ticks for a mebibyte.

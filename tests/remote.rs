@@ -59,6 +59,12 @@ fn transfers_in_the_child_of_a_fork_are_the_kernels() {
     engine_transfers_right(&["forked", "30", "100"], 30);
 }
 
+/// Lists that would not fit on every stack.
+#[test]
+fn transfers_of_more_than_64_segments_are_shared_and_the_kernels() {
+    engine_transfers_right(&["long", "60"], 50);
+}
+
 /// A filter that kills for what a program that transfers need not do.
 #[test]
 fn transfers_under_a_filter_are_the_kernels() {
