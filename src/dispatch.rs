@@ -482,7 +482,10 @@ impl Dispatcher {
         let learner = self.learner(operation.kind());
         learner.note_end(now);
         learner.streaming(len).record(&outcome.seen);
-        if outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
+        // A transfer cannot be taken back from a worker that does not run: its caller has waited.
+        // As many ranks as CPUs, which all poll, gain nothing by each other's.
+        let waited = operation.kind() == Kind::Transfers && outcome.seen.late;
+        if waited || outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
             self.crowd.note();
         }
         let (

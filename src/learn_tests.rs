@@ -204,6 +204,7 @@ fn streaming_is_known_after_two_copies_and_looked_at_again() {
     let seen = |ordinary, streamed| Seen {
         ordinary: Cost { bytes: 1 << 20, ticks: ordinary },
         streamed: Cost { bytes: 1 << 20, ticks: streamed },
+        ..Seen::default()
     };
     assert!(streaming.pays());
     for _ in 0..2 {

@@ -162,7 +162,8 @@ impl Operation for (&Call, Transfer<'_>) {
     }
 
     unsafe fn share(&self, from: usize, how: &How) -> Result<(isize, Seen), Refused> {
-        Ok((self.1.share(from, how.workers, how.wait)? as isize, Seen::default()))
+        let (done, seen) = self.1.share(from, how.workers, how.wait)?;
+        Ok((done as isize, seen))
     }
 
     unsafe fn alone(&self, _from: usize, _fresh: bool) -> isize {

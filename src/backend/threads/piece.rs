@@ -1,8 +1,8 @@
 //! One claimed piece of a shared copy, from its first byte to its end in the queue.
 
-use super::queue::{Claim, Shared, piece_is};
+use super::queue::{Claim, IN_ORDER, Shared, piece_is};
 use super::remote;
-use super::task::{STEP, Task, Work};
+use super::task::{LOOK, STEP, Task, Work};
 use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
 use crate::backend::mode::Mode;
 
@@ -36,10 +36,18 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
     let task = whole.part(piece.offset, piece.len);
     let take_back =
         sequence.map(|sequence| TakeBack::new(sequence, shared.generation(), claim.generation));
-    let fresh = posted.mode & FRESH != 0;
-    let step = if fresh { STEP } else { piece.len };
+    let (fresh, in_order) = (posted.mode & FRESH != 0, posted.mode & IN_ORDER != 0);
+    let step = match (fresh, in_order) {
+        (true, _) => STEP,
+        (_, true) => LOOK,
+        _ => piece.len,
+    };
     let (mut at, mut copied) = (0, Copied::Whole);
     while at < piece.len && copied == Copied::Whole {
+        if in_order && shared.is_cancelled(claim.index) {
+            copied = Copied::Differs; // somewhere before
+            break;
+        }
         let part = task.part(at, step.min(piece.len - at));
         if fresh {
             // A worker that comes too late makes pages, and writes nothing into them.
@@ -54,7 +62,7 @@ pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
         Copied::Whole => piece_is::DONE,
         Copied::BadPage => piece_is::FAILED,
         Copied::Differs => {
-            shared.cancel(claim.generation);
+            shared.cancel(claim.index + 1, claim.generation);
             piece_is::DIFFERS
         }
         Copied::TakenBack => return,

@@ -21,7 +21,7 @@
 //!
 //! A comparison is over with its first difference. Its pieces are claimed `IN_ORDER`, from the
 //! front by everybody, and who finds a difference cancels what is unclaimed: `back` becomes
-//! `front`, and only pieces before that were ever begun.
+//! `front`, and only pieces before that were ever begun. Who works on one behind it stops soon.
 //!
 //! Nobody polls copies that go on while their caller does something else (`pending`). Their slots
 //! count the pieces under way in `begun`, and who brings that to nothing tells the end.
@@ -102,7 +102,8 @@ pub struct Slot {
     head: AtomicUsize,
     piece: AtomicUsize,
     mode: AtomicUsize,
-    /// Pieces that could not be copied lie between these: lowest, and one past the highest.
+    /// Pieces that could not be copied lie between these: lowest, and one past the highest. Of
+    /// a comparison the first is where the pieces begin that were cancelled.
     failed_from: AtomicUsize,
     failed_to: AtomicUsize,
 }
@@ -344,9 +345,17 @@ impl Shared {
         *from < count
     }
 
-    /// Leaves what is unclaimed in this generation undone; of pieces that are claimed `IN_ORDER`.
-    pub fn cancel(&self, generation: u32) {
+    /// Of pieces that are claimed `IN_ORDER`: those from number `from` on need not be done.
+    pub fn cancel(&self, from: usize, generation: u32) {
+        // One who comes too late may lower this for another task. What is left undone for
+        // nothing then is done by the poster.
+        self.slot.failed_from.fetch_min(from, Ordering::Relaxed);
         self.slot.cancel(generation);
+    }
+
+    /// Whether a claimed piece need not be done any more.
+    pub fn is_cancelled(&self, index: usize) -> bool {
+        self.slot.failed_from.load(Ordering::Relaxed) <= index
     }
 
     /// Takes all pieces back that are under way. Who has them must be interrupted before the
@@ -627,9 +636,10 @@ mod tests {
         queue.post(slot, &Posted { mode: IN_ORDER, ..copy_of(6) });
         let claims = [End::Front, End::Back, End::Back].map(|end| slot.claim(end).unwrap());
         assert_eq!(claims.each_ref().map(|claim| claim.index), [0, 1, 2]);
-        slot.cancel(claims[1].generation.wrapping_sub(1));
+        slot.cancel(6, claims[1].generation.wrapping_sub(1));
         assert_eq!(slot.unclaimed(), 3, "somebody who comes too late cancels nothing");
-        slot.cancel(claims[1].generation);
+        slot.cancel(2, claims[1].generation);
+        assert_eq!([0, 1, 2].map(|index| slot.is_cancelled(index)), [false, false, true]);
         assert!(slot.claim(End::Front).is_none() && slot.claim(End::Back).is_none());
         for (claim, what) in claims.iter().zip([piece_is::DONE, piece_is::DIFFERS, piece_is::DONE])
         {

@@ -242,7 +242,7 @@ impl<'a> Transfer<'a> {
 
     /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
     /// the whole transfer are done then. After a refusal nothing is under way.
-    pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<usize, Refused> {
+    pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<(usize, Seen), Refused> {
         workers::may_post()?;
         // The kernel would not let a handler run in the middle either.
         let held = SignalsHeld::all().ok_or(Refused::System)?;
@@ -252,16 +252,17 @@ impl<'a> Transfer<'a> {
         let at = &raw const *self as usize;
         QUEUE.post(shared, &Posted { dst: from, src: at, cut, mode });
         summon(cut.count().clamp(1, workers) as u32);
-        let own = threads::work(shared, how, &mut Seen::default(), || false);
+        let mut seen = Seen::default();
+        let own = threads::work(shared, how, &mut seen, || false);
         let mut room: Room = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
         QUEUE.leave(shared);
         threads::note_caller_bytes(own);
         drop(held);
-        let Some(index) = short else { return Ok(self.total) };
+        let Some(index) = short else { return Ok((self.total, seen)) };
         threads::note_fault();
         let done = from + cut.piece(index).offset;
-        Ok(done + self.carry(done, self.total - done))
+        Ok((done + self.carry(done, self.total - done), seen))
     }
 
     /// A number that grows as the bytes do and is aligned as most of them are on the remote side.

@@ -138,7 +138,7 @@ fn shared_transfer_is_right_at_every_kind_of_border() {
         let first = random(&mut state, len.min(5000));
         assert_eq!(transfer.carry(0, first), first);
         match transfer.share(first, 3, Wait::Auto) {
-            Ok(done) => assert_eq!(done, len),
+            Ok((done, _)) => assert_eq!(done, len),
             Err(refused) => {
                 assert_eq!(refused, Refused::Busy);
                 assert_eq!(transfer.carry(first, len - first), len - first);

@@ -49,6 +49,8 @@ pub struct Seen {
     /// Its own pieces, by the stores they were made with.
     pub ordinary: Cost,
     pub streamed: Cost,
+    /// A worker has taken several times as long for a piece as the caller: others want its CPU.
+    pub late: bool,
 }
 
 /// How the caller waits for pieces that others have begun.
@@ -174,7 +176,7 @@ unsafe fn carry(task: &Task, how: &How, seen: &mut Seen) -> Result<isize, Refuse
     // SAFETY: the caller's ranges; our handler stands in front.
     let done_alone = unsafe { own.run(copy_loop, None) };
     if done_alone == Copied::Differs {
-        shared.cancel(shared.generation().load(Ordering::Relaxed));
+        shared.cancel(0, shared.generation().load(Ordering::Relaxed));
     }
     if how.share.is_some() {
         leave_to_others(shared);
@@ -228,7 +230,9 @@ pub(super) fn work(
     may_take_back: fn() -> bool,
 ) -> usize {
     let (own, quickest) = claim_pieces(shared, seen);
-    wait(shared, how, SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS), may_take_back);
+    let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
+    wait(shared, how, patience, may_take_back);
+    seen.late |= quickest.is_some() && sys::ticks().wrapping_sub(begun) > patience;
     own
 }
 
@@ -300,6 +304,7 @@ pub fn expect() {
 
 #[cfg(test)]
 mod tests {
+    use super::super::queue::{Queue, piece_is};
     use super::super::task::Work;
     use super::*;
     use crate::backend::libc as original;
@@ -342,5 +347,29 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// For who has many ranks on its CPUs: a piece that was begun and does not end is noticed.
+    #[test]
+    fn piece_that_takes_its_worker_much_longer_than_the_caller_is_late() {
+        let queue = Box::new(Queue::new());
+        let shared = queue.take().unwrap();
+        let mut bytes = vec![1u8; 1 << 16];
+        let dst = bytes.as_mut_ptr() as usize;
+        let mode = Mode::now(CopyLoop::Ordinary).pack() | Work::Fill.bits();
+        let cut = Cut::with_piece(dst, bytes.len(), 1 << 12);
+        queue.post(shared, &Posted { dst, src: 0, cut, mode });
+        let theirs = shared.claim(End::Back).unwrap();
+        let mut seen = Seen::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                shared.finish(&theirs, piece_is::DONE);
+            });
+            let own = work(shared, Wait::Auto, &mut seen, || false);
+            assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
+        });
+        assert!(seen.late);
+        queue.leave(shared);
     }
 }

@@ -20,6 +20,8 @@ const COMPARE: usize = 1 << 30;
 /// So much of memory that was never written is made at once: it is still in the cache when the
 /// bytes come.
 pub const STEP: usize = 64 * PAGE;
+/// Who compares looks after so many bytes whether somebody has found an earlier difference.
+pub const LOOK: usize = 8 * PAGE;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
