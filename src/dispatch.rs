@@ -36,6 +36,7 @@ pub struct Policy {
     min: usize,
     learn: bool,
     channels: Option<usize>,
+    ranks: usize,
     /// Bytes that the kernel helper may keep pinned.
     keep: Option<usize>,
     how: How,
@@ -56,6 +57,7 @@ impl Policy {
             min: config.min_bytes.unwrap_or(FLOOR),
             learn: config.min_bytes.is_none(),
             channels: config.channels,
+            ranks: if config.channels.is_none() { config.ranks } else { 1 },
             keep: config.keep,
             how: How {
                 workers: 0,
@@ -392,6 +394,14 @@ impl Dispatcher {
                 Err(Fallback::Unaligned)
             }
             (Ok(_), _) if policy.learn && self.crowd.is_recent() => Err(Fallback::Busy),
+            // All ranks of a job have the same to transfer, and poll meanwhile: who took a CPU of
+            // theirs would be faster, and the job slower. Each has its part of the CPUs.
+            (Ok(Engine::Threads(workers)), _) if operation.kind() == Kind::Transfers => {
+                match (workers + 1) / policy.ranks {
+                    0 | 1 => Err(Fallback::OneCpu),
+                    cpus => Ok(Engine::Threads(cpus - 1)),
+                }
+            }
             (by, _) => by,
         };
         let cell = learner.cell(len, decision.in_a_row);

@@ -34,6 +34,23 @@ fn scattered_transfers_are_the_kernels() {
     engine_transfers_right(&["random", "1", "400"], 150);
 }
 
+/// A job with as many ranks as CPUs has none left for helping one of them.
+#[test]
+fn rank_of_many_takes_no_cpu_of_the_others() {
+    let with_ranks = |ranks: &str| {
+        let mut command = remote(&["random", "1", "60"]);
+        command.env("OMPI_COMM_WORLD_LOCAL_SIZE", ranks).env_remove("ADMA_CHANNELS");
+        statistics(&mut command)
+    };
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return skip("rank_of_many_takes_no_cpu_of_the_others", "one CPU");
+    }
+    assert!(shared(&with_ranks("1")) > 10);
+    let reports = with_ranks("4096");
+    let alone: u64 = reports.iter().map(|one| number(&one["fallbacks"]["one_cpu"])).sum();
+    assert!(shared(&reports) == 0 && alone > 10, "{reports:?}");
+}
+
 #[test]
 fn random_seed_transfers_are_the_kernels() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
