@@ -60,8 +60,10 @@ case $libdir in
 	links+=("$prefix/bin/adma $command")
 	;;
 esac
+links+=("$libdir/libadma.so libadma.so.0") # for the linker; programs look for the other
 bash=$prefix/share/bash-completion/completions/adma zsh=$prefix/share/zsh/site-functions/_adma
-files=("$bash" "$zsh" "$libdir/libadma.so" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h" "$command")
+files=("$bash" "$zsh" "$libdir/libadma.so.0" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h"
+	"$command")
 pages=$man/man
 for page in "$here"/man/*.[0-9]; do
 	section=${page##*.} name=${page##*/}
@@ -97,7 +99,7 @@ put() {
 	mv -f -- "$dest$2.new" "$dest$2"
 }
 
-put 755 "$libdir/libadma.so" <"$library"
+put 755 "$libdir/libadma.so.0" <"$library"
 put 755 "$command" <"${library%/*}/adma"
 put 644 "$bash" <"$here/src/command/completions/adma.bash"
 put 644 "$zsh" <"$here/src/command/completions/_adma"
