@@ -4,7 +4,8 @@ fn main() {
     // A program that opens us with dlopen and closes us again must not take the code away
     // from under the workers.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libadma.so");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libadma.so.0");
+    link_by_soname();
     // Nothing here returns elsewhere than it was called from: a program with a shadow stack keeps
     // it. Of the other half of CET, indirect branch tracking, the note would be untrue: Rust's
     // standard library is built without landing pads.
@@ -15,4 +16,15 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}");
     println!("cargo:rerun-if-changed=include/adma.map");
     println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// A program that is linked with the library where cargo leaves it (`-Ltarget/release -ladma`)
+/// asks the loader for libadma.so.0. What cargo makes has no number, so a link leads there.
+fn link_by_soname() {
+    let Some(out) = std::env::var_os("OUT_DIR") else { return };
+    // target/release/build/adma-0123/out
+    if let Some(folder) = std::path::Path::new(&out).ancestors().nth(3) {
+        // It may be there already; where it cannot be made, only such programs miss it.
+        let _ = std::os::unix::fs::symlink("libadma.so", folder.join("libadma.so.0"));
+    }
 }

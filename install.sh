@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the library, its header, pkg-config file and manual pages, and preload.sh as
-# adma-preload. Builds the library first if needed; cargo may be missing if it is built.
+# Installs the command adma with its completion, the library, its header, pkg-config file and manual
+# pages. Builds command and library first if needed; cargo may be missing if they are built.
 set -eu
 
 usage() {
@@ -50,10 +50,21 @@ for folder in "$prefix" "$libdir"; do
 	esac
 done
 
-files=("$libdir/libadma.so" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h"
-	"$prefix/bin/adma-preload")
+# The command's former name. Its help and its messages go by the name it is called by.
+links=("$prefix/bin/adma-preload adma")
+command=$prefix/bin/adma
+case $libdir in
+"$prefix/lib" | "$prefix/lib64" | "$prefix/lib/x86_64-linux-gnu") ;;
+*) # The command looks for its library from where it is itself.
+	command=$libdir/adma/adma
+	links+=("$prefix/bin/adma $command")
+	;;
+esac
+links+=("$libdir/libadma.so libadma.so.0") # for the linker; programs look for the other
+bash=$prefix/share/bash-completion/completions/adma zsh=$prefix/share/zsh/site-functions/_adma
+files=("$bash" "$zsh" "$libdir/libadma.so.0" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h"
+	"$command")
 pages=$man/man
-links=()
 for page in "$here"/man/*.[0-9]; do
 	section=${page##*.} name=${page##*/}
 	files+=("$pages$section/$name")
@@ -88,19 +99,19 @@ put() {
 	mv -f -- "$dest$2.new" "$dest$2"
 }
 
-put 755 "$libdir/libadma.so" <"$library"
+put 755 "$libdir/libadma.so.0" <"$library"
+put 755 "$command" <"${library%/*}/adma"
+put 644 "$bash" <"$here/src/command/completions/adma.bash"
+put 644 "$zsh" <"$here/src/command/completions/_adma"
 put 644 "$prefix/include/adma.h" <"$here/include/adma.h"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" \
 	"$here/adma.pc.in" | put 644 "$libdir/pkgconfig/adma.pc"
 for page in "$here"/man/*.[0-9]; do
 	put 644 "$pages${page##*.}/${page##*/}" <"$page"
 done
+mkdir -p -- "$dest$prefix/bin"
 for link in "${links[@]}"; do
 	ln -sf -- "${link#* }" "$dest${link% *}"
 done
-# The installed script knows where its library is, and builds nothing.
-sed -e "s|^installed=''.*|installed=$libdir/libadma.so version=$version|" \
-	-e 's/preload\.sh/adma-preload/g' "$here/preload.sh" |
-	put 755 "$prefix/bin/adma-preload"
 refresh_cache
 printf 'installed adma %s in %s\n' "$version" "$dest$prefix"

@@ -365,7 +365,7 @@ struct adma_leg {
 	bool closed;			/* its last transfer is submitted */
 	bool aborted;			/* ... and was answered by an error */
 	bool lost;			/* ... it seems: it was done with */
-	bool doubted;			/* a probe was submitted after it */
+	bool suspect;			/* a probe was submitted after it */
 	bool failed;
 };
 

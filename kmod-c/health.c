@@ -102,10 +102,22 @@ static unsigned int adma_probe_send(struct adma_channel *ch)
 	return i;
 }
 
+/* With the lock: what was copied comes before its answer. */
+static unsigned int adma_probe_came(struct adma_channel *ch)
+{
+	unsigned long irq;
+	unsigned int came;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	came = ch->probe.came;
+	spin_unlock_irqrestore(&ch->lock, irq);
+	return came;
+}
+
 static enum adma_verdict adma_probe(struct adma_channel *ch)
 {
 	struct adma_probe *probe = &ch->probe;
-	unsigned int sent = 2;
+	unsigned int sent = 2, came;
 	unsigned long end;
 	u8 *from;
 
@@ -116,16 +128,17 @@ static enum adma_verdict adma_probe(struct adma_channel *ch)
 	end = jiffies + adma_timeout();
 	for (;;) {
 		adma_channel_poke(ch);
-		if (READ_ONCE(probe->came) == sent || time_after(jiffies, end))
+		if (adma_probe_came(ch) == sent || time_after(jiffies, end))
 			break;
 		wait_for_completion_timeout(&probe->answered,
 					    msecs_to_jiffies(ADMA_WATCH_MS));
 	}
-	probe->pending = !READ_ONCE(probe->came);
+	came = adma_probe_came(ch);
+	probe->pending = !came;
 	if (probe->pending)
 		return ADMA_SILENT;
 	from = probe->page + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
-	if (READ_ONCE(probe->came) < 2 || READ_ONCE(probe->bad) ||
+	if (came < 2 || READ_ONCE(probe->bad) ||
 	    memcmp(from, from + ADMA_PROBE_LEN, ADMA_PROBE_LEN) ||
 	    memcmp(from, from + 2 * ADMA_PROBE_LEN, ADMA_PROBE_LEN))
 		return ADMA_BAD;
@@ -138,7 +151,7 @@ static enum adma_verdict adma_probe(struct adma_channel *ch)
  */
 
 /* Marks the legs that a probe submitted now will tell about. */
-static bool adma_doubt(struct adma_channel *ch)
+static bool adma_mark_suspects(struct adma_channel *ch)
 {
 	struct adma_leg *leg;
 	unsigned long irq;
@@ -151,14 +164,14 @@ static bool adma_doubt(struct adma_channel *ch)
 		/* One that is still being submitted may have lost a transfer. */
 		if (ch->ordered && !leg->closed)
 			leg->failed = true;
-		leg->doubted = leg->closed;
+		leg->suspect = leg->closed;
 		any |= leg->closed;
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 	return any;
 }
 
-static void adma_bury(struct adma_channel *ch)
+static void adma_fail_suspects(struct adma_channel *ch)
 {
 	struct adma_leg *leg, *next;
 	unsigned long irq;
@@ -167,7 +180,7 @@ static void adma_bury(struct adma_channel *ch)
 		return;
 	spin_lock_irqsave(&ch->lock, irq);
 	list_for_each_entry_safe(leg, next, &ch->legs, list) {
-		if (leg->doubted)
+		if (leg->suspect)
 			adma_leg_over(leg, true);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
@@ -218,7 +231,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 		if (leg->aborted) {
 			trouble = true;
 		} else if (adma_leg_is_silent(leg)) {
-			if (!leg->doubted)
+			if (!leg->suspect)
 				adma_count(ADMA_STAT_TIMEOUTS, 1);
 			trouble = true;
 		}
@@ -242,11 +255,11 @@ static void adma_examine(struct adma_channel *ch)
 {
 	enum adma_verdict verdict;
 	unsigned int i;
-	bool doubts;
+	bool suspects;
 
 	if (ch->health == ADMA_UP)
 		adma_set_health(ch, ADMA_ASIDE);
-	doubts = !ch->probe.pending && adma_doubt(ch);
+	suspects = !ch->probe.pending && adma_mark_suspects(ch);
 	verdict = adma_probe(ch);
 	if (verdict == ADMA_SILENT) {
 		/*
@@ -259,7 +272,7 @@ static void adma_examine(struct adma_channel *ch)
 			adma_set_health(ch, ADMA_OUT);
 		return;
 	}
-	adma_bury(ch);
+	adma_fail_suspects(ch);
 	/*
 	 * It may only have been caught by the reset that ended the others:
 	 * ioatdma resets a channel every 200 ms until a transfer got through.
@@ -276,7 +289,7 @@ static void adma_examine(struct adma_channel *ch)
 		if (READ_ONCE(ch->good) - ch->good_seen >= ADMA_FORGIVEN)
 			ch->strikes = 0;
 		ch->good_seen = READ_ONCE(ch->good);
-		if (doubts)
+		if (suspects)
 			ch->strikes++;
 		else if (ch->strikes >= ADMA_STRIKES)
 			ch->strikes = ADMA_STRIKES - 1;	/* has rested */

@@ -1,7 +1,8 @@
-//! `preload.sh --check`: what this machine offers, and what to do about what is missing.
+//! `adma check`: what this machine offers, and what to do about what is missing.
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::ioat::helper;
+use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::{Refused, ioat, libc as original, threads};
 use crate::config::{Backend, Config};
@@ -67,11 +68,10 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         wait: threads::Wait::Auto,
         share: None,
         fresh: false,
-        fill: false,
     };
     // SAFETY: as above.
     gain(out, "worker threads", |dst, src, len| unsafe {
-        threads::copy(dst, src, len, &how).map(|_| ())
+        threads::share(&Task { work: Work::Copy, dst, src, len }, &how).map(|_| ())
     })
 }
 

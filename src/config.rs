@@ -17,6 +17,8 @@ pub struct Config {
     pub min_bytes: Option<usize>,
     /// `None`: as many as the machine leaves room for.
     pub channels: Option<usize>,
+    /// Processes of this MPI job on this machine, as its launcher tells; 1 where there is none.
+    pub ranks: usize,
     pub cpu_share: Option<f32>,
     pub wait: Wait,
     pub copy_loop: Option<CopyLoop>,
@@ -86,6 +88,7 @@ impl Default for Config {
             backend: Backend::Auto,
             min_bytes: None,
             channels: None,
+            ranks: 1,
             cpu_share: None,
             wait: Wait::Auto,
             copy_loop: None,
@@ -189,7 +192,8 @@ pub const KNOBS: [Knob; 19] = [
         name: "ADMA_OPS",
         default: "all",
         want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
-               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev, memset, memset_chk, bzero, wmemset",
+               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev, \
+               memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp",
         set: |config, value| ops(value).map(|ops| config.ops = ops).is_some(),
     },
     Knob {
@@ -400,13 +404,20 @@ impl Complaint<'_> {
     }
 }
 
+/// How launchers tell a rank how many it has beside itself: Open MPI's, and MPICH's and Intel's.
+const RANKS: [&[u8]; 2] = [b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS"];
+
 /// Takes one `NAME=value` of the environment into account.
 fn apply<'a>(config: &mut Config, variable: &'a [u8]) -> Option<Complaint<'a>> {
-    if !variable.starts_with(b"ADMA_") {
-        return None;
-    }
     let at = memchr::memchr(b'=', variable).unwrap_or(variable.len());
     let (name, value) = (&variable[..at], variable.get(at + 1..).unwrap_or(b""));
+    if RANKS.contains(&name) {
+        let ranks = core::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
+        config.ranks = ranks.unwrap_or(1).max(1);
+    }
+    if !name.starts_with(b"ADMA_") {
+        return None;
+    }
     let Some(knob) = KNOBS.iter().find(|knob| knob.name.as_bytes() == name) else {
         return Some(Complaint::Unknown(name));
     };
@@ -445,6 +456,22 @@ pub fn from_environment() -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_are_told_by_the_launcher() {
+        for (variable, ranks) in [
+            (&b"OMPI_COMM_WORLD_LOCAL_SIZE=16"[..], 16),
+            (b"MPI_LOCALNRANKS=4", 4),
+            (b"MPI_LOCALNRANKS=0", 1),
+            (b"MPI_LOCALNRANKS=many", 1),
+            (b"MPI_LOCALNRANKS", 1),
+            (b"MPI_LOCALNRANKSX=4", 1),
+        ] {
+            let mut config = Config::default();
+            assert!(apply(&mut config, variable).is_none());
+            assert_eq!(config.ranks, ranks, "{variable:?}");
+        }
+    }
 
     #[test]
     fn size_accepts_suffixes_and_nothing_else() {
@@ -520,9 +547,9 @@ mod tests {
     }
 
     #[test]
-    fn readme_and_help_name_every_knob() {
+    fn manual_and_help_name_every_knob() {
         let root = env!("CARGO_MANIFEST_DIR");
-        for file in ["README.md", "preload.sh"] {
+        for file in ["man/adma.7", "src/command/src/knobs.txt"] {
             let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
             for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_CHECK") {
                 assert!(text.contains(knob.name), "{file} does not mention {}", knob.name);

@@ -1,14 +1,17 @@
-//! Which way a large copy takes: the engine, or libc and why.
+//! Which way a large call takes: the engine, or libc and why.
 //!
-//! A copy goes down three steps: `decide` answers with a value, `perform` moves the bytes by it,
-//! `learn_from` notes what came of it.
+//! Copies, fills, comparisons and transfers between processes (`operation`) go down the same three
+//! steps: `decide` answers with a value, `perform` does it by that, `learn_from` notes what came
+//! of it.
 
-mod fill;
-mod remote;
+mod engine;
+pub mod operation;
 
 use crate::backend::asynchronous;
 use crate::backend::copy_loop::CopyLoop;
-use crate::backend::threads::piece;
+use crate::backend::threads::refusal::Refusal;
+use crate::backend::threads::remote::{self, Call};
+use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::threads::{self, Cost, How, Pieces, Seen};
 use crate::backend::{Refused, ioat, libc as original};
@@ -16,10 +19,12 @@ use crate::config::{Backend, Config};
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
 use crate::os::cpus;
 use crate::os::sys::{self, NEVER, Op};
-use crate::plan::{self, PAGE};
+use crate::plan::PAGE;
 use crate::stats::{Fallback, Path, Recorder};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use engine::{Engine, life};
 use once_cell::race::OnceRef;
+use operation::{Kind, Operation};
 
 /// What the configuration means for copies; fixed at start-up.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +36,7 @@ pub struct Policy {
     min: usize,
     learn: bool,
     channels: Option<usize>,
+    ranks: usize,
     /// Bytes that the kernel helper may keep pinned.
     keep: Option<usize>,
     how: How,
@@ -51,6 +57,7 @@ impl Policy {
             min: config.min_bytes.unwrap_or(FLOOR),
             learn: config.min_bytes.is_none(),
             channels: config.channels,
+            ranks: if config.channels.is_none() { config.ranks } else { 1 },
             keep: config.keep,
             how: How {
                 workers: 0,
@@ -58,7 +65,6 @@ impl Policy {
                 wait: config.wait,
                 share: config.cpu_share,
                 fresh: false,
-                fill: false,
             },
             copy_loop: config.copy_loop,
             how_ioat: ioat::How {
@@ -78,33 +84,23 @@ impl Policy {
 /// cost what there is to gain.
 const FRESH_FROM: usize = 1 << 20;
 
-/// How long copies keep to libc after one found no help free: about 2 to 60 ms.
-const SHORTEST_PAUSE: u64 = 4_000_000;
-const LONGEST_PAUSE: u64 = 128_000_000;
+/// No transfer below this is shared where sizes are learned: a call costs a microsecond and more
+/// before the first byte moves.
+const TRANSFERS_FROM: usize = 1 << 20;
 
-/// The engine's life. It is started by the first large copy.
-mod engine {
-    pub const COLD: u32 = 0;
-    pub const STARTING: u32 = 1;
-    pub const THREADS: u32 = 2;
-    pub const IOAT: u32 = 3;
-    pub const OFF: u32 = 4;
-}
+/// So many bytes at most are compared before anything else is thought of: a difference in them
+/// costs nothing.
+const FIRST_LOOK: usize = 32 << 10;
 
-/// The engine that is up. Chosen once, when it is started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Engine {
-    /// So many workers beside the caller.
-    Threads(usize),
-    Ioat,
-}
+/// Eight times a byte.
+const EIGHT: usize = 0x0101_0101_0101_0101;
 
-/// What is decided about a copy before a byte of it moves.
+/// What is decided about a call before a byte of it moves.
 struct Decision<'a> {
     by: Result<Engine, Fallback>,
     /// What measuring has to do with it; `None`: nothing.
     learned: Option<(&'a Cell, Verdict)>,
-    /// So many bytes the caller copies alone by libc, and they are timed; 0: none.
+    /// So many bytes the caller does alone by libc, and they are timed; 0: none.
     first: usize,
     pieces: Pieces,
     /// The destination was never written: its pages are made on the way.
@@ -115,9 +111,9 @@ struct Decision<'a> {
 /// What came of it.
 struct Outcome {
     path: Path,
-    first: Cost,
-    /// When the first bytes were copied.
-    parted: u64,
+    answer: isize,
+    /// When the first bytes were begun, and when they were done.
+    first: [u64; 2],
     seen: Seen,
 }
 
@@ -132,15 +128,12 @@ pub struct Dispatcher {
     why_off: AtomicU32,
     workers: AtomicUsize,
     carried: AtomicU64,
-    /// In ticks; see `note_crowd`.
-    crowded_until: AtomicU64,
-    pause: AtomicU64,
+    /// More threads copy than there are CPUs to help them: sharing only moves time from one to
+    /// the other. Everybody keeps to libc for about 2 to 60 ms.
+    crowd: Refusal<{ 1 << 22 }, { 1 << 27 }>,
     pub ioat: ioat::Engine,
-    pub learner: Learner,
-    /// Of transfers between processes; see `remote`.
-    pub remote_learner: Learner,
-    /// Of fills; see `fill`.
-    pub fill_learner: Learner,
+    /// One for each `Kind`.
+    learners: [Learner; Kind::ALL.len()],
     pub recorder: Recorder,
 }
 
@@ -148,17 +141,14 @@ impl Dispatcher {
     pub const fn new() -> Self {
         Self {
             policy: OnceRef::new(),
-            engine: AtomicU32::new(engine::COLD),
+            engine: AtomicU32::new(life::COLD),
             closed: AtomicBool::new(false),
             why_off: AtomicU32::new(Fallback::Off as u32),
             workers: AtomicUsize::new(0),
             carried: AtomicU64::new(0),
-            crowded_until: AtomicU64::new(0),
-            pause: AtomicU64::new(0),
+            crowd: Refusal::new(),
             ioat: ioat::Engine::new(),
-            learner: Learner::new(),
-            remote_learner: Learner::new(),
-            fill_learner: Learner::new(),
+            learners: [const { Learner::new() }; Kind::ALL.len()],
             recorder: Recorder::new(),
         }
     }
@@ -196,43 +186,11 @@ impl Dispatcher {
         asynchronous::forget_after_fork();
         self.ioat.forget_after_fork();
         cpus::forget_after_fork();
-        if self.engine.load(Ordering::Relaxed) != engine::OFF {
-            self.engine.store(engine::COLD, Ordering::Relaxed);
+        if self.engine.load(Ordering::Relaxed) != life::OFF {
+            self.engine.store(life::COLD, Ordering::Relaxed);
         }
         if self.policy.get().is_some_and(|policy| policy.record || policy.profile) {
             self.recorder.clear();
-        }
-    }
-
-    /// The kernel helper and how it is to copy, brought up if need be; `None`: it is not to be
-    /// had, or not wanted.
-    pub fn helper(&self) -> Option<(&ioat::Engine, ioat::How)> {
-        let policy = self.policy.get()?;
-        let up = self.ready(policy).ok()? == Engine::Ioat && !self.closed.load(Ordering::Relaxed);
-        up.then_some((&self.ioat, policy.how_ioat))
-    }
-
-    /// Workers beside the caller; 0 while that engine is not up.
-    pub fn workers(&self) -> usize {
-        self.workers.load(Ordering::Relaxed)
-    }
-
-    /// The name of the engine that is or was up, and its channels; libc has none.
-    pub fn backend(&self) -> (&'static str, usize) {
-        match (self.ioat.channels(), self.workers()) {
-            (0, 0) => ("libc", 0),
-            (0, workers) => ("threads", workers),
-            (channels, _) => ("ioat", channels),
-        }
-    }
-
-    /// Why no engine is up; `None`: one is.
-    pub fn why_not(&self) -> Option<&'static str> {
-        match self.engine.load(Ordering::Relaxed) {
-            engine::THREADS if self.workers() == 0 => Some(Fallback::OneCpu.name()),
-            engine::THREADS | engine::IOAT => None,
-            engine::OFF => Some(self.why_off().name()),
-            _ => Some("no large copy was made"),
         }
     }
 
@@ -244,36 +202,94 @@ impl Dispatcher {
     /// The smallest size that is, or would be, carried; `None`: nothing yet.
     pub fn threshold(&self) -> Option<usize> {
         let policy = self.policy.get()?;
-        if policy.learn { self.learner.threshold() } else { Some(policy.min) }
+        if policy.learn { self.learner(Kind::Copies).threshold() } else { Some(policy.min) }
     }
 
-    /// Copies, one way or the other, for a program that has called `op`.
+    pub fn learner(&self, kind: Kind) -> &Learner {
+        &self.learners[kind as usize]
+    }
+
+    /// Copies, one way or the other, for a program that has called `op`, or us by name.
     ///
     /// # Safety
     /// As memmove.
-    pub unsafe fn copy(&self, op: Op, dst: usize, src: usize, len: usize) {
-        if self.policy.get().is_some_and(|policy| policy.profile) {
-            self.recorder.profile(op, len);
+    pub unsafe fn copy(&self, op: Option<Op>, dst: usize, src: usize, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.enter(op, &Task { work: Work::Copy, dst, src, len }) };
+    }
+
+    /// Fills, one way or the other.
+    ///
+    /// # Safety
+    /// As memset.
+    pub unsafe fn fill(&self, op: Op, dst: usize, value: u8, len: usize) {
+        let src = usize::from(value) * EIGHT;
+        // SAFETY: the caller's promise.
+        unsafe { self.enter(Some(op), &Task { work: Work::Fill, dst, src, len }) };
+    }
+
+    /// Compares, one way or the other; the answer is libc's.
+    ///
+    /// # Safety
+    /// As memcmp; the length is in bytes.
+    pub unsafe fn compare(&self, op: Op, a: usize, b: usize, len: usize) -> isize {
+        // SAFETY: the caller's promise.
+        unsafe { self.enter(Some(op), &Task { work: Work::Compare(op), dst: a, src: b, len }) }
+    }
+
+    unsafe fn enter(&self, op: Option<Op>, task: &Task) -> isize {
+        let Some(policy) = self.policy.get() else {
+            // SAFETY: the caller's promise.
+            return unsafe { task.before_start() };
+        };
+        if let Some(op) = op.filter(|_| policy.profile) {
+            self.recorder.profile(op, task.len);
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.copy_by_name(dst, src, len) }
-    }
-
-    /// The same for a program that calls us by name.
-    ///
-    /// # Safety
-    /// As memmove.
-    pub unsafe fn copy_by_name(&self, dst: usize, src: usize, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.policy.get() {
-                None => original::copy_before_start(dst, src, len),
-                Some(policy) if len < policy.min || self.closed.load(Ordering::Relaxed) => {
-                    original::copy(dst, src, len);
-                }
-                Some(policy) => drop(self.carry(policy, dst, src, len)),
+        if task.len < policy.min || self.closed.load(Ordering::Relaxed) {
+            // SAFETY: the caller's promise.
+            return unsafe { task.alone() };
+        }
+        let begun = sys::ticks();
+        let mut looked = 0;
+        if let Work::Compare(_) = task.work {
+            looked = (task.len / 16).min(FIRST_LOOK) & !63;
+            // SAFETY: the beginning of the caller's ranges.
+            let answer = unsafe { task.part(0, looked).alone() };
+            if answer != 0 {
+                self.record(policy, Path::Libc(Fallback::Early), task.len, begun);
+                return answer;
             }
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.carry(policy, task, looked, begun).1 }
+    }
+
+    /// process_vm_readv or process_vm_writev, one way or the other; the answer is libc's, and
+    /// so is errno.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn transfer(&self, call: &Call) -> isize {
+        remote::understand(call, |transfer| {
+            let known = self.policy.get().zip(transfer);
+            let large = known.filter(|(policy, transfer)| {
+                let total = transfer.total();
+                if policy.profile {
+                    self.recorder.profile(call.op, total);
+                }
+                let floor = if policy.learn { TRANSFERS_FROM } else { policy.min };
+                total >= floor.max(2) && !self.closed.load(Ordering::Relaxed)
+            });
+            // SAFETY: the caller's promise.
+            unsafe {
+                match large {
+                    Some((policy, transfer)) => {
+                        self.carry(policy, &(call, transfer), 0, sys::ticks()).1
+                    }
+                    None => remote::pass_on(call),
+                }
+            }
+        })
     }
 
     /// Starts copies that go on while the caller does something else, or does them at once
@@ -311,7 +327,8 @@ impl Dispatcher {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
-        let streams = policy.copy_loop.is_none() && self.learner.streaming(largest).pays();
+        let streams =
+            policy.copy_loop.is_none() && self.learner(Kind::Copies).streaming(largest).pays();
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = policy.copy_loop.unwrap_or(CopyLoop::Ordinary);
         Ok(match self.ready(policy)? {
@@ -334,51 +351,66 @@ impl Dispatcher {
         self.policy.get().map_or(threads::Wait::Auto, |policy| policy.how.wait)
     }
 
-    unsafe fn carry(&self, policy: &Policy, dst: usize, src: usize, len: usize) -> Path {
-        let begun = sys::ticks();
-        let decision = self.decide(policy, dst, src, len, begun);
-        // SAFETY: the caller's promise; the ranges do not overlap where there is an engine.
-        let outcome = unsafe { self.perform(policy, &decision, dst, src, len) };
-        self.learn_from(policy, &decision, &outcome, len, begun);
-        if outcome.path == Path::Engine && policy.verify > 0 {
-            // SAFETY: just copied.
-            unsafe { self.verify_some(dst, src, len) };
-        }
-        outcome.path
-    }
-
-    /// Which way the copy is to go. Moves nothing.
-    fn decide(
+    /// Does a large call that began at `begun` and of which `done` bytes are done: which way, and
+    /// the answer.
+    unsafe fn carry<O: Operation>(
         &self,
         policy: &Policy,
-        dst: usize,
-        src: usize,
-        len: usize,
-        now: u64,
-    ) -> Decision<'_> {
+        operation: &O,
+        done: usize,
+        begun: u64,
+    ) -> (Path, isize) {
+        let decision = self.decide(policy, operation, begun);
+        // SAFETY: the caller's promise; order does not matter where there is an engine.
+        let outcome = unsafe { self.perform(policy, &decision, operation, done) };
+        self.learn_from(policy, &decision, &outcome, operation, begun);
+        if outcome.path == Path::Engine
+            && policy.verify > 0
+            && let Some((dst, src)) = operation.as_copy()
+        {
+            // SAFETY: just copied.
+            unsafe { self.verify_some(dst, src, operation.len()) };
+        }
+        (outcome.path, outcome.answer)
+    }
+
+    /// Which way the call is to go. Moves nothing.
+    fn decide<O: Operation>(&self, policy: &Policy, operation: &O, now: u64) -> Decision<'_> {
+        let (len, learner) = (operation.len(), self.learner(operation.kind()));
         let mut decision = Decision {
             by: Err(Fallback::Overlap),
             learned: None,
             first: 0,
             pieces: policy.how.pieces,
             fresh: false,
-            in_a_row: self.learner.is_in_a_row(now),
+            in_a_row: learner.is_in_a_row(now),
         };
-        if plan::overlaps(dst, src, len) {
+        if !operation.is_in_any_order() {
             return decision;
         }
-        decision.by = match self.ready(policy) {
-            Ok(Engine::Ioat) if !self.ioat.suits(dst, src) => Err(Fallback::Unaligned),
-            Ok(_) if policy.learn && self.is_crowded(now) => Err(Fallback::Busy),
-            by => by,
+        decision.by = match (self.ready(policy), operation.as_copy()) {
+            (Ok(Engine::Ioat), None) => Err(Fallback::Unsupported),
+            (Ok(Engine::Ioat), Some((dst, src))) if !self.ioat.suits(dst, src) => {
+                Err(Fallback::Unaligned)
+            }
+            (Ok(_), _) if policy.learn && self.crowd.is_recent() => Err(Fallback::Busy),
+            // All ranks of a job have the same to transfer, and poll meanwhile: who took a CPU of
+            // theirs would be faster, and the job slower. Each has its part of the CPUs.
+            (Ok(Engine::Threads(workers)), _) if operation.kind() == Kind::Transfers => {
+                match (workers + 1) / policy.ranks {
+                    0 | 1 => Err(Fallback::OneCpu),
+                    cpus => Ok(Engine::Threads(cpus - 1)),
+                }
+            }
+            (by, _) => by,
         };
-        let cell = self.learner.cell(len, decision.in_a_row);
+        let cell = learner.cell(len, decision.in_a_row);
         decision.fresh = policy.offload
             && !matches!(decision.by, Ok(Engine::Ioat))
             && !(policy.learn && cell.libc_is_too_quick_for_page_faults())
-            && is_fresh(dst, len);
-        // Copies into fresh memory always share their page faults. They would teach nothing
-        // about the others: their first bytes often are in memory and the rest is not.
+            && operation.written().is_some_and(|dst| is_fresh(dst, len));
+        // What writes fresh memory always shares its page faults. It would teach nothing about
+        // others: its first bytes often are in memory and the rest is not.
         if policy.learn && decision.by.is_ok() && !decision.fresh {
             let verdict = cell.decide(len, now);
             decision.learned = Some((cell, verdict));
@@ -387,98 +419,107 @@ impl Dispatcher {
                 Err(why) => decision.by = Err(why),
             }
         }
+        if decision.by.is_ok() {
+            decision.first = decision.first.max(O::FIRST).min(len / 2);
+        }
         // Pages that were just made are in the cache: no streaming into those.
         let threads = matches!(decision.by, Ok(Engine::Threads(_)));
-        if threads && !decision.fresh && policy.copy_loop.is_none() && len >= STREAM_FROM {
-            decision.pieces = self.learner.streaming(len).choose();
+        let streams = policy.copy_loop.is_none() && operation.written().is_some();
+        if threads && !decision.fresh && streams && len >= STREAM_FROM {
+            decision.pieces = learner.streaming(len).choose();
         }
         decision
     }
 
-    /// Copies as was decided.
-    unsafe fn perform(
+    /// Does what is left as was decided.
+    unsafe fn perform<O: Operation>(
         &self,
         policy: &Policy,
         decision: &Decision,
-        dst: usize,
-        src: usize,
-        len: usize,
+        operation: &O,
+        done: usize,
     ) -> Outcome {
-        let (first, mut begun, mut parted) = (decision.first, 0, 0);
-        if first > 0 {
-            begun = sys::ticks();
-            if matches!(decision.by, Ok(Engine::Threads(_))) && !decision.in_a_row {
+        let Decision { mut by, first: first_bytes, pieces, fresh, in_a_row, .. } = *decision;
+        let (mut from, mut first) = (done, [0; 2]);
+        if first_bytes > 0 {
+            first[0] = sys::ticks();
+            if matches!(by, Ok(Engine::Threads(_))) && !in_a_row {
                 threads::expect();
             }
-            // SAFETY: the beginning of the caller's ranges.
-            unsafe { original::copy(dst, src, first) };
-            parted = sys::ticks();
+            // SAFETY: part of the caller's ranges.
+            match unsafe { operation.begin(from, first_bytes) } {
+                Ok(()) => from += first_bytes,
+                Err(why) => by = Err(why),
+            }
+            first[1] = sys::ticks();
         }
-        let (dst, src, len) = (dst + first, src + first, len - first);
         // SAFETY: the rest of the caller's ranges.
-        let carried = unsafe {
-            match decision.by {
-                Ok(Engine::Threads(workers)) => {
-                    let Decision { pieces, fresh, .. } = *decision;
-                    threads::copy(dst, src, len, &How { workers, pieces, fresh, ..policy.how })
-                        .map_err(|refused| self.refused(refused))
+        let carried = by.and_then(|engine| unsafe {
+            match (engine, operation.as_copy()) {
+                (Engine::Threads(workers), _) => {
+                    operation.share(from, &How { workers, pieces, fresh, ..policy.how })
                 }
-                Ok(Engine::Ioat) => match self.ioat.copy(dst, src, len, &policy.how_ioat) {
-                    Ok(()) => Ok(Seen::default()),
-                    Err(refused) => Err(self.refused(refused)),
-                },
-                Err(why) => Err(why),
-            }
-        };
-        if carried.is_err() {
-            // SAFETY: the caller's promise; after a refusal nothing is under way.
-            unsafe {
-                if decision.fresh {
-                    piece::copy_fresh(dst, src, len, original::copy);
-                } else {
-                    original::copy(dst, src, len);
+                (Engine::Ioat, Some((dst, src))) => {
+                    let len = operation.len() - from;
+                    let copied = self.ioat.copy(dst + from, src + from, len, &policy.how_ioat);
+                    copied.map(|()| (0, Seen::default()))
                 }
+                (Engine::Ioat, None) => Err(Refused::Busy), // was decided otherwise
             }
-        }
-        Outcome {
-            path: carried.map_or_else(Path::Libc, |_| Path::Engine),
-            first: Cost { bytes: first, ticks: parted.wrapping_sub(begun) },
-            parted,
-            seen: carried.unwrap_or_default(),
+            .map_err(|refused| self.refused(refused))
+        });
+        match carried {
+            Ok((answer, seen)) => Outcome { path: Path::Engine, answer, first, seen },
+            Err(why) => {
+                // SAFETY: the caller's promise; after a refusal nothing is under way.
+                let answer = unsafe { operation.alone(from, fresh) };
+                Outcome { path: Path::Libc(why), answer, first, seen: Seen::default() }
+            }
         }
     }
 
-    /// Notes what has come of a copy that began at `begun`.
+    /// Notes what has come of a call that began at `begun`.
     fn learn_from(
         &self,
         policy: &Policy,
         decision: &Decision,
         outcome: &Outcome,
-        len: usize,
+        operation: &impl Operation,
         begun: u64,
     ) {
-        let now = sys::ticks();
-        let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
-        if policy.record {
-            self.recorder.record(outcome.path, len, whole.ticks);
-        }
-        self.learner.note_end(now);
-        self.learner.streaming(len).record(&outcome.seen);
-        if outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
-            self.note_crowd(begun);
+        let (now, len) = (sys::ticks(), operation.len());
+        self.record(policy, outcome.path, operation.bytes(outcome.answer), begun);
+        let learner = self.learner(operation.kind());
+        learner.note_end(now);
+        learner.streaming(len).record(&outcome.seen);
+        // A transfer cannot be taken back from a worker that does not run: its caller has waited.
+        // As many ranks as CPUs, which all poll, gain nothing by each other's.
+        let waited = operation.kind() == Kind::Transfers && outcome.seen.late;
+        if waited || outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
+            self.crowd.note();
         }
         let (
             Some((cell, verdict)),
             Path::Engine | Path::Libc(Fallback::Learned | Fallback::Compared),
-        ) = (decision.learned, outcome.path)
+            true,
+        ) = (decision.learned, outcome.path, operation.is_whole(outcome.answer))
         else {
             return;
         };
-        if decision.first > 0 {
-            let ticks = now.wrapping_sub(outcome.parted);
-            cell.record_pair(outcome.first, Cost { bytes: len - decision.first, ticks });
+        if verdict == (Verdict::Share { paired: true }) {
+            let [from, to] = outcome.first;
+            let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
+            let bytes = len - decision.first;
+            cell.record_pair(first, Cost { bytes, ticks: now.wrapping_sub(to) });
         }
+        let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
         cell.record(verdict, whole, now, decision.in_a_row);
+    }
+
+    fn record(&self, policy: &Policy, path: Path, bytes: usize, begun: u64) {
+        if policy.record {
+            self.recorder.record(path, bytes, sys::ticks().wrapping_sub(begun));
+        }
     }
 
     /// Compares every so many carried copies.
@@ -494,119 +535,6 @@ impl Dispatcher {
         }
     }
 
-    /// Somebody was refused for want of free CPUs a short while ago.
-    fn is_crowded(&self, now: u64) -> bool {
-        // Both are ticks; `crowded_until` lies at most `LONGEST_PAUSE` ahead.
-        self.crowded_until.load(Ordering::Relaxed).wrapping_sub(now) <= LONGEST_PAUSE
-    }
-
-    /// More threads copy than there are CPUs to help them: sharing only moves time from one
-    /// to the other. Everybody keeps to libc for a while, and for longer when it is crowded
-    /// again soon after.
-    fn note_crowd(&self, now: u64) {
-        let before = self.pause.load(Ordering::Relaxed);
-        let since = now.wrapping_sub(self.crowded_until.load(Ordering::Relaxed));
-        let pause = if since < 4 * before { 2 * before } else { before / 2 };
-        let pause = pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        self.pause.store(pause, Ordering::Relaxed);
-        self.crowded_until.store(now.wrapping_add(pause), Ordering::Relaxed);
-    }
-
-    /// The engine, once it is up.
-    #[inline]
-    fn ready(&self, policy: &Policy) -> Result<Engine, Fallback> {
-        match self.engine.load(Ordering::Acquire) {
-            engine::THREADS => self.threads(),
-            engine::IOAT => Ok(Engine::Ioat),
-            engine::COLD => self.start(policy),
-            engine::STARTING => Err(Fallback::Starting),
-            _ => Err(self.why_off()),
-        }
-    }
-
-    #[cold]
-    fn start(&self, policy: &Policy) -> Result<Engine, Fallback> {
-        // A handler that jumped out of this would leave the engine starting for ever.
-        let Some(_held) = sys::SignalsHeld::all() else {
-            return Err(self.switch_off(Fallback::Refused));
-        };
-        if !policy.offload {
-            return Err(self.switch_off(Fallback::Off));
-        }
-        // Before anything is taken: a child of vfork may be killed at any moment.
-        match workers::may_start() {
-            Ok(()) => {}
-            Err(Refused::NotOurs) => return Err(Fallback::Starting),
-            Err(_) => return Err(self.switch_off(Fallback::Refused)),
-        }
-        let (cold, starting) = (engine::COLD, engine::STARTING);
-        if self
-            .engine
-            .compare_exchange(cold, starting, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            return Err(Fallback::Starting);
-        }
-        if policy.try_ioat && self.ioat.start() {
-            policy.keep.inspect(|&bytes| self.ioat.keep(bytes));
-            workers::start(1); // for those who wait for a word instead of asking
-            self.engine.store(engine::IOAT, Ordering::Release);
-            return Ok(Engine::Ioat);
-        }
-        if let Some(channels) = policy.channels {
-            workers::start(channels);
-        } else if let Some(limits) = cpus::Limits::try_now() {
-            workers::start_on(&limits);
-        } else {
-            // Somebody else is just asking: the next copy will be told.
-            self.engine.store(engine::COLD, Ordering::Release);
-            return Err(Fallback::Starting);
-        }
-        self.engine.store(engine::THREADS, Ordering::Release);
-        self.threads()
-    }
-
-    /// The workers there can be now.
-    fn threads(&self) -> Result<Engine, Fallback> {
-        let workers = workers::workers();
-        if workers == 0 {
-            return Err(Fallback::OneCpu);
-        }
-        if workers > self.workers() {
-            self.workers.store(workers, Ordering::Relaxed);
-        }
-        Ok(Engine::Threads(workers))
-    }
-
-    fn refused(&self, refused: Refused) -> Fallback {
-        match refused {
-            Refused::Busy => Fallback::Busy,
-            Refused::NotOurs => Fallback::Starting,
-            // Workers are tried again after a while, see `workers::is_refused`.
-            Refused::System if self.engine.load(Ordering::Relaxed) == engine::THREADS => {
-                workers::note_refusal();
-                Fallback::Refused
-            }
-            Refused::System => self.switch_off(Fallback::Refused),
-            Refused::NoChannels => self.switch_off(Fallback::NoChannels),
-        }
-    }
-
-    fn why_off(&self) -> Fallback {
-        let why = self.why_off.load(Ordering::Relaxed) as usize;
-        Fallback::ALL.get(why).copied().unwrap_or(Fallback::Off)
-    }
-
-    /// For good, and quietly. Where nobody counts, copies do not even come here any more.
-    fn switch_off(&self, why: Fallback) -> Fallback {
-        self.why_off.store(why as u32, Ordering::Relaxed);
-        self.engine.store(engine::OFF, Ordering::Release);
-        if self.policy.get().is_some_and(|policy| !policy.record && !policy.profile) {
-            self.close();
-        }
-        why
-    }
-
     /// Compares a carried copy; a difference is repaired, counted, and ends the engine.
     ///
     /// # Safety
@@ -614,8 +542,7 @@ impl Dispatcher {
     unsafe fn verify(&self, dst: usize, src: usize, len: usize) {
         self.recorder.verified.fetch_add(1, Ordering::Relaxed);
         // SAFETY: both ranges have just been copied from and to.
-        let same = unsafe { libc::memcmp(dst as *const _, src as *const _, len) } == 0;
-        if !same {
+        if unsafe { original::compare(Op::Memcmp, dst, src, len) } != 0 {
             // SAFETY: as above.
             unsafe { original::copy(dst, src, len) };
             self.recorder.mismatched.fetch_add(1, Ordering::Relaxed);

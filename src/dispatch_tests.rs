@@ -19,13 +19,17 @@ fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
     dispatcher
 }
 
+fn carry(dispatcher: &Dispatcher, work: Work, dst: usize, src: usize, len: usize) -> (Path, isize) {
+    let policy = dispatcher.policy.get().unwrap();
+    // SAFETY: memory of the tests' own.
+    unsafe { dispatcher.carry(policy, &Task { work, dst, src, len }, 0, sys::ticks()) }
+}
+
 fn copy(dispatcher: &Dispatcher, len: usize) -> Path {
     let source: Vec<u8> = (0..len).map(|i| (i ^ i >> 8) as u8).collect();
     let mut target = vec![0u8; len];
-    let policy = dispatcher.policy.get().unwrap();
     let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
-    // SAFETY: the vectors' own memory.
-    let path = unsafe { dispatcher.carry(policy, dst, src, len) };
+    let (path, _) = carry(dispatcher, Work::Copy, dst, src, len);
     assert_eq!(source, target);
     path
 }
@@ -65,9 +69,7 @@ fn overlapping_copy_stays_with_libc() {
     let mut bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
     let expected: Vec<u8> = bytes[..90_000].to_vec();
     let base = bytes.as_mut_ptr() as usize;
-    let policy = dispatcher.policy.get().unwrap();
-    // SAFETY: inside the vector; memmove's meaning holds.
-    let path = unsafe { dispatcher.carry(policy, base + 1000, base, 90_000) };
+    let (path, _) = carry(&dispatcher, Work::Copy, base + 1000, base, 90_000);
     assert_eq!(path, Path::Libc(Fallback::Overlap));
     assert_eq!(bytes[1000..91_000], expected);
 }
@@ -82,27 +84,28 @@ fn learning_copies_are_right_whichever_way_they_go() {
 
 /// Half of their time is page faults, which says nothing about copies between old buffers.
 #[test]
-fn copies_into_fresh_memory_teach_nothing_about_others() {
+fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
     let dispatcher = dispatcher(|config| config.min_bytes = None);
-    let policy = dispatcher.policy.get().unwrap();
     let (len, source) = (4 << 20, vec![7u8; 4 << 20]);
-    let known = |dispatcher: &Dispatcher| dispatcher.learner.known().map(|k| k.calls).sum::<u32>();
-    for _ in 0..8 {
-        let fresh = sys::map(len).expect("no memory");
-        // SAFETY: a mapping of our own, and a vector.
-        let path =
-            unsafe { dispatcher.carry(policy, fresh as usize, source.as_ptr() as usize, len) };
-        assert!(matches!(path, Path::Engine | Path::Libc(Fallback::Busy)), "{path:?}");
-        assert_eq!(known(&dispatcher), 0);
-        // SAFETY: as above; nobody uses it any more.
-        unsafe { sys::unmap(fresh, len) };
+    for (work, src, kind) in
+        [(Work::Copy, source.as_ptr() as usize, Kind::Copies), (Work::Fill, 7 * EIGHT, Kind::Fills)]
+    {
+        let known = || dispatcher.learner(kind).known().map(|k| k.calls).sum::<u32>();
+        for _ in 0..8 {
+            let fresh = sys::map(len).expect("no memory");
+            let (path, _) = carry(&dispatcher, work, fresh as usize, src, len);
+            assert!(matches!(path, Path::Engine | Path::Libc(Fallback::Busy)), "{path:?}");
+            assert_eq!(known(), 0);
+            // SAFETY: a mapping of our own, which nobody uses any more.
+            unsafe { sys::unmap(fresh, len) };
+        }
+        let mut target = vec![1u8; len]; // written, so its pages are there
+        // Other tests share the queue: after a crowd nothing is asked for a while.
+        while known() == 0 {
+            carry(&dispatcher, work, target.as_mut_ptr() as usize, src, len);
+        }
+        assert_eq!(target, source);
     }
-    let mut target = vec![1u8; len]; // written, so its pages are there
-    // SAFETY: the vectors' own memory.
-    unsafe {
-        dispatcher.carry(policy, target.as_mut_ptr() as usize, source.as_ptr() as usize, len)
-    };
-    assert_eq!(known(&dispatcher), 1);
 }
 
 #[test]
@@ -198,17 +201,14 @@ fn addresses_that_do_not_suit_the_helper_stay_with_libc() {
     let info = abi::Info { src_align: 64, ..Helper::new(2).info() };
     let dispatcher = helped(Helper::with(info), |_| {});
     let (source, mut target) = (vec![7u8; 100_000], vec![0u8; 100_000]);
-    let policy = dispatcher.policy.get().unwrap();
     let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
     for shift in [1, 32, 63] {
         let src = src + (dst.wrapping_sub(src) + shift) % 64;
-        // SAFETY: inside both vectors.
-        let path = unsafe { dispatcher.carry(policy, dst, src, 99_000) };
+        let (path, _) = carry(&dispatcher, Work::Copy, dst, src, 99_000);
         assert_eq!(path, Path::Libc(Fallback::Unaligned), "{shift}");
     }
     let src = src + dst.wrapping_sub(src) % 64;
-    // SAFETY: inside both vectors.
-    assert_eq!(unsafe { dispatcher.carry(policy, dst, src, 99_000) }, Path::Engine);
+    assert_eq!(carry(&dispatcher, Work::Copy, dst, src, 99_000).0, Path::Engine);
     assert!(target[..99_000] == source[..99_000]);
 }
 
@@ -220,5 +220,46 @@ fn learning_with_the_helper_tries_it_and_never_streams() {
         copy(&dispatcher, STREAM_FROM + 12_345);
     }
     assert!(helper.submits.load(Ordering::Relaxed) >= 3, "it was never tried");
-    assert!(dispatcher.learner.known().all(|known| known.streamed == 0.0));
+    assert!(dispatcher.learner(Kind::Copies).known().all(|known| known.streamed == 0.0));
+}
+
+/// The engine copies only: the rest is libc's, and the report says why.
+#[test]
+fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
+    let dispatcher = helped(Helper::new(2), |_| {});
+    assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
+    let (mut a, b) = (vec![1u8; 100_000], vec![7u8; 100_000]);
+    let (dst, src) = (a.as_mut_ptr() as usize, b.as_ptr() as usize);
+    let unsupported = Path::Libc(Fallback::Unsupported);
+    let compare = Work::Compare(Op::Memcmp);
+    let (path, answer) = carry(&dispatcher, compare, dst, src, 100_000);
+    assert!(path == unsupported && answer < 0);
+    assert_eq!(carry(&dispatcher, Work::Fill, dst, 7 * EIGHT, 100_000).0, unsupported);
+    assert_eq!(carry(&dispatcher, compare, dst, src, 100_000), (unsupported, 0));
+    assert_eq!(a, b);
+    assert!(dispatcher.recorder.fallbacks().any(|reason| reason == ("unsupported", 3)));
+}
+
+#[test]
+fn fixed_threshold_shares_fills_and_comparisons() {
+    let dispatcher = dispatcher(|_| {});
+    let len = 1 << 20;
+    let (mut a, mut b) = (vec![1u8; len], vec![9u8; len]);
+    b[len / 2] = 200;
+    let (dst, src) = (a.as_mut_ptr() as usize, b.as_ptr() as usize);
+    // Other tests share the queue: some find it busy.
+    let mut carried = 0;
+    for _ in 0..2000 {
+        let (filled, _) = carry(&dispatcher, Work::Fill, dst, 9 * EIGHT, len);
+        assert!(a.iter().all(|&byte| byte == 9));
+        let (compared, answer) = carry(&dispatcher, Work::Compare(Op::Memcmp), dst, src, len);
+        assert_eq!(answer, 9 - 200);
+        let (_, answer) = carry(&dispatcher, Work::Compare(Op::Bcmp), dst, src, len / 2);
+        assert_eq!(answer, 0);
+        carried += usize::from(filled == Path::Engine && compared == Path::Engine);
+        if carried == 5 {
+            return;
+        }
+    }
+    panic!("hardly anything was shared");
 }

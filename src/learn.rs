@@ -121,7 +121,7 @@ pub struct Cell {
     /// Copies since the way has changed, in or out of a series, and when that was.
     since: AtomicU32,
     changed: AtomicU64,
-    /// A series is on: so many copies of it were settled, and the least that one has cost; the
+    /// A series is on: so many copies of it were settled, and what they have cost on average; the
     /// bytes of all.
     trying: AtomicBool,
     settled: AtomicU32,
@@ -132,9 +132,9 @@ pub struct Cell {
     price: AtomicU64,
 }
 
-/// How many bytes of a copy its caller copies alone when it is paired.
+/// How many bytes of a copy its caller copies alone when it is paired: whole lines of the cache.
 fn first_bytes(len: usize) -> usize {
-    (len / 32).clamp(32 << 10, 128 << 10)
+    (len / 32).clamp(32 << 10, 128 << 10) & !63
 }
 
 /// Ticks for a mebibyte.
@@ -345,11 +345,12 @@ impl Cell {
         }
         self.tried_bytes.fetch_add(whole.bytes as u64, Relaxed);
         if settled {
-            // The least of a few: nobody is faster than he can be.
-            let least = self.settled_cost.load(Relaxed);
-            if least == 0 || cost < least {
-                self.settled_cost.store(cost, Relaxed);
-            }
+            // The mean of a few, as the other way's cost is one: the best of them would flatter
+            // what is fast most of the time only.
+            let (count, chosen) = (self.settled.load(Relaxed), self.cost.load(Relaxed));
+            let sum = u64::from(self.settled_cost.load(Relaxed)) * u64::from(count);
+            let mean = (sum + u64::from(cost.min(chosen.saturating_mul(4)))) / u64::from(count + 1);
+            self.settled_cost.store(mean as u32, Relaxed);
             let long = whole.ticks >= SETTLING_TICKS;
             if self.settled.fetch_add(1, Relaxed) + 1 >= if long { 1 } else { ENOUGH } {
                 self.judge(now);

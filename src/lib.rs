@@ -6,14 +6,16 @@
 //! intercept   the C library's names; short copies leave by tail jump
 //! api         our own names, include/adma.h: validation only
 //! runtime     the one global: start, fork, exit; check: what the machine offers
-//! dispatch    which way a large copy takes; learn: what measuring has shown
+//! dispatch    which way a large call takes; operation: what can be shared; engine: its life;
+//!             learn: what measuring has shown
 //! stats       one lock-free record per copy; reports at exit
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     libc: the originals; copy_loop: how bytes move; mode: with whose rights
 //!             signals: our handler in front of the program's, for bad pages
 //!             threads/       share: one shared copy; queue: who claims which piece;
-//!                            piece: one claimed piece; workers: from clone to exit;
+//!                            task: what is done with memory; piece: one claimed piece;
+//!                            workers: from clone to exit;
 //!                            remote: one shared transfer between processes;
 //!                            refusal: what the system refuses is tried again
 //!             ioat/          one copy by the kernel helper; tuning: what its past tells;

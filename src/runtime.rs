@@ -7,8 +7,8 @@ use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
 use crate::backend::{ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
+use crate::dispatch::operation::Kind;
 use crate::dispatch::{Dispatcher, Policy};
-use crate::learn::Learner;
 use crate::os::cpus;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, Op, SignalsHeld};
@@ -52,7 +52,7 @@ struct Process {
 /// As memmove.
 pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.copy(op, dst, src, len) }
+    unsafe { DISPATCHER.copy(Some(op), dst, src, len) }
 }
 
 /// Fills, one way or the other.
@@ -62,6 +62,15 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
 pub unsafe fn fill(op: Op, dst: usize, value: u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { DISPATCHER.fill(op, dst, value, len) }
+}
+
+/// Compares, one way or the other.
+///
+/// # Safety
+/// As memcmp; the length is in bytes.
+pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.compare(op, a, b, len) }
 }
 
 /// process_vm_readv or process_vm_writev, one way or the other.
@@ -79,7 +88,7 @@ pub unsafe fn transfer(call: &Call) -> isize {
 /// As memmove.
 pub unsafe fn copy_by_name(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.copy_by_name(dst, src, len) }
+    unsafe { DISPATCHER.copy(None, dst, src, len) }
 }
 
 /// Starts copies; see `Dispatcher::begin`.
@@ -424,13 +433,8 @@ fn log(process: &Process, stderr: i32) {
     if process.config.log < Level::Debug {
         return;
     }
-    let learners = [
-        ("copies", &DISPATCHER.learner),
-        ("transfers between processes", &DISPATCHER.remote_learner),
-        ("fills", &DISPATCHER.fill_learner),
-    ];
-    let known = |(what, learner): (_, &'static Learner)| learner.known().map(move |k| (what, k));
-    for (what, known) in learners.into_iter().flat_map(known) {
+    let known = |kind: Kind| DISPATCHER.learner(kind).known().map(move |k| (kind.name(), k));
+    for (what, known) in Kind::ALL.into_iter().flat_map(known) {
         say(format_args!(
             "from {} bytes, {}: {}, {} {what}; gain by series {:.2}, by pairs {:.2}, \
              of streaming stores {:.2}",

@@ -1,7 +1,7 @@
 //! preload.sh as its users meet it: what reaches the program, what its options do, when it
 //! builds, and what it says when something is missing.
 //!
-//! Every test has a checkout of its own, with the library already built and a cargo that
+//! Every test has a checkout of its own, with library and command already built and a cargo that
 //! compiles nothing first in PATH.
 
 mod common;
@@ -19,6 +19,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 const SIGTERM: i32 = 15;
+
+/// What a cargo does that finds everything compiled.
+const BUILD: &str =
+    r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
 
 /// A copy of what preload.sh looks at, removed at the end.
 struct Checkout {
@@ -48,8 +52,9 @@ impl Checkout {
         }
         copy_folder(&root().join("src"), &tree.join("src"));
         fs::copy(library(), tree.join("target/release/libadma.so")).unwrap();
+        fs::copy(common::command(), tree.join("target/release/adma")).unwrap();
         let checkout = Self { folder, tree };
-        checkout.cargo(r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so""#);
+        checkout.cargo(BUILD);
         checkout
     }
 
@@ -96,6 +101,7 @@ impl Checkout {
             .env("PATH", path.unwrap())
             .env("RECORD", self.folder.join("record"))
             .env("LIBRARY", library())
+            .env("COMMAND", common::command())
             .env("XDG_RUNTIME_DIR", &self.folder)
             .env_remove("CARGO_TARGET_DIR");
         command
@@ -635,11 +641,9 @@ fn help_goes_to_stdout_in_80_columns_and_names_every_knob() {
 fn help_names_every_option_that_is_taken() {
     let checkout = Checkout::new();
     let (help, _) = succeed(checkout.shim().arg("--help"));
-    let script = fs::read_to_string(root().join("preload.sh")).unwrap();
-    let options: Vec<&str> = script
-        .lines()
-        .filter_map(|line| line.trim_start().split_once(')'))
-        .flat_map(|(pattern, _)| pattern.split(" | "))
+    let source = fs::read_to_string(root().join("src/command/src/options.rs")).unwrap();
+    let options: Vec<&str> = source
+        .split('"')
         .filter(|word| word.starts_with('-') && word[1..].chars().any(char::is_alphabetic))
         .filter(|word| word.chars().all(|c| c == '-' || c.is_ascii_lowercase()))
         .collect();
@@ -770,7 +774,10 @@ fn library_that_is_missing_is_built_once_and_used() {
     let here = checkout.tree.canonicalize().unwrap();
     assert_eq!(
         checkout.builds(),
-        [format!("{}|build --release --lib --quiet|", here.display())],
+        [format!(
+            "{}|build --release --quiet --package adma --package adma-command|",
+            here.display()
+        )],
         "one release build, in the checkout"
     );
     assert_eq!(loaded(&mut checkout.shim()).len(), 1);
@@ -825,7 +832,7 @@ fn libraries_preloaded_already_are_not_for_the_compiler() {
 fn build_prints_the_path_alone_on_stdout() {
     let checkout = Checkout::new();
     checkout.edit_source();
-    checkout.cargo("echo noise; mkdir -p \"$target\" && cp \"$LIBRARY\" \"$target/libadma.so\"");
+    checkout.cargo(&format!("echo noise; {BUILD}"));
     let (out, _) = succeed(checkout.shim().arg("--build"));
     let expected = checkout.library().canonicalize().unwrap();
     assert_eq!(out, format!("{}\n", expected.display()));

@@ -34,6 +34,23 @@ fn scattered_transfers_are_the_kernels() {
     engine_transfers_right(&["random", "1", "400"], 150);
 }
 
+/// A job with as many ranks as CPUs has none left for helping one of them.
+#[test]
+fn rank_of_many_takes_no_cpu_of_the_others() {
+    let with_ranks = |ranks: &str| {
+        let mut command = remote(&["random", "1", "60"]);
+        command.env("OMPI_COMM_WORLD_LOCAL_SIZE", ranks).env_remove("ADMA_CHANNELS");
+        statistics(&mut command)
+    };
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return skip("rank_of_many_takes_no_cpu_of_the_others", "one CPU");
+    }
+    assert!(shared(&with_ranks("1")) > 10);
+    let reports = with_ranks("4096");
+    let alone: u64 = reports.iter().map(|one| number(&one["fallbacks"]["one_cpu"])).sum();
+    assert!(shared(&reports) == 0 && alone > 10, "{reports:?}");
+}
+
 #[test]
 fn random_seed_transfers_are_the_kernels() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -57,6 +74,12 @@ fn transfers_of_four_threads_at_once_are_the_kernels() {
 #[test]
 fn transfers_in_the_child_of_a_fork_are_the_kernels() {
     engine_transfers_right(&["forked", "30", "100"], 30);
+}
+
+/// Lists that would not fit on every stack.
+#[test]
+fn transfers_of_more_than_64_segments_are_shared_and_the_kernels() {
+    engine_transfers_right(&["long", "60"], 50);
 }
 
 /// A filter that kills for what a program that transfers need not do.

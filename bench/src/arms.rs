@@ -59,18 +59,22 @@ impl Arm {
     }
 }
 
-/// The memcpy of libc.so.6 itself, past any interposer: a lookup through the
+/// A function of libc.so.6 itself, past any interposer: a lookup through the
 /// handle of one library does not see LD_PRELOAD.
-pub fn real_memcpy() -> CopyFn {
-    // SAFETY: plain lookups in a library that is loaded already; the symbol
-    // memcpy has this type.
-    unsafe {
+pub fn real(name: &CStr) -> *mut c_void {
+    // SAFETY: plain lookups in a library that is loaded already.
+    let symbol = unsafe {
         let handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         assert!(!handle.is_null(), "libc.so.6 is not loaded");
-        let symbol = libc::dlsym(handle, c"memcpy".as_ptr());
-        assert!(!symbol.is_null(), "libc.so.6 has no memcpy");
-        mem::transmute::<*mut c_void, CopyFn>(symbol)
-    }
+        libc::dlsym(handle, name.as_ptr())
+    };
+    assert!(!symbol.is_null(), "libc.so.6 has no {name:?}");
+    symbol
+}
+
+pub fn real_memcpy() -> CopyFn {
+    // SAFETY: the symbol has this type.
+    unsafe { mem::transmute::<*mut c_void, CopyFn>(real(c"memcpy")) }
 }
 
 pub fn interposed_memcpy() -> CopyFn {

@@ -61,6 +61,18 @@ pub const BENCHES: &[Bench] = &[
         run: benches::fresh::run,
     },
     Bench {
+        name: "memset",
+        preload: true,
+        about: "one memset at a time: cold, hot, and of memory never touched",
+        run: benches::others::memset,
+    },
+    Bench {
+        name: "memcmp",
+        preload: true,
+        about: "one memcmp at a time: cold, hot, and of ranges that differ",
+        run: benches::others::memcmp,
+    },
+    Bench {
         name: "async",
         preload: true,
         about: "copies that go on while the program computes: start, overlap, window",

@@ -1,10 +1,10 @@
-//! How the bytes of a piece move: copy loops of our own that survive a bad page and can be
-//! interrupted.
+//! How the bytes of a piece are copied, filled or compared: loops of our own that survive a bad
+//! page and can be interrupted.
 //!
-//! All loops lie in one stretch of code and keep one promise: `rdi` is the next byte to write,
-//! and every byte before it is written, whatever instruction was reached. So nothing has to be
-//! noted before a loop is entered, and whoever stops it needs to change the instruction pointer
-//! only:
+//! All loops lie in one stretch of code and keep one promise: `rdi` is the next byte to write (or
+//! to compare), and every byte before it is written (or the same), whatever instruction was
+//! reached. So nothing has to be noted before a loop is entered, and whoever stops it needs to
+//! change the instruction pointer only:
 //!
 //! - A bad page raises SIGSEGV or SIGBUS. The handler (`signals`) asks `recover`, as the Linux
 //!   kernel asks its exception table, and the loop ends with `Copied::BadPage`.
@@ -38,6 +38,8 @@ pub enum Copied {
     BadPage,
     /// The caller has taken the piece back: it belongs to somebody else now.
     TakenBack,
+    /// Compared: two bytes are not the same.
+    Differs,
 }
 
 /// How a worker's piece can be taken back from it: as long as `generation` holds `expected` the
@@ -105,7 +107,7 @@ impl CopyLoop {
         take_back: Option<&TakeBack>,
     ) -> Copied {
         // SAFETY: the caller's promise.
-        unsafe { run(dst, src, 1, len, self.loop_(), take_back) }
+        unsafe { run(dst, src, 1, len, self.loop_(), take_back) }.0
     }
 
     /// Fills one piece with the bytes of `value`, which are all the same. Otherwise as
@@ -125,7 +127,7 @@ impl CopyLoop {
             _ => &raw const adma_fill_stosb,
         };
         // SAFETY: the caller's promise; these loops take the value for the source.
-        unsafe { run(dst, value, 0, len, which, take_back) }
+        unsafe { run(dst, value, 0, len, which, take_back) }.0
     }
 
     /// The address of the loop.
@@ -142,14 +144,33 @@ impl CopyLoop {
     }
 }
 
+/// Compares two ranges. Also tells how many bytes are the same before it has ended, at least;
+/// those that differ come right behind.
+///
+/// # Safety
+/// As `Kernel::copy_until_taken_back`, but that nothing is written: ranges may overlap.
+pub unsafe fn compare_until_taken_back(
+    a: usize,
+    b: usize,
+    len: usize,
+    take_back: Option<&TakeBack>,
+) -> (Copied, usize) {
+    let which = match cpus::features().avx2 {
+        true => &raw const adma_compare_avx2,
+        false => &raw const adma_compare_sse2,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(a, b, 1, len, which, take_back) }
+}
+
 /// Says in `place` what has become of a worker's piece, unless it was taken back.
 pub fn commit(place: *const AtomicU8, what: u8, take_back: &TakeBack) {
     // SAFETY: a byte of the queue, which is always there.
     while unsafe { adma_commit(place, what, take_back) } == end::INTERRUPTED {}
 }
 
-/// Runs one of the loops below to its end, however often it is interrupted. What it takes for
-/// the source moves on by `pace` with each byte.
+/// Runs one of the loops below to its end, however often it is interrupted: which end, after how
+/// many bytes. What it takes for the source moves on by `pace` with each byte.
 ///
 /// # Safety
 /// As the loop wants it, for a CPU that has its instructions.
@@ -160,7 +181,7 @@ unsafe fn run(
     len: usize,
     which: *const u8,
     take_back: Option<&TakeBack>,
-) -> Copied {
+) -> (Copied, usize) {
     let take_back = take_back.map_or(core::ptr::null(), |t| t);
     let mut at = 0;
     loop {
@@ -168,12 +189,14 @@ unsafe fn run(
         // SAFETY: the rest of the caller's ranges.
         let end = unsafe { adma_copy_loop(dst + at, src, len - at, which, take_back) };
         at += end.copied;
-        match end.why {
-            end::WHOLE => return Copied::Whole,
-            end::BAD_PAGE => return Copied::BadPage,
-            end::TAKEN_BACK => return Copied::TakenBack,
-            _ => {} // interrupted: go on if it is still ours
-        }
+        let why = match end.why {
+            end::WHOLE => Copied::Whole,
+            end::BAD_PAGE => Copied::BadPage,
+            end::TAKEN_BACK => Copied::TakenBack,
+            end::DIFFERS => Copied::Differs,
+            _ => continue, // interrupted: go on if it is still ours
+        };
+        return (why, at);
     }
 }
 
@@ -195,6 +218,7 @@ mod end {
     pub const BAD_PAGE: usize = 1;
     pub const INTERRUPTED: usize = 2;
     pub const TAKEN_BACK: usize = 3;
+    pub const DIFFERS: usize = 4;
 }
 
 #[repr(C)]
@@ -220,6 +244,8 @@ unsafe extern "C" {
     static adma_loop_stream_sse2: u8;
     static adma_fill_stosb: u8;
     static adma_fill_stream: u8;
+    static adma_compare_avx2: u8;
+    static adma_compare_sse2: u8;
     static adma_loops_begin: u8;
     static adma_loops_end: u8;
     static adma_loop_interrupted: u8;
@@ -297,6 +323,62 @@ global_asm!(
     "movntdq [rdi + 16], xmm1",
     "movntdq [rdi + 32], xmm2",
     "movntdq [rdi + 48], xmm3",
+    ".endm",
+
+    // Strides of `step` bytes as long as they are the same; which byte of one is not, or of the
+    // rest, is found by looking at them one by one.
+    ".macro adma_compare step, body:vararg",
+    "mov rax, r10",
+    "sub rax, \\step",  // the last place at which a stride can begin
+    "cmp rdi, rax",
+    "ja 3f",
+    ".p2align 5",
+    "2:",
+    "\\body",
+    "jnz 3f",
+    "add rdi, \\step",
+    "cmp rdi, rax",
+    "jbe 2b",
+    "3:",
+    ".endm",
+
+    ".macro adma_compare_bytes",
+    "4:",
+    "cmp rdi, r10",
+    "je adma_loop_whole",
+    "movzx eax, byte ptr [rdi]",
+    "cmp al, [rdi + r9]",
+    "jne adma_loop_differs",
+    "inc rdi",
+    "jmp 4b",
+    ".endm",
+
+    ".macro adma_body_compare_avx2",
+    "vmovdqu ymm0, [rdi]",
+    "vmovdqu ymm1, [rdi + 32]",
+    "vmovdqu ymm2, [rdi + 64]",
+    "vmovdqu ymm3, [rdi + 96]",
+    "vpcmpeqb ymm0, ymm0, [rdi + r9]",
+    "vpcmpeqb ymm1, ymm1, [rdi + r9 + 32]",
+    "vpcmpeqb ymm2, ymm2, [rdi + r9 + 64]",
+    "vpcmpeqb ymm3, ymm3, [rdi + r9 + 96]",
+    "vpand ymm0, ymm0, ymm1",
+    "vpand ymm2, ymm2, ymm3",
+    "vpand ymm0, ymm0, ymm2",
+    "vpmovmskb ecx, ymm0",
+    "inc ecx", // 0 where all are the same
+    ".endm",
+
+    ".macro adma_body_compare_sse2",
+    "movdqu xmm0, [rdi]",
+    "movdqu xmm1, [rdi + 16]",
+    "movdqu xmm2, [rdi + r9]",
+    "movdqu xmm3, [rdi + r9 + 16]",
+    "pcmpeqb xmm0, xmm2",
+    "pcmpeqb xmm1, xmm3",
+    "pand xmm0, xmm1",
+    "pmovmskb ecx, xmm0",
+    "sub ecx, 0xffff",
     ".endm",
 
     // Streaming stores are weakly ordered; whatever is said about the piece is said after them.
@@ -407,10 +489,21 @@ global_asm!(
     "sub rcx, rdi",
     "rep stosb",
     "jmp adma_loop_whole",
+
+    "adma_label adma_compare_avx2",
+    "adma_compare 128, adma_body_compare_avx2",
+    "vzeroupper",
+    "adma_compare_bytes",
+
+    "adma_label adma_compare_sse2",
+    "adma_compare 32, adma_body_compare_sse2",
+    "adma_compare_bytes",
     "adma_label adma_loops_end",
 
     "adma_loop_whole:",
     "adma_end {whole}",
+    "adma_loop_differs:",
+    "adma_end {differs}",
     "adma_label adma_loop_bad_page",
     "adma_end {bad_page}",
     "adma_loop_taken_back:",
@@ -448,11 +541,16 @@ global_asm!(
     ".purgem adma_body_avx2",
     ".purgem adma_body_stream_avx512",
     ".purgem adma_body_stream_sse2",
+    ".purgem adma_compare",
+    ".purgem adma_compare_bytes",
+    ".purgem adma_body_compare_avx2",
+    ".purgem adma_body_compare_sse2",
     ".purgem adma_end",
     whole = const end::WHOLE,
     bad_page = const end::BAD_PAGE,
     interrupted = const end::INTERRUPTED,
     taken_back = const end::TAKEN_BACK,
+    differs = const end::DIFFERS,
     signature = const SIGNATURE,
 );
 

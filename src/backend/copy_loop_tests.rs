@@ -40,6 +40,35 @@ fn fills_every_edge_match_naive() {
     }
 }
 
+/// The loops that compare, on this CPU.
+fn comparing_loops() -> Vec<*const u8> {
+    let avx2 = cpus::features().avx2.then_some(&raw const adma_compare_avx2);
+    avx2.into_iter().chain([&raw const adma_compare_sse2]).collect()
+}
+
+#[test]
+fn comparisons_of_every_length_find_the_first_difference() {
+    let a: Vec<u8> = (0..1024u32).map(|i| (i * 13 + 5) as u8).collect();
+    for which in comparing_loops() {
+        for len in (0..300).chain([511, 512, 513]) {
+            for (shift, first) in [(0, 0), (1, len / 3), (7, len / 2), (33, len)] {
+                let mut b = [0xee; 1024];
+                b[shift..shift + len].copy_from_slice(&a[..len]);
+                for at in [first, first + 1, len - len / 8] {
+                    b[shift + at] ^= 0x80; // at the end of the range: nobody's business
+                }
+                let differs = (0..len).find(|&i| a[i] != b[shift + i]);
+                let (x, y) = (a.as_ptr() as usize, b.as_ptr() as usize + shift);
+                // SAFETY: inside both.
+                let end = unsafe { adma_copy_loop(x, y, len, which, core::ptr::null()) };
+                let why = if differs.is_some() { end::DIFFERS } else { end::WHOLE };
+                assert_eq!((end.copied, end.why), (differs.unwrap_or(len), why), "{len} {first}");
+            }
+        }
+        assert!(recover(which as usize).is_some());
+    }
+}
+
 /// The loops that this CPU can run, whichever of them it prefers.
 fn loops() -> Vec<*const u8> {
     let all = [

@@ -28,6 +28,9 @@ pub static ENTRIES: [Entry; Op::ALL.len()] = [
     entry(bootstrap_memset_chk as *const ()),
     entry(bootstrap_bzero as *const ()),
     entry(bootstrap_wmemset as *const ()),
+    entry(bootstrap_memcmp as *const ()),
+    entry(bootstrap_memcmp as *const ()),
+    entry(bootstrap_wmemcmp as *const ()),
 ];
 
 const fn entry(bootstrap: *const ()) -> Entry {
@@ -46,57 +49,59 @@ static LIBC_MEMSET: AtomicPtr<c_void> =
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
+/// What is looked up, and for which of our functions.
+macro_rules! originals {
+    ($names:ident, $ops:ident: $($name:literal for $op:ident,)*) => {
+        const $ops: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
+        static $names: [Name; $ops.len()] = [$(Name::new($name)),*];
+    };
+}
+
+originals! { NAMES, OPS:
+    c"memmove" for Memmove,
+    c"mempcpy" for Mempcpy,
+    c"bcopy" for Bcopy,
+    c"wmemmove" for Wmemmove,
+    c"__memmove_chk" for MemmoveChk,
+    c"__mempcpy_chk" for MempcpyChk,
+    c"process_vm_readv" for ProcessVmReadv,
+    c"process_vm_writev" for ProcessVmWritev,
+    c"memset" for Memset,
+    c"__memset_chk" for MemsetChk,
+    c"bzero" for Bzero,
+    c"wmemset" for Wmemset,
+    c"memcmp" for Memcmp,
+    c"bcmp" for Bcmp,
+    c"wmemcmp" for Wmemcmp,
+}
+
+// memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same code;
+// calling memmove for both keeps overlapping copies right everywhere.
+originals! { TWIN_NAMES, TWINS:
+    c"memcpy" for Memcpy,
+    c"wmemcpy" for Wmemcpy,
+    c"__memcpy_chk" for MemcpyChk,
+}
+const TWINS_OF: [Op; TWINS.len()] = [Op::Memmove, Op::Wmemmove, Op::MemmoveChk];
+
 /// Looks the originals up. That may allocate: only for start-up, never for the hook.
 pub fn resolve() {
-    // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
-    // code; calling memmove for both keeps overlapping copies right everywhere.
-    static NAMES: [Name; 12] = [
-        Name::new(c"memmove"),
-        Name::new(c"mempcpy"),
-        Name::new(c"bcopy"),
-        Name::new(c"wmemmove"),
-        Name::new(c"__memmove_chk"),
-        Name::new(c"__mempcpy_chk"),
-        Name::new(c"process_vm_readv"),
-        Name::new(c"process_vm_writev"),
-        Name::new(c"memset"),
-        Name::new(c"__memset_chk"),
-        Name::new(c"bzero"),
-        Name::new(c"wmemset"),
-    ];
-    static TWINS: [Name; 3] =
-        [Name::new(c"memcpy"), Name::new(c"wmemcpy"), Name::new(c"__memcpy_chk")];
     let Found { functions, libc } = find_next(&NAMES);
     let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
-    let [memmove, mempcpy, bcopy, wmemmove, memmove_chk, mempcpy_chk, ..] = functions;
-    let [.., readv, writev, memset, memset_chk, bzero, wmemset] = functions;
-    set_next(Op::ProcessVmReadv, readv);
-    set_next(Op::ProcessVmWritev, writev);
-    set_next(Op::Memset, memset);
-    set_next(Op::MemsetChk, memset_chk);
-    set_next(Op::Bzero, bzero);
-    set_next(Op::Wmemset, wmemset);
-    set_next(Op::Mempcpy, mempcpy);
-    set_next(Op::Bcopy, bcopy);
-    set_next(Op::MempcpyChk, mempcpy_chk);
-    set_next(Op::Memmove, memmove);
-    set_next(Op::Wmemmove, wmemmove);
-    set_next(Op::MemmoveChk, memmove_chk);
-    let [mut memcpy, mut wmemcpy, mut memcpy_chk] = [memmove, wmemmove, memmove_chk];
-    if ![memmove, wmemmove, memmove_chk].into_iter().all(is_libcs) {
+    OPS.into_iter().zip(functions).for_each(|(op, found)| set_next(op, found));
+    let mut twins = TWINS_OF.map(next);
+    if !twins.into_iter().all(is_libcs) {
         // Somebody else's may call its twin by name: then it must not come back.
-        [memcpy, wmemcpy, memcpy_chk] = find_next(&TWINS).functions;
+        twins = find_next(&TWIN_NAMES).functions;
     }
-    set_next(Op::Memcpy, memcpy);
-    set_next(Op::Wmemcpy, wmemcpy);
-    set_next(Op::MemcpyChk, memcpy_chk);
+    TWINS.into_iter().zip(twins).for_each(|(op, found)| set_next(op, found));
     // What we copy ourselves from here on, until the engine is open, is libc's.
     Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
-    if is_libcs(memset) {
-        LIBC_MEMSET.store(memset, Ordering::Release);
+    if is_libcs(next(Op::Memset)) {
+        LIBC_MEMSET.store(next(Op::Memset), Ordering::Release);
     }
-    if is_libcs(memmove) {
-        LIBC_MEMMOVE.store(memmove, Ordering::Release);
+    if is_libcs(next(Op::Memmove)) {
+        LIBC_MEMMOVE.store(next(Op::Memmove), Ordering::Release);
     } else {
         find_beyond_others(&libc);
     }
@@ -165,6 +170,57 @@ pub unsafe fn fill(dst: usize, value: usize, len: usize) {
         let function: Memset = core::mem::transmute(LIBC_MEMSET.load(Ordering::Relaxed));
         function(dst, value & 0xff, len);
     }
+}
+
+/// Compares by the function that `op` stands in front of.
+///
+/// # Safety
+/// As that function; the length is in bytes.
+pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
+    type Memcmp = unsafe extern "C" fn(usize, usize, usize) -> i32;
+    // SAFETY: the pointer is only ever a function of this kind.
+    unsafe {
+        let function: Memcmp = core::mem::transmute(next(op));
+        function(a, b, len / op.unit()) as isize
+    }
+}
+
+/// The same before start-up: reads nothing that the loader has to fill in.
+///
+/// # Safety
+/// As memcmp.
+pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let same = count_same(a, b, len);
+        let at = same - same % op.unit();
+        match op.unit() {
+            _ if same == len => 0,
+            1 => {
+                let [a, b] = [a, b].map(|side| isize::from(*((side + at) as *const u8)));
+                a - b
+            }
+            _ => {
+                let [a, b] = [a, b].map(|side| ((side + at) as *const i32).read_unaligned());
+                if a < b { -1 } else { 1 }
+            }
+        }
+    }
+}
+
+/// How many bytes are the same before the first that differ. Nothing behind those is read.
+///
+/// # Safety
+/// Both sides can be read so far.
+pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
+    let end: usize;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("cmp rcx, rcx", "repe cmpsb", "je 2f", "dec rsi", "2:",
+            inout("rsi") a => end, inout("rdi") b => _, inout("rcx") len => _,
+            options(nostack, readonly));
+    }
+    end - a
 }
 
 /// The same before start-up.
@@ -297,6 +353,16 @@ unsafe extern "C" fn bootstrap_memset_chk() {
     )
 }
 
+unsafe extern "C" fn bootstrap_memcmp(a: usize, b: usize, len: usize) -> i32 {
+    // SAFETY: the program's own call.
+    unsafe { compare_before_start(Op::Memcmp, a, b, len) as i32 }
+}
+
+unsafe extern "C" fn bootstrap_wmemcmp(a: usize, b: usize, count: usize) -> i32 {
+    // SAFETY: the program's own call.
+    unsafe { compare_before_start(Op::Wmemcmp, a, b, count * Op::Wmemcmp.unit()) as i32 }
+}
+
 macro_rules! system_call {
     ($($name:ident: $number:ident),* $(,)?) => { $(
         unsafe extern "C" fn $name(
@@ -329,6 +395,29 @@ system_call! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bootstrap_comparisons_answer_as_libc() {
+        resolve();
+        let base: Vec<u8> = (0..600).map(|i| (i * 7) as u8).collect();
+        for op in [Op::Memcmp, Op::Bcmp, Op::Wmemcmp] {
+            for len in [0, 4, 64, 252] {
+                for at in 0..=len {
+                    for change in [1, 0x80, 0xff] {
+                        let (a, mut b) = (base.clone(), base.clone());
+                        b[at] = b[at].wrapping_add(change); // behind the end for the last
+                        let (a, b) = (a.as_ptr() as usize, b.as_ptr() as usize);
+                        // SAFETY: inside both vectors.
+                        unsafe {
+                            let ours = compare_before_start(op, a, b, len);
+                            assert_eq!(ours.signum(), compare(op, a, b, len).signum(), "{op:?}");
+                            assert_eq!(count_same(a, b, len), at.min(len));
+                        }
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn bootstrap_every_distance_matches_naive() {

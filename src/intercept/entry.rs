@@ -40,6 +40,9 @@ entry! { "rdx":
     memset: Memset to memset,
     __memset_chk: MemsetChk to memset_chk,
     wmemset: Wmemset to wmemset,
+    memcmp: Memcmp to memcmp,
+    bcmp: Bcmp to bcmp,
+    wmemcmp: Wmemcmp to wmemcmp,
 }
 
 entry! { "rsi":

@@ -37,7 +37,7 @@ pub mod aligned {
 
     aligned! {
         memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, memcpy_chk, memmove_chk, mempcpy_chk,
-        memset, memset_chk, bzero, wmemset,
+        memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp,
     }
 }
 
@@ -138,6 +138,25 @@ unsafe extern "C" fn wmemset(dst: usize, value: usize, count: usize) -> usize {
         // SAFETY: the program's own call, passed on.
         _ => unsafe { original(Op::Wmemset, dst, value, count, 0) },
     }
+}
+
+macro_rules! compared {
+    ($($name:ident: $op:ident),* $(,)?) => { $(
+        unsafe extern "C" fn $name(a: usize, b: usize, count: usize) -> isize {
+            match count.checked_mul(Op::$op.unit()) {
+                // SAFETY: the program's promise.
+                Some(len) => unsafe { runtime::compare(Op::$op, a, b, len) },
+                // SAFETY: the program's own call, passed on.
+                None => unsafe { original(Op::$op, a, b, count, 0) as isize },
+            }
+        }
+    )* };
+}
+
+compared! {
+    memcmp: Memcmp,
+    bcmp: Bcmp,
+    wmemcmp: Wmemcmp,
 }
 
 /// The function we stand in front of, with the arguments it was called with.

@@ -238,7 +238,11 @@ fn has_all_cpus() -> bool {
     let Some(mut room) = ROOM.try_take() else { return false };
     let Room { mask, own, .. } = &mut *room;
     let size = affinity_of(sys::getpid(), mask);
-    size > 0 && affinity_of(0, own) == size && mask[..size / 8] == own[..size / 8]
+    if size == 0 || affinity_of(0, own) != size {
+        return false;
+    }
+    // Word by word: to compare them as a whole is a call of bcmp, that is, of us.
+    mask.iter().zip(own.iter()).take(size / 8).all(|(main, own)| main == own)
 }
 
 /// In the child of a fork nobody else is asking any more.
@@ -265,16 +269,21 @@ fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
     usize::try_from(answer).unwrap_or(0)
 }
 
-/// The least that any control group of this process grants.
+/// The least that any control group of this process grants. The first large copy waits for this:
+/// no file is opened that cannot tell anything.
 fn by_quota(groups: &mut [u8], path: &mut [u8]) -> Option<f64> {
     let groups = sys::read_file(c"/proc/self/cgroup", groups)?;
     let mut least: Option<f64> = None;
     for line in groups.split(|&byte| byte == b'\n') {
-        let Some((mounts, mut group)) = cpu_group(line) else { continue };
+        let Some((version, group)) = cpu_group(line) else { continue };
+        let mut group = group.strip_suffix(b"/").unwrap_or(group);
         // Every group up to the root can set a limit. In a container the path may name
         // groups of the host that are not mounted here; those just cannot be read.
         loop {
-            for quota in mounts.iter().filter_map(|mount| quota_at(mount, group, path)) {
+            let mut mounts = version.mounts().into_iter();
+            if let Some(Some(quota)) =
+                mounts.find_map(|mount| quota_at(version, mount, group, path))
+            {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
             }
             match memchr::memrchr(b'/', group) {
@@ -286,22 +295,36 @@ fn by_quota(groups: &mut [u8], path: &mut [u8]) -> Option<f64> {
     least
 }
 
-/// Where the cpu controller of a /proc/self/cgroup line is mounted, and its group.
-fn cpu_group(line: &[u8]) -> Option<(&'static [&'static str], &[u8])> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// Where the cpu controller may be mounted; at one of them.
+    fn mounts(self) -> [&'static str; 2] {
+        match self {
+            Version::One => ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
+            Version::Two => ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
+        }
+    }
+}
+
+/// The cpu controller of a /proc/self/cgroup line, and its group.
+fn cpu_group(line: &[u8]) -> Option<(Version, &[u8])> {
     let first = memchr::memchr(b':', line)?;
     let second = first + 1 + memchr::memchr(b':', &line[first + 1..])?;
     let (controllers, group) = (&line[first + 1..second], &line[second + 1..]);
     if controllers.is_empty() {
-        return Some((&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], group));
+        return Some((Version::Two, group));
     }
-    controllers
-        .split(|&byte| byte == b',')
-        .any(|name| name == b"cpu")
-        .then_some((&["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"], group))
+    let is_cpu = controllers.split(|&byte| byte == b',').any(|name| name == b"cpu");
+    is_cpu.then_some((Version::One, group))
 }
 
-fn quota_at(mount: &str, group: &[u8], path: &mut [u8]) -> Option<f64> {
-    let group = group.strip_suffix(b"/").unwrap_or(group);
+/// `None`: there is no such group here. `Some(None)`: it has no limit.
+fn quota_at(version: Version, mount: &str, group: &[u8], path: &mut [u8]) -> Option<Option<f64>> {
     let mut read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
         let parts = [mount.as_bytes(), group, file.as_bytes(), b"\0"];
         for (at, &byte) in parts.into_iter().flatten().enumerate() {
@@ -313,12 +336,14 @@ fn quota_at(mount: &str, group: &[u8], path: &mut [u8]) -> Option<f64> {
         sys::read_file(path, buffer).map(<[u8]>::len)
     };
     let (mut quota, mut period) = ([0; 64], [0; 64]);
-    if let Some(len) = read("/cpu.max", &mut quota) {
-        return cpu_max(&quota[..len]);
+    if version == Version::Two {
+        let len = read("/cpu.max", &mut quota)?;
+        return Some(cpu_max(&quota[..len]));
     }
     let len = read("/cpu.cfs_quota_us", &mut quota)?;
-    let period_len = read("/cpu.cfs_period_us", &mut period)?;
-    ratio(number(&quota[..len])?, number(&period[..period_len])?)
+    let Some(quota) = number(&quota[..len]) else { return Some(None) };
+    let len = read("/cpu.cfs_period_us", &mut period)?;
+    Some(number(&period[..len]).and_then(|period| ratio(quota, period)))
 }
 
 /// "200000 100000" or "max 100000".
@@ -343,11 +368,22 @@ mod tests {
 
     #[test]
     fn cpu_group_of_both_versions_is_found() {
-        assert_eq!(cpu_group(b"0::/user/a").unwrap().1, b"/user/a");
-        assert_eq!(cpu_group(b"3:cpu,cpuacct:/x").unwrap().1, b"/x");
+        let group = |line: &'static [u8]| cpu_group(line).unwrap();
+        assert_eq!(group(b"0::/user/a"), (Version::Two, &b"/user/a"[..]));
+        assert_eq!(group(b"3:cpu,cpuacct:/x"), (Version::One, &b"/x"[..]));
         assert!(cpu_group(b"3:cpuset:/x").is_none());
         assert!(cpu_group(b"nonsense").is_none());
         assert!(cpu_group(b"").is_none());
+    }
+
+    #[test]
+    fn quota_of_a_group_that_is_not_there_is_not_known() {
+        for version in [Version::One, Version::Two] {
+            let quota = quota_at(version, "/sys/fs/cgroup", b"/no/such/group", &mut [0; 256]);
+            assert_eq!(quota, None);
+        }
+        // A path that does not fit cannot be asked for either.
+        assert_eq!(quota_at(Version::Two, "/sys/fs/cgroup", &[b'x'; 300], &mut [0; 256]), None);
     }
 
     #[test]

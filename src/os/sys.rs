@@ -673,10 +673,13 @@ pub enum Op {
     MemsetChk,
     Bzero,
     Wmemset,
+    Memcmp,
+    Bcmp,
+    Wmemcmp,
 }
 
 impl Op {
-    pub const ALL: [Op; 15] = [
+    pub const ALL: [Op; 18] = [
         Op::Memcpy,
         Op::Memmove,
         Op::Mempcpy,
@@ -692,6 +695,9 @@ impl Op {
         Op::MemsetChk,
         Op::Bzero,
         Op::Wmemset,
+        Op::Memcmp,
+        Op::Bcmp,
+        Op::Wmemcmp,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -711,13 +717,16 @@ impl Op {
             Op::MemsetChk => "memset_chk",
             Op::Bzero => "bzero",
             Op::Wmemset => "wmemset",
+            Op::Memcmp => "memcmp",
+            Op::Bcmp => "bcmp",
+            Op::Wmemcmp => "wmemcmp",
         }
     }
 
     /// Bytes per counted unit.
     pub const fn unit(self) -> usize {
         match self {
-            Op::Wmemcpy | Op::Wmemmove | Op::Wmemset => size_of::<libc::wchar_t>(),
+            Op::Wmemcpy | Op::Wmemmove | Op::Wmemset | Op::Wmemcmp => size_of::<libc::wchar_t>(),
             _ => 1,
         }
     }

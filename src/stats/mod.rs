@@ -44,10 +44,12 @@ pub enum Fallback {
     Unaligned,
     /// The engine that is up does only copy within one process.
     Unsupported,
+    /// Two ranges differ in their first bytes, which the caller compares before it calls anybody.
+    Early,
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 11] = [
+    pub const ALL: [Fallback; 12] = [
         Fallback::Off,
         Fallback::Overlap,
         Fallback::Learned,
@@ -59,6 +61,7 @@ impl Fallback {
         Fallback::NoChannels,
         Fallback::Unaligned,
         Fallback::Unsupported,
+        Fallback::Early,
     ];
 
     pub fn name(self) -> &'static str {
@@ -73,6 +76,7 @@ impl Fallback {
             Fallback::NoChannels => "no_channels",
             Fallback::Unaligned => "unaligned",
             Fallback::Unsupported => "unsupported",
+            Fallback::Early => "early",
             Fallback::Off => "off",
         }
     }

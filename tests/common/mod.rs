@@ -30,6 +30,13 @@ pub fn library() -> PathBuf {
     so
 }
 
+/// The command of the same build.
+pub fn command() -> PathBuf {
+    let exe = target().join("release/adma");
+    assert!(exe.exists(), "{} is missing: cargo build --release --workspace", exe.display());
+    exe
+}
+
 /// Compiles `tests/programs/NAME.c` once and returns the executable.
 pub fn victim(name: &str) -> PathBuf {
     victim_with(name, &[])

@@ -8,6 +8,7 @@
  * remote threads SEED ROUNDS   the same by four threads at once
  * remote forked SEED ROUNDS    the same in the child of a fork
  * remote filtered SEED ROUNDS  the same after a seccomp filter that kills for what we may not do
+ * remote long ROUNDS           lists of 65 to 1024 segments
  * remote errors                calls that the kernel refuses, or cuts off
  * remote itself                the other process is this one: the order of bytes matters
  * remote plain COUNT SIZE      so many calls of one segment each
@@ -22,7 +23,7 @@
 
 #define PAGE ((size_t)4096)
 #define REGION (12 * MIB)
-#define MOST 80
+#define MOST 1030 /* a few more than the kernel takes */
 
 typedef ssize_t call(pid_t, const struct iovec *, unsigned long, const struct iovec *,
                      unsigned long, unsigned long);
@@ -142,7 +143,8 @@ static size_t length(uint64_t *state)
 static int lists(struct iovec *one, struct iovec *other, char *base, char *other_base, bool apart,
                  uint64_t *state)
 {
-    int most = next_random(state) % 3 ? 4 : MOST, count = 1 + next_random(state) % most;
+    const int mosts[] = {4, 4, 4, 4, 80, MOST};
+    int most = mosts[next_random(state) % 6], count = 1 + next_random(state) % most;
     size_t at = next_random(state) % (2 * PAGE), total = 0;
     for (int i = 0; i < count; i++) {
         size_t size = length(state);
@@ -205,6 +207,25 @@ static void compare_bytes(bool writing, pid_t pid, struct iovec mine[2][MOST],
         wrong("seed %lu: %zd bytes written are not the same", seed, size);
 }
 
+/* Both ways, and the same comes of it. */
+static void call_both(bool writing, pid_t pid, struct iovec mine[2][MOST], int locals,
+                      struct iovec theirs[2][MOST], int remotes, uint64_t seed)
+{
+    call *both[2][2] = {{process_vm_readv, bare_readv}, {process_vm_writev, bare_writev}};
+    ssize_t answer[2];
+    int error[2];
+    for (int i = 0; i < 2; i++) {
+        errno = 4711;
+        answer[i] = both[writing][i](pid, mine[i], locals, theirs[i], remotes, 0);
+        error[i] = errno;
+    }
+    if (answer[0] != answer[1] || error[0] != error[1])
+        wrong("seed %lu: %zd (errno %d), the kernel has %zd (errno %d)", seed, answer[0], error[0],
+              answer[1], error[1]);
+    if (answer[0] > 0)
+        compare_bytes(writing, pid, mine, theirs, remotes, answer[0], seed);
+}
+
 static void compare(bool writing, const struct remote_side *side, const struct pair *local,
                     const struct pair *remote, bool apart, uint64_t seed, uint64_t *state)
 {
@@ -212,21 +233,39 @@ static void compare(bool writing, const struct remote_side *side, const struct p
     /* What is read may well be read twice. */
     int locals = lists(mine[0], mine[1], local->at[0], local->at[1], !writing && apart, state);
     int remotes = lists(theirs[0], theirs[1], remote->at[0], remote->at[1], writing && apart, state);
-    call *both[2][2] = {{process_vm_readv, bare_readv}, {process_vm_writev, bare_writev}};
-    ssize_t answer[2];
-    int error[2];
-    for (int i = 0; i < 2; i++) {
-        errno = 4711;
-        answer[i] = both[writing][i](side->pid, mine[i], locals, theirs[i], remotes, 0);
-        error[i] = errno;
-    }
-    if (answer[0] != answer[1] || error[0] != error[1])
-        wrong("seed %lu: %zd (errno %d), the kernel has %zd (errno %d)", seed, answer[0], error[0],
-              answer[1], error[1]);
-    if (answer[0] > 0)
-        compare_bytes(writing, side->pid, mine, theirs, remotes, answer[0], seed);
+    call_both(writing, side->pid, mine, locals, theirs, remotes, seed);
     if (local->holes || remote->holes)
         make_equal(writing ? remote : local, writing ? side->pid : getpid());
+}
+
+static int stripes(struct iovec lists[2][MOST], const struct pair *pair, int count)
+{
+    size_t step = REGION / count;
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < 2; k++)
+            lists[k][i] = (struct iovec){pair->at[k] + i * step + 3, step - 16};
+    return count;
+}
+
+static void long_lists(int count)
+{
+    static struct iovec mine[2][MOST], theirs[2][MOST];
+    uint64_t state = 3;
+    struct remote_side side = other_process(&state);
+    struct pair local = new_pair(0, &state);
+    for (int round = 0; round < count; round++) {
+        const struct pair *remote = round % 3 ? &side.whole : &side.holed;
+        bool writing = round % 2;
+        int locals = stripes(mine, &local, 65 + next_random(&state) % 960);
+        int remotes = stripes(theirs, remote, 1 + next_random(&state) % 1024);
+        call_both(writing, side.pid, mine, locals, theirs, remotes, round);
+        if (remote->holes)
+            make_equal(writing ? remote : &local, writing ? side.pid : getpid());
+    }
+    call_both(false, side.pid, mine, stripes(mine, &local, 1024), theirs,
+              stripes(theirs, &side.whole, 1025), 0);
+    kill(side.pid, SIGKILL);
+    waitpid(side.pid, NULL, 0);
 }
 
 static void random_calls(uint64_t seed, int count)
@@ -461,6 +500,8 @@ int main(int count, char **words)
         for (int i = 0; i < task.count; i++)
             compare(i % 2, &side, &local, &side.whole, true, task.seed, &seed);
         kill(side.pid, SIGKILL);
+    } else if (!strcmp(mode, "long")) {
+        long_lists(task.seed);
     } else if (!strcmp(mode, "errors")) {
         refused_calls();
     } else if (!strcmp(mode, "itself")) {

@@ -4,7 +4,7 @@
  *   resources       systemd's SystemCallFilter=~@resources
  *   system-service  systemd's SystemCallFilter=@system-service
  *   usual           the two together, as in most units that have any
- *   least           only what README.md says that we need, and what this program needs
+ *   least           only what adma(7) says that we need, and what this program needs
  *
  * Whatever is not allowed ends the process, as systemd has it by default.
  */
@@ -82,7 +82,7 @@ static const int system_service[] = {
 };
 
 static const int least[] = {
-    /* what README.md says: the loader's and ours */
+    /* what adma(7) says: the loader's and ours */
     SYS_arch_prctl, SYS_brk, SYS_clone, SYS_close, SYS_execve, SYS_exit, SYS_exit_group,
     SYS_futex, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_gettid, SYS_mmap, SYS_mprotect,
     SYS_munmap, SYS_openat, SYS_pread64, SYS_prctl, SYS_prlimit64, SYS_read, SYS_rseq,

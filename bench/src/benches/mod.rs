@@ -9,6 +9,7 @@ pub mod kernels;
 pub mod load;
 pub mod mpi;
 pub mod numpy;
+pub mod others;
 pub mod pauses;
 pub mod pins;
 pub mod programs;

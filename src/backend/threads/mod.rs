@@ -4,11 +4,13 @@
 pub mod piece;
 pub mod queue;
 #[cfg(not(loom))]
-mod refusal;
+pub mod refusal;
 #[cfg(not(loom))]
 pub mod remote;
 #[cfg(not(loom))]
 mod share;
+#[cfg(not(loom))]
+pub mod task;
 #[cfg(not(loom))]
 pub mod workers;
 

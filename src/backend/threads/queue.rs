@@ -19,6 +19,10 @@
 //! even wait for pieces that have begun: if their worker does not run, the poster raises the
 //! generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
 //!
+//! A comparison is over with its first difference. Its pieces are claimed `IN_ORDER`, from the
+//! front by everybody, and who finds a difference cancels what is unclaimed: `back` becomes
+//! `front`, and only pieces before that were ever begun. Who works on one behind it stops soon.
+//!
 //! Nobody polls copies that go on while their caller does something else (`pending`). Their slots
 //! count the pieces under way in `begun`, and who brings that to nothing tells the end.
 
@@ -37,9 +41,12 @@ pub struct Posted {
     pub dst: usize,
     pub src: usize,
     pub cut: Cut,
-    /// How the pieces are to be copied; the queue carries it and does not look at it.
+    /// How the pieces are to be copied. The queue carries it, and looks at `IN_ORDER` only.
     pub mode: usize,
 }
+
+/// In a mode: everybody claims from the front, and what lies behind a piece may be cancelled.
+pub const IN_ORDER: usize = 1 << 31;
 
 /// Where a claim is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +102,8 @@ pub struct Slot {
     head: AtomicUsize,
     piece: AtomicUsize,
     mode: AtomicUsize,
-    /// Pieces that could not be copied lie between these: lowest, and one past the highest.
+    /// Pieces that could not be copied lie between these: lowest, and one past the highest. Of
+    /// a comparison the first is where the pieces begin that were cancelled.
     failed_from: AtomicUsize,
     failed_to: AtomicUsize,
 }
@@ -178,6 +186,7 @@ impl Slot {
                 return None;
             }
             let copy = self.posted();
+            let end = if copy.mode & IN_ORDER != 0 { End::Front } else { end };
             let (index, step) = match end {
                 End::Front => (now.front(), 1),
                 End::Back => (now.back() - 1, Ticket::ONE_BACK.wrapping_neg()),
@@ -190,6 +199,19 @@ impl Slot {
                 Ordering::Acquire,
             ) {
                 Ok(_) => return Some((copy, index as usize, now)),
+                Err(other) => now = Ticket(other),
+            }
+        }
+    }
+
+    /// What is unclaimed in this generation stays so: nobody has to do it any more.
+    fn cancel(&self, generation: u32) {
+        let mut now = Ticket(self.ticket.load(Ordering::Relaxed));
+        while now.generation_number() == generation && now.unclaimed() > 0 {
+            let ended = (now.0 & !Ticket::BACK) + now.front() * Ticket::ONE_BACK;
+            let (set, other) = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.ticket.compare_exchange_weak(now.0, ended, set, other) {
+                Ok(_) => return,
                 Err(other) => now = Ticket(other),
             }
         }
@@ -248,6 +270,8 @@ pub mod piece_is {
     pub const DONE: u8 = 1;
     /// A page was bad.
     pub const FAILED: u8 = 2;
+    /// Compared: there is a difference in it.
+    pub const DIFFERS: u8 = 3;
 }
 
 /// A slot of the queue: its pieces can be taken back.
@@ -311,11 +335,27 @@ impl Shared {
     /// Whether a piece from `from` on is still under way; `from` moves on to the first that is.
     /// Everything has been claimed before. False also means: their bytes can be seen.
     pub fn is_busy(&self, from: &mut usize) -> bool {
-        let count = self.slot.posted().cut.count();
+        let copy = self.slot.posted();
+        // What was cancelled has not begun, and never will.
+        let claimed = || Ticket(self.slot.ticket.load(Ordering::Relaxed)).front() as usize;
+        let count = if copy.mode & IN_ORDER != 0 { claimed() } else { copy.cut.count() };
         while *from < count && self.look(*from) != piece_is::OPEN {
             *from += 1;
         }
         *from < count
+    }
+
+    /// Of pieces that are claimed `IN_ORDER`: those from number `from` on need not be done.
+    pub fn cancel(&self, from: usize, generation: u32) {
+        // One who comes too late may lower this for another task. What is left undone for
+        // nothing then is done by the poster.
+        self.slot.failed_from.fetch_min(from, Ordering::Relaxed);
+        self.slot.cancel(generation);
+    }
+
+    /// Whether a claimed piece need not be done any more.
+    pub fn is_cancelled(&self, index: usize) -> bool {
+        self.slot.failed_from.load(Ordering::Relaxed) <= index
     }
 
     /// Takes all pieces back that are under way. Who has them must be interrupted before the
@@ -587,6 +627,30 @@ mod tests {
         queue.post(slot, &copy_of(40));
         assert_ne!(slot.generation().load(Ordering::Relaxed), late[0].generation);
         assert_eq!((slot.unclaimed(), undone(slot).len()), (40, 40));
+    }
+
+    #[test]
+    fn pieces_in_order_come_from_the_front_and_end_with_a_difference() {
+        let queue = Queue::new();
+        let slot = queue.take().unwrap();
+        queue.post(slot, &Posted { mode: IN_ORDER, ..copy_of(6) });
+        let claims = [End::Front, End::Back, End::Back].map(|end| slot.claim(end).unwrap());
+        assert_eq!(claims.each_ref().map(|claim| claim.index), [0, 1, 2]);
+        slot.cancel(6, claims[1].generation.wrapping_sub(1));
+        assert_eq!(slot.unclaimed(), 3, "somebody who comes too late cancels nothing");
+        slot.cancel(2, claims[1].generation);
+        assert_eq!([0, 1, 2].map(|index| slot.is_cancelled(index)), [false, false, true]);
+        assert!(slot.claim(End::Front).is_none() && slot.claim(End::Back).is_none());
+        for (claim, what) in claims.iter().zip([piece_is::DONE, piece_is::DIFFERS, piece_is::DONE])
+        {
+            assert!(slot.is_busy(&mut 0));
+            slot.finish(claim, what);
+        }
+        assert!(!slot.is_busy(&mut 0), "what was cancelled is nobody's");
+        assert_eq!(undone(slot), [1, 3, 4, 5]);
+        assert!(!slot.has_failed());
+        queue.leave(slot);
+        assert!(queue.take().is_some());
     }
 
     #[test]

@@ -9,14 +9,15 @@ const SHORTEST: u64 = 1 << 31;
 /// The same for about a minute.
 const LONGEST: u64 = SHORTEST << 6;
 
-/// Nothing is asked for until some moment.
-pub struct Refusal {
+/// Nothing is asked for until some moment. For how many ticks at least and at most is said by the
+/// type: a value that never refused is all zeros, and takes no room in the file.
+pub struct Refusal<const LEAST: u64 = SHORTEST, const MOST: u64 = LONGEST> {
     /// In ticks; 0: nothing was ever refused.
     until: AtomicU64,
     pause: AtomicU64,
 }
 
-impl Refusal {
+impl<const LEAST: u64, const MOST: u64> Refusal<LEAST, MOST> {
     pub const fn new() -> Self {
         Self { until: AtomicU64::new(0), pause: AtomicU64::new(0) }
     }
@@ -40,8 +41,8 @@ impl Refusal {
     }
 
     fn is_recent_at(&self, now: u64) -> bool {
-        // At most `LONGEST` ahead: ticks that begin anew, after a suspension, end it.
-        self.until.load(Ordering::Relaxed).wrapping_sub(now) <= LONGEST
+        // At most `MOST` ahead: ticks that begin anew, after a suspension, end it.
+        self.until.load(Ordering::Relaxed).wrapping_sub(now) <= MOST
     }
 
     fn note_at(&self, now: u64) {
@@ -51,7 +52,7 @@ impl Refusal {
         }
         let before = self.pause.load(Ordering::Relaxed);
         let since = now.wrapping_sub(self.until.load(Ordering::Relaxed));
-        let pause = if since < before { 2 * before } else { 0 }.clamp(SHORTEST, LONGEST);
+        let pause = if since < before { 2 * before } else { 0 }.clamp(LEAST, MOST);
         self.pause.store(pause, Ordering::Relaxed);
         self.until.store(now.wrapping_add(pause).max(1), Ordering::Relaxed);
     }
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn refusal_is_believed_for_a_while_and_for_longer_when_it_comes_again() {
-        let refusal = Refusal::new();
+        let refusal = <Refusal>::new();
         assert!(!refusal.is_recent());
         let mut now = 1 << 40;
         for expected in [1, 2, 4, 8, 16, 32, 64, 64, 64].map(|times| times * SHORTEST) {

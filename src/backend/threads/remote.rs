@@ -20,13 +20,15 @@
 //!   nobody is told of, as with memcpy.
 
 use super::piece;
-use super::queue::{Claim, End, Posted, Room, Shared, piece_is};
-use super::workers::{self, QUEUE, SPIN_TICKS, summon};
+use super::queue::{Claim, Posted, Room, Shared, piece_is};
+use super::workers::{self, QUEUE, summon};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
-use crate::backend::threads::{self, Wait};
+use crate::backend::threads::{self, Seen, Wait};
 use crate::backend::{Refused, libc as original};
+use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, Op, SignalsHeld};
+use crate::os::trylock::TryLock;
 use crate::plan::{self, Cut};
 use core::mem::MaybeUninit;
 
@@ -66,10 +68,15 @@ impl Segment {
     }
 }
 
-/// Longer lists are left to the kernel: ours has to lie on any stack.
-const MOST_SEGMENTS: usize = 64;
+/// Lists as long as this lie on any stack; longer ones wait in memory of their own, one at a time.
+const SHORT: usize = 64;
+/// The kernel refuses longer ones (UIO_MAXIOV).
+const MOST_SEGMENTS: usize = 1024;
+static LONG: Mapped<TryLock<Lists<MOST_SEGMENTS>>> = Mapped::new();
+// SAFETY: a lock that is free, and room for anything.
+unsafe impl Zeroed for TryLock<Lists<MOST_SEGMENTS>> {}
 /// So many on each side are given to the kernel at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 /// The kernel transfers no more with one call (MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
 /// Where the addresses end that every program may have.
@@ -78,16 +85,16 @@ const USER_END: usize = 1 << 47;
 const NEAR: usize = 16 << 10;
 
 /// Room for both lists. Not cleared: that would be a call of memset.
-pub struct Lists {
-    local: [MaybeUninit<Segment>; MOST_SEGMENTS],
-    remote: [MaybeUninit<Segment>; MOST_SEGMENTS],
+struct Lists<const N: usize> {
+    local: [MaybeUninit<Segment>; N],
+    remote: [MaybeUninit<Segment>; N],
 }
 
-impl Lists {
+impl<const N: usize> Lists<N> {
     #[inline(always)]
-    pub const fn new() -> Self {
-        let local = [const { MaybeUninit::uninit() }; MOST_SEGMENTS];
-        Self { local, remote: [const { MaybeUninit::uninit() }; MOST_SEGMENTS] }
+    const fn new() -> Self {
+        let local = [const { MaybeUninit::uninit() }; N];
+        Self { local, remote: [const { MaybeUninit::uninit() }; N] }
     }
 
     /// Takes the program's lists as they are now. False: the kernel cannot read them, and it is
@@ -124,6 +131,23 @@ impl Lists {
     }
 }
 
+/// In the child of a fork: whoever had the long lists was a thread of the parent.
+pub fn forget_after_fork() {
+    LONG.get().inspect(|long| long.forget_after_fork());
+}
+
+/// What a call comes to, for who carries it out; `None`: the kernel should see it as it is.
+pub fn understand<R>(call: &Call, then: impl FnOnce(Option<Transfer<'_>>) -> R) -> R {
+    if call.local.count.max(call.remote.count) <= SHORT {
+        let mut lists = Lists::<SHORT>::new();
+        return then(Transfer::new(call, &mut lists));
+    }
+    // Nobody jumps out of it, or is killed, with the lock taken.
+    let held = if workers::is_ours() { SignalsHeld::all() } else { None };
+    let mut lists = held.as_ref().and_then(|_| LONG.get_or_map()?.try_take());
+    then(lists.as_mut().and_then(|lists| Transfer::new(call, lists)))
+}
+
 /// The system call, for a worker as well.
 unsafe fn ask(op: Op, pid: usize, local: &[Segment], remote: &[Segment]) -> sys::Answer {
     let number = match op {
@@ -145,9 +169,9 @@ pub struct Transfer<'a> {
 }
 
 impl<'a> Transfer<'a> {
-    /// `None`: the kernel should see the call as it is.
-    pub fn new(call: &Call, lists: &'a mut Lists) -> Option<Self> {
-        let lengths = 1..=MOST_SEGMENTS;
+    /// `None`: it is not.
+    fn new<const N: usize>(call: &Call, lists: &'a mut Lists<N>) -> Option<Self> {
+        let lengths = 1..=N;
         if call.flags != 0
             || !lengths.contains(&call.local.count)
             || !lengths.contains(&call.remote.count)
@@ -218,37 +242,27 @@ impl<'a> Transfer<'a> {
 
     /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
     /// the whole transfer are done then. After a refusal nothing is under way.
-    pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<usize, Refused> {
+    pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<(usize, Seen), Refused> {
         workers::may_post()?;
         // The kernel would not let a handler run in the middle either.
         let held = SignalsHeld::all().ok_or(Refused::System)?;
-        let shared = QUEUE.take().ok_or(Refused::Busy)?;
-        if QUEUE.copies() > workers.div_ceil(2) {
-            QUEUE.leave(shared);
-            return Err(Refused::Busy);
-        }
+        let shared = threads::take_slot(workers)?;
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
         let mode = Mode::now(CopyLoop::Ordinary).pack() | piece::REMOTE;
         let at = &raw const *self as usize;
         QUEUE.post(shared, &Posted { dst: from, src: at, cut, mode });
         summon(cut.count().clamp(1, workers) as u32);
-        let (mut own, mut longest, mut now) = (0, 0, sys::ticks());
-        while let Some(claim) = shared.claim(End::Front) {
-            carry_out(shared, &claim);
-            let then = core::mem::replace(&mut now, sys::ticks());
-            longest = longest.max(now.wrapping_sub(then));
-            own += cut.piece(claim.index).len;
-        }
-        threads::wait(shared, how, SPIN_TICKS + 2 * longest, || false);
+        let mut seen = Seen::default();
+        let own = threads::work(shared, how, &mut seen, || false);
         let mut room: Room = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
         QUEUE.leave(shared);
         threads::note_caller_bytes(own);
         drop(held);
-        let Some(index) = short else { return Ok(self.total) };
+        let Some(index) = short else { return Ok((self.total, seen)) };
         threads::note_fault();
         let done = from + cut.piece(index).offset;
-        Ok(done + self.carry(done, self.total - done))
+        Ok((done + self.carry(done, self.total - done), seen))
     }
 
     /// A number that grows as the bytes do and is aligned as most of them are on the remote side.
@@ -298,12 +312,14 @@ fn bytes_of(list: &[Segment]) -> Option<usize> {
     })
 }
 
-/// Whether no two segments share a byte. Most lists ascend.
+/// Whether no two segments share a byte. Most lists ascend; of long ones that do not it is not
+/// asked.
 fn are_apart(list: &[Segment]) -> bool {
     let overlap =
         |a: &Segment, b: &Segment| a.len > 0 && b.len > 0 && a.base < b.end() && b.base < a.end();
     list.is_sorted_by(|a, b| a.end() <= b.base)
-        || list.iter().enumerate().all(|(i, a)| !list[i + 1..].iter().any(|b| overlap(a, b)))
+        || list.len() <= SHORT
+            && list.iter().enumerate().all(|(i, a)| !list[i + 1..].iter().any(|b| overlap(a, b)))
 }
 
 /// Whether `pid`, the number of a process or thread, is none of ours. False where that cannot

@@ -98,7 +98,7 @@ fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
         for at in [near.as_ptr(), far.as_ptr()] {
             let list = List { at: at as usize, count: 2 };
             let call = Call { op, pid: 1, local: list, remote: list, flags: 0 };
-            let mut lists = Lists::new();
+            let mut lists = Lists::<SHORT>::new();
             let transfer = Transfer::new(&call, &mut lists).unwrap();
             assert_eq!((transfer.local, transfer.remote), (&near[..], &near[..]));
             assert_eq!(transfer.total, 11);
@@ -107,7 +107,7 @@ fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
         let (bad, good) = (List { at: 8, count: 2 }, List { at: far.as_ptr() as usize, count: 2 });
         for (local, remote) in [(bad, good), (good, bad)] {
             let call = Call { op, pid: 1, local, remote, flags: 0 };
-            assert!(Transfer::new(&call, &mut Lists::new()).is_none());
+            assert!(Transfer::new(&call, &mut Lists::<SHORT>::new()).is_none());
         }
     }
 }
@@ -138,7 +138,7 @@ fn shared_transfer_is_right_at_every_kind_of_border() {
         let first = random(&mut state, len.min(5000));
         assert_eq!(transfer.carry(0, first), first);
         match transfer.share(first, 3, Wait::Auto) {
-            Ok(done) => assert_eq!(done, len),
+            Ok((done, _)) => assert_eq!(done, len),
             Err(refused) => {
                 assert_eq!(refused, Refused::Busy);
                 assert_eq!(transfer.carry(first, len - first), len - first);

@@ -1,11 +1,13 @@
-//! Software channels: one copy from posting to the last byte, by the caller and the workers.
+//! Software channels: one task from posting to the last byte, by the caller and the workers.
 
-use super::piece::{self, ALTERNATE, FILL, FRESH};
+use super::piece::{self, ALTERNATE, FRESH};
 use super::queue::{End, Posted, Room, Shared};
+use super::remote;
+use super::task::Task;
 use super::workers::{self, QUEUE, SPIN_TICKS, summon};
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::mode::Mode;
-use crate::backend::{Refused, libc as original, signals};
+use crate::backend::{Refused, signals};
 use crate::os::cpus;
 use crate::os::sync::{Ordering, pause};
 use crate::os::sys::{self, SignalsHeld};
@@ -24,26 +26,6 @@ pub struct How {
     pub share: Option<f32>,
     /// The destination was never written.
     pub fresh: bool,
-    /// It is filled, and what stands for the source is eight times the byte.
-    pub fill: bool,
-}
-
-impl How {
-    /// What stands for the source from byte number `at` on.
-    fn source(&self, src: usize, at: usize) -> usize {
-        if self.fill { src } else { src + at }
-    }
-
-    /// Does it with libc's function.
-    ///
-    /// # Safety
-    /// As memcpy, or memset.
-    unsafe fn plainly(&self, dst: usize, src: usize, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.fill { original::fill(dst, src, len) } else { original::copy(dst, src, len) }
-        }
-    }
 }
 
 /// Which loops copy the pieces.
@@ -67,6 +49,8 @@ pub struct Seen {
     /// Its own pieces, by the stores they were made with.
     pub ordinary: Cost,
     pub streamed: Cost,
+    /// A worker has taken several times as long for a piece as the caller: others want its CPU.
+    pub late: bool,
 }
 
 /// How the caller waits for pieces that others have begun.
@@ -105,6 +89,7 @@ static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 /// In the child of a fork: nothing has been copied yet.
 pub fn forget_after_fork() {
     workers::forget_after_fork();
+    remote::forget_after_fork();
     CALLER_BYTES.store(0, Ordering::Relaxed);
     FAULTS.store(0, Ordering::Relaxed);
     TAKEN_BACK.store(0, Ordering::Relaxed);
@@ -137,36 +122,32 @@ pub fn note_fault() {
     FAULTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Carries one copy of ranges that do not overlap. After a refusal nothing has been written.
+/// Shares one task; the ranges of a copy do not overlap. Answers what the task answers, and what
+/// was seen. After a refusal nothing has been written.
 ///
 /// # Safety
-/// As memcpy; a bad page ends as it would in memcpy.
-pub unsafe fn copy(dst: usize, src: usize, len: usize, how: &How) -> Result<Seen, Refused> {
+/// As the program has promised of the task; a bad page ends as it would without us.
+pub unsafe fn share(task: &Task, how: &How) -> Result<(isize, Seen), Refused> {
     let chunk = ((how.workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
-    let (mut at, mut seen) = (0, Seen::default());
-    while at < len {
+    let (mut at, mut answer, mut seen) = (0, 0, Seen::default());
+    while at < task.len && answer == 0 {
         // No small last chunk: the rest goes along when it is less than half of one.
-        let chunk = if len - at < chunk + chunk / 2 { len - at } else { chunk };
+        let left = task.len - at;
+        let part = task.part(at, if left < chunk + chunk / 2 { left } else { chunk });
         // SAFETY: part of the caller's ranges.
-        match unsafe { carry(dst + at, how.source(src, at), chunk, how, &mut seen) } {
-            Ok(()) => {}
+        answer = match unsafe { carry(&part, how, &mut seen) } {
+            Ok(answer) => answer,
             Err(refused) if at == 0 => return Err(refused),
             // SAFETY: part of the caller's ranges.
-            Err(_) => unsafe { how.plainly(dst + at, how.source(src, at), chunk) },
-        }
-        at += chunk;
+            Err(_) => unsafe { part.alone() },
+        };
+        at += part.len;
     }
-    Ok(seen)
+    Ok((answer, seen))
 }
 
 /// One chunk, from posting to the last byte.
-unsafe fn carry(
-    dst: usize,
-    src: usize,
-    len: usize,
-    how: &How,
-    seen: &mut Seen,
-) -> Result<(), Refused> {
+unsafe fn carry(task: &Task, how: &How, seen: &mut Seen) -> Result<isize, Refused> {
     workers::may_post()?;
     let held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
     signals::stand_in_front()?;
@@ -174,75 +155,85 @@ unsafe fn carry(
         Pieces::All(copy_loop) => (copy_loop, 0),
         Pieces::Alternate => (CopyLoop::Ordinary, ALTERNATE),
     };
-    let mode = Mode::now(copy_loop);
-    let shared = QUEUE.take().ok_or(Refused::Busy)?;
-    // Workers are for CPUs that nobody else uses: with a caller on every other one there is
-    // none left for a helper each.
-    if QUEUE.copies() > how.workers.div_ceil(2) {
-        QUEUE.leave(shared);
-        return Err(Refused::Busy);
-    }
+    let mode = Mode::now(copy_loop).pack() | alternate | task.work.bits();
+    let shared = take_slot(how.workers)?;
 
-    let alone = how.share.map_or(0, |share| (len as f64 * f64::from(share)) as usize).min(len);
+    let alone = how.share.map_or(0, |share| (task.len as f64 * f64::from(share)) as usize);
+    let own = task.part(0, alone.min(task.len));
+    let rest = task.part(own.len, task.len - own.len);
     let parties = how.workers + 1;
-    let cut = if how.fresh {
-        Cut::for_fresh(dst + alone, len - alone, parties)
-    } else {
-        Cut::new(dst + alone, len - alone, parties)
+    let cut = match how.fresh {
+        true => Cut::for_fresh(rest.dst, rest.len, parties),
+        false => Cut::new(rest.dst, rest.len, parties),
     };
-    if alone < len {
-        let make_pages = how.fresh && cut.suits_making_pages(parties);
-        let mode = mode.pack()
-            | alternate
-            | if make_pages { FRESH } else { 0 }
-            | if how.fill { FILL } else { 0 };
-        let src = how.source(src, alone);
-        QUEUE.post(shared, &Posted { dst: dst + alone, src, cut, mode });
+    let posted = rest.len > 0;
+    if posted {
+        let fresh = if how.fresh && cut.suits_making_pages(parties) { FRESH } else { 0 };
+        QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode: mode | fresh });
         // Each that comes calls two more; but a short copy is over before the last of those come.
-        summon((len / CALL_EACH).clamp(1, how.workers) as u32);
+        summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
-    let done_alone = alone == 0
-        || Copied::Whole
-            == unsafe {
-                if how.fill {
-                    mode.copy_loop.fill_until_taken_back(dst, src, alone, None)
-                } else {
-                    mode.copy_loop.copy(dst, src, alone)
-                }
-            };
+    let done_alone = unsafe { own.run(copy_loop, None) };
+    if done_alone == Copied::Differs {
+        shared.cancel(0, shared.generation().load(Ordering::Relaxed));
+    }
     if how.share.is_some() {
         leave_to_others(shared);
     }
-    let (own, quickest) = claim_pieces(shared, seen);
-    if alone < len {
-        let patience = SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS);
-        wait(shared, how.wait, patience, workers::can_take_back);
-    }
-    let posted = alone < len;
-    let failed = !done_alone || posted && shared.has_failed();
+    let claimed = if posted { work(shared, how.wait, seen, workers::can_take_back) } else { 0 };
+    let failed = done_alone == Copied::BadPage || posted && shared.has_failed();
     let mut room: Room = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
     QUEUE.leave(shared);
-    CALLER_BYTES.fetch_add((alone + own) as u64, Ordering::Relaxed);
+    note_caller_bytes(own.len + claimed);
     if failed {
-        FAULTS.fetch_add(1, Ordering::Relaxed);
+        note_fault();
     }
 
     // Nobody writes any more and signals come again: whatever could not be copied faults
     // now, in the program's thread, as it would have without us.
     drop(held);
-    if !done_alone {
+    let mut answer = 0;
+    if done_alone != Copied::Whole {
         // SAFETY: part of the caller's ranges.
-        unsafe { how.plainly(dst, src, alone) };
+        answer = unsafe { task.again(0, own.len) };
     }
     for index in undone.into_iter().flatten() {
+        if answer != 0 {
+            break;
+        }
         let piece = cut.piece(index);
-        let start = alone + piece.offset;
         // SAFETY: part of the caller's ranges.
-        unsafe { how.plainly(dst + start, how.source(src, start), piece.len) };
+        answer = unsafe { task.again(own.len + piece.offset, piece.len) };
     }
-    Ok(())
+    Ok(answer)
+}
+
+/// A slot of the queue. Workers are for CPUs that nobody else uses: with a caller on every other
+/// one there is none left for a helper each.
+pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
+    let shared = QUEUE.take().ok_or(Refused::Busy)?;
+    if QUEUE.copies() > workers.div_ceil(2) {
+        QUEUE.leave(shared);
+        return Err(Refused::Busy);
+    }
+    Ok(shared)
+}
+
+/// Works on what was posted, as long as something is unclaimed, and waits for what others have
+/// begun. Answers how many bytes it has done itself.
+pub(super) fn work(
+    shared: &Shared,
+    how: Wait,
+    seen: &mut Seen,
+    may_take_back: fn() -> bool,
+) -> usize {
+    let (own, quickest) = claim_pieces(shared, seen);
+    let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
+    wait(shared, how, patience, may_take_back);
+    seen.late |= quickest.is_some() && sys::ticks().wrapping_sub(begun) > patience;
+    own
 }
 
 /// Copies pieces as long as there are any: how many bytes, and how long the quickest took. Others
@@ -279,7 +270,7 @@ fn leave_to_others(shared: &Shared) {
 
 /// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
 /// back, for who has them may not run at all. A system call cannot be `taken_back`.
-pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn() -> bool) {
+fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn() -> bool) {
     let (begun, mut from) = (sys::ticks(), 0);
     while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
         match how {
@@ -313,7 +304,10 @@ pub fn expect() {
 
 #[cfg(test)]
 mod tests {
+    use super::super::queue::{Queue, piece_is};
+    use super::super::task::Work;
     use super::*;
+    use crate::backend::libc as original;
 
     #[test]
     fn copies_of_many_threads_are_right_with_every_way_to_wait() {
@@ -339,11 +333,11 @@ mod tests {
                             wait: waits[round % waits.len()],
                             share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
                             fresh: round % 7 == 0,
-                            fill: false,
                         };
-                        let (to, from) = (target.as_mut_ptr() as usize + 1, source.as_ptr());
+                        let (dst, src) = (target.as_mut_ptr() as usize + 1, source.as_ptr());
+                        let task = Task { work: Work::Copy, dst, src: src as usize, len };
                         // SAFETY: inside both vectors.
-                        let done = unsafe { copy(to, from as usize, len, &how) };
+                        let done = unsafe { share(&task, &how) };
                         match done {
                             Ok(_) => assert_eq!(target[1..=len], source[..]),
                             Err(refused) => assert_eq!(refused, Refused::Busy),
@@ -353,5 +347,29 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// For who has many ranks on its CPUs: a piece that was begun and does not end is noticed.
+    #[test]
+    fn piece_that_takes_its_worker_much_longer_than_the_caller_is_late() {
+        let queue = Box::new(Queue::new());
+        let shared = queue.take().unwrap();
+        let mut bytes = vec![1u8; 1 << 16];
+        let dst = bytes.as_mut_ptr() as usize;
+        let mode = Mode::now(CopyLoop::Ordinary).pack() | Work::Fill.bits();
+        let cut = Cut::with_piece(dst, bytes.len(), 1 << 12);
+        queue.post(shared, &Posted { dst, src: 0, cut, mode });
+        let theirs = shared.claim(End::Back).unwrap();
+        let mut seen = Seen::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                shared.finish(&theirs, piece_is::DONE);
+            });
+            let own = work(shared, Wait::Auto, &mut seen, || false);
+            assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
+        });
+        assert!(seen.late);
+        queue.leave(shared);
     }
 }

@@ -244,7 +244,7 @@ pub fn start(workers: usize) {
 }
 
 /// Whether this thread is under a seccomp filter, from the start or since: then only calls may
-/// be made that every program makes, those that stand in README.md.
+/// be made that every program makes, those that stand in adma(7).
 pub fn is_filtered() -> bool {
     SECCOMP.load(Ordering::Relaxed) != 0 || sys::seccomp_mode() != 0
 }

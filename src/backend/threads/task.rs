@@ -1,0 +1,170 @@
+//! What is done with a stretch of memory: it is copied, filled or compared; whole by libc's
+//! functions, or in pieces by loops of our own.
+//!
+//! A comparison answers with the first difference. So its pieces are claimed in order, a difference
+//! leaves what lies behind it unclaimed, and when nobody works on it any more the caller looks,
+//! in order, at those pieces that were not found to be the same. A bad page that a worker has met
+//! behind the first difference is never looked at again.
+
+use super::queue::IN_ORDER;
+use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_back};
+use crate::backend::libc as original;
+use crate::os::sys::{self, Op};
+use crate::plan::PAGE;
+
+/// Beside a packed mode: the destination is filled, and what stands for the source is the value.
+const FILL: usize = 1 << 29;
+/// Beside a packed mode: both sides are compared.
+const COMPARE: usize = 1 << 30;
+
+/// So much of memory that was never written is made at once: it is still in the cache when the
+/// bytes come.
+pub const STEP: usize = 64 * PAGE;
+/// Who compares looks after so many bytes whether somebody has found an earlier difference.
+pub const LOOK: usize = 8 * PAGE;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Copy,
+    /// `src` is eight times the byte.
+    Fill,
+    /// For a program that has called this function.
+    Compare(Op),
+}
+
+impl Work {
+    /// What a piece's mode tells of it.
+    pub fn bits(self) -> usize {
+        match self {
+            Work::Copy => 0,
+            Work::Fill => FILL,
+            Work::Compare(_) => COMPARE | IN_ORDER,
+        }
+    }
+
+    /// From the mode of a piece, for whose end the function does not matter.
+    pub fn of(mode: usize) -> Self {
+        match mode & (FILL | COMPARE) {
+            0 => Work::Copy,
+            FILL => Work::Fill,
+            _ => Work::Compare(Op::Memcmp),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    pub work: Work,
+    pub dst: usize,
+    pub src: usize,
+    pub len: usize,
+}
+
+/// Whoever does a task promises what the program has promised to memcpy, memset or memcmp of the
+/// same ranges. What is answered is memcmp's answer, and 0 of the others.
+impl Task {
+    pub fn part(&self, from: usize, len: usize) -> Self {
+        let src = if self.work == Work::Fill { self.src } else { self.src + from };
+        Self { dst: self.dst + from, src, len, ..*self }
+    }
+
+    /// By libc's function.
+    ///
+    /// # Safety
+    /// The program's promise.
+    pub unsafe fn alone(&self) -> isize {
+        let Task { work, dst, src, len } = *self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match work {
+                Work::Copy => original::copy(dst, src, len),
+                Work::Fill => original::fill(dst, src, len),
+                Work::Compare(op) => return original::compare(op, dst, src, len),
+            }
+        }
+        0
+    }
+
+    /// The same before start-up.
+    ///
+    /// # Safety
+    /// The program's promise.
+    pub unsafe fn before_start(&self) -> isize {
+        let Task { work, dst, src, len } = *self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match work {
+                Work::Copy => original::copy_before_start(dst, src, len),
+                Work::Fill => original::fill_before_start(dst, src, len),
+                Work::Compare(op) => return original::compare_before_start(op, dst, src, len),
+            }
+        }
+        0
+    }
+
+    /// By libc's function, into memory that was never written: its pages are made step by step.
+    ///
+    /// # Safety
+    /// The program's promise.
+    pub unsafe fn alone_into_fresh(&self) {
+        let mut at = 0;
+        while at < self.len {
+            // Steps end at pages, so that none is made twice.
+            let step = (STEP - (self.dst + at) % PAGE).min(self.len - at);
+            let part = self.part(at, step);
+            part.make_pages();
+            // SAFETY: part of the caller's ranges.
+            unsafe { part.alone() };
+            at += step;
+        }
+    }
+
+    /// Makes the pages that lie whole in the destination. If it cannot be done, writing will tell
+    /// why.
+    pub fn make_pages(&self) {
+        let (from, to) = (self.dst.next_multiple_of(PAGE), (self.dst + self.len) / PAGE * PAGE);
+        if from < to {
+            sys::make_pages(from, to - from);
+        }
+    }
+
+    /// By a loop of our own, which a bad page ends if our handler stands in front.
+    ///
+    /// # Safety
+    /// The program's promise, as long as it is not taken back.
+    pub unsafe fn run(&self, copy_loop: CopyLoop, take_back: Option<&TakeBack>) -> Copied {
+        let Task { work, dst, src, len } = *self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match work {
+                Work::Copy => copy_loop.copy_until_taken_back(dst, src, len, take_back),
+                Work::Fill => copy_loop.fill_until_taken_back(dst, src, len, take_back),
+                Work::Compare(_) => compare_until_taken_back(dst, src, len, take_back).0,
+            }
+        }
+    }
+
+    /// Does a part that a loop has not brought to its end. A bad page is the program's now.
+    ///
+    /// # Safety
+    /// The program's promise; nobody else works on it.
+    pub unsafe fn again(&self, from: usize, len: usize) -> isize {
+        let part = self.part(from, len);
+        let Work::Compare(op) = self.work else {
+            // SAFETY: part of the caller's ranges.
+            return unsafe { part.alone() };
+        };
+        // SAFETY: part of the caller's ranges. Where the loop ends for any reason but the part's
+        // end, a difference or a bad page is near. Byte by byte nothing is read behind it.
+        let at = unsafe {
+            let (_, same) = compare_until_taken_back(part.dst, part.src, len, None);
+            let rest = part.part(same, len - same);
+            from + same + original::count_same(rest.dst, rest.src, rest.len)
+        };
+        if at == from + len {
+            return 0;
+        }
+        // SAFETY: a character that was just read.
+        unsafe { self.part(at - at % op.unit(), op.unit()).alone() }
+    }
+}

@@ -1,0 +1,122 @@
+//! Where the library is: beside us in the source tree, or in the library folder of the same
+//! installation, as which a Python wheel counts too; and what the loader can be told of it.
+
+use crate::options::set;
+use crate::run::execute;
+use crate::say::{FAILED, fail};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const TRIPLET: &str = "x86_64-linux-gnu";
+/// The name that programs are linked with, and the plain one of a source tree.
+const NAMES: [&str; 2] = ["libadma.so.0", "libadma.so"];
+
+pub fn find() -> PathBuf {
+    let me = myself();
+    let folder = me.parent().unwrap_or(Path::new("/"));
+    let places = places(folder);
+    let library = places
+        .iter()
+        .flat_map(|place| NAMES.map(|name| place.join(name)))
+        .find(|library| library.is_file());
+    library.unwrap_or_else(|| {
+        let folder = folder.display();
+        fail(FAILED, format_args!("no libadma.so for {folder}/adma; install or build adma again"))
+    })
+}
+
+/// The file itself, whatever links lead to it.
+fn myself() -> PathBuf {
+    std::env::current_exe().unwrap_or_else(|error| {
+        fail(FAILED, format_args!("cannot tell where I am, so not where the library is: {error}"))
+    })
+}
+
+/// Folders that may hold the library of a command in `folder`, the nearest first.
+fn places(folder: &Path) -> Vec<PathBuf> {
+    let above = folder.parent().unwrap_or(folder);
+    vec![
+        folder.to_owned(),
+        above.join("lib").join(TRIPLET),
+        above.join("lib"),
+        above.join("lib64"),
+        above.to_owned(), // a folder of libraries with one for the command
+    ]
+}
+
+/// A path under which the library can be preloaded: its own, or that of a copy.
+pub fn preloadable(library: PathBuf) -> PathBuf {
+    if !unpreloadable(&library) {
+        return library;
+    }
+    // SAFETY: asks for a number.
+    let user = unsafe { libc::getuid() };
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let base = variable("XDG_RUNTIME_DIR").or_else(|| variable("TMPDIR")).unwrap_or("/tmp".into());
+    let mut folder = Path::new(&base).join(format!("adma-{user}"));
+    if unpreloadable(&folder) || !folder.is_absolute() {
+        folder = Path::new("/tmp").join(format!("adma-{user}"));
+    }
+    copy(&library, &folder, user)
+        .unwrap_or_else(|why| fail(FAILED, format_args!("{}: {why}", folder.display())))
+}
+
+/// LD_PRELOAD is split at blanks and colons, and the loader replaces $LIB and the like.
+fn unpreloadable(path: &Path) -> bool {
+    path.as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|byte| byte.is_ascii_whitespace() || b":$".contains(byte))
+}
+
+fn copy(library: &Path, folder: &Path, user: u32) -> Result<PathBuf, String> {
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        // Perhaps another process has made it at this moment.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(error.to_string());
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder).map_err(|error| error.to_string())?;
+    if !found.is_dir() || found.uid() != user {
+        let advice = "move adma to a path without blanks, : and $";
+        return Err(format!("not a folder of our own; {advice}"));
+    }
+    let cannot = |error: io::Error| format!("cannot copy the library there: {error}");
+    let bytes = fs::read(library).map_err(cannot)?;
+    let place = folder.join("libadma.so");
+    if fs::read(&place).ok().as_ref() != Some(&bytes) {
+        // By renaming: programs that run with the former copy keep it.
+        let fresh = folder.join(format!("libadma.so.{}", std::process::id()));
+        fs::write(&fresh, &bytes).and_then(|()| fs::rename(&fresh, &place)).map_err(cannot)?;
+    }
+    Ok(place)
+}
+
+/// The library itself answers, in a process of which it takes over the start-up: ours, again.
+pub fn check() -> ! {
+    if std::env::var_os("ADMA_CHECK").is_some_and(|value| value == "1") {
+        fail(FAILED, "the library could not be loaded");
+    }
+    let library = preloadable(find());
+    set("ADMA_CHECK", "1".as_ref());
+    set("LD_PRELOAD", library.as_os_str());
+    let error = execute(&myself(), vec!["adma".into(), "check".into()]);
+    fail(FAILED, format_args!("cannot start again: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_the_loader_would_split_are_known() {
+        for odd in ["/a b/lib", "/a:b", "/a\tb", "/$LIB/x"] {
+            assert!(unpreloadable(Path::new(odd)), "{odd}");
+        }
+        assert!(!unpreloadable(Path::new("/usr/lib/x86_64-linux-gnu/libadma.so.0")));
+    }
+}

@@ -1,0 +1,141 @@
+//! `adma report FILE... [--html PAGE]`: the JSON of one or many processes, as text on standard
+//! output and as a page that stands alone.
+//!
+//! ```text
+//! process   one process's JSON, checked
+//! figures   its numbers, and the sum of many
+//! text      the report for terminals
+//! page      the report for browsers; sections: what it shows of one process or of all;
+//!           chart: pictures; html: tags and escaping
+//! units     numbers as people read them
+//! ```
+
+mod chart;
+mod figures;
+mod html;
+mod page;
+mod process;
+mod sections;
+mod text;
+mod units;
+
+#[cfg(test)]
+mod tests;
+
+use crate::say::{self, FAILED, fail, printable, say};
+use figures::Figures;
+use process::Process;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// More than a thousand full reports.
+const LONGEST_FILE: u64 = 256 << 20;
+
+/// Processes in the order of what they copied, most first, and their sum.
+pub struct Report {
+    processes: Vec<Process>,
+    total: Figures,
+}
+
+impl Report {
+    fn new(mut processes: Vec<Process>) -> Self {
+        processes.sort_by_key(|process| std::cmp::Reverse(process.figures.bytes()));
+        let mut total = Figures::default();
+        processes.iter().for_each(|process| total.add(&process.figures));
+        Self { processes, total }
+    }
+}
+
+pub fn command(arguments: &[OsString]) -> i32 {
+    let (files, page) = parse(arguments);
+    let mut processes = Vec::new();
+    let mut status = 0;
+    for file in files {
+        match read(file).and_then(|text| all_in(&text, &mut processes)) {
+            Ok(()) => {}
+            // The others are still worth a look.
+            Err(why) => {
+                say(format_args!("{}: {why}", printable(&file.to_string_lossy())));
+                status = 1;
+            }
+        }
+    }
+    if processes.is_empty() {
+        return 1;
+    }
+    let report = Report::new(processes);
+    if let Some(path) = page
+        && let Err(error) = std::fs::write(path, page::of(&report))
+    {
+        fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
+    }
+    say::out(format_args!("{}", text::of(&report)));
+    status
+}
+
+fn parse(arguments: &[OsString]) -> (Vec<&OsStr>, Option<&Path>) {
+    let (mut files, mut page, mut options) = (Vec::new(), None, true);
+    let mut words = arguments.iter().map(OsString::as_os_str);
+    while let Some(word) = words.next() {
+        let bytes = word.as_bytes();
+        if !options || bytes == b"-" || !bytes.starts_with(b"-") {
+            files.push(word);
+        } else if bytes == b"--" {
+            options = false;
+        } else if bytes == b"-h" || bytes == b"--help" {
+            say::out(format_args!("{}", crate::options::help()));
+            std::process::exit(0)
+        } else if bytes == b"--html" {
+            let path = words.next();
+            page = path.map(Path::new);
+            if page.is_none() {
+                fail(FAILED, "--html wants a value; see --help");
+            }
+        } else if let Some(path) = bytes.strip_prefix(b"--html=") {
+            page = Some(Path::new(OsStr::from_bytes(path)));
+        } else {
+            fail(FAILED, format_args!("unknown option {}; see --help", word.display()));
+        }
+    }
+    if files.is_empty() {
+        fail(FAILED, "report wants files with reports in JSON (adma --stats json); see --help");
+    }
+    (files, page)
+}
+
+/// `-` is standard input.
+fn read(file: &OsStr) -> Result<Vec<u8>, String> {
+    let mut text = Vec::new();
+    let source: Box<dyn Read> = if file == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(file).map_err(|error| say::reason(&error))?)
+    };
+    source.take(LONGEST_FILE + 1).read_to_end(&mut text).map_err(|error| say::reason(&error))?;
+    if text.len() as u64 > LONGEST_FILE {
+        return Err(format!("longer than {}", units::bytes(LONGEST_FILE)));
+    }
+    Ok(text)
+}
+
+/// A file holds the reports of as many processes as have written to it. Those before a bad one
+/// are kept.
+fn all_in(text: &[u8], processes: &mut Vec<Process>) -> Result<(), String> {
+    let reports = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
+    let mut number = 0;
+    for value in reports {
+        number += 1;
+        let value = value.map_err(|error| match error.is_eof() {
+            true => format!("report {number} is cut off: the file ends inside it"),
+            false => format!("not JSON: {error}"),
+        })?;
+        processes.push(Process::new(&value).map_err(|why| match number {
+            1 => why,
+            _ => format!("report {number}: {why}"),
+        })?);
+    }
+    if number == 0 { Err("holds no report".to_owned()) } else { Ok(()) }
+}

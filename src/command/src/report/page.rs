@@ -1,0 +1,247 @@
+//! The page: one file that needs no other, no script and no network, and says so to the browser.
+//!
+//! Every picture has a table beside it with the same numbers; whatever can be opened or scrolled
+//! can be reached by the Tab key.
+
+use super::Report;
+use super::chart;
+use super::figures::{Figures, Saved};
+use super::html::escaped;
+use super::process::Process;
+use super::sections;
+use super::units::{Scale, bytes, count, date, percent, seconds};
+use std::fmt::Write;
+
+/// So many processes have pictures of their own; the table has all of them.
+const PICTURED: usize = 24;
+
+pub fn of(report: &Report) -> String {
+    let Report { processes, total } = report;
+    let name = match processes.as_slice() {
+        [one] => one.program().to_owned(),
+        [first, ..] => format!("{} and {} more", first.program(), processes.len() - 1),
+        [] => String::new(),
+    };
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         style-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>adma: {name}</title>\n<style>\n{style}</style>\n</head>\n<body>\n\
+         <a class=\"skip wide\" href=\"#figures\">Skip to the figures</a>\n{patterns}\
+         <header class=\"wide\"><h1>{head}</h1>\n<p class=\"faint\">{subject}</p>\n{cards}</header>\n\
+         <main class=\"wide\" id=\"figures\">\n",
+        name = escaped(&name),
+        style = include_str!("page.css"),
+        patterns = PATTERNS,
+        head = escaped(&headline(total)),
+        subject = escaped(&subject(processes)),
+        cards = cards(report),
+    );
+    let several = processes.len() > 1;
+    sections::all(&mut out, total, if several { "all processes" } else { "this process" }, 2);
+    if several {
+        list(&mut out, processes);
+        out.push_str("<h2 id=\"each\">Each process</h2>\n");
+        for (index, process) in processes.iter().take(PICTURED).enumerate() {
+            one(&mut out, index, process);
+        }
+        if let Some(rest) = processes.len().checked_sub(PICTURED).filter(|rest| *rest > 0) {
+            let _ = writeln!(out, "<p>The {rest} that copied least are in the table only.</p>");
+        }
+    }
+    let _ = write!(
+        out,
+        "</main>\n<footer class=\"wide faint\">Made by <code>adma report</code> {}. This page \
+         loads nothing: it can be kept, sent and printed.</footer>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    out
+}
+
+/// Fillings that differ without colour.
+const PATTERNS: &str = "<svg class=\"hidden\" aria-hidden=\"true\"><defs>\
+    <pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
+    patternTransform=\"rotate(45)\"><rect width=\"7\" height=\"7\"/>\
+    <line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"7\"/></pattern>\
+    <pattern id=\"dots\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
+    <rect width=\"8\" height=\"8\"/><circle cx=\"4\" cy=\"4\" r=\"1.8\"/></pattern>\
+    </defs></svg>\n";
+
+/// The one thing people want to know.
+fn headline(total: &Figures) -> String {
+    match total.saved {
+        Some(saved) => super::text::worth(saved),
+        None if total.bytes() == 0 => "No large copies".to_owned(),
+        None => format!(
+            "{} of {} went over the copy engine",
+            percent(total.engine.bytes, total.bytes()),
+            bytes(total.bytes())
+        ),
+    }
+}
+
+fn subject(processes: &[Process]) -> String {
+    let mut parts = Vec::new();
+    if let [one] = processes {
+        parts.push(format!("{} (process {})", one.exe, one.pid));
+    } else {
+        parts.push(format!("{} processes", processes.len()));
+    }
+    let mut engines: Vec<String> = Vec::new();
+    for process in processes {
+        let plural = if process.channels == 1 { "" } else { "s" };
+        let engine =
+            format!("{}, {} channel{plural} beside the caller", process.backend, process.channels);
+        if !engines.contains(&engine) {
+            engines.push(engine);
+        }
+    }
+    parts.push(if engines.len() > 3 { "several engines".to_owned() } else { engines.join("; ") });
+    let began = processes.iter().map(|process| process.started).fold(f64::INFINITY, f64::min);
+    if began > 0.0 && began.is_finite() {
+        parts.push(format!("began {}", date(began)));
+    }
+    let mut versions: Vec<&str> = processes.iter().map(|process| &*process.version).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    versions.truncate(4);
+    parts.push(format!("adma {}", versions.join(", ")));
+    parts.join(" · ")
+}
+
+fn cards(report: &Report) -> String {
+    let total = &report.total;
+    let mut cards = Vec::new();
+    if let Some(Saved { seconds: saved, of_seconds }) = total.saved {
+        let share = 100.0 * saved / of_seconds.max(f64::MIN_POSITIVE);
+        let what = if saved < 0.0 { "lost" } else { "saved" };
+        let share = if of_seconds > 0.0 {
+            format!("{:.1} % of the run", share.abs())
+        } else {
+            String::new()
+        };
+        cards.push((format!("{what} {}", seconds(saved.abs())), share));
+    }
+    cards.push((
+        percent(total.engine.bytes, total.bytes()),
+        format!("of the bytes carried by the engine: {}", bytes(total.engine.bytes)),
+    ));
+    cards.push((count(total.calls()), format!("large copies, {} in all", bytes(total.bytes()))));
+    cards.push((count(total.libc.calls), "of them stayed with libc".to_owned()));
+    if total.saved.is_none() {
+        cards.push((
+            seconds(total.seconds),
+            match report.processes.len() {
+                1 => "the process ran".to_owned(),
+                many => format!("{many} processes ran, together"),
+            },
+        ));
+    }
+    let mut out = String::from("<ul class=\"cards\">\n");
+    for (index, (number, what)) in cards.into_iter().enumerate() {
+        let class = if index == 0 { " class=\"first\"" } else { "" };
+        let _ = writeln!(out, "<li{class}><b>{}</b> {}</li>", escaped(&number), escaped(&what));
+    }
+    out + "</ul>\n"
+}
+
+/// All processes, most bytes first.
+fn list(out: &mut String, processes: &[Process]) {
+    let top: Vec<_> =
+        processes.iter().take(10).filter(|process| process.figures.bytes() > 0).collect();
+    let most = top.iter().map(|process| process.figures.bytes()).max().unwrap_or(1);
+    let names: Vec<_> = top
+        .iter()
+        .map(|process| format!("{} {}", chart::cut(process.program(), 12), process.pid))
+        .collect();
+    let bars: Vec<_> = top
+        .iter()
+        .zip(&names)
+        .map(|(process, name)| {
+            let Figures { engine, libc, .. } = &process.figures;
+            let parts = vec![(engine.bytes as f64, "engine"), (libc.bytes as f64, "libc")];
+            (name.as_str(), parts, bytes(process.figures.bytes()))
+        })
+        .collect();
+    let told: Vec<_> =
+        names.iter().zip(&bars).map(|(name, bar)| format!("{name}: {}", bar.2)).collect();
+    let picture = chart::rows(
+        "Bytes by process",
+        &format!("{}.", told.join(", ")),
+        "bytes in large copies",
+        &Scale::bytes(most),
+        &bars,
+    );
+    let mut table = String::from(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"All processes\"><table>\
+         <caption>All processes, those that copied most first</caption><thead><tr>\
+         <th scope=\"col\">program</th><th scope=\"col\">process</th><th scope=\"col\">ran</th>\
+         <th scope=\"col\">copies</th><th scope=\"col\">bytes</th><th scope=\"col\">engine</th>\
+         <th scope=\"col\">saved</th></tr></thead><tbody>\n",
+    );
+    for (index, process) in processes.iter().enumerate() {
+        let figures = &process.figures;
+        let name = escaped(&chart::cut(process.program(), 40));
+        let name = if index < PICTURED {
+            format!("<a href=\"#process-{index}\">{name}</a>")
+        } else {
+            name
+        };
+        let saved =
+            figures.saved.map_or("–".to_owned(), |saved| super::text::signed(saved.seconds));
+        let _ = writeln!(
+            table,
+            "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{saved}</td></tr>",
+            process.pid,
+            seconds(figures.seconds),
+            count(figures.calls()),
+            bytes(figures.bytes()),
+            escaped(&super::text::engine_share(figures).replace('-', "–")),
+        );
+    }
+    table.push_str("</tbody></table></div>\n");
+    let _ = writeln!(
+        out,
+        "<figure><figcaption><h2 id=\"processes\">Processes</h2><p>Which process \
+         copied how much: solid what the engine carried, hatched what libc did.</p></figcaption>\n<div class=\"pair wide-pair\">\n\
+         <div>{table}</div>\n<div class=\"narrow\">{picture}</div>\n</div></figure>"
+    );
+}
+
+fn one(out: &mut String, index: usize, process: &Process) {
+    let figures = &process.figures;
+    let mut summary = format!("{} ({})", chart::cut(process.program(), 40), process.pid);
+    let _ = write!(summary, " · {}", bytes(figures.bytes()));
+    if figures.bytes() > 0 {
+        let _ =
+            write!(summary, " · {} by the engine", percent(figures.engine.bytes, figures.bytes()));
+    }
+    let _ = writeln!(out, "<details><summary>{}</summary>", escaped(&summary));
+    let _ = writeln!(
+        out,
+        "<p class=\"faint\" id=\"process-{index}\"><code>{}</code> · {}</p>",
+        escaped(&process.exe),
+        escaped(&facts(process))
+    );
+    sections::all(
+        out,
+        figures,
+        &format!("{} ({})", chart::cut(process.program(), 40), process.pid),
+        3,
+    );
+    out.push_str("</details>\n");
+}
+
+fn facts(process: &Process) -> String {
+    let plural = if process.channels == 1 { "" } else { "s" };
+    let mut facts = format!("{}, {} channel{plural}", process.backend, process.channels);
+    let _ = write!(facts, " · ran {}", seconds(process.figures.seconds));
+    if let Some(threshold) = process.threshold {
+        let _ = write!(facts, " · carries copies from {} up", bytes(threshold));
+    }
+    if let Some(saved) = process.figures.saved {
+        let _ = write!(facts, " · {}", super::text::worth(saved).to_lowercase());
+    }
+    facts
+}

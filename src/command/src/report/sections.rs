@@ -1,0 +1,378 @@
+//! The page's sections, for one process or for all: each a heading, what it is about, a picture
+//! and a table with the same numbers.
+
+use super::chart::{self, ENGINE, EVERY, LIBC};
+use super::figures::{Figures, Flow, Histogram, PARTS, Saved, in_words};
+use super::html::{escaped, table};
+use super::units::{Scale, bytes, count, nanoseconds, percent, seconds};
+use std::fmt::Write;
+
+/// What there is to see of one process, or of all.
+pub fn all(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    worth(out, figures, whose, level);
+    if figures.bytes() > 0 {
+        sizes(out, figures, whose, level);
+        times(out, figures, whose, level);
+        channels(out, figures, whose, level);
+        fallbacks(out, figures, whose, level);
+    }
+    notes(out, figures);
+    costs(out, figures, whose, level);
+    messages(out, figures, level);
+    profile(out, figures, whose, level);
+}
+
+/// A heading, what it is about, a picture and its table.
+fn figure(out: &mut String, level: u8, title: &str, about: &str, picture: &str, table: &str) {
+    let _ = writeln!(
+        out,
+        "<figure><figcaption><h{level}>{}</h{level}><p>{}</p></figcaption>\n\
+         <div class=\"pair\">\n<div>{picture}</div>\n<div>{table}</div>\n</div></figure>",
+        escaped(title),
+        escaped(about)
+    );
+}
+
+/// The run as it was, and as it would have been.
+fn worth(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    let Some(Saved { seconds: saved, of_seconds }) = figures.saved.filter(|s| s.of_seconds > 0.0)
+    else {
+        return;
+    };
+    let without = (of_seconds + saved).max(0.0);
+    let rows = [("with adma", of_seconds), ("without, about", without)];
+    let table = table(
+        &format!("Wall time of {whose}"),
+        &["run", "time"],
+        &rows.map(|(name, time)| vec![name.to_owned(), seconds(time)]),
+    );
+    let nanoseconds = |time: f64| (time * 1e9) as u64;
+    let bars = [
+        (rows[0].0, vec![(of_seconds * 1e9, "engine")], seconds(of_seconds)),
+        (rows[1].0, vec![(without * 1e9, "libc")], seconds(without)),
+    ];
+    let scale = Scale::nanoseconds(nanoseconds(of_seconds.max(without)));
+    let told = format!("With adma {}, without about {}.", bars[0].2, bars[1].2);
+    let picture = chart::rows("Time with and without adma", &told, "wall time", &scale, &bars);
+    let about = "Estimated inside the copies themselves: the first pieces of a shared copy, done \
+                 by the caller alone, tell what libc would have taken.";
+    figure(out, level, "Time saved", about, &picture, &table);
+}
+
+/// The powers of two from the first in use to the last, and the two numbers of each histogram.
+fn by_class(histograms: &[&Histogram]) -> (u32, Vec<Vec<(u64, u64)>>) {
+    let classes: Vec<_> = histograms.iter().map(|histogram| histogram.classes()).collect();
+    let used = || classes.iter().flatten().map(|class| class.0);
+    let (first, last) = (used().min().unwrap_or(0), used().max().unwrap_or(0));
+    let of = |all: &Vec<(u32, u64, u64)>, wanted: u32| {
+        let found = all.iter().find(|class| class.0 == wanted);
+        found.map_or((0, 0), |class| (class.1, class.2))
+    };
+    let rows = classes.iter().map(|all| (first..=last).map(|class| of(all, class)).collect());
+    (first, rows.collect())
+}
+
+fn range(class: u32) -> String {
+    let to = 1u64.checked_shl(class + 1).map_or("16 EiB".to_owned(), bytes);
+    format!("{} to {to}", bytes(1 << class))
+}
+
+fn sizes(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    let (first, classes) = by_class(&[&figures.engine.sizes, &figures.libc.sizes]);
+    let pick = |pick: fn(&(u64, u64)) -> u64| -> Vec<Vec<f64>> {
+        classes.iter().map(|all| all.iter().map(|class| pick(class) as f64).collect()).collect()
+    };
+    let most = |values: &[Vec<f64>]| -> u64 {
+        let bars = values.first().map_or(0, Vec::len);
+        (0..bars).map(|bar| values.iter().map(|all| all[bar]).sum::<f64>()).fold(0.0, f64::max)
+            as u64
+    };
+    let (calls, sums) = (pick(|class| class.0), pick(|class| class.1));
+    let rows: Vec<Vec<String>> = (0..classes[0].len())
+        .map(|row| {
+            let (engine, libc) = (classes[0][row], classes[1][row]);
+            vec![
+                range(first + row as u32),
+                count(engine.0),
+                count(libc.0),
+                bytes(engine.1.saturating_add(libc.1)),
+            ]
+        })
+        .collect();
+    let table = table(
+        &format!("Large copies of {whose} by size"),
+        &["size", "engine", "libc", "bytes"],
+        &rows,
+    );
+    let busiest = rows
+        .iter()
+        .zip(0..)
+        .max_by_key(|(_, row)| classes[0][*row].0.saturating_add(classes[1][*row].0));
+    let busiest =
+        busiest.map_or(String::new(), |(row, _)| format!("Most copies are of {}.", row[0]));
+    let picture = chart::bars(
+        "Copies by size and way",
+        &busiest,
+        "copies",
+        &Scale::counts(most(&calls)),
+        &[ENGINE, LIBC],
+        first,
+        &calls,
+    ) + &chart::bars(
+        "Bytes by size and way",
+        "The same copies by their bytes.",
+        "bytes",
+        &Scale::bytes(most(&sums)),
+        &[ENGINE, LIBC],
+        first,
+        &sums,
+    );
+    let about = "How large the copies were, and which way they went. Above their number, below \
+                 their bytes, which are what takes time.";
+    figure(out, level, "Sizes", about, &picture, &table);
+}
+
+fn times(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    let flows = [(ENGINE, &figures.engine), (LIBC, &figures.libc)];
+    let flows: Vec<_> = flows.into_iter().filter(|(_, flow)| flow.times.count() > 0).collect();
+    if flows.is_empty() {
+        return;
+    }
+    let mut head = vec![""];
+    head.extend(flows.iter().map(|((name, _), _)| *name));
+    type Told<'a> = &'a dyn Fn(&Flow, f64) -> String;
+    let rows = |told: Told<'_>| -> Vec<Vec<String>> {
+        let row = |(name, part, enough): (&str, f64, u64)| {
+            let cell = |flow: &Flow| match flow.times.count() >= enough {
+                true => told(flow, part),
+                false => "–".to_owned(), // a percentile of too few copies says nothing
+            };
+            let cells = flows.iter().map(|(_, flow)| cell(flow));
+            [name.to_owned()].into_iter().chain(cells).collect()
+        };
+        PARTS.into_iter().map(row).collect()
+    };
+    let table = table(
+        &format!("Time of a copy, {whose}"),
+        &head,
+        &rows(&|flow, part| nanoseconds(flow.times.quantile(part))),
+    ) + &table(
+        &format!("Size of a copy, {whose}"),
+        &head,
+        &rows(&|flow, part| bytes(flow.sizes.quantile(part))),
+    );
+    let told: Vec<_> = flows
+        .iter()
+        .map(|((name, _), flow)| {
+            format!(
+                "Half of the copies by {name} took at most {}, the longest {}.",
+                nanoseconds(flow.times.quantile(0.5)),
+                nanoseconds(flow.times.max)
+            )
+        })
+        .collect();
+    let curves: Vec<_> = flows.iter().map(|(series, flow)| (*series, &flow.times)).collect();
+    let picture = chart::curves("Time of copies by percentile", &told.join(" "), &curves);
+    let about = "How long a copy took. The two ways had copies of different sizes: compare the \
+                 sizes before the times.";
+    figure(out, level, "Latency", about, &picture, &table);
+}
+
+fn channels(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    let all = figures.channels.iter().fold(0u64, |sum, channel| sum.saturating_add(channel.1));
+    if all == 0 {
+        return;
+    }
+    let most = figures.channels.iter().map(|channel| channel.1).max().unwrap_or(1);
+    let row =
+        |(name, share): &(String, u64)| vec![name.clone(), bytes(*share), percent(*share, all)];
+    let rows: Vec<_> = figures.channels.iter().map(row).collect();
+    let table = table(
+        &format!("Bytes of carried copies of {whose}, by who copied them"),
+        &["channel", "bytes", "share"],
+        &rows,
+    );
+    let bars: Vec<_> = figures
+        .channels
+        .iter()
+        .take(17)
+        .map(|(name, share)| {
+            let class = if name == "caller" { "dots" } else { "engine" };
+            (name.as_str(), vec![(*share as f64, class)], percent(*share, all))
+        })
+        .collect();
+    let told: Vec<_> = rows.iter().take(17).map(|row| format!("{} {}", row[0], row[2])).collect();
+    let picture = chart::rows(
+        "Shares of the channels",
+        &format!("{}.", told.join(", ")),
+        "bytes",
+        &Scale::bytes(most),
+        &bars,
+    );
+    let about = "Who moved the bytes of the copies that were carried: the program's own thread \
+                 (caller) does its part of each.";
+    figure(out, level, "Channels", about, &picture, &table);
+}
+
+fn fallbacks(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    if figures.fallbacks.is_empty() {
+        return;
+    }
+    let mut reasons: Vec<_> = figures.fallbacks.iter().collect();
+    reasons.sort_by_key(|reason| std::cmp::Reverse((reason.2, reason.1)));
+    let most = |number: fn(&(String, u64, u64)) -> u64| reasons.iter().map(|r| number(r)).max();
+    // Older reports tell no bytes.
+    let has_bytes = most(|reason| reason.2) > Some(0);
+    let mut head = vec!["reason", "copies", "in words"];
+    if has_bytes {
+        head.insert(2, "bytes");
+    }
+    let row = |(name, copies, sum): &&(String, u64, u64)| {
+        let mut row = vec![name.clone(), count(*copies), in_words(name).to_owned()];
+        if has_bytes {
+            row.insert(2, bytes(*sum));
+        }
+        row
+    };
+    let rows: Vec<_> = reasons.iter().map(row).collect();
+    let table = table(&format!("Large copies of {whose} that stayed with libc"), &head, &rows);
+    let bar = |(name, copies, sum): &&'_ (String, u64, u64)| match has_bytes {
+        true => (name.clone(), *sum, bytes(*sum)),
+        false => (name.clone(), *copies, count(*copies)),
+    };
+    let bars: Vec<_> = reasons.iter().take(12).map(bar).collect();
+    let told: Vec<_> = bars.iter().map(|(name, _, end)| format!("{name} {end}")).collect();
+    let bars: Vec<_> = bars
+        .iter()
+        .map(|(name, value, end)| (name.as_str(), vec![(*value as f64, "libc")], end.clone()))
+        .collect();
+    let (across, scale) = match has_bytes {
+        true => ("bytes", Scale::bytes(most(|reason| reason.2).unwrap_or(1))),
+        false => ("copies", Scale::counts(most(|reason| reason.1).unwrap_or(1))),
+    };
+    let picture =
+        chart::rows("Reasons for libc", &format!("{}.", told.join(", ")), across, &scale, &bars);
+    let about = "Why large copies were left to libc. Copies below the threshold are not among \
+                 them: they are never looked at.";
+    figure(
+        out,
+        level,
+        "Left to libc, and why",
+        about,
+        &picture,
+        &format!("<div class=\"words\">{table}</div>"),
+    );
+}
+
+/// What happens rarely, in sentences.
+fn notes(out: &mut String, figures: &Figures) {
+    let mut notes = Vec::new();
+    if figures.mismatched > 0 {
+        notes.push(format!("{} copies were wrong and have been repaired; the engine was switched off. Please report this.", count(figures.mismatched)));
+    }
+    if figures.faults > 0 {
+        notes.push(format!(
+            "In {} copies a bad page was left to the caller.",
+            count(figures.faults)
+        ));
+    }
+    if figures.taken_back > 0 {
+        notes.push(format!(
+            "In {} copies the caller did not wait for a worker that did not run.",
+            count(figures.taken_back)
+        ));
+    }
+    if !notes.is_empty() {
+        out.push_str("<ul class=\"notes\">\n");
+        notes.iter().for_each(|note| {
+            let _ = writeln!(out, "<li>{}</li>", escaped(note));
+        });
+        out.push_str("</ul>\n");
+    }
+}
+
+/// Where the time of requests to the kernel helper went.
+fn costs(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    let all = figures.costs.iter().fold(0u64, |sum, cost| sum.saturating_add(cost.1));
+    if all == 0 {
+        return;
+    }
+    let most = figures.costs.iter().map(|cost| cost.1).max().unwrap_or(1);
+    let row =
+        |(name, time): &(String, u64)| vec![name.clone(), nanoseconds(*time), percent(*time, all)];
+    let rows: Vec<_> = figures.costs.iter().map(row).collect();
+    let table =
+        table(&format!("Time of the I/OAT requests of {whose}"), &["step", "time", "share"], &rows);
+    let bars: Vec<_> = figures
+        .costs
+        .iter()
+        .take(12)
+        .map(|(name, time)| (name.as_str(), vec![(*time as f64, "engine")], percent(*time, all)))
+        .collect();
+    let told: Vec<_> = rows.iter().map(|row| format!("{} {}", row[0], row[2])).collect();
+    let picture = chart::rows(
+        "Time of requests by step",
+        &format!("{}.", told.join(", ")),
+        "time",
+        &Scale::nanoseconds(most),
+        &bars,
+    );
+    figure(
+        out,
+        level,
+        "Requests to the kernel helper",
+        "Where the time of a request went.",
+        &picture,
+        &table,
+    );
+}
+
+fn messages(out: &mut String, figures: &Figures, level: u8) {
+    if figures.messages.is_empty() {
+        return;
+    }
+    let row =
+        |(name, number, sum): &(String, u64, u64)| vec![name.clone(), count(*number), bytes(*sum)];
+    let rows: Vec<_> = figures.messages.iter().map(row).collect();
+    let table = table("Messages by direction", &["direction", "messages", "bytes"], &rows);
+    let _ = writeln!(out, "<h{level}>Messages between processes</h{level}>\n{table}");
+}
+
+fn profile(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    let Some(profile) = figures.profile.as_ref().filter(|profile| profile.sizes.count() > 0) else {
+        return;
+    };
+    let (first, classes) = by_class(&[&profile.sizes]);
+    let calls: Vec<f64> = classes[0].iter().map(|class| class.0 as f64).collect();
+    let most = classes[0].iter().map(|class| class.0).max().unwrap_or(1);
+    let rows: Vec<_> = classes[0]
+        .iter()
+        .enumerate()
+        .map(|(row, class)| vec![range(first + row as u32), count(class.0), bytes(class.1)])
+        .collect();
+    let functions: Vec<_> = profile
+        .functions
+        .iter()
+        .map(|(name, calls, sum)| vec![name.clone(), count(*calls), bytes(*sum)])
+        .collect();
+    let tables =
+        table(&format!("Every copy of {whose} by size"), &["size", "copies", "bytes"], &rows)
+            + &table("By function", &["function", "calls", "bytes"], &functions);
+    let picture = chart::bars(
+        "Every copy by size",
+        "Counted because a profile was asked for.",
+        "copies",
+        &Scale::counts(most),
+        &[EVERY],
+        first,
+        &[calls],
+    );
+    figure(
+        out,
+        level,
+        "Profile: every copy",
+        "Also the small ones, which are never carried.",
+        &picture,
+        &tables,
+    );
+}

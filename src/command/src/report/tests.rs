@@ -1,0 +1,330 @@
+//! Files that are cut off, spoiled or written by somebody who means harm: an error of one line,
+//! or a page that holds nothing of theirs but text.
+
+use super::*;
+
+/// Of real processes: adma --profile --stats json --stats-file python.json python3 pipeline.py
+const SAMPLE: &str = include_str!("../../samples/python.json");
+
+fn read_text(text: &[u8]) -> Result<Vec<Process>, String> {
+    let mut processes = Vec::new();
+    all_in(text, &mut processes).map(|()| processes)
+}
+
+/// Both reports, or the reason why there are none; neither may do harm.
+fn harmless(text: &[u8], what: &str) -> Result<String, String> {
+    match read_text(text) {
+        Ok(processes) => {
+            let report = Report::new(processes);
+            let page = page::of(&report);
+            is_sound(&page, what);
+            for line in text::of(&report).lines() {
+                assert!(!line.contains(|c: char| c.is_control()), "{what}: {line:?}");
+                assert!(
+                    line.chars().count() <= 80,
+                    "{what}: {} columns: {line}",
+                    line.chars().count()
+                );
+            }
+            Ok(page)
+        }
+        Err(why) => {
+            assert!(!why.is_empty() && why.len() < 300, "{what}: {why}");
+            assert!(!why.contains(|c: char| c.is_control()), "{what}: {why:?}");
+            Err(why)
+        }
+    }
+}
+
+/// Every tag is one of ours and is closed; no attribute but ours; no script, no address outside.
+fn is_sound(page: &str, what: &str) {
+    let mut open = vec!["html"];
+    let body = page.split_once("</head>").expect("a head").1;
+    for part in body.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').unwrap_or_else(|| panic!("{what}: <{part}"));
+        assert!(!text.contains('>'), "{what}: a bare > in {text:?}");
+        let name = tag.split(' ').next().unwrap();
+        if let Some(name) = name.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "{what}: </{name}>");
+        } else if !tag.ends_with('/') {
+            open.push(name);
+        }
+        let known = [
+            "a",
+            "b",
+            "body",
+            "caption",
+            "circle",
+            "code",
+            "defs",
+            "details",
+            "div",
+            "figcaption",
+            "figure",
+            "footer",
+            "h1",
+            "h2",
+            "h3",
+            "header",
+            "html",
+            "li",
+            "line",
+            "main",
+            "p",
+            "path",
+            "pattern",
+            "rect",
+            "summary",
+            "svg",
+            "table",
+            "tbody",
+            "td",
+            "text",
+            "th",
+            "thead",
+            "title",
+            "tr",
+            "ul",
+        ];
+        let name = name.trim_start_matches('/').trim_end_matches('/');
+        assert!(known.contains(&name), "{what}: <{tag}>");
+        for (index, outside) in tag.split('"').enumerate() {
+            if index % 2 == 0 {
+                assert!(!outside.to_lowercase().contains(" on"), "{what}: <{tag}>");
+            }
+        }
+    }
+    assert_eq!(open, [""; 0], "{what}: left open");
+    assert!(!page.contains("http:") && !page.contains("https:"), "{what}");
+}
+
+#[test]
+fn sample_is_read_and_shown_whole() {
+    let processes = read_text(SAMPLE.as_bytes()).unwrap();
+    assert!(processes.len() > 1);
+    let page = harmless(SAMPLE.as_bytes(), "the sample").unwrap();
+    for part in ["Sizes", "Latency", "Channels", "Left to libc", "Processes"] {
+        assert!(page.contains(part), "{part}");
+    }
+    let report = Report::new(processes);
+    let sum: u64 = report.processes.iter().map(|process| process.figures.calls()).sum();
+    assert_eq!(report.total.calls(), sum);
+    assert_eq!(report.total.engine.sizes.count() + report.total.libc.sizes.count(), sum);
+}
+
+/// The first process of the sample, which is of a version without this key.
+fn with_saved(seconds: &str) -> String {
+    let first = SAMPLE.lines().next().unwrap().replacen("\"seconds\":", "\"was\":", 1);
+    let saved = format!("\"saved\":{{\"seconds\":{seconds},\"known\":0.9}}");
+    first.replacen('{', &format!("{{\"seconds\":8,{saved},"), 1)
+}
+
+#[test]
+fn time_saved_is_told_where_it_is_known() {
+    let cases = [
+        ("1.44", "Saved about 1.4 s of 8.0 s"),
+        ("-0.25", "Lost about 250 ms of 8.0 s"),
+        ("0.0", "Saved no time of 8.0 s"),
+    ];
+    for (seconds, expected) in cases {
+        let text = with_saved(seconds);
+        let report = Report::new(read_text(text.as_bytes()).unwrap());
+        assert!(text::of(&report).contains(&format!("\n  {expected}\n")), "{seconds}");
+        let page = harmless(text.as_bytes(), seconds).unwrap();
+        assert!(page.contains(&format!("<h1>{expected}</h1>")), "{seconds}");
+        assert!(page.contains("Time with and without adma"), "{seconds}");
+    }
+    let page = harmless(with_saved("null").as_bytes(), "null").unwrap();
+    assert!(!page.contains("Time with and without adma") && !page.contains("saved about"));
+    // Of several processes only those count that know it.
+    let both = [with_saved("1.0"), with_saved("null"), with_saved("2.0")].concat();
+    let report = Report::new(read_text(both.as_bytes()).unwrap());
+    let saved = report.total.saved.unwrap();
+    assert_eq!((saved.seconds, saved.of_seconds), (3.0, 16.0));
+}
+
+#[test]
+fn text_of_a_program_stays_text() {
+    let names = [
+        "<script>alert(1)</script>",
+        "\\\"><img src=x onerror=alert(1)>",
+        "'--><svg/onload=alert(1)>",
+        "</title></style><script>x</script>",
+        "&lt;script&gt;",
+        "\\u001b[31mred\\u0007\\r\\n",
+        "\\u202egnp.exe",
+        "https://example.org/<b>",
+    ];
+    let first = SAMPLE.lines().next().unwrap();
+    let exe = first.split("\"exe\":\"").nth(1).unwrap().split('"').next().unwrap();
+    for name in names {
+        let mut texts = vec![first.replacen(exe, name, 1)];
+        for key in ["\"threads\"", "\"caller\"", "\"overlap\"", "\"0.1.0\"", "\"learned\""] {
+            texts.push(first.replacen(key, &format!("\"{name}\""), 1));
+        }
+        for text in texts {
+            // An address as a text is no address.
+            if let Ok(page) = read_text(text.as_bytes()).map(|p| page::of(&Report::new(p))) {
+                is_sound(&page.replace("https://example.org", ""), name);
+                assert!(!page.contains("<script") && !page.contains("<img"), "{name}");
+            }
+            assert_ne!(text, first, "{name}: nothing was replaced");
+        }
+    }
+}
+
+#[test]
+fn file_that_is_cut_off_anywhere_is_said_to_be() {
+    let first = SAMPLE.lines().next().unwrap();
+    for end in 1..first.len() {
+        let why = harmless(&first.as_bytes()[..end], &format!("{end} bytes")).unwrap_err();
+        assert!(why.contains("cut off"), "{end} bytes: {why}");
+    }
+    assert_eq!(harmless(b"", "nothing").unwrap_err(), "holds no report");
+    assert_eq!(harmless(b" \n\n", "blanks").unwrap_err(), "holds no report");
+    // What was whole before the cut counts.
+    let mut processes = Vec::new();
+    let why = all_in(format!("{first}\n{{\"version\":").as_bytes(), &mut processes).unwrap_err();
+    assert_eq!(why, "report 2 is cut off: the file ends inside it");
+    assert_eq!(processes.len(), 1);
+}
+
+/// Each key of the sample, at any depth, with each of these values, and without the key.
+#[test]
+fn any_value_in_any_place_is_refused_or_shown() {
+    let hostile = [
+        "null",
+        "true",
+        "-1",
+        "-0.0",
+        "0",
+        "1e308",
+        "18446744073709551615",
+        "18446744073709551616",
+        "\"\"",
+        "\"<b>&\\\"'\"",
+        "[]",
+        "{}",
+        "[[1]]",
+        "[[2,1,1]]",
+        "[[0,18446744073709551615,18446744073709551615]]",
+        "{\"caller\":18446744073709551615,\"adma-0\":18446744073709551615}",
+        "{\"seconds\":-3.5}",
+        "{\"seconds\":1e300}",
+    ];
+    let whole: serde_json::Value = serde_json::from_str(SAMPLE.lines().next().unwrap()).unwrap();
+    let mut places = Vec::new();
+    paths(&whole, &mut Vec::new(), &mut places);
+    assert!(places.len() > 60, "{}", places.len());
+    let (mut refused, mut shown) = (0, 0);
+    for place in &places {
+        let mut texts = vec![without(&whole, place)];
+        texts.extend(hostile.iter().map(|value| with(&whole, place, value)));
+        for text in texts {
+            match harmless(text.as_bytes(), &format!("{place:?}")) {
+                Ok(_) => shown += 1,
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 300 && shown > 100, "{refused} refused, {shown} shown");
+}
+
+/// Keys, the first bucket of each list of them, and its three numbers.
+fn paths(value: &serde_json::Value, at: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
+    let below: Vec<(String, &serde_json::Value)> = match value {
+        serde_json::Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), v)).collect(),
+        serde_json::Value::Array(list) => {
+            let few = if list.first().is_some_and(|first| first.is_array()) { 1 } else { 3 };
+            list.iter().take(few).enumerate().map(|(i, v)| (i.to_string(), v)).collect()
+        }
+        _ => return,
+    };
+    for (name, value) in below {
+        at.push(name);
+        all.push(at.clone());
+        paths(value, at, all);
+        at.pop();
+    }
+}
+
+fn place<'a>(value: &'a mut serde_json::Value, path: &[String]) -> &'a mut serde_json::Value {
+    path.iter().fold(value, |value, key| match value {
+        serde_json::Value::Array(list) => &mut list[key.parse::<usize>().unwrap()],
+        value => &mut value[key.as_str()],
+    })
+}
+
+fn with(whole: &serde_json::Value, path: &[String], replacement: &str) -> String {
+    let mut changed = whole.clone();
+    *place(&mut changed, path) = "REPLACED".into();
+    changed.to_string().replace("\"REPLACED\"", replacement)
+}
+
+fn without(whole: &serde_json::Value, path: &[String]) -> String {
+    let mut changed = whole.clone();
+    let (last, above) = path.split_last().unwrap();
+    match place(&mut changed, above) {
+        serde_json::Value::Object(map) => drop(map.remove(last)),
+        serde_json::Value::Array(list) => drop(list.remove(last.parse().unwrap())),
+        _ => {}
+    }
+    changed.to_string()
+}
+
+#[test]
+fn spoiled_bytes_are_refused_or_shown() {
+    let first = SAMPLE.lines().next().unwrap().as_bytes();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for round in 0..3000 {
+        let mut text = first.to_vec();
+        for _ in 0..=random(3) {
+            let at = random(text.len());
+            match random(4) {
+                0 => text[at] = random(256) as u8,
+                1 => drop(text.remove(at)),
+                2 => text.insert(at, b"{}[]\",:0\\<\xff\0"[random(12)]),
+                _ => {
+                    let end = (at + random(40)).min(text.len());
+                    let piece = text[at..end].to_vec();
+                    text.extend(piece);
+                }
+            }
+        }
+        let _ = harmless(&text, &format!("round {round}"));
+    }
+}
+
+#[test]
+fn extremes_are_refused_in_words() {
+    let deep = |open: &str| open.repeat(100_000);
+    let first = SAMPLE.lines().next().unwrap();
+    let buckets = format!("[{}[1,1,1]]", "[1,1,1],".repeat(10_000));
+    let many: String = (0..1000).map(|n| format!("\"c{n}\":1,")).collect();
+    let cases = [
+        (deep("["), "not JSON"),
+        (deep("{\"a\":"), "not JSON"),
+        ("[]".to_owned(), "want an object"),
+        ("7".to_owned(), "want an object"),
+        ("{}".to_owned(), "not a report of adma"),
+        ("large copies  copies  bytes".to_owned(), "not JSON"),
+        ("\u{feff}{}".to_owned(), "not JSON"),
+        (first.replacen("\"buckets\":[", &format!("\"buckets\":{buckets},\"x\":["), 1), "at most"),
+        (
+            first.replacen("\"channel_bytes\":{", &format!("\"channel_bytes\":{{{many}"), 1),
+            "at most",
+        ),
+    ];
+    for (text, expected) in cases {
+        let why = harmless(text.as_bytes(), expected).unwrap_err();
+        assert!(why.contains(expected), "{expected}: {why}");
+    }
+    // A thousand processes.
+    let page = harmless(format!("{first}\n").repeat(1000).as_bytes(), "a thousand").unwrap();
+    assert!(page.len() < 4 << 20, "{} bytes", page.len());
+}

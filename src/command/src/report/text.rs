@@ -1,0 +1,205 @@
+//! The report for terminals: at most 80 columns.
+
+use super::Report;
+use super::chart::cut;
+use super::figures::{Figures, Flow, PARTS, Saved, in_words};
+use super::units::{bytes, nanoseconds, percent, seconds};
+use std::fmt::Write;
+
+/// So many processes have a line; the others are counted.
+const LISTED: usize = 40;
+
+pub fn of(report: &Report) -> String {
+    let Report { processes, total } = report;
+    let mut out = String::new();
+    if let [one] = processes.as_slice() {
+        let plural = if one.channels == 1 { "" } else { "s" };
+        let (program, backend) = (cut(one.program(), 20), cut(&one.backend, 16));
+        let _ = writeln!(
+            out,
+            "adma: {program} (pid {}), {backend}, {} channel{plural} beside the caller",
+            one.pid, one.channels
+        );
+    } else {
+        let _ = writeln!(
+            out,
+            "adma: {} processes, {} together",
+            processes.len(),
+            seconds(total.seconds)
+        );
+    }
+    if let Some(saved) = total.saved {
+        let _ = writeln!(out, "  {}", worth(saved));
+    }
+    copies(&mut out, total);
+    rare(&mut out, total);
+    if !total.messages.is_empty() {
+        let _ = writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes");
+        for (name, number, sum) in &total.messages {
+            let _ = writeln!(out, "  {name:<16}{number:>10}{:>13}", bytes(*sum));
+        }
+    }
+    if total.bytes() > 0 {
+        out.push('\n');
+        picture(&mut out, total);
+        let _ = writeln!(out, "  {:>18}    # engine   - libc\n", "");
+        percentiles(&mut out, total);
+    }
+    if processes.len() > 1 {
+        list(&mut out, report);
+    }
+    // Nothing real is longer.
+    out.lines().map(|line| cut(line, 80) + "\n").collect()
+}
+
+/// What the engine was worth, in one sentence.
+pub fn worth(Saved { seconds: saved, of_seconds }: Saved) -> String {
+    let of = if of_seconds > 0.0 { format!(" of {}", seconds(of_seconds)) } else { String::new() };
+    match saved {
+        saved if saved.abs() < 0.0005 => format!("Saved no time{of}"),
+        saved if saved < 0.0 => format!("Lost about {}{of}", seconds(-saved)),
+        saved => format!("Saved about {}{of}", seconds(saved)),
+    }
+}
+
+/// The engine's part of the bytes, if there were any.
+pub fn engine_share(figures: &Figures) -> String {
+    match figures.bytes() {
+        0 => "-".to_owned(),
+        all => percent(figures.engine.bytes, all),
+    }
+}
+
+pub fn signed(saved: f64) -> String {
+    if saved < 0.0 { format!("−{}", seconds(-saved)) } else { seconds(saved) }
+}
+
+fn copies(out: &mut String, total: &Figures) {
+    if total.bytes() == 0 {
+        let _ = writeln!(out, "  no large copies");
+        return;
+    }
+    let _ = writeln!(out, "  {:<16}{:>10}{:>13}", "large copies", "copies", "bytes");
+    for (name, flow) in [("by the engine", &total.engine), ("by libc", &total.libc)] {
+        let share = percent(flow.bytes, total.bytes());
+        let _ = writeln!(out, "  {name:<16}{:>10}{:>13}{share:>10}", flow.calls, bytes(flow.bytes));
+    }
+    let mut reasons: Vec<_> = total.fallbacks.iter().collect();
+    reasons.sort_by_key(|reason| std::cmp::Reverse((reason.2, reason.1)));
+    for (name, copies, _) in reasons {
+        let words = match in_words(name) {
+            "" => cut(name, 50),
+            words => words.to_owned(),
+        };
+        let _ = writeln!(out, "  {:>24}  {}", copies, cut(&words, 52));
+    }
+    let all = total.channels.iter().fold(0u64, |sum, channel| sum.saturating_add(channel.1));
+    if all > 0 {
+        let _ = write!(out, "  channel shares  ");
+        for (number, (name, share)) in total.channels.iter().take(9).enumerate() {
+            if number > 0 && number % 3 == 0 {
+                let _ = write!(out, "\n  {:16}", "");
+            }
+            let _ = write!(out, "  {} {}", cut(name, 10), percent(*share, all));
+        }
+        if total.channels.len() > 9 {
+            let _ = write!(out, "\n  {:16}  and {} more", "", total.channels.len() - 9);
+        }
+        out.push('\n');
+    }
+}
+
+fn rare(out: &mut String, total: &Figures) {
+    if total.mismatched > 0 {
+        let _ = writeln!(
+            out,
+            "  VERIFY: {} copies were wrong and have been repaired",
+            total.mismatched
+        );
+    }
+    if total.faults > 0 {
+        let _ = writeln!(out, "  in {} copies a bad page was left to the caller", total.faults);
+    }
+    if total.taken_back > 0 {
+        let copies = total.taken_back;
+        let _ = writeln!(
+            out,
+            "  in {copies} copies the caller did not wait for a worker that did not run"
+        );
+    }
+}
+
+/// One line for each power of two in use, with a bar; the engine's part comes first.
+fn picture(out: &mut String, total: &Figures) {
+    const WIDTH: u128 = 44;
+    let (engine, libc) = (total.engine.sizes.classes(), total.libc.sizes.classes());
+    let of = |all: &[(u32, u64, u64)], wanted| {
+        all.iter().find(|class| class.0 == wanted).map_or(0, |class| class.1)
+    };
+    let used = || engine.iter().chain(&libc).map(|class| class.0);
+    let (Some(first), Some(last)) = (used().min(), used().max()) else { return };
+    let both = |class| of(&engine, class).saturating_add(of(&libc, class));
+    let most = (first..=last).map(both).max().unwrap_or(1).max(1);
+    for class in first..=last {
+        let to = 1u64.checked_shl(class + 1).map_or("16 EiB".to_owned(), bytes);
+        let _ = write!(out, "  {:>8} - {to:<8}{:>10} ", bytes(1 << class), both(class));
+        for (all, mark) in [(&engine, '#'), (&libc, '-')] {
+            // Rounded up: one copy is seen, however many others there are.
+            let length = (u128::from(of(all, class)) * WIDTH).div_ceil(u128::from(most));
+            out.extend(std::iter::repeat_n(mark, length.min(WIDTH) as usize));
+        }
+        out.push('\n');
+    }
+}
+
+fn percentiles(out: &mut String, total: &Figures) {
+    let _ = write!(out, "  {:<15}", "");
+    for (name, ..) in PARTS {
+        let _ = write!(out, "{name:>12}");
+    }
+    out.push('\n');
+    for (name, flow) in [("engine", &total.engine), ("libc", &total.libc)] {
+        if flow.calls > 0 {
+            rows(out, name, flow);
+        }
+    }
+}
+
+/// A percentile of fewer copies than it takes to have one is left out.
+fn rows(out: &mut String, name: &str, flow: &Flow) {
+    for (what, histogram, unit) in
+        [("size", &flow.sizes, bytes as fn(u64) -> String), ("time", &flow.times, nanoseconds)]
+    {
+        let _ = write!(out, "  {:<8} {what:<6}", if what == "size" { name } else { "" });
+        for (_, part, enough) in PARTS {
+            let known = histogram.count() >= enough;
+            let value = if known { unit(histogram.quantile(part)) } else { "-".to_owned() };
+            let _ = write!(out, "{value:>12}");
+        }
+        out.push('\n');
+    }
+}
+
+fn list(out: &mut String, report: &Report) {
+    let _ = writeln!(
+        out,
+        "\n  {:<24}{:>8}{:>10}{:>12}{:>10}{:>12}",
+        "process", "pid", "copies", "bytes", "engine", "saved"
+    );
+    for process in report.processes.iter().take(LISTED) {
+        let figures = &process.figures;
+        let saved = figures.saved.map_or("-".to_owned(), |saved| signed(saved.seconds));
+        let _ = writeln!(
+            out,
+            "  {:<24}{:>8}{:>10}{:>12}{:>10}{saved:>12}",
+            cut(process.program(), 23),
+            process.pid,
+            figures.calls(),
+            bytes(figures.bytes()),
+            engine_share(figures),
+        );
+    }
+    if let Some(rest) = report.processes.len().checked_sub(LISTED).filter(|rest| *rest > 0) {
+        let _ = writeln!(out, "  and {rest} more, which copied less");
+    }
+}

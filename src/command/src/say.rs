@@ -1,0 +1,52 @@
+//! Messages of one line to standard error, under the name that we were called by, and standard
+//! output that may be full or closed.
+
+use std::fmt::{Arguments, Display};
+use std::io::Write;
+use std::path::Path;
+
+/// adma itself cannot do what was asked.
+pub const FAILED: i32 = 125;
+/// The program is there, but cannot be executed.
+pub const NOT_EXECUTABLE: i32 = 126;
+pub const NOT_FOUND: i32 = 127;
+
+/// Our own name: preload.sh and links to us have others than `adma`.
+pub fn name() -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&called).file_name().unwrap_or("adma".as_ref());
+    name.to_string_lossy().into_owned()
+}
+
+pub fn say(what: impl Display) {
+    // One write, so that lines of several processes do not mix. Nobody to tell if that fails.
+    let _ = std::io::stderr().write_all(format!("{}: {what}\n", name()).as_bytes());
+}
+
+pub fn fail(status: i32, what: impl Display) -> ! {
+    say(what);
+    std::process::exit(status)
+}
+
+/// What the system says, without its number.
+pub fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or(&text).to_owned()
+}
+
+/// To standard output; a full disk is no success.
+pub fn out(what: Arguments<'_>) {
+    let mut stdout = std::io::stdout().lock();
+    if let Err(error) = stdout.write_fmt(what).and_then(|()| stdout.flush()) {
+        fail(FAILED, format_args!("standard output: {error}"));
+    }
+}
+
+/// Text of others, as a terminal may see it: a program's name can hold escape sequences.
+pub fn printable(text: &str) -> String {
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if hidden(c) { '?' } else { c }).collect()
+}

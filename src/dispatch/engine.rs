@@ -1,0 +1,155 @@
+//! The engine's life: started by the first large call, and switched off for good, quietly, where
+//! it cannot be had.
+
+use super::{Dispatcher, Policy};
+use crate::backend::threads::workers;
+use crate::backend::{Refused, ioat};
+use crate::os::{cpus, sys};
+use crate::stats::Fallback;
+use core::sync::atomic::Ordering;
+
+/// Where in its life it is.
+pub mod life {
+    pub const COLD: u32 = 0;
+    pub const STARTING: u32 = 1;
+    pub const THREADS: u32 = 2;
+    pub const IOAT: u32 = 3;
+    pub const OFF: u32 = 4;
+}
+
+/// The engine that is up. Chosen once, when it is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// So many workers beside the caller.
+    Threads(usize),
+    Ioat,
+}
+
+impl Dispatcher {
+    /// The kernel helper and how it is to copy, brought up if need be; `None`: it is not to be
+    /// had, or not wanted.
+    pub fn helper(&self) -> Option<(&ioat::Engine, ioat::How)> {
+        let policy = self.policy.get()?;
+        let up = self.ready(policy).ok()? == Engine::Ioat && !self.closed.load(Ordering::Relaxed);
+        up.then_some((&self.ioat, policy.how_ioat))
+    }
+
+    /// Workers beside the caller; 0 while that engine is not up.
+    pub fn workers(&self) -> usize {
+        self.workers.load(Ordering::Relaxed)
+    }
+
+    /// The name of the engine that is or was up, and its channels; libc has none.
+    pub fn backend(&self) -> (&'static str, usize) {
+        match (self.ioat.channels(), self.workers()) {
+            (0, 0) => ("libc", 0),
+            (0, workers) => ("threads", workers),
+            (channels, _) => ("ioat", channels),
+        }
+    }
+
+    /// Why no engine is up; `None`: one is.
+    pub fn why_not(&self) -> Option<&'static str> {
+        match self.engine.load(Ordering::Relaxed) {
+            life::THREADS if self.workers() == 0 => Some(Fallback::OneCpu.name()),
+            life::THREADS | life::IOAT => None,
+            life::OFF => Some(self.why_off().name()),
+            _ => Some("no large copy was made"),
+        }
+    }
+
+    /// The engine, once it is up.
+    #[inline]
+    pub(super) fn ready(&self, policy: &Policy) -> Result<Engine, Fallback> {
+        match self.engine.load(Ordering::Acquire) {
+            life::THREADS => self.threads(),
+            life::IOAT => Ok(Engine::Ioat),
+            life::COLD => self.start(policy),
+            life::STARTING => Err(Fallback::Starting),
+            _ => Err(self.why_off()),
+        }
+    }
+
+    #[cold]
+    fn start(&self, policy: &Policy) -> Result<Engine, Fallback> {
+        // A handler that jumped out of this would leave the engine starting for ever.
+        let Some(_held) = sys::SignalsHeld::all() else {
+            return Err(self.switch_off(Fallback::Refused));
+        };
+        if !policy.offload {
+            return Err(self.switch_off(Fallback::Off));
+        }
+        // Before anything is taken: a child of vfork may be killed at any moment.
+        match workers::may_start() {
+            Ok(()) => {}
+            Err(Refused::NotOurs) => return Err(Fallback::Starting),
+            Err(_) => return Err(self.switch_off(Fallback::Refused)),
+        }
+        let (cold, starting) = (life::COLD, life::STARTING);
+        if self
+            .engine
+            .compare_exchange(cold, starting, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            return Err(Fallback::Starting);
+        }
+        if policy.try_ioat && self.ioat.start() {
+            policy.keep.inspect(|&bytes| self.ioat.keep(bytes));
+            workers::start(1); // for those who wait for a word instead of asking
+            self.engine.store(life::IOAT, Ordering::Release);
+            return Ok(Engine::Ioat);
+        }
+        if let Some(channels) = policy.channels {
+            workers::start(channels);
+        } else if let Some(limits) = cpus::Limits::try_now() {
+            workers::start_on(&limits);
+        } else {
+            // Somebody else is just asking: the next copy will be told.
+            self.engine.store(life::COLD, Ordering::Release);
+            return Err(Fallback::Starting);
+        }
+        self.engine.store(life::THREADS, Ordering::Release);
+        self.threads()
+    }
+
+    /// The workers there can be now.
+    fn threads(&self) -> Result<Engine, Fallback> {
+        let workers = workers::workers();
+        if workers == 0 {
+            return Err(Fallback::OneCpu);
+        }
+        if workers > self.workers() {
+            self.workers.store(workers, Ordering::Relaxed);
+        }
+        Ok(Engine::Threads(workers))
+    }
+
+    pub(super) fn refused(&self, refused: Refused) -> Fallback {
+        match refused {
+            Refused::Busy => Fallback::Busy,
+            Refused::NotOurs => Fallback::Starting,
+            // Workers are tried again after a while, see `workers::is_refused`.
+            Refused::System if self.engine.load(Ordering::Relaxed) == life::THREADS => {
+                workers::note_refusal();
+                Fallback::Refused
+            }
+            Refused::System => self.switch_off(Fallback::Refused),
+            Refused::NoChannels => self.switch_off(Fallback::NoChannels),
+        }
+    }
+
+    fn why_off(&self) -> Fallback {
+        let why = self.why_off.load(Ordering::Relaxed) as usize;
+        Fallback::ALL.get(why).copied().unwrap_or(Fallback::Off)
+    }
+
+    /// For good, and quietly. Where nobody counts, copies do not even come here any more.
+    pub(super) fn switch_off(&self, why: Fallback) -> Fallback {
+        self.why_off.store(why as u32, Ordering::Relaxed);
+        self.engine.store(life::OFF, Ordering::Release);
+        if self.policy.get().is_some_and(|policy| !policy.record && !policy.profile) {
+            self.close();
+        }
+        why
+    }
+}

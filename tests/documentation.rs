@@ -1,0 +1,179 @@
+//! The documentation: short where it should be, complete where it should be, and no dead paths.
+
+mod common;
+
+use common::{finish, plain, root, skip, succeed};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The names in the table of src/config.rs, but for the one that stands behind `adma check`.
+fn knobs() -> Vec<String> {
+    let source = read("src/config.rs");
+    let names = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
+        .filter(|name| *name != "ADMA_CHECK");
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    assert!(names.len() >= 12, "the table was not understood: {names:?}");
+    names
+}
+
+fn manual_pages() -> Vec<PathBuf> {
+    let pages = fs::read_dir(root().join("man")).unwrap().map(|entry| entry.unwrap().path());
+    let mut pages: Vec<PathBuf> =
+        pages.filter(|page| page.extension().is_some_and(|end| end.len() == 1)).collect();
+    pages.sort();
+    assert!(pages.len() >= 3, "{pages:?}");
+    pages
+}
+
+/// Words that look like names of knobs.
+fn knobs_in(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_')
+        .filter(|word| word.starts_with("ADMA_"))
+        .map(|word| word.trim_end_matches('_'))
+        .collect()
+}
+
+#[test]
+fn readme_is_short_enough_for_a_newcomer() {
+    let lines = read("README.md").lines().count();
+    assert!(lines <= 180, "{lines} lines: move reference text to man/");
+}
+
+#[test]
+fn readme_names_no_knob_that_does_not_exist() {
+    let readme = read("README.md");
+    let named = knobs_in(&readme);
+    assert!(named.len() >= 5, "{named:?}");
+    for name in named {
+        assert!(knobs().iter().any(|knob| knob == name), "{name}");
+    }
+}
+
+#[test]
+fn manual_describes_every_knob_and_no_other() {
+    let page = read("man/adma.7");
+    let described: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix(".It Ev ")).collect();
+    for knob in knobs() {
+        assert!(described.contains(&&*knob), "{knob} is not in man/adma.7");
+    }
+    for name in described {
+        assert!(!name.starts_with("ADMA_") || knobs().iter().any(|knob| knob == name), "{name}");
+    }
+}
+
+/// The values of each knob, as the library names them when it is given a bad one.
+#[test]
+fn manual_describes_every_value_of_a_knob() {
+    let (page, source) = (read("man/adma.7"), read("src/config.rs"));
+    let mut knob = String::new();
+    let mut seen = 0;
+    for line in source.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("name: \"").and_then(|l| l.strip_suffix("\",")) {
+            knob = name.to_owned();
+        }
+        // ("value", Meaning::OfIt), in the tables of choices.
+        let Some((value, _)) = line.strip_prefix("(\"").and_then(|l| l.split_once("\", ")) else {
+            continue;
+        };
+        let entry = page.split(".It Ev ").find(|entry| entry.lines().next() == Some(&*knob));
+        let Some(entry) = entry else { continue };
+        let words: Vec<&str> = entry.split_whitespace().collect();
+        let told = words.windows(2).any(|pair| pair[0] == ".Cm" && pair[1] == value);
+        assert!(told, "{knob}: {value} is not in its entry in man/adma.7");
+        seen += 1;
+    }
+    assert!(seen >= 15, "the tables were not understood: {seen}");
+}
+
+/// Reasons for libc, as reports name them.
+#[test]
+fn manual_explains_every_reason_of_a_report() {
+    let page = read("man/adma.7");
+    let source = read("src/stats/mod.rs");
+    let mut reasons: Vec<&str> = source
+        .lines()
+        .map(str::trim)
+        .filter_map(|line| line.strip_prefix("Fallback::")?.strip_suffix("\","))
+        .filter_map(|line| Some(line.split_once("=> \"")?.1))
+        .collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    assert!(reasons.len() >= 10, "the reasons were not understood: {reasons:?}");
+    for reason in reasons {
+        assert!(page.contains(&format!(".It Li {reason}\n")), "{reason}");
+    }
+}
+
+#[test]
+fn links_and_paths_of_the_guides_exist() {
+    for file in ["README.md", "CONTRIBUTING.md", "packaging/README.md"] {
+        let (text, folder) = (read(file), root().join(file).parent().unwrap().to_owned());
+        let mut seen = 0;
+        for part in text.split("](").skip(1) {
+            let link = part.split([')', '#']).next().unwrap();
+            if !link.contains("://") && !link.is_empty() {
+                assert!(folder.join(link).exists(), "{file}: dead link {link}");
+                seen += 1;
+            }
+        }
+        // Paths of the tree, in backquotes or in the map.
+        for word in text.split(|c: char| c.is_whitespace() || "`(),;:*".contains(c)) {
+            let path = word.trim_end_matches('.');
+            let ours = ["src/", "tests/", "include/", "man/", "kmod-c/", "packaging/", "bench/"];
+            if ours.iter().any(|folder| path.starts_with(folder))
+                && !path.contains(['<', '[', ']', '$', '"'])
+            {
+                assert!(root().join(path).exists(), "{file}: there is no {path}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 3, "{file} was not understood");
+    }
+}
+
+#[test]
+fn manual_pages_have_no_warnings() {
+    if finish(plain("sh").args(["-c", "command -v mandoc"])).stdout.is_empty() {
+        return skip("manual_pages_have_no_warnings", "mandoc is not installed");
+    }
+    for page in manual_pages() {
+        succeed(plain("mandoc").args(["-T", "lint", "-W", "warning"]).arg(page));
+    }
+}
+
+/// Whoever follows a reference to one of our pages finds it, if only by another of its names.
+#[test]
+fn manual_pages_refer_to_pages_that_exist() {
+    let mut names = BTreeSet::new();
+    for page in manual_pages() {
+        let section = page.extension().unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(&page).unwrap();
+        let head = text.split(".Sh NAME\n").nth(1).expect("a NAME section");
+        for line in head.lines().take_while(|line| !line.starts_with(".Sh")) {
+            if let Some(name) = line.strip_prefix(".Nm ") {
+                names.insert((name.trim_end_matches(" ,").to_owned(), section.clone()));
+            }
+        }
+    }
+    for page in manual_pages() {
+        for line in fs::read_to_string(&page).unwrap().lines() {
+            let mut words = line.split_whitespace().skip_while(|word| !word.ends_with("Xr"));
+            let (Some(_), Some(name), Some(section)) = (words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            if name.starts_with("adma") {
+                let known = names.contains(&(name.to_owned(), section.to_owned()));
+                assert!(known, "{}: {name}({section})", page.display());
+            }
+        }
+    }
+}
