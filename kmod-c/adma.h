@@ -10,9 +10,10 @@
  * unfit. Between processes, span.c pins either side beforehand, and post.c lets
  * them reach each other's buffers. stats.c counts.
  *
- * A request consists of legs: what one channel does of it. A channel works in
- * order, so a leg is over when its last transfer is. The request is over with
- * its last leg, and only then are its pages let go.
+ * A request consists of legs: what one channel does of it. Where channels work
+ * in order a leg is over when its last transfer is, elsewhere when each of its
+ * transfers is. The request is over with its last leg, and only then are its
+ * pages let go.
  */
 #ifndef ADMA_H
 #define ADMA_H
@@ -79,8 +80,6 @@ void adma_count_for(struct adma_file *file, enum adma_stat what);
 
 /* Entries of a line at most: parameter line. */
 #define ADMA_LINE_MOST	128
-/* Devices that channels belong to at most. */
-#define ADMA_MAX_DEVICES	4
 
 enum adma_kind {
 	ADMA_PLAIN,		/* for one request, and nobody looks after it */
@@ -120,7 +119,7 @@ struct adma_line {
 		DECLARE_BITMAP(mapped, ADMA_LINE_MOST);
 		dma_addr_t *addr;
 		u8 *run;	/* pages of a mapping, at its first one */
-	} mapping[ADMA_MAX_DEVICES];
+	} *mapping;		/* by device */
 };
 
 /* A line in a request, until that is over. */
@@ -220,14 +219,16 @@ enum adma_health {
 	ADMA_OUT,		/* for good */
 };
 
-/* A transfer to itself that shows whether a channel works. */
+/* Two transfers within a page of the channel's own: does it work? */
 struct adma_probe {
+	void *page;
+	dma_addr_t dma;
 	struct completion answered;
-	struct adma_answer {
-		struct adma_probe *probe;
-		enum dmaengine_tx_result result;
-		bool came;
-	} answer[2];
+	bool pending;		/* the last one was never answered */
+	/* The channel's lock; an answer to an earlier turn is not counted. */
+	u32 turn;
+	unsigned int came;
+	bool bad;
 };
 
 extern unsigned int adma_timeout_ms;
@@ -245,36 +246,82 @@ struct adma_channel {
 	struct dma_chan *chan;
 	struct device *dev;	/* for mapping */
 	unsigned int device;	/* its number in adma_devices */
+	int node;
+	bool ordered;		/* see adma_providers[] */
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 
-	spinlock_t lock;	/* of the list, and of how its legs end */
+	spinlock_t lock;	/* of what follows, and of how its legs end */
 	struct list_head legs;	/* the oldest first */
-	atomic_t good;		/* good legs since the last error */
+	unsigned int unanswered;	/* transfers of theirs */
+	size_t queued;		/* bytes of those */
+	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
+	unsigned int good;	/* legs that ended well */
+	bool erred;		/* an error that the watch has not seen yet */
+	struct xarray ids;	/* of its legs; changed also without the lock */
+	u32 next_id;
 
 	/* Of the watch alone; others look at the health. */
 	struct delayed_work watch;
 	enum adma_health health;
 	unsigned int strikes;	/* errors without enough good copies between */
 	unsigned int rests;	/* times put aside after repeated errors */
-	void *probe_page;
-	dma_addr_t probe_dma;
-	struct adma_probe probe[2];
-	unsigned int probe_turn;
-	bool probe_pending;	/* the last one was never answered */
+	unsigned int good_seen;	/* when it was last examined */
+	struct adma_probe probe;
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
-extern struct device *adma_devices[ADMA_MAX_DEVICES];
+extern struct device *adma_devices[ADMA_MAX_CHANNELS];
 extern unsigned int adma_nr_devices;
 extern unsigned int adma_nr_channels;
+extern unsigned long adma_depth;
+extern bool adma_several_nodes;
+
+/*
+ * What a driver gives back with an answer is a number and no pointer: ioatdma
+ * never answers the transfer at the head of a chain that it aborts, and may do
+ * so when its ring has come round, long after we have forgotten about it.
+ *
+ * Bits 0 to 4: the channel; 5 to 19: the length in units of 64 bytes, 0 for a
+ * word; from 20 on: the leg's id, or the probe's turn.
+ */
+#define ADMA_PARAM_UNIT	64
+#define ADMA_PARAM_LEN	5
+#define ADMA_PARAM_ID	20
+
+static inline void *adma_param(const struct adma_channel *ch, u32 id, size_t len)
+{
+	return (void *)((unsigned long)id << ADMA_PARAM_ID |
+			DIV_ROUND_UP(len, ADMA_PARAM_UNIT) << ADMA_PARAM_LEN |
+			(ch - adma_channels));
+}
+
+static inline struct adma_channel *adma_param_channel(const void *param)
+{
+	return &adma_channels[(unsigned long)param % ADMA_MAX_CHANNELS];
+}
+
+static inline size_t adma_param_len(const void *param)
+{
+	return ((unsigned long)param >> ADMA_PARAM_LEN) %
+	       BIT(ADMA_PARAM_ID - ADMA_PARAM_LEN) * ADMA_PARAM_UNIT;
+}
+
+static inline u32 adma_param_id(const void *param)
+{
+	return (unsigned long)param >> ADMA_PARAM_ID;
+}
+
+/* One transfer at most: no more than engines take, and than fits the parameter. */
+#define ADMA_TRANSFER_MOST	SZ_1M
 
 int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
-int adma_channel_pick(u32 wanted);
+int adma_channel_pick(u32 wanted, u64 addr, u64 first);
 void adma_channel_poke(struct adma_channel *ch);
-int adma_transfer(struct adma_channel *ch, dma_addr_t dst, dma_addr_t src,
-		  size_t len, unsigned long flags,
-		  dma_async_tx_callback_result answered, void *param);
+dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
+			   dma_addr_t src, size_t len, unsigned long flags,
+			   dma_async_tx_callback_result answered, void *param);
+int adma_channel_wait_room(struct adma_channel *ch);
 void adma_channels_settle(void);
 unsigned int adma_channels_usable(void);
 unsigned int adma_channels_align(void);
@@ -285,25 +332,44 @@ struct adma_leg {
 	struct adma_request *req;
 	struct adma_channel *ch;	/* NULL: has no part in the request */
 	struct list_head list;		/* of ch->legs until it is over */
+	u32 id;				/* in ch->ids */
+	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
 	unsigned long begun;		/* jiffies: first transfer issued */
 	unsigned long closed_at;	/* jiffies: last transfer issued */
 	u64 pieces;
 	unsigned int pushed;		/* data transfers submitted */
-	atomic_t done;			/* of them, known to be over; in turn */
-	atomic_t unanswered;		/* of them, whatever the answer */
+	atomic_t done;			/* so many of the first ones are over */
+	unsigned int unanswered;	/* transfers, the word included */
+	size_t queued;			/* bytes of those */
+	bool trusted;			/* the channel moved when it began */
 	bool fenced;			/* the data transfer submitted last */
 	bool closed;			/* its last transfer is submitted */
 	bool aborted;			/* ... and was answered by an error */
-	bool doubted;			/* a probe was submitted after it */
+	bool lost;			/* ... it seems: it was done with */
+	bool suspect;			/* a probe was submitted after it */
 	bool failed;
 };
 
-void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
-		    struct adma_channel *ch);
+int adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
+		   struct adma_channel *ch);
 int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 		  size_t len, bool last_of_piece);
-bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value);
+bool adma_leg_close(struct adma_leg *leg);
 void adma_leg_over(struct adma_leg *leg, bool failed);
+
+/* user.c */
+
+struct adma_user {
+	struct list_head list;
+	struct user_struct *of;	/* held by the files' credentials */
+	unsigned int files;
+	atomic64_t bytes;	/* under way */
+};
+
+struct adma_user *adma_user_get(const struct cred *cred);
+void adma_user_put(struct adma_user *user);
+bool adma_user_charge(struct adma_user *user, u64 len);
+void adma_user_uncharge(struct adma_user *user, u64 len);
 
 /* file.c */
 
@@ -318,6 +384,7 @@ struct adma_file {
 	struct kref kref;
 	struct mm_struct *mm;	/* only compared */
 	const struct cred *cred;	/* of the opener, whose user is charged */
+	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests to end */
 
 	spinlock_t lock;	/* of what follows */

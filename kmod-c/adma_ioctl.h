@@ -53,6 +53,7 @@
 /* adma_info.features */
 #define ADMA_FEATURE_WORDS	0x1	/* completion by words */
 #define ADMA_FEATURE_POSTS	0x2	/* doors and posts */
+#define ADMA_FEATURE_NODES	0x4	/* channels on several NUMA nodes */
 
 /*
  * struct adma_info - what the helper offers
@@ -64,7 +65,7 @@
  * @usable:	those of them that are in use, the others are put aside
  * @src_align:	a piece's source address must be a multiple of this; 1: any
  * @reserved:	0
- * @max_bytes:	bytes of one open file under way at most
+ * @max_bytes:	bytes of one open file, and of one user, under way at most
  * @max_pages:	pages pinned for one open file at most, both sides together
  * @timeout_ns:	a channel that is silent for so long is put aside
  * @keep_pages:	pages that stay pinned from one copy to the next at most
@@ -113,7 +114,10 @@ struct adma_keep {
 
 #define ADMA_KEEP_SIZE_1	16
 
-/* adma_piece.channel: the next one in turn */
+/*
+ * adma_piece.channel: one that follows from the place of the piece in memory and
+ * in the request, on several NUMA nodes of those near to that memory
+ */
 #define ADMA_CHANNEL_ANY	0xffffffffU
 
 /*
@@ -200,7 +204,8 @@ struct adma_piece {
  * EBADF	not a door
  * ENOENT	there is no such post behind the door, or not any more
  * EACCES	the post does not allow this direction
- * EAGAIN	too many requests, bytes or pages of this file under way
+ * EAGAIN	too many requests, bytes or pages of this file, or bytes of
+ *		this user, under way
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
  * EBUSY	the channels are full, or being tested
  * EIO		a page that the device cannot reach

@@ -3,16 +3,37 @@
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/jiffies.h>
+#include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/topology.h>
 
 #include "adma.h"
 
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
-struct device *adma_devices[ADMA_MAX_DEVICES];
+struct device *adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
 
-static atomic_t adma_turn = ATOMIC_INIT(0);
+bool adma_several_nodes;	/* have channels */
+
+/*
+ * Drivers that are known to keep to what we rely on; others are refused.
+ *
+ * Ordered: transfers of a channel are carried out in turn, answered in turn,
+ * and none is carried out after one that went wrong until all before are
+ * answered or lost. So the word behind the data proves the data.
+ * Otherwise: in any order, but each transfer is answered (with
+ * DMA_PREP_INTERRUPT), and not before it is over. The word is ours to write.
+ *
+ * Not here: ptdma, whose callbacks take an error for success.
+ */
+static const struct adma_provider {
+	const char *driver;
+	bool ordered;
+} adma_providers[] = {
+	{ "ioatdma", true },
+	{ "idxd", false },
+};
 
 /*
  * Each time it is asked, ioatdma sets its timer anew while the channel has
@@ -45,47 +66,118 @@ void adma_channel_poke(struct adma_channel *ch)
 				 NULL);
 }
 
+/* The channel has no room; EBUSY when it has had none for too long. */
+static int adma_channel_retry(struct adma_channel *ch, int tries)
+{
+	if (!tries)
+		adma_count(ADMA_STAT_RING_FULL, 1);
+	if (tries == ADMA_RING_TRIES)
+		return -EBUSY;
+	adma_channel_poke(ch);
+	usleep_range(100, 200);
+	return 0;
+}
+
 /*
- * Hands over one transfer. The driver may keep a lock from prep to submit:
- * nothing may come between them.
+ * So that nobody waits for all that somebody else has to copy, no more than
+ * adma_depth bytes are queued, and one transfer.
  */
-int adma_transfer(struct adma_channel *ch, dma_addr_t dst, dma_addr_t src,
-		  size_t len, unsigned long flags,
-		  dma_async_tx_callback_result answered, void *param)
+int adma_channel_wait_room(struct adma_channel *ch)
+{
+	int ret = 0, tries;
+
+	for (tries = 0; !ret && READ_ONCE(ch->queued) >= READ_ONCE(adma_depth);
+	     tries++)
+		ret = adma_channel_retry(ch, tries);
+	return ret;
+}
+
+/*
+ * Hands over one transfer; answers its cookie. The driver may keep a lock from
+ * prep to submit: nothing may come between them.
+ */
+dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
+			   dma_addr_t src, size_t len, unsigned long flags,
+			   dma_async_tx_callback_result answered, void *param)
 {
 	struct dma_async_tx_descriptor *tx;
-	int tries;
+	dma_cookie_t cookie;
+	int ret, tries = 0;
 
-	for (tries = 0;; tries++) {
-		tx = dmaengine_prep_dma_memcpy(ch->chan, dst, src, len, flags);
-		if (tx)
-			break;
-		if (!tries)
-			adma_count(ADMA_STAT_RING_FULL, 1);
-		if (tries == ADMA_RING_TRIES)
-			return -EBUSY;
-		adma_channel_poke(ch);
-		usleep_range(100, 200);
+	flags |= DMA_CTRL_ACK;
+	while (!(tx = dmaengine_prep_dma_memcpy(ch->chan, dst, src, len,
+						flags))) {
+		ret = adma_channel_retry(ch, tries++);
+		if (ret)
+			return ret;
 	}
 	tx->callback_result = answered;
 	tx->callback_param = param;
-	if (dma_submit_error(dmaengine_submit(tx)))
+	cookie = dmaengine_submit(tx);
+	if (dma_submit_error(cookie))
 		return -EIO;
 	adma_count(ADMA_STAT_DESCRIPTORS, 1);
-	return 0;
+	return cookie;
 }
 
 /*
  * Holding them
  */
 
-static bool adma_on_node(struct dma_chan *chan, void *param)
+static const struct adma_provider *adma_provider(struct dma_device *device)
 {
-	return dev_to_node(chan->device->dev) == *(int *)param;
+	const char *driver = dev_driver_string(device->dev);
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(adma_providers); i++) {
+		const struct adma_provider *provider = &adma_providers[i];
+
+		if (strcmp(provider->driver, driver))
+			continue;
+		if (provider->ordered &&
+		    dma_has_cap(DMA_COMPLETION_NO_ORDER, device->cap_mask))
+			break;
+		return provider;
+	}
+	return NULL;
+}
+
+struct adma_search {
+	int node;
+	bool found;
+	struct xarray seen;	/* channels, and devices that were refused */
+};
+
+static bool adma_see(struct adma_search *search, const void *what)
+{
+	return !xa_insert(&search->seen, (unsigned long)what, xa_mk_value(1),
+			  GFP_KERNEL);
+}
+
+static bool adma_channel_wanted(struct dma_chan *chan, void *param)
+{
+	struct dma_device *device = chan->device;
+	struct adma_search *search = param;
+
+	if (search->node != NUMA_NO_NODE &&
+	    search->node != dev_to_node(device->dev))
+		return false;
+	if (!adma_provider(device)) {
+		if (adma_see(search, device))
+			dev_notice(device->dev,
+				   "adma: %s is not known to keep order, not used\n",
+				   dev_driver_string(device->dev));
+		return false;
+	}
+	/* One that cannot be had would be found again and again. */
+	if (!adma_see(search, chan))
+		return false;
+	search->found = true;
+	return true;
 }
 
 /* Pages are mapped once for each device, not for each channel. */
-static int adma_device_number(struct device *dev)
+static unsigned int adma_device_number(struct device *dev)
 {
 	unsigned int i;
 
@@ -93,8 +185,6 @@ static int adma_device_number(struct device *dev)
 		if (adma_devices[i] == dev)
 			return i;
 	}
-	if (adma_nr_devices == ADMA_MAX_DEVICES)
-		return -ENOSPC;
 	adma_devices[adma_nr_devices] = dev;
 	return adma_nr_devices++;
 }
@@ -105,16 +195,18 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 
 	ch->chan = chan;
 	ch->dev = dmaengine_get_dma_device(chan);
+	ch->node = dev_to_node(ch->dev);
+	ch->ordered = adma_provider(chan->device)->ordered;
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->legs);
+	xa_init_flags(&ch->ids, XA_FLAGS_ALLOC | XA_FLAGS_LOCK_IRQ);
 	ret = adma_health_init(ch);
 	if (ret)
 		return ret;
 	/* Last: lines are mapped for every device that has a number. */
-	ret = adma_device_number(ch->dev);
-	if (ret < 0)
-		return ret;
-	ch->device = ret;
+	ch->device = adma_device_number(ch->dev);
+	if (ch->node != adma_channels[0].node)
+		adma_several_nodes = true;
 	return 0;
 }
 
@@ -123,36 +215,36 @@ static void adma_channel_exit(struct adma_channel *ch)
 	adma_health_stop(ch);
 	dma_release_channel(ch->chan);
 	adma_health_exit(ch);
+	xa_destroy(&ch->ids);
 	memset(ch, 0, sizeof(*ch));
 }
 
 int adma_channels_request(unsigned int most, int node)
 {
+	struct adma_search search = { .node = node };
 	dma_cap_mask_t mask;
 
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
+	xa_init(&search.seen);
 	most = min_t(unsigned int, most ?: ADMA_MAX_CHANNELS,
 		     ADMA_MAX_CHANNELS);
 	while (adma_nr_channels < most) {
 		struct adma_channel *ch = &adma_channels[adma_nr_channels];
 		struct dma_chan *chan;
-		int ret;
 
-		if (node == NUMA_NO_NODE)
-			chan = dma_request_chan_by_mask(&mask);
-		else
-			chan = dma_request_channel(mask, adma_on_node, &node);
-		if (IS_ERR_OR_NULL(chan))
-			break;
-		ret = adma_channel_init(ch, chan);
-		if (ret) {
+		search.found = false;
+		chan = dma_request_channel(mask, adma_channel_wanted, &search);
+		if (!chan && !search.found)
+			break;	/* all have been seen */
+		if (!chan)
+			continue;
+		if (adma_channel_init(ch, chan))
 			adma_channel_exit(ch);
-			/* The next request would give the same one again. */
-			break;
-		}
-		adma_nr_channels++;
+		else
+			adma_nr_channels++;
 	}
+	xa_destroy(&search.seen);
 	return adma_nr_channels ? 0 : -ENODEV;
 }
 
@@ -196,28 +288,67 @@ unsigned int adma_channels_align(void)
 	return 1U << shift;
 }
 
-/* The channel that was asked for, or the next one in turn. */
-int adma_channel_pick(u32 wanted)
+/* The node of a page of the caller's; of the caller, if it is not there yet. */
+static int adma_node_of(u64 addr)
+{
+	struct page *page;
+	int node;
+
+	if (get_user_pages_fast_only(addr & PAGE_MASK, 1, 0, &page) != 1)
+		return numa_node_id();
+	node = page_to_nid(page);
+	put_page(page);
+	return node;
+}
+
+static bool adma_is_near(const struct adma_channel *ch, int node)
+{
+	return node == NUMA_NO_NODE || ch->node == node;
+}
+
+/* One that works, the @first or the next one, of @node unless that is none. */
+static int adma_channel_from(u64 first, int node, bool *hope)
+{
+	unsigned int i, near = 0;
+	u64 skip;
+
+	for (i = 0; i < adma_nr_channels; i++)
+		near += adma_is_near(&adma_channels[i], node);
+	if (!near)
+		return -ENODEV;
+	skip = first % near;
+	for (i = 0; i < 2 * adma_nr_channels; i++) {
+		unsigned int nr = i % adma_nr_channels;
+		enum adma_health health = READ_ONCE(adma_channels[nr].health);
+
+		if (!adma_is_near(&adma_channels[nr], node))
+			continue;
+		if (skip) {
+			skip--;
+			continue;
+		}
+		if (health == ADMA_UP)
+			return nr;
+		*hope |= health == ADMA_ASIDE;
+	}
+	return -ENODEV;
+}
+
+/*
+ * The channel that was asked for; otherwise one that is near to the page at
+ * @addr, or any; which one of them follows from @first.
+ */
+int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 {
 	bool hope = false;
-	unsigned int i;
+	int nr = -ENODEV;
 
 	if (wanted != ADMA_CHANNEL_ANY &&
 	    READ_ONCE(adma_channels[wanted].health) == ADMA_UP)
 		return wanted;
-	for (i = 0; i < adma_nr_channels; i++) {
-		unsigned int turn = atomic_inc_return(&adma_turn);
-		unsigned int nr = turn % adma_nr_channels;
-
-		switch (READ_ONCE(adma_channels[nr].health)) {
-		case ADMA_UP:
-			return nr;
-		case ADMA_ASIDE:
-			hope = true;
-			break;
-		case ADMA_OUT:
-			break;
-		}
-	}
-	return hope ? -EBUSY : -ENODEV;
+	if (adma_several_nodes)
+		nr = adma_channel_from(first, adma_node_of(addr), &hope);
+	if (nr < 0)
+		nr = adma_channel_from(first, NUMA_NO_NODE, &hope);
+	return nr < 0 && hope ? -EBUSY : nr;
 }

@@ -211,8 +211,14 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 		course->begun = true;
 		course->pinned_first = course->costs.pinned;
 	}
-	if (!flow->leg->ch)
-		adma_leg_begin(flow->leg, flow->req, flow->ch);
+	if (!flow->leg->ch) {
+		ret = adma_leg_begin(flow->leg, flow->req, flow->ch);
+		if (ret)
+			return ret;
+	}
+	ret = adma_channel_wait_room(flow->ch);
+	if (ret)
+		return ret;
 	ret = adma_flow_claim(flow);
 	if (!ret) {
 		ret = adma_leg_push(flow->leg, flow->to, flow->from, len, last);
@@ -243,7 +249,8 @@ static int adma_flow_add(struct adma_flow *flow, struct adma_course *course,
 				  offset_in_page(flow->src.addr);
 
 		if (to != flow->to + flow->len ||
-		    from != flow->from + flow->len) {
+		    from != flow->from + flow->len ||
+		    flow->len + part > ADMA_TRANSFER_MOST) {
 			int ret = adma_flow_push(flow, course, false);
 
 			if (ret)

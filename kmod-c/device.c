@@ -12,9 +12,9 @@
 
 #include "adma.h"
 
-static unsigned int adma_most_channels = 8;
+static unsigned int adma_most_channels;
 module_param_named(channels, adma_most_channels, uint, 0444);
-MODULE_PARM_DESC(channels, "channels to hold at most; 0: all (default 8)");
+MODULE_PARM_DESC(channels, "channels to hold at most; 0: all (default)");
 
 static int adma_node = NUMA_NO_NODE;
 module_param_named(node, adma_node, int, 0444);
@@ -26,7 +26,11 @@ MODULE_PARM_DESC(timeout_ms, "a channel that is silent for so long is put aside 
 
 unsigned long adma_max_bytes = 64UL << 20;
 module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
-MODULE_PARM_DESC(max_bytes, "bytes under way of one open file at most (default 64 MiB)");
+MODULE_PARM_DESC(max_bytes, "bytes under way of one open file, and of one user, at most (default 64 MiB)");
+
+unsigned long adma_depth = 16UL << 20;
+module_param_named(depth, adma_depth, ulong, 0644);
+MODULE_PARM_DESC(depth, "bytes queued on one channel at most (default 16 MiB)");
 
 unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
 module_param_named(max_pages, adma_max_pages, ulong, 0644);
@@ -79,6 +83,8 @@ static void adma_info(struct adma_file *file, struct adma_info *arg)
 {
 	arg->abi = ADMA_ABI_VERSION;
 	arg->features = ADMA_FEATURE_WORDS | ADMA_FEATURE_POSTS;
+	if (adma_several_nodes)
+		arg->features |= ADMA_FEATURE_NODES;
 	arg->channels = adma_nr_channels;
 	arg->usable = adma_channels_usable();
 	arg->src_align = adma_channels_align();

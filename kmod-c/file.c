@@ -55,6 +55,7 @@ void adma_slot_leave(struct adma_request *req, u64 failed)
 	file->busy--;
 	file->bytes -= req->bytes;
 	spin_unlock(&file->lock);
+	adma_user_uncharge(file->user, req->bytes);
 }
 
 /*
@@ -108,7 +109,8 @@ int adma_charge_bytes(struct adma_request *req, u64 len)
 	int ret = 0;
 
 	spin_lock(&file->lock);
-	if (file->bytes + len > adma_max_bytes) {
+	if (file->bytes + len > adma_max_bytes ||
+	    !adma_user_charge(file->user, len)) {
 		ret = -EAGAIN;
 	} else {
 		file->bytes += len;
@@ -195,8 +197,13 @@ struct adma_file *adma_file_new(void)
 	file->mm = current->mm;
 	mmgrab(file->mm);
 	file->cred = get_current_cred();
+	file->user = adma_user_get(file->cred);
 	adma_keep_open(file);
 	adma_post_open(file);
+	if (!file->user) {
+		adma_file_put(file);
+		return NULL;
+	}
 	for (i = 0; i < adma_nr_channels; i++) {
 		struct adma_words *words = &file->words[i];
 
@@ -223,6 +230,8 @@ static void adma_file_free(struct kref *kref)
 					  file->words[i].dma);
 	}
 	adma_keep_close(file);
+	if (file->user)
+		adma_user_put(file->user);
 	put_cred(file->cred);
 	mmdrop(file->mm);
 	kfree(file);

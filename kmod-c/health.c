@@ -8,6 +8,12 @@
  * not: channels work in order, and ioatdma takes no new transfer until it has
  * reset the channel. That later transfer is the probe. An answer that says
  * "aborted" proves nothing by itself, for ioatdma gives it before the reset.
+ *
+ * On a channel without order every answer proves the end of its own transfer,
+ * good or not, and nothing else does: the probe only shows whether it works.
+ *
+ * A queue is no failure: a channel is silent when nothing on it was answered
+ * for timeout_ms, however long a leg has waited for its turn.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -43,72 +49,95 @@ enum adma_verdict {
 };
 
 #define ADMA_PROBE_LEN		64
+/* So often one that went wrong is repeated. */
+#define ADMA_PROBES		3
 
 static void adma_probe_answered(void *param, const struct dmaengine_result *res)
 {
-	struct adma_answer *answer = param;
+	struct adma_channel *ch = adma_param_channel(param);
+	struct adma_probe *probe = &ch->probe;
+	unsigned long irq;
 
-	answer->result = res->result;
-	/* Pairs with adma_probe(): the result comes first. */
-	smp_store_release(&answer->came, true);
-	complete(&answer->probe->answered);
+	spin_lock_irqsave(&ch->lock, irq);
+	if (probe->turn == adma_param_id(param)) {
+		probe->came++;
+		probe->bad |= res->result != DMA_TRANS_NOERROR;
+		complete(&probe->answered);
+	}
+	spin_unlock_irqrestore(&ch->lock, irq);
+}
+
+/* Answers how many transfers were handed over. */
+static unsigned int adma_probe_send(struct adma_channel *ch)
+{
+	struct adma_probe *probe = &ch->probe;
+	unsigned long irq, end = jiffies + adma_timeout();
+	dma_addr_t src;
+	unsigned int i;
+	u8 *from;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	probe->turn++;
+	probe->came = 0;
+	probe->bad = false;
+	reinit_completion(&probe->answered);
+	spin_unlock_irqrestore(&ch->lock, irq);
+	/* A straggler of the last one may still write where that was. */
+	from = probe->page + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
+	src = probe->dma + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
+	memset(from, 0x40 + probe->turn % 128, ADMA_PROBE_LEN);
+	memset(from + ADMA_PROBE_LEN, 0, 2 * ADMA_PROBE_LEN);
+	for (i = 0; i < 2; i++) {
+		/* While it resets a channel, ioatdma takes nothing. */
+		while (adma_transfer(ch, src + (i + 1) * ADMA_PROBE_LEN, src,
+				     ADMA_PROBE_LEN, DMA_PREP_INTERRUPT,
+				     adma_probe_answered,
+				     adma_param(ch, probe->turn, 0)) < 0) {
+			if (time_after(jiffies, end))
+				return i;
+			msleep(ADMA_WATCH_MS);
+		}
+	}
+	return i;
+}
+
+/* With the lock: what was copied comes before its answer. */
+static unsigned int adma_probe_came(struct adma_channel *ch)
+{
+	unsigned long irq;
+	unsigned int came;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	came = ch->probe.came;
+	spin_unlock_irqrestore(&ch->lock, irq);
+	return came;
 }
 
 static enum adma_verdict adma_probe(struct adma_channel *ch)
 {
-	struct adma_probe *probe = &ch->probe[ch->probe_turn % 2];
-	size_t base = (ch->probe_turn % 2) * 4 * ADMA_PROBE_LEN;
-	u8 *from = ch->probe_page + base;
-	unsigned long end = jiffies + adma_timeout();
-	unsigned int i, sent = 0, came;
+	struct adma_probe *probe = &ch->probe;
+	unsigned int sent = 2, came;
+	unsigned long end;
+	u8 *from;
 
-	if (!ch->probe_pending) {
-		init_completion(&probe->answered);
-		memset(from, 0x40 + ch->probe_turn % 128, ADMA_PROBE_LEN);
-		memset(from + ADMA_PROBE_LEN, 0, 2 * ADMA_PROBE_LEN);
-		for (i = 0; i < 2; i++) {
-			struct adma_answer *answer = &probe->answer[i];
-			dma_addr_t src = ch->probe_dma + base;
-			dma_addr_t dst = src + (i + 1) * ADMA_PROBE_LEN;
-
-			answer->probe = probe;
-			answer->came = false;
-			/* While it resets a channel, ioatdma takes nothing. */
-			while (adma_transfer(ch, dst, src, ADMA_PROBE_LEN,
-					     DMA_PREP_INTERRUPT,
-					     adma_probe_answered, answer)) {
-				if (time_after(jiffies, end))
-					goto wait;
-				msleep(ADMA_WATCH_MS);
-			}
-			sent++;
-		}
-	} else {
-		sent = 2;
-	}
-wait:
+	if (!probe->pending)
+		sent = adma_probe_send(ch);
 	if (!sent)
 		return ADMA_SILENT;
 	end = jiffies + adma_timeout();
 	for (;;) {
 		adma_channel_poke(ch);
-		came = 0;
-		for (i = 0; i < sent; i++) {
-			/* Pairs with adma_probe_answered(). */
-			came += smp_load_acquire(&probe->answer[i].came);
-		}
-		if (came == sent || time_after(jiffies, end))
+		if (adma_probe_came(ch) == sent || time_after(jiffies, end))
 			break;
 		wait_for_completion_timeout(&probe->answered,
 					    msecs_to_jiffies(ADMA_WATCH_MS));
 	}
-	ch->probe_pending = !came;
-	if (!came)
+	came = adma_probe_came(ch);
+	probe->pending = !came;
+	if (probe->pending)
 		return ADMA_SILENT;
-	/* A straggler of this one finds its place untouched by the next. */
-	ch->probe_turn++;
-	if (came < 2 || probe->answer[0].result != DMA_TRANS_NOERROR ||
-	    probe->answer[1].result != DMA_TRANS_NOERROR ||
+	from = probe->page + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
+	if (came < 2 || READ_ONCE(probe->bad) ||
 	    memcmp(from, from + ADMA_PROBE_LEN, ADMA_PROBE_LEN) ||
 	    memcmp(from, from + 2 * ADMA_PROBE_LEN, ADMA_PROBE_LEN))
 		return ADMA_BAD;
@@ -121,53 +150,87 @@ wait:
  */
 
 /* Marks the legs that a probe submitted now will tell about. */
-static bool adma_doubt(struct adma_channel *ch)
+static bool adma_mark_suspects(struct adma_channel *ch)
 {
 	struct adma_leg *leg;
 	unsigned long irq;
-	bool any = false;
+	bool any;
 
 	spin_lock_irqsave(&ch->lock, irq);
+	any = ch->erred;
+	ch->erred = false;
 	list_for_each_entry(leg, &ch->legs, list) {
 		/* One that is still being submitted may have lost a transfer. */
-		if (!leg->closed)
-			WRITE_ONCE(leg->failed, true);
-		leg->doubted = leg->closed;
+		if (ch->ordered && !leg->closed)
+			leg->failed = true;
+		leg->suspect = leg->closed;
 		any |= leg->closed;
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 	return any;
 }
 
-static void adma_bury(struct adma_channel *ch)
+static void adma_fail_suspects(struct adma_channel *ch)
 {
 	struct adma_leg *leg, *next;
 	unsigned long irq;
 
+	if (!ch->ordered)
+		return;
 	spin_lock_irqsave(&ch->lock, irq);
 	list_for_each_entry_safe(leg, next, &ch->legs, list) {
-		if (leg->doubted)
+		if (leg->suspect)
 			adma_leg_over(leg, true);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
-static bool adma_in_trouble(struct adma_channel *ch, bool *idle)
+static bool adma_is_idle(struct adma_channel *ch)
 {
-	struct adma_leg *leg;
-	bool trouble = false;
 	unsigned long irq;
+	bool idle;
 
 	spin_lock_irqsave(&ch->lock, irq);
-	*idle = list_empty(&ch->legs);
+	idle = list_empty(&ch->legs);
+	spin_unlock_irqrestore(&ch->lock, irq);
+	return idle;
+}
+
+/*
+ * Nothing moves; or the driver has done with the word of the leg and has not
+ * said so. Its answer may just be on its way, so the second look counts.
+ */
+static bool adma_leg_is_silent(struct adma_leg *leg)
+{
+	struct adma_channel *ch = leg->ch;
+	struct dma_chan *chan = ch->chan;
+	bool lost = leg->lost;
+
+	if (time_before(jiffies, leg->closed_at + adma_timeout()))
+		return false;
+	leg->lost = ch->ordered &&
+		    dma_async_is_complete(leg->cookie,
+					  READ_ONCE(chan->completed_cookie),
+					  READ_ONCE(chan->cookie)) == DMA_COMPLETE;
+	return (lost && leg->lost) ||
+	       time_after(jiffies, ch->moved + adma_timeout());
+}
+
+static bool adma_in_trouble(struct adma_channel *ch)
+{
+	struct adma_leg *leg;
+	unsigned long irq;
+	bool trouble;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	trouble = ch->erred;
 	list_for_each_entry(leg, &ch->legs, list) {
 		if (!leg->closed)
 			continue;
 		if (leg->aborted) {
 			trouble = true;
-		} else if (time_after(jiffies,
-				      leg->closed_at + adma_timeout())) {
-			if (!leg->doubted)
+		} else if (adma_leg_is_silent(leg)) {
+			if (!leg->suspect)
 				adma_count(ADMA_STAT_TIMEOUTS, 1);
 			trouble = true;
 		}
@@ -189,11 +252,12 @@ static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 static void adma_examine(struct adma_channel *ch)
 {
 	enum adma_verdict verdict;
-	bool doubts, idle;
+	unsigned int i;
+	bool suspects;
 
 	if (ch->health == ADMA_UP)
 		adma_set_health(ch, ADMA_ASIDE);
-	doubts = !ch->probe_pending && adma_doubt(ch);
+	suspects = !ch->probe.pending && adma_mark_suspects(ch);
 	verdict = adma_probe(ch);
 	if (verdict == ADMA_SILENT) {
 		/*
@@ -201,15 +265,17 @@ static void adma_examine(struct adma_channel *ch)
 		 * nobody waiting it is given up before long; after some errors
 		 * ioatdma itself does not look at a channel any more.
 		 */
-		adma_in_trouble(ch, &idle);
-		if (idle && ch->health == ADMA_ASIDE &&
+		if (adma_is_idle(ch) && ch->health == ADMA_ASIDE &&
 		    ++ch->rests > ADMA_RESTS)
 			adma_set_health(ch, ADMA_OUT);
 		return;
 	}
-	adma_bury(ch);
-	/* It may only have been caught by the reset that ended the others. */
-	if (verdict == ADMA_BAD)
+	adma_fail_suspects(ch);
+	/*
+	 * It may only have been caught by the reset that ended the others:
+	 * ioatdma resets a channel every 200 ms until a transfer got through.
+	 */
+	for (i = 0; verdict == ADMA_BAD && i < ADMA_PROBES; i++)
 		verdict = adma_probe(ch);
 	switch (verdict) {
 	case ADMA_SILENT:
@@ -218,9 +284,10 @@ static void adma_examine(struct adma_channel *ch)
 		ch->rests++;	/* counts twice */
 		break;
 	case ADMA_WELL:
-		if (atomic_xchg(&ch->good, 0) >= ADMA_FORGIVEN)
+		if (READ_ONCE(ch->good) - ch->good_seen >= ADMA_FORGIVEN)
 			ch->strikes = 0;
-		if (doubts)
+		ch->good_seen = READ_ONCE(ch->good);
+		if (suspects)
 			ch->strikes++;
 		else if (ch->strikes >= ADMA_STRIKES)
 			ch->strikes = ADMA_STRIKES - 1;	/* has rested */
@@ -242,17 +309,17 @@ static void adma_watch(struct work_struct *work)
 	struct adma_channel *ch =
 		container_of(to_delayed_work(work), struct adma_channel, watch);
 	unsigned int pause = ADMA_WATCH_MS;
-	bool idle;
 
 	adma_channel_poke(ch);
-	if (adma_in_trouble(ch, &idle) || ch->health == ADMA_ASIDE) {
+	if (adma_in_trouble(ch) || ch->health == ADMA_ASIDE) {
 		adma_examine(ch);
-		if (ch->health == ADMA_ASIDE && !ch->probe_pending)
+		/* Without order a leg that was lost stays, and the probe is good. */
+		if (!ch->probe.pending &&
+		    (ch->health == ADMA_ASIDE ||
+		     (ch->health == ADMA_OUT && !ch->ordered)))
 			pause = ADMA_REST_MS;
-		else
-			adma_in_trouble(ch, &idle);
 	}
-	if (!idle || ch->health == ADMA_ASIDE)
+	if (!adma_is_idle(ch) || ch->health == ADMA_ASIDE)
 		queue_delayed_work(system_unbound_wq, &ch->watch,
 				   msecs_to_jiffies(pause));
 }
@@ -273,10 +340,13 @@ void adma_watch_now(struct adma_channel *ch)
 /* A channel has to show that it works. */
 int adma_health_init(struct adma_channel *ch)
 {
+	struct adma_probe *probe = &ch->probe;
+
 	INIT_DELAYED_WORK(&ch->watch, adma_watch);
-	ch->probe_page = dma_alloc_coherent(ch->dev, PAGE_SIZE, &ch->probe_dma,
-					    GFP_KERNEL);
-	if (!ch->probe_page)
+	init_completion(&probe->answered);
+	probe->page = dma_alloc_coherent(ch->dev, PAGE_SIZE, &probe->dma,
+					 GFP_KERNEL);
+	if (!probe->page)
 		return -ENOMEM;
 	if (adma_probe(ch) != ADMA_WELL) {
 		dev_warn(ch->dev, "adma: %s fails its test, not used\n",
@@ -294,7 +364,7 @@ void adma_health_stop(struct adma_channel *ch)
 /* The channel is released: nothing moves any more, a silent probe included. */
 void adma_health_exit(struct adma_channel *ch)
 {
-	if (ch->probe_page)
-		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
-				  ch->probe_dma);
+	if (ch->probe.page)
+		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe.page,
+				  ch->probe.dma);
 }

@@ -3,72 +3,143 @@
  * Legs: what one channel does of a request, from its first transfer to the word
  * that tells user space of its end. health.c looks after those whose answer does
  * not come.
+ *
+ * A channel that works in order writes the word itself: that is the leg's last
+ * transfer, and when it is answered all is over. On any other the leg is over
+ * when each of its transfers has been answered, and the word is written here.
  */
 #include <linux/dma-mapping.h>
 #include <linux/jiffies.h>
 
 #include "adma.h"
 
+static_assert(BITS_PER_LONG == 64);	/* see adma_param() */
+static_assert(ADMA_TRANSFER_MOST / ADMA_PARAM_UNIT <
+	      BIT(ADMA_PARAM_ID - ADMA_PARAM_LEN));
+
 /*
  * ioatdma resets a channel that made no progress for 100 ms at the earliest.
  * It gives no answer to the transfer at the head, and may take new ones in
- * meanwhile. So while the channel has a leg older than this, a word proves
- * nothing: data before it may have been lost.
+ * meanwhile. So a word proves nothing when the channel stood still as the leg
+ * was begun, or the leg was begun long ago: data before it may have been lost.
  */
 #define ADMA_TRUSTED_MS		50
+
+static bool adma_is_recent(unsigned long when)
+{
+	return time_before(jiffies, when + msecs_to_jiffies(ADMA_TRUSTED_MS));
+}
+
+/* Whether all it has to do was answered, or something a moment ago. */
+static bool adma_channel_moves(struct adma_channel *ch)
+{
+	return !READ_ONCE(ch->unanswered) ||
+	       adma_is_recent(READ_ONCE(ch->moved));
+}
+
+/* Where user space looks for the end of the leg. */
+static size_t adma_word_of(struct adma_leg *leg, struct adma_words **words)
+{
+	BUILD_BUG_ON(ADMA_SLOTS * ADMA_WORD_STRIDE > PAGE_SIZE / 2);
+	*words = &leg->req->file->words[leg->ch - adma_channels];
+	return leg->req->slot * ADMA_WORD_STRIDE;
+}
 
 /* The channel's lock is held. The request may be gone afterwards. */
 void adma_leg_over(struct adma_leg *leg, bool failed)
 {
-	lockdep_assert_held(&leg->ch->lock);
+	struct adma_channel *ch = leg->ch;
+
+	lockdep_assert_held(&ch->lock);
 	list_del(&leg->list);
+	xa_lock(&ch->ids);
+	__xa_erase(&ch->ids, leg->id);
+	xa_unlock(&ch->ids);
+	ch->unanswered -= leg->unanswered;
+	ch->queued -= leg->queued;
 	if (failed)
 		leg->failed = true;
+	else
+		ch->good++;
 	atomic_set(&leg->done, leg->pushed);
 	adma_request_put(leg->req);
 }
 
-static void adma_data_answered(void *param, const struct dmaengine_result *res)
+/* On a channel without order. */
+static void adma_leg_over_if_answered(struct adma_leg *leg)
 {
-	struct adma_leg *leg = param;
+	struct adma_words *words;
+	size_t at;
 
-	atomic_dec(&leg->unanswered);
-	if (res->result == DMA_TRANS_NOERROR) {
-		/* Transfers come in turn: those before it are over as well. */
-		atomic_inc(&leg->done);
+	if (leg->unanswered)
 		return;
-	}
-	adma_count(ADMA_STAT_ERRORS, 1);
-	WRITE_ONCE(leg->failed, true);
+	atomic_set(&leg->done, leg->pushed);
+	if (!leg->closed)
+		return;
+	at = adma_word_of(leg, &words);
+	if (!leg->failed)
+		/* After the data, which the answers were about. */
+		smp_store_release((u64 *)(words->page + at), leg->req->id);
+	adma_leg_over(leg, leg->failed);
 }
 
-static void adma_last_answered(void *param, const struct dmaengine_result *res)
+static void adma_leg_answered(void *param, const struct dmaengine_result *res)
 {
-	struct adma_leg *leg = param;
-	struct adma_channel *ch = leg->ch;
+	struct adma_channel *ch = adma_param_channel(param);
+	bool good = res->result == DMA_TRANS_NOERROR;
+	size_t len = adma_param_len(param);
+	struct adma_leg *leg;
 	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
-	if (res->result != DMA_TRANS_NOERROR) {
+	leg = xa_load(&ch->ids, adma_param_id(param));
+	if (!leg)
+		goto out_unlock;	/* it was over long ago */
+	WRITE_ONCE(ch->moved, jiffies);
+	ch->unanswered--;
+	ch->queued -= len;
+	leg->unanswered--;
+	leg->queued -= len;
+	if (!good) {
 		adma_count(ADMA_STAT_ERRORS, 1);
+		leg->failed = true;
+	}
+	if (!ch->ordered) {
+		ch->erred |= !good;
+		if (!good)
+			adma_watch_now(ch);
+		adma_leg_over_if_answered(leg);
+	} else if (len) {
+		/* In turn: those before it are over as well. */
+		if (good)
+			atomic_inc(&leg->done);
+	} else if (good) {
+		/* What has no answer by now was lost. */
+		adma_leg_over(leg, leg->failed || leg->unanswered);
+	} else {
 		leg->aborted = true;
 		adma_watch_now(ch);
-	} else {
-		bool failed = READ_ONCE(leg->failed) ||
-			      atomic_read(&leg->unanswered);
-
-		if (!failed)
-			atomic_inc(&ch->good);
-		adma_leg_over(leg, failed);
 	}
+out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
-void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
-		    struct adma_channel *ch)
+int adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
+		   struct adma_channel *ch)
 {
 	unsigned long irq;
+	int ret;
 
+	leg->trusted = adma_channel_moves(ch);
+	if (!leg->trusted) {
+		/* Answers without an interrupt may be waiting to be fetched. */
+		adma_channel_poke(ch);
+		leg->trusted = adma_channel_moves(ch);
+	}
+	ret = xa_alloc_cyclic_irq(&ch->ids, &leg->id, leg, xa_limit_32b,
+				  &ch->next_id, GFP_KERNEL);
+	if (ret < 0)
+		return ret;
 	leg->req = req;
 	leg->ch = ch;
 	leg->begun = jiffies;
@@ -76,30 +147,72 @@ void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
 	spin_lock_irqsave(&ch->lock, irq);
 	list_add_tail(&leg->list, &ch->legs);
 	spin_unlock_irqrestore(&ch->lock, irq);
+	return 0;
+}
+
+/* Hands over data, or with @len 0 the word; until then it is as good as there. */
+static int adma_leg_transfer(struct adma_leg *leg, dma_addr_t dst,
+			     dma_addr_t src, size_t len, unsigned long flags)
+{
+	struct adma_channel *ch = leg->ch;
+	void *param = adma_param(ch, leg->id, len);
+	size_t queued = adma_param_len(param);
+	unsigned long irq;
+	dma_cookie_t ret;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	if (!ch->unanswered++)
+		WRITE_ONCE(ch->moved, jiffies);
+	ch->queued += queued;
+	leg->unanswered++;
+	leg->queued += queued;
+	if (len)
+		leg->pushed++;
+	spin_unlock_irqrestore(&ch->lock, irq);
+
+	ret = adma_transfer(ch, dst, src, len ?: ADMA_WORD_STRIDE, flags,
+			    adma_leg_answered, param);
+	if (ret >= 0) {
+		if (!len)
+			WRITE_ONCE(leg->cookie, ret);
+		return 0;
+	}
+
+	spin_lock_irqsave(&ch->lock, irq);
+	ch->unanswered--;
+	ch->queued -= queued;
+	leg->unanswered--;
+	leg->queued -= queued;
+	if (len)
+		leg->pushed--;
+	if (!ch->ordered)
+		adma_leg_over_if_answered(leg);
+	spin_unlock_irqrestore(&ch->lock, irq);
+	return ret;
 }
 
 /* One stretch of memory. */
 int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 		  size_t len, bool last_of_piece)
 {
+	struct adma_channel *ch = leg->ch;
+	unsigned long flags = 0;
+	int ret;
+
 	/*
 	 * The word must not overtake the data, and which piece is the last is
 	 * only known when the next one could not be had: a fence after each.
 	 */
-	unsigned long flags = last_of_piece ? DMA_PREP_FENCE : 0;
-	int ret;
-
-	atomic_inc(&leg->unanswered);
-	ret = adma_transfer(leg->ch, dst, src, len, flags, adma_data_answered,
-			    leg);
-	if (ret) {
-		atomic_dec(&leg->unanswered);
+	if (!ch->ordered)
+		flags = DMA_PREP_INTERRUPT;
+	else if (last_of_piece)
+		flags = DMA_PREP_FENCE;
+	ret = adma_leg_transfer(leg, dst, src, len, flags);
+	if (ret)
 		return ret;
-	}
-	leg->pushed++;
 	leg->fenced = last_of_piece;
 	if (last_of_piece)
-		dma_async_issue_pending(leg->ch->chan);
+		dma_async_issue_pending(ch->chan);
 	return 0;
 }
 
@@ -108,41 +221,37 @@ int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
  * the channel with it. So that one waits for its place as long as for an
  * answer.
  */
-static int adma_leg_last(struct adma_leg *leg, dma_addr_t word,
-			 dma_addr_t value)
+static int adma_leg_push_word(struct adma_leg *leg)
 {
 	unsigned long end = jiffies + adma_timeout();
+	struct adma_words *words;
+	size_t at = adma_word_of(leg, &words);
+	size_t value = PAGE_SIZE / 2 + at;
 	int ret;
 
+	WRITE_ONCE(*(u64 *)(words->page + value), leg->req->id);
 	do {
-		ret = adma_transfer(leg->ch, word, value, ADMA_WORD_STRIDE,
-				    DMA_PREP_INTERRUPT, adma_last_answered,
-				    leg);
+		ret = adma_leg_transfer(leg, words->dma + at,
+					words->dma + value, 0,
+					DMA_PREP_INTERRUPT);
 	} while (ret == -EBUSY && time_before(jiffies, end));
 	dma_async_issue_pending(leg->ch->chan);
 	return ret;
 }
 
 /*
- * The last transfer of a leg copies the request's id into the word that user
- * space looks at. True: once that word has come, all data has. The leg may be
+ * True: once the word holds the request's id, all data has come. The leg may be
  * over, and with the submitter's hold gone, so may be the request.
  */
-bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
+bool adma_leg_close(struct adma_leg *leg)
 {
 	struct adma_channel *ch = leg->ch;
-	unsigned long irq, oldest;
 	bool trusted;
-	int ret;
+	unsigned long irq;
+	int ret = 0;
 
-	/* The channel had no room for any of it: there is nothing to end. */
-	if (!leg->pushed) {
-		spin_lock_irqsave(&ch->lock, irq);
-		adma_leg_over(leg, true);
-		spin_unlock_irqrestore(&ch->lock, irq);
-		return false;
-	}
-	ret = adma_leg_last(leg, word, value);
+	if (ch->ordered && leg->pushed)
+		ret = adma_leg_push_word(leg);
 
 	spin_lock_irqsave(&ch->lock, irq);
 	leg->closed = true;
@@ -150,15 +259,17 @@ bool adma_leg_close(struct adma_leg *leg, dma_addr_t word, dma_addr_t value)
 	/* Without a last transfer only a probe tells when the data is over. */
 	if (ret)
 		leg->aborted = true;
-	oldest = leg->begun;
-	if (!list_empty(&ch->legs))
-		oldest = list_first_entry(&ch->legs, struct adma_leg, list)->begun;
-	if (time_after(oldest, leg->begun))
-		oldest = leg->begun;
 	/* What was begun of a piece that was then refused has no fence. */
-	trusted = !ret && leg->fenced && !READ_ONCE(leg->failed) &&
-		  time_before(jiffies,
-			      oldest + msecs_to_jiffies(ADMA_TRUSTED_MS));
+	trusted = !ret && !leg->failed &&
+		  (!ch->ordered || (leg->fenced && leg->trusted &&
+				    adma_is_recent(leg->begun)));
+	if (!leg->pushed) {
+		/* There was no room for any of it: there is nothing to end. */
+		trusted = false;
+		adma_leg_over(leg, true);
+	} else if (!ch->ordered) {
+		adma_leg_over_if_answered(leg);
+	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 
 	if (ret)

@@ -411,11 +411,14 @@ struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 	void *room;
 
 	line = kzalloc(sizeof(*line) + nr * sizeof(*line->pages) +
-		       adma_nr_devices * nr * (sizeof(dma_addr_t) + 1),
+		       adma_nr_devices * (sizeof(*line->mapping) +
+					  nr * (sizeof(dma_addr_t) + 1)),
 		       GFP_KERNEL_ACCOUNT);
 	if (!line)
 		return ERR_PTR(-ENOMEM);
 	room = line + 1;
+	line->mapping = room;
+	room += adma_nr_devices * sizeof(*line->mapping);
 	line->pages = room;
 	room += nr * sizeof(*line->pages);
 	for (i = 0; i < adma_nr_devices; i++) {

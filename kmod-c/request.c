@@ -159,9 +159,16 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr,
 			    const struct adma_piece *piece, bool push,
 			    struct adma_course *course)
 {
+	u64 addr = push ? piece->src : piece->dst;
+	u64 first = push ? (piece - nr)->src : (piece - nr)->dst;
 	int ret, channel;
 
-	channel = adma_channel_pick(piece->channel);
+	/*
+	 * The pieces of a request go to different channels, and a request for
+	 * the same memory to the same: the pages are mapped for their devices.
+	 */
+	channel = adma_channel_pick(piece->channel, addr,
+				    adma_line_of(first) + nr);
 	if (channel < 0)
 		return channel;
 	/* Between processes all pieces were charged before the first. */
@@ -222,23 +229,15 @@ static void adma_request_prefetch(struct adma_request *req)
 	}
 }
 
-/* The words: each channel that has a part writes the id after its data. */
 static void adma_request_close(struct adma_request *req,
 			       struct adma_submit *arg)
 {
-	size_t word = req->slot * ADMA_WORD_STRIDE;
-	size_t value = PAGE_SIZE / 2 + word;
 	unsigned int i;
 
-	BUILD_BUG_ON(ADMA_SLOTS * ADMA_WORD_STRIDE > PAGE_SIZE / 2);
 	for (i = 0; i < adma_nr_channels; i++) {
-		struct adma_words *words = &req->file->words[i];
-
 		if (!req->leg[i].ch)
 			continue;
-		WRITE_ONCE(*(u64 *)(words->page + value), req->id);
-		if (adma_leg_close(&req->leg[i], words->dma + word,
-				   words->dma + value))
+		if (adma_leg_close(&req->leg[i]))
 			arg->channels |= BIT(i);
 		else
 			arg->silent |= BIT(i);

@@ -56,6 +56,7 @@ fn in_rust() -> Numbers {
         ("ADMA_MAX_POSTS", abi::MAX_POSTS as u64),
         ("ADMA_FEATURE_WORDS", abi::FEATURE_WORDS as u64),
         ("ADMA_FEATURE_POSTS", abi::FEATURE_POSTS as u64),
+        ("ADMA_FEATURE_NODES", abi::FEATURE_NODES as u64),
         ("ADMA_CHANNEL_ANY", abi::CHANNEL_ANY as u64),
         ("ADMA_SUBMIT_UNHANDLED", abi::SUBMIT_UNHANDLED as u64),
         ("ADMA_SUBMIT_PULL", abi::SUBMIT_PULL as u64),

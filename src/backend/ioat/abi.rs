@@ -22,6 +22,7 @@ pub const fn words_offset(channel: usize, page_size: usize) -> usize {
 
 pub const FEATURE_WORDS: u32 = 1 << 0;
 pub const FEATURE_POSTS: u32 = 1 << 1;
+pub const FEATURE_NODES: u32 = 1 << 2;
 
 pub const CHANNEL_ANY: u32 = 0xffff_ffff;
 

@@ -187,7 +187,11 @@ impl Kernel {
             return libc::EAGAIN;
         };
         let mut channels = 0;
-        for piece in &pieces[..taken] {
+        for (number, piece) in pieces[..taken].iter_mut().enumerate() {
+            if piece.channel == abi::CHANNEL_ANY {
+                assert!(self.info.features & abi::FEATURE_NODES != 0, "{piece:?}");
+                piece.channel = number as u32 % (self.info.channels / 2);
+            }
             assert!(piece.dst.is_multiple_of(abi::ALIGN as u64), "{piece:?}");
             assert!(piece.len.is_multiple_of(abi::ALIGN as u64) && piece.len > 0, "{piece:?}");
             assert!(piece.src.is_multiple_of(self.info.src_align.into()), "{piece:?}");

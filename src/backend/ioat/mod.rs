@@ -210,10 +210,15 @@ struct Turn {
     first: usize,
     used: usize,
     all: usize,
+    /// The kernel knows better: it sees which channels are near to the memory.
+    any: bool,
 }
 
 impl Turn {
     fn channel(self, piece: usize) -> u32 {
+        if self.any {
+            return abi::CHANNEL_ANY;
+        }
         (self.first.wrapping_add(piece % self.used) % self.all) as u32
     }
 }
@@ -359,7 +364,8 @@ impl Engine {
         // Copies side by side use different channels; where each uses all of them, the small
         // last piece is another one's every time.
         let step = if used < all { used } else { 1 };
-        Turn { first: self.turn.fetch_add(step, Relaxed), used, all }
+        let any = used == all && self.features.load(Relaxed) & abi::FEATURE_NODES != 0;
+        Turn { first: self.turn.fetch_add(step, Relaxed), used, all, any }
     }
 
     /// One request, from submission to the last byte. The caller's own part is the beginning,

@@ -152,6 +152,19 @@ fn one_copy_spreads_over_all_channels_from_the_next_in_turn() {
 }
 
 #[test]
+fn channels_on_several_nodes_are_left_to_the_kernel() {
+    let info = Kernel::new(4).info();
+    let kernel = Kernel::with(abi::Info { features: info.features | abi::FEATURE_NODES, ..info });
+    let engine = engine(kernel);
+    copy_at(&engine, (0, 0), 64 << 10, &HOW).unwrap();
+    // The fake one says that the first half is near.
+    assert_eq!(channels(kernel), [0, 1, 0, 1]);
+    // Who wants fewer names them himself.
+    copy_at(&engine, (0, 0), 64 << 10, &How { channels: Some(2), ..HOW }).unwrap();
+    assert_eq!(channels(kernel)[4..], [1, 2]);
+}
+
+#[test]
 fn with_one_channel_for_a_copy_copies_take_turns() {
     let kernel = Kernel::new(3);
     let engine = engine(kernel);

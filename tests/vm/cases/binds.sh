@@ -32,7 +32,7 @@ else # built in
 fi
 expect "$GUEST_CHANNELS" 'loaded again'
 after=$(self_tests)
-[ $((after - before)) = $((2000 * ((GUEST_CHANNELS + 3) / 4))) ] || {
+[ $((after - before)) = $((2000 * GUEST_FUNCTIONS)) ] || {
 	echo "self-tests of 2000 bytes for each function: $((after - before)) bytes were copied"
 	exit 1
 }

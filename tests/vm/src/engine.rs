@@ -17,8 +17,8 @@ use std::time::Instant;
 pub const MAX_CHANNELS: usize = 4;
 
 const VERSION: u64 = 0x32;
-/// Log of the longest transfer of one descriptor: 1 MiB.
-const TRANSFER_CAPACITY: u64 = 20;
+/// Log of the longest transfer of one descriptor, unless told otherwise: 1 MiB.
+pub const TRANSFER_CAPACITY: u32 = 20;
 
 // Interrupt control of the whole function.
 const MASTER: u8 = 1;
@@ -114,6 +114,7 @@ pub struct Engine {
     memory: Arc<Memory>,
     raise: Box<dyn Fn(usize) + Send + Sync>,
     channels: Vec<Channel>,
+    capacity: u32,
     interrupt_control: AtomicU8,
     /// Channels that have raised an interrupt since this was read.
     attention: AtomicU32,
@@ -123,6 +124,7 @@ impl Engine {
     /// `raise` delivers the interrupt of a channel; it must not come back here.
     pub fn new(
         channels: usize,
+        capacity: u32,
         memory: Arc<Memory>,
         raise: impl Fn(usize) + Send + Sync + 'static,
     ) -> Engine {
@@ -132,6 +134,7 @@ impl Engine {
             memory,
             raise: Box::new(raise),
             channels: (0..channels).map(channel).collect(),
+            capacity,
             interrupt_control: AtomicU8::new(0),
             attention: AtomicU32::new(0),
         }
@@ -188,7 +191,7 @@ impl Engine {
                     _ => self.attention.load(Ordering::SeqCst),
                 };
                 self.channels.len() as u64
-                    | TRANSFER_CAPACITY << 8
+                    | u64::from(self.capacity) << 8
                     | control << 24
                     | u64::from(attention) << 32
             }
@@ -385,7 +388,7 @@ impl Engine {
 
     /// Does what one good descriptor says; the error bits if it is not good.
     fn execute(&self, state: &mut State, size: u64, control: u64, from: u64, to: u64) -> u32 {
-        if size == 0 || size > 1 << TRANSFER_CAPACITY {
+        if size == 0 || size > 1 << self.capacity {
             return BAD_LENGTH;
         }
         if control >> 24 != 0 {

@@ -13,6 +13,9 @@ pub const VENDOR: u16 = 0x8086;
 /// The engine of Skylake and Cascade Lake servers.
 pub const DEVICE: u16 = 0x2021;
 
+/// Functions of one device.
+pub const MAX_FUNCTIONS: usize = 8;
+
 /// Size of BAR 0: registers, then the MSI-X table and its pending bits.
 const BAR_SIZE: u32 = 0x4000;
 const TABLE: u32 = 0x2000;
@@ -45,12 +48,15 @@ impl Function {
         number: usize,
         functions: usize,
         channels: usize,
+        capacity: u32,
         memory: Arc<Memory>,
         message: Message,
     ) -> Function {
         let msix = Arc::new(Msix::new(channels, message));
         let vectors = Arc::clone(&msix);
-        let engine = Arc::new(Engine::new(channels, memory, move |channel| vectors.raise(channel)));
+        let engine = Arc::new(Engine::new(channels, capacity, memory, move |channel| {
+            vectors.raise(channel);
+        }));
         engine.start();
         let several = number == 0 && functions > 1;
         let config = Config { bytes: power_on(channels, several), area: Area::default() };
@@ -278,7 +284,7 @@ mod tests {
         let log = Arc::clone(&sent);
         let message = Box::new(move |address, data| log.lock().unwrap().push((address, data)));
         let memory = Arc::new(fake::memory(0x1000));
-        (Function::new(0, functions, channels, memory, message), sent)
+        (Function::new(0, functions, channels, 20, memory, message), sent)
     }
 
     #[test]

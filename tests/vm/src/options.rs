@@ -1,7 +1,8 @@
 //! The command line.
 
-use crate::engine::MAX_CHANNELS;
+use crate::engine::{MAX_CHANNELS, TRANSFER_CAPACITY};
 use crate::faults::Kind;
+use crate::function::MAX_FUNCTIONS;
 use std::time::Duration;
 
 /// How long a guest may take when nobody says.
@@ -13,7 +14,10 @@ usage: adma-vm boot --kernel FILE --initrd FILE --log FILE [options]
        adma-vm counters
 
 boot starts a guest with an emulated I/OAT device and waits for its verdicts:
-  --channels N     1 to 8 (default 4); 0: no device
+  --channels N     1 to 32 (default 4); 0: no device
+  --per-function N channels of one PCI function at most, 1 to 4 (default 4)
+  --nodes N        1 or 2 NUMA nodes with a half of the channels each (default 1)
+  --capacity N     log of the longest transfer of one descriptor (default 20: 1 MiB)
   --processors N   (default 1)
   --memory MB      (default 1024)
   --time-limit S   0: none (default 300)
@@ -40,6 +44,9 @@ pub struct Boot {
     pub initrd: String,
     pub log: String,
     pub channels: usize,
+    pub per_function: usize,
+    pub nodes: usize,
+    pub capacity: u32,
     pub processors: u32,
     pub memory: u32,
     pub time_limit: Option<Duration>,
@@ -79,6 +86,9 @@ fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
         initrd: String::new(),
         log: String::new(),
         channels: 4,
+        per_function: MAX_CHANNELS,
+        nodes: 1,
+        capacity: TRANSFER_CAPACITY,
         processors: 1,
         memory: 1024,
         time_limit: Some(TIME_LIMIT),
@@ -94,6 +104,9 @@ fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
             "--log" => boot.log = value()?,
             "--append" => boot.append = value()?,
             "--channels" => boot.channels = number(&name, &value()?)? as usize,
+            "--per-function" => boot.per_function = number(&name, &value()?)? as usize,
+            "--nodes" => boot.nodes = number(&name, &value()?)? as usize,
+            "--capacity" => boot.capacity = number(&name, &value()?)?,
             "--processors" => boot.processors = number(&name, &value()?)?,
             "--memory" => boot.memory = number(&name, &value()?)?,
             "--time-limit" => {
@@ -105,8 +118,18 @@ fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
             _ => return Err(format!("{name}: unknown option")),
         }
     }
-    if boot.channels > 2 * MAX_CHANNELS {
-        return Err(format!("--channels {}: at most {}", boot.channels, 2 * MAX_CHANNELS));
+    if !(1..=MAX_CHANNELS).contains(&boot.per_function) {
+        return Err(format!("--per-function {}: want 1 to {MAX_CHANNELS}", boot.per_function));
+    }
+    if !(1..=2).contains(&boot.nodes) || !boot.channels.is_multiple_of(boot.nodes) {
+        return Err(format!("--nodes {}: want 1 or 2, and as many channels on each", boot.nodes));
+    }
+    if !(12..=20).contains(&boot.capacity) {
+        return Err(format!("--capacity {}: want 12 to 20", boot.capacity));
+    }
+    let most = MAX_FUNCTIONS * boot.nodes * boot.per_function;
+    if boot.channels > most {
+        return Err(format!("--channels {}: at most {most}", boot.channels));
     }
     for (name, value) in
         [("--kernel", &boot.kernel), ("--initrd", &boot.initrd), ("--log", &boot.log)]
@@ -160,7 +183,9 @@ mod tests {
     #[test]
     fn boot_wants_its_files_and_refuses_what_it_does_not_know() {
         assert!(words("boot --kernel k --initrd i").is_err());
-        assert!(words("boot --kernel k --initrd i --log l --channels 9").is_err());
+        assert!(words("boot --kernel k --initrd i --log l --channels 33").is_err());
+        assert!(words("boot --kernel k --initrd i --log l --channels 9 --per-function 1").is_err());
+        assert!(words("boot --kernel k --initrd i --log l --channels 5 --nodes 2").is_err());
         assert!(words("boot --kernel k --initrd i --log l --chanels 4").is_err());
         assert!(words("boot --kernel k --initrd i --log l --memory 1G").is_err());
         let Ok(Task::Boot(boot)) =

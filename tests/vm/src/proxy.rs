@@ -242,7 +242,7 @@ mod tests {
         let (mut qemu, device) = UnixStream::pair().unwrap();
         let memory = Arc::new(Memory::default());
         let served = Arc::clone(&memory);
-        let function = Function::new(0, 1, 1, Arc::clone(&memory), Box::new(|_, _| {}));
+        let function = Function::new(0, 1, 1, 20, Arc::clone(&memory), Box::new(|_, _| {}));
         let server = thread::spawn(move || serve(device, &function, &served).is_ok());
 
         let mut map = [0; 24];
@@ -281,7 +281,7 @@ mod tests {
         for (command, size) in [(8, 0), (BAR_READ, 8), (SYNC_MEMORY, 1 << 16)] {
             let (qemu, device) = UnixStream::pair().unwrap();
             let memory = Arc::new(Memory::default());
-            let function = Function::new(0, 1, 1, Arc::clone(&memory), Box::new(|_, _| {}));
+            let function = Function::new(0, 1, 1, 20, Arc::clone(&memory), Box::new(|_, _| {}));
             send(&qemu, command, &vec![0; size], None);
             assert!(serve(device, &function, &memory).is_err(), "{command}");
         }

@@ -1,6 +1,5 @@
 //! One guest: starts QEMU, is its I/OAT device, listens to it, ends it in time.
 
-use crate::engine::MAX_CHANNELS;
 use crate::function::Function;
 use crate::memory::Memory;
 use crate::options::Boot;
@@ -28,7 +27,7 @@ pub fn boot(options: &Boot) -> io::Result<Outcome> {
     command.args(machine(options));
     let mut given = Vec::new();
     if options.channels > 0 {
-        attach_device(&mut command, options.channels, &mut given)?;
+        attach_devices(&mut command, options, &mut given)?;
     }
     let (verdict_port, theirs) = UnixStream::pair()?;
     // The first serial port is the console, the second one carries nothing
@@ -64,26 +63,51 @@ pub fn boot(options: &Boot) -> io::Result<Outcome> {
 
 fn machine(options: &Boot) -> Vec<String> {
     let memory = options.memory;
+    let ram = match options.nodes {
+        1 => format!(
+            "-M q35,memory-backend=ram -object memory-backend-memfd,id=ram,size={memory}M,share=on"
+        ),
+        nodes => {
+            let each = |node| {
+                // One processor for each node, as far as there are any.
+                let processor = match node < options.processors as usize {
+                    true => format!(",cpus={node}"),
+                    false => String::new(),
+                };
+                let size = options.memory as usize / nodes;
+                format!(
+                    " -object memory-backend-memfd,id=ram{node},size={size}M,share=on \
+                     -numa node,nodeid={node},memdev=ram{node}{processor} \
+                     -device pxb-pcie,id=root{node},bus=pcie.0,bus_nr={},numa_node={node} \
+                     -device pcie-root-port,id=node{node},bus=root{node},chassis={node}",
+                    64 * (node + 1)
+                )
+            };
+            format!("-M q35{}", (0..nodes).map(each).collect::<String>())
+        }
+    };
     let text = format!(
-        "-nodefaults -no-user-config -nographic -no-reboot -M q35,memory-backend=ram \
-         -object memory-backend-memfd,id=ram,size={memory}M,share=on -m {memory} \
+        "-nodefaults -no-user-config -nographic -no-reboot {ram} -m {memory} \
          -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
-         -device virtio-9p-pci,fsdev=root,mount_tag=root"
+         -device virtio-9p-pci,bus=pcie.0,fsdev=root,mount_tag=root"
     );
     let mut args: Vec<String> = text.split_whitespace().map(String::from).collect();
     let mut add = |words: &[&str]| args.extend(words.iter().map(|word| word.to_string()));
     // With one thread per processor the proxy drops accesses.
-    add(&["-accel", "tcg,thread=single", "-smp", &options.processors.to_string()]);
+    let processors = options.processors;
+    // Sockets, so that each can be on a node of its own.
+    let sockets = format!("{processors},sockets={processors}");
+    add(&["-accel", "tcg,thread=single", "-smp", &sockets]);
     add(&["-kernel", &options.kernel, "-initrd", &options.initrd]);
     let append = format!("console=ttyS0 panic=-1 {}", options.append);
     add(&["-append", &append]);
     args
 }
 
-/// The device in this process: as many functions as the channels need.
-fn attach_device(
+/// The devices in this process, one for each node: as many functions as the channels need.
+fn attach_devices(
     command: &mut Command,
-    channels: usize,
+    options: &Boot,
     given: &mut Vec<OwnedFd>,
 ) -> io::Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -92,24 +116,39 @@ fn attach_device(
     given.push(theirs.into());
     let qtest = Qtest::new(ours)?;
     let memory = Arc::new(Memory::default());
-    let functions = channels.div_ceil(MAX_CHANNELS);
-    for number in 0..functions {
-        let (ours, theirs) = UnixStream::pair()?;
-        let several = if functions > 1 && number == 0 { ",multifunction=on" } else { "" };
-        let fd = theirs.as_raw_fd();
-        command.arg("-device");
-        command.arg(format!("x-pci-proxy-dev,id=ioat{number},fd={fd},addr=4.{number}{several}"));
-        given.push(theirs.into());
-        let qtest = Arc::clone(&qtest);
-        let message = Box::new(move |address, data| qtest.message(address, data));
-        let memory = Arc::clone(&memory);
-        let channels = (channels - number * MAX_CHANNELS).min(MAX_CHANNELS);
-        let function = Function::new(number, functions, channels, Arc::clone(&memory), message);
-        thread::Builder::new().name(format!("function {number}")).spawn(move || {
-            if let Err(error) = proxy::serve(ours, &function, &memory) {
-                eprintln!("adma-vm: function {number}: {error}");
-            }
-        })?;
+    let channels = options.channels / options.nodes;
+    let functions = channels.div_ceil(options.per_function);
+    for node in 0..options.nodes {
+        let place = match options.nodes {
+            1 => "addr=4".to_string(),
+            _ => format!("bus=node{node},addr=0"),
+        };
+        for number in 0..functions {
+            let (ours, theirs) = UnixStream::pair()?;
+            let several = if functions > 1 && number == 0 { ",multifunction=on" } else { "" };
+            let fd = theirs.as_raw_fd();
+            let name = format!("ioat{node}-{number}");
+            command.arg("-device");
+            command.arg(format!("x-pci-proxy-dev,id={name},fd={fd},{place}.{number}{several}"));
+            given.push(theirs.into());
+            let qtest = Arc::clone(&qtest);
+            let message = Box::new(move |address, data| qtest.message(address, data));
+            let memory = Arc::clone(&memory);
+            let left = channels - number * options.per_function;
+            let function = Function::new(
+                number,
+                functions,
+                left.min(options.per_function),
+                options.capacity,
+                Arc::clone(&memory),
+                message,
+            );
+            thread::Builder::new().name(name.clone()).spawn(move || {
+                if let Err(error) = proxy::serve(ours, &function, &memory) {
+                    eprintln!("adma-vm: function {name}: {error}");
+                }
+            })?;
+        }
     }
     Ok(())
 }

@@ -379,6 +379,11 @@ impl Device {
         }
     }
 
+    /// The last place up to `at` from which a channel can read.
+    pub fn source(&self, at: usize) -> Outcome<usize> {
+        Ok(at - at % self.info()?.src_align as usize)
+    }
+
     pub fn submit(&self, pieces: &mut [Piece]) -> Submitted {
         let mut out = Submit::new(pieces);
         let result = call(self.fd(), SUBMIT, &mut out);

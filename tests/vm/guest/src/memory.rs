@@ -6,12 +6,13 @@
 //!
 //! Every region lies between pages that nobody may touch, and goes with its owner.
 
+use crate::device::call;
 use crate::kernel;
 use crate::verdict::{Context, Outcome};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 pub const PAGE: usize = 4096;
@@ -310,6 +311,37 @@ impl Region {
         ensure!(found == to, "mremap: {}", io::Error::last_os_error());
         self.holes.lock().expect("no panic").push((self.base, self.len));
         Ok(new)
+    }
+
+    /// Pages that are not there yet stay away: nobody answers their faults as long as the
+    /// descriptor lives. `None` where the kernel has no such thing.
+    pub fn leave_faults_unanswered(&self) -> Outcome<Option<OwnedFd>> {
+        const API: u64 = 0xc018_aa3f;
+        const REGISTER: u64 = 0xc020_aa00;
+        // SAFETY: a new descriptor, or none.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Ok(None);
+        }
+        // SAFETY: it is nobody else's.
+        let faults = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let mut api = [0xaau64, 0, 0];
+        let mut range = [self.address(0), self.len as u64, 1, 0];
+        let done = call(faults.as_raw_fd(), API, &mut api)
+            .and_then(|()| call(faults.as_raw_fd(), REGISTER, &mut range));
+        ensure_eq!(done, Ok(()), "userfaultfd");
+        Ok(Some(faults))
+    }
+
+    /// Pages of one NUMA node only, from their first touch on.
+    pub fn bind_to_node(&self, node: u32) -> io::Result<()> {
+        const BIND: usize = 2;
+        let nodes = 1u64 << node;
+        // SAFETY: the whole region, and a mask of ours with room for 64 nodes.
+        let done = unsafe {
+            libc::syscall(libc::SYS_mbind, self.base, self.len, BIND, &raw const nodes, 64, 0)
+        };
+        checked(done as i32)
     }
 
     pub fn lock(&self) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Taking the module out and putting it back, with the driver beneath it started afresh.
 
-use crate::device::{self, EAGAIN, EBUSY, Errno};
+use crate::device::{self, EAGAIN, EBUSY, ENOENT, Errno};
 use crate::effort::{PATIENCE, eventually};
 use crate::faults;
 use crate::verdict::{Context, Outcome};
@@ -46,19 +46,30 @@ pub fn load() -> Outcome {
     Ok(())
 }
 
-/// Everything afresh: no channel remembers what was done to it.
-pub fn reload() -> Outcome {
+/// Takes the module out as soon as nobody uses it.
+fn take_out() -> Outcome {
     file()?;
     let begun = Instant::now();
     loop {
         match unload() {
-            Ok(()) => break,
+            Ok(()) | Err(ENOENT) => return Ok(()),
             Err(EAGAIN | EBUSY) if begun.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(errno) => fail!("the module cannot be taken out: {errno:?}"),
         }
     }
+}
+
+/// The module afresh, on the driver as it is.
+pub fn load_again() -> Outcome {
+    take_out()?;
+    load()
+}
+
+/// Everything afresh: no channel remembers what was done to it.
+pub fn reload() -> Outcome {
+    take_out()?;
     for function in faults::functions()? {
         let name = function.name();
         fs::write(format!("{DRIVER}/unbind"), name).context("unbind")?;

@@ -46,6 +46,7 @@ impl Sides {
         parts: usize,
         channels: u32,
     ) -> Outcome {
+        let src_at = self.device.source(src_at)?;
         let watched = Watched::new(&self.dst, dst_at, &self.src, src_at, len, 2 * ALIGN);
         let place = format!("to {dst_at} from {src_at}, {len} bytes in {parts} pieces");
         self.device.carry(&mut watched.piece().split(parts, channels)).context(&place)?;
@@ -115,7 +116,8 @@ fn copy_of_many_pieces_is_right() -> Outcome {
     let mut random = Random::new(3);
     for round in 0..4 {
         let len = 64 * PAGE + 640 * round;
-        let watched = Watched::new(&sides.dst, PAGE, &sides.src, PAGE + 77, len, PAGE);
+        let src_at = sides.device.source(PAGE + 77)?;
+        let watched = Watched::new(&sides.dst, PAGE, &sides.src, src_at, len, PAGE);
         let mut pieces = watched.piece().split(MAX_PIECES, channels);
         for i in (1..pieces.len()).rev() {
             pieces.swap(i, random.below(i as u64 + 1) as usize);
@@ -164,7 +166,8 @@ fn copy_by_words_needs_no_call() -> Outcome {
     let (rounds, mut by_words) = (rounds(60), 0);
     for round in 0..rounds {
         let len = (1 + round % 32) * PAGE;
-        let watched = Watched::new(&sides.dst, PAGE, &sides.src, PAGE + round % 64, len, ALIGN);
+        let src_at = device.source(PAGE + round % 64)?;
+        let watched = Watched::new(&sides.dst, PAGE, &sides.src, src_at, len, ALIGN);
         let mut pieces = watched.piece().split(1 + round % 7, channels);
         let request = device.start(&mut pieces)?;
         if wait_by_words(&words, &request)? {
@@ -255,8 +258,8 @@ fn copies_of_a_thread(device: &Device, number: usize) -> Outcome {
     let mut random = Random::new(number as u64);
     for round in 0..rounds(16) {
         let len = (1 + random.below(28) as usize) * PAGE;
-        let watched =
-            Watched::new(&dst, PAGE, &src, random.below(PAGE as u64) as usize, len, ALIGN);
+        let src_at = device.source(random.below(PAGE as u64) as usize)?;
+        let watched = Watched::new(&dst, PAGE, &src, src_at, len, ALIGN);
         let mut pieces = watched.piece().split(1 + random.below(8) as usize, channels);
         if round % 2 == 0 {
             pieces.iter_mut().for_each(|piece| piece.channel = CHANNEL_ANY);

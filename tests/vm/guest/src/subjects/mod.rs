@@ -36,6 +36,7 @@ mod pages;
 mod posts;
 mod posts_ends;
 mod programs;
+mod providers;
 mod refusals;
 mod rings;
 mod statistics;
@@ -70,6 +71,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("post", posts::TESTS),
     ("post_end", posts_ends::TESTS),
     ("program", programs::TESTS),
+    ("provider", providers::TESTS),
     ("refusal", refusals::TESTS),
     ("ring", rings::TESTS),
     ("statistics", statistics::TESTS),
@@ -97,7 +99,7 @@ pub fn named(name: &str) -> Option<&'static [Test]> {
 
 /// Whether the module may count errors meanwhile.
 pub fn wrecks(test: &Test) -> bool {
-    test.name.starts_with("wreck_")
+    test.name.starts_with("wreck_") || test.name.starts_with("provider_error_")
 }
 
 #[cfg(test)]

@@ -355,7 +355,7 @@ fn post_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner() -> Outcome 
     let copier = fork(|| {
         let own = Device::open()?;
         let trap = Region::anonymous(LEN)?;
-        let Some(_faults) = unanswered(&trap)? else {
+        let Some(_faults) = trap.leave_faults_unanswered()? else {
             shared.set_word(0, 2);
             skip!("no userfaultfd here");
         };
@@ -376,24 +376,4 @@ fn post_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner() -> Outcome 
     ensure_eq!(door.unpost(post, Duration::from_secs(1)), Ok(()), "with a stuck copier");
     copier.kill(libc::SIGKILL);
     Ok(())
-}
-
-/// Lets faults in a region go unanswered; `None` where the kernel has no such thing.
-fn unanswered(region: &Region) -> Outcome<Option<std::os::fd::OwnedFd>> {
-    use std::os::fd::{AsRawFd, FromRawFd};
-    const API: u64 = 0xc018_aa3f;
-    const REGISTER: u64 = 0xc020_aa00;
-    // SAFETY: a new descriptor, or none.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Ok(None);
-    }
-    // SAFETY: it is nobody else's.
-    let faults = unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) };
-    let mut api = [0xaau64, 0, 0];
-    let mut range = [region.address(0), region.len() as u64, 1, 0];
-    let done = call(faults.as_raw_fd(), API, &mut api)
-        .and_then(|()| call(faults.as_raw_fd(), REGISTER, &mut range));
-    ensure_eq!(done, Ok(()), "userfaultfd");
-    Ok(Some(faults))
 }

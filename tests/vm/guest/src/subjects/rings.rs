@@ -108,6 +108,7 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     const PLACES: u64 = 65536;
     let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
     let _bytes = Parameter::set("adma", "max_bytes", 1 << 30)?;
+    let _depth = Parameter::set("adma", "depth", 1 << 30)?;
     // Closed when the engine is quick again: a close waits.
     let devices: Vec<Device> = (0..5).map(|_| Device::open()).collect::<Outcome<_>>()?;
     let (device, others) = (&devices[0], &devices[1..]);

@@ -7,7 +7,8 @@ use crate::device::*;
 use crate::effort::PATIENCE;
 use crate::faults::{Bench, Fault, Kind, Place};
 use crate::kernel::{self, Statistics};
-use crate::memory::{PAGE, Region};
+use crate::memory::Kind::Huge;
+use crate::memory::{HUGE, PAGE, Region};
 use crate::modules;
 use crate::oracle::Watched;
 use crate::shim;
@@ -27,6 +28,8 @@ tests! {
     wreck_slow_channel_copies_right
     wreck_lost_interrupts_copies_right
     wreck_failed_request_keeps_its_slot_until_asked_for
+    wreck_lost_answer_that_comes_after_all_hurts_nobody
+    wreck_channel_that_fails_its_test_is_skipped
     wreck_dead_channel_is_left_out
     wreck_all_channels_dead_is_enodev
 }
@@ -337,6 +340,54 @@ fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
         ensure_eq!(wreck.device.end(&bad)?, 1, "failed pieces, asked for late");
         wreck.expect_recovery()
     })
+}
+
+/// ioatdma does not answer the transfer at the head of a chain that it aborts. It does so when
+/// its ring has come round and a transfer longer than the engine's capacity lies over the
+/// old place: by then the request has been forgotten for long.
+fn wreck_lost_answer_that_comes_after_all_hurts_nobody() -> Outcome {
+    const RING: u64 = 65536;
+    if std::env::var("GUEST_CAPACITY").as_deref() != Ok("12") {
+        skip!("the driver cuts no transfer here; try --capacity 12");
+    }
+    on_wreck(|wreck| {
+        let (dst, src) = (Region::of_kind(Huge, HUGE)?, Region::of_kind(Huge, HUGE)?);
+        src.fill(1);
+        // Not on the way: the others stay as they are.
+        wreck.fails_on_first_channel(Fault::once(Kind::Hang))?;
+        let place = wreck.places[0];
+        let begun = wreck.bench.counters(place)?.descriptors;
+        let mut round = 0;
+        while u64::from(wreck.bench.counters(place)?.descriptors - begun) < RING + RING / 8 {
+            dst.set_word(0, 0);
+            let request = wreck.device.start(&mut [Piece::new(&dst, 0, &src, 0, HUGE).on(0)])?;
+            ensure_eq!(wreck.device.end(&request)?, 0, "failed pieces, round {round}");
+            round += 1;
+        }
+        println!("{round} copies of {HUGE} bytes");
+        dst.expect(1)?;
+        wreck.expect_recovery()
+    })
+}
+
+/// The others are found all the same, also those behind it.
+fn wreck_channel_that_fails_its_test_is_skipped() -> Outcome {
+    kernel::announce("ioat");
+    kernel::announce("adma");
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let (channels, place) = (device.info()?.channels, bench.find_channels(&device)?[0]);
+    drop(device);
+    if channels < 2 {
+        skip!("there is only one channel");
+    }
+    // The driver opens it, and then it copies nothing.
+    bench.arm(place, Fault::always(Kind::Read))?;
+    let found = modules::load_again().and_then(|()| Device::open()?.info());
+    bench.clear()?;
+    modules::reload()?;
+    ensure_eq!(found?.channels, channels - 1, "channels without the bad one");
+    Ok(())
 }
 
 fn wreck_dead_channel_is_left_out() -> Outcome {

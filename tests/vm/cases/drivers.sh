@@ -1,0 +1,59 @@
+#!/bin/sh
+# Only drivers that are known to be right are used; of others the log has one line.
+set -eu
+# shellcheck source=/dev/null
+. tests/vm/cases/common
+[ "$GUEST_PROVIDER" != proxy ] || {
+	echo 'needs a provider in software'
+	exit 77
+}
+without_module
+case $GUEST_PROVIDER in
+hostile) trap 'engine "$GUEST_CHANNELS" name=idxd hostile=1; insmod "$GUEST_MODULE"' EXIT ;;
+*) trap 'engine "$GUEST_CHANNELS"; insmod "$GUEST_MODULE"' EXIT ;;
+esac
+
+# engine CHANNELS WORDS...: the provider afresh
+engine() {
+	count=$1
+	shift
+	rmmod adma_soft
+	insmod "$GUEST_SOFTWARE" channels="$count" "$@"
+}
+
+# lines NAME: so many lines of the log refuse that driver
+lines() { dmesg | grep -c "adma: $1 is not known" || true; }
+
+# refused NAME WORDS...: the module does not load on it, and says why, once
+refused() {
+	driver=$1
+	shift
+	engine 4 name="$driver" "$@"
+	before=$(lines "$driver")
+	if insmod "$GUEST_MODULE" 2>/dev/null; then
+		rmmod adma
+		echo "$driver $*: was taken"
+		exit 1
+	fi
+	said=$(($(lines "$driver") - before))
+	[ $said = 1 ] || {
+		echo "$driver $*: $said lines in the log"
+		exit 1
+	}
+}
+
+expect_in_log '^adma: no usable DMA_MEMCPY channel'
+refused ptdma
+refused adma_soft
+# It says so itself: it keeps no order, whatever its name.
+refused ioatdma hostile=1
+for good in 'ioatdma' 'idxd hostile=1'; do
+	# shellcheck disable=SC2086  # words
+	engine 4 name=$good
+	insmod "$GUEST_MODULE"
+	[ "$(dmesg | grep -c '4 channels$')" -gt 0 ] || {
+		echo "$good: not all channels"
+		exit 1
+	}
+	rmmod adma
+done
