@@ -18,9 +18,10 @@
 use super::across::Across;
 use super::blocks::Place;
 use super::consent::{Agreed, Failed, Sign};
+use super::half::Piece;
 use super::os::{self, Way};
 use super::peer::Peer;
-use super::settings::Carrier;
+use super::settings::Workers;
 use super::tally::{self, Means};
 use super::views::{View, Views};
 use crate::backend::copy_loop::CopyLoop;
@@ -58,7 +59,7 @@ pub struct Engine {
     across: Option<Across>,
     /// None: its blocks are not to be mapped.
     views: Option<Views>,
-    carrier: Option<Carrier>,
+    workers: Option<Workers>,
 }
 
 /// From here on a message in blocks is written past the cache: it would not stay there, and
@@ -91,10 +92,10 @@ impl Engine {
         [pull, push]: [bool; 2],
         across: Option<Across>,
         views: Option<Views>,
-        carrier: Option<Carrier>,
+        workers: Option<Workers>,
     ) -> Self {
         let (pull, push) = (AtomicBool::new(pull), AtomicBool::new(push));
-        Self { peer, equal, agreed, pull, push, across, views, carrier }
+        Self { peer, equal, agreed, pull, push, across, views, workers }
     }
 
     pub fn peer(&self) -> &Peer {
@@ -111,6 +112,10 @@ impl Engine {
             self.forget(Way::Push);
         }
         !ended
+    }
+
+    pub fn workers(&self) -> Option<Workers> {
+        self.workers
     }
 
     pub fn across(&self) -> Option<&Across> {
@@ -147,7 +152,7 @@ impl Engine {
     }
 
     /// Where a part of the other's block is here.
-    fn view(&self, way: Way, place: Place, len: usize) -> Option<(Arc<View>, usize)> {
+    pub fn view(&self, way: Way, place: Place, len: usize) -> Option<(Arc<View>, usize)> {
         let view = self.views.as_ref()?.find(place)??;
         let at = view.at(place.offset, len, way == Way::Push)?;
         Some((view, at))
@@ -171,9 +176,10 @@ impl Engine {
     /// Copies one piece.
     ///
     /// # Safety
-    /// `ours` lies inside a buffer that our program has posted and still waits for, `theirs`
-    /// inside one that the other has posted.
-    pub unsafe fn copy(&self, way: Way, ours: usize, theirs: There, len: usize) -> Copied {
+    /// A part of a buffer that our program has posted and still waits for, and of one that the
+    /// other has posted.
+    pub unsafe fn copy(&self, way: Way, piece: Piece) -> Copied {
+        let Piece { ours, theirs, len, .. } = piece;
         if let Some(across) = self.across.as_ref().filter(|_| theirs.post != 0) {
             let There { post, offset, .. } = theirs;
             let may = self.may(way) || theirs.block.is_some();
@@ -194,7 +200,7 @@ impl Engine {
             if self.copy_in_blocks(way, ours, theirs, len) {
                 return Copied::Whole;
             }
-            self.copy_by_calls(way, ours, theirs.addr, len)
+            self.copy_by_calls(way, piece, Means::ProcessVm)
         }
     }
 
@@ -208,8 +214,8 @@ impl Engine {
         };
         // SAFETY: both lie in blocks, which nobody can make smaller; the view stays mapped.
         unsafe {
-            match self.carrier.filter(|_| len >= CARRIED) {
-                Some(carry) => carry(to, from, len),
+            match self.workers.filter(|_| len >= CARRIED) {
+                Some(workers) => (workers.copy)(to, from, len),
                 None if theirs.message < STREAM => original::copy(to, from, len),
                 None => drop(CopyLoop::Stream.copy(to, from, len)),
             }
@@ -218,7 +224,20 @@ impl Engine {
         true
     }
 
-    unsafe fn copy_by_calls(&self, way: Way, ours: usize, theirs: usize, len: usize) -> Copied {
+    /// Whether the other is the program that has agreed, and this thread may reach it.
+    pub fn shows_sign(&self, way: Way) -> bool {
+        let agreed = self.agreed.filter(|_| self.may(way));
+        // SAFETY: nothing but the sign.
+        agreed.is_some_and(|agreed| unsafe { agreed.copy(way, 0, 0, 0) }.is_ok())
+    }
+
+    /// The same by `process_vm_readv` or `process_vm_writev`; also for threads that may not
+    /// allocate.
+    ///
+    /// # Safety
+    /// As `copy`.
+    pub unsafe fn copy_by_calls(&self, way: Way, piece: Piece, means: Means) -> Copied {
+        let Piece { ours, theirs: There { addr: theirs, .. }, len, .. } = piece;
         let Some(agreed) = self.agreed.filter(|_| self.may(way)) else { return Copied::Refused };
         let mut done = 0;
         while done < len {
@@ -232,7 +251,7 @@ impl Engine {
                 Err(Failed::System(_)) => return Copied::Refused,
             }
         }
-        tally::note_copied(Means::ProcessVm, len);
+        tally::note_copied(means, len);
         Copied::Whole
     }
 }

@@ -7,8 +7,8 @@
 mod carry;
 mod short;
 
-pub use carry::{Piece, Step};
-pub use short::Short;
+pub use carry::{Piece, SHARED_FROM, Step};
+pub use short::{PLACED_FROM, Short};
 
 use super::blocks::Place;
 use super::os::Way;
@@ -17,6 +17,7 @@ use super::tally::{self, Direction, Means, Regime};
 use super::ticket::{self, End, View};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
+use carry::Layout;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,8 +135,7 @@ struct Own {
     /// Where theirs lies, if both lie in blocks.
     their_block: Option<Place>,
     count: usize,
-    piece: usize,
-    pieces: usize,
+    layout: Layout,
     claimed: usize,
     finished: usize,
     stream_at: usize,
@@ -161,8 +161,7 @@ const NOTHING: Own = Own {
     their_post: 0,
     their_block: None,
     count: 0,
-    piece: 0,
-    pieces: 0,
+    layout: Layout::NONE,
     claimed: 0,
     finished: 0,
     stream_at: 0,
@@ -173,6 +172,8 @@ const NOTHING: Own = Own {
 pub struct Half {
     role: Role,
     offload: usize,
+    /// Workers copy, of either process.
+    shares: bool,
     posts: Box<[Own; WINDOW]>,
     /// The number of the next post.
     next: u32,
@@ -198,10 +199,11 @@ pub struct Half {
 }
 
 impl Half {
-    pub fn new(role: Role, offload: usize) -> Self {
+    pub fn new(role: Role, offload: usize, shares: bool) -> Self {
         Self {
             role,
             offload,
+            shares,
             posts: Box::new([NOTHING; WINDOW]),
             next: 0,
             done: 0,
@@ -399,7 +401,7 @@ impl Half {
 
     /// Looks whether the other side has posted its part. Eager messages are over with that.
     fn is_matched(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
-        let (role, offload) = (self.role, self.offload);
+        let (role, offload, shares) = (self.role, self.offload, self.shares);
         let theirs = self.other_post(lane, number);
         let own = self.own(number);
         if own.matched {
@@ -425,6 +427,8 @@ impl Half {
                 unsafe { original::copy(own.addr, from, count) };
                 tally::note_copied(Means::SharedMemory, count);
             }
+            // An equal has written it into our buffer, which only such a one is shown.
+            (kind::PLACED, Role::Reader) if own.shown => {}
             // Written before it was read; its writer has learnt the count now.
             (kind::EAGER, Role::Writer) => {}
             (kind::DIRECT | kind::STREAMED, _) => {
@@ -432,7 +436,10 @@ impl Half {
             }
             _ => return Err(Broken),
         }
-        let piece = carry::piece_size(count, offload);
+        // Both sides know the same of both buffers, and cut alike.
+        let shared = shares && !(own.shown && block.is_some());
+        let source = if role == Role::Writer { own.addr } else { at };
+        let layout = Layout::new(count, offload, shared.then_some(source));
         own.matched = true;
         own.kind = kind;
         own.streamed |= kind == kind::STREAMED;
@@ -440,9 +447,8 @@ impl Half {
         own.theirs = at;
         own.their_post = post;
         own.their_block = block.filter(|_| own.in_block);
-        own.piece = piece;
-        own.pieces = count.div_ceil(piece);
-        if kind == kind::EAGER || count == 0 {
+        own.layout = layout;
+        if matches!(kind, kind::EAGER | kind::PLACED) || count == 0 {
             self.end(lane, number, count as isize);
         }
         Ok(true)
@@ -476,15 +482,11 @@ impl Half {
             Role::Reader => Direction::Received,
         };
         let own = self.own(number);
-        let regime = if own.kind == kind::EAGER {
-            Regime::Eager
-        } else if own.streamed {
-            Regime::Chunks
-        } else {
-            match ticket::view(&lane.cell(number).ticket.0, number) {
-                View { front: 1.., back: 1.., .. } => Regime::TwoEnded,
-                _ => Regime::OneCopy,
-            }
+        let regime = match ticket::view(&lane.cell(number).ticket.0, number) {
+            _ if own.kind == kind::EAGER => Regime::Eager,
+            _ if own.streamed => Regime::Chunks,
+            View { front: 1.., back: 1.., .. } => Regime::TwoEnded,
+            _ => Regime::OneCopy,
         };
         tally::note_message(direction, regime, bytes);
     }

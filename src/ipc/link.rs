@@ -7,7 +7,7 @@ use super::bell::how;
 use super::blocks::{self, Place};
 use super::consent::Page;
 use super::engine::{Copied, Engine};
-use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
+use super::half::{Buffer, Half, Hint, NoRoom, PLACED_FROM, Piece, Role, Step};
 use super::kicks;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Fd, Way};
@@ -66,6 +66,8 @@ pub struct Link {
     /// How long closing waits, in nanoseconds.
     pub patience: u64,
     pub offload: usize,
+    /// Workers copy large messages too, of either process.
+    pub shares: bool,
     pub spin_ticks: AtomicU64,
     /// What we have last told the other side.
     pub cpu: AtomicU32,
@@ -85,7 +87,7 @@ pub struct Link {
 
 impl Link {
     pub fn new(met: Met, settings: &Settings, owner: u64) -> Self {
-        let Met { region, side, bell, engine, page, others, offload, story, .. } = met;
+        let Met { region, side, bell, engine, page, others, offload, shares, story, .. } = met;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && others == [true; 2];
         if !all {
             kicks::note_needy();
@@ -104,10 +106,11 @@ impl Link {
             eager: settings.eager,
             patience: settings.patience,
             offload,
+            shares,
             spin_ticks: AtomicU64::new(MOST_SPIN),
             cpu: AtomicU32::new(0),
-            out: Lock::new(Half::new(Role::Writer, offload)),
-            incoming: Lock::new(Half::new(Role::Reader, offload)),
+            out: Lock::new(Half::new(Role::Writer, offload, shares)),
+            incoming: Lock::new(Half::new(Role::Reader, offload, shares)),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(!all),
@@ -213,7 +216,11 @@ impl Link {
     /// What small messages lie in is nobody's business.
     #[inline]
     pub fn buffer(&self, role: Role, addr: usize, len: usize, post: u64) -> Buffer {
-        let views = self.engine.views().filter(|_| len > self.eager);
+        let least = match role {
+            Role::Writer => self.eager + 1,
+            Role::Reader => PLACED_FROM.min(self.eager + 1),
+        };
+        let views = self.engine.views().filter(|_| len >= least);
         let lies = views.and_then(|views| Some((views, blocks::find(addr, len)?)));
         let in_block = lies.is_some();
         // Who is not our equal does not copy into our buffers, and so gets none of them.
@@ -226,7 +233,7 @@ impl Link {
 
     /// Takes a block in that the other side must have sent. Whoever polls the socket may have been
     /// meant by other bytes there, and looks again.
-    fn fetch(&self, place: Place) {
+    pub fn fetch(&self, place: Place) {
         self.drain();
         if let Some(views) = self.engine.views() {
             views.give_up(place);
@@ -349,7 +356,7 @@ impl Link {
         let way = role.way();
         let outcome = if self.believe() {
             // SAFETY: `half` has handed out a part of both posts.
-            let outcome = unsafe { self.engine.copy(way, piece.ours, piece.theirs, piece.len) };
+            let outcome = unsafe { self.engine.copy(way, piece) };
             match outcome {
                 Copied::Whole => outcome,
                 // A process that ends can look like bad memory, or a closed door.

@@ -14,6 +14,7 @@
 //! doorway     who has come to a listener and is still greeting
 //! wire        the beginning: sockets, greetings, what each side may do to the other; hidden:
 //!             sockets that belong to no connection yet
+//! shared      large messages that worker threads copy too
 //! engine      bytes between two address spaces; across: by the kernel helper; views: where
 //!             the other's memory is mapped here
 //! ferry       pieces that are copied for somebody who cannot wait
@@ -108,6 +109,8 @@ mod peer;
 #[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]
+mod shared;
+#[cfg(not(loom))]
 mod table;
 #[cfg(not(loom))]
 pub mod tally;
@@ -128,7 +131,7 @@ pub mod ticket;
 #[cfg(not(loom))]
 pub use settings::Engines;
 #[cfg(not(any(test, loom)))]
-pub use settings::{Carrier, Helper, Settings, configure};
+pub use settings::{Helper, Settings, Workers, configure};
 #[cfg(not(any(test, loom)))]
 pub use table::forget_after_fork;
 
@@ -149,8 +152,18 @@ mod settings {
         pub how: ioat::How,
     }
 
-    /// Copies to, from, so many bytes; as memmove.
-    pub type Carrier = unsafe fn(usize, usize, usize);
+    /// The worker threads of this process.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Workers {
+        /// More than two, for both processes of a message.
+        pub cpus: usize,
+        /// Copies to, from, so many bytes within our address space, with their help.
+        pub copy: unsafe fn(usize, usize, usize),
+        /// How many can be had now.
+        pub count: fn() -> usize,
+        /// To be told that there was no CPU for them.
+        pub crowded: fn(),
+    }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Engines {
@@ -172,9 +185,9 @@ mod settings {
         pub patience: u64,
         /// Brings the helper up, where there is one; not called where none is wanted.
         pub helper: fn() -> Option<Helper>,
-        /// Finds out who carries large copies within our address space; `None`: nobody but the
-        /// caller, whose other CPU is the other process's.
-        pub carrier: fn() -> Option<Carrier>,
+        /// Finds out who helps with large messages; `None`: nobody, for the caller's other CPU
+        /// is the other process's. Starts nothing.
+        pub workers: fn() -> Option<Workers>,
         /// Whether the other side may be let in where Yama keeps it out.
         pub ptracer: bool,
         /// Whether to say which engine a connection uses, and why.
@@ -188,7 +201,7 @@ mod settings {
             engines: Engines::Auto,
             patience: 10_000_000_000,
             helper: || None,
-            carrier: || None,
+            workers: || None,
             ptracer: false,
             tell: false,
         };

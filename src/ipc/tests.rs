@@ -5,10 +5,11 @@ use super::half::Role::{self, Reader, Writer};
 use super::half::Step;
 use super::link::Link;
 use super::region::WINDOW;
-use super::region::kind::{DIRECT, EAGER, STREAMED};
-use super::settings::{Engines, Settings};
-use super::{os, table, wire};
+use super::region::kind::{DIRECT, EAGER, PLACED, STREAMED};
+use super::settings::{Engines, Settings, Workers};
+use super::{os, table, tally, wire};
 use crate::backend::libc as original;
+use crate::backend::threads::workers;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -602,6 +603,8 @@ fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
 fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
     let bad = [(DIRECT, u64::MAX - 10, 1 << 20), (DIRECT, 4096, u64::MAX), (77, 4096, 1 << 20)];
     let bad = bad.into_iter().chain([(EAGER, 1 << 40, 100_000), (STREAMED, u64::MAX, 1 << 20)]);
+    // Said to be in a buffer that was never shown.
+    let bad = bad.chain([(PLACED, 0, 1 << 20)]);
     for (kind, at, len) in bad {
         let shm = Settings { engines: Engines::SharedMemory, ..DEFAULT };
         let [a, b] = pair_with([DEFAULT, shm]);
@@ -722,7 +725,8 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
         // SAFETY: the caller's promise.
         unsafe { original::copy(to, from, len) };
     }
-    let settings = Settings { carrier: || Some(carry), ..DEFAULT };
+    let workers = || Some(Workers { cpus: 4, copy: carry, count: || 0, crowded: || {} });
+    let settings = Settings { workers, ..DEFAULT };
     let [a, b] = pair_with([settings; 2]);
     let (mut from, mut to) = (Block::new(9 << 20), Block::new(9 << 20));
     // Whole messages, or nothing: pieces of 256 KiB are the smallest that are.
@@ -749,4 +753,92 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
     assert!(target == from.bytes()[..1 << 20]);
     assert_eq!(CARRIED.load(Ordering::Relaxed), before);
     assert_eq!((close(a), close(b)), (0, 0));
+}
+
+/// How the message with this number has travelled.
+fn kind_of(handle: i32, number: u32) -> u32 {
+    let link = table::find(handle).unwrap();
+    link.half(Writer).1.cell(number).writer.0.post.kind.load(Ordering::Relaxed)
+}
+
+#[test]
+fn small_message_goes_straight_into_a_block_whose_read_waits() {
+    let [a, b] = pair_with([Settings::DEFAULT; 2]);
+    let mut block = Block::new(100_000);
+    let mut number = 0;
+    // The first write has to fetch the block, and goes through the region.
+    for (size, room, kind) in [
+        (5000, 5000, EAGER),
+        (5000, 5000, PLACED),
+        (32 << 10, 32 << 10, PLACED),
+        (4096, 100_000, PLACED),
+        (30_000, 10_000, PLACED),
+        (4095, 100_000, EAGER),
+        (100, 100, EAGER),
+    ] {
+        for posted in [false, true] {
+            let (data, count) = (bytes(size, size), size.min(room));
+            block.bytes().fill(0xee);
+            let buffer = &mut block.bytes()[100_000 - room..];
+            thread::scope(|scope| {
+                let reader = scope.spawn(move || match posted {
+                    true => waited(iread(b, buffer)),
+                    false => read(b, buffer),
+                });
+                while !is_read_visible(a) {
+                    thread::yield_now();
+                }
+                assert_eq!(write(a, &data), count as isize, "{size}");
+                assert_eq!(reader.join().unwrap(), count as isize, "{size}");
+            });
+            let kind = if number == 1 { PLACED } else { kind };
+            assert_eq!(kind_of(a, number), kind, "{size} into {room}");
+            let all = block.bytes();
+            let at = 100_000 - room;
+            assert!(all[at..at + count] == data[..count], "{size} into {room}");
+            assert!(all[..at].iter().chain(&all[at + count..]).all(|&byte| byte == 0xee));
+            number += 1;
+        }
+    }
+    // Who is not there yet gets it later, and the writer does not wait.
+    let data = bytes(20_000, 1);
+    assert_eq!(write(a, &data), 20_000);
+    assert_eq!(kind_of(a, number), EAGER);
+    assert_eq!(read(b, &mut block.bytes()[..20_000]), 20_000);
+    assert!(block.bytes()[..20_000] == data);
+    assert_eq!((close(a), close(b)), (0, 0));
+}
+
+#[test]
+fn large_messages_between_any_memory_are_copied_by_workers_too() {
+    original::resolve();
+    workers::settle_in();
+    workers::start(3);
+    tally::begin();
+    let by_workers =
+        || tally::messages().map_or(0, |all| all.copied[tally::Means::Workers as usize].1);
+    let help = || Some(Workers { cpus: 8, copy: original::copy, count: || 3, crowded: || {} });
+    let settings = Settings { workers: help, ..DEFAULT };
+    // Of both sides, of one, and of the other: the pieces are the same for both.
+    for pair in [[settings, settings], [settings, DEFAULT], [DEFAULT, settings]] {
+        let [a, b] = pair_with(pair);
+        let (before, begun) = (by_workers(), Instant::now());
+        let mut round = 0;
+        while by_workers() == before || round < 20 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no worker has copied anything");
+            let size = [3 << 20, (4 << 20) + 5, (9 << 20) - 1, 300_001][round % 4];
+            let (data, mut got) = (bytes(size + 77, round), vec![0xee; size + 200]);
+            let (from, to) = (round % 77, round * 13 % 100);
+            thread::scope(|scope| {
+                let data = &data[from..from + size];
+                scope.spawn(move || assert_eq!(write(a, data), size as isize));
+                assert_eq!(read(b, &mut got[to..to + size]), size as isize);
+            });
+            assert!(got[to..to + size] == data[from..from + size], "{size}");
+            let around = got[..to].iter().chain(&got[to + size..]);
+            assert!(around.into_iter().all(|&byte| byte == 0xee), "{size}");
+            round += 1;
+        }
+        assert_eq!((close(a), close(b)), (0, 0));
+    }
 }

@@ -7,9 +7,10 @@
 
 use super::across::Lent;
 use super::bell::how;
-use super::half::{Hint, NoRoom, Role, Short, Step};
+use super::half::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
 use super::kicks;
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
+use super::os::Way;
 use super::region::LINE;
 use super::watch::{self, Watch};
 use crate::os::sync::{Woken, fetch_to_change, pause};
@@ -66,9 +67,22 @@ impl Link {
         }
         let (half, lane) = self.half(Role::Writer);
         let mut half = half.lock();
-        // SAFETY: the caller's promise.
-        let written = unsafe { half.write_eagerly(lane, addr, len) };
+        let waiting = if len >= PLACED_FROM { half.waiting_block(lane, len) } else { None };
+        let view = waiting
+            .and_then(|(place, count)| Some((self.engine.view(Way::Push, place, count)?, count)));
+        // SAFETY: the caller's promise; the view stays mapped.
+        let written = unsafe {
+            match &view {
+                Some(((_view, at), count)) => half.write_in_place(lane, addr, len, *at, *count),
+                None => half.write_eagerly(lane, addr, len),
+            }
+        };
         let released = half.release();
+        if let (Some((place, _)), None) = (waiting, &view)
+            && !self.engine.knows(place)
+        {
+            self.fetch(place); // for the next time
+        }
         let Ok(Some(count)) = written else { return Short::UsualWay };
         self.ring_after(released);
         Short::Done(count)
@@ -173,10 +187,10 @@ impl Link {
                 Ok(Step::Over) => return self.collected(half, number),
                 Ok(Step::Copy(piece)) => {
                     drop(half);
-                    if !piece.only {
+                    if piece.of > 1 {
                         self.ring();
                     }
-                    self.copy(role, number, piece);
+                    self.copy_with_workers(role, number, piece);
                 }
                 // A read that has met nothing: who writes looks for it and waits for nothing.
                 Ok(Step::Idle(_)) if role == Role::Reader && half.is_unmatched(number) => {}

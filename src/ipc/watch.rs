@@ -36,7 +36,7 @@ impl Link {
     /// take longer than copying.
     pub fn carry(&self, role: Role, number: u32, piece: Piece, limited: bool) {
         if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
-            return self.copy(role, number, piece);
+            return self.copy_with_workers(role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
         let taken = table::find_any(handle).is_ok_and(|link| {

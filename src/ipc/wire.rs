@@ -34,7 +34,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -63,7 +63,8 @@ struct Note {
     helper: u32,
     /// Not 0: blocks may be shown.
     blocks: u32,
-    reserved: u32,
+    /// Not 0: I have workers for large messages.
+    workers: u32,
     /// What the helper knows such words by.
     post: u64,
 }
@@ -104,6 +105,8 @@ pub struct Met {
     /// Whether the other side may pull, and push.
     pub others: [bool; 2],
     pub offload: usize,
+    /// Large messages are cut into pieces for workers.
+    pub shares: bool,
     /// Which engine, and why, in one line.
     pub story: String,
 }
@@ -349,12 +352,14 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
         .is_some_and(|across| engine::probe_across(across, note.post, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
     let wants_blocks = matches!(settings.engines, Engines::Auto | Engines::ProcessVm);
+    let workers = (settings.workers)();
     let verdict = Note {
         step: VERDICT,
         pull: may_pull.into(),
         push: may_push.into(),
         helper: helper.into(),
         blocks: wants_blocks.into(),
+        workers: workers.is_some().into(),
         ..Note::default()
     };
     talk.say(verdict, &[]).await?;
@@ -377,7 +382,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     if views.is_some() && !(may_pull && may_push && others == [true; 2]) {
         story += "; one copy between buffers of adma_alloc";
     }
-    let engine = Engine::new(peer, equal, agreed, ways, across, views, (settings.carrier)());
+    let engine = Engine::new(peer, equal, agreed, ways, across, views, workers);
     let met = Met {
         region,
         side: usize::from(!ours),
@@ -388,6 +393,8 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
         others,
         // What neither side finds too small. Not 0: an empty message has one piece, too.
         offload: mine.offload.max(theirs.offload).max(1) as usize,
+        // What the helper carries has other pieces.
+        shares: !both && (workers.is_some() || note.workers != 0),
         story,
     };
     Ok(met)

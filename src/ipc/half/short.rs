@@ -3,11 +3,17 @@
 
 use super::{Buffer, Half, Hint, NOTHING, NoRoom, Own, State, describe, eager_count, publish};
 use crate::backend::libc as original;
+use crate::ipc::blocks::Place;
 use crate::ipc::region::{EAGER_ROOM, Lane, Post, SHORT, kind, room_of};
 use crate::ipc::tally::{self, Direction, Means, Regime};
+use crate::ipc::ticket::{self, Claim, End};
 use crate::os::sync::full_fence;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+
+/// From here on a write that is eager by its size goes straight into a block whose read waits.
+/// Below, the second copy is cheaper than to find the block.
+pub const PLACED_FROM: usize = 4 << 10;
 
 /// What the short way of a message has led to.
 pub enum Short {
@@ -63,18 +69,61 @@ impl Half {
         // SAFETY: the caller's promise; the room was taken for `len` bytes.
         unsafe { original::copy(to, addr, len) };
         tally::note_copied(Means::SharedMemory, len);
-        self.own(number).room_end = room_end;
-        self.next = number.wrapping_add(1);
         self.last = len;
         publish_written(self.own_post(lane, number), number, len, place);
         // Before we are done with it: then the reader's place may be used again.
-        let count = eager_count(lane, number, len);
+        let count = eager_count(lane, number, len).unwrap_or(len);
+        self.note_written(lane, number, room_end);
+        tally::note_message(Direction::Sent, Regime::Eager, count);
+        Ok(Some(count))
+    }
+
+    /// A write that nothing has to be remembered of is over.
+    #[inline]
+    fn note_written(&mut self, lane: &Lane, number: u32, room_end: u64) {
+        self.own(number).room_end = room_end;
+        self.next = number.wrapping_add(1);
         if self.done == number {
             self.done = self.next;
             lane.writer_done.0.store(self.done, Ordering::Release);
         }
-        let count = count.unwrap_or(len);
-        tally::note_message(Direction::Sent, Regime::Eager, count);
+    }
+
+    /// Where the next write of `len` bytes goes, if its read is there already and lies in a
+    /// block; and the count.
+    pub fn waiting_block(&self, lane: &Lane, len: usize) -> Option<(Place, usize)> {
+        let count = eager_count(lane, self.next, len)?;
+        Some((lane.cell(self.next).reader.0.block()?, count))
+    }
+
+    /// The short way of a blocking write whose read is there: one copy, straight into that
+    /// buffer, whose first `count` bytes lie `at` here. The claim tells a reader that closes
+    /// that somebody is at its buffer. Answers the count; `None`: as above.
+    ///
+    /// # Safety
+    /// As above; `at` is writable for `count` bytes, no more than `len`.
+    pub unsafe fn write_in_place(
+        &mut self,
+        lane: &Lane,
+        addr: usize,
+        len: usize,
+        at: usize,
+        count: usize,
+    ) -> Result<Option<usize>, NoRoom> {
+        self.check_room(lane)?;
+        let (number, room_end) = (self.next, self.room_head);
+        let (post, ticket) = (self.own_post(lane, number), &lane.cell(number).ticket.0);
+        ticket::note_finished(&post.finished, number, 0);
+        if ticket::claim(ticket, number, End::Back, 0, 1) != Claim::Piece(0) {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise; the read lets us, and will not end before we say so.
+        unsafe { original::copy(at, addr, count) };
+        ticket::note_finished(&post.finished, number, 1);
+        tally::note_copied(Means::Mapped, count);
+        publish(post, number, kind::PLACED, len, 0);
+        self.note_written(lane, number, room_end);
+        tally::note_message(Direction::Sent, Regime::OneCopy, count);
         Ok(Some(count))
     }
 
@@ -139,10 +188,14 @@ impl Half {
         if seen != number.wrapping_add(1) {
             return Short::Announced(number, Hint { word: &post.number, seen });
         }
-        if post.kind.load(Ordering::Relaxed) != kind::EAGER {
+        let (kind, sent) = (post.kind.load(Ordering::Relaxed), post.len.load(Ordering::Relaxed));
+        let sent = sent as usize;
+        if kind == kind::PLACED && self.announced.is_some_and(|read| read.block.is_some()) {
+            return self.note_read(lane, number, len.min(sent), Regime::OneCopy);
+        }
+        if kind != kind::EAGER {
             return Short::UsualWay;
         }
-        let sent = post.len.load(Ordering::Relaxed) as usize;
         let place = post.at.load(Ordering::Relaxed) as usize;
         // The usual way will find what is wrong.
         let Some(from) = lane.eager(number, place, sent) else { return Short::UsualWay };
@@ -152,11 +205,16 @@ impl Half {
         if self.announced.is_none() {
             publish(&lane.cell(number).reader.0, number, 0, len, addr);
         }
+        tally::note_copied(Means::SharedMemory, count);
+        self.note_read(lane, number, count, Regime::Eager)
+    }
+
+    #[inline]
+    fn note_read(&mut self, lane: &Lane, number: u32, count: usize, regime: Regime) -> Short {
         self.next = number.wrapping_add(1);
         self.done = self.next;
         lane.reader_done.0.store(self.done, Ordering::Release);
-        tally::note_copied(Means::SharedMemory, count);
-        tally::note_message(Direction::Received, Regime::Eager, count);
+        tally::note_message(Direction::Received, regime, count);
         Short::Done(count)
     }
 }
