@@ -8,7 +8,7 @@ mod carry;
 mod short;
 
 pub use carry::{Piece, SHARED_FROM, Step};
-pub use short::{PLACED_FROM, Short};
+pub use short::{PLACED_FROM, Placing, Short};
 
 use super::blocks::Place;
 use super::os::Way;
@@ -196,6 +196,7 @@ pub struct Half {
     neighbour_over: bool,
     /// The length of the last write that went the short way; see `room_ahead`.
     last: usize,
+    pub placing: Placing,
 }
 
 impl Half {
@@ -216,6 +217,7 @@ impl Half {
             place_wanted: false,
             neighbour_over: false,
             last: 0,
+            placing: Placing::default(),
         }
     }
 

@@ -68,17 +68,18 @@ impl Link {
         let (half, lane) = self.half(Role::Writer);
         let mut half = half.lock();
         let waiting = if len >= PLACED_FROM { half.waiting_block(lane, len) } else { None };
-        let view = waiting
+        let placed = waiting.filter(|_| half.placing.pays());
+        let view = placed
             .and_then(|(place, count)| Some((self.engine.view(Way::Push, place, count)?, count)));
         // SAFETY: the caller's promise; the view stays mapped.
         let written = unsafe {
             match &view {
                 Some(((_view, at), count)) => half.write_in_place(lane, addr, len, *at, *count),
-                None => half.write_eagerly(lane, addr, len),
+                None => half.write_eagerly(lane, addr, len, waiting.is_some()),
             }
         };
         let released = half.release();
-        if let (Some((place, _)), None) = (waiting, &view)
+        if let (Some((place, _)), None) = (placed, &view)
             && !self.engine.knows(place)
         {
             self.fetch(place); // for the next time
