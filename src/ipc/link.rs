@@ -8,11 +8,11 @@ use super::blocks::{self, Place};
 use super::consent::Page;
 use super::engine::{Copied, Engine};
 use super::half::{Buffer, Half, Hint, NoRoom, PLACED_FROM, Piece, Role, Step};
-use super::kicks;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side, closed};
 use super::settings::Settings;
+use super::watch;
 use super::wire::Met;
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -90,7 +90,7 @@ impl Link {
         let Met { region, side, bell, engine, page, others, offload, shares, story, .. } = met;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && others == [true; 2];
         if !all {
-            kicks::note_needy();
+            watch::note_needy();
         }
         Self {
             owner,
@@ -183,7 +183,7 @@ impl Link {
     pub fn ring_own(&self) {
         if self.mine().bell.0.answer() {
             self.wake_locals();
-            kicks::kick_all();
+            watch::kick_all();
         }
     }
 
@@ -240,7 +240,7 @@ impl Link {
         }
         self.mine().bell.0.ring();
         self.wake_locals();
-        kicks::kick_all();
+        watch::kick_all();
     }
 
     pub unsafe fn post(
@@ -289,7 +289,7 @@ impl Link {
             Ok(number) => {
                 self.ring();
                 if self.must_help.load(Ordering::Relaxed) {
-                    kicks::kick();
+                    watch::kick();
                 }
                 Ok(number)
             }
@@ -410,7 +410,7 @@ impl Link {
 
     fn note_needy(&self) {
         if !self.must_help.swap(true, Ordering::Relaxed) {
-            kicks::note_needy();
+            watch::note_needy();
         }
     }
 
@@ -654,6 +654,39 @@ impl Link {
         true
     }
 
+    // ---- buffers that the kernel helper knows, from post to end ---------------------------
+
+    /// Makes a buffer known, if there is a helper and the message will be large enough.
+    pub fn lend(&self, role: Role, addr: usize, len: usize) -> Lent<'_> {
+        let large = len > 0 && len >= self.offload && (role == Role::Reader || len > self.eager);
+        let across = self.engine.across().filter(|across| large && across.is_on());
+        let way = match role {
+            Role::Writer => Way::Pull,
+            Role::Reader => Way::Push,
+        };
+        Lent::new(across, &[way], addr, len)
+    }
+
+    /// Takes the result of a message that is over. Afterwards the buffer is the program's.
+    pub fn collected(&self, mut half: Held<'_, Half>, number: u32) -> isize {
+        let (result, post) = half.collect(number);
+        let place_wanted = half.take_place_wanted();
+        self.let_go(half);
+        if place_wanted {
+            self.mine().bell.0.ring();
+        }
+        drop(Lent::known(self.engine.across(), post));
+        result
+    }
+
+    /// When nothing is under way any more.
+    pub fn take_everything_back(&self) {
+        for role in [Role::Writer, Role::Reader] {
+            let posts = self.half(role).0.lock().take_posts();
+            posts.into_iter().for_each(|post| drop(Lent::known(self.engine.across(), post)));
+        }
+    }
+
     // ---- cookies -------------------------------------------------------------------------
 
     pub fn begin_wait(&self, role: Role, number: u32) -> Option<u32> {
@@ -668,7 +701,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.must_help.load(Ordering::Relaxed) {
-            kicks::forget_needy();
+            watch::forget_needy();
         }
     }
 }

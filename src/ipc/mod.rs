@@ -3,12 +3,11 @@
 //! The way of one message, top to bottom; imports go down this list and never up:
 //!
 //! ```text
-//! exports     the adma_* symbols; no logic
-//! calls       handles and cookies checked, then the connection's work
-//! wait        posting and waiting, in stages; watch: long sleeps, for all connections
+//! calls       the adma_* functions: handles and cookies checked, then the connection's work
+//! wait        posting and waiting, in stages; watch: long sleeps, for all connections, and who
+//!             is to be woken from them
 //! table       handles; whose connections these are after a fork
-//! link        one connection: posting, steps, helping, ending; kicks: who sleeps long;
-//!             lend: buffers that the kernel helper knows, from post to end
+//! link        one connection: posting, steps, helping, ending
 //! half        one direction as one process sees it: posts and matching; in it carry: who
 //!             copies what, short: small messages that are not remembered
 //! doorway     who has come to a listener and is still greeting
@@ -86,18 +85,12 @@ mod consent;
 mod doorway;
 #[cfg(not(loom))]
 mod engine;
-#[cfg(not(any(test, loom)))]
-mod exports;
 #[cfg(not(loom))]
 mod ferry;
 #[cfg(not(loom))]
 mod half;
 #[cfg(not(loom))]
 mod hidden;
-#[cfg(not(loom))]
-mod kicks;
-#[cfg(not(loom))]
-mod lend;
 #[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]

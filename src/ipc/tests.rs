@@ -1,6 +1,9 @@
 //! Both ends in one process, on every engine: the same tests against the same bytes.
 
-use super::calls::{self, check, close, wait};
+use super::calls::{
+    adma_alloc, adma_check as check, adma_close as close, adma_free, adma_iread, adma_iwrite,
+    adma_read, adma_wait, adma_wait_for as wait_for, adma_write,
+};
 use super::half::Role::{self, Reader, Writer};
 use super::half::Step;
 use super::link::Link;
@@ -59,27 +62,31 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 
 fn write(handle: i32, data: &[u8]) -> isize {
     // SAFETY: lives through the call.
-    unsafe { calls::transfer(Writer, handle, data.as_ptr() as usize, data.len()) }
+    unsafe { adma_write(handle, data.as_ptr().cast(), data.len()) }
 }
 
 fn read(handle: i32, data: &mut [u8]) -> isize {
     // SAFETY: lives through the call.
-    unsafe { calls::transfer(Reader, handle, data.as_mut_ptr() as usize, data.len()) }
+    unsafe { adma_read(handle, data.as_mut_ptr().cast(), data.len()) }
 }
 
 fn iwrite(handle: i32, data: &[u8]) -> i64 {
     // SAFETY: the tests wait, or close, before the bytes go away.
-    unsafe { calls::start(Writer, handle, data.as_ptr() as usize, data.len()) }
+    unsafe { adma_iwrite(handle, data.as_ptr().cast(), data.len()) }
 }
 
 fn iread(handle: i32, data: &mut [u8]) -> i64 {
     // SAFETY: as above.
-    unsafe { calls::start(Reader, handle, data.as_mut_ptr() as usize, data.len()) }
+    unsafe { adma_iread(handle, data.as_mut_ptr().cast(), data.len()) }
 }
 
 /// Whether the other side has posted the read that our next write meets.
 fn is_read_visible(handle: i32) -> bool {
     table::find(handle).unwrap().is_read_visible()
+}
+
+fn wait(cookie: i64) -> isize {
+    adma_wait(cookie)
 }
 
 fn waited(cookie: i64) -> isize {
@@ -410,7 +417,7 @@ fn cookies_of_another_connection_are_unknown_and_harm_nobody() {
     let (taken, written) = (iread(d, &mut got), iwrite(c, &[2; 8]));
     for cookie in old {
         assert_eq!((check(cookie), wait(cookie)), (INVALID, INVALID));
-        assert_eq!(calls::wait_for(cookie, 1), INVALID);
+        assert_eq!(wait_for(cookie, 1), INVALID);
     }
     assert_eq!((wait(taken), wait(written), got), (8, 8, [2; 8]));
     close(c);
@@ -581,8 +588,14 @@ fn eager_messages_outlive_the_close_of_their_writer() {
 fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
     let [a, b] = pair();
     let good = bytes(1 << 20, 0);
+    let nowhere = 4096 as *mut core::ffi::c_void;
     // SAFETY: not the caller's at all; the kernel notices, for the message is large.
-    let bad = |role: Role, handle: i32| unsafe { calls::start(role, handle, 4096, 1 << 20) };
+    let bad = |role: Role, handle: i32| unsafe {
+        match role {
+            Writer => adma_iwrite(handle, nowhere, 1 << 20),
+            Reader => adma_iread(handle, nowhere, 1 << 20),
+        }
+    };
     let fault = -libc::EFAULT as isize;
     let mut got = vec![0; 1 << 20];
     let cookies = [bad(Writer, a), iread(b, &mut got)];
@@ -668,7 +681,7 @@ fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
         panic!("no piece for the writer")
     };
     // It has begun, and is slow.
-    assert_eq!(calls::wait_for(cookies[1], 30), -libc::ETIMEDOUT as isize);
+    assert_eq!(wait_for(cookies[1], 30), -libc::ETIMEDOUT as isize);
     link.copy(Writer, 1 << 16, piece);
     drop(link);
     assert_eq!(cookies.map(wait), [1 << 20; 2]);
@@ -699,7 +712,7 @@ struct Block(usize, usize);
 
 impl Block {
     fn new(len: usize) -> Self {
-        let at = calls::alloc(len) as usize;
+        let at = adma_alloc(len) as usize;
         assert_ne!(at, 0);
         Self(at, len)
     }
@@ -713,7 +726,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: the messages are over.
-        assert_eq!(unsafe { calls::free(self.0) }, 0);
+        assert_eq!(unsafe { adma_free(self.0 as *mut _) }, 0);
     }
 }
 

@@ -8,7 +8,6 @@
 use super::across::Lent;
 use super::bell::how;
 use super::half::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
-use super::kicks;
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
 use super::os::Way;
 use super::region::LINE;
@@ -234,7 +233,7 @@ impl Link {
         };
         // What this sleeper has looked after is for the others now.
         drop(rest);
-        kicks::kick();
+        watch::kick();
         result
     }
 

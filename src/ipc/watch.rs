@@ -10,16 +10,18 @@
 
 use super::bell::how;
 use super::engine::Copied;
+use super::ferry;
 use super::half::{Piece, Role};
-use super::kicks::{self, Kicks};
 use super::link::Link;
+use super::lock::Lock;
+use super::os::{self, Fd};
 use super::table::{self, Used};
-use super::{ferry, os};
+use crate::os::sync::full_fence;
 use crate::os::sys;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 fn has_needy_others(link: &Link) -> bool {
-    kicks::needy() > u32::from(link.must_help.load(Ordering::Relaxed))
+    NEEDY.load(Ordering::Relaxed) > u32::from(link.must_help.load(Ordering::Relaxed))
 }
 
 /// Does something for any connection but this one. True: something was done.
@@ -29,6 +31,77 @@ pub fn help_others(link: &Link, limited: bool) -> bool {
 
 pub fn others_need_help(link: &Link) -> bool {
     has_needy_others(link) && table::others(link).any(|other| other.wants_watching())
+}
+
+/// Connections that go on only with our help, or nearly so many: a child made without fork handlers has its parent's, until it has a
+/// connection of its own.
+static NEEDY: AtomicU32 = AtomicU32::new(0);
+
+/// Where sleepers are kicked, and how many there are.
+static SLEEPERS: Lock<Vec<i32>> = Lock::new(Vec::new());
+static ASLEEP: AtomicU32 = AtomicU32::new(0);
+
+/// In a process that has no connections yet: what is here is its parent's.
+pub fn forget_sleepers() {
+    NEEDY.store(0, Ordering::Relaxed);
+    ASLEEP.store(0, Ordering::Relaxed);
+    SLEEPERS.renew(Vec::new());
+}
+
+pub fn note_needy() {
+    NEEDY.fetch_add(1, Ordering::Relaxed);
+}
+
+pub fn forget_needy() {
+    NEEDY.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.
+pub fn kick() {
+    if NEEDY.load(Ordering::Relaxed) != 0 {
+        kick_all();
+    }
+}
+
+/// Wakes who sleeps long, and has not been told by the other side: something has been done for
+/// it here.
+pub fn kick_all() {
+    full_fence();
+    if ASLEEP.load(Ordering::Relaxed) != 0 {
+        SLEEPERS.lock().iter().for_each(|&socket| os::send_byte(socket));
+    }
+}
+
+/// While this lives, a kick makes its descriptor readable. A socket, for a byte that is sent
+/// to a number which the program has given to a file of its own is refused.
+pub struct Kicks([Fd; 2]);
+
+impl Kicks {
+    /// None where there is nobody to kick.
+    pub fn new() -> Option<Self> {
+        if sys::has_one_thread() {
+            return None;
+        }
+        let pair = os::unix_pair().ok()?;
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.push(pair[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+        drop(sleepers);
+        full_fence();
+        Some(Self(pair))
+    }
+
+    pub fn descriptor(&self) -> i32 {
+        self.0[0].raw()
+    }
+}
+
+impl Drop for Kicks {
+    fn drop(&mut self) {
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.retain(|&socket| socket != self.0[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+    }
 }
 
 impl Link {
