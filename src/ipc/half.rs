@@ -104,15 +104,16 @@ pub struct Buffer {
     pub block: Option<Place>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Free,
     Posted,
     Over,
 }
 
 /// A post of our own, in our own memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Own {
     number: u32,
     state: State,
@@ -143,31 +144,6 @@ struct Own {
     /// How far the eager room was used after this message.
     room_end: u64,
 }
-
-const NOTHING: Own = Own {
-    number: 0,
-    state: State::Free,
-    cookie: false,
-    waited: false,
-    matched: false,
-    streamed: false,
-    kind: 0,
-    addr: 0,
-    len: 0,
-    post: 0,
-    in_block: false,
-    shown: false,
-    theirs: 0,
-    their_post: 0,
-    their_block: None,
-    count: 0,
-    layout: Layout::NONE,
-    claimed: 0,
-    finished: 0,
-    stream_at: 0,
-    result: 0,
-    room_end: 0,
-};
 
 pub struct Half {
     role: Role,
@@ -205,7 +181,7 @@ impl Half {
             role,
             offload,
             shares,
-            posts: Box::new([NOTHING; WINDOW]),
+            posts: Box::new([Own::default(); WINDOW]),
             next: 0,
             done: 0,
             other_done: 0,
@@ -359,7 +335,7 @@ impl Half {
             shown: block.is_some(),
             streamed: kind == kind::STREAMED,
             room_end,
-            ..NOTHING
+            ..Own::default()
         };
         self.next = number.wrapping_add(1);
         let written = self.own_post(lane, number);
@@ -388,7 +364,7 @@ impl Half {
         let number = self.next;
         let (state, shown) = (State::Posted, block.is_some());
         *self.own(number) =
-            Own { number, state, cookie, addr, len, post, in_block, shown, ..NOTHING };
+            Own { number, state, cookie, addr, len, post, in_block, shown, ..Own::default() };
         self.next = number.wrapping_add(1);
         lane.cell(number).reader.0.post.store(post, Ordering::Relaxed);
         lane.cell(number).reader.0.set_block(block);

@@ -13,6 +13,17 @@ fn checked(answer: Answer) -> Result<usize> {
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
+/// A system call with as many arguments as it has.
+///
+/// # Safety
+/// What the call does to memory.
+unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usize> {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    // SAFETY: the caller's promise.
+    checked(unsafe { syscall(number, all) })
+}
+
 /// A descriptor of ours: closed with its owner.
 #[derive(Debug)]
 pub struct Fd(i32);
@@ -151,7 +162,7 @@ pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
             Err(libc::EINVAL) => create(flags)?,
             memory => memory?,
         };
-        checked(syscall(libc::SYS_ftruncate, [memory.raw() as usize, size, 0, 0, 0, 0]))?;
+        call(libc::SYS_ftruncate, [memory.raw() as usize, size])?;
         add_seals(&memory, seals)?;
         Ok(memory)
     }
@@ -160,8 +171,7 @@ pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
 fn add_seals(memory: &Fd, seals: i32) -> Result<()> {
     let (number, command) = (memory.raw() as usize, libc::F_ADD_SEALS as usize);
     // SAFETY: no memory of ours.
-    checked(unsafe { syscall(libc::SYS_fcntl, [number, command, seals as usize, 0, 0, 0]) })
-        .map(drop)
+    unsafe { call(libc::SYS_fcntl, [number, command, seals as usize]) }.map(drop)
 }
 
 /// The seals of memory, and nothing is asked of what is not: a file may be such that it never
@@ -207,7 +217,7 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
     let advice = libc::MADV_POPULATE_WRITE as usize;
     loop {
         // SAFETY: the caller's promise; nothing is changed.
-        match checked(unsafe { syscall(libc::SYS_madvise, [at, size, advice, 0, 0, 0]) }) {
+        match unsafe { call(libc::SYS_madvise, [at, size, advice]) } {
             Err(libc::EINTR | libc::EAGAIN) => {}
             Ok(_) | Err(libc::EINVAL) => return Ok(()),
             Err(_) => return Err(libc::ENOMEM),
@@ -241,21 +251,14 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
     if seals & SIZE_SEALS != SIZE_SEALS {
         return None;
     }
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
     let mut system = MaybeUninit::<libc::statfs>::uninit();
-    let (number, at) = (memory.raw() as usize, stat.as_mut_ptr() as usize);
-    let system_at = system.as_mut_ptr() as usize;
-    // SAFETY: the kernel fills `stat` and `system`, which are read only after it has.
-    unsafe {
-        let sealed = syscall(libc::SYS_fstatfs, [number, system_at, 0, 0, 0, 0]) == 0
-            && system.assume_init_ref().f_type == libc::TMPFS_MAGIC;
-        (sealed && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0).then(|| {
-            let stat = stat.assume_init_ref();
-            let whole = stat.st_blocks >= stat.st_size / 512;
-            let fixed = seals & FINAL_SEALS == FINAL_SEALS;
-            Sealed { size: stat.st_size as usize, whole, fixed }
-        })
-    }
+    let (fd, at) = (memory.raw() as usize, system.as_mut_ptr() as usize);
+    // SAFETY: the kernel fills `system`, which is read only after it has.
+    let kind = unsafe { call(libc::SYS_fstatfs, [fd, at]).map(|_| system.assume_init().f_type) };
+    let stat = stat(memory.raw(), c"".as_ptr()).filter(|_| kind == Ok(libc::TMPFS_MAGIC))?;
+    let whole = stat.st_blocks >= stat.st_size / 512;
+    let fixed = seals & FINAL_SEALS == FINAL_SEALS;
+    Some(Sealed { size: stat.st_size as usize, whole, fixed })
 }
 
 /// Finds all its pages now: nobody will be killed later for want of one.
@@ -353,13 +356,13 @@ pub unsafe fn copy_across(
 ) -> Result<usize> {
     let range = |(at, len)| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
     let (ours, theirs) = (ours.map(range), theirs.map(range));
-    let call = match way {
+    let number = match way {
         Way::Pull => libc::SYS_process_vm_readv,
         Way::Push => libc::SYS_process_vm_writev,
     };
     let (ours, theirs) = (ours.as_ptr() as usize, theirs.as_ptr() as usize);
     // SAFETY: the kernel checks all ranges; the rest is the caller's promise.
-    checked(unsafe { syscall(call, [pid as usize, ours, 2, theirs, 2, 0]) })
+    unsafe { call(number, [pid as usize, ours, 2, theirs, 2]) }
 }
 
 /// Whether this process lets others of its user trace it.
@@ -376,7 +379,7 @@ pub fn map_page_at(at: usize) -> Result<()> {
     // SAFETY: replaces nothing; a kernel that does not know the flag chooses another place, which
     // is given back.
     unsafe {
-        let got = checked(syscall(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX, 0]))?;
+        let got = call(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX])?;
         if got != at || syscall(libc::SYS_madvise, [at, PAGE, advice, 0, 0, 0]) != 0 {
             unmap(got as *mut c_void, PAGE);
             return Err(libc::EEXIST);
@@ -410,7 +413,7 @@ pub fn watch_process(pid: i32) -> Result<Fd> {
 pub fn let_trace(pid: i32) -> Result<()> {
     let option = libc::PR_SET_PTRACER as usize;
     // SAFETY: no memory.
-    checked(unsafe { syscall(libc::SYS_prctl, [option, pid as usize, 0, 0, 0, 0]) }).map(drop)
+    unsafe { call(libc::SYS_prctl, [option, pid as usize]) }.map(drop)
 }
 
 // ---- sockets -----------------------------------------------------------------------------
@@ -426,9 +429,7 @@ pub fn unix_pair() -> Result<[Fd; 2]> {
     let mut pair = [0i32; 2];
     let at = &raw mut pair as usize;
     // SAFETY: the kernel fills both numbers.
-    checked(unsafe {
-        syscall(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at, 0, 0])
-    })?;
+    unsafe { call(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at]) }?;
     let [one, two] = pair.map(Fd);
     Ok([away_from_streams(one)?, away_from_streams(two)?])
 }
@@ -458,7 +459,7 @@ pub fn unix_address(path: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
 pub fn bind(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     // SAFETY: the kernel reads the address.
-    checked(unsafe { syscall(libc::SYS_bind, [fd, at, address.1, 0, 0, 0]) }).map(drop)
+    unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
 }
 
 /// Connects; a listener that accepts nobody is waited for until `end`, a moment of
@@ -468,7 +469,7 @@ pub fn connect(socket: &Fd, address: &(libc::sockaddr_un, usize), end: u64) -> R
     loop {
         limit_sending(socket, end.saturating_sub(nanoseconds()))?;
         // SAFETY: the kernel reads the address.
-        match checked(unsafe { syscall(libc::SYS_connect, [fd, at, address.1, 0, 0, 0]) }) {
+        match unsafe { call(libc::SYS_connect, [fd, at, address.1]) } {
             Ok(_) => return Ok(()),
             Err(libc::EAGAIN) => return Err(libc::ETIMEDOUT),
             Err(libc::EINTR) => {}
@@ -486,13 +487,12 @@ fn limit_sending(socket: &Fd, nanos: u64) -> Result<()> {
     let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_SNDTIMEO as usize);
     let fd = socket.raw() as usize;
     // SAFETY: the kernel reads the time.
-    checked(unsafe { syscall(libc::SYS_setsockopt, [fd, level, option, at, len, 0]) }).map(drop)
+    unsafe { call(libc::SYS_setsockopt, [fd, level, option, at, len]) }.map(drop)
 }
 
 pub fn listen(socket: &Fd) -> Result<()> {
     // SAFETY: no memory.
-    checked(unsafe { syscall(libc::SYS_listen, [socket.raw() as usize, 128, 0, 0, 0, 0]) })
-        .map(drop)
+    unsafe { call(libc::SYS_listen, [socket.raw() as usize, 128]) }.map(drop)
 }
 
 pub fn accept(listener: i32) -> Result<Fd> {
@@ -503,14 +503,8 @@ pub fn accept(listener: i32) -> Result<Fd> {
 
 /// Whether a path leads to a socket, and not by a link.
 pub fn is_socket_file(address: &libc::sockaddr_un) -> bool {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let (cwd, path) = (libc::AT_FDCWD as usize, &raw const address.sun_path as usize);
-    let (at, flags) = (stat.as_mut_ptr() as usize, libc::AT_SYMLINK_NOFOLLOW as usize);
-    // SAFETY: a terminated path, as in `remove_file`; `stat` is read after it was filled.
-    unsafe {
-        syscall(libc::SYS_newfstatat, [cwd, path, at, flags, 0, 0]) == 0
-            && stat.assume_init_ref().st_mode & libc::S_IFMT == libc::S_IFSOCK
-    }
+    let stat = stat(libc::AT_FDCWD, address.sun_path.as_ptr());
+    stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
 }
 
 /// Taking turns with others who listen in the folder of a path; ends with its owner. `None`: it
@@ -532,9 +526,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
     let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
     loop {
         // SAFETY: no memory.
-        match checked(unsafe {
-            syscall(libc::SYS_flock, [folder.raw() as usize, operation, 0, 0, 0, 0])
-        }) {
+        match unsafe { call(libc::SYS_flock, [folder.raw() as usize, operation]) } {
             Ok(_) => return Some(folder),
             Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
                 poll([-1, -1], 0, 1);
@@ -556,7 +548,7 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     let (at, room) = (&raw mut value as usize, &raw mut len as usize);
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
     // SAFETY: the kernel writes at most `len` bytes.
-    checked(unsafe { syscall(libc::SYS_getsockopt, [fd as usize, level, option, at, room, 0]) })?;
+    unsafe { call(libc::SYS_getsockopt, [fd as usize, level, option, at, room]) }?;
     Ok(value)
 }
 
@@ -564,8 +556,7 @@ pub fn set_socket_option(fd: i32, option: i32, value: i32) -> Result<()> {
     let (at, len) = (&raw const value as usize, size_of::<i32>());
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
     // SAFETY: the kernel reads the number.
-    checked(unsafe { syscall(libc::SYS_setsockopt, [fd as usize, level, option, at, len, 0]) })
-        .map(drop)
+    unsafe { call(libc::SYS_setsockopt, [fd as usize, level, option, at, len]) }.map(drop)
 }
 
 /// Whether a descriptor is a listening unix socket.
@@ -587,6 +578,16 @@ pub fn stop_reading(socket: i32) {
     unsafe { syscall(libc::SYS_shutdown, [socket as usize, libc::SHUT_RD as usize, 0, 0, 0, 0]) };
 }
 
+/// What the kernel says of a descriptor's file, or of a path's where that is not empty, and not by
+/// a link.
+fn stat(fd: i32, path: *const libc::c_char) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let flags = (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) as usize;
+    let (fd, path, at) = (fd as usize, path as usize, stat.as_mut_ptr() as usize);
+    // SAFETY: a terminated path; the kernel fills `stat`, which is read only after it has.
+    unsafe { call(libc::SYS_newfstatat, [fd, path, at, flags]).ok().map(|_| stat.assume_init()) }
+}
+
 /// Which file a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -595,15 +596,7 @@ pub struct Identity {
 }
 
 pub fn identity(fd: i32) -> Option<Identity> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let at = stat.as_mut_ptr() as usize;
-    // SAFETY: the kernel fills `stat`, which is read only after it has.
-    unsafe {
-        (syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) == 0).then(|| {
-            let stat = stat.assume_init_ref();
-            Identity { device: stat.st_dev, file: stat.st_ino }
-        })
-    }
+    stat(fd, c"".as_ptr()).map(|stat| Identity { device: stat.st_dev, file: stat.st_ino })
 }
 
 /// What is sent to wake somebody.
@@ -696,7 +689,7 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
     let at = &raw const message as usize;
     // SAFETY: the message points to what lives here.
-    checked(unsafe { syscall(libc::SYS_sendmsg, [socket as usize, at, flags, 0, 0, 0]) })
+    unsafe { call(libc::SYS_sendmsg, [socket as usize, at, flags]) }
 }
 
 /// Ask for `Beside::process`; and how that comes.
@@ -728,8 +721,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
     let at = &raw mut message as usize;
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
-    let got =
-        checked(unsafe { syscall(libc::SYS_recvmsg, [socket as usize, at, flags, 0, 0, 0]) })?;
+    let got = unsafe { call(libc::SYS_recvmsg, [socket as usize, at, flags]) }?;
     beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
     // SAFETY: the kernel has filled `control` up to the length it says.
     unsafe {

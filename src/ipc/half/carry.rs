@@ -319,8 +319,8 @@ impl Own {
 /// one takes some microseconds, and it many more to come.
 pub const SHARED_FROM: usize = 3 << 20;
 
-/// How a message is cut into pieces; both sides get the same answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a message is cut into pieces; both sides get the same answer. The default is nobody's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     count: usize,
     /// The length of the first piece, and of all others but the last.
@@ -329,8 +329,6 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub const NONE: Self = Self { count: 0, first: 1, piece: 1 };
-
     /// `shared`: where the message lies in its writer, if workers of either side copy.
     pub fn new(count: usize, offload: usize, shared: Option<usize>) -> Self {
         match shared.filter(|_| count >= SHARED_FROM && count >= offload) {
@@ -355,7 +353,7 @@ impl Layout {
     }
 
     pub fn pieces(&self) -> usize {
-        1 + (self.count - self.first.min(self.count)).div_ceil(self.piece)
+        1 + (self.count - self.first.min(self.count)).div_ceil(self.piece.max(1))
     }
 
     /// Where it begins, and its length.

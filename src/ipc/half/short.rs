@@ -1,7 +1,7 @@
 //! The short way of blocking messages that are eager, or turn out to be: nothing of them has
 //! to be remembered, so nothing is.
 
-use super::{Buffer, Half, Hint, NOTHING, NoRoom, Own, State, describe, eager_count, publish};
+use super::{Buffer, Half, Hint, NoRoom, Own, State, describe, eager_count, publish};
 use crate::backend::libc as original;
 use crate::ipc::blocks::Place;
 use crate::ipc::region::{EAGER_ROOM, Lane, Post, SHORT, kind, room_of};
@@ -233,7 +233,7 @@ impl Half {
     pub fn post_announced(&mut self) {
         if let Some(Buffer { addr, len, in_block, block, .. }) = self.announced.take() {
             let (number, state, shown) = (self.next, State::Posted, block.is_some());
-            *self.own(number) = Own { number, state, addr, len, in_block, shown, ..NOTHING };
+            *self.own(number) = Own { number, state, addr, len, in_block, shown, ..Own::default() };
             self.next = number.wrapping_add(1);
             // As in `post_read`.
             full_fence();
