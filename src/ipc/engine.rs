@@ -75,7 +75,7 @@ const CARRIED: usize = 256 << 10;
 pub struct There {
     pub addr: usize,
     /// What the helper knows it by; 0: it does not.
-    pub post: u64,
+    pub pin: u64,
     /// Where the piece is in it.
     pub offset: usize,
     /// The piece's own place in a block, if our end lies in one as well.
@@ -122,13 +122,13 @@ impl Engine {
         self.across.as_ref()
     }
 
-    /// Whether a message can be copied whose other buffer is `post` for the helper, or lies in a
+    /// Whether a message can be copied whose other buffer is `pin` for the helper, or lies in a
     /// block, as ours does.
-    pub fn reaches(&self, way: Way, post: u64, block: Option<Place>) -> bool {
+    pub fn reaches(&self, way: Way, pin: u64, block: Option<Place>) -> bool {
         // What a reader gets from who is not its equal it copies itself: a count is no evidence.
         let trusted = self.equal || way == Way::Pull;
         self.may(way)
-            || (trusted && post != 0 && self.across.is_some())
+            || (trusted && pin != 0 && self.across.is_some())
             || (trusted && block.is_some_and(|place| self.view(way, place, 0).is_some()))
     }
 
@@ -180,12 +180,12 @@ impl Engine {
     /// other has posted.
     pub unsafe fn copy(&self, way: Way, piece: Piece) -> Copied {
         let Piece { ours, theirs, len, .. } = piece;
-        if let Some(across) = self.across.as_ref().filter(|_| theirs.post != 0) {
-            let There { post, offset, .. } = theirs;
+        if let Some(across) = self.across.as_ref().filter(|_| theirs.pin != 0) {
+            let There { pin, offset, .. } = theirs;
             let may = self.may(way) || theirs.block.is_some();
             let copied = (across.is_on() || !may)
                 // SAFETY: the caller's promise.
-                .then(|| unsafe { across.copy(way, ours, post, offset, len) });
+                .then(|| unsafe { across.copy(way, ours, pin, offset, len) });
             match copied {
                 Some(Ok(())) => {
                     tally::note_copied(Means::Helper, len);
@@ -257,16 +257,16 @@ impl Engine {
 }
 
 /// Copies the words of the other's sign both ways by the helper; it has posted that for us.
-pub fn probe_across(across: &Across, post: u64, word: u64) -> os::Result<()> {
+pub fn probe_across(across: &Across, pin: u64, word: u64) -> os::Result<()> {
     let (mut found, mark, len) = (0u64, !word, size_of::<u64>());
     let place = core::mem::offset_of!(Sign, mark);
     // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
     unsafe {
-        across.copy(Way::Pull, &raw mut found as usize, post, 0, len)?;
+        across.copy(Way::Pull, &raw mut found as usize, pin, 0, len)?;
         if (&raw const found).read_volatile() != word {
             return Err(libc::EBADMSG);
         }
-        across.copy(Way::Push, &raw const mark as usize, post, place, len)
+        across.copy(Way::Push, &raw const mark as usize, pin, place, len)
     }
 }
 

@@ -97,7 +97,7 @@ pub struct Buffer {
     pub addr: usize,
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
-    pub post: u64,
+    pub pin: u64,
     /// It lies in a block.
     pub in_block: bool,
     /// The same, if the other side has that block.
@@ -114,7 +114,7 @@ enum State {
 
 /// A post of our own, in our own memory.
 #[derive(Clone, Copy, Debug, Default)]
-struct Own {
+struct Request {
     number: u32,
     state: State,
     /// Somebody holds a cookie for it; and somebody waits with that.
@@ -126,13 +126,13 @@ struct Own {
     addr: usize,
     len: usize,
     /// What the kernel helper knows it by; 0: it does not.
-    post: u64,
+    pin: u64,
     /// It lies in a block; and the other side has that.
     in_block: bool,
     shown: bool,
     /// From here on valid once it is matched.
     theirs: usize,
-    their_post: u64,
+    their_pin: u64,
     /// Where theirs lies, if both lie in blocks.
     their_block: Option<Place>,
     count: usize,
@@ -150,7 +150,7 @@ pub struct Half {
     offload: usize,
     /// Workers copy, of either process.
     shares: bool,
-    posts: Box<[Own; WINDOW]>,
+    requests: Box<[Request; WINDOW]>,
     /// The number of the next post.
     next: u32,
     /// All below are over.
@@ -181,7 +181,7 @@ impl Half {
             role,
             offload,
             shares,
-            posts: Box::new([Own::default(); WINDOW]),
+            requests: Box::new([Request::default(); WINDOW]),
             next: 0,
             done: 0,
             other_done: 0,
@@ -210,23 +210,23 @@ impl Half {
         eager_count(lane, self.next, 0).is_some()
     }
 
-    fn own(&mut self, number: u32) -> &mut Own {
-        &mut self.posts[number as usize % WINDOW]
+    fn own(&mut self, number: u32) -> &mut Request {
+        &mut self.requests[number as usize % WINDOW]
     }
 
     /// The lane's post of the other side, and its progress.
-    fn other_post<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Post {
+    fn other_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Descriptor {
         let cell = lane.cell(number);
         match self.role {
             Role::Writer => &cell.reader.0,
-            Role::Reader => &cell.writer.0.post,
+            Role::Reader => &cell.writer.0.desc,
         }
     }
 
-    fn own_post<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Post {
+    fn own_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Descriptor {
         let cell = lane.cell(number);
         match self.role {
-            Role::Writer => &cell.writer.0.post,
+            Role::Writer => &cell.writer.0.desc,
             Role::Reader => &cell.reader.0,
         }
     }
@@ -304,7 +304,7 @@ impl Half {
     pub unsafe fn post_write(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post, in_block, block }: Buffer,
+        Buffer { addr, len, pin, in_block, block }: Buffer,
         eager: usize,
         direct: bool,
         cookie: bool,
@@ -323,23 +323,23 @@ impl Half {
             tally::note_copied(Means::SharedMemory, len);
         }
         let room_end = self.room_head;
-        *self.own(number) = Own {
+        *self.own(number) = Request {
             number,
             state: State::Posted,
             cookie,
             kind,
             addr,
             len,
-            post,
+            pin,
             in_block,
             shown: block.is_some(),
             streamed: kind == kind::STREAMED,
             room_end,
-            ..Own::default()
+            ..Request::default()
         };
         self.next = number.wrapping_add(1);
-        let written = self.own_post(lane, number);
-        written.post.store(post, Ordering::Relaxed);
+        let written = self.own_desc(lane, number);
+        written.pin.store(pin, Ordering::Relaxed);
         written.set_block(block);
         publish(written, number, kind, len, at);
         if kind == kind::EAGER && !cookie {
@@ -356,17 +356,26 @@ impl Half {
     pub unsafe fn post_read(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post, in_block, block }: Buffer,
+        Buffer { addr, len, pin, in_block, block }: Buffer,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.post_announced();
         self.check_room(lane)?;
         let number = self.next;
         let (state, shown) = (State::Posted, block.is_some());
-        *self.own(number) =
-            Own { number, state, cookie, addr, len, post, in_block, shown, ..Own::default() };
+        *self.own(number) = Request {
+            number,
+            state,
+            cookie,
+            addr,
+            len,
+            pin,
+            in_block,
+            shown,
+            ..Request::default()
+        };
         self.next = number.wrapping_add(1);
-        lane.cell(number).reader.0.post.store(post, Ordering::Relaxed);
+        lane.cell(number).reader.0.pin.store(pin, Ordering::Relaxed);
         lane.cell(number).reader.0.set_block(block);
         // Also for what is over at once: its writer wants to know the length.
         publish(&lane.cell(number).reader.0, number, 0, len, addr);
@@ -380,7 +389,7 @@ impl Half {
     /// Looks whether the other side has posted its part. Eager messages are over with that.
     fn is_matched(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
         let (role, offload, shares) = (self.role, self.offload, self.shares);
-        let theirs = self.other_post(lane, number);
+        let theirs = self.other_desc(lane, number);
         let own = self.own(number);
         if own.matched {
             return Ok(true);
@@ -392,7 +401,7 @@ impl Half {
         // post that was found bad.
         let len = usize::try_from(theirs.len.load(Ordering::Relaxed)).map_err(|_| Broken)?;
         let at = usize::try_from(theirs.at.load(Ordering::Relaxed)).map_err(|_| Broken)?;
-        let (post, block) = (theirs.post.load(Ordering::Relaxed), theirs.block());
+        let (pin, block) = (theirs.pin.load(Ordering::Relaxed), theirs.block());
         let kind = match role {
             Role::Writer => own.kind,
             Role::Reader => theirs.kind.load(Ordering::Relaxed),
@@ -423,7 +432,7 @@ impl Half {
         own.streamed |= kind == kind::STREAMED;
         own.count = count;
         own.theirs = at;
-        own.their_post = post;
+        own.their_pin = pin;
         own.their_block = block.filter(|_| own.in_block);
         own.layout = layout;
         if matches!(kind, kind::EAGER | kind::PLACED) || count == 0 {
@@ -477,7 +486,7 @@ impl Half {
     pub fn unfinished(&self) -> impl Iterator<Item = u32> + use<> {
         let posted: Vec<u32> = (0..self.next.wrapping_sub(self.done))
             .map(|offset| self.done.wrapping_add(offset))
-            .filter(|&number| self.posts[number as usize % WINDOW].state == State::Posted)
+            .filter(|&number| self.requests[number as usize % WINDOW].state == State::Posted)
             .collect();
         posted.into_iter()
     }
@@ -487,7 +496,7 @@ impl Half {
     pub fn collect(&mut self, number: u32) -> (isize, u64) {
         let own = self.own(number);
         own.state = State::Free;
-        (own.result, core::mem::take(&mut own.post))
+        (own.result, core::mem::take(&mut own.pin))
     }
 
     /// Whether somebody is to be told that a place is free.
@@ -501,9 +510,9 @@ impl Half {
     }
 
     /// What the helper knows any of our buffers by.
-    pub fn take_posts(&mut self) -> Vec<u64> {
-        let posts = self.posts.iter_mut().map(|own| core::mem::take(&mut own.post));
-        posts.filter(|&post| post != 0).collect()
+    pub fn take_pins(&mut self) -> Vec<u64> {
+        let pins = self.requests.iter_mut().map(|own| core::mem::take(&mut own.pin));
+        pins.filter(|&pin| pin != 0).collect()
     }
 
     /// The message that a cookie stands for, for one thread to wait with; the number has lost
@@ -540,13 +549,13 @@ fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
     there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
 }
 
-fn describe(post: &region::Post, kind: u32, len: usize, at: usize) {
-    post.kind.store(kind, Ordering::Relaxed);
-    post.len.store(len as u64, Ordering::Relaxed);
-    post.at.store(at as u64, Ordering::Relaxed);
+fn describe(desc: &region::Descriptor, kind: u32, len: usize, at: usize) {
+    desc.kind.store(kind, Ordering::Relaxed);
+    desc.len.store(len as u64, Ordering::Relaxed);
+    desc.at.store(at as u64, Ordering::Relaxed);
 }
 
-fn publish(post: &region::Post, number: u32, kind: u32, len: usize, at: usize) {
-    describe(post, kind, len, at);
-    post.number.store(number.wrapping_add(1), Ordering::Release);
+fn publish(desc: &region::Descriptor, number: u32, kind: u32, len: usize, at: usize) {
+    describe(desc, kind, len, at);
+    desc.number.store(number.wrapping_add(1), Ordering::Release);
 }

@@ -2,7 +2,7 @@
 //!
 //! Nothing here waits, but for closing; see `wait`.
 
-use super::across::{Across, Lent};
+use super::across::{Across, Pinned};
 use super::bell::how;
 use super::blocks::{self, Place};
 use super::consent::Page;
@@ -215,7 +215,7 @@ impl Link {
 
     /// What small messages lie in is nobody's business.
     #[inline]
-    pub fn buffer(&self, role: Role, addr: usize, len: usize, post: u64) -> Buffer {
+    pub fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
         let least = match role {
             Role::Writer => self.eager + 1,
             Role::Reader => PLACED_FROM.min(self.eager + 1),
@@ -228,7 +228,7 @@ impl Link {
             .filter(|_| role == Role::Writer || self.engine.is_equal())
             .filter(|(views, place)| views.show(self.socket.raw(), place.serial))
             .map(|(_, place)| place);
-        Buffer { addr, len, post, in_block, block }
+        Buffer { addr, len, pin, in_block, block }
     }
 
     /// Takes a block in that the other side must have sent. Whoever polls the socket may have been
@@ -250,12 +250,12 @@ impl Link {
         addr: usize,
         len: usize,
         cookie: bool,
-        lent: &mut Lent<'_>,
+        pinned: &mut Pinned<'_>,
     ) -> Result<u32, NoRoom> {
         let (_, lane) = self.half(role);
-        let buffer = self.buffer(role, addr, len, lent.post);
+        let buffer = self.buffer(role, addr, len, pinned.pin);
         // The other side can fetch what the helper knows, and what it has mapped.
-        let direct = self.is_direct() || lent.post != 0 || buffer.block.is_some();
+        let direct = self.is_direct() || pinned.pin != 0 || buffer.block.is_some();
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
@@ -264,7 +264,7 @@ impl Link {
             }
         };
         if posted.is_ok() {
-            lent.post = 0; // the message's now
+            pinned.pin = 0; // the message's now
         }
         posted
     }
@@ -279,11 +279,11 @@ impl Link {
         if role == Role::Writer && gone != other::ALIVE {
             return Err(self.failure(role, gone));
         }
-        let mut lent = self.lend(role, addr, len);
+        let mut pinned = self.pin(role, addr, len);
         let (half, _) = self.half(role);
         let mut half = half.lock();
         // SAFETY: the caller's promise.
-        let posted = unsafe { self.post(role, &mut half, addr, len, true, &mut lent) };
+        let posted = unsafe { self.post(role, &mut half, addr, len, true, &mut pinned) };
         drop(half);
         match posted {
             Ok(number) => {
@@ -657,33 +657,33 @@ impl Link {
     // ---- buffers that the kernel helper knows, from post to end ---------------------------
 
     /// Makes a buffer known, if there is a helper and the message will be large enough.
-    pub fn lend(&self, role: Role, addr: usize, len: usize) -> Lent<'_> {
+    pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
         let large = len > 0 && len >= self.offload && (role == Role::Reader || len > self.eager);
         let across = self.engine.across().filter(|across| large && across.is_on());
         let way = match role {
             Role::Writer => Way::Pull,
             Role::Reader => Way::Push,
         };
-        Lent::new(across, &[way], addr, len)
+        Pinned::new(across, &[way], addr, len)
     }
 
     /// Takes the result of a message that is over. Afterwards the buffer is the program's.
     pub fn collected(&self, mut half: Held<'_, Half>, number: u32) -> isize {
-        let (result, post) = half.collect(number);
+        let (result, pin) = half.collect(number);
         let place_wanted = half.take_place_wanted();
         self.let_go(half);
         if place_wanted {
             self.mine().bell.0.ring();
         }
-        drop(Lent::known(self.engine.across(), post));
+        drop(Pinned::known(self.engine.across(), pin));
         result
     }
 
     /// When nothing is under way any more.
     pub fn take_everything_back(&self) {
         for role in [Role::Writer, Role::Reader] {
-            let posts = self.half(role).0.lock().take_posts();
-            posts.into_iter().for_each(|post| drop(Lent::known(self.engine.across(), post)));
+            let pins = self.half(role).0.lock().take_pins();
+            pins.into_iter().for_each(|pin| drop(Pinned::known(self.engine.across(), pin)));
         }
     }
 

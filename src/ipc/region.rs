@@ -52,26 +52,26 @@ pub struct Line<T>(pub T);
 #[repr(C)]
 pub struct Cell {
     pub writer: Line<Written>,
-    pub reader: Line<Post>,
+    pub reader: Line<Descriptor>,
     pub ticket: Line<AtomicU64>,
 }
 
 /// A write, and its bytes if they are few, in the line beside it.
 #[repr(C)]
 pub struct Written {
-    pub post: Post,
+    pub desc: Descriptor,
     bytes: UnsafeCell<[u8; SHORT]>,
 }
 
 #[repr(C)]
-pub struct Post {
+pub struct Descriptor {
     pub number: AtomicU32,
     pub kind: AtomicU32,
     pub len: AtomicU64,
     /// The address in its process; of eager messages the place in the room.
     pub at: AtomicU64,
     /// What the kernel helper knows the buffer by; 0: it does not.
-    pub post: AtomicU64,
+    pub pin: AtomicU64,
     pub finished: AtomicU32,
     reserved: u32,
     /// The block that the buffer lies in; 0: in none, or none that the other side has got. And
@@ -81,7 +81,7 @@ pub struct Post {
     reserved_too: u64,
 }
 
-impl Post {
+impl Descriptor {
     pub fn set_block(&self, place: Option<Place>) {
         self.block_offset.store(place.map_or(0, |place| place.offset as u64), Relaxed);
         self.block.store(place.map_or(0, |place| place.serial), Relaxed);
@@ -187,7 +187,7 @@ pub const SIZE: usize = size_of::<Region>().next_multiple_of(4096);
 
 const _: () = {
     assert!(WINDOW.is_power_of_two() && CHUNKS.is_power_of_two());
-    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Post>() == LINE);
+    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Descriptor>() == LINE);
 };
 
 /// A region in our address space.

@@ -42,7 +42,7 @@ impl Link {
     /// Copies a piece that was claimed, with no lock held; and of a large message as many more
     /// as there are, with workers.
     pub fn copy_with_workers(&self, role: Role, number: u32, piece: Piece) {
-        let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.post == 0;
+        let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.pin == 0;
         let workers = self.engine.workers().filter(|_| by_calls && self.is_shared(piece));
         let Some(workers) = workers else { return self.copy(role, number, piece) };
         let (all, wanted) = ((workers.count)(), piece.of.div_ceil(2));

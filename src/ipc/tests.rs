@@ -625,11 +625,11 @@ fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
         let cookies = [iread(b, &mut first), iread(b, &mut second)];
         {
             let link = table::find(a).unwrap();
-            let post = &link.half(Writer).1.cell(0).writer.0.post;
-            post.kind.store(kind, Ordering::Relaxed);
-            post.at.store(at, Ordering::Relaxed);
-            post.len.store(len, Ordering::Relaxed);
-            post.number.store(1, Ordering::Release);
+            let desc = &link.half(Writer).1.cell(0).writer.0.desc;
+            desc.kind.store(kind, Ordering::Relaxed);
+            desc.at.store(at, Ordering::Relaxed);
+            desc.len.store(len, Ordering::Relaxed);
+            desc.number.store(1, Ordering::Release);
         }
         // Its own message has met nothing, so it helps; then nobody is believed any more.
         assert_eq!(check(cookies[1]), IN_PROGRESS);
@@ -771,7 +771,7 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
 /// How the message with this number has travelled.
 fn kind_of(handle: i32, number: u32) -> u32 {
     let link = table::find(handle).unwrap();
-    link.half(Writer).1.cell(number).writer.0.post.kind.load(Ordering::Relaxed)
+    link.half(Writer).1.cell(number).writer.0.desc.kind.load(Ordering::Relaxed)
 }
 
 #[test]

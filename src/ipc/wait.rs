@@ -5,7 +5,7 @@
 //! some microseconds; it sleeps on its bell's word for milliseconds; it polls, for seconds
 //! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
 
-use super::across::Lent;
+use super::across::Pinned;
 use super::bell::how;
 use super::half::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
@@ -134,10 +134,10 @@ impl Link {
         let (lock, lane) = self.half(role);
         let mut rest = Rest::Fresh;
         let mut announced = None;
-        let mut lent = match role {
-            Role::Writer => self.lend(role, addr, len),
+        let mut pinned = match role {
+            Role::Writer => self.pin(role, addr, len),
             // It waits, and so fetches the bytes itself.
-            Role::Reader => Lent::nothing(),
+            Role::Reader => Pinned::nothing(),
         };
         let number = loop {
             let gone = self.end_before(role);
@@ -146,7 +146,7 @@ impl Link {
             }
             let mut half = lock.lock();
             // SAFETY: the caller's promise.
-            let posted = unsafe { self.post(role, &mut half, addr, len, false, &mut lent) };
+            let posted = unsafe { self.post(role, &mut half, addr, len, false, &mut pinned) };
             let number = match posted {
                 Ok(number) => number,
                 Err(NoRoom::Broken) => return self.far_ahead(role),

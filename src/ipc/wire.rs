@@ -16,7 +16,7 @@
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
 
-use super::across::{Across, Lent, Offer};
+use super::across::{Across, Offer, Pinned};
 use super::consent::{Agreed, Demand, Failed, Page, Sign};
 use super::engine::{self, Engine};
 use super::hidden::Hidden;
@@ -66,7 +66,7 @@ struct Note {
     /// Not 0: I have workers for large messages.
     workers: u32,
     /// What the helper knows such words by.
-    post: u64,
+    pin: u64,
 }
 
 const HERE: u32 = 1;
@@ -324,10 +324,10 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let page = if equal { Page::lay(asked) } else { None };
     let sign = Box::new(Sign { word: theirs.word, mark: 0 });
     let (at, len) = (&raw const *sign as usize, size_of::<Sign>());
-    let posted = Lent::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
+    let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
     let chosen = page.as_ref().map_or(0, |page| page.chosen);
     let ready =
-        Note { step: READY, equal: equal.into(), chosen, post: posted.post, ..Note::default() };
+        Note { step: READY, equal: equal.into(), chosen, pin: pinned.pin, ..Note::default() };
     talk.say(ready, &[]).await?;
     let (note, _): (Note, _) = talk.hear().await?;
     expect(note.step == READY)?;
@@ -348,8 +348,8 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     };
     let helper = across
         .as_ref()
-        .filter(|_| note.post != 0)
-        .is_some_and(|across| engine::probe_across(across, note.post, demand.word).is_ok());
+        .filter(|_| note.pin != 0)
+        .is_some_and(|across| engine::probe_across(across, note.pin, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
     let wants_blocks = matches!(settings.engines, Engines::Auto | Engines::ProcessVm);
     let workers = (settings.workers)();
@@ -366,7 +366,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let (note, _): (Note, _) = talk.hear().await?;
     expect(note.step == VERDICT)?;
     // Until here the other side may have looked at it.
-    drop(posted);
+    drop(pinned);
     drop(sign);
 
     // Both or neither: what one posts the other must be able to fetch.

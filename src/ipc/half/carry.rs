@@ -4,7 +4,7 @@
 //! The lock is let go while a piece is copied: `advance` hands the piece out and `copied`
 //! takes the answer.
 
-use super::{Broken, Half, Hint, Own, Role, State};
+use super::{Broken, Half, Hint, Request, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::blocks::Place;
 use crate::ipc::engine::{Copied, Engine, There};
@@ -54,14 +54,14 @@ impl Half {
             return Ok(Step::Over);
         }
         if !self.is_matched(lane, number)? {
-            return Ok(Step::Idle(Hint::of(&self.other_post(lane, number).number)));
+            return Ok(Step::Idle(Hint::of(&self.other_desc(lane, number).number)));
         }
         if self.own(number).state == State::Over {
             return Ok(Step::Over);
         }
         let (ticket, role) = (&lane.cell(number).ticket.0, self.role);
-        let hint = Hint::of(&self.other_post(lane, number).finished);
-        let own_finished = &self.own_post(lane, number).finished;
+        let hint = Hint::of(&self.other_desc(lane, number).finished);
+        let own_finished = &self.own_desc(lane, number).finished;
         let own = self.own(number);
         if let Some(place) = own.their_block.filter(|place| !own.streamed && !engine.knows(*place))
         {
@@ -70,9 +70,9 @@ impl Half {
         let busy = limited && own.claimed > own.finished;
         let view = if own.streamed || busy {
             ticket::view(ticket, number)
-        } else if !engine.reaches(role.way(), own.their_post, own.their_block) {
+        } else if !engine.reaches(role.way(), own.their_pin, own.their_block) {
             // What lies in a block can be fetched from there, if its reader knows how.
-            if !other_may && own.post == 0 && !(own.shown && role == Role::Writer) {
+            if !other_may && own.pin == 0 && !(own.shown && role == Role::Writer) {
                 // Nobody can carry it directly; somebody could when it was posted, perhaps. The
                 // other side has to hear of it.
                 ticket::raise(ticket, number, flag::REFUSED);
@@ -136,7 +136,7 @@ impl Half {
 
     /// Whether everything that was begun is finished.
     fn is_settled(&mut self, lane: &Lane, number: u32, view: View) -> bool {
-        let theirs = ticket::finished(&self.other_post(lane, number).finished, number);
+        let theirs = ticket::finished(&self.other_desc(lane, number).finished, number);
         let begun = match self.role {
             Role::Writer => view.front,
             Role::Reader => view.back,
@@ -158,11 +158,11 @@ impl Half {
                 ticket::raise(ticket, number, flag::CANCELLED);
             }
         }
-        let post = self.own_post(lane, number);
+        let desc = self.own_desc(lane, number);
         let own = self.own(number);
         own.finished += 1;
         // A piece that failed is finished too: nobody touches the buffers for it any more.
-        ticket::note_finished(&post.finished, number, own.finished);
+        ticket::note_finished(&desc.finished, number, own.finished);
         let view = ticket::view(ticket, number);
         view.flags != 0
             || (own.finished == own.claimed && view.front + view.back >= own.layout.pieces())
@@ -303,14 +303,14 @@ impl Half {
     }
 }
 
-impl Own {
+impl Request {
     /// A piece that was just claimed.
     fn take_piece(&mut self, index: usize) -> Piece {
         self.claimed += 1;
         let (at, len) = self.layout.piece(index);
         let block = self.their_block.map(|place| place.plus(at));
-        let (post, message) = (self.their_post, self.count);
-        let theirs = There { addr: self.theirs + at, post, offset: at, block, message };
+        let (pin, message) = (self.their_pin, self.count);
+        let theirs = There { addr: self.theirs + at, pin, offset: at, block, message };
         Piece { ours: self.addr + at, theirs, len, of: self.layout.pieces() }
     }
 }

@@ -1,10 +1,10 @@
 //! The short way of blocking messages that are eager, or turn out to be: nothing of them has
 //! to be remembered, so nothing is.
 
-use super::{Buffer, Half, Hint, NoRoom, Own, State, describe, eager_count, publish};
+use super::{Buffer, Half, Hint, NoRoom, Request, State, describe, eager_count, publish};
 use crate::backend::libc as original;
 use crate::ipc::blocks::Place;
-use crate::ipc::region::{EAGER_ROOM, Lane, Post, SHORT, kind, room_of};
+use crate::ipc::region::{Descriptor, EAGER_ROOM, Lane, SHORT, kind, room_of};
 use crate::ipc::tally::{self, Direction, Means, Regime};
 use crate::ipc::ticket::{self, Claim, End};
 use crate::os::sync::full_fence;
@@ -80,15 +80,15 @@ pub enum Short {
 
 /// Publishes an eager write whose bytes have just been written.
 #[inline]
-fn publish_written(post: &Post, number: u32, len: usize, place: usize) {
+fn publish_written(desc: &Descriptor, number: u32, len: usize, place: usize) {
     if len <= SHORT {
-        return publish(post, number, kind::EAGER, len, place);
+        return publish(desc, number, kind::EAGER, len, place);
     }
-    describe(post, kind::EAGER, len, place);
+    describe(desc, kind::EAGER, len, place);
     // A locked instruction waits until the bytes are out before it asks for the line. Asked for
     // earlier, it would be taken away again by the reader, which looks all the time. (Measured:
     // 0.92 of the time of 1 KiB and 4 KiB.)
-    post.number.swap(number.wrapping_add(1), Ordering::AcqRel);
+    desc.number.swap(number.wrapping_add(1), Ordering::AcqRel);
 }
 
 impl Half {
@@ -128,7 +128,7 @@ impl Half {
         }
         tally::note_copied(Means::SharedMemory, len);
         self.last = len;
-        publish_written(self.own_post(lane, number), number, len, place);
+        publish_written(self.own_desc(lane, number), number, len, place);
         // Before we are done with it: then the reader's place may be used again.
         let count = eager_count(lane, number, len).unwrap_or(len);
         self.note_written(lane, number, room_end);
@@ -170,8 +170,8 @@ impl Half {
     ) -> Result<Option<usize>, NoRoom> {
         self.check_room(lane)?;
         let (number, room_end) = (self.next, self.room_head);
-        let (post, ticket) = (self.own_post(lane, number), &lane.cell(number).ticket.0);
-        ticket::note_finished(&post.finished, number, 0);
+        let (desc, ticket) = (self.own_desc(lane, number), &lane.cell(number).ticket.0);
+        ticket::note_finished(&desc.finished, number, 0);
         if ticket::claim(ticket, number, End::Back, 0, 1) != Claim::Piece(0) {
             return Ok(None);
         }
@@ -179,9 +179,9 @@ impl Half {
         // SAFETY: the caller's promise; the read lets us, and will not end before we say so.
         unsafe { original::copy(at, addr, count) };
         self.placing.note_placed(begun, count.max(1));
-        ticket::note_finished(&post.finished, number, 1);
+        ticket::note_finished(&desc.finished, number, 1);
         tally::note_copied(Means::Mapped, count);
-        publish(post, number, kind::PLACED, len, 0);
+        publish(desc, number, kind::PLACED, len, 0);
         self.note_written(lane, number, room_end);
         tally::note_message(Direction::Sent, Regime::OneCopy, count);
         Ok(Some(count))
@@ -203,7 +203,7 @@ impl Half {
         let short = unsafe { self.read_next(lane, addr, len) };
         if let Short::Announced(..) = short {
             self.announced = Some(buffer);
-            lane.cell(number).reader.0.post.store(0, Ordering::Relaxed);
+            lane.cell(number).reader.0.pin.store(0, Ordering::Relaxed);
             lane.cell(number).reader.0.set_block(block);
             publish(&lane.cell(number).reader.0, number, 0, len, addr);
         }
@@ -233,7 +233,8 @@ impl Half {
     pub fn post_announced(&mut self) {
         if let Some(Buffer { addr, len, in_block, block, .. }) = self.announced.take() {
             let (number, state, shown) = (self.next, State::Posted, block.is_some());
-            *self.own(number) = Own { number, state, addr, len, in_block, shown, ..Own::default() };
+            *self.own(number) =
+                Request { number, state, addr, len, in_block, shown, ..Request::default() };
             self.next = number.wrapping_add(1);
             // As in `post_read`.
             full_fence();
@@ -243,12 +244,12 @@ impl Half {
     #[inline]
     unsafe fn read_next(&mut self, lane: &Lane, addr: usize, len: usize) -> Short {
         let number = self.next;
-        let post = self.other_post(lane, number);
-        let seen = post.number.load(Ordering::Acquire);
+        let desc = self.other_desc(lane, number);
+        let seen = desc.number.load(Ordering::Acquire);
         if seen != number.wrapping_add(1) {
-            return Short::Announced(number, Hint { word: &post.number, seen });
+            return Short::Announced(number, Hint { word: &desc.number, seen });
         }
-        let (kind, sent) = (post.kind.load(Ordering::Relaxed), post.len.load(Ordering::Relaxed));
+        let (kind, sent) = (desc.kind.load(Ordering::Relaxed), desc.len.load(Ordering::Relaxed));
         let sent = sent as usize;
         if kind == kind::PLACED && self.announced.is_some_and(|read| read.block.is_some()) {
             return self.note_read(lane, number, len.min(sent), Regime::OneCopy);
@@ -256,7 +257,7 @@ impl Half {
         if kind != kind::EAGER {
             return Short::UsualWay;
         }
-        let place = post.at.load(Ordering::Relaxed) as usize;
+        let place = desc.at.load(Ordering::Relaxed) as usize;
         // The usual way will find what is wrong.
         let Some(from) = lane.eager(number, place, sent) else { return Short::UsualWay };
         let count = len.min(sent);
