@@ -1,11 +1,11 @@
 //! The functions of include/adma.h: what they promise is written there. Arguments are checked
 //! here, handles and cookies turned into connections and messages.
 
-use super::half::{NUMBER_BITS, Role};
+use super::endpoint::{NUMBER_BITS, Role};
+use super::handshake::Met;
 use super::link::Link;
 use super::settings::settings;
-use super::wire::Met;
-use super::{blocks, doorway, os, table, wire};
+use super::{accept, blocks, handshake, os, table};
 use crate::os::sys;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -37,12 +37,12 @@ fn answer(result: os::Result<i32>) -> c_int {
 pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    answer(wire::listen(path.to_bytes()).map(os::Fd::into_raw))
+    answer(handshake::listen(path.to_bytes()).map(os::Fd::into_raw))
 }
 
 pub extern "C" fn adma_accept(listener: c_int) -> c_int {
     let owner = table::become_owner();
-    answer(owner.and_then(|owner| entered(doorway::accept(listener, &settings())?, owner)))
+    answer(owner.and_then(|owner| entered(accept::accept(listener, &settings())?, owner)))
 }
 
 /// # Safety
@@ -50,7 +50,7 @@ pub extern "C" fn adma_accept(listener: c_int) -> c_int {
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    let socket = wire::connect(path.to_bytes(), &settings());
+    let socket = handshake::connect(path.to_bytes(), &settings());
     answer(socket.and_then(|socket| attached(socket.raw())))
 }
 
@@ -60,7 +60,7 @@ pub extern "C" fn adma_attach(socket: c_int) -> c_int {
 
 fn attached(socket: i32) -> os::Result<i32> {
     let owner = table::become_owner()?;
-    entered(wire::meet(socket, &settings())?, owner)
+    entered(handshake::meet(socket, &settings())?, owner)
 }
 
 fn entered(mut met: Met, owner: u64) -> os::Result<i32> {
@@ -75,7 +75,7 @@ fn entered(mut met: Met, owner: u64) -> os::Result<i32> {
 
 pub extern "C" fn adma_close(connection: c_int) -> c_int {
     if os::is_listener(connection) {
-        doorway::forget(connection);
+        accept::forget(connection);
         sys::close(connection);
         return 0;
     }

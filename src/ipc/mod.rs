@@ -4,22 +4,22 @@
 //!
 //! ```text
 //! calls       the adma_* functions: handles and cookies checked, then the connection's work
-//! wait        posting and waiting, in stages; watch: long sleeps, for all connections, and who
-//!             is to be woken from them
-//! table       handles; whose connections these are after a fork
-//! link        one connection: posting, steps, helping, ending
-//! half        one direction as one process sees it: posts and matching; in it carry: who
-//!             copies what, short: small messages that are not remembered
-//! doorway     who has come to a listener and is still greeting
-//! wire        the beginning: sockets, greetings, what each side may do to the other; hidden:
-//!             sockets that belong to no connection yet
+//! wait        posting and waiting, in stages
 //! shared      large messages that worker threads copy too
-//! engine      bytes between two address spaces; across: by the kernel helper; views: where
-//!             the other's memory is mapped here
-//! ferry       pieces that are copied for somebody who cannot wait
+//! table       handles; whose connections these are after a fork
+//! link        one connection: posting, steps, helping, ending; watch: long sleeps, for all
+//!             connections, and who is to be woken from them
+//! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
+//!             eager: small messages that are not remembered
+//! accept      who has come to a listener and has not finished the handshake
+//! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
+//!             sockets that belong to no connection yet
+//! engine      bytes between two address spaces; across: by the kernel helper; mappings: where
+//!             the other's blocks are mapped here
+//! blocking    threads for calls that somebody who cannot wait has to make
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
 //! region      what both processes see, and its law
-//! bell        who sleeps and who wakes; ticket: who copies which piece
+//! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
 //! tally       what a report tells of messages
 //! lock, os    a lock that leaves errno alone; system calls
@@ -69,12 +69,16 @@
 //!
 //! # Progress
 //!
-//! There is no helper thread. Waiting and checking make things go on, for every message of
+//! Remote is no helper thread. Waiting and checking make things go on, for every message of
 //! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
 //! then polls sockets that also tell of the other's end.
 
 #[cfg(not(loom))]
+mod accept;
+#[cfg(not(loom))]
 mod across;
+#[cfg(not(loom))]
+mod blocking;
 #[cfg(not(loom))]
 mod blocks;
 #[cfg(not(loom))]
@@ -82,19 +86,19 @@ mod calls;
 #[cfg(not(loom))]
 mod consent;
 #[cfg(not(loom))]
-mod doorway;
+mod endpoint;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
-mod ferry;
-#[cfg(not(loom))]
-mod half;
+mod handshake;
 #[cfg(not(loom))]
 mod hidden;
 #[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]
 mod lock;
+#[cfg(not(loom))]
+mod mappings;
 #[cfg(not(loom))]
 mod os;
 #[cfg(not(loom))]
@@ -110,16 +114,12 @@ pub mod tally;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(not(loom))]
-mod views;
-#[cfg(not(loom))]
 mod wait;
 #[cfg(not(loom))]
 mod watch;
-#[cfg(not(loom))]
-mod wire;
 
-pub mod bell;
-pub mod ticket;
+pub mod claims;
+pub mod doorbell;
 
 #[cfg(not(loom))]
 pub use settings::Engines;

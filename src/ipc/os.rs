@@ -409,7 +409,7 @@ pub fn watch_process(pid: i32) -> Result<Fd> {
     fd(unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) })
 }
 
-/// Lets one process trace us in spite of Yama. There is only one such process at a time.
+/// Lets one process trace us in spite of Yama. Remote is only one such process at a time.
 pub fn let_trace(pid: i32) -> Result<()> {
     let option = libc::PR_SET_PTRACER as usize;
     // SAFETY: no memory.
@@ -700,7 +700,7 @@ const SCM_PIDFD: i32 = 4;
 #[derive(Default)]
 pub struct Beside {
     pub fds: Vec<Foreign>,
-    /// There were more of them than found a number, or room, here.
+    /// Remote were more of them than found a number, or room, here.
     pub cut: bool,
     /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
     pub pid: i32,

@@ -5,8 +5,8 @@
 //! expects it to hold still; a field is read once, the value checked, and only that value
 //! used. What we have posted ourselves we remember in our own memory and do not read here.
 
-use super::bell::Bell;
-use super::blocks::Place;
+use super::blocks::BlockAddress;
+use super::doorbell::Doorbell;
 use super::os::{self, Fd};
 use crate::plan::PAGE;
 use core::cell::UnsafeCell;
@@ -53,7 +53,7 @@ pub struct Line<T>(pub T);
 pub struct Cell {
     pub writer: Line<Written>,
     pub reader: Line<Descriptor>,
-    pub ticket: Line<AtomicU64>,
+    pub claims: Line<AtomicU64>,
 }
 
 /// A write, and its bytes if they are few, in the line beside it.
@@ -82,15 +82,15 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    pub fn set_block(&self, place: Option<Place>) {
+    pub fn set_block(&self, place: Option<BlockAddress>) {
         self.block_offset.store(place.map_or(0, |place| place.offset as u64), Relaxed);
         self.block.store(place.map_or(0, |place| place.serial), Relaxed);
     }
 
-    pub fn block(&self) -> Option<Place> {
+    pub fn block(&self) -> Option<BlockAddress> {
         let serial = self.block.load(Relaxed);
         let offset = self.block_offset.load(Relaxed) as usize;
-        (serial != 0).then_some(Place { serial, offset })
+        (serial != 0).then_some(BlockAddress { serial, offset })
     }
 }
 
@@ -164,7 +164,7 @@ pub mod closed {
 /// One process.
 #[repr(C)]
 pub struct Side {
-    pub bell: Line<Bell>,
+    pub doorbell: Line<Doorbell>,
     /// It closes the connection, orderly; one of `closed`.
     pub closed: Line<AtomicU32>,
     /// The CPU it was last seen to wait on, and one; 0: not known.

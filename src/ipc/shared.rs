@@ -1,6 +1,6 @@
 //! Large messages between any memory, shared with the worker threads of this process.
 //!
-//! The pieces of such a message keep to page tables (`half::carry::Layout`), and all who copy
+//! The pieces of such a message keep to page tables (`endpoint::progress::Layout`), and all who copy
 //! claim them one by one: the two threads that wait, one in each process, and the workers of
 //! both. So nobody waits for more than the last piece that somebody has begun.
 //!
@@ -10,8 +10,8 @@
 //! could not copy is left to that thread as well: why that was, and what follows, is not for one
 //! that may not allocate.
 
-use super::engine::Copied;
-use super::half::{Piece, Role, SHARED_FROM};
+use super::endpoint::{Piece, Role, SHARED_FROM};
+use super::engine::Outcome;
 use super::link::Link;
 use super::lock::Lock;
 use super::settings::Workers;
@@ -57,9 +57,9 @@ impl Link {
             let mut next = first.lock().take();
             while let Some(piece) = next.or_else(|| self.claim(role, number, &left)) {
                 next = None;
-                // SAFETY: `half` has handed out a part of both posts.
+                // SAFETY: `endpoint` has handed out a part of both posts.
                 let copied = unsafe { self.engine.copy_by_calls(role.way(), piece, means) };
-                if copied != Copied::Whole {
+                if copied != Outcome::Whole {
                     left.store(0, Ordering::Relaxed);
                     *failed[who].lock() = Some(piece);
                     return;
@@ -85,7 +85,7 @@ impl Link {
     fn claim(&self, role: Role, number: u32, left: &AtomicUsize) -> Option<Piece> {
         let (taken, now) = (Ordering::Relaxed, Ordering::Relaxed);
         left.fetch_update(taken, now, |left| left.checked_sub(1)).ok()?;
-        let (half, lane) = self.half(role);
-        half.lock().claim_next(lane, number)
+        let (endpoint, lane) = self.endpoint(role);
+        endpoint.lock().claim_next(lane, number)
     }
 }

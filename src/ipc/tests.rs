@@ -4,13 +4,13 @@ use super::calls::{
     adma_alloc, adma_check as check, adma_close as close, adma_free, adma_iread, adma_iwrite,
     adma_read, adma_wait, adma_wait_for as wait_for, adma_write,
 };
-use super::half::Role::{self, Reader, Writer};
-use super::half::Step;
+use super::endpoint::Role::{self, Reader, Writer};
+use super::endpoint::Step;
 use super::link::Link;
 use super::region::WINDOW;
 use super::region::kind::{DIRECT, EAGER, PLACED, STREAMED};
 use super::settings::{Engines, Settings, Workers};
-use super::{os, table, tally, wire};
+use super::{handshake, os, table, tally};
 use crate::backend::libc as original;
 use crate::backend::threads::workers;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ fn pair_with(settings: [Settings; 2]) -> [i32; 2] {
     let sockets = os::unix_pair().unwrap();
     let enter = |socket: i32, settings: Settings| {
         let owner = table::become_owner().unwrap();
-        let met = wire::meet(socket, &settings).unwrap();
+        let met = handshake::meet(socket, &settings).unwrap();
         table::enter(Box::new(Link::new(met, &settings, owner))).unwrap()
     };
     let (one, two) = (sockets[0].raw(), sockets[1].raw());
@@ -625,7 +625,7 @@ fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
         let cookies = [iread(b, &mut first), iread(b, &mut second)];
         {
             let link = table::find(a).unwrap();
-            let desc = &link.half(Writer).1.cell(0).writer.0.desc;
+            let desc = &link.endpoint(Writer).1.cell(0).writer.0.desc;
             desc.kind.store(kind, Ordering::Relaxed);
             desc.at.store(at, Ordering::Relaxed);
             desc.len.store(len, Ordering::Relaxed);
@@ -675,8 +675,8 @@ fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
     got.fill(0);
     let cookies = [iwrite(a, &data), iread(b, &mut got)];
     let link = table::find(a).unwrap();
-    let (half, lane) = link.half(Writer);
-    let Ok(Step::Copy(piece)) = half.lock().advance(lane, &link.engine, true, false, 1 << 16)
+    let (endpoint, lane) = link.endpoint(Writer);
+    let Ok(Step::Copy(piece)) = endpoint.lock().advance(lane, &link.engine, true, false, 1 << 16)
     else {
         panic!("no piece for the writer")
     };
@@ -771,7 +771,7 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
 /// How the message with this number has travelled.
 fn kind_of(handle: i32, number: u32) -> u32 {
     let link = table::find(handle).unwrap();
-    link.half(Writer).1.cell(number).writer.0.desc.kind.load(Ordering::Relaxed)
+    link.endpoint(Writer).1.cell(number).writer.0.desc.kind.load(Ordering::Relaxed)
 }
 
 #[test]

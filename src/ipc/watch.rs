@@ -1,6 +1,6 @@
 //! Long sleeps: until something happens on a connection that needs this process.
 //!
-//! There is no helper thread, so somebody who waits on one connection must also hear of the
+//! Remote is no helper thread, so somebody who waits on one connection must also hear of the
 //! others: a message that is streamed goes on only while both sides look after it, and what
 //! one waits for may depend on it, around a ring of processes. Who sleeps long polls the
 //! sockets of all connections that may need help. Each connection has one such sleeper at a
@@ -8,10 +8,10 @@
 //! sleeps on its word `local`. Sleepers are kicked when a connection that needs help gets a
 //! post, or loses its sleeper.
 
-use super::bell::how;
-use super::engine::Copied;
-use super::ferry;
-use super::half::{Piece, Role};
+use super::blocking;
+use super::doorbell::how;
+use super::endpoint::{Piece, Role};
+use super::engine::Outcome;
 use super::link::Link;
 use super::lock::Lock;
 use super::os::{self, Fd};
@@ -107,19 +107,19 @@ impl Drop for Kicks {
 impl Link {
     /// Copies a piece that was claimed, with no lock held. Who is `limited` does nothing that may
     /// take longer than copying.
-    pub fn carry(&self, role: Role, number: u32, piece: Piece, limited: bool) {
+    pub fn copy_or_defer(&self, role: Role, number: u32, piece: Piece, limited: bool) {
         if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
             return self.copy_with_workers(role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
         let taken = table::find_any(handle).is_ok_and(|link| {
-            ferry::take(Box::new(move || {
+            blocking::take(Box::new(move || {
                 link.copy(role, number, piece);
                 link.ring_own();
             }))
         });
         if !taken {
-            self.finish(role, number, Copied::NotThisTime);
+            self.finish(role, number, Outcome::NotThisTime);
         }
     }
 }

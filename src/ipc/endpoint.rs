@@ -2,23 +2,23 @@
 //! posts. What is done next is in `carry`; small messages that are not remembered at all are
 //! in `short`.
 //!
-//! Nothing here waits. The lock of a half is held during every call.
+//! Nothing here waits. The lock of an endpoint is held during every call.
 
-mod carry;
-mod short;
+mod eager;
+mod progress;
 
-pub use carry::{Piece, SHARED_FROM, Step};
-pub use short::{PLACED_FROM, Placing, Short};
+pub use eager::{PLACED_FROM, Placing, Short};
+pub use progress::{Piece, SHARED_FROM, Step};
 
-use super::blocks::Place;
+use super::blocks::BlockAddress;
+use super::claims::{self, Counts, Edge};
 use super::os::Way;
 use super::region::{self, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
-use super::ticket::{self, End, View};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
-use carry::Layout;
 use core::sync::atomic::{AtomicU32, Ordering};
+use progress::Layout;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -27,10 +27,10 @@ pub enum Role {
 }
 
 impl Role {
-    fn end(self) -> End {
+    fn end(self) -> Edge {
         match self {
-            Role::Writer => End::Back,
-            Role::Reader => End::Front,
+            Role::Writer => Edge::Back,
+            Role::Reader => Edge::Front,
         }
     }
 
@@ -101,7 +101,7 @@ pub struct Buffer {
     /// It lies in a block.
     pub in_block: bool,
     /// The same, if the other side has that block.
-    pub block: Option<Place>,
+    pub block: Option<BlockAddress>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,7 +134,7 @@ struct Request {
     theirs: usize,
     their_pin: u64,
     /// Where theirs lies, if both lie in blocks.
-    their_block: Option<Place>,
+    their_block: Option<BlockAddress>,
     count: usize,
     layout: Layout,
     claimed: usize,
@@ -145,7 +145,7 @@ struct Request {
     room_end: u64,
 }
 
-pub struct Half {
+pub struct Endpoint {
     role: Role,
     offload: usize,
     /// Workers copy, of either process.
@@ -175,7 +175,7 @@ pub struct Half {
     pub placing: Placing,
 }
 
-impl Half {
+impl Endpoint {
     pub fn new(role: Role, offload: usize, shares: bool) -> Self {
         Self {
             role,
@@ -469,10 +469,10 @@ impl Half {
             Role::Reader => Direction::Received,
         };
         let own = self.own(number);
-        let regime = match ticket::view(&lane.cell(number).ticket.0, number) {
+        let regime = match claims::counts(&lane.cell(number).claims.0, number) {
             _ if own.kind == kind::EAGER => Regime::Eager,
             _ if own.streamed => Regime::Chunks,
-            View { front: 1.., back: 1.., .. } => Regime::TwoEnded,
+            Counts { front: 1.., back: 1.., .. } => Regime::TwoEnded,
             _ => Regime::OneCopy,
         };
         tally::note_message(direction, regime, bytes);

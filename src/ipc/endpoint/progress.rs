@@ -4,13 +4,13 @@
 //! The lock is let go while a piece is copied: `advance` hands the piece out and `copied`
 //! takes the answer.
 
-use super::{Broken, Half, Hint, Request, Role, State};
+use super::{Broken, Endpoint, Hint, Request, Role, State};
 use crate::backend::libc as original;
-use crate::ipc::blocks::Place;
-use crate::ipc::engine::{Copied, Engine, There};
+use crate::ipc::blocks::BlockAddress;
+use crate::ipc::claims::{self, Claim, Counts, MOST_PIECES, flag};
+use crate::ipc::engine::{Engine, Outcome, Remote};
 use crate::ipc::region::{CHUNK, CHUNKS, Lane};
 use crate::ipc::tally::{self, Means};
-use crate::ipc::ticket::{self, Claim, MOST_PIECES, View, flag};
 use crate::plan::PAGE;
 use core::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ pub enum Step {
     /// Something has changed that the other side may wait for: a chunk went by.
     Moved,
     /// The other's buffer lies in a block that has not come in yet: fetch it.
-    Fetch(Place),
+    Fetch(BlockAddress),
     /// The other side has closed; nobody touches the buffers any more.
     Cancelled,
     Idle(Hint),
@@ -33,13 +33,13 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub ours: usize,
-    pub theirs: There,
+    pub theirs: Remote,
     pub len: usize,
     /// How many pieces the message has.
     pub of: usize,
 }
 
-impl Half {
+impl Endpoint {
     /// Takes one message a step further. `other_may`: the other side may reach our buffer.
     /// `limited`: the caller cannot wait, so one piece at a time is enough.
     pub fn advance(
@@ -59,7 +59,7 @@ impl Half {
         if self.own(number).state == State::Over {
             return Ok(Step::Over);
         }
-        let (ticket, role) = (&lane.cell(number).ticket.0, self.role);
+        let (claims, role) = (&lane.cell(number).claims.0, self.role);
         let hint = Hint::of(&self.other_desc(lane, number).finished);
         let own_finished = &self.own_desc(lane, number).finished;
         let own = self.own(number);
@@ -69,23 +69,23 @@ impl Half {
         }
         let busy = limited && own.claimed > own.finished;
         let view = if own.streamed || busy {
-            ticket::view(ticket, number)
+            claims::counts(claims, number)
         } else if !engine.reaches(role.way(), own.their_pin, own.their_block) {
             // What lies in a block can be fetched from there, if its reader knows how.
             if !other_may && own.pin == 0 && !(own.shown && role == Role::Writer) {
                 // Nobody can carry it directly; somebody could when it was posted, perhaps. The
                 // other side has to hear of it.
-                ticket::raise(ticket, number, flag::REFUSED);
+                claims::raise(claims, number, flag::REFUSED);
                 own.streamed = true;
                 return Ok(Step::Moved);
             }
-            ticket::view(ticket, number)
+            claims::counts(claims, number)
         } else {
             if own.claimed == 0 {
                 // What is left there may look like ours, of a message 65536 before.
-                ticket::note_finished(own_finished, number, 0);
+                claims::note_finished(own_finished, number, 0);
             }
-            match ticket::claim(ticket, number, role.end(), own.claimed, own.layout.pieces()) {
+            match claims::claim(claims, number, role.end(), own.claimed, own.layout.pieces()) {
                 Claim::Piece(index) => return Ok(Step::Copy(own.take_piece(index))),
                 Claim::NoMore(view) => view,
                 Claim::Broken => return Err(Broken),
@@ -126,8 +126,8 @@ impl Half {
         if own.state != State::Posted || !own.matched || own.streamed {
             return None;
         }
-        let ticket = &lane.cell(number).ticket.0;
-        match ticket::claim(ticket, number, end, own.claimed, own.layout.pieces()) {
+        let claims = &lane.cell(number).claims.0;
+        match claims::claim(claims, number, end, own.claimed, own.layout.pieces()) {
             Claim::Piece(index) => Some(own.take_piece(index)),
             // What is wrong will be found by who waits.
             Claim::NoMore(_) | Claim::Broken => None,
@@ -135,8 +135,8 @@ impl Half {
     }
 
     /// Whether everything that was begun is finished.
-    fn is_settled(&mut self, lane: &Lane, number: u32, view: View) -> bool {
-        let theirs = ticket::finished(&self.other_desc(lane, number).finished, number);
+    fn is_settled(&mut self, lane: &Lane, number: u32, view: Counts) -> bool {
+        let theirs = claims::finished(&self.other_desc(lane, number).finished, number);
         let begun = match self.role {
             Role::Writer => view.front,
             Role::Reader => view.back,
@@ -146,24 +146,24 @@ impl Half {
     }
 
     /// What became of a piece. The answer: whether the other side may be waiting for this.
-    pub fn copied(&mut self, lane: &Lane, number: u32, outcome: Copied) -> bool {
-        let ticket = &lane.cell(number).ticket.0;
+    pub fn copied(&mut self, lane: &Lane, number: u32, outcome: Outcome) -> bool {
+        let claims = &lane.cell(number).claims.0;
         match outcome {
-            Copied::Whole => {}
-            Copied::Fault => ticket::raise(ticket, number, flag::FAULT),
-            Copied::Refused | Copied::NotThisTime => {
-                ticket::raise(ticket, number, flag::REFUSED);
+            Outcome::Whole => {}
+            Outcome::Fault => claims::raise(claims, number, flag::FAULT),
+            Outcome::Refused | Outcome::NotThisTime => {
+                claims::raise(claims, number, flag::REFUSED);
             }
-            Copied::Gone | Copied::Stranger => {
-                ticket::raise(ticket, number, flag::CANCELLED);
+            Outcome::Gone | Outcome::Stranger => {
+                claims::raise(claims, number, flag::CANCELLED);
             }
         }
         let desc = self.own_desc(lane, number);
         let own = self.own(number);
         own.finished += 1;
         // A piece that failed is finished too: nobody touches the buffers for it any more.
-        ticket::note_finished(&desc.finished, number, own.finished);
-        let view = ticket::view(ticket, number);
+        claims::note_finished(&desc.finished, number, own.finished);
+        let view = claims::counts(claims, number);
         view.flags != 0
             || (own.finished == own.claimed && view.front + view.back >= own.layout.pieces())
     }
@@ -244,7 +244,7 @@ impl Half {
             return Err(Broken);
         }
         self.is_matched(lane, number)?;
-        let view = ticket::view(&lane.cell(number).ticket.0, number);
+        let view = claims::counts(&lane.cell(number).claims.0, number);
         let own = self.own(number);
         own.streamed |= view.flags & flag::REFUSED != 0;
         let right = own.matched
@@ -269,14 +269,14 @@ impl Half {
 
     /// Nobody shall claim a piece of it any more.
     pub fn cancel(&mut self, lane: &Lane, number: u32) {
-        ticket::raise(&lane.cell(number).ticket.0, number, flag::CANCELLED);
+        claims::raise(&lane.cell(number).claims.0, number, flag::CANCELLED);
     }
 
     /// Whether a message is over, without doing anything for it.
     pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
         let own = *self.own(number);
         if own.state == State::Posted && own.matched && !own.streamed {
-            let view = ticket::view(&lane.cell(number).ticket.0, number);
+            let view = claims::counts(&lane.cell(number).claims.0, number);
             let copied = view.flags == 0 && view.front + view.back >= own.layout.pieces();
             if copied && self.is_settled(lane, number, view) {
                 self.end(lane, number, own.count as isize);
@@ -288,13 +288,13 @@ impl Half {
     /// Gives a message up. True: nobody touches its buffers any more, and it is over with
     /// `result`. `alone`: the other process is gone and need not be waited for.
     pub fn abandon(&mut self, lane: &Lane, number: u32, alone: bool, result: isize) -> bool {
-        let ticket = &lane.cell(number).ticket.0;
+        let claims = &lane.cell(number).claims.0;
         if self.own(number).state == State::Over {
             return true;
         }
         self.cancel(lane, number);
-        let view = ticket::view(ticket, number);
-        let view = if alone { View { front: 0, back: 0, ..view } } else { view };
+        let view = claims::counts(claims, number);
+        let view = if alone { Counts { front: 0, back: 0, ..view } } else { view };
         let settled = self.is_settled(lane, number, view);
         if settled {
             self.end(lane, number, result);
@@ -310,7 +310,7 @@ impl Request {
         let (at, len) = self.layout.piece(index);
         let block = self.their_block.map(|place| place.plus(at));
         let (pin, message) = (self.their_pin, self.count);
-        let theirs = There { addr: self.theirs + at, pin, offset: at, block, message };
+        let theirs = Remote { addr: self.theirs + at, pin, offset: at, block, message };
         Piece { ours: self.addr + at, theirs, len, of: self.layout.pieces() }
     }
 }

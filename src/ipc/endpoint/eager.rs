@@ -1,12 +1,12 @@
 //! The short way of blocking messages that are eager, or turn out to be: nothing of them has
 //! to be remembered, so nothing is.
 
-use super::{Buffer, Half, Hint, NoRoom, Request, State, describe, eager_count, publish};
+use super::{Buffer, Endpoint, Hint, NoRoom, Request, State, describe, eager_count, publish};
 use crate::backend::libc as original;
-use crate::ipc::blocks::Place;
+use crate::ipc::blocks::BlockAddress;
+use crate::ipc::claims::{self, Claim, Edge};
 use crate::ipc::region::{Descriptor, EAGER_ROOM, Lane, SHORT, kind, room_of};
 use crate::ipc::tally::{self, Direction, Means, Regime};
-use crate::ipc::ticket::{self, Claim, End};
 use crate::os::sync::full_fence;
 use crate::os::sys;
 use core::ops::Range;
@@ -71,7 +71,7 @@ impl Placing {
 pub enum Short {
     /// It is over, with this count.
     Done(usize),
-    /// A read without a message yet; see `Half::announced`.
+    /// A read without a message yet; see `Endpoint::announced`.
     Announced(u32, Hint),
     /// It has become a post, with this number.
     Posted(u32),
@@ -91,7 +91,7 @@ fn publish_written(desc: &Descriptor, number: u32, len: usize, place: usize) {
     desc.number.swap(number.wrapping_add(1), Ordering::AcqRel);
 }
 
-impl Half {
+impl Endpoint {
     /// The room that the next write will fill if it is as long as the last: for a thread that
     /// waits, to make the lines its own. Told once after every write. (Measured: 0.86 of the
     /// time of 1 KiB and 0.89 of 4 KiB.)
@@ -149,7 +149,7 @@ impl Half {
 
     /// Where the next write of `len` bytes goes, if its read is there already and lies in a
     /// block; and the count.
-    pub fn waiting_block(&self, lane: &Lane, len: usize) -> Option<(Place, usize)> {
+    pub fn waiting_block(&self, lane: &Lane, len: usize) -> Option<(BlockAddress, usize)> {
         let count = eager_count(lane, self.next, len)?;
         Some((lane.cell(self.next).reader.0.block()?, count))
     }
@@ -170,16 +170,16 @@ impl Half {
     ) -> Result<Option<usize>, NoRoom> {
         self.check_room(lane)?;
         let (number, room_end) = (self.next, self.room_head);
-        let (desc, ticket) = (self.own_desc(lane, number), &lane.cell(number).ticket.0);
-        ticket::note_finished(&desc.finished, number, 0);
-        if ticket::claim(ticket, number, End::Back, 0, 1) != Claim::Piece(0) {
+        let (desc, claims) = (self.own_desc(lane, number), &lane.cell(number).claims.0);
+        claims::note_finished(&desc.finished, number, 0);
+        if claims::claim(claims, number, Edge::Back, 0, 1) != Claim::Piece(0) {
             return Ok(None);
         }
         let begun = sys::ticks();
         // SAFETY: the caller's promise; the read lets us, and will not end before we say so.
         unsafe { original::copy(at, addr, count) };
         self.placing.note_placed(begun, count.max(1));
-        ticket::note_finished(&desc.finished, number, 1);
+        claims::note_finished(&desc.finished, number, 1);
         tally::note_copied(Means::Mapped, count);
         publish(desc, number, kind::PLACED, len, 0);
         self.note_written(lane, number, room_end);
