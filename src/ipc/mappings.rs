@@ -38,8 +38,7 @@ impl Mapping {
         if !whole || !(of_equal || fixed) {
             return Err(libc::EINVAL);
         }
-        let map = if fixed { os::map_to_read } else { os::map_shared };
-        let at = map(memory, size)? as usize;
+        let at = os::map_shared(memory, size, !fixed)? as usize;
         Ok(Self { at, size, writable: !fixed })
     }
 

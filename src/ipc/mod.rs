@@ -53,6 +53,7 @@
 //! | changes its user or capabilities | no: at once where the kernel asks, that is for everybody without `CAP_SYS_PTRACE`; a few milliseconds later for who has that | nothing: until then its own memory, which it has anyway |
 //! | keeps tracers out (`PR_SET_DUMPABLE`), or has agreed to nothing | no | what it wants to keep to itself |
 //! | lies about all of this | its own memory only | nothing |
+//! | an equal, with pages that never come (userfaultfd, a file of FUSE) | yes; who waits with a limit leaves the call to a thread (`blocking`), and closing gives up | time: a wait without a limit lasts as long as the call, for the kernel has the buffer. It could stop us just as well |
 //!
 //! Which process it is says the kernel (`SCM_PIDFD`, or its number in `SCM_CREDENTIALS` before
 //! Linux 6.5); that it is still the same program says its memory, in the very call that reads or
@@ -60,8 +61,14 @@
 //! had it is not an equal.
 //!
 //! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
-//! whole, and written by an equal only. Between processes that are not equals the reader copies
-//! everything itself, for nothing the other says is evidence.
+//! whole, and written by an equal only; a door of the kernel helper leads to the buffers of
+//! messages under way, for what the message is for: whoever we talk to may read what we write to
+//! it, which it gets anyway, and only an equal may write what we read. So neither needs rights over
+//! the other's process. Between processes that are not equals the reader copies everything itself,
+//! for nothing the other says is evidence.
+//!
+//! Worker threads reach no more than the thread that waits (`shared`): it makes such a call first,
+//! and theirs begin with the same sign.
 //!
 //! What is left: that another program, of the same user with the same rights, has a page where
 //! the sign was, out of 2^34 chosen at random; and what the kernel lets processes of one user do

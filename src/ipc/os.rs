@@ -296,32 +296,23 @@ pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
     }
 }
 
-/// Maps it; a child of a fork gets it, too.
+/// Maps memory where the kernel chooses; a child of a fork gets it, too.
+fn map(memory: &Fd, size: usize, protection: i32) -> Result<*mut c_void> {
+    let (protection, flags) = (protection as usize, libc::MAP_SHARED as usize);
+    // SAFETY: a fresh mapping.
+    unsafe { call(libc::SYS_mmap, [0, size, protection, flags, memory.raw() as usize]) }
+        .map(|at| at as *mut c_void)
+}
+
 pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let (flags, fd) = (libc::MAP_SHARED as usize, memory.raw() as usize);
-    // SAFETY: a fresh mapping where the kernel chooses.
-    let at = unsafe { syscall(libc::SYS_mmap, [0, size, protection, flags, fd, 0]) };
-    checked(at).map(|at| at as *mut c_void)
+    map(memory, size, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// Maps it; a child of a fork does not get it.
-pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    not_inherited(map_inherited(memory, size)?, size)
-}
-
-/// The same, to read only.
-pub fn map_to_read(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    let (flags, fd) = (libc::MAP_SHARED as usize, memory.raw() as usize);
-    // SAFETY: a fresh mapping where the kernel chooses.
-    let at = unsafe { syscall(libc::SYS_mmap, [0, size, libc::PROT_READ as usize, flags, fd, 0]) };
-    not_inherited(checked(at)? as *mut c_void, size)
-}
-
-fn not_inherited(at: *mut c_void, size: usize) -> Result<*mut c_void> {
-    let advice = libc::MADV_DONTFORK as usize;
+/// The same, but a child of a fork does not get it; to read only if it is not `writable`.
+pub fn map_shared(memory: &Fd, size: usize, writable: bool) -> Result<*mut c_void> {
+    let at = map(memory, size, libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 })?;
     // SAFETY: advice about a mapping of ours.
-    unsafe { syscall(libc::SYS_madvise, [at as usize, size, advice, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_madvise, [at as usize, size, libc::MADV_DONTFORK as usize]) };
     Ok(at)
 }
 
@@ -565,17 +556,11 @@ pub fn is_listener(fd: i32) -> bool {
         && socket_option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
-pub fn shut_down(socket: i32) {
+/// Nothing is sent or received any more. To stop `SHUT_RD` only: from then on polling this end
+/// returns at once, and the other end hears nothing of it.
+pub fn shut_down(socket: i32, how: i32) {
     // SAFETY: no memory.
-    unsafe {
-        syscall(libc::SYS_shutdown, [socket as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]);
-    }
-}
-
-/// From here on polling this end returns at once; the other end hears nothing of it.
-pub fn stop_reading(socket: i32) {
-    // SAFETY: no memory.
-    unsafe { syscall(libc::SYS_shutdown, [socket as usize, libc::SHUT_RD as usize, 0, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_shutdown, [socket as usize, how as usize]) };
 }
 
 /// What the kernel says of a descriptor's file, or of a path's where that is not empty, and not by
@@ -636,14 +621,8 @@ pub fn poll(fds: [i32; 2], events: i16, limit_ms: i32) -> [i16; 2] {
     if answer <= 0 { [0; 2] } else { set.map(|entry| entry.revents) }
 }
 
-/// Which of many descriptors can be read; as `poll`. None of them where the system refuses:
-/// then the caller comes back at once.
-pub fn poll_all(fds: &[i32], limit_ms: i32) -> Vec<i16> {
-    let all: Vec<(i32, i16)> = fds.iter().map(|&fd| (fd, libc::POLLIN)).collect();
-    poll_events(&all, limit_ms)
-}
-
-/// The same with events of each.
+/// The same of many, with events of each. None of them where the system refuses: then the caller
+/// comes back at once.
 pub fn poll_events(fds: &[(i32, i16)], limit_ms: i32) -> Vec<i16> {
     let entry = |&(fd, events): &(i32, i16)| libc::pollfd { fd, events, revents: 0 };
     let mut set: Vec<libc::pollfd> = fds.iter().map(entry).collect();

@@ -207,7 +207,7 @@ impl Mapped {
 
     pub fn new(memory: &Fd) -> os::Result<Self> {
         Self::check(memory)?;
-        os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
+        os::map_shared(memory, SIZE, true).map(|at| Self(at.cast()))
     }
 
     /// When both have mapped it: sees to it that no page can be taken away, and that those are

@@ -45,7 +45,7 @@ impl Link {
         let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.pin == 0;
         let workers = self.engine.workers().filter(|_| by_calls && self.is_shared(piece));
         let Some(workers) = workers else { return self.copy(role, number, piece) };
-        let (all, wanted) = ((workers.count)(), piece.of.div_ceil(2));
+        let (all, wanted) = ((workers.count)(), piece.of / 2);
         let helpers = workers.helpers(role).min(wanted).min(all);
         if helpers == 0 || !self.believe() || !self.engine.shows_sign(role.way()) {
             return self.copy(role, number, piece);

@@ -166,9 +166,10 @@ impl<'a> Watch<'a> {
             sys::futex_wait(self.link.local.as_ptr(), self.seen, nanos);
             return;
         }
-        let mut fds: Vec<i32> = self.links().flat_map(Link::descriptors).collect();
-        fds.extend(self.kicks.as_ref().map(Kicks::descriptor));
-        let events = os::poll_all(&fds, nanos.div_ceil(1_000_000) as i32);
+        let kicks = self.kicks.as_ref().map(Kicks::descriptor);
+        let fds = self.links().flat_map(Link::descriptors).chain(kicks);
+        let fds: Vec<(i32, i16)> = fds.map(|fd| (fd, libc::POLLIN)).collect();
+        let events = os::poll_events(&fds, nanos.div_ceil(1_000_000) as i32);
         for (link, events) in self.links().zip(events.chunks_exact(2)) {
             link.note_events([events[0], events[1]]);
             if events[0] != 0 {
