@@ -27,6 +27,7 @@
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
+#include <linux/percpu.h>
 #include <linux/refcount.h>
 #include <linux/sizes.h>
 #include <linux/spinlock.h>
@@ -73,13 +74,24 @@ enum adma_stat {
 
 extern const struct attribute_group *adma_stat_groups[];
 
-void adma_count(enum adma_stat what, s64 by);
-void adma_count_for(struct adma_file *file, enum adma_stat what);
+struct adma_counters {
+	s64 count[ADMA_STATS];
+};
+
+DECLARE_PER_CPU(struct adma_counters, adma_counters);
+
+static inline void adma_count(enum adma_stat what, s64 by)
+{
+	this_cpu_add(adma_counters.count[what], by);
+}
+
+void adma_stats_init(void);
+void adma_stats_exit(void);
 
 /* pin.c */
 
-/* Entries of a line at most: parameter line. */
-#define ADMA_LINE_MOST	128
+/* Pages of a line, a power of two: see bench/run pins. */
+#define ADMA_LINE_PAGES	64
 
 enum adma_kind {
 	ADMA_PLAIN,		/* for one request, and nobody looks after it */
@@ -100,11 +112,15 @@ struct adma_line {
 	enum adma_kind kind;
 	bool write;		/* pinned for writing: serves readers too */
 	bool used;		/* since eviction last looked */
+	u8 age;			/* rounds since then; file->lock */
 	bool prefetched;
 
 	struct mmu_interval_notifier notifier;	/* not of a plain one */
 	struct list_head young;	/* of file->lines, or file->gone */
 	unsigned int counted;	/* its pages in file->kept; file->lock */
+	struct list_head lru;	/* of its control group, for the shrinker */
+	struct list_head doom;	/* while it is let go ... */
+	bool doomed;		/* ... by one who has set this */
 	struct rcu_head rcu;
 
 	/* Against the notifier: of dead and uses, and of adding to pinned. */
@@ -113,10 +129,11 @@ struct adma_line {
 	struct list_head uses;
 
 	struct mutex fill;	/* of changing what follows */
-	DECLARE_BITMAP(pinned, ADMA_LINE_MOST);
+	DECLARE_BITMAP(pinned, ADMA_LINE_PAGES);
+	DECLARE_BITMAP(written, ADMA_LINE_PAGES);	/* or about to be */
 	struct page **pages;
 	struct adma_mapping {
-		DECLARE_BITMAP(mapped, ADMA_LINE_MOST);
+		DECLARE_BITMAP(mapped, ADMA_LINE_PAGES);
 		dma_addr_t *addr;
 		u8 *run;	/* pages of a mapping, at its first one */
 	} *mapping;		/* by device */
@@ -138,12 +155,11 @@ struct adma_costs {
 	unsigned int pinned;	/* pages */
 };
 
-extern unsigned int adma_line_pages;
-
 int adma_pin_init(void);
 void adma_pin_exit(void);
-void adma_reap(struct work_struct *work);
-void adma_lines_reaped(void);
+void adma_reap_work(struct work_struct *work);
+void adma_lines_reap(struct adma_file *file);
+size_t adma_line_size(void);
 struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 				enum adma_kind kind);
 void adma_line_put(struct adma_line *line);
@@ -153,6 +169,8 @@ bool adma_line_ready(struct adma_line *line, unsigned int first,
 int adma_line_fill(struct adma_line *line, unsigned int first,
 		   unsigned int count, unsigned int device, bool may_fault,
 		   struct adma_costs *costs);
+void adma_line_written(struct adma_line *line, unsigned int first,
+		       unsigned int count);
 void adma_use_begin(struct adma_use *use, struct adma_line *line);
 void adma_use_end(struct adma_use *use);
 bool adma_use_claim(struct adma_use *use, struct adma_leg *leg,
@@ -161,15 +179,16 @@ void adma_use_disclaim(struct adma_use *use, unsigned int last);
 
 /* keep.c */
 
-extern unsigned int adma_cache_entries;
-extern unsigned int adma_cache_ways;
 extern unsigned long adma_keep_pages;
+extern unsigned long adma_max_files;
 
 int adma_keep_init(void);
 void adma_keep_stop(void);
 void adma_keep_exit(void);
-void adma_keep_open(struct adma_file *file);
+int adma_keep_open(struct adma_file *file);
 void adma_keep_close(struct adma_file *file);
+struct adma_line *adma_line_alloc(void);
+void adma_line_free(struct adma_line *line);
 struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write);
 struct adma_line *adma_line_get_lasting(struct adma_file *file, u64 number,
 					bool write);
@@ -185,7 +204,7 @@ void adma_lines_make_room(struct adma_file *file, unsigned int pages,
 
 static inline u64 adma_line_of(u64 addr)
 {
-	return (addr >> PAGE_SHIFT) / adma_line_pages;
+	return (addr >> PAGE_SHIFT) / ADMA_LINE_PAGES;
 }
 
 static inline unsigned int adma_lines_of(u64 addr, u64 len)
@@ -195,14 +214,14 @@ static inline unsigned int adma_lines_of(u64 addr, u64 len)
 
 static inline size_t adma_line_rest(u64 addr)
 {
-	size_t line = (size_t)adma_line_pages << PAGE_SHIFT;
+	size_t line = ADMA_LINE_PAGES * PAGE_SIZE;
 
 	return line - (addr & (line - 1));
 }
 
 static inline unsigned int adma_page_in_line(u64 addr)
 {
-	return (addr >> PAGE_SHIFT) & (adma_line_pages - 1);
+	return (addr >> PAGE_SHIFT) & (ADMA_LINE_PAGES - 1);
 }
 
 /* Pages of the next bytes, which are all in one line. */
@@ -322,7 +341,7 @@ dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
 			   dma_addr_t src, size_t len, unsigned long flags,
 			   dma_async_tx_callback_result answered, void *param);
 int adma_channel_wait_room(struct adma_channel *ch);
-void adma_channels_settle(void);
+void adma_channels_poke(void);
 unsigned int adma_channels_usable(void);
 unsigned int adma_channels_align(void);
 
@@ -377,6 +396,7 @@ struct adma_slot {
 	u64 id;			/* the last request that had it */
 	u64 failed;
 	enum { ADMA_FREE, ADMA_BUSY, ADMA_FAILED } state;
+	struct adma_request *req;	/* of whoever has it; for the next one */
 };
 
 /* An open file, and as long as requests of it are under way. */
@@ -385,7 +405,8 @@ struct adma_file {
 	struct mm_struct *mm;	/* only compared */
 	const struct cred *cred;	/* of the opener, whose user is charged */
 	struct adma_user *user;
-	wait_queue_head_t wait;	/* for requests to end */
+	wait_queue_head_t wait;	/* for requests and lines to end */
+	atomic_t ending;	/* requests that are over, but for their work */
 
 	spinlock_t lock;	/* of what follows */
 	u64 sequence;
@@ -396,6 +417,7 @@ struct adma_file {
 	struct adma_slot slot[ADMA_SLOTS];
 	struct list_head lines;	/* kept ones; the oldest first */
 	struct list_head gone;	/* ones that nobody holds any more */
+	unsigned int leaving;	/* of them, whose pages are not let go yet */
 	unsigned int nr_gates;
 	unsigned int nr_posts;
 	unsigned int lent;	/* transfers of others, to or from posts */
@@ -420,8 +442,20 @@ struct adma_file {
 	} words[];
 };
 
-int adma_slot_take(struct adma_file *file, struct adma_request *req);
-void adma_slot_leave(struct adma_request *req, u64 failed);
+static inline void adma_count_file(struct adma_file *file, enum adma_stat what)
+{
+	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
+}
+
+static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
+{
+	adma_count_file(file, what);
+	adma_count(what, 1);
+}
+
+int adma_slot_take(struct adma_file *file);
+void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
+		     u64 failed);
 int adma_charge_bytes(struct adma_request *req, u64 len);
 int adma_charge_pages(struct adma_file *file, unsigned int pages,
 		      bool make_room);
@@ -429,6 +463,7 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
 void adma_file_get(struct adma_file *file);
 void adma_file_drain(struct adma_file *file);
+void adma_file_settle(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
 bool adma_is_over(struct adma_file *file, u64 id, u64 *failed);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
@@ -499,9 +534,12 @@ struct adma_request {
 	u64 bytes;		/* charged */
 	refcount_t legs;	/* not over, and one while it is submitted */
 	struct work_struct end;
-	struct adma_leg *leg;	/* by channel */
 	unsigned int nr_uses;
+
+	/* What follows stays when the slot is given to somebody else. */
 	unsigned int most_uses;
+	struct adma_leg *leg;	/* by channel */
+	struct adma_piece piece[ADMA_MAX_PIECES];
 	struct adma_use use[];
 };
 
@@ -509,6 +547,7 @@ extern unsigned long adma_max_bytes;
 extern unsigned long adma_max_pages;
 extern struct workqueue_struct *adma_workqueue;
 
+void adma_request_free(struct adma_request *req);
 void adma_request_put(struct adma_request *req);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
 

@@ -72,8 +72,8 @@
  * @pages:	pages of this file that are pinned now
  * @hits:	lines of pages that were found pinned, for this file
  * @cold_misses: lines that had never been used before
- * @other_misses: lines that had, and were not in the translation cache
- * @evictions:	lines let go to make room
+ * @other_misses: lines that had, and were not pinned any more
+ * @evictions:	lines let go to make room, or because nobody used them
  * @invalidations: lines let go because the program changed the mapping
  */
 struct adma_info {

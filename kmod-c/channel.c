@@ -255,18 +255,13 @@ void adma_channels_release(void)
 	adma_nr_devices = 0;
 }
 
-/*
- * For whoever was refused room. Some requests may be over: the word comes before
- * the interrupt, so a caller of small copies can be a whole ring of slots ahead
- * of the answers. Others may just not have let their pages go.
- */
-void adma_channels_settle(void)
+/* For whoever was refused room: transfers may be over and not yet answered. */
+void adma_channels_poke(void)
 {
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_channels; i++)
 		adma_channel_poke(&adma_channels[i]);
-	flush_workqueue(adma_workqueue);
 }
 
 unsigned int adma_channels_usable(void)

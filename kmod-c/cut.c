@@ -51,6 +51,11 @@ struct adma_flow {
 	size_t len;
 	unsigned int first_use;	/* of those that it may touch */
 	unsigned int old_uses;	/* there were when it began */
+
+	/* Lines are told once of all transfers of a step, see adma_flow_step(). */
+	unsigned int more;	/* that may come after the next one */
+	bool claimed;		/* they have been told ... */
+	unsigned int claimed_from;	/* ... from this one on */
 };
 
 static int adma_hold_line(struct adma_request *req, struct adma_side *side,
@@ -143,29 +148,36 @@ static int adma_cpu_copy(u64 dst, u64 src, size_t len)
 }
 
 /*
- * Says of all lines that the transfer may touch that it does; ESTALE when one
- * of them is dead. Lines that it does not reach yet are none the worse for it.
+ * Says of all lines that the transfer, and those after it, may touch that they
+ * do; ESTALE when one of them is dead. Lines that they do not reach are none the
+ * worse for it.
  */
 static int adma_flow_claim(struct adma_flow *flow)
 {
 	struct adma_request *req = flow->req;
 	unsigned int i;
 
+	if (flow->claimed)
+		return 0;
+	flow->claimed = true;
+	flow->claimed_from = flow->first_use;
 	for (i = flow->first_use; i < req->nr_uses; i++) {
 		if (!adma_use_claim(&req->use[i], flow->leg,
-				    flow->leg->pushed + 1))
+				    flow->leg->pushed + 1 + flow->more))
 			return -ESTALE;
 	}
 	return 0;
 }
 
+/* Only those that were handed over do, after all. */
 static void adma_flow_disclaim(struct adma_flow *flow)
 {
 	struct adma_request *req = flow->req;
 	unsigned int i;
 
-	for (i = flow->first_use; i < req->nr_uses; i++)
+	for (i = flow->claimed_from; flow->claimed && i < req->nr_uses; i++)
 		adma_use_disclaim(&req->use[i], flow->leg->pushed);
+	flow->claimed = false;
 }
 
 /*
@@ -226,6 +238,8 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 	}
 	if (ret)
 		adma_flow_disclaim(flow);
+	else if (!flow->more)
+		flow->claimed = false;	/* it was handed over */
 	cond_resched();
 	return ret;
 }
@@ -309,7 +323,13 @@ static int adma_flow_step(struct adma_flow *flow, struct adma_course *course)
 		if (ret)
 			return ret;
 	}
+	adma_line_written(flow->dst.line, adma_page_in_line(flow->dst.addr),
+			  adma_pages_until(flow->dst.addr, len));
+	/* Nothing is pinned until all of them are handed over. */
+	flow->more = 2 * (len / PAGE_SIZE + 2);
 	ret = adma_flow_add(flow, course, len);
+	flow->more = 0;
+	adma_flow_disclaim(flow);
 	if (ret || ready)
 		return ret;
 	course->waiting += DIV_ROUND_UP(len, PAGE_SIZE);

@@ -8,9 +8,9 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 
 #include "adma.h"
+#include "compat.h"
 
 static unsigned int adma_most_channels;
 module_param_named(channels, adma_most_channels, uint, 0444);
@@ -36,21 +36,13 @@ unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
 module_param_named(max_pages, adma_max_pages, ulong, 0644);
 MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
 
-unsigned int adma_line_pages = 64;
-module_param_named(line, adma_line_pages, uint, 0444);
-MODULE_PARM_DESC(line, "pages of a line of the translation cache: 1 to 128, a power of two (default 64)");
-
-unsigned int adma_cache_entries = 16384;
-module_param_named(entries, adma_cache_entries, uint, 0444);
-MODULE_PARM_DESC(entries, "pages the translation cache knows; 0: nothing is kept (default 16384)");
-
-unsigned int adma_cache_ways = 4;
-module_param_named(ways, adma_cache_ways, uint, 0444);
-MODULE_PARM_DESC(ways, "associativity of the translation cache (default 4)");
-
 unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
 module_param_named(keep_pages, adma_keep_pages, ulong, 0644);
 MODULE_PARM_DESC(keep_pages, "pages that stay pinned between copies, for each open file (default 64 MiB)");
+
+unsigned long adma_max_files = 1024;
+module_param_named(files, adma_max_files, ulong, 0644);
+MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 
 /* For the ends of requests; they are short. */
 struct workqueue_struct *adma_workqueue;
@@ -59,8 +51,8 @@ static int adma_open(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file = adma_file_new();
 
-	if (!file)
-		return -ENOMEM;
+	if (IS_ERR(file))
+		return PTR_ERR(file);
 	filp->private_data = file;
 	return nonseekable_open(inode, filp);
 }
@@ -228,16 +220,6 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 	}
 }
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
-static void adma_vm_flags_mod(struct vm_area_struct *vma, vm_flags_t set,
-			      vm_flags_t clear)
-{
-	vma->vm_flags = (vma->vm_flags | set) & ~clear;
-}
-#else
-#define adma_vm_flags_mod vm_flags_mod
-#endif
-
 /* The words of one channel, to look at only. */
 static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 {
@@ -253,8 +235,8 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 	if (vma->vm_flags & VM_WRITE)
 		return -EACCES;
 	/* The child of a fork has requests of its own. */
-	adma_vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND,
-			  VM_MAYWRITE | VM_MAYEXEC);
+	vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND,
+		     VM_MAYWRITE | VM_MAYEXEC);
 	vma->vm_pgoff = 0;
 	return dma_mmap_coherent(adma_channels[channel].dev, vma,
 				 file->words[channel].page,
@@ -296,13 +278,15 @@ static int __init adma_init(void)
 	ret = adma_keep_init();
 	if (ret)
 		goto err_pin_exit;
+	adma_stats_init();
 	ret = misc_register(&adma_device);
 	if (ret)
-		goto err_keep_exit;
+		goto err_stats_exit;
 	pr_info("%u channels\n", adma_nr_channels);
 	return 0;
 
-err_keep_exit:
+err_stats_exit:
+	adma_stats_exit();
 	adma_keep_stop();
 	adma_keep_exit();
 err_pin_exit:
@@ -317,6 +301,7 @@ err_destroy_workqueue:
 static void __exit adma_exit(void)
 {
 	misc_deregister(&adma_device);
+	adma_stats_exit();
 	/*
 	 * No file is open, but the end of its last request may still run, and
 	 * the end of its last line after that.

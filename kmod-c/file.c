@@ -14,11 +14,15 @@
 /* How long a close waits for requests under way before it leaves them alone. */
 #define ADMA_DRAIN_MS	10000
 
+/* For so long somebody who was refused room waits for works of his own file. */
+#define ADMA_SETTLE_MS	20
+
 /*
  * Slots and charges
  */
 
-int adma_slot_take(struct adma_file *file, struct adma_request *req)
+/* Answers the slot's number, which is part of its request's. */
+int adma_slot_take(struct adma_file *file)
 {
 	unsigned int i;
 	int ret = -EAGAIN;
@@ -29,14 +33,12 @@ int adma_slot_take(struct adma_file *file, struct adma_request *req)
 
 		if (slot->state != ADMA_FREE)
 			continue;
-		/* The slot is part of the number, and 0 is no number. */
-		req->id = ++file->sequence * ADMA_SLOTS + i;
-		req->slot = i;
-		slot->id = req->id;
+		/* 0 is no number. */
+		slot->id = ++file->sequence * ADMA_SLOTS + i;
 		slot->failed = 0;
 		slot->state = ADMA_BUSY;
 		file->busy++;
-		ret = 0;
+		ret = i;
 		break;
 	}
 	spin_unlock(&file->lock);
@@ -44,23 +46,23 @@ int adma_slot_take(struct adma_file *file, struct adma_request *req)
 }
 
 /* Failed pieces are kept until somebody has been told. */
-void adma_slot_leave(struct adma_request *req, u64 failed)
+void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
+		     u64 failed)
 {
-	struct adma_file *file = req->file;
-	struct adma_slot *slot = &file->slot[req->slot];
+	struct adma_slot *slot = &file->slot[nr];
 
 	spin_lock(&file->lock);
 	slot->failed = failed;
 	slot->state = failed ? ADMA_FAILED : ADMA_FREE;
 	file->busy--;
-	file->bytes -= req->bytes;
+	file->bytes -= bytes;
 	spin_unlock(&file->lock);
-	adma_user_uncharge(file->user, req->bytes);
+	adma_user_uncharge(file->user, bytes);
 }
 
 /*
- * Pinned pages count against RLIMIT_MEMLOCK of the user, as io_uring's do: a
- * counter per process would take the mmap lock twice for every copy.
+ * Pinned pages count against RLIMIT_MEMLOCK of the user, and show up in VmPin
+ * of the process, as io_uring's do.
  */
 static int adma_charge_once(struct adma_file *file, unsigned int pages)
 {
@@ -75,6 +77,7 @@ static int adma_charge_once(struct adma_file *file, unsigned int pages)
 	spin_unlock(&file->lock);
 	if (!fits)
 		return -EAGAIN;
+	atomic64_add(pages, &file->mm->pinned_vm);
 	if (atomic_long_add_return(pages, &user->locked_vm) <= limit ||
 	    capable(CAP_IPC_LOCK))
 		return 0;
@@ -98,6 +101,7 @@ int adma_charge_pages(struct adma_file *file, unsigned int pages,
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
 {
 	atomic_long_sub(pages, &file->cred->user->locked_vm);
+	atomic64_sub(pages, &file->mm->pinned_vm);
 	spin_lock(&file->lock);
 	file->pages -= pages;
 	spin_unlock(&file->lock);
@@ -123,6 +127,22 @@ int adma_charge_bytes(struct adma_request *req, u64 len)
 /*
  * Waiting
  */
+
+/*
+ * For whoever was refused room. Requests of the file may be over: the word comes
+ * before the interrupt, so a caller of small copies can be a whole ring of slots
+ * ahead of the answers. Nobody waits for requests of others, whose pages may be
+ * locked for as long as their owner likes.
+ */
+void adma_file_settle(struct adma_file *file)
+{
+	adma_channels_poke();
+	wait_event_killable_timeout(file->wait, !atomic_read(&file->ending),
+				    msecs_to_jiffies(ADMA_SETTLE_MS));
+	adma_lines_reap(file);
+	wait_event_killable_timeout(file->wait, !READ_ONCE(file->leaving),
+				    msecs_to_jiffies(ADMA_SETTLE_MS));
+}
 
 /* Once told, failed pieces are forgotten. */
 bool adma_is_over(struct adma_file *file, u64 id, u64 *failed)
@@ -186,34 +206,37 @@ struct adma_file *adma_file_new(void)
 {
 	struct adma_file *file;
 	unsigned int i;
+	int ret;
 
 	file = kzalloc(struct_size(file, words, adma_nr_channels),
 		       GFP_KERNEL_ACCOUNT);
 	if (!file)
-		return NULL;
+		return ERR_PTR(-ENOMEM);
 	kref_init(&file->kref);
 	spin_lock_init(&file->lock);
 	init_waitqueue_head(&file->wait);
 	file->mm = current->mm;
 	mmgrab(file->mm);
 	file->cred = get_current_cred();
-	file->user = adma_user_get(file->cred);
-	adma_keep_open(file);
 	adma_post_open(file);
-	if (!file->user) {
-		adma_file_put(file);
-		return NULL;
+	ret = adma_keep_open(file);
+	if (!ret) {
+		file->user = adma_user_get(file->cred);
+		if (!file->user)
+			ret = -ENOMEM;
 	}
-	for (i = 0; i < adma_nr_channels; i++) {
+	for (i = 0; i < adma_nr_channels && !ret; i++) {
 		struct adma_words *words = &file->words[i];
 
 		words->page = dma_alloc_coherent(adma_channels[i].dev,
 						 PAGE_SIZE, &words->dma,
-						 GFP_KERNEL);
-		if (!words->page) {
-			adma_file_put(file);
-			return NULL;
-		}
+						 GFP_KERNEL_ACCOUNT);
+		if (!words->page)
+			ret = -ENOMEM;
+	}
+	if (ret) {
+		adma_file_put(file);
+		return ERR_PTR(ret);
 	}
 	return file;
 }
@@ -229,6 +252,8 @@ static void adma_file_free(struct kref *kref)
 					  file->words[i].page,
 					  file->words[i].dma);
 	}
+	for (i = 0; i < ADMA_SLOTS; i++)
+		adma_request_free(file->slot[i].req);
 	adma_keep_close(file);
 	if (file->user)
 		adma_user_put(file->user);

@@ -20,6 +20,7 @@
 #include <linux/jiffies.h>
 
 #include "adma.h"
+#include "trace.h"
 
 /* How often the watch looks for answers whose interrupt was lost. */
 #define ADMA_WATCH_MS		20
@@ -241,6 +242,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 
 static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 {
+	trace_adma_channel(dma_chan_name(ch->chan), health);
 	/* At most a few times for each channel and load of the module. */
 	if (health == ADMA_OUT)
 		dev_warn(ch->dev, "adma: %s is left out\n",

@@ -8,25 +8,46 @@
  * kept lines. Eviction gives a line that was used since it last looked a second
  * chance, so that a hit need not take a lock to be remembered.
  */
-#include <linux/log2.h>
+#include <linux/list_lru.h>
 #include <linux/mm.h>
-#include <linux/module.h>
+#include <linux/rcupdate.h>
 #include <linux/shrinker.h>
 #include <linux/slab.h>
-#include <linux/version.h>
 
 #include "adma.h"
+#include "compat.h"
 #include "translate.h"
 
 /* Lines of a file that are remembered when they are gone. */
 #define ADMA_MARKS	65536
 
-static struct adma_cache adma_cache;
+/* What was not used for so many rounds of so long is let go. */
+#define ADMA_AGE_MS	1000
+#define ADMA_AGES	5
+
+/* The shape that bench/run pins has found to be large enough. */
+#define ADMA_CACHE_SETS	64
+#define ADMA_CACHE_WAYS	4
+
+static struct adma_way adma_ways[ADMA_CACHE_SETS * ADMA_CACHE_WAYS];
+static u32 adma_clocks[ADMA_CACHE_SETS];
+static struct adma_cache adma_cache = {
+	.way = adma_ways,
+	.clock = adma_clocks,
+	.sets = ADMA_CACHE_SETS,
+	.ways = ADMA_CACHE_WAYS,
+};
 static DEFINE_SPINLOCK(adma_cache_lock);	/* of changing it */
 
 static LIST_HEAD(adma_files);
 static DEFINE_MUTEX(adma_files_lock);
 static u32 adma_last_space;
+
+static struct kmem_cache *adma_line_slab;
+static struct list_lru adma_lru;	/* all kept lines */
+static bool adma_lru_ready;
+
+static void adma_age_later(void);
 
 /*
  * In the table and out of it
@@ -50,6 +71,7 @@ static void adma_line_unlist(struct adma_line *line)
 {
 	lockdep_assert_held(&line->file->lock);
 	list_del_init(&line->young);
+	adma_lru_del(&adma_lru, &line->lru);
 	line->file->kept -= line->counted;
 	line->counted = 0;
 }
@@ -133,8 +155,11 @@ static struct adma_line *adma_line_from_table(struct adma_file *file,
 	line = xa_is_value(entry) ? NULL :
 	       adma_line_hold(entry, file, number, write);
 	rcu_read_unlock();
-	adma_count_for(file, entry ? ADMA_STAT_OTHER_MISSES :
-				     ADMA_STAT_COLD_MISSES);
+	adma_count(entry ? ADMA_STAT_OTHER_MISSES : ADMA_STAT_COLD_MISSES, 1);
+	/* What others have pushed out of the cache is not this file's affair. */
+	adma_count_file(file, line ? ADMA_STAT_HITS :
+			      entry ? ADMA_STAT_OTHER_MISSES :
+				      ADMA_STAT_COLD_MISSES);
 	if (line)
 		return line;
 
@@ -158,7 +183,9 @@ static struct adma_line *adma_line_from_table(struct adma_file *file,
 	/* Listed first: who takes it out of the table also unlists it. */
 	spin_lock(&file->lock);
 	list_add_tail(&line->young, &file->lines);
+	adma_lru_add(&adma_lru, &line->lru);
 	spin_unlock(&file->lock);
+	adma_age_later();
 	entry = xa_store(&file->table, number, line, GFP_KERNEL_ACCOUNT);
 	if (xa_is_err(entry)) {
 		spin_lock(&file->lock);
@@ -184,7 +211,7 @@ struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write)
 {
 	struct adma_line *line;
 
-	if (!adma_cache.way || !READ_ONCE(file->keep_pages))
+	if (!READ_ONCE(file->keep_pages))
 		return adma_line_new(file, number, write, ADMA_PLAIN);
 	rcu_read_lock();
 	line = adma_line_hold(adma_cache_find(&adma_cache,
@@ -277,7 +304,8 @@ static unsigned long adma_lines_evict(struct adma_file *file,
 
 /*
  * For somebody who was refused pages, before he asks again. What is kept for
- * others is in his way when the limit is the user's.
+ * other files is in his way when the limit is the user's; they let go of it in
+ * their own time, and until then he is refused.
  */
 void adma_lines_make_room(struct adma_file *file, unsigned int pages,
 			  bool of_user)
@@ -296,9 +324,7 @@ void adma_lines_make_room(struct adma_file *file, unsigned int pages,
 		}
 		mutex_unlock(&adma_files_lock);
 	}
-	/* Also for what is over, its pages just not let go. */
-	flush_workqueue(adma_workqueue);
-	adma_lines_reaped();
+	adma_file_settle(file);
 }
 
 /* Down to the high-water mark. */
@@ -335,52 +361,160 @@ void adma_lines_drop(struct adma_file *file)
 	}
 	spin_unlock(&file->lock);
 	mutex_unlock(&file->table_lock);
-	flush_work(&file->reap);
+	/* Here and not in its work, which may be queued behind those of others. */
+	if (cancel_work_sync(&file->reap))
+		adma_file_put(file);	/* not the last: the caller has one */
+	adma_lines_reap(file);
 }
 
+/*
+ * Lines that are to go are marked, for two may find the same one at once, and
+ * collected; with a hold on each.
+ */
+static bool adma_line_doom(struct adma_line *line, struct list_head *doomed)
+{
+	if (xchg(&line->doomed, true))
+		return false;
+	/* The table's hold cannot go while it is listed. */
+	kref_get(&line->kref);
+	list_add_tail(&line->doom, doomed);
+	return true;
+}
+
+static unsigned long adma_lines_execute(struct list_head *doomed)
+{
+	struct adma_line *line, *next;
+	unsigned long freed = 0;
+
+	list_for_each_entry_safe(line, next, doomed, doom) {
+		unsigned int pages = READ_ONCE(line->counted);
+
+		if (adma_line_forget(line)) {
+			freed += pages;
+			adma_count_for(line->file, ADMA_STAT_EVICTIONS);
+		}
+		adma_line_put(line);
+	}
+	return freed;
+}
+
+/*
+ * Age: what was not used for some seconds goes by itself. Memory that is pinned
+ * cannot be moved, swapped or given to somebody else.
+ */
+
+static void adma_age(struct work_struct *work);
+static DECLARE_DELAYED_WORK(adma_ager, adma_age);
+
+static void adma_age_later(void)
+{
+	queue_delayed_work(system_unbound_wq, &adma_ager,
+			   msecs_to_jiffies(ADMA_AGE_MS));
+}
+
+/* Answers whether any lines are left. */
+static bool adma_lines_age(struct adma_file *file)
+{
+	struct adma_line *line;
+	LIST_HEAD(doomed);
+	bool any;
+
+	spin_lock(&file->lock);
+	list_for_each_entry(line, &file->lines, young) {
+		if (READ_ONCE(line->used) || kref_read(&line->kref) != 1) {
+			WRITE_ONCE(line->used, false);
+			line->age = 0;
+		} else if (++line->age >= ADMA_AGES) {
+			adma_line_doom(line, &doomed);
+		}
+	}
+	any = !list_empty(&file->lines);
+	spin_unlock(&file->lock);
+	adma_lines_execute(&doomed);
+	return any;
+}
+
+static void adma_age(struct work_struct *work)
+{
+	struct adma_file *file;
+	bool any = false;
+
+	mutex_lock(&adma_files_lock);
+	list_for_each_entry(file, &adma_files, files)
+		any |= adma_lines_age(file);
+	mutex_unlock(&adma_files_lock);
+	if (any)
+		adma_age_later();
+}
+
+/*
+ * When memory is short. The lists are those of memory control groups: what a
+ * container keeps goes when the container has no memory left.
+ */
+
+/* Who frees a line counts about so many pages for it. */
 static unsigned long adma_shrink_count(struct shrinker *shrinker,
 				       struct shrink_control *sc)
 {
-	unsigned long pages = 0;
-	struct adma_file *file;
-
-	if (!mutex_trylock(&adma_files_lock))
+	if (!READ_ONCE(adma_lru_ready))
 		return 0;
-	list_for_each_entry(file, &adma_files, files)
-		pages += READ_ONCE(file->kept);
-	mutex_unlock(&adma_files_lock);
-	return pages;
+	return list_lru_shrink_count(&adma_lru, sc) * ADMA_LINE_PAGES;
+}
+
+/* The lock of the list is held. */
+static ADMA_ISOLATE(adma_isolate, item, list, doomed)
+{
+	struct adma_line *line = container_of(item, struct adma_line, lru);
+
+	if (kref_read(&line->kref) != 1)
+		return LRU_ROTATE;
+	if (READ_ONCE(line->used)) {
+		WRITE_ONCE(line->used, false);
+		return LRU_ROTATE;
+	}
+	if (!adma_line_doom(line, doomed))
+		return LRU_SKIP;
+	list_lru_isolate(list, item);
+	return LRU_REMOVED;
 }
 
 static unsigned long adma_shrink_scan(struct shrinker *shrinker,
 				      struct shrink_control *sc)
 {
-	unsigned long freed = 0;
-	struct adma_file *file;
+	unsigned long freed;
+	LIST_HEAD(doomed);
 
-	if (!mutex_trylock(&adma_files_lock))
+	if (!READ_ONCE(adma_lru_ready))
 		return SHRINK_STOP;
-	list_for_each_entry(file, &adma_files, files) {
-		if (freed >= sc->nr_to_scan)
-			break;
-		freed += adma_lines_evict(file, sc->nr_to_scan - freed);
-	}
-	/* Fair to them all: the next time another one comes first. */
-	list_rotate_left(&adma_files);
-	mutex_unlock(&adma_files_lock);
+	sc->nr_to_scan = DIV_ROUND_UP(sc->nr_to_scan, ADMA_LINE_PAGES);
+	list_lru_shrink_walk(&adma_lru, sc, adma_isolate, &doomed);
+	freed = adma_lines_execute(&doomed);
 	return freed ?: SHRINK_STOP;
 }
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 7, 0)
+#define ADMA_SHRINKER_FLAGS	(SHRINKER_MEMCG_AWARE | SHRINKER_NUMA_AWARE)
+
+#ifndef ADMA_HAS_SHRINKER_ALLOC
 static struct shrinker adma_shrinker = {
 	.count_objects = adma_shrink_count,
 	.scan_objects = adma_shrink_scan,
 	.seeks = DEFAULT_SEEKS,
+	.flags = ADMA_SHRINKER_FLAGS,
 };
 
 static int adma_shrinker_add(void)
 {
-	return register_shrinker(&adma_shrinker, "adma");
+	int ret = register_shrinker(&adma_shrinker, "adma");
+
+	if (ret)
+		return ret;
+	/* It has a number from now on, which the lists need. */
+	ret = list_lru_init_memcg(&adma_lru, &adma_shrinker);
+	if (ret)
+		unregister_shrinker(&adma_shrinker);
+	else
+		WRITE_ONCE(adma_lru_ready, true);
+	return ret;
 }
 
 static void adma_shrinker_remove(void)
@@ -392,9 +526,17 @@ static struct shrinker *adma_shrinker;
 
 static int adma_shrinker_add(void)
 {
-	adma_shrinker = shrinker_alloc(0, "adma");
+	int ret;
+
+	adma_shrinker = shrinker_alloc(ADMA_SHRINKER_FLAGS, "adma");
 	if (!adma_shrinker)
 		return -ENOMEM;
+	ret = list_lru_init_memcg(&adma_lru, adma_shrinker);
+	if (ret) {
+		shrinker_free(adma_shrinker);
+		return ret;
+	}
+	adma_lru_ready = true;
 	adma_shrinker->count_objects = adma_shrink_count;
 	adma_shrinker->scan_objects = adma_shrink_scan;
 	shrinker_register(adma_shrinker);
@@ -411,20 +553,50 @@ static void adma_shrinker_remove(void)
  * Beginning and end
  */
 
-void adma_keep_open(struct adma_file *file)
+/* Memory for a line; its list is that of the caller's control group. */
+struct adma_line *adma_line_alloc(void)
 {
+	return kmem_cache_alloc_lru(adma_line_slab, &adma_lru,
+				    GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+}
+
+static void adma_line_free_rcu(struct rcu_head *rcu)
+{
+	kmem_cache_free(adma_line_slab,
+			container_of(rcu, struct adma_line, rcu));
+}
+
+/* Somebody may just look at it. */
+void adma_line_free(struct adma_line *line)
+{
+	call_rcu(&line->rcu, adma_line_free_rcu);
+}
+
+int adma_keep_open(struct adma_file *file)
+{
+	struct adma_file *other;
+	unsigned long of_user = 0;
+
 	INIT_LIST_HEAD(&file->lines);
 	INIT_LIST_HEAD(&file->gone);
-	INIT_WORK(&file->reap, adma_reap);
+	INIT_LIST_HEAD(&file->files);
+	INIT_WORK(&file->reap, adma_reap_work);
 	xa_init(&file->table);
 	mutex_init(&file->table_lock);
 	file->keep_pages = adma_keep_pages;
 	mutex_lock(&adma_files_lock);
+	list_for_each_entry(other, &adma_files, files)
+		of_user += other->cred->user == file->cred->user;
+	if (of_user >= adma_max_files) {
+		mutex_unlock(&adma_files_lock);
+		return -EMFILE;
+	}
 	/* 24 bits, but for 0: far more than can be open at once. */
 	adma_last_space = adma_last_space % 0xffffff + 1;
 	file->space = adma_last_space;
 	list_add_tail(&file->files, &adma_files);
 	mutex_unlock(&adma_files_lock);
+	return 0;
 }
 
 void adma_keep_close(struct adma_file *file)
@@ -437,39 +609,15 @@ void adma_keep_close(struct adma_file *file)
 
 int adma_keep_init(void)
 {
-	u32 lines;
 	int ret;
 
-	if (!is_power_of_2(adma_line_pages) ||
-	    adma_line_pages > ADMA_LINE_MOST)
-		return -EINVAL;
+	adma_line_slab = kmem_cache_create("adma_line", adma_line_size(), 0,
+					   SLAB_ACCOUNT, NULL);
+	if (!adma_line_slab)
+		return -ENOMEM;
 	ret = adma_shrinker_add();
 	if (ret)
-		return ret;
-	lines = adma_cache_entries / adma_line_pages;
-	if (!lines)
-		return 0;	/* nothing is kept */
-	ret = -EINVAL;
-	if (!adma_cache_ways || adma_cache_ways > lines ||
-	    lines > 1 << 20)
-		goto err_remove_shrinker;
-	adma_cache.ways = adma_cache_ways;
-	adma_cache.sets = rounddown_pow_of_two(lines / adma_cache_ways);
-	ret = -ENOMEM;
-	adma_cache.clock = kvcalloc(adma_cache.sets, sizeof(*adma_cache.clock),
-				    GFP_KERNEL);
-	if (!adma_cache.clock)
-		goto err_remove_shrinker;
-	adma_cache.way = kvcalloc((size_t)adma_cache.sets * adma_cache.ways,
-				  sizeof(*adma_cache.way), GFP_KERNEL);
-	if (!adma_cache.way)
-		goto err_free_clock;
-	return 0;
-
-err_free_clock:
-	kvfree(adma_cache.clock);
-err_remove_shrinker:
-	adma_shrinker_remove();
+		kmem_cache_destroy(adma_line_slab);
 	return ret;
 }
 
@@ -477,10 +625,13 @@ err_remove_shrinker:
 void adma_keep_stop(void)
 {
 	adma_shrinker_remove();
+	cancel_delayed_work_sync(&adma_ager);
 }
 
+/* No line is left, but for those that are just being freed. */
 void adma_keep_exit(void)
 {
-	kvfree(adma_cache.way);
-	kvfree(adma_cache.clock);
+	rcu_barrier();
+	kmem_cache_destroy(adma_line_slab);
+	list_lru_destroy(&adma_lru);
 }

@@ -21,6 +21,7 @@
 #include <linux/slab.h>
 
 #include "adma.h"
+#include "trace.h"
 
 /*
  * For so long a change of the mapping waits for transfers at most. ioatdma
@@ -35,7 +36,7 @@ static struct workqueue_struct *adma_reaper;
 
 static unsigned long adma_line_start(const struct adma_line *line)
 {
-	return line->number * adma_line_pages << PAGE_SHIFT;
+	return line->number * ADMA_LINE_PAGES << PAGE_SHIFT;
 }
 
 /*
@@ -43,10 +44,9 @@ static unsigned long adma_line_start(const struct adma_line *line)
  */
 
 static void adma_line_unpin(struct adma_line *line, unsigned int at,
-			    unsigned int count)
+			    unsigned int count, bool dirty)
 {
-	/* Whoever was pinned for writing may have been written. */
-	unpin_user_pages_dirty_lock(line->pages + at, count, line->write);
+	unpin_user_pages_dirty_lock(line->pages + at, count, dirty);
 	adma_count(ADMA_STAT_PINNED_PAGES, -(s64)count);
 	adma_uncharge_pages(line->file, count);
 }
@@ -97,7 +97,8 @@ static int adma_line_pin(struct adma_line *line, unsigned int at,
 		bitmap_set(line->pinned, at, got);
 	spin_unlock(&line->lock);
 	if (stale || (got < count && may_fault)) {
-		adma_line_unpin(line, at, got);	/* a partial pin is still a pin */
+		/* A partial pin is still a pin. */
+		adma_line_unpin(line, at, got, false);
 		return stale ? -ESTALE : -EFAULT;
 	}
 	if (line->kind == ADMA_KEPT)
@@ -126,7 +127,7 @@ static int adma_line_map(struct adma_line *line, unsigned int first,
 		line->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
 	struct adma_mapping *map = &line->mapping[device];
 	struct device *dev = adma_devices[device];
-	unsigned int most = max_t(size_t, 1, min_t(size_t, ADMA_LINE_MOST,
+	unsigned int most = max_t(size_t, 1, min_t(size_t, ADMA_LINE_PAGES,
 				  dma_max_mapping_size(dev) >> PAGE_SHIFT));
 	unsigned int at, i;
 
@@ -173,7 +174,7 @@ static void adma_line_unmap(struct adma_line *line, unsigned int device)
 	struct adma_mapping *map = &line->mapping[device];
 	unsigned int at;
 
-	for (at = 0; at < adma_line_pages; at++) {
+	for (at = 0; at < ADMA_LINE_PAGES; at++) {
 		if (map->run[at])
 			dma_unmap_page_attrs(adma_devices[device],
 					     map->addr[at],
@@ -216,6 +217,8 @@ int adma_line_fill(struct adma_line *line, unsigned int first,
 		unsigned int stop = find_next_bit(line->pinned, end, at);
 
 		ret = adma_line_pin(line, at, stop - at, may_fault);
+		trace_adma_pin(adma_line_start(line) + at * PAGE_SIZE,
+			       stop - at, ret);
 		if (ret < 0 && may_fault)
 			goto out_unlock;
 		if (ret > 0) {
@@ -239,6 +242,19 @@ out_unlock:
 }
 
 /*
+ * Pages of a line are a destination. Neighbours that were only pinned along with
+ * them stay as clean as they are.
+ */
+void adma_line_written(struct adma_line *line, unsigned int first,
+		       unsigned int count)
+{
+	unsigned int end = first + count;
+
+	while ((first = find_next_zero_bit(line->written, end, first)) < end)
+		set_bit(first, line->written);
+}
+
+/*
  * Life and end of a line
  */
 
@@ -252,33 +268,51 @@ static void adma_line_end(struct adma_line *line)
 		adma_line_leave(line);
 	for (i = 0; i < adma_nr_devices; i++)
 		adma_line_unmap(line, i);
-	while ((at = find_next_bit(line->pinned, adma_line_pages, at)) <
-	       adma_line_pages) {
-		unsigned int stop = find_next_zero_bit(line->pinned,
-						       adma_line_pages, at);
+	while ((at = find_next_bit(line->pinned, ADMA_LINE_PAGES, at)) <
+	       ADMA_LINE_PAGES) {
+		bool dirty = test_bit(at, line->written);
+		unsigned int stop = at + 1;
 
-		adma_line_unpin(line, at, stop - at);
+		while (stop < ADMA_LINE_PAGES && test_bit(stop, line->pinned) &&
+		       test_bit(stop, line->written) == dirty)
+			stop++;
+		adma_line_unpin(line, at, stop - at, dirty);
 		at = stop;
 	}
 	adma_file_put(line->file);
-	kfree_rcu(line, rcu);	/* somebody may just look at it */
+	adma_line_free(line);
 }
 
 /*
- * One for each file and not for each line: to remove a notifier waits for the
- * end of munmap(), and a large one gives up hundreds of lines.
+ * Lets go of the file's lines that nobody holds any more. It may wait for the
+ * locks of their pages, and for the end of munmap(): of no other process.
  */
-void adma_reap(struct work_struct *work)
+void adma_lines_reap(struct adma_file *file)
 {
-	struct adma_file *file = container_of(work, struct adma_file, reap);
 	struct adma_line *line, *next;
+	unsigned int ended = 0;
 	LIST_HEAD(gone);
 
 	spin_lock(&file->lock);
 	list_splice_init(&file->gone, &gone);
 	spin_unlock(&file->lock);
-	list_for_each_entry_safe(line, next, &gone, young)
+	list_for_each_entry_safe(line, next, &gone, young) {
 		adma_line_end(line);
+		ended++;
+	}
+	spin_lock(&file->lock);
+	file->leaving -= ended;
+	spin_unlock(&file->lock);
+	if (ended)
+		wake_up_all(&file->wait);
+}
+
+/* One for each file and not for each line: munmap() gives up hundreds. */
+void adma_reap_work(struct work_struct *work)
+{
+	struct adma_file *file = container_of(work, struct adma_file, reap);
+
+	adma_lines_reap(file);
 	adma_file_put(file);
 }
 
@@ -289,6 +323,7 @@ static void adma_line_release(struct kref *kref)
 
 	spin_lock(&file->lock);
 	list_add_tail(&line->young, &file->gone);
+	file->leaving++;
 	/* The work's own hold; it cannot get past the lock before. */
 	if (queue_work(adma_reaper, &file->reap))
 		adma_file_get(file);
@@ -298,12 +333,6 @@ static void adma_line_release(struct kref *kref)
 void adma_line_put(struct adma_line *line)
 {
 	kref_put(&line->kref, adma_line_release);
-}
-
-/* Waits until all lines that nobody holds any more have let go of their pages. */
-void adma_lines_reaped(void)
-{
-	flush_workqueue(adma_reaper);
 }
 
 /* A channel that may still touch pages of the line, or NULL. */
@@ -361,7 +390,7 @@ static bool adma_line_is_hit(struct adma_line *line,
 			     const struct mmu_notifier_range *range)
 {
 	unsigned long start = adma_line_start(line);
-	unsigned long end = start + adma_line_pages * PAGE_SIZE;
+	unsigned long end = start + ADMA_LINE_PAGES * PAGE_SIZE;
 	unsigned int first, stop;
 
 	lockdep_assert_held(&line->lock);
@@ -388,6 +417,7 @@ static bool adma_line_invalidate(struct mmu_interval_notifier *notifier,
 	spin_unlock(&line->lock);
 	if (!hit)
 		return true;
+	trace_adma_invalidate(range->start, range->end);
 	if (adma_line_forget(line))
 		adma_count_for(line->file, ADMA_STAT_INVALIDATIONS);
 	adma_posts_doubt(line->file);
@@ -402,18 +432,24 @@ static const struct mmu_interval_notifier_ops adma_line_ops = {
 	.invalidate = adma_line_invalidate,
 };
 
+/* With what adma_line_new() puts behind it. */
+size_t adma_line_size(void)
+{
+	return sizeof(struct adma_line) +
+	       ADMA_LINE_PAGES * sizeof(struct page *) +
+	       adma_nr_devices * (sizeof(struct adma_mapping) +
+				  ADMA_LINE_PAGES * (sizeof(dma_addr_t) + 1));
+}
+
 struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 				enum adma_kind kind)
 {
-	size_t nr = adma_line_pages;
+	size_t nr = ADMA_LINE_PAGES;
 	struct adma_line *line;
 	unsigned int i;
 	void *room;
 
-	line = kzalloc(sizeof(*line) + nr * sizeof(*line->pages) +
-		       adma_nr_devices * (sizeof(*line->mapping) +
-					  nr * (sizeof(dma_addr_t) + 1)),
-		       GFP_KERNEL_ACCOUNT);
+	line = adma_line_alloc();
 	if (!line)
 		return ERR_PTR(-ENOMEM);
 	room = line + 1;
@@ -434,6 +470,7 @@ struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 	line->kind = kind;
 	line->write = write;
 	INIT_LIST_HEAD(&line->young);
+	INIT_LIST_HEAD(&line->lru);
 	INIT_LIST_HEAD(&line->uses);
 	mutex_init(&line->fill);
 	spin_lock_init(&line->lock);
@@ -445,7 +482,7 @@ struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 						       &adma_line_ops);
 
 		if (ret) {
-			kfree(line);
+			adma_line_free(line);
 			return ERR_PTR(ret);
 		}
 	}
@@ -460,6 +497,8 @@ struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
 void adma_use_begin(struct adma_use *use, struct adma_line *line)
 {
 	use->line = line;
+	use->leg = NULL;
+	use->last = 0;
 	spin_lock(&line->lock);
 	list_add_tail(&use->list, &line->uses);
 	spin_unlock(&line->lock);

@@ -22,6 +22,7 @@
 #include <linux/anon_inodes.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -217,6 +218,7 @@ static int adma_post(struct adma_gate *gate, struct adma_post *arg,
 	struct adma_lent *lent;
 	int ret;
 
+	arg->addr = untagged_addr(arg->addr);
 	if (!arg->flags)
 		return -EINVAL;
 	if (!arg->len || arg->len > ADMA_MAX_LEN ||
@@ -260,7 +262,7 @@ static int adma_lent_await(struct adma_lent *lent, u64 timeout_ns)
 
 	/* What is over may not have been told yet. */
 	if (!adma_lent_is_idle(lent))
-		adma_channels_settle();
+		adma_channels_poke();
 	if (!timeout_ns)
 		return adma_lent_is_idle(lent) ? 0 : -EAGAIN;
 	left = wait_event_interruptible_timeout(lent->gate->file->wait,
@@ -444,6 +446,7 @@ static int adma_ioctl_post(struct adma_gate *gate, void __user *user)
 {
 	struct adma_lent *lent = NULL;
 	struct adma_post arg;
+	u64 addr;
 	int ret;
 
 	ret = adma_read(&arg, sizeof(arg), ADMA_POST_SIZE_1, user);
@@ -453,7 +456,9 @@ static int adma_ioctl_post(struct adma_gate *gate, void __user *user)
 		return -EOPNOTSUPP;
 	arg.id = 0;
 	arg.good = 0;
+	addr = arg.addr;
 	ret = adma_post(gate, &arg, &lent);
+	arg.addr = addr;	/* with its tag, as it was given */
 	/* Also with an error: it names how far it got. */
 	if (adma_write(user, &arg, sizeof(arg), arg.size)) {
 		ret = -EFAULT;

@@ -1,80 +1,95 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /sys/class/misc/adma/stats: one number per file. */
+/*
+ * Counters, one set for each processor.
+ *
+ * Everybody may see in /sys/class/misc/adma/stats how many copies there were and
+ * how many errors. The rest would show users how much the others copy, and is
+ * for whoever may read /sys/kernel/debug/adma/stats.
+ */
+#include <linux/debugfs.h>
 #include <linux/device.h>
+#include <linux/seq_file.h>
 #include <linux/sysfs.h>
 
 #include "adma.h"
 
-static atomic64_t adma_counters[ADMA_STATS];
+#define CREATE_TRACE_POINTS
+#include "trace.h"
 
-void adma_count(enum adma_stat what, s64 by)
-{
-	atomic64_add(by, &adma_counters[what]);
-}
+DEFINE_PER_CPU(struct adma_counters, adma_counters);
 
-void adma_count_for(struct adma_file *file, enum adma_stat what)
-{
-	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
-	adma_count(what, 1);
-}
+static struct dentry *adma_debugfs;
 
-struct adma_stat_attribute {
-	struct device_attribute attr;
-	enum adma_stat what;
+static const char *const adma_stat_names[ADMA_STATS] = {
+	[ADMA_STAT_COPIES] = "copies",
+	[ADMA_STAT_BYTES] = "bytes",
+	[ADMA_STAT_CPU_BYTES] = "cpu_bytes",
+	[ADMA_STAT_DESCRIPTORS] = "descriptors",
+	[ADMA_STAT_PINS] = "pins",
+	[ADMA_STAT_PINNED_PAGES] = "pinned_pages",
+	[ADMA_STAT_ERRORS] = "errors",
+	[ADMA_STAT_TIMEOUTS] = "timeouts",
+	[ADMA_STAT_RING_FULL] = "ring_full",
+	[ADMA_STAT_QUARANTINED] = "quarantined",
+	[ADMA_STAT_POSTS] = "posts",
+	[ADMA_STAT_POST_BYTES] = "post_bytes",
+	[ADMA_STAT_HITS] = "hits",
+	[ADMA_STAT_COLD_MISSES] = "cold_misses",
+	[ADMA_STAT_OTHER_MISSES] = "other_misses",
+	[ADMA_STAT_EVICTIONS] = "evictions",
+	[ADMA_STAT_INVALIDATIONS] = "invalidations",
 };
 
-static ssize_t adma_stat_show(struct device *dev, struct device_attribute *attr,
-			      char *buf)
+static s64 adma_sum(enum adma_stat what)
 {
-	struct adma_stat_attribute *stat =
-		container_of(attr, struct adma_stat_attribute, attr);
+	s64 sum = 0;
+	int cpu;
 
-	return sysfs_emit(buf, "%lld\n",
-			  atomic64_read(&adma_counters[stat->what]));
+	for_each_possible_cpu(cpu)
+		sum += READ_ONCE(per_cpu(adma_counters, cpu).count[what]);
+	return sum;
 }
 
-#define ADMA_STAT_ATTR(_name, _what)					\
-	static struct adma_stat_attribute adma_stat_##_name = {		\
-		.attr = __ATTR(_name, 0444, adma_stat_show, NULL),	\
-		.what = _what,						\
-	}
+static int adma_stats_show(struct seq_file *seq, void *unused)
+{
+	unsigned int i;
 
-ADMA_STAT_ATTR(copies, ADMA_STAT_COPIES);
-ADMA_STAT_ATTR(bytes, ADMA_STAT_BYTES);
-ADMA_STAT_ATTR(cpu_bytes, ADMA_STAT_CPU_BYTES);
-ADMA_STAT_ATTR(descriptors, ADMA_STAT_DESCRIPTORS);
-ADMA_STAT_ATTR(pins, ADMA_STAT_PINS);
-ADMA_STAT_ATTR(pinned_pages, ADMA_STAT_PINNED_PAGES);
-ADMA_STAT_ATTR(errors, ADMA_STAT_ERRORS);
-ADMA_STAT_ATTR(timeouts, ADMA_STAT_TIMEOUTS);
-ADMA_STAT_ATTR(ring_full, ADMA_STAT_RING_FULL);
-ADMA_STAT_ATTR(quarantined, ADMA_STAT_QUARANTINED);
-ADMA_STAT_ATTR(posts, ADMA_STAT_POSTS);
-ADMA_STAT_ATTR(post_bytes, ADMA_STAT_POST_BYTES);
-ADMA_STAT_ATTR(hits, ADMA_STAT_HITS);
-ADMA_STAT_ATTR(cold_misses, ADMA_STAT_COLD_MISSES);
-ADMA_STAT_ATTR(other_misses, ADMA_STAT_OTHER_MISSES);
-ADMA_STAT_ATTR(evictions, ADMA_STAT_EVICTIONS);
-ADMA_STAT_ATTR(invalidations, ADMA_STAT_INVALIDATIONS);
+	for (i = 0; i < ADMA_STATS; i++)
+		seq_printf(seq, "%s %lld\n", adma_stat_names[i], adma_sum(i));
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(adma_stats);
+
+void adma_stats_init(void)
+{
+	adma_debugfs = debugfs_create_dir("adma", NULL);
+	debugfs_create_file("stats", 0400, adma_debugfs, NULL,
+			    &adma_stats_fops);
+}
+
+void adma_stats_exit(void)
+{
+	debugfs_remove(adma_debugfs);
+}
+
+static ssize_t copies_show(struct device *dev, struct device_attribute *attr,
+			   char *buf)
+{
+	return sysfs_emit(buf, "%lld\n", adma_sum(ADMA_STAT_COPIES));
+}
+static DEVICE_ATTR_RO(copies);
+
+static ssize_t errors_show(struct device *dev, struct device_attribute *attr,
+			   char *buf)
+{
+	return sysfs_emit(buf, "%lld\n", adma_sum(ADMA_STAT_ERRORS) +
+					 adma_sum(ADMA_STAT_TIMEOUTS));
+}
+static DEVICE_ATTR_RO(errors);
 
 static struct attribute *adma_stat_attrs[] = {
-	&adma_stat_copies.attr.attr,
-	&adma_stat_bytes.attr.attr,
-	&adma_stat_cpu_bytes.attr.attr,
-	&adma_stat_descriptors.attr.attr,
-	&adma_stat_pins.attr.attr,
-	&adma_stat_pinned_pages.attr.attr,
-	&adma_stat_errors.attr.attr,
-	&adma_stat_timeouts.attr.attr,
-	&adma_stat_ring_full.attr.attr,
-	&adma_stat_quarantined.attr.attr,
-	&adma_stat_posts.attr.attr,
-	&adma_stat_post_bytes.attr.attr,
-	&adma_stat_hits.attr.attr,
-	&adma_stat_cold_misses.attr.attr,
-	&adma_stat_other_misses.attr.attr,
-	&adma_stat_evictions.attr.attr,
-	&adma_stat_invalidations.attr.attr,
+	&dev_attr_copies.attr,
+	&dev_attr_errors.attr,
 	NULL
 };
 

@@ -192,7 +192,7 @@ mod tests {
         ];
         assert_eq!(json["ioat"]["costs_ns"]["pinning"], 30_000_000);
         assert_eq!(json["ioat"]["costs_ns"]["completion"], 999);
-        assert_eq!(json["ioat"]["module"]["ring_full"], 28);
+        assert_eq!(json["ioat"]["module"]["errors"], 26);
         assert_eq!(json["ioat"]["lines"]["hits"], 1_000_003);
         assert_eq!(json["ioat"]["lines"]["invalidations"], 11);
         for (name, value) in expected {

@@ -36,7 +36,7 @@ impl Engine {
         len: usize,
         how: &How,
     ) -> Result<(), i32> {
-        let turn = self.next_turn(how);
+        let turn = self.turn_for(ours, how);
         let mut at = 0;
         while at < len {
             let part = self.limit.part_of(len - at);

@@ -62,7 +62,7 @@ impl Engine {
             whole.copy(0, body);
             whole.copy(end, len);
         }
-        let turn = self.next_turn(how);
+        let turn = self.turn_for(dst, how);
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         // A handler that jumped out would leave a request nobody knows of.
         let held = self.hold_signals()?;

@@ -47,6 +47,9 @@ pub struct How {
     pub share: Option<f32>,
 }
 
+/// The helper keeps pages in lines of so many bytes.
+const LINE: usize = 64 * PAGE;
+
 /// Most bytes of one request: bounds how long signals are held.
 const CHUNK: usize = 16 << 20;
 
@@ -74,8 +77,6 @@ pub struct Engine {
     why_not: AtomicI32,
     /// Where each channel's words can be seen; 0: nowhere.
     words: [AtomicUsize; abi::MAX_CHANNELS],
-    /// The channel of the next copy.
-    turn: AtomicUsize,
     rooms: Rooms,
     caution: Caution,
     limit: Limit,
@@ -233,7 +234,6 @@ impl Engine {
             features: AtomicU32::new(0),
             why_not: AtomicI32::new(0),
             words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
-            turn: AtomicUsize::new(0),
             rooms: Rooms::new(),
             caution: Caution::new(),
             limit: Limit::new(),
@@ -338,7 +338,7 @@ impl Engine {
         if !workers::is_ours() {
             return Err(Refused::NotOurs);
         }
-        let turn = self.next_turn(how);
+        let turn = self.turn_for(dst, how);
         let mut at = 0;
         while at < len {
             let part = self.limit.part_of(len - at);
@@ -358,14 +358,13 @@ impl Engine {
         Ok(())
     }
 
-    fn next_turn(&self, how: &How) -> Turn {
+    /// The channels of a copy to or from `at`. They follow from the place, by the lines of pages
+    /// that the helper keeps: what was mapped for a channel's device serves the next copy too.
+    fn turn_for(&self, at: usize, how: &How) -> Turn {
         let all = self.channels().max(1);
         let used = how.channels.unwrap_or(all).clamp(1, all);
-        // Copies side by side use different channels; where each uses all of them, the small
-        // last piece is another one's every time.
-        let step = if used < all { used } else { 1 };
         let any = used == all && self.features.load(Relaxed) & abi::FEATURE_NODES != 0;
-        Turn { first: self.turn.fetch_add(step, Relaxed), used, all, any }
+        Turn { first: at / LINE, used, all, any }
     }
 
     /// One request, from submission to the last byte. The caller's own part is the beginning,

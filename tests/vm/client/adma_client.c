@@ -13,13 +13,19 @@
  *
  * The channel is kept open until another one is named or a copy goes wrong: with
  * a debug kernel it takes seconds to open one.
+ *
+ * Write "ADDRESS MS" to /sys/kernel/debug/adma_client_lock: the page at that
+ * address of the writer is locked for MS milliseconds, as a page is whose file
+ * system waits for a server. The write returns after that.
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/dmaengine.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/pagemap.h>
 #include <linux/slab.h>
 #include <linux/wait.h>
 
@@ -36,7 +42,7 @@ static atomic_t open_answers;
 static struct copy copies[MAX_COPIES];
 static char report[2 * MAX_COPIES + 64];
 static struct dma_chan *held;
-static struct dentry *file;
+static struct dentry *file, *lock_file;
 
 static void callback(void *param, const struct dmaengine_result *result)
 {
@@ -199,15 +205,49 @@ static const struct file_operations client_fops = {
 	.write = client_write,
 };
 
+static ssize_t lock_write(struct file *f, const char __user *text, size_t len, loff_t *pos)
+{
+	unsigned long address;
+	struct page *page;
+	unsigned int ms;
+	char line[40];
+	int ret;
+
+	ret = simple_write_to_buffer(line, sizeof(line) - 1, pos, text, len);
+	if (ret < 0)
+		return ret;
+	line[ret] = 0;
+	if (sscanf(line, "%lu %u", &address, &ms) != 2)
+		return -EINVAL;
+	ret = get_user_pages_fast(address, 1, 0, &page);
+	if (ret != 1)
+		return ret < 0 ? ret : -EFAULT;
+	lock_page(page);
+	msleep_interruptible(ms);
+	unlock_page(page);
+	put_page(page);
+	return len;
+}
+
+static const struct file_operations lock_fops = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = lock_write,
+};
+
 static int __init client_init(void)
 {
 	file = debugfs_create_file("adma_client", 0600, NULL, NULL, &client_fops);
-	return PTR_ERR_OR_ZERO(file);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	lock_file = debugfs_create_file("adma_client_lock", 0600, NULL, NULL, &lock_fops);
+	return 0;
 }
 module_init(client_init);
 
 static void __exit client_exit(void)
 {
+	debugfs_remove(lock_file);
 	debugfs_remove(file);
 	release();
 }

@@ -188,7 +188,7 @@ impl Bench {
         Ok(bench)
     }
 
-    fn places(&self) -> impl Iterator<Item = Place> + '_ {
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         let all = self.functions.iter().enumerate();
         all.flat_map(|(function, found)| {
             (0..found.channels).map(move |channel| Place { function, channel })

@@ -8,7 +8,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+/// For everybody.
 pub const STATISTICS: &str = "/sys/class/misc/adma/stats";
+/// For root.
+pub const ALL_STATISTICS: &str = "/sys/kernel/debug/adma/stats";
 
 /// A kernel built to find mistakes, and slow.
 pub fn has_checkers() -> bool {
@@ -49,12 +52,13 @@ macro_rules! statistics {
         }
 
         impl Statistics {
-            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
-
             pub fn now() -> Outcome<Statistics> {
-                Ok(Statistics {
-                    $($name: number(&format!("{STATISTICS}/{}", stringify!($name)))?,)*
-                })
+                let text = fs::read_to_string(ALL_STATISTICS).context(ALL_STATISTICS)?;
+                let number = |name| match counter(&text, name) {
+                    Some(number) => Ok(number),
+                    None => fail!("no {name} in {text:?}"),
+                };
+                Ok(Statistics { $($name: number(stringify!($name))?,)* })
             }
 
             /// A module that was loaded afresh has begun to count at 0.
@@ -97,6 +101,17 @@ impl Drop for Parameter {
 
 // ---- pins ---------------------------------------------------------------------------
 
+/// Bytes that are pinned in this process, as it says itself.
+pub fn pinned_here() -> Outcome<usize> {
+    let text = fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+    match number {
+        Some(kilobytes) => Ok(kilobytes << 10),
+        None => fail!("no VmPin in {text}"),
+    }
+}
+
 /// Pages that somebody in this machine has pinned.
 pub fn pins_outstanding() -> Outcome<i64> {
     // The counts of each processor are added up now and then, or when asked.
@@ -117,7 +132,7 @@ fn counter(vmstat: &str, name: &str) -> Option<u64> {
 pub fn settle(before: i64) -> Outcome {
     let mut found = (0, 0);
     let settled = eventually(PATIENCE, || {
-        let ours = number(&format!("{STATISTICS}/pinned_pages")).unwrap_or(0);
+        let ours = Statistics::now().map_or(0, |counted| counted.pinned_pages);
         found = (pins_outstanding().unwrap_or(i64::MAX), ours);
         found.0 <= before && found.1 == 0
     });
@@ -181,6 +196,17 @@ impl Pagemap {
         let entry = self.entry(address);
         let frame = entry & ((1 << 55) - 1);
         (entry >> 63 != 0 && frame != 0).then(|| frame * PAGE as u64 + address % PAGE as u64)
+    }
+
+    /// Whether the kernel has to write the page somewhere before it can take it.
+    pub fn is_dirty(&self, address: u64) -> Outcome<bool> {
+        const FLAGS: &str = "/proc/kpageflags";
+        const DIRTY: u64 = 1 << 4;
+        let Some(physical) = self.physical(address) else { fail!("no page at {address:#x}") };
+        let mut bytes = [0; 8];
+        let at = physical / PAGE as u64 * 8;
+        File::open(FLAGS).and_then(|file| file.read_exact_at(&mut bytes, at)).context(FLAGS)?;
+        Ok(u64::from_le_bytes(bytes) & DIRTY != 0)
     }
 
     /// How many descriptors the pieces need at least: stretches that are contiguous on both

@@ -14,6 +14,7 @@
 #[macro_use]
 mod verdict;
 mod canary;
+mod cgroup;
 mod device;
 mod effort;
 mod faults;
@@ -23,6 +24,7 @@ mod memory;
 mod modules;
 mod oracle;
 mod partner;
+mod probes;
 mod process;
 mod random;
 mod shim;

@@ -46,6 +46,19 @@ pub fn load() -> Outcome {
     Ok(())
 }
 
+/// The client of one channel, which can also lock a page: see tests/vm/client.
+pub fn load_client() -> Outcome {
+    let Some(path) = std::env::var("GUEST_CLIENT").ok().filter(|path| !path.is_empty()) else {
+        skip!("GUEST_CLIENT does not say where the client lies");
+    };
+    let module = File::open(&path).context(&path)?;
+    // SAFETY: an open file and a constant string.
+    let done =
+        unsafe { libc::syscall(libc::SYS_finit_module, module.as_raw_fd(), c"".as_ptr(), 0) };
+    ensure!(done == 0 || Errno::last().0 == libc::EEXIST, "{path}: {:?}", Errno::last());
+    Ok(())
+}
+
 /// Takes the module out as soon as nobody uses it.
 fn take_out() -> Outcome {
     file()?;

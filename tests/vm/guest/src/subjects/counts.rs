@@ -2,10 +2,11 @@
 //!
 //! Time means nothing on an emulated machine; counts do.
 
-use crate::device::Device;
-use crate::faults::expect_even_bytes;
+use crate::device::{CHANNEL_ANY, Device, Piece, wait_by_words};
+use crate::faults::{Bench, expect_even_bytes};
 use crate::kernel::Statistics;
-use crate::memory::PAGE;
+use crate::memory::{Kind, PAGE, Region};
+use crate::probes::Probe;
 use crate::shim::{self, Folder};
 use crate::trace;
 use crate::verdict::Outcome;
@@ -16,6 +17,8 @@ tests! {
     count_of_descriptors_is_extents_and_channels
     count_of_bytes_is_even_over_channels
     count_of_lines_is_reported_and_follows_the_knob
+    count_of_maps_is_zero_from_the_second_copy_on
+    count_of_work_for_a_warm_copy_is_small
 }
 
 const COPIES: usize = 12;
@@ -200,5 +203,101 @@ fn count_of_lines_is_reported_and_follows_the_knob() -> Outcome {
     ensure_eq!(alone.number(&["ioat", "lines", "hits"])?, 0, "hits where nothing is kept");
     let each = alone.number(&["ioat", "pinned_pages"])?;
     ensure!(each > 4 * pinned, "{each} pages pinned where nothing is kept, {pinned} otherwise");
+    Ok(())
+}
+
+/// A channel may be a device of its own, behind an IOMMU of its own: pages are mapped for each
+/// that is to reach them, and to map costs more there than to copy. What is copied again goes to
+/// where it went before.
+fn count_of_maps_is_zero_from_the_second_copy_on() -> Outcome {
+    const LEN: usize = 4 << 20;
+    let maps = Probe::function("dma_map_page_attrs")?;
+    let device = Device::open()?;
+    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+    let mut counts = Vec::new();
+    for _ in 0..4 {
+        let before = maps.count()?;
+        let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(8, 1);
+        pieces.iter_mut().for_each(|piece| piece.channel = CHANNEL_ANY);
+        device.carry(&mut pieces)?;
+        counts.push(maps.count()? - before);
+    }
+    println!("maps of {LEN} bytes in eight pieces: {counts:?}");
+    let pages = 2 * LEN / PAGE;
+    // A line at the edge of two pieces is mapped for two devices.
+    ensure!((1..=pages as u64 + 16 * 64).contains(&counts[0]), "{} maps at first", counts[0]);
+    ensure_eq!(counts[1..], [0, 0, 0], "maps of later copies");
+    Ok(())
+}
+
+/// What the calling thread does in the kernel for one copy whose pages are pinned, as the
+/// library submits it: a piece for each channel.
+fn count_of_work_for_a_warm_copy_is_small() -> Outcome {
+    const LEN: usize = 4 << 20;
+    const TIMES: u64 = 16;
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let channels = device.info()?.channels;
+    let locks = ["_raw_spin_lock", "_raw_spin_lock_bh", "_raw_spin_lock_irqsave", "mutex_lock"];
+    let locks = locks.map(Probe::function).into_iter().collect::<Outcome<Vec<_>>>()?;
+    let events = ["kmem/kmalloc", "kmem/kmalloc_node", "kmem/kmem_cache_alloc"];
+    let events = events.map(Probe::event).into_iter().collect::<Outcome<Vec<_>>>()?;
+    let allocations: Vec<Probe> = events.into_iter().flatten().collect();
+    let doorbells = Probe::function("ioat_issue_pending")?;
+    let sum = |probes: &[Probe]| -> Outcome<u64> { probes.iter().map(Probe::count).sum() };
+    let interrupts = || -> Outcome<u64> {
+        bench.places().map(|place| Ok(u64::from(bench.counters(place)?.interrupts))).sum()
+    };
+    println!(
+        "pages  spin locks  bh  irqsave  mutexes  allocations  descriptors  issues  interrupts"
+    );
+    let words = device.all_words()?;
+    let mut rows = Vec::new();
+    for kind in [None, Some(Kind::Huge)] {
+        let region = || match kind {
+            None => Region::of_scattered_pages(LEN),
+            Some(kind) => Region::of_kind(kind, LEN),
+        };
+        let (dst, src) = (region()?, region()?);
+        src.fill(1);
+        let carry = || device.carry(&mut Piece::new(&dst, 0, &src, 0, LEN).split(4, channels));
+        for _ in 0..3 {
+            carry()?;
+        }
+        let now = || -> Outcome<[u64; 8]> {
+            let [plain, bh, irq, mutexes] = &locks[..] else { fail!("four of them") };
+            Ok([
+                plain.count()?,
+                bh.count()?,
+                irq.count()?,
+                mutexes.count()?,
+                sum(&allocations)?,
+                Statistics::now()?.descriptors,
+                doorbells.count()?,
+                interrupts()?,
+            ])
+        };
+        // To look costs locks and allocations, too.
+        let [first, second] = [now()?, now()?];
+        for _ in 0..TIMES {
+            let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(4, channels);
+            let request = device.start(&mut pieces)?;
+            wait_by_words(&words, &request)?;
+        }
+        let third = now()?;
+        let each: [f64; 8] = std::array::from_fn(|at| {
+            let (looks, all) = (second[at] - first[at], third[at] - second[at]);
+            all.saturating_sub(looks) as f64 / TIMES as f64
+        });
+        println!("{} {each:.1?}", if kind.is_none() { "4 KiB" } else { "2 MiB" });
+        rows.push(each);
+        dst.expect(1)?;
+    }
+    for [plain, _, _, _, allocations, ..] in &rows {
+        // The ids of the parts of four channels; none for the request itself.
+        ensure!(*allocations < 8.5, "{allocations} allocations, {plain} locks for each copy");
+    }
+    let [plain, _, _, _, _, descriptors, ..] = rows[0];
+    ensure!(plain < descriptors / 3.0, "{plain} locks for {descriptors} descriptors");
     Ok(())
 }

@@ -1,14 +1,16 @@
 //! Pages that stay pinned from one copy to the next, and every way to lose them.
 
+use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::{Bench, Fault, Kind};
-use crate::kernel::Statistics;
+use crate::kernel::{Pagemap, Statistics, pinned_here};
 use crate::memory::{PAGE, Region, memory_file};
 use crate::process::{Gate, fork};
 use crate::random::Random;
 use crate::verdict::{Context, Outcome};
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 tests! {
     kept_pages_are_not_pinned_again
@@ -28,6 +30,10 @@ tests! {
     kept_pages_beyond_the_mark_go_and_no_others
     kept_pages_of_processes_beyond_the_cache_are_right
     kept_pages_go_with_their_file
+    kept_pages_nobody_uses_go_by_themselves
+    kept_pages_go_when_their_control_group_is_short
+    kept_pages_are_seen_as_pinned_by_the_process
+    kept_neighbours_that_were_not_written_are_not_dirty
 }
 
 /// Of the module's default.
@@ -344,7 +350,15 @@ fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
     let as_nobody = |run: &dyn Fn(&Device) -> Outcome| -> Outcome {
         let device = Device::with_limit(512 << 10)?;
         let (dst, src) = pair(LEN)?;
-        device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
+        // Nobody waits until the other process has let go of its pages: refused at first.
+        let mut request = Submit::default();
+        let is_taken = || {
+            let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
+            request = out;
+            result != Err(ENOMEM)
+        };
+        ensure!(eventually(PATIENCE, is_taken), "there is no room");
+        ensure_eq!((request.accepted, device.end(&request)?), (1, 0), "pieces taken, and failed");
         dst.expect(1).context("copied")?;
         run(&device)
     };
@@ -459,5 +473,95 @@ fn kept_pages_go_with_their_file() -> Outcome {
     ensure!(Statistics::now()?.pinned_pages >= before + 512, "not kept");
     drop(device);
     ensure_eq!(Statistics::now()?.pinned_pages, before, "pages pinned after the close");
+    Ok(())
+}
+
+/// Those that are used stay, however long that goes on.
+fn kept_pages_nobody_uses_go_by_themselves() -> Outcome {
+    const LEN: usize = 1 << 20;
+    let device = Device::open()?;
+    let (dst, src) = pair(LEN)?;
+    let carry = || device.carry_with_costs(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
+    carry()?;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        std::thread::sleep(Duration::from_millis(100));
+        ensure_eq!(carry()?.pinned, 0, "pages pinned again after {:?}", begun.elapsed());
+    }
+    let kept = device.info_of_pins()?.pages;
+    ensure!(kept as usize >= 2 * LEN / PAGE, "{kept} pages are kept");
+    let idle = Instant::now();
+    let are_gone = || device.info_of_pins().is_ok_and(|info| info.pages == 0);
+    ensure!(eventually(PATIENCE, are_gone), "{:?}", device.info_of_pins()?);
+    println!("{kept} pages went after {:?}", idle.elapsed());
+    carry()?;
+    dst.expect(1).context("copied after that")
+}
+
+/// Before they would have gone by themselves.
+fn kept_pages_go_when_their_control_group_is_short() -> Outcome {
+    const LEN: usize = 1 << 20;
+    let group = ControlGroup::new("adma-kept")?;
+    let other = Device::open()?;
+    let (dst, src) = pair(LEN)?;
+    let carry = |device: &Device| device.carry_with_costs(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
+    fork(|| {
+        group.enter()?;
+        let device = Device::open()?;
+        let (dst, src) = pair(LEN)?;
+        device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
+        ensure!(device.info_of_pins()?.pages > 0, "nothing is kept");
+        let begun = Instant::now();
+        let are_gone = || {
+            let _ = group.reclaim(LEN);
+            device.info_of_pins().is_ok_and(|info| info.pages == 0)
+        };
+        let gone = eventually(Duration::from_secs(3), are_gone);
+        println!("{:?} after {:?}", device.info_of_pins()?, begun.elapsed());
+        ensure!(gone, "{:?}", device.info_of_pins()?);
+        Ok(())
+    })?
+    .succeed()?;
+    carry(&other)?;
+    let before = other.info_of_pins()?.pages;
+    group.reclaim(LEN).ok();
+    ensure_eq!(other.info_of_pins()?.pages, before, "pages of a process that is not in the group");
+    Ok(())
+}
+
+fn kept_pages_are_seen_as_pinned_by_the_process() -> Outcome {
+    const LEN: usize = 1 << 20;
+    let before = pinned_here()?;
+    let device = Device::open()?;
+    let (dst, src) = pair(LEN)?;
+    device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
+    let kept = device.info_of_pins()?.pages as usize * PAGE;
+    ensure_eq!(pinned_here()? - before, kept, "bytes in VmPin");
+    drop(device);
+    ensure_eq!(pinned_here()?, before, "bytes in VmPin after the close");
+    Ok(())
+}
+
+/// Memory that a program has given up for the kernel to take (MADV_FREE) is not held back
+/// because its neighbour was a destination.
+fn kept_neighbours_that_were_not_written_are_not_dirty() -> Outcome {
+    let device = Device::open()?;
+    let pagemap = Pagemap::new()?;
+    let (region, line) = with_whole_lines(1)?;
+    let source = Region::of_small_pages(PAGE)?;
+    let dirty = |page: usize| pagemap.is_dirty(region.address(line + page * PAGE));
+    ensure!(!dirty(3)? && !dirty(4)?, "fresh memory is dirty already");
+    device.carry(&mut [Piece::new(&region, line + 3 * PAGE, &source, 0, PAGE)])?;
+    let kept = device.info_of_pins()?.pages;
+    ensure!(kept >= 64, "only {kept} pages are kept: the neighbours are not among them");
+    if let Err(errno) = device.keep(0) {
+        fail!("ADMA_IOC_KEEP: {errno:?}");
+    }
+    let are_gone = || device.info_of_pins().is_ok_and(|info| info.pages == 0);
+    ensure!(eventually(PATIENCE, are_gone), "{:?}", device.info_of_pins()?);
+    ensure!(dirty(3)?, "the destination is clean");
+    for page in (0..64).filter(|page| *page != 3) {
+        ensure!(!dirty(page)?, "page {page} was only pinned along with page 3, and is dirty");
+    }
     Ok(())
 }

@@ -1,17 +1,23 @@
 //! What a user may lock.
 
+use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually};
 use crate::faults::Bench;
 use crate::memory::{PAGE, Region};
-use crate::process::{become_nobody, fork, limit_locked_memory};
+use crate::modules;
+use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
 use crate::verdict::{Context, Outcome};
-use std::time::Duration;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::time::{Duration, Instant};
 
 tests! {
     limit_of_locked_memory_is_enomem_beyond_and_kept_below
     limit_of_locked_memory_counts_what_is_under_way
     limit_of_locked_memory_does_not_bind_root
+    limit_refuses_at_once_while_a_page_of_another_process_is_locked
+    limit_of_open_files_is_emfile_and_their_pages_are_charged
 }
 
 const SMALL: usize = 4 * PAGE;
@@ -105,4 +111,88 @@ fn limit_of_locked_memory_does_not_bind_root() -> Outcome {
         buffers.dst.expect(1).context("with CAP_IPC_LOCK")
     })?;
     child.succeed()
+}
+
+/// A page may be locked for as long as whoever serves its file likes, and is let go only after
+/// that. Nobody else may have to wait for it: a refusal is an answer, a close ends.
+fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outcome {
+    const HELD: Duration = Duration::from_secs(8);
+    modules::load_client()?;
+    let lock = "/sys/kernel/debug/adma_client_lock";
+    let mut file = OpenOptions::new().write(true).open(lock).context(lock)?;
+    let stuck = Gate::new()?;
+    let first = fork(|| {
+        let device = Device::open()?;
+        let Buffers { dst, src } = Buffers::new()?;
+        device.carry(&mut [Piece::new(&dst, 0, &src, 0, SMALL)])?;
+        let address = dst.address(0);
+        let order = format!("{address} {}", HELD.as_millis());
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(move || file.write_all(order.as_bytes()));
+            std::thread::sleep(Duration::from_millis(500));
+            // All pages are given up, and can be let go but for the one that is locked.
+            dst.advise(0, LARGE, libc::MADV_DONTNEED)?;
+            src.advise(0, LARGE, libc::MADV_DONTNEED)?;
+            let pages = || device.info_of_pins().map_or(0, |info| info.pages);
+            let few = eventually(PATIENCE, || pages() <= 64);
+            std::thread::sleep(Duration::from_millis(100));
+            let left = pages();
+            stuck.open();
+            holder.join().expect("no panic").context("the page's lock")?;
+            ensure!(few && left > 0, "{left} pages wait for the lock of one");
+            Ok(())
+        })
+    })?;
+    stuck.pass();
+    let second = fork(|| {
+        let device = Device::open()?;
+        let buffers = Buffers::new()?;
+        limit_locked_memory(LIMIT as u64)?;
+        become_nobody()?;
+        let begun = Instant::now();
+        let Submitted { result, out } = device.submit(&mut [buffers.piece(LARGE)]);
+        ensure_eq!((result, out.accepted), (Err(ENOMEM), 0), "beyond the limit");
+        drop(device);
+        let took = begun.elapsed();
+        println!("refused and closed within {took:?}");
+        ensure!(took < HELD / 4, "it took {took:?} while a page of another process was locked");
+        Ok(())
+    })?;
+    second.succeed().and(first.succeed())
+}
+
+/// Each open file has a page of words for every channel.
+fn limit_of_open_files_is_emfile_and_their_pages_are_charged() -> Outcome {
+    const FILES: usize = 64;
+    const MOST: &str = "/sys/module/adma/parameters/files";
+    let group = ControlGroup::new("adma-files")?;
+    let before = fs::read_to_string(MOST).context(MOST)?;
+    fs::write(MOST, FILES.to_string()).context(MOST)?;
+    let child = fork(|| {
+        group.enter()?;
+        // What is closed may not be gone yet.
+        ensure!(eventually(PATIENCE, || Device::open().is_ok()), "no file can be opened");
+        let channels = Device::open()?.info()?.channels as usize;
+        let (charged, mut devices) = (group.memory()?, Vec::new());
+        let refused = loop {
+            match OpenOptions::new().read(true).write(true).open(PATH) {
+                Ok(file) => devices.push(file),
+                Err(error) => break error.raw_os_error(),
+            }
+            ensure!(devices.len() <= FILES, "{} files are open", devices.len());
+        };
+        let charged = group.memory()?.saturating_sub(charged);
+        ensure_eq!(refused, Some(libc::EMFILE), "one file too many");
+        ensure_eq!(devices.len(), FILES, "open files");
+        println!("{charged} bytes are charged for {FILES} files and {channels} channels");
+        // Without the words it would be less than half of that.
+        ensure!(
+            charged as usize >= FILES * channels * PAGE / 10 * 9,
+            "only {charged} bytes are charged"
+        );
+        Ok(())
+    })?;
+    let outcome = child.succeed();
+    fs::write(MOST, before.trim()).context(MOST)?;
+    outcome
 }

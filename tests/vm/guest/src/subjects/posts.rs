@@ -1,12 +1,12 @@
 //! Buffers that one process posts and another reaches through a door: bytes, rights, limits.
 
 use crate::device::*;
-use crate::effort::rounds;
+use crate::effort::{PATIENCE, rounds};
 use crate::kernel::Statistics;
 use crate::memory::{Kind, PAGE, Region};
 use crate::oracle::Watched;
 use crate::partner::{Order, Partner};
-use crate::process::{become_nobody, fork, limit_locked_memory};
+use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
 use crate::random::Random;
 use crate::verdict::{Context, Outcome};
 use std::mem::size_of;
@@ -24,6 +24,7 @@ tests! {
     post_beyond_its_end_is_einval
     post_of_unknown_number_or_door_is_refused
     post_calls_are_for_the_owner_alone
+    post_door_that_a_child_inherits_is_as_one_that_was_sent
     post_structures_are_checked
     post_of_bad_memory_is_efault_and_says_how_far
     post_into_bad_memory_is_efault
@@ -338,15 +339,47 @@ fn post_calls_are_for_the_owner_alone() -> Outcome {
         let found = call(scene.device.fd(), number, &mut post);
         ensure_eq!(found, Err(ENOTTY), "call {number:#x} of the device");
     }
-    // A child that has inherited file and door has neither.
+    Ok(())
+}
+
+/// It has not the file. The door is to it as one that was sent to it: it is not the maker.
+fn post_door_that_a_child_inherits_is_as_one_that_was_sent() -> Outcome {
+    let device = Device::open()?;
+    let Ok(door) = device.door() else { fail!("no door") };
+    // Memory that fork leaves alone, so that the post is not void.
+    let buffer = Region::shared(PAGE)?;
+    buffer.fill(5);
+    let Ok(post) = door.post(buffer.address(0), PAGE, POST_READ) else { fail!("no post") };
+    let taken_back = Gate::new()?;
+    let pulled = Gate::new()?;
     let child = fork(|| {
-        let found = own.post(scene.ours.address(0), PAGE, BOTH);
-        ensure_eq!(found, Err(EPERM), "POST in a child");
-        ensure_eq!(own.unpost(1, Duration::ZERO), Err(EPERM), "UNPOST in a child");
+        ensure_eq!(call(device.fd(), INFO, &mut Info::new()), Err(EPERM), "the file in a child");
+        ensure_eq!(door.post(buffer.address(0), PAGE, BOTH), Err(EPERM), "POST in a child");
+        ensure_eq!(door.unpost(post, Duration::ZERO), Err(EPERM), "UNPOST in a child");
+        let own = Device::open()?;
+        let copy = Region::of_small_pages(PAGE)?;
+        let piece = || Piece { dst: copy.address(0), src: 0, len: PAGE as u64, ..ANY };
+        let Submitted { result, out } =
+            own.submit_across(&mut [piece()], SUBMIT_PULL, door.fd(), post);
+        ensure_eq!(result, Ok(()), "a pull through the door");
+        ensure_eq!(own.end(&out)?, 0, "failed pieces");
+        copy.expect(5).context("pulled")?;
+        let push = Piece { dst: 0, src: copy.address(0), len: PAGE as u64, ..ANY };
+        let refused = own.submit_across(&mut [push], SUBMIT_PUSH, door.fd(), post).result;
+        ensure_eq!(refused, Err(EACCES), "a push to what may only be read");
+        pulled.open();
+        taken_back.pass();
+        let late = own.submit_across(&mut [piece()], SUBMIT_PULL, door.fd(), post).result;
+        ensure_eq!(late, Err(ENOENT), "a pull of what was taken back");
         Ok(())
     })?;
+    pulled.pass();
+    ensure_eq!(door.unpost(post, PATIENCE), Ok(()), "taken back by its owner");
+    taken_back.open();
     child.succeed()
 }
+
+const ANY: Piece = Piece { dst: 0, src: 0, len: 0, channel: CHANNEL_ANY, flags: 0 };
 
 fn post_structures_are_checked() -> Outcome {
     let device = Device::open()?;

@@ -1,34 +1,112 @@
-//! The module's counters in /sys.
+//! The module's counters: two for everybody, all of them for root.
 
 use crate::device::*;
 use crate::faults::Bench;
-use crate::kernel::{STATISTICS, Statistics, settle};
+use crate::kernel::{ALL_STATISTICS, STATISTICS, Statistics, settle};
 use crate::memory::{PAGE, Region};
+use crate::probes::Probe;
+use crate::process::{Gate, become_nobody, fork};
 use crate::verdict::{Context, Outcome};
 use std::fs;
 
 tests! {
-    statistics_files_hold_one_number_each
+    statistics_for_everybody_tell_nothing_about_sizes
+    statistics_of_a_file_do_not_tell_what_others_copy
+    statistics_events_tell_of_a_copy
     statistics_of_one_copy_are_exact
     statistics_pins_are_one_per_page_and_side
     statistics_pinned_pages_are_seen_under_way_and_zero_when_idle
 }
 
-fn statistics_files_hold_one_number_each() -> Outcome {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(STATISTICS).context(STATISTICS)? {
-        let path = entry?.path();
-        let text = fs::read_to_string(&path).context(path.display())?;
-        let number = text.strip_suffix('\n').and_then(|line| line.parse::<u64>().ok());
-        ensure!(number.is_some(), "{}: {text:?}", path.display());
-        found.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
-        let written = fs::File::options().write(true).open(&path);
-        ensure!(written.is_err(), "{} can be written", path.display());
-    }
-    for name in Statistics::NAMES {
-        ensure!(found.iter().any(|found| found == name), "no {name} in {found:?}");
-    }
+/// Whoever may not use the device may count copies and errors, and no bytes, pages or lines.
+fn statistics_for_everybody_tell_nothing_about_sizes() -> Outcome {
     println!("{:?}", Statistics::now()?);
+    fork(|| {
+        become_nobody()?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(STATISTICS).context(STATISTICS)? {
+            let path = entry?.path();
+            let Ok(text) = fs::read_to_string(&path) else { continue };
+            let number = text.strip_suffix('\n').and_then(|line| line.parse::<u64>().ok());
+            ensure!(number.is_some(), "{}: {text:?}", path.display());
+            found.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+        found.sort();
+        ensure_eq!(found, ["copies", "errors"], "numbers that everybody can read");
+        ensure!(fs::read(ALL_STATISTICS).is_err(), "{ALL_STATISTICS} can be read by nobody");
+        Ok(())
+    })?
+    .succeed()
+}
+
+/// The translation cache is common to all files: what others have pushed out of it shows which
+/// addresses they use, unless a file's own numbers are only about its own pages.
+fn statistics_of_a_file_do_not_tell_what_others_copy() -> Outcome {
+    const LEN: usize = 1 << 20;
+    const LINE: usize = 64 * PAGE;
+    const LINES: usize = 384;
+    let device = Device::open()?;
+    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+    let carry = || device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
+    // On a busy host it may take so long that pages go which nobody uses.
+    for _ in 0..5 {
+        let begin = Gate::new()?;
+        // One page of each of more lines than the cache knows.
+        let child = fork(|| {
+            begin.pass();
+            let device = Device::open()?;
+            let (dst, src) = (Region::anonymous(LINES * LINE)?, Region::of_small_pages(PAGE)?);
+            for line in 0..LINES {
+                device.carry(&mut [Piece::new(&dst, line * LINE, &src, 0, PAGE)])?;
+            }
+            Ok(())
+        })?;
+        // Pages that are no longer the child's too.
+        dst.fill(1);
+        src.fill(2);
+        carry()?;
+        let before = (device.info_of_pins()?, Statistics::now()?);
+        begin.open();
+        child.succeed()?;
+        carry()?;
+        let (after, moved) = (device.info_of_pins()?, Statistics::now()?.since(&before.1));
+        println!("{after:?}, {moved:?}");
+        if after.evictions > before.0.evictions {
+            continue;
+        }
+        ensure!(moved.other_misses > 0, "nothing was pushed out of the cache: {moved:?}");
+        let misses = |info: &InfoOfPins| (info.cold_misses, info.other_misses);
+        ensure_eq!(misses(&after), misses(&before.0), "misses of a file whose pages stayed pinned");
+        return Ok(());
+    }
+    skip!("the host is too busy")
+}
+
+/// What `perf trace -e 'adma:*'` shows, as far as it happens in this thread.
+fn statistics_events_tell_of_a_copy() -> Outcome {
+    const LEN: usize = 64 * PAGE;
+    if Probe::event("kmem/kmalloc")?.is_none() {
+        skip!("this kernel has no trace events");
+    }
+    let probe = |name: &str| match Probe::event(&format!("adma/{name}"))? {
+        Some(probe) => Ok(probe),
+        None => fail!("there is no event {name}"),
+    };
+    let (submit, pin) = (probe("adma_submit")?, probe("adma_pin")?);
+    let (change, _others) =
+        (probe("adma_invalidate")?, ["adma_complete", "adma_channel"].map(probe));
+    let device = Device::open()?;
+    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+    let carry = || device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
+    let counts = || -> Outcome<_> { Ok((submit.count()?, pin.count()?, change.count()?)) };
+    carry()?;
+    let (submitted, pinned, changed) = counts()?;
+    ensure!((submitted, changed) == (1, 0) && pinned > 1, "{:?}", counts()?);
+    carry()?;
+    ensure_eq!(counts()?, (2, pinned, 0), "submissions, pins, changes after a warm copy");
+    dst.advise(0, LEN, libc::MADV_DONTNEED)?;
+    let (.., changed) = counts()?;
+    ensure!(changed > 0, "pages were given up, and nobody was told");
     Ok(())
 }
 

@@ -1,0 +1,59 @@
+//! A memory control group, such as a container is.
+
+use crate::verdict::{Context, Outcome};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Goes with its owner, when nobody is in it any more.
+pub struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// Skipped where the kernel has none.
+    pub fn new(name: &str) -> Outcome<ControlGroup> {
+        let controllers = Path::new(ROOT).join("cgroup.controllers");
+        if !controllers.exists() {
+            // SAFETY: constant strings.
+            unsafe {
+                libc::mount(
+                    c"none".as_ptr(),
+                    c"/sys/fs/cgroup".as_ptr(),
+                    c"cgroup2".as_ptr(),
+                    0,
+                    std::ptr::null(),
+                )
+            };
+        }
+        if !fs::read_to_string(&controllers).is_ok_and(|all| all.contains("memory")) {
+            skip!("this kernel has no control groups for memory");
+        }
+        fs::write(Path::new(ROOT).join("cgroup.subtree_control"), "+memory").context("+memory")?;
+        let path = Path::new(ROOT).join(name);
+        fs::create_dir(&path).context(path.display())?;
+        Ok(ControlGroup(path))
+    }
+
+    /// This process is in it from now on.
+    pub fn enter(&self) -> Outcome {
+        Ok(fs::write(self.0.join("cgroup.procs"), "0").context("cgroup.procs")?)
+    }
+
+    /// Bytes that are charged to it.
+    pub fn memory(&self) -> Outcome<u64> {
+        let text = fs::read_to_string(self.0.join("memory.current")).context("memory.current")?;
+        text.trim().parse().map_err(|_| format!("not a number: {text:?}").into())
+    }
+
+    /// As if it was at its limit; refused when so much is not to be had.
+    pub fn reclaim(&self, bytes: usize) -> io::Result<()> {
+        fs::write(self.0.join("memory.reclaim"), bytes.to_string())
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}

@@ -1,0 +1,89 @@
+//! How often this thread comes to a place in the kernel: histograms of trace events.
+
+use crate::verdict::{Context, Outcome};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const TRACING: &str = "/sys/kernel/debug/tracing";
+const BY_THREAD: &str = "hist:keys=common_pid";
+
+/// A function of the kernel or an event that it has; goes with its owner.
+pub struct Probe {
+    /// Of a function that we have made an event of.
+    function: Option<String>,
+    event: PathBuf,
+}
+
+impl Probe {
+    /// Skipped where the kernel cannot count.
+    pub fn function(name: &str) -> Outcome<Probe> {
+        let events = Path::new(TRACING).join("kprobe_events");
+        if !events.exists() {
+            skip!("this kernel has no events for functions");
+        }
+        let function = format!("adma_{name}");
+        let order = format!("p:{function} {name}");
+        append(&events, &order).context(&order)?;
+        let event = Path::new(TRACING).join("events/kprobes").join(&function);
+        Probe { function: Some(function), event }.armed()
+    }
+
+    /// As `kmem/kmalloc`; `None` where this kernel has no such event.
+    pub fn event(name: &str) -> Outcome<Option<Probe>> {
+        let event = Path::new(TRACING).join("events").join(name);
+        if !event.exists() {
+            return Ok(None);
+        }
+        Probe { function: None, event }.armed().map(Some)
+    }
+
+    fn armed(self) -> Outcome<Probe> {
+        if !self.event.join("hist").exists() {
+            skip!("this kernel has no histograms of events");
+        }
+        fs::write(self.event.join("trigger"), BY_THREAD).context(self.event.display())?;
+        Ok(self)
+    }
+
+    /// How often this thread was there since it was armed.
+    pub fn count(&self) -> Outcome<u64> {
+        // SAFETY: no arguments.
+        let thread = unsafe { libc::gettid() };
+        let text = fs::read_to_string(self.event.join("hist")).context(self.event.display())?;
+        Ok(hits(&text, thread))
+    }
+}
+
+/// Lines as `{ common_pid:       1234 } hitcount:         57`.
+fn hits(histogram: &str, thread: i32) -> u64 {
+    let of_line = |line: &str| {
+        let (key, count) = line.strip_prefix("{ common_pid:")?.split_once('}')?;
+        let count = count.trim().strip_prefix("hitcount:")?;
+        (key.trim().parse() == Ok(thread)).then(|| count.trim().parse::<u64>().ok())?
+    };
+    histogram.lines().find_map(of_line).unwrap_or(0)
+}
+
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    fs::OpenOptions::new().append(true).open(path)?.write_all(line.as_bytes())
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = fs::write(self.event.join("trigger"), format!("!{BY_THREAD}"));
+        if let Some(function) = &self.function {
+            let _ = append(&Path::new(TRACING).join("kprobe_events"), &format!("-:{function}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn hits_are_found_by_the_whole_number_of_the_thread() {
+        let text = "# event histogram\n#\n\n{ common_pid:         12 } hitcount:          7\n\
+                    { common_pid:        123 } hitcount:         57\n\nTotals:\n    Hits: 64\n";
+        assert_eq!([12, 123, 1, 3].map(|thread| super::hits(text, thread)), [7, 57, 0, 0]);
+    }
+}
