@@ -219,10 +219,12 @@ const char *adma_strerror(int result);
  *   - above: one copy, made by the kernel for whoever waits.
  *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
  *     copy: the reader from the front, the writer from the back. Where both have the kernel
- *     helper (/dev/adma), its channels copy the pieces for them.
+ *     helper (/dev/adma), its channels copy the pieces for them. From 3 MiB on worker threads
+ *     of both processes copy, too, where there are more than two CPUs.
  * Where both buffers lie in memory of adma_alloc, large messages are copied without the kernel,
  * which is about twice as fast again; and by worker threads as well where a process has more
- * than two CPUs, as adma_copy would.
+ * than two CPUs, as adma_copy would. An eager message of 8 KiB or more whose read is posted
+ * already, into such memory, may be written straight into it, in one copy.
  * Who waits spins for up to some 20 microseconds, then sleeps: it takes no CPU time while the
  * other side does something else, however long.
  *
@@ -242,7 +244,8 @@ const char *adma_strerror(int result);
  *   that is not mapped is -EFAULT for large messages, on both sides. For eager ones, and for
  *   large ones that go through shared memory, it is SIGSEGV, as for memcpy, in a thread of
  *   its process that waits or checks.
- * Progress: there is no helper thread, but for who waits with a limit. A thread that waits or checks on any connection makes
+ * Progress: no thread does more than help with a copy that somebody waits for, or makes for who
+ *   waits with a limit what may take longer. A thread that waits or checks on any connection makes
  *   the messages of all connections of its process go on, those of other threads too, and
  *   sleeps until one of them needs it. One side that waits is enough for a message while it
  *   may reach the other's memory; through shared memory both processes have to wait or check,

@@ -9,7 +9,6 @@ use crate::backend::{ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::operation::Kind;
 use crate::dispatch::{Dispatcher, Policy};
-use crate::os::cpus;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, Op, SignalsHeld};
 use crate::os::trylock::TryLock;
@@ -147,8 +146,13 @@ fn start() {
             let (engine, how) = DISPATCHER.helper()?;
             Some(ipc::Helper { engine, how })
         },
-        // With two CPUs the other one has the other process on it, which copies as well.
-        carrier: || (cpus::Limits::now().cpus() > 2).then_some(copy_by_name as ipc::Carrier),
+        workers: || {
+            let count = || DISPATCHER.helpers();
+            let crowded = || DISPATCHER.note_crowd();
+            // With two CPUs the other one has the other process on it, which copies as well.
+            let cpus = DISPATCHER.cpus_for_messages().filter(|cpus| *cpus > 2)?;
+            Some(ipc::Workers { cpus, copy: copy_by_name, count, crowded })
+        },
         ptracer: config.ipc_ptracer,
         tell: config.log >= Level::Info,
     });

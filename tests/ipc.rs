@@ -141,11 +141,17 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
         "exec",
         "exec_same",
         "reused",
+        "raced",
         "changed",
         "claimed",
     ];
-    for scene in scenes {
+    // Workers copy, too; and who can be seen in a block.
+    let alone = scenes.map(|scene| (scene, None));
+    let shared = scenes.map(|scene| (scene, Some(("ADMA_CHANNELS", "3"))));
+    let all = alone.into_iter().chain(shared).chain([("claimed", Some(("BLOCKS", "1")))]);
+    for (scene, knob) in all {
         let mut command = ipc("ipc_deputy", scene);
+        command.envs(knob);
         let done = finish_within(command.arg(&victim), Duration::from_secs(60));
         let err = String::from_utf8_lossy(&done.stderr);
         if done.status.code() == Some(CANNOT_SHOW) {
@@ -304,6 +310,7 @@ fn every_regime_and_engine_carries_every_size() {
         [("ADMA_IPC_ENGINE", "process_vm"), ("ADMA_IPC_EAGER", "32K")],
         [("ADMA_IPC_OFFLOAD", "1"), ("ADMA_IPC_EAGER", "0")],
         [("ADMA_IPC_OFFLOAD", "1G"), ("ADMA_IPC_EAGER", "1")],
+        [("ADMA_CHANNELS", "3"), ("ADMA_IPC_EAGER", "16K")],
     ];
     for knobs in cases {
         let engine = if knobs[0].1 == "shm" { "shared" } else { "process_vm" };
@@ -311,6 +318,23 @@ fn every_regime_and_engine_carries_every_size() {
         succeed(command.envs(knobs));
         succeed(command.env("BLOCKS", "1"));
     }
+}
+
+/// By both processes, and by workers of both.
+#[test]
+fn large_messages_between_any_memory_are_copied_by_workers_too() {
+    let copied = |report: &Value, means: &str| number(&report["messages"]["copied_bytes"][means]);
+    let mut by_workers = 0;
+    for _ in 0..20 {
+        let mut command = ipc("ipc_messages", "process_vm 20000000");
+        let reports = statistics(command.env("ADMA_CHANNELS", "2"));
+        by_workers +=
+            reports.iter().map(|report| copied(report, "process_vm_workers")).sum::<u64>();
+        if by_workers > 0 {
+            return;
+        }
+    }
+    panic!("no worker has copied a byte");
 }
 
 /// Also those that are written past the cache.
@@ -322,9 +346,12 @@ fn messages_between_blocks_of_every_size_and_order_arrive_whole() {
 #[test]
 fn peer_killed_at_random_moments_is_noticed_every_time() {
     let rounds = if is_quick() { 500 } else { 10_000 };
-    let play = |engine: &str, blocks: bool| {
+    let play = |engine: &str, blocks: bool, workers: bool| {
         let mut command = ipc("ipc_killed", &rounds.to_string());
         command.env("ADMA_IPC_ENGINE", engine);
+        if workers {
+            command.env("ADMA_CHANNELS", "2");
+        }
         if blocks {
             command.env("BLOCKS", "1");
         }
@@ -335,8 +362,9 @@ fn peer_killed_at_random_moments_is_noticed_every_time() {
     // All at once: they mostly wait for the killer.
     std::thread::scope(|scope| {
         for (engine, blocks) in [("auto", false), ("auto", true), ("shm", false)] {
-            scope.spawn(move || play(engine, blocks));
+            scope.spawn(move || play(engine, blocks, false));
         }
+        scope.spawn(move || play("auto", false, true));
     });
 }
 
@@ -420,6 +448,9 @@ fn report_counts_messages_by_direction_regime_and_means() {
             assert_eq!(means(other), 0, "{all}");
             if engine != "shm" {
                 copied += means(direct);
+            }
+            if direct == "process_vm" {
+                copied += means("process_vm_workers");
             }
             if engine == "shm" {
                 assert_eq!((one, both, chunks), ((0, 0), (0, 0), (3, DIRECT)), "{messages}");

@@ -18,6 +18,9 @@ pub enum Channel {
     Adma,
     /// The same with buffers of `adma_alloc`.
     Blocks,
+    /// Both with another library, to compare: BENCH_BEFORE.
+    Before,
+    BeforeBlocks,
     Pipe,
     Socket,
     /// Two copies, pipelined through a ring of chunks.
@@ -33,9 +36,11 @@ pub enum Channel {
 }
 
 impl Channel {
-    const ALL: [Channel; 9] = [
+    const ALL: [Channel; 11] = [
         Channel::Adma,
         Channel::Blocks,
+        Channel::Before,
+        Channel::BeforeBlocks,
         Channel::Pipe,
         Channel::Socket,
         Channel::SharedMemory,
@@ -49,6 +54,8 @@ impl Channel {
         match self {
             Channel::Adma => "adma",
             Channel::Blocks => "adma_alloc",
+            Channel::Before => "adma before",
+            Channel::BeforeBlocks => "alloc before",
             Channel::Pipe => "pipe",
             Channel::Socket => "socket",
             Channel::SharedMemory => "shared memory",
@@ -185,13 +192,10 @@ struct End {
     other: i32,
     pipe: [i32; 2],
     socket: i32,
-    adma: i32,
-    read: Transfer,
-    write: Transfer,
+    /// The library, and the one to compare it with.
+    libraries: Vec<Library>,
     out: *mut u8,
     incoming: *mut u8,
-    /// The same in blocks of this process.
-    blocks: [*mut u8; 2],
     game: Game,
 }
 
@@ -278,32 +282,15 @@ fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
 impl Peer {
     /// Forks; there must be no other thread.
     pub fn start(lib: &str) -> Self {
-        let path = CString::new(lib).expect("a path");
-        // SAFETY: a terminated path.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-        assert!(!handle.is_null(), "{lib} cannot be opened");
-        // SAFETY: the functions have these types, see include/adma.h.
-        let (read, write, attach, alloc, info) = unsafe {
-            (
-                transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_read")),
-                transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_write")),
-                transmute::<*mut c_void, unsafe extern "C" fn(i32) -> i32>(symbol(
-                    handle,
-                    c"adma_attach",
-                )),
-                transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(symbol(
-                    handle,
-                    c"adma_alloc",
-                )),
-                transmute::<*mut c_void, Transfer>(symbol(handle, c"adma_connection_info")),
-            )
-        };
+        let before = std::env::var("BENCH_BEFORE").ok();
+        let mut libraries = vec![Library::open(lib)];
+        libraries.extend(before.as_deref().map(Library::open));
         let areas = [Area::new(LARGEST), Area::new(LARGEST)];
         let lanes: *mut Lane = shared(2);
         // SAFETY: two lanes were mapped.
         let lanes = unsafe { [lanes, lanes.add(1)] };
-        let (orders, pipes, sockets, greet) =
-            (pipe(), [pipe(), pipe()], socket_pair(), socket_pair());
+        let (orders, pipes, sockets) = (pipe(), [pipe(), pipe()], socket_pair());
+        let greet: Vec<[i32; 2]> = libraries.iter().map(|_| socket_pair()).collect();
         let mut end = End {
             lanes,
             side: 0,
@@ -314,21 +301,10 @@ impl Peer {
             other: unsafe { libc::getpid() },
             pipe: [0; 2],
             socket: 0,
-            adma: 0,
-            read,
-            write,
+            libraries,
             out: areas[0].at(0),
             incoming: areas[1].at(0),
-            blocks: [ptr::null_mut(); 2],
             game: Game::PingPong,
-        };
-        let two_blocks = || {
-            [(); 2].map(|()| {
-                // SAFETY: a new block, which nobody frees.
-                let block: *mut u8 = unsafe { alloc(LARGEST) }.cast();
-                assert!(!block.is_null(), "no memory for a block");
-                block
-            })
         };
         // SAFETY: there is no other thread; the child only serves and leaves.
         let child = unsafe { libc::fork() };
@@ -342,24 +318,21 @@ impl Peer {
             pin(1);
             end.pipe = [pipes[0][0], pipes[1][1]];
             end.socket = sockets[1];
-            // SAFETY: a connected socket.
-            end.adma = unsafe { attach(greet[1]) };
-            end.blocks = two_blocks();
+            end.libraries.iter_mut().zip(&greet).for_each(|(lib, ends)| lib.connect(ends[1]));
             serve(&mut end, orders[0]);
         }
         end.other = child;
         pin(0);
         end.pipe = [pipes[1][0], pipes[0][1]];
         end.socket = sockets[0];
-        // SAFETY: a connected socket.
-        end.adma = unsafe { attach(greet[0]) };
-        assert!(end.adma > 0, "attach: {}", end.adma);
-        end.blocks = two_blocks();
-        let mut text = [0u8; 300];
-        // SAFETY: the text has this room.
-        unsafe { info(end.adma, text.as_mut_ptr().cast(), text.len()) };
-        let about = CStr::from_bytes_until_nul(&text).unwrap_or(c"?").to_string_lossy().into();
+        end.libraries.iter_mut().zip(&greet).for_each(|(lib, ends)| lib.connect(ends[0]));
+        let about = end.libraries[0].about();
         Peer { end, orders: orders[1], child, about, _areas: areas }
+    }
+
+    /// Whether there is another library to compare with.
+    pub fn has_before(&self) -> bool {
+        self.end.libraries.len() > 1
     }
 
     pub fn about(&self) -> &str {
@@ -427,11 +400,81 @@ fn serve(end: &mut End, orders: i32) -> ! {
     }
 }
 
+/// A libadma.so, and its connection with the other process.
+struct Library {
+    read: Transfer,
+    write: Transfer,
+    attach: unsafe extern "C" fn(i32) -> i32,
+    alloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    info: Transfer,
+    connection: i32,
+    /// For what is sent, and for what is received.
+    blocks: [*mut u8; 2],
+}
+
+impl Library {
+    fn open(path: &str) -> Self {
+        let name = CString::new(path).expect("a path");
+        // SAFETY: a terminated path.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{path} cannot be opened");
+        let symbol = |name| symbol(handle, name);
+        // SAFETY: the functions have these types, see include/adma.h.
+        unsafe {
+            Self {
+                read: transmute::<*mut c_void, Transfer>(symbol(c"adma_read")),
+                write: transmute::<*mut c_void, Transfer>(symbol(c"adma_write")),
+                attach: transmute::<*mut c_void, unsafe extern "C" fn(i32) -> i32>(symbol(
+                    c"adma_attach",
+                )),
+                alloc: transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(
+                    symbol(c"adma_alloc"),
+                ),
+                info: transmute::<*mut c_void, Transfer>(symbol(c"adma_connection_info")),
+                connection: 0,
+                blocks: [ptr::null_mut(); 2],
+            }
+        }
+    }
+
+    fn connect(&mut self, socket: i32) {
+        // SAFETY: a connected socket.
+        self.connection = unsafe { (self.attach)(socket) };
+        assert!(self.connection > 0, "attach: {}", self.connection);
+        self.blocks = [(); 2].map(|()| {
+            // SAFETY: a new block, which nobody frees.
+            let block: *mut u8 = unsafe { (self.alloc)(LARGEST) }.cast();
+            assert!(!block.is_null(), "no memory for a block");
+            block
+        });
+    }
+
+    fn about(&self) -> String {
+        let mut text = [0u8; 300];
+        // SAFETY: the text has this room.
+        unsafe { (self.info)(self.connection, text.as_mut_ptr().cast(), text.len()) };
+        CStr::from_bytes_until_nul(&text).unwrap_or(c"?").to_string_lossy().into()
+    }
+}
+
 impl End {
+    fn library(&self, channel: Channel) -> &Library {
+        let before = matches!(channel, Channel::Before | Channel::BeforeBlocks);
+        &self.libraries[usize::from(before)]
+    }
+
+    /// What is sent, or what is received.
+    fn buffer(&self, channel: Channel, which: usize) -> *mut u8 {
+        match channel {
+            Channel::Blocks | Channel::BeforeBlocks => self.library(channel).blocks[which],
+            _ => [self.out, self.incoming][which],
+        }
+    }
+
     /// All of these: SAFETY: `out` and `incoming` have `LARGEST` bytes, lanes are mapped.
     fn send(&mut self, channel: Channel, size: usize) {
         if self.game == Game::Used {
-            let out = if channel == Channel::Blocks { self.blocks[0] } else { self.out };
+            let out = self.buffer(channel, 0);
             // SAFETY: see above.
             unsafe { ptr::write_bytes(out, size as u8, size) };
         }
@@ -439,10 +482,10 @@ impl End {
         let lane = unsafe { &*self.lanes[self.side] };
         let count = &mut self.counts[self.side];
         match channel {
-            Channel::Adma | Channel::Blocks => {
-                let out = if channel == Channel::Adma { self.out } else { self.blocks[0] };
+            Channel::Adma | Channel::Blocks | Channel::Before | Channel::BeforeBlocks => {
+                let (lib, out) = (self.library(channel), self.buffer(channel, 0));
                 // SAFETY: see above.
-                let sent = unsafe { (self.write)(self.adma, out.cast(), size) };
+                let sent = unsafe { (lib.write)(lib.connection, out.cast(), size) };
                 assert_eq!(sent, size as isize);
             }
             Channel::Pipe => write_all(self.pipe[1], self.out, size),
@@ -499,7 +542,7 @@ impl End {
     fn receive(&mut self, channel: Channel, size: usize) {
         self.take(channel, size);
         if self.game == Game::Used {
-            let to = if channel == Channel::Blocks { self.blocks[1] } else { self.incoming };
+            let to = self.buffer(channel, 1);
             // SAFETY: see above.
             let words = unsafe { std::slice::from_raw_parts(to.cast::<u64>(), size / 8) };
             std::hint::black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
@@ -512,10 +555,10 @@ impl End {
         let lane = unsafe { &*self.lanes[from] };
         let count = &mut self.counts[from];
         match channel {
-            Channel::Adma | Channel::Blocks => {
-                let to = if channel == Channel::Adma { self.incoming } else { self.blocks[1] };
+            Channel::Adma | Channel::Blocks | Channel::Before | Channel::BeforeBlocks => {
+                let (lib, to) = (self.library(channel), self.buffer(channel, 1));
                 // SAFETY: see above.
-                let got = unsafe { (self.read)(self.adma, to.cast(), size) };
+                let got = unsafe { (lib.read)(lib.connection, to.cast(), size) };
                 assert_eq!(got, size as isize);
             }
             Channel::Pipe => read_all(self.pipe[0], self.incoming, size),

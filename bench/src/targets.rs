@@ -100,6 +100,9 @@ const TARGETS: &[Target] = &[
     },
     Target { text: "small, more ns", keys: "small.*.more_ns", bound: AtMost(1.0) },
     Target { text: "messages 64K-64M, x best", keys: "ipc.*.best", bound: AtLeast(1.5) },
+    // With sixteen CPUs; two copy half as fast.
+    Target { text: "messages 16M and 64M, x best", keys: "ipc.16M|64M.best", bound: AtLeast(4.0) },
+    Target { text: "messages 4M, x best", keys: "ipc.4M.best", bound: AtLeast(2.0) },
     Target { text: "messages 64K-64M, x MPI", keys: "ipc.*.mpi", bound: AtLeast(1.5) },
     Target { text: "the same, adma_alloc, x best", keys: "ipc.*.blocks", bound: AtLeast(1.5) },
     Target { text: "the same, adma_alloc, x MPI", keys: "ipc.*.blocks_mpi", bound: AtLeast(1.5) },

@@ -34,6 +34,28 @@ impl Dispatcher {
         up.then_some((&self.ioat, policy.how_ioat))
     }
 
+    /// Workers for messages, brought up if need be; 0: there are none, or no CPU for them.
+    pub fn helpers(&self) -> usize {
+        let up = self.policy.get().map(|policy| self.ready(policy));
+        let free = !self.closed.load(Ordering::Relaxed) && !self.crowd.is_recent();
+        match up {
+            Some(Ok(Engine::Threads(workers))) if free => workers,
+            _ => 0,
+        }
+    }
+
+    /// Workers were called and had no CPU to run on.
+    pub fn note_crowd(&self) {
+        self.crowd.note();
+    }
+
+    /// How many CPUs the two processes of a message share, or would need for as many workers as
+    /// were asked for; `None`: there is to be no engine. Starts nothing.
+    pub fn cpus_for_messages(&self) -> Option<usize> {
+        let policy = self.policy.get().filter(|policy| policy.offload)?;
+        Some(policy.channels.map_or_else(|| cpus::Limits::now().cpus(), |each| 2 * each + 2))
+    }
+
     /// Workers beside the caller; 0 while that engine is not up.
     pub fn workers(&self) -> usize {
         self.workers.load(Ordering::Relaxed)

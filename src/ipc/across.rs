@@ -72,7 +72,7 @@ impl Across {
     }
 
     /// Lets the other side do this to a buffer of ours; 0: it is not to be had.
-    pub fn post(&self, ways: &[Way], addr: usize, len: usize) -> u64 {
+    pub fn pin(&self, ways: &[Way], addr: usize, len: usize) -> u64 {
         let flags = ways.iter().fold(0, |flags, way| {
             flags
                 | match way {
@@ -84,7 +84,7 @@ impl Across {
     }
 
     /// Takes it back. Afterwards nobody uses the buffer.
-    pub fn unpost(&self, id: u64) {
+    pub fn unpin(&self, id: u64) {
         helper::unpost(self.offer.door.raw(), id);
     }
 
@@ -96,11 +96,11 @@ impl Across {
         &self,
         way: Way,
         ours: usize,
-        post: u64,
+        pin: u64,
         offset: usize,
         len: usize,
     ) -> Result<(), i32> {
-        let there = There { door: self.theirs.raw(), post, offset };
+        let there = There { door: self.theirs.raw(), post: pin, offset };
         let Helper { engine, how } = &self.offer.helper;
         // SAFETY: the caller's promise.
         let copied = unsafe { engine.copy_across(way == Way::Push, ours, there, len, how) };
@@ -114,31 +114,31 @@ impl Across {
 
 /// A buffer of ours that the other side can reach. When this goes it is taken back, and nobody
 /// uses it any more.
-pub struct Lent<'a> {
+pub struct Pinned<'a> {
     across: Option<&'a Across>,
     /// What the helper knows it by; 0: it does not.
-    pub post: u64,
+    pub pin: u64,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> Pinned<'a> {
     pub fn new(across: Option<&'a Across>, ways: &[Way], addr: usize, len: usize) -> Self {
-        Self { across, post: across.map_or(0, |across| across.post(ways, addr, len)) }
+        Self { across, pin: across.map_or(0, |across| across.pin(ways, addr, len)) }
     }
 
     /// What was lent before.
-    pub fn known(across: Option<&'a Across>, post: u64) -> Self {
-        Self { across, post }
+    pub fn known(across: Option<&'a Across>, pin: u64) -> Self {
+        Self { across, pin }
     }
 
     pub fn nothing() -> Self {
-        Self { across: None, post: 0 }
+        Self { across: None, pin: 0 }
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        if let Some(across) = self.across.filter(|_| self.post != 0) {
-            across.unpost(self.post);
+        if let Some(across) = self.across.filter(|_| self.pin != 0) {
+            across.unpin(self.pin);
         }
     }
 }

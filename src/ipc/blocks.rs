@@ -2,7 +2,7 @@
 //!
 //! A block is sealed memory behind a descriptor, which is sent over a connection before the first
 //! message that lies in it. A message between two blocks is then copied by ordinary instructions
-//! (`views`), and no right of ptrace is needed for that: to send it was the consent.
+//! (`mappings`), and no right of ptrace is needed for that: to send it was the consent.
 //!
 //! All pages are there when a block is made, and only its owner takes them away: whoever copies
 //! from block to block meets no fault. An owner that is not trusted cannot even do that: what is
@@ -17,13 +17,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where a buffer is, for the other process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BlockAddress {
     /// Which block, never 0; none is ever called the same again.
     pub serial: u64,
     pub offset: usize,
 }
 
-impl Place {
+impl BlockAddress {
     /// So many bytes further on. The number may be the other process's, and nonsense.
     pub fn plus(self, bytes: usize) -> Self {
         Self { offset: self.offset.wrapping_add(bytes), ..self }
@@ -52,7 +52,7 @@ impl Block {
 
 static BLOCKS: Lock<Vec<Block>> = Lock::new(Vec::new());
 
-/// There has been one: programs without pay nothing.
+/// Remote has been one: programs without pay nothing.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 static SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -110,14 +110,14 @@ pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
 
 /// The block that a buffer lies in, if it lies in one as a whole.
 #[inline]
-pub fn find(addr: usize, len: usize) -> Option<Place> {
+pub fn find(addr: usize, len: usize) -> Option<BlockAddress> {
     if ANY.load(Ordering::Acquire) { search(addr, len) } else { None }
 }
 
-fn search(addr: usize, len: usize) -> Option<Place> {
+fn search(addr: usize, len: usize) -> Option<BlockAddress> {
     let blocks = BLOCKS.lock();
     let block = blocks.iter().find(|block| block.holds(addr, len))?;
-    Some(Place { serial: block.serial, offset: addr - block.at })
+    Some(BlockAddress { serial: block.serial, offset: addr - block.at })
 }
 
 /// Sends a block's descriptor, with `record` before it. False: it cannot be sent, or not to such a

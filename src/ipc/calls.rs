@@ -1,39 +1,66 @@
-//! The functions of the interface, in Rust: arguments are checked here.
+//! The functions of include/adma.h: what they promise is written there. Arguments are checked
+//! here, handles and cookies turned into connections and messages.
 
-use super::half::{NUMBER_BITS, Role};
+use super::endpoint::{NUMBER_BITS, Role};
+use super::handshake::Met;
 use super::link::Link;
 use super::settings::settings;
-use super::wire::Met;
-use super::{blocks, doorway, os, table, wire};
+use super::{accept, blocks, handshake, os, table};
 use crate::os::sys;
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 
-fn answer(result: os::Result<i32>) -> i32 {
+#[cfg(not(any(test, loom)))]
+crate::export::export! {
+    adma_listen,
+    adma_accept,
+    adma_connect,
+    adma_attach,
+    adma_close,
+    adma_connection_info,
+    adma_alloc,
+    adma_free,
+    adma_read,
+    adma_write,
+    adma_iread,
+    adma_iwrite,
+    adma_check,
+    adma_wait,
+    adma_wait_for,
+}
+
+fn answer(result: os::Result<i32>) -> c_int {
     result.unwrap_or_else(|errno| -errno)
 }
 
-pub fn listen(path: &CStr) -> i32 {
-    answer(wire::listen(path.to_bytes()).map(os::Fd::into_raw))
+/// # Safety
+/// `path` is a terminated string.
+pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    answer(handshake::listen(path.to_bytes()).map(os::Fd::into_raw))
 }
 
-pub fn accept(listener: i32) -> i32 {
-    let settings = settings();
+pub extern "C" fn adma_accept(listener: c_int) -> c_int {
     let owner = table::become_owner();
-    answer(owner.and_then(|owner| entered(doorway::accept(listener, &settings)?, owner)))
+    answer(owner.and_then(|owner| entered(accept::accept(listener, &settings())?, owner)))
 }
 
-pub fn connect(path: &CStr) -> i32 {
-    let socket = wire::connect(path.to_bytes(), &settings());
+/// # Safety
+/// `path` is a terminated string.
+pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    let socket = handshake::connect(path.to_bytes(), &settings());
     answer(socket.and_then(|socket| attached(socket.raw())))
 }
 
-pub fn attach(socket: i32) -> i32 {
+pub extern "C" fn adma_attach(socket: c_int) -> c_int {
     answer(attached(socket))
 }
 
 fn attached(socket: i32) -> os::Result<i32> {
     let owner = table::become_owner()?;
-    entered(wire::meet(socket, &settings())?, owner)
+    entered(handshake::meet(socket, &settings())?, owner)
 }
 
 fn entered(mut met: Met, owner: u64) -> os::Result<i32> {
@@ -46,50 +73,54 @@ fn entered(mut met: Met, owner: u64) -> os::Result<i32> {
     table::enter(link)
 }
 
-pub fn close(handle: i32) -> i32 {
-    if os::is_listener(handle) {
-        doorway::forget(handle);
-        sys::close(handle);
+pub extern "C" fn adma_close(connection: c_int) -> c_int {
+    if os::is_listener(connection) {
+        accept::forget(connection);
+        sys::close(connection);
         return 0;
     }
-    table::close(handle) as i32
+    table::close(connection) as c_int
 }
 
 /// Null: there is no memory, or no descriptor.
-pub fn alloc(len: usize) -> *mut c_void {
+pub extern "C" fn adma_alloc(len: usize) -> *mut c_void {
     let block = table::become_owner().and_then(|owner| blocks::allocate(len, owner));
     block.unwrap_or(core::ptr::null_mut())
 }
 
 /// # Safety
-/// Nobody uses the block any more.
-pub unsafe fn free(addr: usize) -> i32 {
-    if addr == 0 {
+/// Nobody uses the memory any more.
+pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
+    if addr.is_null() {
         return 0;
     }
     // SAFETY: the caller's promise.
-    answer(unsafe { blocks::free(addr, table::owner()) }.map(|()| 0))
+    answer(unsafe { blocks::free(addr as usize, table::owner()) }.map(|()| 0))
 }
 
 /// Which engine a connection uses, as text; see `snprintf` for the answer.
 ///
 /// # Safety
 /// `text` is writable for `size` bytes.
-pub unsafe fn info(handle: i32, text: *mut u8, size: usize) -> i32 {
-    let link = match table::find(handle) {
+pub unsafe extern "C" fn adma_connection_info(
+    connection: c_int,
+    text: *mut c_char,
+    size: usize,
+) -> c_int {
+    let link = match table::find(connection) {
         Ok(link) => link,
-        Err(errno) => return errno as i32,
+        Err(errno) => return errno as c_int,
     };
     let story = link.story.as_bytes();
     if size > 0 {
         let len = story.len().min(size - 1);
         // SAFETY: the caller's promise.
         unsafe {
-            core::ptr::copy_nonoverlapping(story.as_ptr(), text, len);
+            core::ptr::copy_nonoverlapping(story.as_ptr(), text.cast(), len);
             *text.add(len) = 0;
         }
     }
-    story.len() as i32
+    story.len() as c_int
 }
 
 /// Larger than any buffer.
@@ -100,7 +131,7 @@ fn is_too_long(addr: usize, len: usize) -> bool {
 /// # Safety
 /// The buffer is the caller's, for as long as this takes.
 #[inline]
-pub unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize) -> isize {
+unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize) -> isize {
     if is_too_long(addr, len) {
         return -libc::EINVAL as isize;
     }
@@ -113,7 +144,7 @@ pub unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize) -> isiz
 
 /// # Safety
 /// The buffer is the caller's until the cookie was waited for.
-pub unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
+unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
     if is_too_long(addr, len) {
         return i64::from(-libc::EINVAL);
     }
@@ -125,6 +156,34 @@ pub unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
         },
         Err(errno) => errno as i64,
     }
+}
+
+/// # Safety
+/// `addr` is writable for `len` bytes.
+pub unsafe extern "C" fn adma_read(connection: c_int, addr: *mut c_void, len: usize) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { transfer(Role::Reader, connection, addr as usize, len) }
+}
+
+/// # Safety
+/// `addr` is readable for `len` bytes.
+pub unsafe extern "C" fn adma_write(connection: c_int, addr: *const c_void, len: usize) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { transfer(Role::Writer, connection, addr as usize, len) }
+}
+
+/// # Safety
+/// `addr` is writable for `len` bytes until the cookie was waited for.
+pub unsafe extern "C" fn adma_iread(connection: c_int, addr: *mut c_void, len: usize) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { start(Role::Reader, connection, addr as usize, len) }
+}
+
+/// # Safety
+/// `addr` is readable for `len` bytes until the cookie was waited for.
+pub unsafe extern "C" fn adma_iwrite(connection: c_int, addr: *const c_void, len: usize) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { start(Role::Writer, connection, addr as usize, len) }
 }
 
 /// 62      32 31   30      0
@@ -140,32 +199,27 @@ fn parts(cookie: i64) -> Option<(i32, Role, u32)> {
     Some((handle, role, cookie as u32 & NUMBER_BITS))
 }
 
-pub fn check(cookie: i64) -> isize {
-    with_cookie(cookie, |link, role, number| {
-        link.check(role, number).unwrap_or_else(|| {
-            link.end_wait(role, number);
-            -libc::EINPROGRESS as isize
-        })
-    })
+pub extern "C" fn adma_check(cookie: i64) -> isize {
+    with_cookie(cookie, -libc::EINPROGRESS, |link, role, number| link.check(role, number))
 }
 
-pub fn wait(cookie: i64) -> isize {
-    with_cookie(cookie, |link, role, number| link.wait(role, number))
+pub extern "C" fn adma_wait(cookie: i64) -> isize {
+    with_cookie(cookie, 0, |link, role, number| Some(link.wait(role, number)))
 }
 
 /// Negative: without end.
-pub fn wait_for(cookie: i64, milliseconds: i32) -> isize {
-    let Ok(milliseconds) = u64::try_from(milliseconds) else { return wait(cookie) };
-    let limit = sys::nanoseconds() + milliseconds * 1_000_000;
-    with_cookie(cookie, |link, role, number| {
-        link.wait_until(role, number, Some(limit)).unwrap_or_else(|| {
-            link.end_wait(role, number);
-            -libc::ETIMEDOUT as isize
-        })
-    })
+pub extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
+    let Ok(milliseconds) = u64::try_from(milliseconds) else { return adma_wait(cookie) };
+    let limit = Some(sys::nanoseconds() + milliseconds * 1_000_000);
+    with_cookie(cookie, -libc::ETIMEDOUT, |link, role, number| link.wait_until(role, number, limit))
 }
 
-fn with_cookie(cookie: i64, work: impl FnOnce(&Link, Role, u32) -> isize) -> isize {
+/// `unfinished` is the answer where the message is not over.
+fn with_cookie(
+    cookie: i64,
+    unfinished: c_int,
+    work: impl FnOnce(&Link, Role, u32) -> Option<isize>,
+) -> isize {
     let invalid = -libc::EINVAL as isize;
     let Some((handle, role, number)) = parts(cookie) else { return invalid };
     let link = match table::find(handle) {
@@ -174,8 +228,9 @@ fn with_cookie(cookie: i64, work: impl FnOnce(&Link, Role, u32) -> isize) -> isi
         Err(_) => return invalid,
     };
     // A cookie of somebody else, one used before, or one that another thread waits with.
-    match link.begin_wait(role, number) {
-        Some(number) => work(&link, role, number),
-        None => invalid,
-    }
+    let Some(number) = link.begin_wait(role, number) else { return invalid };
+    work(&link, role, number).unwrap_or_else(|| {
+        link.end_wait(role, number);
+        unfinished as isize
+    })
 }

@@ -16,13 +16,14 @@
 //! 4. None of them: messages are streamed through the region, which is two copies.
 
 use super::across::Across;
-use super::blocks::Place;
+use super::blocks::BlockAddress;
 use super::consent::{Agreed, Failed, Sign};
+use super::endpoint::Piece;
+use super::mappings::{Mapping, Mappings};
 use super::os::{self, Way};
 use super::peer::Peer;
-use super::settings::Carrier;
+use super::settings::Workers;
 use super::tally::{self, Means};
-use super::views::{View, Views};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
 use crate::os::sys;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 
 /// How a piece ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
+pub enum Outcome {
     Whole,
     /// Either side's buffer is not what was posted.
     Fault,
@@ -39,9 +40,9 @@ pub enum Copied {
     Refused,
     /// The helper, which is the only way here, has not copied this one.
     NotThisTime,
-    /// There is no such process.
+    /// Remote is no such process.
     Gone,
-    /// There is another program than the one that has agreed.
+    /// Remote is another program than the one that has agreed.
     Stranger,
 }
 
@@ -57,8 +58,8 @@ pub struct Engine {
     push: AtomicBool,
     across: Option<Across>,
     /// None: its blocks are not to be mapped.
-    views: Option<Views>,
-    carrier: Option<Carrier>,
+    mappings: Option<Mappings>,
+    workers: Option<Workers>,
 }
 
 /// From here on a message in blocks is written past the cache: it would not stay there, and
@@ -71,14 +72,14 @@ const CARRIED: usize = 256 << 10;
 
 /// The other's end of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct There {
+pub struct Remote {
     pub addr: usize,
     /// What the helper knows it by; 0: it does not.
-    pub post: u64,
+    pub pin: u64,
     /// Where the piece is in it.
     pub offset: usize,
     /// The piece's own place in a block, if our end lies in one as well.
-    pub block: Option<Place>,
+    pub block: Option<BlockAddress>,
     /// How long the whole message is.
     pub message: usize,
 }
@@ -90,11 +91,11 @@ impl Engine {
         agreed: Option<Agreed>,
         [pull, push]: [bool; 2],
         across: Option<Across>,
-        views: Option<Views>,
-        carrier: Option<Carrier>,
+        mappings: Option<Mappings>,
+        workers: Option<Workers>,
     ) -> Self {
         let (pull, push) = (AtomicBool::new(pull), AtomicBool::new(push));
-        Self { peer, equal, agreed, pull, push, across, views, carrier }
+        Self { peer, equal, agreed, pull, push, across, mappings, workers }
     }
 
     pub fn peer(&self) -> &Peer {
@@ -113,17 +114,21 @@ impl Engine {
         !ended
     }
 
+    pub fn workers(&self) -> Option<Workers> {
+        self.workers
+    }
+
     pub fn across(&self) -> Option<&Across> {
         self.across.as_ref()
     }
 
-    /// Whether a message can be copied whose other buffer is `post` for the helper, or lies in a
+    /// Whether a message can be copied whose other buffer is `pin` for the helper, or lies in a
     /// block, as ours does.
-    pub fn reaches(&self, way: Way, post: u64, block: Option<Place>) -> bool {
+    pub fn reaches(&self, way: Way, pin: u64, block: Option<BlockAddress>) -> bool {
         // What a reader gets from who is not its equal it copies itself: a count is no evidence.
         let trusted = self.equal || way == Way::Pull;
         self.may(way)
-            || (trusted && post != 0 && self.across.is_some())
+            || (trusted && pin != 0 && self.across.is_some())
             || (trusted && block.is_some_and(|place| self.view(way, place, 0).is_some()))
     }
 
@@ -133,22 +138,22 @@ impl Engine {
     }
 
     /// Whether a piece of this will be copied by a call that may wait for pages of the other.
-    pub fn may_hang(&self, way: Way, theirs: There) -> bool {
+    pub fn may_hang(&self, way: Way, theirs: Remote) -> bool {
         self.may(way) && theirs.block.is_none_or(|place| self.view(way, place, 0).is_none())
     }
 
     /// Whether a block of the other side has come in, or will not.
-    pub fn knows(&self, place: Place) -> bool {
-        self.views.as_ref().is_none_or(|views| views.find(place).is_some())
+    pub fn knows(&self, place: BlockAddress) -> bool {
+        self.mappings.as_ref().is_none_or(|mappings| mappings.find(place).is_some())
     }
 
-    pub fn views(&self) -> Option<&Views> {
-        self.views.as_ref()
+    pub fn mappings(&self) -> Option<&Mappings> {
+        self.mappings.as_ref()
     }
 
     /// Where a part of the other's block is here.
-    fn view(&self, way: Way, place: Place, len: usize) -> Option<(Arc<View>, usize)> {
-        let view = self.views.as_ref()?.find(place)??;
+    pub fn view(&self, way: Way, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
+        let view = self.mappings.as_ref()?.find(place)??;
         let at = view.at(place.offset, len, way == Way::Push)?;
         Some((view, at))
     }
@@ -171,35 +176,36 @@ impl Engine {
     /// Copies one piece.
     ///
     /// # Safety
-    /// `ours` lies inside a buffer that our program has posted and still waits for, `theirs`
-    /// inside one that the other has posted.
-    pub unsafe fn copy(&self, way: Way, ours: usize, theirs: There, len: usize) -> Copied {
-        if let Some(across) = self.across.as_ref().filter(|_| theirs.post != 0) {
-            let There { post, offset, .. } = theirs;
+    /// A part of a buffer that our program has posted and still waits for, and of one that the
+    /// other has posted.
+    pub unsafe fn copy(&self, way: Way, piece: Piece) -> Outcome {
+        let Piece { ours, theirs, len, .. } = piece;
+        if let Some(across) = self.across.as_ref().filter(|_| theirs.pin != 0) {
+            let Remote { pin, offset, .. } = theirs;
             let may = self.may(way) || theirs.block.is_some();
             let copied = (across.is_on() || !may)
                 // SAFETY: the caller's promise.
-                .then(|| unsafe { across.copy(way, ours, post, offset, len) });
+                .then(|| unsafe { across.copy(way, ours, pin, offset, len) });
             match copied {
                 Some(Ok(())) => {
                     tally::note_copied(Means::Helper, len);
-                    return Copied::Whole;
+                    return Outcome::Whole;
                 }
-                _ if !may => return Copied::NotThisTime,
+                _ if !may => return Outcome::NotThisTime,
                 _ => {}
             }
         }
         // SAFETY: the caller's promise.
         unsafe {
             if self.copy_in_blocks(way, ours, theirs, len) {
-                return Copied::Whole;
+                return Outcome::Whole;
             }
-            self.copy_by_calls(way, ours, theirs.addr, len)
+            self.copy_by_calls(way, piece, Means::ProcessVm)
         }
     }
 
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
-    unsafe fn copy_in_blocks(&self, way: Way, ours: usize, theirs: There, len: usize) -> bool {
+    unsafe fn copy_in_blocks(&self, way: Way, ours: usize, theirs: Remote, len: usize) -> bool {
         let Some(place) = theirs.block else { return false };
         let Some((_view, theirs_here)) = self.view(way, place, len) else { return false };
         let (to, from) = match way {
@@ -208,8 +214,8 @@ impl Engine {
         };
         // SAFETY: both lie in blocks, which nobody can make smaller; the view stays mapped.
         unsafe {
-            match self.carrier.filter(|_| len >= CARRIED) {
-                Some(carry) => carry(to, from, len),
+            match self.workers.filter(|_| len >= CARRIED) {
+                Some(workers) => (workers.copy)(to, from, len),
                 None if theirs.message < STREAM => original::copy(to, from, len),
                 None => drop(CopyLoop::Stream.copy(to, from, len)),
             }
@@ -218,36 +224,49 @@ impl Engine {
         true
     }
 
-    unsafe fn copy_by_calls(&self, way: Way, ours: usize, theirs: usize, len: usize) -> Copied {
-        let Some(agreed) = self.agreed.filter(|_| self.may(way)) else { return Copied::Refused };
+    /// Whether the other is the program that has agreed, and this thread may reach it.
+    pub fn shows_sign(&self, way: Way) -> bool {
+        let agreed = self.agreed.filter(|_| self.may(way));
+        // SAFETY: nothing but the sign.
+        agreed.is_some_and(|agreed| unsafe { agreed.copy(way, 0, 0, 0) }.is_ok())
+    }
+
+    /// The same by `process_vm_readv` or `process_vm_writev`; also for threads that may not
+    /// allocate.
+    ///
+    /// # Safety
+    /// As `copy`.
+    pub unsafe fn copy_by_calls(&self, way: Way, piece: Piece, means: Means) -> Outcome {
+        let Piece { ours, theirs: Remote { addr: theirs, .. }, len, .. } = piece;
+        let Some(agreed) = self.agreed.filter(|_| self.may(way)) else { return Outcome::Refused };
         let mut done = 0;
         while done < len {
             // SAFETY: the caller's promise, a part of it.
             match unsafe { agreed.copy(way, ours + done, theirs + done, len - done) } {
-                Ok(0) => return Copied::Fault,
+                Ok(0) => return Outcome::Fault,
                 Ok(bytes) => done += bytes.min(len - done),
-                Err(Failed::Stranger) => return Copied::Stranger,
-                Err(Failed::System(libc::ESRCH)) => return Copied::Gone,
+                Err(Failed::Stranger) => return Outcome::Stranger,
+                Err(Failed::System(libc::ESRCH)) => return Outcome::Gone,
                 Err(Failed::System(libc::EINTR | libc::EAGAIN)) => {}
-                Err(Failed::System(_)) => return Copied::Refused,
+                Err(Failed::System(_)) => return Outcome::Refused,
             }
         }
-        tally::note_copied(Means::ProcessVm, len);
-        Copied::Whole
+        tally::note_copied(means, len);
+        Outcome::Whole
     }
 }
 
 /// Copies the words of the other's sign both ways by the helper; it has posted that for us.
-pub fn probe_across(across: &Across, post: u64, word: u64) -> os::Result<()> {
+pub fn probe_across(across: &Across, pin: u64, word: u64) -> os::Result<()> {
     let (mut found, mark, len) = (0u64, !word, size_of::<u64>());
     let place = core::mem::offset_of!(Sign, mark);
     // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
     unsafe {
-        across.copy(Way::Pull, &raw mut found as usize, post, 0, len)?;
+        across.copy(Way::Pull, &raw mut found as usize, pin, 0, len)?;
         if (&raw const found).read_volatile() != word {
             return Err(libc::EBADMSG);
         }
-        across.copy(Way::Push, &raw const mark as usize, post, place, len)
+        across.copy(Way::Push, &raw const mark as usize, pin, place, len)
     }
 }
 

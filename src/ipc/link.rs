@@ -2,18 +2,18 @@
 //!
 //! Nothing here waits, but for closing; see `wait`.
 
-use super::across::{Across, Lent};
-use super::bell::how;
-use super::blocks::{self, Place};
+use super::across::{Across, Pinned};
+use super::blocks::{self, BlockAddress};
 use super::consent::Page;
-use super::engine::{Copied, Engine};
-use super::half::{Buffer, Half, Hint, NoRoom, Piece, Role, Step};
-use super::kicks;
+use super::doorbell::how;
+use super::endpoint::{Buffer, Endpoint, Hint, NoRoom, PLACED_FROM, Piece, Role, Step};
+use super::engine::{Engine, Outcome};
+use super::handshake::Met;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Fd, Way};
 use super::region::{Lane, Mapped, Side, closed};
 use super::settings::Settings;
-use super::wire::Met;
+use super::watch;
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -66,11 +66,13 @@ pub struct Link {
     /// How long closing waits, in nanoseconds.
     pub patience: u64,
     pub offload: usize,
+    /// Workers copy large messages too, of either process.
+    pub shares: bool,
     pub spin_ticks: AtomicU64,
     /// What we have last told the other side.
     pub cpu: AtomicU32,
-    out: Lock<Half>,
-    incoming: Lock<Half>,
+    out: Lock<Endpoint>,
+    incoming: Lock<Endpoint>,
     other: AtomicU32,
     pub closing: AtomicBool,
     /// Not everything can be done by either side alone: who waits must help with everything.
@@ -85,10 +87,10 @@ pub struct Link {
 
 impl Link {
     pub fn new(met: Met, settings: &Settings, owner: u64) -> Self {
-        let Met { region, side, bell, engine, page, others, offload, story, .. } = met;
+        let Met { region, side, doorbell, engine, page, others, offload, shares, story, .. } = met;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && others == [true; 2];
         if !all {
-            kicks::note_needy();
+            watch::note_needy();
         }
         Self {
             owner,
@@ -96,18 +98,19 @@ impl Link {
             story,
             region,
             side,
-            identity: os::identity(bell.raw()),
-            socket: bell,
+            identity: os::identity(doorbell.raw()),
+            socket: doorbell,
             engine,
             _page: page,
             others,
             eager: settings.eager,
             patience: settings.patience,
             offload,
+            shares,
             spin_ticks: AtomicU64::new(MOST_SPIN),
             cpu: AtomicU32::new(0),
-            out: Lock::new(Half::new(Role::Writer, offload)),
-            incoming: Lock::new(Half::new(Role::Reader, offload)),
+            out: Lock::new(Endpoint::new(Role::Writer, offload, shares)),
+            incoming: Lock::new(Endpoint::new(Role::Reader, offload, shares)),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(!all),
@@ -118,7 +121,7 @@ impl Link {
         }
     }
 
-    pub fn half(&self, role: Role) -> (&Lock<Half>, &Lane) {
+    pub fn endpoint(&self, role: Role) -> (&Lock<Endpoint>, &Lane) {
         match role {
             Role::Writer => (&self.out, &self.region.lanes[self.side]),
             Role::Reader => (&self.incoming, &self.region.lanes[1 - self.side]),
@@ -128,15 +131,15 @@ impl Link {
     #[cfg(test)]
     pub fn begin_at(&self, number: u32) {
         for role in [Role::Writer, Role::Reader] {
-            let (half, lane) = self.half(role);
-            half.lock().begin_at(lane, number);
+            let (endpoint, lane) = self.endpoint(role);
+            endpoint.lock().begin_at(lane, number);
         }
     }
 
     #[cfg(test)]
     pub fn is_read_visible(&self) -> bool {
-        let (half, lane) = self.half(Role::Writer);
-        half.lock().is_read_visible(lane)
+        let (endpoint, lane) = self.endpoint(Role::Writer);
+        endpoint.lock().is_read_visible(lane)
     }
 
     pub fn mine(&self) -> &Side {
@@ -161,7 +164,7 @@ impl Link {
     /// Something has changed that the other side may wait for.
     #[inline]
     pub fn ring(&self) {
-        if self.theirs().bell.0.answer() {
+        if self.theirs().doorbell.0.answer() {
             os::send_byte(self.socket.raw());
         }
     }
@@ -169,7 +172,7 @@ impl Link {
     /// The same for what was changed under a lock, which was the fence.
     #[inline]
     pub fn ring_after(&self, _: Released) {
-        if self.theirs().bell.0.answer_after_fence() {
+        if self.theirs().doorbell.0.answer_after_fence() {
             os::send_byte(self.socket.raw());
         }
     }
@@ -178,16 +181,16 @@ impl Link {
     /// caller's own, the thread that waits for it sleeps and hears nothing from the other side.
     /// Who takes the announcements away wakes everybody who has made one.
     pub fn ring_own(&self) {
-        if self.mine().bell.0.answer() {
+        if self.mine().doorbell.0.answer() {
             self.wake_locals();
-            kicks::kick_all();
+            watch::kick_all();
         }
     }
 
     /// After a step: tells the other side, and the threads of this one if it concerns them.
-    pub fn let_go(&self, mut half: Held<'_, Half>) {
-        let neighbour_over = half.take_neighbour_over();
-        drop(half);
+    pub fn let_go(&self, mut endpoint: Held<'_, Endpoint>) {
+        let neighbour_over = endpoint.take_neighbour_over();
+        drop(endpoint);
         self.ring();
         if neighbour_over {
             self.ring_own();
@@ -212,52 +215,56 @@ impl Link {
 
     /// What small messages lie in is nobody's business.
     #[inline]
-    pub fn buffer(&self, role: Role, addr: usize, len: usize, post: u64) -> Buffer {
-        let views = self.engine.views().filter(|_| len > self.eager);
-        let lies = views.and_then(|views| Some((views, blocks::find(addr, len)?)));
+    pub fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
+        let least = match role {
+            Role::Writer => self.eager + 1,
+            Role::Reader => PLACED_FROM.min(self.eager + 1),
+        };
+        let mappings = self.engine.mappings().filter(|_| len >= least);
+        let lies = mappings.and_then(|mappings| Some((mappings, blocks::find(addr, len)?)));
         let in_block = lies.is_some();
         // Who is not our equal does not copy into our buffers, and so gets none of them.
         let block = lies
             .filter(|_| role == Role::Writer || self.engine.is_equal())
-            .filter(|(views, place)| views.show(self.socket.raw(), place.serial))
+            .filter(|(mappings, place)| mappings.show(self.socket.raw(), place.serial))
             .map(|(_, place)| place);
-        Buffer { addr, len, post, in_block, block }
+        Buffer { addr, len, pin, in_block, block }
     }
 
     /// Takes a block in that the other side must have sent. Whoever polls the socket may have been
     /// meant by other bytes there, and looks again.
-    fn fetch(&self, place: Place) {
+    pub fn fetch(&self, place: BlockAddress) {
         self.drain();
-        if let Some(views) = self.engine.views() {
-            views.give_up(place);
+        if let Some(mappings) = self.engine.mappings() {
+            mappings.give_up(place);
         }
-        self.mine().bell.0.ring();
+        self.mine().doorbell.0.ring();
         self.wake_locals();
-        kicks::kick_all();
+        watch::kick_all();
     }
 
     pub unsafe fn post(
         &self,
         role: Role,
-        half: &mut Half,
+        endpoint: &mut Endpoint,
         addr: usize,
         len: usize,
         cookie: bool,
-        lent: &mut Lent<'_>,
+        pinned: &mut Pinned<'_>,
     ) -> Result<u32, NoRoom> {
-        let (_, lane) = self.half(role);
-        let buffer = self.buffer(role, addr, len, lent.post);
+        let (_, lane) = self.endpoint(role);
+        let buffer = self.buffer(role, addr, len, pinned.pin);
         // The other side can fetch what the helper knows, and what it has mapped.
-        let direct = self.is_direct() || lent.post != 0 || buffer.block.is_some();
+        let direct = self.is_direct() || pinned.pin != 0 || buffer.block.is_some();
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
-                Role::Writer => half.post_write(lane, buffer, self.eager, direct, cookie),
-                Role::Reader => half.post_read(lane, buffer, cookie),
+                Role::Writer => endpoint.post_write(lane, buffer, self.eager, direct, cookie),
+                Role::Reader => endpoint.post_read(lane, buffer, cookie),
             }
         };
         if posted.is_ok() {
-            lent.post = 0; // the message's now
+            pinned.pin = 0; // the message's now
         }
         posted
     }
@@ -272,17 +279,17 @@ impl Link {
         if role == Role::Writer && gone != other::ALIVE {
             return Err(self.failure(role, gone));
         }
-        let mut lent = self.lend(role, addr, len);
-        let (half, _) = self.half(role);
-        let mut half = half.lock();
+        let mut pinned = self.pin(role, addr, len);
+        let (endpoint, _) = self.endpoint(role);
+        let mut endpoint = endpoint.lock();
         // SAFETY: the caller's promise.
-        let posted = unsafe { self.post(role, &mut half, addr, len, true, &mut lent) };
-        drop(half);
+        let posted = unsafe { self.post(role, &mut endpoint, addr, len, true, &mut pinned) };
+        drop(endpoint);
         match posted {
             Ok(number) => {
                 self.ring();
                 if self.must_help.load(Ordering::Relaxed) {
-                    kicks::kick();
+                    watch::kick();
                 }
                 Ok(number)
             }
@@ -299,23 +306,23 @@ impl Link {
     pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
         // Before looking: what the other did before its end must be seen.
         let gone = self.end_of_other();
-        let (half, lane) = self.half(role);
-        let mut half = half.lock();
-        let step = half.advance(lane, &self.engine, self.other_may(role), limited, number);
-        let end = |half: Held<'_, Half>| Ok(self.collected(half, number));
+        let (endpoint, lane) = self.endpoint(role);
+        let mut endpoint = endpoint.lock();
+        let step = endpoint.advance(lane, &self.engine, self.other_may(role), limited, number);
+        let end = |endpoint: Held<'_, Endpoint>| Ok(self.collected(endpoint, number));
         match step {
-            Ok(Step::Over) => end(half),
+            Ok(Step::Over) => end(endpoint),
             Ok(Step::Copy(piece)) => {
-                drop(half);
-                self.carry(role, number, piece, limited);
+                drop(endpoint);
+                self.copy_or_defer(role, number, piece, limited);
                 Err(None)
             }
             Ok(Step::Moved) => {
-                self.let_go(half);
+                self.let_go(endpoint);
                 Err(None)
             }
             Ok(Step::Fetch(place)) => {
-                drop(half);
+                drop(endpoint);
                 self.fetch(place);
                 Err(None)
             }
@@ -325,21 +332,21 @@ impl Link {
                     other::ALIVE => other::CLOSED,
                     gone => gone,
                 };
-                half.abandon(lane, number, true, self.failure(role, gone));
-                end(half)
+                endpoint.abandon(lane, number, true, self.failure(role, gone));
+                end(endpoint)
             }
             Ok(Step::Idle(hint)) => {
                 let alone = matches!(gone, other::CLOSED | other::DIED | other::BROKEN);
                 let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
-                if over && half.abandon(lane, number, alone, self.failure(role, gone)) {
-                    return end(half);
+                if over && endpoint.abandon(lane, number, alone, self.failure(role, gone)) {
+                    return end(endpoint);
                 }
                 Err(Some(hint))
             }
             Err(_) => {
                 self.broken();
-                half.abandon(lane, number, true, self.failure(role, other::BROKEN));
-                end(half)
+                endpoint.abandon(lane, number, true, self.failure(role, other::BROKEN));
+                end(endpoint)
             }
         }
     }
@@ -348,36 +355,36 @@ impl Link {
     pub fn copy(&self, role: Role, number: u32, piece: Piece) {
         let way = role.way();
         let outcome = if self.believe() {
-            // SAFETY: `half` has handed out a part of both posts.
-            let outcome = unsafe { self.engine.copy(way, piece.ours, piece.theirs, piece.len) };
+            // SAFETY: `endpoint` has handed out a part of both posts.
+            let outcome = unsafe { self.engine.copy(way, piece) };
             match outcome {
-                Copied::Whole => outcome,
+                Outcome::Whole => outcome,
                 // A process that ends can look like bad memory, or a closed door.
-                _ if outcome == Copied::Stranger || !self.look_for_end() => Copied::Gone,
+                _ if outcome == Outcome::Stranger || !self.look_for_end() => Outcome::Gone,
                 // Its first thread has left: it lives, but its number leads nowhere. Or it
                 // is about to end, which will be seen.
-                Copied::Gone => Copied::Refused,
+                Outcome::Gone => Outcome::Refused,
                 _ => outcome,
             }
         } else {
-            Copied::Gone
+            Outcome::Gone
         };
-        if outcome == Copied::Refused {
+        if outcome == Outcome::Refused {
             self.engine.forget(way);
             self.note_lost(if way == Way::Pull { LOST_PULL } else { LOST_PUSH });
         }
-        if outcome == Copied::NotThisTime {
+        if outcome == Outcome::NotThisTime {
             self.note_needy();
         }
-        if outcome == Copied::Gone {
+        if outcome == Outcome::Gone {
             self.note_end(other::DIED);
         }
         self.finish(role, number, outcome);
     }
 
-    pub fn finish(&self, role: Role, number: u32, outcome: Copied) {
-        let (half, lane) = self.half(role);
-        let ring = half.lock().copied(lane, number, outcome);
+    pub fn finish(&self, role: Role, number: u32, outcome: Outcome) {
+        let (endpoint, lane) = self.endpoint(role);
+        let ring = endpoint.lock().copied(lane, number, outcome);
         if ring {
             self.ring();
         }
@@ -403,7 +410,7 @@ impl Link {
 
     fn note_needy(&self) {
         if !self.must_help.swap(true, Ordering::Relaxed) {
-            kicks::note_needy();
+            watch::note_needy();
         }
     }
 
@@ -414,29 +421,29 @@ impl Link {
             return false;
         }
         for role in [Role::Reader, Role::Writer] {
-            let (half, lane) = self.half(role);
-            let Some(mut half) = half.try_lock() else { continue };
-            for number in half.unfinished() {
-                match half.advance(lane, &self.engine, self.other_may(role), limited, number) {
+            let (endpoint, lane) = self.endpoint(role);
+            let Some(mut endpoint) = endpoint.try_lock() else { continue };
+            for number in endpoint.unfinished() {
+                match endpoint.advance(lane, &self.engine, self.other_may(role), limited, number) {
                     Ok(Step::Over | Step::Moved) => {
-                        self.let_go(half);
+                        self.let_go(endpoint);
                         self.ring_own();
                         return true;
                     }
                     Ok(Step::Copy(piece)) => {
-                        drop(half);
-                        self.carry(role, number, piece, limited);
+                        drop(endpoint);
+                        self.copy_or_defer(role, number, piece, limited);
                         self.ring_own();
                         return true;
                     }
                     Ok(Step::Fetch(place)) => {
-                        drop(half);
+                        drop(endpoint);
                         self.fetch(place);
                         return true;
                     }
                     Ok(Step::Idle(_) | Step::Cancelled) => {}
                     Err(_) => {
-                        drop(half);
+                        drop(endpoint);
                         self.broken();
                         return true;
                     }
@@ -455,13 +462,13 @@ impl Link {
         let roles = if self.is_needy() { &both[..] } else { &both[..1] };
         self.end_of_other() < other::CLOSED
             && roles.iter().any(|&role| {
-                let half = self.half(role).0.try_lock();
-                half.is_none_or(|half| half.has_unfinished())
+                let endpoint = self.endpoint(role).0.try_lock();
+                endpoint.is_none_or(|endpoint| endpoint.has_unfinished())
             })
     }
 
     pub fn announce(&self, how: u32) -> u64 {
-        self.mine().bell.0.announce(how)
+        self.mine().doorbell.0.announce(how)
     }
 
     /// Whether the bytes on the socket are for this thread from now on.
@@ -477,14 +484,14 @@ impl Link {
 
     /// For who waits while the connection is closed: its socket has no more to tell.
     pub fn sleep_shortly(&self, seen: u64) {
-        self.mine().bell.0.sleep(seen, WORD_NANOSECONDS);
+        self.mine().doorbell.0.sleep(seen, WORD_NANOSECONDS);
         self.look_for_end();
     }
 
     /// Takes what has come over the socket.
     pub fn drain(&self) {
-        match self.engine.views() {
-            Some(views) => views.take_in(self.socket.raw()),
+        match self.engine.mappings() {
+            Some(mappings) => mappings.take_in(self.socket.raw()),
             None => os::drain(self.socket.raw()),
         }
     }
@@ -604,16 +611,16 @@ impl Link {
         self.closing.store(true, Ordering::Release);
         self.mine().closed.0.store(closed::BEGUN, Ordering::Release);
         for role in [Role::Writer, Role::Reader] {
-            let (half, lane) = self.half(role);
-            let mut half = half.lock();
-            half.post_announced();
-            for number in half.unfinished() {
-                half.cancel(lane, number);
+            let (endpoint, lane) = self.endpoint(role);
+            let mut endpoint = endpoint.lock();
+            endpoint.post_announced();
+            for number in endpoint.unfinished() {
+                endpoint.cancel(lane, number);
             }
         }
         self.ring();
-        self.mine().bell.0.ring();
-        os::stop_reading(self.socket.raw());
+        self.mine().doorbell.0.ring();
+        os::shut_down(self.socket.raw(), libc::SHUT_RD);
         self.wake_locals();
     }
 
@@ -622,16 +629,16 @@ impl Link {
     /// it took too long.
     pub fn end_close(&self, limit: u64) -> bool {
         for role in [Role::Writer, Role::Reader] {
-            let (half, lane) = self.half(role);
+            let (endpoint, lane) = self.endpoint(role);
             loop {
-                let seen = self.mine().bell.0.announce(how::WORD);
+                let seen = self.mine().doorbell.0.announce(how::WORD);
                 let alone = self.end_of_other() >= other::CLOSED;
-                let mut half = half.lock();
-                let left = half
+                let mut endpoint = endpoint.lock();
+                let left = endpoint
                     .unfinished()
-                    .filter(|&number| !half.abandon(lane, number, alone, 0))
+                    .filter(|&number| !endpoint.abandon(lane, number, alone, 0))
                     .count();
-                drop(half);
+                drop(endpoint);
                 if left == 0 {
                     break;
                 }
@@ -643,25 +650,60 @@ impl Link {
         }
         self.take_everything_back();
         self.mine().closed.0.store(closed::DONE, Ordering::Release);
-        os::shut_down(self.socket.raw());
+        os::shut_down(self.socket.raw(), libc::SHUT_RDWR);
         true
+    }
+
+    // ---- buffers that the kernel helper knows, from post to end ---------------------------
+
+    /// Makes a buffer known, if there is a helper and the message will be large enough.
+    pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
+        let large = len > 0 && len >= self.offload && (role == Role::Reader || len > self.eager);
+        // Who is not our equal does not copy into our buffers, by no means.
+        let trusted = role == Role::Writer || self.engine.is_equal();
+        let across = self.engine.across().filter(|across| large && trusted && across.is_on());
+        let way = match role {
+            Role::Writer => Way::Pull,
+            Role::Reader => Way::Push,
+        };
+        Pinned::new(across, &[way], addr, len)
+    }
+
+    /// Takes the result of a message that is over. Afterwards the buffer is the program's.
+    pub fn collected(&self, mut endpoint: Held<'_, Endpoint>, number: u32) -> isize {
+        let (result, pin) = endpoint.collect(number);
+        let place_wanted = endpoint.take_place_wanted();
+        self.let_go(endpoint);
+        if place_wanted {
+            self.mine().doorbell.0.ring();
+        }
+        drop(Pinned::known(self.engine.across(), pin));
+        result
+    }
+
+    /// When nothing is under way any more.
+    pub fn take_everything_back(&self) {
+        for role in [Role::Writer, Role::Reader] {
+            let pins = self.endpoint(role).0.lock().take_pins();
+            pins.into_iter().for_each(|pin| drop(Pinned::known(self.engine.across(), pin)));
+        }
     }
 
     // ---- cookies -------------------------------------------------------------------------
 
     pub fn begin_wait(&self, role: Role, number: u32) -> Option<u32> {
-        self.half(role).0.lock().begin_wait(number)
+        self.endpoint(role).0.lock().begin_wait(number)
     }
 
     pub fn end_wait(&self, role: Role, number: u32) {
-        self.half(role).0.lock().end_wait(number);
+        self.endpoint(role).0.lock().end_wait(number);
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         if self.must_help.load(Ordering::Relaxed) {
-            kicks::forget_needy();
+            watch::forget_needy();
         }
     }
 }

@@ -3,23 +3,23 @@
 //! The way of one message, top to bottom; imports go down this list and never up:
 //!
 //! ```text
-//! exports     the adma_* symbols; no logic
-//! calls       handles and cookies checked, then the connection's work
-//! wait        posting and waiting, in stages; watch: long sleeps, for all connections
+//! calls       the adma_* functions: handles and cookies checked, then the connection's work
+//! wait        posting and waiting, in stages
+//! shared      large messages that worker threads copy too
 //! table       handles; whose connections these are after a fork
-//! link        one connection: posting, steps, helping, ending; kicks: who sleeps long;
-//!             lend: buffers that the kernel helper knows, from post to end
-//! half        one direction as one process sees it: posts and matching; in it carry: who
-//!             copies what, short: small messages that are not remembered
-//! doorway     who has come to a listener and is still greeting
-//! wire        the beginning: sockets, greetings, what each side may do to the other; hidden:
+//! link        one connection: posting, steps, helping, ending; watch: long sleeps, for all
+//!             connections, and who is to be woken from them
+//! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
+//!             eager: small messages that are not remembered
+//! accept      who has come to a listener and has not finished the handshake
+//! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
 //!             sockets that belong to no connection yet
-//! engine      bytes between two address spaces; across: by the kernel helper; views: where
-//!             the other's memory is mapped here
-//! ferry       pieces that are copied for somebody who cannot wait
+//! engine      bytes between two address spaces; across: by the kernel helper; mappings: where
+//!             the other's blocks are mapped here
+//! blocking    threads for calls that somebody who cannot wait has to make
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
 //! region      what both processes see, and its law
-//! bell        who sleeps and who wakes; ticket: who copies which piece
+//! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
 //! tally       what a report tells of messages
 //! lock, os    a lock that leaves errno alone; system calls
@@ -53,6 +53,7 @@
 //! | changes its user or capabilities | no: at once where the kernel asks, that is for everybody without `CAP_SYS_PTRACE`; a few milliseconds later for who has that | nothing: until then its own memory, which it has anyway |
 //! | keeps tracers out (`PR_SET_DUMPABLE`), or has agreed to nothing | no | what it wants to keep to itself |
 //! | lies about all of this | its own memory only | nothing |
+//! | an equal, with pages that never come (userfaultfd, a file of FUSE) | yes; who waits with a limit leaves the call to a thread (`blocking`), and closing gives up | time: a wait without a limit lasts as long as the call, for the kernel has the buffer. It could stop us just as well |
 //!
 //! Which process it is says the kernel (`SCM_PIDFD`, or its number in `SCM_CREDENTIALS` before
 //! Linux 6.5); that it is still the same program says its memory, in the very call that reads or
@@ -60,8 +61,14 @@
 //! had it is not an equal.
 //!
 //! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
-//! whole, and written by an equal only. Between processes that are not equals the reader copies
-//! everything itself, for nothing the other says is evidence.
+//! whole, and written by an equal only; a door of the kernel helper leads to the buffers of
+//! messages under way, for what the message is for: whoever we talk to may read what we write to
+//! it, which it gets anyway, and only an equal may write what we read. So neither needs rights over
+//! the other's process. Between processes that are not equals the reader copies everything itself,
+//! for nothing the other says is evidence.
+//!
+//! Worker threads reach no more than the thread that waits (`shared`): it makes such a call first,
+//! and theirs begin with the same sign.
 //!
 //! What is left: that another program, of the same user with the same rights, has a page where
 //! the sign was, out of 2^34 chosen at random; and what the kernel lets processes of one user do
@@ -69,12 +76,16 @@
 //!
 //! # Progress
 //!
-//! There is no helper thread. Waiting and checking make things go on, for every message of
+//! Remote is no helper thread. Waiting and checking make things go on, for every message of
 //! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
 //! then polls sockets that also tell of the other's end.
 
 #[cfg(not(loom))]
+mod accept;
+#[cfg(not(loom))]
 mod across;
+#[cfg(not(loom))]
+mod blocking;
 #[cfg(not(loom))]
 mod blocks;
 #[cfg(not(loom))]
@@ -82,25 +93,19 @@ mod calls;
 #[cfg(not(loom))]
 mod consent;
 #[cfg(not(loom))]
-mod doorway;
+mod endpoint;
 #[cfg(not(loom))]
 mod engine;
-#[cfg(not(any(test, loom)))]
-mod exports;
 #[cfg(not(loom))]
-mod ferry;
-#[cfg(not(loom))]
-mod half;
+mod handshake;
 #[cfg(not(loom))]
 mod hidden;
-#[cfg(not(loom))]
-mod kicks;
-#[cfg(not(loom))]
-mod lend;
 #[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]
 mod lock;
+#[cfg(not(loom))]
+mod mappings;
 #[cfg(not(loom))]
 mod os;
 #[cfg(not(loom))]
@@ -108,27 +113,25 @@ mod peer;
 #[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]
+mod shared;
+#[cfg(not(loom))]
 mod table;
 #[cfg(not(loom))]
 pub mod tally;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(not(loom))]
-mod views;
-#[cfg(not(loom))]
 mod wait;
 #[cfg(not(loom))]
 mod watch;
-#[cfg(not(loom))]
-mod wire;
 
-pub mod bell;
-pub mod ticket;
+pub mod claims;
+pub mod doorbell;
 
 #[cfg(not(loom))]
 pub use settings::Engines;
 #[cfg(not(any(test, loom)))]
-pub use settings::{Carrier, Helper, Settings, configure};
+pub use settings::{Helper, Settings, Workers, configure};
 #[cfg(not(any(test, loom)))]
 pub use table::forget_after_fork;
 
@@ -149,8 +152,18 @@ mod settings {
         pub how: ioat::How,
     }
 
-    /// Copies to, from, so many bytes; as memmove.
-    pub type Carrier = unsafe fn(usize, usize, usize);
+    /// The worker threads of this process.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Workers {
+        /// More than two, for both processes of a message.
+        pub cpus: usize,
+        /// Copies to, from, so many bytes within our address space, with their help.
+        pub copy: unsafe fn(usize, usize, usize),
+        /// How many can be had now.
+        pub count: fn() -> usize,
+        /// To be told that there was no CPU for them.
+        pub crowded: fn(),
+    }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Engines {
@@ -172,9 +185,9 @@ mod settings {
         pub patience: u64,
         /// Brings the helper up, where there is one; not called where none is wanted.
         pub helper: fn() -> Option<Helper>,
-        /// Finds out who carries large copies within our address space; `None`: nobody but the
-        /// caller, whose other CPU is the other process's.
-        pub carrier: fn() -> Option<Carrier>,
+        /// Finds out who helps with large messages; `None`: nobody, for the caller's other CPU
+        /// is the other process's. Starts nothing.
+        pub workers: fn() -> Option<Workers>,
         /// Whether the other side may be let in where Yama keeps it out.
         pub ptracer: bool,
         /// Whether to say which engine a connection uses, and why.
@@ -188,7 +201,7 @@ mod settings {
             engines: Engines::Auto,
             patience: 10_000_000_000,
             helper: || None,
-            carrier: || None,
+            workers: || None,
             ptracer: false,
             tell: false,
         };

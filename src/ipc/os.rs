@@ -13,6 +13,17 @@ fn checked(answer: Answer) -> Result<usize> {
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
+/// A system call with as many arguments as it has.
+///
+/// # Safety
+/// What the call does to memory.
+unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usize> {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    // SAFETY: the caller's promise.
+    checked(unsafe { syscall(number, all) })
+}
+
 /// A descriptor of ours: closed with its owner.
 #[derive(Debug)]
 pub struct Fd(i32);
@@ -151,7 +162,7 @@ pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
             Err(libc::EINVAL) => create(flags)?,
             memory => memory?,
         };
-        checked(syscall(libc::SYS_ftruncate, [memory.raw() as usize, size, 0, 0, 0, 0]))?;
+        call(libc::SYS_ftruncate, [memory.raw() as usize, size])?;
         add_seals(&memory, seals)?;
         Ok(memory)
     }
@@ -160,8 +171,7 @@ pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
 fn add_seals(memory: &Fd, seals: i32) -> Result<()> {
     let (number, command) = (memory.raw() as usize, libc::F_ADD_SEALS as usize);
     // SAFETY: no memory of ours.
-    checked(unsafe { syscall(libc::SYS_fcntl, [number, command, seals as usize, 0, 0, 0]) })
-        .map(drop)
+    unsafe { call(libc::SYS_fcntl, [number, command, seals as usize]) }.map(drop)
 }
 
 /// The seals of memory, and nothing is asked of what is not: a file may be such that it never
@@ -207,7 +217,7 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
     let advice = libc::MADV_POPULATE_WRITE as usize;
     loop {
         // SAFETY: the caller's promise; nothing is changed.
-        match checked(unsafe { syscall(libc::SYS_madvise, [at, size, advice, 0, 0, 0]) }) {
+        match unsafe { call(libc::SYS_madvise, [at, size, advice]) } {
             Err(libc::EINTR | libc::EAGAIN) => {}
             Ok(_) | Err(libc::EINVAL) => return Ok(()),
             Err(_) => return Err(libc::ENOMEM),
@@ -241,21 +251,14 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
     if seals & SIZE_SEALS != SIZE_SEALS {
         return None;
     }
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
     let mut system = MaybeUninit::<libc::statfs>::uninit();
-    let (number, at) = (memory.raw() as usize, stat.as_mut_ptr() as usize);
-    let system_at = system.as_mut_ptr() as usize;
-    // SAFETY: the kernel fills `stat` and `system`, which are read only after it has.
-    unsafe {
-        let sealed = syscall(libc::SYS_fstatfs, [number, system_at, 0, 0, 0, 0]) == 0
-            && system.assume_init_ref().f_type == libc::TMPFS_MAGIC;
-        (sealed && syscall(libc::SYS_fstat, [number, at, 0, 0, 0, 0]) == 0).then(|| {
-            let stat = stat.assume_init_ref();
-            let whole = stat.st_blocks >= stat.st_size / 512;
-            let fixed = seals & FINAL_SEALS == FINAL_SEALS;
-            Sealed { size: stat.st_size as usize, whole, fixed }
-        })
-    }
+    let (fd, at) = (memory.raw() as usize, system.as_mut_ptr() as usize);
+    // SAFETY: the kernel fills `system`, which is read only after it has.
+    let kind = unsafe { call(libc::SYS_fstatfs, [fd, at]).map(|_| system.assume_init().f_type) };
+    let stat = stat(memory.raw(), c"".as_ptr()).filter(|_| kind == Ok(libc::TMPFS_MAGIC))?;
+    let whole = stat.st_blocks >= stat.st_size / 512;
+    let fixed = seals & FINAL_SEALS == FINAL_SEALS;
+    Some(Sealed { size: stat.st_size as usize, whole, fixed })
 }
 
 /// Finds all its pages now: nobody will be killed later for want of one.
@@ -293,32 +296,23 @@ pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
     }
 }
 
-/// Maps it; a child of a fork gets it, too.
+/// Maps memory where the kernel chooses; a child of a fork gets it, too.
+fn map(memory: &Fd, size: usize, protection: i32) -> Result<*mut c_void> {
+    let (protection, flags) = (protection as usize, libc::MAP_SHARED as usize);
+    // SAFETY: a fresh mapping.
+    unsafe { call(libc::SYS_mmap, [0, size, protection, flags, memory.raw() as usize]) }
+        .map(|at| at as *mut c_void)
+}
+
 pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let (flags, fd) = (libc::MAP_SHARED as usize, memory.raw() as usize);
-    // SAFETY: a fresh mapping where the kernel chooses.
-    let at = unsafe { syscall(libc::SYS_mmap, [0, size, protection, flags, fd, 0]) };
-    checked(at).map(|at| at as *mut c_void)
+    map(memory, size, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// Maps it; a child of a fork does not get it.
-pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    not_inherited(map_inherited(memory, size)?, size)
-}
-
-/// The same, to read only.
-pub fn map_to_read(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    let (flags, fd) = (libc::MAP_SHARED as usize, memory.raw() as usize);
-    // SAFETY: a fresh mapping where the kernel chooses.
-    let at = unsafe { syscall(libc::SYS_mmap, [0, size, libc::PROT_READ as usize, flags, fd, 0]) };
-    not_inherited(checked(at)? as *mut c_void, size)
-}
-
-fn not_inherited(at: *mut c_void, size: usize) -> Result<*mut c_void> {
-    let advice = libc::MADV_DONTFORK as usize;
+/// The same, but a child of a fork does not get it; to read only if it is not `writable`.
+pub fn map_shared(memory: &Fd, size: usize, writable: bool) -> Result<*mut c_void> {
+    let at = map(memory, size, libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 })?;
     // SAFETY: advice about a mapping of ours.
-    unsafe { syscall(libc::SYS_madvise, [at as usize, size, advice, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_madvise, [at as usize, size, libc::MADV_DONTFORK as usize]) };
     Ok(at)
 }
 
@@ -353,13 +347,13 @@ pub unsafe fn copy_across(
 ) -> Result<usize> {
     let range = |(at, len)| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
     let (ours, theirs) = (ours.map(range), theirs.map(range));
-    let call = match way {
+    let number = match way {
         Way::Pull => libc::SYS_process_vm_readv,
         Way::Push => libc::SYS_process_vm_writev,
     };
     let (ours, theirs) = (ours.as_ptr() as usize, theirs.as_ptr() as usize);
     // SAFETY: the kernel checks all ranges; the rest is the caller's promise.
-    checked(unsafe { syscall(call, [pid as usize, ours, 2, theirs, 2, 0]) })
+    unsafe { call(number, [pid as usize, ours, 2, theirs, 2]) }
 }
 
 /// Whether this process lets others of its user trace it.
@@ -376,7 +370,7 @@ pub fn map_page_at(at: usize) -> Result<()> {
     // SAFETY: replaces nothing; a kernel that does not know the flag chooses another place, which
     // is given back.
     unsafe {
-        let got = checked(syscall(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX, 0]))?;
+        let got = call(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX])?;
         if got != at || syscall(libc::SYS_madvise, [at, PAGE, advice, 0, 0, 0]) != 0 {
             unmap(got as *mut c_void, PAGE);
             return Err(libc::EEXIST);
@@ -406,11 +400,11 @@ pub fn watch_process(pid: i32) -> Result<Fd> {
     fd(unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) })
 }
 
-/// Lets one process trace us in spite of Yama. There is only one such process at a time.
+/// Lets one process trace us in spite of Yama. Remote is only one such process at a time.
 pub fn let_trace(pid: i32) -> Result<()> {
     let option = libc::PR_SET_PTRACER as usize;
     // SAFETY: no memory.
-    checked(unsafe { syscall(libc::SYS_prctl, [option, pid as usize, 0, 0, 0, 0]) }).map(drop)
+    unsafe { call(libc::SYS_prctl, [option, pid as usize]) }.map(drop)
 }
 
 // ---- sockets -----------------------------------------------------------------------------
@@ -426,9 +420,7 @@ pub fn unix_pair() -> Result<[Fd; 2]> {
     let mut pair = [0i32; 2];
     let at = &raw mut pair as usize;
     // SAFETY: the kernel fills both numbers.
-    checked(unsafe {
-        syscall(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at, 0, 0])
-    })?;
+    unsafe { call(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at]) }?;
     let [one, two] = pair.map(Fd);
     Ok([away_from_streams(one)?, away_from_streams(two)?])
 }
@@ -458,7 +450,7 @@ pub fn unix_address(path: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
 pub fn bind(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     // SAFETY: the kernel reads the address.
-    checked(unsafe { syscall(libc::SYS_bind, [fd, at, address.1, 0, 0, 0]) }).map(drop)
+    unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
 }
 
 /// Connects; a listener that accepts nobody is waited for until `end`, a moment of
@@ -468,7 +460,7 @@ pub fn connect(socket: &Fd, address: &(libc::sockaddr_un, usize), end: u64) -> R
     loop {
         limit_sending(socket, end.saturating_sub(nanoseconds()))?;
         // SAFETY: the kernel reads the address.
-        match checked(unsafe { syscall(libc::SYS_connect, [fd, at, address.1, 0, 0, 0]) }) {
+        match unsafe { call(libc::SYS_connect, [fd, at, address.1]) } {
             Ok(_) => return Ok(()),
             Err(libc::EAGAIN) => return Err(libc::ETIMEDOUT),
             Err(libc::EINTR) => {}
@@ -486,13 +478,12 @@ fn limit_sending(socket: &Fd, nanos: u64) -> Result<()> {
     let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_SNDTIMEO as usize);
     let fd = socket.raw() as usize;
     // SAFETY: the kernel reads the time.
-    checked(unsafe { syscall(libc::SYS_setsockopt, [fd, level, option, at, len, 0]) }).map(drop)
+    unsafe { call(libc::SYS_setsockopt, [fd, level, option, at, len]) }.map(drop)
 }
 
 pub fn listen(socket: &Fd) -> Result<()> {
     // SAFETY: no memory.
-    checked(unsafe { syscall(libc::SYS_listen, [socket.raw() as usize, 128, 0, 0, 0, 0]) })
-        .map(drop)
+    unsafe { call(libc::SYS_listen, [socket.raw() as usize, 128]) }.map(drop)
 }
 
 pub fn accept(listener: i32) -> Result<Fd> {
@@ -503,14 +494,8 @@ pub fn accept(listener: i32) -> Result<Fd> {
 
 /// Whether a path leads to a socket, and not by a link.
 pub fn is_socket_file(address: &libc::sockaddr_un) -> bool {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let (cwd, path) = (libc::AT_FDCWD as usize, &raw const address.sun_path as usize);
-    let (at, flags) = (stat.as_mut_ptr() as usize, libc::AT_SYMLINK_NOFOLLOW as usize);
-    // SAFETY: a terminated path, as in `remove_file`; `stat` is read after it was filled.
-    unsafe {
-        syscall(libc::SYS_newfstatat, [cwd, path, at, flags, 0, 0]) == 0
-            && stat.assume_init_ref().st_mode & libc::S_IFMT == libc::S_IFSOCK
-    }
+    let stat = stat(libc::AT_FDCWD, address.sun_path.as_ptr());
+    stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
 }
 
 /// Taking turns with others who listen in the folder of a path; ends with its owner. `None`: it
@@ -532,9 +517,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
     let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
     loop {
         // SAFETY: no memory.
-        match checked(unsafe {
-            syscall(libc::SYS_flock, [folder.raw() as usize, operation, 0, 0, 0, 0])
-        }) {
+        match unsafe { call(libc::SYS_flock, [folder.raw() as usize, operation]) } {
             Ok(_) => return Some(folder),
             Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
                 poll([-1, -1], 0, 1);
@@ -556,7 +539,7 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     let (at, room) = (&raw mut value as usize, &raw mut len as usize);
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
     // SAFETY: the kernel writes at most `len` bytes.
-    checked(unsafe { syscall(libc::SYS_getsockopt, [fd as usize, level, option, at, room, 0]) })?;
+    unsafe { call(libc::SYS_getsockopt, [fd as usize, level, option, at, room]) }?;
     Ok(value)
 }
 
@@ -564,8 +547,7 @@ pub fn set_socket_option(fd: i32, option: i32, value: i32) -> Result<()> {
     let (at, len) = (&raw const value as usize, size_of::<i32>());
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
     // SAFETY: the kernel reads the number.
-    checked(unsafe { syscall(libc::SYS_setsockopt, [fd as usize, level, option, at, len, 0]) })
-        .map(drop)
+    unsafe { call(libc::SYS_setsockopt, [fd as usize, level, option, at, len]) }.map(drop)
 }
 
 /// Whether a descriptor is a listening unix socket.
@@ -574,17 +556,21 @@ pub fn is_listener(fd: i32) -> bool {
         && socket_option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
-pub fn shut_down(socket: i32) {
+/// Nothing is sent or received any more. To stop `SHUT_RD` only: from then on polling this end
+/// returns at once, and the other end hears nothing of it.
+pub fn shut_down(socket: i32, how: i32) {
     // SAFETY: no memory.
-    unsafe {
-        syscall(libc::SYS_shutdown, [socket as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]);
-    }
+    let _ = unsafe { call(libc::SYS_shutdown, [socket as usize, how as usize]) };
 }
 
-/// From here on polling this end returns at once; the other end hears nothing of it.
-pub fn stop_reading(socket: i32) {
-    // SAFETY: no memory.
-    unsafe { syscall(libc::SYS_shutdown, [socket as usize, libc::SHUT_RD as usize, 0, 0, 0, 0]) };
+/// What the kernel says of a descriptor's file, or of a path's where that is not empty, and not by
+/// a link.
+fn stat(fd: i32, path: *const libc::c_char) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let flags = (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) as usize;
+    let (fd, path, at) = (fd as usize, path as usize, stat.as_mut_ptr() as usize);
+    // SAFETY: a terminated path; the kernel fills `stat`, which is read only after it has.
+    unsafe { call(libc::SYS_newfstatat, [fd, path, at, flags]).ok().map(|_| stat.assume_init()) }
 }
 
 /// Which file a descriptor stands for.
@@ -595,15 +581,7 @@ pub struct Identity {
 }
 
 pub fn identity(fd: i32) -> Option<Identity> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let at = stat.as_mut_ptr() as usize;
-    // SAFETY: the kernel fills `stat`, which is read only after it has.
-    unsafe {
-        (syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) == 0).then(|| {
-            let stat = stat.assume_init_ref();
-            Identity { device: stat.st_dev, file: stat.st_ino }
-        })
-    }
+    stat(fd, c"".as_ptr()).map(|stat| Identity { device: stat.st_dev, file: stat.st_ino })
 }
 
 /// What is sent to wake somebody.
@@ -643,14 +621,8 @@ pub fn poll(fds: [i32; 2], events: i16, limit_ms: i32) -> [i16; 2] {
     if answer <= 0 { [0; 2] } else { set.map(|entry| entry.revents) }
 }
 
-/// Which of many descriptors can be read; as `poll`. None of them where the system refuses:
-/// then the caller comes back at once.
-pub fn poll_all(fds: &[i32], limit_ms: i32) -> Vec<i16> {
-    let all: Vec<(i32, i16)> = fds.iter().map(|&fd| (fd, libc::POLLIN)).collect();
-    poll_events(&all, limit_ms)
-}
-
-/// The same with events of each.
+/// The same of many, with events of each. None of them where the system refuses: then the caller
+/// comes back at once.
 pub fn poll_events(fds: &[(i32, i16)], limit_ms: i32) -> Vec<i16> {
     let entry = |&(fd, events): &(i32, i16)| libc::pollfd { fd, events, revents: 0 };
     let mut set: Vec<libc::pollfd> = fds.iter().map(entry).collect();
@@ -696,7 +668,7 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
     let at = &raw const message as usize;
     // SAFETY: the message points to what lives here.
-    checked(unsafe { syscall(libc::SYS_sendmsg, [socket as usize, at, flags, 0, 0, 0]) })
+    unsafe { call(libc::SYS_sendmsg, [socket as usize, at, flags]) }
 }
 
 /// Ask for `Beside::process`; and how that comes.
@@ -707,7 +679,7 @@ const SCM_PIDFD: i32 = 4;
 #[derive(Default)]
 pub struct Beside {
     pub fds: Vec<Foreign>,
-    /// There were more of them than found a number, or room, here.
+    /// Remote were more of them than found a number, or room, here.
     pub cut: bool,
     /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
     pub pid: i32,
@@ -728,8 +700,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
     let at = &raw mut message as usize;
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
-    let got =
-        checked(unsafe { syscall(libc::SYS_recvmsg, [socket as usize, at, flags, 0, 0, 0]) })?;
+    let got = unsafe { call(libc::SYS_recvmsg, [socket as usize, at, flags]) }?;
     beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
     // SAFETY: the kernel has filled `control` up to the length it says.
     unsafe {

@@ -5,8 +5,8 @@
 //! expects it to hold still; a field is read once, the value checked, and only that value
 //! used. What we have posted ourselves we remember in our own memory and do not read here.
 
-use super::bell::Bell;
-use super::blocks::Place;
+use super::blocks::BlockAddress;
+use super::doorbell::Doorbell;
 use super::os::{self, Fd};
 use crate::plan::PAGE;
 use core::cell::UnsafeCell;
@@ -38,6 +38,8 @@ pub mod kind {
     pub const DIRECT: u32 = 2;
     /// Through the chunks.
     pub const STREAMED: u32 = 3;
+    /// In the reader's buffer already: its read was there first, and lies in a block.
+    pub const PLACED: u32 = 4;
 }
 
 pub const LINE: usize = 64;
@@ -50,26 +52,26 @@ pub struct Line<T>(pub T);
 #[repr(C)]
 pub struct Cell {
     pub writer: Line<Written>,
-    pub reader: Line<Post>,
-    pub ticket: Line<AtomicU64>,
+    pub reader: Line<Descriptor>,
+    pub claims: Line<AtomicU64>,
 }
 
 /// A write, and its bytes if they are few, in the line beside it.
 #[repr(C)]
 pub struct Written {
-    pub post: Post,
+    pub desc: Descriptor,
     bytes: UnsafeCell<[u8; SHORT]>,
 }
 
 #[repr(C)]
-pub struct Post {
+pub struct Descriptor {
     pub number: AtomicU32,
     pub kind: AtomicU32,
     pub len: AtomicU64,
     /// The address in its process; of eager messages the place in the room.
     pub at: AtomicU64,
     /// What the kernel helper knows the buffer by; 0: it does not.
-    pub post: AtomicU64,
+    pub pin: AtomicU64,
     pub finished: AtomicU32,
     reserved: u32,
     /// The block that the buffer lies in; 0: in none, or none that the other side has got. And
@@ -79,16 +81,16 @@ pub struct Post {
     reserved_too: u64,
 }
 
-impl Post {
-    pub fn set_block(&self, place: Option<Place>) {
+impl Descriptor {
+    pub fn set_block(&self, place: Option<BlockAddress>) {
         self.block_offset.store(place.map_or(0, |place| place.offset as u64), Relaxed);
         self.block.store(place.map_or(0, |place| place.serial), Relaxed);
     }
 
-    pub fn block(&self) -> Option<Place> {
+    pub fn block(&self) -> Option<BlockAddress> {
         let serial = self.block.load(Relaxed);
         let offset = self.block_offset.load(Relaxed) as usize;
-        (serial != 0).then_some(Place { serial, offset })
+        (serial != 0).then_some(BlockAddress { serial, offset })
     }
 }
 
@@ -162,7 +164,7 @@ pub mod closed {
 /// One process.
 #[repr(C)]
 pub struct Side {
-    pub bell: Line<Bell>,
+    pub doorbell: Line<Doorbell>,
     /// It closes the connection, orderly; one of `closed`.
     pub closed: Line<AtomicU32>,
     /// The CPU it was last seen to wait on, and one; 0: not known.
@@ -185,7 +187,7 @@ pub const SIZE: usize = size_of::<Region>().next_multiple_of(4096);
 
 const _: () = {
     assert!(WINDOW.is_power_of_two() && CHUNKS.is_power_of_two());
-    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Post>() == LINE);
+    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Descriptor>() == LINE);
 };
 
 /// A region in our address space.
@@ -205,7 +207,7 @@ impl Mapped {
 
     pub fn new(memory: &Fd) -> os::Result<Self> {
         Self::check(memory)?;
-        os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
+        os::map_shared(memory, SIZE, true).map(|at| Self(at.cast()))
     }
 
     /// When both have mapped it: sees to it that no page can be taken away, and that those are

@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{blocks, doorway, ferry, hidden, kicks, os, tally};
+use super::{accept, blocking, blocks, hidden, os, tally, watch};
 use crate::os::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ const GENERATIONS: u32 = 1 << (30 - PLACE_BITS);
 const MARK: u32 = 1 << 30;
 
 #[repr(align(64))]
-struct Place {
+struct Slot {
     /// 0: nobody's, or being opened or closed.
     handle: AtomicU32,
     users: AtomicU32,
@@ -30,8 +30,8 @@ struct Place {
     link: AtomicPtr<Link>,
 }
 
-static TABLE: [Place; PLACES] = [const {
-    Place {
+static TABLE: [Slot; PLACES] = [const {
+    Slot {
         handle: AtomicU32::new(0),
         users: AtomicU32::new(0),
         taken: AtomicU32::new(0),
@@ -51,7 +51,7 @@ const BEGINNING: u64 = 1;
 
 /// A connection in use: it is not closed meanwhile.
 pub struct Used {
-    place: &'static Place,
+    place: &'static Slot,
 }
 
 impl core::ops::Deref for Used {
@@ -69,7 +69,7 @@ impl Drop for Used {
     }
 }
 
-impl Place {
+impl Slot {
     #[inline]
     fn leave(&self) {
         // Closing sleeps on it; it has taken the handle away first.
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-fn place_of(handle: i32) -> Option<&'static Place> {
+fn place_of(handle: i32) -> Option<&'static Slot> {
     let handle = u32::try_from(handle).ok().filter(|handle| handle & MARK != 0)?;
     Some(&TABLE[(handle % PLACES as u32) as usize])
 }
@@ -136,7 +136,7 @@ pub fn become_owner() -> os::Result<u64> {
     // SAFETY: just made sure of it.
     let word = unsafe { &*OWNER.load(Ordering::Acquire) };
     if word.compare_exchange(0, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        kicks::begin();
+        watch::forget_sleepers();
         let fresh = sys::ticks() << 16 | (sys::getpid() as u64 & 0xffff) | 2;
         word.store(fresh, Ordering::Release);
     }
@@ -204,9 +204,9 @@ pub fn close(handle: i32) -> isize {
 /// parent's end from the other side. Closed only if the number still stands for it.
 pub fn forget_after_fork() {
     tally::clear();
-    doorway::forget_after_fork();
+    accept::forget_after_fork();
     hidden::forget_after_fork();
-    ferry::forget_after_fork();
+    blocking::forget_after_fork();
     blocks::forget_after_fork();
     for place in &TABLE[..USED.load(Ordering::Acquire) as usize] {
         let link = place.link.load(Ordering::Acquire);

@@ -29,12 +29,14 @@ pub enum Means {
     /// Ordinary instructions, between blocks.
     Mapped,
     ProcessVm,
+    /// The same by worker threads.
+    Workers,
     SharedMemory,
 }
 
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const REGIMES: [&str; 4] = ["eager", "one_copy", "two_ended", "chunks"];
-const MEANS: [&str; 4] = ["helper", "mapped", "process_vm", "shared_memory"];
+const MEANS: [&str; 5] = ["helper", "mapped", "process_vm", "process_vm_workers", "shared_memory"];
 
 struct Count {
     messages: AtomicU64,

@@ -1,14 +1,18 @@
 //! Both ends in one process, on every engine: the same tests against the same bytes.
 
-use super::calls::{self, check, close, wait};
-use super::half::Role::{self, Reader, Writer};
-use super::half::Step;
+use super::calls::{
+    adma_alloc, adma_check as check, adma_close as close, adma_free, adma_iread, adma_iwrite,
+    adma_read, adma_wait, adma_wait_for as wait_for, adma_write,
+};
+use super::endpoint::Role::{self, Reader, Writer};
+use super::endpoint::Step;
 use super::link::Link;
 use super::region::WINDOW;
-use super::region::kind::{DIRECT, EAGER, STREAMED};
-use super::settings::{Engines, Settings};
-use super::{os, table, wire};
+use super::region::kind::{DIRECT, EAGER, PLACED, STREAMED};
+use super::settings::{Engines, Settings, Workers};
+use super::{handshake, os, table, tally};
 use crate::backend::libc as original;
+use crate::backend::threads::workers;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +29,7 @@ fn pair_with(settings: [Settings; 2]) -> [i32; 2] {
     let sockets = os::unix_pair().unwrap();
     let enter = |socket: i32, settings: Settings| {
         let owner = table::become_owner().unwrap();
-        let met = wire::meet(socket, &settings).unwrap();
+        let met = handshake::meet(socket, &settings).unwrap();
         table::enter(Box::new(Link::new(met, &settings, owner))).unwrap()
     };
     let (one, two) = (sockets[0].raw(), sockets[1].raw());
@@ -58,27 +62,31 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 
 fn write(handle: i32, data: &[u8]) -> isize {
     // SAFETY: lives through the call.
-    unsafe { calls::transfer(Writer, handle, data.as_ptr() as usize, data.len()) }
+    unsafe { adma_write(handle, data.as_ptr().cast(), data.len()) }
 }
 
 fn read(handle: i32, data: &mut [u8]) -> isize {
     // SAFETY: lives through the call.
-    unsafe { calls::transfer(Reader, handle, data.as_mut_ptr() as usize, data.len()) }
+    unsafe { adma_read(handle, data.as_mut_ptr().cast(), data.len()) }
 }
 
 fn iwrite(handle: i32, data: &[u8]) -> i64 {
     // SAFETY: the tests wait, or close, before the bytes go away.
-    unsafe { calls::start(Writer, handle, data.as_ptr() as usize, data.len()) }
+    unsafe { adma_iwrite(handle, data.as_ptr().cast(), data.len()) }
 }
 
 fn iread(handle: i32, data: &mut [u8]) -> i64 {
     // SAFETY: as above.
-    unsafe { calls::start(Reader, handle, data.as_mut_ptr() as usize, data.len()) }
+    unsafe { adma_iread(handle, data.as_mut_ptr().cast(), data.len()) }
 }
 
 /// Whether the other side has posted the read that our next write meets.
 fn is_read_visible(handle: i32) -> bool {
     table::find(handle).unwrap().is_read_visible()
+}
+
+fn wait(cookie: i64) -> isize {
+    adma_wait(cookie)
 }
 
 fn waited(cookie: i64) -> isize {
@@ -409,7 +417,7 @@ fn cookies_of_another_connection_are_unknown_and_harm_nobody() {
     let (taken, written) = (iread(d, &mut got), iwrite(c, &[2; 8]));
     for cookie in old {
         assert_eq!((check(cookie), wait(cookie)), (INVALID, INVALID));
-        assert_eq!(calls::wait_for(cookie, 1), INVALID);
+        assert_eq!(wait_for(cookie, 1), INVALID);
     }
     assert_eq!((wait(taken), wait(written), got), (8, 8, [2; 8]));
     close(c);
@@ -580,8 +588,14 @@ fn eager_messages_outlive_the_close_of_their_writer() {
 fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
     let [a, b] = pair();
     let good = bytes(1 << 20, 0);
+    let nowhere = 4096 as *mut core::ffi::c_void;
     // SAFETY: not the caller's at all; the kernel notices, for the message is large.
-    let bad = |role: Role, handle: i32| unsafe { calls::start(role, handle, 4096, 1 << 20) };
+    let bad = |role: Role, handle: i32| unsafe {
+        match role {
+            Writer => adma_iwrite(handle, nowhere, 1 << 20),
+            Reader => adma_iread(handle, nowhere, 1 << 20),
+        }
+    };
     let fault = -libc::EFAULT as isize;
     let mut got = vec![0; 1 << 20];
     let cookies = [bad(Writer, a), iread(b, &mut got)];
@@ -602,6 +616,8 @@ fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
 fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
     let bad = [(DIRECT, u64::MAX - 10, 1 << 20), (DIRECT, 4096, u64::MAX), (77, 4096, 1 << 20)];
     let bad = bad.into_iter().chain([(EAGER, 1 << 40, 100_000), (STREAMED, u64::MAX, 1 << 20)]);
+    // Said to be in a buffer that was never shown.
+    let bad = bad.chain([(PLACED, 0, 1 << 20)]);
     for (kind, at, len) in bad {
         let shm = Settings { engines: Engines::SharedMemory, ..DEFAULT };
         let [a, b] = pair_with([DEFAULT, shm]);
@@ -609,11 +625,11 @@ fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
         let cookies = [iread(b, &mut first), iread(b, &mut second)];
         {
             let link = table::find(a).unwrap();
-            let post = &link.half(Writer).1.cell(0).writer.0.post;
-            post.kind.store(kind, Ordering::Relaxed);
-            post.at.store(at, Ordering::Relaxed);
-            post.len.store(len, Ordering::Relaxed);
-            post.number.store(1, Ordering::Release);
+            let desc = &link.endpoint(Writer).1.cell(0).writer.0.desc;
+            desc.kind.store(kind, Ordering::Relaxed);
+            desc.at.store(at, Ordering::Relaxed);
+            desc.len.store(len, Ordering::Relaxed);
+            desc.number.store(1, Ordering::Release);
         }
         // Its own message has met nothing, so it helps; then nobody is believed any more.
         assert_eq!(check(cookies[1]), IN_PROGRESS);
@@ -659,13 +675,13 @@ fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
     got.fill(0);
     let cookies = [iwrite(a, &data), iread(b, &mut got)];
     let link = table::find(a).unwrap();
-    let (half, lane) = link.half(Writer);
-    let Ok(Step::Copy(piece)) = half.lock().advance(lane, &link.engine, true, false, 1 << 16)
+    let (endpoint, lane) = link.endpoint(Writer);
+    let Ok(Step::Copy(piece)) = endpoint.lock().advance(lane, &link.engine, true, false, 1 << 16)
     else {
         panic!("no piece for the writer")
     };
     // It has begun, and is slow.
-    assert_eq!(calls::wait_for(cookies[1], 30), -libc::ETIMEDOUT as isize);
+    assert_eq!(wait_for(cookies[1], 30), -libc::ETIMEDOUT as isize);
     link.copy(Writer, 1 << 16, piece);
     drop(link);
     assert_eq!(cookies.map(wait), [1 << 20; 2]);
@@ -696,7 +712,7 @@ struct Block(usize, usize);
 
 impl Block {
     fn new(len: usize) -> Self {
-        let at = calls::alloc(len) as usize;
+        let at = adma_alloc(len) as usize;
         assert_ne!(at, 0);
         Self(at, len)
     }
@@ -710,7 +726,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: the messages are over.
-        assert_eq!(unsafe { calls::free(self.0) }, 0);
+        assert_eq!(unsafe { adma_free(self.0 as *mut _) }, 0);
     }
 }
 
@@ -722,7 +738,8 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
         // SAFETY: the caller's promise.
         unsafe { original::copy(to, from, len) };
     }
-    let settings = Settings { carrier: || Some(carry), ..DEFAULT };
+    let workers = || Some(Workers { cpus: 4, copy: carry, count: || 0, crowded: || {} });
+    let settings = Settings { workers, ..DEFAULT };
     let [a, b] = pair_with([settings; 2]);
     let (mut from, mut to) = (Block::new(9 << 20), Block::new(9 << 20));
     // Whole messages, or nothing: pieces of 256 KiB are the smallest that are.
@@ -749,4 +766,94 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
     assert!(target == from.bytes()[..1 << 20]);
     assert_eq!(CARRIED.load(Ordering::Relaxed), before);
     assert_eq!((close(a), close(b)), (0, 0));
+}
+
+/// How the message with this number has travelled.
+fn kind_of(handle: i32, number: u32) -> u32 {
+    let link = table::find(handle).unwrap();
+    link.endpoint(Writer).1.cell(number).writer.0.desc.kind.load(Ordering::Relaxed)
+}
+
+#[test]
+fn small_message_goes_straight_into_a_block_whose_read_waits() {
+    let [a, b] = pair_with([Settings::DEFAULT; 2]);
+    let mut block = Block::new(100_000);
+    let mut number = 0;
+    for (size, room, is_placed) in [
+        (9000, 9000, true),
+        (32 << 10, 32 << 10, true),
+        (8192, 100_000, true),
+        (30_000, 10_000, true),
+        (8191, 100_000, false),
+        (100, 100, false),
+    ] {
+        // The first write has to fetch the block, and later it is tried whenever it may pay.
+        let (mut placed, mut tries) = (0, 0);
+        while if is_placed { placed < 4 } else { tries < 20 } {
+            let (data, count) = (bytes(size, size), size.min(room));
+            block.bytes().fill(0xee);
+            let buffer = &mut block.bytes()[100_000 - room..];
+            let posted = tries % 2 == 1;
+            thread::scope(|scope| {
+                let reader = scope.spawn(move || match posted {
+                    true => waited(iread(b, buffer)),
+                    false => read(b, buffer),
+                });
+                while !is_read_visible(a) {
+                    thread::yield_now();
+                }
+                assert_eq!(write(a, &data), count as isize, "{size}");
+                assert_eq!(reader.join().unwrap(), count as isize, "{size}");
+            });
+            let kind = kind_of(a, number);
+            assert!(kind == EAGER || (kind == PLACED && is_placed), "{size}: {kind}");
+            let (all, at) = (block.bytes(), 100_000 - room);
+            assert!(all[at..at + count] == data[..count], "{size} into {room}");
+            assert!(all[..at].iter().chain(&all[at + count..]).all(|&byte| byte == 0xee));
+            placed += usize::from(kind == PLACED);
+            (number, tries) = (number + 1, tries + 1);
+            assert!(tries < 5000, "{size}: never straight into the block");
+        }
+    }
+    // Who is not there yet gets it later, and the writer does not wait.
+    let data = bytes(20_000, 1);
+    assert_eq!(write(a, &data), 20_000);
+    assert_eq!(kind_of(a, number), EAGER);
+    assert_eq!(read(b, &mut block.bytes()[..20_000]), 20_000);
+    assert!(block.bytes()[..20_000] == data);
+    assert_eq!((close(a), close(b)), (0, 0));
+}
+
+#[test]
+fn large_messages_between_any_memory_are_copied_by_workers_too() {
+    original::resolve();
+    workers::settle_in();
+    workers::start(3);
+    tally::begin();
+    let by_workers =
+        || tally::messages().map_or(0, |all| all.copied[tally::Means::Workers as usize].1);
+    let help = || Some(Workers { cpus: 8, copy: original::copy, count: || 3, crowded: || {} });
+    let settings = Settings { workers: help, ..DEFAULT };
+    // Of both sides, of one, and of the other: the pieces are the same for both.
+    for pair in [[settings, settings], [settings, DEFAULT], [DEFAULT, settings]] {
+        let [a, b] = pair_with(pair);
+        let (before, begun) = (by_workers(), Instant::now());
+        let mut round = 0;
+        while by_workers() == before || round < 20 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no worker has copied anything");
+            let size = [3 << 20, (4 << 20) + 5, (9 << 20) - 1, 300_001][round % 4];
+            let (data, mut got) = (bytes(size + 77, round), vec![0xee; size + 200]);
+            let (from, to) = (round % 77, round * 13 % 100);
+            thread::scope(|scope| {
+                let data = &data[from..from + size];
+                scope.spawn(move || assert_eq!(write(a, data), size as isize));
+                assert_eq!(read(b, &mut got[to..to + size]), size as isize);
+            });
+            assert!(got[to..to + size] == data[from..from + size], "{size}");
+            let around = got[..to].iter().chain(&got[to + size..]);
+            assert!(around.into_iter().all(|&byte| byte == 0xee), "{size}");
+            round += 1;
+        }
+        assert_eq!((close(a), close(b)), (0, 0));
+    }
 }

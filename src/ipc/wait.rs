@@ -2,14 +2,14 @@
 //!
 //! Who waits looks for work first: a piece of its own message, then anything of the process's
 //! connections that the other side cannot do alone. With nothing to do it rests: it spins for
-//! some microseconds; it sleeps on its bell's word for milliseconds; it polls, for seconds
+//! some microseconds; it sleeps on its doorbell's word for milliseconds; it polls, for seconds
 //! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
 
-use super::across::Lent;
-use super::bell::how;
-use super::half::{Hint, NoRoom, Role, Short, Step};
-use super::kicks;
+use super::across::Pinned;
+use super::doorbell::how;
+use super::endpoint::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
+use super::os::Way;
 use super::region::LINE;
 use super::watch::{self, Watch};
 use crate::os::sync::{Woken, fetch_to_change, pause};
@@ -64,11 +64,25 @@ impl Link {
         if len > self.eager || self.end_before(Role::Writer) != other::ALIVE {
             return Short::UsualWay;
         }
-        let (half, lane) = self.half(Role::Writer);
-        let mut half = half.lock();
-        // SAFETY: the caller's promise.
-        let written = unsafe { half.write_eagerly(lane, addr, len) };
-        let released = half.release();
+        let (endpoint, lane) = self.endpoint(Role::Writer);
+        let mut endpoint = endpoint.lock();
+        let waiting = if len >= PLACED_FROM { endpoint.waiting_block(lane, len) } else { None };
+        let placed = waiting.filter(|_| endpoint.placing.pays());
+        let view = placed
+            .and_then(|(place, count)| Some((self.engine.view(Way::Push, place, count)?, count)));
+        // SAFETY: the caller's promise; the view stays mapped.
+        let written = unsafe {
+            match &view {
+                Some(((_view, at), count)) => endpoint.write_in_place(lane, addr, len, *at, *count),
+                None => endpoint.write_eagerly(lane, addr, len, waiting.is_some()),
+            }
+        };
+        let released = endpoint.release();
+        if let (Some((place, _)), None) = (placed, &view)
+            && !self.engine.knows(place)
+        {
+            self.fetch(place); // for the next time
+        }
         let Ok(Some(count)) = written else { return Short::UsualWay };
         self.ring_after(released);
         Short::Done(count)
@@ -81,8 +95,8 @@ impl Link {
     /// filled.)
     #[inline]
     unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Short {
-        let (half, lane) = self.half(Role::Reader);
-        let mut held = half.lock();
+        let (endpoint, lane) = self.endpoint(Role::Reader);
+        let mut held = endpoint.lock();
         // SAFETY: the caller's promise.
         let mut short = unsafe { held.read_eagerly(lane, self.buffer(Role::Reader, addr, len, 0)) };
         let mut released = held.release();
@@ -93,14 +107,14 @@ impl Link {
                 ahead = self.room_ahead().step_by(LINE);
             }
             if sys::ticks() > until {
-                half.lock().post_announced();
+                endpoint.lock().post_announced();
                 return Short::Posted(number);
             }
             self.spin(hint, || {
                 hint.fetch_beside();
                 ahead.by_ref().take(2).for_each(fetch_to_change);
             });
-            let mut held = half.lock();
+            let mut held = endpoint.lock();
             short = held.read_announced(lane, number);
             released = held.release();
         }
@@ -112,38 +126,38 @@ impl Link {
 
     /// Nothing if somebody writes just now.
     fn room_ahead(&self) -> Range<usize> {
-        let (half, lane) = self.half(Role::Writer);
-        half.try_lock().map_or(0..0, |mut half| half.room_ahead(lane))
+        let (endpoint, lane) = self.endpoint(Role::Writer);
+        endpoint.try_lock().map_or(0..0, |mut endpoint| endpoint.room_ahead(lane))
     }
 
     unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
-        let (lock, lane) = self.half(role);
+        let (lock, lane) = self.endpoint(role);
         let mut rest = Rest::Fresh;
         let mut announced = None;
-        let mut lent = match role {
-            Role::Writer => self.lend(role, addr, len),
+        let mut pinned = match role {
+            Role::Writer => self.pin(role, addr, len),
             // It waits, and so fetches the bytes itself.
-            Role::Reader => Lent::nothing(),
+            Role::Reader => Pinned::nothing(),
         };
         let number = loop {
             let gone = self.end_before(role);
             if role == Role::Writer && gone != other::ALIVE {
                 return self.failure(role, gone);
             }
-            let mut half = lock.lock();
+            let mut endpoint = lock.lock();
             // SAFETY: the caller's promise.
-            let posted = unsafe { self.post(role, &mut half, addr, len, false, &mut lent) };
+            let posted = unsafe { self.post(role, &mut endpoint, addr, len, false, &mut pinned) };
             let number = match posted {
                 Ok(number) => number,
                 Err(NoRoom::Broken) => return self.far_ahead(role),
                 Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
                 Err(NoRoom::InUse) => {
-                    drop(half);
+                    drop(endpoint);
                     rest = Rest::Fresh;
                     if self.closing.load(Ordering::Acquire) {
                         return -libc::EBADF as isize;
                     }
-                    // Who collects rings our own bell; what it has done before the announcement
+                    // Who collects rings our own doorbell; what it has done before the announcement
                     // is seen by another try.
                     match announced.take() {
                         _ if self.help(false) || watch::help_others(self, false) => {}
@@ -153,7 +167,7 @@ impl Link {
                     continue;
                 }
                 Err(NoRoom::OtherIsBehind(hint)) => {
-                    drop(half);
+                    drop(endpoint);
                     if self.closing.load(Ordering::Acquire) {
                         return -libc::EBADF as isize;
                     }
@@ -169,18 +183,18 @@ impl Link {
                 }
             };
             // The common case: an eager message, which is over already.
-            match half.advance(lane, &self.engine, self.other_may(role), false, number) {
-                Ok(Step::Over) => return self.collected(half, number),
+            match endpoint.advance(lane, &self.engine, self.other_may(role), false, number) {
+                Ok(Step::Over) => return self.collected(endpoint, number),
                 Ok(Step::Copy(piece)) => {
-                    drop(half);
-                    if !piece.only {
+                    drop(endpoint);
+                    if piece.of > 1 {
                         self.ring();
                     }
-                    self.copy(role, number, piece);
+                    self.copy_with_workers(role, number, piece);
                 }
                 // A read that has met nothing: who writes looks for it and waits for nothing.
-                Ok(Step::Idle(_)) if role == Role::Reader && half.is_unmatched(number) => {}
-                _ => self.let_go(half),
+                Ok(Step::Idle(_)) if role == Role::Reader && endpoint.is_unmatched(number) => {}
+                _ => self.let_go(endpoint),
             }
             break number;
         };
@@ -208,7 +222,7 @@ impl Link {
                 Err(None) => rest = Rest::Fresh,
                 Err(Some(_)) if self.help(limited) || watch::help_others(self, limited) => {
                     rest = Rest::Fresh;
-                    // There may be always something to help with.
+                    // Remote may be always something to help with.
                     if is_late() {
                         break None;
                     }
@@ -219,7 +233,7 @@ impl Link {
         };
         // What this sleeper has looked after is for the others now.
         drop(rest);
-        kicks::kick();
+        watch::kick();
         result
     }
 
@@ -240,10 +254,10 @@ impl Link {
 
     /// What was just done may have been the last.
     fn collect_if_over(&self, role: Role, number: u32) -> Option<isize> {
-        let (half, lane) = self.half(role);
-        let mut half = half.lock();
-        let over = half.is_over(lane, number);
-        over.then(|| self.collected(half, number))
+        let (endpoint, lane) = self.endpoint(role);
+        let mut endpoint = endpoint.lock();
+        let over = endpoint.is_over(lane, number);
+        over.then(|| self.collected(endpoint, number))
     }
 
     fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {
@@ -265,7 +279,7 @@ impl Link {
                 *rest = Rest::Poll(Watch::new(self));
             }
             Rest::Fresh | Rest::Spin { .. } => {
-                *rest = Rest::Word { seen: self.mine().bell.0.announce(how::WORD) };
+                *rest = Rest::Word { seen: self.mine().doorbell.0.announce(how::WORD) };
             }
             Rest::Word { seen } => {
                 let begun = sys::ticks();
@@ -273,7 +287,7 @@ impl Link {
                     0 => WORD_NANOSECONDS,
                     left => left.min(WORD_NANOSECONDS),
                 };
-                let woken = self.mine().bell.0.sleep(seen, nanos);
+                let woken = self.mine().doorbell.0.sleep(seen, nanos);
                 // Would spinning have been as good?
                 self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
                 *rest = match woken {

@@ -1,6 +1,6 @@
 //! Long sleeps: until something happens on a connection that needs this process.
 //!
-//! There is no helper thread, so somebody who waits on one connection must also hear of the
+//! Remote is no helper thread, so somebody who waits on one connection must also hear of the
 //! others: a message that is streamed goes on only while both sides look after it, and what
 //! one waits for may depend on it, around a ring of processes. Who sleeps long polls the
 //! sockets of all connections that may need help. Each connection has one such sleeper at a
@@ -8,18 +8,20 @@
 //! sleeps on its word `local`. Sleepers are kicked when a connection that needs help gets a
 //! post, or loses its sleeper.
 
-use super::bell::how;
-use super::engine::Copied;
-use super::half::{Piece, Role};
-use super::kicks::{self, Kicks};
+use super::blocking;
+use super::doorbell::how;
+use super::endpoint::{Piece, Role};
+use super::engine::Outcome;
 use super::link::Link;
+use super::lock::Lock;
+use super::os::{self, Fd};
 use super::table::{self, Used};
-use super::{ferry, os};
+use crate::os::sync::full_fence;
 use crate::os::sys;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 fn has_needy_others(link: &Link) -> bool {
-    kicks::needy() > u32::from(link.must_help.load(Ordering::Relaxed))
+    NEEDY.load(Ordering::Relaxed) > u32::from(link.must_help.load(Ordering::Relaxed))
 }
 
 /// Does something for any connection but this one. True: something was done.
@@ -31,22 +33,93 @@ pub fn others_need_help(link: &Link) -> bool {
     has_needy_others(link) && table::others(link).any(|other| other.wants_watching())
 }
 
+/// Connections that go on only with our help, or nearly so many: a child made without fork handlers has its parent's, until it has a
+/// connection of its own.
+static NEEDY: AtomicU32 = AtomicU32::new(0);
+
+/// Where sleepers are kicked, and how many there are.
+static SLEEPERS: Lock<Vec<i32>> = Lock::new(Vec::new());
+static ASLEEP: AtomicU32 = AtomicU32::new(0);
+
+/// In a process that has no connections yet: what is here is its parent's.
+pub fn forget_sleepers() {
+    NEEDY.store(0, Ordering::Relaxed);
+    ASLEEP.store(0, Ordering::Relaxed);
+    SLEEPERS.renew(Vec::new());
+}
+
+pub fn note_needy() {
+    NEEDY.fetch_add(1, Ordering::Relaxed);
+}
+
+pub fn forget_needy() {
+    NEEDY.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.
+pub fn kick() {
+    if NEEDY.load(Ordering::Relaxed) != 0 {
+        kick_all();
+    }
+}
+
+/// Wakes who sleeps long, and has not been told by the other side: something has been done for
+/// it here.
+pub fn kick_all() {
+    full_fence();
+    if ASLEEP.load(Ordering::Relaxed) != 0 {
+        SLEEPERS.lock().iter().for_each(|&socket| os::send_byte(socket));
+    }
+}
+
+/// While this lives, a kick makes its descriptor readable. A socket, for a byte that is sent
+/// to a number which the program has given to a file of its own is refused.
+pub struct Kicks([Fd; 2]);
+
+impl Kicks {
+    /// None where there is nobody to kick.
+    pub fn new() -> Option<Self> {
+        if sys::has_one_thread() {
+            return None;
+        }
+        let pair = os::unix_pair().ok()?;
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.push(pair[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+        drop(sleepers);
+        full_fence();
+        Some(Self(pair))
+    }
+
+    pub fn descriptor(&self) -> i32 {
+        self.0[0].raw()
+    }
+}
+
+impl Drop for Kicks {
+    fn drop(&mut self) {
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.retain(|&socket| socket != self.0[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+    }
+}
+
 impl Link {
     /// Copies a piece that was claimed, with no lock held. Who is `limited` does nothing that may
     /// take longer than copying.
-    pub fn carry(&self, role: Role, number: u32, piece: Piece, limited: bool) {
+    pub fn copy_or_defer(&self, role: Role, number: u32, piece: Piece, limited: bool) {
         if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
-            return self.copy(role, number, piece);
+            return self.copy_with_workers(role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
         let taken = table::find_any(handle).is_ok_and(|link| {
-            ferry::take(Box::new(move || {
+            blocking::take(Box::new(move || {
                 link.copy(role, number, piece);
                 link.ring_own();
             }))
         });
         if !taken {
-            self.finish(role, number, Copied::NotThisTime);
+            self.finish(role, number, Outcome::NotThisTime);
         }
     }
 }
@@ -93,9 +166,10 @@ impl<'a> Watch<'a> {
             sys::futex_wait(self.link.local.as_ptr(), self.seen, nanos);
             return;
         }
-        let mut fds: Vec<i32> = self.links().flat_map(Link::descriptors).collect();
-        fds.extend(self.kicks.as_ref().map(Kicks::descriptor));
-        let events = os::poll_all(&fds, nanos.div_ceil(1_000_000) as i32);
+        let kicks = self.kicks.as_ref().map(Kicks::descriptor);
+        let fds = self.links().flat_map(Link::descriptors).chain(kicks);
+        let fds: Vec<(i32, i16)> = fds.map(|fd| (fd, libc::POLLIN)).collect();
+        let events = os::poll_events(&fds, nanos.div_ceil(1_000_000) as i32);
         for (link, events) in self.links().zip(events.chunks_exact(2)) {
             link.note_events([events[0], events[1]]);
             if events[0] != 0 {

@@ -87,6 +87,7 @@ pub(super) mod tests {
             ("helper", 7),
             ("mapped", 3 << 20),
             ("process_vm", 1 << 49),
+            ("process_vm_workers", 1 << 40),
             ("shared_memory", 40_000),
         ],
     };

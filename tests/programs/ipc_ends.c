@@ -93,10 +93,33 @@ static void expect_end(pid_t child, int want)
 		fail("the other process ended with status %#x, want %d", status, want);
 }
 
+static volatile pid_t waiter;
+
 static void *wait_and_expect_ebadf(void *cookie)
 {
+	waiter = gettid();
 	EXPECT(adma_wait(*(adma_cookie_t *)cookie), -EBADF);
 	return NULL;
+}
+
+/* Until that thread sleeps, which it does only inside adma_wait. */
+static void expect_waiter(void)
+{
+	char path[60], text[200] = "";
+
+	while (!waiter)
+		sched_yield();
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", waiter);
+	while (!strstr(text, ") S ")) {
+		int fd = open(path, O_RDONLY);
+		long got = read(fd, text, sizeof(text) - 1);
+
+		close(fd);
+		if (got <= 0)
+			cannot_be_shown("no /proc");
+		text[got] = 0;
+	}
+	waiter = 0;
 }
 
 /* What can be done with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
@@ -120,10 +143,11 @@ static void stopped_in_piece(int signal, bool closes, bool threaded)
 		fail("200 ms took %.3f s", seconds() - begun);
 	EXPECT(adma_wait_for(cookie, 0), -ETIMEDOUT);
 	EXPECT(adma_check(cookie), -EINPROGRESS);
-	if (threaded)
+	if (threaded) {
 		pthread_create(&thread, NULL, wait_and_expect_ebadf, &cookie);
+		expect_waiter();
+	}
 	if (closes) {
-		sleep_ms(20);
 		begun = seconds();
 		EXPECT(adma_close(connection), -ETIMEDOUT);
 		if (seconds() - begun < 0.99 || seconds() - begun > 9)

@@ -7,11 +7,13 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-enum { SECRET_AT = 0x20000000, SECRET_LEN = 65536, SECRET = 0x5a, TOUCHED = 3 };
+/* Above what a program's heap may take of the first gigabyte. */
+#define SECRET_AT 0x200000000l
+enum { SECRET_LEN = 4 << 20, SECRET = 0x5a, TOUCHED = 3 };
 
 static inline unsigned char *lay_down_secret(void)
 {
-	unsigned char *at = mmap((void *)(long)SECRET_AT, SECRET_LEN, PROT_READ | PROT_WRITE,
+	unsigned char *at = mmap((void *)SECRET_AT, SECRET_LEN, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 
 	if (at == MAP_FAILED)

@@ -14,8 +14,7 @@ use crate::turns::{Budget, ratios};
 const LARGE: [usize; 6] = [64 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
 const SMALL: [usize; 4] = [64, 256, 1 << 10, 4 << 10];
 /// Where one way ends and another begins.
-const MIDDLE: [usize; 9] =
-    [2 << 10, 4 << 10, 6 << 10, 8 << 10, 16 << 10, 32 << 10, 48 << 10, 64 << 10, 128 << 10];
+const MIDDLE: [usize; 12] = [2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
 pub fn run(options: &Options) {
     let lib = options.lib.as_deref().filter(|lib| *lib != "none");
@@ -32,7 +31,9 @@ pub fn run(options: &Options) {
     println!("adma: {}\n", peer.about());
     large(options, &mut peer, &mut mpi);
     small(options, &mut peer, &mut mpi);
-    used(options, &mut peer);
+    middle(options, &mut peer, Game::Used, "used");
+    middle(options, &mut peer, Game::PingPong, "untouched");
+    compare(options, &mut peer);
     stream(options, &mut peer);
 }
 
@@ -158,8 +159,8 @@ fn small(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
     );
 }
 
-/// The same with bytes that somebody has made and somebody wants.
-fn used(options: &Options, peer: &mut Peer) {
+/// Around the borders: with bytes that somebody has made and somebody wants, and without.
+fn middle(options: &Options, peer: &mut Peer, game: Game, what: &str) {
     let channels = [
         Channel::Adma,
         Channel::Blocks,
@@ -170,24 +171,66 @@ fn used(options: &Options, peer: &mut Peer) {
     ];
     let mut head = vec!["size".to_string()];
     head.extend(channels.iter().map(|channel| channel.name().into()));
-    head.push("adma x best".into());
+    head.extend(["adma x best".into(), "adma_alloc x best".into()]);
     let mut table = Table::new(head);
-    for size in MIDDLE.into_iter().chain([MIB, 16 * MIB]) {
+    let large = if game == Game::Used { &[1024, 16 << 10][..] } else { &[] };
+    for size in MIDDLE.iter().chain(large).map(|kib| kib << 10) {
         let name = name_of(size);
-        progress(&format!("ipc, used: {name}"));
-        let times = play(options, peer, &mut None, Game::Used, &channels, size);
+        progress(&format!("ipc, {what}: {name}"));
+        let times = play(options, peer, &mut None, game, &channels, size);
         let median = |times: &Vec<f64>| times.iter().copied().collect::<Samples>().median();
         let medians: Vec<f64> = times[..channels.len()].iter().map(median).collect();
         let best = (2..channels.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
-        let gain = ratios(&times[best.unwrap_or(2)], &times[0]).median();
-        figure(&format!("ipc.{name}.used"), gain);
+        let gains = [0, 1].map(|ours| ratios(&times[best.unwrap_or(2)], &times[ours]).median());
+        figure(&format!("ipc.{name}.{what}"), gains[0]);
+        figure(&format!("ipc.{name}.{what}_blocks"), gains[1]);
         let mut row = vec![name];
         row.extend(medians.iter().map(|&median| time_or_none(median)));
-        row.push(ratio_or_none(gain));
+        row.extend(gains.map(ratio_or_none));
         table.row(row);
     }
     table.print();
-    println!("half a round trip in which messages are written before and read after\n");
+    println!(
+        "half a round trip in which messages are {}\n",
+        match game {
+            Game::Used => "written before and read after",
+            _ => "neither written nor read",
+        }
+    );
+}
+
+/// Against another library, in the same run: BENCH_BEFORE=path.
+fn compare(options: &Options, peer: &mut Peer) {
+    if !peer.has_before() {
+        return;
+    }
+    let channels = [Channel::Adma, Channel::Before, Channel::Blocks, Channel::BeforeBlocks];
+    let mut table = Table::new([
+        "size",
+        "used: adma",
+        "gain",
+        "adma_alloc",
+        "gain",
+        "untouched: adma",
+        "gain",
+        "adma_alloc",
+        "gain",
+    ]);
+    let sizes = [64, 1 << 10].into_iter().chain(MIDDLE.map(|kib| kib << 10));
+    for size in sizes.chain(LARGE[1..].iter().copied()) {
+        progress(&format!("ipc, before and after: {}", name_of(size)));
+        let mut row = vec![name_of(size)];
+        for game in [Game::Used, Game::PingPong] {
+            let times = play(options, peer, &mut None, game, &channels, size);
+            for now in [0, 2] {
+                row.push(time_or_none(times[now].iter().copied().collect::<Samples>().median()));
+                row.push(ratio_or_none(ratios(&times[now + 1], &times[now]).median()));
+            }
+        }
+        table.row(row);
+    }
+    table.print();
+    println!("gain: the time of the library BENCH_BEFORE over ours, in the same turns\n");
 }
 
 fn stream(options: &Options, peer: &mut Peer) {

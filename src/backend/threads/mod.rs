@@ -1,6 +1,8 @@
 //! Worker threads as copy channels: where there is no hardware, and beside it.
 
 #[cfg(not(loom))]
+pub mod parallel;
+#[cfg(not(loom))]
 pub mod piece;
 pub mod queue;
 #[cfg(not(loom))]

@@ -1,8 +1,8 @@
 //! One claimed piece of a shared copy, from its first byte to its end in the queue.
 
 use super::queue::{Claim, IN_ORDER, Shared, piece_is};
-use super::remote;
 use super::task::{LOOK, STEP, Task, Work};
+use super::{parallel, remote};
 use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
 use crate::backend::mode::Mode;
 
@@ -15,6 +15,9 @@ pub const FRESH: usize = 1 << 27;
 /// Beside a packed mode: pieces of a transfer between processes, see `remote`.
 pub const REMOTE: usize = 1 << 28;
 
+/// Beside a packed mode: what stands for the source is work of any kind, see `parallel`.
+pub const PARALLEL: usize = 1 << 24;
+
 /// Which loop copies the piece.
 pub fn loop_of(claim: &Claim) -> CopyLoop {
     let mode = claim.copy.mode;
@@ -24,12 +27,20 @@ pub fn loop_of(claim: &Claim) -> CopyLoop {
     }
 }
 
+/// How many bytes the piece is; work of any kind counts its own.
+pub fn bytes_of(claim: &Claim) -> usize {
+    if claim.copy.mode & PARALLEL != 0 { 0 } else { claim.copy.cut.piece(claim.index).len }
+}
+
 /// Does a claimed piece and says so in the queue. A worker gives its `sequence` where the
 /// piece can be taken back from it.
 pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
     let posted = &claim.copy;
     if posted.mode & REMOTE != 0 {
         return remote::carry_out(shared, claim);
+    }
+    if posted.mode & PARALLEL != 0 {
+        return parallel::carry_out(shared, claim);
     }
     let piece = posted.cut.piece(claim.index);
     let whole = Task { work: Work::of(posted.mode), dst: posted.dst, src: posted.src, len: 0 };

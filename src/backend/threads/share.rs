@@ -270,7 +270,7 @@ fn leave_to_others(shared: &Shared) {
 
 /// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
 /// back, for who has them may not run at all. A system call cannot be `taken_back`.
-fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn() -> bool) {
+pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn() -> bool) {
     let (begun, mut from) = (sys::ticks(), 0);
     while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
         match how {

@@ -693,8 +693,7 @@ fn help(shared: &Shared, me: &Worker) {
     {
         Mode::unpack(claim.copy.mode).adopt_rights();
         // Counted before it is over: then the caller may go on, and report.
-        let bytes = claim.copy.cut.piece(claim.index).len as u64;
-        me.bytes.fetch_add(bytes, Ordering::Relaxed);
+        me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
         piece::carry_out(shared, &claim, can_be_interrupted().then_some(&me.sequence));
     }
     me.busy.store(false, Ordering::Release);

@@ -194,7 +194,8 @@ pub fn in_words(reason: &str) -> &'static str {
         "starting" => "the engine was just being started",
         "no_channels" => "every I/OAT channel has failed",
         "unaligned" => "the I/OAT engine cannot copy between such addresses",
-        "unsupported" => "the engine copies within one process only",
+        "unsupported" => "the I/OAT engine only copies, and within one process",
+        "early" => "comparisons whose first bytes differed",
         _ => "",
     }
 }

@@ -26,20 +26,20 @@ struct State {
 
 const NOTHING: State = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
 
-struct Ferry {
+struct Pool {
     state: Lock<State>,
     /// Changes with every job.
     news: AtomicU32,
 }
 
-static FERRY: Ferry = Ferry::new();
+static POOL: Pool = Pool::new();
 
 /// False: nobody can do it.
 pub fn take(job: Job) -> bool {
-    FERRY.take(job)
+    POOL.take(job)
 }
 
-impl Ferry {
+impl Pool {
     const fn new() -> Self {
         Self { state: Lock::new(NOTHING), news: AtomicU32::new(0) }
     }
@@ -92,7 +92,7 @@ impl Ferry {
 
 /// In the child of a fork: the threads are the parent's.
 pub fn forget_after_fork() {
-    FERRY.state.renew(NOTHING);
+    POOL.state.renew(NOTHING);
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn job_that_hangs_holds_up_no_other_and_too_many_are_refused() {
-        static OWN: Ferry = Ferry::new();
+        static OWN: Pool = Pool::new();
         let (release, gate) = mpsc::channel::<()>();
         let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
         let (done, dones) = mpsc::channel();

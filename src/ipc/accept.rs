@@ -1,11 +1,11 @@
 //! Who has come to a listener and has not finished its greetings. They are looked after together,
 //! by whoever accepts, so that one who says nothing keeps nobody else out.
 
+use super::handshake::{Handshake, Met};
 use super::hidden::Hidden;
 use super::lock::Lock;
 use super::os::{self, Fd, Identity};
 use super::settings::Settings;
-use super::wire::{Greeting, Met};
 
 /// So many of them; others stay in the listener's queue.
 const MOST: usize = 128;
@@ -13,7 +13,7 @@ const MOST: usize = 128;
 struct Guest {
     listener: Identity,
     /// Goes before its socket does.
-    greeting: Greeting,
+    greeting: Handshake,
     _hidden: Hidden,
     _socket: Fd,
 }
@@ -42,7 +42,7 @@ pub fn accept(listener: i32, settings: &Settings) -> os::Result<Met> {
         // With nobody else to look after it waits here, as accept(2) does.
         if ready {
             let socket = os::accept(listener)?;
-            let greeting = Greeting::new(socket.raw(), *settings);
+            let greeting = Handshake::new(socket.raw(), *settings);
             let mut hidden = Hidden::default();
             hidden.add(&socket);
             let guest = Guest { listener: identity, greeting, _hidden: hidden, _socket: socket };

@@ -2,22 +2,23 @@
 //! posts. What is done next is in `carry`; small messages that are not remembered at all are
 //! in `short`.
 //!
-//! Nothing here waits. The lock of a half is held during every call.
+//! Nothing here waits. The lock of an endpoint is held during every call.
 
-mod carry;
-mod short;
+mod eager;
+mod progress;
 
-pub use carry::{Piece, Step};
-pub use short::Short;
+pub use eager::{PLACED_FROM, Placing, Short};
+pub use progress::{Piece, SHARED_FROM, Step};
 
-use super::blocks::Place;
+use super::blocks::BlockAddress;
+use super::claims::{self, Counts, Edge};
 use super::os::Way;
 use super::region::{self, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
-use super::ticket::{self, End, View};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
 use core::sync::atomic::{AtomicU32, Ordering};
+use progress::Layout;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -26,10 +27,10 @@ pub enum Role {
 }
 
 impl Role {
-    fn end(self) -> End {
+    fn end(self) -> Edge {
         match self {
-            Role::Writer => End::Back,
-            Role::Reader => End::Front,
+            Role::Writer => Edge::Back,
+            Role::Reader => Edge::Front,
         }
     }
 
@@ -96,23 +97,24 @@ pub struct Buffer {
     pub addr: usize,
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
-    pub post: u64,
+    pub pin: u64,
     /// It lies in a block.
     pub in_block: bool,
     /// The same, if the other side has that block.
-    pub block: Option<Place>,
+    pub block: Option<BlockAddress>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Free,
     Posted,
     Over,
 }
 
 /// A post of our own, in our own memory.
-#[derive(Clone, Copy, Debug)]
-struct Own {
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
     number: u32,
     state: State,
     /// Somebody holds a cookie for it; and somebody waits with that.
@@ -124,18 +126,17 @@ struct Own {
     addr: usize,
     len: usize,
     /// What the kernel helper knows it by; 0: it does not.
-    post: u64,
+    pin: u64,
     /// It lies in a block; and the other side has that.
     in_block: bool,
     shown: bool,
     /// From here on valid once it is matched.
     theirs: usize,
-    their_post: u64,
+    their_pin: u64,
     /// Where theirs lies, if both lie in blocks.
-    their_block: Option<Place>,
+    their_block: Option<BlockAddress>,
     count: usize,
-    piece: usize,
-    pieces: usize,
+    layout: Layout,
     claimed: usize,
     finished: usize,
     stream_at: usize,
@@ -144,36 +145,12 @@ struct Own {
     room_end: u64,
 }
 
-const NOTHING: Own = Own {
-    number: 0,
-    state: State::Free,
-    cookie: false,
-    waited: false,
-    matched: false,
-    streamed: false,
-    kind: 0,
-    addr: 0,
-    len: 0,
-    post: 0,
-    in_block: false,
-    shown: false,
-    theirs: 0,
-    their_post: 0,
-    their_block: None,
-    count: 0,
-    piece: 0,
-    pieces: 0,
-    claimed: 0,
-    finished: 0,
-    stream_at: 0,
-    result: 0,
-    room_end: 0,
-};
-
-pub struct Half {
+pub struct Endpoint {
     role: Role,
     offload: usize,
-    posts: Box<[Own; WINDOW]>,
+    /// Workers copy, of either process.
+    shares: bool,
+    requests: Box<[Request; WINDOW]>,
     /// The number of the next post.
     next: u32,
     /// All below are over.
@@ -195,14 +172,16 @@ pub struct Half {
     neighbour_over: bool,
     /// The length of the last write that went the short way; see `room_ahead`.
     last: usize,
+    pub placing: Placing,
 }
 
-impl Half {
-    pub fn new(role: Role, offload: usize) -> Self {
+impl Endpoint {
+    pub fn new(role: Role, offload: usize, shares: bool) -> Self {
         Self {
             role,
             offload,
-            posts: Box::new([NOTHING; WINDOW]),
+            shares,
+            requests: Box::new([Request::default(); WINDOW]),
             next: 0,
             done: 0,
             other_done: 0,
@@ -214,6 +193,7 @@ impl Half {
             place_wanted: false,
             neighbour_over: false,
             last: 0,
+            placing: Placing::default(),
         }
     }
 
@@ -230,23 +210,23 @@ impl Half {
         eager_count(lane, self.next, 0).is_some()
     }
 
-    fn own(&mut self, number: u32) -> &mut Own {
-        &mut self.posts[number as usize % WINDOW]
+    fn own(&mut self, number: u32) -> &mut Request {
+        &mut self.requests[number as usize % WINDOW]
     }
 
     /// The lane's post of the other side, and its progress.
-    fn other_post<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Post {
+    fn other_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Descriptor {
         let cell = lane.cell(number);
         match self.role {
             Role::Writer => &cell.reader.0,
-            Role::Reader => &cell.writer.0.post,
+            Role::Reader => &cell.writer.0.desc,
         }
     }
 
-    fn own_post<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Post {
+    fn own_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Descriptor {
         let cell = lane.cell(number);
         match self.role {
-            Role::Writer => &cell.writer.0.post,
+            Role::Writer => &cell.writer.0.desc,
             Role::Reader => &cell.reader.0,
         }
     }
@@ -324,7 +304,7 @@ impl Half {
     pub unsafe fn post_write(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post, in_block, block }: Buffer,
+        Buffer { addr, len, pin, in_block, block }: Buffer,
         eager: usize,
         direct: bool,
         cookie: bool,
@@ -343,23 +323,23 @@ impl Half {
             tally::note_copied(Means::SharedMemory, len);
         }
         let room_end = self.room_head;
-        *self.own(number) = Own {
+        *self.own(number) = Request {
             number,
             state: State::Posted,
             cookie,
             kind,
             addr,
             len,
-            post,
+            pin,
             in_block,
             shown: block.is_some(),
             streamed: kind == kind::STREAMED,
             room_end,
-            ..NOTHING
+            ..Request::default()
         };
         self.next = number.wrapping_add(1);
-        let written = self.own_post(lane, number);
-        written.post.store(post, Ordering::Relaxed);
+        let written = self.own_desc(lane, number);
+        written.pin.store(pin, Ordering::Relaxed);
         written.set_block(block);
         publish(written, number, kind, len, at);
         if kind == kind::EAGER && !cookie {
@@ -376,17 +356,26 @@ impl Half {
     pub unsafe fn post_read(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, post, in_block, block }: Buffer,
+        Buffer { addr, len, pin, in_block, block }: Buffer,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.post_announced();
         self.check_room(lane)?;
         let number = self.next;
         let (state, shown) = (State::Posted, block.is_some());
-        *self.own(number) =
-            Own { number, state, cookie, addr, len, post, in_block, shown, ..NOTHING };
+        *self.own(number) = Request {
+            number,
+            state,
+            cookie,
+            addr,
+            len,
+            pin,
+            in_block,
+            shown,
+            ..Request::default()
+        };
         self.next = number.wrapping_add(1);
-        lane.cell(number).reader.0.post.store(post, Ordering::Relaxed);
+        lane.cell(number).reader.0.pin.store(pin, Ordering::Relaxed);
         lane.cell(number).reader.0.set_block(block);
         // Also for what is over at once: its writer wants to know the length.
         publish(&lane.cell(number).reader.0, number, 0, len, addr);
@@ -399,8 +388,8 @@ impl Half {
 
     /// Looks whether the other side has posted its part. Eager messages are over with that.
     fn is_matched(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
-        let (role, offload) = (self.role, self.offload);
-        let theirs = self.other_post(lane, number);
+        let (role, offload, shares) = (self.role, self.offload, self.shares);
+        let theirs = self.other_desc(lane, number);
         let own = self.own(number);
         if own.matched {
             return Ok(true);
@@ -412,7 +401,7 @@ impl Half {
         // post that was found bad.
         let len = usize::try_from(theirs.len.load(Ordering::Relaxed)).map_err(|_| Broken)?;
         let at = usize::try_from(theirs.at.load(Ordering::Relaxed)).map_err(|_| Broken)?;
-        let (post, block) = (theirs.post.load(Ordering::Relaxed), theirs.block());
+        let (pin, block) = (theirs.pin.load(Ordering::Relaxed), theirs.block());
         let kind = match role {
             Role::Writer => own.kind,
             Role::Reader => theirs.kind.load(Ordering::Relaxed),
@@ -425,6 +414,8 @@ impl Half {
                 unsafe { original::copy(own.addr, from, count) };
                 tally::note_copied(Means::SharedMemory, count);
             }
+            // An equal has written it into our buffer, which only such a one is shown.
+            (kind::PLACED, Role::Reader) if own.shown => {}
             // Written before it was read; its writer has learnt the count now.
             (kind::EAGER, Role::Writer) => {}
             (kind::DIRECT | kind::STREAMED, _) => {
@@ -432,17 +423,19 @@ impl Half {
             }
             _ => return Err(Broken),
         }
-        let piece = carry::piece_size(count, offload);
+        // Both sides know the same of both buffers, and cut alike.
+        let shared = shares && !(own.shown && block.is_some());
+        let source = if role == Role::Writer { own.addr } else { at };
+        let layout = Layout::new(count, offload, shared.then_some(source));
         own.matched = true;
         own.kind = kind;
         own.streamed |= kind == kind::STREAMED;
         own.count = count;
         own.theirs = at;
-        own.their_post = post;
+        own.their_pin = pin;
         own.their_block = block.filter(|_| own.in_block);
-        own.piece = piece;
-        own.pieces = count.div_ceil(piece);
-        if kind == kind::EAGER || count == 0 {
+        own.layout = layout;
+        if matches!(kind, kind::EAGER | kind::PLACED) || count == 0 {
             self.end(lane, number, count as isize);
         }
         Ok(true)
@@ -476,15 +469,11 @@ impl Half {
             Role::Reader => Direction::Received,
         };
         let own = self.own(number);
-        let regime = if own.kind == kind::EAGER {
-            Regime::Eager
-        } else if own.streamed {
-            Regime::Chunks
-        } else {
-            match ticket::view(&lane.cell(number).ticket.0, number) {
-                View { front: 1.., back: 1.., .. } => Regime::TwoEnded,
-                _ => Regime::OneCopy,
-            }
+        let regime = match claims::counts(&lane.cell(number).claims.0, number) {
+            _ if own.kind == kind::EAGER => Regime::Eager,
+            _ if own.streamed => Regime::Chunks,
+            Counts { front: 1.., back: 1.., .. } => Regime::TwoEnded,
+            _ => Regime::OneCopy,
         };
         tally::note_message(direction, regime, bytes);
     }
@@ -497,7 +486,7 @@ impl Half {
     pub fn unfinished(&self) -> impl Iterator<Item = u32> + use<> {
         let posted: Vec<u32> = (0..self.next.wrapping_sub(self.done))
             .map(|offset| self.done.wrapping_add(offset))
-            .filter(|&number| self.posts[number as usize % WINDOW].state == State::Posted)
+            .filter(|&number| self.requests[number as usize % WINDOW].state == State::Posted)
             .collect();
         posted.into_iter()
     }
@@ -507,7 +496,7 @@ impl Half {
     pub fn collect(&mut self, number: u32) -> (isize, u64) {
         let own = self.own(number);
         own.state = State::Free;
-        (own.result, core::mem::take(&mut own.post))
+        (own.result, core::mem::take(&mut own.pin))
     }
 
     /// Whether somebody is to be told that a place is free.
@@ -521,9 +510,9 @@ impl Half {
     }
 
     /// What the helper knows any of our buffers by.
-    pub fn take_posts(&mut self) -> Vec<u64> {
-        let posts = self.posts.iter_mut().map(|own| core::mem::take(&mut own.post));
-        posts.filter(|&post| post != 0).collect()
+    pub fn take_pins(&mut self) -> Vec<u64> {
+        let pins = self.requests.iter_mut().map(|own| core::mem::take(&mut own.pin));
+        pins.filter(|&pin| pin != 0).collect()
     }
 
     /// The message that a cookie stands for, for one thread to wait with; the number has lost
@@ -560,13 +549,13 @@ fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
     there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
 }
 
-fn describe(post: &region::Post, kind: u32, len: usize, at: usize) {
-    post.kind.store(kind, Ordering::Relaxed);
-    post.len.store(len as u64, Ordering::Relaxed);
-    post.at.store(at as u64, Ordering::Relaxed);
+fn describe(desc: &region::Descriptor, kind: u32, len: usize, at: usize) {
+    desc.kind.store(kind, Ordering::Relaxed);
+    desc.len.store(len as u64, Ordering::Relaxed);
+    desc.at.store(at as u64, Ordering::Relaxed);
 }
 
-fn publish(post: &region::Post, number: u32, kind: u32, len: usize, at: usize) {
-    describe(post, kind, len, at);
-    post.number.store(number.wrapping_add(1), Ordering::Release);
+fn publish(desc: &region::Descriptor, number: u32, kind: u32, len: usize, at: usize) {
+    describe(desc, kind, len, at);
+    desc.number.store(number.wrapping_add(1), Ordering::Release);
 }

@@ -1,13 +1,13 @@
 //! Who sleeps and who wakes, without a system call while nobody sleeps.
 //!
-//! Each process has one bell in the region. A sleeper announces itself, looks once more, and
+//! Each process has one doorbell in the region. A sleeper announces itself, looks once more, and
 //! sleeps; who has changed something looks for announcements after it. Either the sleeper
 //! sees the change or the changer sees the announcement.
 //!
 //! ```text
 //! sleeper                          other process
-//! seen = bell.announce(how)        publish
-//! look again                       bell.answer()  -> who has to be woken
+//! seen = doorbell.announce(how)        publish
+//! look again                       doorbell.answer()  -> who has to be woken
 //! sleep while the word is `seen`
 //! ```
 //!
@@ -20,19 +20,19 @@ use crate::os::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
 
 /// How a sleeper wants to be woken.
 pub mod how {
-    /// By the bell's own word: a futex.
+    /// By the doorbell's own word: a futex.
     pub const WORD: u32 = 1;
     /// By a byte on the socket: it polls, for it sleeps long and wants to hear of the end too.
     pub const BYTE: u32 = 2;
 }
 
 #[repr(C)]
-pub struct Bell {
+pub struct Doorbell {
     word: Sleepable,
     announced: AtomicU32,
 }
 
-impl Bell {
+impl Doorbell {
     #[cfg(test)]
     pub fn new() -> Self {
         Self { word: Sleepable::new(0), announced: AtomicU32::new(0) }
@@ -64,7 +64,7 @@ impl Bell {
         self.announced.load(Ordering::Relaxed) != 0 && self.wake()
     }
 
-    /// The same without a look: for the process whose bell this is, when it closes.
+    /// The same without a look: for the process whose doorbell this is, when it closes.
     #[cold]
     pub fn wake(&self) -> bool {
         let who = self.announced.swap(0, Ordering::SeqCst);
@@ -88,13 +88,13 @@ mod interleavings {
     use loom::thread;
 
     /// Sleeps without end: a missed wake-up is a deadlock, which loom reports.
-    fn wait_for(bell: &Bell, done: impl Fn() -> bool) {
+    fn wait_for(doorbell: &Doorbell, done: impl Fn() -> bool) {
         while !done() {
-            let seen = bell.announce(how::WORD);
+            let seen = doorbell.announce(how::WORD);
             if done() {
                 return;
             }
-            bell.sleep(seen, 0);
+            doorbell.sleep(seen, 0);
         }
     }
 
@@ -103,7 +103,7 @@ mod interleavings {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(4);
         builder.check(|| {
-            let shared = Arc::new((Bell::new(), AtomicU32::new(0)));
+            let shared = Arc::new((Doorbell::new(), AtomicU32::new(0)));
             let other = thread::spawn({
                 let shared = shared.clone();
                 move || {
@@ -122,7 +122,7 @@ mod interleavings {
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
-            let shared = Arc::new((Bell::new(), words));
+            let shared = Arc::new((Doorbell::new(), words));
             let sleeper = |index: usize| {
                 let shared = shared.clone();
                 thread::spawn(move || {
@@ -148,15 +148,15 @@ mod interleavings {
         builder.check(|| {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
             // What pollers sleep on: a byte from the other process, or a kick from their own.
-            let shared = Arc::new((Bell::new(), words, Sleepable::new(0)));
+            let shared = Arc::new((Doorbell::new(), words, Sleepable::new(0)));
             let sleeper = |index: usize| {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    let (bell, words, polled) = &*shared;
+                    let (doorbell, words, polled) = &*shared;
                     let done = || words[index].load(Ordering::Acquire) == 1;
                     while !done() {
                         let seen = polled.atomic().load(Ordering::Acquire);
-                        bell.announce(how::BYTE);
+                        doorbell.announce(how::BYTE);
                         if done() {
                             return;
                         }
@@ -164,10 +164,10 @@ mod interleavings {
                     }
                 })
             };
-            let end = |shared: &(Bell, [AtomicU32; 2], Sleepable), index: usize| {
-                let (bell, words, polled) = shared;
+            let end = |shared: &(Doorbell, [AtomicU32; 2], Sleepable), index: usize| {
+                let (doorbell, words, polled) = shared;
                 words[index].store(1, Ordering::Release);
-                if bell.answer() {
+                if doorbell.answer() {
                     polled.atomic().fetch_add(1, Ordering::SeqCst);
                     polled.wake_shared();
                 }
@@ -188,7 +188,7 @@ mod interleavings {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(4);
         builder.check(|| {
-            let shared = Arc::new((Bell::new(), AtomicU32::new(0)));
+            let shared = Arc::new((Doorbell::new(), AtomicU32::new(0)));
             let other = thread::spawn({
                 let shared = shared.clone();
                 move || {

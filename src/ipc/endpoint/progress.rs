@@ -4,13 +4,13 @@
 //! The lock is let go while a piece is copied: `advance` hands the piece out and `copied`
 //! takes the answer.
 
-use super::{Broken, Half, Hint, Role, State};
+use super::{Broken, Endpoint, Hint, Request, Role, State};
 use crate::backend::libc as original;
-use crate::ipc::blocks::Place;
-use crate::ipc::engine::{Copied, Engine, There};
+use crate::ipc::blocks::BlockAddress;
+use crate::ipc::claims::{self, Claim, Counts, MOST_PIECES, flag};
+use crate::ipc::engine::{Engine, Outcome, Remote};
 use crate::ipc::region::{CHUNK, CHUNKS, Lane};
 use crate::ipc::tally::{self, Means};
-use crate::ipc::ticket::{self, Claim, MOST_PIECES, View, flag};
 use crate::plan::PAGE;
 use core::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ pub enum Step {
     /// Something has changed that the other side may wait for: a chunk went by.
     Moved,
     /// The other's buffer lies in a block that has not come in yet: fetch it.
-    Fetch(Place),
+    Fetch(BlockAddress),
     /// The other side has closed; nobody touches the buffers any more.
     Cancelled,
     Idle(Hint),
@@ -33,13 +33,13 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub ours: usize,
-    pub theirs: There,
+    pub theirs: Remote,
     pub len: usize,
-    /// The message has no other piece.
-    pub only: bool,
+    /// How many pieces the message has.
+    pub of: usize,
 }
 
-impl Half {
+impl Endpoint {
     /// Takes one message a step further. `other_may`: the other side may reach our buffer.
     /// `limited`: the caller cannot wait, so one piece at a time is enough.
     pub fn advance(
@@ -54,14 +54,14 @@ impl Half {
             return Ok(Step::Over);
         }
         if !self.is_matched(lane, number)? {
-            return Ok(Step::Idle(Hint::of(&self.other_post(lane, number).number)));
+            return Ok(Step::Idle(Hint::of(&self.other_desc(lane, number).number)));
         }
         if self.own(number).state == State::Over {
             return Ok(Step::Over);
         }
-        let (ticket, role) = (&lane.cell(number).ticket.0, self.role);
-        let hint = Hint::of(&self.other_post(lane, number).finished);
-        let own_finished = &self.own_post(lane, number).finished;
+        let (claims, role) = (&lane.cell(number).claims.0, self.role);
+        let hint = Hint::of(&self.other_desc(lane, number).finished);
+        let own_finished = &self.own_desc(lane, number).finished;
         let own = self.own(number);
         if let Some(place) = own.their_block.filter(|place| !own.streamed && !engine.knows(*place))
         {
@@ -69,33 +69,24 @@ impl Half {
         }
         let busy = limited && own.claimed > own.finished;
         let view = if own.streamed || busy {
-            ticket::view(ticket, number)
-        } else if !engine.reaches(role.way(), own.their_post, own.their_block) {
+            claims::counts(claims, number)
+        } else if !engine.reaches(role.way(), own.their_pin, own.their_block) {
             // What lies in a block can be fetched from there, if its reader knows how.
-            if !other_may && own.post == 0 && !(own.shown && role == Role::Writer) {
+            if !other_may && own.pin == 0 && !(own.shown && role == Role::Writer) {
                 // Nobody can carry it directly; somebody could when it was posted, perhaps. The
                 // other side has to hear of it.
-                ticket::raise(ticket, number, flag::REFUSED);
+                claims::raise(claims, number, flag::REFUSED);
                 own.streamed = true;
                 return Ok(Step::Moved);
             }
-            ticket::view(ticket, number)
+            claims::counts(claims, number)
         } else {
             if own.claimed == 0 {
                 // What is left there may look like ours, of a message 65536 before.
-                ticket::note_finished(own_finished, number, 0);
+                claims::note_finished(own_finished, number, 0);
             }
-            match ticket::claim(ticket, number, role.end(), own.claimed, own.pieces) {
-                Claim::Piece(index) => {
-                    own.claimed += 1;
-                    let at = index * own.piece;
-                    let len = own.piece.min(own.count - at);
-                    let (ours, addr) = (own.addr + at, own.theirs + at);
-                    let block = own.their_block.map(|place| place.plus(at));
-                    let (post, message) = (own.their_post, own.count);
-                    let theirs = There { addr, post, offset: at, block, message };
-                    return Ok(Step::Copy(Piece { ours, theirs, len, only: own.pieces == 1 }));
-                }
+            match claims::claim(claims, number, role.end(), own.claimed, own.layout.pieces()) {
+                Claim::Piece(index) => return Ok(Step::Copy(own.take_piece(index))),
                 Claim::NoMore(view) => view,
                 Claim::Broken => return Err(Broken),
             }
@@ -104,7 +95,7 @@ impl Half {
             // It says that it has copied into our memory, and it is not to be believed.
             return Err(Broken);
         }
-        let (flags, pieces, count) = (view.flags, own.pieces, own.count);
+        let (flags, pieces, count) = (view.flags, own.layout.pieces(), own.count);
         own.streamed |= flags & flag::REFUSED != 0;
         let streamed = own.streamed;
         let settled = self.is_settled(lane, number, view);
@@ -128,9 +119,24 @@ impl Half {
         Ok(Step::Idle(hint))
     }
 
+    /// Another piece of a message that is copied from buffer to buffer, as `advance` has found.
+    pub fn claim_next(&mut self, lane: &Lane, number: u32) -> Option<Piece> {
+        let end = self.role.end();
+        let own = self.own(number);
+        if own.state != State::Posted || !own.matched || own.streamed {
+            return None;
+        }
+        let claims = &lane.cell(number).claims.0;
+        match claims::claim(claims, number, end, own.claimed, own.layout.pieces()) {
+            Claim::Piece(index) => Some(own.take_piece(index)),
+            // What is wrong will be found by who waits.
+            Claim::NoMore(_) | Claim::Broken => None,
+        }
+    }
+
     /// Whether everything that was begun is finished.
-    fn is_settled(&mut self, lane: &Lane, number: u32, view: View) -> bool {
-        let theirs = ticket::finished(&self.other_post(lane, number).finished, number);
+    fn is_settled(&mut self, lane: &Lane, number: u32, view: Counts) -> bool {
+        let theirs = claims::finished(&self.other_desc(lane, number).finished, number);
         let begun = match self.role {
             Role::Writer => view.front,
             Role::Reader => view.back,
@@ -140,25 +146,26 @@ impl Half {
     }
 
     /// What became of a piece. The answer: whether the other side may be waiting for this.
-    pub fn copied(&mut self, lane: &Lane, number: u32, outcome: Copied) -> bool {
-        let ticket = &lane.cell(number).ticket.0;
+    pub fn copied(&mut self, lane: &Lane, number: u32, outcome: Outcome) -> bool {
+        let claims = &lane.cell(number).claims.0;
         match outcome {
-            Copied::Whole => {}
-            Copied::Fault => ticket::raise(ticket, number, flag::FAULT),
-            Copied::Refused | Copied::NotThisTime => {
-                ticket::raise(ticket, number, flag::REFUSED);
+            Outcome::Whole => {}
+            Outcome::Fault => claims::raise(claims, number, flag::FAULT),
+            Outcome::Refused | Outcome::NotThisTime => {
+                claims::raise(claims, number, flag::REFUSED);
             }
-            Copied::Gone | Copied::Stranger => {
-                ticket::raise(ticket, number, flag::CANCELLED);
+            Outcome::Gone | Outcome::Stranger => {
+                claims::raise(claims, number, flag::CANCELLED);
             }
         }
-        let post = self.own_post(lane, number);
+        let desc = self.own_desc(lane, number);
         let own = self.own(number);
         own.finished += 1;
         // A piece that failed is finished too: nobody touches the buffers for it any more.
-        ticket::note_finished(&post.finished, number, own.finished);
-        let view = ticket::view(ticket, number);
-        view.flags != 0 || (own.finished == own.claimed && view.front + view.back >= own.pieces)
+        claims::note_finished(&desc.finished, number, own.finished);
+        let view = claims::counts(claims, number);
+        view.flags != 0
+            || (own.finished == own.claimed && view.front + view.back >= own.layout.pieces())
     }
 
     /// One chunk of a message that goes through the region.
@@ -237,7 +244,7 @@ impl Half {
             return Err(Broken);
         }
         self.is_matched(lane, number)?;
-        let view = ticket::view(&lane.cell(number).ticket.0, number);
+        let view = claims::counts(&lane.cell(number).claims.0, number);
         let own = self.own(number);
         own.streamed |= view.flags & flag::REFUSED != 0;
         let right = own.matched
@@ -262,15 +269,15 @@ impl Half {
 
     /// Nobody shall claim a piece of it any more.
     pub fn cancel(&mut self, lane: &Lane, number: u32) {
-        ticket::raise(&lane.cell(number).ticket.0, number, flag::CANCELLED);
+        claims::raise(&lane.cell(number).claims.0, number, flag::CANCELLED);
     }
 
     /// Whether a message is over, without doing anything for it.
     pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
         let own = *self.own(number);
         if own.state == State::Posted && own.matched && !own.streamed {
-            let view = ticket::view(&lane.cell(number).ticket.0, number);
-            let copied = view.flags == 0 && view.front + view.back >= own.pieces;
+            let view = claims::counts(&lane.cell(number).claims.0, number);
+            let copied = view.flags == 0 && view.front + view.back >= own.layout.pieces();
             if copied && self.is_settled(lane, number, view) {
                 self.end(lane, number, own.count as isize);
             }
@@ -281,13 +288,13 @@ impl Half {
     /// Gives a message up. True: nobody touches its buffers any more, and it is over with
     /// `result`. `alone`: the other process is gone and need not be waited for.
     pub fn abandon(&mut self, lane: &Lane, number: u32, alone: bool, result: isize) -> bool {
-        let ticket = &lane.cell(number).ticket.0;
+        let claims = &lane.cell(number).claims.0;
         if self.own(number).state == State::Over {
             return true;
         }
         self.cancel(lane, number);
-        let view = ticket::view(ticket, number);
-        let view = if alone { View { front: 0, back: 0, ..view } } else { view };
+        let view = claims::counts(claims, number);
+        let view = if alone { Counts { front: 0, back: 0, ..view } } else { view };
         let settled = self.is_settled(lane, number, view);
         if settled {
             self.end(lane, number, result);
@@ -296,14 +303,77 @@ impl Half {
     }
 }
 
-/// How large the pieces of a message are; both sides get the same answer.
+impl Request {
+    /// A piece that was just claimed.
+    fn take_piece(&mut self, index: usize) -> Piece {
+        self.claimed += 1;
+        let (at, len) = self.layout.piece(index);
+        let block = self.their_block.map(|place| place.plus(at));
+        let (pin, message) = (self.their_pin, self.count);
+        let theirs = Remote { addr: self.theirs + at, pin, offset: at, block, message };
+        Piece { ours: self.addr + at, theirs, len, of: self.layout.pieces() }
+    }
+}
+
+/// From here on workers copy, too, where there are any and no block or helper is better: to wake
+/// one takes some microseconds, and it many more to come.
+pub const SHARED_FROM: usize = 3 << 20;
+
+/// How a message is cut into pieces; both sides get the same answer. The default is nobody's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    count: usize,
+    /// The length of the first piece, and of all others but the last.
+    first: usize,
+    piece: usize,
+}
+
+impl Layout {
+    /// `shared`: where the message lies in its writer, if workers of either side copy.
+    pub fn new(count: usize, offload: usize, shared: Option<usize>) -> Self {
+        match shared.filter(|_| count >= SHARED_FROM && count >= offload) {
+            Some(source) => Self::by_tables(count, source),
+            None => {
+                let piece = piece_size(count, offload);
+                Self { count, first: piece, piece }
+            }
+        }
+    }
+
+    /// Pieces that keep to page tables in the writer, for whose locks the reader's threads wait;
+    /// and mostly in the reader, for they are as long. A message that would have too few has
+    /// them half as long. (Eight threads moved 63 GB/s in pieces of 2 MiB, 31 in 512 KiB.)
+    fn by_tables(count: usize, source: usize) -> Self {
+        const TABLE: usize = 2 << 20;
+        let most = count.div_ceil(MOST_PIECES - 1).next_multiple_of(TABLE);
+        let piece = if count < 4 * TABLE { TABLE / 2 } else { most.max(TABLE) };
+        let head = source.wrapping_neg() % piece;
+        let first = if head < piece / 4 { head + piece } else { head };
+        Self { count, first: first.min(count), piece }
+    }
+
+    pub fn pieces(&self) -> usize {
+        1 + (self.count - self.first.min(self.count)).div_ceil(self.piece.max(1))
+    }
+
+    /// Where it begins, and its length.
+    pub fn piece(&self, index: usize) -> (usize, usize) {
+        let edge = |index: usize| match index {
+            0 => 0,
+            _ => (self.first + (index - 1) * self.piece).min(self.count),
+        };
+        (edge(index), edge(index + 1) - edge(index))
+    }
+}
+
+/// How large the pieces are that two threads share.
 ///
 /// Two while they are short: each costs a system call on either side, and halves are done at
 /// about the same time. Then four, and more of at most 512 KiB or a 64th: who comes late, or
 /// is slower, takes fewer, and nobody waits long for the other's last one. (Measured with two
 /// CPUs: 256 KiB as two pieces takes 0.88 of the time of four, 16 MiB in pieces of 512 KiB 0.93
 /// of 128 KiB and 0.96 of 1 MiB, 64 MiB in pieces of 1 MiB 0.88 of 128 KiB.)
-pub(super) fn piece_size(count: usize, offload: usize) -> usize {
+fn piece_size(count: usize, offload: usize) -> usize {
     const HALVES: usize = 512 << 10;
     const LARGEST: usize = 512 << 10;
     let piece = match count {
@@ -321,14 +391,37 @@ mod tests {
     #[test]
     fn pieces_cover_every_message_and_are_never_too_many() {
         for offload in [1, 32 << 10, usize::MAX] {
-            for shift in 0..63 {
-                for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
-                    let piece = piece_size(count, offload);
-                    let pieces = count.div_ceil(piece);
-                    assert!((1..=MOST_PIECES).contains(&pieces), "{count}");
-                    assert!(pieces == 1 || piece.is_multiple_of(PAGE), "{count}");
-                    assert!(count >= offload || pieces == 1, "{count}");
+            for shared in [None, Some(0), Some(4096), Some(0x7fff_1234_5678)] {
+                for shift in 0..47 {
+                    for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
+                        let layout = Layout::new(count, offload, shared);
+                        let pieces = layout.pieces();
+                        assert!((1..=MOST_PIECES).contains(&pieces), "{count} {pieces}");
+                        assert!(count >= offload || pieces == 1, "{count}");
+                        let mut end = 0;
+                        for index in 0..pieces {
+                            let (at, len) = layout.piece(index);
+                            assert_eq!(at, end, "{count} {index}");
+                            assert!(len > 0, "{count} {index}");
+                            end = at + len;
+                        }
+                        assert_eq!(end, count);
+                    }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_for_workers_begin_at_page_tables_of_the_writer() {
+        for source in [0usize, 8, 4096, (1 << 20) + 4096, (2 << 20) - 4096, 0x7f12_3456_7890] {
+            for (count, table) in [(4 << 20, 1 << 20), (16 << 20, 2 << 20), (65 << 20, 2 << 20)] {
+                let layout = Layout::new(count, 32 << 10, Some(source));
+                for index in 1..layout.pieces() {
+                    let (at, _) = layout.piece(index);
+                    assert!((source + at).is_multiple_of(table), "{source} {count} {index}");
+                }
+                assert!(layout.piece(0).1 <= table + table / 4, "{source} {count}");
             }
         }
     }

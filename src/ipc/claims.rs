@@ -17,7 +17,7 @@ use crate::os::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The reader's end, or the writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Edge {
     Front,
     Back,
 }
@@ -40,7 +40,7 @@ const GENERATION_SHIFT: u32 = 32;
 
 /// The word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct Counts {
     pub front: usize,
     pub back: usize,
     pub flags: u32,
@@ -51,41 +51,41 @@ pub enum Claim {
     /// This piece is ours.
     Piece(usize),
     /// All are claimed, or a flag forbids more.
-    NoMore(View),
+    NoMore(Counts),
     /// Our own count is not what we have made it: the other side writes nonsense.
     Broken,
 }
 
-fn view_of(word: u64, generation: u32) -> View {
+fn counts_of(word: u64, generation: u32) -> Counts {
     if (word >> GENERATION_SHIFT) as u32 != generation {
-        return View { front: 0, back: 0, flags: 0 };
+        return Counts { front: 0, back: 0, flags: 0 };
     }
-    View {
+    Counts {
         front: word as usize & MOST_PIECES,
         back: (word >> BACK_SHIFT) as usize & MOST_PIECES,
         flags: (word >> FLAG_SHIFT) as u32 & 0xff,
     }
 }
 
-fn word_of(view: View, generation: u32) -> u64 {
+fn word_of(view: Counts, generation: u32) -> u64 {
     u64::from(generation) << GENERATION_SHIFT
         | u64::from(view.flags) << FLAG_SHIFT
         | (view.back as u64) << BACK_SHIFT
         | view.front as u64
 }
 
-pub fn view(word: &AtomicU64, generation: u32) -> View {
-    view_of(word.load(Ordering::Acquire), generation)
+pub fn counts(word: &AtomicU64, generation: u32) -> Counts {
+    counts_of(word.load(Ordering::Acquire), generation)
 }
 
 /// Claims a piece out of `total` from one end; `own` is how many this side has claimed.
-pub fn claim(word: &AtomicU64, generation: u32, end: End, own: usize, total: usize) -> Claim {
+pub fn claim(word: &AtomicU64, generation: u32, end: Edge, own: usize, total: usize) -> Claim {
     let mut seen = word.load(Ordering::Acquire);
     loop {
-        let view = view_of(seen, generation);
+        let view = counts_of(seen, generation);
         let mine = match end {
-            End::Front => view.front,
-            End::Back => view.back,
+            Edge::Front => view.front,
+            Edge::Back => view.back,
         };
         if mine != own {
             return Claim::Broken;
@@ -94,8 +94,8 @@ pub fn claim(word: &AtomicU64, generation: u32, end: End, own: usize, total: usi
             return Claim::NoMore(view);
         }
         let (next, piece) = match end {
-            End::Front => (View { front: own + 1, ..view }, own),
-            End::Back => (View { back: own + 1, ..view }, total - 1 - own),
+            Edge::Front => (Counts { front: own + 1, ..view }, own),
+            Edge::Back => (Counts { back: own + 1, ..view }, total - 1 - own),
         };
         let next = word_of(next, generation);
         match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
@@ -109,8 +109,8 @@ pub fn claim(word: &AtomicU64, generation: u32, end: End, own: usize, total: usi
 pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
     let mut seen = word.load(Ordering::Acquire);
     loop {
-        let view = view_of(seen, generation);
-        let next = word_of(View { flags: view.flags | flag, ..view }, generation);
+        let view = counts_of(seen, generation);
+        let next = word_of(Counts { flags: view.flags | flag, ..view }, generation);
         match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return,
             Err(now) => seen = now,
@@ -142,16 +142,16 @@ mod tests {
                 let (mut own, mut taken) = ([0, 0], vec![false; total]);
                 for turn in 0..total {
                     let side = (order >> turn & 1) as usize;
-                    let end = [End::Front, End::Back][side];
+                    let end = [Edge::Front, Edge::Back][side];
                     let Claim::Piece(piece) = claim(&word, 9, end, own[side], total) else {
                         panic!("{total} {order:b} {turn}")
                     };
                     own[side] += 1;
                     assert!(!std::mem::replace(&mut taken[piece], true));
                 }
-                let all = View { front: own[0], back: own[1], flags: 0 };
-                assert_eq!(claim(&word, 9, End::Front, own[0], total), Claim::NoMore(all));
-                assert_eq!(claim(&word, 9, End::Back, own[1], total), Claim::NoMore(all));
+                let all = Counts { front: own[0], back: own[1], flags: 0 };
+                assert_eq!(claim(&word, 9, Edge::Front, own[0], total), Claim::NoMore(all));
+                assert_eq!(claim(&word, 9, Edge::Back, own[1], total), Claim::NoMore(all));
             }
         }
     }
@@ -164,7 +164,7 @@ mod tests {
             let word = AtomicU64::new(state >> 20);
             let generation = (state >> 52) as u32;
             for own in 0..3 {
-                for end in [End::Front, End::Back] {
+                for end in [Edge::Front, Edge::Back] {
                     if let Claim::Piece(piece) = claim(&word, generation, end, own, 3) {
                         assert!(piece < 3);
                     }
@@ -176,12 +176,12 @@ mod tests {
     #[test]
     fn flag_ends_claiming_and_another_generation_begins_anew() {
         let word = AtomicU64::new(0);
-        assert_eq!(claim(&word, 1, End::Front, 0, 4), Claim::Piece(0));
+        assert_eq!(claim(&word, 1, Edge::Front, 0, 4), Claim::Piece(0));
         raise(&word, 1, flag::REFUSED);
-        let view = View { front: 1, back: 0, flags: flag::REFUSED };
-        assert_eq!(claim(&word, 1, End::Back, 0, 4), Claim::NoMore(view));
-        assert_eq!(claim(&word, 1, End::Front, 0, 4), Claim::Broken);
-        assert_eq!(claim(&word, 2, End::Back, 0, 4), Claim::Piece(3));
+        let view = Counts { front: 1, back: 0, flags: flag::REFUSED };
+        assert_eq!(claim(&word, 1, Edge::Back, 0, 4), Claim::NoMore(view));
+        assert_eq!(claim(&word, 1, Edge::Front, 0, 4), Claim::Broken);
+        assert_eq!(claim(&word, 2, Edge::Back, 0, 4), Claim::Piece(3));
         let count = AtomicU32::new(0);
         note_finished(&count, 70_000, 5);
         assert_eq!((finished(&count, 70_000), finished(&count, 70_256)), (5, 0));
@@ -197,16 +197,16 @@ mod interleavings {
     use loom::thread;
 
     struct Message {
-        ticket: AtomicU64,
+        claims: AtomicU64,
         finished: [AtomicU32; 2],
         pieces: Vec<Count>,
     }
 
     /// Whether one side sees the end; then every piece was copied, once, and can be seen.
-    fn is_over(message: &Message, end: End) -> bool {
-        let view = view(&message.ticket, 5);
+    fn is_over(message: &Message, end: Edge) -> bool {
+        let view = counts(&message.claims, 5);
         assert_eq!(view.front + view.back, message.pieces.len());
-        let others = if end == End::Front { view.back } else { view.front };
+        let others = if end == Edge::Front { view.back } else { view.front };
         let over = finished(&message.finished[1 - end as usize], 5) == others;
         if over {
             for piece in &message.pieces {
@@ -217,9 +217,9 @@ mod interleavings {
     }
 
     /// One side: copies while there is something to claim.
-    fn side(message: &Message, end: End) {
+    fn side(message: &Message, end: Edge) {
         let mut own = 0;
-        while let Claim::Piece(piece) = claim(&message.ticket, 5, end, own, message.pieces.len()) {
+        while let Claim::Piece(piece) = claim(&message.claims, 5, end, own, message.pieces.len()) {
             own += 1;
             message.pieces[piece].fetch_add(1, Ordering::Relaxed);
             note_finished(&message.finished[end as usize], 5, own);
@@ -233,18 +233,18 @@ mod interleavings {
         builder.preemption_bound = Some(4);
         builder.check(|| {
             let message = Arc::new(Message {
-                ticket: AtomicU64::new(4 << 32 | 3),
+                claims: AtomicU64::new(4 << 32 | 3),
                 finished: [AtomicU32::new(0), AtomicU32::new(0)],
                 pieces: (0..3).map(|_| Count::new(0)).collect(),
             });
             let other = thread::spawn({
                 let message = message.clone();
-                move || side(&message, End::Back)
+                move || side(&message, Edge::Back)
             });
-            side(&message, End::Front);
+            side(&message, Edge::Front);
             other.join().unwrap();
-            // Afterwards both see the end; before it, who does not see it looks again (`bell`).
-            assert!(is_over(&message, End::Front) && is_over(&message, End::Back));
+            // Afterwards both see the end; before it, who does not see it looks again (`doorbell`).
+            assert!(is_over(&message, Edge::Front) && is_over(&message, Edge::Back));
         });
     }
 
@@ -255,7 +255,7 @@ mod interleavings {
         builder.preemption_bound = Some(4);
         builder.check(|| {
             let message = Arc::new(Message {
-                ticket: AtomicU64::new(0),
+                claims: AtomicU64::new(0),
                 finished: [AtomicU32::new(0), AtomicU32::new(0)],
                 pieces: vec![Count::new(0), Count::new(0)],
             });
@@ -263,15 +263,15 @@ mod interleavings {
                 let message = message.clone();
                 move || {
                     let mut own = 0;
-                    while let Claim::Piece(piece) = claim(&message.ticket, 5, End::Back, own, 2) {
+                    while let Claim::Piece(piece) = claim(&message.claims, 5, Edge::Back, own, 2) {
                         own += 1;
                         message.pieces[piece].fetch_add(1, Ordering::Relaxed);
                         note_finished(&message.finished[1], 5, own);
                     }
                 }
             });
-            raise(&message.ticket, 5, flag::CANCELLED);
-            let begun = view(&message.ticket, 5).back;
+            raise(&message.claims, 5, flag::CANCELLED);
+            let begun = counts(&message.claims, 5).back;
             if finished(&message.finished[1], 5) == begun {
                 let copied = |piece: &Count| piece.load(Ordering::Relaxed);
                 let before: usize = message.pieces.iter().map(copied).sum();

@@ -1,13 +1,13 @@
 //! Blocks of the other process, mapped here; see `blocks`.
 //!
-//! Their descriptors come over the bell socket, among the bytes that wake: a record, and beside it
+//! Their descriptors come over the doorbell socket, among the bytes that wake: a record, and beside it
 //! the descriptor. Each side keeps the last so many, in the order they were sent, so that the
 //! sender knows which the receiver has.
 //!
 //! Nothing here is an error: what cannot be mapped is copied another way.
 
 use super::blocks;
-use super::blocks::Place;
+use super::blocks::BlockAddress;
 use super::lock::Lock;
 use super::os::{self, Beside, Fd, Foreign, Sealed};
 use core::ffi::c_void;
@@ -17,19 +17,19 @@ use std::sync::Arc;
 /// So many are kept. A block that its owner has freed costs address space only.
 const MOST: usize = 64;
 
-/// What comes over the bell socket beside `os::WAKE`.
+/// What comes over the doorbell socket beside `os::WAKE`.
 const BLOCK: u8 = 2;
 const RECORD: usize = 1 + size_of::<u64>();
 
 /// One block. It stays mapped while somebody copies.
 #[derive(Debug)]
-pub struct View {
+pub struct Mapping {
     at: usize,
     size: usize,
     writable: bool,
 }
 
-impl View {
+impl Mapping {
     /// Of an equal, who could do worse than take pages away, or of one who cannot.
     fn new(memory: &Fd, of_equal: bool) -> os::Result<Self> {
         let Sealed { size, whole, fixed } =
@@ -38,8 +38,7 @@ impl View {
         if !whole || !(of_equal || fixed) {
             return Err(libc::EINVAL);
         }
-        let map = if fixed { os::map_to_read } else { os::map_shared };
-        let at = map(memory, size)? as usize;
+        let at = os::map_shared(memory, size, !fixed)? as usize;
         Ok(Self { at, size, writable: !fixed })
     }
 
@@ -50,7 +49,7 @@ impl View {
     }
 }
 
-impl Drop for View {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; who copies holds a count.
         unsafe { os::unmap(self.at as *mut c_void, self.size) };
@@ -60,7 +59,7 @@ impl Drop for View {
 /// The blocks of one process that have come last, and what is not yet understood of what it says.
 #[derive(Default)]
 struct Arrived {
-    views: VecDeque<(u64, Option<Arc<View>>)>,
+    mappings: VecDeque<(u64, Option<Arc<Mapping>>)>,
     /// The beginning of a record, and what came with it.
     bytes: Vec<u8>,
     fd: Option<Foreign>,
@@ -68,20 +67,20 @@ struct Arrived {
     missing: VecDeque<u64>,
 }
 
-pub struct Views {
+pub struct Mappings {
     equal: bool,
     /// The serials of those that were sent last.
     sent: Lock<VecDeque<u64>>,
     arrived: Lock<Arrived>,
 }
 
-impl core::fmt::Debug for Views {
+impl core::fmt::Debug for Mappings {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "{} views", self.arrived.lock().views.len())
+        write!(out, "{} mappings", self.arrived.lock().mappings.len())
     }
 }
 
-impl Views {
+impl Mappings {
     /// With a process that is our equal, or not.
     pub fn new(equal: bool) -> Self {
         Self { equal, sent: Lock::default(), arrived: Lock::default() }
@@ -103,21 +102,21 @@ impl Views {
     }
 
     /// The block of a place, if it has come, and `Some(None)` if it cannot be mapped.
-    pub fn find(&self, place: Place) -> Option<Option<Arc<View>>> {
+    pub fn find(&self, place: BlockAddress) -> Option<Option<Arc<Mapping>>> {
         let arrived = self.arrived.lock();
-        let found = arrived.views.iter().find(|(serial, _)| *serial == place.serial);
+        let found = arrived.mappings.iter().find(|(serial, _)| *serial == place.serial);
         let missing = || arrived.missing.contains(&place.serial).then_some(None);
         found.map(|(_, view)| view.clone()).or_else(missing)
     }
 
     /// Nobody waits for a block that has not come by now.
-    pub fn give_up(&self, place: Place) {
+    pub fn give_up(&self, place: BlockAddress) {
         if self.find(place).is_none() {
             keep(&mut self.arrived.lock().missing, place.serial);
         }
     }
 
-    /// Takes everything that has come over the bell socket.
+    /// Takes everything that has come over the doorbell socket.
     pub fn take_in(&self, socket: i32) {
         /// A side that talks without end is heard another time.
         const MOST_READS: usize = 1000;
@@ -163,8 +162,8 @@ impl Arrived {
         for (serial, fd) in records {
             // None: there was no number for it here.
             let memory = fd.and_then(|fd| fd.into_memory().ok());
-            let view = memory.and_then(|memory| View::new(&memory, equal).ok());
-            keep(&mut self.views, (serial, view.map(Arc::new)));
+            let view = memory.and_then(|memory| Mapping::new(&memory, equal).ok());
+            keep(&mut self.mappings, (serial, view.map(Arc::new)));
         }
     }
 }
@@ -181,15 +180,15 @@ mod tests {
     use super::*;
 
     /// What one side sends and the other takes in.
-    fn pass(serial: u64, equal: bool) -> Option<Option<Arc<View>>> {
+    fn pass(serial: u64, equal: bool) -> Option<Option<Arc<Mapping>>> {
         let [here, there] = os::unix_pair().unwrap();
-        let (sender, receiver) = (Views::new(equal), Views::new(equal));
+        let (sender, receiver) = (Mappings::new(equal), Mappings::new(equal));
         if !sender.show(there.raw(), serial) {
             return None;
         }
         os::send_byte(there.raw());
         receiver.take_in(here.raw());
-        receiver.find(Place { serial, offset: 0 })
+        receiver.find(BlockAddress { serial, offset: 0 })
     }
 
     #[test]
@@ -239,7 +238,7 @@ mod tests {
     #[test]
     fn nonsense_over_the_bell_is_mapped_only_if_it_is_a_block() {
         let [here, there] = os::unix_pair().unwrap();
-        let views = Views::new(true);
+        let mappings = Mappings::new(true);
         let record = |serial: u64| {
             let mut record = [BLOCK; RECORD];
             record[1..].copy_from_slice(&serial.to_ne_bytes());
@@ -261,8 +260,9 @@ mod tests {
         os::send(there.raw(), &record(12)[..4], &[good.raw()]).unwrap();
         os::send(there.raw(), &record(12)[4..], &[]).unwrap();
         os::send(there.raw(), &[77, 0, os::WAKE, BLOCK], &[]).unwrap();
-        views.take_in(here.raw());
-        let mapped = |serial| views.find(Place { serial, offset: 0 }).map(|view| view.is_some());
+        mappings.take_in(here.raw());
+        let mapped =
+            |serial| mappings.find(BlockAddress { serial, offset: 0 }).map(|view| view.is_some());
         assert_eq!([0, 1, 2, 3].map(mapped), [Some(true), Some(false), Some(false), Some(false)]);
         assert_eq!([10, 11, 12].map(mapped), [Some(false), Some(true), Some(true)]);
         assert_eq!(mapped(13), None);
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn those_sent_last_are_kept_by_both_sides() {
         let [here, there] = os::unix_pair().unwrap();
-        let (sender, receiver) = (Views::new(true), Views::new(true));
+        let (sender, receiver) = (Mappings::new(true), Mappings::new(true));
         let serial = |_| {
             let block = blocks::allocate(1, 2).unwrap() as usize;
             (block, blocks::find(block, 1).unwrap().serial)
@@ -303,13 +303,13 @@ mod tests {
         for (_, serial) in &all {
             assert!(sender.show(there.raw(), *serial));
             receiver.take_in(here.raw());
-            let place = Place { serial: *serial, offset: 0 };
+            let place = BlockAddress { serial: *serial, offset: 0 };
             assert!(receiver.find(place).is_some_and(|view| view.is_some()));
         }
         for (index, (block, serial)) in all.into_iter().enumerate() {
             let kept = index >= 6;
             assert_eq!(sender.sent.lock().contains(&serial), kept);
-            assert_eq!(receiver.find(Place { serial, offset: 0 }).is_some(), kept);
+            assert_eq!(receiver.find(BlockAddress { serial, offset: 0 }).is_some(), kept);
             // SAFETY: nobody uses it any more.
             unsafe { blocks::free(block, 2) }.unwrap();
         }

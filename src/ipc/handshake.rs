@@ -3,7 +3,7 @@
 //! Both sides say the same things in the same order, so neither has a role:
 //!
 //! ```text
-//! Hello    who I am, what I would offer; with it a region, one end of a bell socket, and the
+//! Hello    who I am, what I would offer; with it a region, one end of a doorbell socket, and the
 //!          kernel helper's door to my posts if I have one
 //! Here     nothing; the kernel says beside it which process sent it
 //! Ready    whether you are my equal, where the page lies that you have asked for, and what the
@@ -11,20 +11,20 @@
 //! Verdict  whether you are reached there
 //! ```
 //!
-//! Of the two regions and bell sockets those of the side with the greater nonce are used. The
-//! bell socket is nobody's but ours: closed when its process dies or executes another
+//! Of the two regions and doorbell sockets those of the side with the greater nonce are used. The
+//! doorbell socket is nobody's but ours: closed when its process dies or executes another
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
 
-use super::across::{Across, Lent, Offer};
+use super::across::{Across, Offer, Pinned};
 use super::consent::{Agreed, Demand, Failed, Page, Sign};
 use super::engine::{self, Engine};
 use super::hidden::Hidden;
+use super::mappings::Mappings;
 use super::os::{self, Beside, Fd, Foreign, Result, Way};
 use super::peer::Peer;
 use super::region::{self, Mapped};
 use super::settings::{Engines, Settings};
-use super::views::Views;
 use crate::os::sys;
 use core::fmt::Write;
 use core::future::poll_fn;
@@ -34,7 +34,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -63,9 +63,10 @@ struct Note {
     helper: u32,
     /// Not 0: blocks may be shown.
     blocks: u32,
-    reserved: u32,
+    /// Not 0: I have workers for large messages.
+    workers: u32,
     /// What the helper knows such words by.
-    post: u64,
+    pin: u64,
 }
 
 const HERE: u32 = 1;
@@ -95,8 +96,8 @@ pub struct Met {
     pub region: Mapped,
     /// Which of the region's sides we are.
     pub side: usize,
-    pub bell: Fd,
-    /// Until somebody else looks after the bell.
+    pub doorbell: Fd,
+    /// Until somebody else looks after the doorbell.
     pub hidden: Hidden,
     pub engine: Engine,
     /// The sign that we have agreed, to be kept while the connection lasts.
@@ -104,6 +105,8 @@ pub struct Met {
     /// Whether the other side may pull, and push.
     pub others: [bool; 2],
     pub offload: usize,
+    /// Large messages are cut into pieces for workers.
+    pub shares: bool,
     /// Which engine, and why, in one line.
     pub story: String,
 }
@@ -203,14 +206,14 @@ type Tried = core::result::Result<(), Why>;
 
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
 /// can look after many.
-pub struct Greeting {
+pub struct Handshake {
     socket: i32,
     end: u64,
     wants: Arc<AtomicI16>,
     steps: Pin<Box<dyn Future<Output = Result<Met>> + Send>>,
 }
 
-impl Greeting {
+impl Handshake {
     /// Whoever is at the other end of a connected unix socket, which stays open meanwhile.
     pub fn new(socket: i32, settings: Settings) -> Self {
         let end = sys::nanoseconds() + settings.patience;
@@ -240,7 +243,7 @@ impl Greeting {
 
 /// The same, waiting for the end.
 pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
-    let mut greeting = Greeting::new(socket, *settings);
+    let mut greeting = Handshake::new(socket, *settings);
     loop {
         if let Some(met) = greeting.go_on() {
             return met;
@@ -258,10 +261,10 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let _credentials = Credentials::ask_for(socket)?;
 
     let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-    let [bell, others_bell] = os::unix_pair()?;
+    let [doorbell, others_doorbell] = os::unix_pair()?;
     let mut hidden = Hidden::default();
-    hidden.add(&bell);
-    hidden.add(&others_bell);
+    hidden.add(&doorbell);
+    hidden.add(&others_doorbell);
     let demand = Demand { seed: random(), word: random() };
     let mine = Hello {
         magic: MAGIC,
@@ -276,7 +279,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
         Engines::Auto | Engines::Helper => Offer::new(settings.helper),
         Engines::ProcessVm | Engines::SharedMemory => None,
     };
-    let mut fds = vec![memory.raw(), others_bell.raw()];
+    let mut fds = vec![memory.raw(), others_doorbell.raw()];
     fds.extend(offer.as_ref().map(Offer::door));
     talk.say(mine, &fds).await?;
     let (theirs, mut beside): (Hello, _) = talk.hear().await?;
@@ -287,24 +290,24 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
         return Err(libc::EMFILE);
     }
     let their_door = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
-    let Ok([their_memory, their_bell]) = <[Foreign; 2]>::try_from(beside.fds) else {
+    let Ok([their_memory, their_doorbell]) = <[Foreign; 2]>::try_from(beside.fds) else {
         return Err(libc::EPROTO);
     };
     let their_memory = their_memory.into_memory()?;
     Mapped::check(&their_memory)?;
-    let their_bell = their_bell.into_socket()?;
-    hidden.add(&their_bell);
+    let their_doorbell = their_doorbell.into_socket()?;
+    hidden.add(&their_doorbell);
     let across = offer.zip(their_door).map(|(offer, door)| offer.met(door));
     if theirs.nonce == mine.nonce {
         return Err(libc::EPROTO);
     }
     let ours = mine.nonce > theirs.nonce;
     let mut kept = Hidden::default();
-    kept.add(if ours { &bell } else { &their_bell });
+    kept.add(if ours { &doorbell } else { &their_doorbell });
     drop(hidden);
-    let (memory, bell) = if ours { (memory, bell) } else { (their_memory, their_bell) };
+    let (memory, doorbell) = if ours { (memory, doorbell) } else { (their_memory, their_doorbell) };
     let region = Mapped::new(&memory)?;
-    drop(others_bell);
+    drop(others_doorbell);
 
     talk.say(Note { step: HERE, ..Note::default() }, &[]).await?;
     let (note, beside): (Note, _) = talk.hear().await?;
@@ -321,10 +324,10 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let page = if equal { Page::lay(asked) } else { None };
     let sign = Box::new(Sign { word: theirs.word, mark: 0 });
     let (at, len) = (&raw const *sign as usize, size_of::<Sign>());
-    let posted = Lent::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
+    let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
     let chosen = page.as_ref().map_or(0, |page| page.chosen);
     let ready =
-        Note { step: READY, equal: equal.into(), chosen, post: posted.post, ..Note::default() };
+        Note { step: READY, equal: equal.into(), chosen, pin: pinned.pin, ..Note::default() };
     talk.say(ready, &[]).await?;
     let (note, _): (Note, _) = talk.hear().await?;
     expect(note.step == READY)?;
@@ -345,23 +348,25 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     };
     let helper = across
         .as_ref()
-        .filter(|_| note.post != 0)
-        .is_some_and(|across| engine::probe_across(across, note.post, demand.word).is_ok());
+        .filter(|_| note.pin != 0)
+        .is_some_and(|across| engine::probe_across(across, note.pin, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
     let wants_blocks = matches!(settings.engines, Engines::Auto | Engines::ProcessVm);
+    let workers = (settings.workers)();
     let verdict = Note {
         step: VERDICT,
         pull: may_pull.into(),
         push: may_push.into(),
         helper: helper.into(),
         blocks: wants_blocks.into(),
+        workers: workers.is_some().into(),
         ..Note::default()
     };
     talk.say(verdict, &[]).await?;
     let (note, _): (Note, _) = talk.hear().await?;
     expect(note.step == VERDICT)?;
     // Until here the other side may have looked at it.
-    drop(posted);
+    drop(pinned);
     drop(sign);
 
     // Both or neither: what one posts the other must be able to fetch.
@@ -373,21 +378,23 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     }
     let across = across.filter(|_| both).map(Across::proved);
     let ways = [may_pull, may_push];
-    let views = (wants_blocks && note.blocks != 0).then(|| Views::new(equal));
-    if views.is_some() && !(may_pull && may_push && others == [true; 2]) {
+    let mappings = (wants_blocks && note.blocks != 0).then(|| Mappings::new(equal));
+    if mappings.is_some() && !(may_pull && may_push && others == [true; 2]) {
         story += "; one copy between buffers of adma_alloc";
     }
-    let engine = Engine::new(peer, equal, agreed, ways, across, views, (settings.carrier)());
+    let engine = Engine::new(peer, equal, agreed, ways, across, mappings, workers);
     let met = Met {
         region,
         side: usize::from(!ours),
-        bell,
+        doorbell,
         hidden: kept,
         engine,
         page,
         others,
         // What neither side finds too small. Not 0: an empty message has one piece, too.
         offload: mine.offload.max(theirs.offload).max(1) as usize,
+        // What the helper carries has other pieces.
+        shares: !both && (workers.is_some() || note.workers != 0),
         story,
     };
     Ok(met)

@@ -1,0 +1,100 @@
+//! Work that the caller and workers do together, whatever it is.
+//!
+//! Each who takes part calls the same function, which returns when nothing is left to begin. How
+//! they divide the work is their own business; here it is only seen to that workers come, that
+//! none begins after the caller has found nothing left, and that none is in the function any
+//! more when `run` returns.
+
+use super::piece;
+use super::queue::{Claim, End, Posted, Shared, piece_is};
+use super::share::{Wait, wait};
+use super::workers::{self, QUEUE, SPIN_TICKS, summon};
+use crate::backend::Refused;
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::mode::Mode;
+use crate::os::sys::{self, SignalsHeld};
+use crate::plan::Cut;
+
+/// Gets a number of its own in every thread that takes part; the caller's is 0. In a worker it
+/// keeps to the law of `workers`.
+pub type Work<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// In ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    /// What the caller's own part took.
+    pub own: u64,
+    /// How long it then waited for the others.
+    pub waited: u64,
+}
+
+/// Does the work with up to `helpers` out of `workers`. After a refusal nothing was done.
+pub fn run(workers: usize, helpers: usize, work: Work<'_>) -> Result<Took, Refused> {
+    workers::may_post()?;
+    // A handler that jumped out of here would leave workers with our stack.
+    let _held = SignalsHeld::all().ok_or(Refused::System)?;
+    let shared = QUEUE.take().ok_or(Refused::Busy)?;
+    if QUEUE.copies() > workers.div_ceil(2) {
+        QUEUE.leave(shared);
+        return Err(Refused::Busy);
+    }
+    // One piece of the queue for each helper.
+    let cut = Cut::from_parts(helpers, 0, 1);
+    let mode = Mode::now(CopyLoop::Ordinary).pack() | piece::PARALLEL;
+    QUEUE.post(shared, &Posted { dst: 0, src: &raw const work as usize, cut, mode });
+    summon(helpers as u32);
+    let begun = sys::ticks();
+    work(0);
+    let done = sys::ticks();
+    while let Some(claim) = shared.claim(End::Front) {
+        shared.finish(&claim, piece_is::DONE); // who has not begun need not come
+    }
+    let own = done.wrapping_sub(begun);
+    wait(shared, Wait::Auto, own.max(SPIN_TICKS), || false);
+    QUEUE.leave(shared);
+    Ok(Took { own, waited: sys::ticks().wrapping_sub(done) })
+}
+
+/// A worker's part.
+pub fn carry_out(shared: &Shared, claim: &Claim) {
+    // SAFETY: claimed, so the poster waits for us, inside `run`.
+    let work = unsafe { *(claim.copy.src as *const Work<'_>) };
+    work(claim.index + 1);
+    shared.finish(claim, piece_is::DONE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    #[test]
+    fn everybody_is_called_once_and_nobody_is_left_when_it_returns() {
+        crate::backend::libc::resolve();
+        workers::settle_in();
+        workers::start(3);
+        let mut helped = 0;
+        for round in 0..200 {
+            let (left, inside) = (AtomicUsize::new(100), AtomicUsize::new(0));
+            let seen = [const { AtomicBool::new(false) }; 4];
+            let work = |number: usize| {
+                assert!(!seen[number].swap(true, Ordering::Relaxed));
+                inside.fetch_add(1, Ordering::AcqRel);
+                while left
+                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1))
+                    .is_ok()
+                {
+                    sys::yield_now();
+                }
+                inside.fetch_sub(1, Ordering::AcqRel);
+            };
+            match run(3, 3, &work) {
+                Ok(_) => assert_eq!(left.load(Ordering::Relaxed), 0, "{round}"),
+                Err(refused) => assert_eq!(refused, Refused::Busy),
+            }
+            assert_eq!(inside.load(Ordering::Acquire), 0, "{round}");
+            helped += seen[1..].iter().filter(|seen| seen.load(Ordering::Relaxed)).count();
+        }
+        assert!(helped > 0, "no worker ever came");
+    }
+}
