@@ -37,7 +37,7 @@ impl ControlGroup {
 
     /// This process is in it from now on.
     pub fn enter(&self) -> Outcome {
-        Ok(fs::write(self.0.join("cgroup.procs"), "0").context("cgroup.procs")?)
+        fs::write(self.0.join("cgroup.procs"), "0").context("cgroup.procs")
     }
 
     /// Bytes that are charged to it.
