@@ -21,7 +21,7 @@
 //!             ioat/          one copy by the kernel helper; tuning: what its past tells;
 //!                            helper: its file and calls; abi: its interface
 //!             gpu/           a graphics card's copy engines in loopback; service: the thread that
-//!                            calls its driver; regions: the memory it may reach; watch: how we
+//!                            calls its driver; registrations: memory it may reach; watch: how we
 //!                            learn that such memory has gone
 //!             asynchronous/  copies that go on while the caller does something else;
 //!                            cookies: their parts and ends

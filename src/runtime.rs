@@ -449,7 +449,7 @@ fn log(process: &Process, stderr: i32) {
     if gpu.was_up() {
         let counts = &gpu.counts;
         say(format_args!(
-            "GPU: {} regions registered, {} let go because their memory went, {} because others \
+            "GPU: {} registrations, {} let go because their memory went, {} because others \
              came; {} words lost, {} copies taken back",
             count(&counts.registrations),
             count(&counts.invalidations),

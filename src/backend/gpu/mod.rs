@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! hook                         service thread                       card
-//! regions.covers? else libc
-//! slot: dst, src, len; ring -> regions still live? else refused
-//!                              chunk by chunk, channels in turn: -> source -> buffer -> destination
+//! registrations.covers? else libc
+//! slot: dst, src, len; ring -> registrations still live? else refused
+//!                              chunk by chunk, in turn:          -> source -> buffer -> destination
 //! own share, or sleep          a word after the last of each     -> word in the slot's line
 //! words come -> return
 //! ```
@@ -21,15 +21,15 @@
 //! reasonable time is taken back.
 //!
 //! Memory of copies is registered, so it cannot fault. What is not registered is libc's, and is
-//! registered when it has come a second time: `regions`. `watch` sees to it that no copy begins
-//! with a registration that is older than the memory it stands for.
+//! registered when it has come a second time: `registrations`. `watch` sees to it that no copy
+//! begins with a registration that is older than the memory it stands for.
 //!
 //! The program may use the same card and the same primary context. Nothing of ours is current in
 //! its threads; the default stream is never used; a child of a fork never calls the driver.
 //! After any error that is not about one range of memory everything is libc's for good.
 
 mod driver;
-mod regions;
+mod registrations;
 mod service;
 mod tuning;
 mod watch;
@@ -43,7 +43,7 @@ use crate::plan::PAGE;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
-use regions::{LINE, Regions};
+use registrations::{LINE, Registrations};
 #[cfg(not(test))]
 pub use service::start;
 use tuning::{Lead, Pace, Share};
@@ -208,7 +208,7 @@ pub struct Counts {
     pub lost: AtomicU64,
     pub taken_back: AtomicU64,
     pub registrations: AtomicU64,
-    /// Regions whose memory went away.
+    /// Registrations whose memory went away.
     pub invalidations: AtomicU64,
     pub evictions: AtomicU64,
 }
@@ -255,7 +255,7 @@ pub struct Engine {
     slots: [Slot; SLOTS],
     /// Where the words are: a line for each slot, with a word for each channel.
     words: AtomicUsize,
-    regions: Regions,
+    registrations: Registrations,
     watch: Watch,
     /// Lines that were asked for in vain, and how often: line << 8 | times.
     missed: [AtomicU64; MISSED],
@@ -304,7 +304,7 @@ impl Engine {
                 }
             }; SLOTS],
             words: AtomicUsize::new(0),
-            regions: Regions::new(),
+            registrations: Registrations::new(),
             watch: Watch::new(),
             missed: [const { AtomicU64::new(0) }; MISSED],
             wishes: [const {
@@ -392,7 +392,8 @@ impl Engine {
             return false;
         }
         let now = sys::ticks();
-        let (from, to) = (self.regions.covers(src, len, now), self.regions.covers(dst, len, now));
+        let (from, to) =
+            (self.registrations.covers(src, len, now), self.registrations.covers(dst, len, now));
         if from.is_err() || to.is_err() {
             for (missing, start) in [(from, src), (to, dst)] {
                 if let Err(at) = missing {
@@ -462,17 +463,17 @@ impl Engine {
         self.taken.store(0, Relaxed);
         self.posted.store(0, Relaxed);
         self.slots.iter().for_each(|slot| slot.state.store(slot::FREE, Relaxed));
-        self.regions.forget_everything();
+        self.registrations.forget_everything();
         self.watch.forget_after_fork();
         self.engines.store(0, Relaxed);
         self.counts.clear();
     }
 
-    /// Memory changes in a way that the kernel does not tell: `regions` in it are not used any
+    /// Memory changes in a way that the kernel does not tell: its registrations are not used any
     /// more. By the program's thread, before and after its call.
     pub fn memory_changes(&self, start: usize, len: usize) {
         if self.state.load(Relaxed) == state::READY
-            && self.regions.mark_stale(start & !(PAGE - 1), start.saturating_add(len))
+            && self.registrations.mark_stale(start & !(PAGE - 1), start.saturating_add(len))
         {
             self.ring();
         }
@@ -485,9 +486,9 @@ impl Engine {
             return;
         }
         let (from, to) = (start & !(PAGE - 1), start.saturating_add(len));
-        self.regions.mark_stale(from, to);
+        self.registrations.mark_stale(from, to);
         for _ in 0..20_000 {
-            if !self.regions.touches(from, to) || !self.is_up() || self.is_service_thread() {
+            if !self.registrations.touches(from, to) || !self.is_up() || self.is_service_thread() {
                 return;
             }
             self.ring();
@@ -800,14 +801,15 @@ impl Engine {
     pub fn prepare(&self, ranges: [(usize, usize); 2]) -> bool {
         for _ in 0..2000 {
             let now = sys::ticks();
-            if ranges.iter().all(|&(start, len)| self.regions.covers(start, len, now).is_ok()) {
+            if ranges.iter().all(|&(start, len)| self.registrations.covers(start, len, now).is_ok())
+            {
                 return true;
             }
             if !self.is_up() {
                 return false;
             }
             for (start, len) in ranges {
-                let there = self.regions.covers(start, len, now);
+                let there = self.registrations.covers(start, len, now);
                 there.err().inspect(|&at| self.miss(at, start, len));
             }
             sys::sleep(1_000_000);

@@ -5,7 +5,7 @@
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.
 
 use super::driver::{Address, Answer, Card, Driver, OUT_OF_MEMORY, Stream};
-use super::regions::LINE;
+use super::registrations::LINE;
 use super::watch::{self, Settled};
 use super::{BUFFER, CHANNELS, Engine, GPU, Look, QUICK_CHUNK, SLOTS, Settings, Why, slot, state};
 use crate::backend::threads::workers;
@@ -20,7 +20,7 @@ const LEAST_CHUNK: usize = 512 << 10;
 /// A copy in so many chunks, if they are not too small or too large for that: the card reads the
 /// first one while nothing can be written yet.
 const CHUNKS: usize = 12;
-/// Regions that nobody asked for go after so many milliseconds.
+/// Registrations that nobody asked for go after so many milliseconds.
 const IDLE_MS: u64 = 10_000;
 /// With copies under way it looks for lost ones so often.
 const LOOK_NANOS: u64 = 10_000_000;
@@ -101,7 +101,7 @@ extern "C" fn service(_: *mut c_void) -> *mut c_void {
 }
 
 extern "C" fn monitor(_: *mut c_void) -> *mut c_void {
-    GPU.watch.run(&GPU.regions, || GPU.ring());
+    GPU.watch.run(&GPU.registrations, || GPU.ring());
     core::ptr::null_mut()
 }
 
@@ -144,8 +144,8 @@ struct Flight {
     index: usize,
     number: u32,
     channels: u32,
-    /// The regions it uses.
-    regions: Vec<usize>,
+    /// The registrations it uses.
+    registrations: Vec<usize>,
     since: u64,
     bytes: usize,
 }
@@ -157,18 +157,18 @@ struct Service {
     /// Where the card sees the words.
     words: Address,
     flights: Vec<Flight>,
-    /// The regions there are: the table is too long to be looked through for every copy.
+    /// The registrations there are: the table is too long to be looked through for every copy.
     there: Vec<usize>,
-    /// How many flights use a region.
+    /// How many flights use a registration.
     users: Vec<u32>,
-    /// How many copies have used a region since it was registered.
+    /// How many copies have used a registration since it was registered.
     uses: Vec<u32>,
     /// Bytes.
     registered: usize,
     /// The channel of the next copy.
     turn: usize,
     failed: bool,
-    /// When regions were last looked through, in nanoseconds.
+    /// When registrations were last looked through, in nanoseconds.
     looked: u64,
 }
 
@@ -185,8 +185,8 @@ impl Service {
             words: 0,
             flights: Vec::new(),
             there: Vec::new(),
-            users: vec![0; super::regions::MOST],
-            uses: vec![0; super::regions::MOST],
+            users: vec![0; super::registrations::MOST],
+            uses: vec![0; super::registrations::MOST],
             registered: 0,
             turn: 0,
             failed: false,
@@ -259,7 +259,10 @@ impl Service {
         let nothing = gpu.posted.load(SeqCst) == 0
             && gpu.closing.load(SeqCst) == 0
             && !gpu.wishes.iter().any(|wish| wish.state.load(Relaxed) == 2)
-            && !self.there.iter().any(|&i| self.users[i] == 0 && gpu.regions.get(i).is_stale());
+            && !self
+                .there
+                .iter()
+                .any(|&i| self.users[i] == 0 && gpu.registrations.get(i).is_stale());
         if nothing {
             let nanos = match (self.flights.is_empty(), self.registered) {
                 (false, _) => LOOK_NANOS,
@@ -288,13 +291,13 @@ impl Service {
         }
     }
 
-    /// Regions that all of a range lies in; `None`: not all of it.
-    fn regions_of(&self, start: usize, len: usize, found: &mut Vec<usize>) -> Option<()> {
+    /// Registrations that all of a range lies in; `None`: not all of it.
+    fn registrations_of(&self, start: usize, len: usize, found: &mut Vec<usize>) -> Option<()> {
         let (mut at, end) = (start, start + len);
         while at < end {
-            let index = self.gpu.regions.find(at)?;
+            let index = self.gpu.registrations.find(at)?;
             found.push(index);
-            at = self.gpu.regions.get(index).end();
+            at = self.gpu.registrations.get(index).end();
         }
         Some(())
     }
@@ -318,11 +321,11 @@ impl Service {
         let slot = &self.gpu.slots[index];
         let [dst, src, len] = [&slot.dst, &slot.src, &slot.len].map(|part| part.load(Relaxed));
         let number = slot.number.load(Relaxed);
-        let mut regions = Vec::new();
-        // First all changes are known, then the regions are looked at: see `watch`.
+        let mut registrations = Vec::new();
+        // First all changes are known, then the registrations are looked at: see `watch`.
         let usable = self.is_settled()
-            && self.regions_of(src, len, &mut regions).is_some()
-            && self.regions_of(dst, len, &mut regions).is_some();
+            && self.registrations_of(src, len, &mut registrations).is_some()
+            && self.registrations_of(dst, len, &mut registrations).is_some();
         if !usable {
             slot.state.store(slot::REFUSED, Release);
             return;
@@ -333,12 +336,12 @@ impl Service {
         let (first, used) = (self.turn, count.min(CHANNELS));
         self.turn = (first + used) % CHANNELS;
         let channels = (0..used).fold(0, |all, i| all | 1 << ((first + i) % CHANNELS));
-        for &region in &regions {
-            self.users[region] += 1;
-            self.uses[region] += 1;
+        for &registration in &registrations {
+            self.users[registration] += 1;
+            self.uses[registration] += 1;
         }
         let since = sys::ticks();
-        self.flights.push(Flight { index, number, channels, regions, since, bytes: len });
+        self.flights.push(Flight { index, number, channels, registrations, since, bytes: len });
         let mut begun = Ok(());
         for i in 0..count {
             let (from, which) = (i * chunk, (first + i) % CHANNELS);
@@ -364,21 +367,23 @@ impl Service {
     }
 
     /// One chunk of the last flight to the card and back again. The memory of a call of the
-    /// driver's lies in one region.
+    /// driver's lies in one registration.
     fn loop_back(&self, dst: usize, src: usize, len: usize, which: usize) -> Result<(), Answer> {
         let Channel { stream, buffer } = self.channels[which];
-        let regions = self.flights.last().map_or(&[][..], |flight| &flight.regions);
+        let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
         let within = |at: usize, left: usize| {
             // Also those that have gone stale since: they stay as they are while they are used.
-            let ends = regions.iter().map(|&index| self.gpu.regions.get(index));
-            let end = ends.filter(|region| (region.start()..region.end()).contains(&at)).last();
-            end.map_or(left, |region| left.min(region.end() - at))
+            let ends = registrations.iter().map(|&index| self.gpu.registrations.get(index));
+            let end = ends
+                .filter(|registration| (registration.start()..registration.end()).contains(&at))
+                .last();
+            end.map_or(left, |registration| left.min(registration.end() - at))
         };
         let mut done = 0;
         while done < len {
             let part = within(src + done, len - done);
-            // SAFETY: the regions of the flight, which stay registered while it uses them; the
-            // chunk fits the buffer, and what was in it has been read: same stream.
+            // SAFETY: the registrations of the flight, which stay while it uses them; the chunk
+            // fits the buffer, and what was in it has been read: same stream.
             unsafe { self.card.to_card(buffer + done as u64, src + done, part, stream)? };
             done += part;
         }
@@ -431,8 +436,8 @@ impl Service {
     }
 
     fn let_go(&mut self, flight: &Flight) {
-        for &region in &flight.regions {
-            self.users[region] -= 1;
+        for &registration in &flight.registrations {
+            self.users[registration] -= 1;
         }
     }
 
@@ -476,16 +481,16 @@ impl Service {
             self.looked = now;
         }
         for index in self.there.clone() {
-            let region = self.gpu.regions.get(index);
+            let registration = self.gpu.registrations.get(index);
             if self.users[index] > 0 {
                 continue;
             }
-            if region.is_stale() {
+            if registration.is_stale() {
                 self.gpu.counts.invalidations.fetch_add(1, Relaxed);
-                self.drop_region(index);
+                self.drop_registration(index);
             } else if look_through
-                && region.is_live()
-                && ticks.wrapping_sub(region.used()) as i64 > old as i64
+                && registration.is_live()
+                && ticks.wrapping_sub(registration.used()) as i64 > old as i64
             {
                 self.evict(index);
             }
@@ -494,14 +499,14 @@ impl Service {
 
     fn evict(&mut self, index: usize) {
         self.gpu.counts.evictions.fetch_add(1, Relaxed);
-        self.gpu.regions.retire(index);
-        self.drop_region(index);
+        self.gpu.registrations.retire(index);
+        self.drop_registration(index);
     }
 
-    /// A region that no flight uses, and no copy begins with.
-    fn drop_region(&mut self, index: usize) {
-        let region = self.gpu.regions.get(index);
-        let (start, end) = (region.start(), region.end());
+    /// A registration that no flight uses, and no copy begins with.
+    fn drop_registration(&mut self, index: usize) {
+        let registration = self.gpu.registrations.get(index);
+        let (start, end) = (registration.start(), registration.end());
         if core::mem::take(&mut self.uses[index]) >= WORTH_IT {
             self.gpu.forgive_misses(start, end);
         }
@@ -510,7 +515,7 @@ impl Service {
         self.there.retain(|&other| other != index);
         // SAFETY: registered by us and used by nobody.
         let done = unsafe { self.card.unregister(start) };
-        self.gpu.regions.remove(index);
+        self.gpu.registrations.remove(index);
         if let Err(answer) = done {
             self.end(Why::Driver(answer));
         }
@@ -534,11 +539,11 @@ impl Service {
             end = end.max(found.end.min(end.next_multiple_of(LINE)));
         }
         while at < end && !self.failed {
-            if let Some(index) = self.gpu.regions.find(at) {
-                at = self.gpu.regions.get(index).end();
+            if let Some(index) = self.gpu.registrations.find(at) {
+                at = self.gpu.registrations.get(index).end();
                 continue;
             }
-            let stop = self.gpu.regions.next_start(at, end);
+            let stop = self.gpu.registrations.next_start(at, end);
             let Some(found) = watch::anonymous(at) else { return };
             let to = stop.min(found.end);
             if to <= at || !self.register(at, to) {
@@ -554,7 +559,7 @@ impl Service {
         if !self.make_room(len) {
             return false;
         }
-        let Some(index) = gpu.regions.begin(start, end, sys::ticks()) else { return false };
+        let Some(index) = gpu.registrations.begin(start, end, sys::ticks()) else { return false };
         // From here on changes of the memory make it stale, so only now it is certain what it is.
         let watched = gpu.watch.add(start, end);
         let fits = watch::anonymous(start).is_some_and(|found| found.end >= end);
@@ -566,28 +571,29 @@ impl Service {
             });
         if !registered {
             gpu.watch.remove(start, end);
-            gpu.regions.remove(index);
+            gpu.registrations.remove(index);
             return false;
         }
         self.registered += len;
         self.there.push(index);
         gpu.counts.registrations.fetch_add(1, Relaxed);
-        while let Err(there) = gpu.regions.fill(index) {
+        while let Err(there) = gpu.registrations.fill(index) {
             let idle = |other: &usize| self.users[*other] == 0 && *other != index;
-            let oldest = there.into_iter().filter(idle).min_by_key(|&i| gpu.regions.get(i).used());
+            let oldest =
+                there.into_iter().filter(idle).min_by_key(|&i| gpu.registrations.get(i).used());
             match oldest {
                 Some(other) => self.evict(other),
                 None => {
-                    gpu.regions.retire(index);
+                    gpu.registrations.retire(index);
                     break;
                 }
             }
         }
         // If it went stale meanwhile, `tidy` lets it go.
-        gpu.regions.publish(index)
+        gpu.registrations.publish(index)
     }
 
-    /// Lets the regions used least recently go until so many bytes more may be registered, and
+    /// Lets go of what was used least recently until so many bytes more may be registered, and
     /// there is a place for one more.
     fn make_room(&mut self, len: usize) -> bool {
         let keep = self.gpu.keep.load(Relaxed);
@@ -595,14 +601,15 @@ impl Service {
             return false;
         }
         loop {
-            let full = !self.gpu.regions.all().any(|(_, region)| region.is_empty());
+            let full =
+                !self.gpu.registrations.all().any(|(_, registration)| registration.is_empty());
             if self.registered + len <= keep && !full {
                 return true;
             }
-            let idle = self.gpu.regions.all().filter(|(index, region)| {
-                self.users[*index] == 0 && (region.is_live() || region.is_stale())
+            let idle = self.gpu.registrations.all().filter(|(index, registration)| {
+                self.users[*index] == 0 && (registration.is_live() || registration.is_stale())
             });
-            match idle.min_by_key(|(_, region)| region.used()).map(|(index, _)| index) {
+            match idle.min_by_key(|(_, registration)| registration.used()).map(|(index, _)| index) {
                 Some(index) => self.evict(index),
                 None => return false,
             }
@@ -626,8 +633,8 @@ impl Service {
         }
         for index in self.there.clone() {
             if self.users[index] == 0 {
-                self.gpu.regions.retire(index);
-                self.drop_region(index);
+                self.gpu.registrations.retire(index);
+                self.drop_registration(index);
             }
         }
         // SAFETY: ours; used by nobody once they are drained.

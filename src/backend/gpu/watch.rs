@@ -27,7 +27,7 @@
 //! (truncation, shmdt). Such memory is never registered; see `anonymous`. Nor are changes of
 //! protection: mprotect is interposed.
 
-use super::regions::Regions;
+use super::registrations::Registrations;
 use crate::os::sys;
 use crate::plan::PAGE;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -141,10 +141,10 @@ impl Watch {
         }
     }
 
-    /// Reads events as long as there is something to read from, and has the regions in it marked.
+    /// Reads events as long as there is something to read from, and has registrations marked.
     /// `tell` is called when there were any. Allocates nothing and waits for nobody: threads of
     /// the program's wait for this one, with whatever locks they hold.
-    pub fn run(&self, regions: &Regions, tell: impl Fn()) {
+    pub fn run(&self, registrations: &Registrations, tell: impl Fn()) {
         let fd = self.fd.load(Relaxed) - 1;
         loop {
             let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -171,9 +171,11 @@ impl Watch {
             for message in messages.iter().take(count) {
                 let [first, second, third] = message.arguments.map(|word| word as usize);
                 marked |= match message.event {
-                    abi::EVENT_UNMAP | abi::EVENT_REMOVE => regions.mark_stale(first, second),
+                    abi::EVENT_UNMAP | abi::EVENT_REMOVE => registrations.mark_stale(first, second),
                     // From, to, length.
-                    abi::EVENT_REMAP => regions.mark_stale(first, first.saturating_add(third)),
+                    abi::EVENT_REMAP => {
+                        registrations.mark_stale(first, first.saturating_add(third))
+                    }
                     _ => false,
                 };
             }
@@ -254,10 +256,10 @@ mod tests {
     }
 
     /// What the whole engine rests on: after the call that takes memory away, and before
-    /// anybody could use its address again, the region is stale, and before that it is not.
+    /// anybody could use its address again, the registration is stale, and before that it is not.
     #[test]
-    fn region_is_stale_when_the_call_that_takes_its_memory_away_has_returned() {
-        static REGIONS: Regions = Regions::new();
+    fn registration_is_stale_when_the_call_that_takes_its_memory_away_has_returned() {
+        static REGIONS: Registrations = Registrations::new();
         static WATCH: Watch = Watch::new();
         if let Err(errno) = WATCH.open() {
             return println!("SKIP: userfaultfd is not to be had here: errno {errno}");
