@@ -1,6 +1,7 @@
 //! `adma check`: what this machine offers, and what to do about what is missing.
 
 use crate::backend::copy_loop::CopyLoop;
+use crate::backend::gpu::{self, GPU};
 use crate::backend::ioat::helper;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
@@ -39,6 +40,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
     } else {
         writeln!(out, "  channels    {workers} software (worker threads beside the caller)")?;
     }
+    let has_card = card(config, out)?;
     let features = cpus::features();
     write!(out, "  CPU         ")?;
     write!(out, "{} MiB last level cache", cpus::last_level_cache() >> 20)?;
@@ -47,6 +49,9 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         write!(out, ", {}{name}", if has { "" } else { "no " })?;
     }
     writeln!(out)?;
+    if has_card {
+        rate(config, out)?;
+    }
     if has_helper {
         let how = ioat::How { channels: config.channels, wait: config.wait, share: None };
         // SAFETY: `gain` hands over memory of its own.
@@ -108,6 +113,53 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> std::fmt
             writeln!(out, "/dev/adma cannot be used:\n              {why}")
         }
     }
+}
+
+/// The card, if one is wanted: which it is, or why there is none. Opening it takes a while.
+fn card(config: &Config, out: &mut dyn Write) -> Result<bool, std::fmt::Error> {
+    let Some(settings) = config.gpu() else { return Ok(false) };
+    gpu::start(&settings);
+    GPU.want();
+    while !GPU.is_settled() {
+        sys::sleep(1_000_000);
+    }
+    write!(out, "  GPU         ")?;
+    if GPU.is_up() {
+        let mut room = [0; 64];
+        let (name, engines) = GPU.card(&mut room);
+        writeln!(out, "{name}, {engines} copy engines")?;
+        let (channels, each) = (gpu::CHANNELS, gpu::BUFFER >> 20);
+        writeln!(out, "              {channels} channels, bounce buffer {channels} x {each} MiB")?;
+        return Ok(true);
+    }
+    writeln!(out, "not used: {}", GPU.why_not())?;
+    Ok(false)
+}
+
+/// What the card does with 64 MiB between buffers that were used before, by the clock.
+fn rate(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
+    const LEN: usize = 64 << 20;
+    let buffers = pages(LEN).zip(pages(LEN));
+    let Some((dst, src)) = buffers.filter(|&(dst, src)| GPU.prepare([(dst, LEN), (src, LEN)]))
+    else {
+        return writeln!(
+            out,
+            "  GPU rate    not measured: two buffers of 64 MiB were not to be had"
+        );
+    };
+    let how = gpu::How { wait: config.wait, share: Some(0.0), spare_cpus: true };
+    let mut best = u64::MAX;
+    for _ in 0..10 {
+        let begun = sys::nanoseconds();
+        // SAFETY: two mappings of our own, of `LEN` bytes each.
+        if unsafe { GPU.copy(dst, src, LEN, &how) }.is_ok() {
+            best = best.min(sys::nanoseconds() - begun);
+        }
+    }
+    if best == u64::MAX {
+        return writeln!(out, "  GPU rate    none: {}", GPU.why_not());
+    }
+    writeln!(out, "  GPU rate    {:.1} GB/s for 64 MiB", LEN as f64 / best as f64)
 }
 
 /// The name of the group that may use the helper.

@@ -4,6 +4,7 @@
 //! the program always runs.
 
 use crate::backend::copy_loop::CopyLoop;
+use crate::backend::gpu;
 use crate::backend::threads::Wait;
 use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
@@ -13,6 +14,7 @@ use core::ffi::{CStr, c_char};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub backend: Backend,
+    pub goal: Goal,
     /// `None`: learned.
     pub min_bytes: Option<usize>,
     /// `None`: as many as the machine leaves room for.
@@ -46,8 +48,17 @@ pub struct Config {
 pub enum Backend {
     Auto,
     Ioat,
+    Gpu,
     Threads,
     Libc,
+}
+
+/// What copies are to save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    Time,
+    /// Engines that leave CPUs free are preferred, also over more threads.
+    Cpu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +87,14 @@ impl Formats {
 }
 
 impl Config {
+    /// Whether a graphics card may be used: never by itself, for that starts a context there.
+    pub fn gpu(&self) -> Option<gpu::Settings> {
+        let spare_cpus = self.goal == Goal::Cpu;
+        let wanted = self.backend == Backend::Gpu || (self.backend == Backend::Auto && spare_cpus);
+        let floor = self.min_bytes.unwrap_or(gpu::FLOOR);
+        wanted.then_some(gpu::Settings { floor, keep: self.keep, spare_cpus })
+    }
+
     /// Whether there may be anything to write when the process ends.
     pub fn speaks_at_exit(&self) -> bool {
         self.stats.any() || self.profile || self.verify > 0 || self.log >= Level::Info
@@ -86,6 +105,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             backend: Backend::Auto,
+            goal: Goal::Time,
             min_bytes: None,
             channels: None,
             ranks: 1,
@@ -120,19 +140,28 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 19] = [
+pub const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
-        want: "auto, ioat, threads or libc",
+        want: "auto, ioat, gpu, threads or libc",
         set: |config, value| {
             let names = [
                 ("auto", Backend::Auto),
                 ("ioat", Backend::Ioat),
+                ("gpu", Backend::Gpu),
                 ("threads", Backend::Threads),
                 ("libc", Backend::Libc),
             ];
             choose(&mut config.backend, &names, value)
+        },
+    },
+    Knob {
+        name: "ADMA_GOAL",
+        default: "time",
+        want: "time or cpu",
+        set: |config, value| {
+            choose(&mut config.goal, &[("time", Goal::Time), ("cpu", Goal::Cpu)], value)
         },
     },
     Knob {

@@ -14,7 +14,7 @@ use crate::backend::threads::remote::{self, Call};
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::threads::{self, Cost, How, Pieces, Seen};
-use crate::backend::{Refused, ioat, libc as original};
+use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config};
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
 use crate::os::cpus;
@@ -32,6 +32,8 @@ pub struct Policy {
     offload: bool,
     /// The kernel helper is asked first.
     try_ioat: bool,
+    /// A card carries what it can, whatever else is up; `None`: it is not to be asked.
+    gpu: Option<gpu::How>,
     /// Sizes below this only come here to be counted (ADMA_PROFILE).
     min: usize,
     learn: bool,
@@ -54,6 +56,11 @@ impl Policy {
         Self {
             offload: config.backend != Backend::Libc,
             try_ioat: matches!(config.backend, Backend::Auto | Backend::Ioat),
+            gpu: config.gpu().map(|settings| gpu::How {
+                wait: config.wait,
+                share: config.cpu_share,
+                spare_cpus: settings.spare_cpus,
+            }),
             min: config.min_bytes.unwrap_or(FLOOR),
             learn: config.min_bytes.is_none(),
             channels: config.channels,
@@ -185,6 +192,7 @@ impl Dispatcher {
         threads::forget_after_fork();
         asynchronous::forget_after_fork();
         self.ioat.forget_after_fork();
+        gpu::GPU.forget_after_fork();
         cpus::forget_after_fork();
         if self.engine.load(Ordering::Relaxed) != life::OFF {
             self.engine.store(life::COLD, Ordering::Relaxed);
@@ -336,6 +344,7 @@ impl Dispatcher {
                 asynchronous::By::Workers { workers, copy_loop, stream_from }
             }
             Engine::Ioat => asynchronous::By::Helper(&self.ioat, policy.how_ioat, copy_loop),
+            Engine::Gpu => return Err(Fallback::Unsupported), // never the only one
         })
     }
 
@@ -386,6 +395,13 @@ impl Dispatcher {
             in_a_row: learner.is_in_a_row(now),
         };
         if !operation.is_in_any_order() {
+            return decision;
+        }
+        if policy.gpu.is_some()
+            && let Some((dst, src)) = operation.as_copy()
+            && gpu::GPU.takes(dst, src, len)
+        {
+            decision.by = Ok(Engine::Gpu);
             return decision;
         }
         decision.by = match (self.ready(policy), operation.as_copy()) {
@@ -464,7 +480,13 @@ impl Dispatcher {
                     let copied = self.ioat.copy(dst + from, src + from, len, &policy.how_ioat);
                     copied.map(|()| (0, Seen::default()))
                 }
-                (Engine::Ioat, None) => Err(Refused::Busy), // was decided otherwise
+                (Engine::Gpu, Some((dst, src))) => {
+                    let len = operation.len() - from;
+                    let copy = |how| gpu::GPU.copy(dst + from, src + from, len, how);
+                    let copied = policy.gpu.as_ref().map_or(Err(Refused::Busy), copy);
+                    copied.map(|()| (0, Seen::default()))
+                }
+                (Engine::Ioat | Engine::Gpu, None) => Err(Refused::Busy), // was decided otherwise
             }
             .map_err(|refused| self.refused(refused))
         });
@@ -495,7 +517,9 @@ impl Dispatcher {
         // A transfer cannot be taken back from a worker that does not run: its caller has waited.
         // As many ranks as CPUs, which all poll, gain nothing by each other's.
         let waited = operation.kind() == Kind::Transfers && outcome.seen.late;
-        if waited || outcome.path == Path::Libc(Fallback::Busy) && decision.by.is_ok() {
+        // A busy card says nothing about the CPUs.
+        let asked_cpus = decision.by.is_ok_and(|by| by != Engine::Gpu);
+        if waited || outcome.path == Path::Libc(Fallback::Busy) && asked_cpus {
             self.crowd.note();
         }
         let (

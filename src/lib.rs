@@ -20,6 +20,9 @@
 //!                            refusal: what the system refuses is tried again
 //!             ioat/          one copy by the kernel helper; tuning: what its past tells;
 //!                            helper: its file and calls; abi: its interface
+//!             gpu/           a graphics card's copy engines in loopback; service: the thread that
+//!                            calls its driver; registrations: memory it may reach; watch: how we
+//!                            learn that such memory has gone
 //!             asynchronous/  copies that go on while the caller does something else;
 //!                            cookies: their parts and ends
 //! plan        overlap, head / body / tail, pieces: pure arithmetic

@@ -5,7 +5,7 @@ use crate::backend::ioat::helper;
 use crate::backend::threads::remote::Call;
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
-use crate::backend::{ioat, libc as original, signals, threads};
+use crate::backend::{gpu, ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level};
 use crate::dispatch::operation::Kind;
 use crate::dispatch::{Dispatcher, Policy};
@@ -128,6 +128,7 @@ fn start() {
     if config.backend == Backend::Ioat && config.log >= Level::Warn {
         complain_about_helper();
     }
+    let card = config.gpu();
     let policy = POLICY.get_or_init(|| Policy::new(&config));
     if config.verify > 0 {
         // SAFETY: what `later` promises of it: just copied.
@@ -178,6 +179,10 @@ fn start() {
             (&raw const __dso_handle).cast_mut().cast(),
         )
     };
+    // What a seccomp filter does to the calls that it takes nobody knows.
+    if let Some(settings) = card.filter(|_| !workers::is_filtered()) {
+        gpu::start(&settings);
+    }
     // Both at once: until here every copy, our own included, is the bootstrap's.
     DISPATCHER.configure(policy);
     DISPATCHER.open();
@@ -348,8 +353,10 @@ fn report(process: &Process, stderr: Option<i32>, how: How) {
         floor: DISPATCHER.floor(),
         threshold: DISPATCHER.threshold(),
         nanoseconds_per_tick: passed as f64 / ticks as f64,
-        caller_bytes: threads::caller_bytes() + count(&ioat.caller_bytes),
-        channel_name: if backend == "ioat" { "ioat" } else { "adma" },
+        caller_bytes: threads::caller_bytes()
+            + count(&ioat.caller_bytes)
+            + count(&gpu::GPU.counts.caller_bytes),
+        channel_name: if matches!(backend, "ioat" | "gpu") { backend } else { "adma" },
         channel_bytes: &bytes[..used.max(channels)],
         faults: threads::faults() + count(&ioat.faults),
         taken_back: threads::taken_back(),
@@ -399,10 +406,16 @@ fn costs(costs: &ioat::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64)
 
 /// Bytes copied by each channel.
 fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
+    let mut bytes = [0; workers::MOST_WORKERS];
+    if backend == "gpu" {
+        for (bytes, count) in bytes.iter_mut().zip(&gpu::GPU.counts.channel_bytes) {
+            *bytes = count.load(Ordering::Relaxed);
+        }
+        return bytes;
+    }
     if backend != "ioat" {
         return workers::bytes_by_worker();
     }
-    let mut bytes = [0; workers::MOST_WORKERS];
     for (bytes, count) in bytes.iter_mut().zip(&DISPATCHER.ioat.counts.channel_bytes) {
         *bytes = count.load(Ordering::Relaxed);
     }
@@ -428,6 +441,22 @@ fn log(process: &Process, stderr: i32) {
         (None, None) => say(format_args!(
             "{backend} backend was up with {channels} channels; no size gained by it yet"
         )),
+    }
+    let (gpu, count) = (&gpu::GPU, |count: &AtomicU64| count.load(Ordering::Relaxed));
+    if gpu.why_not() != gpu::Why::Nothing {
+        say(format_args!("GPU not used, or not any more: {}", gpu.why_not()));
+    }
+    if gpu.was_up() {
+        let counts = &gpu.counts;
+        say(format_args!(
+            "GPU: {} registrations, {} let go because their memory went, {} because others \
+             came; {} words lost, {} copies taken back",
+            count(&counts.registrations),
+            count(&counts.invalidations),
+            count(&counts.evictions),
+            count(&counts.lost),
+            count(&counts.taken_back),
+        ));
     }
     // That there is no helper is as usual as that there is no such hardware.
     let errno = DISPATCHER.ioat.why_not();

@@ -36,6 +36,16 @@ const SIGNALS: [&str; 10] = [
     "siginterrupt",
 ];
 
+/// What is passed on when a graphics card has let go of memory.
+const ABOUT_MEMORY: [&str; 6] = [
+    "cuMemHostRegister",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "madvise",
+    "mprotect",
+    "pkey_mprotect",
+];
+
 /// What is passed on after workers have left.
 const PASSED_ON: [&str; 16] = [
     "_Exit",
@@ -108,7 +118,8 @@ fn exports() -> BTreeMap<String, u64> {
 fn library_exports_what_it_intercepts_and_its_own_interface_only() {
     let exports = exports();
     let others = SIGNALS.into_iter().chain(PASSED_ON).chain(BETWEEN_PROCESSES);
-    let wanted: Vec<_> = EXPORTED.into_iter().chain(FILLS).chain(COMPARES).chain(others).collect();
+    let wanted = EXPORTED.into_iter().chain(FILLS).chain(COMPARES).chain(others);
+    let wanted: Vec<_> = wanted.chain(ABOUT_MEMORY).collect();
     for name in &wanted {
         assert!(exports.contains_key(*name), "{name} is not exported");
     }

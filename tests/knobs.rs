@@ -19,12 +19,18 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 19] = [
+const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
-        good: &["auto", "ioat", "threads", "libc"],
+        good: &["auto", "ioat", "gpu", "threads", "libc"],
         bad: &["dma", "Threads", "auto ", "libc,threads"],
+    },
+    Knob {
+        name: "ADMA_GOAL",
+        default: "time",
+        good: &["time", "cpu"],
+        bad: &["auto", "CPU", "time,cpu", "1"],
     },
     Knob {
         name: "ADMA_MIN_BYTES",

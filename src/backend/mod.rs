@@ -6,6 +6,8 @@ pub mod asynchronous;
 #[cfg(not(loom))]
 pub mod copy_loop;
 #[cfg(not(loom))]
+pub mod gpu;
+#[cfg(not(loom))]
 pub mod ioat;
 #[cfg(not(loom))]
 pub mod libc;

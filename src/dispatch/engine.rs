@@ -3,7 +3,7 @@
 
 use super::{Dispatcher, Policy};
 use crate::backend::threads::workers;
-use crate::backend::{Refused, ioat};
+use crate::backend::{Refused, gpu, ioat};
 use crate::os::{cpus, sys};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
@@ -23,6 +23,8 @@ pub enum Engine {
     /// So many workers beside the caller.
     Threads(usize),
     Ioat,
+    /// Beside one of the others, for memory that it can reach.
+    Gpu,
 }
 
 impl Dispatcher {
@@ -63,6 +65,9 @@ impl Dispatcher {
 
     /// The name of the engine that is or was up, and its channels; libc has none.
     pub fn backend(&self) -> (&'static str, usize) {
+        if gpu::GPU.was_up() {
+            return ("gpu", gpu::CHANNELS);
+        }
         match (self.ioat.channels(), self.workers()) {
             (0, 0) => ("libc", 0),
             (0, workers) => ("threads", workers),
@@ -73,6 +78,7 @@ impl Dispatcher {
     /// Why no engine is up; `None`: one is.
     pub fn why_not(&self) -> Option<&'static str> {
         match self.engine.load(Ordering::Relaxed) {
+            _ if gpu::GPU.is_up() => None,
             life::THREADS if self.workers() == 0 => Some(Fallback::OneCpu.name()),
             life::THREADS | life::IOAT => None,
             life::OFF => Some(self.why_off().name()),

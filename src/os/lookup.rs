@@ -94,6 +94,16 @@ fn extent(base: usize, segments: &[libc::Elf64_Phdr]) -> Range<usize> {
     start..end
 }
 
+/// Byte by byte: comparing strings is done by memcmp, that is, by us.
+///
+/// # Safety
+/// A terminated string.
+unsafe fn is_called(found: *const c_char, name: &CStr) -> bool {
+    let bytes = name.to_bytes_with_nul().iter().enumerate();
+    // SAFETY: the caller's promise; nothing behind the first difference, or the end, is read.
+    bytes.into_iter().all(|(i, &byte)| unsafe { found.add(i).read() } as u8 == byte)
+}
+
 /// The symbols that an object defines, as its dynamic section tells.
 struct Table {
     base: usize,
@@ -171,7 +181,7 @@ impl Table {
                 if hash | 1 == wanted.hash | 1
                     && symbol.st_shndx != 0
                     && is_default
-                    && CStr::from_ptr(self.names.add(symbol.st_name as usize)) == wanted.name
+                    && is_called(self.names.add(symbol.st_name as usize), wanted.name)
                 {
                     let value = self.base + symbol.st_value as usize;
                     return match symbol.st_info & 0xf {

@@ -11,6 +11,7 @@
 pub use super::cookies::{Cookie, Notice};
 use super::cookies::{Ended, Entry, Look};
 use crate::backend::copy_loop::{Copied, CopyLoop};
+use crate::backend::gpu::GPU;
 use crate::backend::mode::{BY_HELPER, Mode};
 use crate::backend::threads::queue::{End, Posted};
 use crate::backend::threads::workers::{self, PENDING, QUEUE, SPIN_TICKS};
@@ -302,6 +303,8 @@ impl Parts {
         let &Copy { src, dst, len } = copy;
         let mode = Mode::now(who.copy_loop(len));
         match *who {
+            // SAFETY: the caller's promise.
+            By::Workers { .. } if unsafe { self.hand_to_card(copy, mode) } => (len, None),
             By::Workers { workers, .. } => {
                 let owner = self.owner;
                 let Some(part) = self.entry() else {
@@ -319,6 +322,34 @@ impl Parts {
             // SAFETY: the caller's promise.
             By::Helper(engine, how, _) => unsafe { self.submit(engine, &how, copy, mode) },
         }
+    }
+
+    /// Whether a graphics card has taken a copy.
+    unsafe fn hand_to_card(&mut self, copy: &Copy, mode: Mode) -> bool {
+        let &Copy { src, dst, len } = copy;
+        if !GPU.takes(dst, src, len) {
+            return false;
+        }
+        let had = self.own;
+        let Some(part) = self.entry() else { return false };
+        // SAFETY: the caller's promise, which lasts until the end is told.
+        if unsafe { GPU.begin(&part.request, dst, src, len) }.is_err() {
+            if had {
+                self.own = true;
+            } else {
+                PENDING.give_back(part);
+            }
+            return false;
+        }
+        let posted =
+            Posted { dst, src, cut: Cut::from_parts(len, 0, len), mode: mode.pack() | BY_HELPER };
+        let watched = self.wanted.detached || poll().is_some();
+        PENDING.add(self.owner, part, &posted, watched);
+        if watched {
+            QUEUE.ring();
+            self.call();
+        }
+        true
     }
 
     /// Copies what nobody takes. It must not fault while other parts are under way: a handler
@@ -470,7 +501,9 @@ fn carry_out(part: &Entry, copy: &Posted, index: usize) {
     let mut done = true;
     if copy.mode & BY_HELPER != 0 {
         while !is_over(part, WATCH_NANOS) {}
-        if let Some(engine) = helper(part) {
+        if GPU.owns(&part.request) {
+            GPU.left_over(&part.request, piece.len, |from, to| done &= carry(from, to));
+        } else if let Some(engine) = helper(part) {
             engine.left_over(&part.request, piece.len, |from, to| done &= carry(from, to));
         }
     } else {
@@ -498,6 +531,9 @@ fn helper(part: &Entry) -> Option<&'static ioat::Engine> {
 
 /// Whether the helper's request for a part is over; waits a little for it.
 fn is_over(part: &Entry, nanos: u64) -> bool {
+    if GPU.owns(&part.request) {
+        return GPU.is_over(&part.request, nanos);
+    }
     helper(part).is_none_or(|engine| engine.is_over(&part.request, nanos))
 }
 

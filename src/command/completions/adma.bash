@@ -30,7 +30,7 @@ _adma() {
 	done
 	if [ "$at" -gt "$COMP_CWORD" ]; then
 		case $previous in
-		-b | --backend) mapfile -t COMPREPLY < <(compgen -W 'auto ioat threads libc' -- "$current") ;;
+		-b | --backend) mapfile -t COMPREPLY < <(compgen -W 'auto ioat gpu threads libc' -- "$current") ;;
 		--stats) mapfile -t COMPREPLY < <(compgen -W 'text json hlog off' -- "$current") ;;
 		--stats-file) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
 		-m | --min-bytes) mapfile -t COMPREPLY < <(compgen -W 'auto 256K 1M 4M' -- "$current") ;;

@@ -1,0 +1,155 @@
+//! What past copies tell about the next one: how long it takes, and how much of it the caller
+//! should do itself. Plain numbers, shared by all threads without locks.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Ticks that the card takes for a copy, by its size: one number for each power of two, because
+/// what it takes to begin counts for more in small ones.
+pub struct Pace([AtomicU64; 64]);
+
+impl Pace {
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 64])
+    }
+
+    /// For `bytes`; 0: nothing is known yet.
+    pub fn expected(&self, bytes: usize) -> u64 {
+        let class = bytes.max(1).ilog2();
+        let known = self.0[class as usize].load(Relaxed);
+        ((u128::from(known) * bytes as u128) >> class) as u64
+    }
+
+    pub fn note(&self, bytes: usize, ticks: u64) {
+        let class = bytes.max(1).ilog2();
+        let now = ((u128::from(ticks) << class) / bytes.max(1) as u128) as u64;
+        let cell = &self.0[class as usize];
+        let before = cell.load(Relaxed);
+        // A copy that was held up counts for no more than two.
+        let next = if before == 0 { now } else { (3 * before + now.min(2 * before)).div_ceil(4) };
+        cell.store(next.max(1), Relaxed);
+    }
+}
+
+impl Pace {
+    /// It took at most so long: somebody was asleep when it ended.
+    pub fn note_at_most(&self, bytes: usize, ticks: u64) {
+        let expected = self.expected(bytes);
+        if expected == 0 || ticks < expected {
+            self.note(bytes, ticks);
+        }
+    }
+}
+
+/// How long before the expected end a sleeper has to wake up, in ticks: what timers and the way
+/// out of sleep take on this machine.
+pub struct Lead(AtomicU64);
+
+impl Lead {
+    /// About 20 us to 0.4 ms.
+    const LEAST: u64 = 50_000;
+    const MOST: u64 = 1_000_000;
+    /// So much is in time.
+    const LITTLE: u64 = 12_500;
+
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed).clamp(Self::LEAST, Self::MOST)
+    }
+
+    /// The copy was over before who slept woke up.
+    pub fn was_too_short(&self) {
+        let now = self.get();
+        self.0.store(now + now / 16, Relaxed);
+    }
+
+    /// Who slept had to wait for so many ticks.
+    pub fn was_long_enough(&self, waited: u64) {
+        if waited > Self::LITTLE {
+            let now = self.get();
+            self.0.store(now - now / 16, Relaxed);
+        }
+    }
+}
+
+/// The caller's part of a copy, in 256ths. It is right when the caller and the card come to their
+/// end together.
+pub struct Share(AtomicU32);
+
+impl Share {
+    const MOST: u32 = 128;
+    const STEP: u32 = 2;
+
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    pub fn of(&self, len: usize) -> usize {
+        len / 256 * self.0.load(Relaxed) as usize
+    }
+
+    pub fn note(&self, card_was_first: bool) {
+        let now = self.0.load(Relaxed);
+        let next = if card_was_first {
+            now.saturating_sub(Self::STEP)
+        } else {
+            (now + Self::STEP).min(Self::MOST)
+        };
+        self.0.store(next, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pace_is_kept_for_each_size_and_follows_slowly() {
+        let pace = Pace::new();
+        assert_eq!(pace.expected(4 << 20), 0);
+        pace.note(4 << 20, 1000);
+        assert_eq!((pace.expected(4 << 20), pace.expected(6 << 20)), (1000, 1500));
+        assert_eq!(pace.expected(64 << 20), 0);
+        pace.note(4 << 20, 1 << 40);
+        assert_eq!(pace.expected(4 << 20), 1250);
+    }
+
+    #[test]
+    fn sleeper_that_comes_too_late_says_nothing_but_that_it_took_no_longer() {
+        let pace = Pace::new();
+        pace.note(4 << 20, 1000);
+        (0..100).for_each(|_| pace.note_at_most(4 << 20, 5000));
+        assert_eq!(pace.expected(4 << 20), 1000);
+        pace.note_at_most(4 << 20, 800);
+        assert_eq!(pace.expected(4 << 20), 950);
+    }
+
+    #[test]
+    fn sleeper_learns_to_wake_up_in_time_and_not_too_early() {
+        // It takes 150 us of 2.5 GHz to wake up.
+        let (lead, late) = (Lead::new(), 375_000);
+        let mut overslept = 0;
+        for _ in 0..1000 {
+            match lead.get().checked_sub(late) {
+                Some(early) => lead.was_long_enough(early),
+                None => {
+                    lead.was_too_short();
+                    overslept += 1;
+                }
+            }
+        }
+        assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
+    }
+
+    #[test]
+    fn share_rises_while_the_caller_waits_and_falls_when_the_card_does() {
+        let share = Share::new();
+        (0..1000).for_each(|_| share.note(false));
+        assert_eq!(share.of(256), 128);
+        (0..1000).for_each(|_| share.note(true));
+        assert_eq!(share.of(1 << 20), 0);
+    }
+}

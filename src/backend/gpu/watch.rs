@@ -1,0 +1,347 @@
+//! How we learn that registered memory has gone away: from the kernel, by userfaultfd.
+//!
+//! A registration pins pages, not addresses. When the program unmaps a buffer and maps another
+//! at the same address, the card would go on with the old pages. Functions that unmap can be
+//! interposed, but free() unmaps inside the C library, and system calls can be made by hand. So
+//! each registered range is also registered with a userfaultfd, which write-protects nothing
+//! and asks for no page, but for events: munmap, mmap over it, brk and mremap, and
+//! MADV_DONTNEED, MADV_FREE and MADV_REMOVE, by whomever they are called. The kernel makes the
+//! caller of these wait until the event has been read.
+//!
+//! ```text
+//! the program's thread, in the kernel            our thread, `run`         `is_settled`
+//! changing += 1
+//! pages go; address may be had by others
+//! event is offered; waits                        turn odd                  changing > 0 ? no
+//!                                                read; caller goes on
+//! changing -= 1; returns                         mark stale                turn odd ? no
+//!                                                turn even                 yes
+//! ```
+//!
+//! `changing` is the kernel's; while it is not 0 the ioctl that lifts a write protection
+//! answers EAGAIN, so a call for a page of our own tells. It becomes 0 again only after the event
+//! was read, which is after `turn` has become odd. So who finds nothing changing, and then an
+//! even turn, finds everything stale marked whose pages went before it asked.
+//!
+//! Not covered: pages of files and of shared memory, which can be cut off without an event
+//! (truncation, shmdt). Such memory is never registered; see `anonymous`. Nor are changes of
+//! protection: mprotect is interposed.
+
+use super::registrations::Registrations;
+use crate::os::sys;
+use crate::plan::PAGE;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize};
+
+/// The kernel's interface, linux/userfaultfd.h.
+mod abi {
+    pub const USER_MODE_ONLY: i32 = 1;
+    pub const API: usize = 0xc018_aa3f;
+    pub const REGISTER: usize = 0xc020_aa00;
+    pub const UNREGISTER: usize = 0x8010_aa01;
+    pub const WRITEPROTECT: usize = 0xc018_aa06;
+    pub const VERSION: u64 = 0xaa;
+    /// Write protection, and the events of remapping, removing and unmapping.
+    pub const FEATURES: u64 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 6;
+    pub const MODE_WP: u64 = 1 << 1;
+    pub const DONT_WAKE: u64 = 1 << 1;
+    pub const EVENT_REMAP: u8 = 0x14;
+    pub const EVENT_REMOVE: u8 = 0x15;
+    pub const EVENT_UNMAP: u8 = 0x16;
+
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    pub struct Message {
+        pub event: u8,
+        reserved: [u8; 7],
+        pub arguments: [u64; 3],
+    }
+    const _: () = assert!(size_of::<Message>() == 32);
+}
+
+pub struct Watch {
+    /// The descriptor plus one; 0: not open.
+    fd: AtomicI32,
+    turn: AtomicU64,
+    /// A page of ours that is registered and otherwise of no use.
+    page: AtomicUsize,
+}
+
+/// What is known about changes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Settled {
+    Yes,
+    /// Somebody is just unmapping.
+    NotYet,
+    /// Nothing can be known any more: the descriptor is not ours.
+    Never,
+}
+
+impl Watch {
+    pub const fn new() -> Self {
+        Self { fd: AtomicI32::new(0), turn: AtomicU64::new(0), page: AtomicUsize::new(0) }
+    }
+
+    /// Or why not: an errno.
+    pub fn open(&self) -> Result<(), i32> {
+        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK | abi::USER_MODE_ONLY) as usize;
+        // SAFETY: no memory.
+        let low = unsafe { sys::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) };
+        if low < 0 {
+            return Err(-low as i32);
+        }
+        // Out of the way of programs that expect the lowest free number.
+        let fd = sys::duplicate(low as i32, 500);
+        sys::close(low as i32);
+        if fd < 0 {
+            return Err(-fd as i32);
+        }
+        self.fd.store(fd as i32 + 1, Relaxed);
+        let mut api = [abi::VERSION, abi::FEATURES, 0];
+        let answer = self.call(abi::API, &mut api);
+        if answer != 0 {
+            return Err(-answer as i32);
+        }
+        let page = sys::map(PAGE).ok_or(libc::ENOMEM)? as usize;
+        self.page.store(page, Relaxed);
+        if !self.add(page, page + PAGE) {
+            return Err(libc::EINVAL);
+        }
+        match self.is_settled() {
+            Settled::Never => Err(libc::ENOSYS),
+            _ => Ok(()),
+        }
+    }
+
+    fn call(&self, request: usize, argument: &mut [u64]) -> sys::Answer {
+        let fd = self.fd.load(Relaxed) - 1;
+        let at = argument.as_mut_ptr() as usize;
+        // SAFETY: each request has as many words as the array it is called with.
+        unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, at, 0, 0, 0]) }
+    }
+
+    /// From now on changes of a range are told. False: the kernel cannot.
+    pub fn add(&self, start: usize, end: usize) -> bool {
+        let mut range = [start as u64, (end - start) as u64, abi::MODE_WP, 0];
+        self.call(abi::REGISTER, &mut range) == 0
+    }
+
+    /// It does not matter any more.
+    pub fn remove(&self, start: usize, end: usize) {
+        self.call(abi::UNREGISTER, &mut [start as u64, (end - start) as u64]);
+    }
+
+    /// Whether all changes that have taken place have been marked.
+    pub fn is_settled(&self) -> Settled {
+        let page = self.page.load(Relaxed) as u64;
+        match -self.call(abi::WRITEPROTECT, &mut [page, PAGE as u64, abi::DONT_WAKE]) as i32 {
+            0 if self.turn.load(SeqCst).is_multiple_of(2) => Settled::Yes,
+            0 | libc::EAGAIN => Settled::NotYet,
+            _ => Settled::Never,
+        }
+    }
+
+    /// Reads events as long as there is something to read from, and has registrations marked.
+    /// `tell` is called when there were any. Allocates nothing and waits for nobody: threads of
+    /// the program's wait for this one, with whatever locks they hold.
+    pub fn run(&self, registrations: &Registrations, tell: impl Fn()) {
+        let fd = self.fd.load(Relaxed) - 1;
+        loop {
+            let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry of ours, no time limit, no mask.
+            let ready = unsafe {
+                let at = &raw mut wanted as usize;
+                sys::syscall(libc::SYS_ppoll, [at, 1, 0, 0, 0, 0])
+            };
+            if ready == -libc::EINTR as isize {
+                continue;
+            }
+            if ready < 0 || wanted.revents & libc::POLLIN == 0 {
+                return; // not ours any more: `is_settled` says so too
+            }
+            self.turn.fetch_add(1, SeqCst);
+            let mut messages = [abi::Message::default(); 8];
+            // SAFETY: the kernel writes whole messages into the array.
+            let got = unsafe {
+                let (at, len) = (messages.as_mut_ptr() as usize, size_of_val(&messages));
+                sys::syscall(libc::SYS_read, [fd as usize, at, len, 0, 0, 0])
+            };
+            let count = usize::try_from(got).unwrap_or(0) / size_of::<abi::Message>();
+            let mut marked = false;
+            for message in messages.iter().take(count) {
+                let [first, second, third] = message.arguments.map(|word| word as usize);
+                marked |= match message.event {
+                    abi::EVENT_UNMAP | abi::EVENT_REMOVE => registrations.mark_stale(first, second),
+                    // From, to, length.
+                    abi::EVENT_REMAP => {
+                        registrations.mark_stale(first, first.saturating_add(third))
+                    }
+                    _ => false,
+                };
+            }
+            self.turn.fetch_add(1, SeqCst);
+            if marked {
+                tell();
+            }
+            if got == 0
+                || (got < 0 && got != -libc::EAGAIN as isize && got != -libc::EINTR as isize)
+            {
+                return;
+            }
+        }
+    }
+
+    /// In the child of a fork: the descriptor tells of the parent's memory.
+    pub fn forget_after_fork(&self) {
+        self.fd.store(0, Relaxed);
+    }
+}
+
+/// A mapping, as /proc/self/maps tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: usize,
+    pub end: usize,
+}
+
+/// The mapping at an address, if it is private memory of no file, to be read and written: the
+/// kind of which every change is told.
+pub fn anonymous(address: usize) -> Option<Mapping> {
+    find_anonymous(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
+}
+
+fn find_anonymous(maps: &str, address: usize) -> Option<Mapping> {
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let start = usize::from_str_radix(start, 16).ok()?;
+        let end = usize::from_str_radix(end, 16).ok()?;
+        if !(start..end).contains(&address) {
+            continue;
+        }
+        let (rights, _offset, _device) = (words.next()?, words.next()?, words.next()?);
+        let (inode, name) = (words.next()?, words.next().unwrap_or(""));
+        let plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon");
+        let fits = rights.starts_with("rw") && rights.ends_with('p') && inode == "0" && plain;
+        return fits.then_some(Mapping { start, end });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+5581c000-5581d000 r--p 00000000 fe:00 131 /usr/bin/true
+5581d000-5583e000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0 
+7f0000400000-7f0000500000 ---p 00000000 00:00 0 
+7f0000500000-7f0000600000 rw-s 00000000 00:01 44 /dev/zero (deleted)
+7f0000600000-7f0000700000 rw-p 00001000 fe:00 12 /tmp/file
+7f0000700000-7f0000800000 rw-p 00000000 00:00 0 [anon:name]
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 [stack]
+";
+
+    #[test]
+    fn only_private_memory_of_no_file_that_can_be_written_is_anonymous() {
+        let found = |address| find_anonymous(MAPS, address).map(|found| (found.start, found.end));
+        assert_eq!(found(0x5581_d010), Some((0x5581_d000, 0x5583_e000)));
+        assert_eq!(found(0x7f00_003f_ffff), Some((0x7f00_0000_0000, 0x7f00_0040_0000)));
+        assert_eq!(found(0x7f00_0070_0000), Some((0x7f00_0070_0000, 0x7f00_0080_0000)));
+        let others = [0x5581_c000, 0x7f00_0040_0000, 0x7f00_0050_0000, 0x7f00_0060_0000];
+        for other in others.into_iter().chain([0x7ffd_0000_0000, 0x1000]) {
+            assert_eq!(found(other), None, "{other:x}");
+        }
+    }
+
+    /// What the whole engine rests on: after the call that takes memory away, and before
+    /// anybody could use its address again, the registration is stale, and before that it is not.
+    #[test]
+    fn registration_is_stale_when_the_call_that_takes_its_memory_away_has_returned() {
+        static REGIONS: Registrations = Registrations::new();
+        static WATCH: Watch = Watch::new();
+        if let Err(errno) = WATCH.open() {
+            return println!("SKIP: userfaultfd is not to be had here: errno {errno}");
+        }
+        std::thread::spawn(|| WATCH.run(&REGIONS, || {}));
+        const LEN: usize = 4 << 20;
+        let map = |at: usize, flags| {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+            // SAFETY: memory that only this test uses.
+            let got = unsafe { libc::mmap(at as *mut _, LEN, protection, flags, -1, 0) };
+            assert_ne!(got, libc::MAP_FAILED);
+            got as usize
+        };
+        fn call(number: i64, arguments: [usize; 5]) -> usize {
+            let [a, b, c, d, e] = arguments;
+            // SAFETY: system calls about memory that only this test uses.
+            unsafe { sys::syscall(number, [a, b, c, d, e, 0]) as usize }
+        }
+        fn advise(at: usize, advice: i32) -> bool {
+            call(libc::SYS_madvise, [at + PAGE, PAGE, advice as usize, 0, 0]) == 0
+        }
+        type Change = fn(usize) -> bool;
+        let changes: [(&str, Change); 8] = [
+            ("munmap", |at| call(libc::SYS_munmap, [at, LEN, 0, 0, 0]) == 0),
+            ("munmap of a page", |at| call(libc::SYS_munmap, [at + LEN / 2, PAGE, 0, 0, 0]) == 0),
+            ("MADV_DONTNEED", |at| advise(at, libc::MADV_DONTNEED)),
+            ("MADV_FREE", |at| advise(at, libc::MADV_FREE)),
+            ("mremap", |at| call(libc::SYS_mremap, [at, LEN, LEN / 2, 0, 0]) == at),
+            ("mremap away", |at| {
+                let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+                let to = sys::map(LEN).unwrap() as usize;
+                call(libc::SYS_mremap, [at, LEN, LEN, flags, to]) == to
+            }),
+            ("mmap over it", |at| {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                call(libc::SYS_mmap, [at, PAGE, 1, flags as usize, usize::MAX]) == at
+            }),
+            ("brk", |_| true),
+        ];
+        for (name, change) in changes {
+            let at = map(0, 0);
+            let index = REGIONS.begin(at, at + LEN, 1).unwrap();
+            assert!(WATCH.add(at, at + LEN), "{name}");
+            assert!(REGIONS.fill(index).is_ok() && REGIONS.publish(index), "{name}");
+            // SAFETY: memory of this test; writing to it changes nothing that is told.
+            unsafe { libc::memset(at as *mut _, 1, LEN) };
+            assert_eq!(WATCH.is_settled(), Settled::Yes, "{name}");
+            assert!(REGIONS.get(index).is_live(), "{name}");
+            if name == "brk" {
+                // Its own memory instead: the program's break, up and down again.
+                REGIONS.retire(index);
+                REGIONS.remove(index);
+                // SAFETY: what is above the break before is this test's, if nobody else
+                // moves it meanwhile.
+                unsafe {
+                    let before = libc::sbrk(LEN as isize) as usize;
+                    let start = before.next_multiple_of(PAGE);
+                    libc::memset(start as *mut _, 1, LEN / 2);
+                    let index = REGIONS.begin(start, start + LEN / 2, 1).unwrap();
+                    assert!(WATCH.add(start, start + LEN / 2) && REGIONS.publish(index));
+                    assert_ne!(libc::brk(before as *mut _), -1);
+                    while WATCH.is_settled() != Settled::Yes {}
+                    assert!(REGIONS.get(index).is_stale(), "{name}");
+                }
+                continue;
+            }
+            assert!(change(at), "{name}: {}", std::io::Error::last_os_error());
+            while WATCH.is_settled() != Settled::Yes {}
+            assert!(REGIONS.get(index).is_stale(), "{name}");
+            REGIONS.remove(index);
+        }
+    }
+
+    #[test]
+    fn descriptor_that_was_closed_settles_nothing() {
+        let watch = Watch::new();
+        if watch.open().is_err() {
+            return println!("SKIP: userfaultfd is not to be had here");
+        }
+        assert_eq!(watch.is_settled(), Settled::Yes);
+        sys::close(watch.fd.load(Relaxed) - 1);
+        assert_eq!(watch.is_settled(), Settled::Never);
+    }
+}

@@ -1,0 +1,258 @@
+//! A graphics card in loopback, with a driver library that is none (tests/programs/fake_cuda.c): it
+//! pins memory as a real one does, insists on the rules, and makes trouble when told to.
+
+mod common;
+
+use common::{finish, number, only_report, preloaded, root, skip, succeed, victim, victim_with};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A folder in which the loader finds the fake.
+fn fake_driver() -> PathBuf {
+    let library = victim_with("fake_cuda", &["-shared", "-fPIC"]);
+    let folder = library.with_file_name("fake-cuda");
+    let name = folder.join("libcuda.so.1");
+    std::fs::create_dir_all(&folder).unwrap();
+    let modified = |path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+    if modified(&name) < modified(&library) {
+        // Tests run in parallel: beside, then into place.
+        let fresh =
+            folder.join(format!("{}.{:?}", std::process::id(), std::thread::current().id()));
+        std::fs::copy(&library, &fresh).unwrap();
+        std::fs::rename(&fresh, &name).unwrap();
+    }
+    folder
+}
+
+/// A program with such a card.
+fn with_card(program: PathBuf, words: &str, knobs: &[(&str, &str)]) -> Command {
+    let mut command = preloaded(program);
+    command.args(words.split_whitespace());
+    command.env("LD_LIBRARY_PATH", fake_driver());
+    command.env("ADMA_BACKEND", "gpu").env("ADMA_CHANNELS", "2").env("ADMA_MIN_BYTES", "64K");
+    command.envs(knobs.iter().copied());
+    command
+}
+
+/// The victim of these tests.
+fn card(words: &str, knobs: &[(&str, &str)]) -> Command {
+    let include = format!("-I{}", root().join("include").display());
+    with_card(victim_with("gpu", &[&include]), words, knobs)
+}
+
+fn by_card(report: &Value) -> u64 {
+    let bytes = report["channel_bytes"].as_object().unwrap();
+    bytes.iter().filter(|(name, _)| name.starts_with("gpu-")).map(|(_, bytes)| number(bytes)).sum()
+}
+
+/// Whether there is what the engine rests on.
+fn can_be_shown(test: &str) -> bool {
+    static SHOWN: OnceLock<(bool, String)> = OnceLock::new();
+    let (shown, out) = SHOWN.get_or_init(|| {
+        let (out, _) = succeed(&mut card("", &[("ADMA_CHECK", "1")]));
+        (out.contains("GPU         Fake Card"), out)
+    });
+    if !shown {
+        skip(test, &format!("no userfaultfd here: {out}"));
+    }
+    *shown
+}
+
+/// Runs a subject to its end and answers what it printed.
+fn shows(test: &str, words: &str, knobs: &[(&str, &str)]) -> Option<String> {
+    if !can_be_shown(test) {
+        return None;
+    }
+    let mut command = card(words, knobs);
+    let done = finish(&mut command);
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    if done.status.code() == Some(77) {
+        skip(test, err.trim());
+        return None;
+    }
+    assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
+    assert!(!err.contains("copies were wrong"), "{err}");
+    Some(out.into_owned())
+}
+
+macro_rules! shown {
+    ($($name:ident: $words:literal $knobs:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            shows(stringify!($name), $words, &$knobs);
+        }
+    )* };
+}
+
+shown! {
+    copies_of_one_thread_are_right: "steady" [("ADMA_VERIFY", "1")];
+    copies_that_spare_cpus_are_right: "steady" [("ADMA_BACKEND", "auto"), ("ADMA_GOAL", "cpu")];
+    copies_of_many_threads_are_right: "plain 6" [("FAKE_CUDA_SHUFFLE", "200")];
+    copies_with_half_by_the_caller_are_right: "steady" [("ADMA_CPU_SHARE", "0.5")];
+    copies_with_spinning_callers_are_right: "steady" [("ADMA_WAIT", "spin")];
+    copies_with_sleeping_callers_are_right: "steady" [("ADMA_WAIT", "sleep")];
+    streams_that_run_apart_copy_right: "steady" [("FAKE_CUDA_SHUFFLE", "500")];
+    asynchronous_copies_are_right_and_told: "async" [];
+    asynchronous_copies_out_of_order_are_right_and_told: "async" [("FAKE_CUDA_SHUFFLE", "300")];
+
+    memory_unmapped_and_mapped_again_is_not_stale: "stale munmap" [];
+    page_unmapped_and_mapped_again_is_not_stale: "stale page" [];
+    memory_unmapped_past_the_c_library_is_not_stale: "stale raw" [];
+    memory_mapped_over_is_not_stale: "stale fixed" [];
+    memory_not_needed_is_not_stale: "stale dontneed" [];
+    page_not_needed_past_the_c_library_is_not_stale: "stale raw_dontneed" [];
+    memory_advised_free_is_not_stale: "stale madv_free" [];
+    memory_moved_in_is_not_stale: "stale mremap" [];
+    memory_under_the_break_is_not_stale: "stale brk" [];
+    memory_freed_and_allocated_again_is_not_stale: "stale free" [];
+    memory_reallocated_is_not_stale: "stale realloc" [];
+    memory_that_is_protected_faults_as_ever: "protect" [];
+    closed_descriptor_ends_the_engine: "closed" [];
+
+    registered_memory_is_bounded: "keep 4194304" [("ADMA_KEEP", "4M")];
+    registered_memory_that_nobody_uses_is_let_go: "idle" [];
+
+    child_of_fork_never_calls_the_driver: "children fork" [];
+    child_of_raw_fork_never_calls_the_driver: "children raw" [];
+    child_of_vfork_never_calls_the_driver: "children vfork" [];
+
+    exit_before_the_driver_is_up_ends_well: "leave early" [("FAKE_CUDA_START", "300")];
+    exit_handler_that_was_there_first_copies: "leave handler_before" [];
+    exit_handler_that_came_later_copies: "leave handler_after" [];
+    destructor_of_the_program_copies: "leave plain" [("AT_END", "1")];
+    exit_while_a_thread_copies_ends_well: "leave threads" [];
+    exit_that_waits_for_a_copying_thread_ends_well: "leave joined" [];
+    exit_at_once_while_a_thread_copies_ends_well: "leave at_once" [];
+    quick_exit_ends_well: "leave quick" [];
+
+    program_that_uses_the_driver_itself_goes_on_as_without_us: "own" [];
+}
+
+/// After trouble copies are right, and nothing is carried any more if it was for good.
+#[test]
+fn trouble_at_any_call_leaves_copies_right() {
+    if !can_be_shown("trouble_at_any_call_leaves_copies_right") {
+        return;
+    }
+    let calls = [
+        // At start-up: the card is never used.
+        ("cuInit:1:100", false),
+        ("cuDeviceGet:1:101", false),
+        ("cuDevicePrimaryCtxRetain:1:2", false),
+        ("cuCtxPushCurrent_v2:1:201", false),
+        ("cuStreamCreate:3:2", false),
+        ("cuMemAlloc_v2:2:2", false),
+        ("cuMemHostRegister_v2:1:2", false), // of the words
+        ("cuMemHostGetDevicePointer_v2:1:1", false),
+        // Later, and for good.
+        ("cuMemHostRegister_v2:3:719", false),
+        ("cuMemcpyHtoDAsync_v2:1:719", false),
+        ("cuMemcpyHtoDAsync_v2:7:719", true),
+        ("cuMemcpyDtoHAsync_v2:6:700", true),
+        ("cuStreamWriteValue32_v2:3:719", true),
+        // One range that cannot be had.
+        ("cuMemHostRegister_v2:2:712", true),
+    ];
+    for (fail, carries) in calls {
+        let (out, err) =
+            succeed(&mut card("plain", &[("FAKE_CUDA_FAIL", fail), ("ADMA_LOG", "info")]));
+        let carried: u64 = out.trim().parse().unwrap();
+        assert_eq!(carried > 0, carries, "{fail}: {out}{err}");
+        let soft = fail.contains("712");
+        assert_eq!(!err.contains("CUDA error"), soft, "{fail}: {err}");
+    }
+}
+
+#[test]
+fn card_that_is_lost_in_the_middle_leaves_copies_right() {
+    for copy in ["1", "2", "7", "40"] {
+        let knobs = [("FAKE_CUDA_DIE", copy), ("ADMA_LOG", "info")];
+        let mut command = card("plain", &knobs);
+        if !can_be_shown("card_that_is_lost_in_the_middle_leaves_copies_right") {
+            return;
+        }
+        let (_, err) = succeed(&mut command);
+        assert!(err.contains("CUDA error 999"), "{copy}: {err}");
+    }
+}
+
+#[test]
+fn words_that_are_lost_or_late_end_copies_all_the_same() {
+    let test = "words_that_are_lost_or_late_end_copies_all_the_same";
+    for lose in ["1", "6"] {
+        let knobs = [("FAKE_CUDA_LOSE", lose), ("ADMA_LOG", "info")];
+        if !can_be_shown(test) {
+            return;
+        }
+        let (_, err) = succeed(&mut card("steady", &knobs));
+        assert!(err.contains("1 words lost"), "{lose}: {err}");
+    }
+    shows(test, "plain", &[("FAKE_CUDA_STALL", "30")]);
+}
+
+#[test]
+fn asynchronous_copies_survive_a_card_that_is_lost() {
+    // It ends with 1 only because the card has carried too little.
+    if !can_be_shown("asynchronous_copies_survive_a_card_that_is_lost") {
+        return;
+    }
+    let done = finish(&mut card("async", &[("FAKE_CUDA_DIE", "200")]));
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(err.starts_with("the card has carried"), "{err}");
+}
+
+/// The same oracle as for every other way to copy.
+#[test]
+fn oracle_finds_copies_by_the_card_right() {
+    if !can_be_shown("oracle_finds_copies_by_the_card_right") {
+        return;
+    }
+    for (words, goal) in [("-h", "time"), ("-t 3", "cpu")] {
+        let knobs = [("ADMA_MIN_BYTES", "12000"), ("ADMA_GOAL", goal)];
+        let report = only_report(&mut with_card(victim("oracle"), words, &knobs));
+        assert_eq!(report["backend"], "gpu", "{report}");
+        assert!(by_card(&report) > 20_000_000, "{words}: {report}");
+        assert!(number(&report["paths"]["engine"]["calls"]) > 1000, "{words}: {report}");
+    }
+}
+
+#[test]
+fn check_names_the_card_its_copy_engines_its_buffers_and_its_rate() {
+    if !can_be_shown("check_names_the_card_its_copy_engines_its_buffers_and_its_rate") {
+        return;
+    }
+    let (out, _) = succeed(&mut card("", &[("ADMA_CHECK", "1")]));
+    assert!(out.contains("GPU         Fake Card, 3 copy engines"), "{out}");
+    assert!(out.contains("bounce buffer 4 x 6 MiB"), "{out}");
+    let rate = out.lines().find(|line| line.starts_with("  GPU rate")).unwrap();
+    let number: f64 = rate.split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert!(number > 0.0, "{rate}");
+}
+
+/// A machine without a driver is not disturbed, and says why when it is asked.
+#[test]
+fn machine_without_a_driver_copies_as_ever_and_says_why() {
+    let mut command = card("plain", &[("ADMA_LOG", "info")]);
+    let folder = fake_driver().with_file_name("no-cuda");
+    std::fs::create_dir_all(&folder).unwrap();
+    let fails = folder.join("libcuda.so.1"); // so that a real one is not found either
+    std::fs::write(&fails, "not a library").unwrap();
+    command.env("LD_LIBRARY_PATH", &folder);
+    let (out, err) = succeed(&mut command);
+    assert_eq!(out.trim(), "0");
+    assert!(err.contains("no libcuda.so.1") || err.contains("userfaultfd"), "{err}");
+}
+
+/// Nobody who has not asked for it gets a context on a card.
+#[test]
+fn auto_never_opens_the_driver() {
+    for knobs in [
+        [("ADMA_BACKEND", "auto"), ("ADMA_GOAL", "time")],
+        [("ADMA_BACKEND", "threads"), ("ADMA_GOAL", "cpu")],
+    ] {
+        let (out, _) = succeed(&mut card("plain", &knobs));
+        assert_eq!(out.trim(), "0", "{knobs:?}");
+    }
+}

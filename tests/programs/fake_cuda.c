@@ -1,0 +1,658 @@
+/*
+ * A driver library for tests: libcuda.so.1 with the functions that src/backend/gpu calls, for a
+ * card that does not exist. It insists on what the real one insists on, and makes the trouble it
+ * is told to.
+ *
+ * Registered memory is pinned as a real driver pins it: by io_uring's registered buffers. The
+ * card's memory is a memfd, and the copies are reads and writes of that file with the pinned
+ * pages: so a copy with a registration that is older than the memory behind it goes to the old
+ * pages, as with a real card. Where there is no io_uring it goes by address, and that cannot be
+ * shown (fake_cuda_pins).
+ *
+ * A stream is a thread. Order holds within a stream only; FAKE_CUDA_SHUFFLE delays each
+ * operation by a random time.
+ *
+ *	FAKE_CUDA_FAIL=name:n:code	the n-th call of a function fails; n+: it and all later ones
+ *	FAKE_CUDA_LOSE=n		the n-th word is not written
+ *	FAKE_CUDA_DIE=n			at the n-th copy the card is lost: nothing after it is done
+ *	FAKE_CUDA_STALL=ms		each word comes so much later
+ *	FAKE_CUDA_SLOW=us		each copy takes so much longer
+ *	FAKE_CUDA_SHUFFLE=us		each operation, by up to so much
+ *	FAKE_CUDA_START=ms		cuInit takes so long
+ *
+ * What a program must not do ends it, with a line on standard error.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	SUCCESS = 0,
+	INVALID_VALUE = 1,
+	NOT_INITIALIZED = 3,
+	INVALID_CONTEXT = 201,
+	NOT_READY = 600,
+	ALREADY_REGISTERED = 712,
+	NOT_REGISTERED = 713,
+	UNKNOWN = 999,
+};
+enum { STREAMS = 16, RANGES = 1024, STACK = 8, QUEUE = 1 << 16 };
+static const uint64_t CARD = 0xd00000000000; /* where the card's memory begins, for the card */
+static const size_t CARD_SIZE = 64 << 20;
+
+struct ring {
+	int fd;
+	unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
+	struct io_uring_sqe *sqes;
+	struct io_uring_cqe *cqes;
+	void *maps[3];
+	size_t lens[3];
+};
+
+struct range {
+	uintptr_t start;
+	size_t len;
+	struct ring ring;
+	bool pinned;
+	int users;
+};
+
+struct operation {
+	enum { UP, DOWN, WORD } kind;
+	uint64_t card;
+	uintptr_t host;
+	size_t len;
+	uint32_t value;
+	struct range *range;
+};
+
+struct stream {
+	bool used;
+	pthread_t thread;
+	struct operation *queue;
+	size_t head, tail; /* operations done, and asked for */
+	bool end;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct range ranges[RANGES];
+static struct stream streams[STREAMS];
+static int card_fd = -1, device_lost;
+static size_t card_used;
+static pid_t owner;
+static int retained, torn_down;
+static int context_object;
+static __thread void *contexts[STACK];
+static __thread int depth;
+static _Atomic unsigned long bytes_up, bytes_down, copies, words, registered, all_calls;
+
+__attribute__((noreturn, format(printf, 1, 2)))
+static void wrong(const char *format, ...)
+{
+	char line[256];
+	va_list args;
+	int len = snprintf(line, sizeof(line), "fake_cuda: ");
+
+	va_start(args, format);
+	len += vsnprintf(line + len, sizeof(line) - len - 1, format, args);
+	va_end(args);
+	line[len++] = '\n';
+	if (write(2, line, len) < 0)
+		_exit(98);
+	_exit(99); /* not abort: its handlers may be the program's */
+}
+
+static long number(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value ? atol(value) : 0;
+}
+
+static void nap(long us)
+{
+	struct timespec time = { us / 1000000, us % 1000000 * 1000 };
+
+	nanosleep(&time, NULL);
+}
+
+/* For those who ask from outside. */
+unsigned long fake_cuda_bytes(void) { return bytes_down; }
+unsigned long fake_cuda_registered(void) { return registered; }
+int fake_cuda_retained(void) { return retained; }
+unsigned long fake_cuda_calls(void) { return all_calls; }
+
+/* ---- trouble ------------------------------------------------------------------------- */
+
+/* What is to become of a call: the code to fail with, or SUCCESS. */
+static int trouble(const char *function)
+{
+	static _Atomic int calls;
+	const char *fail = getenv("FAKE_CUDA_FAIL"), *colon = fail ? strchr(fail, ':') : NULL;
+
+	all_calls++;
+	if (owner && owner != getpid())
+		wrong("%s is called in a child", function);
+	if (torn_down)
+		wrong("%s is called after the driver's teardown", function);
+	if (colon && strlen(function) == (size_t)(colon - fail) &&
+	    !strncmp(function, fail, colon - fail)) {
+		char *rest;
+		long which = strtol(colon + 1, &rest, 10);
+		bool later = *rest == '+';
+		int now = ++calls;
+
+		rest += later;
+		if (now == which || (later && now > which))
+			return atoi(rest + 1);
+	}
+	return SUCCESS;
+}
+
+#define BEGIN                                                                                \
+	do {                                                                                 \
+		int code = trouble(__func__);                                                \
+		if (code)                                                                    \
+			return code;                                                         \
+	} while (0)
+
+/* The same for calls that need a context. */
+#define BEGIN_IN_CONTEXT                                                                     \
+	do {                                                                                 \
+		BEGIN;                                                                       \
+		if (!depth)                                                                  \
+			wrong("%s is called without a context", __func__);                   \
+		if (device_lost)                                                             \
+			return UNKNOWN;                                                      \
+	} while (0)
+
+/* ---- pinned memory -------------------------------------------------------------------- */
+
+static bool ring_open(struct ring *ring, uintptr_t start, size_t len)
+{
+	struct io_uring_params p;
+	struct iovec parts[64];
+	unsigned count = 0;
+
+	memset(&p, 0, sizeof(p));
+	ring->fd = syscall(SYS_io_uring_setup, 4, &p);
+	if (ring->fd < 0)
+		return false;
+	ring->lens[0] = p.sq_off.array + p.sq_entries * sizeof(unsigned);
+	ring->lens[1] = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
+	ring->lens[2] = p.sq_entries * sizeof(struct io_uring_sqe);
+	off_t offsets[3] = { IORING_OFF_SQ_RING, IORING_OFF_CQ_RING, IORING_OFF_SQES };
+	for (int i = 0; i < 3; i++) {
+		ring->maps[i] = mmap(NULL, ring->lens[i], PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_POPULATE, ring->fd, offsets[i]);
+		if (ring->maps[i] == MAP_FAILED)
+			wrong("no memory for a ring");
+	}
+	char *sq = ring->maps[0], *cq = ring->maps[1];
+	ring->sq_tail = (unsigned *)(sq + p.sq_off.tail);
+	ring->sq_mask = (unsigned *)(sq + p.sq_off.ring_mask);
+	ring->sq_array = (unsigned *)(sq + p.sq_off.array);
+	ring->cq_head = (unsigned *)(cq + p.cq_off.head);
+	ring->cq_tail = (unsigned *)(cq + p.cq_off.tail);
+	ring->cq_mask = (unsigned *)(cq + p.cq_off.ring_mask);
+	ring->cqes = (struct io_uring_cqe *)(cq + p.cq_off.cqes);
+	ring->sqes = ring->maps[2];
+	/* A buffer of io_uring's has up to 1 GiB. */
+	for (size_t at = 0; at < len && count < 64; count++) {
+		size_t part = len - at < (512 << 20) ? len - at : 512 << 20;
+
+		parts[count] = (struct iovec){ (void *)(start + at), part };
+		at += part;
+	}
+	return syscall(SYS_io_uring_register, ring->fd, IORING_REGISTER_BUFFERS, parts, count) == 0;
+}
+
+static void ring_close(struct ring *ring)
+{
+	for (int i = 0; i < 3; i++)
+		if (ring->maps[i])
+			munmap(ring->maps[i], ring->lens[i]);
+	if (ring->fd >= 0)
+		close(ring->fd);
+}
+
+/* One transfer between pinned pages and the card, to its end. Calls are made one by one. */
+static void ring_transfer(struct range *range, bool up, uintptr_t host, uint64_t card, size_t len)
+{
+	struct ring *ring = &range->ring;
+
+	while (len > 0) {
+		size_t which = (host - range->start) / (512 << 20);
+		size_t room = (which + 1) * (size_t)(512 << 20) - (host - range->start);
+		size_t part = len < room ? len : room;
+		unsigned tail = *ring->sq_tail, index = tail & *ring->sq_mask;
+		struct io_uring_sqe *sqe = &ring->sqes[index];
+
+		memset(sqe, 0, sizeof(*sqe));
+		sqe->opcode = up ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED;
+		sqe->fd = card_fd;
+		sqe->addr = host;
+		sqe->len = part;
+		sqe->off = card - CARD;
+		sqe->buf_index = which;
+		ring->sq_array[index] = index;
+		__atomic_store_n(ring->sq_tail, tail + 1, __ATOMIC_RELEASE);
+		long got = syscall(SYS_io_uring_enter, ring->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+		unsigned head = *ring->cq_head;
+		while (head == __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE))
+			if (syscall(SYS_io_uring_enter, ring->fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0 &&
+			    errno != EINTR)
+				wrong("io_uring_enter: %s", strerror(errno));
+		int done = ring->cqes[head & *ring->cq_mask].res;
+		__atomic_store_n(ring->cq_head, head + 1, __ATOMIC_RELEASE);
+		if (got < 0 || done <= 0)
+			wrong("a transfer of %zu bytes failed: %ld, %s", part, got, strerror(-done));
+		host += done;
+		card += done;
+		len -= done;
+	}
+}
+
+static void transfer(struct operation *op)
+{
+	static pthread_mutex_t one_by_one = PTHREAD_MUTEX_INITIALIZER;
+	bool up = op->kind == UP;
+
+	if (op->range->pinned) {
+		pthread_mutex_lock(&one_by_one);
+		ring_transfer(op->range, up, op->host, op->card, op->len);
+		pthread_mutex_unlock(&one_by_one);
+	} else if (up ? pwrite(card_fd, (void *)op->host, op->len, op->card - CARD) < 0
+		      : pread(card_fd, (void *)op->host, op->len, op->card - CARD) < 0) {
+		wrong("a transfer of %zu bytes failed: %s", op->len, strerror(errno));
+	}
+	atomic_fetch_add(up ? &bytes_up : &bytes_down, op->len);
+}
+
+/* With the lock. */
+static struct range *range_of(uintptr_t start, size_t len)
+{
+	for (struct range *range = ranges; range < ranges + RANGES; range++)
+		if (range->len && start >= range->start && start + len <= range->start + range->len)
+			return range;
+	return NULL;
+}
+
+int cuMemHostRegister_v2(void *memory, size_t len, unsigned flags)
+{
+	uintptr_t start = (uintptr_t)memory;
+	struct range *free = NULL;
+
+	(void)flags;
+	BEGIN_IN_CONTEXT;
+	if (!len || !memory)
+		return INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	for (struct range *range = ranges; range < ranges + RANGES; range++) {
+		if (range->len && start < range->start + range->len && range->start < start + len) {
+			pthread_mutex_unlock(&lock);
+			return ALREADY_REGISTERED;
+		}
+		if (!range->len && !free)
+			free = range;
+	}
+	if (!free)
+		wrong("too many registrations");
+	memset(free, 0, sizeof(*free));
+	uintptr_t from = start & ~4095ul, to = (start + len + 4095) & ~4095ul;
+	bool pinned = ring_open(&free->ring, from, to - from);
+	if (!pinned && free->ring.fd >= 0) {
+		/* There is io_uring, so this memory cannot be had. */
+		ring_close(&free->ring);
+		pthread_mutex_unlock(&lock);
+		return INVALID_VALUE;
+	}
+	free->pinned = pinned;
+	free->start = from;
+	free->len = to - from;
+	registered += free->len;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+int cuMemHostRegister(void *memory, size_t len, unsigned flags)
+{
+	return cuMemHostRegister_v2(memory, len, flags);
+}
+
+int cuMemHostUnregister(void *memory)
+{
+	int code = NOT_REGISTERED;
+
+	BEGIN_IN_CONTEXT;
+	pthread_mutex_lock(&lock);
+	for (struct range *range = ranges; range < ranges + RANGES; range++) {
+		if (!range->len || range->start != ((uintptr_t)memory & ~4095ul))
+			continue;
+		if (range->users)
+			wrong("memory is unregistered that the card just uses");
+		if (range->pinned)
+			ring_close(&range->ring);
+		registered -= range->len;
+		range->len = 0;
+		code = SUCCESS;
+	}
+	pthread_mutex_unlock(&lock);
+	return code;
+}
+
+int cuMemHostGetDevicePointer_v2(uint64_t *address, void *memory, unsigned flags)
+{
+	(void)flags;
+	BEGIN_IN_CONTEXT;
+	*address = (uintptr_t)memory;
+	return SUCCESS;
+}
+
+bool fake_cuda_pins(void)
+{
+	struct ring ring;
+	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	memset(&ring, 0, sizeof(ring));
+	bool pins = ring_open(&ring, (uintptr_t)page, 4096);
+	ring_close(&ring);
+	munmap(page, 4096);
+	return pins;
+}
+
+/* ---- device and context ---------------------------------------------------------------- */
+
+int cuInit(unsigned flags)
+{
+	(void)flags;
+	BEGIN;
+	owner = getpid();
+	nap(number("FAKE_CUDA_START") * 1000);
+	if (card_fd < 0) {
+		card_fd = memfd_create("card", MFD_CLOEXEC);
+		if (card_fd < 0 || ftruncate(card_fd, CARD_SIZE))
+			wrong("no memory for the card");
+	}
+	return SUCCESS;
+}
+
+int cuDeviceGet(int *device, int which)
+{
+	BEGIN;
+	*device = 7;
+	return which ? INVALID_VALUE : SUCCESS;
+}
+
+int cuDeviceGetName(char *name, int len, int device)
+{
+	(void)device;
+	BEGIN;
+	snprintf(name, len, "Fake Card");
+	return SUCCESS;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+	(void)device;
+	BEGIN;
+	*value = attribute == 40 ? 3 : 0;
+	return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+	BEGIN;
+	if (!owner)
+		return NOT_INITIALIZED;
+	if (device != 7)
+		return INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	retained++;
+	pthread_mutex_unlock(&lock);
+	*context = &context_object;
+	return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	BEGIN;
+	pthread_mutex_lock(&lock);
+	if (device != 7 || --retained < 0)
+		wrong("a context is released that was not retained");
+	if (!retained)
+		for (struct stream *stream = streams; stream < streams + STREAMS; stream++)
+			if (stream->used && stream->head != stream->tail && !device_lost)
+				wrong("the context ends while copies are under way");
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+int cuCtxPushCurrent_v2(void *context)
+{
+	BEGIN;
+	if (context != &context_object || depth == STACK)
+		return INVALID_CONTEXT;
+	contexts[depth++] = context;
+	return SUCCESS;
+}
+
+int cuCtxPopCurrent_v2(void **context)
+{
+	BEGIN;
+	if (!depth)
+		wrong("a context is popped that was not pushed");
+	*context = contexts[--depth];
+	return SUCCESS;
+}
+
+int cuCtxGetCurrent(void **context)
+{
+	BEGIN;
+	*context = depth ? contexts[depth - 1] : NULL;
+	return SUCCESS;
+}
+
+/* Of a lost card this tells when its last transfer has ended; nothing else does. */
+int cuCtxSynchronize(void)
+{
+	BEGIN;
+	if (!depth)
+		wrong("%s is called without a context", __func__);
+	if (!device_lost)
+		wrong("all of the context is synchronised, the program's streams too");
+	pthread_mutex_lock(&lock);
+	for (struct stream *stream = streams; stream < streams + STREAMS; stream++)
+		while (stream->used && stream->head != stream->tail)
+			pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+	return UNKNOWN;
+}
+
+int cuMemAlloc_v2(uint64_t *address, size_t len)
+{
+	BEGIN_IN_CONTEXT;
+	pthread_mutex_lock(&lock);
+	*address = CARD + card_used;
+	card_used += len;
+	pthread_mutex_unlock(&lock);
+	return card_used <= CARD_SIZE ? SUCCESS : 2;
+}
+
+int cuMemFree_v2(uint64_t address)
+{
+	(void)address;
+	BEGIN_IN_CONTEXT;
+	return SUCCESS;
+}
+
+/* ---- streams ------------------------------------------------------------------------- */
+
+static void *run(void *argument)
+{
+	struct stream *stream = argument;
+	unsigned seed = stream - streams + 1;
+	long slow = number("FAKE_CUDA_SLOW"), shuffle = number("FAKE_CUDA_SHUFFLE");
+	long stall = number("FAKE_CUDA_STALL"), lose = number("FAKE_CUDA_LOSE");
+	long die = number("FAKE_CUDA_DIE");
+
+	pthread_mutex_lock(&lock);
+	while (!stream->end || stream->head != stream->tail) {
+		if (stream->head == stream->tail) {
+			pthread_cond_wait(&changed, &lock);
+			continue;
+		}
+		struct operation op = stream->queue[stream->head % QUEUE];
+		pthread_mutex_unlock(&lock);
+		if (shuffle)
+			nap(rand_r(&seed) % shuffle);
+		if (op.kind == WORD) {
+			if (stall)
+				nap(stall * 1000);
+			if (!device_lost && (long)++words != lose)
+				__atomic_store_n((uint32_t *)op.host, op.value, __ATOMIC_RELEASE);
+		} else {
+			if (slow)
+				nap(slow);
+			if (die && (long)++copies >= die)
+				device_lost = 1;
+			if (!device_lost)
+				transfer(&op);
+		}
+		pthread_mutex_lock(&lock);
+		if (op.range)
+			op.range->users--;
+		stream->head++;
+		pthread_cond_broadcast(&changed);
+	}
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+static struct stream *stream_of(void *handle, const char *function)
+{
+	struct stream *stream = handle;
+
+	if (stream < streams || stream >= streams + STREAMS || !stream->used)
+		wrong("%s is called for the default stream, or for none", function);
+	return stream;
+}
+
+int cuStreamCreate(void **handle, unsigned flags)
+{
+	BEGIN_IN_CONTEXT;
+	if (flags != 1)
+		wrong("a stream is made that waits for the default stream");
+	for (struct stream *stream = streams; stream < streams + STREAMS; stream++) {
+		if (stream->used)
+			continue;
+		memset(stream, 0, sizeof(*stream));
+		stream->queue = calloc(QUEUE, sizeof(*stream->queue));
+		stream->used = true;
+		if (!stream->queue || pthread_create(&stream->thread, NULL, run, stream))
+			wrong("no thread for a stream");
+		*handle = stream;
+		return SUCCESS;
+	}
+	return INVALID_VALUE;
+}
+
+int cuStreamDestroy_v2(void *handle)
+{
+	struct stream *stream = stream_of(handle, __func__);
+
+	BEGIN;
+	pthread_mutex_lock(&lock);
+	stream->end = true;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	pthread_join(stream->thread, NULL);
+	free(stream->queue);
+	stream->used = false;
+	return SUCCESS;
+}
+
+static int enqueue(void *handle, struct operation op, const char *function)
+{
+	struct stream *stream = stream_of(handle, function);
+
+	pthread_mutex_lock(&lock);
+	op.range = range_of(op.host, op.len);
+	if (!op.range)
+		wrong("%s: memory at %lx, %zu bytes, is not registered in one piece", function,
+		      op.host, op.len);
+	if (op.kind != WORD && (op.card < CARD || op.card + op.len > CARD + card_used))
+		wrong("%s: no such memory on the card", function);
+	while (stream->tail - stream->head == QUEUE)
+		pthread_cond_wait(&changed, &lock);
+	op.range->users++;
+	stream->queue[stream->tail++ % QUEUE] = op;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t len, void *stream)
+{
+	BEGIN_IN_CONTEXT;
+	struct operation op = { .kind = UP, .card = to, .host = (uintptr_t)from, .len = len };
+	return enqueue(stream, op, __func__);
+}
+
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t len, void *stream)
+{
+	BEGIN_IN_CONTEXT;
+	struct operation op = { .kind = DOWN, .card = from, .host = (uintptr_t)to, .len = len };
+	return enqueue(stream, op, __func__);
+}
+
+int cuStreamWriteValue32_v2(void *stream, uint64_t word, uint32_t value, unsigned flags)
+{
+	(void)flags;
+	BEGIN_IN_CONTEXT;
+	struct operation op = { .kind = WORD, .host = word, .len = 4, .value = value };
+	return enqueue(stream, op, __func__);
+}
+
+int cuStreamQuery(void *handle)
+{
+	struct stream *stream = stream_of(handle, __func__);
+
+	BEGIN_IN_CONTEXT;
+	pthread_mutex_lock(&lock);
+	bool done = stream->head == stream->tail;
+	pthread_mutex_unlock(&lock);
+	return done ? SUCCESS : NOT_READY;
+}
+
+int cuStreamSynchronize(void *handle)
+{
+	struct stream *stream = stream_of(handle, __func__);
+
+	BEGIN_IN_CONTEXT;
+	pthread_mutex_lock(&lock);
+	while (stream->head != stream->tail)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+__attribute__((destructor))
+static void tear_down(void)
+{
+	torn_down = 1;
+}
