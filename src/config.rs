@@ -42,6 +42,19 @@ pub struct Config {
     /// In seconds.
     pub ipc_timeout: usize,
     pub check: bool,
+    pub live: LiveFiles,
+    /// XDG_RUNTIME_DIR, which is no knob of ours.
+    pub runtime_dir: Option<Vec<u8>>,
+}
+
+/// Where counters are kept that others can read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LiveFiles {
+    /// In a folder of the user's, wherever statistics are on.
+    Auto,
+    Off,
+    /// In this folder, of whoever collects them there; that alone turns statistics on.
+    In(Vec<u8>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +108,11 @@ impl Config {
         wanted.then_some(gpu::Settings { floor, keep: self.keep, spare_cpus })
     }
 
+    /// Whether large copies are counted.
+    pub fn counts(&self) -> bool {
+        self.stats.any() || matches!(self.live, LiveFiles::In(_))
+    }
+
     /// Whether there may be anything to write when the process ends.
     pub fn speaks_at_exit(&self) -> bool {
         self.stats.any() || self.profile || self.verify > 0 || self.log >= Level::Info
@@ -125,6 +143,8 @@ impl Default for Config {
             ipc_ptracer: false,
             ipc_timeout: 10,
             check: false,
+            live: LiveFiles::Auto,
+            runtime_dir: None,
         }
     }
 }
@@ -140,7 +160,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 20] = [
+pub const KNOBS: [Knob; 23] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -242,6 +262,32 @@ pub const KNOBS: [Knob; 20] = [
             config.stats_file = (value != "stderr").then(|| value.as_bytes().to_vec());
             true
         },
+    },
+    Knob {
+        name: "ADMA_LIVE",
+        default: "auto",
+        want: "auto, off, or the absolute path of a folder",
+        set: |config, value| {
+            config.live = match value {
+                "auto" => LiveFiles::Auto,
+                "off" => LiveFiles::Off,
+                path if path.starts_with('/') && path.len() < 2048 => LiveFiles::In(path.into()),
+                _ => return false,
+            };
+            true
+        },
+    },
+    Knob {
+        name: "ADMA_ONLY",
+        default: "*",
+        want: "a comma list of program names, in which * and ? stand for others",
+        set: |_, value| is_list_of_programs(value), // see `leaves_out`
+    },
+    Knob {
+        name: "ADMA_NOT",
+        default: "none",
+        want: "none, or a comma list of program names, in which * and ? stand for others",
+        set: |_, value| is_list_of_programs(value), // see `leaves_out`
     },
     Knob {
         name: "ADMA_PROFILE",
@@ -395,6 +441,41 @@ fn formats(text: &str) -> Option<Formats> {
     Some(formats)
 }
 
+/// Names of programs without their folders.
+fn is_list_of_programs(value: &str) -> bool {
+    value.split(',').all(|pattern| !pattern.is_empty() && !pattern.contains('/'))
+}
+
+/// Whether one of a comma list of patterns is this name.
+fn is_among(patterns: &[u8], name: &[u8]) -> bool {
+    patterns.split(|&byte| byte == b',').any(|pattern| matches(pattern, name))
+}
+
+/// `*` stands for any bytes, `?` for one. As many steps as the product of the two lengths at most.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut in_name) = (0, 0);
+    // Where to go on with the last star when something does not fit.
+    let mut star = None;
+    while in_name < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, in_name));
+                at += 1;
+            }
+            Some(&byte) if byte == b'?' || byte == name[in_name] => {
+                at += 1;
+                in_name += 1;
+            }
+            _ => {
+                let Some((of_star, from)) = star else { return false };
+                star = Some((of_star, from + 1));
+                (at, in_name) = (of_star + 1, from + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
 /// What is wrong with one ADMA_ variable.
 #[derive(Debug, PartialEq)]
 enum Complaint<'a> {
@@ -456,6 +537,62 @@ fn apply<'a>(config: &mut Config, variable: &'a [u8]) -> Option<Complaint<'a>> {
 
 unsafe extern "C" {
     static environ: *const *const c_char;
+    static program_invocation_name: *const c_char;
+}
+
+/// The names of this program: of the file that was executed, which may be a script, and what it
+/// was told to be called. The file behind links would be a third, but redis-server is
+/// redis-check-rdb that way.
+fn names_of_program() -> [&'static [u8]; 2] {
+    // SAFETY: terminated strings that the kernel and the C library have put there for good, or
+    // null.
+    let [file, called] = unsafe {
+        let file = libc::getauxval(libc::AT_EXECFN) as *const c_char;
+        [file, program_invocation_name]
+            .map(|name| if name.is_null() { &b""[..] } else { CStr::from_ptr(name).to_bytes() })
+    };
+    [file, called].map(|name| {
+        let name = memchr::memrchr(b'/', name).map_or(name, |at| &name[at + 1..]);
+        name.strip_prefix(b"-").unwrap_or(name) // a login shell
+    })
+}
+
+/// What stands in the environment now. Only for start-up.
+fn environment() -> impl Iterator<Item = &'static [u8]> {
+    // SAFETY: at start-up no other thread changes the environment; it is a null-terminated
+    // list of terminated strings, or null after clearenv.
+    let mut at = unsafe { environ };
+    core::iter::from_fn(move || {
+        // SAFETY: as above; `at` has not passed the end.
+        unsafe {
+            let variable = at.as_ref().filter(|variable| !variable.is_null())?;
+            at = at.add(1);
+            Some(CStr::from_ptr(*variable).to_bytes())
+        }
+    })
+}
+
+/// Whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and without
+/// allocating: a program that is left out has nothing to do with us.
+pub fn leaves_this_program_out() -> bool {
+    // SAFETY: reads a value the kernel has given the process.
+    let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    !raised && leaves_out(environment(), names_of_program)
+}
+
+fn leaves_out<'a>(
+    environment: impl Iterator<Item = &'a [u8]>,
+    names: impl Fn() -> [&'a [u8]; 2],
+) -> bool {
+    let (mut only, mut not, mut check) = (None, None, false);
+    for variable in environment.filter(|variable| variable.starts_with(b"ADMA_")) {
+        let good = |list: &&[u8]| core::str::from_utf8(list).is_ok_and(is_list_of_programs);
+        only = variable.strip_prefix(b"ADMA_ONLY=").filter(good).or(only);
+        not = variable.strip_prefix(b"ADMA_NOT=").filter(good).or(not);
+        check |= variable == b"ADMA_CHECK=1";
+    }
+    let is_among = |list: &[u8]| names().iter().any(|name| is_among(list, name));
+    !check && (only.is_some_and(|list| !is_among(list)) || not.is_some_and(is_among))
 }
 
 /// Reads the environment. In a program with raised privileges (AT_SECURE) the environment is
@@ -467,13 +604,10 @@ pub fn from_environment() -> Config {
         return config;
     }
     let mut complaints = Vec::new();
-    // SAFETY: at start-up no other thread changes the environment; it is a null-terminated
-    // list of terminated strings, or null after clearenv.
-    unsafe {
-        let mut at = environ;
-        while !at.is_null() && !(*at).is_null() {
-            complaints.extend(apply(&mut config, CStr::from_ptr(*at).to_bytes()));
-            at = at.add(1);
+    for variable in environment() {
+        complaints.extend(apply(&mut config, variable));
+        if let Some(path) = variable.strip_prefix(b"XDG_RUNTIME_DIR=") {
+            config.runtime_dir = path.starts_with(b"/").then(|| path.to_vec());
         }
     }
     if config.log >= Level::Warn {
@@ -535,7 +669,9 @@ mod tests {
     #[test]
     fn bad_value_names_the_knob_and_changes_nothing() {
         let untouched = format!("{:?}", Config::default());
-        for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_STATS_FILE") {
+        // For these any text is a name.
+        let names = ["ADMA_STATS_FILE", "ADMA_ONLY", "ADMA_NOT"];
+        for knob in KNOBS.iter().filter(|knob| !names.contains(&knob.name)) {
             for value in ["", "nonsense", "64KB", "-1", ",", "text,,json", "\u{7f}"] {
                 let variable = format!("{}={value}", knob.name);
                 let mut config = Config::default();
@@ -558,6 +694,48 @@ mod tests {
         assert_eq!(apply(&mut config, b"PATH=/bin"), None);
         assert_eq!(apply(&mut config, b""), None);
         assert!(apply(&mut config, b"ADMA_LOG=\xff").is_some());
+    }
+
+    #[test]
+    fn patterns_match_as_a_shell_would() {
+        let good = [
+            ("redis-server", "redis-server"),
+            ("python3*", "python3"),
+            ("python3*", "python3.11"),
+            ("*", ""),
+            ("*sh", "bash"),
+            ("a*b*c", "aXbYbZc"),
+            ("?ash", "dash"),
+            ("**x", "x"),
+        ];
+        for (pattern, name) in good {
+            assert!(matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+        let bad = [("python3", "python3.11"), ("a*b", "ac"), ("?", ""), ("", "x"), ("*a", "b")];
+        for (pattern, name) in bad {
+            assert!(!matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+        // No pattern takes long.
+        assert!(!matches("*a".repeat(100).as_bytes(), "b".repeat(4000).as_bytes()));
+    }
+
+    #[test]
+    fn programs_are_left_out_by_name() {
+        let decide = |environment: &[&str], names: [&'static str; 2]| {
+            let environment = environment.iter().map(|variable| variable.as_bytes());
+            leaves_out(environment, || names.map(str::as_bytes))
+        };
+        let python = ["script.py", "python3"];
+        assert!(!decide(&["PATH=/bin"], python));
+        assert!(!decide(&["ADMA_ONLY=python3*,redis-server"], python));
+        assert!(!decide(&["ADMA_ONLY=script.py"], python));
+        assert!(decide(&["ADMA_ONLY=redis-server"], python));
+        assert!(decide(&["ADMA_NOT=py*"], python));
+        assert!(decide(&["ADMA_ONLY=python3", "ADMA_NOT=script*"], python));
+        assert!(!decide(&["ADMA_ONLY=redis-server", "ADMA_CHECK=1"], python));
+        for bad in ["", ",", "a,,b", "/usr/bin/a", "a,b/c"] {
+            assert!(!decide(&[&format!("ADMA_ONLY={bad}")], python), "{bad}: said, and not obeyed");
+        }
     }
 
     #[test]

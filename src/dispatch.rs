@@ -20,10 +20,9 @@ use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
 use crate::os::cpus;
 use crate::os::sys::{self, NEVER, Op};
 use crate::plan::PAGE;
-use crate::stats::{Fallback, Path, Recorder};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::stats::{Fallback, Path, Statistics};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use engine::{Engine, life};
-use once_cell::race::OnceRef;
 use operation::{Kind, Operation};
 
 /// What the configuration means for copies; fixed at start-up.
@@ -81,9 +80,69 @@ impl Policy {
             },
             verify: config.verify,
             ops: config.ops,
-            record: config.stats.any(),
+            record: config.counts(),
             profile: config.profile,
         }
+    }
+}
+
+/// What the user wants of a running process; `None`: as configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub off: bool,
+    pub min: Option<usize>,
+    pub channels: Option<usize>,
+}
+
+impl Policy {
+    fn changed(&self, wanted: Wanted) -> Self {
+        let channels = wanted.channels.or(self.channels);
+        Self {
+            offload: self.offload && !wanted.off,
+            min: wanted.min.unwrap_or(self.min),
+            learn: self.learn && wanted.min.is_none(),
+            channels,
+            how_ioat: ioat::How { channels, ..self.how_ioat },
+            ..*self
+        }
+    }
+}
+
+/// The policy in force. Copies that are under way keep the one they began with.
+struct Current(AtomicPtr<Policy>);
+
+impl Current {
+    const fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    #[inline]
+    fn get(&self) -> Option<&'static Policy> {
+        // SAFETY: null, or a policy that stays for good.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn set(&self, policy: &'static Policy) {
+        self.0.store(core::ptr::from_ref(policy).cast_mut(), Ordering::Release);
+    }
+}
+
+/// More changes than anybody makes by hand; then there are no more.
+const MOST_CHANGES: u32 = 1000;
+
+/// Keeps a policy that came later, in a mapping that stays: somebody may be using it. `None`:
+/// there is no memory, or there were too many.
+fn keep(policy: Policy) -> Option<&'static Policy> {
+    static KEPT: AtomicU32 = AtomicU32::new(0);
+    if KEPT.fetch_add(1, Ordering::Relaxed) >= MOST_CHANGES {
+        KEPT.store(MOST_CHANGES, Ordering::Relaxed);
+        return None;
+    }
+    let place: *mut Policy = sys::map(size_of::<Policy>())?.cast();
+    // SAFETY: a fresh mapping, large enough and page aligned, which is never taken away.
+    unsafe {
+        place.write(policy);
+        Some(&*place)
     }
 }
 
@@ -127,7 +186,7 @@ struct Outcome {
 /// All zeros until it is configured, so that it takes no room in the file.
 #[repr(C)] // what start-up and exit touch comes first, on one page
 pub struct Dispatcher {
-    policy: OnceRef<'static, Policy>,
+    policy: Current,
     engine: AtomicU32,
     /// The process is ending: nothing new is handed on.
     closed: AtomicBool,
@@ -141,13 +200,13 @@ pub struct Dispatcher {
     pub ioat: ioat::Engine,
     /// One for each `Kind`.
     learners: [Learner; Kind::ALL.len()],
-    pub recorder: Recorder,
+    pub recorder: Statistics,
 }
 
 impl Dispatcher {
     pub const fn new() -> Self {
         Self {
-            policy: OnceRef::new(),
+            policy: Current::new(),
             engine: AtomicU32::new(life::COLD),
             closed: AtomicBool::new(false),
             why_off: AtomicU32::new(Fallback::Off as u32),
@@ -156,13 +215,39 @@ impl Dispatcher {
             crowd: Refusal::new(),
             ioat: ioat::Engine::new(),
             learners: [const { Learner::new() }; Kind::ALL.len()],
-            recorder: Recorder::new(),
+            recorder: Statistics::new(),
         }
     }
 
     /// Takes the policy; no copy comes here before `open`.
     pub fn configure(&self, policy: &'static Policy) {
-        let _ = self.policy.set(policy); // an error only means: was already configured
+        self.policy.set(policy);
+    }
+
+    /// The user wants something else of this process. From the next copy on; what was started
+    /// goes on. Called by whoever has counted a copy, so it keeps the hook's law.
+    pub fn change(&self, configured: &Policy, wanted: Wanted) {
+        let Some(policy) = keep(configured.changed(wanted)) else { return };
+        self.policy.set(policy);
+        if !policy.profile && !self.closed.load(Ordering::Relaxed) {
+            // Never higher than it was, or no copy would come here any more to see a change.
+            let min = policy.min.min(configured.min);
+            for op in Op::ALL.into_iter().filter(|&op| policy.ops >> op as u32 & 1 == 1) {
+                original::set_min(op, min);
+            }
+        }
+        if self.engine.load(Ordering::Relaxed) == life::THREADS {
+            match (policy.channels, cpus::Limits::try_now()) {
+                (Some(channels), _) => workers::start(channels),
+                (None, Some(limits)) => workers::start_on(&limits),
+                (None, None) => {} // as many as before
+            }
+        }
+    }
+
+    /// Whether the user has switched the process off.
+    pub fn is_switched_off(&self, configured: &Policy) -> bool {
+        self.policy.get().is_some_and(|policy| configured.offload && !policy.offload)
     }
 
     /// Lets copies in. The last step of start-up.
@@ -198,13 +283,18 @@ impl Dispatcher {
             self.engine.store(life::COLD, Ordering::Relaxed);
         }
         if self.policy.get().is_some_and(|policy| policy.record || policy.profile) {
-            self.recorder.clear();
+            self.recorder.forget_after_fork();
         }
     }
 
     /// Copies below this are never considered.
     pub fn floor(&self) -> usize {
         self.policy.get().map_or(FLOOR, |policy| policy.min)
+    }
+
+    /// The size from which copies are carried; `None`: it is learned.
+    pub fn fixed_threshold(&self) -> Option<usize> {
+        self.policy.get().filter(|policy| !policy.learn).map(|policy| policy.min)
     }
 
     /// The smallest size that is, or would be, carried; `None`: nothing yet.
@@ -319,6 +409,9 @@ impl Dispatcher {
         let begun = unsafe { asynchronous::begin(copies, by.ok(), wanted) }?;
         let refused = begun.refused.map(|refused| self.refused(refused));
         let policy = self.policy.get().filter(|policy| policy.record);
+        if large && policy.is_some() {
+            self.recorder.live_or_made(); // a worker that ends a copy makes none
+        }
         let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
         let own = bytes.saturating_sub(begun.carried);
         if policy.is_some_and(|policy| own >= policy.min) {
@@ -351,7 +444,7 @@ impl Dispatcher {
     /// Notes a copy that others have carried while its caller did something else.
     pub fn note_end(&self, bytes: usize, begun: u64) {
         if self.policy.get().is_some_and(|policy| policy.record) {
-            self.recorder.record(Path::Engine, bytes, sys::ticks().wrapping_sub(begun));
+            self.recorder.record_end(Path::Engine, bytes, sys::ticks().wrapping_sub(begun));
         }
     }
 
@@ -510,7 +603,7 @@ impl Dispatcher {
         begun: u64,
     ) {
         let (now, len) = (sys::ticks(), operation.len());
-        self.record(policy, outcome.path, operation.bytes(outcome.answer), begun);
+        let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
         let learner = self.learner(operation.kind());
         learner.note_end(now);
         learner.streaming(len).record(&outcome.seen);
@@ -522,22 +615,25 @@ impl Dispatcher {
         if waited || outcome.path == Path::Libc(Fallback::Busy) && asked_cpus {
             self.crowd.note();
         }
-        let (
+        if let (
             Some((cell, verdict)),
             Path::Engine | Path::Libc(Fallback::Learned | Fallback::Compared),
             true,
         ) = (decision.learned, outcome.path, operation.is_whole(outcome.answer))
-        else {
-            return;
-        };
-        if verdict == (Verdict::Share { paired: true }) {
-            let [from, to] = outcome.first;
-            let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
-            let bytes = len - decision.first;
-            cell.record_pair(first, Cost { bytes, ticks: now.wrapping_sub(to) });
+        {
+            if verdict == (Verdict::Share { paired: true }) {
+                let [from, to] = outcome.first;
+                let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
+                let bytes = len - decision.first;
+                cell.record_pair(first, Cost { bytes, ticks: now.wrapping_sub(to) });
+            }
+            cell.record(verdict, whole, now, decision.in_a_row);
         }
-        let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
-        cell.record(verdict, whole, now, decision.in_a_row);
+        if policy.record {
+            let saved = decision.learned.and_then(|(cell, _)| cell.saved(whole));
+            let bytes = operation.bytes(outcome.answer);
+            self.recorder.record_judged(outcome.path, bytes, whole.ticks, saved);
+        }
     }
 
     fn record(&self, policy: &Policy, path: Path, bytes: usize, begun: u64) {
@@ -564,12 +660,12 @@ impl Dispatcher {
     /// # Safety
     /// As memcpy of the same arguments.
     unsafe fn verify(&self, dst: usize, src: usize, len: usize) {
-        self.recorder.verified.fetch_add(1, Ordering::Relaxed);
+        self.recorder.counters().verified.fetch_add(1, Ordering::Relaxed);
         // SAFETY: both ranges have just been copied from and to.
         if unsafe { original::compare(Op::Memcmp, dst, src, len) } != 0 {
             // SAFETY: as above.
             unsafe { original::copy(dst, src, len) };
-            self.recorder.mismatched.fetch_add(1, Ordering::Relaxed);
+            self.recorder.counters().mismatched.fetch_add(1, Ordering::Relaxed);
             self.switch_off(Fallback::Off);
         }
     }

@@ -48,8 +48,8 @@ fn fixed_threshold_carries_every_copy_and_verification_agrees() {
         }
     }
     assert_eq!(carried, 10);
-    assert_eq!(dispatcher.recorder.verified.load(Ordering::Relaxed), 5);
-    assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 0);
+    assert_eq!(dispatcher.recorder.counters().verified.load(Ordering::Relaxed), 5);
+    assert_eq!(dispatcher.recorder.counters().mismatched.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn wrong_copy_is_repaired_and_ends_the_engine() {
     // SAFETY: the vectors' own memory.
     unsafe { dispatcher.verify(target.as_mut_ptr() as usize, source.as_ptr() as usize, 5000) };
     assert_eq!(source, target);
-    assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 1);
+    assert_eq!(dispatcher.recorder.counters().mismatched.load(Ordering::Relaxed), 1);
     assert_eq!(copy(&dispatcher, 100_000), Path::Libc(Fallback::Off));
 }
 
@@ -139,8 +139,8 @@ fn helper_that_is_there_is_used_without_being_told() {
     }
     assert_eq!(dispatcher.backend(), ("ioat", 4));
     assert_eq!((dispatcher.workers(), dispatcher.why_not()), (0, None));
-    assert_eq!(dispatcher.recorder.verified.load(Ordering::Relaxed), 20);
-    assert_eq!(dispatcher.recorder.mismatched.load(Ordering::Relaxed), 0);
+    assert_eq!(dispatcher.recorder.counters().verified.load(Ordering::Relaxed), 20);
+    assert_eq!(dispatcher.recorder.counters().mismatched.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
     assert_eq!(carry(&dispatcher, Work::Fill, dst, 7 * EIGHT, 100_000).0, unsupported);
     assert_eq!(carry(&dispatcher, compare, dst, src, 100_000), (unsupported, 0));
     assert_eq!(a, b);
-    assert!(dispatcher.recorder.fallbacks().any(|reason| reason == ("unsupported", 3)));
+    assert!(dispatcher.recorder.counters().fallbacks().any(|reason| reason == ("unsupported", 3)));
 }
 
 #[test]

@@ -313,6 +313,22 @@ impl Cell {
         spent >= BUDGET * price || self.is_in_doubt() && spent >= BUDGET_IN_DOUBT * price
     }
 
+    /// How many ticks a shared copy has saved that took `whole`, less than none if it has cost
+    /// some: by the gain of the last series, or of pairs before there was one. `None`: nothing is
+    /// known yet. A copy that took longer than they usually do was not held up by sharing, and has
+    /// not saved more by it either.
+    pub fn saved(&self, whole: Cost) -> Option<i64> {
+        let [gain, pair] = [&self.gain, &self.pair].map(|part| part.load(Relaxed));
+        let gain = if gain > 0 { gain } else { pair };
+        let usual = match self.libc_won.load(Relaxed) {
+            true => u64::MAX,
+            false => u64::from(self.cost.load(Relaxed)).saturating_mul(whole.bytes as u64) >> 20,
+        };
+        let more = i64::from(gain) - i64::from(ONE);
+        let ticks = whole.ticks.min(usual) as i64;
+        (gain > 0).then(|| ticks.saturating_mul(more) / i64::from(ONE))
+    }
+
     /// Whether pairs say that sharing has ceased to gain. What they say is worth what it was at
     /// the last series.
     fn is_in_doubt(&self) -> bool {

@@ -239,3 +239,17 @@ fn fresh_memory_is_not_asked_about_while_libc_is_quick() {
     process.run(len, &faulting, 8, 0);
     assert!(!quick(&process));
 }
+
+#[test]
+fn time_saved_follows_the_gain_and_not_a_copy_that_was_held_up() {
+    let whole = |ticks| Cost { bytes: 1 << 20, ticks };
+    for (first, saved) in [(200, 1600), (50, -800)] {
+        let cell = Cell::new();
+        assert_eq!(cell.saved(whole(1600)), None, "nothing is known yet");
+        // Twice as fast as the caller alone, or half as fast.
+        cell.record_pair(Cost { bytes: 64 << 10, ticks: first }, whole(1600));
+        cell.record(Verdict::Share { paired: true }, whole(1600), 0, true);
+        assert_eq!(cell.saved(whole(1600)), Some(saved));
+        assert_eq!(cell.saved(whole(160_000)), Some(saved), "preempted: no better, no worse");
+    }
+}

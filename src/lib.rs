@@ -8,7 +8,7 @@
 //! runtime     the one global: start, fork, exit; check: what the machine offers
 //! dispatch    which way a large call takes; operation: what can be shared; engine: its life;
 //!             learn: what measuring has shown
-//! stats       one lock-free record per copy; reports at exit
+//! stats       one lock-free record per copy, in a live file; reports at exit
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     libc: the originals; copy_loop: how bytes move; mode: with whose rights
@@ -28,7 +28,7 @@
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! os          cpus: what the machine leaves us; sync, sys: atomics and sleeping, system calls;
 //!             trylock: a lock that nobody waits for; mapped: tables that most programs never
-//!             need; lookup: the functions we stand in front of
+//!             need; lookup: the functions we stand in front of; folder: where live files are
 //! unwind      why there is none; export: names with versions
 //! ```
 //!

@@ -6,18 +6,22 @@ use crate::backend::threads::remote::Call;
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
 use crate::backend::{gpu, ioat, libc as original, signals, threads};
-use crate::config::{Backend, Config, Level};
+use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::operation::Kind;
-use crate::dispatch::{Dispatcher, Policy};
+use crate::dispatch::{Dispatcher, Policy, Wanted};
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, Op, SignalsHeld};
 use crate::os::trylock::TryLock;
+use crate::stats::Recorder;
+use crate::stats::file::Place;
+use crate::stats::live::{Control, Live, MOST_CHANNELS, ended, word};
 use crate::stats::report::{ROOM, write_all};
 use crate::stats::snapshot::{Helper, Snapshot};
 use crate::{check, config, ipc};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::ffi::CString;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -39,9 +43,9 @@ unsafe impl Zeroed for Stack {}
 /// What start-up has noted for exit, where there may be something to say then.
 struct Process {
     config: Config,
+    /// One moment by two clocks, so that ticks can be told in nanoseconds.
     ticks: u64,
     nanoseconds: u64,
-    wall: f64,
     stderr: StandardError,
 }
 
@@ -119,6 +123,11 @@ pub fn wait() -> threads::Wait {
 fn start() {
     original::resolve();
     signals::calls::resolve();
+    if config::leaves_this_program_out() {
+        let config = Config { backend: Backend::Libc, ..Config::default() };
+        DISPATCHER.configure(POLICY.get_or_init(|| Policy::new(&config)));
+        return DISPATCHER.close();
+    }
     workers::settle_in();
     asynchronous::settle_in();
     let config = config::from_environment();
@@ -134,7 +143,7 @@ fn start() {
         // SAFETY: what `later` promises of it: just copied.
         asynchronous::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
     }
-    if config.stats.any() {
+    if config.counts() {
         asynchronous::record_with(note_end);
         ipc::tally::begin();
     }
@@ -157,18 +166,22 @@ fn start() {
         ptracer: config.ipc_ptracer,
         tell: config.log >= Level::Info,
     });
-    if config.speaks_at_exit() {
-        ROOM.get_or_map();
-        STACK.get_or_map();
+    let speaks = config.speaks_at_exit();
+    if speaks || config.counts() {
         // SAFETY: a function of the C library, and one of ours that is never unloaded.
         unsafe { __cxa_at_quick_exit(at_quick_exit, core::ptr::null_mut()) };
-        let _ = PROCESS.set(Process {
-            ticks: sys::ticks(),
-            nanoseconds: sys::nanoseconds(),
-            wall: seconds_since_epoch(),
-            stderr: StandardError::noted(),
-            config,
-        });
+        let (ticks, nanoseconds) = (sys::ticks(), sys::nanoseconds());
+        DISPATCHER.recorder.start(ticks, nanoseconds, seconds_since_epoch());
+        if config.counts() {
+            keep_live_file(&config);
+        }
+        let mut stderr = StandardError::none();
+        if speaks {
+            ROOM.get_or_map();
+            STACK.get_or_map();
+            stderr = StandardError::noted();
+        }
+        let _ = PROCESS.set(Process { ticks, nanoseconds, stderr, config });
     }
     // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
     unsafe {
@@ -186,6 +199,82 @@ fn start() {
     // Both at once: until here every copy, our own included, is the bootstrap's.
     DISPATCHER.configure(policy);
     DISPATCHER.open();
+}
+
+/// Lets the first large copy make a file with what is counted, for others to read.
+fn keep_live_file(config: &Config) {
+    let mut folders = Vec::new();
+    let mut add = |path: Vec<u8>| folders.extend(CString::new(path)); // no zeros in there
+    match &config.live {
+        LiveFiles::Off => return,
+        LiveFiles::In(path) => add(path.clone()),
+        LiveFiles::Auto => {
+            let user = sys::geteuid();
+            if let Some(path) = &config.runtime_dir {
+                add([path, &b"/adma"[..]].concat());
+            }
+            add(format!("/run/user/{user}/adma").into());
+            add(format!("/dev/shm/adma-{user}").into());
+            add(format!("/tmp/adma-{user}").into());
+        }
+    }
+    let is_collected = matches!(config.live, LiveFiles::In(_));
+    // SAFETY: a function of the C library, and one of ours that is never unloaded.
+    unsafe { on_exit(note_status, core::ptr::null_mut()) };
+    let mut room = [0; 4096];
+    let exe = match workers::is_filtered() {
+        true => None,
+        false => sys::read_link(c"/proc/self/exe", &mut room),
+    };
+    let exe = exe.unwrap_or_default().to_vec();
+    DISPATCHER.recorder.configure(Place { folders, is_collected, exe, publish, obey });
+}
+
+/// Puts into the live file what is counted elsewhere.
+fn publish(live: &Live) {
+    let (facts, relaxed) = (&live.facts, Ordering::Relaxed);
+    let (backend, channels) = DISPATCHER.backend();
+    facts.backend.store(word(backend), relaxed);
+    facts.channels.store(channels as u32, relaxed);
+    let off = POLICY.get().is_some_and(|configured| DISPATCHER.is_switched_off(configured));
+    facts.off.store(off.into(), relaxed);
+    facts.floor.store(DISPATCHER.floor() as u64, relaxed);
+    facts.min_bytes.store(DISPATCHER.fixed_threshold().unwrap_or(0) as u64, relaxed);
+    facts.threshold.store(DISPATCHER.threshold().unwrap_or(0) as u64, relaxed);
+    let ioat = &DISPATCHER.ioat.counts;
+    let count = |count: &AtomicU64| count.load(relaxed);
+    facts.faults.store(threads::faults() + count(&ioat.faults), relaxed);
+    facts.taken_back.store(threads::taken_back(), relaxed);
+    facts.caller_bytes.store(threads::caller_bytes() + count(&ioat.caller_bytes), relaxed);
+    for (number, to) in facts.channel_bytes.iter().enumerate().take(channels) {
+        let bytes = match ioat.channel_bytes.get(number).filter(|_| backend == "ioat") {
+            Some(bytes) => count(bytes),
+            None => workers::bytes_of_worker(number),
+        };
+        to.store(bytes, relaxed);
+    }
+}
+
+/// The user wants something else than the environment has said. What makes no sense is not done.
+fn obey(live: &Live) {
+    let Control { off, min_bytes, channels, .. } = &live.control;
+    let min = min_bytes.load(Ordering::Relaxed);
+    let channels = channels.load(Ordering::Relaxed) as usize;
+    let wanted = Wanted {
+        off: off.load(Ordering::Relaxed) == 1,
+        min: (Control::BYTES.contains(&min)).then_some(min as usize),
+        channels: (1..=MOST_CHANNELS).contains(&channels).then_some(channels),
+    };
+    if let Some(configured) = POLICY.get() {
+        DISPATCHER.change(configured, wanted);
+    }
+}
+
+/// What exit was called with. Runs after all destructors, which are not told.
+extern "C" fn note_status(status: i32, _: *mut c_void) {
+    if workers::is_ours() {
+        DISPATCHER.recorder.note_status(status);
+    }
 }
 
 /// The user has asked for the helper; nothing is opened before the first large copy.
@@ -223,6 +312,7 @@ extern "C" fn after_fork() {
     TELLING.store(telling::NOBODY, Ordering::Relaxed);
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();
+        DISPATCHER.recorder.start(sys::ticks(), sys::nanoseconds(), seconds_since_epoch());
     }
 }
 
@@ -237,12 +327,13 @@ unsafe extern "C" {
         object: *mut c_void,
     ) -> i32;
     static __dso_handle: u8;
+    fn on_exit(function: extern "C" fn(i32, *mut c_void), argument: *mut c_void) -> i32;
     fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), object: *mut c_void) -> i32;
 }
 
 /// Registered before anybody else's, so it comes last.
 extern "C" fn at_quick_exit(_: *mut c_void) {
-    before_leaving();
+    before_leaving(ended::AT_ONCE, None);
 }
 
 /// Exit: destructors of libraries run after the program's own exit handlers. Offload is off
@@ -255,17 +346,8 @@ extern "C" fn end() {
     // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
     // that ran no handler.
     if workers::is_ours() && may_tell() {
-        tell(How::Ordinary);
+        tell(ended::EXIT, None);
     }
-}
-
-/// How the process ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    Ordinary,
-    /// At once, perhaps in a signal handler or in the child of a process with many threads:
-    /// nothing may be allocated.
-    AtOnce,
 }
 
 /// Who is at it, and whether it is over.
@@ -278,9 +360,11 @@ mod telling {
     pub const OVER: u32 = 2;
 }
 
-/// Before the process ends without anybody's destructors.
-pub fn before_leaving() {
-    if PROCESS.get().is_none() || !workers::is_ours() {
+/// Before the process ends without anybody's destructors; `how` is one of `ended`.
+pub fn before_leaving(how: u32, status: Option<i32>) {
+    let Some(process) = PROCESS.get() else { return };
+    let has_to = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
+    if !has_to || !workers::is_ours() {
         return;
     }
     let _held = SignalsHeld::all();
@@ -294,9 +378,15 @@ pub fn before_leaving() {
     if !may_tell() {
         return;
     }
+    /// What `tell_at_once` is to be told; written by who may tell.
+    static HOW: AtomicU32 = AtomicU32::new(0);
+    static STATUS: AtomicI32 = AtomicI32::new(-1);
     extern "C" fn tell_at_once() {
-        tell(How::AtOnce);
+        let status = STATUS.load(Ordering::Relaxed);
+        tell(HOW.load(Ordering::Relaxed), (status >= 0).then_some(status));
     }
+    HOW.store(how, Ordering::Relaxed);
+    STATUS.store(status.map_or(-1, |status| status & 0xff), Ordering::Relaxed);
     if let Some(top) = STACK.get_or_map().map(|stack| stack.0.get() as usize + size_of::<Stack>()) {
         // SAFETY: used once only, by who may tell.
         unsafe { sys::call_on_stack(top, tell_at_once) };
@@ -309,7 +399,9 @@ fn may_tell() -> bool {
     TELLING.compare_exchange(nobody, somebody, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-fn tell(how: How) {
+/// `how` is one of `ended`. Otherwise than by exit nothing may be allocated: it may be a signal
+/// handler that leaves, or the child of a process with many threads.
+fn tell(how: u32, status: Option<i32>) {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
         let stderr = process.stderr.still_open();
@@ -317,18 +409,20 @@ fn tell(how: How) {
         if let Some(stderr) = stderr {
             log(process, stderr);
         }
+        DISPATCHER.recorder.end(how, status);
     }
     TELLING.store(telling::OVER, Ordering::Release);
 }
 
-fn report(process: &Process, stderr: Option<i32>, how: How) {
+fn report(process: &Process, stderr: Option<i32>, how: u32) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
     // Histograms are packed with the help of an allocator.
-    formats.hlog &= how == How::Ordinary;
+    formats.hlog &= how == ended::EXIT;
     let messages = ipc::tally::messages();
-    if !formats.any() || (DISPATCHER.recorder.is_empty() && messages.is_none()) {
+    let recorder: &Recorder = DISPATCHER.recorder.settle();
+    if !formats.any() || (recorder.is_empty() && messages.is_none()) {
         return;
     }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
@@ -338,13 +432,14 @@ fn report(process: &Process, stderr: Option<i32>, how: How) {
     let (exe, space) = room.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
     let exe = name_of_program(exe);
+    let (started, seconds) = DISPATCHER.recorder.started();
     let (backend, channels) = DISPATCHER.backend();
     let bytes = channel_bytes(backend);
     let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
     let ioat = &DISPATCHER.ioat.counts;
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let snapshot = Snapshot {
-        recorder: &DISPATCHER.recorder,
+        recorder,
         pid: sys::getpid(),
         exe,
         backend,
@@ -375,8 +470,8 @@ fn report(process: &Process, stderr: Option<i32>, how: How) {
         }),
         messages,
         profile: config.profile,
-        started: process.wall,
-        seconds: passed as f64 / 1e9,
+        started,
+        seconds,
     };
     write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
 }
@@ -425,7 +520,7 @@ fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
 /// What the hook may not say it has left for now.
 fn log(process: &Process, stderr: i32) {
     let say = |line: std::fmt::Arguments<'_>| sys::say_to(stderr, line);
-    let wrong = DISPATCHER.recorder.mismatched.load(Ordering::Relaxed);
+    let wrong = DISPATCHER.recorder.counters().mismatched.load(Ordering::Relaxed);
     if wrong > 0 {
         say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
     }
@@ -497,6 +592,10 @@ impl StandardError {
     /// High, out of the way of programs that expect the lowest free number.
     const LOWEST_DUPLICATE: i32 = 500;
     const NONE: i32 = -1;
+
+    fn none() -> Self {
+        Self { identity: None, duplicate: AtomicI32::new(Self::NONE) }
+    }
 
     fn noted() -> Self {
         let identity = FileIdentity::of(libc::STDERR_FILENO);

@@ -113,14 +113,17 @@ fn signals_and_closed_descriptors_are_inherited_unchanged() {
             succeed(plain("bash").args(["-c", &script])).0
         };
         let ours = command();
-        assert_eq!(run(&format!("'{}' -q", ours.display())), run("env"), "{before}");
+        for options in ["-q", ""] {
+            let ours = format!("'{}' {options}", ours.display());
+            assert_eq!(run(&ours), run("env"), "{before}: {options}");
+        }
     }
 }
 
 #[test]
-fn program_takes_the_process_over() {
+fn program_takes_the_process_over_where_nothing_is_collected() {
     let mut child = adma();
-    child.args(["sh", "-c", "echo $$; exit 9"]).stdout(Stdio::piped());
+    child.args(["-q", "sh", "-c", "echo $$; exit 9"]).stdout(Stdio::piped());
     let child = child.spawn().unwrap();
     let number = child.id();
     let done = child.wait_with_output().unwrap();
@@ -359,7 +362,7 @@ fn manual_page_names_every_option_and_subcommand() {
         };
         assert!(page.lines().any(told), "{option}");
     }
-    for subcommand in [".Cm check", ".Cm report"] {
+    for subcommand in [".Cm check", ".Cm report", ".Cm top"] {
         assert!(page.contains(subcommand), "{subcommand}");
     }
     if found("mandoc") {

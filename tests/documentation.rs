@@ -97,7 +97,7 @@ fn manual_describes_every_value_of_a_knob() {
 #[test]
 fn manual_explains_every_reason_of_a_report() {
     let page = read("man/adma.7");
-    let source = read("src/stats/mod.rs");
+    let source = read("src/stats/live.rs");
     let mut reasons: Vec<&str> = source
         .lines()
         .map(str::trim)

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 20] = [
+const KNOBS: [Knob; 23] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -114,6 +114,24 @@ const KNOBS: [Knob; 20] = [
         bad: &["on", "text,", "xml", "text json", "off,text", "JSON"],
     },
     Knob { name: "ADMA_STATS_FILE", default: "stderr", good: &["stderr"], bad: &[] },
+    Knob {
+        name: "ADMA_LIVE",
+        default: "auto",
+        good: &["auto", "off", "/no/such/folder"],
+        bad: &["on", "AUTO", "here", "./here"],
+    },
+    Knob {
+        name: "ADMA_ONLY",
+        default: "*",
+        good: &["*", "stats_copies", "python3*,stats_copie?"],
+        bad: &[",", "a,,b", "sh,", "/bin/sh"],
+    },
+    Knob {
+        name: "ADMA_NOT",
+        default: "none",
+        good: &["none", "python3*,perl"],
+        bad: &[",", "a,,b", "sh,", "/bin/sh"],
+    },
     Knob {
         name: "ADMA_PROFILE",
         default: "0",
@@ -227,7 +245,9 @@ fn bad_value_costs_one_line_with_knob_value_wish_and_default() {
 fn bad_value_of_any_bytes_stays_one_readable_line() {
     let values: [&[u8]; 6] =
         [b"\xff\xfe", b"a\nb\nadma: c", b"\x1b[31mred", b"\xe2\x82", b"\t\r", b"\x7f"];
-    for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_STATS_FILE") {
+    // For these any text is a name.
+    let names = ["ADMA_STATS_FILE", "ADMA_ONLY", "ADMA_NOT"];
+    for knob in KNOBS.iter().filter(|knob| !names.contains(&knob.name)) {
         for value in values {
             let lines = remarks(program().env(knob.name, OsStr::from_bytes(value)));
             assert_eq!(lines.len(), 1, "{}: {lines:?}", knob.name);

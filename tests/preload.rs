@@ -263,7 +263,8 @@ fn program_takes_the_process_over_and_gets_its_signals() {
     let checkout = Checkout::new();
     let script = "trap 'echo caught; exit 9' TERM; echo $$; while :; do sleep 0.01; done";
     let mut command = checkout.shim();
-    let mut child = command.args(["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    command.args(["--each", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(lines.next(), Some(child.id().to_string()), "not the process that was started");
     succeed(plain("kill").args(["-TERM", &child.id().to_string()]));

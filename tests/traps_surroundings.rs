@@ -230,11 +230,12 @@ fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
             let log = std::fs::read_to_string(&log).unwrap();
             let refused: Vec<_> = log.lines().filter(|line| line.ends_with("(INJECTED)")).collect();
             assert!(!refused.is_empty(), "{call}, {refusal}: {log}");
-            // Every thread may find out by itself; a report holds signals as well.
+            // Every thread may find out by itself; a report holds signals as well, and so does
+            // who makes a live file, once.
             for line in &refused {
                 let thread = line.split(' ').next();
                 let again = refused.iter().filter(|other| other.split(' ').next() == thread);
-                assert!(again.count() <= 2, "{call}, {refusal}: {log}");
+                assert!(again.count() <= 3, "{call}, {refusal}: {log}");
             }
             // What was not held is not given back: that would be a mask of our own making.
             assert!(!refused.iter().any(|line| line.contains("SIG_SETMASK")), "{log}");

@@ -82,6 +82,9 @@ impl Dispatcher {
             life::THREADS if self.workers() == 0 => Some(Fallback::OneCpu.name()),
             life::THREADS | life::IOAT => None,
             life::OFF => Some(self.why_off().name()),
+            _ if self.policy.get().is_some_and(|policy| !policy.offload) => {
+                Some(Fallback::Off.name())
+            }
             _ => Some("no large copy was made"),
         }
     }
@@ -89,6 +92,9 @@ impl Dispatcher {
     /// The engine, once it is up.
     #[inline]
     pub(super) fn ready(&self, policy: &Policy) -> Result<Engine, Fallback> {
+        if !policy.offload {
+            return Err(Fallback::Off);
+        }
         match self.engine.load(Ordering::Acquire) {
             life::THREADS => self.threads(),
             life::IOAT => Ok(Engine::Ioat),

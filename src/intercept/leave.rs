@@ -3,11 +3,12 @@
 
 use crate::os::sys;
 use crate::runtime;
+use crate::stats::live::ended;
 use core::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
 extern "C" fn _exit(status: c_int) -> ! {
-    runtime::before_leaving();
+    runtime::before_leaving(ended::AT_ONCE, Some(status));
     sys::exit_group(status)
 }
 
@@ -20,7 +21,7 @@ extern "C" fn _Exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn abort() -> ! {
     if sys::has_default_action(libc::SIGABRT) {
-        runtime::before_leaving();
+        runtime::before_leaving(ended::ABORT, None);
     }
     // SAFETY: a terminated name, and the function of that name.
     unsafe {

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const HALF: usize = 32;
 const BUCKETS: usize = 2 * HALF + 58 * HALF;
 
+#[repr(C)] // lies in live files
 pub struct Histogram {
     counts: [AtomicU64; BUCKETS],
     max: AtomicU64,
@@ -29,7 +30,7 @@ impl Histogram {
     }
 
     pub fn count(&self) -> u64 {
-        self.counts.iter().map(|count| count.load(Relaxed)).sum()
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(count.load(Relaxed)))
     }
 
     pub fn max(&self) -> u64 {
@@ -49,12 +50,20 @@ impl Histogram {
         let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
         let mut seen = 0;
         for (_, highest, count) in self.buckets() {
-            seen += count;
+            seen = count.saturating_add(seen);
             if seen >= wanted {
                 return highest.min(self.max());
             }
         }
         self.max()
+    }
+
+    /// Takes over what another one has counted, and leaves that empty.
+    pub fn absorb(&self, from: &Self) {
+        for (to, from) in self.counts.iter().zip(&from.counts) {
+            super::live::absorb(to, from);
+        }
+        self.max.fetch_max(from.max.swap(0, Relaxed), Relaxed);
     }
 
     pub fn clear(&self) {

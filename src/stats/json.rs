@@ -3,6 +3,7 @@
 use super::Flow;
 use super::histogram::Histogram;
 use super::snapshot::Snapshot;
+use super::worth;
 use crate::ipc::tally::Messages;
 use crate::os::sys::Op;
 use core::sync::atomic::Ordering::Relaxed;
@@ -25,15 +26,22 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     }
 
     out.write_str(",\"paths\":{\"engine\":")?;
-    flow(out, snapshot, &recorder.engine)?;
+    flow(out, snapshot, &recorder.engine, recorder.engine_bytes())?;
     out.write_str(",\"libc\":")?;
-    flow(out, snapshot, &recorder.libc)?;
+    flow(out, snapshot, &recorder.libc, recorder.libc_bytes())?;
     out.write_str("},\"fallbacks\":{")?;
     for (name, count) in recorder.fallbacks() {
         write!(out, "\"{name}\":{count},")?;
     }
     write!(out, "\"fault\":{}}}", snapshot.faults)?;
     write!(out, ",\"taken_back\":{}", snapshot.taken_back)?;
+    saved(out, snapshot)?;
+    out.write_str(",\"fallback_bytes\":{")?;
+    for (number, (why, bytes)) in recorder.fallback_bytes().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}\"{}\":{bytes}", why.name())?;
+    }
+    out.write_str("}")?;
 
     write!(out, ",\"channel_bytes\":{{\"caller\":{}", snapshot.caller_bytes)?;
     for (number, bytes) in snapshot.channel_bytes.iter().enumerate() {
@@ -85,6 +93,21 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     out.write_str("}\n")
 }
 
+/// Seconds and their share of the wall time, or null where nothing is known; `known`: the part of
+/// the shared time that was compared with libc's.
+fn saved(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
+    let (recorder, scale) = (snapshot.recorder, snapshot.nanoseconds_per_tick);
+    let saved = worth::saved(recorder, scale, snapshot.seconds);
+    match saved.seconds() {
+        Some(seconds) => {
+            let share = if snapshot.seconds > 0.0 { seconds / snapshot.seconds } else { 0.0 };
+            write!(out, ",\"saved\":{{\"seconds\":{seconds:.6},\"share\":{share:.4}")?;
+        }
+        None => out.write_str(",\"saved\":{\"seconds\":null,\"share\":null")?,
+    }
+    write!(out, ",\"known\":{:.3}}}", saved.known)
+}
+
 fn messages(out: &mut dyn Write, told: &Messages) -> Result {
     out.write_str(",\"messages\":{")?;
     for (name, count, bytes) in told.directions {
@@ -108,8 +131,7 @@ fn numbers_by_name(out: &mut dyn Write, numbers: &[(&str, u64)]) -> Result {
     Ok(())
 }
 
-fn flow(out: &mut dyn Write, snapshot: &Snapshot<'_>, flow: &Flow) -> Result {
-    let bytes = flow.bytes.load(Relaxed);
+fn flow(out: &mut dyn Write, snapshot: &Snapshot<'_>, flow: &Flow, bytes: u64) -> Result {
     write!(out, "{{\"calls\":{},\"bytes\":{bytes},\"size\":", flow.sizes.count())?;
     histogram(out, &flow.sizes, |value| value)?;
     out.write_str(",\"latency_ns\":")?;

@@ -106,7 +106,7 @@ pub(super) mod tests {
         recorder.record(Path::Libc(Fallback::Learned), 70_000, 3000);
         if profile {
             for size in [1usize, 8, 8, 8, 100, 5000, 1 << 20] {
-                recorder.profile(Op::Memcpy, size);
+                recorder.profile(Op::Memcpy as usize, size);
             }
         }
         use_it(&Snapshot {

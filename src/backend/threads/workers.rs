@@ -207,7 +207,8 @@ pub fn expect() {
     fetch_to_change(MARK.load(Ordering::Relaxed) as usize);
 }
 
-fn mark_our_memory() {
+/// Makes `shares_our_memory` an answer without a system call, where that is to be had.
+pub fn mark_our_memory() {
     let mut page = MARK.load(Ordering::Acquire);
     if page.is_null() && !is_filtered() {
         page = sys::page_wiped_on_fork().cast();
@@ -235,6 +236,7 @@ pub fn may_start() -> Result<(), Refused> {
 
 /// Prepares for up to `workers` threads; none is made before the first copy.
 pub fn start(workers: usize) {
+    FOLLOWS_CPUS.store(false, Ordering::Relaxed);
     LIMIT.store(workers.min(MOST_WORKERS) as u32, Ordering::Relaxed);
     mark_our_memory();
     // With more threads it takes milliseconds, which an idle worker has.
@@ -278,8 +280,8 @@ fn prepare_to_take_back() {
 pub fn start_on(limits: &cpus::Limits) {
     CPUS.store(limits.which, Ordering::Relaxed);
     CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
-    FOLLOWS_CPUS.store(true, Ordering::Relaxed);
     start(limits.cpus() - 1);
+    FOLLOWS_CPUS.store(true, Ordering::Relaxed);
 }
 
 /// How many workers can be had now.
@@ -333,6 +335,11 @@ pub fn forget_after_fork() {
 /// Bytes copied by each worker.
 pub fn bytes_by_worker() -> [u64; MOST_WORKERS] {
     core::array::from_fn(|number| WORKERS[number].bytes.load(Ordering::Relaxed))
+}
+
+/// Bytes copied by one of them.
+pub fn bytes_of_worker(number: usize) -> u64 {
+    WORKERS.get(number).map_or(0, |worker| worker.bytes.load(Ordering::Relaxed))
 }
 
 /// Whether the system has refused something that we need, a short while ago.

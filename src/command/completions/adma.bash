@@ -12,6 +12,10 @@ _adma() {
 			esac
 			return
 			;;
+		top)
+			mapfile -t COMPREPLY < <(compgen -W '--once --json --set --help' -- "$current")
+			return
+			;;
 		check) return ;;
 		esac
 	fi
@@ -48,12 +52,12 @@ _adma() {
 	fi
 	case $current in
 	-*)
-		mapfile -t COMPREPLY < <(compgen -W '-q --quiet -m --min-bytes -c --channels -b --backend
+		mapfile -t COMPREPLY < <(compgen -W '-q --quiet --each -m --min-bytes -c --channels -b --backend
 			--stats --stats-file -p --profile --check --libpath --knobs -h --help --version' -- "$current")
 		;;
 	*)
 		local words=''
-		[ "$COMP_CWORD" -gt 1 ] || words='check report'
+		[ "$COMP_CWORD" -gt 1 ] || words='check report top'
 		mapfile -t COMPREPLY < <(compgen -W "$words" -c -- "$current")
 		;;
 	esac

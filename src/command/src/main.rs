@@ -4,6 +4,9 @@
 //! main        which subcommand
 //! options     what stands on the command line
 //! run         adma program: finds the program and becomes it
+//! tree        or runs it, and reports for all its processes
+//! top         adma top: live statistics
+//! live        the files they are in; stats: what the library and the command share
 //! obstacle    why a program cannot be helped
 //! library     where the library is
 //! report      adma report: the JSON of processes as text and as a page
@@ -20,11 +23,15 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod library;
+mod live;
 mod obstacle;
 mod options;
 mod report;
 mod run;
 mod say;
+mod stats;
+mod top;
+mod tree;
 
 use options::Task;
 use std::ffi::OsString;
@@ -44,6 +51,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
             library::check()
         }
         Some("report") => report::command(&arguments[1..]),
+        Some("top") => top::command(&arguments[1..]),
         _ => {
             let options = options::parse(arguments);
             match options.task {

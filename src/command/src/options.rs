@@ -13,6 +13,8 @@ pub const KNOBS: &str = include_str!("knobs.txt");
 pub struct Options {
     pub task: Task,
     pub quiet: bool,
+    /// A report for each process.
+    pub each: bool,
     /// What the library reads, each with the value that was given last.
     knobs: Vec<(&'static str, OsString)>,
     /// The program and its arguments.
@@ -34,12 +36,14 @@ enum Effect {
     /// Sets a knob to the value that follows.
     Knob(&'static str),
     Quiet,
+    Each,
     Profile,
     Task(Task),
 }
 
-const OPTIONS: [(&str, &str, Effect); 12] = [
+const OPTIONS: [(&str, &str, Effect); 13] = [
     ("-q", "--quiet", Effect::Quiet),
+    ("", "--each", Effect::Each),
     ("-m", "--min-bytes", Effect::Knob("ADMA_MIN_BYTES")),
     ("-c", "--channels", Effect::Knob("ADMA_CHANNELS")),
     ("-b", "--backend", Effect::Knob("ADMA_BACKEND")),
@@ -58,8 +62,13 @@ pub fn help() -> String {
 }
 
 pub fn parse(arguments: Vec<OsString>) -> Options {
-    let mut options =
-        Options { task: Task::Run, quiet: false, knobs: Vec::new(), words: Vec::new() };
+    let mut options = Options {
+        task: Task::Run,
+        quiet: false,
+        each: false,
+        knobs: Vec::new(),
+        words: Vec::new(),
+    };
     let mut words = arguments.into_iter();
     while let Some(word) = words.next() {
         if word == "--" {
@@ -90,6 +99,7 @@ pub fn parse(arguments: Vec<OsString>) -> Options {
                 options.quiet = true;
                 options.knob("ADMA_STATS", "off".into());
             }
+            Effect::Each => options.each = true,
             Effect::Profile => options.knob("ADMA_PROFILE", "1".into()),
             Effect::Task(task) => {
                 options.task = task;

@@ -1,11 +1,12 @@
-//! `adma program`: finds the program, says what keeps it from being helped, and becomes it.
+//! `adma program`: finds the program, says what keeps it from being helped, and becomes it, unless
+//! there is to be one report for all its processes (see `tree`).
 //!
 //! The program takes this process over: its number, its descriptors, its signals and its exit
 //! status are what they would be without us.
 
 use crate::options::{self, Options};
 use crate::say::{self, FAILED, NOT_EXECUTABLE, NOT_FOUND, fail};
-use crate::{library, obstacle};
+use crate::{library, obstacle, tree};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::Error;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -26,16 +27,26 @@ pub fn run(options: Options) -> ! {
     {
         say::say(obstacle);
     }
-    if std::env::var_os("ADMA_STATS").is_none() {
-        options::set("ADMA_STATS", REPORT.as_ref());
-    }
     options.set();
     // A program of another C library would not start with ours.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
         preload(&library::preloadable(library::find()));
+        report(&options, &program);
     }
-    // The report for the whole tree of processes comes in here, instead.
     become_program(&program, options.words)
+}
+
+/// One report for all processes, where nobody wants something else. Returns where each process
+/// reports for itself, or none does.
+fn report(options: &Options, program: &Path) {
+    let is_set = |knob| std::env::var_os(knob).is_some();
+    if is_set("ADMA_STATS") || tree::is_inside_another() {
+        return;
+    }
+    if !options.each && !["ADMA_STATS_FILE", "ADMA_PROFILE", "ADMA_LIVE"].into_iter().any(is_set) {
+        tree::run(program, &options.words);
+    }
+    options::set("ADMA_STATS", REPORT.as_ref());
 }
 
 /// Behind what is there already: AddressSanitizer, for one, insists on being first.
@@ -91,7 +102,7 @@ fn is_executable(path: &Path) -> bool {
 }
 
 /// Not by `std::process::Command`, which changes the signals that the program would inherit.
-fn become_program(program: &Path, words: Vec<OsString>) -> ! {
+pub fn become_program(program: &Path, words: Vec<OsString>) -> ! {
     let error = execute(program, words);
     let status = match error.raw_os_error() {
         Some(libc::ENOENT) => NOT_FOUND, // an interpreter that is not there

@@ -1,0 +1,376 @@
+//! Live files as they are found: untrusted input.
+//!
+//! They are read, never mapped, and only as what they should be: regular files of this user, of
+//! exactly the right size, in a folder that nobody else can write to. A number in them may be any
+//! number. What is left of processes that have gone is removed on the way.
+
+use crate::stats::live::{Live, NO_STATUS, ended};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// More files than this are not looked at.
+const MOST: usize = 4096;
+
+/// One process as its live file shows it.
+pub struct Process {
+    pub path: PathBuf,
+    pub pid: i32,
+    pub live: Box<Live>,
+    pub state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Running,
+    /// By returning from main or by exit.
+    Exited(Option<i32>),
+    /// By `_exit` and the like.
+    Left(Option<i32>),
+    Aborted,
+    /// It is gone without a word.
+    Killed,
+    /// It has executed another program.
+    Replaced,
+    /// It runs where process numbers mean something else.
+    Elsewhere,
+}
+
+impl Process {
+    /// The name of its program, fit for a terminal.
+    pub fn program(&self) -> String {
+        let mut room = [0; 256];
+        let exe = self.live.head.exe(&mut room);
+        let name = Path::new(OsStr::from_bytes(exe)).file_name().unwrap_or(OsStr::new("?"));
+        let name = name.to_string_lossy();
+        crate::say::printable(name.strip_suffix(" (deleted)").unwrap_or(&name))
+    }
+
+    /// Bytes of its large copies.
+    pub fn bytes(&self) -> u64 {
+        let recorder = &self.live.recorder;
+        recorder.engine_bytes().saturating_add(recorder.libc_bytes())
+    }
+
+    /// Seconds from its start to its end, or to now.
+    pub fn seconds(&self) -> f64 {
+        let head = &self.live.head;
+        let end = match head.end_nanoseconds.load(Relaxed) {
+            0 => nanoseconds(libc::CLOCK_MONOTONIC),
+            end => end,
+        };
+        end.saturating_sub(head.start_nanoseconds.load(Relaxed)) as f64 / 1e9
+    }
+
+    /// Nanoseconds of a tick. The counter is the same for all processes, so from the start of
+    /// this one on it tells the time by now as well.
+    pub fn scale(&self) -> f64 {
+        let head = &self.live.head;
+        let passed =
+            nanoseconds(libc::CLOCK_MONOTONIC).saturating_sub(head.start_nanoseconds.load(Relaxed));
+        let ticks = ticks().saturating_sub(head.start_ticks.load(Relaxed));
+        let scale = passed as f64 / ticks.max(1) as f64;
+        if (0.01..100.0).contains(&scale) { scale } else { 1.0 } // no such processor: nonsense
+    }
+
+    /// Bytes by channel, as far as there are some.
+    pub fn channel_bytes(&self) -> Vec<u64> {
+        let facts = &self.live.facts;
+        let channels = facts.channels.load(Relaxed) as usize;
+        facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
+    }
+
+    pub fn backend(&self) -> String {
+        let word = self.live.facts.backend.load(Relaxed).to_le_bytes();
+        let name = String::from_utf8_lossy(&word);
+        crate::say::printable(name.trim_end_matches('\0'))
+    }
+}
+
+/// The folders that live files of this user can be in; the library has the same list.
+pub fn places() -> Vec<PathBuf> {
+    let user = user();
+    let mut places = Vec::new();
+    if let Some(path) =
+        std::env::var_os("XDG_RUNTIME_DIR").filter(|p| p.as_bytes().starts_with(b"/"))
+    {
+        places.push(Path::new(&path).join("adma"));
+    }
+    places.push(format!("/run/user/{user}/adma").into());
+    places.push(format!("/dev/shm/adma-{user}").into());
+    places.push(format!("/tmp/adma-{user}").into());
+    places.dedup();
+    places
+}
+
+/// A fresh folder for the files of one tree of processes; `None`: there is none to be had.
+pub fn make_tree() -> Option<PathBuf> {
+    places().into_iter().find_map(|place| {
+        let _ = fs::DirBuilder::new().mode(0o700).create(&place); // it may be there already
+        if !is_private(&place) || !is_in_memory(&place) {
+            return None;
+        }
+        remove_old_trees(&place);
+        let tree = place.join(format!("tree-{}-{:x}", std::process::id(), ticks()));
+        fs::DirBuilder::new().mode(0o700).create(&tree).ok()?;
+        Some(tree)
+    })
+}
+
+/// Every process of this user that keeps a live file. Files of processes that have gone are
+/// removed, unless somebody is about to collect them.
+pub fn all() -> Vec<Process> {
+    let mut all = Vec::new();
+    for place in places().into_iter().filter(|place| is_private(place)) {
+        remove_old_trees(&place);
+        all.extend(in_folder(&place, true));
+        for tree in trees(&place) {
+            all.extend(in_folder(&tree, false));
+        }
+    }
+    all.sort_by_key(|process| process.pid);
+    all.dedup_by(|a, b| a.path == b.path);
+    all
+}
+
+/// Every process with a file in one folder.
+pub fn in_folder(folder: &Path, tidy: bool) -> Vec<Process> {
+    let mut found = Vec::new();
+    if !is_private(folder) {
+        return found;
+    }
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
+        let Some(pid) = pid_of(&entry.file_name()) else { continue };
+        let path = entry.path();
+        match read(&path) {
+            Ok(live) => {
+                let state = state(&live, pid);
+                if tidy && !matches!(state, State::Running | State::Elsewhere) {
+                    let _ = fs::remove_file(&path); // somebody else may have been quicker
+                    continue;
+                }
+                found.push(Process { path, pid, live, state });
+            }
+            // Of a process that died while it made the file, or of another version.
+            Err(_) if tidy && !exists(pid) => {
+                let _ = fs::remove_file(&path);
+            }
+            Err(_) => {}
+        }
+    }
+    // A process that executes another program keeps its number; the file made last counts.
+    let made = |process: &Process| process.live.head.made.load(Relaxed);
+    found.sort_by_key(|process| (process.pid, made(process)));
+    for index in 1..found.len() {
+        let (before, after) = found.split_at_mut(index);
+        let (before, after) = (&mut before[index - 1], &after[0]);
+        if before.pid == after.pid && matches!(before.state, State::Running | State::Killed) {
+            before.state = State::Replaced;
+        }
+    }
+    found
+}
+
+/// `4711-1f0a33b2c4`, and nothing else.
+fn pid_of(name: &OsStr) -> Option<i32> {
+    let (pid, unique) = name.to_str()?.split_once('-')?;
+    let digits = |text: &str, radix| !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
+    (digits(pid, 10) && digits(unique, 16)).then(|| pid.parse().ok())?
+}
+
+fn read(path: &Path) -> io::Result<Box<Live>> {
+    let strange = || io::Error::from(io::ErrorKind::InvalidData);
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.uid() != user() || about.len() != Live::SIZE as u64 {
+        return Err(strange());
+    }
+    let live = read_whole(&mut file)?;
+    match live.fault() {
+        None => Ok(live),
+        Some(_) => Err(strange()),
+    }
+}
+
+fn read_whole(file: &mut File) -> io::Result<Box<Live>> {
+    let layout = std::alloc::Layout::new::<Live>();
+    // SAFETY: of zeros, which are a `Live`, and made as a `Box` of it would be.
+    let mut live: Box<Live> = unsafe {
+        let at = std::alloc::alloc_zeroed(layout).cast::<Live>();
+        if at.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        Box::from_raw(at)
+    };
+    // SAFETY: numbers without anything between them that could not be written: any bytes are a
+    // `Live`, and nobody else knows it yet.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(
+            std::ptr::from_mut(&mut *live).cast::<u8>(),
+            size_of::<Live>(),
+        )
+    };
+    file.read_exact(bytes)?;
+    Ok(live)
+}
+
+fn state(live: &Live, pid: i32) -> State {
+    let head = &live.head;
+    let status = match head.status.load(Relaxed) {
+        NO_STATUS => None,
+        status => Some(status as i32 & 0xff),
+    };
+    match head.ended.load(Relaxed) {
+        ended::EXIT => return State::Exited(status),
+        ended::AT_ONCE => return State::Left(status),
+        ended::ABORT => return State::Aborted,
+        _ => {}
+    }
+    let namespace = head.pid_namespace.load(Relaxed);
+    if namespace != 0 && namespace != own_namespace() {
+        return State::Elsewhere;
+    }
+    match started(pid) {
+        // The kernel tells the start in hundredths of a second.
+        Some(start) if start <= head.made.load(Relaxed).saturating_add(20_000_000) => {
+            State::Running
+        }
+        _ => State::Killed,
+    }
+}
+
+fn exists(pid: i32) -> bool {
+    started(pid).is_some()
+}
+
+/// When a process started, in nanoseconds since the machine did; `None`: there is no such process.
+fn started(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything; what follows its last parenthesis does not.
+    let rest = stat.rsplit_once(')')?.1;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    if matches!(*fields.first()?, "Z" | "X") {
+        return None;
+    }
+    let ticks: u64 = fields.get(19)?.parse().ok()?;
+    // SAFETY: asks for a number.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    Some(ticks.saturating_mul(1_000_000_000 / per_second))
+}
+
+fn own_namespace() -> u64 {
+    let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let digits = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect::<String>();
+    digits.parse().unwrap_or(0)
+}
+
+/// Folders of trees, whose name is that of a live file with `tree-` before it.
+fn trees(place: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let tree = |name: OsString| pid_of(OsStr::new(name.to_str()?.strip_prefix("tree-")?));
+    entries
+        .filter(|entry| tree(entry.file_name()).is_some())
+        .map(|entry| entry.path())
+        .take(MOST)
+        .collect()
+}
+
+/// Trees whose command was killed, or has left while processes went on: when the last of these
+/// has gone nobody will collect anything.
+fn remove_old_trees(place: &Path) {
+    for tree in trees(place) {
+        let name = tree.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let owner = name.strip_prefix("tree-").and_then(|name| pid_of(OsStr::new(name)));
+        // One that is just being made has a process of its own.
+        if owner.is_some_and(|owner| !exists(owner)) {
+            in_folder(&tree, true);
+            let _ = fs::remove_dir(&tree); // not empty: somebody is alive
+        }
+    }
+}
+
+/// Removes a tree's folder; what processes still use stays.
+pub fn remove_tree(tree: &Path) {
+    in_folder(tree, true);
+    let _ = fs::remove_dir(tree); // as above
+}
+
+/// A folder of this user's that nobody else can look into, and no link.
+fn is_private(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| {
+        about.is_dir() && about.uid() == user() && about.permissions().mode() & 0o077 == 0
+    })
+}
+
+fn is_in_memory(path: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    let mut about = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: a terminated path; read only after it was filled.
+    unsafe {
+        libc::statfs(path.as_ptr(), about.as_mut_ptr()) == 0
+            && about.assume_init_ref().f_type == libc::TMPFS_MAGIC
+    }
+}
+
+pub fn user() -> u32 {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() }
+}
+
+pub fn nanoseconds(clock: i32) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is writable.
+    unsafe { libc::clock_gettime(clock, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+pub fn ticks() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_live_files_are_told_from_others() {
+        assert_eq!(pid_of(OsStr::new("4711-1f0a")), Some(4711));
+        for odd in ["4711", "-1f", "4711-", "4711-xyz", "+1-1", "tree-1-2", "99999999999-1"] {
+            assert_eq!(pid_of(OsStr::new(odd)), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn processes_are_known_by_when_they_started() {
+        let me = std::process::id() as i32;
+        let started = started(me).unwrap();
+        assert!(started <= nanoseconds(libc::CLOCK_BOOTTIME) && started > 0);
+        assert!(!exists(i32::MAX));
+    }
+
+    #[test]
+    fn strange_files_are_refused() {
+        let folder = std::env::temp_dir().join(format!("adma-live-test-{}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        let path = folder.join("1-1");
+        fs::write(&path, "short").unwrap();
+        assert!(read(&path).is_err());
+        fs::write(&path, vec![0; Live::SIZE]).unwrap();
+        assert!(read(&path).is_err(), "no magic");
+        fs::write(&path, vec![0xff; Live::SIZE]).unwrap();
+        assert!(read(&path).is_err());
+        let link = folder.join("2-2");
+        std::os::unix::fs::symlink("/proc/self/stat", &link).unwrap();
+        assert!(read(&link).is_err());
+        assert!(in_folder(&folder, false).is_empty());
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(!is_private(&folder));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

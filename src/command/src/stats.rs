@@ -1,0 +1,14 @@
+//! What the command has in common with the library: the layout of live files, and how reports
+//! look. The library's own source files.
+#![allow(dead_code)] // each of the two uses its own part
+
+#[path = "../../stats/histogram.rs"]
+pub mod histogram;
+#[path = "../../stats/live.rs"]
+pub mod live;
+#[path = "../../stats/tables.rs"]
+pub mod tables;
+#[path = "../../stats/units.rs"]
+pub mod units;
+#[path = "../../stats/worth.rs"]
+pub mod worth;

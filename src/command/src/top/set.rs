@@ -1,0 +1,147 @@
+//! What the user wants of a running process goes into the control part of its live file.
+//!
+//! The file's mode is 0400, so that nobody cuts it off by mistake: it is opened for reading, made
+//! writable for a moment, and a few numbers of it are written in place. The library checks each
+//! of them. Nothing is said to the process; its next large copy sees it.
+
+use crate::live::{self, Process, State};
+use crate::say::{self, FAILED, fail};
+use crate::stats::live::{Control, Live, MOST_CHANNELS};
+use std::fs::{OpenOptions, Permissions};
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Zeros: as configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    pub off: bool,
+    pub min_bytes: u64,
+    pub channels: u32,
+}
+
+impl Setting {
+    pub fn of(process: &Process) -> Self {
+        let Control { off, min_bytes, channels, .. } = &process.live.control;
+        Self {
+            off: off.load(Relaxed) == 1,
+            min_bytes: min_bytes.load(Relaxed),
+            channels: channels.load(Relaxed),
+        }
+    }
+
+    /// Takes one word into account; false: it is none that we know.
+    fn apply(&mut self, word: &str) -> bool {
+        match word.split_once('=') {
+            None if word == "off" || word == "on" => self.off = word == "off",
+            Some(("min", "auto")) => self.min_bytes = 0,
+            Some(("channels", "auto")) => self.channels = 0,
+            Some(("min", size)) => match bytes(size) {
+                Some(bytes) if Control::BYTES.contains(&bytes) => self.min_bytes = bytes,
+                _ => return false,
+            },
+            Some(("channels", number)) => match number.parse() {
+                Ok(channels) if (1..=MOST_CHANNELS as u32).contains(&channels) => {
+                    self.channels = channels;
+                }
+                _ => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// As the library takes it: digits, then nothing or K, M or G.
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => (&text[..text.len() - 1], 10),
+        'M' => (&text[..text.len() - 1], 20),
+        'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse::<u64>().ok()?.checked_mul(1 << shift))?
+}
+
+/// `adma top --set PID WHAT ...`
+pub fn command(words: &[String]) -> i32 {
+    let (Some(pid), Some(wanted)) =
+        (words.first().and_then(|word| word.parse::<i32>().ok()), words.get(1..))
+    else {
+        fail(FAILED, "top --set wants a process number, and what to change; see adma top --help")
+    };
+    let processes = live::all();
+    let found = processes.iter().rfind(|p| p.pid == pid && p.state == State::Running);
+    let Some(process) = found else {
+        fail(1, format_args!("process {pid} keeps no live statistics that you could change"))
+    };
+    let mut setting = Setting::of(process);
+    if wanted.is_empty() {
+        fail(FAILED, "top --set: off, on, min=SIZE, min=auto, channels=N or channels=auto?");
+    }
+    for word in wanted {
+        if !setting.apply(word) {
+            let word = say::printable(word);
+            let least = Control::BYTES.start();
+            fail(
+                FAILED,
+                format_args!(
+                    "{word}: want off, on, min=SIZE from {least} on, channels=1 to {MOST_CHANNELS}, \
+                     min=auto or channels=auto"
+                ),
+            );
+        }
+    }
+    match write(process, setting) {
+        Ok(()) => 0,
+        Err(error) => fail(1, format_args!("process {pid}: {error}")),
+    }
+}
+
+pub fn write(process: &Process, setting: Setting) -> io::Result<()> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&process.path)?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.uid() != live::user() || about.len() != Live::SIZE as u64 {
+        return Err(io::Error::other("its live file is not what it was"));
+    }
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    // The same file, whatever stands under its name by now.
+    let writable =
+        OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let restored = file.set_permissions(Permissions::from_mode(0o400));
+    let writable = writable?;
+    let base = offset_of!(Live, control) as u64;
+    let put = |bytes: &[u8], at: usize| writable.write_all_at(bytes, base + at as u64);
+    put(&u32::from(setting.off).to_ne_bytes(), offset_of!(Control, off))?;
+    put(&setting.min_bytes.to_ne_bytes(), offset_of!(Control, min_bytes))?;
+    put(&setting.channels.to_ne_bytes(), offset_of!(Control, channels))?;
+    // Last: from now on the numbers above are looked at.
+    let change = process.live.control.change.load(Relaxed).wrapping_add(1);
+    put(&change.to_ne_bytes(), offset_of!(Control, change))?;
+    restored
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_understood_or_refused() {
+        let mut setting = Setting::default();
+        for word in ["off", "min=1M", "channels=2"] {
+            assert!(setting.apply(word), "{word}");
+        }
+        assert_eq!(setting, Setting { off: true, min_bytes: 1 << 20, channels: 2 });
+        for word in ["", "OFF", "min=", "min=1", "min=-5", "min=1T", "channels=0", "channels=65"] {
+            assert!(!setting.apply(word), "{word}");
+        }
+        for word in ["on", "min=auto", "channels=auto"] {
+            assert!(setting.apply(word), "{word}");
+        }
+        assert_eq!(setting, Setting::default());
+    }
+}

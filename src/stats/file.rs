@@ -1,0 +1,388 @@
+//! Where the counters of this process are: in a live file of its user, or in private memory.
+//!
+//! The file is made by the first large copy that is counted. Until then, and where no file is to
+//! be had, the same counters in private memory serve; what they held is taken over. Counting is
+//! the same in both: relaxed additions, no lock, no system call.
+//!
+//! A file has one process. The child of a fork counts in private memory until its own first large
+//! copy makes a file; a child that ran no handler of ours, which `workers::shares_our_memory`
+//! tells from a page that the kernel wipes, stays in private memory. A child of vfork lives in
+//! its parent's memory and counts there, as ever.
+
+use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
+use crate::backend::Refused;
+use crate::backend::threads::workers;
+use crate::os::folder::{self, Folder};
+use crate::os::sys::{self, Op, SignalsHeld};
+use core::ffi::CStr;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use once_cell::race::OnceRef;
+use std::ffi::CString;
+
+/// Facts from elsewhere are put into the file after each copy that took so many ticks for each
+/// channel, which is about 13 µs, and after so many shorter ones. To ask a channel can take as long
+/// as a cache miss takes.
+const LONG_FOR_EACH: u64 = 1 << 15;
+const SHORT_ONES: u32 = 64;
+
+/// Where files may be, and what stands in them from the beginning. Made at start-up.
+pub struct Place {
+    /// Tried in turn.
+    pub folders: Vec<CString>,
+    /// Somebody collects the files: they stay when the process ends, and the folder is his.
+    pub is_collected: bool,
+    /// The program's file.
+    pub exe: Vec<u8>,
+    /// Puts into the file what is counted elsewhere.
+    pub publish: fn(&Live),
+    /// The user has changed what he wants.
+    pub obey: fn(&Live),
+}
+
+pub struct Statistics {
+    /// Null until there is a file.
+    file: AtomicPtr<Live>,
+    /// There was an attempt to make one.
+    tried: AtomicBool,
+    /// Which of the folders it is in, and its name, ended by a byte 0.
+    folder: AtomicU32,
+    name: [AtomicU8; LONGEST_NAME],
+    short_ones: AtomicU32,
+    /// When the process started: ticks, CLOCK_MONOTONIC, and nanoseconds since the epoch.
+    start: [AtomicU64; 3],
+    place: OnceRef<'static, Place>,
+    private: Recorder,
+}
+
+impl Statistics {
+    /// All zeros.
+    pub const fn new() -> Self {
+        Self {
+            file: AtomicPtr::new(null_mut()),
+            tried: AtomicBool::new(false),
+            folder: AtomicU32::new(0),
+            name: [const { AtomicU8::new(0) }; LONGEST_NAME],
+            short_ones: AtomicU32::new(0),
+            start: [const { AtomicU64::new(0) }; 3],
+            place: OnceRef::new(),
+            private: Recorder::new(),
+        }
+    }
+
+    /// Lets there be a file. Without this there is none.
+    pub fn configure(&self, place: Place) {
+        let _ = self.place.set(Box::leak(Box::new(place))); // an error only means: was configured
+    }
+
+    /// The process has started, or is a new one after a fork.
+    pub fn start(&self, ticks: u64, nanoseconds: u64, wall: f64) {
+        let now = [ticks, nanoseconds, (wall * 1e9) as u64];
+        self.start.iter().zip(now).for_each(|(start, now)| start.store(now, Ordering::Relaxed));
+    }
+
+    /// Seconds since the epoch when that was, and seconds that have passed since.
+    pub fn started(&self) -> (f64, f64) {
+        let [_, nanoseconds, wall] = &self.start;
+        let passed = sys::nanoseconds().saturating_sub(nanoseconds.load(Ordering::Relaxed));
+        (wall.load(Ordering::Relaxed) as f64 / 1e9, passed as f64 / 1e9)
+    }
+
+    /// The file, if this process has one.
+    #[inline]
+    pub fn live(&self) -> Option<&'static Live> {
+        // SAFETY: null, or a mapping that is never taken away, of atomic numbers only.
+        let live = unsafe { self.file.load(Ordering::Acquire).as_ref() }?;
+        workers::shares_our_memory().then_some(live)
+    }
+
+    /// Where is counted now.
+    #[inline]
+    pub fn counters(&self) -> &Recorder {
+        self.live().map_or(&self.private, |live| &live.recorder)
+    }
+
+    /// Counts a large copy.
+    #[inline]
+    pub fn record(&self, path: Path, len: usize, ticks: u64) {
+        let Some(live) = self.live_or_made() else {
+            return self.private.record(path, len, ticks);
+        };
+        live.recorder.record(path, len, ticks);
+        let short_ones = self.short_ones.load(Ordering::Relaxed).wrapping_add(1);
+        self.short_ones.store(short_ones, Ordering::Relaxed);
+        let (control, channels) = (&live.control, &live.facts.channels);
+        if ticks / LONG_FOR_EACH > u64::from(channels.load(Ordering::Relaxed))
+            || short_ones.is_multiple_of(SHORT_ONES)
+            || control.change.load(Ordering::Relaxed) != control.obeyed.load(Ordering::Relaxed)
+        {
+            self.publish(live);
+        }
+    }
+
+    /// The same, and what a shared one has saved, where that is known.
+    #[inline]
+    pub fn record_judged(&self, path: Path, len: usize, ticks: u64, saved: Option<i64>) {
+        self.record(path, len, ticks);
+        if path == Path::Engine {
+            self.note_worth(ticks, saved);
+        }
+    }
+
+    /// The same by a worker, which makes no file and publishes nothing.
+    pub fn record_end(&self, path: Path, len: usize, ticks: u64) {
+        self.counters().record(path, len, ticks);
+    }
+
+    /// One call of the profile, of any size.
+    pub fn profile(&self, op: Op, len: usize) {
+        self.counters().profile(op as usize, len);
+    }
+
+    /// Notes how long a shared copy took, and what it has saved, where that is known.
+    #[inline]
+    pub fn note_worth(&self, ticks: u64, saved: Option<i64>) {
+        self.counters().worth.note(ticks, saved);
+    }
+
+    /// The file, made by the first copy.
+    #[inline]
+    pub fn live_or_made(&self) -> Option<&'static Live> {
+        match self.live() {
+            None if !self.tried.load(Ordering::Relaxed) => self.make(),
+            live => live,
+        }
+    }
+
+    fn publish(&self, live: &Live) {
+        let Some(place) = self.place.get() else { return };
+        let change = live.control.change.load(Ordering::Acquire);
+        if live.control.obeyed.swap(change, Ordering::Relaxed) != change {
+            (place.obey)(live);
+        }
+        (place.publish)(live);
+        live.facts.ticks.store(sys::ticks(), Ordering::Relaxed);
+    }
+
+    /// By whoever comes first; others count in private memory meanwhile.
+    #[cold]
+    fn make(&self) -> Option<&'static Live> {
+        let place = self.place.get()?;
+        // A child of vfork shares its parent's memory, in which it must not leave a file.
+        let allowed = workers::may_start();
+        if allowed == Err(Refused::NotOurs) || self.tried.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        // Not under a filter that came since start-up.
+        allowed.ok()?;
+        // A handler that jumps out of this, or copies itself, finds nothing half done.
+        let _held = SignalsHeld::all()?;
+        let filtered = workers::is_filtered();
+        workers::mark_our_memory();
+        let name = self.choose_name();
+        let mut found = None;
+        for (number, path) in place.folders.iter().enumerate() {
+            // Under a filter no call is made that not every program makes, so there the folder
+            // has to be there already, made by the command.
+            let folder = match filtered {
+                true if place.is_collected => Folder::open(path),
+                true => None,
+                false => Folder::open_or_make(path),
+            };
+            let Some(folder) = folder else { continue };
+            found = folder.map_new_file(name, Live::SIZE);
+            if found.is_some() {
+                self.folder.store(number as u32, Ordering::Relaxed);
+                break;
+            }
+            if !filtered {
+                folder.remove(name);
+            }
+        }
+        // SAFETY: a fresh mapping of so many bytes, page aligned, which stays. All zeros is a
+        // `Live`, and it is used by shared reference only.
+        let live: &'static Live = unsafe { &*found?.cast() };
+        self.begin(live, place, filtered);
+        self.file.store(core::ptr::from_ref(live).cast_mut(), Ordering::Release);
+        self.publish(live);
+        Some(live)
+    }
+
+    /// Writes the name of this process's file, digit by digit: formatting would copy, and copies
+    /// are what is counted here.
+    fn choose_name(&self) -> &CStr {
+        let mut places = self.name.iter();
+        let mut push = |byte: u8| {
+            if let Some(place) = places.next() {
+                place.store(byte, Ordering::Relaxed);
+            }
+        };
+        push_digits(sys::getpid() as u64, 10, &mut push);
+        push(b'-');
+        push_digits(sys::ticks(), 16, &mut push);
+        push(0);
+        self.name()
+    }
+
+    fn name(&self) -> &CStr {
+        // SAFETY: written by `choose_name`, which ends it, or all zeros; and never longer than
+        // its place, for the largest numbers have 10 and 16 digits.
+        unsafe { CStr::from_ptr(self.name.as_ptr().cast()) }
+    }
+
+    fn begin(&self, live: &Live, place: &Place, filtered: bool) {
+        let (head, relaxed) = (&live.head, Ordering::Relaxed);
+        head.version.store(VERSION, relaxed);
+        head.size.store(size_of::<Live>() as u32, relaxed);
+        head.pid.store(sys::getpid() as u32, relaxed);
+        head.status.store(NO_STATUS, relaxed);
+        head.made.store(folder::since_boot(), relaxed);
+        let places = [&head.start_ticks, &head.start_nanoseconds, &head.start_wall];
+        for (to, from) in places.into_iter().zip(&self.start) {
+            to.store(from.load(relaxed), relaxed);
+        }
+        head.set_exe(&place.exe);
+        if !filtered {
+            head.pid_namespace.store(folder::pid_namespace(), relaxed);
+        }
+        live.recorder.absorb(&self.private);
+        head.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Before a report: everything in one place.
+    pub fn settle(&self) -> &Recorder {
+        if let Some(live) = self.live() {
+            // What was counted while the file was being made.
+            live.recorder.absorb(&self.private);
+            self.publish(live);
+            return &live.recorder;
+        }
+        &self.private
+    }
+
+    /// The process ends, in this way; the file is removed, unless somebody collects it.
+    pub fn end(&self, how: u32, status: Option<i32>) {
+        let (Some(live), Some(place)) = (self.live(), self.place.get()) else { return };
+        self.settle();
+        let status = status.map_or(NO_STATUS, |status| status as u32 & 0xff);
+        live.head.status.store(status, Ordering::Relaxed);
+        live.head.end_nanoseconds.store(sys::nanoseconds(), Ordering::Relaxed);
+        live.head.ended.store(how, Ordering::Release);
+        if place.is_collected || workers::is_filtered() {
+            return; // who reads next removes it
+        }
+        let path = place.folders.get(self.folder.load(Ordering::Relaxed) as usize);
+        if let Some(folder) = path.and_then(|path| Folder::open(path))
+            && folder.is_private()
+        {
+            folder.remove(self.name());
+        }
+    }
+
+    /// What exit was called with; told after everything else.
+    pub fn note_status(&self, status: i32) {
+        if let Some(live) = self.live() {
+            live.head.status.store(status as u32 & 0xff, Ordering::Relaxed);
+        }
+    }
+
+    /// In the child of a fork: the file is the parent's. It stays mapped, with zeros of our own
+    /// instead, for a handler may have called fork in the middle of `record`.
+    pub fn forget_after_fork(&self) {
+        let file = self.file.swap(null_mut(), Ordering::Relaxed);
+        if !file.is_null() {
+            // SAFETY: the mapping that `make` has made.
+            unsafe { folder::map_zeros_over(file.cast(), Live::SIZE) };
+        }
+        self.tried.store(false, Ordering::Relaxed);
+        self.private.clear();
+    }
+}
+
+fn push_digits(number: u64, base: u64, push: &mut impl FnMut(u8)) {
+    let mut unit = 1;
+    while number / unit >= base {
+        unit *= base;
+    }
+    while unit > 0 {
+        push(b"0123456789abcdef"[(number / unit % base) as usize]);
+        unit /= base;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn statistics(name: &str) -> (Statistics, PathBuf) {
+        workers::settle_in();
+        let folder = PathBuf::from(format!("/dev/shm/adma-test-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let statistics = Statistics::new();
+        statistics.configure(Place {
+            folders: vec![CString::new(folder.to_str().unwrap()).unwrap()],
+            is_collected: true,
+            exe: b"/usr/bin/test".to_vec(),
+            publish: |live| live.facts.channels.store(3, Ordering::Relaxed),
+            obey: |_| {},
+        });
+        (statistics, folder)
+    }
+
+    #[test]
+    fn first_large_copy_makes_the_file_and_takes_over_what_was_counted() {
+        let (statistics, folder) = statistics("first");
+        statistics.profile(Op::Memcpy, 100);
+        assert!(statistics.live().is_none() && !folder.exists());
+        statistics.record(Path::Engine, 1 << 20, 5);
+        let live = statistics.live().unwrap();
+        assert_eq!(live.fault(), None);
+        assert_eq!(live.recorder.every_size.count(), 1);
+        assert_eq!(live.recorder.engine.sizes.count(), 1);
+        assert_eq!(live.facts.channels.load(Ordering::Relaxed), 3);
+        assert_eq!(live.head.exe(&mut [0; 256]), b"/usr/bin/test");
+        let files: Vec<_> = std::fs::read_dir(&folder).unwrap().flatten().collect();
+        let name = files[0].file_name().into_string().unwrap();
+        assert_eq!(files.len(), 1);
+        assert!(name.starts_with(&format!("{}-", std::process::id())), "{name}");
+        assert_eq!(files[0].metadata().unwrap().len(), Live::SIZE as u64);
+
+        statistics.forget_after_fork();
+        assert!(statistics.live().is_none());
+        // What was mapped is our own now, and the file stays as it was.
+        live.recorder.record(Path::Engine, 1 << 20, 5);
+        assert_eq!(live.head.magic.load(Ordering::Relaxed), 0);
+        statistics.record(Path::Engine, 1 << 20, 5);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2, "a file of its own");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn without_a_folder_counting_goes_on_in_private_memory() {
+        let statistics = Statistics::new();
+        workers::settle_in();
+        statistics.configure(Place {
+            folders: vec![c"/nowhere/at/all".to_owned(), c"/proc/self/task".to_owned()],
+            is_collected: true,
+            exe: Vec::new(),
+            publish: |_| {},
+            obey: |_| {},
+        });
+        statistics.record(Path::Engine, 1 << 20, 5);
+        statistics.record(Path::Engine, 1 << 20, 5);
+        assert!(statistics.live().is_none());
+        assert_eq!(statistics.settle().engine.sizes.count(), 2);
+    }
+
+    #[test]
+    fn numbers_are_written_as_formatting_would() {
+        for number in [0, 7, 10, 99, 100, 4711, u64::from(u32::MAX), u64::MAX] {
+            let mut text = String::new();
+            push_digits(number, 10, &mut |byte| text.push(byte.into()));
+            text.push('-');
+            push_digits(number, 16, &mut |byte| text.push(byte.into()));
+            assert_eq!(text, format!("{number}-{number:x}"));
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The live file: what one process has counted so far, laid out so that its user can read it
+//! while the process runs and after it was killed.
+//!
+//! The library counts in a shared mapping of such a file; the command `adma` compiles this very
+//! file and looks at copies that it has read. Every field is an atomic number, so that any bytes
+//! are a value: a reader asks `Live::fault` before it believes one. Numbers of one moment need not
+//! fit each other exactly, for nobody is stopped while they are read.
+#![forbid(unsafe_code)]
+#![allow(dead_code)] // library and command each use a part of it
+
+use super::histogram::Histogram;
+use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
+/// Changes with the layout; the command reads files of its own version only.
+pub const VERSION: u32 = 1;
+
+/// A name is the process number, a dash, and what makes it unique when the process executes
+/// another program: `4711-1f0a33b2c4`.
+pub const LONGEST_NAME: usize = 40;
+
+pub const MOST_CHANNELS: usize = 64;
+/// Room for more reasons and functions than there are.
+const REASONS: usize = 16;
+pub const FUNCTIONS: usize = 32;
+const EXE: usize = 256;
+
+#[repr(C)]
+pub struct Live {
+    pub head: Head,
+    pub control: Control,
+    pub facts: Facts,
+    pub recorder: Recorder,
+}
+
+/// Who counts here. Written once, but for how the process has ended.
+#[repr(C)]
+pub struct Head {
+    /// Stored last: without it the file is still being made.
+    pub magic: AtomicU64,
+    pub version: AtomicU32,
+    /// Of the whole layout.
+    pub size: AtomicU32,
+    pub pid: AtomicU32,
+    /// One of `ended`.
+    pub ended: AtomicU32,
+    /// The exit status, where the process has told it.
+    pub status: AtomicU32,
+    reserved: AtomicU32,
+    /// The inode of the namespace that `pid` belongs to; 0: unknown.
+    pub pid_namespace: AtomicU64,
+    /// When the file was made, by CLOCK_BOOTTIME: a process that started later is another one.
+    pub made: AtomicU64,
+    /// When the process started: the time stamp counter, CLOCK_MONOTONIC, and since the epoch.
+    pub start_ticks: AtomicU64,
+    pub start_nanoseconds: AtomicU64,
+    pub start_wall: AtomicU64,
+    /// When it has ended, by CLOCK_MONOTONIC; 0: not yet, or it was killed.
+    pub end_nanoseconds: AtomicU64,
+    /// The program's file, ended by a byte 0; of a longer path the end.
+    exe: [AtomicU8; EXE],
+}
+
+/// How a process has ended.
+pub mod ended {
+    /// Not at all, or nobody could tell.
+    pub const NOT: u32 = 0;
+    /// By returning from main or calling exit.
+    pub const EXIT: u32 = 1;
+    /// By `_exit`, `quick_exit` or the like.
+    pub const AT_ONCE: u32 = 2;
+    pub const ABORT: u32 = 3;
+}
+
+/// `Head::status` where the status is not known.
+pub const NO_STATUS: u32 = u32::MAX;
+
+/// What the user wants of the running process. All zeros: what its environment says. The command
+/// writes, the library reads, checks and obeys at the next large copy.
+#[repr(C)]
+pub struct Control {
+    /// Another number with every change, stored last.
+    pub change: AtomicU32,
+    /// 1: every copy is libc's.
+    pub off: AtomicU32,
+    /// A fixed threshold in bytes; 0: as before.
+    pub min_bytes: AtomicU64,
+    /// Channels that one copy may use; 0: as before.
+    pub channels: AtomicU32,
+    /// The last change that was obeyed.
+    pub obeyed: AtomicU32,
+}
+
+impl Control {
+    /// Thresholds that are obeyed: sharing less would only cost, and nobody copies more.
+    pub const BYTES: core::ops::RangeInclusive<u64> = 4096..=1 << 40;
+}
+
+/// What is counted elsewhere and put here now and then, at the latest when the process ends.
+#[repr(C)]
+pub struct Facts {
+    /// The engine that is up, as `word` writes it.
+    pub backend: AtomicU64,
+    pub channels: AtomicU32,
+    /// 1: switched off through `Control`.
+    pub off: AtomicU32,
+    /// The fixed threshold; 0: learned.
+    pub min_bytes: AtomicU64,
+    /// Smaller copies are never considered.
+    pub floor: AtomicU64,
+    /// What learning has found; 0: nothing yet.
+    pub threshold: AtomicU64,
+    /// When this was written, by the time stamp counter.
+    pub ticks: AtomicU64,
+    pub faults: AtomicU64,
+    pub taken_back: AtomicU64,
+    pub caller_bytes: AtomicU64,
+    pub channel_bytes: [AtomicU64; MOST_CHANNELS],
+}
+
+/// Sizes and times of the copies that went one way.
+#[repr(C)]
+pub struct Flow {
+    pub sizes: Histogram,
+    /// In ticks; reports turn them into nanoseconds.
+    pub ticks: Histogram,
+}
+
+/// Calls of one function, or copies that stayed with libc for one reason.
+#[repr(C)]
+pub struct Calls {
+    pub calls: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+#[repr(C)]
+pub struct Recorder {
+    pub engine: Flow,
+    carried: AtomicU64,
+    pub libc: Flow,
+    fallbacks: [Calls; REASONS],
+    pub verified: AtomicU64,
+    pub mismatched: AtomicU64,
+    pub worth: Worth,
+    /// Every copy, also the small ones; only with ADMA_PROFILE.
+    pub every_size: Histogram,
+    pub by_function: [Calls; FUNCTIONS],
+}
+
+/// What sharing was worth, in ticks. A copy counts as judged when measuring has shown what libc
+/// would have taken for it.
+#[repr(C)]
+pub struct Worth {
+    pub shared: AtomicU64,
+    pub judged: AtomicU64,
+    /// Negative where sharing has cost time.
+    pub saved: AtomicI64,
+}
+
+/// Which way a large copy went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Engine,
+    Libc(Fallback),
+}
+
+/// Why a large copy stayed with libc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Fallback {
+    /// ADMA_BACKEND=libc, switched off, or a copy failed verification.
+    Off,
+    /// Source and destination overlap.
+    Overlap,
+    /// Measuring has shown that libc is at least as fast here.
+    Learned,
+    /// libc was to do it, to know how it compares.
+    Compared,
+    /// As many copies are under way as there is help for.
+    Busy,
+    /// The system refused threads or futexes, or what the helper needs.
+    Refused,
+    /// There is only one CPU for us.
+    OneCpu,
+    /// The engine is not up: it is just being started, or this is a child that shares memory.
+    Starting,
+    /// Every I/OAT channel has failed and was put aside.
+    NoChannels,
+    /// The I/OAT engine cannot copy between such addresses.
+    Unaligned,
+    /// The engine that is up does only copy within one process.
+    Unsupported,
+    /// Two ranges differ in their first bytes, which the caller compares before it calls anybody.
+    Early,
+}
+
+impl Fallback {
+    pub const ALL: [Fallback; 12] = [
+        Fallback::Off,
+        Fallback::Overlap,
+        Fallback::Learned,
+        Fallback::Compared,
+        Fallback::Busy,
+        Fallback::Refused,
+        Fallback::OneCpu,
+        Fallback::Starting,
+        Fallback::NoChannels,
+        Fallback::Unaligned,
+        Fallback::Unsupported,
+        Fallback::Early,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Fallback::Overlap => "overlap",
+            Fallback::Learned => "learned",
+            Fallback::Compared => "compared",
+            Fallback::Busy => "busy",
+            Fallback::Refused => "refused",
+            Fallback::OneCpu => "one_cpu",
+            Fallback::Starting => "starting",
+            Fallback::NoChannels => "no_channels",
+            Fallback::Unaligned => "unaligned",
+            Fallback::Unsupported => "unsupported",
+            Fallback::Early => "early",
+            Fallback::Off => "off",
+        }
+    }
+}
+
+const _: () = assert!(Fallback::ALL.len() <= REASONS);
+
+impl Live {
+    pub const SIZE: usize = size_of::<Self>().next_multiple_of(4096);
+
+    /// What is wrong with something that was read from a file; `None`: it can be believed as far
+    /// as its numbers go.
+    pub fn fault(&self) -> Option<&'static str> {
+        let head = &self.head;
+        if head.magic.load(Relaxed) != MAGIC {
+            return Some("no live file, or one that is just being made");
+        }
+        let expected = (VERSION, size_of::<Self>() as u32);
+        if (head.version.load(Relaxed), head.size.load(Relaxed)) != expected {
+            return Some("a live file of another version of adma");
+        }
+        let channels = self.facts.channels.load(Relaxed);
+        (channels as usize > MOST_CHANNELS || head.pid.load(Relaxed) > i32::MAX as u32)
+            .then_some("a live file with impossible numbers")
+    }
+}
+
+impl Head {
+    /// Takes the path of the program, or the end of it.
+    pub fn set_exe(&self, path: &[u8]) {
+        let path = &path[path.len().saturating_sub(EXE - 1)..];
+        for (to, &from) in self.exe.iter().zip(path) {
+            to.store(from, Relaxed);
+        }
+    }
+
+    /// The path of the program, or the end of it, in `room`.
+    pub fn exe<'a>(&self, room: &'a mut [u8; EXE]) -> &'a [u8] {
+        for (to, from) in room.iter_mut().zip(&self.exe) {
+            *to = from.load(Relaxed);
+        }
+        let end = room.iter().position(|&byte| byte == 0).unwrap_or(EXE);
+        &room[..end]
+    }
+}
+
+/// A name of at most eight bytes as a number.
+pub fn word(name: &str) -> u64 {
+    name.bytes().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(byte))
+}
+
+impl Flow {
+    pub const fn new() -> Self {
+        Self { sizes: Histogram::new(), ticks: Histogram::new() }
+    }
+
+    fn clear(&self) {
+        self.sizes.clear();
+        self.ticks.clear();
+    }
+
+    fn absorb(&self, from: &Self) {
+        self.sizes.absorb(&from.sizes);
+        self.ticks.absorb(&from.ticks);
+    }
+}
+
+impl Calls {
+    const fn new() -> Self {
+        Self { calls: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    fn note(&self, bytes: usize) {
+        self.calls.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    fn clear(&self) {
+        self.calls.store(0, Relaxed);
+        self.bytes.store(0, Relaxed);
+    }
+
+    fn absorb(&self, from: &Self) {
+        absorb(&self.calls, &from.calls);
+        absorb(&self.bytes, &from.bytes);
+    }
+}
+
+impl Worth {
+    const fn new() -> Self {
+        Self { shared: AtomicU64::new(0), judged: AtomicU64::new(0), saved: AtomicI64::new(0) }
+    }
+
+    /// A shared copy has taken so long, and has saved so much, where that is known.
+    pub fn note(&self, ticks: u64, saved: Option<i64>) {
+        self.shared.fetch_add(ticks, Relaxed);
+        if let Some(saved) = saved {
+            self.judged.fetch_add(ticks, Relaxed);
+            self.saved.fetch_add(saved, Relaxed);
+        }
+    }
+}
+
+impl Recorder {
+    pub const fn new() -> Self {
+        Self {
+            engine: Flow::new(),
+            carried: AtomicU64::new(0),
+            libc: Flow::new(),
+            fallbacks: [const { Calls::new() }; REASONS],
+            verified: AtomicU64::new(0),
+            mismatched: AtomicU64::new(0),
+            worth: Worth::new(),
+            every_size: Histogram::new(),
+            by_function: [const { Calls::new() }; FUNCTIONS],
+        }
+    }
+
+    #[inline]
+    pub fn record(&self, path: Path, len: usize, ticks: u64) {
+        let flow = match path {
+            Path::Engine => {
+                self.carried.fetch_add(len as u64, Relaxed);
+                &self.engine
+            }
+            Path::Libc(fallback) => {
+                self.fallbacks[fallback as usize].note(len);
+                &self.libc
+            }
+        };
+        flow.sizes.record(len as u64);
+        flow.ticks.record(ticks);
+    }
+
+    /// One call of the profile, of any size, of the function with this number.
+    pub fn profile(&self, function: usize, len: usize) {
+        self.every_size.record(len as u64);
+        if let Some(calls) = self.by_function.get(function) {
+            calls.note(len);
+        }
+    }
+
+    /// Bytes that the engine has copied.
+    pub fn engine_bytes(&self) -> u64 {
+        self.carried.load(Relaxed)
+    }
+
+    /// Bytes of large copies that libc has made.
+    pub fn libc_bytes(&self) -> u64 {
+        self.fallback_bytes().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+    }
+
+    /// Calls for each reason.
+    pub fn fallbacks(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Fallback::ALL
+            .iter()
+            .map(|&why| (why.name(), self.fallbacks[why as usize].calls.load(Relaxed)))
+    }
+
+    /// Bytes for each reason.
+    pub fn fallback_bytes(&self) -> impl Iterator<Item = (Fallback, u64)> {
+        Fallback::ALL.iter().map(|&why| (why, self.fallbacks[why as usize].bytes.load(Relaxed)))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        [&self.engine.sizes, &self.libc.sizes, &self.every_size].iter().all(|h| h.count() == 0)
+    }
+
+    /// For the child of a fork: its report tells its own copies only.
+    pub fn clear(&self) {
+        if self.is_empty() {
+            return; // touches no page that was never used
+        }
+        self.engine.clear();
+        self.libc.clear();
+        self.every_size.clear();
+        let Worth { shared, judged, saved } = &self.worth;
+        for counter in [&self.carried, &self.verified, &self.mismatched, shared, judged] {
+            counter.store(0, Relaxed);
+        }
+        saved.store(0, Relaxed);
+        self.fallbacks.iter().chain(&self.by_function).for_each(Calls::clear);
+    }
+
+    /// Takes over everything another one has counted, and leaves it empty. Nothing is lost or
+    /// counted twice, whoever goes on counting there meanwhile.
+    pub fn absorb(&self, from: &Self) {
+        if from.is_empty() {
+            return;
+        }
+        self.engine.absorb(&from.engine);
+        self.libc.absorb(&from.libc);
+        self.every_size.absorb(&from.every_size);
+        absorb(&self.carried, &from.carried);
+        absorb(&self.verified, &from.verified);
+        absorb(&self.mismatched, &from.mismatched);
+        absorb(&self.worth.shared, &from.worth.shared);
+        absorb(&self.worth.judged, &from.worth.judged);
+        self.worth.saved.fetch_add(from.worth.saved.swap(0, Relaxed), Relaxed);
+        self.fallbacks.iter().zip(&from.fallbacks).for_each(|(to, from)| to.absorb(from));
+        self.by_function.iter().zip(&from.by_function).for_each(|(to, from)| to.absorb(from));
+    }
+}
+
+/// Moves a count.
+pub(super) fn absorb(to: &AtomicU64, from: &AtomicU64) {
+    if from.load(Relaxed) != 0 {
+        to.fetch_add(from.swap(0, Relaxed), Relaxed);
+    }
+}

@@ -1,0 +1,108 @@
+/* Does what the lines of its standard input say, and answers each with a line.
+ *
+ *     copy BYTES COUNT   so many copies
+ *     fork COUNT         a child makes so many copies of 1 MiB and leaves by _exit
+ *     rawfork COUNT      the same, without the C library's fork handlers
+ *     descriptor         the lowest number that is free
+ *     fsize              no file may grow any more
+ *     exec               executes this program again
+ *     exit N, _exit N, kill, stop
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static unsigned char *map(size_t size)
+{
+    void *block = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
+        _exit(1);
+    return block;
+}
+
+static void copy(size_t size, long count)
+{
+    unsigned char *from = map(size), *to = map(size);
+    for (size_t at = 0; at < size; at += 4096)
+        from[at] = at >> 12;
+    for (long n = 0; n < count; n++)
+        memcpy(to, from, size);
+    for (size_t at = 0; count && at < size; at += 4096)
+        if (to[at] != (unsigned char)(at >> 12))
+            _exit(1);
+    munmap(from, size);
+    munmap(to, size);
+}
+
+static int child(long (*fork_it)(void), long count)
+{
+    int status = 0;
+    pid_t pid = fork_it();
+    if (pid == 0) {
+        copy(1 << 20, count);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    printf("%d\n", pid);
+    return status;
+}
+
+static long with_handlers(void)
+{
+    return fork();
+}
+
+static long without_handlers(void)
+{
+    return syscall(SYS_fork);
+}
+
+int main(int words, char **word)
+{
+    char line[256], what[32];
+    (void)words;
+    setvbuf(stdout, NULL, _IOLBF, 4096);
+    while (fgets(line, sizeof line, stdin)) {
+        long first = 0, second = 0;
+        if (sscanf(line, "%31s %ld %ld", what, &first, &second) < 1)
+            continue;
+        if (!strcmp(what, "copy")) {
+            copy(first, second);
+            puts("copied");
+        } else if (!strcmp(what, "fork")) {
+            if (child(with_handlers, first))
+                return 1;
+        } else if (!strcmp(what, "rawfork")) {
+            if (child(without_handlers, first))
+                return 1;
+        } else if (!strcmp(what, "descriptor")) {
+            int fd = open("/dev/null", O_RDONLY);
+            close(fd);
+            printf("%d\n", fd);
+        } else if (!strcmp(what, "fsize")) {
+            setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, 0});
+            puts("limited");
+        } else if (!strcmp(what, "exec")) {
+            puts("executing");
+            execv("/proc/self/exe", word);
+        } else if (!strcmp(what, "exit")) {
+            exit(first);
+        } else if (!strcmp(what, "_exit")) {
+            _exit(first);
+        } else if (!strcmp(what, "kill")) {
+            kill(getpid(), SIGKILL);
+        } else if (!strcmp(what, "stop")) {
+            raise(SIGSTOP);
+            puts("went on");
+        }
+    }
+    return 0;
+}
