@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The processes that are named.
 const NAMED: usize = 3;
@@ -188,27 +188,44 @@ fn pass_on(signal: i32, info: &libc::siginfo_t, child: i32) {
 
 /// What has become of the program; `None`: it goes on.
 fn look_at(child: i32) -> Option<End> {
+    let mut stopped = false;
     loop {
-        let mut status = 0;
-        // SAFETY: a place for the answer.
-        let answer = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG | libc::WUNTRACED) };
-        if answer != child {
-            return None;
-        }
-        if libc::WIFEXITED(status) {
-            return Some(End::Exit(libc::WEXITSTATUS(status)));
-        }
-        if libc::WIFSIGNALED(status) {
-            return Some(End::Signal(libc::WTERMSIG(status)));
-        }
-        // It has stopped; the shell that waits for us is to see that. When the shell lets us go on
-        // it means the program.
-        // SAFETY: signals to this process and to the program.
-        unsafe {
-            libc::raise(libc::SIGSTOP);
-            libc::kill(child, libc::SIGCONT);
+        match changed(child) {
+            Some(status) if libc::WIFEXITED(status) => {
+                return Some(End::Exit(libc::WEXITSTATUS(status)));
+            }
+            Some(status) if libc::WIFSIGNALED(status) => {
+                return Some(End::Signal(libc::WTERMSIG(status)));
+            }
+            Some(status) if libc::WIFSTOPPED(status) => {
+                // A group is stopped, and let go on, one process after the other. If that is
+                // happening now we are stopped with it, or the program goes on in a moment; who
+                // stopped himself behind that would not be woken by anybody.
+                stopped = true;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Some(_) => stopped = false,
+            None if stopped => {
+                // It alone has stopped; the shell that waits for us is to see that. When the
+                // shell lets us go on it means the program.
+                // SAFETY: signals to this process and to the program.
+                unsafe {
+                    libc::raise(libc::SIGSTOP);
+                    libc::kill(child, libc::SIGCONT);
+                }
+                stopped = false;
+            }
+            None => return None,
         }
     }
+}
+
+/// A change of the program's state that nobody has seen yet.
+fn changed(child: i32) -> Option<i32> {
+    let mut status = 0;
+    let which = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+    // SAFETY: a place for the answer.
+    (unsafe { libc::waitpid(child, &mut status, which) } == child).then_some(status)
 }
 
 /// Empty where nobody has made a large copy.
