@@ -528,6 +528,17 @@ impl Dispatcher {
                 Err(why) => decision.by = Err(why),
             }
         }
+        // For a report only: what libc would have taken. An allocator has written to the first page.
+        let second_page = |dst: usize| (dst + PAGE) & !(PAGE - 1);
+        if policy.learn
+            && policy.record
+            && decision.fresh
+            && decision.by.is_ok()
+            && let Some(dst) =
+                operation.written().filter(|&dst| !sys::is_resident(second_page(dst)))
+        {
+            decision.first = learner.fresh.first_bytes(dst, len);
+        }
         if decision.by.is_ok() {
             decision.first = decision.first.max(O::FIRST).min(len / 2);
         }
@@ -630,7 +641,18 @@ impl Dispatcher {
             cell.record(verdict, whole, now, decision.in_a_row);
         }
         if policy.record {
-            let saved = decision.learned.and_then(|(cell, _)| cell.saved(whole));
+            let saved = match decision.learned {
+                Some((cell, _)) => cell.saved(whole),
+                None if decision.fresh => {
+                    if decision.first > 0 {
+                        let [from, to] = outcome.first;
+                        let ticks = to.wrapping_sub(from);
+                        learner.fresh.record(Cost { bytes: decision.first, ticks });
+                    }
+                    learner.fresh.saved(whole)
+                }
+                None => None,
+            };
             let bytes = operation.bytes(outcome.answer);
             self.recorder.record_judged(outcome.path, bytes, whole.ticks, saved);
         }

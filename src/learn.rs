@@ -75,6 +75,7 @@ pub struct Learner {
     /// By size; copies after a pause, and in a row.
     cells: [[Cell; 2]; SIZES],
     streams: [Streaming; SIZES],
+    pub fresh: Fresh,
     /// When the last large copy ended.
     last_end: AtomicU64,
 }
@@ -177,6 +178,7 @@ impl Learner {
         Self {
             cells: [const { [const { Cell::new() }; 2] }; SIZES],
             streams: [const { Streaming::new() }; SIZES],
+            fresh: Fresh::new(),
             last_end: AtomicU64::new(0),
         }
     }
@@ -444,6 +446,48 @@ impl Streaming {
             let gain = ratio(per_mebibyte(seen.ordinary), per_mebibyte(seen.streamed));
             blend(&self.gain, gain, 4);
         }
+    }
+}
+
+/// What libc takes where memory was never written. No verdict rests on it, for such calls are
+/// always shared: it is there to tell what that was worth.
+pub struct Fresh {
+    cost: AtomicU32,
+    calls: AtomicU32,
+}
+
+impl Fresh {
+    /// Smaller ones are not timed: their first bytes would have to pay for all of a huge page.
+    const FROM: usize = 8 << 20;
+    const PAGE_TABLE: usize = 2 << 20;
+    const FIRST: u32 = 2;
+    const THEN: u32 = 16;
+
+    const fn new() -> Self {
+        Self { cost: AtomicU32::new(0), calls: AtomicU32::new(0) }
+    }
+
+    /// How many bytes of such a call its caller does alone, by libc, to be timed.
+    pub fn first_bytes(&self, dst: usize, len: usize) -> usize {
+        if len < Self::FROM {
+            return 0;
+        }
+        let calls = add(&self.calls);
+        match calls < Self::FIRST || calls.is_multiple_of(Self::THEN) {
+            true => (dst + Self::PAGE_TABLE).next_multiple_of(Self::PAGE_TABLE) - dst,
+            false => 0,
+        }
+    }
+
+    pub fn record(&self, first: Cost) {
+        blend(&self.cost, per_mebibyte(first), 4);
+    }
+
+    /// As `Cell::saved`.
+    pub fn saved(&self, whole: Cost) -> Option<i64> {
+        let cost = u64::from(self.cost.load(Relaxed));
+        let by_libc = cost.saturating_mul(whole.bytes as u64) >> 20;
+        (cost > 0).then(|| by_libc as i64 - whole.ticks as i64)
     }
 }
 

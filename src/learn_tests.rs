@@ -253,3 +253,18 @@ fn time_saved_follows_the_gain_and_not_a_copy_that_was_held_up() {
         assert_eq!(cell.saved(whole(160_000)), Some(saved), "preempted: no better, no worse");
     }
 }
+
+/// Whole page tables are timed, so that huge pages cost what they cost by the byte.
+#[test]
+fn what_fresh_memory_saves_is_known_by_its_first_bytes() {
+    let fresh = Fresh::new();
+    let whole = Cost { bytes: 64 << 20, ticks: 30_000_000 };
+    assert_eq!(fresh.saved(whole), None);
+    assert_eq!(fresh.first_bytes(4096, 1 << 20), 0);
+    assert_eq!(fresh.first_bytes(4096, 64 << 20), (4 << 20) - 4096);
+    assert_eq!(fresh.first_bytes(4 << 20, 64 << 20), 2 << 20);
+    let later = (0..160).filter(|_| fresh.first_bytes(4096, 64 << 20) > 0).count();
+    assert_eq!(later, 10);
+    fresh.record(Cost { bytes: 2 << 20, ticks: 2_000_000 });
+    assert_eq!(fresh.saved(whole), Some(64_000_000 - 30_000_000));
+}

@@ -57,7 +57,7 @@ impl Saved {
         if seconds.abs() < 1e-6 || part < 0.05 {
             writeln!(out, "  saved about nothing of {wall}")
         } else if part > 100.0 && seconds > 0.0 {
-            writeln!(out, "  saved about {saved}, in threads and processes that ran for {wall}")
+            writeln!(out, "  saved about {saved}; what is left has taken {wall}")
         } else if seconds > 0.0 {
             writeln!(out, "  saved about {saved} of {wall} ({part:.*} %)", decimals(part))
         } else {
