@@ -14,17 +14,6 @@
 #define adma_lru_del	list_lru_del
 #endif
 
-#ifdef ADMA_HAS_ISOLATE_WITHOUT_LOCK
-#define ADMA_ISOLATE(name, item, list, arg) \
-	enum lru_status name(struct list_head *item, \
-			     struct list_lru_one *list, void *arg)
-#else
-#define ADMA_ISOLATE(name, item, list, arg) \
-	enum lru_status name(struct list_head *item, \
-			     struct list_lru_one *list, \
-			     spinlock_t *lock, void *arg)
-#endif
-
 #ifndef ADMA_HAS_VM_FLAGS_MOD
 static inline void vm_flags_mod(struct vm_area_struct *vma, vm_flags_t set,
 				vm_flags_t clear)

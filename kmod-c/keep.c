@@ -37,6 +37,7 @@ static struct adma_cache adma_cache = {
 	.sets = ADMA_CACHE_SETS,
 	.ways = ADMA_CACHE_WAYS,
 };
+
 static DEFINE_SPINLOCK(adma_cache_lock);	/* of changing it */
 
 static LIST_HEAD(adma_files);
@@ -462,7 +463,12 @@ static unsigned long adma_shrink_count(struct shrinker *shrinker,
 }
 
 /* The lock of the list is held. */
-static ADMA_ISOLATE(adma_isolate, item, list, doomed)
+static enum lru_status adma_isolate(struct list_head *item,
+				    struct list_lru_one *list,
+#ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
+				    spinlock_t *lock,
+#endif
+				    void *doomed)
 {
 	struct adma_line *line = container_of(item, struct adma_line, lru);
 
