@@ -261,6 +261,8 @@ void adma_watch_now(struct adma_channel *ch);
 
 /* channel.c */
 
+#define ADMA_IDS	64	/* more legs than that are rarely under way */
+
 struct adma_channel {
 	struct dma_chan *chan;
 	struct device *dev;	/* for mapping */
@@ -276,7 +278,7 @@ struct adma_channel {
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
 	unsigned int good;	/* legs that ended well */
 	bool erred;		/* an error that the watch has not seen yet */
-	struct xarray ids;	/* of its legs; changed also without the lock */
+	struct hlist_head ids[ADMA_IDS];	/* its legs, by number */
 	u32 next_id;
 
 	/* Of the watch alone; others look at the health. */
@@ -351,7 +353,8 @@ struct adma_leg {
 	struct adma_request *req;
 	struct adma_channel *ch;	/* NULL: has no part in the request */
 	struct list_head list;		/* of ch->legs until it is over */
-	u32 id;				/* in ch->ids */
+	struct hlist_node by_id;	/* of ch->ids, as long */
+	u32 id;
 	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
 	unsigned long begun;		/* jiffies: first transfer issued */
 	unsigned long closed_at;	/* jiffies: last transfer issued */
@@ -369,8 +372,8 @@ struct adma_leg {
 	bool failed;
 };
 
-int adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
-		   struct adma_channel *ch);
+void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
+		    struct adma_channel *ch);
 int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
 		  size_t len, bool last_of_piece);
 bool adma_leg_close(struct adma_leg *leg);

@@ -199,7 +199,6 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 	ch->ordered = adma_provider(chan->device)->ordered;
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->legs);
-	xa_init_flags(&ch->ids, XA_FLAGS_ALLOC | XA_FLAGS_LOCK_IRQ);
 	ret = adma_health_init(ch);
 	if (ret)
 		return ret;
@@ -215,7 +214,6 @@ static void adma_channel_exit(struct adma_channel *ch)
 	adma_health_stop(ch);
 	dma_release_channel(ch->chan);
 	adma_health_exit(ch);
-	xa_destroy(&ch->ids);
 	memset(ch, 0, sizeof(*ch));
 }
 

@@ -223,11 +223,8 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 		course->begun = true;
 		course->pinned_first = course->costs.pinned;
 	}
-	if (!flow->leg->ch) {
-		ret = adma_leg_begin(flow->leg, flow->req, flow->ch);
-		if (ret)
-			return ret;
-	}
+	if (!flow->leg->ch)
+		adma_leg_begin(flow->leg, flow->req, flow->ch);
 	ret = adma_channel_wait_room(flow->ch);
 	if (ret)
 		return ret;

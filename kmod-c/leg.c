@@ -52,9 +52,7 @@ void adma_leg_over(struct adma_leg *leg, bool failed)
 
 	lockdep_assert_held(&ch->lock);
 	list_del(&leg->list);
-	xa_lock(&ch->ids);
-	__xa_erase(&ch->ids, leg->id);
-	xa_unlock(&ch->ids);
+	hlist_del(&leg->by_id);
 	ch->unanswered -= leg->unanswered;
 	ch->queued -= leg->queued;
 	if (failed)
@@ -83,6 +81,21 @@ static void adma_leg_over_if_answered(struct adma_leg *leg)
 	adma_leg_over(leg, leg->failed);
 }
 
+/*
+ * What the driver was given was a number: it may answer late, or again, when
+ * the leg is long over.
+ */
+static struct adma_leg *adma_leg_find(struct adma_channel *ch, u32 id)
+{
+	struct adma_leg *leg;
+
+	hlist_for_each_entry(leg, &ch->ids[id % ADMA_IDS], by_id) {
+		if (leg->id == id)
+			return leg;
+	}
+	return NULL;
+}
+
 static void adma_leg_answered(void *param, const struct dmaengine_result *res)
 {
 	struct adma_channel *ch = adma_param_channel(param);
@@ -92,7 +105,7 @@ static void adma_leg_answered(void *param, const struct dmaengine_result *res)
 	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
-	leg = xa_load(&ch->ids, adma_param_id(param));
+	leg = adma_leg_find(ch, adma_param_id(param));
 	if (!leg)
 		goto out_unlock;	/* it was over long ago */
 	WRITE_ONCE(ch->moved, jiffies);
@@ -124,11 +137,10 @@ out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
-int adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
-		   struct adma_channel *ch)
+void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
+		    struct adma_channel *ch)
 {
 	unsigned long irq;
-	int ret;
 
 	leg->trusted = adma_channel_moves(ch);
 	if (!leg->trusted) {
@@ -136,18 +148,15 @@ int adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
 		adma_channel_poke(ch);
 		leg->trusted = adma_channel_moves(ch);
 	}
-	ret = xa_alloc_cyclic_irq(&ch->ids, &leg->id, leg, xa_limit_32b,
-				  &ch->next_id, GFP_KERNEL);
-	if (ret < 0)
-		return ret;
 	leg->req = req;
 	leg->ch = ch;
 	leg->begun = jiffies;
 	refcount_inc(&req->legs);
 	spin_lock_irqsave(&ch->lock, irq);
+	leg->id = ch->next_id++;
+	hlist_add_head(&leg->by_id, &ch->ids[leg->id % ADMA_IDS]);
 	list_add_tail(&leg->list, &ch->legs);
 	spin_unlock_irqrestore(&ch->lock, irq);
-	return 0;
 }
 
 /* Hands over data, or with @len 0 the word; until then it is as good as there. */
