@@ -253,6 +253,11 @@ impl Bench {
         self.arm_all(Fault::always(Kind::Slow).value(7500 * channels.min(4)))
     }
 
+    /// The same for work that is all on one channel, however many there are.
+    pub fn slow_down_one(&self) -> Outcome {
+        self.arm_all(Fault::always(Kind::Slow).value(30_000))
+    }
+
     pub fn clear(&self) -> Outcome {
         for function in &self.functions {
             function.write(ORDER, ALL_CHANNELS).context("clearing faults")?;

@@ -227,7 +227,7 @@ fn channel_bytes_queued_are_limited() -> Outcome {
     let len = MAX_PIECES * PAGE;
     let (dst, src) = (Region::of_scattered_pages(len)?, Region::of_scattered_pages(len)?);
     src.fill(1);
-    bench.slow_down()?;
+    bench.slow_down_one()?;
     let mut pieces = Piece::new(&dst, 0, &src, 0, len).split(MAX_PIECES, 1);
     let Submitted { result, out } = device.submit(&mut pieces);
     ensure_eq!(result, Err(EBUSY), "{MAX_PIECES} pages for a queue of 16");
@@ -252,7 +252,7 @@ fn channel_queue_longer_than_the_timeout_is_no_failure() -> Outcome {
     let len = MAX_PIECES * PAGE;
     let (dst, src) = (Region::of_scattered_pages(len)?, Region::of_scattered_pages(len)?);
     src.fill(1);
-    bench.slow_down()?;
+    bench.slow_down_one()?;
     let begun = Instant::now();
     let long = device.start(&mut Piece::new(&dst, 0, &src, 0, len).split(MAX_PIECES, 1))?;
     ensure!(begun.elapsed() < TIMEOUT * 2, "it took {:?} to submit", begun.elapsed());
