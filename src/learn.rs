@@ -479,8 +479,12 @@ impl Fresh {
         }
     }
 
+    /// The least of all counts: what is told to be saved should rather be too little.
     pub fn record(&self, first: Cost) {
-        blend(&self.cost, per_mebibyte(first), 4);
+        let (least, cost) = (self.cost.load(Relaxed), per_mebibyte(first));
+        if least == 0 || cost < least {
+            self.cost.store(cost, Relaxed);
+        }
     }
 
     /// As `Cell::saved`.
