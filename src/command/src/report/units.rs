@@ -1,20 +1,18 @@
 //! Numbers as people read them.
 
+use crate::stats::units::{Bytes, Time};
+
 const BYTES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 /// Nanoseconds, and what a thousand of each is called.
 const TIMES: [&str; 4] = ["ns", "µs", "ms", "s"];
 
 pub fn bytes(value: u64) -> String {
-    let unit = (value.max(1).ilog2() / 10) as usize;
-    let scaled = value as f64 / (1u64 << (10 * unit)) as f64;
-    let exact = value.is_multiple_of(1 << (10 * unit)) || scaled >= 100.0;
-    format!("{scaled:.*} {}", usize::from(!exact), BYTES[unit])
+    Bytes(value).to_string()
 }
 
+/// As the library's reports have it, but for the sign that not every terminal has.
 pub fn nanoseconds(value: u64) -> String {
-    let unit = (value.max(1).ilog10() / 3).min(3) as usize;
-    let scaled = value as f64 / 1000f64.powi(unit as i32);
-    format!("{scaled:.*} {}", usize::from(unit > 0 && scaled < 100.0), TIMES[unit])
+    Time(value).to_string().replace("us", "µs")
 }
 
 /// Two or three digits, as the saved time deserves.
