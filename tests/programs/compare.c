@@ -12,9 +12,9 @@
  * compare enormous         lengths beyond all memory that differ soon
  * compare calls NAME COUNT SIZE  so many calls of one function, of equal ranges
  */
+#include "fault.h"
 #include "trap.h"
 #include <dlfcn.h>
-#include <setjmp.h>
 #include <strings.h>
 #include <wchar.h>
 
@@ -219,24 +219,6 @@ static void values(void)
             expect(&ways[2], pair.a, pair.b, size, 150 * KIB + 4);
         }
     unmap_pair(pair);
-}
-
-static sigjmp_buf jump;
-static char *volatile fault_at;
-static volatile pid_t fault_by;
-
-static void on_fault(int signal, siginfo_t *info, void *context)
-{
-    (void)signal, (void)context;
-    fault_at = info->si_addr;
-    fault_by = syscall(SYS_gettid);
-    siglongjmp(jump, 1);
-}
-
-static void handle_faults(void)
-{
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
-    sigaction(SIGSEGV, &action, NULL);
 }
 
 static const size_t places[] = {0,       PAGE,           64 * KIB,       MIB,

@@ -8,8 +8,8 @@
  * fill checked           __memset_chk with too little room
  * fill calls NAME COUNT SIZE  so many calls of one function
  */
+#include "fault.h"
 #include "trap.h"
-#include <setjmp.h>
 #include <strings.h>
 #include <wchar.h>
 
@@ -124,22 +124,8 @@ static void *thread(void *seed)
     return NULL;
 }
 
-static sigjmp_buf jump;
-static char *volatile fault_at;
-static volatile pid_t fault_by;
-
-static void on_fault(int signal, siginfo_t *info, void *context)
-{
-    (void)signal, (void)context;
-    fault_at = info->si_addr;
-    fault_by = syscall(SYS_gettid);
-    siglongjmp(jump, 1);
-}
-
 static void fault(void)
 {
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
-    sigaction(SIGSEGV, &action, NULL);
     const size_t size = 4 * MIB, places[] = {0, PAGE, 64 * KIB, MIB, 2 * MIB, 3 * MIB + PAGE,
                                              4 * MIB - PAGE};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
@@ -185,6 +171,7 @@ int main(int count, char **words)
         for (int i = 0; i < 4; i++)
             pthread_join(threads[i], NULL);
     } else if (!strcmp(mode, "fault")) {
+        handle_faults();
         fault();
     } else if (!strcmp(mode, "checked")) {
         char *region = map(MIB);
