@@ -1,7 +1,7 @@
 //! Our own names, as include/adma.h declares and explains them. No logic here: arguments are
 //! checked and brought into one form.
 
-use crate::backend::asynchronous::{self, Answer, Copy, Notice, Wanted};
+use crate::backend::asynchronous::{self, Copy, CopyStatus, Notice, Wanted};
 use crate::export::export;
 use crate::runtime;
 use core::ffi::{CStr, c_char, c_int};
@@ -70,9 +70,9 @@ unsafe extern "C" fn adma_check_copy(cookie: i64) -> c_int {
     let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL };
     // SAFETY: the program's promise when it started the copies.
     match unsafe { asynchronous::check(cookie) } {
-        Answer::Over => 1,
-        Answer::UnderWay => 0,
-        Answer::Unknown => -libc::EINVAL,
+        CopyStatus::Over => 1,
+        CopyStatus::UnderWay => 0,
+        CopyStatus::Unknown => -libc::EINVAL,
     }
 }
 
@@ -80,7 +80,7 @@ unsafe extern "C" fn adma_wait_copy(cookie: i64) -> c_int {
     let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL };
     // SAFETY: the program's promise when it started the copies.
     match unsafe { asynchronous::wait(cookie, runtime::wait()) } {
-        Answer::Unknown => -libc::EINVAL,
+        CopyStatus::Unknown => -libc::EINVAL,
         _ => 0,
     }
 }

@@ -53,7 +53,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         rate(config, out)?;
     }
     if has_helper {
-        let how = ioat::How { channels: config.channels, wait: config.wait, share: None };
+        let how = ioat::Options { channels: config.channels, wait: config.wait, share: None };
         // SAFETY: `gain` hands over memory of its own.
         return gain(out, "I/OAT copies", |dst, src, len| unsafe {
             ioat.copy(dst, src, len, &how)
@@ -67,7 +67,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
         return writeln!(out, "              (taskset) or the cgroup's CPU quota to change that.");
     }
     workers::start(workers);
-    let how = threads::How {
+    let how = threads::Options {
         workers,
         pieces: threads::Pieces::All(CopyLoop::Ordinary),
         wait: threads::Wait::Auto,
@@ -147,7 +147,7 @@ fn rate(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
             "  GPU rate    not measured: two buffers of 64 MiB were not to be had"
         );
     };
-    let how = gpu::How { wait: config.wait, share: Some(0.0), spare_cpus: true };
+    let how = gpu::Options { wait: config.wait, share: Some(0.0), spare_cpus: true };
     let mut best = u64::MAX;
     for _ in 0..10 {
         let begun = sys::nanoseconds();
@@ -186,7 +186,7 @@ fn group_of_helper(room: &mut [u8]) -> Option<&str> {
 fn gain(
     out: &mut dyn Write,
     engine: &str,
-    carry: impl Fn(usize, usize, usize) -> Result<(), Refused>,
+    copy: impl Fn(usize, usize, usize) -> Result<(), Refused>,
 ) -> std::fmt::Result {
     const LEN: usize = 16 << 20;
     const ROUNDS: usize = 15;
@@ -200,7 +200,7 @@ fn gain(
         // SAFETY: two mappings of our own, of `LEN` bytes each.
         unsafe { original::copy(dst, src, LEN) };
         let middle = sys::ticks();
-        refused = carry(dst, src, LEN).err().or(refused);
+        refused = copy(dst, src, LEN).err().or(refused);
         let end = sys::ticks();
         if let Some(round) = round.checked_sub(2) {
             (alone[round], carried[round]) = (middle - begun, end - middle);

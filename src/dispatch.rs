@@ -10,10 +10,10 @@ pub mod operation;
 use crate::backend::asynchronous;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::refusal::Refusal;
-use crate::backend::threads::remote::{self, Call};
+use crate::backend::threads::remote::{self, TransferCall};
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
-use crate::backend::threads::{self, Cost, How, Pieces, Seen};
+use crate::backend::threads::{self, Cost, Pieces, Seen};
 use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config};
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
@@ -22,7 +22,7 @@ use crate::os::sys::{self, NEVER, Op};
 use crate::plan::PAGE;
 use crate::stats::{Fallback, Path, Statistics};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use engine::{Engine, life};
+use engine::{EngineKind, life};
 use operation::{Kind, Operation};
 
 /// What the configuration means for copies; fixed at start-up.
@@ -32,7 +32,7 @@ pub struct Policy {
     /// The kernel helper is asked first.
     try_ioat: bool,
     /// A card carries what it can, whatever else is up; `None`: it is not to be asked.
-    gpu: Option<gpu::How>,
+    gpu: Option<gpu::Options>,
     /// Sizes below this only come here to be counted (ADMA_PROFILE).
     min: usize,
     learn: bool,
@@ -40,8 +40,8 @@ pub struct Policy {
     ranks: usize,
     /// Bytes that the kernel helper may keep pinned.
     keep: Option<usize>,
-    how: How,
-    how_ioat: ioat::How,
+    how: threads::Options,
+    how_ioat: ioat::Options,
     /// `None`: streaming stores are compared with ordinary ones.
     copy_loop: Option<CopyLoop>,
     verify: u32,
@@ -55,7 +55,7 @@ impl Policy {
         Self {
             offload: config.backend != Backend::Libc,
             try_ioat: matches!(config.backend, Backend::Auto | Backend::Ioat),
-            gpu: config.gpu().map(|settings| gpu::How {
+            gpu: config.gpu().map(|settings| gpu::Options {
                 wait: config.wait,
                 share: config.cpu_share,
                 spare_cpus: settings.spare_cpus,
@@ -65,7 +65,7 @@ impl Policy {
             channels: config.channels,
             ranks: if config.channels.is_none() { config.ranks } else { 1 },
             keep: config.keep,
-            how: How {
+            how: threads::Options {
                 workers: 0,
                 pieces: Pieces::All(config.copy_loop.unwrap_or(CopyLoop::Ordinary)),
                 wait: config.wait,
@@ -73,7 +73,7 @@ impl Policy {
                 fresh: false,
             },
             copy_loop: config.copy_loop,
-            how_ioat: ioat::How {
+            how_ioat: ioat::Options {
                 channels: config.channels,
                 wait: config.wait,
                 share: config.cpu_share,
@@ -88,21 +88,21 @@ impl Policy {
 
 /// What the user wants of a running process; `None`: as configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Overrides {
     pub off: bool,
     pub min: Option<usize>,
     pub channels: Option<usize>,
 }
 
 impl Policy {
-    fn changed(&self, wanted: Wanted) -> Self {
-        let channels = wanted.channels.or(self.channels);
+    fn overridden(&self, overrides: Overrides) -> Self {
+        let channels = overrides.channels.or(self.channels);
         Self {
-            offload: self.offload && !wanted.off,
-            min: wanted.min.unwrap_or(self.min),
-            learn: self.learn && wanted.min.is_none(),
+            offload: self.offload && !overrides.off,
+            min: overrides.min.unwrap_or(self.min),
+            learn: self.learn && overrides.min.is_none(),
             channels,
-            how_ioat: ioat::How { channels, ..self.how_ioat },
+            how_ioat: ioat::Options { channels, ..self.how_ioat },
             ..*self
         }
     }
@@ -163,7 +163,7 @@ const EIGHT: usize = 0x0101_0101_0101_0101;
 
 /// What is decided about a call before a byte of it moves.
 struct Decision<'a> {
-    by: Result<Engine, Fallback>,
+    by: Result<EngineKind, Fallback>,
     /// What measuring has to do with it; `None`: nothing.
     learned: Option<(&'a Cell, Verdict)>,
     /// So many bytes the caller does alone by libc, and they are timed; 0: none.
@@ -175,7 +175,7 @@ struct Decision<'a> {
 }
 
 /// What came of it.
-struct Outcome {
+struct Completion {
     path: Path,
     answer: isize,
     /// When the first bytes were begun, and when they were done.
@@ -226,8 +226,8 @@ impl Dispatcher {
 
     /// The user wants something else of this process. From the next copy on; what was started
     /// goes on. Called by whoever has counted a copy, so it keeps the hook's law.
-    pub fn change(&self, configured: &Policy, wanted: Wanted) {
-        let Some(policy) = keep(configured.changed(wanted)) else { return };
+    pub fn change(&self, configured: &Policy, overrides: Overrides) {
+        let Some(policy) = keep(configured.overridden(overrides)) else { return };
         self.policy.set(policy);
         if !policy.profile && !self.closed.load(Ordering::Relaxed) {
             // Never higher than it was, or no copy would come here any more to see a change.
@@ -359,7 +359,7 @@ impl Dispatcher {
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.carry(policy, task, looked, begun).1 }
+        unsafe { self.dispatch(policy, task, looked, begun).1 }
     }
 
     /// process_vm_readv or process_vm_writev, one way or the other; the answer is libc's, and
@@ -367,7 +367,7 @@ impl Dispatcher {
     ///
     /// # Safety
     /// The program's own call.
-    pub unsafe fn transfer(&self, call: &Call) -> isize {
+    pub unsafe fn transfer(&self, call: &TransferCall) -> isize {
         remote::understand(call, |transfer| {
             let known = self.policy.get().zip(transfer);
             let large = known.filter(|(policy, transfer)| {
@@ -382,7 +382,7 @@ impl Dispatcher {
             unsafe {
                 match large {
                     Some((policy, transfer)) => {
-                        self.carry(policy, &(call, transfer), 0, sys::ticks()).1
+                        self.dispatch(policy, &(call, transfer), 0, sys::ticks()).1
                     }
                     None => remote::pass_on(call),
                 }
@@ -433,11 +433,11 @@ impl Dispatcher {
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = policy.copy_loop.unwrap_or(CopyLoop::Ordinary);
         Ok(match self.ready(policy)? {
-            Engine::Threads(workers) => {
+            EngineKind::Threads(workers) => {
                 asynchronous::By::Workers { workers, copy_loop, stream_from }
             }
-            Engine::Ioat => asynchronous::By::Helper(&self.ioat, policy.how_ioat, copy_loop),
-            Engine::Gpu => return Err(Fallback::Unsupported), // never the only one
+            EngineKind::Ioat => asynchronous::By::Helper(&self.ioat, policy.how_ioat, copy_loop),
+            EngineKind::Gpu => return Err(Fallback::Unsupported), // never the only one
         })
     }
 
@@ -455,7 +455,7 @@ impl Dispatcher {
 
     /// Does a large call that began at `begun` and of which `done` bytes are done: which way, and
     /// the answer.
-    unsafe fn carry<O: Operation>(
+    unsafe fn dispatch<O: Operation>(
         &self,
         policy: &Policy,
         operation: &O,
@@ -464,16 +464,16 @@ impl Dispatcher {
     ) -> (Path, isize) {
         let decision = self.decide(policy, operation, begun);
         // SAFETY: the caller's promise; order does not matter where there is an engine.
-        let outcome = unsafe { self.perform(policy, &decision, operation, done) };
-        self.learn_from(policy, &decision, &outcome, operation, begun);
-        if outcome.path == Path::Engine
+        let completion = unsafe { self.perform(policy, &decision, operation, done) };
+        self.learn_from(policy, &decision, &completion, operation, begun);
+        if completion.path == Path::Engine
             && policy.verify > 0
             && let Some((dst, src)) = operation.as_copy()
         {
             // SAFETY: just copied.
             unsafe { self.verify_some(dst, src, operation.len()) };
         }
-        (outcome.path, outcome.answer)
+        (completion.path, completion.answer)
     }
 
     /// Which way the call is to go. Moves nothing.
@@ -494,28 +494,28 @@ impl Dispatcher {
             && let Some((dst, src)) = operation.as_copy()
             && gpu::GPU.takes(dst, src, len)
         {
-            decision.by = Ok(Engine::Gpu);
+            decision.by = Ok(EngineKind::Gpu);
             return decision;
         }
         decision.by = match (self.ready(policy), operation.as_copy()) {
-            (Ok(Engine::Ioat), None) => Err(Fallback::Unsupported),
-            (Ok(Engine::Ioat), Some((dst, src))) if !self.ioat.suits(dst, src) => {
+            (Ok(EngineKind::Ioat), None) => Err(Fallback::Unsupported),
+            (Ok(EngineKind::Ioat), Some((dst, src))) if !self.ioat.suits(dst, src) => {
                 Err(Fallback::Unaligned)
             }
             (Ok(_), _) if policy.learn && self.crowd.is_recent() => Err(Fallback::Busy),
             // All ranks of a job have the same to transfer, and poll meanwhile: who took a CPU of
             // theirs would be faster, and the job slower. Each has its part of the CPUs.
-            (Ok(Engine::Threads(workers)), _) if operation.kind() == Kind::Transfers => {
+            (Ok(EngineKind::Threads(workers)), _) if operation.kind() == Kind::Transfers => {
                 match (workers + 1) / policy.ranks {
                     0 | 1 => Err(Fallback::OneCpu),
-                    cpus => Ok(Engine::Threads(cpus - 1)),
+                    cpus => Ok(EngineKind::Threads(cpus - 1)),
                 }
             }
             (by, _) => by,
         };
         let cell = learner.cell(len, decision.in_a_row);
         decision.fresh = policy.offload
-            && !matches!(decision.by, Ok(Engine::Ioat))
+            && !matches!(decision.by, Ok(EngineKind::Ioat))
             && !(policy.learn && cell.libc_is_too_quick_for_page_faults())
             && operation.written().is_some_and(|dst| is_fresh(dst, len));
         // What writes fresh memory always shares its page faults. It would teach nothing about
@@ -543,7 +543,7 @@ impl Dispatcher {
             decision.first = decision.first.max(O::FIRST).min(len / 2);
         }
         // Pages that were just made are in the cache: no streaming into those.
-        let threads = matches!(decision.by, Ok(Engine::Threads(_)));
+        let threads = matches!(decision.by, Ok(EngineKind::Threads(_)));
         let streams = policy.copy_loop.is_none() && operation.written().is_some();
         if threads && !decision.fresh && streams && len >= STREAM_FROM {
             decision.pieces = learner.streaming(len).choose();
@@ -558,12 +558,12 @@ impl Dispatcher {
         decision: &Decision,
         operation: &O,
         done: usize,
-    ) -> Outcome {
+    ) -> Completion {
         let Decision { mut by, first: first_bytes, pieces, fresh, in_a_row, .. } = *decision;
         let (mut from, mut first) = (done, [0; 2]);
         if first_bytes > 0 {
             first[0] = sys::ticks();
-            if matches!(by, Ok(Engine::Threads(_))) && !in_a_row {
+            if matches!(by, Ok(EngineKind::Threads(_))) && !in_a_row {
                 threads::expect();
             }
             // SAFETY: part of the caller's ranges.
@@ -576,30 +576,29 @@ impl Dispatcher {
         // SAFETY: the rest of the caller's ranges.
         let carried = by.and_then(|engine| unsafe {
             match (engine, operation.as_copy()) {
-                (Engine::Threads(workers), _) => {
-                    operation.share(from, &How { workers, pieces, fresh, ..policy.how })
-                }
-                (Engine::Ioat, Some((dst, src))) => {
+                (EngineKind::Threads(workers), _) => operation
+                    .share(from, &threads::Options { workers, pieces, fresh, ..policy.how }),
+                (EngineKind::Ioat, Some((dst, src))) => {
                     let len = operation.len() - from;
                     let copied = self.ioat.copy(dst + from, src + from, len, &policy.how_ioat);
                     copied.map(|()| (0, Seen::default()))
                 }
-                (Engine::Gpu, Some((dst, src))) => {
+                (EngineKind::Gpu, Some((dst, src))) => {
                     let len = operation.len() - from;
                     let copy = |how| gpu::GPU.copy(dst + from, src + from, len, how);
                     let copied = policy.gpu.as_ref().map_or(Err(Refused::Busy), copy);
                     copied.map(|()| (0, Seen::default()))
                 }
-                (Engine::Ioat | Engine::Gpu, None) => Err(Refused::Busy), // was decided otherwise
+                (EngineKind::Ioat | EngineKind::Gpu, None) => Err(Refused::Busy), // was decided otherwise
             }
             .map_err(|refused| self.refused(refused))
         });
         match carried {
-            Ok((answer, seen)) => Outcome { path: Path::Engine, answer, first, seen },
+            Ok((answer, seen)) => Completion { path: Path::Engine, answer, first, seen },
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
                 let answer = unsafe { operation.alone(from, fresh) };
-                Outcome { path: Path::Libc(why), answer, first, seen: Seen::default() }
+                Completion { path: Path::Libc(why), answer, first, seen: Seen::default() }
             }
         }
     }
@@ -609,7 +608,7 @@ impl Dispatcher {
         &self,
         policy: &Policy,
         decision: &Decision,
-        outcome: &Outcome,
+        completion: &Completion,
         operation: &impl Operation,
         begun: u64,
     ) {
@@ -617,23 +616,23 @@ impl Dispatcher {
         let whole = Cost { bytes: len, ticks: now.wrapping_sub(begun) };
         let learner = self.learner(operation.kind());
         learner.note_end(now);
-        learner.streaming(len).record(&outcome.seen);
+        learner.streaming(len).record(&completion.seen);
         // A transfer cannot be taken back from a worker that does not run: its caller has waited.
         // As many ranks as CPUs, which all poll, gain nothing by each other's.
-        let waited = operation.kind() == Kind::Transfers && outcome.seen.late;
+        let waited = operation.kind() == Kind::Transfers && completion.seen.late;
         // A busy card says nothing about the CPUs.
-        let asked_cpus = decision.by.is_ok_and(|by| by != Engine::Gpu);
-        if waited || outcome.path == Path::Libc(Fallback::Busy) && asked_cpus {
+        let asked_cpus = decision.by.is_ok_and(|by| by != EngineKind::Gpu);
+        if waited || completion.path == Path::Libc(Fallback::Busy) && asked_cpus {
             self.crowd.note();
         }
         if let (
             Some((cell, verdict)),
             Path::Engine | Path::Libc(Fallback::Learned | Fallback::Compared),
             true,
-        ) = (decision.learned, outcome.path, operation.is_whole(outcome.answer))
+        ) = (decision.learned, completion.path, operation.is_whole(completion.answer))
         {
             if verdict == (Verdict::Share { paired: true }) {
-                let [from, to] = outcome.first;
+                let [from, to] = completion.first;
                 let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
                 let bytes = len - decision.first;
                 cell.record_pair(first, Cost { bytes, ticks: now.wrapping_sub(to) });
@@ -645,7 +644,7 @@ impl Dispatcher {
                 Some((cell, _)) => cell.saved(whole),
                 None if decision.fresh => {
                     if decision.first > 0 {
-                        let [from, to] = outcome.first;
+                        let [from, to] = completion.first;
                         let ticks = to.wrapping_sub(from);
                         learner.fresh.record(Cost { bytes: decision.first, ticks });
                     }
@@ -653,8 +652,8 @@ impl Dispatcher {
                 }
                 None => None,
             };
-            let bytes = operation.bytes(outcome.answer);
-            self.recorder.record_judged(outcome.path, bytes, whole.ticks, saved);
+            let bytes = operation.bytes(completion.answer);
+            self.recorder.record_judged(completion.path, bytes, whole.ticks, saved);
         }
     }
 

@@ -19,17 +19,23 @@ fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
     dispatcher
 }
 
-fn carry(dispatcher: &Dispatcher, work: Work, dst: usize, src: usize, len: usize) -> (Path, isize) {
+fn dispatch(
+    dispatcher: &Dispatcher,
+    work: Work,
+    dst: usize,
+    src: usize,
+    len: usize,
+) -> (Path, isize) {
     let policy = dispatcher.policy.get().unwrap();
     // SAFETY: memory of the tests' own.
-    unsafe { dispatcher.carry(policy, &Task { work, dst, src, len }, 0, sys::ticks()) }
+    unsafe { dispatcher.dispatch(policy, &Task { work, dst, src, len }, 0, sys::ticks()) }
 }
 
 fn copy(dispatcher: &Dispatcher, len: usize) -> Path {
     let source: Vec<u8> = (0..len).map(|i| (i ^ i >> 8) as u8).collect();
     let mut target = vec![0u8; len];
     let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
-    let (path, _) = carry(dispatcher, Work::Copy, dst, src, len);
+    let (path, _) = dispatch(dispatcher, Work::Copy, dst, src, len);
     assert_eq!(source, target);
     path
 }
@@ -69,7 +75,7 @@ fn overlapping_copy_stays_with_libc() {
     let mut bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
     let expected: Vec<u8> = bytes[..90_000].to_vec();
     let base = bytes.as_mut_ptr() as usize;
-    let (path, _) = carry(&dispatcher, Work::Copy, base + 1000, base, 90_000);
+    let (path, _) = dispatch(&dispatcher, Work::Copy, base + 1000, base, 90_000);
     assert_eq!(path, Path::Libc(Fallback::Overlap));
     assert_eq!(bytes[1000..91_000], expected);
 }
@@ -93,7 +99,7 @@ fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
         let known = || dispatcher.learner(kind).known().map(|k| k.calls).sum::<u32>();
         for _ in 0..8 {
             let fresh = sys::map(len).expect("no memory");
-            let (path, _) = carry(&dispatcher, work, fresh as usize, src, len);
+            let (path, _) = dispatch(&dispatcher, work, fresh as usize, src, len);
             assert!(matches!(path, Path::Engine | Path::Libc(Fallback::Busy)), "{path:?}");
             assert_eq!(known(), 0);
             // SAFETY: a mapping of our own, which nobody uses any more.
@@ -102,7 +108,7 @@ fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
         let mut target = vec![1u8; len]; // written, so its pages are there
         // Other tests share the queue: after a crowd nothing is asked for a while.
         while known() == 0 {
-            carry(&dispatcher, work, target.as_mut_ptr() as usize, src, len);
+            dispatch(&dispatcher, work, target.as_mut_ptr() as usize, src, len);
         }
         assert_eq!(target, source);
     }
@@ -204,11 +210,11 @@ fn addresses_that_do_not_suit_the_helper_stay_with_libc() {
     let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
     for shift in [1, 32, 63] {
         let src = src + (dst.wrapping_sub(src) + shift) % 64;
-        let (path, _) = carry(&dispatcher, Work::Copy, dst, src, 99_000);
+        let (path, _) = dispatch(&dispatcher, Work::Copy, dst, src, 99_000);
         assert_eq!(path, Path::Libc(Fallback::Unaligned), "{shift}");
     }
     let src = src + dst.wrapping_sub(src) % 64;
-    assert_eq!(carry(&dispatcher, Work::Copy, dst, src, 99_000).0, Path::Engine);
+    assert_eq!(dispatch(&dispatcher, Work::Copy, dst, src, 99_000).0, Path::Engine);
     assert!(target[..99_000] == source[..99_000]);
 }
 
@@ -232,10 +238,10 @@ fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
     let (dst, src) = (a.as_mut_ptr() as usize, b.as_ptr() as usize);
     let unsupported = Path::Libc(Fallback::Unsupported);
     let compare = Work::Compare(Op::Memcmp);
-    let (path, answer) = carry(&dispatcher, compare, dst, src, 100_000);
+    let (path, answer) = dispatch(&dispatcher, compare, dst, src, 100_000);
     assert!(path == unsupported && answer < 0);
-    assert_eq!(carry(&dispatcher, Work::Fill, dst, 7 * EIGHT, 100_000).0, unsupported);
-    assert_eq!(carry(&dispatcher, compare, dst, src, 100_000), (unsupported, 0));
+    assert_eq!(dispatch(&dispatcher, Work::Fill, dst, 7 * EIGHT, 100_000).0, unsupported);
+    assert_eq!(dispatch(&dispatcher, compare, dst, src, 100_000), (unsupported, 0));
     assert_eq!(a, b);
     assert!(dispatcher.recorder.counters().fallbacks().any(|reason| reason == ("unsupported", 3)));
 }
@@ -250,11 +256,11 @@ fn fixed_threshold_shares_fills_and_comparisons() {
     // Other tests share the queue: some find it busy.
     let mut carried = 0;
     for _ in 0..2000 {
-        let (filled, _) = carry(&dispatcher, Work::Fill, dst, 9 * EIGHT, len);
+        let (filled, _) = dispatch(&dispatcher, Work::Fill, dst, 9 * EIGHT, len);
         assert!(a.iter().all(|&byte| byte == 9));
-        let (compared, answer) = carry(&dispatcher, Work::Compare(Op::Memcmp), dst, src, len);
+        let (compared, answer) = dispatch(&dispatcher, Work::Compare(Op::Memcmp), dst, src, len);
         assert_eq!(answer, 9 - 200);
-        let (_, answer) = carry(&dispatcher, Work::Compare(Op::Bcmp), dst, src, len / 2);
+        let (_, answer) = dispatch(&dispatcher, Work::Compare(Op::Bcmp), dst, src, len / 2);
         assert_eq!(answer, 0);
         carried += usize::from(filled == Path::Engine && compared == Path::Engine);
         if carried == 5 {

@@ -2,21 +2,21 @@
 
 use crate::backend::asynchronous;
 use crate::backend::ioat::helper;
-use crate::backend::threads::remote::Call;
+use crate::backend::threads::remote::TransferCall;
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
 use crate::backend::{gpu, ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::operation::Kind;
-use crate::dispatch::{Dispatcher, Policy, Wanted};
+use crate::dispatch::{Dispatcher, Overrides, Policy};
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, Op, SignalsHeld};
 use crate::os::trylock::TryLock;
 use crate::stats::Recorder;
 use crate::stats::file::Place;
 use crate::stats::live::{Control, Live, MOST_CHANNELS, ended, word};
-use crate::stats::report::{ROOM, write_all};
-use crate::stats::snapshot::{Helper, Snapshot};
+use crate::stats::report::{BUFFERS, write_all};
+use crate::stats::snapshot::{HelperCounts, Snapshot};
 use crate::{check, config, ipc};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -80,7 +80,7 @@ pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
 ///
 /// # Safety
 /// The program's own call.
-pub unsafe fn transfer(call: &Call) -> isize {
+pub unsafe fn transfer(call: &TransferCall) -> isize {
     // SAFETY: the caller's promise.
     unsafe { DISPATCHER.transfer(call) }
 }
@@ -154,7 +154,7 @@ fn start() {
         patience: config.ipc_timeout as u64 * 1_000_000_000,
         helper: || {
             let (engine, how) = DISPATCHER.helper()?;
-            Some(ipc::Helper { engine, how })
+            Some(ipc::HelperEngine { engine, how })
         },
         workers: || {
             let count = || DISPATCHER.helpers();
@@ -177,7 +177,7 @@ fn start() {
         }
         let mut stderr = StandardError::none();
         if speaks {
-            ROOM.get_or_map();
+            BUFFERS.get_or_map();
             STACK.get_or_map();
             stderr = StandardError::noted();
         }
@@ -260,13 +260,13 @@ fn obey(live: &Live) {
     let Control { off, min_bytes, channels, .. } = &live.control;
     let min = min_bytes.load(Ordering::Relaxed);
     let channels = channels.load(Ordering::Relaxed) as usize;
-    let wanted = Wanted {
+    let overrides = Overrides {
         off: off.load(Ordering::Relaxed) == 1,
         min: (Control::BYTES.contains(&min)).then_some(min as usize),
         channels: (1..=MOST_CHANNELS).contains(&channels).then_some(channels),
     };
     if let Some(configured) = POLICY.get() {
-        DISPATCHER.change(configured, wanted);
+        DISPATCHER.change(configured, overrides);
     }
 }
 
@@ -305,8 +305,8 @@ pub fn before_rights_change() {
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
     signals::forget_after_fork();
-    if let Some(room) = ROOM.get() {
-        room.forget_after_fork();
+    if let Some(buffers) = BUFFERS.get() {
+        buffers.forget_after_fork();
     }
     ipc::forget_after_fork();
     TELLING.store(telling::NOBODY, Ordering::Relaxed);
@@ -428,8 +428,8 @@ fn report(process: &Process, stderr: Option<i32>, how: u32) {
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
     // Taken only if somebody else just reports: then there is nothing left to tell.
-    let Some(mut room) = ROOM.get_or_map().and_then(TryLock::try_take) else { return };
-    let (exe, space) = room.parts();
+    let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take) else { return };
+    let (exe, space) = buffers.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
     let exe = name_of_program(exe);
     let (started, seconds) = DISPATCHER.recorder.started();
@@ -455,7 +455,7 @@ fn report(process: &Process, stderr: Option<i32>, how: u32) {
         channel_bytes: &bytes[..used.max(channels)],
         faults: threads::faults() + count(&ioat.faults),
         taken_back: threads::taken_back(),
-        helper: (backend == "ioat").then(|| Helper {
+        helper: (backend == "ioat").then(|| HelperCounts {
             submit_calls: count(&ioat.submits),
             wait_calls: count(&ioat.waits),
             system_calls: count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others),
@@ -538,7 +538,7 @@ fn log(process: &Process, stderr: i32) {
         )),
     }
     let (gpu, count) = (&gpu::GPU, |count: &AtomicU64| count.load(Ordering::Relaxed));
-    if gpu.why_not() != gpu::Why::Nothing {
+    if gpu.why_not() != gpu::Unavailable::Nothing {
         say(format_args!("GPU not used, or not any more: {}", gpu.why_not()));
     }
     if gpu.was_up() {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{finish, plain, root, skip, succeed};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -175,5 +175,61 @@ fn manual_pages_refer_to_pages_that_exist() {
                 assert!(known, "{}: {name}({section})", page.display());
             }
         }
+    }
+}
+
+/// Each backend has types of these names; outside it they are written with its name.
+const PARALLEL: [&str; 4] = ["Counts", "Engine", "Options", "Settings"];
+
+/// The types that a file defines, but for those of its tests.
+fn types_in(text: &str) -> impl Iterator<Item = &str> {
+    let tests = ["\nmod tests {", "\npub(super) mod tests {", "\nmod interleavings {"];
+    let end = tests.iter().filter_map(|tests| text.find(tests)).min().unwrap_or(text.len());
+    text[..end].lines().filter_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| {
+            word.starts_with("pub") || ["in", "crate)", "unsafe"].contains(word)
+        });
+        let kind =
+            words.next().filter(|kind| ["struct", "enum", "union", "trait", "type"].contains(kind));
+        let name = kind.and(words.next())?;
+        let name = name.split(|c: char| !c.is_alphanumeric()).next()?;
+        (name != "Target" && name.starts_with(char::is_uppercase)).then_some(name)
+    })
+}
+
+fn sources(folder: &str) -> Vec<PathBuf> {
+    let (found, _) = succeed(plain("find").arg(root().join(folder)).args(["-name", "*.rs"]));
+    found.lines().map(PathBuf::from).collect()
+}
+
+/// The library and the command are two programs; what they share is counted in both.
+#[test]
+fn no_two_types_of_a_program_have_one_name() {
+    let named = |path: &PathBuf, ends: &[&str]| {
+        ends.iter().any(|end| path.to_str().unwrap().ends_with(end))
+    };
+    let (library, command): (Vec<_>, Vec<_>) =
+        sources("src").into_iter().partition(|path| !path.starts_with(root().join("src/command")));
+    let shared = ["histogram", "live", "tables", "units", "worth"];
+    let shared = shared.map(|name| root().join(format!("src/stats/{name}.rs")));
+    for program in [library, command.into_iter().chain(shared).collect()] {
+        let mut seen = BTreeMap::new();
+        for path in program {
+            // Test code has names of its own. The types of abi.rs are called as in the C header.
+            if named(&path, &["tests.rs", "_loom.rs", "/fake.rs", "/abi.rs"]) {
+                continue;
+            }
+            for name in types_in(&fs::read_to_string(&path).unwrap()) {
+                let other = seen.insert(name.to_owned(), path.clone());
+                let other = other.filter(|_| !PARALLEL.contains(&name));
+                assert!(
+                    other.is_none(),
+                    "{name}: {} and {}",
+                    path.display(),
+                    other.unwrap().display()
+                );
+            }
+        }
+        assert!(seen.len() > 40, "the sources were not understood: {}", seen.len());
     }
 }

@@ -4,7 +4,7 @@
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
 use crate::os::lookup::{Found, Name, find_next};
-use crate::os::sys::{self, Entry, NEVER, Op};
+use crate::os::sys::{self, EntryPoint, NEVER, Op};
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::ops::Range;
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// What the exported functions read. Until start-up every call goes to the slow path: the
 /// resolver of an IFUNC may copy before the loader has filled in `next`.
-pub static ENTRIES: [Entry; Op::ALL.len()] = [
+pub static ENTRIES: [EntryPoint; Op::ALL.len()] = [
     entry(bootstrap_memmove as *const ()),
     entry(bootstrap_memmove as *const ()),
     entry(bootstrap_mempcpy as *const ()),
@@ -33,8 +33,8 @@ pub static ENTRIES: [Entry; Op::ALL.len()] = [
     entry(bootstrap_wmemcmp as *const ()),
 ];
 
-const fn entry(bootstrap: *const ()) -> Entry {
-    Entry { min: AtomicUsize::new(0), next: AtomicPtr::new(bootstrap.cast_mut().cast()) }
+const fn entry(bootstrap: *const ()) -> EntryPoint {
+    EntryPoint { min: AtomicUsize::new(0), next: AtomicPtr::new(bootstrap.cast_mut().cast()) }
 }
 
 /// libc's own memmove, for all copies of ours. A further interposer between us and libc may

@@ -4,6 +4,8 @@
 
 pub mod asynchronous;
 #[cfg(not(loom))]
+mod caller_share;
+#[cfg(not(loom))]
 pub mod copy_loop;
 #[cfg(not(loom))]
 pub mod gpu;

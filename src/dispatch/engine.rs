@@ -19,7 +19,7 @@ pub mod life {
 
 /// The engine that is up. Chosen once, when it is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum EngineKind {
     /// So many workers beside the caller.
     Threads(usize),
     Ioat,
@@ -30,9 +30,10 @@ pub enum Engine {
 impl Dispatcher {
     /// The kernel helper and how it is to copy, brought up if need be; `None`: it is not to be
     /// had, or not wanted.
-    pub fn helper(&self) -> Option<(&ioat::Engine, ioat::How)> {
+    pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
         let policy = self.policy.get()?;
-        let up = self.ready(policy).ok()? == Engine::Ioat && !self.closed.load(Ordering::Relaxed);
+        let up =
+            self.ready(policy).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
         up.then_some((&self.ioat, policy.how_ioat))
     }
 
@@ -41,7 +42,7 @@ impl Dispatcher {
         let up = self.policy.get().map(|policy| self.ready(policy));
         let free = !self.closed.load(Ordering::Relaxed) && !self.crowd.is_recent();
         match up {
-            Some(Ok(Engine::Threads(workers))) if free => workers,
+            Some(Ok(EngineKind::Threads(workers))) if free => workers,
             _ => 0,
         }
     }
@@ -91,13 +92,13 @@ impl Dispatcher {
 
     /// The engine, once it is up.
     #[inline]
-    pub(super) fn ready(&self, policy: &Policy) -> Result<Engine, Fallback> {
+    pub(super) fn ready(&self, policy: &Policy) -> Result<EngineKind, Fallback> {
         if !policy.offload {
             return Err(Fallback::Off);
         }
         match self.engine.load(Ordering::Acquire) {
             life::THREADS => self.threads(),
-            life::IOAT => Ok(Engine::Ioat),
+            life::IOAT => Ok(EngineKind::Ioat),
             life::COLD => self.start(policy),
             life::STARTING => Err(Fallback::Starting),
             _ => Err(self.why_off()),
@@ -105,7 +106,7 @@ impl Dispatcher {
     }
 
     #[cold]
-    fn start(&self, policy: &Policy) -> Result<Engine, Fallback> {
+    fn start(&self, policy: &Policy) -> Result<EngineKind, Fallback> {
         // A handler that jumped out of this would leave the engine starting for ever.
         let Some(_held) = sys::SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
@@ -131,7 +132,7 @@ impl Dispatcher {
             policy.keep.inspect(|&bytes| self.ioat.keep(bytes));
             workers::start(1); // for those who wait for a word instead of asking
             self.engine.store(life::IOAT, Ordering::Release);
-            return Ok(Engine::Ioat);
+            return Ok(EngineKind::Ioat);
         }
         if let Some(channels) = policy.channels {
             workers::start(channels);
@@ -147,7 +148,7 @@ impl Dispatcher {
     }
 
     /// The workers there can be now.
-    fn threads(&self) -> Result<Engine, Fallback> {
+    fn threads(&self) -> Result<EngineKind, Fallback> {
         let workers = workers::workers();
         if workers == 0 {
             return Err(Fallback::OneCpu);
@@ -155,7 +156,7 @@ impl Dispatcher {
         if workers > self.workers() {
             self.workers.store(workers, Ordering::Relaxed);
         }
-        Ok(Engine::Threads(workers))
+        Ok(EngineKind::Threads(workers))
     }
 
     pub(super) fn refused(&self, refused: Refused) -> Fallback {

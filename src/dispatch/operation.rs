@@ -2,9 +2,9 @@
 //! (`Task`), and transfers between processes.
 
 use crate::backend::Refused;
-use crate::backend::threads::remote::{self, Call, Transfer};
+use crate::backend::threads::remote::{self, Transfer, TransferCall};
 use crate::backend::threads::task::{Task, Work};
-use crate::backend::threads::{self, How, Seen};
+use crate::backend::threads::{self, Seen};
 use crate::plan::{self, PAGE};
 use crate::stats::Fallback;
 
@@ -62,7 +62,7 @@ pub trait Operation {
     ///
     /// # Safety
     /// See `Operation`.
-    unsafe fn share(&self, from: usize, how: &How) -> Result<(isize, Seen), Refused>;
+    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused>;
 
     /// Does the rest by libc.
     ///
@@ -117,7 +117,7 @@ impl Operation for Task {
         }
     }
 
-    unsafe fn share(&self, from: usize, how: &How) -> Result<(isize, Seen), Refused> {
+    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
         // SAFETY: part of the caller's ranges.
         unsafe { threads::share(&self.part(from, self.len - from), how) }
     }
@@ -140,7 +140,7 @@ impl Operation for Task {
 }
 
 /// The answer is libc's, and so is errno.
-impl Operation for (&Call, Transfer<'_>) {
+impl Operation for (&TransferCall, Transfer<'_>) {
     /// A worker may have rights that this thread has not.
     const FIRST: usize = PAGE;
 
@@ -158,10 +158,10 @@ impl Operation for (&Call, Transfer<'_>) {
 
     unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
         // What may not be done, or not whole, is the kernel's to answer.
-        if self.1.carry(from, len) == len { Ok(()) } else { Err(Fallback::Refused) }
+        if self.1.move_bytes(from, len) == len { Ok(()) } else { Err(Fallback::Refused) }
     }
 
-    unsafe fn share(&self, from: usize, how: &How) -> Result<(isize, Seen), Refused> {
+    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
         let (done, seen) = self.1.share(from, how.workers, how.wait)?;
         Ok((done as isize, seen))
     }

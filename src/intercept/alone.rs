@@ -40,7 +40,7 @@ unsafe fn pass_on(
     second: usize,
     third: usize,
 ) -> c_int {
-    type Function = unsafe extern "C" fn(usize, usize, usize) -> c_int;
+    type NamespaceFn = unsafe extern "C" fn(usize, usize, usize) -> c_int;
     let mut function = next.load(Ordering::Relaxed);
     if function.is_null() {
         // SAFETY: a terminated name.
@@ -53,5 +53,5 @@ unsafe fn pass_on(
         return -1;
     }
     // SAFETY: a function of at most these arguments, none of them wider than a word.
-    unsafe { core::mem::transmute::<*mut c_void, Function>(function)(first, second, third) }
+    unsafe { core::mem::transmute::<*mut c_void, NamespaceFn>(function)(first, second, third) }
 }

@@ -3,7 +3,7 @@
 
 use super::slow::aligned;
 use crate::backend::libc::ENTRIES;
-use crate::os::sys::{Entry, Op};
+use crate::os::sys::{EntryPoint, Op};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
@@ -18,8 +18,8 @@ macro_rules! entry {
                 "jmp qword ptr [rip + {entries} + {next}]",
                 ".p2align 5", // aligns the function's section: one cache line for the three
                 entries = sym ENTRIES,
-                min = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, min),
-                next = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, next),
+                min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
+                next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
                 slow = sym aligned::$slow,
             )
         }

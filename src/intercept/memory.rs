@@ -17,7 +17,7 @@ const MPROTECT: usize = 0;
 const PKEY_MPROTECT: usize = 1;
 const MADVISE: usize = 2;
 
-type Call = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
+type MappingFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
 
 /// Passes a call of the program's on to the next definition after ours. Looked up when one of
 /// them is called first, by a walk that allocates nothing: allocators call these.
@@ -35,7 +35,7 @@ unsafe fn pass_on(which: usize, arguments: [usize; 4]) -> c_int {
     }
     let [start, len, third, fourth] = arguments;
     // SAFETY: the program's own call, passed on.
-    unsafe { core::mem::transmute::<*mut c_void, Call>(function)(start, len, third, fourth) }
+    unsafe { core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, third, fourth) }
 }
 
 /// The same for one after which memory is not what it was.
@@ -84,7 +84,7 @@ macro_rules! registration {
             match driver_function($cname) {
                 // SAFETY: the program's own call, passed on.
                 Some(function) => unsafe {
-                    core::mem::transmute::<*mut c_void, Call>(function)(start, len, flags, 0)
+                    core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, flags, 0)
                 },
                 None => NO_DRIVER,
             }
@@ -104,7 +104,7 @@ unsafe extern "C" fn cuMemHostUnregister(start: usize) -> c_int {
     match driver_function(c"cuMemHostUnregister") {
         // SAFETY: the program's own call, passed on.
         Some(function) => unsafe {
-            core::mem::transmute::<*mut c_void, Call>(function)(start, 0, 0, 0)
+            core::mem::transmute::<*mut c_void, MappingFn>(function)(start, 0, 0, 0)
         },
         None => NO_DRIVER,
     }

@@ -2,8 +2,8 @@
 //! on the slow path; where nothing is wanted of them, libc's function is jumped to.
 
 use crate::backend::libc::ENTRIES;
-use crate::backend::threads::remote::{Call, List};
-use crate::os::sys::{Entry, Op};
+use crate::backend::threads::remote::{SegmentList, TransferCall};
+use crate::os::sys::{EntryPoint, Op};
 use crate::runtime;
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -18,8 +18,8 @@ macro_rules! entry {
                 "jne {slow}",
                 "jmp qword ptr [rip + {entries} + {next}]",
                 entries = sym ENTRIES,
-                min = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, min),
-                next = const Op::$op as usize * size_of::<Entry>() + offset_of!(Entry, next),
+                min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
+                next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
                 slow = sym $slow,
             )
         }
@@ -32,9 +32,9 @@ macro_rules! entry {
             remote_count: usize,
             flags: usize,
         ) -> isize {
-            let (local, remote) =
-                (List { at: local, count: local_count }, List { at: remote, count: remote_count });
-            let call = Call { op: Op::$op, pid, local, remote, flags };
+            let local = SegmentList { at: local, count: local_count };
+            let remote = SegmentList { at: remote, count: remote_count };
+            let call = TransferCall { op: Op::$op, pid, local, remote, flags };
             // SAFETY: the program's own call.
             unsafe { runtime::transfer(&call) }
         }

@@ -1,7 +1,7 @@
 //! The functions that set a signal's action: SIGSEGV and SIGBUS are `signals`' business, for
 //! the others the original is jumped to. No frame, no argument touched.
 
-use crate::backend::signals::calls::{self, Call, ORIGINALS};
+use crate::backend::signals::calls::{self, ORIGINALS, SignalCall};
 use core::arch::naked_asm;
 
 macro_rules! entry {
@@ -19,7 +19,7 @@ macro_rules! entry {
                 bus = const libc::SIGBUS,
                 ours = sym calls::$function,
                 originals = sym ORIGINALS,
-                original = const Call::$call as usize * size_of::<usize>(),
+                original = const SignalCall::$call as usize * size_of::<usize>(),
             )
         }
     )* };

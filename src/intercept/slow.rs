@@ -161,8 +161,8 @@ compared! {
 
 /// The function we stand in front of, with the arguments it was called with.
 unsafe fn original(op: Op, dst: usize, src: usize, len: usize, room: usize) -> usize {
-    type Function = unsafe extern "C" fn(usize, usize, usize, usize) -> usize;
+    type MemoryFn = unsafe extern "C" fn(usize, usize, usize, usize) -> usize;
     let next: *mut c_void = ENTRIES[op as usize].next.load(Ordering::Relaxed);
     // SAFETY: a function of these arguments, or of the first three of them.
-    unsafe { core::mem::transmute::<*mut c_void, Function>(next)(dst, src, len, room) }
+    unsafe { core::mem::transmute::<*mut c_void, MemoryFn>(next)(dst, src, len, room) }
 }

@@ -8,7 +8,7 @@
 //! Nothing here is an error: what the helper does not carry goes another way.
 
 use super::os::{Fd, Foreign, Way};
-use super::settings::Helper;
+use super::settings::HelperEngine;
 use crate::backend::ioat::There;
 use crate::backend::ioat::abi;
 use crate::backend::ioat::helper;
@@ -16,13 +16,13 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Our half: a door that can be handed over.
 pub struct Offer {
-    helper: Helper,
+    helper: HelperEngine,
     door: Fd,
 }
 
 impl Offer {
     /// `None`: there is no helper, or none that can do it.
-    pub fn new(bring_up: fn() -> Option<Helper>) -> Option<Self> {
+    pub fn new(bring_up: fn() -> Option<HelperEngine>) -> Option<Self> {
         let helper = bring_up()?;
         if !helper.engine.reaches_others() {
             return None;
@@ -101,7 +101,7 @@ impl Across {
         len: usize,
     ) -> Result<(), i32> {
         let there = There { door: self.theirs.raw(), post: pin, offset };
-        let Helper { engine, how } = &self.offer.helper;
+        let HelperEngine { engine, how } = &self.offer.helper;
         // SAFETY: the caller's promise.
         let copied = unsafe { engine.copy_across(way == Way::Push, ours, there, len, how) };
         if let Err(libc::EBADF | libc::EPERM | libc::ENODEV | libc::ENOTTY | libc::EPROTO) = copied

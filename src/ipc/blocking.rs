@@ -18,16 +18,16 @@ const MOST: usize = 16;
 /// How long a thread stays without work.
 const STAY: u64 = 1_000_000_000;
 
-struct State {
+struct PoolState {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
 }
 
-const NOTHING: State = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
+const NOTHING: PoolState = PoolState { jobs: VecDeque::new(), threads: 0, idle: 0 };
 
 struct Pool {
-    state: Lock<State>,
+    state: Lock<PoolState>,
     /// Changes with every job.
     news: AtomicU32,
 }

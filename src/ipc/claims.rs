@@ -40,7 +40,7 @@ const GENERATION_SHIFT: u32 = 32;
 
 /// The word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct Cursors {
     pub front: usize,
     pub back: usize,
     pub flags: u32,
@@ -51,38 +51,38 @@ pub enum Claim {
     /// This piece is ours.
     Piece(usize),
     /// All are claimed, or a flag forbids more.
-    NoMore(Counts),
+    NoMore(Cursors),
     /// Our own count is not what we have made it: the other side writes nonsense.
     Broken,
 }
 
-fn counts_of(word: u64, generation: u32) -> Counts {
+fn cursors_of(word: u64, generation: u32) -> Cursors {
     if (word >> GENERATION_SHIFT) as u32 != generation {
-        return Counts { front: 0, back: 0, flags: 0 };
+        return Cursors { front: 0, back: 0, flags: 0 };
     }
-    Counts {
+    Cursors {
         front: word as usize & MOST_PIECES,
         back: (word >> BACK_SHIFT) as usize & MOST_PIECES,
         flags: (word >> FLAG_SHIFT) as u32 & 0xff,
     }
 }
 
-fn word_of(view: Counts, generation: u32) -> u64 {
+fn word_of(view: Cursors, generation: u32) -> u64 {
     u64::from(generation) << GENERATION_SHIFT
         | u64::from(view.flags) << FLAG_SHIFT
         | (view.back as u64) << BACK_SHIFT
         | view.front as u64
 }
 
-pub fn counts(word: &AtomicU64, generation: u32) -> Counts {
-    counts_of(word.load(Ordering::Acquire), generation)
+pub fn cursors(word: &AtomicU64, generation: u32) -> Cursors {
+    cursors_of(word.load(Ordering::Acquire), generation)
 }
 
 /// Claims a piece out of `total` from one end; `own` is how many this side has claimed.
 pub fn claim(word: &AtomicU64, generation: u32, end: Edge, own: usize, total: usize) -> Claim {
     let mut seen = word.load(Ordering::Acquire);
     loop {
-        let view = counts_of(seen, generation);
+        let view = cursors_of(seen, generation);
         let mine = match end {
             Edge::Front => view.front,
             Edge::Back => view.back,
@@ -94,8 +94,8 @@ pub fn claim(word: &AtomicU64, generation: u32, end: Edge, own: usize, total: us
             return Claim::NoMore(view);
         }
         let (next, piece) = match end {
-            Edge::Front => (Counts { front: own + 1, ..view }, own),
-            Edge::Back => (Counts { back: own + 1, ..view }, total - 1 - own),
+            Edge::Front => (Cursors { front: own + 1, ..view }, own),
+            Edge::Back => (Cursors { back: own + 1, ..view }, total - 1 - own),
         };
         let next = word_of(next, generation);
         match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
@@ -109,8 +109,8 @@ pub fn claim(word: &AtomicU64, generation: u32, end: Edge, own: usize, total: us
 pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
     let mut seen = word.load(Ordering::Acquire);
     loop {
-        let view = counts_of(seen, generation);
-        let next = word_of(Counts { flags: view.flags | flag, ..view }, generation);
+        let view = cursors_of(seen, generation);
+        let next = word_of(Cursors { flags: view.flags | flag, ..view }, generation);
         match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return,
             Err(now) => seen = now,
@@ -149,7 +149,7 @@ mod tests {
                     own[side] += 1;
                     assert!(!std::mem::replace(&mut taken[piece], true));
                 }
-                let all = Counts { front: own[0], back: own[1], flags: 0 };
+                let all = Cursors { front: own[0], back: own[1], flags: 0 };
                 assert_eq!(claim(&word, 9, Edge::Front, own[0], total), Claim::NoMore(all));
                 assert_eq!(claim(&word, 9, Edge::Back, own[1], total), Claim::NoMore(all));
             }
@@ -178,7 +178,7 @@ mod tests {
         let word = AtomicU64::new(0);
         assert_eq!(claim(&word, 1, Edge::Front, 0, 4), Claim::Piece(0));
         raise(&word, 1, flag::REFUSED);
-        let view = Counts { front: 1, back: 0, flags: flag::REFUSED };
+        let view = Cursors { front: 1, back: 0, flags: flag::REFUSED };
         assert_eq!(claim(&word, 1, Edge::Back, 0, 4), Claim::NoMore(view));
         assert_eq!(claim(&word, 1, Edge::Front, 0, 4), Claim::Broken);
         assert_eq!(claim(&word, 2, Edge::Back, 0, 4), Claim::Piece(3));
@@ -204,7 +204,7 @@ mod interleavings {
 
     /// Whether one side sees the end; then every piece was copied, once, and can be seen.
     fn is_over(message: &Message, end: Edge) -> bool {
-        let view = counts(&message.claims, 5);
+        let view = cursors(&message.claims, 5);
         assert_eq!(view.front + view.back, message.pieces.len());
         let others = if end == Edge::Front { view.back } else { view.front };
         let over = finished(&message.finished[1 - end as usize], 5) == others;
@@ -271,7 +271,7 @@ mod interleavings {
                 }
             });
             raise(&message.claims, 5, flag::CANCELLED);
-            let begun = counts(&message.claims, 5).back;
+            let begun = cursors(&message.claims, 5).back;
             if finished(&message.finished[1], 5) == begun {
                 let copied = |piece: &Count| piece.load(Ordering::Relaxed);
                 let before: usize = message.pieces.iter().map(copied).sum();

@@ -8,10 +8,10 @@ mod eager;
 mod progress;
 
 pub use eager::{PLACED_FROM, Placing, Short};
-pub use progress::{Piece, SHARED_FROM, Step};
+pub use progress::{MessagePiece, SHARED_FROM, Step};
 
 use super::blocks::BlockAddress;
-use super::claims::{self, Counts, Edge};
+use super::claims::{self, Cursors, Edge};
 use super::os::Way;
 use super::region::{self, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
@@ -114,7 +114,7 @@ enum State {
 
 /// A post of our own, in our own memory.
 #[derive(Clone, Copy, Debug, Default)]
-struct Request {
+struct OwnPost {
     number: u32,
     state: State,
     /// Somebody holds a cookie for it; and somebody waits with that.
@@ -150,7 +150,7 @@ pub struct Endpoint {
     offload: usize,
     /// Workers copy, of either process.
     shares: bool,
-    requests: Box<[Request; WINDOW]>,
+    requests: Box<[OwnPost; WINDOW]>,
     /// The number of the next post.
     next: u32,
     /// All below are over.
@@ -181,7 +181,7 @@ impl Endpoint {
             role,
             offload,
             shares,
-            requests: Box::new([Request::default(); WINDOW]),
+            requests: Box::new([OwnPost::default(); WINDOW]),
             next: 0,
             done: 0,
             other_done: 0,
@@ -210,7 +210,7 @@ impl Endpoint {
         eager_count(lane, self.next, 0).is_some()
     }
 
-    fn own(&mut self, number: u32) -> &mut Request {
+    fn own(&mut self, number: u32) -> &mut OwnPost {
         &mut self.requests[number as usize % WINDOW]
     }
 
@@ -323,7 +323,7 @@ impl Endpoint {
             tally::note_copied(Means::SharedMemory, len);
         }
         let room_end = self.room_head;
-        *self.own(number) = Request {
+        *self.own(number) = OwnPost {
             number,
             state: State::Posted,
             cookie,
@@ -335,7 +335,7 @@ impl Endpoint {
             shown: block.is_some(),
             streamed: kind == kind::STREAMED,
             room_end,
-            ..Request::default()
+            ..OwnPost::default()
         };
         self.next = number.wrapping_add(1);
         let written = self.own_desc(lane, number);
@@ -363,7 +363,7 @@ impl Endpoint {
         self.check_room(lane)?;
         let number = self.next;
         let (state, shown) = (State::Posted, block.is_some());
-        *self.own(number) = Request {
+        *self.own(number) = OwnPost {
             number,
             state,
             cookie,
@@ -372,7 +372,7 @@ impl Endpoint {
             pin,
             in_block,
             shown,
-            ..Request::default()
+            ..OwnPost::default()
         };
         self.next = number.wrapping_add(1);
         lane.cell(number).reader.0.pin.store(pin, Ordering::Relaxed);
@@ -469,10 +469,10 @@ impl Endpoint {
             Role::Reader => Direction::Received,
         };
         let own = self.own(number);
-        let regime = match claims::counts(&lane.cell(number).claims.0, number) {
+        let regime = match claims::cursors(&lane.cell(number).claims.0, number) {
             _ if own.kind == kind::EAGER => Regime::Eager,
             _ if own.streamed => Regime::Chunks,
-            Counts { front: 1.., back: 1.., .. } => Regime::TwoEnded,
+            Cursors { front: 1.., back: 1.., .. } => Regime::TwoEnded,
             _ => Regime::OneCopy,
         };
         tally::note_message(direction, regime, bytes);

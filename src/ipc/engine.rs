@@ -18,7 +18,7 @@
 use super::across::Across;
 use super::blocks::BlockAddress;
 use super::consent::{Agreed, Failed, Sign};
-use super::endpoint::Piece;
+use super::endpoint::MessagePiece;
 use super::mappings::{Mapping, Mappings};
 use super::os::{self, Way};
 use super::peer::Peer;
@@ -48,7 +48,7 @@ pub enum Outcome {
 
 /// What this process may do to the other's memory.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Transport {
     peer: Peer,
     /// None: it has not agreed to anything.
     agreed: Option<Agreed>,
@@ -84,7 +84,7 @@ pub struct Remote {
     pub message: usize,
 }
 
-impl Engine {
+impl Transport {
     pub fn new(
         peer: Peer,
         equal: bool,
@@ -178,8 +178,8 @@ impl Engine {
     /// # Safety
     /// A part of a buffer that our program has posted and still waits for, and of one that the
     /// other has posted.
-    pub unsafe fn copy(&self, way: Way, piece: Piece) -> Outcome {
-        let Piece { ours, theirs, len, .. } = piece;
+    pub unsafe fn copy(&self, way: Way, piece: MessagePiece) -> Outcome {
+        let MessagePiece { ours, theirs, len, .. } = piece;
         if let Some(across) = self.across.as_ref().filter(|_| theirs.pin != 0) {
             let Remote { pin, offset, .. } = theirs;
             let may = self.may(way) || theirs.block.is_some();
@@ -236,8 +236,8 @@ impl Engine {
     ///
     /// # Safety
     /// As `copy`.
-    pub unsafe fn copy_by_calls(&self, way: Way, piece: Piece, means: Means) -> Outcome {
-        let Piece { ours, theirs: Remote { addr: theirs, .. }, len, .. } = piece;
+    pub unsafe fn copy_by_calls(&self, way: Way, piece: MessagePiece, means: Means) -> Outcome {
+        let MessagePiece { ours, theirs: Remote { addr: theirs, .. }, len, .. } = piece;
         let Some(agreed) = self.agreed.filter(|_| self.may(way)) else { return Outcome::Refused };
         let mut done = 0;
         while done < len {

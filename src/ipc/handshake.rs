@@ -18,12 +18,12 @@
 
 use super::across::{Across, Offer, Pinned};
 use super::consent::{Agreed, Demand, Failed, Page, Sign};
-use super::engine::{self, Engine};
+use super::engine::{self, Transport};
 use super::hidden::Hidden;
 use super::mappings::Mappings;
 use super::os::{self, Beside, Fd, Foreign, Result, Way};
 use super::peer::Peer;
-use super::region::{self, Mapped};
+use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
 use crate::os::sys;
 use core::fmt::Write;
@@ -93,13 +93,13 @@ fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
 
 /// What the greetings have led to.
 pub struct Met {
-    pub region: Mapped,
+    pub region: MappedRegion,
     /// Which of the region's sides we are.
     pub side: usize,
     pub doorbell: Fd,
     /// Until somebody else looks after the doorbell.
     pub hidden: Hidden,
-    pub engine: Engine,
+    pub engine: Transport,
     /// The sign that we have agreed, to be kept while the connection lasts.
     pub page: Option<Page>,
     /// Whether the other side may pull, and push.
@@ -180,7 +180,7 @@ impl Drop for Credentials {
 
 /// Why one process does not reach the other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum NoAccess {
     NotWanted,
     Unseen,
     NotEqual,
@@ -189,20 +189,20 @@ enum Why {
     System(i32),
 }
 
-impl core::fmt::Display for Why {
+impl core::fmt::Display for NoAccess {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         out.write_str(match *self {
-            Why::NotWanted => "not wanted (ADMA_IPC_ENGINE)",
-            Why::Unseen => "the other process cannot be seen from this namespace",
-            Why::NotEqual => "the other process has not the same user and rights",
-            Why::NotAgreed => "the other process does not let itself be reached",
-            Why::Stranger => "another process is found there",
-            Why::System(errno) => return std::io::Error::from_raw_os_error(errno).fmt(out),
+            NoAccess::NotWanted => "not wanted (ADMA_IPC_ENGINE)",
+            NoAccess::Unseen => "the other process cannot be seen from this namespace",
+            NoAccess::NotEqual => "the other process has not the same user and rights",
+            NoAccess::NotAgreed => "the other process does not let itself be reached",
+            NoAccess::Stranger => "another process is found there",
+            NoAccess::System(errno) => return std::io::Error::from_raw_os_error(errno).fmt(out),
         })
     }
 }
 
-type Tried = core::result::Result<(), Why>;
+type Tried = core::result::Result<(), NoAccess>;
 
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
 /// can look after many.
@@ -294,7 +294,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
         return Err(libc::EPROTO);
     };
     let their_memory = their_memory.into_memory()?;
-    Mapped::check(&their_memory)?;
+    MappedRegion::check(&their_memory)?;
     let their_doorbell = their_doorbell.into_socket()?;
     hidden.add(&their_doorbell);
     let across = offer.zip(their_door).map(|(offer, door)| offer.met(door));
@@ -306,7 +306,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     kept.add(if ours { &doorbell } else { &their_doorbell });
     drop(hidden);
     let (memory, doorbell) = if ours { (memory, doorbell) } else { (their_memory, their_doorbell) };
-    let region = Mapped::new(&memory)?;
+    let region = MappedRegion::new(&memory)?;
     drop(others_doorbell);
 
     talk.say(Note { step: HERE, ..Note::default() }, &[]).await?;
@@ -335,14 +335,14 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let equal = equal && note.equal != 0;
     let agreed = Agreed::new(pid, demand, note.chosen).filter(|_| equal && pid > 0);
     let [pull, push] = match (settings.engines, agreed) {
-        (Engines::Helper | Engines::SharedMemory, _) => [Err(Why::NotWanted); 2],
-        _ if pid <= 0 => [Err(Why::Unseen); 2],
-        _ if !equal => [Err(Why::NotEqual); 2],
-        (_, None) => [Err(Why::NotAgreed); 2],
+        (Engines::Helper | Engines::SharedMemory, _) => [Err(NoAccess::NotWanted); 2],
+        _ if pid <= 0 => [Err(NoAccess::Unseen); 2],
+        _ if !equal => [Err(NoAccess::NotEqual); 2],
+        (_, None) => [Err(NoAccess::NotAgreed); 2],
         (_, Some(agreed)) => agreed.probe().map(|tried| {
             tried.map_err(|failed| match failed {
-                Failed::Stranger => Why::Stranger,
-                Failed::System(errno) => Why::System(errno),
+                Failed::Stranger => NoAccess::Stranger,
+                Failed::System(errno) => NoAccess::System(errno),
             })
         }),
     };
@@ -382,7 +382,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     if mappings.is_some() && !(may_pull && may_push && others == [true; 2]) {
         story += "; one copy between buffers of adma_alloc";
     }
-    let engine = Engine::new(peer, equal, agreed, ways, across, mappings, workers);
+    let engine = Transport::new(peer, equal, agreed, ways, across, mappings, workers);
     let met = Met {
         region,
         side: usize::from(!ours),

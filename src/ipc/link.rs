@@ -6,12 +6,12 @@ use super::across::{Across, Pinned};
 use super::blocks::{self, BlockAddress};
 use super::consent::Page;
 use super::doorbell::how;
-use super::endpoint::{Buffer, Endpoint, Hint, NoRoom, PLACED_FROM, Piece, Role, Step};
-use super::engine::{Engine, Outcome};
+use super::endpoint::{Buffer, Endpoint, Hint, MessagePiece, NoRoom, PLACED_FROM, Role, Step};
+use super::engine::{Outcome, Transport};
 use super::handshake::Met;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Fd, Way};
-use super::region::{Lane, Mapped, Side, closed};
+use super::region::{Lane, MappedRegion, Side, closed};
 use super::settings::Settings;
 use super::watch;
 use crate::os::sys;
@@ -52,12 +52,12 @@ pub struct Link {
     /// What it is called there; 0: nothing yet.
     pub handle: AtomicU32,
     pub story: String,
-    region: Mapped,
+    region: MappedRegion,
     side: usize,
     socket: Fd,
     /// What the socket is, to recognise it after a fork.
     pub identity: Option<os::Identity>,
-    pub engine: Engine,
+    pub engine: Transport,
     /// The sign that we have agreed.
     _page: Option<Page>,
     /// What the other side could do to us at first: pull, push.
@@ -352,7 +352,7 @@ impl Link {
     }
 
     /// Copies a piece that was claimed, with no lock held; see `carry`.
-    pub fn copy(&self, role: Role, number: u32, piece: Piece) {
+    pub fn copy(&self, role: Role, number: u32, piece: MessagePiece) {
         let way = role.way();
         let outcome = if self.believe() {
             // SAFETY: `endpoint` has handed out a part of both posts.

@@ -131,7 +131,7 @@ pub mod doorbell;
 #[cfg(not(loom))]
 pub use settings::Engines;
 #[cfg(not(any(test, loom)))]
-pub use settings::{Helper, Settings, Workers, configure};
+pub use settings::{HelperEngine, Settings, Workers, configure};
 #[cfg(not(any(test, loom)))]
 pub use table::forget_after_fork;
 
@@ -147,9 +147,9 @@ mod settings {
 
     /// The engine of the kernel helper, and how it is to copy.
     #[derive(Clone, Copy)]
-    pub struct Helper {
+    pub struct HelperEngine {
         pub engine: &'static ioat::Engine,
-        pub how: ioat::How,
+        pub how: ioat::Options,
     }
 
     /// The worker threads of this process.
@@ -184,7 +184,7 @@ mod settings {
         /// when a connection is closed; in nanoseconds.
         pub patience: u64,
         /// Brings the helper up, where there is one; not called where none is wanted.
-        pub helper: fn() -> Option<Helper>,
+        pub helper: fn() -> Option<HelperEngine>,
         /// Finds out who helps with large messages; `None`: nobody, for the caller's other CPU
         /// is the other process's. Starts nothing.
         pub workers: fn() -> Option<Workers>,

@@ -1,6 +1,6 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
-use crate::os::sys::{Answer, SignalsHeld, nanoseconds, syscall};
+use crate::os::sys::{SignalsHeld, SysResult, nanoseconds, syscall};
 use crate::plan::PAGE;
 use core::ffi::{CStr, c_void};
 use core::mem::{MaybeUninit, offset_of};
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// The negated errno, or a value.
 pub type Result<T> = core::result::Result<T, i32>;
 
-fn checked(answer: Answer) -> Result<usize> {
+fn checked(answer: SysResult) -> Result<usize> {
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
@@ -52,7 +52,7 @@ impl Drop for Fd {
     }
 }
 
-fn fd(answer: Answer) -> Result<Fd> {
+fn fd(answer: SysResult) -> Result<Fd> {
     checked(answer).and_then(|fd| away_from_streams(Fd(fd as i32)))
 }
 
@@ -639,11 +639,11 @@ pub const MOST_FDS: usize = 3;
 /// Room for so many, a set of credentials and a process, aligned as the kernel wants it; what it
 /// has no room for the kernel lets go.
 #[repr(C, align(8))]
-struct Control([u8; 88]);
+struct CmsgBuffer([u8; 88]);
 
 /// Sends `bytes`, with descriptors.
 pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
-    let mut control = Control([0; 88]);
+    let mut control = CmsgBuffer([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid message header.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -689,7 +689,7 @@ pub struct Beside {
 
 /// Receives at most `bytes`; answers how many. 0: the other end is closed.
 pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usize> {
-    let mut control = Control([0; 88]);
+    let mut control = CmsgBuffer([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid message header.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -720,7 +720,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                 }
                 (libc::SOL_SOCKET, SCM_PIDFD) if payload >= 4 => {
                     // Negative: why there is none.
-                    beside.process = fd(data.cast::<i32>().read_unaligned() as Answer).ok();
+                    beside.process = fd(data.cast::<i32>().read_unaligned() as SysResult).ok();
                 }
                 _ => {}
             }

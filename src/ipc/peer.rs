@@ -49,9 +49,9 @@ impl Standing {
 }
 
 /// A path under /proc.
-struct Path([u8; 64], usize);
+struct ProcPath([u8; 64], usize);
 
-impl Path {
+impl ProcPath {
     fn new(arguments: core::fmt::Arguments<'_>) -> Self {
         let mut path = Self([0; 64], 0);
         let _ = path.write_fmt(arguments); // what does not fit is not found
@@ -63,7 +63,7 @@ impl Path {
     }
 }
 
-impl Write for Path {
+impl Write for ProcPath {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         let end = self.1 + text.len();
         let room = self.0.get_mut(self.1..end).filter(|_| end < 64).ok_or(core::fmt::Error)?;
@@ -108,11 +108,12 @@ impl Peer {
     fn compare(&mut self) -> Option<()> {
         let process = self.process.as_ref()?.raw();
         let number = number_in_proc(process)?;
-        let status = os::open_file(Path::new(format_args!("/proc/{number}/status")).text()).ok()?;
+        let status =
+            os::open_file(ProcPath::new(format_args!("/proc/{number}/status")).text()).ok()?;
         let mut rooms = [[0; 64]; 2];
         let [mine, theirs] = &mut rooms;
         let mine = sys::read_link(c"/proc/thread-self/ns/user", mine)?;
-        let link = Path::new(format_args!("/proc/{number}/ns/user"));
+        let link = ProcPath::new(format_args!("/proc/{number}/ns/user"));
         let same = sys::read_link(link.text(), theirs)? == mine;
         let ours = own_standing()?;
         let equal = same && is_equal(&ours, &status);
@@ -154,7 +155,7 @@ fn read_standing(text: &[u8]) -> Option<Standing> {
 /// What a process is called under /proc, which may be mounted for another namespace than ours.
 fn number_in_proc(process: i32) -> Option<i32> {
     let mut room = [0; 256];
-    let path = Path::new(format_args!("/proc/self/fdinfo/{process}"));
+    let path = ProcPath::new(format_args!("/proc/self/fdinfo/{process}"));
     let text = core::str::from_utf8(sys::read_file(path.text(), &mut room)?).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     number.trim().parse().ok().filter(|number| *number > 0)
@@ -187,6 +188,6 @@ mod tests {
         child.wait().unwrap();
         assert!(!other.meet());
         assert!(!Peer::new(0, None).meet());
-        assert_eq!(Path::new(format_args!("{}", "x".repeat(100))).text(), c"");
+        assert_eq!(ProcPath::new(format_args!("{}", "x".repeat(100))).text(), c"");
     }
 }

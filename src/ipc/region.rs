@@ -46,14 +46,14 @@ pub const LINE: usize = 64;
 
 /// A line of the cache of its own; neighbours come in pairs.
 #[repr(C, align(128))]
-pub struct Line<T>(pub T);
+pub struct CachePadded<T>(pub T);
 
 /// One message. A post is there when its number is one more than the message's.
 #[repr(C)]
-pub struct Cell {
-    pub writer: Line<Written>,
-    pub reader: Line<Descriptor>,
-    pub claims: Line<AtomicU64>,
+pub struct MessageCell {
+    pub writer: CachePadded<Written>,
+    pub reader: CachePadded<Descriptor>,
+    pub claims: CachePadded<AtomicU64>,
 }
 
 /// A write, and its bytes if they are few, in the line beside it.
@@ -105,12 +105,12 @@ pub struct Chunk {
 #[repr(C)]
 pub struct Lane {
     /// All messages below are over for that side.
-    pub writer_done: Line<AtomicU32>,
-    pub reader_done: Line<AtomicU32>,
-    pub produced: Line<AtomicU32>,
-    pub consumed: Line<AtomicU32>,
-    pub chunks: [Line<Chunk>; CHUNKS],
-    pub cells: [Cell; WINDOW],
+    pub writer_done: CachePadded<AtomicU32>,
+    pub reader_done: CachePadded<AtomicU32>,
+    pub produced: CachePadded<AtomicU32>,
+    pub consumed: CachePadded<AtomicU32>,
+    pub chunks: [CachePadded<Chunk>; CHUNKS],
+    pub cells: [MessageCell; WINDOW],
     eager: UnsafeCell<[u8; EAGER_ROOM]>,
     data: UnsafeCell<[[u8; CHUNK]; CHUNKS]>,
 }
@@ -121,7 +121,7 @@ pub fn room_of(len: usize) -> usize {
 }
 
 impl Lane {
-    pub fn cell(&self, number: u32) -> &Cell {
+    pub fn cell(&self, number: u32) -> &MessageCell {
         &self.cells[number as usize % WINDOW]
     }
 
@@ -164,11 +164,11 @@ pub mod closed {
 /// One process.
 #[repr(C)]
 pub struct Side {
-    pub doorbell: Line<Doorbell>,
+    pub doorbell: CachePadded<Doorbell>,
     /// It closes the connection, orderly; one of `closed`.
-    pub closed: Line<AtomicU32>,
+    pub closed: CachePadded<AtomicU32>,
     /// The CPU it was last seen to wait on, and one; 0: not known.
-    pub cpu: Line<AtomicU32>,
+    pub cpu: CachePadded<AtomicU32>,
     /// What it could do at first and the system does not let it do any more.
     pub lost: AtomicU32,
 }
@@ -187,18 +187,18 @@ pub const SIZE: usize = size_of::<Region>().next_multiple_of(4096);
 
 const _: () = {
     assert!(WINDOW.is_power_of_two() && CHUNKS.is_power_of_two());
-    assert!(size_of::<Cell>() == 3 * 128 && size_of::<Descriptor>() == LINE);
+    assert!(size_of::<MessageCell>() == 3 * 128 && size_of::<Descriptor>() == LINE);
 };
 
 /// A region in our address space.
-pub struct Mapped(*mut Region);
+pub struct MappedRegion(*mut Region);
 
 // SAFETY: an address; what lies there is `Sync`.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedRegion {}
 // SAFETY: as above.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for MappedRegion {}
 
-impl Mapped {
+impl MappedRegion {
     /// Whether memory can be one.
     pub fn check(memory: &Fd) -> os::Result<()> {
         let found = os::sealed_memory_of_others(memory).filter(|found| found.size == SIZE);
@@ -225,7 +225,7 @@ impl Mapped {
     }
 }
 
-impl core::ops::Deref for Mapped {
+impl core::ops::Deref for MappedRegion {
     type Target = Region;
 
     fn deref(&self) -> &Region {
@@ -235,7 +235,7 @@ impl core::ops::Deref for Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedRegion {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and our borrowers are gone.
         unsafe { os::unmap(self.0.cast(), SIZE) };
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn pages_of_a_region_cannot_be_taken_away() {
         let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
-        let region = Mapped::new(&memory).unwrap();
+        let region = MappedRegion::new(&memory).unwrap();
         let punch = || {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: no memory but that of the test.
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(punch(), 0);
         region.fix(&memory).unwrap();
         assert_eq!(punch(), -1);
-        assert!(Mapped::new(&memory).is_err(), "mapped anew");
+        assert!(MappedRegion::new(&memory).is_err(), "mapped anew");
         // What is not there is only what chunks lie in.
         let pages = || {
             let mut there = vec![0u8; SIZE / PAGE];
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn eager_bytes_lie_beside_their_post_or_in_the_room_or_nowhere() {
         let region =
-            Mapped::new(&os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap()).unwrap();
+            MappedRegion::new(&os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap()).unwrap();
         let lane = &region.lanes[1];
         let beside = &raw const *lane.cell(3) as usize + LINE;
         for (at, len) in [(0, 0), (0, 1), (0, SHORT), (EAGER_ROOM, SHORT), (usize::MAX, SHORT)] {

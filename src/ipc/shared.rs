@@ -10,7 +10,7 @@
 //! could not copy is left to that thread as well: why that was, and what follows, is not for one
 //! that may not allocate.
 
-use super::endpoint::{Piece, Role, SHARED_FROM};
+use super::endpoint::{MessagePiece, Role, SHARED_FROM};
 use super::engine::Outcome;
 use super::link::Link;
 use super::lock::Lock;
@@ -41,7 +41,7 @@ impl Workers {
 impl Link {
     /// Copies a piece that was claimed, with no lock held; and of a large message as many more
     /// as there are, with workers.
-    pub fn copy_with_workers(&self, role: Role, number: u32, piece: Piece) {
+    pub fn copy_with_workers(&self, role: Role, number: u32, piece: MessagePiece) {
         let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.pin == 0;
         let workers = self.engine.workers().filter(|_| by_calls && self.is_shared(piece));
         let Some(workers) = workers else { return self.copy(role, number, piece) };
@@ -77,12 +77,12 @@ impl Link {
         }
     }
 
-    fn is_shared(&self, piece: Piece) -> bool {
+    fn is_shared(&self, piece: MessagePiece) -> bool {
         self.shares && piece.theirs.message >= SHARED_FROM
     }
 
     /// The next piece of a message, as long as some are `left`.
-    fn claim(&self, role: Role, number: u32, left: &AtomicUsize) -> Option<Piece> {
+    fn claim(&self, role: Role, number: u32, left: &AtomicUsize) -> Option<MessagePiece> {
         let (taken, now) = (Ordering::Relaxed, Ordering::Relaxed);
         left.fetch_update(taken, now, |left| left.checked_sub(1)).ok()?;
         let (endpoint, lane) = self.endpoint(role);

@@ -21,7 +21,7 @@ const GENERATIONS: u32 = 1 << (30 - PLACE_BITS);
 const MARK: u32 = 1 << 30;
 
 #[repr(align(64))]
-struct Slot {
+struct HandleSlot {
     /// 0: nobody's, or being opened or closed.
     handle: AtomicU32,
     users: AtomicU32,
@@ -30,8 +30,8 @@ struct Slot {
     link: AtomicPtr<Link>,
 }
 
-static TABLE: [Slot; PLACES] = [const {
-    Slot {
+static TABLE: [HandleSlot; PLACES] = [const {
+    HandleSlot {
         handle: AtomicU32::new(0),
         users: AtomicU32::new(0),
         taken: AtomicU32::new(0),
@@ -51,7 +51,7 @@ const BEGINNING: u64 = 1;
 
 /// A connection in use: it is not closed meanwhile.
 pub struct Used {
-    place: &'static Slot,
+    place: &'static HandleSlot,
 }
 
 impl core::ops::Deref for Used {
@@ -69,7 +69,7 @@ impl Drop for Used {
     }
 }
 
-impl Slot {
+impl HandleSlot {
     #[inline]
     fn leave(&self) {
         // Closing sleeps on it; it has taken the handle away first.
@@ -81,7 +81,7 @@ impl Slot {
     }
 }
 
-fn place_of(handle: i32) -> Option<&'static Slot> {
+fn place_of(handle: i32) -> Option<&'static HandleSlot> {
     let handle = u32::try_from(handle).ok().filter(|handle| handle & MARK != 0)?;
     Some(&TABLE[(handle % PLACES as u32) as usize])
 }

@@ -708,9 +708,9 @@ fn numbers_wrap_around() {
 }
 
 /// A block, freed in the end.
-struct Block(usize, usize);
+struct OwnedBlock(usize, usize);
 
-impl Block {
+impl OwnedBlock {
     fn new(len: usize) -> Self {
         let at = adma_alloc(len) as usize;
         assert_ne!(at, 0);
@@ -723,7 +723,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for OwnedBlock {
     fn drop(&mut self) {
         // SAFETY: the messages are over.
         assert_eq!(unsafe { adma_free(self.0 as *mut _) }, 0);
@@ -741,7 +741,7 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
     let workers = || Some(Workers { cpus: 4, copy: carry, count: || 0, crowded: || {} });
     let settings = Settings { workers, ..DEFAULT };
     let [a, b] = pair_with([settings; 2]);
-    let (mut from, mut to) = (Block::new(9 << 20), Block::new(9 << 20));
+    let (mut from, mut to) = (OwnedBlock::new(9 << 20), OwnedBlock::new(9 << 20));
     // Whole messages, or nothing: pieces of 256 KiB are the smallest that are.
     for (size, carried) in [(5000, false), (300_000, false), (1 << 20, true), (9 << 20, true)] {
         let before = CARRIED.load(Ordering::Relaxed);
@@ -777,7 +777,7 @@ fn kind_of(handle: i32, number: u32) -> u32 {
 #[test]
 fn small_message_goes_straight_into_a_block_whose_read_waits() {
     let [a, b] = pair_with([Settings::DEFAULT; 2]);
-    let mut block = Block::new(100_000);
+    let mut block = OwnedBlock::new(100_000);
     let mut number = 0;
     for (size, room, is_placed) in [
         (9000, 9000, true),

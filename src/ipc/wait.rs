@@ -11,7 +11,7 @@ use super::endpoint::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
 use super::os::Way;
 use super::region::LINE;
-use super::watch::{self, Watch};
+use super::watch::{self, AnnouncedSleep};
 use crate::os::sync::{Woken, fetch_to_change, pause};
 use crate::os::{cpus, sys};
 use core::ops::Range;
@@ -28,7 +28,7 @@ enum Rest<'a> {
         seen: u64,
     },
     /// Announced: the next rest polls.
-    Poll(Watch<'a>),
+    Poll(AnnouncedSleep<'a>),
 }
 
 /// What is left until `limit`, in nanoseconds; 0: no limit, as for a futex.
@@ -276,7 +276,7 @@ impl Link {
             }
             // Nobody sleeps on several words.
             Rest::Fresh | Rest::Spin { .. } if watch::others_need_help(self) => {
-                *rest = Rest::Poll(Watch::new(self));
+                *rest = Rest::Poll(AnnouncedSleep::new(self));
             }
             Rest::Fresh | Rest::Spin { .. } => {
                 *rest = Rest::Word { seen: self.mine().doorbell.0.announce(how::WORD) };
@@ -292,7 +292,7 @@ impl Link {
                 self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
                 *rest = match woken {
                     Woken::LookAgain => Rest::Fresh,
-                    Woken::TimedOut | Woken::Refused => Rest::Poll(Watch::new(self)),
+                    Woken::TimedOut | Woken::Refused => Rest::Poll(AnnouncedSleep::new(self)),
                 };
             }
             Rest::Poll(watch) => watch.sleep(left(limit)),

@@ -10,7 +10,7 @@
 
 use super::blocking;
 use super::doorbell::how;
-use super::endpoint::{Piece, Role};
+use super::endpoint::{MessagePiece, Role};
 use super::engine::Outcome;
 use super::link::Link;
 use super::lock::Lock;
@@ -107,7 +107,7 @@ impl Drop for Kicks {
 impl Link {
     /// Copies a piece that was claimed, with no lock held. Who is `limited` does nothing that may
     /// take longer than copying.
-    pub fn copy_or_defer(&self, role: Role, number: u32, piece: Piece, limited: bool) {
+    pub fn copy_or_defer(&self, role: Role, number: u32, piece: MessagePiece, limited: bool) {
         if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
             return self.copy_with_workers(role, number, piece);
         }
@@ -128,7 +128,7 @@ impl Link {
 const MOST_SLEEP: u64 = 4_000_000_000;
 
 /// A sleep that is announced everywhere; look once more before it begins.
-pub struct Watch<'a> {
+pub struct AnnouncedSleep<'a> {
     link: &'a Link,
     /// Whether its socket is ours to poll.
     mine: bool,
@@ -137,7 +137,7 @@ pub struct Watch<'a> {
     kicks: Option<Kicks>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> AnnouncedSleep<'a> {
     pub fn new(link: &'a Link) -> Self {
         let seen = link.local.load(Ordering::Acquire);
         let mine = link.take_polling();
@@ -181,7 +181,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for AnnouncedSleep<'_> {
     fn drop(&mut self) {
         if self.mine {
             self.link.leave_polling();

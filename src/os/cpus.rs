@@ -100,10 +100,10 @@ pub fn last_level_cache() -> usize {
 
 /// Room for what the kernel answers. Not on the stack: the first large copy may be made on
 /// a signal stack of two kilobytes. Never waited for, see `Limits::try_now`.
-static ROOM: TryLock<Room> =
-    TryLock::new(Room { mask: NO_CPU, own: NO_CPU, groups: [0; 4096], path: [0; 1024] });
+static BUFFERS: TryLock<CpuBuffers> =
+    TryLock::new(CpuBuffers { mask: NO_CPU, own: NO_CPU, groups: [0; 4096], path: [0; 1024] });
 
-struct Room {
+struct CpuBuffers {
     mask: Mask,
     own: Mask,
     groups: [u8; 4096],
@@ -126,8 +126,8 @@ pub struct Limits {
 impl Limits {
     /// `None` when somebody else is just asking: the hook does not wait.
     pub fn try_now() -> Option<Self> {
-        let mut room = ROOM.try_take()?;
-        let Room { mask, groups, path, .. } = &mut *room;
+        let mut buffers = BUFFERS.try_take()?;
+        let CpuBuffers { mask, groups, path, .. } = &mut *buffers;
         let (affinity, which) = by_affinity(mask);
         Some(Self { affinity, quota: by_quota(groups, path), which })
     }
@@ -189,8 +189,8 @@ impl Class {
 
     /// The same from a file, with calls that every filter allows.
     fn in_file(path: &CStr) -> Option<Self> {
-        let mut room = ROOM.try_take()?;
-        Self::in_stat(sys::read_file(path, &mut room.groups)?)
+        let mut buffers = BUFFERS.try_take()?;
+        Self::in_stat(sys::read_file(path, &mut buffers.groups)?)
     }
 
     /// The 19th and the 41st word of /proc/PID/stat; the second is a name that may hold
@@ -235,8 +235,8 @@ impl Class {
 
 /// Whether this thread may use every CPU that the main thread may use.
 fn has_all_cpus() -> bool {
-    let Some(mut room) = ROOM.try_take() else { return false };
-    let Room { mask, own, .. } = &mut *room;
+    let Some(mut buffers) = BUFFERS.try_take() else { return false };
+    let CpuBuffers { mask, own, .. } = &mut *buffers;
     let size = affinity_of(sys::getpid(), mask);
     if size == 0 || affinity_of(0, own) != size {
         return false;
@@ -247,7 +247,7 @@ fn has_all_cpus() -> bool {
 
 /// In the child of a fork nobody else is asking any more.
 pub fn forget_after_fork() {
-    ROOM.forget_after_fork();
+    BUFFERS.forget_after_fork();
 }
 
 /// CPUs this process may run on, 1 when the kernel does not say; and which. Its main thread is asked:

@@ -68,7 +68,7 @@ unsafe extern "C" fn look_into(
     let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC);
     if let Some(dynamic) = dynamic {
         // SAFETY: a loaded object, and where its dynamic section is.
-        if let Some(table) = unsafe { Table::of(object.dlpi_addr as usize, dynamic) } {
+        if let Some(table) = unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) } {
             let open = walk.names.iter().zip(&mut *walk.found);
             for (name, found) in open.filter(|(_, found)| found.is_null()) {
                 // SAFETY: the table of a loaded object.
@@ -105,7 +105,7 @@ unsafe fn is_called(found: *const c_char, name: &CStr) -> bool {
 }
 
 /// The symbols that an object defines, as its dynamic section tells.
-struct Table {
+struct SymbolTable {
     base: usize,
     hash: *const u32,
     symbols: *const libc::Elf64_Sym,
@@ -113,7 +113,7 @@ struct Table {
     versions: *const u16,
 }
 
-impl Table {
+impl SymbolTable {
     /// `None`: it has no hash table of the kind that everybody has.
     ///
     /// # Safety

@@ -9,12 +9,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use std::fmt::{self, Write};
 
 /// The kernel's answer: a value, or the negated errno.
-pub type Answer = isize;
+pub type SysResult = isize;
 
 /// # Safety
 /// As the system call `number` demands of its arguments.
 #[inline(always)]
-pub unsafe fn syscall(number: i64, args: [usize; 6]) -> Answer {
+pub unsafe fn syscall(number: i64, args: [usize; 6]) -> SysResult {
     let answer;
     // SAFETY: the kernel clobbers rax, rcx and r11 only; the rest is the caller's promise.
     unsafe {
@@ -46,16 +46,16 @@ pub fn nanoseconds() -> u64 {
 }
 
 /// Sleeps while `*word` is `expected`, at most `nanos` (0: without end).
-pub fn futex_wait(word: *const u32, expected: u32, nanos: u64) -> Answer {
+pub fn futex_wait(word: *const u32, expected: u32, nanos: u64) -> SysResult {
     futex_sleep(word, expected, nanos, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG)
 }
 
 /// The same with a word in memory that processes share.
-pub fn futex_wait_shared(word: *const u32, expected: u32, nanos: u64) -> Answer {
+pub fn futex_wait_shared(word: *const u32, expected: u32, nanos: u64) -> SysResult {
     futex_sleep(word, expected, nanos, libc::FUTEX_WAIT)
 }
 
-fn futex_sleep(word: *const u32, expected: u32, nanos: u64, operation: i32) -> Answer {
+fn futex_sleep(word: *const u32, expected: u32, nanos: u64, operation: i32) -> SysResult {
     let limit = libc::timespec {
         tv_sec: (nanos / 1_000_000_000) as i64,
         tv_nsec: (nanos % 1_000_000_000) as i64,
@@ -227,7 +227,7 @@ pub fn block_signal(signal: i32) {
     signal_mask(libc::SIG_BLOCK, &signal_set(signal), core::ptr::null_mut());
 }
 
-fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> Answer {
+fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> SysResult {
     // SAFETY: `mask` is readable, `before` null or writable, both of the kernel's 8 bytes.
     unsafe {
         let (mask, before) = (&raw const *mask as usize, before as usize);
@@ -272,13 +272,13 @@ pub fn interrupt_workers() -> bool {
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 7;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 8;
 
-fn membarrier(command: usize) -> Answer {
+fn membarrier(command: usize) -> SysResult {
     // SAFETY: no memory.
     unsafe { syscall(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) }
 }
 
 /// The seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
-pub fn seccomp_mode() -> Answer {
+pub fn seccomp_mode() -> SysResult {
     // SAFETY: PR_GET_SECCOMP takes no memory.
     unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) }
 }
@@ -366,7 +366,7 @@ pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
 
 /// Opens a file to append to, made if need be; answers the descriptor. A pipe that nobody
 /// reads is not waited for, but whoever reads one later may take its time.
-pub fn open_to_append(path: &CStr) -> Answer {
+pub fn open_to_append(path: &CStr) -> SysResult {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
     let (at, name) = (libc::AT_FDCWD as usize, path.as_ptr() as usize);
     let at_once = (flags | libc::O_NONBLOCK) as usize;
@@ -421,7 +421,7 @@ pub fn as_text(bytes: &mut [u8]) -> &str {
 }
 
 /// Opens for reading; answers the descriptor. Not inherited over exec.
-pub fn open(path: &CStr) -> Answer {
+pub fn open(path: &CStr) -> SysResult {
     let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);
     // SAFETY: `path` is terminated.
     unsafe { syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) }
@@ -432,20 +432,20 @@ pub fn close(fd: i32) {
 }
 
 /// The same for a file that was written: 0, or what went wrong with that.
-pub fn close_file(fd: i32) -> Answer {
+pub fn close_file(fd: i32) -> SysResult {
     // SAFETY: no memory; whose the number is is the caller's business.
     unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }
 }
 
 /// The same file under the lowest free number from `lowest` up; not inherited over exec.
-pub fn duplicate(fd: i32, lowest: i32) -> Answer {
+pub fn duplicate(fd: i32, lowest: i32) -> SysResult {
     let command = libc::F_DUPFD_CLOEXEC as usize;
     // SAFETY: no memory.
     unsafe { syscall(libc::SYS_fcntl, [fd as usize, command, lowest as usize, 0, 0, 0]) }
 }
 
 /// Whether a file is there and may be read: 0, or why not.
-pub fn may_read(path: &CStr) -> Answer {
+pub fn may_read(path: &CStr) -> SysResult {
     let (at, mode) = (libc::AT_FDCWD as usize, libc::R_OK as usize);
     // SAFETY: `path` is terminated.
     unsafe { syscall(libc::SYS_faccessat, [at, path.as_ptr() as usize, mode, 0, 0, 0]) }
@@ -481,7 +481,7 @@ pub fn file_of(fd: i32) -> Option<(u64, u64)> {
 
 /// A descriptor that becomes readable by `raise_event`; neither blocks nor is inherited over
 /// exec.
-pub fn new_event() -> Answer {
+pub fn new_event() -> SysResult {
     let flags = (libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) as usize;
     // SAFETY: no memory.
     unsafe { syscall(libc::SYS_eventfd2, [0, flags, 0, 0, 0, 0]) }
@@ -495,7 +495,7 @@ pub fn raise_event(fd: i32) {
 }
 
 /// Maps one page of a file, to be read only; answers its address.
-pub fn map_page(fd: i32, offset: usize) -> Answer {
+pub fn map_page(fd: i32, offset: usize) -> SysResult {
     let (protection, flags) = (libc::PROT_READ as usize, libc::MAP_SHARED as usize);
     // SAFETY: a fresh mapping, where the kernel chooses.
     unsafe { syscall(libc::SYS_mmap, [0, 4096, protection, flags, fd as usize, offset]) }
@@ -734,7 +734,7 @@ impl Op {
 
 /// What one exported function reads: below `min` units it jumps to `next`.
 #[repr(C)]
-pub struct Entry {
+pub struct EntryPoint {
     pub min: AtomicUsize,
     pub next: AtomicPtr<c_void>,
 }

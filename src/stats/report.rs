@@ -12,12 +12,12 @@ use std::fmt::{self, Write};
 /// Room for a report: not on the stack, which may be a small one, and not from an allocator
 /// that the program may be inside of. Mapped at start-up where a report is wanted. Pages that
 /// are not used cost nothing.
-pub static ROOM: Mapped<TryLock<Room>> = Mapped::new();
+pub static BUFFERS: Mapped<TryLock<ReportBuffers>> = Mapped::new();
 
 // SAFETY: a lock that is free, and bytes.
-unsafe impl Zeroed for TryLock<Room> {}
+unsafe impl Zeroed for TryLock<ReportBuffers> {}
 
-pub struct Room {
+pub struct ReportBuffers {
     /// More than the longest report: five histograms with every bucket in use.
     report: [u8; 1 << 20],
     path: [u8; 4096],
@@ -27,7 +27,7 @@ pub struct Room {
 /// Where the text of a report goes, and the name of its file.
 type Space<'a> = (&'a mut [u8], &'a mut [u8]);
 
-impl Room {
+impl ReportBuffers {
     /// Room for the name of the program, and for `write_all`.
     pub fn parts(&mut self) -> (&mut [u8], Space<'_>) {
         (&mut self.exe, (&mut self.report, &mut self.path))

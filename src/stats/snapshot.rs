@@ -26,7 +26,7 @@ pub struct Snapshot<'a> {
     /// Copies whose pieces were taken back from workers that did not run.
     pub taken_back: u64,
     /// Only with the kernel helper.
-    pub helper: Option<Helper>,
+    pub helper: Option<HelperCounts>,
     /// Only where there were some.
     pub messages: Option<Messages>,
     pub profile: bool,
@@ -36,7 +36,7 @@ pub struct Snapshot<'a> {
 }
 
 /// What the kernel helper was asked, and what it has done itself.
-pub struct Helper {
+pub struct HelperCounts {
     pub submit_calls: u64,
     /// For copies whose words did not come, or came late.
     pub wait_calls: u64,
@@ -95,7 +95,7 @@ pub(super) mod tests {
     /// What the software channels tell, or the kernel helper's.
     pub fn with_snapshot<T>(
         profile: bool,
-        helper: Option<Helper>,
+        helper: Option<HelperCounts>,
         use_it: impl FnOnce(&Snapshot<'_>) -> T,
     ) -> T {
         let recorder = Recorder::new();
@@ -143,7 +143,7 @@ pub(super) mod tests {
 
     /// The same with the kernel helper.
     pub fn rendered_with_helper(write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result) -> String {
-        let helper = Helper {
+        let helper = HelperCounts {
             submit_calls: 1_000_000,
             wait_calls: 17,
             system_calls: 1_000_317,

@@ -1,6 +1,6 @@
 //! The report for people: at most 80 columns.
 
-use super::snapshot::{Helper, Snapshot};
+use super::snapshot::{HelperCounts, Snapshot};
 use super::units::{Bytes, Time};
 use super::{tables, worth};
 use crate::ipc::tally::Messages;
@@ -59,8 +59,8 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-fn helper(helper: &Helper, out: &mut dyn Write) -> Result {
-    let Helper { system_calls, wait_calls, kernel_bytes, redone_pieces, .. } = helper;
+fn helper(helper: &HelperCounts, out: &mut dyn Write) -> Result {
+    let HelperCounts { system_calls, wait_calls, kernel_bytes, redone_pieces, .. } = helper;
     writeln!(out, "  kernel helper     {system_calls} system calls, {wait_calls} to wait;")?;
     writeln!(
         out,
@@ -79,7 +79,7 @@ fn helper(helper: &Helper, out: &mut dyn Write) -> Result {
         writeln!(out, "  lines of pages    {hits} found pinned, {cold} new, {other} missed;")?;
         writeln!(out, "                    {evicted} made room, {changed} changed by the program")?;
     }
-    let Helper { requests, pinned_pages, costs, .. } = helper;
+    let HelperCounts { requests, pinned_pages, costs, .. } = helper;
     writeln!(out, "  time of a request ({requests} of them, {pinned_pages} pages pinned)")?;
     for row in costs.chunks(3) {
         write!(out, "                   ")?;

@@ -34,8 +34,8 @@ impl Display for Time {
 
 /// Formats without allocating, and lets the width of the caller's format count.
 fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Result {
-    struct Short([u8; 32], usize);
-    impl Write for Short {
+    struct ShortText([u8; 32], usize);
+    impl Write for ShortText {
         fn write_str(&mut self, text: &str) -> Result {
             let room = self.0.get_mut(self.1..self.1 + text.len()).ok_or(std::fmt::Error)?;
             room.copy_from_slice(text.as_bytes());
@@ -43,7 +43,7 @@ fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Resu
             Ok(())
         }
     }
-    let mut short = Short([0; 32], 0);
+    let mut short = ShortText([0; 32], 0);
     write!(short, "{value:.decimals$} {unit}")?;
     out.pad(core::str::from_utf8(&short.0[..short.1]).unwrap_or("?"))
 }

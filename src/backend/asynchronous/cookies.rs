@@ -38,20 +38,20 @@ mod phase {
 }
 
 /// A number in the table, plus one; 0 is nobody.
-type Link = AtomicU32;
+type EntryLink = AtomicU32;
 
 pub struct Entry {
     pub slot: Slot,
     state: Sleepable,
     // As a part.
-    owner: Link,
-    next: Link,
+    owner: EntryLink,
+    next: EntryLink,
     /// Whether a bad page of it does no harm: see `is_guarded`.
     guarded: AtomicU32,
     /// The request of the kernel helper that carries this part; 0: pieces are for everybody.
     pub request: Request,
     // As an owner.
-    first: Link,
+    first: EntryLink,
     left: AtomicU32,
     failed: AtomicU32,
     detached: AtomicU32,
@@ -117,7 +117,7 @@ pub struct Ended {
 }
 
 /// What has become of a cookie.
-pub enum Look<'a> {
+pub enum CookieState<'a> {
     /// Retired, being retired, or never given out.
     Unknown,
     UnderWay(&'a Entry),
@@ -157,11 +157,11 @@ impl Entry {
         Self {
             slot: Slot::new(),
             state: Sleepable::new(0),
-            owner: Link::new(0),
-            next: Link::new(0),
+            owner: EntryLink::new(0),
+            next: EntryLink::new(0),
             guarded: AtomicU32::new(0),
             request: Request::new(),
-            first: Link::new(0),
+            first: EntryLink::new(0),
             left: AtomicU32::new(0),
             failed: AtomicU32::new(0),
             detached: AtomicU32::new(0),
@@ -296,7 +296,7 @@ impl Table {
         (&raw const *entry as usize - self.entries().as_ptr() as usize) / size_of::<Entry>()
     }
 
-    fn linked(&self, link: &Link) -> Option<&Entry> {
+    fn linked(&self, link: &EntryLink) -> Option<&Entry> {
         self.entries().get((link.load(Ordering::Relaxed) as usize).wrapping_sub(1))
     }
 
@@ -485,23 +485,23 @@ impl Table {
 
     /// What has become of a cookie: one load.
     #[inline]
-    pub fn look(&self, cookie: Cookie) -> Look<'_> {
-        let Some(entry) = self.entries().get(cookie.index) else { return Look::Unknown };
+    pub fn look(&self, cookie: Cookie) -> CookieState<'_> {
+        let Some(entry) = self.entries().get(cookie.index) else { return CookieState::Unknown };
         let state = entry.state();
         if (state / phase::ONE_GENERATION) as u32 != cookie.generation {
-            return Look::Unknown;
+            return CookieState::Unknown;
         }
         match state & phase::MASK {
-            phase::ACTIVE if !entry.is_detached() => Look::UnderWay(entry),
-            phase::OVER => Look::Over(entry),
-            _ => Look::Unknown,
+            phase::ACTIVE if !entry.is_detached() => CookieState::UnderWay(entry),
+            phase::OVER => CookieState::Over(entry),
+            _ => CookieState::Unknown,
         }
     }
 
     /// Takes the end of an owner for oneself; false: somebody else was first. Who gets true
     /// must call `free`.
     pub fn retire(&self, cookie: Cookie) -> bool {
-        let Look::Over(owner) = self.look(cookie) else { return false };
+        let CookieState::Over(owner) = self.look(cookie) else { return false };
         let state = owner.state.atomic();
         let over = state.load(Ordering::Relaxed);
         let retiring = over & !phase::MASK | phase::RETIRING;

@@ -45,15 +45,15 @@ fn begin(table: &Table, copy: Posted, notice: Option<Notice>) -> Cookie {
 fn wait(table: &Table, cookie: Cookie, bytes: &Bytes) -> bool {
     loop {
         let owner = match table.look(cookie) {
-            Look::Unknown => return false,
-            Look::Over(owner) => {
+            CookieState::Unknown => return false,
+            CookieState::Over(owner) => {
                 let told = table.retire(cookie);
                 if told {
                     table.free(owner);
                 }
                 return told;
             }
-            Look::UnderWay(owner) => owner,
+            CookieState::UnderWay(owner) => owner,
         };
         work_on(table, owner, End::Front, bytes);
         table.sleep(owner, cookie, 0);

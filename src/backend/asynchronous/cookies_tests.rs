@@ -18,7 +18,7 @@ fn single(table: &Table, pieces: usize) -> (&Entry, Cookie) {
 }
 
 fn is_over(table: &Table, cookie: Cookie) -> bool {
-    matches!(table.look(cookie), Look::Over(_))
+    matches!(table.look(cookie), CookieState::Over(_))
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn cookie_is_over_after_its_last_piece_and_retired_once() {
     assert!(!table.has_work());
     assert!(is_over(&table, cookie) && table.retire(cookie) && !table.retire(cookie));
     table.free(owner);
-    assert!(matches!(table.look(cookie), Look::Unknown));
+    assert!(matches!(table.look(cookie), CookieState::Unknown));
     let (_, again) = single(&table, 1);
     assert_ne!(cookie, again);
 }
@@ -71,7 +71,7 @@ fn owner_of_several_parts_ends_with_the_last_one() {
             assert_eq!(table.finish(part, index, index != 1), None);
         }
     }
-    assert!(matches!(table.look(cookie), Look::UnderWay(_)), "parts may still be added");
+    assert!(matches!(table.look(cookie), CookieState::UnderWay(_)), "parts may still be added");
     assert!(table.close(owner).is_some());
     assert!(is_over(&table, cookie) && table.has_failed(owner) && table.retire(cookie));
     table.free(owner);
@@ -88,7 +88,7 @@ fn detached_owner_writes_its_word_and_gets_free() {
     let cookie = table.cookie(owner);
     table.add(owner, owner, &copy_of(1), true);
     assert_eq!(table.close(owner), None);
-    assert!(matches!(table.look(cookie), Look::Unknown));
+    assert!(matches!(table.look(cookie), CookieState::Unknown));
     let (_, index) = table.claim(owner, End::Back).unwrap();
     assert_eq!(word.load(Ordering::Relaxed), 0);
     assert!(table.finish(owner, index, true).is_some());
@@ -124,7 +124,7 @@ fn forgotten_table_is_empty_and_knows_no_cookie() {
     let (owner, cookie) = single(&table, 2);
     table.claim(owner, End::Front).unwrap();
     table.forget_everything();
-    assert!(matches!(table.look(cookie), Look::Unknown));
+    assert!(matches!(table.look(cookie), CookieState::Unknown));
     assert!(table.find_work(0).is_none() && !table.has_work());
     assert_eq!(table.claim(owner, End::Front).map(|claim| claim.1), None);
 }

@@ -9,7 +9,7 @@
 //! that asks for the end (see `report`).
 
 pub use super::cookies::{Cookie, Notice};
-use super::cookies::{Ended, Entry, Look};
+use super::cookies::{CookieState, Ended, Entry};
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::gpu::GPU;
 use crate::backend::mode::{BY_HELPER, Mode};
@@ -42,7 +42,7 @@ pub enum By {
         copy_loop: CopyLoop,
         stream_from: usize,
     },
-    Helper(&'static ioat::Engine, ioat::How, CopyLoop),
+    Helper(&'static ioat::Engine, ioat::Options, CopyLoop),
 }
 
 impl By {
@@ -368,7 +368,7 @@ impl Parts {
         PENDING.add(self.owner, part, &posted, false);
         self.owner.take_off(len);
         while let Some((copy, index)) = PENDING.claim(part, End::Front) {
-            carry_out(part, &copy, index);
+            run_piece(part, &copy, index);
         }
     }
 
@@ -383,7 +383,7 @@ impl Parts {
     unsafe fn submit(
         &mut self,
         engine: &'static ioat::Engine,
-        how: &ioat::How,
+        how: &ioat::Options,
         copy: &Copy,
         mode: Mode,
     ) -> (usize, Option<Refused>) {
@@ -436,7 +436,7 @@ fn attend(part: &'static Entry, bytes: &AtomicU64) {
         if copy.mode & BY_HELPER == 0 {
             bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
         }
-        carry_out(part, &copy, index);
+        run_piece(part, &copy, index);
     }
 }
 
@@ -456,7 +456,7 @@ fn help(owner: &Entry) -> bool {
             if copy.mode & BY_HELPER == 0 {
                 own += copy.cut.piece(index).len;
             }
-            carry_out(part, &copy, index);
+            run_piece(part, &copy, index);
             if own >= CHUNK {
                 total += core::mem::take(&mut own);
                 held = None; // what is pending comes now
@@ -488,11 +488,11 @@ fn see_to_the_end(owner: &Entry) {
 }
 
 /// Copies a claimed piece, or sees a claimed request to its end.
-fn carry_out(part: &Entry, copy: &Posted, index: usize) {
+fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     let piece = copy.cut.piece(index);
     let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
     let copy_loop = Mode::unpack(copy.mode).copy_loop;
-    let carry = |from: usize, to: usize| {
+    let copy_part = |from: usize, to: usize| {
         // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
         // is not before this piece is finished.
         part.is_guarded(|| signals::stand_in_front().is_ok())
@@ -502,12 +502,12 @@ fn carry_out(part: &Entry, copy: &Posted, index: usize) {
     if copy.mode & BY_HELPER != 0 {
         while !is_over(part, WATCH_NANOS) {}
         if GPU.owns(&part.request) {
-            GPU.left_over(&part.request, piece.len, |from, to| done &= carry(from, to));
+            GPU.left_over(&part.request, piece.len, |from, to| done &= copy_part(from, to));
         } else if let Some(engine) = helper(part) {
-            engine.left_over(&part.request, piece.len, |from, to| done &= carry(from, to));
+            engine.left_over(&part.request, piece.len, |from, to| done &= copy_part(from, to));
         }
     } else {
-        done = carry(0, piece.len);
+        done = copy_part(0, piece.len);
     }
     if !done && PENDING.owner(part).is_some_and(Entry::is_detached) {
         // A bad page ends the process: see `begin`. Blocked, so that no handler sees it: this is
@@ -588,7 +588,7 @@ pub fn poll_fd() -> Result<i32, i32> {
 
 /// What a look at a cookie shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CopyStatus {
     Over,
     UnderWay,
     Unknown,
@@ -598,19 +598,19 @@ pub enum Answer {
 ///
 /// # Safety
 /// As memmove of its copies.
-pub unsafe fn check(cookie: Cookie) -> Answer {
+pub unsafe fn check(cookie: Cookie) -> CopyStatus {
     let mut look = PENDING.look(cookie);
-    if let Look::UnderWay(owner) = look
+    if let CookieState::UnderWay(owner) = look
         && owner.needs_help()
     {
         settle(owner);
         look = PENDING.look(cookie);
     }
     match look {
-        Look::Unknown => Answer::Unknown,
-        Look::UnderWay(_) => Answer::UnderWay,
+        CookieState::Unknown => CopyStatus::Unknown,
+        CookieState::UnderWay(_) => CopyStatus::UnderWay,
         // SAFETY: the caller's promise.
-        Look::Over(owner) => unsafe { report(owner, cookie) },
+        CookieState::Over(owner) => unsafe { report(owner, cookie) },
     }
 }
 
@@ -622,7 +622,7 @@ fn settle(owner: &Entry) {
         }
         let _held = SignalsHeld::all_but_faults();
         if let Some((copy, index)) = PENDING.claim(part, End::Front) {
-            carry_out(part, &copy, index);
+            run_piece(part, &copy, index);
         }
     }
 }
@@ -631,14 +631,14 @@ fn settle(owner: &Entry) {
 ///
 /// # Safety
 /// As memmove of its copies.
-pub unsafe fn wait(cookie: Cookie, how: Wait) -> Answer {
+pub unsafe fn wait(cookie: Cookie, how: Wait) -> CopyStatus {
     let mut since = sys::ticks();
     loop {
         let owner = match PENDING.look(cookie) {
-            Look::Unknown => return Answer::Unknown,
+            CookieState::Unknown => return CopyStatus::Unknown,
             // SAFETY: the caller's promise.
-            Look::Over(owner) => return unsafe { report(owner, cookie) },
-            Look::UnderWay(owner) => owner,
+            CookieState::Over(owner) => return unsafe { report(owner, cookie) },
+            CookieState::UnderWay(owner) => owner,
         };
         if help(owner) {
             since = sys::ticks();
@@ -657,7 +657,7 @@ pub unsafe fn wait(cookie: Cookie, how: Wait) -> Answer {
             Wait::Spin => pause(),
             Wait::Yield => sys::yield_now(),
             Wait::Umwait if cpus::features().umwait => {
-                let under_way = || matches!(PENDING.look(cookie), Look::UnderWay(_));
+                let under_way = || matches!(PENDING.look(cookie), CookieState::UnderWay(_));
                 // SAFETY: the CPU has it; an entry is always there.
                 unsafe { sys::watch(owner.line(), under_way) };
             }
@@ -676,14 +676,14 @@ pub unsafe fn wait(cookie: Cookie, how: Wait) -> Answer {
 
 /// Tells of the end, once. Pieces that could not be copied are copied now, in the program's
 /// thread, where a bad page faults as it would have in memcpy.
-unsafe fn report(owner: &Entry, cookie: Cookie) -> Answer {
+unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
     if !PENDING.retire(cookie) {
-        return Answer::Unknown;
+        return CopyStatus::Unknown;
     }
     if !PENDING.has_failed(owner) {
         verify(owner);
         PENDING.free(owner);
-        return Answer::Over;
+        return CopyStatus::Over;
     }
     threads::note_fault();
     let mut left = PENDING.parts(owner).filter_map(failure).fuse();
@@ -709,7 +709,7 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> Answer {
             }
         }
         if are_last {
-            return Answer::Over;
+            return CopyStatus::Over;
         }
     }
 }
@@ -722,7 +722,7 @@ fn verify(owner: &Entry) {
     // SAFETY: what `verify_with` has put there.
     let verify = unsafe { core::mem::transmute::<*mut (), unsafe fn(usize, usize, usize)>(verify) };
     for part in PENDING.parts(owner) {
-        let Posted { dst, src, cut, .. } = part.slot.copy();
+        let Posted { dst, src, cut, .. } = part.slot.posted();
         // SAFETY: just copied, and the caller was not told yet.
         unsafe { verify(dst, src, cut.parts().0) };
     }
@@ -734,7 +734,7 @@ fn failure(part: &Entry) -> Option<Copy> {
     if failed.is_empty() {
         return None;
     }
-    let copy = part.slot.copy();
+    let copy = part.slot.posted();
     let (from, last) = (copy.cut.piece(failed.start), copy.cut.piece(failed.end - 1));
     let len = last.offset + last.len - from.offset;
     Some(Copy { src: copy.src + from.offset, dst: copy.dst + from.offset, len })

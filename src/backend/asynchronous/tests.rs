@@ -24,7 +24,7 @@ fn helper(fake: &'static Fake) -> Option<By> {
     assert!(engine.helper.fake.set(fake).is_ok());
     assert!(engine.start());
     workers::start(3);
-    let how = ioat::How { channels: None, wait: Wait::Auto, share: None };
+    let how = ioat::Options { channels: None, wait: Wait::Auto, share: None };
     Some(By::Helper(engine, how, CopyLoop::Ordinary))
 }
 
@@ -66,11 +66,11 @@ fn start(copies: &[Copy], by: Option<By>) -> Cookie {
 
 fn wait_for(cookie: Cookie, how: Wait) {
     // SAFETY: as in `start`.
-    assert_eq!(unsafe { wait(cookie, how) }, Answer::Over);
+    assert_eq!(unsafe { wait(cookie, how) }, CopyStatus::Over);
     // SAFETY: as in `start`.
-    assert_eq!(unsafe { wait(cookie, how) }, Answer::Unknown);
+    assert_eq!(unsafe { wait(cookie, how) }, CopyStatus::Unknown);
     // SAFETY: as in `start`.
-    assert_eq!(unsafe { check(cookie) }, Answer::Unknown);
+    assert_eq!(unsafe { check(cookie) }, CopyStatus::Unknown);
 }
 
 fn everything(by: impl Fn() -> Option<By>) {
@@ -85,9 +85,9 @@ fn everything(by: impl Fn() -> Option<By>) {
         loop {
             // SAFETY: as in `start`.
             match unsafe { check(cookie) } {
-                Answer::Over => break,
-                Answer::UnderWay => std::thread::yield_now(),
-                Answer::Unknown => panic!("lost"),
+                CopyStatus::Over => break,
+                CopyStatus::UnderWay => std::thread::yield_now(),
+                CopyStatus::Unknown => panic!("lost"),
             }
         }
         pair.check();
@@ -143,7 +143,7 @@ fn helper_in_every_trouble_leaves_the_right_bytes() {
             let pair = Pair::new(1_000_003, number);
             let cookie = start(&[pair.copy], by);
             // SAFETY: as in `start`.
-            while looks && unsafe { check(cookie) } == Answer::UnderWay {
+            while looks && unsafe { check(cookie) } == CopyStatus::UnderWay {
                 std::thread::yield_now();
             }
             if !looks {
@@ -164,7 +164,7 @@ fn looking_at_a_request_asks_the_kernel_only_when_it_is_overdue() {
     let begun = sys::ticks();
     let cookie = start(&[pair.copy], by);
     // SAFETY: as in `start`.
-    while unsafe { check(cookie) } == Answer::UnderWay {}
+    while unsafe { check(cookie) } == CopyStatus::UnderWay {}
     let took = sys::ticks() - begun;
     pair.check();
     // On a busy machine the helper is late indeed: then it is asked, and not all the time.
@@ -186,7 +186,7 @@ fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
     }
     let waits = fake.waits.load(Ordering::Relaxed);
     // SAFETY: as in `start`.
-    assert_eq!(unsafe { check(cookie) }, Answer::Over);
+    assert_eq!(unsafe { check(cookie) }, CopyStatus::Over);
     assert_eq!(fake.waits.load(Ordering::Relaxed), waits);
     first.check();
 }
@@ -209,7 +209,7 @@ fn failure_that_one_thread_was_told_of_is_known_to_all() {
         // SAFETY: as in `start`.
         let looks = || unsafe { check(cookie) };
         let other = scope.spawn(move || {
-            while looks() == Answer::UnderWay {
+            while looks() == CopyStatus::UnderWay {
                 std::thread::yield_now();
             }
         });
@@ -218,7 +218,7 @@ fn failure_that_one_thread_was_told_of_is_known_to_all() {
         wait_for(start(&[next.copy], by), Wait::Auto);
         next.check();
         // SAFETY: as in `start`.
-        if unsafe { check(cookie) } == Answer::Over {
+        if unsafe { check(cookie) } == CopyStatus::Over {
             pair.check();
         }
         other.join().unwrap();

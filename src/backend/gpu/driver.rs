@@ -7,22 +7,22 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
 
 /// What a call answers; 0 is success.
-pub type Answer = c_int;
+pub type CuResult = c_int;
 pub type Device = c_int;
 /// An address on the card.
 pub type Address = u64;
 pub type Context = *mut c_void;
 pub type Stream = *mut c_void;
 
-pub const SUCCESS: Answer = 0;
-pub const NOT_READY: Answer = 600;
-const INVALID_VALUE: Answer = 1;
-pub const OUT_OF_MEMORY: Answer = 2;
-const ALREADY_REGISTERED: Answer = 712;
-const NOT_PERMITTED: Answer = 800;
-const NOT_SUPPORTED: Answer = 801;
+pub const SUCCESS: CuResult = 0;
+pub const NOT_READY: CuResult = 600;
+const INVALID_VALUE: CuResult = 1;
+pub const OUT_OF_MEMORY: CuResult = 2;
+const ALREADY_REGISTERED: CuResult = 712;
+const NOT_PERMITTED: CuResult = 800;
+const NOT_SUPPORTED: CuResult = 801;
 /// What a function answers that is not there: CUDA_ERROR_NOT_INITIALIZED.
-pub const NOT_INITIALIZED: Answer = 3;
+pub const NOT_INITIALIZED: CuResult = 3;
 
 /// Attributes of a device.
 pub const COPY_ENGINES: c_int = 40;
@@ -37,7 +37,7 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ident: $type:ty),*);)*) => {
         pub struct Driver {
-            $($field: unsafe extern "C" fn($($type),*) -> Answer,)*
+            $($field: unsafe extern "C" fn($($type),*) -> CuResult,)*
         }
 
         impl Driver {
@@ -54,7 +54,7 @@ macro_rules! functions {
                 // that the numbers in their names stand for.
                 unsafe { Some(Self { $($field: transmute::<
                     *mut c_void,
-                    unsafe extern "C" fn($($type),*) -> Answer,
+                    unsafe extern "C" fn($($type),*) -> CuResult,
                 >(find(handle, $name)?),)* }) }
             }
         }
@@ -108,7 +108,7 @@ functions! {
         fn(to: *mut c_void, from: Address, len: usize, stream: Stream);
 }
 
-fn done(answer: Answer) -> Result<(), Answer> {
+fn done(answer: CuResult) -> Result<(), CuResult> {
     if answer == SUCCESS { Ok(()) } else { Err(answer) }
 }
 
@@ -121,7 +121,7 @@ pub struct Card {
 
 impl Card {
     /// The first card that the program may use.
-    pub fn open(driver: Driver) -> Result<Self, Answer> {
+    pub fn open(driver: Driver) -> Result<Self, CuResult> {
         let (mut device, mut context) = (0, core::ptr::null_mut());
         // SAFETY: results are written where there is room for them.
         unsafe {
@@ -157,7 +157,7 @@ impl Card {
         usize::try_from(engines).unwrap_or(0)
     }
 
-    pub fn new_stream(&self) -> Result<Stream, Answer> {
+    pub fn new_stream(&self) -> Result<Stream, CuResult> {
         let mut stream = core::ptr::null_mut();
         // SAFETY: `stream` is writable.
         done(unsafe { (self.driver.stream_create)(&mut stream, NON_BLOCKING) })?;
@@ -172,7 +172,7 @@ impl Card {
     }
 
     /// Memory on the card.
-    pub fn new_memory(&self, len: usize) -> Result<Address, Answer> {
+    pub fn new_memory(&self, len: usize) -> Result<Address, CuResult> {
         let mut address = 0;
         // SAFETY: `address` is writable.
         done(unsafe { (self.driver.alloc)(&mut address, len) })?;
@@ -187,7 +187,7 @@ impl Card {
     }
 
     /// Registers memory of ours that the card writes words to; answers where the card sees it.
-    pub fn register_words(&self, start: usize, len: usize) -> Result<Address, Answer> {
+    pub fn register_words(&self, start: usize, len: usize) -> Result<Address, CuResult> {
         let (memory, mut address) = (start as *mut c_void, 0);
         // SAFETY: pins pages; the result is written where there is room for it.
         unsafe {
@@ -201,7 +201,7 @@ impl Card {
     }
 
     /// Pins memory of the program's. `Ok(false)`: this memory cannot be had.
-    pub fn register(&self, start: usize, len: usize) -> Result<bool, Answer> {
+    pub fn register(&self, start: usize, len: usize) -> Result<bool, CuResult> {
         // SAFETY: pins pages and changes no byte.
         match unsafe { (self.driver.host_register)(start as *mut c_void, len, 0) } {
             SUCCESS => Ok(true),
@@ -214,7 +214,7 @@ impl Card {
 
     /// # Safety
     /// Registered by us, and no copy uses it.
-    pub unsafe fn unregister(&self, start: usize) -> Result<(), Answer> {
+    pub unsafe fn unregister(&self, start: usize) -> Result<(), CuResult> {
         // SAFETY: the caller's promise.
         done(unsafe { (self.driver.host_unregister)(start as *mut c_void) })
     }
@@ -227,7 +227,7 @@ impl Card {
         from: usize,
         len: usize,
         stream: Stream,
-    ) -> Result<(), Answer> {
+    ) -> Result<(), CuResult> {
         // SAFETY: the caller's promise.
         done(unsafe { (self.driver.to_card)(to, from as *const c_void, len, stream) })
     }
@@ -240,7 +240,7 @@ impl Card {
         from: Address,
         len: usize,
         stream: Stream,
-    ) -> Result<(), Answer> {
+    ) -> Result<(), CuResult> {
         // SAFETY: the caller's promise.
         done(unsafe { (self.driver.from_card)(to as *mut c_void, from, len, stream) })
     }
@@ -249,7 +249,7 @@ impl Card {
     ///
     /// # Safety
     /// A word of `register_words`.
-    pub unsafe fn write(&self, stream: Stream, word: Address, value: u32) -> Result<(), Answer> {
+    pub unsafe fn write(&self, stream: Stream, word: Address, value: u32) -> Result<(), CuResult> {
         // SAFETY: the caller's promise. Flags of 0 ask for a barrier before the word.
         done(unsafe { (self.driver.stream_write)(stream, word, value, 0) })
     }
@@ -258,7 +258,7 @@ impl Card {
     ///
     /// # Safety
     /// A stream of `new_stream`.
-    pub unsafe fn is_idle(&self, stream: Stream) -> Result<bool, Answer> {
+    pub unsafe fn is_idle(&self, stream: Stream) -> Result<bool, CuResult> {
         // SAFETY: the caller's promise.
         match unsafe { (self.driver.stream_query)(stream) } {
             SUCCESS => Ok(true),

@@ -35,6 +35,7 @@ mod tuning;
 mod watch;
 
 use crate::backend::asynchronous::cookies::Request;
+use crate::backend::caller_share::CallerShare;
 use crate::backend::threads::{Wait, workers};
 use crate::backend::{Refused, libc as original};
 use crate::os::sync::pause;
@@ -46,7 +47,7 @@ use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 use registrations::{LINE, Registrations};
 #[cfg(not(test))]
 pub use service::start;
-use tuning::{Lead, Pace, Share};
+use tuning::{CopyTimes, Lead};
 use watch::Watch;
 
 /// Streams, each with a buffer on the card.
@@ -72,7 +73,7 @@ const LONG_PATIENCE: u64 = 125_000_000;
 
 /// What is wanted of copies.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct Options {
     pub wait: Wait,
     /// Part of each copy the caller does itself; `None`: as much as it has time for.
     pub share: Option<f32>,
@@ -120,7 +121,7 @@ mod slot {
 
 /// Why there is no engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum Unavailable {
     Nothing,
     /// No libcuda.so.1, or too old a one.
     NoDriver,
@@ -132,36 +133,36 @@ pub enum Why {
     Thread(i32),
 }
 
-impl core::fmt::Display for Why {
+impl core::fmt::Display for Unavailable {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
-            Why::Nothing => out.write_str("nobody knows"),
-            Why::NoDriver => out.write_str("no libcuda.so.1 that could be opened"),
-            Why::Driver(answer) => write!(out, "the driver says CUDA error {answer}"),
-            Why::Watch(errno) => {
+            Unavailable::Nothing => out.write_str("nobody knows"),
+            Unavailable::NoDriver => out.write_str("no libcuda.so.1 that could be opened"),
+            Unavailable::Driver(answer) => write!(out, "the driver says CUDA error {answer}"),
+            Unavailable::Watch(errno) => {
                 write!(out, "userfaultfd is not to be had: {} (errno {errno})", sys::meaning(errno))
             }
-            Why::Thread(errno) => {
+            Unavailable::Thread(errno) => {
                 write!(out, "no thread: {} (errno {errno})", sys::meaning(errno))
             }
         }
     }
 }
 
-impl Why {
+impl Unavailable {
     fn pack(self) -> (u32, i32) {
         match self {
-            Why::Nothing => (0, 0),
-            Why::NoDriver => (1, 0),
-            Why::Driver(answer) => (2, answer),
-            Why::Watch(errno) => (3, errno),
-            Why::Thread(errno) => (4, errno),
+            Unavailable::Nothing => (0, 0),
+            Unavailable::NoDriver => (1, 0),
+            Unavailable::Driver(answer) => (2, answer),
+            Unavailable::Watch(errno) => (3, errno),
+            Unavailable::Thread(errno) => (4, errno),
         }
     }
 }
 
 #[repr(align(64))]
-struct Slot {
+struct CopySlot {
     state: AtomicU32,
     /// Which copy it is; the words hold it when it is over.
     number: AtomicU32,
@@ -175,7 +176,7 @@ struct Slot {
 
 /// What a look at a slot shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum SlotState {
     Posted,
     UnderWay,
     Done,
@@ -252,7 +253,7 @@ pub struct Engine {
     /// One bit for each slot.
     taken: AtomicU64,
     posted: AtomicU64,
-    slots: [Slot; SLOTS],
+    slots: [CopySlot; SLOTS],
     /// Where the words are: a line for each slot, with a word for each channel.
     words: AtomicUsize,
     registrations: Registrations,
@@ -266,9 +267,9 @@ pub struct Engine {
     keep: AtomicUsize,
     spare_cpus: AtomicU32,
     ticks_per_ms: AtomicU64,
-    pace: Pace,
+    times: CopyTimes,
     lead: Lead,
-    share: Share,
+    share: CallerShare<128, 2>,
     /// Of the card, and how many copy engines it has.
     name: [AtomicU8; 64],
     engines: AtomicU32,
@@ -293,7 +294,7 @@ impl Engine {
             taken: AtomicU64::new(0),
             posted: AtomicU64::new(0),
             slots: [const {
-                Slot {
+                CopySlot {
                     state: AtomicU32::new(slot::FREE),
                     number: AtomicU32::new(0),
                     channels: AtomicU32::new(0),
@@ -319,9 +320,9 @@ impl Engine {
             keep: AtomicUsize::new(0),
             spare_cpus: AtomicU32::new(0),
             ticks_per_ms: AtomicU64::new(0),
-            pace: Pace::new(),
+            times: CopyTimes::new(),
             lead: Lead::new(),
-            share: Share::new(),
+            share: CallerShare::new(),
             name: [const { AtomicU8::new(0) }; 64],
             engines: AtomicU32::new(0),
             counts: Counts::new(),
@@ -342,14 +343,14 @@ impl Engine {
         !matches!(self.state.load(Acquire), state::COLD | state::STARTING)
     }
 
-    pub fn why_not(&self) -> Why {
+    pub fn why_not(&self) -> Unavailable {
         let number = self.why_number.load(Relaxed);
         match self.why.load(Relaxed) {
-            0 => Why::Nothing,
-            1 => Why::NoDriver,
-            2 => Why::Driver(number),
-            3 => Why::Watch(number),
-            _ => Why::Thread(number),
+            0 => Unavailable::Nothing,
+            1 => Unavailable::NoDriver,
+            2 => Unavailable::Driver(number),
+            3 => Unavailable::Watch(number),
+            _ => Unavailable::Thread(number),
         }
     }
 
@@ -513,7 +514,7 @@ impl Engine {
         dst: usize,
         src: usize,
         len: usize,
-        how: &How,
+        how: &Options,
     ) -> Result<(), Refused> {
         if !workers::is_ours() {
             return Err(Refused::NotOurs);
@@ -522,7 +523,7 @@ impl Engine {
         while at < len {
             let part = STRETCH.min(len - at);
             // SAFETY: part of the caller's ranges.
-            match unsafe { self.carry(dst + at, src + at, part, how) } {
+            match unsafe { self.copy_stretch(dst + at, src + at, part, how) } {
                 Ok(()) => {}
                 Err(refused) if at == 0 => return Err(refused),
                 Err(_) => {
@@ -537,7 +538,13 @@ impl Engine {
     }
 
     /// One request. The caller's own part is the beginning, which the program reads first.
-    unsafe fn carry(&self, dst: usize, src: usize, len: usize, how: &How) -> Result<(), Refused> {
+    unsafe fn copy_stretch(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        how: &Options,
+    ) -> Result<(), Refused> {
         let own = match how.share {
             Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),
             None if how.spare_cpus => 0,
@@ -558,15 +565,15 @@ impl Engine {
         unsafe { original::copy(dst, src, own) };
         let mut done = self.look(index);
         if how.share.is_none() && !how.spare_cpus {
-            self.share.note(done == Look::Done);
+            self.share.note(done == SlotState::Done);
         }
-        if done != Look::Done {
+        if done != SlotState::Done {
             done = self.wait(index, len - own, since, how);
         }
         self.free_slot(index);
         drop(held);
         match done {
-            Look::Done => {
+            SlotState::Done => {
                 self.counts.caller_bytes.fetch_add(own as u64, Relaxed);
                 Ok(())
             }
@@ -607,14 +614,14 @@ impl Engine {
         number
     }
 
-    fn look(&self, index: usize) -> Look {
+    fn look(&self, index: usize) -> SlotState {
         let slot = &self.slots[index];
         match slot.state.load(Acquire) {
-            slot::POSTED => Look::Posted,
-            slot::RUNNING if self.words_have_come(index) => Look::Done,
-            slot::RUNNING => Look::UnderWay,
-            slot::OVER => Look::Done,
-            _ => Look::Undone,
+            slot::POSTED => SlotState::Posted,
+            slot::RUNNING if self.words_have_come(index) => SlotState::Done,
+            slot::RUNNING => SlotState::UnderWay,
+            slot::OVER => SlotState::Done,
+            _ => SlotState::Undone,
         }
     }
 
@@ -652,21 +659,21 @@ impl Engine {
 
     /// Waits for the end of a copy, or takes it back. There is no giving up once it is under
     /// way: the service thread sees to lost words and lost devices.
-    fn wait(&self, index: usize, bytes: usize, since: u64, how: &How) -> Look {
-        let expected = self.pace.expected(bytes);
+    fn wait(&self, index: usize, bytes: usize, since: u64, how: &Options) -> SlotState {
+        let expected = self.times.expected(bytes);
         let mut slept = Slept::NotYet;
         loop {
             let look = self.look(index);
             let waited = sys::ticks().wrapping_sub(since);
             match look {
-                Look::Done => {
+                SlotState::Done => {
                     self.note_end(bytes, waited, slept);
                     return look;
                 }
-                Look::Undone => return look,
+                SlotState::Undone => return look,
                 // As long again as the card would take is not too long to wait for it.
-                Look::Posted if waited > PATIENCE + expected && self.take_back(index) => {
-                    return Look::Undone;
+                SlotState::Posted if waited > PATIENCE + expected && self.take_back(index) => {
+                    return SlotState::Undone;
                 }
                 _ => match how.wait {
                     Wait::Spin | Wait::Umwait => pause(),
@@ -704,12 +711,12 @@ impl Engine {
         match slept {
             Slept::Now => {
                 self.lead.was_too_short();
-                return self.pace.note_at_most(bytes, waited);
+                return self.times.note_at_most(bytes, waited);
             }
             Slept::Until(when) => self.lead.was_long_enough(waited - when),
             Slept::NotYet => {}
         }
-        self.pace.note(bytes, waited);
+        self.times.note(bytes, waited);
     }
 
     fn nanoseconds(&self, ticks: u64) -> u64 {
@@ -756,7 +763,7 @@ impl Engine {
         let (index, number) = ((id & 0xff) as usize % SLOTS, (id >> 8) as u32);
         let slot = &self.slots[index];
         let bytes = request.taken.load(Relaxed);
-        let (begun, expected) = (sys::ticks(), self.pace.expected(bytes));
+        let (begun, expected) = (sys::ticks(), self.times.expected(bytes));
         let mut slept = Slept::NotYet;
         let mut looked = false;
         loop {
@@ -766,14 +773,16 @@ impl Engine {
             }
             let waited = sys::ticks().wrapping_sub(request.since.load(Relaxed));
             match self.look(index) {
-                Look::Done => {
+                SlotState::Done => {
                     if looked {
                         self.note_end(bytes, waited, slept);
                     }
                     return true;
                 }
-                Look::Undone => return true,
-                Look::Posted if waited > LONG_PATIENCE && self.take_back(index) => return true,
+                SlotState::Undone => return true,
+                SlotState::Posted if waited > LONG_PATIENCE && self.take_back(index) => {
+                    return true;
+                }
                 _ => looked = true,
             }
             let passed = self.nanoseconds(sys::ticks().wrapping_sub(begun));
@@ -791,7 +800,7 @@ impl Engine {
         let index = (request.id.load(Acquire) & 0xff) as usize % SLOTS;
         let look = self.look(index);
         self.free_slot(index);
-        if look != Look::Done {
+        if look != SlotState::Done {
             self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
             copy(0, len);
         }
@@ -817,7 +826,7 @@ impl Engine {
         false
     }
 
-    fn note_why(&self, why: Why) {
+    fn note_why(&self, why: Unavailable) {
         let (kind, number) = why.pack();
         self.why_number.store(number, Relaxed);
         self.why.store(kind, Relaxed);

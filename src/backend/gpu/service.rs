@@ -4,10 +4,13 @@
 //! A real thread with thread-local storage, made when the process starts if the card is wanted;
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.
 
-use super::driver::{Address, Answer, Card, Driver, OUT_OF_MEMORY, Stream};
+use super::driver::{Address, Card, CuResult, Driver, OUT_OF_MEMORY, Stream};
 use super::registrations::LINE;
 use super::watch::{self, Settled};
-use super::{BUFFER, CHANNELS, Engine, GPU, Look, QUICK_CHUNK, SLOTS, Settings, Why, slot, state};
+use super::{
+    BUFFER, CHANNELS, Engine, GPU, QUICK_CHUNK, SLOTS, Settings, SlotState, Unavailable, slot,
+    state,
+};
 use crate::backend::threads::workers;
 use crate::os::sync::pause;
 use crate::os::sys::{self, SignalsHeld};
@@ -40,7 +43,7 @@ pub fn start(settings: &Settings) {
     GPU.spare_cpus.store(settings.spare_cpus.into(), Relaxed);
     GPU.state.store(state::COLD, Relaxed);
     if let Err(errno) = spawn(service, STACK) {
-        GPU.note_why(Why::Thread(errno));
+        GPU.note_why(Unavailable::Thread(errno));
         GPU.state.store(state::ENDED, Release);
     }
 }
@@ -173,11 +176,11 @@ struct Service {
 }
 
 impl Service {
-    fn open(gpu: &'static Engine) -> Result<Self, Why> {
+    fn open(gpu: &'static Engine) -> Result<Self, Unavailable> {
         let (ticks, nanos) = (sys::ticks(), sys::nanoseconds());
-        gpu.watch.open().map_err(Why::Watch)?;
-        let driver = Driver::open().ok_or(Why::NoDriver)?;
-        let card = Card::open(driver).map_err(Why::Driver)?;
+        gpu.watch.open().map_err(Unavailable::Watch)?;
+        let driver = Driver::open().ok_or(Unavailable::NoDriver)?;
+        let card = Card::open(driver).map_err(Unavailable::Driver)?;
         let mut service = Self {
             gpu,
             card,
@@ -194,12 +197,12 @@ impl Service {
         };
         if let Err(answer) = service.furnish() {
             service.close();
-            return Err(Why::Driver(answer));
+            return Err(Unavailable::Driver(answer));
         }
         // Threads of the program's may wait for this one from the first registration on.
         if let Err(errno) = spawn(monitor, 256 << 10) {
             service.close();
-            return Err(Why::Thread(errno));
+            return Err(Unavailable::Thread(errno));
         }
         let mut name = [0; 64];
         let engines = service.card.describe(&mut name).max(1);
@@ -211,7 +214,7 @@ impl Service {
         Ok(service)
     }
 
-    fn furnish(&mut self) -> Result<(), Answer> {
+    fn furnish(&mut self) -> Result<(), CuResult> {
         for _ in 0..CHANNELS {
             let stream = self.card.new_stream()?;
             self.channels.push(Channel { stream, buffer: 0 });
@@ -309,7 +312,7 @@ impl Service {
                 Settled::Yes => return true,
                 Settled::NotYet => sys::yield_now(),
                 Settled::Never => {
-                    self.end(Why::Watch(libc::EBADF));
+                    self.end(Unavailable::Watch(libc::EBADF));
                     return false;
                 }
             }
@@ -362,13 +365,13 @@ impl Service {
         match begun {
             // From now on it is over when the words have come.
             Ok(()) => slot.channels.store(channels, Release),
-            Err(answer) => self.end(Why::Driver(answer)),
+            Err(answer) => self.end(Unavailable::Driver(answer)),
         }
     }
 
     /// One chunk of the last flight to the card and back again. The memory of a call of the
     /// driver's lies in one registration.
-    fn loop_back(&self, dst: usize, src: usize, len: usize, which: usize) -> Result<(), Answer> {
+    fn loop_back(&self, dst: usize, src: usize, len: usize, which: usize) -> Result<(), CuResult> {
         let Channel { stream, buffer } = self.channels[which];
         let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
         let within = |at: usize, left: usize| {
@@ -406,9 +409,9 @@ impl Service {
             let slot = &gpu.slots[flight.index];
             let over = slot.number.load(Acquire) != flight.number
                 || slot.state.load(Acquire) == slot::FREE
-                || gpu.look(flight.index) != Look::UnderWay;
+                || gpu.look(flight.index) != SlotState::UnderWay;
             let patience =
-                10 * gpu.ticks_per_ms.load(Relaxed) + 8 * gpu.pace.expected(flight.bytes);
+                10 * gpu.ticks_per_ms.load(Relaxed) + 8 * gpu.times.expected(flight.bytes);
             if !over && now.wrapping_sub(flight.since) > patience {
                 match self.streams_are_done(&flight) {
                     Ok(false) => {}
@@ -431,7 +434,7 @@ impl Service {
         }
         self.flights = left;
         if let Some(answer) = lost {
-            self.end(Why::Driver(answer));
+            self.end(Unavailable::Driver(answer));
         }
     }
 
@@ -441,7 +444,7 @@ impl Service {
         }
     }
 
-    fn streams_are_done(&self, flight: &Flight) -> Result<bool, Answer> {
+    fn streams_are_done(&self, flight: &Flight) -> Result<bool, CuResult> {
         for which in (0..CHANNELS).filter(|which| flight.channels >> which & 1 == 1) {
             // SAFETY: a stream of ours.
             if !unsafe { self.card.is_idle(self.channels[which].stream)? } {
@@ -453,7 +456,7 @@ impl Service {
 
     /// Something went wrong: no more copies by the card. Those under way are over, one way or the
     /// other, when it is certain that the card writes no more.
-    fn end(&mut self, why: Why) {
+    fn end(&mut self, why: Unavailable) {
         self.gpu.note_why(why);
         self.gpu.state.store(state::ENDED, SeqCst);
         self.failed = true;
@@ -462,7 +465,7 @@ impl Service {
         for flight in core::mem::take(&mut self.flights) {
             let slot = &self.gpu.slots[flight.index];
             let ours = slot.number.load(Acquire) == flight.number;
-            if ours && self.gpu.look(flight.index) == Look::UnderWay {
+            if ours && self.gpu.look(flight.index) == SlotState::UnderWay {
                 slot.state.store(slot::FAILED, Release);
             }
             self.let_go(&flight);
@@ -517,7 +520,7 @@ impl Service {
         let done = unsafe { self.card.unregister(start) };
         self.gpu.registrations.remove(index);
         if let Err(answer) = done {
-            self.end(Why::Driver(answer));
+            self.end(Unavailable::Driver(answer));
         }
     }
 
@@ -566,7 +569,7 @@ impl Service {
         let registered = watched
             && fits
             && self.card.register(start, len).unwrap_or_else(|answer| {
-                self.end(Why::Driver(answer));
+                self.end(Unavailable::Driver(answer));
                 false
             });
         if !registered {

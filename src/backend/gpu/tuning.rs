@@ -1,14 +1,14 @@
-//! What past copies tell about the next one: how long it takes, and how much of it the caller
-//! should do itself. Plain numbers, shared by all threads without locks.
+//! What past copies tell about the next one: how long it takes, and when who sleeps through it
+//! has to wake up. Plain numbers, shared by all threads without locks.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Ticks that the card takes for a copy, by its size: one number for each power of two, because
 /// what it takes to begin counts for more in small ones.
-pub struct Pace([AtomicU64; 64]);
+pub struct CopyTimes([AtomicU64; 64]);
 
-impl Pace {
+impl CopyTimes {
     pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; 64])
     }
@@ -31,7 +31,7 @@ impl Pace {
     }
 }
 
-impl Pace {
+impl CopyTimes {
     /// It took at most so long: somebody was asleep when it ended.
     pub fn note_at_most(&self, bytes: usize, ticks: u64) {
         let expected = self.expected(bytes);
@@ -75,56 +75,29 @@ impl Lead {
     }
 }
 
-/// The caller's part of a copy, in 256ths. It is right when the caller and the card come to their
-/// end together.
-pub struct Share(AtomicU32);
-
-impl Share {
-    const MOST: u32 = 128;
-    const STEP: u32 = 2;
-
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    pub fn of(&self, len: usize) -> usize {
-        len / 256 * self.0.load(Relaxed) as usize
-    }
-
-    pub fn note(&self, card_was_first: bool) {
-        let now = self.0.load(Relaxed);
-        let next = if card_was_first {
-            now.saturating_sub(Self::STEP)
-        } else {
-            (now + Self::STEP).min(Self::MOST)
-        };
-        self.0.store(next, Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn pace_is_kept_for_each_size_and_follows_slowly() {
-        let pace = Pace::new();
-        assert_eq!(pace.expected(4 << 20), 0);
-        pace.note(4 << 20, 1000);
-        assert_eq!((pace.expected(4 << 20), pace.expected(6 << 20)), (1000, 1500));
-        assert_eq!(pace.expected(64 << 20), 0);
-        pace.note(4 << 20, 1 << 40);
-        assert_eq!(pace.expected(4 << 20), 1250);
+        let times = CopyTimes::new();
+        assert_eq!(times.expected(4 << 20), 0);
+        times.note(4 << 20, 1000);
+        assert_eq!((times.expected(4 << 20), times.expected(6 << 20)), (1000, 1500));
+        assert_eq!(times.expected(64 << 20), 0);
+        times.note(4 << 20, 1 << 40);
+        assert_eq!(times.expected(4 << 20), 1250);
     }
 
     #[test]
     fn sleeper_that_comes_too_late_says_nothing_but_that_it_took_no_longer() {
-        let pace = Pace::new();
-        pace.note(4 << 20, 1000);
-        (0..100).for_each(|_| pace.note_at_most(4 << 20, 5000));
-        assert_eq!(pace.expected(4 << 20), 1000);
-        pace.note_at_most(4 << 20, 800);
-        assert_eq!(pace.expected(4 << 20), 950);
+        let times = CopyTimes::new();
+        times.note(4 << 20, 1000);
+        (0..100).for_each(|_| times.note_at_most(4 << 20, 5000));
+        assert_eq!(times.expected(4 << 20), 1000);
+        times.note_at_most(4 << 20, 800);
+        assert_eq!(times.expected(4 << 20), 950);
     }
 
     #[test]
@@ -142,14 +115,5 @@ mod tests {
             }
         }
         assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
-    }
-
-    #[test]
-    fn share_rises_while_the_caller_waits_and_falls_when_the_card_does() {
-        let share = Share::new();
-        (0..1000).for_each(|_| share.note(false));
-        assert_eq!(share.of(256), 128);
-        (0..1000).for_each(|_| share.note(true));
-        assert_eq!(share.of(1 << 20), 0);
     }
 }

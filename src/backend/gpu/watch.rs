@@ -113,7 +113,7 @@ impl Watch {
         }
     }
 
-    fn call(&self, request: usize, argument: &mut [u64]) -> sys::Answer {
+    fn call(&self, request: usize, argument: &mut [u64]) -> sys::SysResult {
         let fd = self.fd.load(Relaxed) - 1;
         let at = argument.as_mut_ptr() as usize;
         // SAFETY: each request has as many words as the array it is called with.
@@ -199,18 +199,18 @@ impl Watch {
 
 /// A mapping, as /proc/self/maps tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct Vma {
     pub start: usize,
     pub end: usize,
 }
 
 /// The mapping at an address, if it is private memory of no file, to be read and written: the
 /// kind of which every change is told.
-pub fn anonymous(address: usize) -> Option<Mapping> {
+pub fn anonymous(address: usize) -> Option<Vma> {
     find_anonymous(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
 }
 
-fn find_anonymous(maps: &str, address: usize) -> Option<Mapping> {
+fn find_anonymous(maps: &str, address: usize) -> Option<Vma> {
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
@@ -223,7 +223,7 @@ fn find_anonymous(maps: &str, address: usize) -> Option<Mapping> {
         let (inode, name) = (words.next()?, words.next().unwrap_or(""));
         let plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon");
         let fits = rights.starts_with("rw") && rights.ends_with('p') && inode == "0" && plain;
-        return fits.then_some(Mapping { start, end });
+        return fits.then_some(Vma { start, end });
     }
     None
 }

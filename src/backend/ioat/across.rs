@@ -34,7 +34,7 @@ impl Engine {
         ours: usize,
         there: There,
         len: usize,
-        how: &How,
+        how: &Options,
     ) -> Result<(), i32> {
         let turn = self.turn_for(ours, how);
         let mut at = 0;
@@ -54,12 +54,12 @@ impl Engine {
         there: There,
         len: usize,
         turn: Turn,
-        how: &How,
+        how: &Options,
     ) -> Result<(), i32> {
         let (dst, src) = if push { (there.offset, ours) } else { (ours, there.offset) };
         let cut = Cut::for_channels(abi::MAX_PIECES, dst, len, turn.used);
-        let room = self.rooms.take().ok_or(libc::EAGAIN)?;
-        let mut request = room.fill(cut, dst, src, turn);
+        let list = self.lists.take().ok_or(libc::EAGAIN)?;
+        let mut request = list.fill(cut, dst, src, turn);
         request.flags = if push { abi::SUBMIT_PUSH } else { abi::SUBMIT_PULL };
         request.door = there.door;
         request.post = there.post;
@@ -72,7 +72,7 @@ impl Engine {
             return Err(if errno == 0 { libc::EPROTO } else { errno });
         }
         // What share of its own copies a caller takes is not to be learnt from these.
-        let how = How { share: Some(0.0), ..*how };
+        let how = Options { share: Some(0.0), ..*how };
         let failed = self.wait(&request, len, sys::ticks(), &how);
         match errno {
             0 if failed == 0 => Ok(()),

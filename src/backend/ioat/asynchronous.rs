@@ -16,7 +16,7 @@ pub const ASK_AGAIN: u64 = 2_500_000;
 
 /// What the words of a request tell.
 #[derive(PartialEq, Eq)]
-enum Look {
+enum WordState {
     Missing,
     /// It is over, and nothing has failed.
     Come,
@@ -48,7 +48,7 @@ impl Engine {
         dst: usize,
         src: usize,
         len: usize,
-        how: &How,
+        how: &Options,
     ) -> Result<Option<Piece>, Refused> {
         let whole = Stretch { dst, src, len };
         let align = self.src_align.load(Relaxed).max(abi::ALIGN);
@@ -59,19 +59,19 @@ impl Engine {
         let (body, end) = (split.head, split.head + split.body);
         // SAFETY: the caller's ranges. Before anything is under way: a bad page faults here.
         unsafe {
-            whole.copy(0, body);
-            whole.copy(end, len);
+            whole.by_libc(0, body);
+            whole.by_libc(end, len);
         }
         let turn = self.turn_for(dst, how);
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         // A handler that jumped out would leave a request nobody knows of.
         let held = self.hold_signals()?;
-        let room = self.rooms.take().ok_or(Refused::Busy)?;
-        let mut submit = room.fill(cut, dst + body, src + body, turn);
+        let list = self.lists.take().ok_or(Refused::Busy)?;
+        let mut submit = list.fill(cut, dst + body, src + body, turn);
         self.counts.submits.fetch_add(1, Relaxed);
         let errno = self.helper.submit(&mut submit);
         if submit.id == 0 {
-            drop(room);
+            drop(list);
             drop(held);
             return match errno {
                 libc::EFAULT => {
@@ -102,8 +102,8 @@ impl Engine {
         request.taken.store(taken, Relaxed);
         request.since.store(sys::ticks(), Relaxed);
         request.id.store(submit.id, Release);
-        self.account(&room, &submit, accepted, 0, len);
-        drop(room);
+        self.account(&list, &submit, accepted, 0, len);
+        drop(list);
         drop(held);
         match errno {
             0 => self.limit.note_taken(len),
@@ -122,12 +122,12 @@ impl Engine {
             return true;
         }
         match self.look_at_words(request, id) {
-            Look::Come => return true,
-            Look::Passed => return self.ask_once(request, id, nanos, |_| 0),
-            Look::Missing => {}
+            WordState::Come => return true,
+            WordState::Passed => return self.ask_once(request, id, nanos, |_| 0),
+            WordState::Missing => {}
         }
         let (now, since) = (sys::ticks(), request.since.load(Relaxed));
-        let expected = self.pace.expected(request.taken.load(Relaxed));
+        let expected = self.page_time.expected(request.taken.load(Relaxed));
         let silent = request.words.load(Relaxed) == SILENT;
         let patience = if silent { ASK_AGAIN } else { LOST_AFTER.saturating_add(8 * expected) };
         if nanos == 0 {
@@ -139,7 +139,7 @@ impl Engine {
             request.since.store(recently, Relaxed);
         } else if !silent {
             while sys::ticks().wrapping_sub(now) < workers::SPIN_TICKS {
-                if self.look_at_words(request, id) == Look::Come {
+                if self.look_at_words(request, id) == WordState::Come {
                     return true;
                 }
                 pause();
@@ -151,18 +151,18 @@ impl Engine {
         })
     }
 
-    fn look_at_words(&self, request: &Request, id: u64) -> Look {
+    fn look_at_words(&self, request: &Request, id: u64) -> WordState {
         let words = request.words.load(Acquire);
         // The number is taken away before the words are changed.
         if words == SILENT || request.id.load(Relaxed) != id {
-            return Look::Missing;
+            return WordState::Missing;
         }
         let offset = (words >> 32) as usize * abi::WORD_STRIDE;
         let words = Words { pages: &self.words, channels: words as u32, offset, id };
         match words.missing() {
-            None => Look::Come,
-            Some(_) if words.have_passed() => Look::Passed,
-            Some(_) => Look::Missing,
+            None => WordState::Come,
+            Some(_) if words.have_passed() => WordState::Passed,
+            Some(_) => WordState::Missing,
         }
     }
 

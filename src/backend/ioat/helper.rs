@@ -204,6 +204,6 @@ pub fn unpost(door: i32, id: u64) {
     }
 }
 
-fn errno_or_value(answer: sys::Answer) -> Result<i32, i32> {
+fn errno_or_value(answer: sys::SysResult) -> Result<i32, i32> {
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as i32) }
 }

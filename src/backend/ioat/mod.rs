@@ -19,6 +19,7 @@ pub mod helper;
 mod tests;
 mod tuning;
 
+use crate::backend::caller_share::CallerShare;
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::threads::Wait;
 use crate::backend::threads::workers;
@@ -35,11 +36,11 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use helper::Helper;
-use tuning::{Caution, Limit, Pace, Share};
+use tuning::{Caution, Limit, PageTime};
 
 /// How copies are to be carried.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct Options {
     /// Channels one copy may use; `None`: all. With one, copies take turns on them.
     pub channels: Option<usize>,
     pub wait: Wait,
@@ -77,11 +78,11 @@ pub struct Engine {
     why_not: AtomicI32,
     /// Where each channel's words can be seen; 0: nowhere.
     words: [AtomicUsize; abi::MAX_CHANNELS],
-    rooms: Rooms,
+    lists: PieceLists,
     caution: Caution,
     limit: Limit,
-    share: Share,
-    pace: Pace,
+    share: CallerShare<192, 4>,
+    page_time: PageTime,
     clock: Clock,
     pub counts: Counts,
 }
@@ -197,7 +198,7 @@ impl Stretch {
     ///
     /// # Safety
     /// As memcpy.
-    unsafe fn copy(self, from: usize, to: usize) {
+    unsafe fn by_libc(self, from: usize, to: usize) {
         if from < to {
             // SAFETY: the caller's promise.
             unsafe { original::copy(self.dst + from, self.src + from, to - from) };
@@ -234,11 +235,11 @@ impl Engine {
             features: AtomicU32::new(0),
             why_not: AtomicI32::new(0),
             words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
-            rooms: Rooms::new(),
+            lists: PieceLists::new(),
             caution: Caution::new(),
             limit: Limit::new(),
-            share: Share::new(),
-            pace: Pace::new(),
+            share: CallerShare::new(),
+            page_time: PageTime::new(),
             clock: Clock::new(),
             counts: Counts::new(),
         }
@@ -318,7 +319,7 @@ impl Engine {
         self.helper.forget_after_fork();
         self.words.iter().for_each(|words| words.store(0, Relaxed));
         self.channels.store(0, Relaxed);
-        self.rooms.forget_everything();
+        self.lists.forget_everything();
         self.counts.clear();
     }
 
@@ -332,7 +333,7 @@ impl Engine {
         dst: usize,
         src: usize,
         len: usize,
-        how: &How,
+        how: &Options,
     ) -> Result<(), Refused> {
         // A child of vfork may be killed at any moment, and would keep what it had taken.
         if !workers::is_ours() {
@@ -344,13 +345,13 @@ impl Engine {
             let part = self.limit.part_of(len - at);
             let stretch = Stretch { dst: dst + at, src: src + at, len: part };
             // SAFETY: part of the caller's ranges.
-            match unsafe { self.carry(stretch, turn, how) } {
+            match unsafe { self.copy_stretch(stretch, turn, how) } {
                 Ok(()) => {}
                 Err(refused) if at == 0 => return Err(refused),
                 Err(_) => {
                     self.counts.caller_bytes.fetch_add(part as u64, Relaxed);
                     // SAFETY: as above.
-                    unsafe { stretch.copy(0, part) };
+                    unsafe { stretch.by_libc(0, part) };
                 }
             }
             at += part;
@@ -360,7 +361,7 @@ impl Engine {
 
     /// The channels of a copy to or from `at`. They follow from the place, by the lines of pages
     /// that the helper keeps: what was mapped for a channel's device serves the next copy too.
-    fn turn_for(&self, at: usize, how: &How) -> Turn {
+    fn turn_for(&self, at: usize, how: &Options) -> Turn {
         let all = self.channels().max(1);
         let used = how.channels.unwrap_or(all).clamp(1, all);
         let any = used == all && self.features.load(Relaxed) & abi::FEATURE_NODES != 0;
@@ -369,7 +370,12 @@ impl Engine {
 
     /// One request, from submission to the last byte. The caller's own part is the beginning,
     /// which the program reads first, and the edges that are not aligned.
-    unsafe fn carry(&self, whole: Stretch, turn: Turn, how: &How) -> Result<(), Refused> {
+    unsafe fn copy_stretch(
+        &self,
+        whole: Stretch,
+        turn: Turn,
+        how: &Options,
+    ) -> Result<(), Refused> {
         let Stretch { dst, src, len } = whole;
         let own = self.own_part(len, how.share);
         let align = self.src_align.load(Relaxed).max(abi::ALIGN);
@@ -378,25 +384,25 @@ impl Engine {
         if split.body == 0 {
             self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
             // SAFETY: the caller's ranges.
-            unsafe { whole.copy(0, len) };
+            unsafe { whole.by_libc(0, len) };
             return Ok(());
         }
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
-        let room = self.rooms.take().ok_or(Refused::Busy)?;
-        let mut request = room.fill(cut, dst + body, src + body, turn);
+        let list = self.lists.take().ok_or(Refused::Busy)?;
+        let mut request = list.fill(cut, dst + body, src + body, turn);
 
         let begun_at = sys::ticks();
         let (held, errno) = self.submit(&mut request)?;
         if request.id == 0 {
             // Nothing is under way.
-            drop(room);
+            drop(list);
             drop(held);
             return match errno {
                 libc::EFAULT => {
                     self.counts.faults.fetch_add(1, Relaxed);
                     self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
                     // SAFETY: the caller's ranges; a bad page faults now, as without us.
-                    unsafe { whole.copy(0, len) };
+                    unsafe { whole.by_libc(0, len) };
                     Ok(())
                 }
                 _ => {
@@ -414,8 +420,8 @@ impl Engine {
         let own_edges = || {
             // SAFETY: the caller's ranges, outside of what the engine writes.
             unsafe {
-                whole.copy(0, body);
-                whole.copy(end, len);
+                whole.by_libc(0, body);
+                whole.by_libc(end, len);
             }
         };
         let edges_done = if faults_are_handled {
@@ -431,8 +437,8 @@ impl Engine {
         let failed = self.wait(&request, begun, submitted, how) & low_bits(taken);
         let over = sys::ticks();
         // The engine's law ends. Whatever faults from here on may jump, so all is tidied up.
-        self.account(&room, &request, taken, failed, len);
-        drop(room);
+        self.account(&list, &request, taken, failed, len);
+        drop(list);
         drop(held);
         match errno {
             0 => self.limit.note_taken(len),
@@ -450,9 +456,9 @@ impl Engine {
         unsafe {
             for index in (0..taken).filter(|index| failed >> index & 1 == 1) {
                 let piece = cut.piece(index);
-                whole.copy(body + piece.offset, body + piece.offset + piece.len);
+                whole.by_libc(body + piece.offset, body + piece.offset + piece.len);
             }
-            whole.copy(body + begun, end);
+            whole.by_libc(body + begun, end);
         }
         self.counts.costs.note(&request, [begun_at, submitted, over, sys::ticks()]);
         Ok(())
@@ -512,23 +518,23 @@ impl Engine {
     }
 
     /// Waits for the end of a request of `bytes`; answers the pieces that failed.
-    fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &How) -> u64 {
+    fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &Options) -> u64 {
         let Some(words) = self.words_of(request) else { return self.ask(request.id, None) };
         let engine_was_first = words.missing().is_none();
         if how.share.is_none() {
             self.share.note(engine_was_first);
         }
         if engine_was_first {
-            self.pace.note_at_most(bytes, sys::ticks().wrapping_sub(since));
+            self.page_time.note_at_most(bytes, sys::ticks().wrapping_sub(since));
             return 0;
         }
-        let failed = if self.watch(&words, self.pace.expected(bytes), since, how.wait) {
+        let failed = if self.watch(&words, self.page_time.expected(bytes), since, how.wait) {
             0
         } else {
             self.ask(request.id, Some(&words))
         };
         if failed == 0 {
-            self.pace.note(bytes, sys::ticks().wrapping_sub(since));
+            self.page_time.note(bytes, sys::ticks().wrapping_sub(since));
         }
         failed
     }
@@ -592,10 +598,17 @@ impl Engine {
         (told && words.each().all(|page| page != 0)).then_some(words)
     }
 
-    fn account(&self, room: &Room, request: &abi::Submit, taken: usize, failed: u64, len: usize) {
+    fn account(
+        &self,
+        list: &TakenList,
+        request: &abi::Submit,
+        taken: usize,
+        failed: u64,
+        len: usize,
+    ) {
         let counts = &self.counts;
         let mut by_channels = 0;
-        for (index, piece) in room.pieces().iter().take(taken).enumerate() {
+        for (index, piece) in list.pieces().iter().take(taken).enumerate() {
             let done = failed >> index & 1 == 0;
             if let Some(count) = counts.channel_bytes.get(piece.channel as usize).filter(|_| done) {
                 count.fetch_add(piece.len, Relaxed);
@@ -683,40 +696,40 @@ impl Words<'_> {
 
 /// Where the pieces of requests are written down for the kernel. Not on the stack, which may
 /// be a small one of a signal handler.
-struct Rooms {
+struct PieceLists {
     /// One bit for each that is in use.
     taken: AtomicU32,
-    lists: [List; abi::SLOTS],
+    all: [PieceList; abi::SLOTS],
 }
 
 #[repr(align(64))]
-struct List(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
+struct PieceList(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
 
 // SAFETY: only who has taken a list touches it.
-unsafe impl Sync for List {}
+unsafe impl Sync for PieceList {}
 
 /// A list that is ours until this is dropped.
-struct Room<'a> {
-    rooms: &'a Rooms,
+struct TakenList<'a> {
+    lists: &'a PieceLists,
     number: usize,
 }
 
-impl Rooms {
+impl PieceLists {
     const fn new() -> Self {
         const EMPTY: abi::Piece = abi::Piece { dst: 0, src: 0, len: 0, channel: 0, flags: 0 };
         Self {
             taken: AtomicU32::new(0),
-            lists: [const { List(UnsafeCell::new([EMPTY; abi::MAX_PIECES])) }; abi::SLOTS],
+            all: [const { PieceList(UnsafeCell::new([EMPTY; abi::MAX_PIECES])) }; abi::SLOTS],
         }
     }
 
-    fn take(&self) -> Option<Room<'_>> {
+    fn take(&self) -> Option<TakenList<'_>> {
         let mut taken = self.taken.load(Relaxed);
         loop {
             let number = taken.trailing_ones();
             let bit = 1u32.checked_shl(number)?;
             match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
-                Ok(_) => return Some(Room { rooms: self, number: number as usize }),
+                Ok(_) => return Some(TakenList { lists: self, number: number as usize }),
                 Err(other) => taken = other,
             }
         }
@@ -728,9 +741,9 @@ impl Rooms {
     }
 }
 
-impl Room<'_> {
+impl TakenList<'_> {
     fn list(&self) -> *mut [abi::Piece; abi::MAX_PIECES] {
-        self.rooms.lists[self.number].0.get()
+        self.lists.all[self.number].0.get()
     }
 
     /// Writes the pieces down, and the request for them.
@@ -763,9 +776,9 @@ impl Room<'_> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for TakenList<'_> {
     fn drop(&mut self) {
-        self.rooms.taken.fetch_and(!(1 << self.number), Release);
+        self.lists.taken.fetch_and(!(1 << self.number), Release);
     }
 }
 

@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const HOW: How = How { channels: None, wait: Wait::Auto, share: Some(0.0) };
+const HOW: Options = Options { channels: None, wait: Wait::Auto, share: Some(0.0) };
 const LATE: Duration = Duration::from_millis(3);
 /// Later than a caller comes that has to wait for a CPU.
 const VERY_LATE: Duration = Duration::from_millis(300);
@@ -26,7 +26,7 @@ fn copy_at(
     engine: &Engine,
     (dst_at, src_at): (usize, usize),
     len: usize,
-    how: &How,
+    how: &Options,
 ) -> Result<(), Refused> {
     let kernel = engine.helper.fake.get().unwrap();
     // As long as a prime number, so that no two pages are alike.
@@ -40,7 +40,7 @@ fn copy_at(
     // SAFETY: inside both vectors.
     let done = unsafe { engine.copy(dst, src, len, how) };
     assert_eq!(kernel.under_way(), 0, "returned while the engine writes");
-    assert_eq!(engine.rooms.taken.load(Ordering::Relaxed), 0, "a list was not given back");
+    assert_eq!(engine.lists.taken.load(Ordering::Relaxed), 0, "a list was not given back");
     if done.is_ok() {
         let right = target[to..to + len] == source[from..from + len];
         assert!(right, "{len} bytes from {src_at} to {dst_at}, {how:?}");
@@ -82,7 +82,7 @@ fn copies_of_every_shape_are_right_with_every_channel_count_share_and_wait() {
             for share in [None, Some(0.0), Some(0.5), Some(1.0)] {
                 round += 1;
                 let channels = [None, Some(1), Some(3), Some(64)][round % 4];
-                let how = How { channels, wait: waits[round % 5], share };
+                let how = Options { channels, wait: waits[round % 5], share };
                 assert_eq!(copy_at(&engine, offsets, len, &how), Ok(()));
             }
         }
@@ -97,7 +97,7 @@ fn copies_that_end_late_are_waited_for_in_every_way() {
     for wait in [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait] {
         for share in [None, Some(0.25)] {
             kernel.make([Trouble { late: LATE, ..Trouble::default() }; 2]);
-            let how = How { wait, share, ..HOW };
+            let how = Options { wait, share, ..HOW };
             assert_eq!(copy_at(&engine, (9, 3), 200_000, &how), Ok(()));
             assert_eq!(copy_at(&engine, (9, 3), 200_000, &how), Ok(()));
         }
@@ -143,7 +143,7 @@ fn one_copy_spreads_over_channels_that_follow_from_its_place() {
     let source = vec![1u8; LEN];
     let mut target = vec![0u8; 7 * LINE];
     let line = (target.as_ptr() as usize).next_multiple_of(LINE);
-    let mut used = |at: usize, how: &How| {
+    let mut used = |at: usize, how: &Options| {
         kernel.seen.lock().unwrap().clear();
         let dst = line - target.as_ptr() as usize + at;
         let (dst, src) = (target[dst..dst + LEN].as_mut_ptr() as usize, source.as_ptr() as usize);
@@ -151,7 +151,7 @@ fn one_copy_spreads_over_channels_that_follow_from_its_place() {
         unsafe { engine.copy(dst, src, LEN, how) }.unwrap();
         channels(kernel)
     };
-    let two = How { channels: Some(2), ..HOW };
+    let two = Options { channels: Some(2), ..HOW };
     for number in 0..5 {
         let next = |step: usize| ((line / LINE + number + step) % 4) as u32;
         for at in [number * LINE, number * LINE + PAGE, number * LINE] {
@@ -170,7 +170,7 @@ fn channels_on_several_nodes_are_left_to_the_kernel() {
     // The fake one says that the first half is near.
     assert_eq!(channels(kernel), [0, 1, 0, 1]);
     // Who wants fewer names them himself.
-    copy_at(&engine, (0, 0), 64 << 10, &How { channels: Some(2), ..HOW }).unwrap();
+    copy_at(&engine, (0, 0), 64 << 10, &Options { channels: Some(2), ..HOW }).unwrap();
     let named = &channels(kernel)[4..];
     assert!(matches!(named, [one, next] if *next == (one + 1) % 4), "{named:?}");
 }
@@ -179,7 +179,7 @@ fn channels_on_several_nodes_are_left_to_the_kernel() {
 fn with_one_channel_for_a_copy_it_stays_there() {
     let kernel = Kernel::new(3);
     let engine = engine(kernel);
-    let one = How { channels: Some(1), ..HOW };
+    let one = Options { channels: Some(1), ..HOW };
     // Larger than a request may be.
     copy_at(&engine, (0, 0), 20 << 20, &one).unwrap();
     let used = channels(kernel);
@@ -219,7 +219,7 @@ fn fixed_share_is_copied_by_the_caller() {
     for (share, least, most) in [(0.0, 0, 128), (0.5, 500_000, 500_128), (1.0, 1 << 20, 1 << 20)] {
         let engine = engine(Kernel::new(2));
         let len = if share == 1.0 { 1 << 20 } else { 1_000_000 };
-        copy_at(&engine, (7, 7), len, &How { share: Some(share), ..HOW }).unwrap();
+        copy_at(&engine, (7, 7), len, &Options { share: Some(share), ..HOW }).unwrap();
         let own = count(&engine.counts.caller_bytes) as usize;
         assert!((least..=most).contains(&own), "{share}: {own}");
         let by_channels: u64 = engine.counts.channel_bytes.iter().map(count).sum();
@@ -231,7 +231,7 @@ fn fixed_share_is_copied_by_the_caller() {
 fn share_of_the_caller_grows_while_it_waits_and_shrinks_while_it_does_not() {
     let kernel = Kernel::new(2);
     let engine = engine(kernel);
-    let how = How { share: None, ..HOW };
+    let how = Options { share: None, ..HOW };
     // Words that never come: the caller has to wait however slow it is itself.
     kernel.make([Trouble { lost: !0, ..Trouble::default() }; 12]);
     (0..12).for_each(|_| copy_at(&engine, (0, 0), 1 << 20, &how).unwrap());
@@ -307,7 +307,7 @@ fn caller_copies_its_share_while_the_engine_works_also_when_faults_are_handled()
             note.store(unsafe { (dst as *const u8).read_volatile() }.into(), Ordering::SeqCst);
         });
         kernel.make([Trouble { late: VERY_LATE, ..Trouble::default() }]);
-        let how = How { share: Some(0.5), ..HOW };
+        let how = Options { share: Some(0.5), ..HOW };
         // SAFETY: the vectors' own memory.
         assert_eq!(unsafe { engine.copy(dst, src, 100_000, &how) }, Ok(()));
         assert_eq!(seen.load(Ordering::SeqCst), 0x11);
@@ -344,7 +344,7 @@ fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
             libc::alarm(20);
             libc::signal(libc::SIGSEGV, on_fault as *const () as usize);
             libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
-            let _ = engine.copy(dst, src, len, &How { share: Some(0.5), ..HOW });
+            let _ = engine.copy(dst, src, len, &Options { share: Some(0.5), ..HOW });
             libc::_exit(2);
         }
         let mut status = 0;
@@ -443,7 +443,7 @@ fn lost_word_is_asked_for() {
         let kernel = Kernel::new(4);
         let engine = engine(kernel);
         kernel.make([Trouble { lost: 0b100, ..Trouble::default() }]);
-        assert_eq!(copy_at(&engine, (1, 2), 300_000, &How { wait, ..HOW }), Ok(()));
+        assert_eq!(copy_at(&engine, (1, 2), 300_000, &Options { wait, ..HOW }), Ok(()));
         assert_eq!(count(&engine.counts.waits), 1, "{wait:?}");
         assert_eq!(count(&engine.counts.redone), 0);
     }
@@ -506,8 +506,8 @@ fn request_that_found_no_memory_makes_the_next_ones_smaller_for_a_while() {
 #[test]
 fn no_list_free_refuses_the_copy_and_recovers() {
     let engine = engine(Kernel::new(2));
-    let all: Vec<_> = (0..abi::SLOTS).map(|_| engine.rooms.take().unwrap()).collect();
-    assert!(engine.rooms.take().is_none());
+    let all: Vec<_> = (0..abi::SLOTS).map(|_| engine.lists.take().unwrap()).collect();
+    assert!(engine.lists.take().is_none());
     let (source, mut target) = (vec![1u8; 100_000], vec![0u8; 100_000]);
     let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
     // SAFETY: the vectors' own memory.
@@ -557,7 +557,7 @@ fn what_stays_pinned_is_told_in_pages_and_asked_for_in_lines() {
 fn forgotten_engine_has_no_channels_and_starts_anew() {
     let engine = engine(Kernel::new(2));
     copy(&engine, 100_000).unwrap();
-    std::mem::forget(engine.rooms.take());
+    std::mem::forget(engine.lists.take());
     engine.forget_after_fork();
     assert_eq!((engine.channels(), count(&engine.counts.submits)), (0, 0));
     assert!(engine.words.iter().all(|words| words.load(Ordering::Relaxed) == 0));

@@ -1,5 +1,5 @@
-//! What the engine's past tells about the next copy: how long it takes, how much the caller
-//! should do itself, how large a request may be, and whether signals have to be held.
+//! What the engine's past tells about the next copy: how long it takes, how large a request may
+//! be, and whether signals have to be held.
 //!
 //! Plain numbers, shared by all threads without locks: a lost update costs a sample.
 #![forbid(unsafe_code)]
@@ -8,9 +8,9 @@ use crate::plan::PAGE;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// How long the engine takes for a page, in ticks.
-pub struct Pace(AtomicU64);
+pub struct PageTime(AtomicU64);
 
-impl Pace {
+impl PageTime {
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -32,37 +32,6 @@ impl Pace {
     pub fn note_at_most(&self, bytes: usize, ticks: u64) {
         if ticks < self.expected(bytes) {
             self.note(bytes, ticks);
-        }
-    }
-}
-
-/// The caller's part of a copy, in 256ths. It is right when the caller and the engine come
-/// to their end together.
-pub struct Share(AtomicU32);
-
-impl Share {
-    const MOST: u32 = 192;
-    const STEP: u32 = 4;
-
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    pub fn of(&self, len: usize) -> usize {
-        len / 256 * self.0.load(Relaxed) as usize
-    }
-
-    /// Whether the engine was over when the caller had done its part: then that was too
-    /// much, else too little.
-    pub fn note(&self, engine_was_first: bool) {
-        let now = self.0.load(Relaxed);
-        let next = if engine_was_first {
-            now.saturating_sub(Self::STEP)
-        } else {
-            (now + Self::STEP).min(Self::MOST)
-        };
-        if next != now {
-            self.0.store(next, Relaxed);
         }
     }
 }
@@ -145,39 +114,22 @@ mod tests {
 
     #[test]
     fn pace_follows_the_engine_and_shrugs_off_a_hang() {
-        let pace = Pace::new();
-        assert_eq!(pace.expected(1 << 20), 0);
+        let time = PageTime::new();
+        assert_eq!(time.expected(1 << 20), 0);
         for _ in 0..50 {
-            pace.note(1 << 20, 256 * 1000);
+            time.note(1 << 20, 256 * 1000);
         }
-        assert_eq!(pace.expected(1 << 20), 256_000);
-        pace.note(1 << 20, 10_000_000_000);
-        assert!(pace.expected(1 << 20) < 330_000, "{}", pace.expected(1 << 20));
-        pace.note_at_most(1 << 20, 5_000_000);
-        assert!(pace.expected(1 << 20) < 330_000, "that it took no longer tells nothing");
+        assert_eq!(time.expected(1 << 20), 256_000);
+        time.note(1 << 20, 10_000_000_000);
+        assert!(time.expected(1 << 20) < 330_000, "{}", time.expected(1 << 20));
+        time.note_at_most(1 << 20, 5_000_000);
+        assert!(time.expected(1 << 20) < 330_000, "that it took no longer tells nothing");
         for _ in 0..50 {
-            pace.note_at_most(1 << 20, 25_600);
+            time.note_at_most(1 << 20, 25_600);
         }
-        assert!(pace.expected(1 << 20) <= 27_000, "{}", pace.expected(1 << 20));
-        pace.note(64, 0);
-        assert!(pace.expected(64) > 0, "known stays known");
-    }
-
-    #[test]
-    fn share_ends_where_both_come_to_an_end_together() {
-        // The engine is three times as fast as the caller: a quarter is right.
-        let share = Share::new();
-        let len = 1 << 20;
-        for _ in 0..500 {
-            let own = share.of(len);
-            share.note((len - own) < own * 3);
-        }
-        let part = share.of(len) as f64 / len as f64;
-        assert!((0.22..0.28).contains(&part), "{part}");
-        (0..500).for_each(|_| share.note(false));
-        assert_eq!(share.of(len), len / 4 * 3);
-        (0..500).for_each(|_| share.note(true));
-        assert_eq!(share.of(len), 0);
+        assert!(time.expected(1 << 20) <= 27_000, "{}", time.expected(1 << 20));
+        time.note(64, 0);
+        assert!(time.expected(64) > 0, "known stays known");
     }
 
     #[test]

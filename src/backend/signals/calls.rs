@@ -4,14 +4,14 @@
 //! work for any signal: they serve in place of the originals until those are known. Calls for
 //! other signals go straight to the originals (`intercept/signals.rs`).
 
-use super::{Action, EVER, Front, Lock, RESETHAND, SIGINFO};
+use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
 use crate::backend::threads::workers;
 use crate::os::lookup::{Name, find_next};
 use crate::os::sys::{self, SignalsHeld, signal_set};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The originals, in the order of `Call`.
+/// The originals, in the order of `SignalCall`.
 pub static ORIGINALS: [AtomicPtr<c_void>; 6] = [
     original(bare_sigaction as *const ()),
     original(signal as *const ()),
@@ -22,7 +22,7 @@ pub static ORIGINALS: [AtomicPtr<c_void>; 6] = [
 ];
 
 #[repr(usize)]
-pub enum Call {
+pub enum SignalCall {
     Sigaction,
     Signal,
     SysvSignal,
@@ -55,7 +55,7 @@ pub fn resolve() {
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
 fn next() -> Sigaction {
-    let function = ORIGINALS[Call::Sigaction as usize].load(Ordering::Acquire);
+    let function = ORIGINALS[SignalCall::Sigaction as usize].load(Ordering::Acquire);
     // SAFETY: only ever a sigaction: ours below, or what was found by that name.
     unsafe { core::mem::transmute(function) }
 }
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn sigaction(
             && workers::is_ours()
         {
             let _held = SignalsHeld::all();
-            let _lock = Lock::take();
+            let _lock = DispositionLock::take();
             let _ = front.step_in(); // else the next copy tries again
         }
         return answer;
@@ -112,7 +112,7 @@ fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
         return answer;
     }
     let _held = SignalsHeld::all();
-    let _lock = Lock::take();
+    let _lock = DispositionLock::take();
     let Some(stand) = Action::of(front.signal).and_then(|now| front.stand(now.handler)) else {
         return pass_on(new, old);
     };
@@ -199,9 +199,9 @@ unsafe extern "C" fn bare_sigaction(
     // SAFETY: null, or the program's promise.
     let answer = match unsafe { new.as_ref() } {
         // The C library's own, for cancellation and setuid.
-        _ if matches!(signal, 32 | 33) => Err(-libc::EINVAL as sys::Answer),
+        _ if matches!(signal, 32 | 33) => Err(-libc::EINVAL as sys::SysResult),
         Some(new) => exchange(new),
-        None => Action::of(signal).ok_or(-libc::EINVAL as sys::Answer),
+        None => Action::of(signal).ok_or(-libc::EINVAL as sys::SysResult),
     };
     match answer {
         Ok(before) if !old.is_null() => {

@@ -8,7 +8,7 @@
 //! frames it knows. No stack is used that a
 //! small alternate one might not have.
 
-use super::{BUS, Front, Lock, RESETHAND, SEGV, STANDS, Stand};
+use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
 use crate::os::sys::{self, SignalsHeld, signal_set};
@@ -17,7 +17,7 @@ use core::mem::offset_of;
 
 /// The part of the kernel's ucontext that is looked at here.
 #[repr(C)]
-pub struct Context {
+pub struct Ucontext {
     before: [u64; 5],
     /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip
     registers: [usize; 17],
@@ -25,9 +25,9 @@ pub struct Context {
     mask: u64,
 }
 
-const R8: usize = offset_of!(Context, registers);
+const R8: usize = offset_of!(Ucontext, registers);
 const CODE: usize = offset_of!(libc::siginfo_t, si_code);
-const _: () = assert!(register(16) == 168 && offset_of!(Context, mask) == 296);
+const _: () = assert!(register(16) == 168 && offset_of!(Ucontext, mask) == 296);
 
 const fn register(number: usize) -> usize {
     R8 + 8 * number
@@ -78,7 +78,7 @@ macro_rules! handlers {
                 rip = const register(RIP),
                 code = const CODE,
                 end_loop = sym end_loop,
-                mask = const offset_of!(Context, mask),
+                mask = const offset_of!(Ucontext, mask),
                 never_held = const NEVER_HELD,
                 unusual = sym unusual,
                 r10 = const register(2),
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn unusual() {
 unsafe extern "C" fn decide(
     signal: i32,
     info: *mut libc::siginfo_t,
-    context: *mut Context,
+    context: *mut Ucontext,
     stand: usize,
 ) -> usize {
     // SAFETY: the kernel's, on the stack of this handler.
@@ -182,7 +182,7 @@ fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
     // A handler that interrupted the holder of the lock could wait for it for ever.
     let _held = SignalsHeld::all();
     let is_ours = workers::is_ours();
-    let _lock = is_ours.then(Lock::take);
+    let _lock = is_ours.then(DispositionLock::take);
     let stand = front.stands.get(stand)?;
     let program = stand.program();
     let mut reset = program;
@@ -215,13 +215,13 @@ fn comes_again(signal: i32, info: &libc::siginfo_t) -> bool {
 
 /// Who copies together with others has blocked everything but the two signals; the C library's
 /// own two, which no program can block, tell its mask from a program's.
-fn is_in_shared_copy(context: &Context) -> bool {
+fn is_in_shared_copy(context: &Ucontext) -> bool {
     context.mask | NEVER_HELD == !0
 }
 
 /// A signal that was sent while its thread shares a copy. The program's handler could jump out
 /// of the copy while others write, so the signal has to wait as all others do then.
-fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Context) {
+fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
     context.mask |= signal_set(signal);
     if !workers::is_worker_stack(context.registers[RSP]) {
         return send_to_oneself(signal, info);

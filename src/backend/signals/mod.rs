@@ -67,7 +67,7 @@ impl Action {
     }
 
     /// Gives the kernel this one and answers the one before.
-    fn exchange(&self, signal: i32) -> Result<Self, sys::Answer> {
+    fn exchange(&self, signal: i32) -> Result<Self, sys::SysResult> {
         let mut before = Self::NONE;
         let (new, old) = (&raw const *self as usize, &raw mut before as usize);
         // SAFETY: both live through the call. What is installed is the program's own action, or
@@ -105,20 +105,20 @@ struct Stand {
     ours: unsafe extern "C" fn(),
     /// What the program has set last. A child of vfork reads without the lock: what it reads
     /// must not be written to before it has been read, so each change takes another place.
-    entries: [Entry; 4],
+    entries: [Disposition; 4],
     current: AtomicUsize,
 }
 
 const STANDS: usize = 8;
 
-struct Entry {
+struct Disposition {
     handler: AtomicUsize,
     flags: AtomicUsize,
     restorer: AtomicUsize,
     mask: AtomicU64,
 }
 
-impl Entry {
+impl Disposition {
     const fn new() -> Self {
         let (handler, flags) = (AtomicUsize::new(libc::SIG_DFL), AtomicUsize::new(0));
         Self { handler, flags, restorer: AtomicUsize::new(0), mask: AtomicU64::new(0) }
@@ -143,7 +143,7 @@ pub fn stand_in_front() -> Result<(), Refused> {
             return Err(Refused::NotOurs);
         }
         let _held = SignalsHeld::all().ok_or(Refused::System)?;
-        let _lock = Lock::attempt().ok_or(Refused::Busy)?;
+        let _lock = DispositionLock::attempt().ok_or(Refused::Busy)?;
         front.step_in()?;
     }
     Ok(())
@@ -231,7 +231,7 @@ impl Front {
 impl Stand {
     const fn new(ours: unsafe extern "C" fn()) -> Self {
         let (next, current) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { next, ours, entries: [const { Entry::new() }; 4], current }
+        Self { next, ours, entries: [const { Disposition::new() }; 4], current }
     }
 
     fn stands_for(&self, action: &Action) -> bool {
@@ -281,9 +281,9 @@ static LOCKED: AtomicBool = AtomicBool::new(false);
 
 /// The right to change what is noted of the program. Taken with all signals blocked, and only in
 /// the process whose memory this is.
-struct Lock;
+struct DispositionLock;
 
-impl Lock {
+impl DispositionLock {
     fn attempt() -> Option<Self> {
         (!LOCKED.swap(true, Ordering::Acquire)).then_some(Self)
     }
@@ -305,7 +305,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for DispositionLock {
     fn drop(&mut self) {
         LOCKED.store(false, Ordering::Release);
     }

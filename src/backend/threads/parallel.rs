@@ -6,7 +6,7 @@
 //! more when `run` returns.
 
 use super::piece;
-use super::queue::{Claim, End, Posted, Shared, piece_is};
+use super::queue::{ClaimedPiece, End, Posted, Shared, piece_is};
 use super::share::{Wait, wait};
 use super::workers::{self, QUEUE, SPIN_TICKS, summon};
 use crate::backend::Refused;
@@ -17,7 +17,7 @@ use crate::plan::Cut;
 
 /// Gets a number of its own in every thread that takes part; the caller's is 0. In a worker it
 /// keeps to the law of `workers`.
-pub type Work<'a> = &'a (dyn Fn(usize) + Sync);
+pub type ParallelFn<'a> = &'a (dyn Fn(usize) + Sync);
 
 /// In ticks.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub struct Took {
 }
 
 /// Does the work with up to `helpers` out of `workers`. After a refusal nothing was done.
-pub fn run(workers: usize, helpers: usize, work: Work<'_>) -> Result<Took, Refused> {
+pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took, Refused> {
     workers::may_post()?;
     // A handler that jumped out of here would leave workers with our stack.
     let _held = SignalsHeld::all().ok_or(Refused::System)?;
@@ -56,9 +56,9 @@ pub fn run(workers: usize, helpers: usize, work: Work<'_>) -> Result<Took, Refus
 }
 
 /// A worker's part.
-pub fn carry_out(shared: &Shared, claim: &Claim) {
+pub fn run_piece(shared: &Shared, claim: &ClaimedPiece) {
     // SAFETY: claimed, so the poster waits for us, inside `run`.
-    let work = unsafe { *(claim.copy.src as *const Work<'_>) };
+    let work = unsafe { *(claim.copy.src as *const ParallelFn<'_>) };
     work(claim.index + 1);
     shared.finish(claim, piece_is::DONE);
 }

@@ -1,6 +1,6 @@
 //! One claimed piece of a shared copy, from its first byte to its end in the queue.
 
-use super::queue::{Claim, IN_ORDER, Shared, piece_is};
+use super::queue::{ClaimedPiece, IN_ORDER, Shared, piece_is};
 use super::task::{LOOK, STEP, Task, Work};
 use super::{parallel, remote};
 use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
@@ -19,7 +19,7 @@ pub const REMOTE: usize = 1 << 28;
 pub const PARALLEL: usize = 1 << 24;
 
 /// Which loop copies the piece.
-pub fn loop_of(claim: &Claim) -> CopyLoop {
+pub fn loop_of(claim: &ClaimedPiece) -> CopyLoop {
     let mode = claim.copy.mode;
     match mode & ALTERNATE != 0 && claim.index % 2 == 1 {
         true => CopyLoop::Stream,
@@ -28,19 +28,19 @@ pub fn loop_of(claim: &Claim) -> CopyLoop {
 }
 
 /// How many bytes the piece is; work of any kind counts its own.
-pub fn bytes_of(claim: &Claim) -> usize {
+pub fn bytes_of(claim: &ClaimedPiece) -> usize {
     if claim.copy.mode & PARALLEL != 0 { 0 } else { claim.copy.cut.piece(claim.index).len }
 }
 
 /// Does a claimed piece and says so in the queue. A worker gives its `sequence` where the
 /// piece can be taken back from it.
-pub fn carry_out(shared: &Shared, claim: &Claim, sequence: Option<&Sequence>) {
+pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     let posted = &claim.copy;
     if posted.mode & REMOTE != 0 {
-        return remote::carry_out(shared, claim);
+        return remote::run_piece(shared, claim);
     }
     if posted.mode & PARALLEL != 0 {
-        return parallel::carry_out(shared, claim);
+        return parallel::run_piece(shared, claim);
     }
     let piece = posted.cut.piece(claim.index);
     let whole = Task { work: Work::of(posted.mode), dst: posted.dst, src: posted.src, len: 0 };

@@ -157,7 +157,8 @@ impl Slot {
         self.ticket.store(ticket, Ordering::Release);
     }
 
-    fn posted(&self) -> Posted {
+    /// What was posted last: read again by whoever cannot know that nobody posts meanwhile.
+    pub(in crate::backend) fn posted(&self) -> Posted {
         let cut = Cut::from_parts(
             self.len.load(Ordering::Relaxed),
             self.head.load(Ordering::Relaxed),
@@ -244,11 +245,6 @@ impl Slot {
         self.failed_from.load(Ordering::Relaxed)..self.failed_to.load(Ordering::Relaxed)
     }
 
-    /// What is on it, for who knows that nobody posts meanwhile.
-    pub(in crate::backend) fn copy(&self) -> Posted {
-        self.posted()
-    }
-
     /// Gives the slot back. Nothing is unclaimed and nothing under way.
     pub(in crate::backend) fn leave(&self) {
         let now = Ticket(self.ticket.load(Ordering::Relaxed));
@@ -257,7 +253,7 @@ impl Slot {
 }
 
 /// A claimed piece of a copy in the queue.
-pub struct Claim {
+pub struct ClaimedPiece {
     pub copy: Posted,
     pub index: usize,
     /// As long as the slot's is the same, the piece belongs to who has claimed it.
@@ -303,14 +299,14 @@ impl Shared {
     }
 
     /// Claims a piece, if one is left. Who claims must say what has become of it.
-    pub fn claim(&self, end: End) -> Option<Claim> {
+    pub fn claim(&self, end: End) -> Option<ClaimedPiece> {
         let (copy, index, ticket) = self.slot.claim_and_count(end, 0)?;
-        Some(Claim { copy, index, generation: ticket.generation_number() })
+        Some(ClaimedPiece { copy, index, generation: ticket.generation_number() })
     }
 
     /// Says what has become of a piece that cannot be taken back: it is the poster's own, or
     /// nobody takes back here.
-    pub fn finish(&self, claim: &Claim, what: u8) {
+    pub fn finish(&self, claim: &ClaimedPiece, what: u8) {
         #[cfg(not(loom))]
         // SAFETY: a byte of ours; everybody reads and writes it by whole instructions.
         unsafe {
@@ -366,7 +362,7 @@ impl Shared {
 
     /// The pieces that nobody has copied, once nothing is under way any more. What is noted in
     /// `room` stays when the slot is given back.
-    pub fn undone<'a>(&self, room: &'a mut Room) -> Undone<'a> {
+    pub fn undone<'a>(&self, room: &'a mut UndoneBits) -> Undone<'a> {
         let count = self.slot.posted().cut.count();
         for (number, place) in room.iter_mut().enumerate().take(count.div_ceil(32)) {
             let is_done = |bit: usize| self.look(32 * number + bit) == piece_is::DONE;
@@ -397,11 +393,11 @@ impl Shared {
 
 /// Room for `Shared::undone`. Neither cleared nor moved: compilers do that with memset and
 /// memcpy, which is us.
-pub type Room = [MaybeUninit<u32>; Cut::MOST.div_ceil(32)];
+pub type UndoneBits = [MaybeUninit<u32>; Cut::MOST.div_ceil(32)];
 
 /// See `Shared::undone`.
 pub struct Undone<'a> {
-    room: &'a Room,
+    room: &'a UndoneBits,
     next: usize,
     count: usize,
 }
@@ -745,8 +741,8 @@ mod interleavings {
         builder.check(model);
     }
 
-    /// What `threads::carry` does, without threads and without spinning.
-    fn carry(queue: &Queue, copy: Posted, bytes: &Bytes) {
+    /// What `share_chunk` does, without threads and without spinning.
+    fn share(queue: &Queue, copy: Posted, bytes: &Bytes) {
         let slot = queue.take().expect("room");
         queue.post(slot, &copy);
         queue.wake_sleepers(1);
@@ -770,8 +766,8 @@ mod interleavings {
                 let (queue, bytes) = (queue.clone(), bytes.clone());
                 move || work_on(&queue.slots[0], End::Back, &bytes)
             });
-            carry(&queue, copy_of(1, 0), &bytes);
-            carry(&queue, copy_of(1, 1), &bytes);
+            share(&queue, copy_of(1, 0), &bytes);
+            share(&queue, copy_of(1, 1), &bytes);
             worker.join().unwrap();
         });
     }
@@ -784,7 +780,7 @@ mod interleavings {
                 let (queue, bytes) = (queue.clone(), bytes.clone());
                 move || work_on(&queue.slots[0], End::Back, &bytes)
             });
-            carry(&queue, copy_of(2, 0), &bytes);
+            share(&queue, copy_of(2, 0), &bytes);
             worker.join().unwrap();
         });
     }
@@ -847,7 +843,7 @@ mod interleavings {
             let (queue, bytes) = (Arc::new(Queue::new()), bytes(2, 1));
             let spawn = |number: usize| {
                 let (queue, bytes) = (queue.clone(), bytes.clone());
-                thread::spawn(move || carry(&queue, copy_of(1, number), &bytes))
+                thread::spawn(move || share(&queue, copy_of(1, number), &bytes))
             };
             let other = spawn(0);
             let worker = thread::spawn({
@@ -858,7 +854,7 @@ mod interleavings {
                     }
                 }
             });
-            carry(&queue, copy_of(1, 1), &bytes);
+            share(&queue, copy_of(1, 1), &bytes);
             other.join().unwrap();
             worker.join().unwrap();
         });
@@ -879,7 +875,7 @@ mod interleavings {
                     work_on(&queue.slots[0], End::Back, &bytes);
                 }
             });
-            carry(&queue, copy_of(1, 0), &bytes);
+            share(&queue, copy_of(1, 0), &bytes);
             worker.join().unwrap();
         });
     }

@@ -20,7 +20,7 @@
 //!   nobody is told of, as with memcpy.
 
 use super::piece;
-use super::queue::{Claim, Posted, Room, Shared, piece_is};
+use super::queue::{ClaimedPiece, Posted, Shared, UndoneBits, piece_is};
 use super::workers::{self, QUEUE, summon};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
@@ -33,22 +33,22 @@ use crate::plan::{self, Cut};
 use core::mem::MaybeUninit;
 
 /// The program's call, as it came.
-pub struct Call {
+pub struct TransferCall {
     pub op: Op,
     pub pid: usize,
-    pub local: List,
-    pub remote: List,
+    pub local: SegmentList,
+    pub remote: SegmentList,
     pub flags: usize,
 }
 
 /// Where the program has its segments.
 #[derive(Clone, Copy)]
-pub struct List {
+pub struct SegmentList {
     pub at: usize,
     pub count: usize,
 }
 
-impl List {
+impl SegmentList {
     fn bytes(self) -> usize {
         self.count * size_of::<Segment>()
     }
@@ -99,11 +99,11 @@ impl<const N: usize> Lists<N> {
 
     /// Takes the program's lists as they are now. False: the kernel cannot read them, and it is
     /// for it to say so.
-    fn fetch(&mut self, call: &Call) -> bool {
+    fn fetch(&mut self, call: &TransferCall) -> bool {
         let room = [&raw mut self.local as usize, &raw mut self.remote as usize];
         let lists = [call.local, call.remote];
         let is_near =
-            |list: &List| list.at.wrapping_sub(room[0]) < NEAR && list.at.is_multiple_of(8);
+            |list: &SegmentList| list.at.wrapping_sub(room[0]) < NEAR && list.at.is_multiple_of(8);
         if lists.iter().all(is_near) {
             for (to, list) in room.into_iter().zip(lists) {
                 for word in 0..list.bytes() / 8 {
@@ -137,7 +137,7 @@ pub fn forget_after_fork() {
 }
 
 /// What a call comes to, for who carries it out; `None`: the kernel should see it as it is.
-pub fn understand<R>(call: &Call, then: impl FnOnce(Option<Transfer<'_>>) -> R) -> R {
+pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>) -> R) -> R {
     if call.local.count.max(call.remote.count) <= SHORT {
         let mut lists = Lists::<SHORT>::new();
         return then(Transfer::new(call, &mut lists));
@@ -149,7 +149,7 @@ pub fn understand<R>(call: &Call, then: impl FnOnce(Option<Transfer<'_>>) -> R) 
 }
 
 /// The system call, for a worker as well.
-unsafe fn ask(op: Op, pid: usize, local: &[Segment], remote: &[Segment]) -> sys::Answer {
+unsafe fn ask(op: Op, pid: usize, local: &[Segment], remote: &[Segment]) -> sys::SysResult {
     let number = match op {
         Op::ProcessVmWritev => libc::SYS_process_vm_writev,
         _ => libc::SYS_process_vm_readv,
@@ -170,7 +170,7 @@ pub struct Transfer<'a> {
 
 impl<'a> Transfer<'a> {
     /// `None`: it is not.
-    fn new<const N: usize>(call: &Call, lists: &'a mut Lists<N>) -> Option<Self> {
+    fn new<const N: usize>(call: &TransferCall, lists: &'a mut Lists<N>) -> Option<Self> {
         let lengths = 1..=N;
         if call.flags != 0
             || !lengths.contains(&call.local.count)
@@ -220,7 +220,7 @@ impl<'a> Transfer<'a> {
 
     /// Transfers the bytes from number `from` on, at most `len`. Answers how many: fewer, where
     /// the kernel met a bad page.
-    pub fn carry(&self, from: usize, len: usize) -> usize {
+    pub fn move_bytes(&self, from: usize, len: usize) -> usize {
         let mut done = 0;
         while done < len {
             let mut room = [[const { MaybeUninit::uninit() }; AT_ONCE]; 2];
@@ -254,7 +254,7 @@ impl<'a> Transfer<'a> {
         summon(cut.count().clamp(1, workers) as u32);
         let mut seen = Seen::default();
         let own = threads::work(shared, how, &mut seen, || false);
-        let mut room: Room = [const { MaybeUninit::uninit() }; _];
+        let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
         QUEUE.leave(shared);
         threads::note_caller_bytes(own);
@@ -262,7 +262,7 @@ impl<'a> Transfer<'a> {
         let Some(index) = short else { return Ok((self.total, seen)) };
         threads::note_fault();
         let done = from + cut.piece(index).offset;
-        Ok((done + self.carry(done, self.total - done), seen))
+        Ok((done + self.move_bytes(done, self.total - done), seen))
     }
 
     /// A number that grows as the bytes do and is aligned as most of them are on the remote side.
@@ -280,11 +280,11 @@ impl<'a> Transfer<'a> {
 }
 
 /// Transfers a claimed piece and says so in the queue.
-pub fn carry_out(shared: &Shared, claim: &Claim) {
+pub fn run_piece(shared: &Shared, claim: &ClaimedPiece) {
     let piece = claim.copy.cut.piece(claim.index);
     // SAFETY: claimed, so the poster waits for us, inside `Transfer::share`.
     let transfer = unsafe { &*(claim.copy.src as *const Transfer<'_>) };
-    let done = transfer.carry(claim.copy.dst + piece.offset, piece.len);
+    let done = transfer.move_bytes(claim.copy.dst + piece.offset, piece.len);
     let what = if done == piece.len { piece_is::DONE } else { piece_is::FAILED };
     shared.finish(claim, what);
 }
@@ -293,13 +293,13 @@ pub fn carry_out(shared: &Shared, claim: &Claim) {
 ///
 /// # Safety
 /// The program's own call.
-pub unsafe fn pass_on(call: &Call) -> isize {
-    let Call { op, pid, local, remote, flags } = call;
-    type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+pub unsafe fn pass_on(call: &TransferCall) -> isize {
+    let TransferCall { op, pid, local, remote, flags } = call;
+    type TransferFn = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
     let next = original::next(*op);
     // SAFETY: libc's function of these arguments, or the bootstrap's.
     unsafe {
-        let function = core::mem::transmute::<*mut core::ffi::c_void, Function>(next);
+        let function = core::mem::transmute::<*mut core::ffi::c_void, TransferFn>(next);
         function(*pid, local.at, local.count, remote.at, remote.count, *flags)
     }
 }

@@ -96,17 +96,18 @@ fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
     let far = near.to_vec();
     for op in [Op::ProcessVmReadv, Op::ProcessVmWritev] {
         for at in [near.as_ptr(), far.as_ptr()] {
-            let list = List { at: at as usize, count: 2 };
-            let call = Call { op, pid: 1, local: list, remote: list, flags: 0 };
+            let list = SegmentList { at: at as usize, count: 2 };
+            let call = TransferCall { op, pid: 1, local: list, remote: list, flags: 0 };
             let mut lists = Lists::<SHORT>::new();
             let transfer = Transfer::new(&call, &mut lists).unwrap();
             assert_eq!((transfer.local, transfer.remote), (&near[..], &near[..]));
             assert_eq!(transfer.total, 11);
         }
         // Address 8 is nobody's.
-        let (bad, good) = (List { at: 8, count: 2 }, List { at: far.as_ptr() as usize, count: 2 });
+        let (bad, good) =
+            (SegmentList { at: 8, count: 2 }, SegmentList { at: far.as_ptr() as usize, count: 2 });
         for (local, remote) in [(bad, good), (good, bad)] {
-            let call = Call { op, pid: 1, local, remote, flags: 0 };
+            let call = TransferCall { op, pid: 1, local, remote, flags: 0 };
             assert!(Transfer::new(&call, &mut Lists::<SHORT>::new()).is_none());
         }
     }
@@ -136,12 +137,12 @@ fn shared_transfer_is_right_at_every_kind_of_border() {
         let (op, pid) = (Op::ProcessVmReadv, sys::getpid() as usize);
         let transfer = Transfer { op, pid, local: &local, remote: &remote, total: len };
         let first = random(&mut state, len.min(5000));
-        assert_eq!(transfer.carry(0, first), first);
+        assert_eq!(transfer.move_bytes(0, first), first);
         match transfer.share(first, 3, Wait::Auto) {
             Ok((done, _)) => assert_eq!(done, len),
             Err(refused) => {
                 assert_eq!(refused, Refused::Busy);
-                assert_eq!(transfer.carry(first, len - first), len - first);
+                assert_eq!(transfer.move_bytes(first, len - first), len - first);
             }
         }
         assert!(target == source, "round {round}, {len} bytes");

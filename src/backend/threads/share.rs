@@ -1,7 +1,7 @@
 //! Software channels: one task from posting to the last byte, by the caller and the workers.
 
 use super::piece::{self, ALTERNATE, FRESH};
-use super::queue::{End, Posted, Room, Shared};
+use super::queue::{End, Posted, Shared, UndoneBits};
 use super::remote;
 use super::task::Task;
 use super::workers::{self, QUEUE, SPIN_TICKS, summon};
@@ -17,7 +17,7 @@ use core::sync::atomic::AtomicU64;
 
 /// How copies are to be carried.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct Options {
     /// Worker threads, besides the caller; at most `MOST_WORKERS`.
     pub workers: usize,
     pub pieces: Pieces,
@@ -127,7 +127,7 @@ pub fn note_fault() {
 ///
 /// # Safety
 /// As the program has promised of the task; a bad page ends as it would without us.
-pub unsafe fn share(task: &Task, how: &How) -> Result<(isize, Seen), Refused> {
+pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused> {
     let chunk = ((how.workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
     let (mut at, mut answer, mut seen) = (0, 0, Seen::default());
     while at < task.len && answer == 0 {
@@ -135,7 +135,7 @@ pub unsafe fn share(task: &Task, how: &How) -> Result<(isize, Seen), Refused> {
         let left = task.len - at;
         let part = task.part(at, if left < chunk + chunk / 2 { left } else { chunk });
         // SAFETY: part of the caller's ranges.
-        answer = match unsafe { carry(&part, how, &mut seen) } {
+        answer = match unsafe { share_chunk(&part, how, &mut seen) } {
             Ok(answer) => answer,
             Err(refused) if at == 0 => return Err(refused),
             // SAFETY: part of the caller's ranges.
@@ -147,7 +147,7 @@ pub unsafe fn share(task: &Task, how: &How) -> Result<(isize, Seen), Refused> {
 }
 
 /// One chunk, from posting to the last byte.
-unsafe fn carry(task: &Task, how: &How, seen: &mut Seen) -> Result<isize, Refused> {
+unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isize, Refused> {
     workers::may_post()?;
     let held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
     signals::stand_in_front()?;
@@ -183,7 +183,7 @@ unsafe fn carry(task: &Task, how: &How, seen: &mut Seen) -> Result<isize, Refuse
     }
     let claimed = if posted { work(shared, how.wait, seen, workers::can_take_back) } else { 0 };
     let failed = done_alone == Copied::BadPage || posted && shared.has_failed();
-    let mut room: Room = [const { MaybeUninit::uninit() }; _];
+    let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
     QUEUE.leave(shared);
     note_caller_bytes(own.len + claimed);
@@ -242,7 +242,7 @@ fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, Option<u64>) {
     let (mut own, mut quickest, mut now) = (0, None, sys::ticks());
     while let Some(claim) = shared.claim(End::Front) {
         let len = claim.copy.cut.piece(claim.index).len;
-        piece::carry_out(shared, &claim, None);
+        piece::run(shared, &claim, None);
         let then = core::mem::replace(&mut now, sys::ticks());
         let ticks = now.wrapping_sub(then);
         let streamed = piece::loop_of(&claim) == CopyLoop::Stream;
@@ -323,7 +323,7 @@ mod tests {
                         let source: Vec<u8> =
                             (0..len).map(|i| (i * 31 + number + round) as u8).collect();
                         let mut target = vec![0u8; len + 2];
-                        let how = How {
+                        let how = Options {
                             workers: 3,
                             pieces: [
                                 Pieces::All(CopyLoop::Ordinary),

@@ -550,7 +550,7 @@ fn spawn(generation: u32) {
 
 /// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
 /// thread is born with all of them blocked.
-fn clone_thread(number: usize, stack: usize) -> sys::Answer {
+fn clone_thread(number: usize, stack: usize) -> sys::SysResult {
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -701,7 +701,7 @@ fn help(shared: &Shared, me: &Worker) {
         Mode::unpack(claim.copy.mode).adopt_rights();
         // Counted before it is over: then the caller may go on, and report.
         me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
-        piece::carry_out(shared, &claim, can_be_interrupted().then_some(&me.sequence));
+        piece::run(shared, &claim, can_be_interrupted().then_some(&me.sequence));
     }
     me.busy.store(false, Ordering::Release);
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const MOST: usize = 4096;
 
 /// One process as its live file shows it.
-pub struct Process {
+pub struct LiveProcess {
     pub path: PathBuf,
     pub pid: i32,
     pub live: Box<Live>,
@@ -40,7 +40,7 @@ pub enum State {
     Elsewhere,
 }
 
-impl Process {
+impl LiveProcess {
     /// The name of its program, fit for a terminal.
     pub fn program(&self) -> String {
         let mut room = [0; 256];
@@ -123,7 +123,7 @@ pub fn make_tree() -> Option<PathBuf> {
 
 /// Every process of this user that keeps a live file. Files of processes that have gone are
 /// removed, unless somebody is about to collect them.
-pub fn all() -> Vec<Process> {
+pub fn all() -> Vec<LiveProcess> {
     let mut all = Vec::new();
     for place in places().into_iter().filter(|place| is_private(place)) {
         remove_old_trees(&place);
@@ -138,7 +138,7 @@ pub fn all() -> Vec<Process> {
 }
 
 /// Every process with a file in one folder.
-pub fn in_folder(folder: &Path, tidy: bool) -> Vec<Process> {
+pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
     let mut found = Vec::new();
     if !is_private(folder) {
         return found;
@@ -153,7 +153,7 @@ pub fn in_folder(folder: &Path, tidy: bool) -> Vec<Process> {
                     let _ = fs::remove_file(&path); // somebody else may have been quicker
                     continue;
                 }
-                found.push(Process { path, pid, live, state });
+                found.push(LiveProcess { path, pid, live, state });
             }
             // Of a process that died while it made the file, or of another version.
             Err(_) if tidy && !exists(pid) => {
@@ -163,7 +163,7 @@ pub fn in_folder(folder: &Path, tidy: bool) -> Vec<Process> {
         }
     }
     // A process that executes another program keeps its number; the file made last counts.
-    let made = |process: &Process| process.live.head.made.load(Relaxed);
+    let made = |process: &LiveProcess| process.live.head.made.load(Relaxed);
     found.sort_by_key(|process| (process.pid, made(process)));
     for index in 1..found.len() {
         let (before, after) = found.split_at_mut(index);

@@ -11,7 +11,7 @@ mod lines;
 mod screen;
 mod set;
 
-use crate::live::{self, Process, State};
+use crate::live::{self, LiveProcess, State};
 use crate::say::{FAILED, fail};
 use crate::stats::live::Recorder;
 use crate::stats::worth;
@@ -67,7 +67,7 @@ pub fn command(arguments: &[OsString]) -> i32 {
 
 /// One process, with what has changed since it was seen before.
 struct Row {
-    process: Process,
+    process: LiveProcess,
     program: String,
     copies: u64,
     bytes: u64,
@@ -132,7 +132,7 @@ impl Sampler {
         rows
     }
 
-    fn row(&self, process: Process, passed: f64, seen: &mut HashMap<PathBuf, Before>) -> Row {
+    fn row(&self, process: LiveProcess, passed: f64, seen: &mut HashMap<PathBuf, Before>) -> Row {
         let recorder = &process.live.recorder;
         let copies = recorder.engine.sizes.count().saturating_add(recorder.libc.sizes.count());
         let engine = recorder.engine_bytes();

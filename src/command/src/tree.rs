@@ -8,7 +8,7 @@
 //!
 //! Whoever wants the program to have this very process uses `--quiet` or `--each`.
 
-use crate::live::{self, Process, State};
+use crate::live::{self, LiveProcess, State};
 use crate::options;
 use crate::run;
 use crate::stats::live::Recorder;
@@ -229,7 +229,7 @@ fn changed(child: i32) -> Option<i32> {
 }
 
 /// Empty where nobody has made a large copy.
-fn report(mut processes: Vec<Process>, child: i32, end: End, seconds: f64) -> String {
+fn report(mut processes: Vec<LiveProcess>, child: i32, end: End, seconds: f64) -> String {
     let mut out = String::new();
     processes.retain(|process| process.bytes() > 0);
     processes.sort_by_key(|process| std::cmp::Reverse(process.bytes()));
@@ -239,7 +239,7 @@ fn report(mut processes: Vec<Process>, child: i32, end: End, seconds: f64) -> St
 }
 
 fn write_report(
-    processes: &[Process],
+    processes: &[LiveProcess],
     child: i32,
     end: End,
     seconds: f64,
@@ -302,7 +302,7 @@ fn write_report(
 }
 
 /// As far as can be known: how a process has ended that is not our child only it could tell.
-fn ended(process: &Process, child: i32, end: End) -> String {
+fn ended(process: &LiveProcess, child: i32, end: End) -> String {
     let status = |how: &str, status: Option<i32>| match status {
         Some(status) => format!("{how} {status}"),
         None => how.to_owned(),

@@ -1,7 +1,7 @@
 //! The short way of blocking messages that are eager, or turn out to be: nothing of them has
 //! to be remembered, so nothing is.
 
-use super::{Buffer, Endpoint, Hint, NoRoom, Request, State, describe, eager_count, publish};
+use super::{Buffer, Endpoint, Hint, NoRoom, OwnPost, State, describe, eager_count, publish};
 use crate::backend::libc as original;
 use crate::ipc::blocks::BlockAddress;
 use crate::ipc::claims::{self, Claim, Edge};
@@ -234,7 +234,7 @@ impl Endpoint {
         if let Some(Buffer { addr, len, in_block, block, .. }) = self.announced.take() {
             let (number, state, shown) = (self.next, State::Posted, block.is_some());
             *self.own(number) =
-                Request { number, state, addr, len, in_block, shown, ..Request::default() };
+                OwnPost { number, state, addr, len, in_block, shown, ..OwnPost::default() };
             self.next = number.wrapping_add(1);
             // As in `post_read`.
             full_fence();

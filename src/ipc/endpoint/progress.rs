@@ -4,11 +4,11 @@
 //! The lock is let go while a piece is copied: `advance` hands the piece out and `copied`
 //! takes the answer.
 
-use super::{Broken, Endpoint, Hint, Request, Role, State};
+use super::{Broken, Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::blocks::BlockAddress;
-use crate::ipc::claims::{self, Claim, Counts, MOST_PIECES, flag};
-use crate::ipc::engine::{Engine, Outcome, Remote};
+use crate::ipc::claims::{self, Claim, Cursors, MOST_PIECES, flag};
+use crate::ipc::engine::{Outcome, Remote, Transport};
 use crate::ipc::region::{CHUNK, CHUNKS, Lane};
 use crate::ipc::tally::{self, Means};
 use crate::plan::PAGE;
@@ -20,7 +20,7 @@ pub enum Step {
     /// The message is over; its result waits to be collected.
     Over,
     /// Copy this, then call `copied`.
-    Copy(Piece),
+    Copy(MessagePiece),
     /// Something has changed that the other side may wait for: a chunk went by.
     Moved,
     /// The other's buffer lies in a block that has not come in yet: fetch it.
@@ -31,7 +31,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct MessagePiece {
     pub ours: usize,
     pub theirs: Remote,
     pub len: usize,
@@ -45,7 +45,7 @@ impl Endpoint {
     pub fn advance(
         &mut self,
         lane: &Lane,
-        engine: &Engine,
+        engine: &Transport,
         other_may: bool,
         limited: bool,
         number: u32,
@@ -69,7 +69,7 @@ impl Endpoint {
         }
         let busy = limited && own.claimed > own.finished;
         let view = if own.streamed || busy {
-            claims::counts(claims, number)
+            claims::cursors(claims, number)
         } else if !engine.reaches(role.way(), own.their_pin, own.their_block) {
             // What lies in a block can be fetched from there, if its reader knows how.
             if !other_may && own.pin == 0 && !(own.shown && role == Role::Writer) {
@@ -79,7 +79,7 @@ impl Endpoint {
                 own.streamed = true;
                 return Ok(Step::Moved);
             }
-            claims::counts(claims, number)
+            claims::cursors(claims, number)
         } else {
             if own.claimed == 0 {
                 // What is left there may look like ours, of a message 65536 before.
@@ -120,7 +120,7 @@ impl Endpoint {
     }
 
     /// Another piece of a message that is copied from buffer to buffer, as `advance` has found.
-    pub fn claim_next(&mut self, lane: &Lane, number: u32) -> Option<Piece> {
+    pub fn claim_next(&mut self, lane: &Lane, number: u32) -> Option<MessagePiece> {
         let end = self.role.end();
         let own = self.own(number);
         if own.state != State::Posted || !own.matched || own.streamed {
@@ -135,7 +135,7 @@ impl Endpoint {
     }
 
     /// Whether everything that was begun is finished.
-    fn is_settled(&mut self, lane: &Lane, number: u32, view: Counts) -> bool {
+    fn is_settled(&mut self, lane: &Lane, number: u32, view: Cursors) -> bool {
         let theirs = claims::finished(&self.other_desc(lane, number).finished, number);
         let begun = match self.role {
             Role::Writer => view.front,
@@ -163,7 +163,7 @@ impl Endpoint {
         own.finished += 1;
         // A piece that failed is finished too: nobody touches the buffers for it any more.
         claims::note_finished(&desc.finished, number, own.finished);
-        let view = claims::counts(claims, number);
+        let view = claims::cursors(claims, number);
         view.flags != 0
             || (own.finished == own.claimed && view.front + view.back >= own.layout.pieces())
     }
@@ -244,7 +244,7 @@ impl Endpoint {
             return Err(Broken);
         }
         self.is_matched(lane, number)?;
-        let view = claims::counts(&lane.cell(number).claims.0, number);
+        let view = claims::cursors(&lane.cell(number).claims.0, number);
         let own = self.own(number);
         own.streamed |= view.flags & flag::REFUSED != 0;
         let right = own.matched
@@ -276,7 +276,7 @@ impl Endpoint {
     pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
         let own = *self.own(number);
         if own.state == State::Posted && own.matched && !own.streamed {
-            let view = claims::counts(&lane.cell(number).claims.0, number);
+            let view = claims::cursors(&lane.cell(number).claims.0, number);
             let copied = view.flags == 0 && view.front + view.back >= own.layout.pieces();
             if copied && self.is_settled(lane, number, view) {
                 self.end(lane, number, own.count as isize);
@@ -293,8 +293,8 @@ impl Endpoint {
             return true;
         }
         self.cancel(lane, number);
-        let view = claims::counts(claims, number);
-        let view = if alone { Counts { front: 0, back: 0, ..view } } else { view };
+        let view = claims::cursors(claims, number);
+        let view = if alone { Cursors { front: 0, back: 0, ..view } } else { view };
         let settled = self.is_settled(lane, number, view);
         if settled {
             self.end(lane, number, result);
@@ -303,15 +303,15 @@ impl Endpoint {
     }
 }
 
-impl Request {
+impl OwnPost {
     /// A piece that was just claimed.
-    fn take_piece(&mut self, index: usize) -> Piece {
+    fn take_piece(&mut self, index: usize) -> MessagePiece {
         self.claimed += 1;
         let (at, len) = self.layout.piece(index);
         let block = self.their_block.map(|place| place.plus(at));
         let (pin, message) = (self.their_pin, self.count);
         let theirs = Remote { addr: self.theirs + at, pin, offset: at, block, message };
-        Piece { ours: self.addr + at, theirs, len, of: self.layout.pieces() }
+        MessagePiece { ours: self.addr + at, theirs, len, of: self.layout.pieces() }
     }
 }
 

@@ -2,7 +2,7 @@
 //! and a description for those who do not see them. Everything a picture shows stands in the
 //! table beside it too.
 
-use super::figures::{Histogram, PARTS};
+use super::figures::{Distribution, PARTS};
 use super::html::escaped;
 use super::units::{Scale, bytes, nanoseconds};
 use std::fmt::Write;
@@ -118,7 +118,7 @@ pub fn bars(
 }
 
 /// How long copies took: time over the part of the copies that took no longer.
-pub fn curves(title: &str, description: &str, flows: &[(Series<'_>, &Histogram)]) -> String {
+pub fn curves(title: &str, description: &str, flows: &[(Series<'_>, &Distribution)]) -> String {
     const HEIGHT: f64 = 300.0;
     let (floor, plot) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
     let most = flows.iter().map(|(_, times)| times.count()).max().unwrap_or(1).max(10);
@@ -197,14 +197,14 @@ fn whole(time: u64) -> String {
 
 /// A bar to the right: its name, its parts with the class of their pattern, and what stands at
 /// its end.
-pub type Row<'a> = (&'a str, Vec<(f64, &'a str)>, String);
+pub type Bar<'a> = (&'a str, Vec<(f64, &'a str)>, String);
 
 pub fn rows(
     title: &str,
     description: &str,
     across: &str,
     scale: &Scale,
-    rows: &[Row<'_>],
+    rows: &[Bar<'_>],
 ) -> String {
     const ROW: f64 = 30.0;
     const NAME: f64 = 150.0;

@@ -2,19 +2,19 @@
 
 /// Lowest value, highest value and count of each bucket in use, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Histogram {
+pub struct Distribution {
     pub buckets: Vec<(u64, u64, u64)>,
     pub max: u64,
 }
 
 /// Copies that went one way.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Flow {
+pub struct Traffic {
     pub calls: u64,
     pub bytes: u64,
-    pub sizes: Histogram,
+    pub sizes: Distribution,
     /// In nanoseconds.
-    pub times: Histogram,
+    pub times: Distribution,
 }
 
 /// A name and its number, in the order in which they were told.
@@ -24,8 +24,8 @@ pub type Named = Vec<(String, u64)>;
 pub struct Figures {
     /// Of a sum, those of all processes together.
     pub seconds: f64,
-    pub engine: Flow,
-    pub libc: Flow,
+    pub engine: Traffic,
+    pub libc: Traffic,
     /// Why copies stayed with libc, how many, and their bytes (0 in older reports).
     pub fallbacks: Vec<(String, u64, u64)>,
     /// Copies in which a bad page was left to the caller.
@@ -34,7 +34,7 @@ pub struct Figures {
     pub mismatched: u64,
     /// Bytes by channel, the caller's own first.
     pub channels: Named,
-    pub saved: Option<Saved>,
+    pub saved: Option<TimeSaved>,
     /// Nanoseconds of requests to the kernel helper, by what they were spent on.
     pub costs: Named,
     /// Messages between processes: what, how many, bytes.
@@ -45,7 +45,7 @@ pub struct Figures {
 
 /// What the engine was worth.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Saved {
+pub struct TimeSaved {
     pub seconds: f64,
     /// The wall time of the processes that told it.
     pub of_seconds: f64,
@@ -53,7 +53,7 @@ pub struct Saved {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    pub sizes: Histogram,
+    pub sizes: Distribution,
     /// Function, calls, bytes.
     pub functions: Vec<(String, u64, u64)>,
 }
@@ -67,7 +67,7 @@ pub const PARTS: [(&str, f64, u64); 5] = [
     ("max", 1.0, 1),
 ];
 
-impl Histogram {
+impl Distribution {
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.2))
     }
@@ -118,7 +118,7 @@ impl Histogram {
     }
 }
 
-impl Flow {
+impl Traffic {
     fn add(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -204,9 +204,9 @@ pub fn in_words(reason: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    fn histogram(buckets: &[(u64, u64, u64)]) -> Histogram {
+    fn histogram(buckets: &[(u64, u64, u64)]) -> Distribution {
         let max = buckets.last().map_or(0, |bucket| bucket.1);
-        Histogram { buckets: buckets.to_vec(), max }
+        Distribution { buckets: buckets.to_vec(), max }
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod tests;
 
 use crate::say::{self, FAILED, fail, printable, say};
 use figures::Figures;
-use process::Process;
+use process::ProcessReport;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
@@ -36,12 +36,12 @@ const LONGEST_FILE: u64 = 256 << 20;
 
 /// Processes in the order of what they copied, most first, and their sum.
 pub struct Report {
-    processes: Vec<Process>,
+    processes: Vec<ProcessReport>,
     total: Figures,
 }
 
 impl Report {
-    fn new(mut processes: Vec<Process>) -> Self {
+    fn new(mut processes: Vec<ProcessReport>) -> Self {
         processes.sort_by_key(|process| std::cmp::Reverse(process.figures.bytes()));
         let mut total = Figures::default();
         processes.iter().for_each(|process| total.add(&process.figures));
@@ -123,7 +123,7 @@ fn read(file: &OsStr) -> Result<Vec<u8>, String> {
 
 /// A file holds the reports of as many processes as have written to it. Those before a bad one
 /// are kept.
-fn all_in(text: &[u8], processes: &mut Vec<Process>) -> Result<(), String> {
+fn all_in(text: &[u8], processes: &mut Vec<ProcessReport>) -> Result<(), String> {
     let reports = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
     let mut number = 0;
     for value in reports {
@@ -132,7 +132,7 @@ fn all_in(text: &[u8], processes: &mut Vec<Process>) -> Result<(), String> {
             true => format!("report {number} is cut off: the file ends inside it"),
             false => format!("not JSON: {error}"),
         })?;
-        processes.push(Process::new(&value).map_err(|why| match number {
+        processes.push(ProcessReport::new(&value).map_err(|why| match number {
             1 => why,
             _ => format!("report {number}: {why}"),
         })?);

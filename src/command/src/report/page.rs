@@ -5,9 +5,9 @@
 
 use super::Report;
 use super::chart;
-use super::figures::{Figures, Saved};
+use super::figures::{Figures, TimeSaved};
 use super::html::escaped;
-use super::process::Process;
+use super::process::ProcessReport;
 use super::sections;
 use super::units::{Scale, bytes, count, date, percent, seconds};
 use std::fmt::Write;
@@ -81,7 +81,7 @@ fn headline(total: &Figures) -> String {
     }
 }
 
-fn subject(processes: &[Process]) -> String {
+fn subject(processes: &[ProcessReport]) -> String {
     let mut parts = Vec::new();
     if let [one] = processes {
         parts.push(format!("{} (process {})", one.exe, one.pid));
@@ -113,7 +113,7 @@ fn subject(processes: &[Process]) -> String {
 fn cards(report: &Report) -> String {
     let total = &report.total;
     let mut cards = Vec::new();
-    if let Some(Saved { seconds: saved, of_seconds }) = total.saved {
+    if let Some(TimeSaved { seconds: saved, of_seconds }) = total.saved {
         let share = 100.0 * saved / of_seconds.max(f64::MIN_POSITIVE);
         let what = if saved < 0.0 { "lost" } else { "saved" };
         let share = if of_seconds > 0.0 {
@@ -147,7 +147,7 @@ fn cards(report: &Report) -> String {
 }
 
 /// All processes, most bytes first.
-fn list(out: &mut String, processes: &[Process]) {
+fn list(out: &mut String, processes: &[ProcessReport]) {
     let top: Vec<_> =
         processes.iter().take(10).filter(|process| process.figures.bytes() > 0).collect();
     let most = top.iter().map(|process| process.figures.bytes()).max().unwrap_or(1);
@@ -209,7 +209,7 @@ fn list(out: &mut String, processes: &[Process]) {
     );
 }
 
-fn one(out: &mut String, index: usize, process: &Process) {
+fn one(out: &mut String, index: usize, process: &ProcessReport) {
     let figures = &process.figures;
     let mut summary = format!("{} ({})", chart::cut(process.program(), 40), process.pid);
     let _ = write!(summary, " · {}", bytes(figures.bytes()));
@@ -233,7 +233,7 @@ fn one(out: &mut String, index: usize, process: &Process) {
     out.push_str("</details>\n");
 }
 
-fn facts(process: &Process) -> String {
+fn facts(process: &ProcessReport) -> String {
     let plural = if process.channels == 1 { "" } else { "s" };
     let mut facts = format!("{}, {} channel{plural}", process.backend, process.channels);
     let _ = write!(facts, " · ran {}", seconds(process.figures.seconds));

@@ -4,12 +4,12 @@
 //! Keys that are not known are left alone. Names are kept short and without control characters;
 //! whoever shows them still escapes what his format needs.
 
-use super::figures::{Figures, Flow, Histogram, Named, Profile, Saved};
+use super::figures::{Distribution, Figures, Named, Profile, TimeSaved, Traffic};
 use crate::say::printable;
 use serde_json::Value;
 
 #[derive(Clone, Debug)]
-pub struct Process {
+pub struct ProcessReport {
     pub version: String,
     pub pid: u64,
     /// The path of the program, or what the system tells instead.
@@ -33,7 +33,7 @@ const LONGEST_PATH: usize = 4096;
 
 type Parsed<T> = Result<T, String>;
 
-impl Process {
+impl ProcessReport {
     pub fn new(value: &Value) -> Parsed<Self> {
         let top = Key { value, path: String::new() };
         if !value.is_object() {
@@ -124,10 +124,10 @@ fn profile(key: &Key<'_>) -> Parsed<Profile> {
 }
 
 /// Where too little was compared with libc, it is null.
-fn saved(top: &Key<'_>, told: &Key<'_>) -> Parsed<Saved> {
+fn saved(top: &Key<'_>, told: &Key<'_>) -> Parsed<TimeSaved> {
     // Negative where the engine has cost time.
     let seconds = told.value.as_f64().filter(|value| (-1e12..1e12).contains(value));
-    Ok(Saved {
+    Ok(TimeSaved {
         seconds: told.want(seconds, "seconds")?,
         of_seconds: top.optional("seconds").map_or(Ok(0.0), |key| key.seconds())?,
     })
@@ -191,8 +191,8 @@ impl<'a> Key<'a> {
         self.entries()?.into_iter().map(number).collect()
     }
 
-    fn flow(&self) -> Parsed<Flow> {
-        Ok(Flow {
+    fn flow(&self) -> Parsed<Traffic> {
+        Ok(Traffic {
             calls: self.key("calls")?.number()?,
             bytes: self.key("bytes")?.number()?,
             sizes: self.key("size")?.histogram()?,
@@ -200,7 +200,7 @@ impl<'a> Key<'a> {
         })
     }
 
-    fn histogram(&self) -> Parsed<Histogram> {
+    fn histogram(&self) -> Parsed<Distribution> {
         let key = self.key("buckets")?;
         let list = key.want(key.value.as_array(), "a list")?;
         let few = (list.len() <= MOST_BUCKETS).then_some(list);
@@ -214,7 +214,7 @@ impl<'a> Key<'a> {
         let mut buckets = key.want(buckets, "lists of lowest value, highest value and count")?;
         buckets.retain(|bucket| bucket.2 > 0);
         buckets.sort_unstable();
-        Ok(Histogram { buckets, max: self.key("max")?.number()? })
+        Ok(Distribution { buckets, max: self.key("max")?.number()? })
     }
 }
 

@@ -2,7 +2,7 @@
 //! and a table with the same numbers.
 
 use super::chart::{self, ENGINE, EVERY, LIBC};
-use super::figures::{Figures, Flow, Histogram, PARTS, Saved, in_words};
+use super::figures::{Distribution, Figures, PARTS, TimeSaved, Traffic, in_words};
 use super::html::{escaped, table};
 use super::units::{Scale, bytes, count, nanoseconds, percent, seconds};
 use std::fmt::Write;
@@ -35,7 +35,8 @@ fn figure(out: &mut String, level: u8, title: &str, about: &str, picture: &str, 
 
 /// The run as it was, and as it would have been.
 fn worth(out: &mut String, figures: &Figures, whose: &str, level: u8) {
-    let Some(Saved { seconds: saved, of_seconds }) = figures.saved.filter(|s| s.of_seconds > 0.0)
+    let Some(TimeSaved { seconds: saved, of_seconds }) =
+        figures.saved.filter(|s| s.of_seconds > 0.0)
     else {
         return;
     };
@@ -60,7 +61,7 @@ fn worth(out: &mut String, figures: &Figures, whose: &str, level: u8) {
 }
 
 /// The powers of two from the first in use to the last, and the two numbers of each histogram.
-fn by_class(histograms: &[&Histogram]) -> (u32, Vec<Vec<(u64, u64)>>) {
+fn by_class(histograms: &[&Distribution]) -> (u32, Vec<Vec<(u64, u64)>>) {
     let classes: Vec<_> = histograms.iter().map(|histogram| histogram.classes()).collect();
     let used = || classes.iter().flatten().map(|class| class.0);
     let (first, last) = (used().min().unwrap_or(0), used().max().unwrap_or(0));
@@ -140,10 +141,10 @@ fn times(out: &mut String, figures: &Figures, whose: &str, level: u8) {
     }
     let mut head = vec![""];
     head.extend(flows.iter().map(|((name, _), _)| *name));
-    type Told<'a> = &'a dyn Fn(&Flow, f64) -> String;
+    type Told<'a> = &'a dyn Fn(&Traffic, f64) -> String;
     let rows = |told: Told<'_>| -> Vec<Vec<String>> {
         let row = |(name, part, enough): (&str, f64, u64)| {
-            let cell = |flow: &Flow| match flow.times.count() >= enough {
+            let cell = |flow: &Traffic| match flow.times.count() >= enough {
                 true => told(flow, part),
                 false => "–".to_owned(), // a percentile of too few copies says nothing
             };

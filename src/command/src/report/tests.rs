@@ -6,7 +6,7 @@ use super::*;
 /// Of real processes: adma --profile --stats json --stats-file python.json python3 pipeline.py
 const SAMPLE: &str = include_str!("../../samples/python.json");
 
-fn read_text(text: &[u8]) -> Result<Vec<Process>, String> {
+fn read_text(text: &[u8]) -> Result<Vec<ProcessReport>, String> {
     let mut processes = Vec::new();
     all_in(text, &mut processes).map(|()| processes)
 }

@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::chart::cut;
-use super::figures::{Figures, Flow, PARTS, Saved, in_words};
+use super::figures::{Figures, PARTS, TimeSaved, Traffic, in_words};
 use super::units::{bytes, nanoseconds, percent, seconds};
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ pub fn of(report: &Report) -> String {
 }
 
 /// What the engine was worth, in one sentence.
-pub fn worth(Saved { seconds: saved, of_seconds }: Saved) -> String {
+pub fn worth(TimeSaved { seconds: saved, of_seconds }: TimeSaved) -> String {
     let of = if of_seconds > 0.0 { format!(" of {}", seconds(of_seconds)) } else { String::new() };
     match saved {
         saved if saved.abs() < 0.0005 => format!("Saved no time{of}"),
@@ -166,7 +166,7 @@ fn percentiles(out: &mut String, total: &Figures) {
 }
 
 /// A percentile of fewer copies than it takes to have one is left out.
-fn rows(out: &mut String, name: &str, flow: &Flow) {
+fn rows(out: &mut String, name: &str, flow: &Traffic) {
     for (what, histogram, unit) in
         [("size", &flow.sizes, bytes as fn(u64) -> String), ("time", &flow.times, nanoseconds)]
     {

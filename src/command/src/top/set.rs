@@ -4,7 +4,7 @@
 //! writable for a moment, and a few numbers of it are written in place. The library checks each
 //! of them. Nothing is said to the process; its next large copy sees it.
 
-use crate::live::{self, Process, State};
+use crate::live::{self, LiveProcess, State};
 use crate::say::{self, FAILED, fail};
 use crate::stats::live::{Control, Live, MOST_CHANNELS};
 use std::fs::{OpenOptions, Permissions};
@@ -23,7 +23,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub fn of(process: &Process) -> Self {
+    pub fn of(process: &LiveProcess) -> Self {
         let Control { off, min_bytes, channels, .. } = &process.live.control;
         Self {
             off: off.load(Relaxed) == 1,
@@ -101,7 +101,7 @@ pub fn command(words: &[String]) -> i32 {
     }
 }
 
-pub fn write(process: &Process, setting: Setting) -> io::Result<()> {
+pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&process.path)?;
     let about = file.metadata()?;
