@@ -405,7 +405,7 @@ fn tell(how: u32, status: Option<i32>) {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
         let stderr = process.stderr.still_open();
-        report(process, stderr, how);
+        report(process, stderr);
         if let Some(stderr) = stderr {
             log(process, stderr);
         }
@@ -414,12 +414,10 @@ fn tell(how: u32, status: Option<i32>) {
     TELLING.store(telling::OVER, Ordering::Release);
 }
 
-fn report(process: &Process, stderr: Option<i32>, how: u32) {
+fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
-    // Histograms are packed with the help of an allocator.
-    formats.hlog &= how == ended::EXIT;
     let messages = ipc::tally::messages();
     let recorder: &Recorder = DISPATCHER.recorder.settle();
     if !formats.any() || (recorder.is_empty() && messages.is_none()) {
