@@ -206,6 +206,14 @@ impl Class {
     }
 }
 
+/// Whether this thread has real-time scheduling: it keeps ordinary threads from its CPU.
+pub fn is_real_time() -> bool {
+    let real_time = [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE];
+    // SAFETY: no memory.
+    let policy = unsafe { sys::syscall(libc::SYS_sched_getscheduler, [0; 6]) };
+    policy >= 0 && real_time.contains(&(policy as i32 & !libc::SCHED_RESET_ON_FORK))
+}
+
 /// Whether threads that this one makes serve others as well as those of the main thread would.
 /// A nice value stays with them, and so does SCHED_IDLE, for want of rights; a SCHED_DEADLINE
 /// thread can make none. `filtered`: they will have to stay what they are born as.

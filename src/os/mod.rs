@@ -9,6 +9,8 @@ pub mod folder;
 pub mod lookup;
 #[cfg(not(loom))]
 pub mod mapped;
+#[cfg(not(loom))]
+pub mod put_off;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod sys;
