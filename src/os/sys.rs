@@ -6,8 +6,8 @@
 use super::put_off;
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
+use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use std::fmt::{self, Write};
 
 /// The kernel's answer: a value, or the negated errno.
 pub type SysResult = isize;
@@ -40,9 +40,14 @@ pub fn ticks() -> u64 {
 }
 
 pub fn nanoseconds() -> u64 {
+    nanoseconds_of(libc::CLOCK_MONOTONIC)
+}
+
+/// By another of the system's clocks.
+pub fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is writable. The vDSO answers; errno changes only for a bad clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -250,7 +255,14 @@ impl Drop for FaultsHeard {
 
 /// Blocks a signal for this thread.
 pub fn block_signal(signal: i32) {
-    signal_mask(libc::SIG_BLOCK, &signal_set(signal), core::ptr::null_mut());
+    change_signal_mask(libc::SIG_BLOCK, signal_set(signal));
+}
+
+/// As sigprocmask; answers the signals that were blocked before.
+pub fn change_signal_mask(how: i32, signals: u64) -> u64 {
+    let mut before = 0;
+    signal_mask(how, &signals, &mut before);
+    before
 }
 
 fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> SysResult {

@@ -187,7 +187,9 @@ mod tests {
     /// HdrHistogram itself is the oracle: what it packs of the same values, and what it reads.
     #[test]
     fn packed_histograms_are_what_the_crate_packs_and_reads() {
-        for (first, factor, unit) in [(1u64, 1.0, 1u64), (300, 1.07, 1), (7, 3.0, 3), (u64::MAX >> 1, 1.0, 1)] {
+        for (first, factor, unit) in
+            [(1u64, 1.0, 1u64), (300, 1.07, 1), (7, 3.0, 3), (u64::MAX >> 1, 1.0, 1)]
+        {
             let (ours, mut theirs) = (Histogram::new(), Theirs::<u64>::new(2).unwrap());
             let scaled = |value: u64| value / unit;
             for step in 0..60 {
@@ -202,7 +204,11 @@ mod tests {
             let (last, _) = counts(&ours, &scaled).last().unwrap();
             assert_eq!(highest(last), theirs.max());
             let mut len = 0;
-            payload(&ours, &scaled, 0, 0, &mut |_| { len += 1; Ok(()) }).unwrap();
+            payload(&ours, &scaled, 0, 0, &mut |_| {
+                len += 1;
+                Ok(())
+            })
+            .unwrap();
             payload(&ours, &scaled, highest(last), len - HEADER, &mut |byte| {
                 payload_.push(byte);
                 Ok(())
@@ -213,8 +219,13 @@ mod tests {
             assert_eq!(payload_[..24], expected[..24]);
             assert_eq!(payload_[32..], expected[32..]);
             let mut packed = Vec::new();
-            pack(&ours, &scaled, highest(last), &mut |byte| { packed.push(byte); Ok(()) }).unwrap();
-            let read: Theirs<u64> = Deserializer::new().deserialize(&mut packed.as_slice()).unwrap();
+            pack(&ours, &scaled, highest(last), &mut |byte| {
+                packed.push(byte);
+                Ok(())
+            })
+            .unwrap();
+            let read: Theirs<u64> =
+                Deserializer::new().deserialize(&mut packed.as_slice()).unwrap();
             assert!(read.iter_recorded().eq(theirs.iter_recorded()));
         }
     }

@@ -71,10 +71,11 @@ static REFUSED: Refusal = Refusal::new();
 static NO_MORE: Refusal = Refusal::new();
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
-#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next two
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next ones
 static PID: AtomicI32 = AtomicI32::new(0);
 /// A word that is 1 here and, wiped by the kernel, 0 in every child with memory of its own;
 /// null until the engine is started.
+#[unsafe(link_section = ".data")]
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The seccomp mode the process started with.
 #[unsafe(link_section = ".data")]
