@@ -5,6 +5,10 @@ fn main() {
     // from under the workers.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libadma.so.0");
+    // What every program pays for at its start (`bench/run start`): the C compiler's start files
+    // are not needed, and segments that begin with a page touch fewer of them.
+    println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,separate-loadable-segments");
     link_by_soname();
     // Nothing here returns elsewhere than it was called from: a program with a shadow stack keeps
     // it. Of the other half of CET, indirect branch tracking, the note would be untrue: Rust's

@@ -7,9 +7,11 @@ use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::{Refused, ioat, libc as original, threads};
 use crate::config::{Backend, Config};
+use crate::os::lookup::rare;
 use crate::os::{cpus, sys};
-use core::ffi::{CStr, c_void};
-use std::fmt::Write;
+use alloc::string::String;
+use core::ffi::{CStr, c_char, c_void};
+use core::fmt::Write;
 
 /// Prints to standard output and ends the process: the program of this run is only a host.
 pub fn run(config: &Config, ioat: &ioat::Engine) -> ! {
@@ -20,11 +22,11 @@ pub fn run(config: &Config, ioat: &ioat::Engine) -> ! {
     unsafe { libc::_exit(i32::from(failed != 0)) }
 }
 
-fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::fmt::Result {
+fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fmt::Result {
     let limits = cpus::Limits::now();
     let (cpus, affinity) = (limits.cpus(), limits.affinity);
     // SAFETY: asks for a number.
-    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    let online = unsafe { sysconf().map_or(1, |sysconf| sysconf(libc::_SC_NPROCESSORS_ONLN)) };
     writeln!(out, "adma {}", env!("CARGO_PKG_VERSION"))?;
     write!(out, "  CPUs        {cpus} for this process: {online} online, {affinity} by affinity")?;
     match limits.quota {
@@ -81,7 +83,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> std::f
 }
 
 /// Loaded or not, permitted or not, and what to do about it.
-fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> std::fmt::Result {
+fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fmt::Result {
     write!(out, "  I/OAT       ")?;
     if !is_wanted {
         return writeln!(out, "not asked: ADMA_BACKEND says so");
@@ -109,14 +111,14 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> std::fmt
             writeln!(out, "helper loaded, but of another version: build and load it again")
         }
         errno => {
-            let why = std::io::Error::from_raw_os_error(errno);
-            writeln!(out, "/dev/adma cannot be used:\n              {why}")
+            let why = sys::meaning(errno);
+            writeln!(out, "/dev/adma cannot be used:\n              {why} (errno {errno})")
         }
     }
 }
 
 /// The card, if one is wanted: which it is, or why there is none. Opening it takes a while.
-fn card(config: &Config, out: &mut dyn Write) -> Result<bool, std::fmt::Error> {
+fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> {
     let Some(settings) = config.gpu() else { return Ok(false) };
     gpu::start(&settings);
     GPU.want();
@@ -137,7 +139,7 @@ fn card(config: &Config, out: &mut dyn Write) -> Result<bool, std::fmt::Error> {
 }
 
 /// What the card does with 64 MiB between buffers that were used before, by the clock.
-fn rate(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
+fn rate(config: &Config, out: &mut dyn Write) -> core::fmt::Result {
     const LEN: usize = 64 << 20;
     let buffers = pages(LEN).zip(pages(LEN));
     let Some((dst, src)) = buffers.filter(|&(dst, src)| GPU.prepare([(dst, LEN), (src, LEN)]))
@@ -162,6 +164,11 @@ fn rate(config: &Config, out: &mut dyn Write) -> std::fmt::Result {
     writeln!(out, "  GPU rate    {:.1} GB/s for 64 MiB", LEN as f64 / best as f64)
 }
 
+rare! {
+    fn sysconf(i32) -> isize;
+    fn getgrgid_r(u32, *mut libc::group, *mut c_char, usize, *mut *mut libc::group) -> i32;
+}
+
 /// The name of the group that may use the helper.
 fn group_of_helper(room: &mut [u8]) -> Option<&str> {
     // SAFETY: all zeros is a valid `stat` and a valid `group`.
@@ -169,11 +176,12 @@ fn group_of_helper(room: &mut [u8]) -> Option<&str> {
     let mut found = core::ptr::null_mut();
     // SAFETY: a terminated path; the results are written where there is room for them.
     unsafe {
-        if libc::stat(helper::PATH.as_ptr(), &mut stat) != 0 {
+        let (path, at) = (helper::PATH.as_ptr() as usize, &raw mut stat as usize);
+        if sys::syscall(libc::SYS_stat, [path, at, 0, 0, 0, 0]) != 0 {
             return None;
         }
         let (start, len) = (room.as_mut_ptr().cast(), room.len());
-        libc::getgrgid_r(stat.st_gid, &mut group, start, len, &mut found);
+        getgrgid_r()?(stat.st_gid, &mut group, start, len, &mut found);
     }
     if found.is_null() {
         return None;
@@ -187,7 +195,7 @@ fn gain(
     out: &mut dyn Write,
     engine: &str,
     copy: impl Fn(usize, usize, usize) -> Result<(), Refused>,
-) -> std::fmt::Result {
+) -> core::fmt::Result {
     const LEN: usize = 16 << 20;
     const ROUNDS: usize = 15;
     let Some((dst, src)) = pages(LEN).zip(pages(LEN)) else {
@@ -239,13 +247,7 @@ fn gain(
 }
 
 fn pages(len: usize) -> Option<usize> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-    // SAFETY: a fresh mapping.
-    let at = unsafe { libc::mmap(core::ptr::null_mut(), len, protection, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return None;
-    }
+    let at = sys::map(len)?;
     // SAFETY: ours, writable; written so that no page is the shared zero page.
     unsafe { libc::memset(at.cast::<c_void>(), 0x5a, len) };
     Some(at as usize)

@@ -9,6 +9,8 @@ use crate::backend::threads::Wait;
 use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
 use crate::os::sys::{Op, say};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 
 #[derive(Clone, Debug)]
@@ -489,8 +491,8 @@ impl PartialEq for Knob {
     }
 }
 
-impl std::fmt::Debug for Knob {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Debug for Knob {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         out.write_str(self.name)
     }
 }
@@ -519,7 +521,7 @@ const RANKS: [&[u8]; 2] = [b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS"];
 
 /// Takes one `NAME=value` of the environment into account.
 fn apply<'a>(config: &mut Config, variable: &'a [u8]) -> Option<Complaint<'a>> {
-    let at = memchr::memchr(b'=', variable).unwrap_or(variable.len());
+    let at = variable.iter().position(|&byte| byte == b'=').unwrap_or(variable.len());
     let (name, value) = (&variable[..at], variable.get(at + 1..).unwrap_or(b""));
     if RANKS.contains(&name) {
         let ranks = core::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
@@ -552,7 +554,7 @@ fn names_of_program() -> [&'static [u8]; 2] {
             .map(|name| if name.is_null() { &b""[..] } else { CStr::from_ptr(name).to_bytes() })
     };
     [file, called].map(|name| {
-        let name = memchr::memrchr(b'/', name).map_or(name, |at| &name[at + 1..]);
+        let name = name.iter().rposition(|&byte| byte == b'/').map_or(name, |at| &name[at + 1..]);
         name.strip_prefix(b"-").unwrap_or(name) // a login shell
     })
 }

@@ -29,19 +29,24 @@
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! os          cpus: what the machine leaves us; sync, sys: atomics and sleeping, system calls;
 //!             trylock: a lock that nobody waits for; mapped: tables that most programs never
-//!             need; lookup: the functions we stand in front of; folder: where live files are
-//! unwind      why there is none; export: names with versions
+//!             need; lookup: the functions we stand in front of; folder: where live files are;
+//!             put_off: signals that wait for the end of a copy; once, thread: as their names say
+//! freestanding  why the standard library is not there; export: names with versions
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and
 //! our return we do not allocate, block on a lock, panic, log, or touch errno or
 //! thread-local storage. Worker threads have no thread-local storage at all.
 
+// Test executables have the standard library; see `freestanding`.
+#![cfg_attr(not(any(test, loom)), no_std)]
 // Test executables hold the parts without the whole, loom's only the claiming protocol.
 #![cfg_attr(any(test, loom), allow(dead_code))]
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems have no port yet");
+
+extern crate alloc;
 
 mod backend;
 mod ipc;
@@ -66,8 +71,8 @@ mod check;
 #[cfg(not(any(test, loom)))]
 mod export;
 #[cfg(not(any(test, loom)))]
+mod freestanding;
+#[cfg(not(any(test, loom)))]
 mod intercept;
 #[cfg(not(any(test, loom)))]
 mod runtime;
-#[cfg(not(any(test, loom)))]
-mod unwind;

@@ -9,7 +9,9 @@ use crate::backend::{gpu, ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::operation::Kind;
 use crate::dispatch::{Dispatcher, Overrides, Policy};
+use crate::os::lookup::rare;
 use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::once::Once;
 use crate::os::sys::{self, Op, SignalsHeld};
 use crate::os::trylock::TryLock;
 use crate::stats::Recorder;
@@ -18,16 +20,18 @@ use crate::stats::live::{Control, Live, MOST_CHANNELS, ended, word};
 use crate::stats::report::{BUFFERS, write_all};
 use crate::stats::snapshot::{HelperCounts, Snapshot};
 use crate::{check, config, ipc};
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::ffi::CString;
-use std::sync::OnceLock;
-use std::time::SystemTime;
 
 static DISPATCHER: Dispatcher = Dispatcher::new();
-static POLICY: OnceLock<Policy> = OnceLock::new();
-static PROCESS: OnceLock<Process> = OnceLock::new();
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
+static POLICY: Once<Policy> = Once::new();
+#[unsafe(link_section = ".data")]
+static PROCESS: Once<Process> = Once::new();
 
 /// For reports of who leaves with hardly any stack, in a signal handler. Mapped at start-up
 /// where there will be something to say.
@@ -119,13 +123,17 @@ pub fn wait() -> threads::Wait {
 /// Start-up. Everything that may allocate happens here, and even that only when there is
 /// something to say: a program that never allocates should not begin to because of us.
 /// "open" comes last.
-#[ctor::ctor(unsafe)]
-fn start() {
-    original::resolve();
-    signals::calls::resolve();
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    signals::calls::set_original(original::resolve());
     if config::leaves_this_program_out() {
         let config = Config { backend: Backend::Libc, ..Config::default() };
-        DISPATCHER.configure(POLICY.get_or_init(|| Policy::new(&config)));
+        if let Some(policy) = POLICY.set(Policy::new(&config)) {
+            DISPATCHER.configure(policy);
+        }
         return DISPATCHER.close();
     }
     workers::settle_in();
@@ -138,7 +146,7 @@ fn start() {
         complain_about_helper();
     }
     let card = config.gpu();
-    let policy = POLICY.get_or_init(|| Policy::new(&config));
+    let Some(policy) = POLICY.set(Policy::new(&config)) else { return };
     if config.verify > 0 {
         // SAFETY: what `later` promises of it: just copied.
         asynchronous::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
@@ -169,7 +177,11 @@ fn start() {
     let speaks = config.speaks_at_exit();
     if speaks || config.counts() {
         // SAFETY: a function of the C library, and one of ours that is never unloaded.
-        unsafe { __cxa_at_quick_exit(at_quick_exit, core::ptr::null_mut()) };
+        unsafe {
+            if let Some(call) = __cxa_at_quick_exit() {
+                call(at_quick_exit, core::ptr::null_mut());
+            }
+        }
         let (ticks, nanoseconds) = (sys::ticks(), sys::nanoseconds());
         DISPATCHER.recorder.start(ticks, nanoseconds, seconds_since_epoch());
         if config.counts() {
@@ -181,7 +193,7 @@ fn start() {
             STACK.get_or_map();
             stderr = StandardError::noted();
         }
-        let _ = PROCESS.set(Process { ticks, nanoseconds, stderr, config });
+        PROCESS.set(Process { ticks, nanoseconds, stderr, config });
     }
     // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
     unsafe {
@@ -220,7 +232,11 @@ fn keep_live_file(config: &Config) {
     }
     let is_collected = matches!(config.live, LiveFiles::In(_));
     // SAFETY: a function of the C library, and one of ours that is never unloaded.
-    unsafe { on_exit(note_status, core::ptr::null_mut()) };
+    unsafe {
+        if let Some(on_exit) = on_exit() {
+            on_exit(note_status, core::ptr::null_mut());
+        }
+    }
     let mut room = [0; 4096];
     let exe = match workers::is_filtered() {
         true => None,
@@ -327,8 +343,11 @@ unsafe extern "C" {
         object: *mut c_void,
     ) -> i32;
     static __dso_handle: u8;
-    fn on_exit(function: extern "C" fn(i32, *mut c_void), argument: *mut c_void) -> i32;
-    fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), object: *mut c_void) -> i32;
+}
+
+rare! {
+    fn on_exit(extern "C" fn(i32, *mut c_void), *mut c_void) -> i32;
+    fn __cxa_at_quick_exit(extern "C" fn(*mut c_void), *mut c_void) -> i32;
 }
 
 /// Registered before anybody else's, so it comes last.
@@ -405,7 +424,7 @@ fn tell(how: u32, status: Option<i32>) {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
         let stderr = process.stderr.still_open();
-        report(process, stderr, how);
+        report(process, stderr);
         if let Some(stderr) = stderr {
             log(process, stderr);
         }
@@ -414,12 +433,10 @@ fn tell(how: u32, status: Option<i32>) {
     TELLING.store(telling::OVER, Ordering::Release);
 }
 
-fn report(process: &Process, stderr: Option<i32>, how: u32) {
+fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
-    // Histograms are packed with the help of an allocator.
-    formats.hlog &= how == ended::EXIT;
     let messages = ipc::tally::messages();
     let recorder: &Recorder = DISPATCHER.recorder.settle();
     if !formats.any() || (recorder.is_empty() && messages.is_none()) {
@@ -519,7 +536,7 @@ fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
 
 /// What the hook may not say it has left for now.
 fn log(process: &Process, stderr: i32) {
-    let say = |line: std::fmt::Arguments<'_>| sys::say_to(stderr, line);
+    let say = |line: core::fmt::Arguments<'_>| sys::say_to(stderr, line);
     let wrong = DISPATCHER.recorder.counters().mismatched.load(Ordering::Relaxed);
     if wrong > 0 {
         say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
@@ -578,19 +595,20 @@ fn log(process: &Process, stderr: i32) {
 }
 
 fn seconds_since_epoch() -> f64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+    sys::nanoseconds_of(libc::CLOCK_REALTIME) as f64 / 1e9
 }
 
 /// The standard error the program started with. It may have closed it since, as coreutils do
 /// at exit, or opened a file of its own in its place, where nothing of ours belongs.
 struct StandardError {
-    identity: Option<FileIdentity>,
+    /// Its device and inode.
+    identity: Option<(u64, u64)>,
     duplicate: AtomicI32,
 }
 
 impl StandardError {
     /// High, out of the way of programs that expect the lowest free number.
-    const LOWEST_DUPLICATE: i32 = 500;
+    const LOWEST_DUPLICATE: usize = 500;
     const NONE: i32 = -1;
 
     fn none() -> Self {
@@ -598,46 +616,31 @@ impl StandardError {
     }
 
     fn noted() -> Self {
-        let identity = FileIdentity::of(libc::STDERR_FILENO);
+        let identity = sys::file_of(libc::STDERR_FILENO);
         let mut duplicate = Self::NONE;
         if identity.is_some() {
-            let (fd, command) = (libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC);
-            // SAFETY: no memory; a refusal is -1.
-            duplicate = unsafe { libc::fcntl(fd, command, Self::LOWEST_DUPLICATE) };
+            let (fd, command) = (libc::STDERR_FILENO as usize, libc::F_DUPFD_CLOEXEC as usize);
+            let arguments = [fd, command, Self::LOWEST_DUPLICATE, 0, 0, 0];
+            // SAFETY: no memory.
+            let answer = unsafe { sys::syscall(libc::SYS_fcntl, arguments) };
+            duplicate = if answer < 0 { Self::NONE } else { answer as i32 };
         }
         Self { identity, duplicate: AtomicI32::new(duplicate) }
     }
 
     fn still_open(&self) -> Option<i32> {
-        let identity = self.identity.as_ref()?;
+        let identity = self.identity?;
         [libc::STDERR_FILENO, self.duplicate.load(Ordering::Relaxed)]
             .into_iter()
-            .find(|&fd| FileIdentity::of(fd).as_ref() == Some(identity))
+            .find(|&fd| sys::file_of(fd) == Some(identity))
     }
 
     /// A child may become a daemon, and must not keep its parent's pipe open then.
     fn forget_after_fork(&self) {
         let duplicate = self.duplicate.swap(Self::NONE, Ordering::Relaxed);
-        if duplicate != Self::NONE && FileIdentity::of(duplicate) == self.identity {
-            // SAFETY: the number still stands for our duplicate, as far as can be known.
-            unsafe { libc::close(duplicate) };
+        // The number still stands for our duplicate, as far as can be known.
+        if duplicate != Self::NONE && sys::file_of(duplicate) == self.identity {
+            sys::close(duplicate);
         }
-    }
-}
-
-/// Which file a descriptor stands for.
-#[derive(PartialEq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-impl FileIdentity {
-    fn of(fd: i32) -> Option<Self> {
-        // SAFETY: all zeros is a valid `stat`, and the kernel fills it.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is writable.
-        let answer = unsafe { libc::fstat(fd, &mut stat) };
-        (answer == 0).then_some(Self { device: stat.st_dev, inode: stat.st_ino })
     }
 }

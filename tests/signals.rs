@@ -56,6 +56,7 @@ cases! {
     handler_that_jumps_many_times_leaves_the_engine_at_work: "signal_handlers" "jumps";
     sent_signal_waits_for_the_end_of_the_copy_and_is_not_lost: "signal_handlers" "sent";
     signal_that_all_threads_block_waits_for_them_during_copies: "signal_handlers" "waited_for";
+    page_that_goes_bad_after_a_sent_signal_is_handled_as_well: "sent_and_bad";
     handler_set_by_a_bare_system_call_is_noticed: "signal_handlers" "bare";
     handler_that_calls_what_it_has_replaced_past_us_comes_to_an_end:
         "signal_handlers" "bare_chain";

@@ -430,6 +430,20 @@ fn needed_libraries() -> Vec<String> {
     needed.map(name).chain(["libadma.so".to_owned()]).collect()
 }
 
+/// What every program pays for at its start, counted; `bench/run start` has the times.
+#[test]
+fn library_asks_little_of_the_loader() {
+    let readelf = |option: &str| succeed(plain("readelf").args(["-W", option]).arg(library())).0;
+    let relocations = readelf("-r");
+    let count = |kind: &str| relocations.lines().filter(|line| line.contains(kind)).count();
+    let named = count("R_X86_64_GLOB_DAT") + count("R_X86_64_JUMP_SLO") + count("R_X86_64_64");
+    assert!(named <= 25, "{named} symbols to look up: {relocations}");
+    let relative = count("R_X86_64_RELATIVE");
+    assert!(relative <= 450, "{relative} relocations");
+    assert_eq!(needed_libraries()[..], ["libc.so.6", "libadma.so"]);
+    assert!(!readelf("-l").contains(" TLS "), "thread-local storage");
+}
+
 /// Against a library with nothing in it: what a preloaded library costs anyhow is not ours.
 #[test]
 fn program_without_large_copies_has_little_private_memory_of_ours() {

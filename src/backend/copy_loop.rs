@@ -381,6 +381,20 @@ global_asm!(
     "sub ecx, 0xffff",
     ".endm",
 
+    // For ends at which a loop did not arrive by itself: the upper halves of wide registers would
+    // make all code without AVX slow that comes after us. r11 tells the loop.
+    ".macro adma_leave_registers",
+    "lea rax, [rip + adma_loop_avx2]",
+    "cmp r11, rax",
+    "je 6f",
+    "lea rax, [rip + adma_compare_avx2]",
+    "cmp r11, rax",
+    "jne 7f",
+    "6:",
+    "vzeroupper",
+    "7:",
+    ".endm",
+
     // Streaming stores are weakly ordered; whatever is said about the piece is said after them.
     ".macro adma_end why",
     "sfence",
@@ -505,11 +519,13 @@ global_asm!(
     "adma_loop_differs:",
     "adma_end {differs}",
     "adma_label adma_loop_bad_page",
+    "adma_leave_registers",
     "adma_end {bad_page}",
     "adma_loop_taken_back:",
     "adma_end {taken_back}",
     ".long {signature}",
     "adma_label adma_loop_interrupted",
+    "adma_leave_registers",
     "adma_end {interrupted}",
 
     "adma_label adma_commit",
@@ -545,6 +561,7 @@ global_asm!(
     ".purgem adma_compare_bytes",
     ".purgem adma_body_compare_avx2",
     ".purgem adma_body_compare_sse2",
+    ".purgem adma_leave_registers",
     ".purgem adma_end",
     whole = const end::WHOLE,
     bad_page = const end::BAD_PAGE,

@@ -110,6 +110,83 @@ fn recover_knows_the_loops_and_nothing_else() {
     assert!(recover(recover_knows_the_loops_and_nothing_else as *const () as usize).is_none());
 }
 
+/// Runs a loop, or jumps to one of their ends, with all bits of a wide register set: how it ended,
+/// and what has become of the register's upper half.
+///
+/// # Safety
+/// As `adma_copy_loop`; the CPU has AVX2.
+unsafe fn upper_half_after(
+    function: *const u8,
+    [dst, src, len]: [usize; 3],
+    which: *const u8,
+) -> (usize, u64) {
+    let (why, upper): (usize, u64);
+    // SAFETY: the caller's promise; the ends touch no memory.
+    unsafe {
+        core::arch::asm!(
+            "vpcmpeqd ymm0, ymm0, ymm0",
+            "call {function}",
+            "vextracti128 xmm0, ymm0, 1",
+            "vmovq rax, xmm0",
+            "vzeroupper",
+            function = in(reg) function,
+            inout("rdi") dst => _, inout("rsi") src => _, inout("rdx") len => why,
+            inout("rcx") which => _, inout("r8") 0usize => _, inout("r11") which => _,
+            out("rax") upper,
+            clobber_abi("C"),
+        );
+    }
+    (why, upper)
+}
+
+/// The program's own code comes next, and is slow with such halves where it has no AVX.
+#[test]
+fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
+    use crate::backend::signals;
+    use crate::backend::threads::workers;
+    if !cpus::features().avx2 {
+        return;
+    }
+    let (page, protection) = (4096, libc::PROT_READ | libc::PROT_WRITE);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping of which the second page becomes bad.
+    let dst = unsafe {
+        let at = libc::mmap(core::ptr::null_mut(), 2 * page, protection, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        at.write_bytes(7, 2 * page);
+        assert_eq!(libc::mprotect(at.byte_add(page), page, libc::PROT_NONE), 0);
+        at as usize
+    };
+    let source = vec![7u8; 2 * page];
+    let ranges = [dst, source.as_ptr() as usize, 2 * page];
+    workers::settle_in();
+    for which in [&raw const adma_loop_avx2, &raw const adma_compare_avx2] {
+        // SAFETY: the end alone.
+        let interrupted =
+            unsafe { upper_half_after(&raw const adma_loop_interrupted, [0; 3], which) };
+        assert_eq!(interrupted, (end::INTERRUPTED, 0));
+        // In a child: the signals of the test process are its harness's.
+        // SAFETY: the child makes system calls only, and runs a loop that survives a bad page.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                workers::forget_after_fork();
+                signals::forget_after_fork(); // another test may just have held the lock
+                libc::alarm(20);
+                let ready = signals::stand_in_front().is_ok();
+                let done = upper_half_after(adma_copy_loop as *const u8, ranges, which);
+                libc::_exit(i32::from(!ready) | i32::from(done != (end::BAD_PAGE, 0)) << 1);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        assert_eq!(status, 0);
+    }
+    // SAFETY: nobody uses it any more.
+    unsafe { libc::munmap(dst as *mut _, 2 * page) };
+}
+
 #[test]
 fn piece_of_another_generation_is_not_written() {
     let (source, mut target) = ([1u8; 256], [0u8; 256]);
@@ -168,7 +245,7 @@ fn piece_taken_back_in_the_middle_is_not_written_any_more() {
                     rounds = usize::MAX - 1; // not to be had in this process
                 } else if copied == Copied::TakenBack {
                     taken_back += 1;
-                    assert!(memchr::memchr(1, &target).is_none(), "{copy_loop:?}");
+                    assert!(!target.contains(&1), "{copy_loop:?}");
                 }
             });
         }

@@ -7,6 +7,7 @@ use crate::os::lookup::{Found, Name, find_next};
 use crate::os::sys::{self, EntryPoint, NEVER, Op};
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
+use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -49,52 +50,65 @@ static LIBC_MEMSET: AtomicPtr<c_void> =
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-/// What is looked up, and for which of our functions.
-macro_rules! originals {
-    ($names:ident, $ops:ident: $($name:literal for $op:ident,)*) => {
-        const $ops: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
-        static $names: [Name; $ops.len()] = [$(Name::new($name)),*];
+// Those that libc tells in terms of no other. Each name costs a third of a microsecond at
+// start-up: what has to be read for it is in no cache.
+const OPS: [Op; 9] = [
+    Op::Memmove,
+    Op::Mempcpy,
+    Op::MemmoveChk,
+    Op::MempcpyChk,
+    Op::Memset,
+    Op::MemsetChk,
+    Op::Wmemset,
+    Op::Memcmp,
+    Op::Wmemcmp,
+];
+static NAMES: [Name; OPS.len() + 1] = [
+    Name::new(c"memmove"),
+    Name::new(c"mempcpy"),
+    Name::new(c"__memmove_chk"),
+    Name::new(c"__mempcpy_chk"),
+    Name::new(c"memset"),
+    Name::new(c"__memset_chk"),
+    Name::new(c"wmemset"),
+    Name::new(c"memcmp"),
+    Name::new(c"wmemcmp"),
+    Name::new(c"sigaction"), // for `signals`, on the same walk
+];
+
+// The others. Where nobody else has one of the above, ours are in terms of those, as libc's are.
+macro_rules! others {
+    ($($name:literal for $op:ident,)*) => {
+        const OTHERS: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
+        static OTHER_NAMES: [Name; OTHERS.len()] = [$(Name::new($name)),*];
     };
 }
 
-originals! { NAMES, OPS:
-    c"memmove" for Memmove,
-    c"mempcpy" for Mempcpy,
+others! {
+    c"memcpy" for Memcpy,
     c"bcopy" for Bcopy,
+    c"wmemcpy" for Wmemcpy,
     c"wmemmove" for Wmemmove,
-    c"__memmove_chk" for MemmoveChk,
-    c"__mempcpy_chk" for MempcpyChk,
+    c"__memcpy_chk" for MemcpyChk,
+    c"bzero" for Bzero,
+    c"bcmp" for Bcmp,
     c"process_vm_readv" for ProcessVmReadv,
     c"process_vm_writev" for ProcessVmWritev,
-    c"memset" for Memset,
-    c"__memset_chk" for MemsetChk,
-    c"bzero" for Bzero,
-    c"wmemset" for Wmemset,
-    c"memcmp" for Memcmp,
-    c"bcmp" for Bcmp,
-    c"wmemcmp" for Wmemcmp,
 }
 
-// memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same code;
-// calling memmove for both keeps overlapping copies right everywhere.
-originals! { TWIN_NAMES, TWINS:
-    c"memcpy" for Memcpy,
-    c"wmemcpy" for Wmemcpy,
-    c"__memcpy_chk" for MemcpyChk,
-}
-const TWINS_OF: [Op; TWINS.len()] = [Op::Memmove, Op::Wmemmove, Op::MemmoveChk];
-
-/// Looks the originals up. That may allocate: only for start-up, never for the hook.
-pub fn resolve() {
-    let Found { functions, libc } = find_next(&NAMES);
+/// Looks the originals up. That may allocate: only for start-up, never for the hook. Answers the
+/// original sigaction.
+pub fn resolve() -> *mut c_void {
+    let Found { functions: [functions @ .., sigaction], libc } = find_next(&NAMES);
     let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
     OPS.into_iter().zip(functions).for_each(|(op, found)| set_next(op, found));
-    let mut twins = TWINS_OF.map(next);
-    if !twins.into_iter().all(is_libcs) {
-        // Somebody else's may call its twin by name: then it must not come back.
-        twins = find_next(&TWIN_NAMES).functions;
+    if functions.into_iter().all(is_libcs) {
+        tell_others();
+    } else {
+        // Somebody else's may call another by name: then it must not come back.
+        let others = find_next(&OTHER_NAMES).functions;
+        OTHERS.into_iter().zip(others).for_each(|(op, found)| set_next(op, found));
     }
-    TWINS.into_iter().zip(twins).for_each(|(op, found)| set_next(op, found));
     // What we copy ourselves from here on, until the engine is open, is libc's.
     Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
     if is_libcs(next(Op::Memset)) {
@@ -105,6 +119,45 @@ pub fn resolve() {
     } else {
         find_beyond_others(&libc);
     }
+    sigaction
+}
+
+/// What is not looked up. The two calls that copy between processes stay bare system calls, which
+/// is all that libc makes of them.
+fn tell_others() {
+    // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
+    // code; calling memmove for both keeps overlapping copies right everywhere.
+    set_next(Op::Memcpy, next(Op::Memmove));
+    set_next(Op::MemcpyChk, next(Op::MemmoveChk));
+    set_next(Op::Bcmp, next(Op::Memcmp));
+    let told: [(Op, unsafe extern "C" fn()); 4] = [
+        (Op::Bcopy, bcopy_by_memmove),
+        (Op::Wmemcpy, wmemmove_by_memmove),
+        (Op::Wmemmove, wmemmove_by_memmove),
+        (Op::Bzero, bzero_by_memset),
+    ];
+    told.into_iter().for_each(|(op, by)| set_next(op, by as *mut c_void));
+}
+
+/// Arguments are brought into another's order, and that one jumped to.
+macro_rules! told_by {
+    ($($name:ident: $($before:literal),* then $op:ident;)*) => { $(
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                $($before,)*
+                "jmp qword ptr [rip + {entries} + {next}]",
+                entries = sym ENTRIES,
+                next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
+            )
+        }
+    )* };
+}
+
+told_by! {
+    bcopy_by_memmove: "xchg rdi, rsi" then Memmove;
+    wmemmove_by_memmove: "shl rdx, 2" then Memmove;
+    bzero_by_memset: "mov rdx, rsi", "xor esi, esi" then Memset;
 }
 
 fn set_next(op: Op, found: *mut c_void) {

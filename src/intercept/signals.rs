@@ -1,11 +1,11 @@
 //! The functions that set a signal's action: SIGSEGV and SIGBUS are `signals`' business, for
 //! the others the original is jumped to. No frame, no argument touched.
 
-use crate::backend::signals::calls::{self, ORIGINALS, SignalCall};
+use crate::backend::signals::calls::{self, ORIGINAL};
 use core::arch::naked_asm;
 
 macro_rules! entry {
-    ($($name:ident: $call:ident to $function:ident),* $(,)?) => { $(
+    ($($name:ident),*) => { $(
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
@@ -14,26 +14,35 @@ macro_rules! entry {
                 "je {ours}",
                 "cmp edi, {bus}",
                 "je {ours}",
-                "jmp qword ptr [rip + {originals} + {original}]",
+                "jmp qword ptr [rip + {original}]",
                 segv = const libc::SIGSEGV,
                 bus = const libc::SIGBUS,
-                ours = sym calls::$function,
-                originals = sym ORIGINALS,
-                original = const SignalCall::$call as usize * size_of::<usize>(),
+                ours = sym calls::sigaction,
+                original = sym ORIGINAL,
             )
         }
     )* };
 }
 
-entry! {
-    sigaction: Sigaction to sigaction,
-    __sigaction: Sigaction to sigaction,
-    signal: Signal to signal,
-    ssignal: Signal to signal,
-    bsd_signal: Signal to signal,
-    sysv_signal: SysvSignal to sysv_signal,
-    __sysv_signal: SysvSignal to sysv_signal,
-    sigset: Sigset to sigset,
-    sigignore: Sigignore to sigignore,
-    siginterrupt: Siginterrupt to siginterrupt,
+entry! { sigaction, __sigaction }
+
+macro_rules! told_by_sigaction {
+    ($($name:ident to $function:ident),* $(,)?) => { $(
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            naked_asm!("jmp {ours}", ours = sym calls::$function)
+        }
+    )* };
+}
+
+told_by_sigaction! {
+    signal to signal,
+    ssignal to signal,
+    bsd_signal to signal,
+    sysv_signal to sysv_signal,
+    __sysv_signal to sysv_signal,
+    sigset to sigset,
+    sigignore to sigignore,
+    siginterrupt to siginterrupt,
 }

@@ -6,6 +6,8 @@ use super::hidden::Hidden;
 use super::lock::Lock;
 use super::os::{self, Fd, Identity};
 use super::settings::Settings;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// So many of them; others stay in the listener's queue.
 const MOST: usize = 128;

@@ -6,9 +6,10 @@
 //! It stays with the buffers until the call has ended; its master has the rest of the time.
 
 use super::lock::Lock;
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::{sys, thread};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::collections::VecDeque;
 
 pub type Job = Box<dyn FnOnce() + Send>;
 
@@ -50,10 +51,7 @@ impl Pool {
             if state.threads == MOST {
                 return false;
             }
-            // Handlers of the program are not for this thread.
-            let _signals = SignalsHeld::all();
-            let thread = std::thread::Builder::new().stack_size(128 << 10).spawn(|| self.work());
-            if thread.is_err() {
+            if thread::spawn(128 << 10, || self.work()).is_err() {
                 return false;
             }
             state.threads += 1;

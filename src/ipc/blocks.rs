@@ -12,6 +12,7 @@ use super::lock::Lock;
 use super::os::{self, Fd};
 use crate::os::sys;
 use crate::plan::PAGE;
+use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

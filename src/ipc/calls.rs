@@ -7,6 +7,7 @@ use super::link::Link;
 use super::settings::settings;
 use super::{accept, blocks, handshake, os, table};
 use crate::os::sys;
+use alloc::boxed::Box;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 #[cfg(not(any(test, loom)))]

@@ -17,6 +17,8 @@ use super::region::{self, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use progress::Layout;
 

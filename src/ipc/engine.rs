@@ -27,8 +27,8 @@ use super::tally::{self, Means};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
 use crate::os::sys;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::Arc;
 
 /// How a piece ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,12 +26,15 @@ use super::peer::Peer;
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
 use crate::os::sys;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
 use core::fmt::Write;
 use core::future::poll_fn;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicI16, Ordering};
 use core::task::{Context, Poll, Waker};
-use std::sync::Arc;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
 const VERSION: u32 = 6;
@@ -197,7 +200,9 @@ impl core::fmt::Display for NoAccess {
             NoAccess::NotEqual => "the other process has not the same user and rights",
             NoAccess::NotAgreed => "the other process does not let itself be reached",
             NoAccess::Stranger => "another process is found there",
-            NoAccess::System(errno) => return std::io::Error::from_raw_os_error(errno).fmt(out),
+            NoAccess::System(errno) => {
+                return write!(out, "{} (errno {errno})", sys::meaning(errno));
+            }
         })
     }
 }

@@ -15,6 +15,7 @@ use super::region::{Lane, MappedRegion, Side, closed};
 use super::settings::Settings;
 use super::watch;
 use crate::os::sys;
+use alloc::string::String;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than

@@ -10,9 +10,10 @@ use super::blocks;
 use super::blocks::BlockAddress;
 use super::lock::Lock;
 use super::os::{self, Beside, Fd, Foreign, Sealed};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ffi::c_void;
-use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// So many are kept. A block that its owner has freed costs address space only.
 const MOST: usize = 64;

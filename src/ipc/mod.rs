@@ -143,7 +143,7 @@ pub const MOST_EAGER: usize = region::EAGER_ROOM / 4;
 #[cfg(not(loom))]
 mod settings {
     use crate::backend::ioat;
-    use std::sync::OnceLock;
+    use crate::os::once::Once;
 
     /// The engine of the kernel helper, and how it is to copy.
     #[derive(Clone, Copy)]
@@ -207,13 +207,14 @@ mod settings {
         };
     }
 
-    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+    static SETTINGS: Once<Settings> = Once::new();
 
     pub fn configure(settings: Settings) {
-        let _ = SETTINGS.set(settings); // an error only means: was already configured
+        SETTINGS.set(settings);
     }
 
     pub fn settings() -> Settings {
-        *SETTINGS.get_or_init(|| Settings::DEFAULT)
+        SETTINGS.get().copied().unwrap_or(Settings::DEFAULT)
     }
 }

@@ -1,7 +1,9 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
-use crate::os::sys::{SignalsHeld, SysResult, nanoseconds, syscall};
+use crate::os::sys::{SysResult, nanoseconds, syscall};
+use crate::os::thread;
 use crate::plan::PAGE;
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -121,13 +123,11 @@ impl Drop for Foreign {
             return crate::os::sys::close(fd);
         }
         if CLOSERS.fetch_add(1, Ordering::Relaxed) < MOST_CLOSERS {
-            // Handlers of the program are not for this thread.
-            let _signals = SignalsHeld::all();
-            let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+            let close = move || {
                 crate::os::sys::close(fd);
                 CLOSERS.fetch_sub(1, Ordering::Relaxed);
-            });
-            if thread.is_ok() {
+            };
+            if thread::spawn(64 << 10, close).is_ok() {
                 return;
             }
         }

@@ -6,6 +6,7 @@
 
 use super::os::{self, Fd};
 use crate::os::sys;
+use alloc::string::String;
 use core::ffi::CStr;
 use core::fmt::Write;
 

@@ -11,6 +11,7 @@
 use super::link::Link;
 use super::{accept, blocking, blocks, hidden, os, tally, watch};
 use crate::os::sys;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const PLACES: usize = 4096;

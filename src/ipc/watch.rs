@@ -18,6 +18,8 @@ use super::os::{self, Fd};
 use super::table::{self, Used};
 use crate::os::sync::full_fence;
 use crate::os::sys;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 fn has_needy_others(link: &Link) -> bool {

@@ -196,7 +196,7 @@ impl Class {
     /// The 19th and the 41st word of /proc/PID/stat; the second is a name that may hold
     /// anything, in parentheses.
     fn in_stat(stat: &[u8]) -> Option<Self> {
-        let rest = &stat[memchr::memrchr(b')', stat)? + 1..];
+        let rest = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
         let mut words = rest.split(|&byte| byte == b' ').skip(1);
         let mut word = |skip: usize| -> Option<i32> {
             core::str::from_utf8(words.nth(skip)?).ok()?.trim().parse().ok()
@@ -204,6 +204,14 @@ impl Class {
         let nice = word(16)?;
         Some(Self { policy: word(21)?, nice })
     }
+}
+
+/// Whether this thread has real-time scheduling: it keeps ordinary threads from its CPU.
+pub fn is_real_time() -> bool {
+    let real_time = [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE];
+    // SAFETY: no memory.
+    let policy = unsafe { sys::syscall(libc::SYS_sched_getscheduler, [0; 6]) };
+    policy >= 0 && real_time.contains(&(policy as i32 & !libc::SCHED_RESET_ON_FORK))
 }
 
 /// Whether threads that this one makes serve others as well as those of the main thread would.
@@ -286,7 +294,7 @@ fn by_quota(groups: &mut [u8], path: &mut [u8]) -> Option<f64> {
             {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
             }
-            match memchr::memrchr(b'/', group) {
+            match group.iter().rposition(|&byte| byte == b'/') {
                 Some(at) => group = &group[..at],
                 None => break,
             }
@@ -313,8 +321,9 @@ impl Version {
 
 /// The cpu controller of a /proc/self/cgroup line, and its group.
 fn cpu_group(line: &[u8]) -> Option<(Version, &[u8])> {
-    let first = memchr::memchr(b':', line)?;
-    let second = first + 1 + memchr::memchr(b':', &line[first + 1..])?;
+    let colon = |from: usize| Some(from + line[from..].iter().position(|&byte| byte == b':')?);
+    let first = colon(0)?;
+    let second = colon(first + 1)?;
     let (controllers, group) = (&line[first + 1..second], &line[second + 1..]);
     if controllers.is_empty() {
         return Some((Version::Two, group));

@@ -25,6 +25,28 @@ pub struct Found<const N: usize> {
     pub libc: Range<usize>,
 }
 
+/// A function of the C library's that most programs never need of us. A symbol that the loader
+/// has to find for us costs every program a fraction of a microsecond, so these are looked up when
+/// they are needed; never for the hook.
+macro_rules! rare {
+    ($(fn $name:ident($($argument:ty),*) -> $answer:ty;)*) => { $(
+        /// # Safety
+        /// As the function of this name.
+        pub unsafe fn $name() -> Option<unsafe extern "C" fn($($argument),*) -> $answer> {
+            const NAME: &core::ffi::CStr = match core::ffi::CStr::from_bytes_with_nul(
+                concat!(stringify!($name), "\0").as_bytes(),
+            ) {
+                Ok(name) => name,
+                Err(_) => panic!(),
+            };
+            // SAFETY: a terminated name; null, which is `None`, or a function of this kind.
+            unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr())) }
+        }
+    )* };
+}
+
+pub(crate) use rare;
+
 /// Looks up all of them. May allocate: only for start-up, never for the hook.
 pub fn find_next<const N: usize>(names: &'static [Name; N]) -> Found<N> {
     let mut found = [null_mut(); N];
@@ -77,7 +99,7 @@ unsafe extern "C" fn look_into(
         }
     }
     // Behind libc nobody has anything of libc's.
-    let is_libc = whole.contains(&(libc::gnu_get_libc_version as *const () as usize));
+    let is_libc = whole.contains(&(libc::__errno_location as *const () as usize));
     if is_libc {
         walk.libc = whole;
     }

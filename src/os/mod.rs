@@ -9,8 +9,14 @@ pub mod folder;
 pub mod lookup;
 #[cfg(not(loom))]
 pub mod mapped;
+#[cfg(not(loom))]
+pub mod once;
+#[cfg(not(loom))]
+pub mod put_off;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod sys;
+#[cfg(not(loom))]
+pub mod thread;
 #[cfg(not(loom))]
 pub mod trylock;

@@ -3,10 +3,11 @@
 //! libc's wrappers write errno, which lives in thread-local storage; a hook must not change
 //! it and our workers have none. Everything here returns the kernel's answer as a value.
 
+use super::put_off;
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
+use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use std::fmt::{self, Write};
 
 /// The kernel's answer: a value, or the negated errno.
 pub type SysResult = isize;
@@ -39,9 +40,14 @@ pub fn ticks() -> u64 {
 }
 
 pub fn nanoseconds() -> u64 {
+    nanoseconds_of(libc::CLOCK_MONOTONIC)
+}
+
+/// By another of the system's clocks.
+pub fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is writable. The vDSO answers; errno changes only for a bad clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -175,31 +181,53 @@ const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
 /// While this lives, some signals do not come to this thread.
 pub struct SignalsHeld {
     before: u64,
+    /// It hears of bad pages meanwhile.
+    but_faults: bool,
 }
 
 impl SignalsHeld {
     /// Holds all of them: no handler can jump out of a copy that workers still carry on.
     pub fn all() -> Option<Self> {
-        Self::these(EVERY_SIGNAL)
+        Self::these(EVERY_SIGNAL, false)
     }
 
     /// The same while a copy is shared: our own handler must hear of bad pages, as far as the
     /// program itself would.
     pub fn all_but_faults() -> Option<Self> {
-        Self::these(EVERY_SIGNAL & !FAULTS)
+        Self::these(EVERY_SIGNAL & !FAULTS, true)
     }
 
-    fn these(signals: u64) -> Option<Self> {
+    fn these(signals: u64, but_faults: bool) -> Option<Self> {
         let mut before = 0;
         let answer = signal_mask(libc::SIG_BLOCK, &signals, &mut before);
         // Made only then: its end sets a mask.
-        (answer == 0).then(|| Self { before })
+        (answer == 0).then(|| Self { before, but_faults })
+    }
+
+    fn release(&self) {
+        signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
+    }
+
+    /// What was put off comes together with what was held.
+    #[cold]
+    fn hold_what_was_put_off() {
+        signal_mask(libc::SIG_BLOCK, &FAULTS, core::ptr::null_mut());
+        put_off::send_again();
     }
 }
 
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
-        signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
+        // Before the first handler runs, which may never come back here.
+        if self.but_faults && put_off::is_any() {
+            Self::hold_what_was_put_off();
+        }
+        self.release();
+        // One may have come in between.
+        if self.but_faults && put_off::is_any() {
+            Self::hold_what_was_put_off();
+            self.release();
+        }
     }
 }
 
@@ -219,12 +247,22 @@ impl FaultsHeard {
 impl Drop for FaultsHeard {
     fn drop(&mut self) {
         signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
+        if put_off::is_any() {
+            put_off::send_again();
+        }
     }
 }
 
 /// Blocks a signal for this thread.
 pub fn block_signal(signal: i32) {
-    signal_mask(libc::SIG_BLOCK, &signal_set(signal), core::ptr::null_mut());
+    change_signal_mask(libc::SIG_BLOCK, signal_set(signal));
+}
+
+/// As sigprocmask; answers the signals that were blocked before.
+pub fn change_signal_mask(how: i32, signals: u64) -> u64 {
+    let mut before = 0;
+    signal_mask(how, &signals, &mut before);
+    before
 }
 
 fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> SysResult {
@@ -542,7 +580,7 @@ struct WriteSignals {
 
 impl WriteSignals {
     fn hold() -> Self {
-        let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ));
+        let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ), false);
         let mut pending_before = 0u64;
         // SAFETY: the kernel writes its 8 bytes.
         unsafe {

@@ -14,11 +14,13 @@ use crate::backend::Refused;
 use crate::backend::threads::workers;
 use crate::os::folder::{self, Folder};
 use crate::os::sys::{self, Op, SignalsHeld};
+use alloc::boxed::Box;
+use alloc::ffi::CString;
+use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use once_cell::race::OnceRef;
-use std::ffi::CString;
 
 /// Facts from elsewhere are put into the file after each copy that took so many ticks for each
 /// channel, which is about 13 µs, and after so many shorter ones. To ask a channel can take as long

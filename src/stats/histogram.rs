@@ -47,7 +47,7 @@ impl Histogram {
 
     /// The value below or at which `part` of all values lie, to the bucket's upper edge.
     pub fn quantile(&self, part: f64) -> u64 {
-        let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
+        let wanted = rounded_up(self.count() as f64 * part).max(1);
         let mut seen = 0;
         for (_, highest, count) in self.buckets() {
             seen = count.saturating_add(seen);
@@ -74,6 +74,12 @@ impl Histogram {
         }
         self.max.store(0, Relaxed);
     }
+}
+
+/// The lowest whole number that is not less.
+pub fn rounded_up(number: f64) -> u64 {
+    let whole = number as u64;
+    whole + u64::from((whole as f64) < number)
 }
 
 fn bucket(value: u64) -> usize {

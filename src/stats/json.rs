@@ -6,8 +6,8 @@ use super::snapshot::Snapshot;
 use super::worth;
 use crate::ipc::tally::Messages;
 use crate::os::sys::Op;
+use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
-use std::fmt::{Result, Write};
 
 pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     let recorder = snapshot.recorder;

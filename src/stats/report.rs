@@ -6,8 +6,8 @@ use crate::config::Formats;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, Text, say_to};
 use crate::os::trylock::TryLock;
-use std::ffi::CStr;
-use std::fmt::{self, Write};
+use core::ffi::CStr;
+use core::fmt::{self, Write};
 
 /// Room for a report: not on the stack, which may be a small one, and not from an allocator
 /// that the program may be inside of. Mapped at start-up where a report is wanted. Pages that

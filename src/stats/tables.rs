@@ -3,10 +3,10 @@
 //! Pure, and without allocation, at most 80 columns; the command `adma` compiles this file too.
 #![forbid(unsafe_code)]
 
-use super::histogram::Histogram;
+use super::histogram::{Histogram, rounded_up};
 use super::live::{Flow, Recorder};
 use super::units::{Bytes, Time};
-use std::fmt::{Result, Write};
+use core::fmt::{Result, Write};
 
 /// Copies and bytes by the engine and by libc, and why.
 pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
@@ -17,7 +17,7 @@ pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
         let part = 100.0 * bytes as f64 / (engine as f64 + libc as f64).max(1.0);
         let calls = flow.sizes.count();
         write!(out, "  {name:<16}{calls:>10}{:>13}{part:>7.1} %", Bytes(bytes))?;
-        if std::ptr::eq(flow, &recorder.libc) {
+        if core::ptr::eq(flow, &recorder.libc) {
             for (number, (why, count)) in
                 recorder.fallbacks().filter(|(_, count)| *count > 0).enumerate()
             {
@@ -83,8 +83,8 @@ pub fn picture(out: &mut dyn Write, histograms: &[(&Histogram, char)]) -> Result
         write!(out, "  {from:>8} - {to:<8}{:>10} ", all(class))?;
         for (histogram, mark) in histograms {
             // Rounded up: one copy is seen, however many others there are.
-            let length = (count(histogram, class) as f64 * WIDTH as f64 / most as f64).ceil();
-            for _ in 0..(length as u64).min(WIDTH) {
+            let length = rounded_up(count(histogram, class) as f64 * WIDTH as f64 / most as f64);
+            for _ in 0..length.min(WIDTH) {
                 out.write_char(*mark)?;
             }
         }

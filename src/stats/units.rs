@@ -2,7 +2,7 @@
 //! this file too.
 #![forbid(unsafe_code)]
 
-use std::fmt::{Display, Formatter, Result, Write};
+use core::fmt::{Display, Formatter, Result, Write};
 
 /// A number of bytes as people read it.
 pub struct Bytes(pub u64);
@@ -37,7 +37,7 @@ fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Resu
     struct ShortText([u8; 32], usize);
     impl Write for ShortText {
         fn write_str(&mut self, text: &str) -> Result {
-            let room = self.0.get_mut(self.1..self.1 + text.len()).ok_or(std::fmt::Error)?;
+            let room = self.0.get_mut(self.1..self.1 + text.len()).ok_or(core::fmt::Error)?;
             room.copy_from_slice(text.as_bytes());
             self.1 += text.len();
             Ok(())

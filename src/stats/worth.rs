@@ -5,8 +5,8 @@
 
 use super::live::{Fallback, Recorder};
 use super::units::{Bytes, Time};
+use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
-use std::fmt::{Result, Write};
 
 /// Of less than this part of the shared time nothing is concluded.
 const LEAST_KNOWN: f64 = 0.1;

@@ -11,11 +11,12 @@ use std::time::Duration;
 pub fn run(options: &Options) {
     let lib = options.lib.as_deref().filter(|lib| *lib != "none");
     // What any preloaded library costs is not ours.
-    let empty = Empty::built();
+    let empty = Scratch::empty_library();
     if empty.is_none() {
         println!("no C compiler: no empty library to compare with");
     }
-    let arms = [None, empty.as_ref().map(Empty::path), lib];
+    let ours = lib.and_then(Scratch::copy_of);
+    let arms = [None, empty.as_ref().map(Scratch::path), ours.as_ref().map(Scratch::path)];
     let mut table =
         Table::new(["program", "runs", "without", "empty", "with", "ratio", "to empty"]);
     for (name, args, runs) in [
@@ -49,17 +50,30 @@ pub fn run(options: &Options) {
     files(lib);
 }
 
-/// A shared library with nothing in it, made by the C compiler for this run.
-struct Empty(String);
+/// A library for this run only.
+struct Scratch(String);
 
-impl Empty {
-    fn built() -> Option<Self> {
-        let path = std::env::temp_dir().join(format!("adma-empty-{}.so", std::process::id()));
-        let path = path.to_str()?.to_owned();
+impl Scratch {
+    fn new(name: &str) -> Option<Self> {
+        let path = std::env::temp_dir().join(format!("adma-{name}-{}.so", std::process::id()));
+        path.to_str().map(|path| Self(path.to_owned()))
+    }
+
+    /// With nothing in it, made by the C compiler.
+    fn empty_library() -> Option<Self> {
+        let (made, copied) = (Self::new("made")?, Self::new("empty")?);
         let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-Wl,-z,now", "-o", &path, "-x", "c", "/dev/null"]);
+        compiler.args(["-shared", "-fPIC", "-Wl,-z,now", "-o", &made.0, "-x", "c", "/dev/null"]);
         compiler.stdout(Stdio::null()).stderr(Stdio::null());
-        compiler.status().ok()?.success().then_some(Self(path))
+        let built = compiler.status().ok()?.success();
+        (built && std::fs::copy(&made.0, &copied.0).is_ok()).then_some(copied)
+    }
+
+    /// As installed, that is, copied: what a linker has just written through a mapping lies in
+    /// the file cache page by page, and every fault then brings fewer pages.
+    fn copy_of(lib: &str) -> Option<Self> {
+        let copied = Self::new("ours")?;
+        std::fs::copy(lib, &copied.0).is_ok().then_some(copied)
     }
 
     fn path(&self) -> &str {
@@ -67,7 +81,7 @@ impl Empty {
     }
 }
 
-impl Drop for Empty {
+impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

@@ -12,9 +12,12 @@ use super::{
     state,
 };
 use crate::backend::threads::workers;
+use crate::os::lookup::rare;
 use crate::os::sync::pause;
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::{sys, thread};
 use crate::plan::PAGE;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -42,7 +45,7 @@ pub fn start(settings: &Settings) {
     GPU.keep.store(settings.keep.unwrap_or_else(usual_keep), Relaxed);
     GPU.spare_cpus.store(settings.spare_cpus.into(), Relaxed);
     GPU.state.store(state::COLD, Relaxed);
-    if let Err(errno) = spawn(service, STACK) {
+    if let Err(errno) = thread::spawn(STACK, serve) {
         GPU.note_why(Unavailable::Thread(errno));
         GPU.state.store(state::ENDED, Release);
     }
@@ -51,27 +54,11 @@ pub fn start(settings: &Settings) {
 /// An eighth of the machine's memory, and not more than 4 GiB.
 fn usual_keep() -> usize {
     // SAFETY: asks for a number.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    let pages = unsafe { sysconf().map_or(0, |sysconf| sysconf(libc::_SC_PHYS_PAGES)) };
     (usize::try_from(pages).unwrap_or(0) * PAGE / 8).min(4 << 30)
 }
 
-/// A thread with all signals blocked.
-fn spawn(body: extern "C" fn(*mut c_void) -> *mut c_void, stack: usize) -> Result<(), i32> {
-    let _held = SignalsHeld::all();
-    // SAFETY: the attributes are made, used and ended here; the function is never unloaded.
-    unsafe {
-        let mut attributes = core::mem::zeroed();
-        libc::pthread_attr_init(&mut attributes);
-        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstacksize(&mut attributes, stack);
-        let mut thread = core::mem::zeroed();
-        let errno = libc::pthread_create(&mut thread, &attributes, body, core::ptr::null_mut());
-        libc::pthread_attr_destroy(&mut attributes);
-        if errno == 0 { Ok(()) } else { Err(errno) }
-    }
-}
-
-extern "C" fn service(_: *mut c_void) -> *mut c_void {
+fn serve() {
     let here = 0u8;
     let at = &raw const here as usize;
     GPU.stack[0].store(at.saturating_sub(STACK), Relaxed);
@@ -87,12 +74,16 @@ extern "C" fn service(_: *mut c_void) -> *mut c_void {
         Err(why) => {
             GPU.note_why(why);
             GPU.state.store(state::ENDED, Release);
-            return core::ptr::null_mut();
+            return;
         }
     };
     // After the driver has been opened, so that it runs before the driver's own.
     // SAFETY: a function that is never unloaded.
-    unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), core::ptr::null_mut()) };
+    unsafe {
+        if let Some(at_exit_call) = __cxa_atexit() {
+            at_exit_call(at_exit, core::ptr::null_mut(), core::ptr::null_mut());
+        }
+    }
     let (starting, ready) = (state::STARTING, state::READY);
     // Otherwise the process ends already, or must not use it.
     let _ = GPU.state.compare_exchange(starting, ready, SeqCst, Relaxed);
@@ -100,20 +91,15 @@ extern "C" fn service(_: *mut c_void) -> *mut c_void {
     service.close();
     GPU.closed.store(1, Release);
     sys::futex_wake(GPU.closed.as_ptr(), u32::MAX >> 1);
-    core::ptr::null_mut()
 }
 
-extern "C" fn monitor(_: *mut c_void) -> *mut c_void {
+fn monitor() {
     GPU.watch.run(&GPU.registrations, || GPU.ring());
-    core::ptr::null_mut()
 }
 
-unsafe extern "C" {
-    fn __cxa_atexit(
-        function: extern "C" fn(*mut c_void),
-        argument: *mut c_void,
-        object: *mut c_void,
-    ) -> i32;
+rare! {
+    fn __cxa_atexit(extern "C" fn(*mut c_void), *mut c_void, *mut c_void) -> i32;
+    fn sysconf(i32) -> isize;
 }
 
 /// Nothing of ours is under way when the driver tears itself down.
@@ -200,7 +186,7 @@ impl Service {
             return Err(Unavailable::Driver(answer));
         }
         // Threads of the program's may wait for this one from the first registration on.
-        if let Err(errno) = spawn(monitor, 256 << 10) {
+        if let Err(errno) = thread::spawn(256 << 10, monitor) {
             service.close();
             return Err(Unavailable::Thread(errno));
         }

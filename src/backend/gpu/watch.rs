@@ -30,6 +30,7 @@
 use super::registrations::Registrations;
 use crate::os::sys;
 use crate::plan::PAGE;
+use alloc::vec;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize};
 
@@ -207,7 +208,15 @@ pub struct Vma {
 /// The mapping at an address, if it is private memory of no file, to be read and written: the
 /// kind of which every change is told.
 pub fn anonymous(address: usize) -> Option<Vma> {
-    find_anonymous(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
+    let mut maps = vec![0; 64 << 10];
+    let len = loop {
+        let len = sys::read_file(c"/proc/self/maps", &mut maps)?.len();
+        if len < maps.len() {
+            break len;
+        }
+        maps.resize(2 * len, 0);
+    };
+    find_anonymous(core::str::from_utf8(&maps[..len]).ok()?, address)
 }
 
 fn find_anonymous(maps: &str, address: usize) -> Option<Vma> {

@@ -1,63 +1,31 @@
 //! The C library's functions that set a signal's action, for SIGSEGV and SIGBUS.
 //!
 //! All are told in terms of `sigaction`, with the flags and masks that glibc gives them, and
-//! work for any signal: they serve in place of the originals until those are known. Calls for
-//! other signals go straight to the originals (`intercept/signals.rs`).
+//! work for any signal, so that one original has to be found at start-up. Calls of it for other
+//! signals go straight there (`intercept/signals.rs`).
 
 use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
 use crate::backend::threads::workers;
-use crate::os::lookup::{Name, find_next};
 use crate::os::sys::{self, SignalsHeld, signal_set};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The originals, in the order of `SignalCall`.
-pub static ORIGINALS: [AtomicPtr<c_void>; 6] = [
-    original(bare_sigaction as *const ()),
-    original(signal as *const ()),
-    original(sysv_signal as *const ()),
-    original(sigset as *const ()),
-    original(sigignore as *const ()),
-    original(siginterrupt as *const ()),
-];
+/// The original sigaction, which all others come down to.
+pub static ORIGINAL: AtomicPtr<c_void> =
+    AtomicPtr::new((bare_sigaction as *const ()).cast_mut().cast());
 
-#[repr(usize)]
-pub enum SignalCall {
-    Sigaction,
-    Signal,
-    SysvSignal,
-    Sigset,
-    Sigignore,
-    Siginterrupt,
-}
-
-const fn original(substitute: *const ()) -> AtomicPtr<c_void> {
-    AtomicPtr::new(substitute.cast_mut().cast())
-}
-
-/// Looks the originals up. That may allocate: only for start-up.
-pub fn resolve() {
-    static NAMES: [Name; 6] = [
-        Name::new(c"sigaction"),
-        Name::new(c"signal"),
-        Name::new(c"sysv_signal"),
-        Name::new(c"sigset"),
-        Name::new(c"sigignore"),
-        Name::new(c"siginterrupt"),
-    ];
-    for (found, original) in find_next(&NAMES).functions.into_iter().zip(&ORIGINALS) {
-        if !found.is_null() {
-            original.store(found, Ordering::Release);
-        }
+/// Takes note of the original, at start-up; null: none was found.
+pub fn set_original(found: *mut c_void) {
+    if !found.is_null() {
+        ORIGINAL.store(found, Ordering::Release);
     }
 }
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
 fn next() -> Sigaction {
-    let function = ORIGINALS[SignalCall::Sigaction as usize].load(Ordering::Acquire);
     // SAFETY: only ever a sigaction: ours below, or what was found by that name.
-    unsafe { core::mem::transmute(function) }
+    unsafe { core::mem::transmute(ORIGINAL.load(Ordering::Acquire)) }
 }
 
 /// sigaction(2).
@@ -273,7 +241,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
         fail(libc::EINVAL);
         return libc::SIG_ERR;
     }
-    let (own, mut before) = (set_of(signal_set(signal)), set_of(0));
+    let own = signal_set(signal);
     let mut old = none();
     let hold = handler == SIG_HOLD;
     let handler_before = if hold {
@@ -289,11 +257,8 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
         return libc::SIG_ERR;
     }
     let how = if hold { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
-    // SAFETY: memory of our own.
-    if unsafe { libc::sigprocmask(how, &own, &mut before) } != 0 {
-        return libc::SIG_ERR;
-    }
-    if first_word(&before) & signal_set(signal) != 0 { SIG_HOLD } else { handler_before }
+    let before = sys::change_signal_mask(how, own);
+    if before & own != 0 { SIG_HOLD } else { handler_before }
 }
 
 /// sigignore(3).

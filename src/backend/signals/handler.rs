@@ -11,6 +11,7 @@
 use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
+use crate::os::put_off::{self, To};
 use crate::os::sys::{self, SignalsHeld, signal_set};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
@@ -222,43 +223,33 @@ fn is_in_shared_copy(context: &Ucontext) -> bool {
 /// A signal that was sent while its thread shares a copy. The program's handler could jump out
 /// of the copy while others write, so the signal has to wait as all others do then.
 fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
-    context.mask |= signal_set(signal);
-    if !workers::is_worker_stack(context.registers[RSP]) {
-        return send_to_oneself(signal, info);
+    let is_worker = workers::is_worker_stack(context.registers[RSP]);
+    let to = if is_worker { To::Process } else { To::Thread };
+    if is_worker {
+        // Sent to the process, and no thread of the program's wanted it: it goes back when this
+        // worker blocks it.
+        workers::send_away();
     }
-    // Sent to the process, and no thread of the program's wanted it: it goes back, and this
-    // worker, who cannot hear of bad pages any more, leaves the rest to others.
-    if let Some(ip) = copy_loop::recover(context.registers[RIP]) {
-        context.registers[RIP] = ip;
+    if !put_off::note(signal, info, to) {
+        // No room. Blocked it waits in the kernel, and bad pages cannot be heard of.
+        context.mask |= signal_set(signal);
+        if let Some(ip) = copy_loop::recover(context.registers[RIP]) {
+            context.registers[RIP] = ip;
+        }
+        match to {
+            To::Thread => send_to_oneself(signal, info),
+            To::Process => {
+                sys::block_signal(signal);
+                put_off::send_to_process(signal, info);
+            }
+        }
     }
-    workers::send_away();
-    send_to_process(signal, info);
 }
 
 /// Comes when this handler has returned, or when the mask that it returns to lets it.
 fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     sys::block_signal(signal); // with SA_NODEFER it would come at once
-    let (process, thread) = (sys::getpid() as usize, sys::gettid() as usize);
-    let info = &raw const *info as usize;
-    // SAFETY: reads the siginfo.
-    unsafe {
-        let arguments = [process, thread, signal as usize, info, 0, 0];
-        sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments);
-    }
-}
-
-fn send_to_process(signal: i32, info: &libc::siginfo_t) {
-    sys::block_signal(signal);
-    let (process, signal, info) =
-        (sys::getpid() as usize, signal as usize, &raw const *info as usize);
-    // SAFETY: reads the siginfo.
-    unsafe {
-        let queued = sys::syscall(libc::SYS_rt_sigqueueinfo, [process, signal, info, 0, 0, 0]);
-        // What kill has sent may be passed on by the main thread only.
-        if queued < 0 {
-            sys::syscall(libc::SYS_kill, [process, signal, 0, 0, 0, 0]);
-        }
-    }
+    put_off::send_to_oneself(signal, info);
 }
 
 /// Where handlers return to if the program's action says nothing: unwinders and debuggers know

@@ -33,6 +33,7 @@ mod tests;
 
 use super::Refused;
 use super::threads::workers;
+use crate::os::put_off;
 use crate::os::sync::pause;
 use crate::os::sys::{self, SignalsHeld};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -161,6 +162,7 @@ pub fn program_handles_faults() -> bool {
 /// In the child of a fork: the thread that held the lock is not here.
 pub fn forget_after_fork() {
     LOCKED.store(false, Ordering::Release);
+    put_off::forget_after_fork();
 }
 
 impl Front {

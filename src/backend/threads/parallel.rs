@@ -31,6 +31,7 @@ pub struct Took {
 /// Does the work with up to `helpers` out of `workers`. After a refusal nothing was done.
 pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took, Refused> {
     workers::may_post()?;
+    workers::may_wait_for_pieces()?;
     // A handler that jumped out of here would leave workers with our stack.
     let _held = SignalsHeld::all().ok_or(Refused::System)?;
     let shared = QUEUE.take().ok_or(Refused::Busy)?;

@@ -71,10 +71,11 @@ static REFUSED: Refusal = Refusal::new();
 static NO_MORE: Refusal = Refusal::new();
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
-#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next two
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next ones
 static PID: AtomicI32 = AtomicI32::new(0);
 /// A word that is 1 here and, wiped by the kernel, 0 in every child with memory of its own;
 /// null until the engine is started.
+#[unsafe(link_section = ".data")]
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The seccomp mode the process started with.
 #[unsafe(link_section = ".data")]
@@ -253,7 +254,7 @@ pub fn is_filtered() -> bool {
 
 /// Whether pieces can be taken back from workers that do not run (see `copy_loop::TakeBack`).
 pub fn can_take_back() -> bool {
-    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && !is_filtered()
+    takes_back() && !is_filtered()
 }
 
 /// Whether every worker can. Also those that work while nobody knows yet whether pieces can be
@@ -363,6 +364,20 @@ pub fn may_post() -> Result<(), Refused> {
     let nobody_comes =
         || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers(is_filtered());
     if user_has_changed() || nobody_comes() {
+        return Err(Refused::Busy);
+    }
+    Ok(())
+}
+
+/// Whether pieces that workers have begun need not be waited for.
+pub fn takes_back() -> bool {
+    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY
+}
+
+/// Where they do: whether this thread's copy may be posted nevertheless. A real-time thread would
+/// wait for everything that keeps a worker from its CPU.
+pub fn may_wait_for_pieces() -> Result<(), Refused> {
+    if !is_filtered() && cpus::is_real_time() {
         return Err(Refused::Busy);
     }
     Ok(())
@@ -610,6 +625,7 @@ extern "C" fn work(number: usize) -> ! {
                 break;
             }
         }
+        faults_heard = None; // what was put off goes back to the process
         if PENDING.count_out(&ALIVE) {
             leave();
         }

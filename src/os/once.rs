@@ -1,0 +1,59 @@
+//! A value that start-up sets and everybody reads.
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+pub struct Once<T> {
+    state: AtomicU8,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: written by who has taken the state from `EMPTY`, read by others only when it is `SET`.
+unsafe impl<T: Send + Sync> Sync for Once<T> {}
+
+const EMPTY: u8 = 0;
+const TAKEN: u8 = 1;
+const SET: u8 = 2;
+
+impl<T> Once<T> {
+    pub const fn new() -> Self {
+        Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+
+    /// The first value stays, and is answered; nobody waits for who is just setting it.
+    pub fn set(&self, value: T) -> Option<&T> {
+        let (empty, taken) = (EMPTY, TAKEN);
+        if self.state.compare_exchange(empty, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            // SAFETY: nobody else writes, and nobody reads yet.
+            unsafe { (*self.value.get()).write(value) };
+            self.state.store(SET, Ordering::Release);
+        }
+        self.get()
+    }
+
+    pub fn get(&self) -> Option<&T> {
+        // SAFETY: written before the state was set, and never again.
+        (self.state.load(Ordering::Acquire) == SET)
+            .then(|| unsafe { (*self.value.get()).assume_init_ref() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_value_stays() {
+        static ONCE: Once<[u64; 4]> = Once::new();
+        assert_eq!(ONCE.get(), None);
+        std::thread::scope(|scope| {
+            for number in 1..8 {
+                scope.spawn(move || _ = ONCE.set([number; 4]));
+            }
+        });
+        let first = *ONCE.get().unwrap();
+        assert_eq!(first, [first[0]; 4]);
+        assert_eq!(ONCE.set([9; 4]), Some(&first));
+    }
+}

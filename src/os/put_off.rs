@@ -1,0 +1,134 @@
+//! Signals that have to wait for the end of a copy although they are not blocked: SIGSEGV and
+//! SIGBUS that were sent, not raised by a bad page, to a thread that shares a copy.
+//!
+//! The program's handler could jump out of the copy while others write, so it must not run yet.
+//! Nor may the signal be blocked: of a bad page met with its signal blocked the process dies,
+//! whatever the program would have done about it. So our handler notes the signal here, and it is
+//! sent again when the thread does not hear of bad pages any more (`sys::SignalsHeld`,
+//! `sys::FaultsHeard`).
+//!
+//! Entries are used by the thread that they are for, and by its handler, only.
+
+use super::sys;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// To whom a signal is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// The thread that has got it.
+    Thread,
+    /// The process: the thread that has got it is a worker, of which no sender knows.
+    Process,
+}
+
+struct PutOff {
+    /// 0: free.
+    thread: AtomicI32,
+    /// 0: nothing is noted yet.
+    signal: AtomicI32,
+    noted: UnsafeCell<MaybeUninit<(libc::siginfo_t, To)>>,
+}
+
+// SAFETY: what is noted is touched by one thread only, the one that `thread` names.
+unsafe impl Sync for PutOff {}
+
+impl PutOff {
+    const fn new() -> Self {
+        let (thread, signal) = (AtomicI32::new(0), AtomicI32::new(0));
+        Self { thread, signal, noted: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+
+    fn take(&self, thread: i32) -> bool {
+        self.thread.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn is_of(&self, thread: i32) -> bool {
+        self.thread.load(Ordering::Relaxed) == thread
+    }
+
+    fn signal(&self) -> i32 {
+        self.signal.load(Ordering::Relaxed)
+    }
+
+    fn free(&self) {
+        self.signal.store(0, Ordering::Relaxed);
+        self.thread.store(0, Ordering::Release);
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// As many threads, nearly, as ever get such a signal at the same time.
+static ENTRIES: [PutOff; 32] = [const { PutOff::new() }; 32];
+/// How many are noted, of all threads.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Notes a signal that this thread has got. False: there is no room.
+pub fn note(signal: i32, info: &libc::siginfo_t, to: To) -> bool {
+    let thread = sys::gettid();
+    // Of each signal one waits, as in the kernel.
+    if ENTRIES.iter().any(|entry| entry.is_of(thread) && entry.signal() == signal) {
+        return true;
+    }
+    let Some(entry) = ENTRIES.iter().find(|entry| entry.take(thread)) else { return false };
+    // SAFETY: ours since `take`.
+    unsafe { (*entry.noted.get()).write((*info, to)) };
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    entry.signal.store(signal, Ordering::Relaxed);
+    true
+}
+
+/// Whether any thread has something to send again: asked after every shared copy.
+pub fn is_any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Sends again what this thread has noted. Both signals are blocked: they come when they are not.
+#[cold]
+pub fn send_again() {
+    let thread = sys::gettid();
+    for entry in ENTRIES.iter().filter(|entry| entry.is_of(thread) && entry.signal() != 0) {
+        // SAFETY: written before the signal was, by a handler of this thread, none of which
+        // runs now.
+        let (info, to) = unsafe { (*entry.noted.get()).assume_init_ref() };
+        match to {
+            To::Thread => send_to_oneself(entry.signal(), info),
+            To::Process => send_to_process(entry.signal(), info),
+        }
+        entry.free();
+    }
+}
+
+/// In the child of a fork: signals that wait stay with the parent.
+pub fn forget_after_fork() {
+    for entry in ENTRIES.iter().filter(|entry| !entry.is_of(0)) {
+        entry.free();
+    }
+    COUNT.store(0, Ordering::Relaxed);
+}
+
+/// Sends a signal as it came, to this thread.
+pub fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
+    let (process, thread) = (sys::getpid() as usize, sys::gettid() as usize);
+    let info = &raw const *info as usize;
+    // SAFETY: reads the siginfo.
+    unsafe {
+        let arguments = [process, thread, signal as usize, info, 0, 0];
+        sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments);
+    }
+}
+
+/// The same to the process.
+pub fn send_to_process(signal: i32, info: &libc::siginfo_t) {
+    let (process, signal, info) =
+        (sys::getpid() as usize, signal as usize, &raw const *info as usize);
+    // SAFETY: reads the siginfo.
+    unsafe {
+        let queued = sys::syscall(libc::SYS_rt_sigqueueinfo, [process, signal, info, 0, 0, 0]);
+        // What kill has sent may be passed on by the main thread only.
+        if queued < 0 {
+            sys::syscall(libc::SYS_kill, [process, signal, 0, 0, 0, 0]);
+        }
+    }
+}
