@@ -218,6 +218,30 @@ fn oracle_finds_copies_by_the_card_right() {
     }
 }
 
+/// Each count rises where there is something to count.
+#[test]
+fn report_tells_what_has_become_of_registrations() {
+    if !can_be_shown("report_tells_what_has_become_of_registrations") {
+        return;
+    }
+    let counts = |words: &str, knobs: &[(&str, &str)]| {
+        let report = only_report(&mut card(words, knobs));
+        let counts = report["gpu"]["registrations"].clone();
+        move |name: &str| number(&counts[name])
+    };
+    let keep = counts("keep 4194304", &[("ADMA_KEEP", "4M")]);
+    // Three pairs in turn, three times, with room for one, which is there at the end.
+    assert!(keep("evictions") >= 2 * 8, "{}", keep("evictions"));
+    assert_eq!(keep("made"), keep("evictions") + 2);
+    assert!(keep("hits") >= 3 * 9 && keep("misses") >= 2 * 9);
+    assert_eq!(keep("most_bytes"), 4 << 20);
+    assert_eq!((keep("refused"), keep("invalidations")), (0, 0));
+    let stale = counts("stale munmap", &[]);
+    assert!(stale("invalidations") >= 4 && stale("evictions") == 0);
+    let refused = counts("plain", &[("FAKE_CUDA_FAIL", "cuMemHostRegister_v2:2:712")]);
+    assert_eq!(refused("refused"), 1);
+}
+
 #[test]
 fn check_names_the_card_its_copy_engines_its_buffers_and_its_rate() {
     if !can_be_shown("check_names_the_card_its_copy_engines_its_buffers_and_its_rate") {

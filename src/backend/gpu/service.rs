@@ -533,27 +533,35 @@ impl Service {
         let Some(wish) = wished else { return };
         let (start, len) = (wish.start.load(Relaxed), wish.len.load(Relaxed));
         wish.state.store(0, Release);
-        let (mut at, mut end) = (start & !(PAGE - 1), (start + len).next_multiple_of(PAGE));
-        if end - at < LINE
-            && let Some(found) = watch::anonymous(at)
+        let (mut from, mut end) = (start & !(PAGE - 1), (start + len).next_multiple_of(PAGE));
+        if end - from < LINE
+            && let Some(found) = watch::anonymous(from)
         {
             // Small requests fill a line: what lies beside is likely to be asked for next.
-            at = found.start.max(at & !(LINE - 1));
+            from = found.start.max(from & !(LINE - 1));
             end = end.max(found.end.min(end.next_multiple_of(LINE)));
         }
-        while at < end && !self.failed {
+        if !self.register_missing(from, end) {
+            self.gpu.counts.refused.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Registers what is not yet registered of whole pages. False: not all of it could be had.
+    fn register_missing(&mut self, mut at: usize, end: usize) -> bool {
+        while at < end {
             if let Some(index) = self.gpu.registrations.find(at) {
                 at = self.gpu.registrations.get(index).end();
                 continue;
             }
             let stop = self.gpu.registrations.next_start(at, end);
-            let Some(found) = watch::anonymous(at) else { return };
+            let Some(found) = watch::anonymous(at) else { return false };
             let to = stop.min(found.end);
-            if to <= at || !self.register(at, to) {
-                return;
+            if self.failed || to <= at || !self.register(at, to) {
+                return false;
             }
             at = to;
         }
+        true
     }
 
     /// False: it could not be had.
@@ -578,6 +586,7 @@ impl Service {
             return false;
         }
         self.registered += len;
+        gpu.counts.most_bytes.fetch_max(self.registered as u64, Relaxed);
         self.there.push(index);
         gpu.counts.registrations.fetch_add(1, Relaxed);
         while let Err(there) = gpu.registrations.fill(index) {
