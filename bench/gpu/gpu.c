@@ -6,13 +6,11 @@
  *	gpu copy SIZE ROUNDS	libc, the shim, and a pipeline written by hand, in turn
  *	gpu overlap SIZE	the first paper's overlap, by adma_icopy
  *	gpu first SIZE		memory that was never copied before, copied 1 to 16 times
- *	gpu cache SIZE [apart]	the first paper's figure 8: a small buffer after a large copy; apart: no
- *				other thread of the process runs on the same core
+ *	gpu cache SIZE		the first paper's figure 8: a small buffer after a large copy
  *
  * Every copy that is timed is compared afterwards, outside of the time.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <sched.h>
 #include <stdint.h>
@@ -416,48 +414,10 @@ static unsigned char *huge_pages(size_t len)
 	return at;
 }
 
-/* This thread stays where it is; `apart`: the others keep off its CPU and its sibling. */
-static void stay_here(int apart)
-{
-	int here = sched_getcpu();
-	cpu_set_t own, rest;
-	char name[128];
-	FILE *list;
-
-	CPU_ZERO(&own);
-	CPU_SET(here, &own);
-	sched_getaffinity(0, sizeof(rest), &rest);
-	CPU_CLR(here, &rest);
-	snprintf(name, sizeof(name), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", here);
-	list = fopen(name, "r");
-	if (list) {
-		char text[64] = "", *at = text;
-
-		if (fgets(text, sizeof(text), list)) {
-			printf("  on CPU %d, which has siblings %s", here, text);
-			while (*at >= '0' && *at <= '9') {
-				long from = strtol(at, &at, 10), to = *at == '-' ? strtol(at + 1, &at, 10) : from;
-
-				for (; from <= to; from++)
-					CPU_CLR(from, &rest);
-				at += *at == ',';
-			}
-		}
-		fclose(list);
-	}
-	sched_setaffinity(0, sizeof(own), &own);
-	DIR *tasks = apart && CPU_COUNT(&rest) ? opendir("/proc/self/task") : NULL;
-	for (struct dirent *task; tasks && (task = readdir(tasks));)
-		if (atoi(task->d_name) > 0 && atoi(task->d_name) != getpid())
-			sched_setaffinity(atoi(task->d_name), sizeof(rest), &rest);
-	if (tasks)
-		closedir(tasks);
-}
-
 /*
  * All kinds in turn in each round; what is told is the median of the ratios to "computing" in the
  * same round, with the range that holds it in 95 of 100 cases. "computing again" shows what the
- * measurement itself is worth.
+ * measurement itself is worth. Rounds in which the thread was moved to another CPU do not count.
  */
 static void cache_rounds(unsigned char *dst, unsigned char *src, size_t len, size_t small_len, int rounds,
 			 double copy, uint64_t steps)
@@ -467,6 +427,7 @@ static void cache_rounds(unsigned char *dst, unsigned char *src, size_t len, siz
 		"computing", "computing again", "sleeping as long", "libc", "shim", "shim beside computing",
 	};
 	static double times[KINDS][MOST], ratios[MOST];
+	static char stayed[KINDS][MOST];
 	unsigned char *small = huge_pages(small_len);
 	int warm = small_len > 4 * (size_t)MIB ? 2 : 5;
 
@@ -477,6 +438,7 @@ static void cache_rounds(unsigned char *dst, unsigned char *src, size_t len, siz
 
 			for (int i = 0; i < warm; i++)
 				columns(small, small_len);
+			int cpu = sched_getcpu();
 			if (kind == BESIDE)
 				cookie = icopy(src, dst, len);
 			if (kind == COMPUTING || kind == AGAIN || kind == BESIDE)
@@ -490,30 +452,38 @@ static void cache_rounds(unsigned char *dst, unsigned char *src, size_t len, siz
 			if (kind == BESIDE)
 				wait_copy(cookie);
 			times[kind][round] = columns(small, small_len);
+			stayed[kind][round] = cpu == sched_getcpu();
 		}
 	}
-	int off = 1; /* about the root of the rounds: order statistics of a median */
-	while (off * off < rounds)
-		off++;
 	for (int kind = 0; kind < KINDS; kind++) {
 		memcpy(ratios, times[kind], sizeof(ratios));
 		double time = median(ratios, rounds);
+		int count = 0, off = 1; /* about the root of the count: order statistics of a median */
+
 		for (int round = 0; round < rounds; round++)
-			ratios[round] = times[kind][round] / times[COMPUTING][round];
-		double ratio = median(ratios, rounds);
-		printf("  %6zu KiB  after %-22s %9.2f us  x computing %5.3f  (%5.3f to %5.3f)\n", small_len >> 10,
-		       kinds[kind], time, ratio, ratios[rounds / 2 - off], ratios[rounds / 2 + off]);
+			if (stayed[kind][round] && stayed[COMPUTING][round])
+				ratios[count++] = times[kind][round] / times[COMPUTING][round];
+		while (off * off < count)
+			off++;
+		if (count < 9) {
+			printf("  %6zu KiB  after %-22s was moved to other CPUs nearly always\n", small_len >> 10,
+			       kinds[kind]);
+			continue;
+		}
+		double ratio = median(ratios, count);
+		printf("  %6zu KiB  after %-22s %9.2f us  x computing %5.3f  (%5.3f to %5.3f, %d rounds)\n",
+		       small_len >> 10, kinds[kind], time, ratio, ratios[count / 2 - off], ratios[count / 2 + off],
+		       count);
 	}
 }
 
-static int cache_bench(size_t len, int apart)
+static int cache_bench(size_t len)
 {
 	unsigned char *dst = pages(len), *src = pages(len);
 	long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE), level3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
 	size_t l2 = level2 > 0 ? level2 : 2 * MIB, l3 = level3 > 0 ? level3 : 32 * MIB;
 
 	warm_up(dst, src, len);
-	stay_here(apart);
 	double begun = now();
 	for (int i = 0; i < 50; i++)
 		shim_memcpy(dst, src, len);
@@ -533,7 +503,7 @@ int main(int count, char **words)
 	size_t len = count > 2 ? (size_t)atol(words[2]) * MIB : 0;
 
 	if (!len) {
-		fprintf(stderr, "usage: gpu copy MIB ROUNDS | overlap MIB | cache MIB [apart] | first MIB\n");
+		fprintf(stderr, "usage: gpu copy MIB ROUNDS | overlap MIB | cache MIB | first MIB\n");
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -543,7 +513,7 @@ int main(int count, char **words)
 	else if (!strcmp(words[1], "overlap"))
 		overlap_bench(len);
 	else if (!strcmp(words[1], "cache"))
-		cache_bench(len, count > 3 && !strcmp(words[3], "apart"));
+		cache_bench(len);
 	else if (!strcmp(words[1], "first"))
 		first_bench(len);
 	fflush(stdout);
