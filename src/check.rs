@@ -131,7 +131,11 @@ fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> 
         let (name, engines) = GPU.card(&mut room);
         writeln!(out, "{name}, {engines} copy engines")?;
         let (channels, each) = (gpu::CHANNELS, gpu::BUFFER >> 20);
-        writeln!(out, "              {channels} channels, bounce buffer {channels} x {each} MiB")?;
+        write!(out, "              {channels} channels, ")?;
+        match GPU.has_buffers() {
+            true => writeln!(out, "bounce buffer {channels} x {each} MiB")?,
+            false => writeln!(out, "without bounce buffers")?,
+        }
         return Ok(true);
     }
     writeln!(out, "not used: {}", GPU.why_not())?;

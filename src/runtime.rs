@@ -485,6 +485,7 @@ fn report(process: &Process, stderr: Option<i32>) {
             kept: workers::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
             module: workers::may_start().ok().and_then(|()| helper::counted()),
         }),
+        registrations: (backend == "gpu").then(|| gpu::GPU.counts.of_registrations()),
         messages,
         profile: config.profile,
         started,
@@ -560,12 +561,10 @@ fn log(process: &Process, stderr: i32) {
     }
     if gpu.was_up() {
         let counts = &gpu.counts;
+        let [_, _, made, _, evicted, gone, _] = counts.of_registrations().map(|(_, count)| count);
         say(format_args!(
-            "GPU: {} registrations, {} let go because their memory went, {} because others \
-             came; {} words lost, {} copies taken back",
-            count(&counts.registrations),
-            count(&counts.invalidations),
-            count(&counts.evictions),
+            "GPU: {made} registrations, {gone} let go because their memory went, {evicted} because \
+             others came; {} words lost, {} copies taken back",
             count(&counts.lost),
             count(&counts.taken_back),
         ));

@@ -5,35 +5,39 @@
  *
  *	gpu copy SIZE ROUNDS	libc, the shim, and a pipeline written by hand, in turn
  *	gpu overlap SIZE	the first paper's overlap, by adma_icopy
+ *	gpu first SIZE		memory that was never copied before, copied 1 to 16 times
  *	gpu cache SIZE		the first paper's figure 8: a small buffer after a large copy
  *
  * Every copy that is timed is compared afterwards, outside of the time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-static double now(void)
+static double clock_us(clockid_t which)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1e6 + t.tv_nsec / 1e3; /* microseconds */
+	clock_gettime(which, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
+static double now(void)
+{
+	return clock_us(CLOCK_MONOTONIC);
+}
+
+/* Of all threads of the process: the library's and the driver's too. */
 static double cpu_time(void)
 {
-	struct rusage u;
-
-	getrusage(RUSAGE_SELF, &u);
-	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 + u.ru_utime.tv_usec + u.ru_stime.tv_usec;
+	return clock_us(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 static int ascending(const void *a, const void *b)
@@ -211,13 +215,15 @@ static const char *const NAMES[] = { "libc", "shim", "by hand" };
 static int copy_bench(size_t len, int rounds)
 {
 	unsigned char *dst[ARMS], *src[ARMS];
-	double *times[ARMS], cpu[ARMS] = { 0 }, wall[ARMS] = { 0 };
+	double *times[ARMS], *cpu[ARMS], *own[ARMS], all_cpu[ARMS] = { 0 }, wall[ARMS] = { 0 };
 
 	by_hand_open();
 	for (int arm = 0; arm < ARMS; arm++) {
 		dst[arm] = pages(len);
 		src[arm] = pages(len);
 		times[arm] = calloc(rounds, sizeof(double));
+		cpu[arm] = calloc(rounds, sizeof(double));
+		own[arm] = calloc(rounds, sizeof(double));
 	}
 	CALL(cuMemHostRegister(dst[HAND], len, 0));
 	CALL(cuMemHostRegister(src[HAND], len, 0));
@@ -227,7 +233,7 @@ static int copy_bench(size_t len, int rounds)
 			int arm = (round + turn) % ARMS;
 
 			stir(src[arm], len, round);
-			double cpu0 = cpu_time(), begun = now();
+			double own0 = clock_us(CLOCK_THREAD_CPUTIME_ID), cpu0 = cpu_time(), begun = now();
 			if (arm == LIBC)
 				libc_memcpy(dst[arm], src[arm], len);
 			else if (arm == SHIM)
@@ -235,7 +241,9 @@ static int copy_bench(size_t len, int rounds)
 			else
 				by_hand(dst[arm], src[arm], len);
 			double took = now() - begun;
-			cpu[arm] += cpu_time() - cpu0;
+			cpu[arm][round] = cpu_time() - cpu0;
+			own[arm][round] = clock_us(CLOCK_THREAD_CPUTIME_ID) - own0;
+			all_cpu[arm] += cpu[arm][round];
 			wall[arm] += took;
 			times[arm][round] = took;
 			compare(dst[arm], src[arm], len, NAMES[arm]);
@@ -246,10 +254,12 @@ static int copy_bench(size_t len, int rounds)
 		medians[arm] = median(times[arm], rounds);
 	for (int arm = 0; arm < ARMS; arm++)
 		printf("  %-8s %4zu MiB  %9.1f us  %6.2f GB/s  x libc %5.2f  of by hand %5.2f  "
-		       "p10 %8.1f p90 %8.1f  CPU time %5.1f %%\n",
+		       "p10 %8.1f p90 %8.1f  CPU time %5.1f %% of all copies (median %6.1f us, %6.1f of it the "
+		       "caller's)\n",
 		       NAMES[arm], len / MIB, medians[arm], len / medians[arm] / 1e3,
 		       medians[LIBC] / medians[arm], medians[HAND] / medians[arm],
-		       times[arm][rounds / 10], times[arm][rounds * 9 / 10], 100 * cpu[arm] / wall[arm]);
+		       times[arm][rounds / 10], times[arm][rounds * 9 / 10], 100 * all_cpu[arm] / wall[arm],
+		       median(cpu[arm], rounds), median(own[arm], rounds));
 	return 0;
 }
 
@@ -310,6 +320,69 @@ static int overlap_bench(size_t len)
 	return 0;
 }
 
+/* ---- first copies ---------------------------------------------------------------------- */
+
+/* The next memory has another address: what was learned about this one says nothing about it. */
+static void give_back(unsigned char *at, size_t len)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+
+	if (mmap(at, len, PROT_NONE, flags, -1, 0) != at) {
+		perror("mmap");
+		exit(1);
+	}
+}
+
+/*
+ * Memory that was never copied before, copied 1 to 16 times and then given back. The CPU time has
+ * what the library does with it afterwards, too.
+ */
+static int first_bench(size_t len)
+{
+	enum { ROUNDS = 7, MOST = 16 };
+	static const int uses[] = { 1, 2, 3, 4, 8, 16 };
+	unsigned char *dst = pages(len), *src = pages(len);
+
+	warm_up(dst, src, len);
+	for (size_t which = 0; which < sizeof(uses) / sizeof(uses[0]); which++) {
+		double wall[2][ROUNDS], cpu[2][ROUNDS], last[2][ROUNDS];
+
+		for (int round = 0; round < ROUNDS; round++) {
+			for (int turn = 0; turn < 2; turn++) {
+				int arm = (round + turn) % 2;
+				unsigned char *to = pages(len), *from = pages(len);
+				double cpu0, cpu1 = 0;
+
+				wall[arm][round] = 0;
+				for (int use = 0; use < uses[which]; use++) {
+					stir(from, len, round * MOST + use);
+					cpu0 = cpu_time();
+					double begun = now();
+					(arm ? shim_memcpy : libc_memcpy)(to, from, len);
+					last[arm][round] = now() - begun;
+					wall[arm][round] += last[arm][round];
+					if (use + 1 == uses[which])
+						usleep(40000);
+					cpu1 += cpu_time() - cpu0;
+					compare(to, from, len, NAMES[arm]);
+				}
+				cpu0 = cpu_time();
+				give_back(to, len);
+				give_back(from, len);
+				usleep(20000);
+				cpu[arm][round] = cpu1 + cpu_time() - cpu0;
+			}
+		}
+		double libc = median(wall[0], ROUNDS), libc_cpu = median(cpu[0], ROUNDS);
+		printf("  %4zu MiB copied %2d times  libc %9.1f us, CPU %9.1f  shim %9.1f us, CPU %9.1f  "
+		       "x libc: time %5.2f, CPU %5.2f  the last copy %8.1f us\n",
+		       len / MIB, uses[which], libc, libc_cpu, median(wall[1], ROUNDS),
+		       median(cpu[1], ROUNDS), libc / median(wall[1], ROUNDS),
+		       libc_cpu / median(cpu[1], ROUNDS), median(last[1], ROUNDS));
+	}
+	return 0;
+}
+
 /* ---- cache ---------------------------------------------------------------------------- */
 
 /* Column by column of rows of 4 KiB, every line once. */
@@ -325,14 +398,90 @@ static double columns(volatile unsigned char *small, size_t len)
 	return now() - begun;
 }
 
+/* Memory whose place in the caches is its address: huge pages, where they are to be had. */
+static unsigned char *huge_pages(size_t len)
+{
+	size_t huge = 2 * (size_t)MIB, room = (len + huge - 1) / huge * huge;
+	unsigned char *at = mmap(NULL, room + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED) {
+		perror("mmap");
+		exit(1);
+	}
+	at = (unsigned char *)(((uintptr_t)at + huge - 1) / huge * huge);
+	madvise(at, room, MADV_HUGEPAGE);
+	memset(at, 1, room);
+	return at;
+}
+
+/*
+ * All kinds in turn in each round; what is told is the median of the ratios to "computing" in the
+ * same round, with the range that holds it in 95 of 100 cases. "computing again" shows what the
+ * measurement itself is worth. Rounds in which the thread was moved to another CPU do not count.
+ */
+static void cache_rounds(unsigned char *dst, unsigned char *src, size_t len, size_t small_len, int rounds,
+			 double copy, uint64_t steps)
+{
+	enum { COMPUTING, AGAIN, SLEEPING, LIBC_COPY, SHIM_COPY, BESIDE, KINDS, MOST = 1001 };
+	static const char *const kinds[KINDS] = {
+		"computing", "computing again", "sleeping as long", "libc", "shim", "shim beside computing",
+	};
+	static double times[KINDS][MOST], ratios[MOST];
+	static char stayed[KINDS][MOST];
+	unsigned char *small = huge_pages(small_len);
+	int warm = small_len > 4 * (size_t)MIB ? 2 : 5;
+
+	for (int round = 0; round < rounds; round++) {
+		for (int turn = 0; turn < KINDS; turn++) {
+			int kind = (round + turn) % KINDS;
+			long cookie = 0;
+
+			for (int i = 0; i < warm; i++)
+				columns(small, small_len);
+			int cpu = sched_getcpu();
+			if (kind == BESIDE)
+				cookie = icopy(src, dst, len);
+			if (kind == COMPUTING || kind == AGAIN || kind == BESIDE)
+				compute(steps);
+			if (kind == SLEEPING)
+				usleep(copy > 60 ? copy - 60 : 1);
+			if (kind == LIBC_COPY)
+				libc_memcpy(dst, src, len);
+			if (kind == SHIM_COPY)
+				shim_memcpy(dst, src, len);
+			if (kind == BESIDE)
+				wait_copy(cookie);
+			times[kind][round] = columns(small, small_len);
+			stayed[kind][round] = cpu == sched_getcpu();
+		}
+	}
+	for (int kind = 0; kind < KINDS; kind++) {
+		memcpy(ratios, times[kind], sizeof(ratios));
+		double time = median(ratios, rounds);
+		int count = 0, off = 1; /* about the root of the count: order statistics of a median */
+
+		for (int round = 0; round < rounds; round++)
+			if (stayed[kind][round] && stayed[COMPUTING][round])
+				ratios[count++] = times[kind][round] / times[COMPUTING][round];
+		while (off * off < count)
+			off++;
+		if (count < 9) {
+			printf("  %6zu KiB  after %-22s was moved to other CPUs nearly always\n", small_len >> 10,
+			       kinds[kind]);
+			continue;
+		}
+		double ratio = median(ratios, count);
+		printf("  %6zu KiB  after %-22s %9.2f us  x computing %5.3f  (%5.3f to %5.3f, %d rounds)\n",
+		       small_len >> 10, kinds[kind], time, ratio, ratios[count / 2 - off], ratios[count / 2 + off],
+		       count);
+	}
+}
+
 static int cache_bench(size_t len)
 {
-	enum { ROUNDS = 301, KINDS = 5 };
-	static const char *const kinds[KINDS] = {
-		"computing", "sleeping as long", "libc", "shim", "shim beside computing",
-	};
 	unsigned char *dst = pages(len), *src = pages(len);
-	static double times[KINDS][ROUNDS];
+	long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE), level3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+	size_t l2 = level2 > 0 ? level2 : 2 * MIB, l3 = level3 > 0 ? level3 : 32 * MIB;
 
 	warm_up(dst, src, len);
 	double begun = now();
@@ -342,36 +491,10 @@ static int cache_bench(size_t len)
 	begun = now();
 	compute(10000000);
 	uint64_t steps = copy * 1.2 / ((now() - begun) / 1e7);
-	for (size_t small_len = 128 << 10; small_len <= 1 << 20; small_len *= 2) {
-		unsigned char *small = pages(small_len);
-
-		for (int round = 0; round < ROUNDS; round++) {
-			for (int turn = 0; turn < KINDS; turn++) {
-				int kind = (round + turn) % KINDS;
-				long cookie = 0;
-
-				for (int i = 0; i < 5; i++)
-					columns(small, small_len);
-				if (kind == 4)
-					cookie = icopy(src, dst, len);
-				if (kind == 0 || kind == 4)
-					compute(steps);
-				if (kind == 1)
-					usleep(copy > 60 ? copy - 60 : 1);
-				if (kind == 2)
-					libc_memcpy(dst, src, len);
-				if (kind == 3)
-					shim_memcpy(dst, src, len);
-				if (kind == 4)
-					wait_copy(cookie);
-				times[kind][round] = columns(small, small_len);
-			}
-		}
-		double none = median(times[0], ROUNDS);
-		for (int kind = 0; kind < KINDS; kind++)
-			printf("  %4zu KiB  after %-22s %8.2f us  x computing %5.2f\n", small_len >> 10,
-			       kinds[kind], median(times[kind], ROUNDS), median(times[kind], ROUNDS) / none);
-	}
+	printf("  level 2 %zu KiB, level 3 %zu KiB\n", l2 >> 10, l3 >> 10);
+	cache_rounds(dst, src, len, l2 / 4, 301, copy, steps);
+	cache_rounds(dst, src, len, l2 / 2, 301, copy, steps);
+	cache_rounds(dst, src, len, l3 / 4 < 32 * (size_t)MIB ? l3 / 4 : 32 * (size_t)MIB, 31, copy, steps);
 	return 0;
 }
 
@@ -380,9 +503,10 @@ int main(int count, char **words)
 	size_t len = count > 2 ? (size_t)atol(words[2]) * MIB : 0;
 
 	if (!len) {
-		fprintf(stderr, "usage: gpu copy MIB ROUNDS | overlap MIB | cache MIB\n");
+		fprintf(stderr, "usage: gpu copy MIB ROUNDS | overlap MIB | cache MIB | first MIB\n");
 		return 2;
 	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	look_up();
 	if (!strcmp(words[1], "copy"))
 		copy_bench(len, count > 3 ? atoi(words[3]) : 100);
@@ -390,6 +514,8 @@ int main(int count, char **words)
 		overlap_bench(len);
 	else if (!strcmp(words[1], "cache"))
 		cache_bench(len);
+	else if (!strcmp(words[1], "first"))
+		first_bench(len);
 	fflush(stdout);
 	return wrong_copies ? 1 : 0;
 }

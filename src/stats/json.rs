@@ -76,6 +76,11 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         }
         out.write_str("}}")?;
     }
+    if let Some(registrations) = &snapshot.registrations {
+        out.write_str(",\"gpu\":{\"registrations\":{")?;
+        numbers_by_name(out, registrations)?;
+        out.write_str("}}")?;
+    }
     if let Some(told) = &snapshot.messages {
         messages(out, told)?;
     }
@@ -167,7 +172,7 @@ fn string(out: &mut dyn Write, text: &str) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshot::tests::{rendered, rendered_with_helper};
+    use super::super::snapshot::tests::{REGISTRATIONS, rendered, rendered_with_helper};
 
     #[test]
     fn json_parses_and_holds_what_is_promised() {
@@ -180,6 +185,9 @@ mod tests {
         assert_eq!(json["fallbacks"]["fault"], 0);
         assert_eq!(json["channel_bytes"]["adma-1"], 10);
         assert_eq!(json["profile"]["functions"]["memcpy"]["calls"], 7);
+        for (name, value) in REGISTRATIONS {
+            assert_eq!(json["gpu"]["registrations"][name], value, "{name}");
+        }
         assert_eq!(json["messages"]["received"]["bytes"], 700);
         assert_eq!(json["messages"]["regimes"]["two_ended"]["messages"], 2);
         assert_eq!(json["messages"]["copied_bytes"]["shared_memory"], 40_000);
@@ -221,6 +229,7 @@ mod tests {
             assert_eq!(json["ioat"][name], value, "{name}");
         }
         assert_eq!(json["channel_bytes"]["ioat-1"], 10);
-        assert!(parse(rendered(false, super::write)).get("ioat").is_none());
+        let without = parse(rendered(false, super::write));
+        assert!(without.get("ioat").is_none() && without.get("gpu").is_none());
     }
 }

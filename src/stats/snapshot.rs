@@ -27,6 +27,8 @@ pub struct Snapshot<'a> {
     pub taken_back: u64,
     /// Only with the kernel helper.
     pub helper: Option<HelperCounts>,
+    /// Only with a graphics card: what has become of memory that was registered with it.
+    pub registrations: Option<[(&'static str, u64); 7]>,
     /// Only where there were some.
     pub messages: Option<Messages>,
     pub profile: bool,
@@ -92,6 +94,16 @@ pub(super) mod tests {
         ],
     };
 
+    pub const REGISTRATIONS: [(&str, u64); 7] = [
+        ("hits", 1_000_000_000),
+        ("misses", 1_000_000_001),
+        ("made", 1_000_000_002),
+        ("most_bytes", 1 << 42),
+        ("evictions", 1_000_000_003),
+        ("invalidations", 1_000_000_004),
+        ("refused", 1_000_000_005),
+    ];
+
     /// What the software channels tell, or the kernel helper's.
     pub fn with_snapshot<T>(
         profile: bool,
@@ -125,6 +137,7 @@ pub(super) mod tests {
             faults: 0,
             taken_back: 0,
             helper,
+            registrations: profile.then_some(REGISTRATIONS),
             messages: profile.then_some(MESSAGES),
             profile,
             started: 1_700_000_000.25,

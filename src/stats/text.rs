@@ -28,6 +28,9 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     if let Some(asked) = &snapshot.helper {
         helper(asked, out)?;
     }
+    if let Some(told) = snapshot.registrations {
+        registrations(told.map(|(_, value)| value), out)?;
+    }
     if let Some(told) = &snapshot.messages {
         messages(told, out)?;
     }
@@ -89,6 +92,20 @@ fn helper(helper: &HelperCounts, out: &mut dyn Write) -> Result {
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// Memory that was registered with a graphics card.
+fn registrations(
+    [hits, misses, made, most_bytes, evicted, gone, refused]: [u64; 7],
+    out: &mut dyn Write,
+) -> Result {
+    writeln!(out, "  registered memory {hits} copies found theirs, {misses} did not;")?;
+    writeln!(
+        out,
+        "                    {made} ranges, {} at most, {refused} refused;",
+        Bytes(most_bytes)
+    )?;
+    writeln!(out, "                    {evicted} made room, {gone} changed by the program")
 }
 
 /// Messages between processes; by regime the same ones again.

@@ -19,6 +19,7 @@
  *	FAKE_CUDA_SLOW=us		each copy takes so much longer
  *	FAKE_CUDA_SHUFFLE=us		each operation, by up to so much
  *	FAKE_CUDA_START=ms		cuInit takes so long
+ *	FAKE_CUDA_SYNC=1		copies from host to host are made during the call, by the CPU
  *
  * What a program must not do ends it, with a line on standard error.
  */
@@ -52,6 +53,8 @@ enum {
 enum { STREAMS = 16, RANGES = 1024, STACK = 8, QUEUE = 1 << 16 };
 static const uint64_t CARD = 0xd00000000000; /* where the card's memory begins, for the card */
 static const size_t CARD_SIZE = 64 << 20;
+/* Behind it, for each stream: what an engine that copies from host to host has in its hands. */
+static const size_t HANDS = 256 << 20;
 
 struct ring {
 	int fd;
@@ -76,6 +79,7 @@ struct operation {
 	uintptr_t host;
 	size_t len;
 	uint32_t value;
+	bool in_hands;
 	struct range *range;
 };
 
@@ -98,7 +102,7 @@ static int retained, torn_down;
 static int context_object;
 static __thread void *contexts[STACK];
 static __thread int depth;
-static _Atomic unsigned long bytes_up, bytes_down, copies, words, registered, all_calls;
+static _Atomic unsigned long bytes_up, bytes_down, bytes_straight, copies, words, registered, all_calls;
 
 __attribute__((noreturn, format(printf, 1, 2)))
 static void wrong(const char *format, ...)
@@ -132,6 +136,7 @@ static void nap(long us)
 
 /* For those who ask from outside. */
 unsigned long fake_cuda_bytes(void) { return bytes_down; }
+unsigned long fake_cuda_straight(void) { return bytes_straight; }
 unsigned long fake_cuda_registered(void) { return registered; }
 int fake_cuda_retained(void) { return retained; }
 unsigned long fake_cuda_calls(void) { return all_calls; }
@@ -385,7 +390,7 @@ int cuInit(unsigned flags)
 	nap(number("FAKE_CUDA_START") * 1000);
 	if (card_fd < 0) {
 		card_fd = memfd_create("card", MFD_CLOEXEC);
-		if (card_fd < 0 || ftruncate(card_fd, CARD_SIZE))
+		if (card_fd < 0 || ftruncate(card_fd, CARD_SIZE + STREAMS * HANDS))
 			wrong("no memory for the card");
 	}
 	return SUCCESS;
@@ -586,6 +591,8 @@ int cuStreamDestroy_v2(void *handle)
 	return SUCCESS;
 }
 
+int cuStreamSynchronize(void *handle);
+
 static int enqueue(void *handle, struct operation op, const char *function)
 {
 	struct stream *stream = stream_of(handle, function);
@@ -595,7 +602,7 @@ static int enqueue(void *handle, struct operation op, const char *function)
 	if (!op.range)
 		wrong("%s: memory at %lx, %zu bytes, is not registered in one piece", function,
 		      op.host, op.len);
-	if (op.kind != WORD && (op.card < CARD || op.card + op.len > CARD + card_used))
+	if (op.kind != WORD && !op.in_hands && (op.card < CARD || op.card + op.len > CARD + card_used))
 		wrong("%s: no such memory on the card", function);
 	while (stream->tail - stream->head == QUEUE)
 		pthread_cond_wait(&changed, &lock);
@@ -619,6 +626,41 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t len, void *stream)
 	struct operation op = { .kind = DOWN, .card = from, .host = (uintptr_t)to, .len = len };
 	return enqueue(stream, op, __func__);
 }
+
+#ifndef OLD /* since version 12.8 */
+int cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *lens, size_t count, void *attributes,
+		       size_t *firsts, size_t sets, size_t *failed, void *handle)
+{
+	BEGIN_IN_CONTEXT;
+	uint64_t hands = CARD + CARD_SIZE + (stream_of(handle, __func__) - streams) * HANDS;
+
+	if (!count || sets != 1 || *firsts || *(int *)attributes != 1)
+		return INVALID_VALUE;
+	for (size_t i = 0; i < count; i++) {
+		struct operation up = { .kind = UP, .card = hands, .in_hands = true };
+		struct operation down = { .kind = DOWN, .card = hands, .in_hands = true };
+
+		if (lens[i] > HANDS)
+			return *failed = i, INVALID_VALUE;
+		up.host = from[i];
+		down.host = to[i];
+		up.len = down.len = lens[i];
+		enqueue(handle, up, __func__);
+		enqueue(handle, down, __func__);
+		bytes_straight += lens[i];
+	}
+	if (number("FAKE_CUDA_SYNC")) {
+		struct timespec begun, now;
+
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
+		do
+			clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+		while ((now.tv_sec - begun.tv_sec) * 1000000000 + now.tv_nsec - begun.tv_nsec < 1000000);
+		return cuStreamSynchronize(handle);
+	}
+	return SUCCESS;
+}
+#endif
 
 int cuStreamWriteValue32_v2(void *stream, uint64_t word, uint32_t value, unsigned flags)
 {

@@ -157,6 +157,19 @@ static void steady(const char *how)
 	printf("%lu\n", carried());
 }
 
+/* How much the card carries without buffers, and how much in all. */
+static void ways(const char *how)
+{
+	byte *dst = map_at(NULL, LEN), *src = map_at(NULL, LEN);
+
+	(void)how;
+	warm_up(dst, src, LEN);
+	unsigned long straight = ask("fake_cuda_straight"), all = carried();
+	for (int i = 0; i < 40; i++)
+		copy(dst, src, LEN, "ways");
+	printf("%lu %lu\n", ask("fake_cuda_straight") - straight, carried() - all);
+}
+
 /* Memory goes and comes back at the same address: as source, and as destination. */
 static void stale(const char *how)
 {
@@ -535,7 +548,7 @@ static const struct {
 	{ "plain", plain },	  { "steady", steady }, { "stale", stale },
 	{ "protect", protect },	  { "children", children }, { "leave", leave },
 	{ "own", own },		  { "async", asynchronous }, { "closed", closed },
-	{ "keep", keep },	  { "idle", idle },
+	{ "keep", keep },	  { "idle", idle },	    { "ways", ways },
 };
 
 int main(int argc, char **argv)

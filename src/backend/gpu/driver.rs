@@ -16,11 +16,11 @@ pub type Stream = *mut c_void;
 
 pub const SUCCESS: CuResult = 0;
 pub const NOT_READY: CuResult = 600;
-const INVALID_VALUE: CuResult = 1;
+pub const INVALID_VALUE: CuResult = 1;
 pub const OUT_OF_MEMORY: CuResult = 2;
 const ALREADY_REGISTERED: CuResult = 712;
 const NOT_PERMITTED: CuResult = 800;
-const NOT_SUPPORTED: CuResult = 801;
+pub const NOT_SUPPORTED: CuResult = 801;
 /// What a function answers that is not there: CUDA_ERROR_NOT_INITIALIZED.
 pub const NOT_INITIALIZED: CuResult = 3;
 
@@ -34,10 +34,38 @@ const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 
 const LIBRARY: &CStr = c"libcuda.so.1";
 
+/// To, from, bytes, how many; attributes, the copies they begin with, how many; which failed.
+type Batch = unsafe extern "C" fn(
+    *const Address,
+    *const Address,
+    *const usize,
+    usize,
+    *const Attributes,
+    *const usize,
+    usize,
+    *mut usize,
+    Stream,
+) -> CuResult;
+
+/// Of the copies of a batch.
+#[repr(C)]
+struct Attributes {
+    order: u32,
+    /// Kind and number of where source and destination are; 0: the driver finds out.
+    from: [i32; 2],
+    to: [i32; 2],
+    flags: u32,
+}
+const _: () = assert!(size_of::<Attributes>() == 24);
+/// The source is read when the stream has come so far.
+const IN_STREAM_ORDER: u32 = 1;
+
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ident: $type:ty),*);)*) => {
         pub struct Driver {
             $($field: unsafe extern "C" fn($($type),*) -> CuResult,)*
+            /// Since version 12.8.
+            batch: Option<Batch>,
         }
 
         impl Driver {
@@ -52,10 +80,14 @@ macro_rules! functions {
                 }
                 // SAFETY: the functions of these names have these arguments, by the interface
                 // that the numbers in their names stand for.
-                unsafe { Some(Self { $($field: transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn($($type),*) -> CuResult,
-                >(find(handle, $name)?),)* }) }
+                unsafe { Some(Self {
+                    $($field: transmute::<
+                        *mut c_void,
+                        unsafe extern "C" fn($($type),*) -> CuResult,
+                    >(find(handle, $name)?),)*
+                    batch: find(handle, c"cuMemcpyBatchAsync")
+                        .map(|found| transmute::<*mut c_void, Batch>(found)),
+                }) }
             }
         }
     };
@@ -106,6 +138,22 @@ functions! {
         fn(to: Address, from: *const c_void, len: usize, stream: Stream);
     from_card = c"cuMemcpyDtoHAsync_v2":
         fn(to: *mut c_void, from: Address, len: usize, stream: Stream);
+}
+
+/// Copies of a batch. Registered memory has the same address for the card.
+#[derive(Default)]
+pub struct Parts {
+    to: Vec<Address>,
+    from: Vec<Address>,
+    lens: Vec<usize>,
+}
+
+impl Parts {
+    pub fn add(&mut self, to: usize, from: usize, len: usize) {
+        self.to.push(to as Address);
+        self.from.push(from as Address);
+        self.lens.push(len);
+    }
 }
 
 fn done(answer: CuResult) -> Result<(), CuResult> {
@@ -243,6 +291,25 @@ impl Card {
     ) -> Result<(), CuResult> {
         // SAFETY: the caller's promise.
         done(unsafe { (self.driver.from_card)(to as *mut c_void, from, len, stream) })
+    }
+
+    /// Whether there is `straight`.
+    pub fn has_straight(&self) -> bool {
+        self.driver.batch.is_some()
+    }
+
+    /// Copies between registered memory: one engine reads and writes, with nothing between. Only
+    /// the call for batches does that; those for one copy of host memory have the CPU make it.
+    ///
+    /// # Safety
+    /// Registered memory, until the stream has come so far; `to` is the card's to write.
+    pub unsafe fn straight(&self, parts: &Parts, stream: Stream) -> Result<(), CuResult> {
+        let Some(batch) = self.driver.batch else { return Err(NOT_SUPPORTED) };
+        let attributes = Attributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
+        let (to, from, lens) = (parts.to.as_ptr(), parts.from.as_ptr(), parts.lens.as_ptr());
+        let (count, first, mut failed) = (parts.lens.len(), 0, 0);
+        // SAFETY: the caller's promise; arrays of `count`, which are read during the call.
+        done(unsafe { batch(to, from, lens, count, &attributes, &first, 1, &mut failed, stream) })
     }
 
     /// The card writes `value` when everything before it in the stream is done and can be seen.

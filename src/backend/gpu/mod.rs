@@ -1,19 +1,23 @@
-//! A peripheral in loopback: one DMA engine of a GPU reads the source into a buffer on the card,
-//! another writes it from there to the destination. The CPU only says so.
+//! A peripheral in loopback: a DMA engine of a GPU reads the source and writes the destination. The
+//! CPU only says so.
 //!
 //! ```text
 //! hook                         service thread                       card
 //! registrations.covers? else libc
 //! slot: dst, src, len; ring -> registrations still live? else refused
-//!                              chunk by chunk, in turn:          -> source -> buffer -> destination
-//! own share, or sleep          a word after the last of each     -> word in the slot's line
+//!                              one call, channels in turn        -> source -> destination
+//! own share, or sleep          a word behind it                  -> word in the slot's line
 //! words come -> return
 //! ```
 //!
 //! Calls of the driver allocate and lock, which the hook may not: a thread of ours makes them,
-//! and the hook hands it a copy through a slot. A channel is a stream with a buffer of its own.
-//! Order holds within a stream, so a buffer is written again only when it has been read, and no
-//! events are needed; chunks of one copy on different channels keep both directions busy.
+//! and the hook hands it a copy through a slot. A channel is a stream.
+//!
+//! Drivers before 12.8 have no such call: there one engine reads the source into a buffer on the
+//! card, chunk by chunk, and another writes it from there to the destination. Each channel has a
+//! buffer of its own. Order holds within a stream, so a buffer is written again only when it has
+//! been read, and no events are needed; chunks of one copy on different channels keep both
+//! directions busy. That takes a tenth longer, and eight times as many calls.
 //!
 //! The law of the I/OAT engine holds here too: from when the service thread takes a copy until
 //! its words have come, or until it is certain that the card writes no more, nothing leaves
@@ -50,7 +54,7 @@ pub use service::start;
 use tuning::{CopyTimes, Lead};
 use watch::Watch;
 
-/// Streams, each with a buffer on the card.
+/// Streams.
 pub const CHANNELS: usize = 4;
 /// Bytes of each buffer, and most of a chunk where CPUs are to be spared: a chunk costs two calls
 /// of the driver.
@@ -208,10 +212,17 @@ pub struct Counts {
     /// Words that did not come although their streams were done.
     pub lost: AtomicU64,
     pub taken_back: AtomicU64,
-    pub registrations: AtomicU64,
+    /// Copies whose memory was registered, and others that were large enough.
+    hits: AtomicU64,
+    misses: AtomicU64,
+    registrations: AtomicU64,
+    /// Bytes that were registered at one time.
+    most_bytes: AtomicU64,
     /// Registrations whose memory went away.
-    pub invalidations: AtomicU64,
-    pub evictions: AtomicU64,
+    invalidations: AtomicU64,
+    evictions: AtomicU64,
+    /// Memory that the driver would not register, that is not of the right kind, or is too much.
+    refused: AtomicU64,
 }
 
 impl Counts {
@@ -221,21 +232,38 @@ impl Counts {
             caller_bytes: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             taken_back: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             registrations: AtomicU64::new(0),
+            most_bytes: AtomicU64::new(0),
             invalidations: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
         }
     }
 
     fn clear(&self) {
-        let Self { caller_bytes, lost, taken_back, registrations, .. } = self;
-        let single = [caller_bytes, lost, taken_back, registrations];
-        let others = [&self.invalidations, &self.evictions];
-        single
-            .into_iter()
-            .chain(others)
-            .chain(&self.channel_bytes)
-            .for_each(|count| count.store(0, Relaxed));
+        let single = [&self.caller_bytes, &self.lost, &self.taken_back];
+        let about_memory = self.about_memory().map(|(_, count)| count);
+        let all = single.into_iter().chain(about_memory).chain(&self.channel_bytes);
+        all.for_each(|count| count.store(0, Relaxed));
+    }
+
+    fn about_memory(&self) -> [(&'static str, &AtomicU64); 7] {
+        [
+            ("hits", &self.hits),
+            ("misses", &self.misses),
+            ("made", &self.registrations),
+            ("most_bytes", &self.most_bytes),
+            ("evictions", &self.evictions),
+            ("invalidations", &self.invalidations),
+            ("refused", &self.refused),
+        ]
+    }
+
+    /// What has become of registrations, by name.
+    pub fn of_registrations(&self) -> [(&'static str, u64); 7] {
+        self.about_memory().map(|(name, count)| (name, count.load(Relaxed)))
     }
 }
 
@@ -273,6 +301,8 @@ pub struct Engine {
     /// Of the card, and how many copy engines it has.
     name: [AtomicU8; 64],
     engines: AtomicU32,
+    /// Copies go by buffers on the card.
+    buffers: AtomicU32,
     pub counts: Counts,
 }
 
@@ -325,6 +355,7 @@ impl Engine {
             share: CallerShare::new(),
             name: [const { AtomicU8::new(0) }; 64],
             engines: AtomicU32::new(0),
+            buffers: AtomicU32::new(0),
             counts: Counts::new(),
         }
     }
@@ -361,6 +392,11 @@ impl Engine {
         }
         let len = room.iter().position(|&byte| byte == 0).unwrap_or(room.len());
         (sys::as_text(&mut room[..len]), self.engines.load(Relaxed) as usize)
+    }
+
+    /// Whether copies go by buffers on the card.
+    pub fn has_buffers(&self) -> bool {
+        self.buffers.load(Relaxed) != 0
     }
 
     /// A large copy has come: the driver is opened if that has not been done. Nobody waits.
@@ -401,8 +437,10 @@ impl Engine {
                     self.miss(at, start, len);
                 }
             }
+            self.counts.misses.fetch_add(1, Relaxed);
             return false;
         }
+        self.counts.hits.fetch_add(1, Relaxed);
         true
     }
 
@@ -661,6 +699,10 @@ impl Engine {
     /// way: the service thread sees to lost words and lost devices.
     fn wait(&self, index: usize, bytes: usize, since: u64, how: &Options) -> SlotState {
         let expected = self.times.expected(bytes);
+        // As long again as the card would take is not too long to wait for it; nor is as long as
+        // the CPU would, where that is to be spared.
+        let patience =
+            if how.spare_cpus { 10 * (PATIENCE + expected) } else { PATIENCE + expected };
         let mut slept = Slept::NotYet;
         loop {
             let look = self.look(index);
@@ -671,8 +713,7 @@ impl Engine {
                     return look;
                 }
                 SlotState::Undone => return look,
-                // As long again as the card would take is not too long to wait for it.
-                SlotState::Posted if waited > PATIENCE + expected && self.take_back(index) => {
+                SlotState::Posted if waited > patience && self.take_back(index) => {
                     return SlotState::Undone;
                 }
                 _ => match how.wait {
@@ -695,10 +736,11 @@ impl Engine {
         if let Slept::Now = slept {
             *slept = Slept::Until(waited);
         }
+        let late = if naps { expected / 8 + PATIENCE / 4 } else { expected / 2 + PATIENCE };
         if rest > 2 * lead {
             sys::sleep(self.nanoseconds(rest - lead).min(most));
             *slept = Slept::Now;
-        } else if waited > expected.saturating_add(expected / 2 + PATIENCE) {
+        } else if waited > expected.saturating_add(late) {
             // Nothing is known yet, or it takes much longer than expected.
             sys::sleep(50_000.min(most));
         } else {
@@ -709,10 +751,8 @@ impl Engine {
     /// A copy is over that somebody has waited for.
     fn note_end(&self, bytes: usize, waited: u64, slept: Slept) {
         match slept {
-            Slept::Now => {
-                self.lead.was_too_short();
-                return self.times.note_at_most(bytes, waited);
-            }
+            Slept::Now if self.lead.was_too_short() => return self.times.forget_half(bytes),
+            Slept::Now => return self.times.note_at_most(bytes, waited),
             Slept::Until(when) => self.lead.was_long_enough(waited - when),
             Slept::NotYet => {}
         }

@@ -4,7 +4,8 @@
 //! A real thread with thread-local storage, made when the process starts if the card is wanted;
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.
 
-use super::driver::{Address, Card, CuResult, Driver, OUT_OF_MEMORY, Stream};
+use super::driver::{Address, Card, CuResult, Driver, Parts, Stream};
+use super::driver::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use super::registrations::LINE;
 use super::watch::{self, Settled};
 use super::{
@@ -22,7 +23,7 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// So small may chunks be.
-const LEAST_CHUNK: usize = 512 << 10;
+const LEAST_CHUNK: usize = 1 << 20;
 /// A copy in so many chunks, if they are not too small or too large for that: the card reads the
 /// first one while nothing can be written yet.
 const CHUNKS: usize = 12;
@@ -38,6 +39,14 @@ const STACK: usize = 2 << 20;
 /// A registration takes about as long as the CPU takes for half a copy of the same memory: with so
 /// many copies by the card it has paid.
 const WORTH_IT: u32 = 3;
+
+/// A call for copies of so many bytes is judged by the CPU time it takes.
+const JUDGED: usize = 2 << 20;
+/// No CPU copies more bytes in a nanosecond.
+const QUICKEST_CPU: usize = 32;
+/// So many slow calls in a row are no accident.
+const TOO_MANY: u32 = 8;
+const NEVER: u32 = u32::MAX;
 
 /// Makes the service thread. At start-up, never in the hook.
 pub fn start(settings: &Settings) {
@@ -121,7 +130,7 @@ extern "C" fn at_exit(_: *mut c_void) {
     }
 }
 
-/// A stream and its buffer on the card.
+/// A stream, and its buffer on the card where copies go by buffers.
 #[derive(Clone, Copy)]
 struct Channel {
     stream: Stream,
@@ -157,6 +166,9 @@ struct Service {
     /// The channel of the next copy.
     turn: usize,
     failed: bool,
+    /// How many calls of `straight` in a row took the CPU as long as a copy; NEVER: it is not to
+    /// be used.
+    slow_calls: u32,
     /// When registrations were last looked through, in nanoseconds.
     looked: u64,
 }
@@ -179,6 +191,7 @@ impl Service {
             registered: 0,
             turn: 0,
             failed: false,
+            slow_calls: 0,
             looked: sys::nanoseconds(),
         };
         if let Err(answer) = service.furnish() {
@@ -204,13 +217,24 @@ impl Service {
         for _ in 0..CHANNELS {
             let stream = self.card.new_stream()?;
             self.channels.push(Channel { stream, buffer: 0 });
-            let buffer = self.card.new_memory(BUFFER)?;
-            self.channels.last_mut().into_iter().for_each(|channel| channel.buffer = buffer);
+        }
+        if !self.card.has_straight() {
+            self.slow_calls = NEVER;
+            self.furnish_buffers()?;
         }
         // Ours, and never unmapped: others may look at words when the driver has gone.
         let words = sys::map(SLOTS * 64).ok_or(OUT_OF_MEMORY)? as usize;
         self.words = self.card.register_words(words, SLOTS * 64)?;
         self.gpu.words.store(words, Release);
+        Ok(())
+    }
+
+    /// The buffers on the card, if there are none yet.
+    fn furnish_buffers(&mut self) -> Result<(), CuResult> {
+        for channel in self.channels.iter_mut().filter(|channel| channel.buffer == 0) {
+            channel.buffer = self.card.new_memory(BUFFER)?;
+        }
+        self.gpu.buffers.store(1, Relaxed);
         Ok(())
     }
 
@@ -319,58 +343,103 @@ impl Service {
             slot.state.store(slot::REFUSED, Release);
             return;
         }
+        for &registration in &registrations {
+            self.users[registration] += 1;
+            self.uses[registration] += 1;
+        }
+        let (since, channels) = (sys::ticks(), 0);
+        self.flights.push(Flight { index, number, channels, registrations, since, bytes: len });
+        let begun = match self.go_straight(dst, src, len) {
+            Err(NOT_SUPPORTED | INVALID_VALUE) => self.go_by_buffers(dst, src, len),
+            begun => begun,
+        };
+        match begun.and_then(|channels| self.write_words(index, number, channels)) {
+            // From now on it is over when the words have come.
+            Ok(channels) => {
+                self.flights.last_mut().into_iter().for_each(|flight| flight.channels = channels);
+                slot.channels.store(channels, Release);
+            }
+            Err(answer) => self.end(Unavailable::Driver(answer)),
+        }
+    }
+
+    /// A word on each of these channels, behind what they have to do.
+    fn write_words(&self, index: usize, number: u32, channels: u32) -> Result<u32, CuResult> {
+        for which in (0..CHANNELS).filter(|which| channels >> which & 1 == 1) {
+            let word = self.words + (index * 64 + which * 4) as u64;
+            // SAFETY: a word of ours for this slot and channel.
+            unsafe { self.card.write(self.channels[which].stream, word, number)? };
+        }
+        Ok(channels)
+    }
+
+    /// How many of `left` bytes from `at` on lie in the same registration of the last flight.
+    fn within(&self, at: usize, left: usize) -> usize {
+        // Also those that have gone stale since: they stay as they are while they are used.
+        let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
+        let all = registrations.iter().map(|&index| self.gpu.registrations.get(index));
+        let found = all.filter(|found| (found.start()..found.end()).contains(&at)).last();
+        found.map_or(left, |registration| left.min(registration.end() - at))
+    }
+
+    /// The last flight by one engine that reads and writes: one call, one channel. What is not
+    /// possible is not asked again, and nothing of it is under way.
+    fn go_straight(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
+        if self.slow_calls == NEVER {
+            return Err(NOT_SUPPORTED);
+        }
+        let (mut parts, mut at) = (Parts::default(), 0);
+        while at < len {
+            let part = self.within(dst + at, self.within(src + at, len - at));
+            parts.add(dst + at, src + at, part);
+            at += part;
+        }
+        let which = self.turn;
+        let (stream, begun) = (self.channels[which].stream, cpu_time());
+        // SAFETY: registrations of the flight, which stay while it uses them; the destination is
+        // the copy's.
+        if let Err(answer) = unsafe { self.card.straight(&parts, stream) } {
+            self.slow_calls = NEVER;
+            // SAFETY: a stream of ours.
+            unsafe { self.card.drain([stream].into_iter()) };
+            return Err(answer);
+        }
+        // No promise says that the CPU does not make the copy during the call.
+        let took = cpu_time().saturating_sub(begun);
+        let slow = len >= JUDGED && took as usize > len / QUICKEST_CPU;
+        self.slow_calls = if slow { self.slow_calls + 1 } else { 0 };
+        if self.slow_calls == TOO_MANY {
+            self.slow_calls = NEVER;
+        }
+        self.turn = (which + 1) % CHANNELS;
+        self.gpu.counts.channel_bytes[which].fetch_add(len as u64, Relaxed);
+        Ok(1 << which)
+    }
+
+    /// The last flight by way of the buffers on the card, chunk by chunk, on channels in turn.
+    fn go_by_buffers(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
+        self.furnish_buffers()?;
         let spares = self.gpu.spare_cpus.load(Relaxed) != 0;
         let chunk = chunk_of(len, if spares { BUFFER } else { QUICK_CHUNK });
         let count = len.div_ceil(chunk);
         let (first, used) = (self.turn, count.min(CHANNELS));
         self.turn = (first + used) % CHANNELS;
-        let channels = (0..used).fold(0, |all, i| all | 1 << ((first + i) % CHANNELS));
-        for &registration in &registrations {
-            self.users[registration] += 1;
-            self.uses[registration] += 1;
-        }
-        let since = sys::ticks();
-        self.flights.push(Flight { index, number, channels, registrations, since, bytes: len });
-        let mut begun = Ok(());
         for i in 0..count {
             let (from, which) = (i * chunk, (first + i) % CHANNELS);
             let part = chunk.min(len - from);
-            begun = begun.and_then(|()| self.loop_back(dst + from, src + from, part, which));
-            if begun.is_err() {
-                break;
-            }
+            self.loop_back(dst + from, src + from, part, which)?;
             self.gpu.counts.channel_bytes[which].fetch_add(part as u64, Relaxed);
         }
-        for which in (0..CHANNELS).filter(|which| channels >> which & 1 == 1) {
-            let word = self.words + (index * 64 + which * 4) as u64;
-            // SAFETY: a word of ours for this slot and channel.
-            begun = begun.and_then(|()| unsafe {
-                self.card.write(self.channels[which].stream, word, number)
-            });
-        }
-        match begun {
-            // From now on it is over when the words have come.
-            Ok(()) => slot.channels.store(channels, Release),
-            Err(answer) => self.end(Unavailable::Driver(answer)),
-        }
+        Ok((0..used).fold(0, |all, i| all | 1 << ((first + i) % CHANNELS)))
     }
 
     /// One chunk of the last flight to the card and back again. The memory of a call of the
     /// driver's lies in one registration.
     fn loop_back(&self, dst: usize, src: usize, len: usize, which: usize) -> Result<(), CuResult> {
         let Channel { stream, buffer } = self.channels[which];
-        let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
-        let within = |at: usize, left: usize| {
-            // Also those that have gone stale since: they stay as they are while they are used.
-            let ends = registrations.iter().map(|&index| self.gpu.registrations.get(index));
-            let end = ends
-                .filter(|registration| (registration.start()..registration.end()).contains(&at))
-                .last();
-            end.map_or(left, |registration| left.min(registration.end() - at))
-        };
         let mut done = 0;
         while done < len {
-            let part = within(src + done, len - done);
+            let part = self.within(src + done, len - done);
             // SAFETY: the registrations of the flight, which stay while it uses them; the chunk
             // fits the buffer, and what was in it has been read: same stream.
             unsafe { self.card.to_card(buffer + done as u64, src + done, part, stream)? };
@@ -378,7 +447,7 @@ impl Service {
         }
         let mut done = 0;
         while done < len {
-            let part = within(dst + done, len - done);
+            let part = self.within(dst + done, len - done);
             // SAFETY: as above; the destination is the copy's.
             unsafe { self.card.back_from_card(dst + done, buffer + done as u64, part, stream)? };
             done += part;
@@ -519,27 +588,35 @@ impl Service {
         let Some(wish) = wished else { return };
         let (start, len) = (wish.start.load(Relaxed), wish.len.load(Relaxed));
         wish.state.store(0, Release);
-        let (mut at, mut end) = (start & !(PAGE - 1), (start + len).next_multiple_of(PAGE));
-        if end - at < LINE
-            && let Some(found) = watch::anonymous(at)
+        let (mut from, mut end) = (start & !(PAGE - 1), (start + len).next_multiple_of(PAGE));
+        if end - from < LINE
+            && let Some(found) = watch::anonymous(from)
         {
             // Small requests fill a line: what lies beside is likely to be asked for next.
-            at = found.start.max(at & !(LINE - 1));
+            from = found.start.max(from & !(LINE - 1));
             end = end.max(found.end.min(end.next_multiple_of(LINE)));
         }
-        while at < end && !self.failed {
+        if !self.register_missing(from, end) {
+            self.gpu.counts.refused.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Registers what is not yet registered of whole pages. False: not all of it could be had.
+    fn register_missing(&mut self, mut at: usize, end: usize) -> bool {
+        while at < end {
             if let Some(index) = self.gpu.registrations.find(at) {
                 at = self.gpu.registrations.get(index).end();
                 continue;
             }
             let stop = self.gpu.registrations.next_start(at, end);
-            let Some(found) = watch::anonymous(at) else { return };
+            let Some(found) = watch::anonymous(at) else { return false };
             let to = stop.min(found.end);
-            if to <= at || !self.register(at, to) {
-                return;
+            if self.failed || to <= at || !self.register(at, to) {
+                return false;
             }
             at = to;
         }
+        true
     }
 
     /// False: it could not be had.
@@ -564,6 +641,7 @@ impl Service {
             return false;
         }
         self.registered += len;
+        gpu.counts.most_bytes.fetch_max(self.registered as u64, Relaxed);
         self.there.push(index);
         gpu.counts.registrations.fetch_add(1, Relaxed);
         while let Err(there) = gpu.registrations.fill(index) {
@@ -643,6 +721,14 @@ impl Service {
     }
 }
 
+/// Of this thread, in nanoseconds.
+fn cpu_time() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Whole 64 KiB.
 fn chunk_of(len: usize, most: usize) -> usize {
     (len / CHUNKS).next_multiple_of(64 << 10).clamp(LEAST_CHUNK, most)
@@ -657,7 +743,7 @@ mod tests {
         let chunk = |len| chunk_of(len, BUFFER);
         assert_eq!(chunk(1), LEAST_CHUNK);
         assert_eq!(chunk(4 << 20), LEAST_CHUNK);
-        assert!(chunk(16 << 20) < 2 << 20 && chunk(16 << 20) > 1 << 20);
+        assert!(chunk(24 << 20) <= 2 << 20 && chunk(24 << 20) > 1 << 20);
         assert_eq!((chunk(1 << 30), chunk_of(64 << 20, QUICK_CHUNK)), (BUFFER, QUICK_CHUNK));
     }
 }

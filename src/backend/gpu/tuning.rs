@@ -2,7 +2,7 @@
 //! has to wake up. Plain numbers, shared by all threads without locks.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Ticks that the card takes for a copy, by its size: one number for each power of two, because
 /// what it takes to begin counts for more in small ones.
@@ -39,11 +39,22 @@ impl CopyTimes {
             self.note(bytes, ticks);
         }
     }
+
+    /// Everybody has slept through the end for a while: what is known may be about a time when
+    /// the card was busy.
+    pub fn forget_half(&self, bytes: usize) {
+        let cell = &self.0[bytes.max(1).ilog2() as usize];
+        cell.store((cell.load(Relaxed) / 2).max(1), Relaxed);
+    }
 }
 
 /// How long before the expected end a sleeper has to wake up, in ticks: what timers and the way
 /// out of sleep take on this machine.
-pub struct Lead(AtomicU64);
+pub struct Lead {
+    ticks: AtomicU64,
+    /// How often in a row it was too short.
+    too_short: AtomicU32,
+}
 
 impl Lead {
     /// About 20 us to 0.4 ms.
@@ -51,26 +62,32 @@ impl Lead {
     const MOST: u64 = 1_000_000;
     /// So much is in time.
     const LITTLE: u64 = 12_500;
+    /// Half of all sleepers are a little late: so many in a row must have another reason.
+    const SUSPICIOUS: u32 = 12;
 
     pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self { ticks: AtomicU64::new(0), too_short: AtomicU32::new(0) }
     }
 
     pub fn get(&self) -> u64 {
-        self.0.load(Relaxed).clamp(Self::LEAST, Self::MOST)
+        self.ticks.load(Relaxed).clamp(Self::LEAST, Self::MOST)
     }
 
-    /// The copy was over before who slept woke up.
-    pub fn was_too_short(&self) {
+    /// The copy was over before who slept woke up. True when that has been so for a while.
+    pub fn was_too_short(&self) -> bool {
         let now = self.get();
-        self.0.store(now + now / 16, Relaxed);
+        self.ticks.store(now + now / 16, Relaxed);
+        let times = self.too_short.load(Relaxed) + 1;
+        self.too_short.store(times % Self::SUSPICIOUS, Relaxed);
+        times >= Self::SUSPICIOUS
     }
 
     /// Who slept had to wait for so many ticks.
     pub fn was_long_enough(&self, waited: u64) {
+        self.too_short.store(0, Relaxed);
         if waited > Self::LITTLE {
             let now = self.get();
-            self.0.store(now - now / 16, Relaxed);
+            self.ticks.store(now - now / 16, Relaxed);
         }
     }
 }
@@ -109,11 +126,32 @@ mod tests {
             match lead.get().checked_sub(late) {
                 Some(early) => lead.was_long_enough(early),
                 None => {
-                    lead.was_too_short();
+                    assert!(!lead.was_too_short() || overslept < 50, "late for no other reason");
                     overslept += 1;
                 }
             }
         }
         assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
+    }
+
+    /// Expected is what the card took while it was busy; now it takes an eighth of that.
+    #[test]
+    fn sleepers_that_are_always_late_find_out_that_the_card_is_quicker_now() {
+        let (times, lead, late, takes) = (CopyTimes::new(), Lead::new(), 140_000, 4_000_000);
+        times.note(64 << 20, 8 * takes);
+        let mut copies = 0;
+        while times.expected(64 << 20) > takes + takes / 4 {
+            copies += 1;
+            assert!(copies < 60, "{}", times.expected(64 << 20));
+            let awake = times.expected(64 << 20) - lead.get() + late;
+            if awake < takes {
+                lead.was_long_enough(takes - awake);
+                times.note(64 << 20, takes);
+            } else if lead.was_too_short() {
+                times.forget_half(64 << 20);
+            } else {
+                times.note_at_most(64 << 20, awake);
+            }
+        }
     }
 }

@@ -37,6 +37,8 @@ pub struct Figures {
     pub saved: Option<TimeSaved>,
     /// Nanoseconds of requests to the kernel helper, by what they were spent on.
     pub costs: Named,
+    /// What has become of memory that was registered with a graphics card.
+    pub registrations: Named,
     /// Messages between processes: what, how many, bytes.
     pub messages: Vec<(String, u64, u64)>,
     /// Every copy, also small ones.
@@ -143,6 +145,7 @@ impl Figures {
         add_pairs(&mut self.fallbacks, &other.fallbacks);
         add_named(&mut self.channels, &other.channels);
         add_named(&mut self.costs, &other.costs);
+        add_named(&mut self.registrations, &other.registrations);
         self.faults = self.faults.saturating_add(other.faults);
         self.taken_back = self.taken_back.saturating_add(other.taken_back);
         self.mismatched = self.mismatched.saturating_add(other.mismatched);

@@ -84,6 +84,7 @@ fn rest(top: &Key<'_>) -> Parsed<Figures> {
         mismatched: number(inside("verify", "mismatched"))?,
         channels: in_order(channels),
         costs: named(inside("ioat", "costs_ns"))?,
+        registrations: named(inside("gpu", "registrations"))?,
         messages: top.optional("messages").map_or(Ok(Vec::new()), |key| messages(&key))?,
         profile: top.optional("profile").map(|key| profile(&key)).transpose()?,
         saved: inside("saved", "seconds").map(|key| saved(top, &key)).transpose()?,

@@ -18,6 +18,7 @@ pub fn all(out: &mut String, figures: &Figures, whose: &str, level: u8) {
     }
     notes(out, figures);
     costs(out, figures, whose, level);
+    registrations(out, figures, whose, level);
     messages(out, figures, level);
     profile(out, figures, whose, level);
 }
@@ -326,6 +327,18 @@ fn costs(out: &mut String, figures: &Figures, whose: &str, level: u8) {
         &picture,
         &table,
     );
+}
+
+fn registrations(out: &mut String, figures: &Figures, whose: &str, level: u8) {
+    if figures.registrations.is_empty() {
+        return;
+    }
+    let row = |(name, value): &(String, u64)| {
+        vec![name.clone(), if name == "most_bytes" { bytes(*value) } else { count(*value) }]
+    };
+    let rows: Vec<_> = figures.registrations.iter().map(row).collect();
+    let table = table(&format!("Registrations of {whose}"), &["what", "number"], &rows);
+    let _ = writeln!(out, "<h{level}>Memory registered with the card</h{level}>\n{table}");
 }
 
 fn messages(out: &mut String, figures: &Figures, level: u8) {

@@ -144,6 +144,25 @@ fn time_saved_is_told_where_it_is_known() {
 }
 
 #[test]
+fn registrations_with_a_card_are_told_where_there_is_one() {
+    let of = |text: &str| Report::new(read_text(text.as_bytes()).unwrap());
+    let with_card = SAMPLE.replacen(
+        "\"backend\"",
+        "\"gpu\":{\"registrations\":{\"hits\":4711,\"most_bytes\":4194304}},\"backend\"",
+        1,
+    );
+    let report = of(&with_card);
+    assert!(text::of(&report).contains("registered memory"), "{}", text::of(&report));
+    for part in ["hits 4711", "most_bytes 4 MiB"] {
+        assert!(text::of(&report).contains(part), "{part}: {}", text::of(&report));
+    }
+    assert!(page::of(&report).contains("Memory registered with the card"));
+    let without = of(SAMPLE);
+    assert!(!text::of(&without).contains("registered memory"));
+    assert!(!page::of(&without).contains("registered with the card"));
+}
+
+#[test]
 fn text_of_a_program_stays_text() {
     let names = [
         "<script>alert(1)</script>",

@@ -32,6 +32,7 @@ pub fn of(report: &Report) -> String {
         let _ = writeln!(out, "  {}", worth(saved));
     }
     copies(&mut out, total);
+    registrations(&mut out, total);
     rare(&mut out, total);
     if !total.messages.is_empty() {
         let _ = writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes");
@@ -104,6 +105,18 @@ fn copies(out: &mut String, total: &Figures) {
         }
         if total.channels.len() > 9 {
             let _ = write!(out, "\n  {:16}  and {} more", "", total.channels.len() - 9);
+        }
+        out.push('\n');
+    }
+}
+
+fn registrations(out: &mut String, total: &Figures) {
+    for (number, row) in total.registrations.chunks(3).take(3).enumerate() {
+        let title = if number == 0 { "registered memory" } else { "" };
+        let _ = write!(out, "  {title:<17}");
+        for (name, value) in row {
+            let value = if name == "most_bytes" { bytes(*value) } else { value.to_string() };
+            let _ = write!(out, " {} {value}", cut(name, 14));
         }
         out.push('\n');
     }
