@@ -47,8 +47,9 @@ struct Decision<'a> {
     done: usize,
     by: Result<EngineKind, Fallback>,
     learner: &'a Learner,
-    /// What measuring has to do with it; `None`: nothing.
-    learned: Option<(&'a Cell, Verdict)>,
+    cell: &'a Cell,
+    /// What measuring says; `None`: it is not asked.
+    verdict: Option<Verdict>,
     /// So many bytes the caller does alone by libc, and they are timed; 0: none.
     first: usize,
     pieces: Pieces,
@@ -139,11 +140,7 @@ impl Dispatcher {
             set_min(config, self.min(config).min(config.min_bytes.unwrap_or(FLOOR)));
         }
         if self.engine.load(Ordering::Relaxed) == life::THREADS {
-            match (self.channels(config), cpus::Limits::try_now()) {
-                (Some(channels), _) => workers::start(channels),
-                (None, Some(limits)) => workers::start_on(&limits),
-                (None, None) => {} // as many as before
-            }
+            self.start_workers(config); // or as many as before
         }
     }
 
@@ -177,7 +174,11 @@ impl Dispatcher {
     }
 
     fn how_ioat(&self, config: &Config) -> ioat::Options {
-        ioat::Options { channels: self.channels(config), wait: config.wait, share: config.cpu_share }
+        ioat::Options {
+            channels: self.channels(config),
+            wait: config.wait,
+            share: config.cpu_share,
+        }
     }
 
     /// Lets copies in. The last step of start-up.
@@ -338,7 +339,9 @@ impl Dispatcher {
             EngineKind::Threads(workers) => {
                 asynchronous::By::Workers { workers, copy_loop, stream_from }
             }
-            EngineKind::Ioat => asynchronous::By::Helper(&self.ioat, self.how_ioat(config), copy_loop),
+            EngineKind::Ioat => {
+                asynchronous::By::Helper(&self.ioat, self.how_ioat(config), copy_loop)
+            }
             EngineKind::Gpu => return Err(Fallback::Unsupported), // never the only one
         })
     }
@@ -377,7 +380,11 @@ impl Dispatcher {
     }
 
     /// The engine for a call, or why there is none.
-    fn engine_for(&self, config: &Config, operation: &impl Operation) -> Result<EngineKind, Fallback> {
+    fn engine_for(
+        &self,
+        config: &Config,
+        operation: &impl Operation,
+    ) -> Result<EngineKind, Fallback> {
         let (copy, len) = (operation.as_copy(), operation.len());
         if !operation.is_in_any_order() {
             return Err(Fallback::Overlap);
@@ -421,22 +428,24 @@ impl Dispatcher {
         let cell = learner.cell(len, in_a_row);
         // What writes fresh memory always shares its page faults. It would teach nothing about
         // others: its first bytes often are in memory and the rest is not.
+        let by_libc = by.is_err() || !cell.is_shared();
         let fresh = match by {
             Ok(EngineKind::Ioat | EngineKind::Gpu) | Err(Fallback::Overlap | Fallback::Off) => None,
-            _ if learns && cell.libc_is_too_quick_for_page_faults() => None,
+            _ if by_libc && cell.libc_is_too_quick_for_page_faults() => None,
             _ => operation.written().filter(|&dst| is_fresh(dst, len)),
         };
-        let learned = (learns && by.is_ok_and(|by| by != EngineKind::Gpu)).then(|| match fresh {
-            Some(dst) => {
-                // For a report only. An allocator has written to the first page.
-                let told = config.counts() && !sys::is_resident((dst + PAGE) & !(PAGE - 1));
-                (&learner.fresh, learner.fresh.decide_fresh(told.then_some(dst), len))
+        let cell = if fresh.is_some() { &learner.fresh } else { cell };
+        let verdict = (learns && by.is_ok_and(|by| by != EngineKind::Gpu)).then(|| match fresh {
+            // Timed for a report only. An allocator has written to the first page.
+            Some(dst) if config.counts() && !sys::is_resident((dst + PAGE) & !(PAGE - 1)) => {
+                cell.decide_fresh(dst, len)
             }
-            None => (cell, cell.decide(len, now)),
+            Some(_) => Ok(0),
+            None => cell.decide(len, now),
         });
-        let verdict = learned.map_or(Ok(0), |(_, verdict)| verdict);
-        let first = by.and(verdict).map_or(0, |first| first.max(O::FIRST).min(len / 2));
-        let by = by.and_then(|engine| verdict.map(|_| engine));
+        let timed = verdict.unwrap_or(Ok(0));
+        let first = by.and(timed).map_or(0, |first| first.max(O::FIRST).min(len / 2));
+        let by = by.and_then(|engine| timed.map(|_| engine));
         // Pages that were just made are in the cache: no streaming into those.
         let streams = matches!(by, Ok(EngineKind::Threads(_)))
             && operation.written().is_some()
@@ -447,7 +456,7 @@ impl Dispatcher {
             copy_loop => Pieces::All(copy_loop.unwrap_or(CopyLoop::Ordinary)),
         };
         let (begun, fresh) = (now, fresh.is_some());
-        Decision { config, begun, done, by, learner, learned, first, pieces, fresh, in_a_row }
+        Decision { config, begun, done, by, learner, cell, verdict, first, pieces, fresh, in_a_row }
     }
 
     /// Does what is left as was decided.
@@ -498,7 +507,7 @@ impl Dispatcher {
 
     /// Notes what has come of it.
     fn learn_from(&self, decision: &Decision, completion: &Completion, operation: &impl Operation) {
-        let Decision { config, begun, done, learner, learned, .. } = *decision;
+        let Decision { config, begun, done, learner, cell, .. } = *decision;
         let (now, len) = (sys::ticks(), operation.len());
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
         learner.note_end(now);
@@ -519,12 +528,8 @@ impl Dispatcher {
             // with each other only, whole call with whole call.
             tells = self.differed.swap(!is_whole, Ordering::Relaxed) != is_whole;
         }
-        if let (
-            Some((cell, verdict)),
-            Path::Engine | Path::Libc(Fallback::Learned | Fallback::Compared),
-            true,
-        ) = (learned, completion.path, tells)
-        {
+        let as_decided = (completion.path == Path::Engine) == decision.by.is_ok();
+        if let Some(verdict) = decision.verdict.filter(|_| tells && as_decided) {
             if verdict.is_ok_and(|first| first > 0) && is_whole {
                 let [from, to] = completion.first;
                 let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
@@ -533,8 +538,11 @@ impl Dispatcher {
             }
             cell.record(verdict, whole, now, decision.in_a_row);
         }
+        if completion.path != Path::Engine {
+            cell.note_libc(whole);
+        }
         if config.counts() {
-            let saved = learned.and_then(|(cell, _)| cell.saved(whole));
+            let saved = decision.verdict.and_then(|_| cell.saved(whole));
             let bytes = operation.bytes(completion.answer);
             self.recorder.record_judged(completion.path, bytes, whole.ticks, saved);
         }

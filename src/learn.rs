@@ -95,6 +95,8 @@ pub struct Cell {
     libc_won: AtomicBool,
     /// What the chosen way costs: ticks for a mebibyte, a moving average; 0: unknown.
     cost: AtomicU32,
+    /// The same of the last one that libc has made; 0: none.
+    libc_cost: AtomicU32,
     /// Of the last series: the gain of sharing in parts of `ONE`; 0: there was none.
     gain: AtomicU32,
     /// The average gain of pairs; and what it was at the last series.
@@ -113,11 +115,6 @@ pub struct Cell {
     /// Ticks spent since the last series, and what that cost more than the chosen way.
     spent: AtomicU64,
     price: AtomicU64,
-}
-
-/// How many bytes of a copy its caller copies alone when it is paired: whole lines of the cache.
-fn first_bytes(len: usize) -> usize {
-    (len / 32).clamp(32 << 10, 128 << 10) & !63
 }
 
 /// Ticks for a mebibyte.
@@ -208,20 +205,16 @@ impl Learner {
     }
 
     /// For the log, every cell that copies have come to: from which size, whether in a row, and
-    /// what streaming stores do.
-    pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, &Streaming)> {
-        let of = |size: usize| {
-            [0, 1].map(|pace| {
-                (FLOOR << size, pace == 1, &self.cells[size][pace], &self.streams[size])
-            })
+    /// what sharing gains by series and by pairs, and streaming stores; 0 where it was not tried.
+    pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, [f32; 3])> {
+        let number = |parts: &AtomicU32| parts.load(Relaxed) as f32 / ONE as f32;
+        let of = move |at: usize| {
+            let (cell, streaming) = (&self.cells[at / 2][at % 2], &self.streams[at / 2]);
+            let gains = [&cell.gain, &cell.pair, &streaming.gain].map(number);
+            (FLOOR << (at / 2), at % 2 == 1, cell, gains)
         };
-        (0..SIZES).flat_map(of).filter(|(_, _, cell, _)| cell.calls() > 0)
+        (0..2 * SIZES).map(of).filter(|(_, _, cell, _)| cell.calls() > 0)
     }
-}
-
-/// As a number, for people.
-fn number(parts: &AtomicU32) -> f32 {
-    parts.load(Relaxed) as f32 / ONE as f32
 }
 
 impl Cell {
@@ -229,6 +222,7 @@ impl Cell {
         Self {
             libc_won: AtomicBool::new(false),
             cost: AtomicU32::new(0),
+            libc_cost: AtomicU32::new(0),
             gain: AtomicU32::new(0),
             pair: AtomicU32::new(0),
             pair_then: AtomicU32::new(0),
@@ -252,11 +246,6 @@ impl Cell {
         !self.libc_won.load(Relaxed)
     }
 
-    /// What sharing gains by the last series, and by pairs since; 0 where nothing has been tried.
-    pub fn gains(&self) -> [f32; 2] {
-        [&self.gain, &self.pair].map(number)
-    }
-
     /// The way of a copy of `len` bytes that begins now.
     pub fn decide(&self, len: usize, now: u64) -> Verdict {
         let calls = add(&self.calls);
@@ -265,30 +254,36 @@ impl Cell {
             self.settled.store(0, Relaxed);
             self.settled_costs.store(0, Relaxed);
             self.tried.store(0, Relaxed);
-            self.change(now);
+            self.since.store(0, Relaxed);
+            self.changed.store(now, Relaxed);
         }
         match (self.libc_won.load(Relaxed), self.trying.load(Relaxed)) {
             (false, true) => Err(Fallback::Compared),
             (true, false) => Err(Fallback::Learned),
             (false, false) if len >= PAIRS_FROM && is_turn(calls, PAIRS_THEN) => {
-                Ok(first_bytes(len))
+                Ok((len / 32).clamp(32 << 10, 128 << 10) & !63) // whole lines of the cache
             }
             _ => Ok(0),
         }
     }
 
     /// The same into memory that was never written. Now and then the first bytes from `dst` on are
-    /// timed, if it is given: whole page tables, so that huge pages cost what they cost by the byte.
-    pub fn decide_fresh(&self, dst: Option<usize>, len: usize) -> Verdict {
+    /// timed: whole page tables, so that huge pages cost what they cost by the byte.
+    pub fn decide_fresh(&self, dst: usize, len: usize) -> Verdict {
         let timed = is_turn(add(&self.calls), FRESH_PAIRS_THEN) && len >= FRESH_PAIRS_FROM;
-        let first = |dst: usize| (dst + PAGE_TABLE).next_multiple_of(PAGE_TABLE) - dst;
-        Ok(dst.filter(|_| timed).map_or(0, first))
+        let first = (dst + PAGE_TABLE).next_multiple_of(PAGE_TABLE) - dst;
+        Ok(if timed { first } else { 0 })
     }
 
-    /// Libc copies so fast here that no page fault can be among it, which spares asking whether
-    /// memory is fresh. Copies that are slower, and be it for faults, make us ask again.
+    /// Libc has copied so fast here that no page fault can have been among it, which spares asking
+    /// whether memory is fresh. A copy that is slower, and be it for faults, makes us ask again.
     pub fn libc_is_too_quick_for_page_faults(&self) -> bool {
-        self.libc_won.load(Relaxed) && (1..QUICK).contains(&self.cost.load(Relaxed))
+        (1..QUICK).contains(&self.libc_cost.load(Relaxed))
+    }
+
+    /// Libc has made a copy, for whatever reason.
+    pub fn note_libc(&self, whole: Cost) {
+        self.libc_cost.store(per_mebibyte(whole), Relaxed);
     }
 
     fn is_time_to_try(&self, len: usize) -> bool {
@@ -326,11 +321,6 @@ impl Cell {
             [&self.pair, &self.pair_then, &self.gain].map(|part| u64::from(part.load(Relaxed)));
         let gain = (pair * gain).checked_div(then).unwrap_or(pair);
         self.calls.load(Relaxed) > PAIRS_FIRST && pair > 0 && gain < u64::from(STAYS)
-    }
-
-    fn change(&self, now: u64) {
-        self.since.store(0, Relaxed);
-        self.changed.store(now, Relaxed);
     }
 
     /// What a copy of this cell has cost that ended now; `in_a_row`: it followed another one.
@@ -382,7 +372,8 @@ impl Cell {
             self.cost.store(tried, Relaxed);
         }
         self.trying.store(false, Relaxed);
-        self.change(now);
+        self.since.store(0, Relaxed);
+        self.changed.store(now, Relaxed);
     }
 
     /// What a pair has shown: the first bytes by libc, the rest by the engine.
@@ -424,11 +415,6 @@ impl Streaming {
     pub fn pays(&self) -> bool {
         let gain = self.gain.load(Relaxed);
         gain == 0 || gain > ONE
-    }
-
-    /// Over ordinary ones; 0: nothing has been tried.
-    pub fn gain(&self) -> f32 {
-        number(&self.gain)
     }
 
     pub fn record(&self, seen: &Seen) {

@@ -558,16 +558,14 @@ fn log(process: &Process, stderr: i32) {
         return;
     }
     for kind in Kind::ALL {
-        for (size, in_a_row, cell, streaming) in DISPATCHER.learner(kind).known() {
-            let [series, pairs] = cell.gains();
+        for (size, in_a_row, cell, [series, pairs, streaming]) in DISPATCHER.learner(kind).known() {
             say(format_args!(
                 "from {size} bytes, {}: {}, {} {}; gain by series {series:.2}, by pairs \
-                 {pairs:.2}, of streaming stores {:.2}",
+                 {pairs:.2}, of streaming stores {streaming:.2}",
                 if in_a_row { "in a row" } else { "after a pause" },
                 if cell.is_shared() { "shared" } else { "libc" },
                 cell.calls(),
                 kind.name(),
-                streaming.gain(),
             ));
         }
     }

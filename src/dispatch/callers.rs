@@ -14,6 +14,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const WINDOW: u64 = 1 << 22;
 const CALLS: u64 = 4;
 
+/// Written with every call: in a line of its own.
+#[repr(align(64))]
 pub struct Callers {
     /// When the window was begun, and how long the calls took that have ended in it.
     since: AtomicU64,
@@ -41,7 +43,8 @@ impl Callers {
     /// A large call has ended, whichever way it went.
     pub fn note(&self, begun: u64, now: u64) {
         let took = now.wrapping_sub(begun);
-        let idle = begun.saturating_sub(self.last_end.swap(now, Relaxed));
+        let idle = begun.saturating_sub(self.last_end.load(Relaxed));
+        self.last_end.store(now, Relaxed);
         if idle > WINDOW {
             // A pause of all says nothing about how many they are when they come.
             self.since.fetch_add(idle, Relaxed);

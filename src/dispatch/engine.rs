@@ -33,7 +33,8 @@ impl Dispatcher {
     /// had, or not wanted.
     pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
         let config = self.config()?;
-        let up = self.ready(config).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
+        let up =
+            self.ready(config).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
         up.then_some((&self.ioat, self.how_ioat(config)))
     }
 
@@ -52,7 +53,8 @@ impl Dispatcher {
     /// Whether there is no CPU for workers beside the threads that copy.
     pub(super) fn is_crowded(&self, engine: EngineKind) -> bool {
         let too_many = |workers| self.callers.are_too_many_for(workers);
-        matches!(engine, EngineKind::Threads(workers) if too_many(workers)) || self.crowd.is_recent()
+        matches!(engine, EngineKind::Threads(workers) if too_many(workers))
+            || self.crowd.is_recent()
     }
 
     /// Workers were called and had no CPU to run on.
@@ -139,17 +141,23 @@ impl Dispatcher {
             self.engine.store(life::IOAT, Ordering::Release);
             return Ok(EngineKind::Ioat);
         }
-        if let Some(channels) = self.channels(config) {
-            workers::start(channels);
-        } else if let Some(limits) = cpus::Limits::try_now() {
-            workers::start_on(&limits);
-        } else {
-            // Somebody else is just asking: the next copy will be told.
+        if !self.start_workers(config) {
             self.engine.store(life::COLD, Ordering::Release);
             return Err(Fallback::Starting);
         }
         self.engine.store(life::THREADS, Ordering::Release);
         self.threads()
+    }
+
+    /// As many as are wanted or there are CPUs for. False: somebody else is just asking for the
+    /// CPUs, and the next copy will be told.
+    pub(super) fn start_workers(&self, config: &Config) -> bool {
+        match (self.channels(config), cpus::Limits::try_now()) {
+            (Some(channels), _) => workers::start(channels),
+            (None, Some(limits)) => workers::start_on(&limits),
+            (None, None) => return false,
+        }
+        true
     }
 
     /// The workers there can be now.
