@@ -15,7 +15,7 @@ fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
     };
     change(&mut config);
     let dispatcher = Dispatcher::new();
-    dispatcher.configure(Box::leak(Box::new(Policy::new(&config))));
+    dispatcher.configure(Box::leak(Box::new(config)));
     dispatcher
 }
 
@@ -26,9 +26,9 @@ fn dispatch(
     src: usize,
     len: usize,
 ) -> (Path, isize) {
-    let policy = dispatcher.policy.get().unwrap();
+    let config = dispatcher.config().unwrap();
     // SAFETY: memory of the tests' own.
-    unsafe { dispatcher.dispatch(policy, &Task { work, dst, src, len }, 0, sys::ticks()) }
+    unsafe { dispatcher.dispatch(config, &Task { work, dst, src, len }, 0) }
 }
 
 fn copy(dispatcher: &Dispatcher, len: usize) -> Path {
@@ -60,10 +60,10 @@ fn fixed_threshold_carries_every_copy_and_verification_agrees() {
 
 #[test]
 fn wrong_copy_is_repaired_and_ends_the_engine() {
-    let dispatcher = dispatcher(|_| {});
+    let dispatcher = dispatcher(|config| config.verify = 1);
     let (source, mut target) = (vec![7u8; 5000], vec![0u8; 5000]);
     // SAFETY: the vectors' own memory.
-    unsafe { dispatcher.verify(target.as_mut_ptr() as usize, source.as_ptr() as usize, 5000) };
+    unsafe { dispatcher.verify_some(target.as_mut_ptr() as usize, source.as_ptr() as usize, 5000) };
     assert_eq!(source, target);
     assert_eq!(dispatcher.recorder.counters().mismatched.load(Ordering::Relaxed), 1);
     assert_eq!(copy(&dispatcher, 100_000), Path::Libc(Fallback::Off));
@@ -93,10 +93,12 @@ fn learning_copies_are_right_whichever_way_they_go() {
 fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
     let dispatcher = dispatcher(|config| config.min_bytes = None);
     let (len, source) = (4 << 20, vec![7u8; 4 << 20]);
-    for (work, src, kind) in
-        [(Work::Copy, source.as_ptr() as usize, Kind::Copies), (Work::Fill, 7 * EIGHT, Kind::Fills)]
-    {
-        let known = || dispatcher.learner(kind).known().map(|k| k.calls).sum::<u32>();
+    for (work, src, kind) in [
+        (Work::Copy, source.as_ptr() as usize, Kind::Copies),
+        (Work::Fill, 7 * (usize::MAX / 0xff), Kind::Fills),
+    ] {
+        let known =
+            || dispatcher.learner(kind).known().map(|(_, _, cell, _)| cell.calls()).sum::<u32>();
         for _ in 0..8 {
             let fresh = sys::map(len).expect("no memory");
             let (path, _) = dispatch(&dispatcher, work, fresh as usize, src, len);
@@ -226,7 +228,7 @@ fn learning_with_the_helper_tries_it_and_never_streams() {
         copy(&dispatcher, STREAM_FROM + 12_345);
     }
     assert!(helper.submits.load(Ordering::Relaxed) >= 3, "it was never tried");
-    assert!(dispatcher.learner(Kind::Copies).known().all(|known| known.streamed == 0.0));
+    assert!(dispatcher.learner(Kind::Copies).known().all(|(.., gains)| gains[2] == 0.0));
 }
 
 /// The engine copies only: the rest is libc's, and the report says why.
@@ -240,7 +242,10 @@ fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
     let compare = Work::Compare(Op::Memcmp);
     let (path, answer) = dispatch(&dispatcher, compare, dst, src, 100_000);
     assert!(path == unsupported && answer < 0);
-    assert_eq!(dispatch(&dispatcher, Work::Fill, dst, 7 * EIGHT, 100_000).0, unsupported);
+    assert_eq!(
+        dispatch(&dispatcher, Work::Fill, dst, 7 * (usize::MAX / 0xff), 100_000).0,
+        unsupported
+    );
     assert_eq!(dispatch(&dispatcher, compare, dst, src, 100_000), (unsupported, 0));
     assert_eq!(a, b);
     assert!(dispatcher.recorder.counters().fallbacks().any(|reason| reason == ("unsupported", 3)));
@@ -256,7 +261,7 @@ fn fixed_threshold_shares_fills_and_comparisons() {
     // Other tests share the queue: some find it busy.
     let mut carried = 0;
     for _ in 0..2000 {
-        let (filled, _) = dispatch(&dispatcher, Work::Fill, dst, 9 * EIGHT, len);
+        let (filled, _) = dispatch(&dispatcher, Work::Fill, dst, 9 * (usize::MAX / 0xff), len);
         assert!(a.iter().all(|&byte| byte == 9));
         let (compared, answer) = dispatch(&dispatcher, Work::Compare(Op::Memcmp), dst, src, len);
         assert_eq!(answer, 9 - 200);

@@ -56,6 +56,10 @@ const RETURNS: u32 = ONE + ONE / 16;
 const PAIRS_FROM: usize = 1 << 20;
 const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
+/// The same into memory that was never written: the first bytes are many there.
+const FRESH_PAIRS_FROM: usize = 8 << 20;
+const FRESH_PAIRS_THEN: u32 = 16;
+const PAGE_TABLE: usize = 2 << 20;
 
 /// Ticks for a mebibyte. Making its pages takes five times as long.
 const QUICK: u32 = 200_000;
@@ -75,67 +79,42 @@ pub struct Learner {
     /// By size; copies after a pause, and in a row.
     cells: [[Cell; 2]; SIZES],
     streams: [Streaming; SIZES],
-    pub fresh: Fresh,
+    /// Those into memory that was never written, of any size. Always shared: what is known of
+    /// them tells what that was worth.
+    pub fresh: Cell,
     /// When the last large copy ended.
     last_end: AtomicU64,
 }
 
-/// How a copy is to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// By the engine; `paired`: after its first bytes.
-    Share { paired: bool },
-    /// By libc, which was as fast.
-    Libc,
-    /// By libc, to know how it compares.
-    Compare,
-}
-
-impl Verdict {
-    /// How many bytes the caller copies alone first; or why libc copies them all.
-    pub fn first_bytes(self, len: usize) -> Result<usize, Fallback> {
-        match self {
-            Verdict::Share { paired: true } => Ok(first_bytes(len)),
-            Verdict::Share { paired: false } => Ok(0),
-            Verdict::Libc => Err(Fallback::Learned),
-            Verdict::Compare => Err(Fallback::Compared),
-        }
-    }
-
-    fn shares(self) -> bool {
-        matches!(self, Verdict::Share { .. })
-    }
-}
+/// How a copy is to go: by the engine, after so many bytes by libc to compare it with, 0 if none;
+/// or why by libc: it was as fast (`Learned`), or is to show how fast it is (`Compared`).
+pub type Verdict = Result<usize, Fallback>;
 
 /// Copies of one size and pace. All zeros: nothing is known, and they are shared.
 pub struct Cell {
     libc_won: AtomicBool,
     /// What the chosen way costs: ticks for a mebibyte, a moving average; 0: unknown.
     cost: AtomicU32,
+    /// The same of the last one that libc has made; 0: none.
+    libc_cost: AtomicU32,
     /// Of the last series: the gain of sharing in parts of `ONE`; 0: there was none.
     gain: AtomicU32,
     /// The average gain of pairs; and what it was at the last series.
     pair: AtomicU32,
     pair_then: AtomicU32,
-    pairs: AtomicU32,
     calls: AtomicU32,
     /// Copies since the way has changed, in or out of a series, and when that was.
     since: AtomicU32,
     changed: AtomicU64,
-    /// A series is on: so many copies of it were settled, and what they have cost on average; the
-    /// bytes of all.
+    /// A series is on: so many copies of it were settled, and the sum of what they have cost; the
+    /// ticks of all.
     trying: AtomicBool,
     settled: AtomicU32,
-    settled_cost: AtomicU32,
-    tried_bytes: AtomicU64,
+    settled_costs: AtomicU64,
+    tried: AtomicU64,
     /// Ticks spent since the last series, and what that cost more than the chosen way.
     spent: AtomicU64,
     price: AtomicU64,
-}
-
-/// How many bytes of a copy its caller copies alone when it is paired: whole lines of the cache.
-fn first_bytes(len: usize) -> usize {
-    (len / 32).clamp(32 << 10, 128 << 10) & !63
 }
 
 /// Ticks for a mebibyte.
@@ -169,6 +148,11 @@ fn blend(average: &AtomicU32, sample: u32, weight: u64) {
     average.store(next.max(1) as u32, Relaxed);
 }
 
+/// Whether it is time for what is done in the first calls and then in one of `then`.
+fn is_turn(calls: u32, then: u32) -> bool {
+    calls < PAIRS_FIRST || calls.is_multiple_of(then)
+}
+
 fn class(len: usize) -> usize {
     ((len / FLOOR).max(1).ilog2() as usize).min(SIZES - 1)
 }
@@ -178,7 +162,7 @@ impl Learner {
         Self {
             cells: [const { [const { Cell::new() }; 2] }; SIZES],
             streams: [const { Streaming::new() }; SIZES],
-            fresh: Fresh::new(),
+            fresh: Cell::new(),
             last_end: AtomicU64::new(0),
         }
     }
@@ -214,45 +198,23 @@ impl Learner {
     /// The smallest size for which the engine is used, and libc at no pace: as a fixed threshold
     /// it would not harm.
     pub fn threshold(&self) -> Option<usize> {
-        let seen = |cell: &Cell| cell.calls.load(Relaxed) > 0;
         let clear = |cells: &[Cell; 2]| {
-            cells.iter().any(seen) && !cells.iter().any(|cell| cell.libc_won.load(Relaxed))
+            cells.iter().any(|cell| cell.calls() > 0) && cells.iter().all(Cell::is_shared)
         };
         self.cells.iter().position(clear).map(|class| FLOOR << class)
     }
 
-    /// Every cell that copies have come to, for the log.
-    pub fn known(&self) -> impl Iterator<Item = Known> {
-        let of = |(size, cells): (usize, &[Cell; 2])| {
-            [0, 1].map(|pace| {
-                let cell = &cells[pace];
-                let part = |value: &AtomicU32| value.load(Relaxed) as f32 / ONE as f32;
-                Known {
-                    size: FLOOR << size,
-                    in_a_row: pace == 1,
-                    shared: !cell.libc_won.load(Relaxed),
-                    calls: cell.calls.load(Relaxed),
-                    gain: part(&cell.gain),
-                    pair: part(&cell.pair),
-                    streamed: part(&self.streams[size].gain),
-                }
-            })
+    /// For the log, every cell that copies have come to: from which size, whether in a row, and
+    /// what sharing gains by series and by pairs, and streaming stores; 0 where it was not tried.
+    pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, [f32; 3])> {
+        let number = |parts: &AtomicU32| parts.load(Relaxed) as f32 / ONE as f32;
+        let of = move |at: usize| {
+            let (cell, streaming) = (&self.cells[at / 2][at % 2], &self.streams[at / 2]);
+            let gains = [&cell.gain, &cell.pair, &streaming.gain].map(number);
+            (FLOOR << (at / 2), at % 2 == 1, cell, gains)
         };
-        self.cells.iter().enumerate().flat_map(of).filter(|known| known.calls > 0)
+        (0..2 * SIZES).map(of).filter(|(_, _, cell, _)| cell.calls() > 0)
     }
-}
-
-/// What is known of one cell. Gains are 0 where nothing has been tried.
-pub struct Known {
-    pub size: usize,
-    pub in_a_row: bool,
-    pub shared: bool,
-    pub calls: u32,
-    /// By the last series, and by pairs since.
-    pub gain: f32,
-    pub pair: f32,
-    /// What streaming stores gain over ordinary ones.
-    pub streamed: f32,
 }
 
 impl Cell {
@@ -260,20 +222,28 @@ impl Cell {
         Self {
             libc_won: AtomicBool::new(false),
             cost: AtomicU32::new(0),
+            libc_cost: AtomicU32::new(0),
             gain: AtomicU32::new(0),
             pair: AtomicU32::new(0),
             pair_then: AtomicU32::new(0),
-            pairs: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             since: AtomicU32::new(0),
             changed: AtomicU64::new(0),
             trying: AtomicBool::new(false),
             settled: AtomicU32::new(0),
-            settled_cost: AtomicU32::new(0),
-            tried_bytes: AtomicU64::new(0),
+            settled_costs: AtomicU64::new(0),
+            tried: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             price: AtomicU64::new(0),
         }
+    }
+
+    pub fn calls(&self) -> u32 {
+        self.calls.load(Relaxed)
+    }
+
+    pub fn is_shared(&self) -> bool {
+        !self.libc_won.load(Relaxed)
     }
 
     /// The way of a copy of `len` bytes that begins now.
@@ -282,25 +252,38 @@ impl Cell {
         if !self.trying.load(Relaxed) && self.is_time_to_try(len) {
             self.trying.store(true, Relaxed);
             self.settled.store(0, Relaxed);
-            self.settled_cost.store(0, Relaxed);
-            self.tried_bytes.store(0, Relaxed);
-            self.change(now);
+            self.settled_costs.store(0, Relaxed);
+            self.tried.store(0, Relaxed);
+            self.since.store(0, Relaxed);
+            self.changed.store(now, Relaxed);
         }
         match (self.libc_won.load(Relaxed), self.trying.load(Relaxed)) {
-            (false, true) => Verdict::Compare,
-            (true, false) => Verdict::Libc,
-            (true, true) => Verdict::Share { paired: false },
-            (false, false) => Verdict::Share {
-                paired: len >= PAIRS_FROM
-                    && (calls < PAIRS_FIRST || calls.is_multiple_of(PAIRS_THEN)),
-            },
+            (false, true) => Err(Fallback::Compared),
+            (true, false) => Err(Fallback::Learned),
+            (false, false) if len >= PAIRS_FROM && is_turn(calls, PAIRS_THEN) => {
+                Ok((len / 32).clamp(32 << 10, 128 << 10) & !63) // whole lines of the cache
+            }
+            _ => Ok(0),
         }
     }
 
-    /// Libc copies so fast here that no page fault can be among it, which spares asking whether
-    /// memory is fresh. Copies that are slower, and be it for faults, make us ask again.
+    /// The same into memory that was never written. Now and then the first bytes from `dst` on are
+    /// timed: whole page tables, so that huge pages cost what they cost by the byte.
+    pub fn decide_fresh(&self, dst: usize, len: usize) -> Verdict {
+        let timed = is_turn(add(&self.calls), FRESH_PAIRS_THEN) && len >= FRESH_PAIRS_FROM;
+        let first = (dst + PAGE_TABLE).next_multiple_of(PAGE_TABLE) - dst;
+        Ok(if timed { first } else { 0 })
+    }
+
+    /// Libc has copied so fast here that no page fault can have been among it, which spares asking
+    /// whether memory is fresh. A copy that is slower, and be it for faults, makes us ask again.
     pub fn libc_is_too_quick_for_page_faults(&self) -> bool {
-        self.libc_won.load(Relaxed) && (1..QUICK).contains(&self.cost.load(Relaxed))
+        (1..QUICK).contains(&self.libc_cost.load(Relaxed))
+    }
+
+    /// Libc has made a copy, for whatever reason.
+    pub fn note_libc(&self, whole: Cost) {
+        self.libc_cost.store(per_mebibyte(whole), Relaxed);
     }
 
     fn is_time_to_try(&self, len: usize) -> bool {
@@ -337,12 +320,7 @@ impl Cell {
         let [pair, then, gain] =
             [&self.pair, &self.pair_then, &self.gain].map(|part| u64::from(part.load(Relaxed)));
         let gain = (pair * gain).checked_div(then).unwrap_or(pair);
-        self.pairs.load(Relaxed) >= PAIRS_FIRST && gain < u64::from(STAYS)
-    }
-
-    fn change(&self, now: u64) {
-        self.since.store(0, Relaxed);
-        self.changed.store(now, Relaxed);
+        self.calls.load(Relaxed) > PAIRS_FIRST && pair > 0 && gain < u64::from(STAYS)
     }
 
     /// What a copy of this cell has cost that ended now; `in_a_row`: it followed another one.
@@ -358,17 +336,13 @@ impl Cell {
             }
             return;
         }
-        if verdict.shares() != self.libc_won.load(Relaxed) {
+        if verdict.is_ok() != self.libc_won.load(Relaxed) {
             return; // one that was begun before the series
         }
-        self.tried_bytes.fetch_add(whole.bytes as u64, Relaxed);
+        self.tried.fetch_add(whole.ticks, Relaxed);
         if settled {
-            // The mean of a few, as the other way's cost is one: the best of them would flatter
-            // what is fast most of the time only.
-            let (count, chosen) = (self.settled.load(Relaxed), self.cost.load(Relaxed));
-            let sum = u64::from(self.settled_cost.load(Relaxed)) * u64::from(count);
-            let mean = (sum + u64::from(cost.min(chosen.saturating_mul(4)))) / u64::from(count + 1);
-            self.settled_cost.store(mean as u32, Relaxed);
+            let most = self.cost.load(Relaxed).saturating_mul(4);
+            self.settled_costs.fetch_add(cost.min(most).into(), Relaxed);
             let long = whole.ticks >= SETTLING_TICKS;
             if self.settled.fetch_add(1, Relaxed) + 1 >= if long { 1 } else { ENOUGH } {
                 self.judge(now);
@@ -378,14 +352,17 @@ impl Cell {
 
     /// The end of a series.
     fn judge(&self, now: u64) {
-        let (tried, chosen) = (self.settled_cost.load(Relaxed), self.cost.load(Relaxed));
+        // The mean of a few, as the other way's cost is one: the best of them would flatter what is
+        // fast most of the time only.
+        let settled = u64::from(self.settled.load(Relaxed).max(1));
+        let tried = (self.settled_costs.load(Relaxed) / settled).max(1) as u32;
+        let chosen = self.cost.load(Relaxed);
         let libc_won = self.libc_won.load(Relaxed);
         let gain = if libc_won { ratio(chosen, tried) } else { ratio(tried, chosen) };
         self.gain.store(gain, Relaxed);
         self.pair_then.store(self.pair.load(Relaxed), Relaxed);
-        let kibibytes = self.tried_bytes.load(Relaxed) >> 10;
-        let ticks_at = |cost: u32| kibibytes * u64::from(cost) / 1024;
-        let (was, would_be) = (ticks_at(tried), ticks_at(chosen));
+        let was = self.tried.load(Relaxed);
+        let would_be = was.saturating_mul(chosen.into()) / u64::from(tried);
         // Never nothing: a series takes its time also where it shows no difference.
         self.price.store(was.saturating_sub(would_be).max(was / 16).max(1), Relaxed);
         self.spent.store(0, Relaxed);
@@ -395,15 +372,15 @@ impl Cell {
             self.cost.store(tried, Relaxed);
         }
         self.trying.store(false, Relaxed);
-        self.change(now);
+        self.since.store(0, Relaxed);
+        self.changed.store(now, Relaxed);
     }
 
     /// What a pair has shown: the first bytes by libc, the rest by the engine.
     pub fn record_pair(&self, first: Cost, rest: Cost) {
         let gain = ratio(per_mebibyte(first), per_mebibyte(rest));
         // The first copy of a process finds workers that are only being made.
-        let weight = if self.pairs.fetch_add(1, Relaxed) < 2 { 2 } else { 4 };
-        blend(&self.pair, gain, weight);
+        blend(&self.pair, gain, if self.calls.load(Relaxed) < PAIRS_FIRST { 2 } else { 4 });
         if self.price.load(Relaxed) == 0 {
             let gained = rest.ticks * u64::from(gain.saturating_sub(ONE)) / u64::from(ONE);
             self.price.store(gained.max(rest.ticks / 16).max(1), Relaxed);
@@ -419,7 +396,6 @@ pub struct Streaming {
 
 impl Streaming {
     /// Both are compared in the first copies, and then in one of so many.
-    const FIRST: u32 = 2;
     const THEN: u32 = 32;
 
     const fn new() -> Self {
@@ -428,7 +404,7 @@ impl Streaming {
 
     pub fn choose(&self) -> Pieces {
         let calls = add(&self.calls);
-        if calls < Self::FIRST || calls.is_multiple_of(Self::THEN) {
+        if is_turn(calls, Self::THEN) {
             return Pieces::Alternate;
         }
         Pieces::All(if self.pays() { CopyLoop::Stream } else { CopyLoop::Ordinary })
@@ -446,52 +422,6 @@ impl Streaming {
             let gain = ratio(per_mebibyte(seen.ordinary), per_mebibyte(seen.streamed));
             blend(&self.gain, gain, 4);
         }
-    }
-}
-
-/// What libc takes where memory was never written. No verdict rests on it, for such calls are
-/// always shared: it is there to tell what that was worth.
-pub struct Fresh {
-    cost: AtomicU32,
-    calls: AtomicU32,
-}
-
-impl Fresh {
-    /// Smaller ones are not timed: their first bytes would have to pay for all of a huge page.
-    const FROM: usize = 8 << 20;
-    const PAGE_TABLE: usize = 2 << 20;
-    const FIRST: u32 = 2;
-    const THEN: u32 = 16;
-
-    const fn new() -> Self {
-        Self { cost: AtomicU32::new(0), calls: AtomicU32::new(0) }
-    }
-
-    /// How many bytes of such a call its caller does alone, by libc, to be timed.
-    pub fn first_bytes(&self, dst: usize, len: usize) -> usize {
-        if len < Self::FROM {
-            return 0;
-        }
-        let calls = add(&self.calls);
-        match calls < Self::FIRST || calls.is_multiple_of(Self::THEN) {
-            true => (dst + Self::PAGE_TABLE).next_multiple_of(Self::PAGE_TABLE) - dst,
-            false => 0,
-        }
-    }
-
-    /// The least of all counts: what is told to be saved should rather be too little.
-    pub fn record(&self, first: Cost) {
-        let (least, cost) = (self.cost.load(Relaxed), per_mebibyte(first));
-        if least == 0 || cost < least {
-            self.cost.store(cost, Relaxed);
-        }
-    }
-
-    /// As `Cell::saved`.
-    pub fn saved(&self, whole: Cost) -> Option<i64> {
-        let cost = u64::from(self.cost.load(Relaxed));
-        let by_libc = cost.saturating_mul(whole.bytes as u64) >> 20;
-        (cost > 0).then(|| by_libc as i64 - whole.ticks as i64)
     }
 }
 

@@ -53,23 +53,20 @@ impl Process {
             self.now += pause;
             let in_a_row = self.learner.is_in_a_row(self.now);
             let verdict = self.learner.cell(len, in_a_row).decide(len, self.now);
-            let first = match verdict {
-                Verdict::Share { paired: true } => first_bytes(len),
-                _ => 0,
-            };
+            let first = verdict.unwrap_or(0);
             let rest = len - first;
             let late = (self.noise >> 40) % 100 < self.late;
             let rest_ticks = match verdict {
-                Verdict::Share { .. } if late => 3 * (world.shared)(rest),
-                Verdict::Share { .. } => (world.shared)(rest),
+                Ok(_) if late => 3 * (world.shared)(rest),
+                Ok(_) => (world.shared)(rest),
                 _ => (world.libc)(rest),
             };
             let first_ticks = (world.libc)(first) * 100 / self.uphill;
             let (first_ticks, rest_ticks) = (self.noisy(first_ticks), self.noisy(rest_ticks));
             match verdict {
-                Verdict::Share { .. } => ways.shared += 1,
-                Verdict::Libc => ways.libc += 1,
-                Verdict::Compare => ways.compared += 1,
+                Ok(_) => ways.shared += 1,
+                Err(Fallback::Learned) => ways.libc += 1,
+                Err(_) => ways.compared += 1,
             }
             let cell = self.learner.cell(len, in_a_row);
             if first > 0 {
@@ -80,6 +77,9 @@ impl Process {
             }
             let whole = Cost { bytes: len, ticks: first_ticks + rest_ticks };
             cell.record(verdict, whole, self.now + whole.ticks, in_a_row);
+            if verdict.is_err() {
+                cell.note_libc(whole);
+            }
             self.now += first_ticks + rest_ticks;
             ways.ticks += first_ticks + rest_ticks;
             self.learner.note_end(self.now);
@@ -138,7 +138,7 @@ fn preempted_copies_do_not_change_a_verdict_for_long() {
         let (first, rest) =
             (Cost { bytes: 1 << 16, ticks: 20_000 }, Cost { bytes: 16 << 20, ticks: 90_000_000 });
         cell.record_pair(first, rest);
-        cell.record(Verdict::Share { paired: true }, rest, process.now, true);
+        cell.record(Ok(1 << 16), rest, process.now, true);
     }
     let after = process.run(16 << 20, &COLD, 100, 0);
     assert!(after.shared > 90, "{after:?}");
@@ -194,12 +194,14 @@ fn threshold_is_the_first_size_that_gains() {
     assert_eq!(process.learner.threshold(), None);
     process.run(4 << 20, &COLD, 10, 0);
     assert_eq!(process.learner.threshold(), Some(4 << 20));
-    assert!(process.learner.known().any(|known| known.size == FLOOR && !known.shared));
-    assert!(process.learner.known().any(|known| known.size == 4 << 20 && known.shared));
+    for (size, shared) in [(FLOOR, false), (4 << 20, true)] {
+        let mut known = process.learner.known();
+        assert!(known.any(|(from, _, cell, _)| from == size && cell.is_shared() == shared));
+    }
 }
 
 #[test]
-fn streaming_is_known_after_two_copies_and_looked_at_again() {
+fn streaming_is_known_after_three_copies_and_looked_at_again() {
     let streaming = Streaming::new();
     let seen = |ordinary, streamed| Seen {
         ordinary: Cost { bytes: 1 << 20, ticks: ordinary },
@@ -207,7 +209,7 @@ fn streaming_is_known_after_two_copies_and_looked_at_again() {
         ..Seen::default()
     };
     assert!(streaming.pays());
-    for _ in 0..2 {
+    for _ in 0..3 {
         assert_eq!(streaming.choose(), Pieces::Alternate);
         streaming.record(&seen(100, 150));
     }
@@ -248,7 +250,7 @@ fn time_saved_follows_the_gain_and_not_a_copy_that_was_held_up() {
         assert_eq!(cell.saved(whole(1600)), None, "nothing is known yet");
         // Twice as fast as the caller alone, or half as fast.
         cell.record_pair(Cost { bytes: 64 << 10, ticks: first }, whole(1600));
-        cell.record(Verdict::Share { paired: true }, whole(1600), 0, true);
+        cell.record(Ok(64 << 10), whole(1600), 0, true);
         assert_eq!(cell.saved(whole(1600)), Some(saved));
         assert_eq!(cell.saved(whole(160_000)), Some(saved), "preempted: no better, no worse");
     }
@@ -257,14 +259,17 @@ fn time_saved_follows_the_gain_and_not_a_copy_that_was_held_up() {
 /// Whole page tables are timed, so that huge pages cost what they cost by the byte.
 #[test]
 fn what_fresh_memory_saves_is_known_by_its_first_bytes() {
-    let fresh = Fresh::new();
+    let fresh = Cell::new();
+    let first = |dst, len| fresh.decide_fresh(dst, len);
     let whole = Cost { bytes: 64 << 20, ticks: 30_000_000 };
-    assert_eq!(fresh.saved(whole), None);
-    assert_eq!(fresh.first_bytes(4096, 1 << 20), 0);
-    assert_eq!(fresh.first_bytes(4096, 64 << 20), (4 << 20) - 4096);
-    assert_eq!(fresh.first_bytes(4 << 20, 64 << 20), 2 << 20);
-    let later = (0..160).filter(|_| fresh.first_bytes(4096, 64 << 20) > 0).count();
+    assert_eq!(first(4096, 1 << 20), Ok(0));
+    assert_eq!(first(4096, 64 << 20), Ok((4 << 20) - 4096));
+    assert_eq!(first(4 << 20, 64 << 20), Ok(2 << 20));
+    let later = (0..160).filter(|_| first(4096, 64 << 20) != Ok(0)).count();
     assert_eq!(later, 10);
-    fresh.record(Cost { bytes: 2 << 20, ticks: 2_000_000 });
-    assert_eq!(fresh.saved(whole), Some(64_000_000 - 30_000_000));
+    fresh.record(Ok(0), whole, 0, true);
+    assert_eq!(fresh.saved(whole), None);
+    let rest = Cost { bytes: 62 << 20, ticks: 31_000_000 };
+    fresh.record_pair(Cost { bytes: 2 << 20, ticks: 2_000_000 }, rest);
+    assert_eq!(fresh.saved(whole), Some(30_000_000));
 }

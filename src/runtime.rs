@@ -3,12 +3,13 @@
 use crate::backend::asynchronous;
 use crate::backend::ioat::helper;
 use crate::backend::threads::remote::TransferCall;
+use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
 use crate::backend::{gpu, ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level, LiveFiles};
+use crate::dispatch::Dispatcher;
 use crate::dispatch::operation::Kind;
-use crate::dispatch::{Dispatcher, Overrides, Policy};
 use crate::os::lookup::rare;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::once::Once;
@@ -29,7 +30,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 static DISPATCHER: Dispatcher = Dispatcher::new();
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
-static POLICY: Once<Policy> = Once::new();
+static CONFIG: Once<Config> = Once::new();
 #[unsafe(link_section = ".data")]
 static PROCESS: Once<Process> = Once::new();
 
@@ -46,7 +47,7 @@ unsafe impl Zeroed for Stack {}
 
 /// What start-up has noted for exit, where there may be something to say then.
 struct Process {
-    config: Config,
+    config: &'static Config,
     /// One moment by two clocks, so that ticks can be told in nanoseconds.
     ticks: u64,
     nanoseconds: u64,
@@ -59,7 +60,7 @@ struct Process {
 /// As memmove.
 pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.copy(Some(op), dst, src, len) }
+    unsafe { DISPATCHER.call(Some(op), &Task { work: Work::Copy, dst, src, len }) };
 }
 
 /// Fills, one way or the other.
@@ -68,7 +69,7 @@ pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
 /// As memset.
 pub unsafe fn fill(op: Op, dst: usize, value: u8, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.fill(op, dst, value, len) }
+    unsafe { DISPATCHER.call(Some(op), &Task::fill(dst, value, len)) };
 }
 
 /// Compares, one way or the other.
@@ -77,7 +78,7 @@ pub unsafe fn fill(op: Op, dst: usize, value: u8, len: usize) {
 /// As memcmp; the length is in bytes.
 pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.compare(op, a, b, len) }
+    unsafe { DISPATCHER.call(Some(op), &Task { work: Work::Compare(op), dst: a, src: b, len }) }
 }
 
 /// process_vm_readv or process_vm_writev, one way or the other.
@@ -95,7 +96,7 @@ pub unsafe fn transfer(call: &TransferCall) -> isize {
 /// As memmove.
 pub unsafe fn copy_by_name(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.copy(None, dst, src, len) }
+    unsafe { DISPATCHER.call(None, &Task { work: Work::Copy, dst, src, len }) };
 }
 
 /// Starts copies; see `Dispatcher::begin`.
@@ -130,23 +131,22 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     signals::calls::set_original(original::resolve());
     if config::leaves_this_program_out() {
-        let config = Config { backend: Backend::Libc, ..Config::default() };
-        if let Some(policy) = POLICY.set(Policy::new(&config)) {
-            DISPATCHER.configure(policy);
+        let nothing = Config { backend: Backend::Libc, ..Config::default() };
+        if let Some(config) = CONFIG.set(nothing) {
+            DISPATCHER.configure(config);
         }
         return DISPATCHER.close();
     }
     workers::settle_in();
     asynchronous::settle_in();
-    let config = config::from_environment();
+    let Some(config) = CONFIG.set(config::from_environment()) else { return };
     if config.check {
-        check::run(&config, &DISPATCHER.ioat);
+        check::run(config, &DISPATCHER.ioat);
     }
     if config.backend == Backend::Ioat && config.log >= Level::Warn {
         complain_about_helper();
     }
     let card = config.gpu();
-    let Some(policy) = POLICY.set(Policy::new(&config)) else { return };
     if config.verify > 0 {
         // SAFETY: what `later` promises of it: just copied.
         asynchronous::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
@@ -185,7 +185,7 @@ extern "C" fn start() {
         let (ticks, nanoseconds) = (sys::ticks(), sys::nanoseconds());
         DISPATCHER.recorder.start(ticks, nanoseconds, seconds_since_epoch());
         if config.counts() {
-            keep_live_file(&config);
+            keep_live_file(config);
         }
         let mut stderr = StandardError::none();
         if speaks {
@@ -209,7 +209,7 @@ extern "C" fn start() {
         gpu::start(&settings);
     }
     // Both at once: until here every copy, our own included, is the bootstrap's.
-    DISPATCHER.configure(policy);
+    DISPATCHER.configure(config);
     DISPATCHER.open();
 }
 
@@ -252,8 +252,7 @@ fn publish(live: &Live) {
     let (backend, channels) = DISPATCHER.backend();
     facts.backend.store(word(backend), relaxed);
     facts.channels.store(channels as u32, relaxed);
-    let off = POLICY.get().is_some_and(|configured| DISPATCHER.is_switched_off(configured));
-    facts.off.store(off.into(), relaxed);
+    facts.off.store(DISPATCHER.is_switched_off().into(), relaxed);
     facts.floor.store(DISPATCHER.floor() as u64, relaxed);
     facts.min_bytes.store(DISPATCHER.fixed_threshold().unwrap_or(0) as u64, relaxed);
     facts.threshold.store(DISPATCHER.threshold().unwrap_or(0) as u64, relaxed);
@@ -276,14 +275,11 @@ fn obey(live: &Live) {
     let Control { off, min_bytes, channels, .. } = &live.control;
     let min = min_bytes.load(Ordering::Relaxed);
     let channels = channels.load(Ordering::Relaxed) as usize;
-    let overrides = Overrides {
-        off: off.load(Ordering::Relaxed) == 1,
-        min: (Control::BYTES.contains(&min)).then_some(min as usize),
-        channels: (1..=MOST_CHANNELS).contains(&channels).then_some(channels),
-    };
-    if let Some(configured) = POLICY.get() {
-        DISPATCHER.change(configured, overrides);
-    }
+    DISPATCHER.change(
+        off.load(Ordering::Relaxed) == 1,
+        Control::BYTES.contains(&min).then_some(min as usize),
+        (1..=MOST_CHANNELS).contains(&channels).then_some(channels),
+    );
 }
 
 /// What exit was called with. Runs after all destructors, which are not told.
@@ -577,19 +573,17 @@ fn log(process: &Process, stderr: i32) {
     if process.config.log < Level::Debug {
         return;
     }
-    let known = |kind: Kind| DISPATCHER.learner(kind).known().map(move |k| (kind.name(), k));
-    for (what, known) in Kind::ALL.into_iter().flat_map(known) {
-        say(format_args!(
-            "from {} bytes, {}: {}, {} {what}; gain by series {:.2}, by pairs {:.2}, \
-             of streaming stores {:.2}",
-            known.size,
-            if known.in_a_row { "in a row" } else { "after a pause" },
-            if known.shared { "shared" } else { "libc" },
-            known.calls,
-            known.gain,
-            known.pair,
-            known.streamed,
-        ));
+    for kind in Kind::ALL {
+        for (size, in_a_row, cell, [series, pairs, streaming]) in DISPATCHER.learner(kind).known() {
+            say(format_args!(
+                "from {size} bytes, {}: {}, {} {}; gain by series {series:.2}, by pairs \
+                 {pairs:.2}, of streaming stores {streaming:.2}",
+                if in_a_row { "in a row" } else { "after a pause" },
+                if cell.is_shared() { "shared" } else { "libc" },
+                cell.calls(),
+                kind.name(),
+            ));
+        }
     }
 }
 

@@ -121,7 +121,8 @@ fn difference_in_the_first_kilobytes_calls_nobody() {
     let mut command = preloaded(victim("compare"));
     let report = only_report(command.args(["early"]).env("ADMA_OPS", OPS));
     assert_eq!(report["paths"]["engine"]["calls"], 0, "{report}");
-    assert_eq!(report["fallbacks"]["early"], 60, "{report}");
+    // Two differ in their very first bytes, which are libc's as if we were not there.
+    assert_eq!(report["fallbacks"]["early"], 58, "{report}");
 }
 
 #[test]

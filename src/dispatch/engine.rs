@@ -1,9 +1,10 @@
 //! The engine's life: started by the first large call, and switched off for good, quietly, where
 //! it cannot be had.
 
-use super::{Dispatcher, Policy};
+use super::Dispatcher;
 use crate::backend::threads::workers;
 use crate::backend::{Refused, gpu, ioat};
+use crate::config::{Backend, Config};
 use crate::os::{cpus, sys};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
@@ -31,20 +32,29 @@ impl Dispatcher {
     /// The kernel helper and how it is to copy, brought up if need be; `None`: it is not to be
     /// had, or not wanted.
     pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
-        let policy = self.policy.get()?;
+        let config = self.config()?;
         let up =
-            self.ready(policy).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
-        up.then_some((&self.ioat, policy.how_ioat))
+            self.ready(config).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
+        up.then_some((&self.ioat, self.how_ioat(config)))
     }
 
     /// Workers for messages, brought up if need be; 0: there are none, or no CPU for them.
     pub fn helpers(&self) -> usize {
-        let up = self.policy.get().map(|policy| self.ready(policy));
-        let free = !self.closed.load(Ordering::Relaxed) && !self.crowd.is_recent();
-        match up {
-            Some(Ok(EngineKind::Threads(workers))) if free => workers,
+        match self.config().map(|config| self.ready(config)) {
+            Some(Ok(engine @ EngineKind::Threads(workers)))
+                if !self.closed.load(Ordering::Relaxed) && !self.is_crowded(engine) =>
+            {
+                workers
+            }
             _ => 0,
         }
+    }
+
+    /// Whether there is no CPU for workers beside the threads that copy.
+    pub(super) fn is_crowded(&self, engine: EngineKind) -> bool {
+        let too_many = |workers| self.callers.are_too_many_for(workers);
+        matches!(engine, EngineKind::Threads(workers) if too_many(workers))
+            || self.crowd.is_recent()
     }
 
     /// Workers were called and had no CPU to run on.
@@ -55,8 +65,8 @@ impl Dispatcher {
     /// How many CPUs the two processes of a message share, or would need for as many workers as
     /// were asked for; `None`: there is to be no engine. Starts nothing.
     pub fn cpus_for_messages(&self) -> Option<usize> {
-        let policy = self.policy.get().filter(|policy| policy.offload)?;
-        Some(policy.channels.map_or_else(|| cpus::Limits::now().cpus(), |each| 2 * each + 2))
+        let config = self.config().filter(|config| self.offloads(config))?;
+        Some(self.channels(config).map_or_else(|| cpus::Limits::now().cpus(), |each| 2 * each + 2))
     }
 
     /// Workers beside the caller; 0 while that engine is not up.
@@ -83,7 +93,7 @@ impl Dispatcher {
             life::THREADS if self.workers() == 0 => Some(Fallback::OneCpu.name()),
             life::THREADS | life::IOAT => None,
             life::OFF => Some(self.why_off().name()),
-            _ if self.policy.get().is_some_and(|policy| !policy.offload) => {
+            _ if self.config().is_some_and(|config| !self.offloads(config)) => {
                 Some(Fallback::Off.name())
             }
             _ => Some("no large copy was made"),
@@ -92,28 +102,25 @@ impl Dispatcher {
 
     /// The engine, once it is up.
     #[inline]
-    pub(super) fn ready(&self, policy: &Policy) -> Result<EngineKind, Fallback> {
-        if !policy.offload {
+    pub(super) fn ready(&self, config: &Config) -> Result<EngineKind, Fallback> {
+        if !self.offloads(config) {
             return Err(Fallback::Off);
         }
         match self.engine.load(Ordering::Acquire) {
             life::THREADS => self.threads(),
             life::IOAT => Ok(EngineKind::Ioat),
-            life::COLD => self.start(policy),
+            life::COLD => self.start(config),
             life::STARTING => Err(Fallback::Starting),
             _ => Err(self.why_off()),
         }
     }
 
     #[cold]
-    fn start(&self, policy: &Policy) -> Result<EngineKind, Fallback> {
+    fn start(&self, config: &Config) -> Result<EngineKind, Fallback> {
         // A handler that jumped out of this would leave the engine starting for ever.
         let Some(_held) = sys::SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
         };
-        if !policy.offload {
-            return Err(self.switch_off(Fallback::Off));
-        }
         // Before anything is taken: a child of vfork may be killed at any moment.
         match workers::may_start() {
             Ok(()) => {}
@@ -128,23 +135,29 @@ impl Dispatcher {
         {
             return Err(Fallback::Starting);
         }
-        if policy.try_ioat && self.ioat.start() {
-            policy.keep.inspect(|&bytes| self.ioat.keep(bytes));
+        if matches!(config.backend, Backend::Auto | Backend::Ioat) && self.ioat.start() {
+            config.keep.inspect(|&bytes| self.ioat.keep(bytes));
             workers::start(1); // for those who wait for a word instead of asking
             self.engine.store(life::IOAT, Ordering::Release);
             return Ok(EngineKind::Ioat);
         }
-        if let Some(channels) = policy.channels {
-            workers::start(channels);
-        } else if let Some(limits) = cpus::Limits::try_now() {
-            workers::start_on(&limits);
-        } else {
-            // Somebody else is just asking: the next copy will be told.
+        if !self.start_workers(config) {
             self.engine.store(life::COLD, Ordering::Release);
             return Err(Fallback::Starting);
         }
         self.engine.store(life::THREADS, Ordering::Release);
         self.threads()
+    }
+
+    /// As many as are wanted or there are CPUs for. False: somebody else is just asking for the
+    /// CPUs, and the next copy will be told.
+    pub(super) fn start_workers(&self, config: &Config) -> bool {
+        match (self.channels(config), cpus::Limits::try_now()) {
+            (Some(channels), _) => workers::start(channels),
+            (None, Some(limits)) => workers::start_on(&limits),
+            (None, None) => return false,
+        }
+        true
     }
 
     /// The workers there can be now.
@@ -182,7 +195,7 @@ impl Dispatcher {
     pub(super) fn switch_off(&self, why: Fallback) -> Fallback {
         self.why_off.store(why as u32, Ordering::Relaxed);
         self.engine.store(life::OFF, Ordering::Release);
-        if self.policy.get().is_some_and(|policy| !policy.record && !policy.profile) {
+        if self.config().is_some_and(|config| !config.counts() && !config.profile) {
             self.close();
         }
         why

@@ -14,17 +14,21 @@ pub enum Kind {
     Copies,
     Fills,
     Compares,
+    /// Comparisons where the one before has found a difference.
+    Differing,
     Transfers,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Copies, Kind::Fills, Kind::Compares, Kind::Transfers];
+    pub const ALL: [Kind; 5] =
+        [Kind::Copies, Kind::Fills, Kind::Compares, Kind::Differing, Kind::Transfers];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Copies => "copies",
             Kind::Fills => "fills",
             Kind::Compares => "compares",
+            Kind::Differing => "compares that differ",
             Kind::Transfers => "transfers between processes",
         }
     }

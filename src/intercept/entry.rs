@@ -40,9 +40,9 @@ entry! { "rdx":
     memset: Memset to memset,
     __memset_chk: MemsetChk to memset_chk,
     wmemset: Wmemset to wmemset,
-    memcmp: Memcmp to memcmp,
-    bcmp: Bcmp to bcmp,
-    wmemcmp: Wmemcmp to wmemcmp,
+    memcmp: Memcmp to looking_memcmp,
+    bcmp: Bcmp to looking_bcmp,
+    wmemcmp: Wmemcmp to looking_wmemcmp,
 }
 
 entry! { "rsi":

@@ -10,7 +10,10 @@ use core::sync::atomic::Ordering;
 /// that is 8 bytes off, which libc does not mind but compiled code does. The frame is an
 /// ordinary one, so that debuggers and unwinders find the caller.
 pub mod aligned {
+    use crate::backend::libc::ENTRIES;
+    use crate::os::sys::{EntryPoint, Op};
     use core::arch::naked_asm;
+    use core::mem::offset_of;
 
     macro_rules! aligned {
         ($($name:ident),* $(,)?) => { $(
@@ -38,6 +41,69 @@ pub mod aligned {
     aligned! {
         memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, memcpy_chk, memmove_chk, mempcpy_chk,
         memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp,
+    }
+
+    /// Most comparisons end with their first bytes. Those are looked at before there is even a
+    /// frame, and where they differ the call is libc's as if we were not there: no time, no count.
+    /// No page is touched but those where the two sides begin.
+    macro_rules! looking {
+        ($($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                naked_asm!(
+                    ".cfi_startproc",
+                    // Before start-up, and for a profile: everything is seen.
+                    "cmp qword ptr [rip + {entries} + {min}], 0",
+                    "je {slow}",
+                    "cmp rdx, 4096",
+                    "jb {slow}",
+                    "mov eax, edi",
+                    "mov ecx, esi",
+                    "and eax, 4095",
+                    "and ecx, 4095",
+                    "cmp eax, 4096 - 128",
+                    "ja {slow}",
+                    "cmp ecx, 4096 - 128",
+                    "ja {slow}",
+                    "xor ecx, ecx",
+                    "2:",
+                    "movdqu xmm0, [rdi + rcx]",
+                    "movdqu xmm4, [rsi + rcx]",
+                    "movdqu xmm1, [rdi + rcx + 16]",
+                    "movdqu xmm5, [rsi + rcx + 16]",
+                    "movdqu xmm2, [rdi + rcx + 32]",
+                    "movdqu xmm6, [rsi + rcx + 32]",
+                    "movdqu xmm3, [rdi + rcx + 48]",
+                    "movdqu xmm7, [rsi + rcx + 48]",
+                    "pcmpeqb xmm0, xmm4",
+                    "pcmpeqb xmm1, xmm5",
+                    "pcmpeqb xmm2, xmm6",
+                    "pcmpeqb xmm3, xmm7",
+                    "pand xmm0, xmm1",
+                    "pand xmm2, xmm3",
+                    "pand xmm0, xmm2",
+                    "pmovmskb eax, xmm0",
+                    "cmp eax, 0xffff",
+                    "jne 3f",
+                    "xor ecx, 64",
+                    "jnz 2b",
+                    "jmp {slow}",
+                    "3:",
+                    "jmp qword ptr [rip + {entries} + {next}]",
+                    ".cfi_endproc",
+                    entries = sym ENTRIES,
+                    min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
+                    next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
+                    slow = sym $slow,
+                )
+            }
+        )* };
+    }
+
+    looking! {
+        looking_memcmp: Memcmp to memcmp,
+        looking_bcmp: Bcmp to bcmp,
+        looking_wmemcmp: Wmemcmp to wmemcmp,
     }
 }
 

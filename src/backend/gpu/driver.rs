@@ -3,6 +3,7 @@
 //!
 //! All of them may allocate and take locks: only the service thread calls them.
 
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
 

@@ -63,6 +63,10 @@ pub struct Task {
 /// Whoever does a task promises what the program has promised to memcpy, memset or memcmp of the
 /// same ranges. What is answered is memcmp's answer, and 0 of the others.
 impl Task {
+    pub fn fill(dst: usize, value: u8, len: usize) -> Self {
+        Self { work: Work::Fill, dst, src: usize::from(value) * (usize::MAX / 0xff), len }
+    }
+
     pub fn part(&self, from: usize, len: usize) -> Self {
         let src = if self.work == Work::Fill { self.src } else { self.src + from };
         Self { dst: self.dst + from, src, len, ..*self }
