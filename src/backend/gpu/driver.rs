@@ -143,13 +143,13 @@ functions! {
 
 /// Copies of a batch. Registered memory has the same address for the card.
 #[derive(Default)]
-pub struct Parts {
+pub struct BatchParts {
     to: Vec<Address>,
     from: Vec<Address>,
     lens: Vec<usize>,
 }
 
-impl Parts {
+impl BatchParts {
     pub fn add(&mut self, to: usize, from: usize, len: usize) {
         self.to.push(to as Address);
         self.from.push(from as Address);
@@ -304,7 +304,7 @@ impl Card {
     ///
     /// # Safety
     /// Registered memory, until the stream has come so far; `to` is the card's to write.
-    pub unsafe fn straight(&self, parts: &Parts, stream: Stream) -> Result<(), CuResult> {
+    pub unsafe fn straight(&self, parts: &BatchParts, stream: Stream) -> Result<(), CuResult> {
         let Some(batch) = self.driver.batch else { return Err(NOT_SUPPORTED) };
         let attributes = Attributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
         let (to, from, lens) = (parts.to.as_ptr(), parts.from.as_ptr(), parts.lens.as_ptr());
