@@ -52,7 +52,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     }
     writeln!(out)?;
     if has_card {
-        rate(config, out)?;
+        rate(out)?;
     }
     if has_helper {
         let how = ioat::Options { channels: config.channels, wait: config.wait, share: None };
@@ -143,7 +143,7 @@ fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> 
 }
 
 /// What the card does with 64 MiB between buffers that were used before, by the clock.
-fn rate(config: &Config, out: &mut dyn Write) -> core::fmt::Result {
+fn rate(out: &mut dyn Write) -> core::fmt::Result {
     const LEN: usize = 64 << 20;
     let buffers = pages(LEN).zip(pages(LEN));
     let Some((dst, src)) = buffers.filter(|&(dst, src)| GPU.prepare([(dst, LEN), (src, LEN)]))
@@ -153,7 +153,7 @@ fn rate(config: &Config, out: &mut dyn Write) -> core::fmt::Result {
             "  GPU rate    not measured: two buffers of 64 MiB were not to be had"
         );
     };
-    let how = gpu::Options { wait: config.wait, share: Some(0.0), spare_cpus: true };
+    let how = gpu::Options { wait: threads::Wait::Spin, share: Some(0.0), spare_cpus: true };
     let mut best = u64::MAX;
     for _ in 0..10 {
         let begun = sys::nanoseconds();

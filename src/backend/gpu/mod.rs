@@ -75,6 +75,9 @@ const PATIENCE: u64 = 500_000;
 /// The same for copies that nobody waits for: about 50 ms.
 const LONG_PATIENCE: u64 = 125_000_000;
 
+/// Sleeping less than this, about 10 us, costs as much as it spares.
+const NAP: u64 = 25_000;
+
 /// What is wanted of copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -737,7 +740,8 @@ impl Engine {
             *slept = Slept::Until(waited);
         }
         let late = if naps { expected / 8 + PATIENCE / 4 } else { expected / 2 + PATIENCE };
-        if rest > 2 * lead {
+        let worth_it = if naps { lead + NAP } else { 2 * lead };
+        if rest > worth_it {
             sys::sleep(self.nanoseconds(rest - lead).min(most));
             *slept = Slept::Now;
         } else if waited > expected.saturating_add(late) {
@@ -754,7 +758,7 @@ impl Engine {
             Slept::Now if self.lead.was_too_short() => return self.times.forget_half(bytes),
             Slept::Now => return self.times.note_at_most(bytes, waited),
             Slept::Until(when) => self.lead.was_long_enough(waited - when),
-            Slept::NotYet => {}
+            Slept::NotYet => self.lead.was_too_long_to_sleep(),
         }
         self.times.note(bytes, waited);
     }

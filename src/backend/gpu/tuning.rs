@@ -63,7 +63,7 @@ impl Lead {
     /// So much is in time.
     const LITTLE: u64 = 12_500;
     /// Half of all sleepers are a little late: so many in a row must have another reason.
-    const SUSPICIOUS: u32 = 12;
+    const SUSPICIOUS: u32 = 8;
 
     pub const fn new() -> Self {
         Self { ticks: AtomicU64::new(0), too_short: AtomicU32::new(0) }
@@ -80,6 +80,12 @@ impl Lead {
         let times = self.too_short.load(Relaxed) + 1;
         self.too_short.store(times % Self::SUSPICIOUS, Relaxed);
         times >= Self::SUSPICIOUS
+    }
+
+    /// There was no time to sleep, as it seems: some day there is again.
+    pub fn was_too_long_to_sleep(&self) {
+        let now = self.get();
+        self.ticks.store(now - now / 64, Relaxed);
     }
 
     /// Who slept had to wait for so many ticks.
@@ -132,6 +138,20 @@ mod tests {
             }
         }
         assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
+    }
+
+    /// Large copies wake up late by more than small ones take; those sleep again some day.
+    #[test]
+    fn lead_that_leaves_no_time_to_sleep_is_tried_again() {
+        let (lead, takes) = (Lead::new(), 350_000);
+        while lead.get() < takes {
+            lead.was_too_short();
+        }
+        let copies = (0..200).take_while(|_| {
+            lead.was_too_long_to_sleep();
+            lead.get() > takes / 2
+        });
+        assert!(copies.count() < 60);
     }
 
     /// Expected is what the card took while it was busy; now it takes an eighth of that.
