@@ -51,7 +51,6 @@ struct mm_struct;
 enum adma_stat {
 	ADMA_STAT_COPIES,	/* pieces taken */
 	ADMA_STAT_BYTES,	/* of them, whoever copied */
-	ADMA_STAT_CPU_BYTES,	/* of them, too small for a transfer */
 	ADMA_STAT_DESCRIPTORS,	/* transfers handed to channels */
 	ADMA_STAT_PINS,		/* pages pinned since loading */
 	ADMA_STAT_PINNED_PAGES,	/* pages pinned now */
@@ -59,11 +58,10 @@ enum adma_stat {
 	ADMA_STAT_TIMEOUTS,	/* legs that were silent for too long */
 	ADMA_STAT_RING_FULL,	/* a channel had no room for a transfer */
 	ADMA_STAT_QUARANTINED,	/* channels put aside after repeated errors */
-	ADMA_STAT_POSTS,	/* buffers posted */
-	ADMA_STAT_POST_BYTES,	/* of ADMA_STAT_BYTES, between processes */
-	ADMA_STAT_HITS,		/* lines found in the translation cache */
-	ADMA_STAT_COLD_MISSES,	/* ... that were never used before */
-	ADMA_STAT_OTHER_MISSES,	/* ... that were */
+	ADMA_STAT_EXPORTS,	/* buffers exported */
+	ADMA_STAT_EXPORT_BYTES,	/* of ADMA_STAT_BYTES, between processes */
+	ADMA_STAT_HITS,		/* lines found pinned */
+	ADMA_STAT_MISSES,	/* ... or not */
 	ADMA_STAT_EVICTIONS,	/* lines let go to make room */
 	ADMA_STAT_INVALIDATIONS,	/* lines whose mapping has changed */
 	ADMA_STATS,
@@ -148,13 +146,6 @@ struct adma_use {
 	unsigned long since;	/* jiffies: when that was submitted */
 };
 
-/* How much was done for a request, and how long it took. */
-struct adma_costs {
-	u64 pin_ns;
-	u64 map_ns;
-	unsigned int pinned;	/* pages */
-};
-
 int adma_pin_init(void);
 void adma_pin_exit(void);
 void adma_reap_work(struct work_struct *work);
@@ -168,7 +159,7 @@ bool adma_line_ready(struct adma_line *line, unsigned int first,
 		     unsigned int count, unsigned int device);
 int adma_line_fill(struct adma_line *line, unsigned int first,
 		   unsigned int count, unsigned int device, bool may_fault,
-		   struct adma_costs *costs);
+		   unsigned int *pinned);
 void adma_line_written(struct adma_line *line, unsigned int first,
 		       unsigned int count);
 void adma_use_begin(struct adma_use *use, struct adma_line *line);
@@ -194,7 +185,6 @@ struct adma_line *adma_line_get_lasting(struct adma_file *file, u64 number,
 					bool write);
 void adma_line_grown(struct adma_line *line, unsigned int pages);
 bool adma_line_forget(struct adma_line *line);
-void adma_line_leave(struct adma_line *line);
 void adma_lines_drop(struct adma_file *file);
 void adma_lines_trim(struct adma_file *file);
 void adma_lines_make_room(struct adma_file *file, unsigned int pages,
@@ -430,10 +420,8 @@ struct adma_file {
 	struct work_struct examine;	/* posts, when a line has died */
 
 	unsigned long keep_pages;	/* high-water mark of kept ones */
-	u32 space;		/* its number in the translation cache */
 	struct work_struct reap;	/* of the lines that are gone */
-	struct xarray table;	/* kept lines by number; values: seen before */
-	atomic_t marks;		/* values in it */
+	struct xarray table;	/* kept lines by number */
 	struct mutex table_lock;	/* of adding to it, and of emptying it */
 	struct list_head files;	/* all of them, for the shrinker */
 	atomic64_t counts[ADMA_FILE_STATS];
@@ -445,14 +433,9 @@ struct adma_file {
 	} words[];
 };
 
-static inline void adma_count_file(struct adma_file *file, enum adma_stat what)
-{
-	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
-}
-
 static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
 {
-	adma_count_file(file, what);
+	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
 	adma_count(what, 1);
 }
 
@@ -482,7 +465,7 @@ struct adma_span {
 
 struct adma_span *adma_span_new(unsigned int lines);
 int adma_span_fill(struct adma_span *span, struct adma_file *file, u64 addr,
-		   u64 len, bool write, u64 *good, struct adma_costs *costs);
+		   u64 len, bool write, u64 *good, unsigned int *pinned);
 void adma_span_put(struct adma_span *span);
 
 /* post.c */
@@ -562,7 +545,7 @@ struct adma_course {
 	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
 	bool begun;		/* something was */
 	unsigned int stale;	/* times that lines died meanwhile */
-	struct adma_costs costs;
+	unsigned int pinned;	/* pages */
 	unsigned int pinned_first;
 	u64 cpu_bytes;
 	struct adma_line **own;	/* between processes: the next piece's lines */
@@ -574,7 +557,7 @@ int adma_cut(struct adma_request *req, const struct adma_piece *piece,
 
 /* device.c */
 
-int adma_read(void *arg, size_t known, size_t first, void __user *user);
-int adma_write(void __user *user, const void *arg, size_t known, u32 size);
+int adma_read(void *arg, size_t known, void __user *user);
+int adma_write(void __user *user, const void *arg, size_t known);
 
 #endif /* ADMA_H */

@@ -114,13 +114,13 @@ static bool adma_side_ready(struct adma_side *side, size_t len,
 /* The next @len bytes of a side, in its line, pinned and mapped. */
 static int adma_side_fill(struct adma_request *req, struct adma_side *side,
 			  size_t len, unsigned int device,
-			  struct adma_costs *costs)
+			  unsigned int *pinned)
 {
 	unsigned int first = adma_page_in_line(side->addr);
 	unsigned int count = adma_pages_until(side->addr, len);
 	int ret;
 
-	ret = adma_line_fill(side->line, first, count, device, true, costs);
+	ret = adma_line_fill(side->line, first, count, device, true, pinned);
 	if (!ret || side->line->kind != ADMA_KEPT || ret == -EINTR ||
 	    ret == -ESTALE)
 		return ret;
@@ -133,7 +133,7 @@ static int adma_side_fill(struct adma_request *req, struct adma_side *side,
 	ret = adma_side_enter_alone(req, side, ADMA_WATCHED);
 	if (ret)
 		return ret;
-	return adma_line_fill(side->line, first, count, device, true, costs);
+	return adma_line_fill(side->line, first, count, device, true, pinned);
 }
 
 /* The pages are pinned, so this cannot fault but for a change of mapping. */
@@ -221,7 +221,7 @@ static int adma_flow_push(struct adma_flow *flow, struct adma_course *course,
 	}
 	if (!course->begun) {
 		course->begun = true;
-		course->pinned_first = course->costs.pinned;
+		course->pinned_first = course->pinned;
 	}
 	if (!flow->leg->ch)
 		adma_leg_begin(flow->leg, flow->req, flow->ch);
@@ -312,11 +312,11 @@ static int adma_flow_step(struct adma_flow *flow, struct adma_course *course)
 		len = min3(len, room - offset_in_page(flow->dst.addr),
 			   room - offset_in_page(flow->src.addr));
 		ret = adma_side_fill(req, &flow->src, len, device,
-				     &course->costs);
+				     &course->pinned);
 		if (ret)
 			return ret;
 		ret = adma_side_fill(req, &flow->dst, len, device,
-				     &course->costs);
+				     &course->pinned);
 		if (ret)
 			return ret;
 	}

@@ -74,7 +74,7 @@ static u64 adma_file_count(struct adma_file *file, enum adma_stat what)
 static void adma_info(struct adma_file *file, struct adma_info *arg)
 {
 	arg->abi = ADMA_ABI_VERSION;
-	arg->features = ADMA_FEATURE_WORDS | ADMA_FEATURE_POSTS;
+	arg->features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS;
 	if (adma_several_nodes)
 		arg->features |= ADMA_FEATURE_NODES;
 	arg->channels = adma_nr_channels;
@@ -82,45 +82,35 @@ static void adma_info(struct adma_file *file, struct adma_info *arg)
 	arg->src_align = adma_channels_align();
 	arg->max_bytes = adma_max_bytes;
 	arg->max_pages = adma_max_pages;
-	arg->timeout_ns = (u64)adma_timeout_ms * NSEC_PER_MSEC;
 	arg->keep_pages = READ_ONCE(file->keep_pages);
 	arg->pages = READ_ONCE(file->pages);
 	arg->hits = adma_file_count(file, ADMA_STAT_HITS);
-	arg->cold_misses = adma_file_count(file, ADMA_STAT_COLD_MISSES);
-	arg->other_misses = adma_file_count(file, ADMA_STAT_OTHER_MISSES);
+	arg->misses = adma_file_count(file, ADMA_STAT_MISSES);
 	arg->evictions = adma_file_count(file, ADMA_STAT_EVICTIONS);
 	arg->invalidations = adma_file_count(file, ADMA_STAT_INVALIDATIONS);
 }
 
-static_assert(offsetof(struct adma_info, keep_pages) == ADMA_INFO_SIZE_1);
-static_assert(offsetof(struct adma_submit, pinned) == ADMA_SUBMIT_SIZE_1);
-static_assert(sizeof(struct adma_wait) == ADMA_WAIT_SIZE_1);
-static_assert(sizeof(struct adma_keep) == ADMA_KEEP_SIZE_1);
-static_assert(sizeof(struct adma_door) == ADMA_DOOR_SIZE_1);
-static_assert(sizeof(struct adma_post) == ADMA_POST_SIZE_1);
-static_assert(sizeof(struct adma_unpost) == ADMA_UNPOST_SIZE_1);
 
 /*
- * A structure of any version: what a newer caller asks for and we do not know
- * is refused, not passed over, and what an older one has no room for is not
- * written.
+ * A structure of this version or a newer one: what a newer caller asks for and
+ * we do not know is refused, not passed over.
  */
-int adma_read(void *arg, size_t known, size_t first, void __user *user)
+int adma_read(void *arg, size_t known, void __user *user)
 {
 	u32 size;
 
 	if (get_user(size, (u32 __user *)user))
 		return -EFAULT;
-	if (size < first)
+	if (size < known)
 		return -EINVAL;
 	if (size > PAGE_SIZE)
 		return -E2BIG;
 	return copy_struct_from_user(arg, known, user, size);
 }
 
-int adma_write(void __user *user, const void *arg, size_t known, u32 size)
+int adma_write(void __user *user, const void *arg, size_t known)
 {
-	return copy_to_user(user, arg, min_t(size_t, size, known)) ? -EFAULT : 0;
+	return copy_to_user(user, arg, known) ? -EFAULT : 0;
 }
 
 static int adma_ioctl_info(struct adma_file *file, void __user *user)
@@ -128,7 +118,7 @@ static int adma_ioctl_info(struct adma_file *file, void __user *user)
 	struct adma_info arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_INFO_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), user);
 	if (ret)
 		return ret;
 	if (arg.flags)
@@ -136,7 +126,7 @@ static int adma_ioctl_info(struct adma_file *file, void __user *user)
 	if (arg.reserved)
 		return -EINVAL;
 	adma_info(file, &arg);
-	return adma_write(user, &arg, sizeof(arg), arg.size);
+	return adma_write(user, &arg, sizeof(arg));
 }
 
 static int adma_ioctl_submit(struct adma_file *file, void __user *user)
@@ -144,25 +134,22 @@ static int adma_ioctl_submit(struct adma_file *file, void __user *user)
 	struct adma_submit arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_SUBMIT_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), user);
 	if (ret)
 		return ret;
-	if (arg.flags & ~(ADMA_SUBMIT_UNHANDLED | ADMA_SUBMIT_PULL |
-			  ADMA_SUBMIT_PUSH))
+	if (arg.flags & ~(ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH))
 		return -EOPNOTSUPP;
-	if (arg.reserved || arg.reserved2 || arg.reserved3)
-		return -EINVAL;
 	arg = (struct adma_submit) {
 		.size = arg.size,
 		.flags = arg.flags,
 		.pieces = arg.pieces,
 		.count = arg.count,
-		.post = arg.post,
-		.door = arg.door,
+		.port = arg.port,
+		.export = arg.export,
 	};
 	ret = adma_submit(file, &arg);
 	/* Also with an error: it names how far it got. */
-	if (adma_write(user, &arg, sizeof(arg), arg.size))
+	if (adma_write(user, &arg, sizeof(arg)))
 		return -EFAULT;
 	return ret;
 }
@@ -172,7 +159,7 @@ static int adma_ioctl_wait(struct adma_file *file, void __user *user)
 	struct adma_wait arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_WAIT_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), user);
 	if (ret)
 		return ret;
 	if (arg.flags)
@@ -180,7 +167,7 @@ static int adma_ioctl_wait(struct adma_file *file, void __user *user)
 	ret = adma_wait(file, &arg);
 	if (ret)
 		return ret;
-	return adma_write(user, &arg, sizeof(arg), arg.size);
+	return adma_write(user, &arg, sizeof(arg));
 }
 
 static int adma_ioctl_keep(struct adma_file *file, void __user *user)
@@ -188,7 +175,7 @@ static int adma_ioctl_keep(struct adma_file *file, void __user *user)
 	struct adma_keep arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_KEEP_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), user);
 	if (ret)
 		return ret;
 	if (arg.flags)
@@ -213,7 +200,7 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		return adma_ioctl_wait(file, (void __user *)user);
 	case ADMA_IOC_KEEP:
 		return adma_ioctl_keep(file, (void __user *)user);
-	case ADMA_IOC_DOOR:
+	case ADMA_IOC_PORT:
 		return adma_ioctl_door(file, (void __user *)user);
 	default:
 		return -ENOTTY;

@@ -3,10 +3,9 @@
  * Lines that stay from one copy to the next: how they are found again, and
  * which of them go to make room.
  *
- * They are found through the translation cache, which all files share and
- * which is read without a lock; behind it each file has a table of all its
- * kept lines. Eviction gives a line that was used since it last looked a second
- * chance, so that a hit need not take a lock to be remembered.
+ * Each file has a table of its kept lines, which is read without a lock.
+ * Eviction gives a line that was used since it last looked a second chance, so
+ * that a hit need not take a lock to be remembered.
  */
 #include <linux/list_lru.h>
 #include <linux/mm.h>
@@ -16,33 +15,13 @@
 
 #include "adma.h"
 #include "compat.h"
-#include "translate.h"
-
-/* Lines of a file that are remembered when they are gone. */
-#define ADMA_MARKS	65536
 
 /* What was not used for so many rounds of so long is let go. */
 #define ADMA_AGE_MS	1000
 #define ADMA_AGES	5
 
-/* The shape that bench/run pins has found to be large enough. */
-#define ADMA_CACHE_SETS	64
-#define ADMA_CACHE_WAYS	4
-
-static struct adma_way adma_ways[ADMA_CACHE_SETS * ADMA_CACHE_WAYS];
-static u32 adma_clocks[ADMA_CACHE_SETS];
-static struct adma_cache adma_cache = {
-	.way = adma_ways,
-	.clock = adma_clocks,
-	.sets = ADMA_CACHE_SETS,
-	.ways = ADMA_CACHE_WAYS,
-};
-
-static DEFINE_SPINLOCK(adma_cache_lock);	/* of changing it */
-
 static LIST_HEAD(adma_files);
 static DEFINE_MUTEX(adma_files_lock);
-static u32 adma_last_space;
 
 static struct kmem_cache *adma_line_slab;
 static struct list_lru adma_lru;	/* all kept lines */
@@ -81,15 +60,9 @@ static void adma_line_unlist(struct adma_line *line)
 bool adma_line_forget(struct adma_line *line)
 {
 	struct adma_file *file = line->file;
-	void *mark = NULL;
 
-	/* Beyond the limit it will be as if it had never been used. */
-	if (atomic_read(&file->marks) < ADMA_MARKS)
-		mark = xa_mk_value(1);
-	if (xa_cmpxchg(&file->table, line->number, line, mark, 0) != line)
+	if (xa_cmpxchg(&file->table, line->number, line, NULL, 0) != line)
 		return false;
-	if (mark)
-		atomic_inc(&file->marks);
 	spin_lock(&file->lock);
 	adma_line_unlist(line);
 	spin_unlock(&file->lock);
@@ -97,86 +70,41 @@ bool adma_line_forget(struct adma_line *line)
 	return true;
 }
 
-/* Out of the cache, for good. */
-void adma_line_leave(struct adma_line *line)
-{
-	spin_lock(&adma_cache_lock);
-	adma_cache_drop(&adma_cache,
-			adma_tag(line->file->space, line->number), line);
-	spin_unlock(&adma_cache_lock);
-}
-
 /*
  * Finding a line
  */
 
-/* A line that can serve, with a hold on it, or NULL. */
-static struct adma_line *adma_line_hold(struct adma_line *line,
-					struct adma_file *file, u64 number,
-					bool write)
-{
-	if (!line || !kref_get_unless_zero(&line->kref))
-		return NULL;
-	if (line->file == file && line->number == number &&
-	    (line->write || !write) && !READ_ONCE(line->dead))
-		return line;
-	adma_line_put(line);
-	return NULL;
-}
-
-/* Those that fall out of the cache are the first to be let go. */
-static void adma_line_enter(struct adma_line *line)
-{
-	u64 tag = adma_tag(line->file->space, line->number);
-	struct adma_line *victim;
-
-	rcu_read_lock();
-	spin_lock(&adma_cache_lock);
-	victim = adma_cache_put(&adma_cache, tag, line);
-	spin_unlock(&adma_cache_lock);
-	if (victim && kref_get_unless_zero(&victim->kref)) {
-		spin_lock(&victim->file->lock);
-		WRITE_ONCE(victim->used, false);
-		if (!list_empty(&victim->young))
-			list_move(&victim->young, &victim->file->lines);
-		spin_unlock(&victim->file->lock);
-		adma_line_put(victim);
-	}
-	rcu_read_unlock();
-}
-
-static struct adma_line *adma_line_from_table(struct adma_file *file,
-					      u64 number, bool write)
+/* The file's line of that number, with a hold on it, or NULL. */
+static struct adma_line *adma_line_find(struct adma_file *file, u64 number)
 {
 	struct adma_line *line;
-	void *entry;
 
 	rcu_read_lock();
-	entry = xa_load(&file->table, number);
-	line = xa_is_value(entry) ? NULL :
-	       adma_line_hold(entry, file, number, write);
+	line = xa_load(&file->table, number);
+	if (line && !kref_get_unless_zero(&line->kref))
+		line = NULL;
 	rcu_read_unlock();
-	adma_count(entry ? ADMA_STAT_OTHER_MISSES : ADMA_STAT_COLD_MISSES, 1);
-	/* What others have pushed out of the cache is not this file's affair. */
-	adma_count_file(file, line ? ADMA_STAT_HITS :
-			      entry ? ADMA_STAT_OTHER_MISSES :
-				      ADMA_STAT_COLD_MISSES);
-	if (line)
+	return line;
+}
+
+static bool adma_line_serves(struct adma_line *line, bool write)
+{
+	return (line->write || !write) && !READ_ONCE(line->dead);
+}
+
+/* The table's lock is held. */
+static struct adma_line *adma_line_add(struct adma_file *file, u64 number,
+				       bool write)
+{
+	struct adma_line *line = adma_line_find(file, number);
+	void *old;
+
+	if (line && adma_line_serves(line, write))
 		return line;
-
-	/* Another kind is wanted, or it is dead. */
-	rcu_read_lock();
-	entry = xa_load(&file->table, number);
-	if (entry && !xa_is_value(entry)) {
-		struct adma_line *old = entry;
-
-		if (kref_get_unless_zero(&old->kref)) {
-			adma_line_forget(old);
-			adma_line_put(old);
-		}
+	if (line) {
+		adma_line_forget(line);
+		adma_line_put(line);
 	}
-	rcu_read_unlock();
-
 	line = adma_line_new(file, number, write, ADMA_KEPT);
 	if (IS_ERR(line))
 		return line;
@@ -187,17 +115,15 @@ static struct adma_line *adma_line_from_table(struct adma_file *file,
 	adma_lru_add(&adma_lru, &line->lru);
 	spin_unlock(&file->lock);
 	adma_age_later();
-	entry = xa_store(&file->table, number, line, GFP_KERNEL_ACCOUNT);
-	if (xa_is_err(entry)) {
+	old = xa_store(&file->table, number, line, GFP_KERNEL_ACCOUNT);
+	if (xa_is_err(old)) {
 		spin_lock(&file->lock);
 		adma_line_unlist(line);
 		spin_unlock(&file->lock);
 		adma_line_put(line);
 		adma_line_put(line);
-		return ERR_PTR(xa_err(entry));
+		return ERR_PTR(xa_err(old));
 	}
-	if (entry)
-		atomic_dec(&file->marks);
 	/* It may have died before it was to be found. */
 	if (READ_ONCE(line->dead) && adma_line_forget(line))
 		adma_count_for(file, ADMA_STAT_INVALIDATIONS);
@@ -214,23 +140,21 @@ struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write)
 
 	if (!READ_ONCE(file->keep_pages))
 		return adma_line_new(file, number, write, ADMA_PLAIN);
-	rcu_read_lock();
-	line = adma_line_hold(adma_cache_find(&adma_cache,
-					      adma_tag(file->space, number)),
-			      file, number, write);
-	rcu_read_unlock();
-	if (line) {
+	line = adma_line_find(file, number);
+	if (line && adma_line_serves(line, write)) {
 		adma_count_for(file, ADMA_STAT_HITS);
 		if (!READ_ONCE(line->used))
 			WRITE_ONCE(line->used, true);
 		return line;
 	}
+	if (line)
+		adma_line_put(line);
+	adma_count_for(file, ADMA_STAT_MISSES);
 	mutex_lock(&file->table_lock);
-	line = adma_line_from_table(file, number, write);
+	line = adma_line_add(file, number, write);
 	mutex_unlock(&file->table_lock);
 	if (IS_ERR(line))
 		return adma_line_new(file, number, write, ADMA_PLAIN);
-	adma_line_enter(line);
 	return line;
 }
 
@@ -597,9 +521,6 @@ int adma_keep_open(struct adma_file *file)
 		mutex_unlock(&adma_files_lock);
 		return -EMFILE;
 	}
-	/* 24 bits, but for 0: far more than can be open at once. */
-	adma_last_space = adma_last_space % 0xffffff + 1;
-	file->space = adma_last_space;
 	list_add_tail(&file->files, &adma_files);
 	mutex_unlock(&adma_files_lock);
 	return 0;

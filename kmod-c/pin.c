@@ -15,7 +15,6 @@
 #include <linux/dma-mapping.h>
 #include <linux/iommu.h>
 #include <linux/jiffies.h>
-#include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
@@ -204,15 +203,13 @@ bool adma_line_ready(struct adma_line *line, unsigned int first,
  */
 int adma_line_fill(struct adma_line *line, unsigned int first,
 		   unsigned int count, unsigned int device, bool may_fault,
-		   struct adma_costs *costs)
+		   unsigned int *pinned)
 {
 	unsigned int end = first + count, at = first, holes = 0;
-	u64 begun, pinned;
 	int ret = 0;
 
 	if (!mutex_trylock(&line->fill))
 		return -EBUSY;
-	begun = ktime_get_ns();
 	while ((at = find_next_zero_bit(line->pinned, end, at)) < end) {
 		unsigned int stop = find_next_bit(line->pinned, end, at);
 
@@ -222,7 +219,7 @@ int adma_line_fill(struct adma_line *line, unsigned int first,
 		if (ret < 0 && may_fault)
 			goto out_unlock;
 		if (ret > 0) {
-			costs->pinned += ret;
+			*pinned += ret;
 			at += ret;
 		}
 		if (at == stop)
@@ -232,10 +229,7 @@ int adma_line_fill(struct adma_line *line, unsigned int first,
 			break;
 		at++;
 	}
-	pinned = ktime_get_ns();
-	costs->pin_ns += pinned - begun;
 	ret = adma_line_map(line, first, end, device);
-	costs->map_ns += ktime_get_ns() - pinned;
 out_unlock:
 	mutex_unlock(&line->fill);
 	return ret;
@@ -264,8 +258,6 @@ static void adma_line_end(struct adma_line *line)
 
 	if (line->kind != ADMA_PLAIN)
 		mmu_interval_notifier_remove(&line->notifier);
-	if (line->kind == ADMA_KEPT)
-		adma_line_leave(line);
 	for (i = 0; i < adma_nr_devices; i++)
 		adma_line_unmap(line, i);
 	while ((at = find_next_bit(line->pinned, ADMA_LINE_PAGES, at)) <

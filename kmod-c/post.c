@@ -142,7 +142,7 @@ static bool adma_lent_forget(struct adma_lent *lent)
 }
 
 static struct adma_lent *adma_lent_new(struct adma_gate *gate,
-				       const struct adma_post *arg)
+				       const struct adma_export *arg)
 {
 	struct adma_file *file = gate->file;
 	struct adma_lent *lent;
@@ -157,7 +157,7 @@ static struct adma_lent *adma_lent_new(struct adma_gate *gate,
 		return ERR_PTR(-ENOMEM);
 	}
 	spin_lock(&file->lock);
-	fits = file->nr_posts < ADMA_MAX_POSTS;
+	fits = file->nr_posts < ADMA_MAX_EXPORTS;
 	if (fits)
 		file->nr_posts++;
 	spin_unlock(&file->lock);
@@ -211,10 +211,10 @@ static bool adma_gate_is_shut(struct adma_gate *gate)
 	return shut;
 }
 
-static int adma_post(struct adma_gate *gate, struct adma_post *arg,
+static int adma_post(struct adma_gate *gate, struct adma_export *arg,
 		     struct adma_lent **made)
 {
-	struct adma_costs costs = {};
+	unsigned int pinned = 0;
 	struct adma_lent *lent;
 	int ret;
 
@@ -230,7 +230,7 @@ static int adma_post(struct adma_gate *gate, struct adma_post *arg,
 	if (IS_ERR(lent))
 		return PTR_ERR(lent);
 	ret = adma_span_fill(lent->span, gate->file, lent->addr, lent->len,
-			     lent->flags & ADMA_POST_WRITE, &arg->good, &costs);
+			     lent->flags & ADMA_EXPORT_WRITE, &arg->good, &pinned);
 	if (!ret)
 		ret = adma_lent_publish(lent);
 	if (ret) {
@@ -240,7 +240,7 @@ static int adma_post(struct adma_gate *gate, struct adma_post *arg,
 			adma_lines_drop(gate->file);
 		return ret;
 	}
-	adma_count(ADMA_STAT_POSTS, 1);
+	adma_count(ADMA_STAT_EXPORTS, 1);
 	arg->id = lent->id;
 	*made = lent;
 	return 0;
@@ -273,7 +273,7 @@ static int adma_lent_await(struct adma_lent *lent, u64 timeout_ns)
 	return left ? 0 : -ETIMEDOUT;
 }
 
-static int adma_unpost(struct adma_gate *gate, const struct adma_unpost *arg)
+static int adma_unpost(struct adma_gate *gate, const struct adma_unexport *arg)
 {
 	struct adma_lent *lent;
 	int ret;
@@ -445,14 +445,14 @@ static int adma_door_release(struct inode *inode, struct file *filp)
 static int adma_ioctl_post(struct adma_gate *gate, void __user *user)
 {
 	struct adma_lent *lent = NULL;
-	struct adma_post arg;
+	struct adma_export arg;
 	u64 addr;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_POST_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), user);
 	if (ret)
 		return ret;
-	if (arg.flags & ~(ADMA_POST_READ | ADMA_POST_WRITE))
+	if (arg.flags & ~(ADMA_EXPORT_READ | ADMA_EXPORT_WRITE))
 		return -EOPNOTSUPP;
 	arg.id = 0;
 	arg.good = 0;
@@ -460,7 +460,7 @@ static int adma_ioctl_post(struct adma_gate *gate, void __user *user)
 	ret = adma_post(gate, &arg, &lent);
 	arg.addr = addr;	/* with its tag, as it was given */
 	/* Also with an error: it names how far it got. */
-	if (adma_write(user, &arg, sizeof(arg), arg.size)) {
+	if (adma_write(user, &arg, sizeof(arg))) {
 		ret = -EFAULT;
 		/* Nobody would know its number. */
 		if (lent)
@@ -473,10 +473,10 @@ static int adma_ioctl_post(struct adma_gate *gate, void __user *user)
 
 static int adma_ioctl_unpost(struct adma_gate *gate, void __user *user)
 {
-	struct adma_unpost arg;
+	struct adma_unexport arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_UNPOST_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), user);
 	if (ret)
 		return ret;
 	if (arg.flags)
@@ -492,9 +492,9 @@ static long adma_door_ioctl(struct file *filp, unsigned int cmd,
 	if (current->mm != gate->file->mm)
 		return -EPERM;
 	switch (cmd) {
-	case ADMA_IOC_POST:
+	case ADMA_IOC_EXPORT:
 		return adma_ioctl_post(gate, (void __user *)user);
-	case ADMA_IOC_UNPOST:
+	case ADMA_IOC_UNEXPORT:
 		return adma_ioctl_unpost(gate, (void __user *)user);
 	default:
 		return -ENOTTY;
@@ -517,7 +517,7 @@ static struct adma_gate *adma_gate_new(struct adma_file *file)
 	if (!gate)
 		return ERR_PTR(-ENOMEM);
 	spin_lock(&file->lock);
-	fits = file->nr_gates < ADMA_MAX_DOORS;
+	fits = file->nr_gates < ADMA_MAX_PORTS;
 	if (fits)
 		file->nr_gates++;
 	spin_unlock(&file->lock);
@@ -539,11 +539,11 @@ static struct adma_gate *adma_gate_new(struct adma_file *file)
 int adma_ioctl_door(struct adma_file *file, void __user *user)
 {
 	struct adma_gate *gate;
-	struct adma_door arg;
+	struct adma_port arg;
 	struct file *filp;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_DOOR_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), user);
 	if (ret)
 		return ret;
 	if (arg.flags)
@@ -553,7 +553,7 @@ int adma_ioctl_door(struct adma_file *file, void __user *user)
 	gate = adma_gate_new(file);
 	if (IS_ERR(gate))
 		return PTR_ERR(gate);
-	filp = anon_inode_getfile("[adma-door]", &adma_door_fops, gate, O_RDWR);
+	filp = anon_inode_getfile("[adma-port]", &adma_door_fops, gate, O_RDWR);
 	if (IS_ERR(filp)) {
 		mutex_lock(&file->gates_lock);
 		list_del(&gate->gates);
@@ -566,7 +566,7 @@ int adma_ioctl_door(struct adma_file *file, void __user *user)
 		ret = arg.fd;
 		goto err_fput;
 	}
-	ret = adma_write(user, &arg, sizeof(arg), arg.size);
+	ret = adma_write(user, &arg, sizeof(arg));
 	if (ret)
 		goto err_put_fd;
 	fd_install(arg.fd, filp);

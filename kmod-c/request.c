@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* One request, from the caller's pieces to the last byte. */
-#include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -223,7 +222,7 @@ static unsigned int adma_request_own(struct adma_request *req,
 		*ret = adma_span_fill(req->own, req->file,
 				      push ? pieces[i].src : pieces[i].dst,
 				      pieces[i].len, !push, &good,
-				      &course->costs);
+				      &course->pinned);
 		if (*ret)
 			break;
 	}
@@ -239,14 +238,14 @@ static unsigned int adma_request_cross(struct adma_request *req,
 				       const struct adma_submit *arg,
 				       struct adma_course *course, int *ret)
 {
-	u32 wanted = arg->flags & ADMA_SUBMIT_PUSH ? ADMA_POST_WRITE :
-						     ADMA_POST_READ;
+	u32 wanted = arg->flags & ADMA_SUBMIT_PUSH ? ADMA_EXPORT_WRITE :
+						     ADMA_EXPORT_READ;
 	unsigned int ready = adma_request_own(req, arg, course, ret);
 	struct adma_lent *lent;
 
 	if (!ready)
 		return 0;
-	lent = adma_lent_enter(arg->door, arg->post, wanted);
+	lent = adma_lent_enter(arg->port, arg->export, wanted);
 	if (IS_ERR(lent)) {
 		*ret = PTR_ERR(lent);
 		return 0;
@@ -281,7 +280,7 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr,
 	adma_count(ADMA_STAT_COPIES, 1);
 	adma_count(ADMA_STAT_BYTES, piece->len);
 	if (req->lent)
-		adma_count(ADMA_STAT_POST_BYTES, piece->len);
+		adma_count(ADMA_STAT_EXPORT_BYTES, piece->len);
 	return channel;
 }
 
@@ -316,8 +315,7 @@ static int adma_pieces_start(struct adma_request *req,
  */
 static void adma_request_prefetch(struct adma_request *req)
 {
-	struct adma_costs costs = {};
-	unsigned int i;
+	unsigned int i, pinned = 0;
 
 	for (i = 0; i < req->nr_uses; i++) {
 		struct adma_line *line = req->use[i].line;
@@ -328,7 +326,7 @@ static void adma_request_prefetch(struct adma_request *req)
 		/* Who has used it will use its neighbours. */
 		leg = req->use[i].leg;
 		adma_line_fill(line, 0, ADMA_LINE_PAGES,
-			       leg ? leg->ch->device : 0, false, &costs);
+			       leg ? leg->ch->device : 0, false, &pinned);
 	}
 }
 
@@ -345,27 +343,6 @@ static void adma_request_close(struct adma_request *req,
 		else
 			arg->silent |= BIT(i);
 	}
-}
-
-static u32 adma_handlers(void)
-{
-	/* Our own: it stays as long as we run. */
-	struct sighand_struct *sighand = rcu_dereference_raw(current->sighand);
-	u32 handlers = 0;
-	int signal;
-
-	for (signal = 1; signal <= _NSIG; signal++) {
-		struct sigaction *action = &sighand->action[signal - 1].sa;
-		__sighandler_t handler = READ_ONCE(action->sa_handler);
-
-		if (handler == SIG_DFL || handler == SIG_IGN)
-			continue;
-		if (signal == SIGSEGV || signal == SIGBUS)
-			handlers |= ADMA_HANDLES_FAULTS;
-		else
-			handlers |= ADMA_HANDLES_OTHERS;
-	}
-	return handlers;
 }
 
 /* Only for the caller's statistics: a failure is his loss. */
@@ -390,10 +367,8 @@ static void adma_request_tell(const struct adma_request *req,
 	arg->slot = req->slot;
 	arg->accepted = req->accepted;
 	arg->cpu_bytes = course->cpu_bytes;
-	arg->pinned = course->costs.pinned;
+	arg->pinned = course->pinned;
 	arg->pinned_first = course->pinned_first;
-	arg->pin_ns = course->costs.pin_ns;
-	arg->map_ns = course->costs.map_ns;
 }
 
 int adma_submit(struct adma_file *file, struct adma_submit *arg)
@@ -401,19 +376,15 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	u32 across = arg->flags & (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH);
 	struct adma_course course = { .chunk = 1 };
 	unsigned int ready = arg->count;
-	u64 begun = ktime_get_ns();
 	u8 channels[ADMA_MAX_PIECES];
 	struct adma_request *req;
 	u64 failed, moved = 0;
 	int ret = 0, refused;
 
-	arg->handlers = adma_handlers();
-	if (arg->flags & ADMA_SUBMIT_UNHANDLED && arg->handlers)
-		return -EDEADLK;
 	if (!arg->count || arg->count > ADMA_MAX_PIECES)
 		return -EINVAL;
 	if (across == (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH) ||
-	    (!across && (arg->post || arg->door)))
+	    (!across && (arg->export || arg->port)))
 		return -EINVAL;
 
 	req = adma_request_new(file, arg);
@@ -427,12 +398,11 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	if (refused)
 		ret = refused;
 	adma_request_close(req, arg);
-	adma_count(ADMA_STAT_CPU_BYTES, course.cpu_bytes);
 	adma_request_tell(req, &course, arg);
 	trace_adma_submit(req->id, arg->count, req->accepted, req->bytes,
-			  course.costs.pinned, ret);
+			  course.pinned, ret);
 	/* Not while the owner of a post may wait for us. */
-	if (course.costs.pinned && !across)
+	if (course.pinned && !across)
 		adma_request_prefetch(req);
 	adma_request_put(req);
 	adma_pieces_tell(arg, channels, moved);
@@ -448,7 +418,5 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		arg->channels = 0;
 		arg->silent = 0;
 	}
-
-	arg->kernel_ns = ktime_get_ns() - begun;
 	return ret;
 }

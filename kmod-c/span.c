@@ -29,7 +29,7 @@ void adma_span_put(struct adma_span *span)
 }
 
 static int adma_span_try(struct adma_line *line, u64 addr, size_t len,
-			 struct adma_costs *costs)
+			 unsigned int *pinned)
 {
 	unsigned int device;
 	int ret = 0;
@@ -37,13 +37,13 @@ static int adma_span_try(struct adma_line *line, u64 addr, size_t len,
 	for (device = 0; device < adma_nr_devices && !ret; device++)
 		ret = adma_line_fill(line, adma_page_in_line(addr),
 				     adma_pages_until(addr, len), device, true,
-				     costs);
+				     pinned);
 	return ret;
 }
 
 static struct adma_line *adma_span_line(struct adma_file *file, u64 addr,
 					size_t len, bool write,
-					struct adma_costs *costs)
+					unsigned int *pinned)
 {
 	u64 number = adma_line_of(addr);
 	struct adma_line *line;
@@ -58,7 +58,7 @@ static struct adma_line *adma_span_line(struct adma_file *file, u64 addr,
 			line = adma_line_get_lasting(file, number, write);
 		if (IS_ERR(line))
 			return line;
-		ret = adma_span_try(line, addr, len, costs);
+		ret = adma_span_try(line, addr, len, pinned);
 		if (!ret)
 			return line;
 		adma_line_put(line);
@@ -82,7 +82,7 @@ static struct adma_line *adma_span_line(struct adma_file *file, u64 addr,
  * with an error some of them may have come; the first *good bytes are in them.
  */
 int adma_span_fill(struct adma_span *span, struct adma_file *file, u64 addr,
-		   u64 len, bool write, u64 *good, struct adma_costs *costs)
+		   u64 len, bool write, u64 *good, unsigned int *pinned)
 {
 	u64 at = 0;
 
@@ -90,7 +90,7 @@ int adma_span_fill(struct adma_span *span, struct adma_file *file, u64 addr,
 		size_t part = min_t(u64, adma_line_rest(addr + at), len - at);
 		struct adma_line *line;
 
-		line = adma_span_line(file, addr + at, part, write, costs);
+		line = adma_span_line(file, addr + at, part, write, pinned);
 		if (IS_ERR(line))
 			return PTR_ERR(line);
 		span->line[span->nr++] = line;

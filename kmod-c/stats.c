@@ -23,7 +23,6 @@ static struct dentry *adma_debugfs;
 static const char *const adma_stat_names[ADMA_STATS] = {
 	[ADMA_STAT_COPIES] = "copies",
 	[ADMA_STAT_BYTES] = "bytes",
-	[ADMA_STAT_CPU_BYTES] = "cpu_bytes",
 	[ADMA_STAT_DESCRIPTORS] = "descriptors",
 	[ADMA_STAT_PINS] = "pins",
 	[ADMA_STAT_PINNED_PAGES] = "pinned_pages",
@@ -31,11 +30,10 @@ static const char *const adma_stat_names[ADMA_STATS] = {
 	[ADMA_STAT_TIMEOUTS] = "timeouts",
 	[ADMA_STAT_RING_FULL] = "ring_full",
 	[ADMA_STAT_QUARANTINED] = "quarantined",
-	[ADMA_STAT_POSTS] = "posts",
-	[ADMA_STAT_POST_BYTES] = "post_bytes",
+	[ADMA_STAT_EXPORTS] = "exports",
+	[ADMA_STAT_EXPORT_BYTES] = "export_bytes",
 	[ADMA_STAT_HITS] = "hits",
-	[ADMA_STAT_COLD_MISSES] = "cold_misses",
-	[ADMA_STAT_OTHER_MISSES] = "other_misses",
+	[ADMA_STAT_MISSES] = "misses",
 	[ADMA_STAT_EVICTIONS] = "evictions",
 	[ADMA_STAT_INVALIDATIONS] = "invalidations",
 };
