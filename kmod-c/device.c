@@ -5,7 +5,6 @@
 #include <linux/dma-mapping.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
-#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/uaccess.h>
 
@@ -26,7 +25,7 @@ MODULE_PARM_DESC(timeout_ms, "a channel that is silent for so long is put aside 
 
 unsigned long adma_max_bytes = 64UL << 20;
 module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
-MODULE_PARM_DESC(max_bytes, "bytes under way of one open file, and of one user, at most (default 64 MiB)");
+MODULE_PARM_DESC(max_bytes, "bytes under way of one user at most (default 64 MiB)");
 
 unsigned long adma_depth = 16UL << 20;
 module_param_named(depth, adma_depth, ulong, 0644);
@@ -181,7 +180,7 @@ static int adma_ioctl_keep(struct adma_file *file, void __user *user)
 	if (arg.flags)
 		return -EOPNOTSUPP;
 	WRITE_ONCE(file->keep_pages, min_t(u64, arg.pages, adma_keep_pages));
-	adma_lines_trim(file);
+	adma_ranges_trim(file);
 	return 0;
 }
 
@@ -201,7 +200,7 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 	case ADMA_IOC_KEEP:
 		return adma_ioctl_keep(file, (void __user *)user);
 	case ADMA_IOC_PORT:
-		return adma_ioctl_door(file, (void __user *)user);
+		return adma_ioctl_port(file, (void __user *)user);
 	default:
 		return -ENOTTY;
 	}
@@ -259,12 +258,12 @@ static int __init adma_init(void)
 		pr_err("no usable DMA_MEMCPY channel; is the engine's driver (ioatdma) loaded?\n");
 		goto err_destroy_workqueue;
 	}
-	ret = adma_pin_init();
+	ret = adma_range_init();
 	if (ret)
 		goto err_release_channels;
-	ret = adma_keep_init();
+	ret = adma_kept_init();
 	if (ret)
-		goto err_pin_exit;
+		goto err_range_exit;
 	adma_stats_init();
 	ret = misc_register(&adma_device);
 	if (ret)
@@ -274,10 +273,10 @@ static int __init adma_init(void)
 
 err_stats_exit:
 	adma_stats_exit();
-	adma_keep_stop();
-	adma_keep_exit();
-err_pin_exit:
-	adma_pin_exit();
+	adma_kept_stop();
+	adma_kept_exit();
+err_range_exit:
+	adma_range_exit();
 err_release_channels:
 	adma_channels_release();
 err_destroy_workqueue:
@@ -291,12 +290,12 @@ static void __exit adma_exit(void)
 	adma_stats_exit();
 	/*
 	 * No file is open, but the end of its last request may still run, and
-	 * the end of its last line after that.
+	 * the end of its last range after that.
 	 */
-	adma_keep_stop();
+	adma_kept_stop();
 	flush_workqueue(adma_workqueue);
-	adma_pin_exit();
-	adma_keep_exit();
+	adma_range_exit();
+	adma_kept_exit();
 	adma_channels_release();
 	destroy_workqueue(adma_workqueue);
 }

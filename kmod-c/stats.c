@@ -16,7 +16,7 @@
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
-DEFINE_PER_CPU(struct adma_counters, adma_counters);
+DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);
 
 static struct dentry *adma_debugfs;
 
@@ -44,7 +44,7 @@ static s64 adma_sum(enum adma_stat what)
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(adma_counters, cpu).count[what]);
+		sum += READ_ONCE(per_cpu(adma_counters, cpu)[what]);
 	return sum;
 }
 
