@@ -409,7 +409,7 @@ struct adma_file {
 	unsigned int nr_exports;
 	unsigned int foreign;	/* requests of others, to or from exports */
 
-	struct mutex ports_lock;
+	struct mutex exports_lock;	/* of them, and of all their buffers */
 	struct list_head ports;
 	struct work_struct recheck;	/* of exports, when a range has died */
 
@@ -460,10 +460,8 @@ struct adma_exporter {
 	struct kref kref;	/* the descriptor, and its buffers */
 	struct adma_file *file;
 	struct list_head list;	/* of file->ports */
-
-	spinlock_t lock;	/* of what follows */
 	bool closed;
-	u64 last;		/* number of the last buffer */
+	atomic64_t last;	/* number of the last buffer */
 	struct xarray bufs;	/* by number */
 };
 
@@ -475,7 +473,7 @@ struct adma_buf {
 	u64 addr;
 	u64 len;
 	u32 flags;
-	/* Changed with the port's lock. */
+	/* Changed with the file's exports_lock. */
 	unsigned int requests;	/* that use it; they need the ranges */
 	bool closed;		/* nothing new begins */
 	bool dead;		/* ... because a range has died */
@@ -570,7 +568,7 @@ int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
 
 /* device.c */
 
-int adma_read(void *arg, size_t known, void __user *user);
+int adma_read(void *arg, size_t known, u32 flags, void __user *user);
 int adma_write(void __user *user, const void *arg, size_t known);
 
 #endif /* ADMA_H */

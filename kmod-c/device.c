@@ -70,33 +70,18 @@ static u64 adma_file_count(struct adma_file *file, enum adma_stat what)
 	return atomic64_read(&file->counts[what - ADMA_STAT_HITS]);
 }
 
-static void adma_info(struct adma_file *file, struct adma_info *arg)
-{
-	arg->abi = ADMA_ABI_VERSION;
-	arg->features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS;
-	if (adma_several_nodes)
-		arg->features |= ADMA_FEATURE_NODES;
-	arg->channels = adma_nr_channels;
-	arg->usable = adma_channels_usable();
-	arg->src_align = adma_channels_align();
-	arg->max_bytes = adma_max_bytes;
-	arg->max_pages = adma_max_pages;
-	arg->keep_pages = READ_ONCE(file->keep_pages);
-	arg->pages = READ_ONCE(file->pages);
-	arg->hits = adma_file_count(file, ADMA_STAT_HITS);
-	arg->misses = adma_file_count(file, ADMA_STAT_MISSES);
-	arg->evictions = adma_file_count(file, ADMA_STAT_EVICTIONS);
-	arg->invalidations = adma_file_count(file, ADMA_STAT_INVALIDATIONS);
-}
-
-
 /*
  * A structure of this version or a newer one: what a newer caller asks for and
- * we do not know is refused, not passed over.
+ * we do not know is refused, not passed over. Each begins with size and flags.
  */
-int adma_read(void *arg, size_t known, void __user *user)
+int adma_read(void *arg, size_t known, u32 flags, void __user *user)
 {
+	struct adma_head {
+		u32 size;
+		u32 flags;
+	} *head = arg;
 	u32 size;
+	int ret;
 
 	if (get_user(size, (u32 __user *)user))
 		return -EFAULT;
@@ -104,7 +89,10 @@ int adma_read(void *arg, size_t known, void __user *user)
 		return -EINVAL;
 	if (size > PAGE_SIZE)
 		return -E2BIG;
-	return copy_struct_from_user(arg, known, user, size);
+	ret = copy_struct_from_user(arg, known, user, size);
+	if (ret)
+		return ret;
+	return head->flags & ~flags ? -EOPNOTSUPP : 0;
 }
 
 int adma_write(void __user *user, const void *arg, size_t known)
@@ -117,14 +105,25 @@ static int adma_ioctl_info(struct adma_file *file, void __user *user)
 	struct adma_info arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	if (arg.reserved)
 		return -EINVAL;
-	adma_info(file, &arg);
+	arg.abi = ADMA_ABI_VERSION;
+	arg.features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS |
+		       (adma_several_nodes ? ADMA_FEATURE_NODES : 0);
+	arg.channels = adma_nr_channels;
+	arg.usable = adma_channels_usable();
+	arg.src_align = adma_channels_align();
+	arg.max_bytes = adma_max_bytes;
+	arg.max_pages = adma_max_pages;
+	arg.keep_pages = READ_ONCE(file->keep_pages);
+	arg.pages = READ_ONCE(file->pages);
+	arg.hits = adma_file_count(file, ADMA_STAT_HITS);
+	arg.misses = adma_file_count(file, ADMA_STAT_MISSES);
+	arg.evictions = adma_file_count(file, ADMA_STAT_EVICTIONS);
+	arg.invalidations = adma_file_count(file, ADMA_STAT_INVALIDATIONS);
 	return adma_write(user, &arg, sizeof(arg));
 }
 
@@ -133,11 +132,10 @@ static int adma_ioctl_submit(struct adma_file *file, void __user *user)
 	struct adma_submit arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user);
+	ret = adma_read(&arg, sizeof(arg), ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH,
+			user);
 	if (ret)
 		return ret;
-	if (arg.flags & ~(ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH))
-		return -EOPNOTSUPP;
 	arg = (struct adma_submit) {
 		.size = arg.size,
 		.flags = arg.flags,
@@ -158,11 +156,9 @@ static int adma_ioctl_wait(struct adma_file *file, void __user *user)
 	struct adma_wait arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	ret = adma_wait(file, &arg);
 	if (ret)
 		return ret;
@@ -174,11 +170,9 @@ static int adma_ioctl_keep(struct adma_file *file, void __user *user)
 	struct adma_keep arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	WRITE_ONCE(file->keep_pages, min_t(u64, arg.pages, adma_keep_pages));
 	adma_ranges_trim(file);
 	return 0;

@@ -13,11 +13,9 @@
  * pages that are still pinned and can be nobody else's; nothing new begins, and
  * the ranges are let go as soon as no transfer uses them.
  *
- * Locks, the outer ones first:
- *	file->ports_lock	the list of a file's ports. Never held while
- *				somebody waits for works: one of them takes it
- *	port->lock		the buffers of a port and who uses them
- *	range->lock, file->lock, and the one of an xarray
+ * The file's exports_lock is of its ports, their buffers and who uses them. It is
+ * never held while memory is asked for, or somebody waits for works: one of them
+ * takes it.
  */
 #include <linux/anon_inodes.h>
 #include <linux/file.h>
@@ -87,35 +85,23 @@ static void adma_buf_put(struct adma_buf *buf)
 	kref_put(&buf->kref, adma_buf_free);
 }
 
-/* The ranges of a void buffer, to be let go, or NULL. The lock is held. */
-static struct adma_ranges *adma_buf_strip(struct adma_buf *buf)
+/* Lets go of the ranges of a void buffer that nobody uses. The lock is held. */
+static void adma_buf_strip(struct adma_buf *buf)
 {
-	struct adma_ranges *ranges = buf->ranges;
-
-	lockdep_assert_held(&buf->port->lock);
 	if (!buf->dead || buf->requests)
-		return NULL;
+		return;
+	adma_ranges_put(buf->ranges);
 	buf->ranges = NULL;
-	return ranges;
 }
 
-/* Looks whether a buffer has become void. */
+/* Looks whether a buffer has become void. The lock is held. */
 static void adma_buf_recheck(struct adma_buf *buf)
 {
-	struct adma_ranges *ranges;
 	unsigned int i;
 
-	spin_lock(&buf->port->lock);
-	for (i = 0; buf->ranges && i < buf->ranges->nr; i++) {
-		struct adma_range *range = buf->ranges->range[i];
-
-		spin_lock(&range->lock);
-		buf->dead |= range->dead;
-		spin_unlock(&range->lock);
-	}
-	ranges = adma_buf_strip(buf);
-	spin_unlock(&buf->port->lock);
-	adma_ranges_put(ranges);
+	for (i = 0; buf->ranges && i < buf->ranges->nr; i++)
+		buf->dead |= READ_ONCE(buf->ranges->range[i]->dead);
+	adma_buf_strip(buf);
 }
 
 /* The buffer of a number, with a hold on it. The lock is held. */
@@ -123,8 +109,7 @@ static struct adma_buf *adma_buf_find(struct adma_exporter *port, u64 id)
 {
 	struct adma_buf *buf = NULL;
 
-	lockdep_assert_held(&port->lock);
-	if (id && id <= port->last)
+	if (id && id <= atomic64_read(&port->last))
 		buf = xa_load(&port->bufs, id);
 	if (buf)
 		kref_get(&buf->kref);
@@ -134,36 +119,13 @@ static struct adma_buf *adma_buf_find(struct adma_exporter *port, u64 id)
 /* Out of the table, by whoever comes first. Its transfers go on. */
 static bool adma_buf_forget(struct adma_buf *buf)
 {
-	struct adma_exporter *port = buf->port;
 	bool first;
 
-	spin_lock(&port->lock);
 	buf->closed = true;
-	first = xa_erase(&port->bufs, buf->id) == buf;
-	spin_unlock(&port->lock);
+	first = xa_erase(&buf->port->bufs, buf->id) == buf;
 	if (first)
 		adma_buf_put(buf);
 	return first;
-}
-
-/* All buffers of a port. */
-static void adma_bufs_each(struct adma_exporter *port,
-			   void (*what)(struct adma_buf *buf))
-{
-	unsigned long id = 0;
-	struct adma_buf *buf;
-
-	for (;; id++) {
-		spin_lock(&port->lock);
-		buf = xa_find(&port->bufs, &id, ULONG_MAX, XA_PRESENT);
-		if (buf)
-			kref_get(&buf->kref);
-		spin_unlock(&port->lock);
-		if (!buf)
-			return;
-		what(buf);
-		adma_buf_put(buf);
-	}
 }
 
 static struct adma_buf *adma_buf_new(struct adma_exporter *port,
@@ -198,24 +160,21 @@ static int adma_buf_publish(struct adma_buf *buf)
 	struct adma_exporter *port = buf->port;
 	int ret;
 
-	spin_lock(&port->lock);
-	buf->id = ++port->last;
-	spin_unlock(&port->lock);
+	buf->id = atomic64_inc_return(&port->last);
 	ret = xa_reserve(&port->bufs, buf->id, GFP_KERNEL_ACCOUNT);
 	if (ret)
 		return ret;
-	spin_lock(&port->lock);
+	mutex_lock(&port->file->exports_lock);
 	if (port->closed) {
 		ret = -ESHUTDOWN;
 		xa_release(&port->bufs, buf->id);
 	} else {
 		kref_get(&buf->kref);
 		xa_store(&port->bufs, buf->id, buf, 0);	/* reserved */
-	}
-	spin_unlock(&port->lock);
-	/* A range may have died before the buffer was to be found. */
-	if (!ret)
+		/* A range may have died before the buffer was to be found. */
 		adma_buf_recheck(buf);
+	}
+	mutex_unlock(&port->file->exports_lock);
 	return ret;
 }
 
@@ -252,27 +211,17 @@ static struct adma_buf *adma_export(struct adma_exporter *port,
 	return buf;
 }
 
-static bool adma_buf_idle(struct adma_buf *buf)
-{
-	bool idle;
-
-	spin_lock(&buf->port->lock);
-	idle = !buf->requests;
-	spin_unlock(&buf->port->lock);
-	return idle;
-}
-
 static int adma_buf_await(struct adma_buf *buf, u64 timeout_ns)
 {
 	long left;
 
 	/* What is over may not have been told yet. */
-	if (!adma_buf_idle(buf))
+	if (READ_ONCE(buf->requests))
 		adma_channels_poll();
 	if (!timeout_ns)
-		return adma_buf_idle(buf) ? 0 : -EAGAIN;
+		return READ_ONCE(buf->requests) ? -EAGAIN : 0;
 	left = wait_event_interruptible_timeout(buf->port->file->wait,
-						adma_buf_idle(buf),
+						!READ_ONCE(buf->requests),
 						adma_wait_limit(timeout_ns));
 	if (left < 0)
 		return -EINTR;
@@ -285,16 +234,18 @@ static int adma_unexport(struct adma_exporter *port,
 	struct adma_buf *buf;
 	int ret;
 
-	spin_lock(&port->lock);
+	mutex_lock(&port->file->exports_lock);
 	buf = adma_buf_find(port, arg->id);
 	if (buf)
 		buf->closed = true;
-	spin_unlock(&port->lock);
+	mutex_unlock(&port->file->exports_lock);
 	if (!buf)
 		return -ENOENT;
 	ret = adma_buf_await(buf, arg->timeout_ns);
+	mutex_lock(&port->file->exports_lock);
 	if (!ret && !adma_buf_forget(buf))
 		ret = -ENOENT;	/* another thread was first */
+	mutex_unlock(&port->file->exports_lock);
 	adma_buf_put(buf);
 	return ret;
 }
@@ -317,7 +268,7 @@ struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
 		return ERR_PTR(-EBADF);
 	}
 	port = filp->private_data;
-	spin_lock(&port->lock);
+	mutex_lock(&port->file->exports_lock);
 	buf = adma_buf_find(port, id);
 	if (!buf || buf->closed) {
 		ret = -ENOENT;
@@ -327,11 +278,9 @@ struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
 		ret = -EFAULT;
 	} else {
 		buf->requests++;
-		spin_lock(&port->file->lock);
-		port->file->foreign++;
-		spin_unlock(&port->file->lock);
+		adma_count_up(port->file, &port->file->foreign, UINT_MAX);
 	}
-	spin_unlock(&port->lock);
+	mutex_unlock(&port->file->exports_lock);
 	if (ret && buf)
 		adma_buf_put(buf);
 	fput(filp);
@@ -340,16 +289,13 @@ struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
 
 void adma_buf_leave(struct adma_buf *buf)
 {
-	struct adma_exporter *port = buf->port;
-	struct adma_file *file = port->file;
-	struct adma_ranges *ranges;
+	struct adma_file *file = buf->port->file;
 
 	adma_file_get(file);
-	spin_lock(&port->lock);
-	buf->requests--;
-	ranges = adma_buf_strip(buf);
-	spin_unlock(&port->lock);
-	adma_ranges_put(ranges);
+	mutex_lock(&file->exports_lock);
+	WRITE_ONCE(buf->requests, buf->requests - 1);
+	adma_buf_strip(buf);
+	mutex_unlock(&file->exports_lock);
 	adma_buf_put(buf);
 	/* Last: whoever closes the file goes on to see that all is let go. */
 	adma_count_down(file, &file->foreign);
@@ -361,18 +307,15 @@ void adma_buf_leave(struct adma_buf *buf)
  * Ports
  */
 
-static void adma_buf_drop(struct adma_buf *buf)
-{
-	adma_buf_forget(buf);
-}
-
-/* Nothing is exported or reached through it any more. */
+/* Nothing is exported or reached through it any more. The lock is held. */
 static void adma_port_close(struct adma_exporter *port)
 {
-	spin_lock(&port->lock);
+	struct adma_buf *buf;
+	unsigned long id;
+
 	WRITE_ONCE(port->closed, true);
-	spin_unlock(&port->lock);
-	adma_bufs_each(port, adma_buf_drop);
+	xa_for_each(&port->bufs, id, buf)
+		adma_buf_forget(buf);
 }
 
 /* The file is closed. */
@@ -380,21 +323,25 @@ void adma_ports_close(struct adma_file *file)
 {
 	struct adma_exporter *port;
 
-	mutex_lock(&file->ports_lock);
+	mutex_lock(&file->exports_lock);
 	list_for_each_entry(port, &file->ports, list)
 		adma_port_close(port);
-	mutex_unlock(&file->ports_lock);
+	mutex_unlock(&file->exports_lock);
 }
 
 static void adma_recheck_work(struct work_struct *work)
 {
 	struct adma_file *file = container_of(work, struct adma_file, recheck);
 	struct adma_exporter *port;
+	struct adma_buf *buf;
+	unsigned long id;
 
-	mutex_lock(&file->ports_lock);
-	list_for_each_entry(port, &file->ports, list)
-		adma_bufs_each(port, adma_buf_recheck);
-	mutex_unlock(&file->ports_lock);
+	mutex_lock(&file->exports_lock);
+	list_for_each_entry(port, &file->ports, list) {
+		xa_for_each(&port->bufs, id, buf)
+			adma_buf_recheck(buf);
+	}
+	mutex_unlock(&file->exports_lock);
 	adma_file_put(file);
 }
 
@@ -411,7 +358,7 @@ void adma_exports_recheck(struct adma_file *file)
 void adma_ports_open(struct adma_file *file)
 {
 	INIT_LIST_HEAD(&file->ports);
-	mutex_init(&file->ports_lock);
+	mutex_init(&file->exports_lock);
 	INIT_WORK(&file->recheck, adma_recheck_work);
 }
 
@@ -419,10 +366,10 @@ static int adma_port_release(struct inode *inode, struct file *filp)
 {
 	struct adma_exporter *port = filp->private_data;
 
+	mutex_lock(&port->file->exports_lock);
 	adma_port_close(port);
-	mutex_lock(&port->file->ports_lock);
 	list_del(&port->list);
-	mutex_unlock(&port->file->ports_lock);
+	mutex_unlock(&port->file->exports_lock);
 	adma_port_put(port);
 	return 0;
 }
@@ -434,11 +381,10 @@ static int adma_ioctl_export(struct adma_exporter *port, void __user *user)
 	u64 addr;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user);
+	ret = adma_read(&arg, sizeof(arg), ADMA_EXPORT_READ | ADMA_EXPORT_WRITE,
+			user);
 	if (ret)
 		return ret;
-	if (arg.flags & ~(ADMA_EXPORT_READ | ADMA_EXPORT_WRITE))
-		return -EOPNOTSUPP;
 	arg.id = 0;
 	arg.good = 0;
 	addr = arg.addr;
@@ -448,9 +394,12 @@ static int adma_ioctl_export(struct adma_exporter *port, void __user *user)
 	ret = adma_write(user, &arg, sizeof(arg));
 	if (IS_ERR(buf))
 		return ret ?: PTR_ERR(buf);
-	/* Nobody would know its number. */
-	if (ret)
+	if (ret) {
+		/* Nobody would know its number. */
+		mutex_lock(&port->file->exports_lock);
 		adma_buf_forget(buf);
+		mutex_unlock(&port->file->exports_lock);
+	}
 	adma_buf_put(buf);
 	return ret;
 }
@@ -460,11 +409,9 @@ static int adma_ioctl_unexport(struct adma_exporter *port, void __user *user)
 	struct adma_unexport arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	return adma_unexport(port, &arg);
 }
 
@@ -506,7 +453,6 @@ static struct file *adma_port_new(struct adma_file *file)
 		return ERR_PTR(-EMFILE);
 	}
 	kref_init(&port->kref);
-	spin_lock_init(&port->lock);
 	xa_init(&port->bufs);
 	adma_file_get(file);
 	port->file = file;
@@ -515,9 +461,9 @@ static struct file *adma_port_new(struct adma_file *file)
 		adma_port_put(port);
 		return filp;
 	}
-	mutex_lock(&file->ports_lock);
+	mutex_lock(&file->exports_lock);
 	list_add_tail(&port->list, &file->ports);
-	mutex_unlock(&file->ports_lock);
+	mutex_unlock(&file->exports_lock);
 	return filp;
 }
 
@@ -527,11 +473,9 @@ int adma_ioctl_port(struct adma_file *file, void __user *user)
 	struct file *filp;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	if (arg.reserved)
 		return -EINVAL;
 	filp = adma_port_new(file);

@@ -280,7 +280,8 @@ static void adma_request_prefetch(struct adma_request *req)
 		struct adma_range *range = req->use[i].range;
 		struct adma_chan_req *cr = req->use[i].cr;
 
-		if (range->kind == ADMA_KEPT && !xchg(&range->prefetched, true))
+		if (range->kind == ADMA_KEPT && !range->no_longterm &&
+		    !xchg(&range->prefetched, true))
 			adma_range_fill(range, 0, ADMA_RANGE_PAGES,
 					cr ? cr->ch->device : 0, false, &pinned);
 	}

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::plan::PAGE;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// How long the engine takes for a page, in ticks.
 pub struct PageTime(AtomicU64);

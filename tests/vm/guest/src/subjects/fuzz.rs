@@ -243,9 +243,8 @@ impl Fuzzer {
         let mut across = Submit::across(&mut none, way, port, export);
         across.pieces = self.arena.address(ROOM);
         across.count = count as u32;
-        match self.random.below(40) {
-            0 => across.size = self.random.below(5000) as u32,
-            _ => {}
+        if self.random.once_in(40) {
+            across.size = self.random.below(5000) as u32;
         }
         self.write(at, across);
         let pointer = self.arena.address(at);

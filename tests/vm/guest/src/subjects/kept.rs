@@ -4,8 +4,10 @@ use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::{Bench, Fault, Kind};
-use crate::kernel::{Pagemap, Statistics, pinned_here};
+use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here};
 use crate::memory::{PAGE, Region, memory_file};
+use crate::modules;
+use crate::probes::Probe;
 use crate::process::{Gate, fork};
 use crate::random::Random;
 use crate::verdict::{Context, Outcome};
@@ -34,6 +36,7 @@ tests! {
     kept_pages_go_when_their_control_group_is_short
     kept_pages_are_seen_as_pinned_by_the_process
     kept_neighbours_that_were_not_written_are_not_dirty
+    kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again
 }
 
 /// Of the module's default.
@@ -557,5 +560,31 @@ fn kept_neighbours_that_were_not_written_are_not_dirty() -> Outcome {
     for page in (0..64).filter(|page| *page != 3) {
         ensure!(!dirty(page)?, "page {page} was only pinned along with page 3, and is dirty");
     }
+    Ok(())
+}
+
+/// Kernels since 6.5 pin no page of a file for long that is to be written. It is copied all the
+/// same, and only the first copy asks for it in vain.
+fn kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again() -> Outcome {
+    modules::load_client()?;
+    let Some(pins) = Probe::event("adma/adma_pin")? else { skip!("no trace events here") };
+    let _refused = Parameter::set("adma_client", "refuse_longterm", 1)?;
+    let device = Device::open()?;
+    let (region, line) = with_whole_lines(2)?;
+    region.fill(1);
+    let mut counts = Vec::new();
+    for round in 1..=3 {
+        region.fill_part(line + LINE, PAGE, round);
+        let before = pins.count()?;
+        let out = device.carry(&mut [Piece::new(&region, line, &region, line + LINE, PAGE)])?;
+        ensure_eq!(out.pinned, 2, "pages pinned in round {round}");
+        counts.push(pins.count()? - before);
+        for at in (0..PAGE).step_by(8) {
+            let (found, wanted) = (region.word(line + at), region.word(line + LINE + at));
+            ensure_eq!(found, wanted, "at byte {at} in round {round}");
+        }
+    }
+    // Both sides, and at first each of them in vain.
+    ensure_eq!(counts, [4, 2, 2], "pins asked for");
     Ok(())
 }
