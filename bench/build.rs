@@ -1,11 +1,11 @@
-//! The study of the translation cache runs the kernel module's own code on the copies that
-//! one small library records; `programs` preloads another, which is empty.
+//! The study of the translation cache runs a cache in C on the copies that one small library
+//! records; `programs` preloads another, which is empty.
 
 use std::path::Path;
 
 fn main() {
     println!("cargo:rerun-if-changed=src/translate.c");
-    println!("cargo:rerun-if-changed=../kmod-c/translate.h");
+    println!("cargo:rerun-if-changed=src/translate.h");
     cc::Build::new().file("src/translate.c").warnings_into_errors(true).compile("translate");
 
     println!("cargo:rerun-if-changed=src/recorder.c");

@@ -3,24 +3,21 @@
  * adma: copies user memory with DMA channels.
  *
  * The way of one copy: device.c takes the call, request.c checks the pieces and
- * sees the request to its end, file.c keeps the caller's slots and limits, cut.c
- * cuts a piece into transfers, pin.c pins and maps the pages, keep.c finds those
- * of earlier copies, leg.c has one channel's part of it carried out, channel.c
- * holds the channels, health.c decides when a transfer is dead and a channel
- * unfit. Between processes, span.c pins either side beforehand, and post.c lets
- * them reach each other's buffers. stats.c counts.
+ * sees the request to its end, file.c has the caller's slots and limits, xfer.c
+ * cuts a piece into transfers, range.c pins and maps the pages, kept.c finds
+ * those of earlier copies, chan_req.c has one channel's part of it carried out,
+ * channel.c holds the channels, health.c decides when a transfer is dead and a
+ * channel unfit. export.c lets processes reach each other's buffers. stats.c
+ * counts.
  *
- * A request consists of legs: what one channel does of it. Where channels work
- * in order a leg is over when its last transfer is, elsewhere when each of its
- * transfers is. The request is over with its last leg, and only then are its
- * pages let go.
+ * A request is over with the last of its parts on channels (chan_req), and only
+ * then are its pages let go.
  */
 #ifndef ADMA_H
 #define ADMA_H
 
 #include <linux/atomic.h>
 #include <linux/completion.h>
-#include <linux/dma-direction.h>
 #include <linux/dmaengine.h>
 #include <linux/kref.h>
 #include <linux/list.h>
@@ -30,8 +27,8 @@
 #include <linux/percpu.h>
 #include <linux/refcount.h>
 #include <linux/sizes.h>
+#include <linux/slab.h>
 #include <linux/spinlock.h>
-#include <linux/types.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -40,32 +37,26 @@
 
 struct adma_channel;
 struct adma_file;
-struct adma_leg;
 struct adma_request;
-struct attribute_group;
-struct cred;
-struct mm_struct;
 
 /* stats.c */
 
 enum adma_stat {
 	ADMA_STAT_COPIES,	/* pieces taken */
 	ADMA_STAT_BYTES,	/* of them, whoever copied */
-	ADMA_STAT_CPU_BYTES,	/* of them, too small for a transfer */
 	ADMA_STAT_DESCRIPTORS,	/* transfers handed to channels */
 	ADMA_STAT_PINS,		/* pages pinned since loading */
 	ADMA_STAT_PINNED_PAGES,	/* pages pinned now */
 	ADMA_STAT_ERRORS,	/* transfers that did not go well */
-	ADMA_STAT_TIMEOUTS,	/* legs that were silent for too long */
+	ADMA_STAT_TIMEOUTS,	/* parts of requests silent for too long */
 	ADMA_STAT_RING_FULL,	/* a channel had no room for a transfer */
 	ADMA_STAT_QUARANTINED,	/* channels put aside after repeated errors */
-	ADMA_STAT_POSTS,	/* buffers posted */
-	ADMA_STAT_POST_BYTES,	/* of ADMA_STAT_BYTES, between processes */
-	ADMA_STAT_HITS,		/* lines found in the translation cache */
-	ADMA_STAT_COLD_MISSES,	/* ... that were never used before */
-	ADMA_STAT_OTHER_MISSES,	/* ... that were */
-	ADMA_STAT_EVICTIONS,	/* lines let go to make room */
-	ADMA_STAT_INVALIDATIONS,	/* lines whose mapping has changed */
+	ADMA_STAT_EXPORTS,	/* buffers exported */
+	ADMA_STAT_EXPORT_BYTES,	/* of ADMA_STAT_BYTES, between processes */
+	ADMA_STAT_HITS,		/* ranges found pinned */
+	ADMA_STAT_MISSES,	/* ... or not */
+	ADMA_STAT_EVICTIONS,	/* ranges let go to make room */
+	ADMA_STAT_INVALIDATIONS,	/* ranges whose mapping has changed */
 	ADMA_STATS,
 };
 
@@ -74,53 +65,51 @@ enum adma_stat {
 
 extern const struct attribute_group *adma_stat_groups[];
 
-struct adma_counters {
-	s64 count[ADMA_STATS];
-};
-
-DECLARE_PER_CPU(struct adma_counters, adma_counters);
+DECLARE_PER_CPU(s64[ADMA_STATS], adma_counters);
 
 static inline void adma_count(enum adma_stat what, s64 by)
 {
-	this_cpu_add(adma_counters.count[what], by);
+	this_cpu_add(adma_counters[what], by);
 }
 
 void adma_stats_init(void);
 void adma_stats_exit(void);
 
-/* pin.c */
+/* range.c */
 
-/* Pages of a line, a power of two: see bench/run pins. */
-#define ADMA_LINE_PAGES	64
+/* Pages of a range, a power of two: see bench/run pins. */
+#define ADMA_RANGE_PAGES	64
+#define ADMA_RANGE_SIZE		(ADMA_RANGE_PAGES * PAGE_SIZE)
 
 enum adma_kind {
-	ADMA_PLAIN,		/* for one request, and nobody looks after it */
-	ADMA_WATCHED,		/* for one request, with a notifier */
-	ADMA_LASTING,		/* for a post, with a notifier */
-	ADMA_KEPT,		/* in the table of its file, with a notifier */
+	ADMA_ONCE,		/* for one request, without a notifier */
+	ADMA_WATCHED,		/* for one request, with one */
+	ADMA_EXPORTED,		/* for an export */
+	ADMA_KEPT,		/* in the table of its file */
 };
 
 /*
- * A line: pages that lie side by side in one process, aligned, some or all of
- * them pinned and mapped. A kept line stays pinned from one copy to the next,
- * until the program changes the mapping or somebody needs the room.
+ * A pinned range: pages that lie side by side in one process, aligned, some or
+ * all of them pinned and mapped. A kept one stays pinned from one copy to the
+ * next, until the program changes the mapping or somebody needs the room.
  */
-struct adma_line {
+struct adma_range {
 	struct kref kref;	/* the table, and requests that use it */
 	struct adma_file *file;
-	u64 number;		/* address / (pages of a line) */
+	u64 index;		/* address / ADMA_RANGE_SIZE */
 	enum adma_kind kind;
 	bool write;		/* pinned for writing: serves readers too */
 	bool used;		/* since eviction last looked */
-	u8 age;			/* rounds since then; file->lock */
 	bool prefetched;
+	bool no_longterm;	/* the kernel refuses to pin it for long */
+	u8 age;			/* rounds without use; file->lock */
 
-	struct mmu_interval_notifier notifier;	/* not of a plain one */
-	struct list_head young;	/* of file->lines, or file->gone */
+	struct mmu_interval_notifier notifier;	/* not of ADMA_ONCE */
+	struct list_head list;	/* of file->ranges, or file->gone */
 	unsigned int counted;	/* its pages in file->kept; file->lock */
 	struct list_head lru;	/* of its control group, for the shrinker */
-	struct list_head doom;	/* while it is let go ... */
-	bool doomed;		/* ... by one who has set this */
+	struct list_head dispose;	/* while it is let go ... */
+	bool isolated;		/* ... by one who has set this */
 	struct rcu_head rcu;
 
 	/* Against the notifier: of dead and uses, and of adding to pinned. */
@@ -129,112 +118,107 @@ struct adma_line {
 	struct list_head uses;
 
 	struct mutex fill;	/* of changing what follows */
-	DECLARE_BITMAP(pinned, ADMA_LINE_PAGES);
-	DECLARE_BITMAP(written, ADMA_LINE_PAGES);	/* or about to be */
-	struct page **pages;
+	DECLARE_BITMAP(pinned, ADMA_RANGE_PAGES);
+	DECLARE_BITMAP(written, ADMA_RANGE_PAGES);	/* or about to be */
+	struct page *pages[ADMA_RANGE_PAGES];
 	struct adma_mapping {
-		DECLARE_BITMAP(mapped, ADMA_LINE_PAGES);
-		dma_addr_t *addr;
-		u8 *run;	/* pages of a mapping, at its first one */
-	} *mapping;		/* by device */
+		DECLARE_BITMAP(mapped, ADMA_RANGE_PAGES);
+		dma_addr_t addr[ADMA_RANGE_PAGES];
+		u8 run[ADMA_RANGE_PAGES];	/* pages mapped together, at the first */
+	} mapping[];		/* by device */
 };
 
-/* A line in a request, until that is over. */
+/* A range in a request, until that is over. */
 struct adma_use {
-	struct adma_line *line;	/* held */
-	struct list_head list;	/* of line->uses; its lock, also of what follows */
-	struct adma_leg *leg;	/* NULL: no transfer yet */
-	unsigned int last;	/* number in the leg of the last that touches it */
+	struct adma_range *range;	/* held */
+	struct list_head list;	/* of range->uses; its lock, also of what follows */
+	struct adma_chan_req *cr;	/* NULL: no transfer yet */
+	u32 turn;		/* see struct adma_chan_req */
+	u32 last;		/* cr's count when the last that touches it is over */
 	unsigned long since;	/* jiffies: when that was submitted */
 };
 
-/* How much was done for a request, and how long it took. */
-struct adma_costs {
-	u64 pin_ns;
-	u64 map_ns;
-	unsigned int pinned;	/* pages */
+/* Ranges side by side, ready for every device. */
+struct adma_ranges {
+	unsigned int nr;
+	struct adma_range *range[];	/* held */
 };
 
-int adma_pin_init(void);
-void adma_pin_exit(void);
+int adma_range_init(void);
+void adma_range_exit(void);
 void adma_reap_work(struct work_struct *work);
-void adma_lines_reap(struct adma_file *file);
-size_t adma_line_size(void);
-struct adma_line *adma_line_new(struct adma_file *file, u64 number, bool write,
-				enum adma_kind kind);
-void adma_line_put(struct adma_line *line);
-bool adma_line_is_dead(struct adma_line *line);
-bool adma_line_ready(struct adma_line *line, unsigned int first,
-		     unsigned int count, unsigned int device);
-int adma_line_fill(struct adma_line *line, unsigned int first,
-		   unsigned int count, unsigned int device, bool may_fault,
-		   struct adma_costs *costs);
-void adma_line_written(struct adma_line *line, unsigned int first,
-		       unsigned int count);
-void adma_use_begin(struct adma_use *use, struct adma_line *line);
+void adma_ranges_reap(struct adma_file *file);
+struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
+				  enum adma_kind kind);
+void adma_range_put(struct adma_range *range);
+bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
+		      unsigned int device);
+int adma_range_fill(struct adma_range *range, unsigned int first,
+		    unsigned int count, unsigned int device, bool may_fault,
+		    unsigned int *pinned);
+void adma_range_written(struct adma_range *range, u64 addr, size_t len);
+void adma_use_begin(struct adma_use *use, struct adma_range *range);
 void adma_use_end(struct adma_use *use);
-bool adma_use_claim(struct adma_use *use, struct adma_leg *leg,
-		    unsigned int last);
-void adma_use_disclaim(struct adma_use *use, unsigned int last);
+bool adma_use_claim(struct adma_use *use, struct adma_chan_req *cr, u32 last);
+void adma_use_shorten(struct adma_use *use, u32 last);
+struct adma_ranges *adma_ranges_new(unsigned int most);
+int adma_ranges_fill(struct adma_ranges *ranges, struct adma_file *file,
+		     u64 addr, u64 len, bool write, u64 *good,
+		     unsigned int *pinned);
+void adma_ranges_put(struct adma_ranges *ranges);
 
-/* keep.c */
+/* Where an address lies in its range. */
+
+static inline u64 adma_range_of(u64 addr)
+{
+	return addr / ADMA_RANGE_SIZE;
+}
+
+static inline unsigned int adma_ranges_of(u64 addr, u64 len)
+{
+	return adma_range_of(addr + len - 1) - adma_range_of(addr) + 1;
+}
+
+static inline size_t adma_range_rest(u64 addr)
+{
+	return ADMA_RANGE_SIZE - addr % ADMA_RANGE_SIZE;
+}
+
+static inline unsigned int adma_page_of(u64 addr)
+{
+	return (addr >> PAGE_SHIFT) % ADMA_RANGE_PAGES;
+}
+
+/* Pages of the next bytes, which are all in one range. */
+static inline unsigned int adma_pages_of(u64 addr, size_t len)
+{
+	return adma_page_of(addr + len - 1) - adma_page_of(addr) + 1;
+}
+
+/* kept.c */
 
 extern unsigned long adma_keep_pages;
-extern unsigned long adma_max_files;
 
-int adma_keep_init(void);
-void adma_keep_stop(void);
-void adma_keep_exit(void);
-int adma_keep_open(struct adma_file *file);
-void adma_keep_close(struct adma_file *file);
-struct adma_line *adma_line_alloc(void);
-void adma_line_free(struct adma_line *line);
-struct adma_line *adma_line_get(struct adma_file *file, u64 number, bool write);
-struct adma_line *adma_line_get_lasting(struct adma_file *file, u64 number,
-					bool write);
-void adma_line_grown(struct adma_line *line, unsigned int pages);
-bool adma_line_forget(struct adma_line *line);
-void adma_line_leave(struct adma_line *line);
-void adma_lines_drop(struct adma_file *file);
-void adma_lines_trim(struct adma_file *file);
-void adma_lines_make_room(struct adma_file *file, unsigned int pages,
-			  bool of_user);
-
-/* Where an address lies in its line. */
-
-static inline u64 adma_line_of(u64 addr)
-{
-	return (addr >> PAGE_SHIFT) / ADMA_LINE_PAGES;
-}
-
-static inline unsigned int adma_lines_of(u64 addr, u64 len)
-{
-	return adma_line_of(addr + len - 1) - adma_line_of(addr) + 1;
-}
-
-static inline size_t adma_line_rest(u64 addr)
-{
-	size_t line = ADMA_LINE_PAGES * PAGE_SIZE;
-
-	return line - (addr & (line - 1));
-}
-
-static inline unsigned int adma_page_in_line(u64 addr)
-{
-	return (addr >> PAGE_SHIFT) & (ADMA_LINE_PAGES - 1);
-}
-
-/* Pages of the next bytes, which are all in one line. */
-static inline unsigned int adma_pages_until(u64 addr, size_t len)
-{
-	return adma_page_in_line(addr + len - 1) - adma_page_in_line(addr) + 1;
-}
+int adma_kept_init(void);
+void adma_kept_stop(void);
+void adma_kept_exit(void);
+void adma_kept_open(struct adma_file *file);
+void adma_kept_close(struct adma_file *file);
+struct adma_range *adma_range_alloc(void);
+void adma_range_free(struct adma_range *range);
+struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write);
+void adma_range_grown(struct adma_range *range, unsigned int pages);
+bool adma_range_forget(struct adma_range *range, enum adma_stat why);
+void adma_ranges_drop(struct adma_file *file);
+void adma_ranges_trim(struct adma_file *file);
+void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
+			   bool of_user);
 
 /* health.c */
 
 enum adma_health {
 	ADMA_UP,
-	ADMA_ASIDE,		/* in doubt, or resting after errors */
+	ADMA_ASIDE,		/* being examined, or resting after errors */
 	ADMA_OUT,		/* for good */
 };
 
@@ -254,14 +238,12 @@ extern unsigned int adma_timeout_ms;
 
 unsigned long adma_timeout(void);
 int adma_health_init(struct adma_channel *ch);
-void adma_health_stop(struct adma_channel *ch);
-void adma_health_exit(struct adma_channel *ch);
 void adma_watch_later(struct adma_channel *ch);
 void adma_watch_now(struct adma_channel *ch);
 
 /* channel.c */
 
-#define ADMA_IDS	64	/* more legs than that are rarely under way */
+#define ADMA_CHAN_REQS	256	/* of one channel under way at most */
 
 struct adma_channel {
 	struct dma_chan *chan;
@@ -270,16 +252,15 @@ struct adma_channel {
 	int node;
 	bool ordered;		/* see adma_providers[] */
 	unsigned long asked;	/* jiffies: the driver was, what is over */
-
-	spinlock_t lock;	/* of what follows, and of how its legs end */
-	struct list_head legs;	/* the oldest first */
-	unsigned int unanswered;	/* transfers of theirs */
-	size_t queued;		/* bytes of those */
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
-	unsigned int good;	/* legs that ended well */
+	atomic_long_t queued;	/* units of transfers that are not answered */
+
+	spinlock_t lock;	/* of what follows, and of how its reqs end */
+	struct list_head reqs;	/* under way, the oldest first */
+	struct adma_chan_req *req;	/* all of them, by number */
+	unsigned int last_req;	/* that was taken */
+	unsigned int good;	/* reqs that ended well */
 	bool erred;		/* an error that the watch has not seen yet */
-	struct hlist_head ids[ADMA_IDS];	/* its legs, by number */
-	u32 next_id;
 
 	/* Of the watch alone; others look at the health. */
 	struct delayed_work watch;
@@ -297,72 +278,77 @@ extern unsigned int adma_nr_channels;
 extern unsigned long adma_depth;
 extern bool adma_several_nodes;
 
+/* Transfers are counted in these; a word counts as one. */
+#define ADMA_UNIT	64
+
+static inline u32 adma_units(size_t len)
+{
+	return DIV_ROUND_UP(len, ADMA_UNIT);
+}
+
 /*
  * What a driver gives back with an answer is a number and no pointer: ioatdma
  * never answers the transfer at the head of a chain that it aborts, and may do
  * so when its ring has come round, long after we have forgotten about it.
- *
- * Bits 0 to 4: the channel; 5 to 19: the length in units of 64 bytes, 0 for a
- * word; from 20 on: the leg's id, or the probe's turn.
  */
-#define ADMA_PARAM_UNIT	64
-#define ADMA_PARAM_LEN	5
-#define ADMA_PARAM_ID	20
+union adma_param {
+	void *ptr;
+	struct {
+		u64 channel : 5;
+		u64 req : 8;		/* number of the chan_req, and its turn */
+		u64 units : 15;		/* 0: the word */
+		u64 turn : 32;
+	};
+};
 
-static inline void *adma_param(const struct adma_channel *ch, u32 id, size_t len)
+static inline struct adma_channel *adma_param_channel(union adma_param param)
 {
-	return (void *)((unsigned long)id << ADMA_PARAM_ID |
-			DIV_ROUND_UP(len, ADMA_PARAM_UNIT) << ADMA_PARAM_LEN |
-			(ch - adma_channels));
+	return &adma_channels[param.channel];
 }
 
-static inline struct adma_channel *adma_param_channel(const void *param)
-{
-	return &adma_channels[(unsigned long)param % ADMA_MAX_CHANNELS];
-}
-
-static inline size_t adma_param_len(const void *param)
-{
-	return ((unsigned long)param >> ADMA_PARAM_LEN) %
-	       BIT(ADMA_PARAM_ID - ADMA_PARAM_LEN) * ADMA_PARAM_UNIT;
-}
-
-static inline u32 adma_param_id(const void *param)
-{
-	return (unsigned long)param >> ADMA_PARAM_ID;
-}
-
-/* One transfer at most: no more than engines take, and than fits the parameter. */
-#define ADMA_TRANSFER_MOST	SZ_1M
+/* One transfer at most: no more than engines take, and than fits the above. */
+#define ADMA_MAX_XFER	SZ_1M
 
 int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
-void adma_channel_poke(struct adma_channel *ch);
+void adma_channel_poll(struct adma_channel *ch);
+void adma_channels_poll(void);
+int adma_channel_retry(struct adma_channel *ch, int tries);
 dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
 			   dma_addr_t src, size_t len, unsigned long flags,
-			   dma_async_tx_callback_result answered, void *param);
-int adma_channel_wait_room(struct adma_channel *ch);
-void adma_channels_poke(void);
+			   dma_async_tx_callback_result answered,
+			   union adma_param param);
 unsigned int adma_channels_usable(void);
 unsigned int adma_channels_align(void);
 
-/* leg.c */
+/* chan_req.c */
 
-struct adma_leg {
-	struct adma_request *req;
-	struct adma_channel *ch;	/* NULL: has no part in the request */
-	struct list_head list;		/* of ch->legs until it is over */
-	struct hlist_node by_id;	/* of ch->ids, as long */
-	u32 id;
+struct adma_xfer {
+	dma_addr_t dst;
+	dma_addr_t src;
+	size_t len;
+	/* Of xfer.c: where it begins, and the request's uses then. */
+	u64 addr;
+	unsigned int first_use;
+	unsigned int nr_uses;
+};
+
+/* What one channel does of a request; it is the channel's own, for the next. */
+struct adma_chan_req {
+	struct adma_channel *ch;
+	struct adma_request *req;	/* NULL: free */
+	struct list_head list;		/* of ch->reqs */
+	/*
+	 * Upper half: the turn, how often it was used. Lower half: so many units
+	 * of the first ones are over. Changed together, without the lock.
+	 */
+	atomic64_t done;
+	u32 sent;			/* units submitted, by who submits */
+	u32 answered;			/* without order: in any */
 	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
 	unsigned long begun;		/* jiffies: first transfer issued */
 	unsigned long closed_at;	/* jiffies: last transfer issued */
-	u64 pieces;
-	unsigned int pushed;		/* data transfers submitted */
-	atomic_t done;			/* so many of the first ones are over */
-	unsigned int unanswered;	/* transfers, the word included */
-	size_t queued;			/* bytes of those */
 	bool trusted;			/* the channel moved when it began */
 	bool fenced;			/* the data transfer submitted last */
 	bool closed;			/* its last transfer is submitted */
@@ -372,28 +358,27 @@ struct adma_leg {
 	bool failed;
 };
 
-void adma_leg_begin(struct adma_leg *leg, struct adma_request *req,
-		    struct adma_channel *ch);
-int adma_leg_push(struct adma_leg *leg, dma_addr_t dst, dma_addr_t src,
-		  size_t len, bool last_of_piece);
-bool adma_leg_close(struct adma_leg *leg);
-void adma_leg_over(struct adma_leg *leg, bool failed);
+static inline u32 adma_chan_req_turn(const struct adma_chan_req *cr)
+{
+	return (u64)atomic64_read(&cr->done) >> 32;
+}
 
-/* user.c */
+struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
+					  struct adma_request *req);
+int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
+		       unsigned int nr, u32 units, bool fence);
+bool adma_chan_req_close(struct adma_chan_req *cr);
+void adma_chan_req_over(struct adma_chan_req *cr, bool failed);
 
+/* file.c */
+
+/* What is under way for all open files of a user. */
 struct adma_user {
 	struct list_head list;
 	struct user_struct *of;	/* held by the files' credentials */
 	unsigned int files;
-	atomic64_t bytes;	/* under way */
+	atomic64_t bytes;
 };
-
-struct adma_user *adma_user_get(const struct cred *cred);
-void adma_user_put(struct adma_user *user);
-bool adma_user_charge(struct adma_user *user, u64 len);
-void adma_user_uncharge(struct adma_user *user, u64 len);
-
-/* file.c */
 
 struct adma_slot {
 	u64 id;			/* the last request that had it */
@@ -408,34 +393,31 @@ struct adma_file {
 	struct mm_struct *mm;	/* only compared */
 	const struct cred *cred;	/* of the opener, whose user is charged */
 	struct adma_user *user;
-	wait_queue_head_t wait;	/* for requests and lines to end */
+	wait_queue_head_t wait;	/* for requests and ranges to end */
 	atomic_t ending;	/* requests that are over, but for their work */
 
 	spinlock_t lock;	/* of what follows */
 	u64 sequence;
 	unsigned int busy;
-	u64 bytes;
 	unsigned long pages;	/* pinned, kept or not */
-	unsigned long kept;	/* of them, in lines that are listed */
+	unsigned long kept;	/* of them, in ranges that are listed */
 	struct adma_slot slot[ADMA_SLOTS];
-	struct list_head lines;	/* kept ones; the oldest first */
+	struct list_head ranges;	/* kept ones; the oldest first */
 	struct list_head gone;	/* ones that nobody holds any more */
 	unsigned int leaving;	/* of them, whose pages are not let go yet */
-	unsigned int nr_gates;
-	unsigned int nr_posts;
-	unsigned int lent;	/* transfers of others, to or from posts */
+	unsigned int nr_ports;
+	unsigned int nr_exports;
+	unsigned int foreign;	/* requests of others, to or from exports */
 
-	struct mutex gates_lock;	/* of the doors' list */
-	struct list_head gates;
-	struct work_struct examine;	/* posts, when a line has died */
+	struct mutex exports_lock;	/* of them, and of all their buffers */
+	struct list_head ports;
+	struct work_struct recheck;	/* of exports, when a range has died */
 
 	unsigned long keep_pages;	/* high-water mark of kept ones */
-	u32 space;		/* its number in the translation cache */
-	struct work_struct reap;	/* of the lines that are gone */
-	struct xarray table;	/* kept lines by number; values: seen before */
-	atomic_t marks;		/* values in it */
+	struct work_struct reap;	/* of the ranges that are gone */
+	struct xarray table;	/* kept ranges by index */
 	struct mutex table_lock;	/* of adding to it, and of emptying it */
-	struct list_head files;	/* all of them, for the shrinker */
+	struct list_head files;	/* all of them */
 	atomic64_t counts[ADMA_FILE_STATS];
 
 	/* Per channel: a page with a word and the value for it by slot. */
@@ -445,14 +427,13 @@ struct adma_file {
 	} words[];
 };
 
-static inline void adma_count_file(struct adma_file *file, enum adma_stat what)
-{
-	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
-}
+extern unsigned long adma_max_bytes;
+extern unsigned long adma_max_pages;
+extern unsigned long adma_max_files;
 
 static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
 {
-	adma_count_file(file, what);
+	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
 	adma_count(what, 1);
 }
 
@@ -466,115 +447,128 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
 void adma_file_get(struct adma_file *file);
 void adma_file_drain(struct adma_file *file);
-void adma_file_settle(struct adma_file *file);
+void adma_file_catch_up(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
 bool adma_is_over(struct adma_file *file, u64 id, u64 *failed);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
-unsigned long adma_limit(u64 timeout_ns);
+unsigned long adma_wait_limit(u64 timeout_ns);
 
-/* span.c */
+/* export.c */
 
-/* Lines that lie side by side, ready for every device. */
-struct adma_span {
-	unsigned int nr;
-	struct adma_line *line[];	/* held */
-};
-
-struct adma_span *adma_span_new(unsigned int lines);
-int adma_span_fill(struct adma_span *span, struct adma_file *file, u64 addr,
-		   u64 len, bool write, u64 *good, struct adma_costs *costs);
-void adma_span_put(struct adma_span *span);
-
-/* post.c */
-
-/* What the descriptor of a door stands for. */
-struct adma_gate {
-	struct kref kref;	/* the descriptor, and posts */
+/* What the descriptor of a port stands for. */
+struct adma_exporter {
+	struct kref kref;	/* the descriptor, and its buffers */
 	struct adma_file *file;
-	struct list_head gates;	/* of file->gates */
-
-	spinlock_t lock;	/* of what follows */
-	bool shut;
-	u64 last;		/* number of the last post */
-	struct xarray posts;	/* by number */
+	struct list_head list;	/* of file->ports */
+	bool closed;
+	atomic64_t last;	/* number of the last buffer */
+	struct xarray bufs;	/* by number */
 };
 
-/* A buffer that is posted. */
-struct adma_lent {
-	struct kref kref;	/* the table of the door, and who uses it */
-	struct adma_gate *gate;
+/* A buffer that is exported. */
+struct adma_buf {
+	struct kref kref;	/* the table of the port, and who uses it */
+	struct adma_exporter *port;
 	u64 id;
 	u64 addr;
 	u64 len;
 	u32 flags;
-	/* Changed with the gate's lock. */
-	unsigned int transfers;	/* requests that use it; they need the lines */
+	/* Changed with the file's exports_lock. */
+	unsigned int requests;	/* that use it; they need the ranges */
 	bool closed;		/* nothing new begins */
-	bool dead;		/* ... because a line has died */
-	struct adma_span *span;	/* NULL: let go */
+	bool dead;		/* ... because a range has died */
+	struct adma_ranges *ranges;	/* NULL: let go */
 };
 
-struct adma_lent *adma_lent_enter(int door, u64 id, u32 wanted);
-void adma_lent_leave(struct adma_lent *lent);
-void adma_post_open(struct adma_file *file);
-void adma_posts_doubt(struct adma_file *file);
-void adma_gates_shut(struct adma_file *file);
-int adma_ioctl_door(struct adma_file *file, void __user *user);
+struct adma_buf *adma_buf_enter(int port, u64 id, u32 wanted);
+void adma_buf_leave(struct adma_buf *buf);
+void adma_ports_open(struct adma_file *file);
+void adma_ports_close(struct adma_file *file);
+void adma_exports_recheck(struct adma_file *file);
+int adma_ioctl_port(struct adma_file *file, void __user *user);
 
 /* request.c */
 
 /* Far more than anybody wants; keeps every count of pages an int. */
 #define ADMA_MAX_LEN	SZ_1G
 
+#define ADMA_BATCH	64
+
 struct adma_request {
 	struct adma_file *file;
-	/* Between processes: the post, and the caller's side of all pieces. */
-	struct adma_lent *lent;
-	struct adma_span *own;
+	/* Between processes: the buffer, and the caller's side of all pieces. */
+	struct adma_buf *buf;
+	struct adma_ranges *own;
 	u64 id;
 	unsigned int slot;
 	unsigned int accepted;
 	u64 bytes;		/* charged */
-	refcount_t legs;	/* not over, and one while it is submitted */
+	atomic64_t failed;	/* pieces */
+	refcount_t parts;	/* not over, and one while it is submitted */
 	struct work_struct end;
+	struct {
+		struct adma_chan_req *cr;	/* NULL: has no part in it */
+		u64 pieces;
+	} part[ADMA_MAX_CHANNELS];
 	unsigned int nr_uses;
 
 	/* What follows stays when the slot is given to somebody else. */
-	unsigned int most_uses;
-	struct adma_leg *leg;	/* by channel */
+	unsigned int max_uses;
+	struct adma_use *use;
 	struct adma_piece piece[ADMA_MAX_PIECES];
-	struct adma_use use[];
+	struct adma_xfer xfer[ADMA_BATCH];	/* not yet handed over */
 };
 
-extern unsigned long adma_max_bytes;
-extern unsigned long adma_max_pages;
 extern struct workqueue_struct *adma_workqueue;
 
 void adma_request_free(struct adma_request *req);
 void adma_request_put(struct adma_request *req);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
 
-/* cut.c */
+/* xfer.c */
 
-/* How a request goes: pages are pinned in chunks, and copied meanwhile. */
-struct adma_course {
-	unsigned int chunk;	/* pages; four times as many each time */
-	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
-	bool begun;		/* something was */
-	unsigned int stale;	/* times that lines died meanwhile */
-	struct adma_costs costs;
-	unsigned int pinned_first;
-	u64 cpu_bytes;
-	struct adma_line **own;	/* between processes: the next piece's lines */
+/* One side of a piece, as far as it has got. */
+struct adma_side {
+	u64 addr;
+	bool write;
+	struct adma_range *range;	/* of addr; held by the request */
+	unsigned int use;		/* its number there */
+	/* Between processes all ranges are ready; otherwise NULL. */
+	struct adma_range **ready;
+	u64 first;			/* index of the first one of them */
 };
 
-unsigned int adma_cut_uses(const struct adma_piece *pieces, unsigned int count);
-int adma_cut(struct adma_request *req, const struct adma_piece *piece,
-	     unsigned int channel, bool push, struct adma_course *course);
+/* A submission: pages are pinned in chunks, and copied meanwhile. */
+struct adma_submission {
+	struct adma_request *req;
+	bool push;		/* between processes: from the caller */
+	struct adma_range **own;	/* ... and the next piece's ranges */
+	unsigned int chunk;	/* pages; four times as many each time */
+	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
+	unsigned int stale;	/* times that ranges died meanwhile */
+	unsigned int pinned;	/* pages */
+	unsigned int pinned_first;	/* before the first transfer ... */
+	bool begun;		/* ... which was handed over */
+	u64 cpu_bytes;
+	u8 channel[ADMA_MAX_PIECES];	/* where pieces went ... */
+	u64 moved;		/* ... who had asked for another */
+
+	/* The piece that is on its way to a channel. */
+	struct adma_channel *ch;
+	struct adma_side dst;
+	struct adma_side src;
+	u64 left;
+	unsigned int nr;	/* transfers in req->xfer; the last may grow */
+	size_t bytes;		/* of them */
+};
+
+unsigned int adma_max_uses(const struct adma_piece *pieces, unsigned int count);
+int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
+		    struct adma_channel *ch);
 
 /* device.c */
 
-int adma_read(void *arg, size_t known, size_t first, void __user *user);
-int adma_write(void __user *user, const void *arg, size_t known, u32 size);
+int adma_read(void *arg, size_t known, u32 flags, void __user *user);
+int adma_write(void __user *user, const void *arg, size_t known);
 
 #endif /* ADMA_H */

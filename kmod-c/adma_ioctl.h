@@ -4,17 +4,16 @@
  *
  * An open file belongs to the process that opened it; every call from another
  * address space is refused with EPERM. Copies are made between pages of the
- * caller's own memory, and between those and what another process has posted:
- * it makes a door (ADMA_IOC_DOOR), a descriptor that it hands to whom it
- * likes, posts buffers behind it (ADMA_IOC_POST), and whoever holds the door
- * names it in a submission (ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH). Nothing but
- * what is posted can be reached through a door, and only in the direction that
- * its owner allows.
+ * caller's own memory, and between those and what another process exports: it
+ * makes a port (ADMA_IOC_PORT), a descriptor that it sends to whom it likes,
+ * exports buffers through it (ADMA_IOC_EXPORT), and whoever has the port names
+ * it in a submission (ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH). Nothing but what is
+ * exported can be reached, and only in the direction that its owner allows.
  *
- * Every structure begins with its size as the caller knows it; no more than
- * that is written. A larger one whose unknown tail is not zero is refused with
- * E2BIG, a smaller one than the first version (ADMA_*_SIZE_1) with EINVAL, a
- * reserved field that is not zero with EINVAL, an unknown flag with EOPNOTSUPP.
+ * Every structure begins with its size as the caller knows it. A larger one than
+ * the module's whose tail is not zero is refused with E2BIG, a smaller one with
+ * EINVAL, a reserved field that is not zero with EINVAL, an unknown flag with
+ * EOPNOTSUPP.
  *
  * Completion costs no call: after the last byte of a request on one channel,
  * that channel itself writes the request's id into the request's word of the
@@ -30,17 +29,12 @@
 
 #define ADMA_ABI_VERSION	1
 
-/* A piece begins at such a destination address and is a multiple as long. */
-#define ADMA_ALIGN		64
-
-/* Pieces in one request at most; the bits of adma_wait.failed. */
-#define ADMA_MAX_PIECES		64
-
-/* Requests of one open file under way at most. */
-#define ADMA_SLOTS		32
-
-/* Channels at most; the bits of adma_submit.channels. */
-#define ADMA_MAX_CHANNELS	32
+#define ADMA_ALIGN		64	/* of a piece's destination and length */
+#define ADMA_MAX_PIECES		64	/* of a request; bits of adma_wait.failed */
+#define ADMA_SLOTS		32	/* requests of an open file under way */
+#define ADMA_MAX_CHANNELS	32	/* bits of adma_submit.channels */
+#define ADMA_MAX_PORTS		1024	/* of an open file */
+#define ADMA_MAX_EXPORTS	512	/* through all of them together */
 
 /*
  * mmap(PROT_READ, MAP_SHARED) of one page at this offset gives the words of a
@@ -52,7 +46,7 @@
 
 /* adma_info.features */
 #define ADMA_FEATURE_WORDS	0x1	/* completion by words */
-#define ADMA_FEATURE_POSTS	0x2	/* doors and posts */
+#define ADMA_FEATURE_EXPORTS	0x2	/* ports and exports */
 #define ADMA_FEATURE_NODES	0x4	/* channels on several NUMA nodes */
 
 /*
@@ -65,16 +59,14 @@
  * @usable:	those of them that are in use, the others are put aside
  * @src_align:	a piece's source address must be a multiple of this; 1: any
  * @reserved:	0
- * @max_bytes:	bytes of one open file, and of one user, under way at most
+ * @max_bytes:	bytes of one user under way at most
  * @max_pages:	pages pinned for one open file at most, both sides together
- * @timeout_ns:	a channel that is silent for so long is put aside
  * @keep_pages:	pages that stay pinned from one copy to the next at most
  * @pages:	pages of this file that are pinned now
- * @hits:	lines of pages that were found pinned, for this file
- * @cold_misses: lines that had never been used before
- * @other_misses: lines that had, and were not pinned any more
- * @evictions:	lines let go to make room, or because nobody used them
- * @invalidations: lines let go because the program changed the mapping
+ * @hits:	ranges of 64 pages that were found pinned, for this file
+ * @misses:	ranges that were not
+ * @evictions:	ranges let go to make room, or because nobody used them
+ * @invalidations: ranges let go because the program changed the mapping
  */
 struct adma_info {
 	__u32 size;
@@ -87,17 +79,13 @@ struct adma_info {
 	__u32 reserved;
 	__aligned_u64 max_bytes;
 	__aligned_u64 max_pages;
-	__aligned_u64 timeout_ns;
 	__aligned_u64 keep_pages;
 	__aligned_u64 pages;
 	__aligned_u64 hits;
-	__aligned_u64 cold_misses;
-	__aligned_u64 other_misses;
+	__aligned_u64 misses;
 	__aligned_u64 evictions;
 	__aligned_u64 invalidations;
 };
-
-#define ADMA_INFO_SIZE_1	56	/* to timeout_ns */
 
 /*
  * struct adma_keep - how much stays pinned for this file
@@ -111,8 +99,6 @@ struct adma_keep {
 	__u32 flags;
 	__aligned_u64 pages;
 };
-
-#define ADMA_KEEP_SIZE_1	16
 
 /*
  * adma_piece.channel: one that follows from the place of the piece in memory and
@@ -132,9 +118,9 @@ struct adma_keep {
  * What happens when pieces of one request overlap is not defined, except that
  * nothing outside them is written.
  *
- * The side that lies in a post is not an address but an offset into it. Then
- * both sides and the length must be multiples of adma_info.src_align, and need
- * not be of ADMA_ALIGN.
+ * The side that is exported is not an address but an offset into the export.
+ * Then both sides and the length must be multiples of adma_info.src_align, and
+ * need not be of ADMA_ALIGN.
  */
 struct adma_piece {
 	__aligned_u64 dst;
@@ -144,32 +130,18 @@ struct adma_piece {
 	__u32 flags;
 };
 
-/*
- * adma_submit.flags: refuse with EDEADLK, before anything is done, when the
- * process has a signal handler. One that jumped out of the caller's wait
- * would leave channels writing into memory the program believes is its own;
- * such a program has to block its signals first, others save the two calls.
- */
-#define ADMA_SUBMIT_UNHANDLED	0x1
-
-/*
- * adma_submit.flags: the sources, or the destinations, of all pieces lie in a
- * post of somebody else. Not both.
- */
-#define ADMA_SUBMIT_PULL	0x2
-#define ADMA_SUBMIT_PUSH	0x4
-
-/* adma_submit.handlers: the process has handlers for ... */
-#define ADMA_HANDLES_FAULTS	0x1	/* SIGSEGV or SIGBUS */
-#define ADMA_HANDLES_OTHERS	0x2	/* any other signal */
+/* adma_submit.flags: all sources, or all destinations, are in an export */
+#define ADMA_SUBMIT_PULL	0x1
+#define ADMA_SUBMIT_PUSH	0x2
 
 /*
  * struct adma_submit - start a request
  * @size:	in: sizeof(struct adma_submit)
- * @flags:	in: ADMA_SUBMIT_*
+ * @flags:	in: ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH or 0
  * @pieces:	in: address of struct adma_piece[count]
  * @count:	in: 1 to ADMA_MAX_PIECES
- * @reserved:	in: 0
+ * @port:	in: with PULL or PUSH the port's descriptor; otherwise 0
+ * @export:	in: with PULL or PUSH the export's number; otherwise 0
  * @id:		out: the request's number, never 0, never used twice
  * @cpu_bytes:	out: bytes among them that were too small for a channel and
  *		have been copied by this call
@@ -178,65 +150,45 @@ struct adma_piece {
  * @channels:	out: bit n: the word of channel n will hold @id
  * @silent:	out: bit n: channel n has a part in it but writes no word; the
  *		end of the request is only told by ADMA_IOC_WAIT
- * @handlers:	out: ADMA_HANDLES_*, also with EDEADLK
- * @reserved2:	in: 0
  * @pinned:	out: pages this call has pinned, both sides together
  * @pinned_first: out: those of them before the first transfer was handed over
- * @pin_ns:	out: time spent pinning
- * @map_ns:	out: time spent mapping for the devices
- * @kernel_ns:	out: time spent in the call, as the kernel sees it
- * @post:	in: with PULL or PUSH the post's number; otherwise 0
- * @door:	in: with PULL or PUSH the descriptor of the door it is behind;
- *		otherwise 0
- * @reserved3:	in: 0
  *
  * 0: all pieces are under way. Otherwise the errno says why the first piece
  * from @accepted on was not taken; when @accepted is not 0 the ones before it
  * are under way as request @id all the same, when it is 0 nothing is and @id
- * is 0. A piece that was not taken may
- * have been copied in part, and its copy may still be going on until the
- * request is over.
+ * is 0. A piece that was not taken may have been copied in part, and its copy
+ * may still be going on until the request is over.
  *
  * EINVAL	a bad address, length, alignment or channel number; not inside
- *		the post
- * EFAULT	memory that is not there or must not be written; a post whose
+ *		the export
+ * EFAULT	memory that is not there or must not be written; an export whose
  *		owner has changed its mapping
- * EBADF	not a door
- * ENOENT	there is no such post behind the door, or not any more
- * EACCES	the post does not allow this direction
- * EAGAIN	too many requests, bytes or pages of this file, or bytes of
- *		this user, under way
+ * EBADF	not a port
+ * ENOENT	the port has no such export, or not any more
+ * EACCES	the export does not allow this direction
+ * EAGAIN	too many requests or pages of this file, or bytes of this user,
+ *		under way
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
  * EBUSY	the channels are full, or being tested
  * EIO		a page that the device cannot reach
  * ENODEV	no channel is usable
- * EDEADLK	see ADMA_SUBMIT_UNHANDLED
  */
 struct adma_submit {
 	__u32 size;
 	__u32 flags;
 	__aligned_u64 pieces;
 	__u32 count;
-	__u32 reserved;
+	__s32 port;
+	__aligned_u64 export;
 	__aligned_u64 id;
 	__aligned_u64 cpu_bytes;
 	__u32 accepted;
 	__u32 slot;
 	__u32 channels;
 	__u32 silent;
-	__u32 handlers;
-	__u32 reserved2;
 	__u32 pinned;
 	__u32 pinned_first;
-	__aligned_u64 pin_ns;
-	__aligned_u64 map_ns;
-	__aligned_u64 kernel_ns;
-	__aligned_u64 post;
-	__s32 door;
-	__u32 reserved3;
 };
-
-#define ADMA_SUBMIT_SIZE_1	64	/* to reserved2 */
 
 /*
  * struct adma_wait - the end of a request
@@ -264,65 +216,57 @@ struct adma_wait {
 	__aligned_u64 failed;
 };
 
-#define ADMA_WAIT_SIZE_1	32
-
-/* Doors of one open file, and posts behind all of them together, at most. */
-#define ADMA_MAX_DOORS		1024
-#define ADMA_MAX_POSTS		512
-
 /*
- * struct adma_door - make a door
- * @size:	in: sizeof(struct adma_door)
+ * struct adma_port - make a port
+ * @size:	in: sizeof(struct adma_port)
  * @flags:	in: 0
  * @fd:		out: its descriptor, closed by exec
  * @reserved:	in: 0
  *
- * ADMA_IOC_POST and ADMA_IOC_UNPOST are calls of this descriptor, for the
+ * ADMA_IOC_EXPORT and ADMA_IOC_UNEXPORT are calls of this descriptor, for the
  * process that has made it. In other processes it can only be named in a
  * submission. With the file it was made of, or with its own last descriptor,
- * the door is shut for good and its posts are let go.
+ * the port is closed for good and its exports are let go.
  *
- * EMFILE	no descriptor is free, or ADMA_MAX_DOORS are made
+ * EMFILE	no descriptor is free, or ADMA_MAX_PORTS are made
  * ENFILE	no file is free in the system
  * ENOMEM	no memory
  */
-struct adma_door {
+struct adma_port {
 	__u32 size;
 	__u32 flags;
 	__s32 fd;
 	__u32 reserved;
 };
 
-#define ADMA_DOOR_SIZE_1	16
-
-/* adma_post.flags: what others may do, one or both */
-#define ADMA_POST_READ		0x1
-#define ADMA_POST_WRITE		0x2
+/* adma_export.flags: what others may do, one or both */
+#define ADMA_EXPORT_READ	0x1
+#define ADMA_EXPORT_WRITE	0x2
 
 /*
- * struct adma_post - let others reach a buffer
- * @size:	in: sizeof(struct adma_post)
- * @flags:	in: ADMA_POST_*
+ * struct adma_export - let others reach a buffer
+ * @size:	in: sizeof(struct adma_export)
+ * @flags:	in: ADMA_EXPORT_*
  * @addr:	in: where it begins
  * @len:	in: bytes, not 0
- * @id:		out: the post's number, never 0, never used twice by a door
+ * @id:		out: the export's number, never 0, never used twice by a port
  * @good:	out: with EFAULT, bytes from @addr on that could be had, or fewer
  *
- * The pages are pinned, and count for the owner, until ADMA_IOC_UNPOST. Once
+ * The pages are pinned, and count for the owner, until ADMA_IOC_UNEXPORT. Once
  * the owner unmaps, remaps, discards or forks any of them, or their neighbours,
- * the post is void: transfers that go on end as they would, into pages that are
- * still pinned; later ones are refused with EFAULT; and when there are none the
- * pages are let go. Its number stays.
+ * the export is void: transfers that go on end as they would, into pages that
+ * are still pinned; later ones are refused with EFAULT; and when there are none
+ * the pages are let go. Its number stays.
  *
  * EINVAL	a bad address or length
  * EFAULT	memory that is not there or must not be written
- * EAGAIN	too many posts, or pages pinned for this file
+ * EAGAIN	too many exports, or pages pinned for this file
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
  * EIO		a page that a device cannot reach
- * EPERM	the door of another process
- * ESHUTDOWN	the file that the door was made of is closed
+ * EPERM	the port of another process
+ * ESHUTDOWN	the file that the port was made of is closed
  */
-struct adma_post {
+struct adma_export {
 	__u32 size;
 	__u32 flags;
 	__aligned_u64 addr;
@@ -331,13 +275,11 @@ struct adma_post {
 	__aligned_u64 good;
 };
 
-#define ADMA_POST_SIZE_1	40
-
 /*
- * struct adma_unpost - take a buffer back
- * @size:	in: sizeof(struct adma_unpost)
+ * struct adma_unexport - take a buffer back
+ * @size:	in: sizeof(struct adma_unexport)
  * @flags:	in: 0
- * @id:		in: the post
+ * @id:		in: the export
  * @timeout_ns:	in: how long to wait for transfers that go on; 0: only look
  *
  * From the call on no transfer begins. 0: none goes on either; nobody reads or
@@ -347,17 +289,15 @@ struct adma_post {
  * EAGAIN	a transfer goes on (timeout_ns 0)
  * ETIMEDOUT	it was not over in time
  * EINTR	a signal came first
- * ENOENT	no such post
- * EPERM	the door of another process
+ * ENOENT	no such export
+ * EPERM	the port of another process
  */
-struct adma_unpost {
+struct adma_unexport {
 	__u32 size;
 	__u32 flags;
 	__aligned_u64 id;
 	__aligned_u64 timeout_ns;
 };
-
-#define ADMA_UNPOST_SIZE_1	24
 
 #define ADMA_IOC_TYPE	0xAD
 
@@ -366,10 +306,10 @@ struct adma_unpost {
 #define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
 #define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
 #define ADMA_IOC_KEEP	_IO(ADMA_IOC_TYPE, 3)	/* struct adma_keep */
-#define ADMA_IOC_DOOR	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_door */
+#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_port */
 
-/* Of a door. */
-#define ADMA_IOC_POST	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_post */
-#define ADMA_IOC_UNPOST	_IO(ADMA_IOC_TYPE, 6)	/* struct adma_unpost */
+/* Of a port. */
+#define ADMA_IOC_EXPORT	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_export */
+#define ADMA_IOC_UNEXPORT	_IO(ADMA_IOC_TYPE, 6)	/* struct adma_unexport */
 
 #endif /* _UAPI_ADMA_IOCTL_H */

@@ -2,8 +2,6 @@
 /* The channels: holding them, choosing one, handing it a transfer. */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
-#include <linux/jiffies.h>
-#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/topology.h>
 
@@ -38,7 +36,7 @@ static const struct adma_provider {
 /*
  * Each time it is asked, ioatdma sets its timer anew while the channel has
  * finished nothing since a reset. Asked all the time about a channel that fails
- * at once after each reset, it would never reset it again, and no leg there
+ * at once after each reset, it would never reset it again, and nothing there
  * would ever be over. So a channel that is aside is asked about after so long:
  * more than the two times 200 ms after which ioatdma resets a hung one.
  */
@@ -54,7 +52,7 @@ static const struct adma_provider {
  * Whoever has waited for something gets what the driver knows by now; of a
  * channel that is aside, what it knew a moment ago.
  */
-void adma_channel_poke(struct adma_channel *ch)
+void adma_channel_poll(struct adma_channel *ch)
 {
 	dma_async_issue_pending(ch->chan);
 	if (READ_ONCE(ch->health) != ADMA_UP &&
@@ -66,30 +64,25 @@ void adma_channel_poke(struct adma_channel *ch)
 				 NULL);
 }
 
+/* For whoever was refused room: transfers may be over and not yet answered. */
+void adma_channels_poll(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < adma_nr_channels; i++)
+		adma_channel_poll(&adma_channels[i]);
+}
+
 /* The channel has no room; EBUSY when it has had none for too long. */
-static int adma_channel_retry(struct adma_channel *ch, int tries)
+int adma_channel_retry(struct adma_channel *ch, int tries)
 {
 	if (!tries)
 		adma_count(ADMA_STAT_RING_FULL, 1);
 	if (tries == ADMA_RING_TRIES)
 		return -EBUSY;
-	adma_channel_poke(ch);
+	adma_channel_poll(ch);
 	usleep_range(100, 200);
 	return 0;
-}
-
-/*
- * So that nobody waits for all that somebody else has to copy, no more than
- * adma_depth bytes are queued, and one transfer.
- */
-int adma_channel_wait_room(struct adma_channel *ch)
-{
-	int ret = 0, tries;
-
-	for (tries = 0; !ret && READ_ONCE(ch->queued) >= READ_ONCE(adma_depth);
-	     tries++)
-		ret = adma_channel_retry(ch, tries);
-	return ret;
 }
 
 /*
@@ -98,7 +91,8 @@ int adma_channel_wait_room(struct adma_channel *ch)
  */
 dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
 			   dma_addr_t src, size_t len, unsigned long flags,
-			   dma_async_tx_callback_result answered, void *param)
+			   dma_async_tx_callback_result answered,
+			   union adma_param param)
 {
 	struct dma_async_tx_descriptor *tx;
 	dma_cookie_t cookie;
@@ -111,8 +105,9 @@ dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
 		if (ret)
 			return ret;
 	}
+	param.channel = ch - adma_channels;
 	tx->callback_result = answered;
-	tx->callback_param = param;
+	tx->callback_param = param.ptr;
 	cookie = dmaengine_submit(tx);
 	if (dma_submit_error(cookie))
 		return -EIO;
@@ -132,12 +127,10 @@ static const struct adma_provider *adma_provider(struct dma_device *device)
 	for (i = 0; i < ARRAY_SIZE(adma_providers); i++) {
 		const struct adma_provider *provider = &adma_providers[i];
 
-		if (strcmp(provider->driver, driver))
-			continue;
-		if (provider->ordered &&
-		    dma_has_cap(DMA_COMPLETION_NO_ORDER, device->cap_mask))
-			break;
-		return provider;
+		if (!strcmp(provider->driver, driver))
+			return provider->ordered &&
+			       dma_has_cap(DMA_COMPLETION_NO_ORDER,
+					   device->cap_mask) ? NULL : provider;
 	}
 	return NULL;
 }
@@ -191,6 +184,7 @@ static unsigned int adma_device_number(struct device *dev)
 
 static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 {
+	unsigned int i;
 	int ret;
 
 	ch->chan = chan;
@@ -198,11 +192,16 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 	ch->node = dev_to_node(ch->dev);
 	ch->ordered = adma_provider(chan->device)->ordered;
 	spin_lock_init(&ch->lock);
-	INIT_LIST_HEAD(&ch->legs);
+	INIT_LIST_HEAD(&ch->reqs);
 	ret = adma_health_init(ch);
 	if (ret)
 		return ret;
-	/* Last: lines are mapped for every device that has a number. */
+	ch->req = kvcalloc(ADMA_CHAN_REQS, sizeof(*ch->req), GFP_KERNEL);
+	if (!ch->req)
+		return -ENOMEM;
+	for (i = 0; i < ADMA_CHAN_REQS; i++)
+		ch->req[i].ch = ch;
+	/* Last: ranges are mapped for every device that has a number. */
 	ch->device = adma_device_number(ch->dev);
 	if (ch->node != adma_channels[0].node)
 		adma_several_nodes = true;
@@ -211,9 +210,13 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 
 static void adma_channel_exit(struct adma_channel *ch)
 {
-	adma_health_stop(ch);
+	cancel_delayed_work_sync(&ch->watch);
 	dma_release_channel(ch->chan);
-	adma_health_exit(ch);
+	/* Nothing moves any more, a silent probe included. */
+	if (ch->probe.page)
+		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe.page,
+				  ch->probe.dma);
+	kvfree(ch->req);
 	memset(ch, 0, sizeof(*ch));
 }
 
@@ -253,15 +256,6 @@ void adma_channels_release(void)
 	adma_nr_devices = 0;
 }
 
-/* For whoever was refused room: transfers may be over and not yet answered. */
-void adma_channels_poke(void)
-{
-	unsigned int i;
-
-	for (i = 0; i < adma_nr_channels; i++)
-		adma_channel_poke(&adma_channels[i]);
-}
-
 unsigned int adma_channels_usable(void)
 {
 	unsigned int i, usable = 0;
@@ -281,6 +275,10 @@ unsigned int adma_channels_align(void)
 	return 1U << shift;
 }
 
+/*
+ * Choosing one
+ */
+
 /* The node of a page of the caller's; of the caller, if it is not there yet. */
 static int adma_node_of(u64 addr)
 {
@@ -294,34 +292,23 @@ static int adma_node_of(u64 addr)
 	return node;
 }
 
-static bool adma_is_near(const struct adma_channel *ch, int node)
-{
-	return node == NUMA_NO_NODE || ch->node == node;
-}
-
 /* One that works, the @first or the next one, of @node unless that is none. */
 static int adma_channel_from(u64 first, int node, bool *hope)
 {
-	unsigned int i, near = 0;
-	u64 skip;
+	unsigned int i, nr = 0;
+	u8 near[ADMA_MAX_CHANNELS];
 
-	for (i = 0; i < adma_nr_channels; i++)
-		near += adma_is_near(&adma_channels[i], node);
-	if (!near)
-		return -ENODEV;
-	skip = first % near;
-	for (i = 0; i < 2 * adma_nr_channels; i++) {
-		unsigned int nr = i % adma_nr_channels;
-		enum adma_health health = READ_ONCE(adma_channels[nr].health);
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (node == NUMA_NO_NODE || adma_channels[i].node == node)
+			near[nr++] = i;
+	}
+	for (i = 0; i < nr; i++) {
+		unsigned int channel = near[(first + i) % nr];
+		enum adma_health health =
+			READ_ONCE(adma_channels[channel].health);
 
-		if (!adma_is_near(&adma_channels[nr], node))
-			continue;
-		if (skip) {
-			skip--;
-			continue;
-		}
 		if (health == ADMA_UP)
-			return nr;
+			return channel;
 		*hope |= health == ADMA_ASIDE;
 	}
 	return -ENODEV;

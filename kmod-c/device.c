@@ -5,7 +5,6 @@
 #include <linux/dma-mapping.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
-#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/uaccess.h>
 
@@ -26,7 +25,7 @@ MODULE_PARM_DESC(timeout_ms, "a channel that is silent for so long is put aside 
 
 unsigned long adma_max_bytes = 64UL << 20;
 module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
-MODULE_PARM_DESC(max_bytes, "bytes under way of one open file, and of one user, at most (default 64 MiB)");
+MODULE_PARM_DESC(max_bytes, "bytes under way of one user at most (default 64 MiB)");
 
 unsigned long adma_depth = 16UL << 20;
 module_param_named(depth, adma_depth, ulong, 0644);
@@ -71,56 +70,34 @@ static u64 adma_file_count(struct adma_file *file, enum adma_stat what)
 	return atomic64_read(&file->counts[what - ADMA_STAT_HITS]);
 }
 
-static void adma_info(struct adma_file *file, struct adma_info *arg)
-{
-	arg->abi = ADMA_ABI_VERSION;
-	arg->features = ADMA_FEATURE_WORDS | ADMA_FEATURE_POSTS;
-	if (adma_several_nodes)
-		arg->features |= ADMA_FEATURE_NODES;
-	arg->channels = adma_nr_channels;
-	arg->usable = adma_channels_usable();
-	arg->src_align = adma_channels_align();
-	arg->max_bytes = adma_max_bytes;
-	arg->max_pages = adma_max_pages;
-	arg->timeout_ns = (u64)adma_timeout_ms * NSEC_PER_MSEC;
-	arg->keep_pages = READ_ONCE(file->keep_pages);
-	arg->pages = READ_ONCE(file->pages);
-	arg->hits = adma_file_count(file, ADMA_STAT_HITS);
-	arg->cold_misses = adma_file_count(file, ADMA_STAT_COLD_MISSES);
-	arg->other_misses = adma_file_count(file, ADMA_STAT_OTHER_MISSES);
-	arg->evictions = adma_file_count(file, ADMA_STAT_EVICTIONS);
-	arg->invalidations = adma_file_count(file, ADMA_STAT_INVALIDATIONS);
-}
-
-static_assert(offsetof(struct adma_info, keep_pages) == ADMA_INFO_SIZE_1);
-static_assert(offsetof(struct adma_submit, pinned) == ADMA_SUBMIT_SIZE_1);
-static_assert(sizeof(struct adma_wait) == ADMA_WAIT_SIZE_1);
-static_assert(sizeof(struct adma_keep) == ADMA_KEEP_SIZE_1);
-static_assert(sizeof(struct adma_door) == ADMA_DOOR_SIZE_1);
-static_assert(sizeof(struct adma_post) == ADMA_POST_SIZE_1);
-static_assert(sizeof(struct adma_unpost) == ADMA_UNPOST_SIZE_1);
-
 /*
- * A structure of any version: what a newer caller asks for and we do not know
- * is refused, not passed over, and what an older one has no room for is not
- * written.
+ * A structure of this version or a newer one: what a newer caller asks for and
+ * we do not know is refused, not passed over. Each begins with size and flags.
  */
-int adma_read(void *arg, size_t known, size_t first, void __user *user)
+int adma_read(void *arg, size_t known, u32 flags, void __user *user)
 {
+	struct adma_head {
+		u32 size;
+		u32 flags;
+	} *head = arg;
 	u32 size;
+	int ret;
 
 	if (get_user(size, (u32 __user *)user))
 		return -EFAULT;
-	if (size < first)
+	if (size < known)
 		return -EINVAL;
 	if (size > PAGE_SIZE)
 		return -E2BIG;
-	return copy_struct_from_user(arg, known, user, size);
+	ret = copy_struct_from_user(arg, known, user, size);
+	if (ret)
+		return ret;
+	return head->flags & ~flags ? -EOPNOTSUPP : 0;
 }
 
-int adma_write(void __user *user, const void *arg, size_t known, u32 size)
+int adma_write(void __user *user, const void *arg, size_t known)
 {
-	return copy_to_user(user, arg, min_t(size_t, size, known)) ? -EFAULT : 0;
+	return copy_to_user(user, arg, known) ? -EFAULT : 0;
 }
 
 static int adma_ioctl_info(struct adma_file *file, void __user *user)
@@ -128,15 +105,26 @@ static int adma_ioctl_info(struct adma_file *file, void __user *user)
 	struct adma_info arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_INFO_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	if (arg.reserved)
 		return -EINVAL;
-	adma_info(file, &arg);
-	return adma_write(user, &arg, sizeof(arg), arg.size);
+	arg.abi = ADMA_ABI_VERSION;
+	arg.features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS |
+		       (adma_several_nodes ? ADMA_FEATURE_NODES : 0);
+	arg.channels = adma_nr_channels;
+	arg.usable = adma_channels_usable();
+	arg.src_align = adma_channels_align();
+	arg.max_bytes = adma_max_bytes;
+	arg.max_pages = adma_max_pages;
+	arg.keep_pages = READ_ONCE(file->keep_pages);
+	arg.pages = READ_ONCE(file->pages);
+	arg.hits = adma_file_count(file, ADMA_STAT_HITS);
+	arg.misses = adma_file_count(file, ADMA_STAT_MISSES);
+	arg.evictions = adma_file_count(file, ADMA_STAT_EVICTIONS);
+	arg.invalidations = adma_file_count(file, ADMA_STAT_INVALIDATIONS);
+	return adma_write(user, &arg, sizeof(arg));
 }
 
 static int adma_ioctl_submit(struct adma_file *file, void __user *user)
@@ -144,25 +132,21 @@ static int adma_ioctl_submit(struct adma_file *file, void __user *user)
 	struct adma_submit arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_SUBMIT_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH,
+			user);
 	if (ret)
 		return ret;
-	if (arg.flags & ~(ADMA_SUBMIT_UNHANDLED | ADMA_SUBMIT_PULL |
-			  ADMA_SUBMIT_PUSH))
-		return -EOPNOTSUPP;
-	if (arg.reserved || arg.reserved2 || arg.reserved3)
-		return -EINVAL;
 	arg = (struct adma_submit) {
 		.size = arg.size,
 		.flags = arg.flags,
 		.pieces = arg.pieces,
 		.count = arg.count,
-		.post = arg.post,
-		.door = arg.door,
+		.port = arg.port,
+		.export = arg.export,
 	};
 	ret = adma_submit(file, &arg);
 	/* Also with an error: it names how far it got. */
-	if (adma_write(user, &arg, sizeof(arg), arg.size))
+	if (adma_write(user, &arg, sizeof(arg)))
 		return -EFAULT;
 	return ret;
 }
@@ -172,15 +156,13 @@ static int adma_ioctl_wait(struct adma_file *file, void __user *user)
 	struct adma_wait arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_WAIT_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	ret = adma_wait(file, &arg);
 	if (ret)
 		return ret;
-	return adma_write(user, &arg, sizeof(arg), arg.size);
+	return adma_write(user, &arg, sizeof(arg));
 }
 
 static int adma_ioctl_keep(struct adma_file *file, void __user *user)
@@ -188,13 +170,11 @@ static int adma_ioctl_keep(struct adma_file *file, void __user *user)
 	struct adma_keep arg;
 	int ret;
 
-	ret = adma_read(&arg, sizeof(arg), ADMA_KEEP_SIZE_1, user);
+	ret = adma_read(&arg, sizeof(arg), 0, user);
 	if (ret)
 		return ret;
-	if (arg.flags)
-		return -EOPNOTSUPP;
 	WRITE_ONCE(file->keep_pages, min_t(u64, arg.pages, adma_keep_pages));
-	adma_lines_trim(file);
+	adma_ranges_trim(file);
 	return 0;
 }
 
@@ -213,8 +193,8 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		return adma_ioctl_wait(file, (void __user *)user);
 	case ADMA_IOC_KEEP:
 		return adma_ioctl_keep(file, (void __user *)user);
-	case ADMA_IOC_DOOR:
-		return adma_ioctl_door(file, (void __user *)user);
+	case ADMA_IOC_PORT:
+		return adma_ioctl_port(file, (void __user *)user);
 	default:
 		return -ENOTTY;
 	}
@@ -272,12 +252,12 @@ static int __init adma_init(void)
 		pr_err("no usable DMA_MEMCPY channel; is the engine's driver (ioatdma) loaded?\n");
 		goto err_destroy_workqueue;
 	}
-	ret = adma_pin_init();
+	ret = adma_range_init();
 	if (ret)
 		goto err_release_channels;
-	ret = adma_keep_init();
+	ret = adma_kept_init();
 	if (ret)
-		goto err_pin_exit;
+		goto err_range_exit;
 	adma_stats_init();
 	ret = misc_register(&adma_device);
 	if (ret)
@@ -287,10 +267,10 @@ static int __init adma_init(void)
 
 err_stats_exit:
 	adma_stats_exit();
-	adma_keep_stop();
-	adma_keep_exit();
-err_pin_exit:
-	adma_pin_exit();
+	adma_kept_stop();
+	adma_kept_exit();
+err_range_exit:
+	adma_range_exit();
 err_release_channels:
 	adma_channels_release();
 err_destroy_workqueue:
@@ -304,12 +284,12 @@ static void __exit adma_exit(void)
 	adma_stats_exit();
 	/*
 	 * No file is open, but the end of its last request may still run, and
-	 * the end of its last line after that.
+	 * the end of its last range after that.
 	 */
-	adma_keep_stop();
+	adma_kept_stop();
 	flush_workqueue(adma_workqueue);
-	adma_pin_exit();
-	adma_keep_exit();
+	adma_range_exit();
+	adma_kept_exit();
 	adma_channels_release();
 	destroy_workqueue(adma_workqueue);
 }

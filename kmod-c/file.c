@@ -7,7 +7,6 @@
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
-#include <linux/slab.h>
 
 #include "adma.h"
 
@@ -15,7 +14,10 @@
 #define ADMA_DRAIN_MS	10000
 
 /* For so long somebody who was refused room waits for works of his own file. */
-#define ADMA_SETTLE_MS	20
+#define ADMA_CATCH_UP_MS	20
+
+static LIST_HEAD(adma_users);
+static DEFINE_SPINLOCK(adma_users_lock);	/* of the list, and of files */
 
 /*
  * Slots and charges
@@ -24,11 +26,10 @@
 /* Answers the slot's number, which is part of its request's. */
 int adma_slot_take(struct adma_file *file)
 {
-	unsigned int i;
-	int ret = -EAGAIN;
+	int i, ret = -EAGAIN;
 
 	spin_lock(&file->lock);
-	for (i = 0; i < ADMA_SLOTS; i++) {
+	for (i = 0; i < ADMA_SLOTS && ret < 0; i++) {
 		struct adma_slot *slot = &file->slot[i];
 
 		if (slot->state != ADMA_FREE)
@@ -39,7 +40,6 @@ int adma_slot_take(struct adma_file *file)
 		slot->state = ADMA_BUSY;
 		file->busy++;
 		ret = i;
-		break;
 	}
 	spin_unlock(&file->lock);
 	return ret;
@@ -51,13 +51,12 @@ void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
 {
 	struct adma_slot *slot = &file->slot[nr];
 
+	atomic64_sub(bytes, &file->user->bytes);
 	spin_lock(&file->lock);
 	slot->failed = failed;
 	slot->state = failed ? ADMA_FAILED : ADMA_FREE;
 	file->busy--;
-	file->bytes -= bytes;
 	spin_unlock(&file->lock);
-	adma_user_uncharge(file->user, bytes);
 }
 
 /*
@@ -92,7 +91,7 @@ int adma_charge_pages(struct adma_file *file, unsigned int pages,
 	int ret = adma_charge_once(file, pages);
 
 	if (ret && make_room) {
-		adma_lines_make_room(file, pages, ret == -ENOMEM);
+		adma_ranges_make_room(file, pages, ret == -ENOMEM);
 		ret = adma_charge_once(file, pages);
 	}
 	return ret;
@@ -109,19 +108,58 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
 
 int adma_charge_bytes(struct adma_request *req, u64 len)
 {
-	struct adma_file *file = req->file;
-	int ret = 0;
+	atomic64_t *bytes = &req->file->user->bytes;
+	int tries;
 
-	spin_lock(&file->lock);
-	if (file->bytes + len > adma_max_bytes ||
-	    !adma_user_charge(file->user, len)) {
-		ret = -EAGAIN;
-	} else {
-		file->bytes += len;
-		req->bytes += len;
+	for (tries = 0; tries < 2; tries++) {
+		if (atomic64_add_return(len, bytes) <= READ_ONCE(adma_max_bytes)) {
+			req->bytes += len;
+			return 0;
+		}
+		atomic64_sub(len, bytes);
+		if (!tries)
+			adma_file_catch_up(req->file);
 	}
-	spin_unlock(&file->lock);
-	return ret;
+	return -EAGAIN;
+}
+
+/* For a file that holds @cred. */
+static struct adma_user *adma_user_get(const struct cred *cred)
+{
+	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
+	struct adma_user *user;
+
+	if (!new)
+		return ERR_PTR(-ENOMEM);
+	new->of = cred->user;
+	spin_lock(&adma_users_lock);
+	list_for_each_entry(user, &adma_users, list) {
+		if (user->of == cred->user)
+			break;
+	}
+	if (list_entry_is_head(user, &adma_users, list)) {
+		list_add(&new->list, &adma_users);
+		user = new;
+		new = NULL;
+	}
+	if (user->files < adma_max_files || user->files == 0)
+		user->files++;
+	else
+		user = ERR_PTR(-EMFILE);
+	spin_unlock(&adma_users_lock);
+	kfree(new);
+	return user;
+}
+
+static void adma_user_put(struct adma_user *user)
+{
+	spin_lock(&adma_users_lock);
+	if (--user->files)
+		user = NULL;
+	else
+		list_del(&user->list);
+	spin_unlock(&adma_users_lock);
+	kfree(user);
 }
 
 /*
@@ -134,14 +172,14 @@ int adma_charge_bytes(struct adma_request *req, u64 len)
  * ahead of the answers. Nobody waits for requests of others, whose pages may be
  * locked for as long as their owner likes.
  */
-void adma_file_settle(struct adma_file *file)
+void adma_file_catch_up(struct adma_file *file)
 {
-	adma_channels_poke();
+	adma_channels_poll();
 	wait_event_killable_timeout(file->wait, !atomic_read(&file->ending),
-				    msecs_to_jiffies(ADMA_SETTLE_MS));
-	adma_lines_reap(file);
+				    msecs_to_jiffies(ADMA_CATCH_UP_MS));
+	adma_ranges_reap(file);
 	wait_event_killable_timeout(file->wait, !READ_ONCE(file->leaving),
-				    msecs_to_jiffies(ADMA_SETTLE_MS));
+				    msecs_to_jiffies(ADMA_CATCH_UP_MS));
 }
 
 /* Once told, failed pieces are forgotten. */
@@ -163,7 +201,7 @@ bool adma_is_over(struct adma_file *file, u64 id, u64 *failed)
 }
 
 /* A time to wait, in jiffies. */
-unsigned long adma_limit(u64 timeout_ns)
+unsigned long adma_wait_limit(u64 timeout_ns)
 {
 	return min_t(u64, nsecs_to_jiffies64(timeout_ns) + 1,
 		     MAX_SCHEDULE_TIMEOUT - 1);
@@ -172,7 +210,6 @@ unsigned long adma_limit(u64 timeout_ns)
 int adma_wait(struct adma_file *file, struct adma_wait *arg)
 {
 	u64 id = arg->id;
-	u64 failed = 0;
 	u64 last;
 	long left;
 
@@ -182,64 +219,21 @@ int adma_wait(struct adma_file *file, struct adma_wait *arg)
 	if (!id || id > last)
 		return -EINVAL;
 
-	if (!arg->timeout_ns) {
-		if (!adma_is_over(file, id, &failed))
-			return -EAGAIN;
-	} else {
-		left = wait_event_interruptible_timeout(file->wait,
-							adma_is_over(file, id, &failed),
-							adma_limit(arg->timeout_ns));
-		if (left < 0)
-			return -EINTR;
-		if (!left)
-			return -ETIMEDOUT;
-	}
-	arg->failed = failed;
-	return 0;
+	arg->failed = 0;
+	if (!arg->timeout_ns)
+		return adma_is_over(file, id, &arg->failed) ? 0 : -EAGAIN;
+	left = wait_event_interruptible_timeout(file->wait,
+						adma_is_over(file, id,
+							     &arg->failed),
+						adma_wait_limit(arg->timeout_ns));
+	if (left < 0)
+		return -EINTR;
+	return left ? 0 : -ETIMEDOUT;
 }
 
 /*
  * Open files
  */
-
-struct adma_file *adma_file_new(void)
-{
-	struct adma_file *file;
-	unsigned int i;
-	int ret;
-
-	file = kzalloc(struct_size(file, words, adma_nr_channels),
-		       GFP_KERNEL_ACCOUNT);
-	if (!file)
-		return ERR_PTR(-ENOMEM);
-	kref_init(&file->kref);
-	spin_lock_init(&file->lock);
-	init_waitqueue_head(&file->wait);
-	file->mm = current->mm;
-	mmgrab(file->mm);
-	file->cred = get_current_cred();
-	adma_post_open(file);
-	ret = adma_keep_open(file);
-	if (!ret) {
-		file->user = adma_user_get(file->cred);
-		if (!file->user)
-			ret = -ENOMEM;
-	}
-	for (i = 0; i < adma_nr_channels && !ret; i++) {
-		struct adma_words *words = &file->words[i];
-
-		words->page = dma_alloc_coherent(adma_channels[i].dev,
-						 PAGE_SIZE, &words->dma,
-						 GFP_KERNEL_ACCOUNT);
-		if (!words->page)
-			ret = -ENOMEM;
-	}
-	if (ret) {
-		adma_file_put(file);
-		return ERR_PTR(ret);
-	}
-	return file;
-}
 
 static void adma_file_free(struct kref *kref)
 {
@@ -254,9 +248,8 @@ static void adma_file_free(struct kref *kref)
 	}
 	for (i = 0; i < ADMA_SLOTS; i++)
 		adma_request_free(file->slot[i].req);
-	adma_keep_close(file);
-	if (file->user)
-		adma_user_put(file->user);
+	adma_kept_close(file);
+	adma_user_put(file->user);
 	put_cred(file->cred);
 	mmdrop(file->mm);
 	kfree(file);
@@ -272,29 +265,66 @@ void adma_file_put(struct adma_file *file)
 	kref_put(&file->kref, adma_file_free);
 }
 
-static bool adma_is_idle(struct adma_file *file)
+struct adma_file *adma_file_new(void)
+{
+	struct adma_user *user = adma_user_get(current_cred());
+	struct adma_file *file;
+	unsigned int i;
+
+	if (IS_ERR(user))
+		return ERR_CAST(user);
+	file = kzalloc(struct_size(file, words, adma_nr_channels),
+		       GFP_KERNEL_ACCOUNT);
+	if (!file) {
+		adma_user_put(user);
+		return ERR_PTR(-ENOMEM);
+	}
+	kref_init(&file->kref);
+	spin_lock_init(&file->lock);
+	init_waitqueue_head(&file->wait);
+	file->mm = current->mm;
+	mmgrab(file->mm);
+	file->cred = get_current_cred();
+	file->user = user;
+	adma_ports_open(file);
+	adma_kept_open(file);
+	for (i = 0; i < adma_nr_channels; i++) {
+		struct adma_words *words = &file->words[i];
+
+		words->page = dma_alloc_coherent(adma_channels[i].dev,
+						 PAGE_SIZE, &words->dma,
+						 GFP_KERNEL_ACCOUNT);
+		if (!words->page) {
+			adma_file_put(file);
+			return ERR_PTR(-ENOMEM);
+		}
+	}
+	return file;
+}
+
+static bool adma_file_idle(struct adma_file *file)
 {
 	bool idle;
 
 	spin_lock(&file->lock);
-	idle = !file->busy && !file->lent;
+	idle = !file->busy && !file->foreign;
 	spin_unlock(&file->lock);
 	return idle;
 }
 
 /*
  * Waits until no channel reads or writes memory for this file, nor for others
- * that reach its posts. One that is silent for ever keeps its pages, and the
+ * that reach its exports. One that is silent for ever keeps its pages, and the
  * module: a leak, not a stray write.
  */
 void adma_file_drain(struct adma_file *file)
 {
 	bool idle;
 
-	adma_gates_shut(file);
-	idle = wait_event_timeout(file->wait, adma_is_idle(file),
+	adma_ports_close(file);
+	idle = wait_event_timeout(file->wait, adma_file_idle(file),
 				  msecs_to_jiffies(ADMA_DRAIN_MS));
-	adma_lines_drop(file);
+	adma_ranges_drop(file);
 	if (idle)
 		return;
 	__module_get(THIS_MODULE);

@@ -13,11 +13,10 @@
  * good or not, and nothing else does: the probe only shows whether it works.
  *
  * A queue is no failure: a channel is silent when nothing on it was answered
- * for timeout_ms, however long a leg has waited for its turn.
+ * for timeout_ms, however long something has waited for its turn.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
-#include <linux/jiffies.h>
 
 #include "adma.h"
 #include "trace.h"
@@ -25,7 +24,7 @@
 /* How often the watch looks for answers whose interrupt was lost. */
 #define ADMA_WATCH_MS		20
 
-/* Errors that put a channel aside, good legs that make up for one ... */
+/* Errors that put a channel aside, good chan_reqs that make up for one ... */
 #define ADMA_STRIKES		3
 #define ADMA_FORGIVEN		64
 /* ... how long it rests, and how many times it is taken back. */
@@ -53,19 +52,26 @@ enum adma_verdict {
 /* So often one that went wrong is repeated. */
 #define ADMA_PROBES		3
 
-static void adma_probe_answered(void *param, const struct dmaengine_result *res)
+static void adma_probe_answered(void *ptr, const struct dmaengine_result *res)
 {
+	union adma_param param = { .ptr = ptr };
 	struct adma_channel *ch = adma_param_channel(param);
 	struct adma_probe *probe = &ch->probe;
 	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
-	if (probe->turn == adma_param_id(param)) {
+	if (probe->turn == param.turn) {
 		probe->came++;
 		probe->bad |= res->result != DMA_TRANS_NOERROR;
 		complete(&probe->answered);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
+}
+
+/* A straggler of the last turn may still write where that was. */
+static unsigned int adma_probe_at(const struct adma_probe *probe)
+{
+	return probe->turn % 2 * 4 * ADMA_PROBE_LEN;
 }
 
 /* Answers how many transfers were handed over. */
@@ -83,9 +89,8 @@ static unsigned int adma_probe_send(struct adma_channel *ch)
 	probe->bad = false;
 	reinit_completion(&probe->answered);
 	spin_unlock_irqrestore(&ch->lock, irq);
-	/* A straggler of the last one may still write where that was. */
-	from = probe->page + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
-	src = probe->dma + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
+	from = probe->page + adma_probe_at(probe);
+	src = probe->dma + adma_probe_at(probe);
 	memset(from, 0x40 + probe->turn % 128, ADMA_PROBE_LEN);
 	memset(from + ADMA_PROBE_LEN, 0, 2 * ADMA_PROBE_LEN);
 	for (i = 0; i < 2; i++) {
@@ -93,7 +98,7 @@ static unsigned int adma_probe_send(struct adma_channel *ch)
 		while (adma_transfer(ch, src + (i + 1) * ADMA_PROBE_LEN, src,
 				     ADMA_PROBE_LEN, DMA_PREP_INTERRUPT,
 				     adma_probe_answered,
-				     adma_param(ch, probe->turn, 0)) < 0) {
+				     (union adma_param) { .turn = probe->turn }) < 0) {
 			if (time_after(jiffies, end))
 				return i;
 			msleep(ADMA_WATCH_MS);
@@ -127,17 +132,17 @@ static enum adma_verdict adma_probe(struct adma_channel *ch)
 		return ADMA_SILENT;
 	end = jiffies + adma_timeout();
 	for (;;) {
-		adma_channel_poke(ch);
-		if (adma_probe_came(ch) == sent || time_after(jiffies, end))
+		adma_channel_poll(ch);
+		came = adma_probe_came(ch);
+		if (came == sent || time_after(jiffies, end))
 			break;
 		wait_for_completion_timeout(&probe->answered,
 					    msecs_to_jiffies(ADMA_WATCH_MS));
 	}
-	came = adma_probe_came(ch);
 	probe->pending = !came;
 	if (probe->pending)
 		return ADMA_SILENT;
-	from = probe->page + (probe->turn % 2) * 4 * ADMA_PROBE_LEN;
+	from = probe->page + adma_probe_at(probe);
 	if (came < 2 || READ_ONCE(probe->bad) ||
 	    memcmp(from, from + ADMA_PROBE_LEN, ADMA_PROBE_LEN) ||
 	    memcmp(from, from + 2 * ADMA_PROBE_LEN, ADMA_PROBE_LEN))
@@ -146,26 +151,26 @@ static enum adma_verdict adma_probe(struct adma_channel *ch)
 }
 
 /*
- * The watch: looks after legs whose answer does not come, and after channels
- * that are put aside. It alone changes a channel's health.
+ * The watch: looks after chan_reqs whose answer does not come, and after
+ * channels that are put aside. It alone changes a channel's health.
  */
 
-/* Marks the legs that a probe submitted now will tell about. */
+/* Marks what a probe submitted now will tell about. */
 static bool adma_mark_suspects(struct adma_channel *ch)
 {
-	struct adma_leg *leg;
+	struct adma_chan_req *cr;
 	unsigned long irq;
 	bool any;
 
 	spin_lock_irqsave(&ch->lock, irq);
 	any = ch->erred;
 	ch->erred = false;
-	list_for_each_entry(leg, &ch->legs, list) {
+	list_for_each_entry(cr, &ch->reqs, list) {
 		/* One that is still being submitted may have lost a transfer. */
-		if (ch->ordered && !leg->closed)
-			leg->failed = true;
-		leg->suspect = leg->closed;
-		any |= leg->closed;
+		if (ch->ordered && !cr->closed)
+			cr->failed = true;
+		cr->suspect = cr->closed;
+		any |= cr->closed;
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 	return any;
@@ -173,65 +178,64 @@ static bool adma_mark_suspects(struct adma_channel *ch)
 
 static void adma_fail_suspects(struct adma_channel *ch)
 {
-	struct adma_leg *leg, *next;
+	struct adma_chan_req *cr, *next;
 	unsigned long irq;
 
 	if (!ch->ordered)
 		return;
 	spin_lock_irqsave(&ch->lock, irq);
-	list_for_each_entry_safe(leg, next, &ch->legs, list) {
-		if (leg->suspect)
-			adma_leg_over(leg, true);
+	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
+		if (cr->suspect)
+			adma_chan_req_over(cr, true);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
-static bool adma_is_idle(struct adma_channel *ch)
+static bool adma_channel_idle(struct adma_channel *ch)
 {
 	unsigned long irq;
 	bool idle;
 
 	spin_lock_irqsave(&ch->lock, irq);
-	idle = list_empty(&ch->legs);
+	idle = list_empty(&ch->reqs);
 	spin_unlock_irqrestore(&ch->lock, irq);
 	return idle;
 }
 
 /*
- * Nothing moves; or the driver has done with the word of the leg and has not
- * said so. Its answer may just be on its way, so the second look counts.
+ * Nothing moves; or the driver has done with the word and has not said so. Its
+ * answer may just be on its way, so the second look counts.
  */
-static bool adma_leg_is_silent(struct adma_leg *leg)
+static bool adma_chan_req_silent(struct adma_chan_req *cr)
 {
-	struct adma_channel *ch = leg->ch;
-	struct dma_chan *chan = ch->chan;
-	bool lost = leg->lost;
+	struct adma_channel *ch = cr->ch;
+	bool lost = cr->lost;
 
-	if (time_before(jiffies, leg->closed_at + adma_timeout()))
+	if (time_before(jiffies, cr->closed_at + adma_timeout()))
 		return false;
-	leg->lost = ch->ordered &&
-		    dma_async_is_complete(leg->cookie,
-					  READ_ONCE(chan->completed_cookie),
-					  READ_ONCE(chan->cookie)) == DMA_COMPLETE;
-	return (lost && leg->lost) ||
-	       time_after(jiffies, ch->moved + adma_timeout());
+	cr->lost = ch->ordered &&
+		   dma_async_is_complete(cr->cookie,
+					 READ_ONCE(ch->chan->completed_cookie),
+					 READ_ONCE(ch->chan->cookie)) == DMA_COMPLETE;
+	return (lost && cr->lost) ||
+	       time_after(jiffies, READ_ONCE(ch->moved) + adma_timeout());
 }
 
 static bool adma_in_trouble(struct adma_channel *ch)
 {
-	struct adma_leg *leg;
+	struct adma_chan_req *cr;
 	unsigned long irq;
 	bool trouble;
 
 	spin_lock_irqsave(&ch->lock, irq);
 	trouble = ch->erred;
-	list_for_each_entry(leg, &ch->legs, list) {
-		if (!leg->closed)
+	list_for_each_entry(cr, &ch->reqs, list) {
+		if (!cr->closed)
 			continue;
-		if (leg->aborted) {
+		if (cr->aborted) {
 			trouble = true;
-		} else if (adma_leg_is_silent(leg)) {
-			if (!leg->suspect)
+		} else if (adma_chan_req_silent(cr)) {
+			if (!cr->suspect)
 				adma_count(ADMA_STAT_TIMEOUTS, 1);
 			trouble = true;
 		}
@@ -267,7 +271,7 @@ static void adma_examine(struct adma_channel *ch)
 		 * nobody waiting it is given up before long; after some errors
 		 * ioatdma itself does not look at a channel any more.
 		 */
-		if (adma_is_idle(ch) && ch->health == ADMA_ASIDE &&
+		if (adma_channel_idle(ch) && ch->health == ADMA_ASIDE &&
 		    ++ch->rests > ADMA_RESTS)
 			adma_set_health(ch, ADMA_OUT);
 		return;
@@ -279,13 +283,10 @@ static void adma_examine(struct adma_channel *ch)
 	 */
 	for (i = 0; verdict == ADMA_BAD && i < ADMA_PROBES; i++)
 		verdict = adma_probe(ch);
-	switch (verdict) {
-	case ADMA_SILENT:
-	case ADMA_BAD:
+	if (verdict != ADMA_WELL) {
 		ch->strikes = ADMA_STRIKES;
 		ch->rests++;	/* counts twice */
-		break;
-	case ADMA_WELL:
+	} else {
 		if (READ_ONCE(ch->good) - ch->good_seen >= ADMA_FORGIVEN)
 			ch->strikes = 0;
 		ch->good_seen = READ_ONCE(ch->good);
@@ -293,7 +294,6 @@ static void adma_examine(struct adma_channel *ch)
 			ch->strikes++;
 		else if (ch->strikes >= ADMA_STRIKES)
 			ch->strikes = ADMA_STRIKES - 1;	/* has rested */
-		break;
 	}
 	if (ch->health == ADMA_OUT)
 		return;
@@ -312,21 +312,21 @@ static void adma_watch(struct work_struct *work)
 		container_of(to_delayed_work(work), struct adma_channel, watch);
 	unsigned int pause = ADMA_WATCH_MS;
 
-	adma_channel_poke(ch);
+	adma_channel_poll(ch);
 	if (adma_in_trouble(ch) || ch->health == ADMA_ASIDE) {
 		adma_examine(ch);
-		/* Without order a leg that was lost stays, and the probe is good. */
+		/* Without order what was lost stays, and the probe is good. */
 		if (!ch->probe.pending &&
 		    (ch->health == ADMA_ASIDE ||
 		     (ch->health == ADMA_OUT && !ch->ordered)))
 			pause = ADMA_REST_MS;
 	}
-	if (!adma_is_idle(ch) || ch->health == ADMA_ASIDE)
+	if (!adma_channel_idle(ch) || ch->health == ADMA_ASIDE)
 		queue_delayed_work(system_unbound_wq, &ch->watch,
 				   msecs_to_jiffies(pause));
 }
 
-/* A leg has been closed: its answer may get lost. */
+/* Something has been submitted: its answer may get lost. */
 void adma_watch_later(struct adma_channel *ch)
 {
 	queue_delayed_work(system_unbound_wq, &ch->watch,
@@ -356,17 +356,4 @@ int adma_health_init(struct adma_channel *ch)
 		return -EIO;
 	}
 	return 0;
-}
-
-void adma_health_stop(struct adma_channel *ch)
-{
-	cancel_delayed_work_sync(&ch->watch);
-}
-
-/* The channel is released: nothing moves any more, a silent probe included. */
-void adma_health_exit(struct adma_channel *ch)
-{
-	if (ch->probe.page)
-		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe.page,
-				  ch->probe.dma);
 }

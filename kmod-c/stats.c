@@ -16,14 +16,13 @@
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
-DEFINE_PER_CPU(struct adma_counters, adma_counters);
+DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);
 
 static struct dentry *adma_debugfs;
 
 static const char *const adma_stat_names[ADMA_STATS] = {
 	[ADMA_STAT_COPIES] = "copies",
 	[ADMA_STAT_BYTES] = "bytes",
-	[ADMA_STAT_CPU_BYTES] = "cpu_bytes",
 	[ADMA_STAT_DESCRIPTORS] = "descriptors",
 	[ADMA_STAT_PINS] = "pins",
 	[ADMA_STAT_PINNED_PAGES] = "pinned_pages",
@@ -31,11 +30,10 @@ static const char *const adma_stat_names[ADMA_STATS] = {
 	[ADMA_STAT_TIMEOUTS] = "timeouts",
 	[ADMA_STAT_RING_FULL] = "ring_full",
 	[ADMA_STAT_QUARANTINED] = "quarantined",
-	[ADMA_STAT_POSTS] = "posts",
-	[ADMA_STAT_POST_BYTES] = "post_bytes",
+	[ADMA_STAT_EXPORTS] = "exports",
+	[ADMA_STAT_EXPORT_BYTES] = "export_bytes",
 	[ADMA_STAT_HITS] = "hits",
-	[ADMA_STAT_COLD_MISSES] = "cold_misses",
-	[ADMA_STAT_OTHER_MISSES] = "other_misses",
+	[ADMA_STAT_MISSES] = "misses",
 	[ADMA_STAT_EVICTIONS] = "evictions",
 	[ADMA_STAT_INVALIDATIONS] = "invalidations",
 };
@@ -46,7 +44,7 @@ static s64 adma_sum(enum adma_stat what)
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(adma_counters, cpu).count[what]);
+		sum += READ_ONCE(per_cpu(adma_counters, cpu)[what]);
 	return sum;
 }
 

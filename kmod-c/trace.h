@@ -47,7 +47,7 @@ TRACE_EVENT(adma_complete,
 		      __entry->id, __entry->bytes, __entry->failed)
 );
 
-/* Pages of a line are pinned; a negative number says why not. */
+/* Pages of a range are pinned; a negative number says why not. */
 TRACE_EVENT(adma_pin,
 	    TP_PROTO(unsigned long addr, unsigned int pages, int pinned),
 	    TP_ARGS(addr, pages, pinned),

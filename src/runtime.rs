@@ -497,17 +497,12 @@ fn name_of_program(room: &mut [u8]) -> &str {
     name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
-/// The first paper's parts of a copy (its figure 7), in nanoseconds.
-fn costs(costs: &ioat::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 6] {
-    let kernel = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let own = |count: &AtomicU64| (kernel(count) as f64 * nanoseconds_per_tick) as u64;
-    let (inside, pinning, mapping) =
-        (kernel(&costs.kernel_ns), kernel(&costs.pin_ns), kernel(&costs.map_ns));
+/// Where the time of requests went, in nanoseconds.
+fn costs(costs: &ioat::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 3] {
+    let own =
+        |count: &AtomicU64| (count.load(Ordering::Relaxed) as f64 * nanoseconds_per_tick) as u64;
     [
-        ("transition", own(&costs.call_ticks).saturating_sub(inside)),
-        ("pinning", pinning),
-        ("mapping", mapping),
-        ("submission", inside.saturating_sub(pinning + mapping)),
+        ("submission", own(&costs.call_ticks)),
         ("engine", own(&costs.engine_ticks)),
         ("completion", own(&costs.completion_ticks)),
     ]

@@ -33,17 +33,16 @@ fn size_of_field<S, F>(_: impl Fn(&S) -> &F) -> usize {
 fn in_rust() -> Numbers {
     let mut numbers = Numbers::new();
     layout!(numbers, Info is "adma_info": size, flags, abi, features, channels, usable,
-        src_align, reserved, max_bytes, max_pages, timeout_ns, keep_pages, pages, hits,
-        cold_misses, other_misses, evictions, invalidations);
+        src_align, reserved, max_bytes, max_pages, keep_pages, pages, hits, misses, evictions,
+        invalidations);
     layout!(numbers, Keep is "adma_keep": size, flags, pages);
     layout!(numbers, Piece is "adma_piece": dst, src, len, channel, flags);
-    layout!(numbers, Submit is "adma_submit": size, flags, pieces, count, reserved, id,
-        cpu_bytes, accepted, slot, channels, silent, handlers, reserved2, pinned, pinned_first,
-        pin_ns, map_ns, kernel_ns, post, door, reserved3);
+    layout!(numbers, Submit is "adma_submit": size, flags, pieces, count, port, export, id,
+        cpu_bytes, accepted, slot, channels, silent, pinned, pinned_first);
     layout!(numbers, Wait is "adma_wait": size, flags, id, timeout_ns, failed);
-    layout!(numbers, Door is "adma_door": size, flags, fd, reserved);
-    layout!(numbers, Post is "adma_post": size, flags, addr, len, id, good);
-    layout!(numbers, Unpost is "adma_unpost": size, flags, id, timeout_ns);
+    layout!(numbers, Port is "adma_port": size, flags, fd, reserved);
+    layout!(numbers, Export is "adma_export": size, flags, addr, len, id, good);
+    layout!(numbers, Unexport is "adma_unexport": size, flags, id, timeout_ns);
     let constants = [
         ("ADMA_ABI_VERSION", abi::ABI_VERSION as u64),
         ("ADMA_ALIGN", abi::ALIGN as u64),
@@ -52,34 +51,24 @@ fn in_rust() -> Numbers {
         ("ADMA_MAX_CHANNELS", abi::MAX_CHANNELS as u64),
         ("ADMA_WORDS_OFFSET(7, 4096)", abi::words_offset(7, 4096) as u64),
         ("ADMA_WORD_STRIDE", abi::WORD_STRIDE as u64),
-        ("ADMA_MAX_DOORS", abi::MAX_DOORS as u64),
-        ("ADMA_MAX_POSTS", abi::MAX_POSTS as u64),
+        ("ADMA_MAX_PORTS", abi::MAX_PORTS as u64),
+        ("ADMA_MAX_EXPORTS", abi::MAX_EXPORTS as u64),
         ("ADMA_FEATURE_WORDS", abi::FEATURE_WORDS as u64),
-        ("ADMA_FEATURE_POSTS", abi::FEATURE_POSTS as u64),
+        ("ADMA_FEATURE_EXPORTS", abi::FEATURE_EXPORTS as u64),
         ("ADMA_FEATURE_NODES", abi::FEATURE_NODES as u64),
         ("ADMA_CHANNEL_ANY", abi::CHANNEL_ANY as u64),
-        ("ADMA_SUBMIT_UNHANDLED", abi::SUBMIT_UNHANDLED as u64),
         ("ADMA_SUBMIT_PULL", abi::SUBMIT_PULL as u64),
         ("ADMA_SUBMIT_PUSH", abi::SUBMIT_PUSH as u64),
-        ("ADMA_POST_READ", abi::POST_READ as u64),
-        ("ADMA_POST_WRITE", abi::POST_WRITE as u64),
-        ("ADMA_HANDLES_FAULTS", abi::HANDLES_FAULTS as u64),
-        ("ADMA_HANDLES_OTHERS", abi::HANDLES_OTHERS as u64),
+        ("ADMA_EXPORT_READ", abi::EXPORT_READ as u64),
+        ("ADMA_EXPORT_WRITE", abi::EXPORT_WRITE as u64),
         ("ADMA_IOC_TYPE", abi::IOC_TYPE as u64),
         ("ADMA_IOC_INFO", abi::IOC_INFO as u64),
         ("ADMA_IOC_SUBMIT", abi::IOC_SUBMIT as u64),
         ("ADMA_IOC_WAIT", abi::IOC_WAIT as u64),
         ("ADMA_IOC_KEEP", abi::IOC_KEEP as u64),
-        ("ADMA_IOC_DOOR", abi::IOC_DOOR as u64),
-        ("ADMA_IOC_POST", abi::IOC_POST as u64),
-        ("ADMA_IOC_UNPOST", abi::IOC_UNPOST as u64),
-        ("ADMA_INFO_SIZE_1", abi::INFO_SIZE_1 as u64),
-        ("ADMA_SUBMIT_SIZE_1", abi::SUBMIT_SIZE_1 as u64),
-        ("ADMA_WAIT_SIZE_1", abi::WAIT_SIZE_1 as u64),
-        ("ADMA_KEEP_SIZE_1", abi::KEEP_SIZE_1 as u64),
-        ("ADMA_DOOR_SIZE_1", abi::DOOR_SIZE_1 as u64),
-        ("ADMA_POST_SIZE_1", abi::POST_SIZE_1 as u64),
-        ("ADMA_UNPOST_SIZE_1", abi::UNPOST_SIZE_1 as u64),
+        ("ADMA_IOC_PORT", abi::IOC_PORT as u64),
+        ("ADMA_IOC_EXPORT", abi::IOC_EXPORT as u64),
+        ("ADMA_IOC_UNEXPORT", abi::IOC_UNEXPORT as u64),
     ];
     numbers.extend(constants.map(|(name, value)| (name.to_owned(), value)));
     numbers

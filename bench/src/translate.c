@@ -1,4 +1,4 @@
-/* The module's translation cache, for one thread outside of the kernel. */
+/* The papers' translation cache, for one thread. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@ typedef uint64_t u64;
 #define smp_rmb()		do { } while (0)
 #define smp_wmb()		do { } while (0)
 
-#include "../../kmod-c/translate.h"
+#include "translate.h"
 
 struct adma_cache *study_new(u32 sets, u32 ways)
 {

@@ -1,4 +1,4 @@
-//! The module's translation cache (kmod-c/translate.h), and what misses in it.
+//! The papers' translation cache (translate.h), and what misses in it.
 
 use std::collections::HashSet;
 

@@ -27,7 +27,7 @@ impl Offer {
         if !helper.engine.reaches_others() {
             return None;
         }
-        let door = Fd::owned(helper.engine.helper.door().ok()?);
+        let door = Fd::owned(helper.engine.helper.port().ok()?);
         Some(Self { helper, door })
     }
 
@@ -76,16 +76,16 @@ impl Across {
         let flags = ways.iter().fold(0, |flags, way| {
             flags
                 | match way {
-                    Way::Pull => abi::POST_READ,
-                    Way::Push => abi::POST_WRITE,
+                    Way::Pull => abi::EXPORT_READ,
+                    Way::Push => abi::EXPORT_WRITE,
                 }
         });
-        helper::post(self.offer.door.raw(), addr, len, flags).unwrap_or(0)
+        helper::export(self.offer.door.raw(), addr, len, flags).unwrap_or(0)
     }
 
     /// Takes it back. Afterwards nobody uses the buffer.
     pub fn unpin(&self, id: u64) {
-        helper::unpost(self.offer.door.raw(), id);
+        helper::unexport(self.offer.door.raw(), id);
     }
 
     /// Copies between a buffer of ours and what the other side has posted; or an errno.
@@ -100,7 +100,7 @@ impl Across {
         offset: usize,
         len: usize,
     ) -> Result<(), i32> {
-        let there = There { door: self.theirs.raw(), post: pin, offset };
+        let there = There { port: self.theirs.raw(), export: pin, offset };
         let HelperEngine { engine, how } = &self.offer.helper;
         // SAFETY: the caller's promise.
         let copied = unsafe { engine.copy_across(way == Way::Push, ours, there, len, how) };

@@ -220,7 +220,7 @@ mod tests {
             ("requests", 1000),
             ("pinned_pages", 512),
         ];
-        assert_eq!(json["ioat"]["costs_ns"]["pinning"], 30_000_000);
+        assert_eq!(json["ioat"]["costs_ns"]["submission"], 40_000_000);
         assert_eq!(json["ioat"]["costs_ns"]["completion"], 999);
         assert_eq!(json["ioat"]["module"]["errors"], 26);
         assert_eq!(json["ioat"]["lines"]["hits"], 1_000_003);

@@ -52,9 +52,9 @@ pub struct HelperCounts {
     /// For these requests; a page that was pinned already does not count.
     pub pinned_pages: u64,
     /// Where their time went, in nanoseconds.
-    pub costs: [(&'static str, u64); 6],
-    /// Lines of pages: found pinned, not found, let go.
-    pub kept: Option<[(&'static str, u64); 5]>,
+    pub costs: [(&'static str, u64); 3],
+    /// Ranges of 64 pages: found pinned, not found, let go.
+    pub kept: Option<[(&'static str, u64); 4]>,
     /// What the module has counted for all processes together since it was loaded.
     pub module: Option<[(&'static str, u64); 2]>,
 }
@@ -164,18 +164,10 @@ pub(super) mod tests {
             redone_pieces: 3,
             requests: 1000,
             pinned_pages: 512,
-            costs: [
-                ("transition", 1_000_000),
-                ("pinning", 30_000_000),
-                ("mapping", 2_000_000),
-                ("submission", 7_000_000),
-                ("engine", 62_000_000_000),
-                ("completion", 999),
-            ],
+            costs: [("submission", 40_000_000), ("engine", 62_000_000_000), ("completion", 999)],
             kept: Some([
                 ("hits", 1_000_003),
-                ("cold_misses", 8),
-                ("other_misses", 9),
+                ("misses", 17),
                 ("evictions", 10),
                 ("invalidations", 11),
             ]),

@@ -1,4 +1,5 @@
-//! How large the module's translation cache should be: recorded copies of real programs, and
+//! How large a translation cache should be, and its lines, which are the kernel helper's pinned
+//! ranges: recorded copies of real programs, and
 //! a made-up working set beyond this machine, through caches of every shape of the paper.
 
 use crate::options::Options;
@@ -29,7 +30,7 @@ struct Work {
 pub fn run(options: &Options) {
     println!(
         "misses per 1000 pages looked up, and those of them that are not cold; C entries, L per\n\
-         line, A ways (kmod-c/translate.h itself; the module's defaults are C 16K, L 64, A 4)\n"
+         line, A ways (the module pins in ranges of L 64 and finds them in a tree per file)\n"
     );
     let folder = std::env::temp_dir().join(format!("adma-pins-{}", std::process::id()));
     let recorder = folder.join("recorder.so");

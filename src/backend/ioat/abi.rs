@@ -13,46 +13,33 @@ pub const MAX_PIECES: usize = 64;
 pub const SLOTS: usize = 32;
 pub const MAX_CHANNELS: usize = 32;
 pub const WORD_STRIDE: usize = 64;
-pub const MAX_DOORS: usize = 1024;
-pub const MAX_POSTS: usize = 512;
+pub const MAX_PORTS: usize = 1024;
+pub const MAX_EXPORTS: usize = 512;
 
 pub const fn words_offset(channel: usize, page_size: usize) -> usize {
     channel * page_size
 }
 
 pub const FEATURE_WORDS: u32 = 1 << 0;
-pub const FEATURE_POSTS: u32 = 1 << 1;
+pub const FEATURE_EXPORTS: u32 = 1 << 1;
 pub const FEATURE_NODES: u32 = 1 << 2;
 
 pub const CHANNEL_ANY: u32 = 0xffff_ffff;
 
-pub const SUBMIT_UNHANDLED: u32 = 1 << 0;
-pub const SUBMIT_PULL: u32 = 1 << 1;
-pub const SUBMIT_PUSH: u32 = 1 << 2;
+pub const SUBMIT_PULL: u32 = 1 << 0;
+pub const SUBMIT_PUSH: u32 = 1 << 1;
 
-pub const POST_READ: u32 = 1 << 0;
-pub const POST_WRITE: u32 = 1 << 1;
-
-pub const HANDLES_FAULTS: u32 = 1 << 0;
-pub const HANDLES_OTHERS: u32 = 1 << 1;
+pub const EXPORT_READ: u32 = 1 << 0;
+pub const EXPORT_WRITE: u32 = 1 << 1;
 
 pub const IOC_TYPE: usize = 0xad;
 pub const IOC_INFO: usize = io(0);
 pub const IOC_SUBMIT: usize = io(1);
 pub const IOC_WAIT: usize = io(2);
 pub const IOC_KEEP: usize = io(3);
-pub const IOC_DOOR: usize = io(4);
-pub const IOC_POST: usize = io(5);
-pub const IOC_UNPOST: usize = io(6);
-
-/// The sizes of the first version: no module takes less.
-pub const INFO_SIZE_1: usize = 56;
-pub const SUBMIT_SIZE_1: usize = 64;
-pub const WAIT_SIZE_1: usize = 32;
-pub const KEEP_SIZE_1: usize = 16;
-pub const DOOR_SIZE_1: usize = 16;
-pub const POST_SIZE_1: usize = 40;
-pub const UNPOST_SIZE_1: usize = 24;
+pub const IOC_PORT: usize = io(4);
+pub const IOC_EXPORT: usize = io(5);
+pub const IOC_UNEXPORT: usize = io(6);
 
 /// linux/ioctl.h's `_IO`: no direction, no size.
 const fn io(number: usize) -> usize {
@@ -72,12 +59,10 @@ pub struct Info {
     pub reserved: u32,
     pub max_bytes: u64,
     pub max_pages: u64,
-    pub timeout_ns: u64,
     pub keep_pages: u64,
     pub pages: u64,
     pub hits: u64,
-    pub cold_misses: u64,
-    pub other_misses: u64,
+    pub misses: u64,
     pub evictions: u64,
     pub invalidations: u64,
 }
@@ -107,23 +92,16 @@ pub struct Submit {
     pub flags: u32,
     pub pieces: u64,
     pub count: u32,
-    pub reserved: u32,
+    pub port: i32,
+    pub export: u64,
     pub id: u64,
     pub cpu_bytes: u64,
     pub accepted: u32,
     pub slot: u32,
     pub channels: u32,
     pub silent: u32,
-    pub handlers: u32,
-    pub reserved2: u32,
     pub pinned: u32,
     pub pinned_first: u32,
-    pub pin_ns: u64,
-    pub map_ns: u64,
-    pub kernel_ns: u64,
-    pub post: u64,
-    pub door: i32,
-    pub reserved3: u32,
 }
 
 #[repr(C)]
@@ -138,7 +116,7 @@ pub struct Wait {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Door {
+pub struct Port {
     pub size: u32,
     pub flags: u32,
     pub fd: i32,
@@ -147,7 +125,7 @@ pub struct Door {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Post {
+pub struct Export {
     pub size: u32,
     pub flags: u32,
     pub addr: u64,
@@ -158,19 +136,18 @@ pub struct Post {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unpost {
+pub struct Unexport {
     pub size: u32,
     pub flags: u32,
     pub id: u64,
     pub timeout_ns: u64,
 }
 
-const _: () = assert!(size_of::<Info>() == 112 && offset_of!(Info, keep_pages) == INFO_SIZE_1);
+const _: () = assert!(size_of::<Info>() == 96 && offset_of!(Info, keep_pages) == 48);
 const _: () = assert!(size_of::<Piece>() == 32 && offset_of!(Piece, channel) == 24);
-const _: () = assert!(size_of::<Submit>() == 112 && offset_of!(Submit, pinned) == SUBMIT_SIZE_1);
-const _: () = assert!(offset_of!(Submit, accepted) == 40 && offset_of!(Submit, handlers) == 56);
-const _: () = assert!(size_of::<Wait>() == WAIT_SIZE_1 && offset_of!(Wait, failed) == 24);
-const _: () = assert!(size_of::<Keep>() == KEEP_SIZE_1 && offset_of!(Keep, pages) == 8);
-const _: () = assert!(size_of::<Door>() == DOOR_SIZE_1 && offset_of!(Door, fd) == 8);
-const _: () = assert!(size_of::<Post>() == POST_SIZE_1 && offset_of!(Post, id) == 24);
-const _: () = assert!(size_of::<Unpost>() == UNPOST_SIZE_1 && offset_of!(Unpost, id) == 8);
+const _: () = assert!(size_of::<Submit>() == 72 && offset_of!(Submit, accepted) == 48);
+const _: () = assert!(size_of::<Wait>() == 32 && offset_of!(Wait, failed) == 24);
+const _: () = assert!(size_of::<Keep>() == 16 && offset_of!(Keep, pages) == 8);
+const _: () = assert!(size_of::<Port>() == 16 && offset_of!(Port, fd) == 8);
+const _: () = assert!(size_of::<Export>() == 40 && offset_of!(Export, id) == 24);
+const _: () = assert!(size_of::<Unexport>() == 24 && offset_of!(Unexport, id) == 8);

@@ -1,4 +1,4 @@
-//! Copies between this process and what another one has posted.
+//! Copies between this process and what another one exports.
 //!
 //! The engine's law holds here too, but the caller is one of `adma_read` and its like, which
 //! may not be left by a jump: signals need not be held. Nothing is redone here either: what
@@ -6,11 +6,11 @@
 
 use super::*;
 
-/// What another process has posted, and the door to it.
+/// What another process exports, and the port to it.
 #[derive(Clone, Copy, Debug)]
 pub struct There {
-    pub door: i32,
-    pub post: u64,
+    pub port: i32,
+    pub export: u64,
     pub offset: usize,
 }
 
@@ -18,7 +18,7 @@ impl Engine {
     /// Whether it copies between processes, at any address.
     pub fn reaches_others(&self) -> bool {
         self.channels() > 0
-            && self.features.load(Relaxed) & abi::FEATURE_POSTS != 0
+            && self.features.load(Relaxed) & abi::FEATURE_EXPORTS != 0
             && self.src_align.load(Relaxed) == 1
     }
 
@@ -61,8 +61,8 @@ impl Engine {
         let list = self.lists.take().ok_or(libc::EAGAIN)?;
         let mut request = list.fill(cut, dst, src, turn);
         request.flags = if push { abi::SUBMIT_PUSH } else { abi::SUBMIT_PULL };
-        request.door = there.door;
-        request.post = there.post;
+        request.port = there.port;
+        request.export = there.export;
         self.counts.submits.fetch_add(1, Relaxed);
         let errno = self.helper.submit(&mut request);
         if request.id == 0 {

@@ -3,7 +3,7 @@
 
 use super::abi;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
@@ -29,8 +29,6 @@ pub struct Trouble {
 pub struct Kernel {
     info: abi::Info,
     pages: Vec<Page>,
-    handlers: AtomicU32,
-    one_thread: AtomicBool,
     /// For each submission in turn; none left: no trouble.
     trouble: Mutex<VecDeque<Trouble>>,
     state: Mutex<State>,
@@ -75,7 +73,6 @@ impl Kernel {
             src_align: 1,
             max_bytes: 64 << 20,
             max_pages: 64 << 10,
-            timeout_ns: 1_000_000_000,
             ..Default::default()
         })
     }
@@ -85,8 +82,6 @@ impl Kernel {
         Box::leak(Box::new(Self {
             pages: (0..info.channels).map(|_| page()).collect(),
             info,
-            handlers: AtomicU32::new(0),
-            one_thread: AtomicBool::new(true),
             trouble: Mutex::default(),
             state: Mutex::default(),
             ended: Condvar::new(),
@@ -107,14 +102,6 @@ impl Kernel {
         self.trouble.lock().unwrap().extend(trouble);
     }
 
-    pub fn set_handlers(&self, handlers: u32) {
-        self.handlers.store(handlers, Ordering::Relaxed);
-    }
-
-    pub fn set_one_thread(&self, one: bool) {
-        self.one_thread.store(one, Ordering::Relaxed);
-    }
-
     pub fn at_end(&self, call: impl Fn() + Send + 'static) {
         *self.at_end.lock().unwrap() = Some(Box::new(call));
     }
@@ -129,10 +116,6 @@ impl Kernel {
 
     pub fn words(&self, channel: usize) -> usize {
         &raw const self.pages[channel] as usize
-    }
-
-    pub fn has_one_thread(&self) -> bool {
-        self.one_thread.load(Ordering::Relaxed)
     }
 
     pub fn ioctl(&'static self, request: usize, argument: usize) -> i32 {
@@ -160,16 +143,9 @@ impl Kernel {
 
     fn submit(&'static self, submit: &mut abi::Submit) -> i32 {
         self.submits.fetch_add(1, Ordering::Relaxed);
-        let unhandled = submit.flags == abi::SUBMIT_UNHANDLED;
-        assert!(unhandled || submit.flags == 0);
-        assert_eq!(submit.size as usize, size_of::<abi::Submit>());
-        assert_eq!((submit.reserved, submit.reserved2), (0, 0));
-        submit.handlers = self.handlers.load(Ordering::Relaxed);
-        if unhandled && submit.handlers != 0 {
-            return libc::EDEADLK;
-        }
-        assert!(unhandled || signals_are_held(), "a handler could jump out");
-        assert!(!unhandled || self.has_one_thread(), "another thread could install a handler");
+        assert_eq!((submit.size as usize, submit.flags), (size_of::<abi::Submit>(), 0));
+        assert_eq!((submit.port, submit.export), (0, 0));
+        assert!(signals_are_held(), "a handler could jump out");
         let trouble = self.trouble.lock().unwrap().pop_front().unwrap_or_default();
         let count = submit.count as usize;
         assert!((1..=abi::MAX_PIECES).contains(&count));

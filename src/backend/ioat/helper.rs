@@ -132,22 +132,13 @@ impl Helper {
         self.call(abi::IOC_WAIT, &raw mut *wait as usize)
     }
 
-    /// Makes a door to what this process posts; its descriptor is closed by exec.
-    pub fn door(&self) -> Result<i32, i32> {
-        let mut door = abi::Door { size: size_of::<abi::Door>() as u32, ..Default::default() };
-        match self.call(abi::IOC_DOOR, &raw mut door as usize) {
-            0 => Ok(door.fd),
+    /// Makes a port for what this process exports; its descriptor is closed by exec.
+    pub fn port(&self) -> Result<i32, i32> {
+        let mut port = abi::Port { size: size_of::<abi::Port>() as u32, ..Default::default() };
+        match self.call(abi::IOC_PORT, &raw mut port as usize) {
+            0 => Ok(port.fd),
             errno => Err(errno),
         }
-    }
-
-    /// Whether nobody else can install a signal handler meanwhile.
-    pub fn serves_one_thread(&self) -> bool {
-        #[cfg(test)]
-        if let Some(fake) = self.fake.get() {
-            return fake.has_one_thread();
-        }
-        sys::has_one_thread()
     }
 
     /// In the child of a fork: the file is the parent's, and of no use here. Closed only if
@@ -182,26 +173,26 @@ fn call(fd: i32, request: usize, argument: usize) -> i32 {
     }
 }
 
-/// Lets whoever holds the door reach a buffer: `flags` are `abi::POST_*`. Answers the number
-/// of the post, or an errno.
-pub fn post(door: i32, addr: usize, len: usize, flags: u32) -> Result<u64, i32> {
-    let (size, addr, len) = (size_of::<abi::Post>() as u32, addr as u64, len as u64);
-    let mut post = abi::Post { size, flags, addr, len, ..Default::default() };
-    match call(door, abi::IOC_POST, &raw mut post as usize) {
-        0 => Ok(post.id),
+/// Lets whoever has the port reach a buffer: `flags` are `abi::EXPORT_*`. Answers the number
+/// of the export, or an errno.
+pub fn export(port: i32, addr: usize, len: usize, flags: u32) -> Result<u64, i32> {
+    let (size, addr, len) = (size_of::<abi::Export>() as u32, addr as u64, len as u64);
+    let mut export = abi::Export { size, flags, addr, len, ..Default::default() };
+    match call(port, abi::IOC_EXPORT, &raw mut export as usize) {
+        0 => Ok(export.id),
         errno => Err(errno),
     }
 }
 
 /// Takes a buffer back, and waits until nobody uses it any more. Transfers end by themselves,
 /// so there is no giving up.
-pub fn unpost(door: i32, id: u64) {
+pub fn unexport(port: i32, id: u64) {
     const ONE_SECOND: u64 = 1_000_000_000;
-    let size = size_of::<abi::Unpost>() as u32;
-    let mut unpost = abi::Unpost { size, flags: 0, id, timeout_ns: ONE_SECOND };
-    while let libc::EINTR | libc::ETIMEDOUT = call(door, abi::IOC_UNPOST, &raw mut unpost as usize)
-    {
-    }
+    let size = size_of::<abi::Unexport>() as u32;
+    let mut unexport = abi::Unexport { size, flags: 0, id, timeout_ns: ONE_SECOND };
+    while let libc::EINTR | libc::ETIMEDOUT =
+        call(port, abi::IOC_UNEXPORT, &raw mut unexport as usize)
+    {}
 }
 
 fn errno_or_value(answer: sys::SysResult) -> Result<i32, i32> {

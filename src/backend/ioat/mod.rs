@@ -3,11 +3,8 @@
 //! Law of this file, cited as "the engine's law": while a request is under way the engine
 //! writes the program's memory, whatever the program does. So nothing leaves this file
 //! between a submission and the end of its request: we do not return, and no signal handler
-//! may jump. A process of one thread that has no handler needs nothing for that, and the
-//! kernel looks whether it is one (`SUBMIT_UNHANDLED`): its copy is one call of the helper. In any
-//! other signals are held. With several threads another one may install a handler at any
-//! moment, and pthread_cancel does. And while the program handles faults, the caller's own part
-//! is copied by loops that survive a bad page, or after the request is over.
+//! may jump, so signals are held. The caller's own part is copied by loops that survive a bad
+//! page; what is little is copied before anything is under way.
 
 pub mod abi;
 mod across;
@@ -36,7 +33,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use helper::Helper;
-use tuning::{Caution, Limit, PageTime};
+use tuning::{Limit, PageTime};
 
 /// How copies are to be carried.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +76,6 @@ pub struct Engine {
     /// Where each channel's words can be seen; 0: nowhere.
     words: [AtomicUsize; abi::MAX_CHANNELS],
     lists: PieceLists,
-    caution: Caution,
     limit: Limit,
     share: CallerShare<192, 4>,
     page_time: PageTime,
@@ -105,16 +101,13 @@ pub struct Counts {
     pub costs: Costs,
 }
 
-/// Where the time of the requests went, all of them together: by the clock of the caller in
-/// ticks, by the kernel's in nanoseconds.
+/// Where the time of the requests went, all of them together, in ticks. What the call is made
+/// of is shown by the module's trace events.
 pub struct Costs {
     pub requests: AtomicU64,
     pub pinned_pages: AtomicU64,
     /// From before the system call to after it.
     pub call_ticks: AtomicU64,
-    pub kernel_ns: AtomicU64,
-    pub pin_ns: AtomicU64,
-    pub map_ns: AtomicU64,
     /// From the end of the system call to the last word.
     pub engine_ticks: AtomicU64,
     /// From there to the return, with whatever had to be done again.
@@ -127,9 +120,6 @@ impl Costs {
             requests: AtomicU64::new(0),
             pinned_pages: AtomicU64::new(0),
             call_ticks: AtomicU64::new(0),
-            kernel_ns: AtomicU64::new(0),
-            pin_ns: AtomicU64::new(0),
-            map_ns: AtomicU64::new(0),
             engine_ticks: AtomicU64::new(0),
             completion_ticks: AtomicU64::new(0),
         }
@@ -141,9 +131,6 @@ impl Costs {
             (&self.requests, 1),
             (&self.pinned_pages, request.pinned.into()),
             (&self.call_ticks, submitted.wrapping_sub(begun)),
-            (&self.kernel_ns, request.kernel_ns),
-            (&self.pin_ns, request.pin_ns),
-            (&self.map_ns, request.map_ns),
             (&self.engine_ticks, over.wrapping_sub(submitted)),
             (&self.completion_ticks, end.wrapping_sub(over)),
         ];
@@ -153,11 +140,9 @@ impl Costs {
     }
 
     fn clear(&self) {
-        let Self { requests, pinned_pages, call_ticks, kernel_ns, .. } = self;
-        let Self { pin_ns, map_ns, engine_ticks, completion_ticks, .. } = self;
-        [requests, pinned_pages, call_ticks, kernel_ns, pin_ns, map_ns, engine_ticks]
+        let Self { requests, pinned_pages, call_ticks, engine_ticks, completion_ticks } = self;
+        [requests, pinned_pages, call_ticks, engine_ticks, completion_ticks]
             .into_iter()
-            .chain([completion_ticks])
             .for_each(|sum| sum.store(0, Relaxed));
     }
 }
@@ -236,7 +221,6 @@ impl Engine {
             why_not: AtomicI32::new(0),
             words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
             lists: PieceLists::new(),
-            caution: Caution::new(),
             limit: Limit::new(),
             share: CallerShare::new(),
             page_time: PageTime::new(),
@@ -281,12 +265,11 @@ impl Engine {
     }
 
     /// What became of the pages that stay pinned, in lines; not if nobody can tell.
-    pub fn kept(&self) -> Option<[(&'static str, u64); 5]> {
+    pub fn kept(&self) -> Option<[(&'static str, u64); 4]> {
         let info = self.helper.counts()?;
         Some([
             ("hits", info.hits),
-            ("cold_misses", info.cold_misses),
-            ("other_misses", info.other_misses),
+            ("misses", info.misses),
             ("evictions", info.evictions),
             ("invalidations", info.invalidations),
         ])
@@ -391,8 +374,21 @@ impl Engine {
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut request = list.fill(cut, dst + body, src + body, turn);
 
+        let own_parts = || {
+            // SAFETY: the caller's ranges, outside of what the engine writes.
+            unsafe {
+                whole.by_libc(0, body);
+                whole.by_libc(end, len);
+            }
+        };
+        let little = body + (len - end) < PAGE;
+        if little {
+            own_parts();
+        }
         let begun_at = sys::ticks();
-        let (held, errno) = self.submit(&mut request)?;
+        let held = self.hold_signals()?;
+        self.counts.submits.fetch_add(1, Relaxed);
+        let errno = self.helper.submit(&mut request);
         if request.id == 0 {
             // Nothing is under way.
             drop(list);
@@ -416,21 +412,8 @@ impl Engine {
 
         // The engine's law begins.
         let submitted = sys::ticks();
-        let faults_are_handled = request.handlers & abi::HANDLES_FAULTS != 0;
-        let own_edges = || {
-            // SAFETY: the caller's ranges, outside of what the engine writes.
-            unsafe {
-                whole.by_libc(0, body);
-                whole.by_libc(end, len);
-            }
-        };
-        let edges_done = if faults_are_handled {
-            // SAFETY: as above.
-            unsafe { self.copy_guarded(&[(0, body), (end, len)], whole) }
-        } else {
-            own_edges();
-            true
-        };
+        // SAFETY: as above.
+        let own_done = little || unsafe { self.copy_guarded(&[(0, body), (end, len)], whole) };
         let count = cut.count();
         let taken = (request.accepted as usize).min(count);
         let begun = if taken < count { cut.piece(taken).offset } else { split.body };
@@ -449,8 +432,8 @@ impl Engine {
             _ => {}
         }
 
-        if !edges_done {
-            own_edges();
+        if !own_done {
+            own_parts();
         }
         // SAFETY: parts of the caller's ranges, which the engine has left.
         unsafe {
@@ -464,15 +447,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Copies parts of the program's memory while the engine writes others, although the program
-    /// handles faults: our handler is put in front of the program's. False: to be copied when
-    /// the engine has ended, because a page is bad, or for so little it is not worth it.
+    /// Copies parts of the program's memory while the engine writes others, with our handler of
+    /// faults in front of the program's. False: to be copied when the engine has ended, because
+    /// a page is bad.
     ///
     /// # Safety
     /// As memcpy.
     unsafe fn copy_guarded(&self, parts: &[(usize, usize)], whole: Stretch) -> bool {
-        let bytes: usize = parts.iter().map(|(from, to)| to - from).sum();
-        if bytes < PAGE || signals::stand_in_front().is_err() {
+        if signals::stand_in_front().is_err() {
             return false;
         }
         self.counts.others.fetch_add(4, Relaxed);
@@ -490,26 +472,6 @@ impl Engine {
             Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),
             None => self.share.of(len),
         }
-    }
-
-    /// Submits in the cheapest way that the engine's law allows; answers 0 or an errno, and
-    /// what holds the signals, if anything.
-    fn submit(&self, request: &mut abi::Submit) -> Result<(Option<SignalsHeld>, i32), Refused> {
-        let mut held = None;
-        if self.caution.is_due() || !self.helper.serves_one_thread() {
-            held = Some(self.hold_signals()?);
-        }
-        request.flags = if held.is_none() { abi::SUBMIT_UNHANDLED } else { 0 };
-        self.counts.submits.fetch_add(1, Relaxed);
-        let mut errno = self.helper.submit(request);
-        if errno == libc::EDEADLK && held.is_none() {
-            self.caution.note_handlers();
-            held = Some(self.hold_signals()?);
-            request.flags = 0;
-            self.counts.submits.fetch_add(1, Relaxed);
-            errno = self.helper.submit(request);
-        }
-        Ok((held, errno))
     }
 
     fn hold_signals(&self) -> Result<SignalsHeld, Refused> {

@@ -1,11 +1,11 @@
-//! What the engine's past tells about the next copy: how long it takes, how large a request may
-//! be, and whether signals have to be held.
+//! What the engine's past tells about the next copy: how long it takes, and how large a request
+//! may be.
 //!
 //! Plain numbers, shared by all threads without locks: a lost update costs a sample.
 #![forbid(unsafe_code)]
 
 use crate::plan::PAGE;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// How long the engine takes for a page, in ticks.
 pub struct PageTime(AtomicU64);
@@ -83,31 +83,6 @@ impl Limit {
     }
 }
 
-/// Whether the program is known to have signal handlers. Asking costs nothing where it has
-/// none, and one refused call where it has.
-pub struct Caution(AtomicU32);
-
-impl Caution {
-    const COPIES: u32 = 256;
-
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    /// Signals are to be held for this copy.
-    pub fn is_due(&self) -> bool {
-        let left = self.0.load(Relaxed);
-        if left > 0 {
-            self.0.store(left - 1, Relaxed);
-        }
-        left > 0
-    }
-
-    pub fn note_handlers(&self) {
-        self.0.store(Self::COPIES, Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,13 +138,5 @@ mod tests {
         assert_eq!(limit.part_of(100 << 20), 64 << 10, "a small one tells nothing");
         (0..1000).for_each(|_| limit.note_taken(64 << 20));
         assert_eq!(limit.part_of(100 << 20), 16 << 20);
-    }
-
-    #[test]
-    fn caution_lasts_for_a_while_and_is_tried_without_again() {
-        let caution = Caution::new();
-        assert!(!caution.is_due());
-        caution.note_handlers();
-        assert_eq!((0..1000).filter(|_| caution.is_due()).count(), 256);
     }
 }

@@ -17,11 +17,15 @@
  * Write "ADDRESS MS" to /sys/kernel/debug/adma_client_lock: the page at that
  * address of the writer is locked for MS milliseconds, as a page is whose file
  * system waits for a server. The write returns after that.
+ *
+ * While the parameter refuse_longterm is 1, no page can be pinned for long, as
+ * those of files cannot on kernels since 6.5.
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/dmaengine.h>
+#include <linux/kprobes.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
@@ -235,18 +239,38 @@ static const struct file_operations lock_fops = {
 	.write = lock_write,
 };
 
+static bool refuse_longterm;
+module_param(refuse_longterm, bool, 0600);
+MODULE_PARM_DESC(refuse_longterm, "no page can be pinned for long");
+
+/* pin_user_pages_fast(start, nr_pages, gup_flags, pages): there is nothing at 0. */
+static int before_pin(struct kprobe *probe, struct pt_regs *regs)
+{
+	if (refuse_longterm && regs->dx & FOLL_LONGTERM)
+		regs->di = 0;
+	return 0;
+}
+
+static struct kprobe pin_probe = {
+	.symbol_name = "pin_user_pages_fast",
+	.pre_handler = before_pin,
+};
+
 static int __init client_init(void)
 {
 	file = debugfs_create_file("adma_client", 0600, NULL, NULL, &client_fops);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
 	lock_file = debugfs_create_file("adma_client_lock", 0600, NULL, NULL, &lock_fops);
+	if (register_kprobe(&pin_probe))
+		pr_info("adma_client: pins cannot be refused here\n");
 	return 0;
 }
 module_init(client_init);
 
 static void __exit client_exit(void)
 {
+	unregister_kprobe(&pin_probe);
 	debugfs_remove(lock_file);
 	debugfs_remove(file);
 	release();

@@ -23,25 +23,22 @@ pub const SLOTS: usize = 32;
 pub const MAX_CHANNELS: u32 = 32;
 pub const WORD_STRIDE: usize = 64;
 pub const FEATURE_WORDS: u32 = 1;
-pub const FEATURE_POSTS: u32 = 2;
-pub const MAX_DOORS: usize = 1024;
-pub const MAX_POSTS: usize = 512;
+pub const FEATURE_EXPORTS: u32 = 2;
+pub const MAX_PORTS: usize = 1024;
+pub const MAX_EXPORTS: usize = 512;
 pub const CHANNEL_ANY: u32 = u32::MAX;
-pub const SUBMIT_UNHANDLED: u32 = 1;
-pub const SUBMIT_PULL: u32 = 2;
-pub const SUBMIT_PUSH: u32 = 4;
-pub const POST_READ: u32 = 1;
-pub const POST_WRITE: u32 = 2;
-pub const HANDLES_FAULTS: u32 = 1;
-pub const HANDLES_OTHERS: u32 = 2;
+pub const SUBMIT_PULL: u32 = 1;
+pub const SUBMIT_PUSH: u32 = 2;
+pub const EXPORT_READ: u32 = 1;
+pub const EXPORT_WRITE: u32 = 2;
 
 pub const INFO: u64 = 0xad00;
 pub const SUBMIT: u64 = 0xad01;
 pub const WAIT: u64 = 0xad02;
 pub const KEEP: u64 = 0xad03;
-pub const DOOR: u64 = 0xad04;
-pub const POST: u64 = 0xad05;
-pub const UNPOST: u64 = 0xad06;
+pub const PORT: u64 = 0xad04;
+pub const EXPORT: u64 = 0xad05;
+pub const UNEXPORT: u64 = 0xad06;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,9 +53,14 @@ pub struct Info {
     pub reserved: u32,
     pub max_bytes: u64,
     pub max_pages: u64,
-    pub timeout_ns: u64,
+    pub keep_pages: u64,
+    pub pages: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub evictions: u64,
+    pub invalidations: u64,
 }
-const _: () = assert!(size_of::<Info>() == 56 && offset_of!(Info, timeout_ns) == 48);
+const _: () = assert!(size_of::<Info>() == 96 && offset_of!(Info, keep_pages) == 48);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,70 +80,32 @@ pub struct Submit {
     pub flags: u32,
     pub pieces: u64,
     pub count: u32,
-    pub reserved: u32,
+    pub port: i32,
+    pub export: u64,
     pub id: u64,
     pub cpu_bytes: u64,
     pub accepted: u32,
     pub slot: u32,
     pub channels: u32,
     pub silent: u32,
-    pub handlers: u32,
-    pub reserved2: u32,
-}
-const _: () = assert!(size_of::<Submit>() == 64 && offset_of!(Submit, handlers) == 56);
-
-// What has come to the structures since their first version. All tests but those about it
-// use the first: an old program must be served by a new module.
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InfoOfPins {
-    pub first: Info,
-    pub keep_pages: u64,
-    pub pages: u64,
-    pub hits: u64,
-    pub cold_misses: u64,
-    pub other_misses: u64,
-    pub evictions: u64,
-    pub invalidations: u64,
-}
-const _: () = assert!(size_of::<InfoOfPins>() == 112);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SubmitWithCosts {
-    pub first: Submit,
     pub pinned: u32,
     pub pinned_first: u32,
-    pub pin_ns: u64,
-    pub map_ns: u64,
-    pub kernel_ns: u64,
 }
-const _: () = assert!(size_of::<SubmitWithCosts>() == 96);
+const _: () = assert!(size_of::<Submit>() == 72 && offset_of!(Submit, accepted) == 48);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SubmitAcross {
-    pub costs: SubmitWithCosts,
-    pub post: u64,
-    pub door: i32,
-    pub reserved3: u32,
-}
-const _: () = assert!(size_of::<SubmitAcross>() == 112);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MakeDoor {
+pub struct MakePort {
     pub size: u32,
     pub flags: u32,
     pub fd: i32,
     pub reserved: u32,
 }
-const _: () = assert!(size_of::<MakeDoor>() == 16);
+const _: () = assert!(size_of::<MakePort>() == 16);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Post {
+pub struct Export {
     pub size: u32,
     pub flags: u32,
     pub addr: u64,
@@ -149,17 +113,17 @@ pub struct Post {
     pub id: u64,
     pub good: u64,
 }
-const _: () = assert!(size_of::<Post>() == 40);
+const _: () = assert!(size_of::<Export>() == 40);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unpost {
+pub struct Unexport {
     pub size: u32,
     pub flags: u32,
     pub id: u64,
     pub timeout_ns: u64,
 }
-const _: () = assert!(size_of::<Unpost>() == 24);
+const _: () = assert!(size_of::<Unexport>() == 24);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -211,7 +175,6 @@ impl fmt::Debug for Errno {
             libc::ENODEV => "ENODEV",
             libc::EINVAL => "EINVAL",
             libc::ENOTTY => "ENOTTY",
-            libc::EDEADLK => "EDEADLK",
             libc::EOPNOTSUPP => "EOPNOTSUPP",
             libc::ETIMEDOUT => "ETIMEDOUT",
             number => return write!(out, "errno {number}"),
@@ -236,7 +199,6 @@ pub const EBUSY: Errno = Errno(libc::EBUSY);
 pub const ENODEV: Errno = Errno(libc::ENODEV);
 pub const EINVAL: Errno = Errno(libc::EINVAL);
 pub const ENOTTY: Errno = Errno(libc::ENOTTY);
-pub const EDEADLK: Errno = Errno(libc::EDEADLK);
 pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
 
@@ -295,28 +257,25 @@ impl Submit {
     }
 }
 
-impl SubmitAcross {
-    /// Between our memory and a post: `way` is SUBMIT_PULL or SUBMIT_PUSH, and on the side
-    /// of the post a piece has an offset.
-    pub fn new(pieces: &mut [Piece], way: u32, door: RawFd, post: u64) -> SubmitAcross {
-        let mut across = SubmitAcross { post, door, ..SubmitAcross::default() };
-        across.costs.first = Submit { flags: way, ..Submit::new(pieces) };
-        across.costs.first.size = size_of::<SubmitAcross>() as u32;
-        across
+impl Submit {
+    /// Between our memory and an export: `way` is SUBMIT_PULL or SUBMIT_PUSH, and on the side
+    /// of the export a piece has an offset.
+    pub fn across(pieces: &mut [Piece], way: u32, port: RawFd, export: u64) -> Submit {
+        Submit { flags: way, port, export, ..Submit::new(pieces) }
     }
 }
 
-impl Post {
-    pub fn new(addr: u64, len: usize, flags: u32) -> Post {
-        let size = size_of::<Post>() as u32;
-        Post { size, flags, addr, len: len as u64, ..Post::default() }
+impl Export {
+    pub fn new(addr: u64, len: usize, flags: u32) -> Export {
+        let size = size_of::<Export>() as u32;
+        Export { size, flags, addr, len: len as u64, ..Export::default() }
     }
 }
 
-impl Unpost {
-    pub fn new(id: u64, timeout: Duration) -> Unpost {
+impl Unexport {
+    pub fn new(id: u64, timeout: Duration) -> Unexport {
         let timeout_ns = timeout.as_nanos() as u64;
-        Unpost { size: size_of::<Unpost>() as u32, flags: 0, id, timeout_ns }
+        Unexport { size: size_of::<Unexport>() as u32, flags: 0, id, timeout_ns }
     }
 }
 
@@ -390,24 +349,24 @@ impl Device {
         Submitted { result, out }
     }
 
-    /// Between our memory and a post of somebody.
+    /// Between our memory and an export of somebody.
     pub fn submit_across(
         &self,
         pieces: &mut [Piece],
         way: u32,
-        door: RawFd,
-        post: u64,
+        port: RawFd,
+        export: u64,
     ) -> Submitted {
-        let mut out = SubmitAcross::new(pieces, way, door, post);
+        let mut out = Submit::across(pieces, way, port, export);
         let result = call(self.fd(), SUBMIT, &mut out);
-        Submitted { result, out: out.costs.first }
+        Submitted { result, out }
     }
 
-    pub fn door(&self) -> Result<Door, Errno> {
-        let mut door = MakeDoor { size: size_of::<MakeDoor>() as u32, ..MakeDoor::default() };
-        call(self.fd(), DOOR, &mut door)?;
+    pub fn port(&self) -> Result<Port, Errno> {
+        let mut port = MakePort { size: size_of::<MakePort>() as u32, ..MakePort::default() };
+        call(self.fd(), PORT, &mut port)?;
         // SAFETY: a new descriptor, and nobody else's.
-        Ok(Door(unsafe { OwnedFd::from_raw_fd(door.fd) }))
+        Ok(Port(unsafe { OwnedFd::from_raw_fd(port.fd) }))
     }
 
     /// The pieces that failed, as bits.
@@ -442,26 +401,6 @@ impl Device {
         let request = self.start(pieces)?;
         ensure_eq!(self.end(&request)?, 0, "failed pieces of a healthy device");
         Ok(request)
-    }
-
-    /// The same, with what it cost.
-    pub fn carry_with_costs(&self, pieces: &mut [Piece]) -> Outcome<SubmitWithCosts> {
-        let mut out = SubmitWithCosts { first: Submit::new(pieces), ..Default::default() };
-        out.first.size = size_of::<SubmitWithCosts>() as u32;
-        if let Err(errno) = call(self.fd(), SUBMIT, &mut out) {
-            fail!("{} of {} pieces, then {errno:?}", out.first.accepted, out.first.count);
-        }
-        ensure_eq!(self.end(&out.first)?, 0, "failed pieces of a healthy device");
-        Ok(out)
-    }
-
-    pub fn info_of_pins(&self) -> Outcome<InfoOfPins> {
-        let mut info = InfoOfPins::default();
-        info.first.size = size_of::<InfoOfPins>() as u32;
-        match call(self.fd(), INFO, &mut info) {
-            Ok(()) => Ok(info),
-            Err(errno) => fail!("ADMA_IOC_INFO: {errno:?}"),
-        }
     }
 
     pub fn keep(&self, pages: u64) -> Result<(), Errno> {
@@ -500,21 +439,21 @@ impl Device {
     }
 }
 
-/// A way for others to what is posted behind it.
-pub struct Door(OwnedFd);
+/// A way for others to what is exported through it.
+pub struct Port(OwnedFd);
 
-impl Door {
+impl Port {
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    pub fn post(&self, addr: u64, len: usize, flags: u32) -> Result<u64, Errno> {
-        let mut post = Post::new(addr, len, flags);
-        call(self.fd(), POST, &mut post).map(|()| post.id)
+    pub fn export(&self, addr: u64, len: usize, flags: u32) -> Result<u64, Errno> {
+        let mut export = Export::new(addr, len, flags);
+        call(self.fd(), EXPORT, &mut export).map(|()| export.id)
     }
 
-    pub fn unpost(&self, id: u64, timeout: Duration) -> Result<(), Errno> {
-        call(self.fd(), UNPOST, &mut Unpost::new(id, timeout))
+    pub fn unexport(&self, id: u64, timeout: Duration) -> Result<(), Errno> {
+        call(self.fd(), UNEXPORT, &mut Unexport::new(id, timeout))
     }
 }
 

@@ -71,8 +71,8 @@ macro_rules! statistics {
 
 statistics! {
     copies bytes descriptors pins pinned_pages errors timeouts ring_full quarantined
-    posts post_bytes
-    hits cold_misses other_misses evictions invalidations
+    exports export_bytes
+    hits misses evictions invalidations
 }
 
 // ---- parameters ---------------------------------------------------------------------

@@ -1,10 +1,10 @@
-//! A second process with a door: it posts what it is told to, and its parent copies.
+//! A second process with a port: it exports what it is told to, and its parent copies.
 //!
 //! Orders go through a page that both have, answers come back the same way. Regions that
 //! exist before the partner is made are at the same addresses in both; of ordinary memory
 //! each has its own, of shared memory both have the same.
 
-use crate::device::{Device, Door, ENOMEM, Errno, POST, POST_READ, POST_WRITE, Post, call};
+use crate::device::{Device, ENOMEM, EXPORT, EXPORT_READ, EXPORT_WRITE, Errno, Export, Port, call};
 use crate::memory::{PAGE, Region};
 use crate::process::{Child, Ended, Gate, become_victim, fork};
 use crate::verdict::{End, Outcome};
@@ -15,9 +15,9 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
     /// Region, offset, length, and rights.
-    Post(usize, usize, usize, u32),
+    Export(usize, usize, usize, u32),
     /// Number and milliseconds.
-    Unpost(u64, u64),
+    Unexport(u64, u64),
     Fill(usize, u64),
     /// Whether a region holds what `Fill` makes.
     Expect(usize, u64),
@@ -28,7 +28,7 @@ pub enum Order {
     Fork,
     Exec,
     CloseDevice,
-    CloseDoor,
+    ClosePort,
     KeepNothing,
     Leave,
 }
@@ -38,31 +38,31 @@ pub struct Partner {
     ask: Gate,
     answer: Gate,
     child: Child,
-    door: OwnedFd,
+    port: OwnedFd,
 }
 
 /// Its side: carries orders out until it ends.
 struct Servant<'a> {
     regions: &'a [&'a Region],
     device: Option<Device>,
-    door: Option<Door>,
+    port: Option<Port>,
 }
 
 impl Servant<'_> {
     fn obey(&mut self, order: Order) -> Outcome<Result<[u64; 2], Errno>> {
-        let door = self.door.as_ref().ok_or(End::from(String::from("no door")));
+        let port = self.port.as_ref().ok_or(End::from(String::from("no port")));
         let done = Ok([0, 0]);
         Ok(match order {
-            Order::Post(region, at, len, flags) => {
-                let mut post = Post::new(self.regions[region].address(at), len, flags);
-                match call(door?.fd(), POST, &mut post) {
-                    Ok(()) => Ok([post.id, post.good]),
+            Order::Export(region, at, len, flags) => {
+                let mut export = Export::new(self.regions[region].address(at), len, flags);
+                match call(port?.fd(), EXPORT, &mut export) {
+                    Ok(()) => Ok([export.id, export.good]),
                     // The answer has room for an error and how far it got.
                     Err(errno) => return Ok(Err(errno)),
                 }
             }
-            Order::Unpost(id, millis) => {
-                door?.unpost(id, Duration::from_millis(millis)).map(|()| [0, 0])
+            Order::Unexport(id, millis) => {
+                port?.unexport(id, Duration::from_millis(millis)).map(|()| [0, 0])
             }
             Order::Fill(region, seed) => {
                 self.regions[region].fill(seed);
@@ -93,8 +93,8 @@ impl Servant<'_> {
                 self.device = None;
                 done
             }
-            Order::CloseDoor => {
-                self.door = None;
+            Order::ClosePort => {
+                self.port = None;
                 done
             }
             Order::KeepNothing => match &self.device {
@@ -109,10 +109,10 @@ impl Servant<'_> {
 /// Orders as words: which, and up to four numbers.
 fn words_of(order: Order) -> [u64; 5] {
     match order {
-        Order::Post(region, at, len, flags) => {
+        Order::Export(region, at, len, flags) => {
             [0, region as u64, at as u64, len as u64, flags.into()]
         }
-        Order::Unpost(id, millis) => [1, id, millis, 0, 0],
+        Order::Unexport(id, millis) => [1, id, millis, 0, 0],
         Order::Fill(region, seed) => [2, region as u64, seed, 0, 0],
         Order::Expect(region, seed) => [3, region as u64, seed, 0, 0],
         Order::Unmap(region) => [4, region as u64, 0, 0, 0],
@@ -120,7 +120,7 @@ fn words_of(order: Order) -> [u64; 5] {
         Order::Fork => [6, 0, 0, 0, 0],
         Order::Exec => [7, 0, 0, 0, 0],
         Order::CloseDevice => [8, 0, 0, 0, 0],
-        Order::CloseDoor => [9, 0, 0, 0, 0],
+        Order::ClosePort => [9, 0, 0, 0, 0],
         Order::KeepNothing => [10, 0, 0, 0, 0],
         Order::Leave => [11, 0, 0, 0, 0],
     }
@@ -128,8 +128,8 @@ fn words_of(order: Order) -> [u64; 5] {
 
 fn order_of([which, a, b, c, d]: [u64; 5]) -> Order {
     match which {
-        0 => Order::Post(a as usize, b as usize, c as usize, d as u32),
-        1 => Order::Unpost(a, b),
+        0 => Order::Export(a as usize, b as usize, c as usize, d as u32),
+        1 => Order::Unexport(a, b),
         2 => Order::Fill(a as usize, b),
         3 => Order::Expect(a as usize, b),
         4 => Order::Unmap(a as usize),
@@ -137,7 +137,7 @@ fn order_of([which, a, b, c, d]: [u64; 5]) -> Order {
         6 => Order::Fork,
         7 => Order::Exec,
         8 => Order::CloseDevice,
-        9 => Order::CloseDoor,
+        9 => Order::ClosePort,
         10 => Order::KeepNothing,
         _ => Order::Leave,
     }
@@ -162,11 +162,11 @@ impl Partner {
         let control = Region::shared(PAGE)?;
         let child = fork(|| {
             let device = Device::open()?;
-            let door = device.door();
-            let Ok(door) = door else { fail!("no door") };
-            control.set_word(0, door.fd() as u64);
+            let port = device.port();
+            let Ok(port) = port else { fail!("no port") };
+            control.set_word(0, port.fd() as u64);
             answer.open();
-            let mut servant = Servant { regions, device: Some(device), door: Some(door) };
+            let mut servant = Servant { regions, device: Some(device), port: Some(port) };
             loop {
                 ask.pass();
                 let order = order_of([0, 1, 2, 3, 4].map(|i| control.word(8 * i)));
@@ -181,21 +181,21 @@ impl Partner {
             }
         })?;
         answer.pass();
-        let door = take_descriptor(child.pid(), control.word(0) as RawFd)?;
-        Ok(Partner { control, ask, answer, child, door })
+        let port = take_descriptor(child.pid(), control.word(0) as RawFd)?;
+        Ok(Partner { control, ask, answer, child, port })
     }
 
-    /// One that has posted a buffer full of ones, to be read and written, and its number.
-    pub fn with_post(len: usize) -> Outcome<(Partner, u64)> {
+    /// One that has exported a buffer full of ones, to be read and written, and its number.
+    pub fn with_export(len: usize) -> Outcome<(Partner, u64)> {
         let theirs = Region::of_small_pages(len)?;
         let partner = Partner::new(&[&theirs])?;
         partner.must(Order::Fill(0, 1))?;
-        let post = partner.must(Order::Post(0, 0, len, POST_READ | POST_WRITE))?;
-        Ok((partner, post))
+        let export = partner.must(Order::Export(0, 0, len, EXPORT_READ | EXPORT_WRITE))?;
+        Ok((partner, export))
     }
 
-    pub fn door(&self) -> RawFd {
-        self.door.as_raw_fd()
+    pub fn port(&self) -> RawFd {
+        self.port.as_raw_fd()
     }
 
     /// Tells it to do something and does not wait.
@@ -241,8 +241,8 @@ mod tests {
     #[test]
     fn orders_survive_being_words() {
         let orders = [
-            Order::Post(1, 2, 3, 4),
-            Order::Unpost(5, 6),
+            Order::Export(1, 2, 3, 4),
+            Order::Unexport(5, 6),
             Order::Fill(7, 8),
             Order::Expect(9, 10),
             Order::Unmap(11),
@@ -250,7 +250,7 @@ mod tests {
             Order::Fork,
             Order::Exec,
             Order::CloseDevice,
-            Order::CloseDoor,
+            Order::ClosePort,
             Order::KeepNothing,
             Order::Leave,
         ];

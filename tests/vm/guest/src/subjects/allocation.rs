@@ -14,7 +14,7 @@ tests! {
     z_allocation_failed_in_submit_is_a_clean_error
     z_allocation_failed_in_open_is_a_clean_error
     z_allocation_failed_in_mapping_words_is_a_clean_error
-    z_allocation_failed_in_doors_and_posts_is_a_clean_error
+    z_allocation_failed_in_ports_and_exports_is_a_clean_error
 }
 
 /// /proc/thread-self/fail-nth: the n-th allocation from now on fails.
@@ -144,41 +144,41 @@ fn z_allocation_failed_in_mapping_words_is_a_clean_error() -> Outcome {
     })
 }
 
-fn z_allocation_failed_in_doors_and_posts_is_a_clean_error() -> Outcome {
+fn z_allocation_failed_in_ports_and_exports_is_a_clean_error() -> Outcome {
     const LEN: usize = 8 * PAGE;
     let failing = Failing::new()?;
     let device = Device::open()?;
     let is_clean = |errno| matches!(errno, ENOMEM | EFAULT | EAGAIN | EBUSY | EMFILE);
     failing.one_by_one(|failing, nth| {
         failing.set(nth)?;
-        let door = device.door();
+        let port = device.port();
         let struck = failing.struck()?;
-        ensure!(door.as_ref().err().is_none_or(|errno| is_clean(*errno)), "door {nth}");
+        ensure!(port.as_ref().err().is_none_or(|errno| is_clean(*errno)), "port {nth}");
         Ok(struck)
     })?;
-    let Ok(door) = device.door() else { fail!("no door after the failed ones") };
+    let Ok(port) = device.port() else { fail!("no port after the failed ones") };
     for kind in [false, true] {
         failing.one_by_one(|failing, nth| {
             let fresh = if kind { Region::anonymous(LEN) } else { Region::of_small_pages(LEN) }?;
             failing.set(nth)?;
-            let post = door.post(fresh.address(0), LEN, POST_READ | POST_WRITE);
+            let export = port.export(fresh.address(0), LEN, EXPORT_READ | EXPORT_WRITE);
             let struck = failing.struck()?;
-            ensure!(post.err().is_none_or(is_clean), "post {nth}: {post:?}");
-            if let Ok(post) = post {
-                ensure_eq!(door.unpost(post, Duration::ZERO), Ok(()), "post {nth}");
+            ensure!(export.err().is_none_or(is_clean), "export {nth}: {export:?}");
+            if let Ok(export) = export {
+                ensure_eq!(port.unexport(export, Duration::ZERO), Ok(()), "export {nth}");
             }
             Ok(struck)
         })?;
     }
     let source = Region::of_small_pages(LEN)?;
     source.fill(3);
-    let Ok(post) = door.post(source.address(0), LEN, POST_READ) else { fail!("no post") };
+    let Ok(export) = port.export(source.address(0), LEN, EXPORT_READ) else { fail!("no export") };
     failing.one_by_one(|failing, nth| {
         let fresh = Region::of_small_pages(LEN)?;
         let mut pieces = [Piece { src: 0, ..Piece::new(&fresh, 0, &source, 0, LEN) }];
         failing.set(nth)?;
         let Submitted { result, out } =
-            device.submit_across(&mut pieces, SUBMIT_PULL, door.fd(), post);
+            device.submit_across(&mut pieces, SUBMIT_PULL, port.fd(), export);
         let struck = failing.struck()?;
         ensure!(result.err().is_none_or(is_clean), "copy {nth}: {result:?}");
         if out.accepted > 0 {
@@ -187,7 +187,7 @@ fn z_allocation_failed_in_doors_and_posts_is_a_clean_error() -> Outcome {
         }
         Ok(struck)
     })?;
-    match door.unpost(post, PATIENCE) {
+    match port.unexport(export, PATIENCE) {
         Ok(()) => Ok(()),
         Err(errno) => fail!("taking back after the failed copies: {errno:?}"),
     }

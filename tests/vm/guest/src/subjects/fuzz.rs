@@ -17,7 +17,7 @@ use std::time::Duration;
 tests! {
     fuzz_random_bytes_survives
     fuzz_likely_requests_survives
-    fuzz_likely_posts_survives
+    fuzz_likely_exports_survives
     fuzz_random_sequences_in_threads_survives
 }
 
@@ -29,11 +29,11 @@ struct Fuzzer {
     random: Random,
     arena: Region,
     devices: Vec<Device>,
-    doors: Vec<Door>,
+    ports: Vec<Port>,
     words: Vec<Words>,
     channels: u32,
     last_id: u64,
-    last_post: u64,
+    last_export: u64,
     calls: u64,
     successes: u64,
 }
@@ -48,11 +48,11 @@ impl Fuzzer {
             random: Random::new(seed),
             arena,
             devices: vec![device],
-            doors: Vec::new(),
+            ports: Vec::new(),
             words: Vec::new(),
             channels,
             last_id: 1,
-            last_post: 1,
+            last_export: 1,
             calls: 0,
             successes: 0,
         })
@@ -134,7 +134,7 @@ impl Fuzzer {
 
     fn random_bytes(&mut self) {
         let at = self.room();
-        for i in 0..size_of::<SubmitAcross>() / 8 {
+        for i in 0..size_of::<Submit>() / 8 {
             let word = self.random.next();
             self.write(at + 8 * i, word);
         }
@@ -146,74 +146,74 @@ impl Fuzzer {
             if self.random.once_in(8) { self.bad_pointer() } else { self.arena.address(at) };
         let _ = match number {
             // It may have made a descriptor, whose number only the arena has.
-            DOOR => ioctl(-1, number, pointer),
-            POST | UNPOST => {
-                let door = self.door();
-                self.call_at(door, number, pointer)
+            PORT => ioctl(-1, number, pointer),
+            EXPORT | UNEXPORT => {
+                let port = self.port();
+                self.call_at(port, number, pointer)
             }
             _ => self.call(number, pointer),
         };
     }
 
-    /// A door of ours, most often, or what looks like one.
-    fn door(&mut self) -> i32 {
-        if self.doors.is_empty() || (self.doors.len() < 4 && self.random.once_in(50)) {
-            let door = self.device().door();
-            self.doors.extend(door);
+    /// A port of ours, most often, or what looks like one.
+    fn port(&mut self) -> i32 {
+        if self.ports.is_empty() || (self.ports.len() < 4 && self.random.once_in(50)) {
+            let port = self.device().port();
+            self.ports.extend(port);
         }
-        if self.doors.len() > 1 && self.random.once_in(200) {
-            self.doors.swap_remove(0);
+        if self.ports.len() > 1 && self.random.once_in(200) {
+            self.ports.swap_remove(0);
         }
         match self.random.below(20) {
             0 => self.odd_number() as i32,
             1 => self.device().fd(),
-            _ if self.doors.is_empty() => -1,
+            _ if self.ports.is_empty() => -1,
             _ => {
-                let which = self.random.below(self.doors.len() as u64) as usize;
-                self.doors[which].fd()
+                let which = self.random.below(self.ports.len() as u64) as usize;
+                self.ports[which].fd()
             }
         }
     }
 
-    fn post(&mut self) {
+    fn export(&mut self) {
         let at = self.room();
         let (addr, len, flags) = (self.address(), self.length(), self.random.below(4) as u32);
-        let mut post = Post::new(addr, len as usize, flags);
+        let mut export = Export::new(addr, len as usize, flags);
         match self.random.below(30) {
-            0 => post.size = self.random.below(5000) as u32,
-            1 => post.flags = self.odd_number() as u32,
+            0 => export.size = self.random.below(5000) as u32,
+            1 => export.flags = self.odd_number() as u32,
             _ => {}
         }
-        self.write(at, post);
-        let (door, pointer) = (self.door(), self.arena.address(at));
-        if self.call_at(door, POST, pointer).is_ok() {
-            self.last_post = self.arena.word(at + std::mem::offset_of!(Post, id));
+        self.write(at, export);
+        let (port, pointer) = (self.port(), self.arena.address(at));
+        if self.call_at(port, EXPORT, pointer).is_ok() {
+            self.last_export = self.arena.word(at + std::mem::offset_of!(Export, id));
         }
     }
 
-    fn post_number(&mut self) -> u64 {
+    fn export_number(&mut self) -> u64 {
         match self.random.below(12) {
             0 => self.odd_number(),
-            1..4 => self.last_post.wrapping_sub(self.random.below(8)),
-            _ => self.last_post,
+            1..4 => self.last_export.wrapping_sub(self.random.below(8)),
+            _ => self.last_export,
         }
     }
 
-    fn unpost(&mut self) {
+    fn unexport(&mut self) {
         let at = self.room();
         let timeout = Duration::from_micros(self.random.below(500));
-        let mut unpost = Unpost::new(self.post_number(), timeout);
+        let mut unexport = Unexport::new(self.export_number(), timeout);
         match self.random.below(30) {
-            0 => unpost.size = self.random.below(5000) as u32,
-            1 => unpost.flags = self.odd_number() as u32,
+            0 => unexport.size = self.random.below(5000) as u32,
+            1 => unexport.flags = self.odd_number() as u32,
             _ => {}
         }
-        self.write(at, unpost);
-        let (door, pointer) = (self.door(), self.arena.address(at));
-        let _ = self.call_at(door, UNPOST, pointer);
+        self.write(at, unexport);
+        let (port, pointer) = (self.port(), self.arena.address(at));
+        let _ = self.call_at(port, UNEXPORT, pointer);
     }
 
-    /// Between our memory and a post.
+    /// Between our memory and an export.
     fn across(&mut self) {
         let at = self.room();
         let way = match self.random.below(12) {
@@ -239,14 +239,12 @@ impl Fuzzer {
             self.write(ROOM + i * size_of::<Piece>(), piece);
         }
         let mut none: [Piece; 0] = [];
-        let (door, post) = (self.door(), self.post_number());
-        let mut across = SubmitAcross::new(&mut none, way, door, post);
-        across.costs.first.pieces = self.arena.address(ROOM);
-        across.costs.first.count = count as u32;
-        match self.random.below(40) {
-            0 => across.costs.first.size = self.random.below(5000) as u32,
-            1 => across.reserved3 = 1,
-            _ => {}
+        let (port, export) = (self.port(), self.export_number());
+        let mut across = Submit::across(&mut none, way, port, export);
+        across.pieces = self.arena.address(ROOM);
+        across.count = count as u32;
+        if self.random.once_in(40) {
+            across.size = self.random.below(5000) as u32;
         }
         self.write(at, across);
         let pointer = self.arena.address(at);
@@ -284,8 +282,8 @@ impl Fuzzer {
             0 => submit.size = self.random.below(5000) as u32,
             1 => submit.flags = self.odd_number() as u32,
             2 => submit.pieces = self.bad_pointer(),
-            3 => submit.reserved = 1,
-            4 => submit.flags = SUBMIT_UNHANDLED,
+            3 => submit.port = 1,
+            4 => submit.flags = SUBMIT_PULL,
             _ => {}
         }
         self.write(at, submit);
@@ -385,15 +383,15 @@ fn fuzz_likely_requests_survives() -> Outcome {
     canary.expect_alive()
 }
 
-fn fuzz_likely_posts_survives() -> Outcome {
+fn fuzz_likely_exports_survives() -> Outcome {
     kernel::announce_overlap();
     let canary = Canary::new(16 * PAGE)?;
     let mut fuzzer = Fuzzer::new(3)?;
     for round in 0..rounds(5000) {
         match fuzzer.random.below(8) {
-            0..3 => fuzzer.post(),
+            0..3 => fuzzer.export(),
             3..6 => fuzzer.across(),
-            6 => fuzzer.unpost(),
+            6 => fuzzer.unexport(),
             _ => fuzzer.wait(),
         }
         if round % 200 == 0 {
@@ -401,7 +399,7 @@ fn fuzz_likely_posts_survives() -> Outcome {
         }
     }
     ensure!(fuzzer.successes > fuzzer.calls / 20, "hardly anything succeeded: nothing was shown");
-    fuzzer.end("likely posts")?;
+    fuzzer.end("likely exports")?;
     canary.expect_alive()
 }
 
@@ -412,9 +410,9 @@ fn sequence(seed: u64) -> Outcome {
             0 => fuzzer.random_bytes(),
             1 if fuzzer.random.once_in(4) => fuzzer.around_the_calls()?,
             1..7 => fuzzer.submit(),
-            7 => fuzzer.post(),
+            7 => fuzzer.export(),
             8..10 => fuzzer.across(),
-            10 => fuzzer.unpost(),
+            10 => fuzzer.unexport(),
             _ => fuzzer.wait(),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::device::*;
 use crate::memory::{PAGE, Region};
-use crate::process::{self, Ended, become_nobody, become_victim, fork};
+use crate::process::{Ended, become_nobody, become_victim, fork};
 use crate::verdict::{Context, Outcome};
 use std::mem::size_of;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,6 @@ tests! {
     interface_words_at_wrong_offset_or_length_are_einval
     interface_words_are_not_inherited_by_fork
     interface_words_remain_after_close
-    interface_unhandled_flag_tells_handlers
 }
 
 fn interface_info_values_are_sane() -> Outcome {
@@ -34,7 +33,7 @@ fn interface_info_values_are_sane() -> Outcome {
     println!("{info:?}");
     ensure_eq!(info.size as usize, size_of::<Info>(), "size");
     ensure_eq!(info.abi, ABI_VERSION, "abi");
-    ensure_eq!(info.features, FEATURE_WORDS | FEATURE_POSTS, "features");
+    ensure_eq!(info.features, FEATURE_WORDS | FEATURE_EXPORTS, "features");
     ensure!((1..=MAX_CHANNELS).contains(&info.channels), "channels: {info:?}");
     ensure_eq!(info.usable, info.channels, "usable channels");
     if let Some(wanted) = std::env::var("GUEST_CHANNELS").ok().and_then(|n| n.parse().ok()) {
@@ -43,11 +42,6 @@ fn interface_info_values_are_sane() -> Outcome {
     ensure!(info.src_align.is_power_of_two() && info.src_align <= 4096, "{info:?}");
     ensure_eq!((info.flags, info.reserved), (0, 0), "flags and reserved");
     ensure!(info.max_bytes >= 1 << 20 && info.max_pages >= 512, "limits: {info:?}");
-    let timeout = Duration::from_nanos(info.timeout_ns);
-    ensure!(
-        (Duration::from_millis(1)..Duration::from_secs(60)).contains(&timeout),
-        "timeout {timeout:?}"
-    );
     Ok(())
 }
 
@@ -80,8 +74,8 @@ fn each_call(device: &Device, check: impl Fn(&str, &Growing, u64, usize) -> Outc
     check("SUBMIT", &Growing::new(submit)?, SUBMIT, size_of::<Submit>())?;
     let done = device.carry(&mut pieces)?;
     check("WAIT", &Growing::new(Wait::new(done.id, Duration::ZERO))?, WAIT, size_of::<Wait>())?;
-    let door = MakeDoor { size: size_of::<MakeDoor>() as u32, ..MakeDoor::default() };
-    check("DOOR", &Growing::new(door)?, DOOR, size_of::<MakeDoor>())
+    let port = MakePort { size: size_of::<MakePort>() as u32, ..MakePort::default() };
+    check("PORT", &Growing::new(port)?, PORT, size_of::<MakePort>())
 }
 
 fn interface_structure_too_small_is_einval() -> Outcome {
@@ -95,21 +89,10 @@ fn interface_structure_too_small_is_einval() -> Outcome {
     })
 }
 
-/// Of the structure as the module knows it.
-fn newest_size(number: u64) -> usize {
-    match number {
-        INFO => size_of::<InfoOfPins>(),
-        SUBMIT => size_of::<SubmitAcross>(),
-        DOOR => size_of::<MakeDoor>(),
-        _ => size_of::<Wait>(),
-    }
-}
-
 fn interface_larger_structure_with_zero_tail_is_taken() -> Outcome {
     let device = Device::open()?;
     for more in [1, 8, 100, PAGE] {
-        each_call(&device, |name, argument, number, _| {
-            let known = newest_size(number);
+        each_call(&device, |name, argument, number, known| {
             let size = (known + more).min(PAGE);
             let found = argument.call(device.fd(), number, size as u32);
             ensure_eq!(found, Ok(()), "{name} with size {size}");
@@ -122,8 +105,7 @@ fn interface_larger_structure_with_zero_tail_is_taken() -> Outcome {
 fn interface_larger_structure_with_nonzero_tail_is_e2big() -> Outcome {
     let device = Device::open()?;
     for more in [1, 8, 100, 1000] {
-        each_call(&device, |name, argument, number, _| {
-            let known = newest_size(number);
+        each_call(&device, |name, argument, number, known| {
             argument.0.set(known + more - 1, 1);
             let found = argument.call(device.fd(), number, (known + more) as u32);
             ensure_eq!(found, Err(E2BIG), "{name} with {more} bytes more");
@@ -142,9 +124,18 @@ fn interface_unknown_call_is_enotty() -> Outcome {
     let device = Device::open()?;
     let mut info = Info::new();
     let with_size = |number: u64| number | (size_of::<Info>() as u64) << 16 | 3 << 30;
-    for number in
-        [POST, UNPOST, 0xad07, 0xad7f, 0xadff, 0xae00, 0x5401, 0, with_size(INFO), u32::MAX.into()]
-    {
+    for number in [
+        EXPORT,
+        UNEXPORT,
+        0xad07,
+        0xad7f,
+        0xadff,
+        0xae00,
+        0x5401,
+        0,
+        with_size(INFO),
+        u32::MAX.into(),
+    ] {
         let found = call(device.fd(), number, &mut info);
         ensure_eq!(found, Err(ENOTTY), "call {number:#x}");
     }
@@ -161,7 +152,7 @@ fn interface_bad_pointer_is_efault() -> Outcome {
     for number in [INFO, SUBMIT, WAIT] {
         for pointer in bad {
             // A structure that begins in memory has a good size there.
-            hole.set_word(PAGE - 8, size_of::<Submit>() as u64);
+            hole.set_word(PAGE - 8, size_of::<Info>() as u64);
             let found = ioctl(device.fd(), number, pointer);
             let size_is_in_the_hole = pointer == end - 4;
             ensure!(
@@ -364,48 +355,5 @@ fn interface_words_remain_after_close() -> Outcome {
     if request.channels & 1 != 0 {
         ensure_eq!(words.of(request.slot), request.id, "the word after close");
     }
-    Ok(())
-}
-
-fn interface_unhandled_flag_tells_handlers() -> Outcome {
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
-    let nothing = process::nothing as *const () as usize;
-    src.fill(2);
-    let submit = |flags: u32| -> Outcome<(Result<(), Errno>, u32)> {
-        let mut pieces = [Piece::new(&dst, 0, &src, 0, PAGE)];
-        let mut submit = Submit { flags, ..Submit::new(&mut pieces) };
-        dst.fill(1);
-        let result = call(device.fd(), SUBMIT, &mut submit);
-        if result.is_ok() {
-            ensure_eq!(device.end(&submit)?, 0, "failed pieces");
-            dst.expect(2).context("after success")?;
-        } else {
-            ensure_eq!(submit.accepted, 0, "accepted pieces");
-            dst.expect(1).context("copied, but refused")?;
-        }
-        Ok((result, submit.handlers))
-    };
-    ensure_eq!(submit(SUBMIT_UNHANDLED)?, (Ok(()), 0), "no handler");
-    for (signal, bit) in [
-        (libc::SIGSEGV, HANDLES_FAULTS),
-        (libc::SIGBUS, HANDLES_FAULTS),
-        (libc::SIGUSR1, HANDLES_OTHERS),
-        (libc::SIGRTMAX(), HANDLES_OTHERS),
-    ] {
-        process::on_signal(signal, nothing);
-        let found = submit(SUBMIT_UNHANDLED)?;
-        ensure_eq!(found, (Err(EDEADLK), bit), "a handler of signal {signal}");
-        ensure_eq!(submit(0)?, (Ok(()), bit), "without the flag, a handler of {signal}");
-        // To ignore is not to handle.
-        process::on_signal(signal, libc::SIG_IGN);
-        ensure_eq!(submit(SUBMIT_UNHANDLED)?, (Ok(()), 0), "signal {signal} ignored");
-        process::on_signal(signal, libc::SIG_DFL);
-    }
-    process::on_signal(libc::SIGBUS, nothing);
-    process::on_signal(libc::SIGTERM, nothing);
-    let both = HANDLES_FAULTS | HANDLES_OTHERS;
-    ensure_eq!(submit(SUBMIT_UNHANDLED)?, (Err(EDEADLK), both), "two handlers");
-    process::default_signals();
     Ok(())
 }

@@ -133,7 +133,7 @@ fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outcome 
             // All pages are given up, and can be let go but for the one that is locked.
             dst.advise(0, LARGE, libc::MADV_DONTNEED)?;
             src.advise(0, LARGE, libc::MADV_DONTNEED)?;
-            let pages = || device.info_of_pins().map_or(0, |info| info.pages);
+            let pages = || device.info().map_or(0, |info| info.pages);
             let few = eventually(PATIENCE, || pages() <= 64);
             std::thread::sleep(Duration::from_millis(100));
             let left = pages();

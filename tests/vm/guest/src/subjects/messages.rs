@@ -55,9 +55,9 @@ fn carried(command: &mut Command) -> Outcome<(u64, String)> {
         _ => fail!("{command:?}: {}: {err}", done.status),
     }
     let moved = Statistics::now()?.since(&before);
-    println!("{command:?}: {} posts, {} bytes", moved.posts, moved.post_bytes);
+    println!("{command:?}: {} exports, {} bytes", moved.exports, moved.export_bytes);
     print!("{}", String::from_utf8_lossy(&done.stdout));
-    Ok((moved.post_bytes, err))
+    Ok((moved.export_bytes, err))
 }
 
 /// Those on which everything above the threshold goes by the helper.
@@ -168,7 +168,7 @@ fn message_end_close_and_exec() -> Outcome {
     for what in ["close", "exec", "listen", "quiet"] {
         all_carried("ipc_ends", &[what], 0)?;
     }
-    // Its number leads nowhere any more; doors need none.
+    // Its number leads nowhere any more; ports need none.
     all_carried("ipc_ends", &["first_thread"], 20 << 20)
 }
 
@@ -179,7 +179,7 @@ fn message_end_fork() -> Outcome {
     Ok(())
 }
 
-/// Nothing is needed of it but what it has posted.
+/// Nothing is needed of it but what it has exported.
 fn message_end_stopped_process() -> Outcome {
     all_carried("ipc_ends", &["stopped"], 16 << 20)
 }

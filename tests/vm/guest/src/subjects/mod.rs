@@ -24,6 +24,8 @@ mod bounce;
 mod channels;
 mod copy;
 mod counts;
+mod exports;
+mod exports_ends;
 mod fuzz;
 mod interface;
 mod kept;
@@ -33,8 +35,6 @@ mod moments;
 mod oracles;
 mod page_faults;
 mod pages;
-mod posts;
-mod posts_ends;
 mod programs;
 mod providers;
 mod refusals;
@@ -44,7 +44,7 @@ mod traps;
 mod wreck;
 mod wreck_dead;
 mod wreck_ends;
-mod wreck_posts;
+mod wreck_exports;
 mod yama;
 
 /// Every subject with its tests, in the order in which the guest runs them.
@@ -68,8 +68,8 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("oracle_one", oracles::ONE_CHANNEL),
     ("page", pages::TESTS),
     ("page_fault", page_faults::TESTS),
-    ("post", posts::TESTS),
-    ("post_end", posts_ends::TESTS),
+    ("export", exports::TESTS),
+    ("export_end", exports_ends::TESTS),
     ("program", programs::TESTS),
     ("provider", providers::TESTS),
     ("refusal", refusals::TESTS),
@@ -79,7 +79,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("wreck", wreck::TESTS),
     ("wreck_dead", wreck_dead::TESTS),
     ("wreck_end", wreck_ends::TESTS),
-    ("wreck_post", wreck_posts::TESTS),
+    ("wreck_export", wreck_exports::TESTS),
     // A checker of mappings gives up for good when its own allocations fail: last.
     ("z_allocation", allocation::TESTS),
     // And Yama stays at 3 for good.

@@ -400,7 +400,7 @@ fn moment_first_writes_after_a_fork_are_not_held_up() -> Outcome {
         bench.clear()?;
         let whole = || [Piece::new(&scene.dst, 0, &scene.src, 0, LEN)];
         scene.device.carry(&mut whole())?;
-        let again = scene.device.carry_with_costs(&mut whole())?;
+        let again = scene.device.carry(&mut whole())?;
         ensure_eq!(again.pinned, 0, "pages pinned by the third copy");
     }
     Ok(())

@@ -5,13 +5,12 @@ use crate::faults::Bench;
 use crate::kernel::{ALL_STATISTICS, STATISTICS, Statistics, settle};
 use crate::memory::{PAGE, Region};
 use crate::probes::Probe;
-use crate::process::{Gate, become_nobody, fork};
+use crate::process::{become_nobody, fork};
 use crate::verdict::{Context, Outcome};
 use std::fs;
 
 tests! {
     statistics_for_everybody_tell_nothing_about_sizes
-    statistics_of_a_file_do_not_tell_what_others_copy
     statistics_events_tell_of_a_copy
     statistics_of_one_copy_are_exact
     statistics_pins_are_one_per_page_and_side
@@ -37,49 +36,6 @@ fn statistics_for_everybody_tell_nothing_about_sizes() -> Outcome {
         Ok(())
     })?
     .succeed()
-}
-
-/// The translation cache is common to all files: what others have pushed out of it shows which
-/// addresses they use, unless a file's own numbers are only about its own pages.
-fn statistics_of_a_file_do_not_tell_what_others_copy() -> Outcome {
-    const LEN: usize = 1 << 20;
-    const LINE: usize = 64 * PAGE;
-    const LINES: usize = 384;
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
-    let carry = || device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
-    // On a busy host it may take so long that pages go which nobody uses.
-    for _ in 0..5 {
-        let begin = Gate::new()?;
-        // One page of each of more lines than the cache knows.
-        let child = fork(|| {
-            begin.pass();
-            let device = Device::open()?;
-            let (dst, src) = (Region::anonymous(LINES * LINE)?, Region::of_small_pages(PAGE)?);
-            for line in 0..LINES {
-                device.carry(&mut [Piece::new(&dst, line * LINE, &src, 0, PAGE)])?;
-            }
-            Ok(())
-        })?;
-        // Pages that are no longer the child's too.
-        dst.fill(1);
-        src.fill(2);
-        carry()?;
-        let before = (device.info_of_pins()?, Statistics::now()?);
-        begin.open();
-        child.succeed()?;
-        carry()?;
-        let (after, moved) = (device.info_of_pins()?, Statistics::now()?.since(&before.1));
-        println!("{after:?}, {moved:?}");
-        if after.evictions > before.0.evictions {
-            continue;
-        }
-        ensure!(moved.other_misses > 0, "nothing was pushed out of the cache: {moved:?}");
-        let misses = |info: &InfoOfPins| (info.cold_misses, info.other_misses);
-        ensure_eq!(misses(&after), misses(&before.0), "misses of a file whose pages stayed pinned");
-        return Ok(());
-    }
-    skip!("the host is too busy")
 }
 
 /// What `perf trace -e 'adma:*'` shows, as far as it happens in this thread.

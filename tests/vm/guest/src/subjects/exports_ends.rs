@@ -1,4 +1,4 @@
-//! The moments at which a post, a door, a file or a process goes away under a transfer
+//! The moments at which an export, a port, a file or a process goes away under a transfer
 //! between two processes.
 //!
 //! Afterwards nothing is pinned (main looks), and nobody else's memory was written.
@@ -17,36 +17,36 @@ use std::thread::sleep;
 use std::time::Duration;
 
 tests! {
-    post_end_taken_back_under_way_waits
-    post_end_unmapped_by_its_owner_is_efault
-    post_end_unmapped_under_way_nobody_else_is_written
-    post_end_owner_forks_later_transfers_are_efault
-    post_end_void_post_lets_its_pages_go
-    post_end_owner_closes_and_it_is_gone
-    post_end_owner_closes_while_posting_keeps_no_page
-    post_end_owner_executes_and_it_is_gone
-    post_end_owner_leaves_under_way_pins_balance
-    post_end_owner_killed_at_random_pins_balance
-    post_end_copier_killed_at_random_owner_gets_its_buffer_back
-    post_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner
+    export_end_taken_back_under_way_waits
+    export_end_unmapped_by_its_owner_is_efault
+    export_end_unmapped_under_way_nobody_else_is_written
+    export_end_owner_forks_later_transfers_are_efault
+    export_end_void_export_lets_its_pages_go
+    export_end_owner_closes_and_it_is_gone
+    export_end_owner_closes_while_exporting_keeps_no_page
+    export_end_owner_executes_and_it_is_gone
+    export_end_owner_leaves_under_way_pins_balance
+    export_end_owner_killed_at_random_pins_balance
+    export_end_copier_killed_at_random_owner_gets_its_buffer_back
+    export_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner
 }
 
 const LEN: usize = 16 * PAGE;
-const BOTH: u32 = POST_READ | POST_WRITE;
+const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
 
 struct Scene {
     device: Device,
     ours: Region,
     partner: Partner,
-    post: u64,
+    export: u64,
 }
 
 impl Scene {
     fn new() -> Outcome<Scene> {
-        let (partner, post) = Partner::with_post(LEN)?;
+        let (partner, export) = Partner::with_export(LEN)?;
         let ours = Region::of_small_pages(LEN)?;
         ours.fill(2);
-        Ok(Scene { device: Device::open()?, ours, partner, post })
+        Ok(Scene { device: Device::open()?, ours, partner, export })
     }
 
     fn submit(&self, way: u32) -> Outcome<Submitted> {
@@ -57,7 +57,7 @@ impl Scene {
         };
         let channels = self.device.info()?.channels;
         let mut pieces = whole.split(channels as usize, channels);
-        Ok(self.device.submit_across(&mut pieces, way, self.partner.door(), self.post))
+        Ok(self.device.submit_across(&mut pieces, way, self.partner.port(), self.export))
     }
 
     fn start(&self, way: u32) -> Outcome<Submit> {
@@ -80,20 +80,20 @@ impl Scene {
     }
 }
 
-fn post_end_taken_back_under_way_waits() -> Outcome {
+fn export_end_taken_back_under_way_waits() -> Outcome {
     let bench = Bench::new()?;
     for way in [SUBMIT_PULL, SUBMIT_PUSH] {
         let scene = Scene::new()?;
         bench.slow_down()?;
         let request = scene.start(way)?;
-        let found = scene.partner.order(Order::Unpost(scene.post, 0));
+        let found = scene.partner.order(Order::Unexport(scene.export, 0));
         ensure_eq!(found, Err(EAGAIN), "taking back under way");
-        let found = scene.partner.order(Order::Unpost(scene.post, 1));
+        let found = scene.partner.order(Order::Unexport(scene.export, 1));
         ensure_eq!(found, Err(ETIMEDOUT), "taking back under way, for a millisecond");
         scene.refused(ENOENT, "being taken back")?;
-        scene.partner.must(Order::Unpost(scene.post, 20_000))?;
+        scene.partner.must(Order::Unexport(scene.export, 20_000))?;
         ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
-        ensure_eq!(scene.partner.order(Order::Unpost(scene.post, 0)), Err(ENOENT), "twice");
+        ensure_eq!(scene.partner.order(Order::Unexport(scene.export, 0)), Err(ENOENT), "twice");
         scene.refused(ENOENT, "taken back")?;
         match way {
             SUBMIT_PULL => scene.ours.expect(1).context("pulled")?,
@@ -104,7 +104,7 @@ fn post_end_taken_back_under_way_waits() -> Outcome {
     Ok(())
 }
 
-fn post_end_unmapped_by_its_owner_is_efault() -> Outcome {
+fn export_end_unmapped_by_its_owner_is_efault() -> Outcome {
     for order in [Order::Unmap(0), Order::Replace(0, 3)] {
         let scene = Scene::new()?;
         scene.partner.must(order)?;
@@ -113,19 +113,19 @@ fn post_end_unmapped_by_its_owner_is_efault() -> Outcome {
         if order != Order::Unmap(0) {
             scene.partner.must(Order::Expect(0, 3)).context("the memory that took the place")?;
         }
-        scene.partner.must(Order::Unpost(scene.post, 0)).context("a void post")?;
-        // Posted again, it is the new memory.
+        scene.partner.must(Order::Unexport(scene.export, 0)).context("a void export")?;
+        // Exported again, it is the new memory.
         if order != Order::Unmap(0) {
-            let post = scene.partner.must(Order::Post(0, 0, LEN, BOTH))?;
-            let scene = Scene { post, ..scene };
+            let export = scene.partner.must(Order::Export(0, 0, LEN, BOTH))?;
+            let scene = Scene { export, ..scene };
             scene.carry(SUBMIT_PULL)?;
-            scene.ours.expect(3).context("posted again")?;
+            scene.ours.expect(3).context("exported again")?;
         }
     }
     Ok(())
 }
 
-fn post_end_unmapped_under_way_nobody_else_is_written() -> Outcome {
+fn export_end_unmapped_under_way_nobody_else_is_written() -> Outcome {
     let bench = Bench::new()?;
     for order in [Order::Unmap(0), Order::Replace(0, 3)] {
         let scene = Scene::new()?;
@@ -144,78 +144,78 @@ fn post_end_unmapped_under_way_nobody_else_is_written() -> Outcome {
     Ok(())
 }
 
-fn post_end_owner_forks_later_transfers_are_efault() -> Outcome {
+fn export_end_owner_forks_later_transfers_are_efault() -> Outcome {
     let scene = Scene::new()?;
     scene.carry(SUBMIT_PULL)?;
     scene.ours.expect(1)?;
     scene.partner.must(Order::Fork)?;
     scene.refused(EFAULT, "after a fork")?;
-    let post = scene.partner.must(Order::Post(0, 0, LEN, BOTH))?;
-    let scene = Scene { post, ..scene };
+    let export = scene.partner.must(Order::Export(0, 0, LEN, BOTH))?;
+    let scene = Scene { export, ..scene };
     scene.ours.fill(5);
     scene.carry(SUBMIT_PUSH)?;
     scene.partner.must(Order::Expect(0, 5)).map(|_| ())
 }
 
 /// Though nobody takes it back.
-fn post_end_void_post_lets_its_pages_go() -> Outcome {
+fn export_end_void_export_lets_its_pages_go() -> Outcome {
     let before = Statistics::now()?.pinned_pages;
     let scene = Scene::new()?;
-    let posted = Statistics::now()?.pinned_pages;
-    ensure_eq!(posted - before, (LEN / PAGE) as u64, "pinned pages");
+    let exported = Statistics::now()?.pinned_pages;
+    ensure_eq!(exported - before, (LEN / PAGE) as u64, "pinned pages");
     scene.partner.must(Order::Unmap(0))?;
     let gone = || Statistics::now().is_ok_and(|now| now.pinned_pages == before);
     ensure!(eventually(PATIENCE, gone), "still pinned: {:?}", Statistics::now()?);
-    scene.partner.must(Order::Unpost(scene.post, 0)).map(|_| ())
+    scene.partner.must(Order::Unexport(scene.export, 0)).map(|_| ())
 }
 
-fn post_end_owner_closes_and_it_is_gone() -> Outcome {
-    // The last descriptor of a door is ours: the door stays when only the owner's goes.
+fn export_end_owner_closes_and_it_is_gone() -> Outcome {
+    // The last descriptor of a port is ours: the port stays when only the owner's goes.
     let scene = Scene::new()?;
-    scene.partner.must(Order::CloseDoor)?;
+    scene.partner.must(Order::ClosePort)?;
     scene.carry(SUBMIT_PULL).context("with the owner's descriptor closed")?;
     scene.ours.expect(1)?;
     let scene = Scene::new()?;
     scene.partner.must(Order::CloseDevice)?;
     scene.refused(ENOENT, "the file is closed")?;
-    let found = scene.partner.order(Order::Post(0, 0, LEN, BOTH));
-    ensure_eq!(found, Err(ESHUTDOWN), "posting behind a door that is shut");
-    ensure_eq!(scene.partner.order(Order::Unpost(scene.post, 0)), Err(ENOENT), "taking back");
+    let found = scene.partner.order(Order::Export(0, 0, LEN, BOTH));
+    ensure_eq!(found, Err(ESHUTDOWN), "exporting behind a port that is shut");
+    ensure_eq!(scene.partner.order(Order::Unexport(scene.export, 0)), Err(ENOENT), "taking back");
     Ok(())
 }
 
-/// The door is still there, and a thread at it: a line that is being made when the file goes
+/// The port is still there, and a thread at it: a line that is being made when the file goes
 /// must not be kept for a file that nobody has.
-fn post_end_owner_closes_while_posting_keeps_no_page() -> Outcome {
-    // Each in a line of its own, which no post before has made.
+fn export_end_owner_closes_while_exporting_keeps_no_page() -> Outcome {
+    // Each in a line of its own, which no export before has made.
     const LINE: usize = 64 * PAGE;
-    const POSTS: usize = 256;
-    let buffers = Region::of_small_pages(POSTS * LINE)?;
+    const EXPORTS: usize = 256;
+    let buffers = Region::of_small_pages(EXPORTS * LINE)?;
     let pinned = pins_outstanding()?;
     let mut random = Random::new(43);
     let mut made = 0;
     for round in 0..rounds(200) {
         let device = Device::open()?;
-        let Ok(door) = device.door() else { fail!("no door") };
-        let post = |nr| door.post(buffers.address(nr * LINE), PAGE, POST_READ);
+        let Ok(port) = device.port() else { fail!("no port") };
+        let export = |nr| port.export(buffers.address(nr * LINE), PAGE, EXPORT_READ);
         let pause = Duration::from_micros(random.below(2500));
-        let (posts, end) = std::thread::scope(|scope| {
+        let (exports, end) = std::thread::scope(|scope| {
             scope.spawn(|| {
                 sleep(pause);
                 drop(device);
             });
-            let refused = (0..POSTS).map(|nr| (nr, post(nr))).find(|(_, found)| found.is_err());
-            refused.unwrap_or((POSTS, Ok(0)))
+            let refused = (0..EXPORTS).map(|nr| (nr, export(nr))).find(|(_, found)| found.is_err());
+            refused.unwrap_or((EXPORTS, Ok(0)))
         });
-        ensure!(matches!(end, Ok(_) | Err(ESHUTDOWN)), "round {round}: {posts} posts, {end:?}");
-        made += posts;
-        settle(pinned).context(format_args!("round {round}, {posts} posts"))?;
+        ensure!(matches!(end, Ok(_) | Err(ESHUTDOWN)), "round {round}: {exports} exports, {end:?}");
+        made += exports;
+        settle(pinned).context(format_args!("round {round}, {exports} exports"))?;
     }
-    println!("{made} posts");
+    println!("{made} exports");
     Ok(())
 }
 
-fn post_end_owner_executes_and_it_is_gone() -> Outcome {
+fn export_end_owner_executes_and_it_is_gone() -> Outcome {
     let scene = Scene::new()?;
     scene.partner.tell(Order::Exec);
     let gone = || {
@@ -227,11 +227,11 @@ fn post_end_owner_executes_and_it_is_gone() -> Outcome {
         });
         found.is_ok_and(|result| result == Err(ENOENT))
     };
-    ensure!(eventually(PATIENCE, gone), "the post outlives exec");
+    ensure!(eventually(PATIENCE, gone), "the export outlives exec");
     Ok(())
 }
 
-fn post_end_owner_leaves_under_way_pins_balance() -> Outcome {
+fn export_end_owner_leaves_under_way_pins_balance() -> Outcome {
     let bench = Bench::new()?;
     for killed in [false, true] {
         let mut scene = Scene::new()?;
@@ -252,7 +252,7 @@ fn post_end_owner_leaves_under_way_pins_balance() -> Outcome {
     Ok(())
 }
 
-fn post_end_owner_killed_at_random_pins_balance() -> Outcome {
+fn export_end_owner_killed_at_random_pins_balance() -> Outcome {
     let mut random = Random::new(41);
     let canary = Canary::new(4 * LEN)?;
     let (mut whole, rounds) = (0, rounds(300));
@@ -281,10 +281,10 @@ fn post_end_owner_killed_at_random_pins_balance() -> Outcome {
 }
 
 /// We own, the other copies.
-fn post_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
+fn export_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
     let mut random = Random::new(42);
     let device = Device::open()?;
-    let Ok(door) = device.door() else { fail!("no door") };
+    let Ok(port) = device.port() else { fail!("no port") };
     let buffer = Region::shared(LEN)?;
     buffer.touch();
     let count = Region::shared(PAGE)?;
@@ -297,14 +297,14 @@ fn post_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
             let own = Device::open()?;
             let ours = Region::of_small_pages(LEN)?;
             gate.pass();
-            let post = count.word(8);
+            let export = count.word(8);
             for way in [SUBMIT_PUSH, SUBMIT_PULL].into_iter().cycle() {
                 let piece = Piece::new(&ours, 0, &ours, 0, LEN);
                 let piece = match way {
                     SUBMIT_PULL => Piece { src: 0, ..piece },
                     _ => Piece { dst: 0, ..piece },
                 };
-                let found = own.submit_across(&mut piece.split(4, 1), way, door.fd(), post);
+                let found = own.submit_across(&mut piece.split(4, 1), way, port.fd(), export);
                 ensure!(found.result.is_ok(), "{found:?}");
                 count.set_word(0, count.word(0) + 1);
                 if count.word(0) % 2 == 0 {
@@ -314,11 +314,11 @@ fn post_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
             Ok(())
         })?;
         // After the fork, which would make it void.
-        let post = match door.post(buffer.address(0), LEN, BOTH) {
-            Ok(post) => post,
+        let export = match port.export(buffer.address(0), LEN, BOTH) {
+            Ok(export) => export,
             Err(errno) => fail!("round {round}: {errno:?}"),
         };
-        count.set_word(8, post);
+        count.set_word(8, export);
         gate.open();
         if !random.once_in(8) {
             let copies = || count.word(0) > 0;
@@ -329,7 +329,7 @@ fn post_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
         if random.once_in(2) {
             copier.wait();
         }
-        ensure_eq!(door.unpost(post, PATIENCE), Ok(()), "round {round}");
+        ensure_eq!(port.unexport(export, PATIENCE), Ok(()), "round {round}");
         // Nobody writes it from here on.
         buffer.fill(round as u64);
         sleep(Duration::from_micros(300));
@@ -342,12 +342,12 @@ fn post_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
 }
 
 /// Its page fault is not answered: the owner must not wait for that.
-fn post_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner() -> Outcome {
+fn export_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner() -> Outcome {
     if crate::kernel::has_checkers() {
         skip!("Linux 6.1 cannot wait for such a page when it is pinned for long, and says so");
     }
     let device = Device::open()?;
-    let Ok(door) = device.door() else { fail!("no door") };
+    let Ok(port) = device.port() else { fail!("no port") };
     let buffer = Region::shared(LEN)?;
     buffer.fill(1);
     let shared = Region::shared(PAGE)?;
@@ -362,18 +362,18 @@ fn post_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner() -> Outcome 
         gate.pass();
         let mut piece = [Piece { src: 0, ..Piece::new(&trap, 0, &trap, 0, LEN) }];
         shared.set_word(0, 1);
-        own.submit_across(&mut piece, SUBMIT_PULL, door.fd(), shared.word(8));
+        own.submit_across(&mut piece, SUBMIT_PULL, port.fd(), shared.word(8));
         fail!("a fault that nobody answers was passed")
     })?;
-    let Ok(post) = door.post(buffer.address(0), LEN, BOTH) else { fail!("no post") };
-    shared.set_word(8, post);
+    let Ok(export) = port.export(buffer.address(0), LEN, BOTH) else { fail!("no export") };
+    shared.set_word(8, export);
     gate.open();
     ensure!(eventually(PATIENCE, || shared.word(0) > 0), "the copier does not begin");
     if shared.word(0) == 2 {
         return copier.succeed();
     }
     sleep(Duration::from_millis(50));
-    ensure_eq!(door.unpost(post, Duration::from_secs(1)), Ok(()), "with a stuck copier");
+    ensure_eq!(port.unexport(export, Duration::from_secs(1)), Ok(()), "with a stuck copier");
     copier.kill(libc::SIGKILL);
     Ok(())
 }

@@ -15,39 +15,39 @@ use std::thread::sleep;
 use std::time::Duration;
 
 tests! {
-    wreck_post_errors_name_the_pieces
-    wreck_post_hang_is_waited_for_by_the_owner
-    wreck_post_copier_killed_under_a_hang_owner_gets_its_buffer_back
-    wreck_post_owner_killed_under_a_hang_nobody_else_is_written
-    wreck_post_messages_arrive_though_channels_fail
+    wreck_export_errors_name_the_pieces
+    wreck_export_hang_is_waited_for_by_the_owner
+    wreck_export_copier_killed_under_a_hang_owner_gets_its_buffer_back
+    wreck_export_owner_killed_under_a_hang_nobody_else_is_written
+    wreck_export_messages_arrive_though_channels_fail
 }
 
 const LEN: usize = 8 * PIECE;
-const BOTH: u32 = POST_READ | POST_WRITE;
+const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
 
 struct Scene {
     partner: Partner,
     ours: Region,
-    post: u64,
+    export: u64,
 }
 
 impl Scene {
     fn new() -> Outcome<Scene> {
-        let (partner, post) = Partner::with_post(LEN)?;
+        let (partner, export) = Partner::with_export(LEN)?;
         let ours = Region::of_small_pages(LEN)?;
         ours.fill(2);
-        Ok(Scene { partner, ours, post })
+        Ok(Scene { partner, ours, export })
     }
 
     /// Two pieces or more for every channel, into the partner's memory.
     fn push(&self, wreck: &Wreck) -> Submitted {
         let whole = Piece { dst: 0, ..Piece::new(&self.ours, 0, &self.ours, 0, LEN) };
         let mut pieces = whole.split(8, wreck.info.channels);
-        wreck.device.submit_across(&mut pieces, SUBMIT_PUSH, self.partner.door(), self.post)
+        wreck.device.submit_across(&mut pieces, SUBMIT_PUSH, self.partner.port(), self.export)
     }
 }
 
-fn wreck_post_errors_name_the_pieces() -> Outcome {
+fn wreck_export_errors_name_the_pieces() -> Outcome {
     on_wreck(|wreck| {
         for fault in [
             Fault::once(Kind::Read),
@@ -69,21 +69,21 @@ fn wreck_post_errors_name_the_pieces() -> Outcome {
             ensure_eq!(result, Ok(()), "again after {fault:?}");
             ensure_eq!(wreck.device.end(&out)?, 0, "failed pieces after {fault:?}");
             scene.partner.must(Order::Expect(0, 2)).context(format_args!("{fault:?}"))?;
-            scene.partner.must(Order::Unpost(scene.post, 1000))?;
+            scene.partner.must(Order::Unexport(scene.export, 1000))?;
         }
         Ok(())
     })
 }
 
-fn wreck_post_hang_is_waited_for_by_the_owner() -> Outcome {
+fn wreck_export_hang_is_waited_for_by_the_owner() -> Outcome {
     on_wreck(|wreck| {
         let scene = Scene::new()?;
         wreck.bench.arm_all(Fault::once(Kind::Hang))?;
         let Submitted { result, out } = scene.push(wreck);
         ensure_eq!(result, Ok(()), "a request that will hang");
-        let found = scene.partner.order(Order::Unpost(scene.post, 20));
+        let found = scene.partner.order(Order::Unexport(scene.export, 20));
         ensure_eq!(found, Err(ETIMEDOUT), "taking back while a channel hangs");
-        scene.partner.must(Order::Unpost(scene.post, 20_000))?;
+        scene.partner.must(Order::Unexport(scene.export, 20_000))?;
         scene.partner.must(Order::Fill(0, 7))?;
         ensure!(wreck.device.end(&out)? != 0, "hanging pieces succeed");
         sleep(Duration::from_millis(300));
@@ -93,9 +93,9 @@ fn wreck_post_hang_is_waited_for_by_the_owner() -> Outcome {
     })
 }
 
-fn wreck_post_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> Outcome {
+fn wreck_export_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> Outcome {
     on_wreck(|wreck| {
-        let Ok(door) = wreck.device.door() else { fail!("no door") };
+        let Ok(port) = wreck.device.port() else { fail!("no port") };
         let buffer = Region::shared(LEN)?;
         let shared = Region::shared(PIECE)?;
         buffer.fill(1);
@@ -108,19 +108,19 @@ fn wreck_post_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> Outcome
             }
             let piece = Piece { dst: 0, ..Piece::new(&ours, 0, &ours, 0, LEN) };
             let mut pieces = piece.split(8, wreck.info.channels);
-            let found = own.submit_across(&mut pieces, SUBMIT_PUSH, door.fd(), shared.word(0));
+            let found = own.submit_across(&mut pieces, SUBMIT_PUSH, port.fd(), shared.word(0));
             ensure_eq!(found.result, Ok(()), "the copier");
             shared.set_word(8, 1);
             loop {
                 sleep(Duration::from_secs(1));
             }
         })?;
-        let Ok(post) = door.post(buffer.address(0), LEN, BOTH) else { fail!("no post") };
-        shared.set_word(0, post);
+        let Ok(export) = port.export(buffer.address(0), LEN, BOTH) else { fail!("no export") };
+        shared.set_word(0, export);
         let begun = || shared.word(8) == 1;
         ensure!(crate::effort::eventually(PATIENCE, begun), "the copier does not begin");
         copier.kill(libc::SIGKILL);
-        ensure_eq!(door.unpost(post, PATIENCE), Ok(()), "after the copier's death");
+        ensure_eq!(port.unexport(export, PATIENCE), Ok(()), "after the copier's death");
         buffer.fill(9);
         sleep(Duration::from_millis(900));
         buffer.expect(9).context("written after it was taken back")?;
@@ -130,7 +130,7 @@ fn wreck_post_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> Outcome
     })
 }
 
-fn wreck_post_owner_killed_under_a_hang_nobody_else_is_written() -> Outcome {
+fn wreck_export_owner_killed_under_a_hang_nobody_else_is_written() -> Outcome {
     on_wreck(|wreck| {
         let mut scene = Scene::new()?;
         wreck.bench.arm_all(Fault::once(Kind::Stall).value(700))?;
@@ -147,7 +147,7 @@ fn wreck_post_owner_killed_under_a_hang_nobody_else_is_written() -> Outcome {
 }
 
 /// What the engine does not carry goes another way: through shared memory here.
-fn wreck_post_messages_arrive_though_channels_fail() -> Outcome {
+fn wreck_export_messages_arrive_though_channels_fail() -> Outcome {
     on_wreck(|wreck| {
         // Behind what the greetings copy, which may all be on one channel.
         for fault in [

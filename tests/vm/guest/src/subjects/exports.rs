@@ -1,4 +1,4 @@
-//! Buffers that one process posts and another reaches through a door: bytes, rights, limits.
+//! Buffers that one process exports and another reaches through a port: bytes, rights, limits.
 
 use crate::device::*;
 use crate::effort::{PATIENCE, rounds};
@@ -14,43 +14,43 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 tests! {
-    post_bytes_of_any_place_and_length_arrive
-    post_memory_of_every_kind_is_reached
-    post_pieces_on_all_channels_arrive
-    post_memory_of_its_owner_alone_is_written
-    post_again_pins_nothing
-    post_where_nothing_is_kept_is_reached
-    post_without_the_right_is_eacces
-    post_beyond_its_end_is_einval
-    post_of_unknown_number_or_door_is_refused
-    post_calls_are_for_the_owner_alone
-    post_door_that_a_child_inherits_is_as_one_that_was_sent
-    post_structures_are_checked
-    post_of_bad_memory_is_efault_and_says_how_far
-    post_into_bad_memory_is_efault
-    post_result_into_read_only_memory_leaves_nothing
-    post_limits_are_kept
-    post_limit_of_locked_memory_is_the_owners
+    export_bytes_of_any_place_and_length_arrive
+    export_memory_of_every_kind_is_reached
+    export_pieces_on_all_channels_arrive
+    export_memory_of_its_owner_alone_is_written
+    export_again_pins_nothing
+    export_where_nothing_is_kept_is_reached
+    export_without_the_right_is_eacces
+    export_beyond_its_end_is_einval
+    export_of_unknown_number_or_port_is_refused
+    export_calls_are_for_the_owner_alone
+    export_port_that_a_child_inherits_is_as_one_that_was_sent
+    export_structures_are_checked
+    export_of_bad_memory_is_efault_and_says_how_far
+    export_into_bad_memory_is_efault
+    export_result_into_read_only_memory_leaves_nothing
+    export_limits_are_kept
+    export_limit_of_locked_memory_is_the_owners
 }
 
 const LEN: usize = 80 * PAGE;
-const BOTH: u32 = POST_READ | POST_WRITE;
+const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
 
-/// Memory that both processes see, posted by the other one.
+/// Memory that both processes see, exported by the other one.
 struct Scene {
     device: Device,
     theirs: Region,
     ours: Region,
     partner: Partner,
-    post: u64,
+    export: u64,
 }
 
 impl Scene {
     fn new(theirs: Region) -> Outcome<Scene> {
         let ours = Region::of_small_pages(theirs.len())?;
         let partner = Partner::new(&[&theirs])?;
-        let post = partner.must(Order::Post(0, 0, theirs.len(), BOTH))?;
-        Ok(Scene { device: Device::open()?, theirs, ours, partner, post })
+        let export = partner.must(Order::Export(0, 0, theirs.len(), BOTH))?;
+        Ok(Scene { device: Device::open()?, theirs, ours, partner, export })
     }
 
     fn shared() -> Outcome<Scene> {
@@ -60,7 +60,7 @@ impl Scene {
     }
 
     fn submit(&self, way: u32, piece: Piece) -> Submitted {
-        self.device.submit_across(&mut [piece], way, self.partner.door(), self.post)
+        self.device.submit_across(&mut [piece], way, self.partner.port(), self.export)
     }
 
     /// One piece one way, and every byte around it.
@@ -87,7 +87,7 @@ impl Scene {
     }
 }
 
-fn post_bytes_of_any_place_and_length_arrive() -> Outcome {
+fn export_bytes_of_any_place_and_length_arrive() -> Outcome {
     let scene = Scene::shared()?;
     if scene.device.info()?.src_align > 1 {
         skip!("this engine wants everything aligned");
@@ -114,11 +114,11 @@ fn post_bytes_of_any_place_and_length_arrive() -> Outcome {
         bytes += len as u64;
     }
     let moved = Statistics::now()?.since(&before);
-    ensure_eq!((moved.post_bytes, moved.bytes), (bytes, bytes), "bytes that were counted");
-    scene.partner.must(Order::Unpost(scene.post, 1000)).map(|_| ())
+    ensure_eq!((moved.export_bytes, moved.bytes), (bytes, bytes), "bytes that were counted");
+    scene.partner.must(Order::Unexport(scene.export, 1000)).map(|_| ())
 }
 
-fn post_memory_of_every_kind_is_reached() -> Outcome {
+fn export_memory_of_every_kind_is_reached() -> Outcome {
     for kind in [Kind::SharedAnonymous, Kind::SharedFile, Kind::LayeredFile] {
         let theirs = Region::of_kind(kind, LEN)?;
         let scene = Scene::new(theirs).context(format_args!("{kind:?}"))?;
@@ -129,16 +129,16 @@ fn post_memory_of_every_kind_is_reached() -> Outcome {
     Ok(())
 }
 
-fn post_pieces_on_all_channels_arrive() -> Outcome {
+fn export_pieces_on_all_channels_arrive() -> Outcome {
     let scene = Scene::shared()?;
     let channels = scene.device.info()?.channels;
     for parts in [2, 16, MAX_PIECES] {
         let watched = Watched::new(&scene.ours, 0, &scene.theirs, 0, LEN, 0);
         let whole = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, LEN) };
         let mut pieces = whole.split(parts, channels);
-        let door = scene.partner.door();
+        let port = scene.partner.port();
         let Submitted { result, out } =
-            scene.device.submit_across(&mut pieces, SUBMIT_PULL, door, scene.post);
+            scene.device.submit_across(&mut pieces, SUBMIT_PULL, port, scene.export);
         ensure_eq!((result, out.accepted as usize), (Ok(()), pieces.len()), "{parts} pieces");
         ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
         watched.expect_copied().context(format_args!("{parts} pieces"))?;
@@ -147,7 +147,7 @@ fn post_pieces_on_all_channels_arrive() -> Outcome {
 }
 
 /// Ordinary memory, at the same address in both processes.
-fn post_memory_of_its_owner_alone_is_written() -> Outcome {
+fn export_memory_of_its_owner_alone_is_written() -> Outcome {
     let region = Region::of_small_pages(LEN)?;
     region.fill(1);
     let ours = Region::of_small_pages(LEN)?;
@@ -155,10 +155,10 @@ fn post_memory_of_its_owner_alone_is_written() -> Outcome {
     let partner = Partner::new(&[&region])?;
     let device = Device::open()?;
     partner.must(Order::Fill(0, 3))?;
-    let post = partner.must(Order::Post(0, 0, LEN, BOTH))?;
+    let export = partner.must(Order::Export(0, 0, LEN, BOTH))?;
     let carry = |way: u32, piece: Piece| -> Outcome {
         let Submitted { result, out } =
-            device.submit_across(&mut [piece], way, partner.door(), post);
+            device.submit_across(&mut [piece], way, partner.port(), export);
         ensure_eq!(result, Ok(()), "way {way}");
         ensure_eq!(device.end(&out)?, 0, "failed pieces");
         Ok(())
@@ -171,29 +171,29 @@ fn post_memory_of_its_owner_alone_is_written() -> Outcome {
     ours.expect(4).context("what was pulled")?;
     region.expect(1)?;
     // And after it was taken back it is out of reach.
-    partner.must(Order::Unpost(post, 1000))?;
+    partner.must(Order::Unexport(export, 1000))?;
     let piece = Piece { dst: 0, ..Piece::new(&region, 0, &ours, 0, LEN) };
-    let found = device.submit_across(&mut [piece], SUBMIT_PUSH, partner.door(), post);
-    ensure_eq!(found.result, Err(ENOENT), "a post that was taken back");
+    let found = device.submit_across(&mut [piece], SUBMIT_PUSH, partner.port(), export);
+    ensure_eq!(found.result, Err(ENOENT), "an export that was taken back");
     partner.must(Order::Expect(0, 4)).map(|_| ())
 }
 
-fn post_again_pins_nothing() -> Outcome {
+fn export_again_pins_nothing() -> Outcome {
     let scene = Scene::shared()?;
     scene.carry(SUBMIT_PULL, 0, 0, LEN)?;
-    scene.partner.must(Order::Unpost(scene.post, 1000))?;
+    scene.partner.must(Order::Unexport(scene.export, 1000))?;
     let before = Statistics::now()?;
     for round in 0..20 {
-        let post = scene.partner.must(Order::Post(0, 64 * round, LEN - 64 * round, BOTH))?;
-        ensure!(post > scene.post, "number {post} after {}", scene.post);
-        scene.partner.must(Order::Unpost(post, 1000))?;
+        let export = scene.partner.must(Order::Export(0, 64 * round, LEN - 64 * round, BOTH))?;
+        ensure!(export > scene.export, "number {export} after {}", scene.export);
+        scene.partner.must(Order::Unexport(export, 1000))?;
     }
     let moved = Statistics::now()?.since(&before);
-    ensure_eq!((moved.pins, moved.posts), (0, 20), "pins and posts");
+    ensure_eq!((moved.pins, moved.exports), (0, 20), "pins and exports");
     Ok(())
 }
 
-fn post_where_nothing_is_kept_is_reached() -> Outcome {
+fn export_where_nothing_is_kept_is_reached() -> Outcome {
     let theirs = Region::shared(LEN)?;
     theirs.touch();
     let ours = Region::of_small_pages(LEN)?;
@@ -201,8 +201,8 @@ fn post_where_nothing_is_kept_is_reached() -> Outcome {
     partner.must(Order::KeepNothing)?;
     let device = Device::keeping_nothing()?;
     let before = Statistics::now()?.pinned_pages;
-    let post = partner.must(Order::Post(0, 0, LEN, BOTH))?;
-    let scene = Scene { device, theirs, ours, partner, post };
+    let export = partner.must(Order::Export(0, 0, LEN, BOTH))?;
+    let scene = Scene { device, theirs, ours, partner, export };
     ensure_eq!(Statistics::now()?.pinned_pages - before, (LEN / PAGE) as u64, "pinned pages");
     for way in [SUBMIT_PULL, SUBMIT_PUSH] {
         scene.carry(way, 5, 9, LEN - 9)?;
@@ -214,24 +214,24 @@ fn post_where_nothing_is_kept_is_reached() -> Outcome {
     Ok(())
 }
 
-fn post_without_the_right_is_eacces() -> Outcome {
+fn export_without_the_right_is_eacces() -> Outcome {
     let scene = Scene::shared()?;
     scene.theirs.fill(1);
     scene.ours.fill(2);
-    let door = scene.partner.door();
+    let port = scene.partner.port();
     for (right, allowed, forbidden) in
-        [(POST_READ, SUBMIT_PULL, SUBMIT_PUSH), (POST_WRITE, SUBMIT_PUSH, SUBMIT_PULL)]
+        [(EXPORT_READ, SUBMIT_PULL, SUBMIT_PUSH), (EXPORT_WRITE, SUBMIT_PUSH, SUBMIT_PULL)]
     {
-        let post = scene.partner.must(Order::Post(0, 0, PAGE, right))?;
+        let export = scene.partner.must(Order::Export(0, 0, PAGE, right))?;
         let piece = |way| match way {
             SUBMIT_PULL => Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) },
             _ => Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) },
         };
-        let found = scene.device.submit_across(&mut [piece(forbidden)], forbidden, door, post);
+        let found = scene.device.submit_across(&mut [piece(forbidden)], forbidden, port, export);
         ensure_eq!((found.result, found.out.id), (Err(EACCES), 0), "way {forbidden}");
         scene.theirs.expect(1).context("written, but refused")?;
         scene.ours.expect(2).context("written, but refused")?;
-        let found = scene.device.submit_across(&mut [piece(allowed)], allowed, door, post);
+        let found = scene.device.submit_across(&mut [piece(allowed)], allowed, port, export);
         ensure_eq!(found.result, Ok(()), "way {allowed}");
         ensure_eq!(scene.device.end(&found.out)?, 0, "failed pieces");
         scene.theirs.fill(1);
@@ -240,7 +240,7 @@ fn post_without_the_right_is_eacces() -> Outcome {
     Ok(())
 }
 
-fn post_beyond_its_end_is_einval() -> Outcome {
+fn export_beyond_its_end_is_einval() -> Outcome {
     let theirs = Region::shared(LEN)?;
     theirs.fill(1);
     let ours = Region::of_small_pages(LEN)?;
@@ -248,7 +248,7 @@ fn post_beyond_its_end_is_einval() -> Outcome {
     let partner = Partner::new(&[&theirs])?;
     // In the midst of pages, and of a line.
     let (from, len) = (3 * PAGE + 100, 5 * PAGE + 10);
-    let post = partner.must(Order::Post(0, from, len, BOTH))?;
+    let export = partner.must(Order::Export(0, from, len, BOTH))?;
     let device = Device::open()?;
     for (offset, count) in [
         (0, len + 1),
@@ -268,7 +268,7 @@ fn post_beyond_its_end_is_einval() -> Outcome {
                 SUBMIT_PULL => piece.src = offset as u64,
                 _ => piece.dst = offset as u64,
             }
-            let found = device.submit_across(&mut [piece], way, partner.door(), post);
+            let found = device.submit_across(&mut [piece], way, partner.port(), export);
             let what = format!("{count} bytes at {offset:#x}, way {way}");
             ensure_eq!((found.result, found.out.id), (Err(EINVAL), 0), "{what}");
         }
@@ -277,195 +277,198 @@ fn post_beyond_its_end_is_einval() -> Outcome {
     ours.expect(2).context("our memory")
 }
 
-fn post_of_unknown_number_or_door_is_refused() -> Outcome {
+fn export_of_unknown_number_or_port_is_refused() -> Outcome {
     let scene = Scene::shared()?;
     scene.ours.fill(2);
     scene.theirs.fill(1);
     let stranger = Partner::new(&[&scene.theirs])?;
-    let own_door = scene.device.door();
-    let Ok(own_door) = own_door else { fail!("no door") };
+    let own_port = scene.device.port();
+    let Ok(own_port) = own_port else { fail!("no port") };
     let null = std::fs::File::open("/dev/null")?;
     let mut piece = [Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) }];
-    let mut refuse = |door: i32, post: u64, errno: Errno| -> Outcome {
+    let mut refuse = |port: i32, export: u64, errno: Errno| -> Outcome {
         for way in [SUBMIT_PUSH, SUBMIT_PULL] {
             if way == SUBMIT_PULL {
                 piece[0] = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) };
             }
-            let found = scene.device.submit_across(&mut piece, way, door, post);
-            ensure_eq!(found.result, Err(errno), "door {door}, post {post:#x}, way {way}");
+            let found = scene.device.submit_across(&mut piece, way, port, export);
+            ensure_eq!(found.result, Err(errno), "port {port}, export {export:#x}, way {way}");
             piece[0] = Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) };
         }
         Ok(())
     };
-    let (door, post) = (scene.partner.door(), scene.post);
-    for number in [0, post + 1, post - 1, post + (1 << 32), u64::MAX, 1 << 63] {
-        refuse(door, number, ENOENT)?;
+    let (port, export) = (scene.partner.port(), scene.export);
+    for number in [0, export + 1, export - 1, export + (1 << 32), u64::MAX, 1 << 63] {
+        refuse(port, number, ENOENT)?;
     }
-    for other in [stranger.door(), own_door.fd()] {
-        refuse(other, post, ENOENT)?;
+    for other in [stranger.port(), own_port.fd()] {
+        refuse(other, export, ENOENT)?;
     }
-    for no_door in [-1, i32::MAX, i32::MIN, 1000, null.as_raw_fd(), scene.device.fd(), 0] {
-        refuse(no_door, post, EBADF)?;
+    for no_port in [-1, i32::MAX, i32::MIN, 1000, null.as_raw_fd(), scene.device.fd(), 0] {
+        refuse(no_port, export, EBADF)?;
     }
-    // Both ways at once, and a post where none is wanted.
+    // Both ways at once, and an export where none is wanted.
     let mut pieces = [Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE)];
-    for (flags, door, post) in [(SUBMIT_PULL | SUBMIT_PUSH, door, post), (0, door, 0), (0, 0, post)]
+    for (flags, port, export) in
+        [(SUBMIT_PULL | SUBMIT_PUSH, port, export), (0, port, 0), (0, 0, export)]
     {
-        let found = scene.device.submit_across(&mut pieces, flags, door, post);
-        ensure_eq!(found.result, Err(EINVAL), "flags {flags}, door {door}, post {post}");
+        let found = scene.device.submit_across(&mut pieces, flags, port, export);
+        ensure_eq!(found.result, Err(EINVAL), "flags {flags}, port {port}, export {export}");
     }
-    let mut reserved = SubmitAcross::new(&mut pieces, SUBMIT_PULL, door, post);
-    reserved.reserved3 = 1;
-    ensure_eq!(call(scene.device.fd(), SUBMIT, &mut reserved), Err(EINVAL), "reserved");
     scene.theirs.expect(1).context("the other's memory")?;
     scene.ours.expect(2).context("our memory")
 }
 
-fn post_calls_are_for_the_owner_alone() -> Outcome {
+fn export_calls_are_for_the_owner_alone() -> Outcome {
     let scene = Scene::shared()?;
-    let door = scene.partner.door();
-    let mut post = Post::new(scene.ours.address(0), PAGE, BOTH);
-    ensure_eq!(call(door, POST, &mut post), Err(EPERM), "POST at the other's door");
-    let mut unpost = Unpost::new(scene.post, Duration::ZERO);
-    ensure_eq!(call(door, UNPOST, &mut unpost), Err(EPERM), "UNPOST at the other's door");
-    let Ok(own) = scene.device.door() else { fail!("no door") };
-    for number in [INFO, SUBMIT, WAIT, KEEP, DOOR, 0xad07] {
+    let port = scene.partner.port();
+    let mut export = Export::new(scene.ours.address(0), PAGE, BOTH);
+    ensure_eq!(call(port, EXPORT, &mut export), Err(EPERM), "EXPORT at the other's port");
+    let mut unexport = Unexport::new(scene.export, Duration::ZERO);
+    ensure_eq!(call(port, UNEXPORT, &mut unexport), Err(EPERM), "UNEXPORT at the other's port");
+    let Ok(own) = scene.device.port() else { fail!("no port") };
+    for number in [INFO, SUBMIT, WAIT, KEEP, PORT, 0xad07] {
         let found = call(own.fd(), number, &mut Info::new());
-        ensure_eq!(found, Err(ENOTTY), "call {number:#x} of a door");
-        let found = call(door, number, &mut Info::new());
-        ensure_eq!(found, Err(EPERM), "call {number:#x} of the other's door");
+        ensure_eq!(found, Err(ENOTTY), "call {number:#x} of a port");
+        let found = call(port, number, &mut Info::new());
+        ensure_eq!(found, Err(EPERM), "call {number:#x} of the other's port");
     }
-    for number in [POST, UNPOST] {
-        let found = call(scene.device.fd(), number, &mut post);
+    for number in [EXPORT, UNEXPORT] {
+        let found = call(scene.device.fd(), number, &mut export);
         ensure_eq!(found, Err(ENOTTY), "call {number:#x} of the device");
     }
     Ok(())
 }
 
-/// It has not the file. The door is to it as one that was sent to it: it is not the maker.
-fn post_door_that_a_child_inherits_is_as_one_that_was_sent() -> Outcome {
+/// It has not the file. The port is to it as one that was sent to it: it is not the maker.
+fn export_port_that_a_child_inherits_is_as_one_that_was_sent() -> Outcome {
     let device = Device::open()?;
-    let Ok(door) = device.door() else { fail!("no door") };
-    // Memory that fork leaves alone, so that the post is not void.
+    let Ok(port) = device.port() else { fail!("no port") };
+    // Memory that fork leaves alone, so that the export is not void.
     let buffer = Region::shared(PAGE)?;
     buffer.fill(5);
-    let Ok(post) = door.post(buffer.address(0), PAGE, POST_READ) else { fail!("no post") };
+    let Ok(export) = port.export(buffer.address(0), PAGE, EXPORT_READ) else { fail!("no export") };
     let taken_back = Gate::new()?;
     let pulled = Gate::new()?;
     let child = fork(|| {
         ensure_eq!(call(device.fd(), INFO, &mut Info::new()), Err(EPERM), "the file in a child");
-        ensure_eq!(door.post(buffer.address(0), PAGE, BOTH), Err(EPERM), "POST in a child");
-        ensure_eq!(door.unpost(post, Duration::ZERO), Err(EPERM), "UNPOST in a child");
+        ensure_eq!(port.export(buffer.address(0), PAGE, BOTH), Err(EPERM), "EXPORT in a child");
+        ensure_eq!(port.unexport(export, Duration::ZERO), Err(EPERM), "UNEXPORT in a child");
         let own = Device::open()?;
         let copy = Region::of_small_pages(PAGE)?;
         let piece = || Piece { dst: copy.address(0), src: 0, len: PAGE as u64, ..ANY };
         let Submitted { result, out } =
-            own.submit_across(&mut [piece()], SUBMIT_PULL, door.fd(), post);
-        ensure_eq!(result, Ok(()), "a pull through the door");
+            own.submit_across(&mut [piece()], SUBMIT_PULL, port.fd(), export);
+        ensure_eq!(result, Ok(()), "a pull through the port");
         ensure_eq!(own.end(&out)?, 0, "failed pieces");
         copy.expect(5).context("pulled")?;
         let push = Piece { dst: 0, src: copy.address(0), len: PAGE as u64, ..ANY };
-        let refused = own.submit_across(&mut [push], SUBMIT_PUSH, door.fd(), post).result;
+        let refused = own.submit_across(&mut [push], SUBMIT_PUSH, port.fd(), export).result;
         ensure_eq!(refused, Err(EACCES), "a push to what may only be read");
         pulled.open();
         taken_back.pass();
-        let late = own.submit_across(&mut [piece()], SUBMIT_PULL, door.fd(), post).result;
+        let late = own.submit_across(&mut [piece()], SUBMIT_PULL, port.fd(), export).result;
         ensure_eq!(late, Err(ENOENT), "a pull of what was taken back");
         Ok(())
     })?;
     pulled.pass();
-    ensure_eq!(door.unpost(post, PATIENCE), Ok(()), "taken back by its owner");
+    ensure_eq!(port.unexport(export, PATIENCE), Ok(()), "taken back by its owner");
     taken_back.open();
     child.succeed()
 }
 
 const ANY: Piece = Piece { dst: 0, src: 0, len: 0, channel: CHANNEL_ANY, flags: 0 };
 
-fn post_structures_are_checked() -> Outcome {
+fn export_structures_are_checked() -> Outcome {
     let device = Device::open()?;
-    let Ok(door) = device.door() else { fail!("no door") };
+    let Ok(port) = device.port() else { fail!("no port") };
     let buffer = Region::of_small_pages(PAGE)?;
-    let good = Post::new(buffer.address(0), PAGE, BOTH);
+    let good = Export::new(buffer.address(0), PAGE, BOTH);
     for bit in 2..32 {
-        let found = call(door.fd(), POST, &mut Post { flags: 1 << bit, ..good });
-        ensure_eq!(found, Err(EOPNOTSUPP), "POST with flag {bit}");
+        let found = call(port.fd(), EXPORT, &mut Export { flags: 1 << bit, ..good });
+        ensure_eq!(found, Err(EOPNOTSUPP), "EXPORT with flag {bit}");
     }
     for bit in 0..32 {
-        let unpost = Unpost { flags: 1 << bit, ..Unpost::new(1, Duration::ZERO) };
-        ensure_eq!(call(door.fd(), UNPOST, &mut { unpost }), Err(EOPNOTSUPP), "flag {bit}");
-        let make = MakeDoor { size: 16, flags: 1 << bit, ..MakeDoor::default() };
-        ensure_eq!(call(device.fd(), DOOR, &mut { make }), Err(EOPNOTSUPP), "flag {bit}");
+        let unexport = Unexport { flags: 1 << bit, ..Unexport::new(1, Duration::ZERO) };
+        ensure_eq!(call(port.fd(), UNEXPORT, &mut { unexport }), Err(EOPNOTSUPP), "flag {bit}");
+        let make = MakePort { size: 16, flags: 1 << bit, ..MakePort::default() };
+        ensure_eq!(call(device.fd(), PORT, &mut { make }), Err(EOPNOTSUPP), "flag {bit}");
     }
-    let make = MakeDoor { size: 16, reserved: 1, ..MakeDoor::default() };
-    ensure_eq!(call(device.fd(), DOOR, &mut { make }), Err(EINVAL), "DOOR, reserved");
+    let make = MakePort { size: 16, reserved: 1, ..MakePort::default() };
+    ensure_eq!(call(device.fd(), PORT, &mut { make }), Err(EINVAL), "PORT, reserved");
     for bad in [
-        Post { flags: 0, ..good },
-        Post { len: 0, ..good },
-        Post { len: (1 << 30) + 1, ..good },
-        Post { len: u64::MAX, ..good },
-        Post { addr: 1 << 63, ..good },
-        Post { addr: u64::MAX, ..good },
+        Export { flags: 0, ..good },
+        Export { len: 0, ..good },
+        Export { len: (1 << 30) + 1, ..good },
+        Export { len: u64::MAX, ..good },
+        Export { addr: 1 << 63, ..good },
+        Export { addr: u64::MAX, ..good },
     ] {
-        ensure_eq!(call(door.fd(), POST, &mut { bad }), Err(EINVAL), "{bad:x?}");
+        ensure_eq!(call(port.fd(), EXPORT, &mut { bad }), Err(EINVAL), "{bad:x?}");
     }
     // Structures of other sizes.
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct Larger<T>(T, [u64; 3]);
-    for size in [0, 4, 8, 32, size_of::<Post>() - 1] {
-        let found = call(door.fd(), POST, &mut Post { size: size as u32, ..good });
-        ensure_eq!(found, Err(EINVAL), "POST of {size} bytes");
-        let unpost = Unpost { size: size.min(23) as u32, ..Unpost::new(1, Duration::ZERO) };
-        ensure_eq!(call(door.fd(), UNPOST, &mut { unpost }), Err(EINVAL), "UNPOST, {size} bytes");
+    for size in [0, 4, 8, 32, size_of::<Export>() - 1] {
+        let found = call(port.fd(), EXPORT, &mut Export { size: size as u32, ..good });
+        ensure_eq!(found, Err(EINVAL), "EXPORT of {size} bytes");
+        let unexport = Unexport { size: size.min(23) as u32, ..Unexport::new(1, Duration::ZERO) };
+        ensure_eq!(
+            call(port.fd(), UNEXPORT, &mut { unexport }),
+            Err(EINVAL),
+            "UNEXPORT, {size} bytes"
+        );
     }
-    let size = size_of::<Larger<Post>>() as u32;
-    let mut larger = Larger(Post { size, ..good }, [0, 0, 1]);
-    ensure_eq!(call(door.fd(), POST, &mut larger), Err(E2BIG), "a tail that is not zero");
+    let size = size_of::<Larger<Export>>() as u32;
+    let mut larger = Larger(Export { size, ..good }, [0, 0, 1]);
+    ensure_eq!(call(port.fd(), EXPORT, &mut larger), Err(E2BIG), "a tail that is not zero");
     larger.1[2] = 0;
-    ensure_eq!(call(door.fd(), POST, &mut larger), Ok(()), "a tail of zeros");
-    let size = size_of::<Larger<Unpost>>() as u32;
-    let mut larger = Larger(Unpost { size, ..Unpost::new(larger.0.id, Duration::ZERO) }, [1, 0, 0]);
-    ensure_eq!(call(door.fd(), UNPOST, &mut larger), Err(E2BIG), "a tail that is not zero");
+    ensure_eq!(call(port.fd(), EXPORT, &mut larger), Ok(()), "a tail of zeros");
+    let size = size_of::<Larger<Unexport>>() as u32;
+    let mut larger =
+        Larger(Unexport { size, ..Unexport::new(larger.0.id, Duration::ZERO) }, [1, 0, 0]);
+    ensure_eq!(call(port.fd(), UNEXPORT, &mut larger), Err(E2BIG), "a tail that is not zero");
     larger.1[0] = 0;
-    ensure_eq!(call(door.fd(), UNPOST, &mut larger), Ok(()), "a tail of zeros");
-    ensure_eq!(call(door.fd(), UNPOST, &mut larger), Err(ENOENT), "taken back twice");
+    ensure_eq!(call(port.fd(), UNEXPORT, &mut larger), Ok(()), "a tail of zeros");
+    ensure_eq!(call(port.fd(), UNEXPORT, &mut larger), Err(ENOENT), "taken back twice");
     for pointer in [0, 1, 1 << 47, 1 << 63, u64::MAX] {
-        for (fd, number) in [(door.fd(), POST), (door.fd(), UNPOST), (device.fd(), DOOR)] {
+        for (fd, number) in [(port.fd(), EXPORT), (port.fd(), UNEXPORT), (device.fd(), PORT)] {
             ensure_eq!(ioctl(fd, number, pointer), Err(EFAULT), "{number:#x} at {pointer:#x}");
         }
     }
     Ok(())
 }
 
-fn post_of_bad_memory_is_efault_and_says_how_far() -> Outcome {
+fn export_of_bad_memory_is_efault_and_says_how_far() -> Outcome {
     let device = Device::open()?;
-    let Ok(door) = device.door() else { fail!("no door") };
+    let Ok(port) = device.port() else { fail!("no port") };
     let buffer = Region::of_small_pages(300 * PAGE)?;
     buffer.unmap_part(200 * PAGE, PAGE)?;
     buffer.protect(290 * PAGE, PAGE, libc::PROT_READ)?;
     let pinned = Statistics::now()?.pinned_pages;
-    let post = |at: usize, len: usize, flags: u32| -> (Result<(), Errno>, u64) {
-        let mut post = Post::new(buffer.address(at), len, flags);
-        let found = call(door.fd(), POST, &mut post);
-        let _ = door.unpost(post.id, Duration::ZERO);
-        (found, post.good)
+    let export = |at: usize, len: usize, flags: u32| -> (Result<(), Errno>, u64) {
+        let mut export = Export::new(buffer.address(at), len, flags);
+        let found = call(port.fd(), EXPORT, &mut export);
+        let _ = port.unexport(export.id, Duration::ZERO);
+        (found, export.good)
     };
-    let (found, good) = post(0, 300 * PAGE, POST_READ);
+    let (found, good) = export(0, 300 * PAGE, EXPORT_READ);
     ensure_eq!(found, Err(EFAULT), "a hole");
     ensure!(good <= 200 * PAGE as u64 && good >= 64 * PAGE as u64, "good are {good} bytes");
-    ensure_eq!(post(200 * PAGE, 1, POST_READ), (Err(EFAULT), 0), "nothing but a hole");
-    ensure_eq!(post(290 * PAGE, 64, POST_WRITE), (Err(EFAULT), 0), "a page for reading alone");
-    ensure_eq!(post(290 * PAGE, 64, BOTH), (Err(EFAULT), 0), "the same");
-    ensure_eq!(post(290 * PAGE, 64, POST_READ).0, Ok(()), "the same, for reading");
-    ensure_eq!(post(0, 200 * PAGE, BOTH), (Ok(()), 200 * PAGE as u64), "all before the hole");
-    drop(door);
+    ensure_eq!(export(200 * PAGE, 1, EXPORT_READ), (Err(EFAULT), 0), "nothing but a hole");
+    ensure_eq!(export(290 * PAGE, 64, EXPORT_WRITE), (Err(EFAULT), 0), "a page for reading alone");
+    ensure_eq!(export(290 * PAGE, 64, BOTH), (Err(EFAULT), 0), "the same");
+    ensure_eq!(export(290 * PAGE, 64, EXPORT_READ).0, Ok(()), "the same, for reading");
+    ensure_eq!(export(0, 200 * PAGE, BOTH), (Ok(()), 200 * PAGE as u64), "all before the hole");
+    drop(port);
     drop(device);
     crate::kernel::settle(crate::kernel::pins_outstanding()?)?;
     ensure_eq!(Statistics::now()?.pinned_pages, pinned, "pinned pages");
     Ok(())
 }
 
-fn post_into_bad_memory_is_efault() -> Outcome {
+fn export_into_bad_memory_is_efault() -> Outcome {
     let scene = Scene::shared()?;
     scene.theirs.fill(1);
     scene.ours.fill(2);
@@ -479,95 +482,99 @@ fn post_into_bad_memory_is_efault() -> Outcome {
     scene.ours.expect_part(0, 8 * PAGE, 2).context("refused, but written")?;
     // What comes before it is under way.
     let mut pieces = [piece(0, 4 * PAGE), piece(4 * PAGE, 4 * PAGE), piece(8 * PAGE, PAGE)];
-    let door = scene.partner.door();
+    let port = scene.partner.port();
     let Submitted { result, out } =
-        scene.device.submit_across(&mut pieces, SUBMIT_PULL, door, scene.post);
+        scene.device.submit_across(&mut pieces, SUBMIT_PULL, port, scene.export);
     ensure_eq!((result, out.accepted), (Err(EFAULT), 2), "two good pieces and a bad one");
     ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
     scene.ours.expect_part(0, 4 * PAGE, 1).context("the first piece")
 }
 
-fn post_result_into_read_only_memory_leaves_nothing() -> Outcome {
+fn export_result_into_read_only_memory_leaves_nothing() -> Outcome {
     let device = Device::open()?;
-    let Ok(door) = device.door() else { fail!("no door") };
+    let Ok(port) = device.port() else { fail!("no port") };
     let buffer = Region::of_small_pages(4 * PAGE)?;
     let room = Region::anonymous(PAGE)?;
-    let make = MakeDoor { size: 16, ..MakeDoor::default() };
+    let make = MakePort { size: 16, ..MakePort::default() };
     // SAFETY: inside the region and aligned; memory law.
     unsafe {
-        (room.address(0) as *mut Post).write_volatile(Post::new(buffer.address(0), 4 * PAGE, BOTH));
-        (room.address(64) as *mut MakeDoor).write_volatile(make);
+        (room.address(0) as *mut Export).write_volatile(Export::new(
+            buffer.address(0),
+            4 * PAGE,
+            BOTH,
+        ));
+        (room.address(64) as *mut MakePort).write_volatile(make);
     }
     room.protect(0, PAGE, libc::PROT_READ)?;
-    for _ in 0..2 * MAX_POSTS {
-        ensure_eq!(ioctl(door.fd(), POST, room.address(0)), Err(EFAULT), "POST");
+    for _ in 0..2 * MAX_EXPORTS {
+        ensure_eq!(ioctl(port.fd(), EXPORT, room.address(0)), Err(EFAULT), "EXPORT");
     }
     let lowest = std::fs::File::open("/dev/null")?.as_raw_fd();
-    for _ in 0..2 * MAX_DOORS {
-        ensure_eq!(ioctl(device.fd(), DOOR, room.address(64)), Err(EFAULT), "DOOR");
+    for _ in 0..2 * MAX_PORTS {
+        ensure_eq!(ioctl(device.fd(), PORT, room.address(64)), Err(EFAULT), "PORT");
     }
     ensure_eq!(std::fs::File::open("/dev/null")?.as_raw_fd(), lowest, "lowest free descriptor");
-    ensure!(device.door().is_ok(), "no door after the refused ones");
-    match door.post(buffer.address(0), PAGE, BOTH) {
+    ensure!(device.port().is_ok(), "no port after the refused ones");
+    match port.export(buffer.address(0), PAGE, BOTH) {
         Ok(_) => Ok(()),
-        Err(errno) => fail!("a good post after the refused ones: {errno:?}"),
+        Err(errno) => fail!("a good export after the refused ones: {errno:?}"),
     }
 }
 
-fn post_limits_are_kept() -> Outcome {
+fn export_limits_are_kept() -> Outcome {
     let device = Device::open()?;
-    let Ok(door) = device.door() else { fail!("no door") };
+    let Ok(port) = device.port() else { fail!("no port") };
     let buffer = Region::of_small_pages(PAGE)?;
-    let mut posts = Vec::new();
-    for round in 0..MAX_POSTS {
-        match door.post(buffer.address(round), 1, POST_READ) {
-            Ok(post) => posts.push(post),
-            Err(errno) => fail!("post {round}: {errno:?}"),
+    let mut exports = Vec::new();
+    for round in 0..MAX_EXPORTS {
+        match port.export(buffer.address(round), 1, EXPORT_READ) {
+            Ok(export) => exports.push(export),
+            Err(errno) => fail!("export {round}: {errno:?}"),
         }
     }
-    let another = device.door();
-    let Ok(another) = another else { fail!("no second door") };
-    for door in [&door, &another] {
-        ensure_eq!(door.post(buffer.address(0), 1, POST_READ), Err(EAGAIN), "one too many");
+    let another = device.port();
+    let Ok(another) = another else { fail!("no second port") };
+    for port in [&port, &another] {
+        ensure_eq!(port.export(buffer.address(0), 1, EXPORT_READ), Err(EAGAIN), "one too many");
     }
-    ensure_eq!(door.unpost(posts[7], Duration::ZERO), Ok(()), "one taken back");
-    ensure!(another.post(buffer.address(0), 1, POST_READ).is_ok(), "there is room for one");
-    drop(door);
-    let post = another.post(buffer.address(0), 1, POST_READ);
-    ensure!(post.is_ok_and(|post| post == 2), "with the door its posts went: {post:?}");
+    ensure_eq!(port.unexport(exports[7], Duration::ZERO), Ok(()), "one taken back");
+    ensure!(another.export(buffer.address(0), 1, EXPORT_READ).is_ok(), "there is room for one");
+    drop(port);
+    let export = another.export(buffer.address(0), 1, EXPORT_READ);
+    ensure!(export.is_ok_and(|export| export == 2), "with the port its exports went: {export:?}");
 
     let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
     // SAFETY: `limit` is ours.
     ensure!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0, "RLIMIT_NOFILE");
-    let mut doors = Vec::new();
-    while doors.len() < MAX_DOORS - 1 {
-        match device.door() {
-            Ok(door) => doors.push(door),
-            Err(errno) => fail!("door {}: {errno:?}", doors.len()),
+    let mut ports = Vec::new();
+    while ports.len() < MAX_PORTS - 1 {
+        match device.port() {
+            Ok(port) => ports.push(port),
+            Err(errno) => fail!("port {}: {errno:?}", ports.len()),
         }
     }
-    ensure_eq!(device.door().err(), Some(EMFILE), "one door too many");
-    doors.pop();
-    ensure!(device.door().is_ok(), "there is room for one");
+    ensure_eq!(device.port().err(), Some(EMFILE), "one port too many");
+    ports.pop();
+    ensure!(device.port().is_ok(), "there is room for one");
     Ok(())
 }
 
-fn post_limit_of_locked_memory_is_the_owners() -> Outcome {
+fn export_limit_of_locked_memory_is_the_owners() -> Outcome {
     const LIMIT: usize = 16;
     let child = fork(|| {
         let device = Device::open()?;
-        let Ok(door) = device.door() else { fail!("no door") };
+        let Ok(port) = device.port() else { fail!("no port") };
         let buffer = Region::of_small_pages(64 * PAGE)?;
         limit_locked_memory((LIMIT * PAGE) as u64)?;
         become_nobody()?;
         for round in 0..20 {
-            let large = door.post(buffer.address(0), 64 * PAGE, BOTH);
+            let large = port.export(buffer.address(0), 64 * PAGE, BOTH);
             ensure_eq!(large, Err(ENOMEM), "beyond the limit, round {round}");
-            let small = door.post(buffer.address(0), LIMIT * PAGE, BOTH);
+            let small = port.export(buffer.address(0), LIMIT * PAGE, BOTH);
             let Ok(small) = small else { fail!("within the limit, round {round}: {small:?}") };
-            let more = door.post(buffer.address(40 * PAGE), PAGE, BOTH);
+            let more = port.export(buffer.address(40 * PAGE), PAGE, BOTH);
             ensure_eq!(more, Err(ENOMEM), "one page more, round {round}");
-            ensure_eq!(door.unpost(small, Duration::ZERO), Ok(()), "taken back");
+            ensure_eq!(port.unexport(small, Duration::ZERO), Ok(()), "taken back");
         }
         Ok(())
     })?;

@@ -3,8 +3,7 @@
  * A set-associative cache of lines of pages: the tag of a line (whose it is,
  * and where) leads to what is known of it.
  *
- * Only arithmetic and an array here, so that the study in bench/ runs the very
- * code the module runs. Lookups take no lock; whoever changes a set holds the
+ * Only arithmetic and an array. Lookups take no lock; whoever changes a set holds the
  * set's lock, which is the caller's business. A reader may meet a way while it
  * is changed: it compares the tag after it has read the line, and what the line
  * itself says about whose it is decides.

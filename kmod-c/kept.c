@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Ranges that stay pinned from one copy to the next: how they are found again,
+ * and which of them go to make room.
+ *
+ * Each file has a table of them, which is read without a lock. Eviction gives a
+ * range that was used since it last looked a second chance, so that a hit need
+ * not take a lock to be remembered.
+ */
+#include <linux/list_lru.h>
+#include <linux/rcupdate.h>
+#include <linux/shrinker.h>
+
+#include "adma.h"
+#include "compat.h"
+
+/* What was not used for so many rounds of so long is let go. */
+#define ADMA_AGE_MS	1000
+#define ADMA_AGES	5
+
+static LIST_HEAD(adma_files);
+static DEFINE_MUTEX(adma_files_lock);
+
+static struct kmem_cache *adma_range_slab;
+static struct list_lru adma_lru;	/* all kept ranges */
+static bool adma_lru_ready;
+
+static void adma_age(struct work_struct *work);
+static DECLARE_DELAYED_WORK(adma_ager, adma_age);
+
+static void adma_age_later(void)
+{
+	queue_delayed_work(system_unbound_wq, &adma_ager,
+			   msecs_to_jiffies(ADMA_AGE_MS));
+}
+
+/*
+ * In the table and out of it
+ */
+
+/* Pages of it were pinned. */
+void adma_range_grown(struct adma_range *range, unsigned int pages)
+{
+	struct adma_file *file = range->file;
+
+	spin_lock(&file->lock);
+	if (!list_empty(&range->list)) {
+		range->counted += pages;
+		file->kept += pages;
+	}
+	spin_unlock(&file->lock);
+}
+
+/* Listed before it is in the table, unlisted by who takes it out of there. */
+static void adma_range_list(struct adma_range *range, bool list)
+{
+	struct adma_file *file = range->file;
+
+	spin_lock(&file->lock);
+	if (list) {
+		list_add_tail(&range->list, &file->ranges);
+		adma_lru_add(&adma_lru, &range->lru);
+	} else {
+		list_del_init(&range->list);
+		adma_lru_del(&adma_lru, &range->lru);
+		file->kept -= range->counted;
+		range->counted = 0;
+	}
+	spin_unlock(&file->lock);
+}
+
+/* Out of the table, by whoever comes first; it is counted. Its users go on. */
+bool adma_range_forget(struct adma_range *range, enum adma_stat why)
+{
+	struct adma_file *file = range->file;
+
+	if (xa_cmpxchg(&file->table, range->index, range, NULL, 0) != range)
+		return false;
+	adma_range_list(range, false);
+	if (why != ADMA_STATS)
+		adma_count_for(file, why);
+	adma_range_put(range);
+	return true;
+}
+
+/* The file's range of that index, with a hold on it, or NULL. */
+static struct adma_range *adma_range_find(struct adma_file *file, u64 index,
+					  bool write)
+{
+	struct adma_range *range;
+
+	rcu_read_lock();
+	range = xa_load(&file->table, index);
+	if (range && !kref_get_unless_zero(&range->kref))
+		range = NULL;
+	rcu_read_unlock();
+	if (!range || ((range->write || !write) && !READ_ONCE(range->dead)))
+		return range;
+	/* Another kind is wanted, or it is dead. */
+	adma_range_forget(range, ADMA_STATS);
+	adma_range_put(range);
+	return NULL;
+}
+
+/* The table's lock is held. */
+static struct adma_range *adma_range_add(struct adma_file *file, u64 index,
+					 bool write)
+{
+	struct adma_range *range = adma_range_find(file, index, write);
+	int ret;
+
+	if (range)
+		return range;
+	range = adma_range_new(file, index, write, ADMA_KEPT);
+	if (IS_ERR(range))
+		return range;
+	kref_get(&range->kref);
+	adma_range_list(range, true);
+	ret = xa_err(xa_store(&file->table, index, range, GFP_KERNEL_ACCOUNT));
+	if (ret) {
+		adma_range_list(range, false);
+		adma_range_put(range);
+		adma_range_put(range);
+		return ERR_PTR(ret);
+	}
+	adma_age_later();
+	/* It may have died before it was to be found. */
+	if (READ_ONCE(range->dead))
+		adma_range_forget(range, ADMA_STAT_INVALIDATIONS);
+	return range;
+}
+
+/*
+ * The range of that index, for reading or writing, with a hold on it. One that
+ * is not kept when keeping is switched off or cannot be had.
+ */
+struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write)
+{
+	struct adma_range *range = ERR_PTR(-ENOENT);
+
+	if (READ_ONCE(file->keep_pages)) {
+		range = adma_range_find(file, index, write);
+		adma_count_for(file, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
+		if (range) {
+			if (!READ_ONCE(range->used))
+				WRITE_ONCE(range->used, true);
+			return range;
+		}
+		mutex_lock(&file->table_lock);
+		range = adma_range_add(file, index, write);
+		mutex_unlock(&file->table_lock);
+	}
+	if (IS_ERR(range))
+		range = adma_range_new(file, index, write, ADMA_ONCE);
+	return range;
+}
+
+/*
+ * Making room
+ */
+
+/*
+ * Takes hold of a range to dispose of it, unless it is in use, was used or has
+ * been taken. With file->lock or the one of the shrinker's list, so that the
+ * table's hold cannot go.
+ */
+static bool adma_range_isolate(struct adma_range *range,
+			       struct list_head *dispose)
+{
+	if (kref_read(&range->kref) != 1)
+		return false;
+	if (READ_ONCE(range->used)) {
+		WRITE_ONCE(range->used, false);
+		return false;
+	}
+	if (xchg(&range->isolated, true))
+		return false;
+	kref_get(&range->kref);
+	list_add_tail(&range->dispose, dispose);
+	return true;
+}
+
+static unsigned long adma_ranges_dispose(struct list_head *dispose)
+{
+	struct adma_range *range, *next;
+	unsigned long freed = 0;
+
+	list_for_each_entry_safe(range, next, dispose, dispose) {
+		unsigned int pages = READ_ONCE(range->counted);
+
+		if (adma_range_forget(range, ADMA_STAT_EVICTIONS))
+			freed += pages;
+		adma_range_put(range);
+	}
+	return freed;
+}
+
+/* Lets go of about @pages pages that nobody uses, the coldest first. */
+static unsigned long adma_ranges_evict(struct adma_file *file,
+				       unsigned long pages)
+{
+	struct adma_range *range, *next;
+	unsigned long found = 0;
+	LIST_HEAD(dispose);
+	LIST_HEAD(spared);
+	int pass;
+
+	spin_lock(&file->lock);
+	for (pass = 0; pass < 2; pass++) {
+		list_for_each_entry_safe(range, next, &file->ranges, list) {
+			if (found >= pages)
+				break;
+			if (adma_range_isolate(range, &dispose))
+				found += range->counted;
+			else
+				list_move_tail(&range->list, &spared);
+		}
+		list_splice_tail_init(&spared, &file->ranges);
+	}
+	spin_unlock(&file->lock);
+	return adma_ranges_dispose(&dispose);
+}
+
+/*
+ * For somebody who was refused pages, before he asks again. What is kept for
+ * other files is in his way when the limit is the user's; they let go of it in
+ * their own time, and until then he is refused.
+ */
+void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
+			   bool of_user)
+{
+	unsigned long freed = adma_ranges_evict(file, pages);
+	struct adma_file *other;
+
+	if (of_user && freed < pages) {
+		mutex_lock(&adma_files_lock);
+		list_for_each_entry(other, &adma_files, files) {
+			if (freed >= pages)
+				break;
+			if (other->user == file->user)
+				freed += adma_ranges_evict(other, pages - freed);
+		}
+		mutex_unlock(&adma_files_lock);
+	}
+	adma_file_catch_up(file);
+}
+
+/* Down to the high-water mark. */
+void adma_ranges_trim(struct adma_file *file)
+{
+	unsigned long kept = READ_ONCE(file->kept);
+	unsigned long keep = READ_ONCE(file->keep_pages);
+
+	if (kept > keep)
+		adma_ranges_evict(file, kept - keep);
+}
+
+/* The file is closed; somebody may still export through a port. */
+void adma_ranges_drop(struct adma_file *file)
+{
+	struct adma_range *range;
+	unsigned long index;
+
+	mutex_lock(&file->table_lock);
+	rcu_read_lock();
+	xa_for_each(&file->table, index, range)
+		adma_range_forget(range, ADMA_STATS);
+	rcu_read_unlock();
+	mutex_unlock(&file->table_lock);
+	/* Here and not in its work, which may be queued behind those of others. */
+	if (cancel_work_sync(&file->reap))
+		adma_file_put(file);	/* not the last: the caller has one */
+	adma_ranges_reap(file);
+}
+
+/*
+ * Age: what was not used for some seconds goes by itself. Memory that is pinned
+ * cannot be moved, swapped or given to somebody else.
+ */
+
+/* Answers whether any ranges are left. */
+static bool adma_ranges_age(struct adma_file *file)
+{
+	struct adma_range *range;
+	LIST_HEAD(dispose);
+	bool any;
+
+	spin_lock(&file->lock);
+	list_for_each_entry(range, &file->ranges, list) {
+		if (READ_ONCE(range->used) || kref_read(&range->kref) != 1) {
+			WRITE_ONCE(range->used, false);
+			range->age = 0;
+		} else if (++range->age >= ADMA_AGES) {
+			adma_range_isolate(range, &dispose);
+		}
+	}
+	any = !list_empty(&file->ranges);
+	spin_unlock(&file->lock);
+	adma_ranges_dispose(&dispose);
+	return any;
+}
+
+static void adma_age(struct work_struct *work)
+{
+	struct adma_file *file;
+	bool any = false;
+
+	mutex_lock(&adma_files_lock);
+	list_for_each_entry(file, &adma_files, files)
+		any |= adma_ranges_age(file);
+	mutex_unlock(&adma_files_lock);
+	if (any)
+		adma_age_later();
+}
+
+/*
+ * When memory is short. The lists are those of memory control groups: what a
+ * container keeps goes when the container has no memory left.
+ */
+
+/* Who frees a range counts about so many pages for it. */
+static unsigned long adma_shrink_count(struct shrinker *shrinker,
+				       struct shrink_control *sc)
+{
+	if (!READ_ONCE(adma_lru_ready))
+		return 0;
+	return list_lru_shrink_count(&adma_lru, sc) * ADMA_RANGE_PAGES;
+}
+
+/* The lock of the list is held. */
+static enum lru_status adma_shrink_one(struct list_head *item,
+				       struct list_lru_one *list,
+#ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
+				       spinlock_t *lock,
+#endif
+				       void *dispose)
+{
+	struct adma_range *range = container_of(item, struct adma_range, lru);
+
+	if (!adma_range_isolate(range, dispose))
+		return LRU_ROTATE;
+	list_lru_isolate(list, item);
+	return LRU_REMOVED;
+}
+
+static unsigned long adma_shrink_scan(struct shrinker *shrinker,
+				      struct shrink_control *sc)
+{
+	unsigned long freed;
+	LIST_HEAD(dispose);
+
+	if (!READ_ONCE(adma_lru_ready))
+		return SHRINK_STOP;
+	sc->nr_to_scan = DIV_ROUND_UP(sc->nr_to_scan, ADMA_RANGE_PAGES);
+	list_lru_shrink_walk(&adma_lru, sc, adma_shrink_one, &dispose);
+	freed = adma_ranges_dispose(&dispose);
+	return freed ?: SHRINK_STOP;
+}
+
+static struct shrinker *adma_shrinker;
+
+#ifdef ADMA_HAS_SHRINKER_ALLOC
+static int adma_shrinker_register(void)
+{
+	adma_shrinker = shrinker_alloc(SHRINKER_MEMCG_AWARE |
+				       SHRINKER_NUMA_AWARE, "adma");
+	if (!adma_shrinker)
+		return -ENOMEM;
+	adma_shrinker->count_objects = adma_shrink_count;
+	adma_shrinker->scan_objects = adma_shrink_scan;
+	shrinker_register(adma_shrinker);
+	return 0;
+}
+#else
+#define shrinker_free	unregister_shrinker
+
+static int adma_shrinker_register(void)
+{
+	static struct shrinker only = {
+		.count_objects = adma_shrink_count,
+		.scan_objects = adma_shrink_scan,
+		.seeks = DEFAULT_SEEKS,
+		.flags = SHRINKER_MEMCG_AWARE | SHRINKER_NUMA_AWARE,
+	};
+
+	adma_shrinker = &only;
+	return register_shrinker(adma_shrinker, "adma");
+}
+#endif
+
+/*
+ * Beginning and end
+ */
+
+/* Memory for a range; its list is that of the caller's control group. */
+struct adma_range *adma_range_alloc(void)
+{
+	return kmem_cache_alloc_lru(adma_range_slab, &adma_lru,
+				    GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+}
+
+static void adma_range_free_rcu(struct rcu_head *rcu)
+{
+	kmem_cache_free(adma_range_slab,
+			container_of(rcu, struct adma_range, rcu));
+}
+
+/* Somebody may just look at it. */
+void adma_range_free(struct adma_range *range)
+{
+	call_rcu(&range->rcu, adma_range_free_rcu);
+}
+
+void adma_kept_open(struct adma_file *file)
+{
+	INIT_LIST_HEAD(&file->ranges);
+	INIT_LIST_HEAD(&file->gone);
+	INIT_WORK(&file->reap, adma_reap_work);
+	xa_init(&file->table);
+	mutex_init(&file->table_lock);
+	file->keep_pages = adma_keep_pages;
+	mutex_lock(&adma_files_lock);
+	list_add_tail(&file->files, &adma_files);
+	mutex_unlock(&adma_files_lock);
+}
+
+void adma_kept_close(struct adma_file *file)
+{
+	mutex_lock(&adma_files_lock);
+	list_del(&file->files);
+	mutex_unlock(&adma_files_lock);
+	xa_destroy(&file->table);
+}
+
+int adma_kept_init(void)
+{
+	struct adma_range *range;
+	int ret;
+
+	adma_range_slab = kmem_cache_create("adma_range",
+					    struct_size(range, mapping,
+							adma_nr_devices),
+					    0, SLAB_ACCOUNT, NULL);
+	if (!adma_range_slab)
+		return -ENOMEM;
+	ret = adma_shrinker_register();
+	if (ret)
+		goto err_destroy_slab;
+	/* It has a number from now on, which the lists need. */
+	ret = list_lru_init_memcg(&adma_lru, adma_shrinker);
+	if (ret)
+		goto err_free_shrinker;
+	WRITE_ONCE(adma_lru_ready, true);
+	return 0;
+
+err_free_shrinker:
+	shrinker_free(adma_shrinker);
+err_destroy_slab:
+	kmem_cache_destroy(adma_range_slab);
+	return ret;
+}
+
+/* Nobody can ask for room any more. The ranges are still there. */
+void adma_kept_stop(void)
+{
+	shrinker_free(adma_shrinker);
+	cancel_delayed_work_sync(&adma_ager);
+}
+
+/* No range is left, but for those that are just being freed. */
+void adma_kept_exit(void)
+{
+	rcu_barrier();
+	kmem_cache_destroy(adma_range_slab);
+	list_lru_destroy(&adma_lru);
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Cutting a piece into transfers: stretches that lie together in physical
+ * memory, on both sides. They are handed over in batches.
+ *
+ * Pages are pinned on the way. A range may die before a transfer that touches it
+ * is handed over; then its addresses are looked up anew.
+ */
+#include <linux/sched.h>
+#include <linux/uaccess.h>
+
+#include "adma.h"
+
+/* A stretch below this costs a channel more than it costs the CPU. */
+#define ADMA_TINY	64
+
+/* Pages that are pinned in one go at most, see adma_step(). */
+#define ADMA_MAX_CHUNK	1024U
+
+/*
+ * So often ranges may die under a request, of a fork in another thread or of
+ * the page faults of its own pins, before it takes ranges of its own.
+ */
+#define ADMA_MAX_STALE	8
+
+/* Ranges that a request holds at most, each as often as it may hold it. */
+unsigned int adma_max_uses(const struct adma_piece *pieces, unsigned int count)
+{
+	unsigned int i, uses = 4 * (ADMA_MAX_STALE + 1);
+	u64 bytes = 0;
+
+	/* Twice: each range may turn out not to serve. */
+	for (i = 0; i < count; i++) {
+		bytes += pieces[i].len;
+		if (bytes > adma_max_bytes)
+			break;	/* will be refused */
+		uses += 2 * (adma_ranges_of(pieces[i].dst, pieces[i].len) +
+			     adma_ranges_of(pieces[i].src, pieces[i].len));
+	}
+	return uses;
+}
+
+/*
+ * The sides
+ */
+
+static int adma_side_hold(struct adma_request *req, struct adma_side *side,
+			  struct adma_range *range)
+{
+	if (IS_ERR(range))
+		return PTR_ERR(range);
+	if (req->nr_uses == req->max_uses) {
+		adma_range_put(range);
+		return -EBUSY;
+	}
+	side->range = range;
+	side->use = req->nr_uses++;
+	adma_use_begin(&req->use[side->use], range);
+	return 0;
+}
+
+/* Finds the range of the next byte. */
+static int adma_side_enter(struct adma_submission *sub, struct adma_side *side)
+{
+	u64 index = adma_range_of(side->addr);
+	struct adma_request *req = sub->req;
+	struct adma_range *range;
+
+	if (side->range && side->range->index == index)
+		return 0;
+	if (side->ready) {
+		range = side->ready[index - side->first];
+		kref_get(&range->kref);
+	} else if (sub->stale >= ADMA_MAX_STALE) {
+		range = adma_range_new(req->file, index, side->write, ADMA_ONCE);
+	} else {
+		range = adma_range_get(req->file, index, side->write);
+	}
+	return adma_side_hold(req, side, range);
+}
+
+/* The next @len bytes of a side, in its range, pinned and mapped. */
+static int adma_side_fill(struct adma_submission *sub, struct adma_side *side,
+			  size_t len)
+{
+	unsigned int count = adma_pages_of(side->addr, len);
+	unsigned int first = adma_page_of(side->addr);
+	struct adma_range *range = side->range;
+	int kept = -EFAULT, ret;
+
+	if (!range->no_longterm)
+		kept = adma_range_fill(range, first, count, sub->ch->device,
+				       true, &sub->pinned);
+	if (!kept || range->kind != ADMA_KEPT || kept == -EINTR ||
+	    kept == -ESTALE)
+		return kept;
+	/*
+	 * Pages that cannot be kept can be had for one copy all the same. The
+	 * range's other pages may still serve, unless they are in the way.
+	 */
+	if (kept != -EFAULT && kept != -EBUSY)
+		adma_range_forget(range, ADMA_STATS);
+	ret = adma_side_hold(sub->req, side,
+			     adma_range_new(sub->req->file, range->index,
+					    side->write, ADMA_WATCHED));
+	if (!ret)
+		ret = adma_range_fill(side->range, first, count,
+				      sub->ch->device, true, &sub->pinned);
+	/* A page of a file, perhaps: it need not be asked for in vain again. */
+	if (!ret && kept == -EFAULT && range->write == side->write)
+		range->no_longterm = true;
+	return ret;
+}
+
+/*
+ * The batch
+ */
+
+/* Says of all ranges that transfers up to unit @last touch that they do. */
+static int adma_claim(struct adma_request *req, struct adma_chan_req *cr,
+		      unsigned int first, u32 last)
+{
+	unsigned int i;
+
+	for (i = first; i < req->nr_uses; i++) {
+		if (!adma_use_claim(&req->use[i], cr, last))
+			return -ESTALE;
+	}
+	return 0;
+}
+
+/* Hands it over; with @fence the piece ends with it. */
+static int adma_batch_send(struct adma_submission *sub, bool fence)
+{
+	unsigned int channel = sub->ch - adma_channels, i;
+	struct adma_request *req = sub->req;
+	struct adma_xfer *xfer = req->xfer;
+	struct adma_chan_req *cr;
+	u32 units = 0;
+	int ret;
+
+	if (!sub->nr)
+		return 0;
+	if (!sub->begun) {
+		sub->begun = true;
+		sub->pinned_first = sub->pinned;
+	}
+	cr = req->part[channel].cr;
+	if (!cr) {
+		cr = adma_chan_req_begin(sub->ch, req);
+		if (IS_ERR(cr))
+			return PTR_ERR(cr);
+		req->part[channel].cr = cr;
+	}
+	for (i = 0; i < sub->nr; i++)
+		units += adma_units(xfer[i].len);
+	/* Ranges that they do not reach are none the worse for it. */
+	ret = adma_claim(req, cr, xfer->first_use, cr->sent + units);
+	if (!ret)
+		ret = adma_chan_req_send(cr, xfer, sub->nr, units,
+					 fence);
+	if (ret) {
+		/* Only those that were handed over touch them. */
+		for (i = xfer->first_use; i < req->nr_uses; i++)
+			adma_use_shorten(&req->use[i], cr->sent);
+		return ret;
+	}
+	sub->nr = 0;
+	sub->bytes = 0;
+	cond_resched();
+	return 0;
+}
+
+/* The pages are pinned, so this cannot fault but for a change of mapping. */
+static int adma_cpu_copy(u64 dst, u64 src, size_t len)
+{
+	u8 buffer[ADMA_TINY];
+
+	if (copy_from_user(buffer, u64_to_user_ptr(src), len) ||
+	    copy_to_user(u64_to_user_ptr(dst), buffer, len))
+		return -EFAULT;
+	return 0;
+}
+
+/* The last transfer does not grow any more; is there room for another? */
+static int adma_batch_next(struct adma_submission *sub)
+{
+	size_t len;
+
+	if (!sub->nr)
+		return 0;
+	len = sub->req->xfer[sub->nr - 1].len;
+	/* Somebody else's memory has no address here. */
+	if (len < ADMA_TINY && !sub->req->buf) {
+		sub->nr--;
+		sub->bytes -= len;
+		sub->cpu_bytes += len;
+		return adma_cpu_copy(sub->dst.addr - len, sub->src.addr - len,
+				     len);
+	}
+	if (sub->nr == ADMA_BATCH || sub->bytes >= ADMA_MAX_XFER)
+		return adma_batch_send(sub, false);
+	return 0;
+}
+
+/* Adds stretches that cross no page to a transfer while they lie together. */
+static int adma_batch_add(struct adma_submission *sub, size_t len)
+{
+	dma_addr_t *dst = sub->dst.range->mapping[sub->ch->device].addr;
+	dma_addr_t *src = sub->src.range->mapping[sub->ch->device].addr;
+	struct adma_request *req = sub->req;
+	int ret;
+
+	while (len) {
+		size_t part = min3(len,
+				   PAGE_SIZE - offset_in_page(sub->dst.addr),
+				   PAGE_SIZE - offset_in_page(sub->src.addr));
+		dma_addr_t to = dst[adma_page_of(sub->dst.addr)] +
+				offset_in_page(sub->dst.addr);
+		dma_addr_t from = src[adma_page_of(sub->src.addr)] +
+				  offset_in_page(sub->src.addr);
+		struct adma_xfer *xfer = NULL;
+
+		if (sub->nr)
+			xfer = &req->xfer[sub->nr - 1];
+		if (!xfer || to != xfer->dst + xfer->len ||
+		    from != xfer->src + xfer->len ||
+		    xfer->len + part > ADMA_MAX_XFER) {
+			ret = adma_batch_next(sub);
+			if (ret)
+				return ret;
+			xfer = &req->xfer[sub->nr++];
+			*xfer = (struct adma_xfer) {
+				.dst = to,
+				.src = from,
+				.addr = sub->dst.addr,
+				.first_use = min(sub->dst.use, sub->src.use),
+				.nr_uses = req->nr_uses,
+			};
+		}
+		xfer->len += part;
+		sub->bytes += part;
+		sub->dst.addr += part;
+		sub->src.addr += part;
+		sub->left -= part;
+		len -= part;
+	}
+	return 0;
+}
+
+/*
+ * A range has died: back to where the first transfer begins that was not handed
+ * over, to look up anew what the addresses lead to.
+ */
+static void adma_batch_undo(struct adma_submission *sub)
+{
+	struct adma_request *req = sub->req;
+
+	if (sub->nr) {
+		u64 back = sub->dst.addr - req->xfer->addr;
+
+		/* No transfer has touched those that came since. */
+		while (req->nr_uses > req->xfer->nr_uses)
+			adma_use_end(&req->use[--req->nr_uses]);
+		sub->dst.addr -= back;
+		sub->src.addr -= back;
+		sub->left += back;
+		sub->nr = 0;
+		sub->bytes = 0;
+	}
+	sub->dst.range = NULL;
+	sub->src.range = NULL;
+	sub->waiting = 0;
+	sub->stale++;
+}
+
+/*
+ * The next stretch that crosses no range. The first page is under way before
+ * the second one is pinned, then 4, 16 and so on: pinning is much quicker than
+ * copying, and each chunk may cut a stretch that lies together in two.
+ */
+static int adma_step(struct adma_submission *sub)
+{
+	size_t room = (sub->chunk - sub->waiting) * PAGE_SIZE;
+	struct adma_side *dst = &sub->dst, *src = &sub->src;
+	unsigned int device = sub->ch->device;
+	bool ready;
+	size_t len;
+	int ret;
+
+	/* In this order: what was pinned for writing also serves readers. */
+	ret = adma_side_enter(sub, dst);
+	if (!ret)
+		ret = adma_side_enter(sub, src);
+	if (ret)
+		return ret;
+	len = min3(sub->left, (u64)adma_range_rest(dst->addr),
+		   (u64)adma_range_rest(src->addr));
+	ready = adma_range_ready(src->range, src->addr, len, device) &&
+		adma_range_ready(dst->range, dst->addr, len, device);
+	if (!ready) {
+		len = min3(len, room - offset_in_page(dst->addr),
+			   room - offset_in_page(src->addr));
+		ret = adma_side_fill(sub, src, len);
+		if (!ret)
+			ret = adma_side_fill(sub, dst, len);
+		if (ret)
+			return ret;
+	}
+	adma_range_written(dst->range, dst->addr, len);
+	ret = adma_batch_add(sub, len);
+	if (ret || ready)
+		return ret;
+	sub->waiting += DIV_ROUND_UP(len, PAGE_SIZE);
+	if (sub->waiting < sub->chunk)
+		return 0;
+	sub->waiting = 0;
+	sub->chunk = min(4 * sub->chunk, ADMA_MAX_CHUNK);
+	if (!sub->left)
+		return 0;	/* handed over with the fence */
+	ret = adma_batch_next(sub);
+	if (!ret)
+		ret = adma_batch_send(sub, false);
+	if (!ret)
+		dma_async_issue_pending(sub->ch->chan);
+	return ret;
+}
+
+/* Both sides of a piece between processes. */
+static int adma_piece_across(struct adma_submission *sub)
+{
+	struct adma_side *own = sub->push ? &sub->src : &sub->dst;
+	struct adma_side *other = sub->push ? &sub->dst : &sub->src;
+	struct adma_buf *buf = sub->req->buf;
+
+	if (other->addr > buf->len || sub->left > buf->len - other->addr)
+		return -EINVAL;
+	other->addr += buf->addr;
+	if (!IS_ALIGNED(other->addr, adma_channels_align()))
+		return -EINVAL;
+	other->ready = buf->ranges->range;
+	other->first = adma_range_of(buf->addr);
+	own->ready = sub->own;
+	own->first = adma_range_of(own->addr);
+	sub->own += adma_ranges_of(own->addr, sub->left);
+	return 0;
+}
+
+/*
+ * Hands a piece to a channel. What has been begun of one that fails ends with
+ * the request.
+ */
+int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
+		    struct adma_channel *ch)
+{
+	int ret = 0;
+
+	sub->ch = ch;
+	sub->dst = (struct adma_side) { .addr = piece->dst, .write = true };
+	sub->src = (struct adma_side) { .addr = piece->src };
+	sub->left = piece->len;
+	sub->nr = 0;
+	sub->bytes = 0;
+	if (sub->req->buf)
+		ret = adma_piece_across(sub);
+	while (!ret && (sub->left || sub->nr)) {
+		if (sub->left)
+			ret = adma_step(sub);
+		else
+			ret = adma_batch_send(sub, true);
+		if (ret == -ESTALE && sub->req->buf) {
+			/* To look it up anew is its owner's business. */
+			ret = -EFAULT;
+		} else if (ret == -ESTALE) {
+			adma_batch_undo(sub);
+			ret = 0;
+		}
+	}
+	if (!ret)
+		dma_async_issue_pending(ch->chan);
+	return ret;
+}
