@@ -107,7 +107,7 @@ pub struct Cell {
     since: AtomicU32,
     changed: AtomicU64,
     /// A series is on: so many copies of it were settled, and the sum of what they have cost; the
-    /// ticks of all.
+    /// bytes of all.
     trying: AtomicBool,
     settled: AtomicU32,
     settled_costs: AtomicU64,
@@ -339,7 +339,7 @@ impl Cell {
         if verdict.is_ok() != self.libc_won.load(Relaxed) {
             return; // one that was begun before the series
         }
-        self.tried.fetch_add(whole.ticks, Relaxed);
+        self.tried.fetch_add(whole.bytes as u64, Relaxed);
         if settled {
             let most = self.cost.load(Relaxed).saturating_mul(4);
             self.settled_costs.fetch_add(cost.min(most).into(), Relaxed);
@@ -365,8 +365,8 @@ impl Cell {
         }
         self.gain.store(gain, Relaxed);
         self.pair_then.store(self.pair.load(Relaxed), Relaxed);
-        let was = self.tried.load(Relaxed);
-        let would_be = was.saturating_mul(chosen.into()) / u64::from(tried);
+        let ticks_at = |cost: u32| (self.tried.load(Relaxed) >> 10) * u64::from(cost) / 1024;
+        let (was, would_be) = (ticks_at(tried), ticks_at(chosen));
         // Never nothing: a series takes its time also where it shows no difference.
         self.price.store(was.saturating_sub(would_be).max(was / 16).max(1), Relaxed);
         self.spent.store(0, Relaxed);
