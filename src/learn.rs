@@ -107,7 +107,7 @@ pub struct Cell {
     since: AtomicU32,
     changed: AtomicU64,
     /// A series is on: so many copies of it were settled, and the sum of what they have cost; the
-    /// ticks of all.
+    /// bytes of all.
     trying: AtomicBool,
     settled: AtomicU32,
     settled_costs: AtomicU64,
@@ -339,34 +339,37 @@ impl Cell {
         if verdict.is_ok() != self.libc_won.load(Relaxed) {
             return; // one that was begun before the series
         }
-        self.tried.fetch_add(whole.ticks, Relaxed);
+        self.tried.fetch_add(whole.bytes as u64, Relaxed);
         if settled {
             let most = self.cost.load(Relaxed).saturating_mul(4);
             self.settled_costs.fetch_add(cost.min(most).into(), Relaxed);
-            let long = whole.ticks >= SETTLING_TICKS;
-            if self.settled.fetch_add(1, Relaxed) + 1 >= if long { 1 } else { ENOUGH } {
-                self.judge(now);
+            let settled = self.settled.fetch_add(1, Relaxed) + 1;
+            if settled >= ENOUGH || whole.ticks >= SETTLING_TICKS {
+                self.judge(settled, now);
             }
         }
     }
 
-    /// The end of a series.
-    fn judge(&self, now: u64) {
+    /// The end of a series. One long copy may confirm the way that is gone; to change it takes as
+    /// many as of short ones, for each may have been held up.
+    fn judge(&self, settled: u32, now: u64) {
         // The mean of a few, as the other way's cost is one: the best of them would flatter what is
         // fast most of the time only.
-        let settled = u64::from(self.settled.load(Relaxed).max(1));
-        let tried = (self.settled_costs.load(Relaxed) / settled).max(1) as u32;
+        let tried = (self.settled_costs.load(Relaxed) / u64::from(settled)).max(1) as u32;
         let chosen = self.cost.load(Relaxed);
         let libc_won = self.libc_won.load(Relaxed);
         let gain = if libc_won { ratio(chosen, tried) } else { ratio(tried, chosen) };
+        let changes = if libc_won { gain >= RETURNS } else { gain < STAYS };
+        if changes && settled < ENOUGH {
+            return;
+        }
         self.gain.store(gain, Relaxed);
         self.pair_then.store(self.pair.load(Relaxed), Relaxed);
-        let was = self.tried.load(Relaxed);
-        let would_be = was.saturating_mul(chosen.into()) / u64::from(tried);
+        let ticks_at = |cost: u32| (self.tried.load(Relaxed) >> 10) * u64::from(cost) / 1024;
+        let (was, would_be) = (ticks_at(tried), ticks_at(chosen));
         // Never nothing: a series takes its time also where it shows no difference.
         self.price.store(was.saturating_sub(would_be).max(was / 16).max(1), Relaxed);
         self.spent.store(0, Relaxed);
-        let changes = if libc_won { gain >= RETURNS } else { gain < STAYS };
         if changes {
             self.libc_won.store(!libc_won, Relaxed);
             self.cost.store(tried, Relaxed);

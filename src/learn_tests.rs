@@ -144,6 +144,26 @@ fn preempted_copies_do_not_change_a_verdict_for_long() {
     assert!(after.shared > 90, "{after:?}");
 }
 
+/// Two processes that copy on two CPUs: now and then one of them has both.
+#[test]
+fn one_long_copy_by_libc_that_was_lucky_does_not_change_the_way() {
+    let (cell, len, mut now) = (Cell::new(), 16 << 20, 0);
+    let mut record = |verdict: Verdict, ticks: u64| {
+        now += ticks;
+        cell.record(verdict, Cost { bytes: len, ticks }, now, true);
+        cell.decide(len, now)
+    };
+    let mut verdict = Ok(0);
+    cell.record_pair(Cost { bytes: 1 << 17, ticks: 40_000 }, Cost { bytes: len, ticks: 3_000_000 });
+    while verdict.is_ok() {
+        verdict = record(verdict, 3_000_000);
+    }
+    assert_eq!(verdict, Err(Fallback::Compared));
+    assert_eq!(record(verdict, 2_000_000), Err(Fallback::Compared), "one is not enough");
+    assert_eq!(record(verdict, 6_000_000), Ok(0), "on average it is slower");
+    assert!(cell.is_shared());
+}
+
 /// With one of many CPUs busy most shared copies are fast, and the others wait for the worker
 /// there. What counts is all of them.
 #[test]
