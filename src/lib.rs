@@ -49,6 +49,7 @@ compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems ha
 extern crate alloc;
 
 mod backend;
+#[cfg_attr(loom, path = "ipc/models.rs")]
 mod ipc;
 mod os;
 mod plan;

@@ -167,8 +167,7 @@ extern "C" fn start() {
         workers: || {
             let count = || DISPATCHER.helpers();
             let crowded = || DISPATCHER.note_crowd();
-            // With two CPUs the other one has the other process on it, which copies as well.
-            let cpus = DISPATCHER.cpus_for_messages().filter(|cpus| *cpus > 2)?;
+            let cpus = DISPATCHER.cpus_for_messages().filter(|cpus| *cpus > 1)?;
             Some(ipc::Workers { cpus, copy: copy_by_name, count, crowded })
         },
         ptracer: config.ipc_ptracer,

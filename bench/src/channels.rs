@@ -232,6 +232,11 @@ struct Order {
     game: usize,
 }
 
+fn close(fd: i32) {
+    // SAFETY: a descriptor of ours that nobody uses any more.
+    unsafe { libc::close(fd) };
+}
+
 fn shared<T>(count: usize) -> *mut T {
     let (access, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -279,10 +284,35 @@ fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     found
 }
 
+/// What the two processes may do to each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rights {
+    /// Whatever the system gives a child and its parent.
+    Usual,
+    /// Neither lets itself be traced: as two processes of one user under Yama 1.
+    Untraced,
+    /// They are in different user namespaces.
+    Namespaces,
+}
+
+impl Rights {
+    /// Before a connection is made. False: not to be had here.
+    fn take_on(self, child: bool) -> bool {
+        // SAFETY: no memory; a child has one thread.
+        unsafe {
+            match self {
+                Rights::Usual => true,
+                Rights::Untraced => libc::prctl(libc::PR_SET_DUMPABLE, 0) == 0,
+                Rights::Namespaces => !child || libc::unshare(libc::CLONE_NEWUSER) == 0,
+            }
+        }
+    }
+}
+
 impl Peer {
-    /// Forks; there must be no other thread.
-    pub fn start(lib: &str) -> Self {
-        let before = std::env::var("BENCH_BEFORE").ok();
+    /// Forks; there must be no other thread. `None`: there are no such rights here.
+    pub fn start(lib: &str, rights: Rights) -> Option<Self> {
+        let before = std::env::var("BENCH_BEFORE").ok().filter(|_| rights == Rights::Usual);
         let mut libraries = vec![Library::open(lib)];
         libraries.extend(before.as_deref().map(Library::open));
         let areas = [Area::new(LARGEST), Area::new(LARGEST)];
@@ -314,20 +344,35 @@ impl Peer {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::close(orders[1]);
             }
+            if !rights.take_on(true) {
+                // SAFETY: leaves without running what belongs to the parent.
+                unsafe { libc::_exit(1) };
+            }
             end.side = 1;
             pin(1);
             end.pipe = [pipes[0][0], pipes[1][1]];
             end.socket = sockets[1];
-            end.libraries.iter_mut().zip(&greet).for_each(|(lib, ends)| lib.connect(ends[1]));
+            for (lib, ends) in end.libraries.iter_mut().zip(&greet) {
+                assert!(lib.connect(ends[1]), "no connection");
+            }
             serve(&mut end, orders[0]);
         }
         end.other = child;
         pin(0);
         end.pipe = [pipes[1][0], pipes[0][1]];
         end.socket = sockets[0];
-        end.libraries.iter_mut().zip(&greet).for_each(|(lib, ends)| lib.connect(ends[0]));
+        // What the child has of these hides that it may have left.
+        greet.iter().for_each(|ends| close(ends[1]));
+        close(orders[0]);
+        rights.take_on(false);
+        let met = end.libraries.iter_mut().zip(&greet).all(|(lib, ends)| lib.connect(ends[0]));
+        if rights == Rights::Untraced {
+            // SAFETY: no memory; other connections are made as before.
+            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+        }
         let about = end.libraries[0].about();
-        Peer { end, orders: orders[1], child, about, _areas: areas }
+        let peer = Peer { end, orders: orders[1], child, about, _areas: areas };
+        met.then_some(peer)
     }
 
     /// Whether there is another library to compare with.
@@ -437,9 +482,13 @@ impl Library {
         }
     }
 
-    fn connect(&mut self, socket: i32) {
+    /// False: the other side has left.
+    fn connect(&mut self, socket: i32) -> bool {
         // SAFETY: a connected socket.
         self.connection = unsafe { (self.attach)(socket) };
+        if self.connection == -libc::ECONNRESET || self.connection == -libc::EPIPE {
+            return false;
+        }
         assert!(self.connection > 0, "attach: {}", self.connection);
         self.blocks = [(); 2].map(|()| {
             // SAFETY: a new block, which nobody frees.
@@ -447,6 +496,7 @@ impl Library {
             assert!(!block.is_null(), "no memory for a block");
             block
         });
+        true
     }
 
     fn about(&self) -> String {

@@ -57,7 +57,8 @@ pub fn help() {
                   which shows the noise (default: libadma.so beside this file)
   --quick         a sixth of the time and fewer sizes: a first look
   --seconds S     time for each cell of a table (default 3)
-  --sizes A,B     only these sizes, in bytes or with K, M, G
+  --sizes A,B     only these sizes, in bytes or with K, M, G; ipc: and only the tables
+                  of large messages, of rights, and against BENCH_BEFORE
   --buffers SIZE  each of the two buffers cold copies walk through (default
                   1G, or twice the last level cache, when memory permits)
   --burst N       copies in a row whenever an arm has its turn (default: 8 MiB of

@@ -1,86 +1,75 @@
-//! Who has come to a listener and has not finished its greetings. They are looked after together,
+//! Who has come to a listener and has not finished the handshake. They are looked after together,
 //! by whoever accepts, so that one who says nothing keeps nobody else out.
 
-use super::handshake::{Handshake, Met};
+use super::handshake::{Established, Handshake};
 use super::hidden::Hidden;
 use super::lock::Lock;
-use super::os::{self, Fd, Identity};
+use super::os::{self, Fd};
 use super::settings::Settings;
+use crate::os::sys;
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// So many of them; others stay in the listener's queue.
 const MOST: usize = 128;
 
-struct Guest {
-    listener: Identity,
+struct Incoming {
+    /// Which file it is.
+    listener: (u64, u64),
     /// Goes before its socket does.
-    greeting: Handshake,
+    handshake: Handshake,
     _hidden: Hidden,
     _socket: Fd,
 }
 
-static GUESTS: Lock<Vec<Guest>> = Lock::new(Vec::new());
+static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
 
-/// Waits for the next who has greeted, well or not.
-pub fn accept(listener: i32, settings: &Settings) -> os::Result<Met> {
+/// Waits for the next whose handshake is over, well or not.
+pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
     if !os::is_listener(listener) {
         return os::accept(listener).and(Err(libc::EINVAL)); // what accept says
     }
-    let identity = os::identity(listener).ok_or(libc::EBADF)?;
+    let file = sys::file_of(listener).ok_or(libc::EBADF)?;
     loop {
-        if let Some(met) = go_on(identity) {
-            return met;
+        let (mut events, mut limit) = (vec![(listener, libc::POLLIN)], i32::MAX);
+        let mut backlog = BACKLOG.lock();
+        for index in 0..backlog.len() {
+            if backlog[index].listener != file {
+                continue;
+            }
+            let handshake = &mut backlog[index].handshake;
+            if let Some(done) = handshake.go_on() {
+                backlog.remove(index);
+                return done;
+            }
+            events.push(handshake.events());
+            limit = limit.min(handshake.milliseconds());
         }
-        let waiting = watched(identity);
-        let mut ready = waiting.is_empty();
-        if !ready {
-            // The listener first, unless there is no room.
-            let mut all = vec![(if waiting.len() < MOST { listener } else { -1 }, libc::POLLIN)];
-            all.extend(waiting.iter().map(|(event, _)| *event));
-            let limit = waiting.iter().map(|(_, limit)| *limit).min().unwrap_or(0);
-            ready = os::poll_events(&all, limit)[0] != 0;
+        drop(backlog);
+        let alone = events.len() == 1;
+        if events.len() > MOST {
+            events[0].0 = -1;
         }
         // With nobody else to look after it waits here, as accept(2) does.
-        if ready {
+        if alone || os::poll(events, limit)[0] != 0 {
             let socket = os::accept(listener)?;
-            let greeting = Handshake::new(socket.raw(), *settings);
+            let handshake = Handshake::new(socket.raw(), settings);
             let mut hidden = Hidden::default();
             hidden.add(&socket);
-            let guest = Guest { listener: identity, greeting, _hidden: hidden, _socket: socket };
-            GUESTS.lock().push(guest);
+            let (_hidden, _socket) = (hidden, socket);
+            BACKLOG.lock().push(Incoming { listener: file, handshake, _hidden, _socket });
         }
     }
-}
-
-fn go_on(listener: Identity) -> Option<os::Result<Met>> {
-    let mut guests = GUESTS.lock();
-    for index in 0..guests.len() {
-        if guests[index].listener == listener
-            && let Some(met) = guests[index].greeting.go_on()
-        {
-            guests.remove(index);
-            return Some(met);
-        }
-    }
-    None
-}
-
-/// What to poll for, and for how long.
-fn watched(listener: Identity) -> Vec<((i32, i16), i32)> {
-    let guests = GUESTS.lock();
-    let own = guests.iter().filter(|guest| guest.listener == listener);
-    own.map(|guest| (guest.greeting.events(), guest.greeting.milliseconds())).collect()
 }
 
 /// A listener is closed.
 pub fn forget(listener: i32) {
-    if let Some(identity) = os::identity(listener) {
-        GUESTS.lock().retain(|guest| guest.listener != identity);
+    if let Some(file) = sys::file_of(listener) {
+        BACKLOG.lock().retain(|incoming| incoming.listener != file);
     }
 }
 
-/// In the child of a fork: they are the parent's guests.
+/// In the child of a fork: they are the parent's.
 pub fn forget_after_fork() {
-    GUESTS.renew(Vec::new());
+    BACKLOG.renew();
 }

@@ -7,85 +7,57 @@
 //!
 //! Nothing here is an error: what the helper does not carry goes another way.
 
+use super::consent::Sign;
 use super::os::{Fd, Foreign, Way};
 use super::settings::HelperEngine;
-use crate::backend::ioat::There;
-use crate::backend::ioat::abi;
-use crate::backend::ioat::helper;
+use crate::backend::ioat::{There, abi, helper};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Our half: a door that can be handed over.
-pub struct Offer {
-    helper: HelperEngine,
-    door: Fd,
-}
-
-impl Offer {
-    /// `None`: there is no helper, or none that can do it.
-    pub fn new(bring_up: fn() -> Option<HelperEngine>) -> Option<Self> {
-        let helper = bring_up()?;
-        if !helper.engine.reaches_others() {
-            return None;
-        }
-        let door = Fd::owned(helper.engine.helper.port().ok()?);
-        Some(Self { helper, door })
-    }
-
-    pub fn door(&self) -> i32 {
-        self.door.raw()
-    }
-
-    pub fn met(self, theirs: Foreign) -> Across {
-        Across { offer: self, theirs, off: AtomicBool::new(false) }
-    }
-}
-
-/// Both halves.
+/// A connection by the helper.
 pub struct Across {
-    offer: Offer,
-    /// The kernel looks at it, whatever it is.
-    theirs: Foreign,
+    helper: HelperEngine,
+    /// Our door, which the other side gets.
+    door: Fd,
+    /// Theirs. The kernel looks at it, whatever it is.
+    theirs: Option<Foreign>,
     /// It has failed in a way that will not pass.
     off: AtomicBool,
 }
 
 impl core::fmt::Debug for Across {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "doors {:?}", self.descriptors())
+        write!(out, "door {}", self.door.raw())
     }
 }
 
 impl Across {
-    pub fn descriptors(&self) -> [i32; 2] {
-        [self.offer.door.raw(), self.theirs.raw()]
+    /// Our half. `None`: there is no helper, or none that can do it.
+    pub fn new(bring_up: fn() -> Option<HelperEngine>) -> Option<Self> {
+        let helper = bring_up().filter(|helper| helper.engine.reaches_others())?;
+        let door = Fd::owned(helper.engine.helper.port().ok()?);
+        Some(Self { helper, door, theirs: None, off: AtomicBool::new(false) })
+    }
+
+    /// Both halves.
+    pub fn with(self, theirs: Foreign) -> Self {
+        Self { theirs: Some(theirs), ..self }
+    }
+
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        let theirs = self.theirs.iter().map(Foreign::raw);
+        theirs.chain([self.door.raw()])
     }
 
     /// It has copied.
     pub fn proved(mut self) -> Self {
-        self.theirs.note_known();
+        self.theirs.iter_mut().for_each(Foreign::note_known);
         self
     }
 
     /// Whether it is worth another try where there is another way.
     pub fn is_on(&self) -> bool {
         !self.off.load(Relaxed)
-    }
-
-    /// Lets the other side do this to a buffer of ours; 0: it is not to be had.
-    pub fn pin(&self, ways: &[Way], addr: usize, len: usize) -> u64 {
-        let flags = ways.iter().fold(0, |flags, way| {
-            flags
-                | match way {
-                    Way::Pull => abi::EXPORT_READ,
-                    Way::Push => abi::EXPORT_WRITE,
-                }
-        });
-        helper::export(self.offer.door.raw(), addr, len, flags).unwrap_or(0)
-    }
-
-    /// Takes it back. Afterwards nobody uses the buffer.
-    pub fn unpin(&self, id: u64) {
-        helper::unexport(self.offer.door.raw(), id);
     }
 
     /// Copies between a buffer of ours and what the other side has posted; or an errno.
@@ -100,8 +72,9 @@ impl Across {
         offset: usize,
         len: usize,
     ) -> Result<(), i32> {
-        let there = There { port: self.theirs.raw(), export: pin, offset };
-        let HelperEngine { engine, how } = &self.offer.helper;
+        let port = self.theirs.as_ref().ok_or(libc::EBADF)?.raw();
+        let there = There { port, export: pin, offset };
+        let HelperEngine { engine, how } = &self.helper;
         // SAFETY: the caller's promise.
         let copied = unsafe { engine.copy_across(way == Way::Push, ours, there, len, how) };
         if let Err(libc::EBADF | libc::EPERM | libc::ENODEV | libc::ENOTTY | libc::EPROTO) = copied
@@ -110,35 +83,45 @@ impl Across {
         }
         copied
     }
+
+    /// Copies the words of the other's sign both ways; it has posted that for us.
+    pub fn probe(&self, pin: u64, word: u64) -> Result<(), i32> {
+        let (mut found, mark, len) = (0u64, !word, size_of::<u64>());
+        // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
+        unsafe {
+            self.copy(Way::Pull, &raw mut found as usize, pin, offset_of!(Sign, word), len)?;
+            if (&raw const found).read_volatile() != word {
+                return Err(libc::EBADMSG);
+            }
+            self.copy(Way::Push, &raw const mark as usize, pin, offset_of!(Sign, mark), len)
+        }
+    }
 }
 
 /// A buffer of ours that the other side can reach. When this goes it is taken back, and nobody
 /// uses it any more.
 pub struct Pinned<'a> {
-    across: Option<&'a Across>,
+    pub across: Option<&'a Across>,
     /// What the helper knows it by; 0: it does not.
     pub pin: u64,
 }
 
 impl<'a> Pinned<'a> {
+    /// Lets the other side do this to a buffer, if it can be had.
     pub fn new(across: Option<&'a Across>, ways: &[Way], addr: usize, len: usize) -> Self {
-        Self { across, pin: across.map_or(0, |across| across.pin(ways, addr, len)) }
-    }
-
-    /// What was lent before.
-    pub fn known(across: Option<&'a Across>, pin: u64) -> Self {
-        Self { across, pin }
-    }
-
-    pub fn nothing() -> Self {
-        Self { across: None, pin: 0 }
+        let flags = ways.iter().fold(0, |flags, way| match way {
+            Way::Pull => flags | abi::EXPORT_READ,
+            Way::Push => flags | abi::EXPORT_WRITE,
+        });
+        let post = |across: &Across| helper::export(across.door.raw(), addr, len, flags).ok();
+        Self { across, pin: across.and_then(post).unwrap_or(0) }
     }
 }
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         if let Some(across) = self.across.filter(|_| self.pin != 0) {
-            across.unpin(self.pin);
+            helper::unexport(across.door.raw(), self.pin);
         }
     }
 }

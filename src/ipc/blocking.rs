@@ -1,9 +1,10 @@
-//! Pieces that are copied for somebody who cannot wait.
+//! Threads for calls that somebody who cannot wait has to make.
 //!
 //! A call that reaches into another process waits for the pages it finds there, without limit and
 //! whatever signals come: a page may be anybody's file, or handled by its own program
-//! (userfaultfd). So who waits for a limited time, or only looks, leaves such calls to a thread.
-//! It stays with the buffers until the call has ended; its master has the rest of the time.
+//! (userfaultfd). So who waits for a limited time, or only looks, leaves such calls to a thread,
+//! which stays with the buffers until the call has ended. A file that a stranger has sent may
+//! take as long to close.
 
 use super::lock::Lock;
 use crate::os::{sys, thread};
@@ -13,39 +14,38 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// So many may be held up at a time.
+/// So many may be held up at a time, of one kind.
 const MOST: usize = 16;
 
 /// How long a thread stays without work.
 const STAY: u64 = 1_000_000_000;
 
+#[derive(Default)]
 struct PoolState {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
 }
 
-const NOTHING: PoolState = PoolState { jobs: VecDeque::new(), threads: 0, idle: 0 };
-
-struct Pool {
+pub struct Pool {
     state: Lock<PoolState>,
     /// Changes with every job.
     news: AtomicU32,
 }
 
-static POOL: Pool = Pool::new();
-
-/// False: nobody can do it.
-pub fn take(job: Job) -> bool {
-    POOL.take(job)
-}
+/// For pieces of messages.
+pub static COPIERS: Pool = Pool::new();
+/// For files of strangers.
+pub static CLOSERS: Pool = Pool::new();
 
 impl Pool {
     const fn new() -> Self {
-        Self { state: Lock::new(NOTHING), news: AtomicU32::new(0) }
+        let state = PoolState { jobs: VecDeque::new(), threads: 0, idle: 0 };
+        Self { state: Lock::new(state), news: AtomicU32::new(0) }
     }
 
-    fn take(&'static self, job: Job) -> bool {
+    /// False: nobody can do it.
+    pub fn take(&'static self, job: Job) -> bool {
         let mut state = self.state.lock();
         if state.idle <= state.jobs.len() {
             if state.threads == MOST {
@@ -90,7 +90,9 @@ impl Pool {
 
 /// In the child of a fork: the threads are the parent's.
 pub fn forget_after_fork() {
-    POOL.state.renew(NOTHING);
+    for pool in [&COPIERS, &CLOSERS] {
+        pool.state.renew();
+    }
 }
 
 #[cfg(test)]

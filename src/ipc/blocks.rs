@@ -36,7 +36,7 @@ struct Block {
     size: usize,
     memory: Fd,
     /// To recognise the descriptor: the program may have closed it, and opened another.
-    identity: os::Identity,
+    identity: (u64, u64),
     serial: u64,
     owner: u64,
 }
@@ -47,13 +47,13 @@ impl Block {
     }
 
     fn has_its_descriptor(&self) -> bool {
-        os::identity(self.memory.raw()) == Some(self.identity)
+        sys::file_of(self.memory.raw()) == Some(self.identity)
     }
 }
 
 static BLOCKS: Lock<Vec<Block>> = Lock::new(Vec::new());
 
-/// Remote has been one: programs without pay nothing.
+/// There has been one: programs without pay nothing.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 static SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -61,17 +61,14 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// A new block of zeros, for the process that `owner` stands for.
 pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     let size = len.max(1).checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
-    if size > isize::MAX as usize {
-        return Err(libc::ENOMEM);
-    }
     // The kernel would kill somebody rather than say so while the pages are found.
-    if available_bytes().is_some_and(|available| size > available) {
+    if size > available_bytes().unwrap_or(isize::MAX as usize) {
         return Err(libc::ENOMEM);
     }
     let memory = os::sealed_memory(c"adma-block", size, os::SIZE_SEALS)?;
     os::fill_with_pages(&memory, size)?;
-    let identity = os::identity(memory.raw()).ok_or(libc::EIO)?;
-    let at = os::map_inherited(&memory, size)?;
+    let identity = sys::file_of(memory.raw()).ok_or(libc::EIO)?;
+    let at = os::map_inherited(&memory, size, true)?;
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     BLOCKS.lock().push(Block { at: at as usize, size, memory, identity, serial, owner });
     ANY.store(true, Ordering::Release);
@@ -101,7 +98,7 @@ pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
     // SAFETY: the caller's promise.
     unsafe {
         os::take_pages_away(at, block.size);
-        os::unmap(at, block.size);
+        sys::unmap(at, block.size);
     }
     if !block.has_its_descriptor() {
         let _ = block.memory.into_raw();
@@ -112,10 +109,9 @@ pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
 /// The block that a buffer lies in, if it lies in one as a whole.
 #[inline]
 pub fn find(addr: usize, len: usize) -> Option<BlockAddress> {
-    if ANY.load(Ordering::Acquire) { search(addr, len) } else { None }
-}
-
-fn search(addr: usize, len: usize) -> Option<BlockAddress> {
+    if !ANY.load(Ordering::Acquire) {
+        return None;
+    }
     let blocks = BLOCKS.lock();
     let block = blocks.iter().find(|block| block.holds(addr, len))?;
     Some(BlockAddress { serial: block.serial, offset: addr - block.at })
@@ -143,7 +139,7 @@ pub fn forget_after_fork() {
             sys::close(block.memory.raw());
         }
     }
-    BLOCKS.renew(Vec::new());
+    BLOCKS.renew();
 }
 
 #[cfg(test)]

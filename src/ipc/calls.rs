@@ -2,7 +2,7 @@
 //! here, handles and cookies turned into connections and messages.
 
 use super::endpoint::{NUMBER_BITS, Role};
-use super::handshake::Met;
+use super::handshake::Established;
 use super::link::Link;
 use super::settings::settings;
 use super::{accept, blocks, handshake, os, table};
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
 
 pub extern "C" fn adma_accept(listener: c_int) -> c_int {
     let owner = table::become_owner();
-    answer(owner.and_then(|owner| entered(accept::accept(listener, &settings())?, owner)))
+    answer(owner.and_then(|owner| entered(accept::accept(listener, settings())?, owner)))
 }
 
 /// # Safety
@@ -51,7 +51,7 @@ pub extern "C" fn adma_accept(listener: c_int) -> c_int {
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    let socket = handshake::connect(path.to_bytes(), &settings());
+    let socket = handshake::connect(path.to_bytes(), settings().patience);
     answer(socket.and_then(|socket| attached(socket.raw())))
 }
 
@@ -61,14 +61,13 @@ pub extern "C" fn adma_attach(socket: c_int) -> c_int {
 
 fn attached(socket: i32) -> os::Result<i32> {
     let owner = table::become_owner()?;
-    entered(handshake::meet(socket, &settings())?, owner)
+    entered(handshake::meet(socket, settings())?, owner)
 }
 
-fn entered(mut met: Met, owner: u64) -> os::Result<i32> {
-    let settings = settings();
-    let _hidden = core::mem::take(&mut met.hidden);
-    let link = Box::new(Link::new(met, &settings, owner));
-    if settings.tell {
+fn entered(mut established: Established, owner: u64) -> os::Result<i32> {
+    let _hidden = core::mem::take(&mut established.hidden);
+    let link = Box::new(Link::new(established, owner));
+    if settings().tell {
         sys::say(format_args!("connection: {}", link.story));
     }
     table::enter(link)
@@ -124,39 +123,30 @@ pub unsafe extern "C" fn adma_connection_info(
     story.len() as c_int
 }
 
-/// Larger than any buffer.
-fn is_too_long(addr: usize, len: usize) -> bool {
-    len > isize::MAX as usize || addr.checked_add(len).is_none()
+/// The connection of a handle for a buffer, or a negated errno.
+#[inline]
+fn find(handle: i32, addr: usize, len: usize) -> Result<table::Used, isize> {
+    if len > isize::MAX as usize || addr.checked_add(len).is_none() {
+        return Err(-libc::EINVAL as isize);
+    }
+    table::find(handle)
 }
 
 /// # Safety
 /// The buffer is the caller's, for as long as this takes.
 #[inline]
 unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize) -> isize {
-    if is_too_long(addr, len) {
-        return -libc::EINVAL as isize;
-    }
-    match table::find(handle) {
-        // SAFETY: the caller's promise.
-        Ok(link) => unsafe { link.transfer(role, addr, len) },
-        Err(errno) => errno,
-    }
+    // SAFETY: the caller's promise.
+    find(handle, addr, len)
+        .map_or_else(|errno| errno, |link| unsafe { link.transfer(role, addr, len) })
 }
 
 /// # Safety
 /// The buffer is the caller's until the cookie was waited for.
 unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
-    if is_too_long(addr, len) {
-        return i64::from(-libc::EINVAL);
-    }
-    match table::find(handle) {
-        // SAFETY: the caller's promise.
-        Ok(link) => match unsafe { link.start(role, addr, len) } {
-            Ok(number) => cookie(handle, role, number),
-            Err(errno) => errno as i64,
-        },
-        Err(errno) => errno as i64,
-    }
+    // SAFETY: the caller's promise.
+    let started = find(handle, addr, len).and_then(|link| unsafe { link.start(role, addr, len) });
+    started.map_or_else(|errno| errno as i64, |number| cookie(handle, role, number))
 }
 
 /// # Safety
@@ -229,9 +219,10 @@ fn with_cookie(
         Err(_) => return invalid,
     };
     // A cookie of somebody else, one used before, or one that another thread waits with.
-    let Some(number) = link.begin_wait(role, number) else { return invalid };
+    let (endpoint, _) = link.endpoint(role);
+    let Some(number) = endpoint.lock().begin_wait(number) else { return invalid };
     work(&link, role, number).unwrap_or_else(|| {
-        link.end_wait(role, number);
+        endpoint.lock().end_wait(number);
         unfinished as isize
     })
 }

@@ -15,11 +15,20 @@
 
 use crate::os::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The reader's end, or the writer's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
-    Front,
-    Back,
+/// What a process does with a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    #[default]
+    Writer,
+    Reader,
+}
+
+impl Role {
+    pub const BOTH: [Self; 2] = [Role::Writer, Role::Reader];
+
+    pub fn other(self) -> Self {
+        Self::BOTH[1 - self as usize]
+    }
 }
 
 pub mod flag {
@@ -39,11 +48,20 @@ const FLAG_SHIFT: u32 = 24;
 const GENERATION_SHIFT: u32 = 32;
 
 /// The word at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursors {
     pub front: usize,
     pub back: usize,
     pub flags: u32,
+}
+
+impl Cursors {
+    pub fn begun(&self, role: Role) -> usize {
+        match role {
+            Role::Writer => self.back,
+            Role::Reader => self.front,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +76,7 @@ pub enum Claim {
 
 fn cursors_of(word: u64, generation: u32) -> Cursors {
     if (word >> GENERATION_SHIFT) as u32 != generation {
-        return Cursors { front: 0, back: 0, flags: 0 };
+        return Cursors::default();
     }
     Cursors {
         front: word as usize & MOST_PIECES,
@@ -78,24 +96,20 @@ pub fn cursors(word: &AtomicU64, generation: u32) -> Cursors {
     cursors_of(word.load(Ordering::Acquire), generation)
 }
 
-/// Claims a piece out of `total` from one end; `own` is how many this side has claimed.
-pub fn claim(word: &AtomicU64, generation: u32, end: Edge, own: usize, total: usize) -> Claim {
+/// Claims a piece out of `total` for one side; `own` is how many that has claimed.
+pub fn claim(word: &AtomicU64, generation: u32, role: Role, own: usize, total: usize) -> Claim {
     let mut seen = word.load(Ordering::Acquire);
     loop {
         let view = cursors_of(seen, generation);
-        let mine = match end {
-            Edge::Front => view.front,
-            Edge::Back => view.back,
-        };
-        if mine != own {
+        if view.begun(role) != own {
             return Claim::Broken;
         }
         if view.flags != 0 || view.front + view.back >= total {
             return Claim::NoMore(view);
         }
-        let (next, piece) = match end {
-            Edge::Front => (Cursors { front: own + 1, ..view }, own),
-            Edge::Back => (Cursors { back: own + 1, ..view }, total - 1 - own),
+        let (next, piece) = match role {
+            Role::Reader => (Cursors { front: own + 1, ..view }, own),
+            Role::Writer => (Cursors { back: own + 1, ..view }, total - 1 - own),
         };
         let next = word_of(next, generation);
         match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
@@ -142,7 +156,7 @@ mod tests {
                 let (mut own, mut taken) = ([0, 0], vec![false; total]);
                 for turn in 0..total {
                     let side = (order >> turn & 1) as usize;
-                    let end = [Edge::Front, Edge::Back][side];
+                    let end = [Role::Reader, Role::Writer][side];
                     let Claim::Piece(piece) = claim(&word, 9, end, own[side], total) else {
                         panic!("{total} {order:b} {turn}")
                     };
@@ -150,8 +164,8 @@ mod tests {
                     assert!(!std::mem::replace(&mut taken[piece], true));
                 }
                 let all = Cursors { front: own[0], back: own[1], flags: 0 };
-                assert_eq!(claim(&word, 9, Edge::Front, own[0], total), Claim::NoMore(all));
-                assert_eq!(claim(&word, 9, Edge::Back, own[1], total), Claim::NoMore(all));
+                assert_eq!(claim(&word, 9, Role::Reader, own[0], total), Claim::NoMore(all));
+                assert_eq!(claim(&word, 9, Role::Writer, own[1], total), Claim::NoMore(all));
             }
         }
     }
@@ -164,7 +178,7 @@ mod tests {
             let word = AtomicU64::new(state >> 20);
             let generation = (state >> 52) as u32;
             for own in 0..3 {
-                for end in [Edge::Front, Edge::Back] {
+                for end in Role::BOTH {
                     if let Claim::Piece(piece) = claim(&word, generation, end, own, 3) {
                         assert!(piece < 3);
                     }
@@ -176,12 +190,12 @@ mod tests {
     #[test]
     fn flag_ends_claiming_and_another_generation_begins_anew() {
         let word = AtomicU64::new(0);
-        assert_eq!(claim(&word, 1, Edge::Front, 0, 4), Claim::Piece(0));
+        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Claim::Piece(0));
         raise(&word, 1, flag::REFUSED);
         let view = Cursors { front: 1, back: 0, flags: flag::REFUSED };
-        assert_eq!(claim(&word, 1, Edge::Back, 0, 4), Claim::NoMore(view));
-        assert_eq!(claim(&word, 1, Edge::Front, 0, 4), Claim::Broken);
-        assert_eq!(claim(&word, 2, Edge::Back, 0, 4), Claim::Piece(3));
+        assert_eq!(claim(&word, 1, Role::Writer, 0, 4), Claim::NoMore(view));
+        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Claim::Broken);
+        assert_eq!(claim(&word, 2, Role::Writer, 0, 4), Claim::Piece(3));
         let count = AtomicU32::new(0);
         note_finished(&count, 70_000, 5);
         assert_eq!((finished(&count, 70_000), finished(&count, 70_256)), (5, 0));
@@ -203,11 +217,10 @@ mod interleavings {
     }
 
     /// Whether one side sees the end; then every piece was copied, once, and can be seen.
-    fn is_over(message: &Message, end: Edge) -> bool {
+    fn is_over(message: &Message, end: Role) -> bool {
         let view = cursors(&message.claims, 5);
         assert_eq!(view.front + view.back, message.pieces.len());
-        let others = if end == Edge::Front { view.back } else { view.front };
-        let over = finished(&message.finished[1 - end as usize], 5) == others;
+        let over = finished(&message.finished[1 - end as usize], 5) == view.begun(end.other());
         if over {
             for piece in &message.pieces {
                 assert_eq!(piece.load(Ordering::Relaxed), 1);
@@ -217,7 +230,7 @@ mod interleavings {
     }
 
     /// One side: copies while there is something to claim.
-    fn side(message: &Message, end: Edge) {
+    fn side(message: &Message, end: Role) {
         let mut own = 0;
         while let Claim::Piece(piece) = claim(&message.claims, 5, end, own, message.pieces.len()) {
             own += 1;
@@ -239,12 +252,12 @@ mod interleavings {
             });
             let other = thread::spawn({
                 let message = message.clone();
-                move || side(&message, Edge::Back)
+                move || side(&message, Role::Writer)
             });
-            side(&message, Edge::Front);
+            side(&message, Role::Reader);
             other.join().unwrap();
             // Afterwards both see the end; before it, who does not see it looks again (`doorbell`).
-            assert!(is_over(&message, Edge::Front) && is_over(&message, Edge::Back));
+            assert!(is_over(&message, Role::Reader) && is_over(&message, Role::Writer));
         });
     }
 
@@ -263,16 +276,17 @@ mod interleavings {
                 let message = message.clone();
                 move || {
                     let mut own = 0;
-                    while let Claim::Piece(piece) = claim(&message.claims, 5, Edge::Back, own, 2) {
+                    while let Claim::Piece(piece) = claim(&message.claims, 5, Role::Writer, own, 2)
+                    {
                         own += 1;
                         message.pieces[piece].fetch_add(1, Ordering::Relaxed);
-                        note_finished(&message.finished[1], 5, own);
+                        note_finished(&message.finished[Role::Writer as usize], 5, own);
                     }
                 }
             });
             raise(&message.claims, 5, flag::CANCELLED);
             let begun = cursors(&message.claims, 5).back;
-            if finished(&message.finished[1], 5) == begun {
+            if finished(&message.finished[Role::Writer as usize], 5) == begun {
                 let copied = |piece: &Count| piece.load(Ordering::Relaxed);
                 let before: usize = message.pieces.iter().map(copied).sum();
                 other.join().unwrap();

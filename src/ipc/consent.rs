@@ -12,6 +12,7 @@
 //! the other cannot choose one that another program is known to have.
 
 use super::os::{self, Way};
+use crate::os::sys;
 use crate::plan::PAGE;
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -25,8 +26,10 @@ pub struct Sign {
     pub mark: u64,
 }
 
-/// What is asked of the other side.
-#[derive(Clone, Copy, Debug)]
+/// What is asked of the other side: where a page shall lie that says that it has agreed, and the
+/// word in it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Demand {
     /// Stands for the places; see `place`.
     pub seed: u64,
@@ -77,7 +80,7 @@ impl Page {
 impl Drop for Page {
     fn drop(&mut self) {
         // SAFETY: mapped by `lay`; the others reach it by system calls, which notice.
-        unsafe { os::unmap(self.at as *mut c_void, PAGE) };
+        unsafe { sys::unmap(self.at as *mut c_void, PAGE) };
     }
 }
 
@@ -95,6 +98,15 @@ pub enum Failed {
     /// It is not the program that has agreed, or not any more.
     Stranger,
     System(i32),
+}
+
+impl core::fmt::Display for Failed {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Failed::Stranger => out.write_str("another process is found there"),
+            Failed::System(errno) => write!(out, "{} (errno {errno})", sys::meaning(errno)),
+        }
+    }
 }
 
 impl Agreed {
@@ -155,26 +167,16 @@ impl Agreed {
         Ok(bytes.checked_sub(SIGN).filter(|_| right))
     }
 
-    /// Whether the sign can be read, and then whether it can be written.
+    /// Whether the sign is there, and can be read, or written.
+    pub fn shows_sign(&self, way: Way) -> Result<(), Failed> {
+        // SAFETY: nothing but the sign.
+        unsafe { self.copy(way, 0, 0, 0) }.map(drop)
+    }
+
+    /// Both ways; nothing is written into a process that was not recognised.
     pub fn probe(&self) -> [Result<(), Failed>; 2] {
-        let mut found = 0u64;
-        let len = size_of::<u64>();
-        let whole = |copied: Result<usize, Failed>| match copied {
-            Ok(bytes) if bytes == len => Ok(()),
-            Ok(_) => Err(Failed::Stranger),
-            Err(failed) => Err(failed),
-        };
-        let at = self.at + offset_of!(Sign, word);
-        // SAFETY: `found` is ours and nobody looks at it meanwhile.
-        let pull = whole(unsafe { self.copy(Way::Pull, &raw mut found as usize, at, len) });
-        if let Err(failed) = pull {
-            // Nothing is written into a process that was not recognised.
-            return [pull, Err(failed)];
-        }
-        let (mark, at) = (!self.word, self.at + offset_of!(Sign, mark));
-        // SAFETY: the other process has offered this word for it.
-        let push = whole(unsafe { self.copy(Way::Push, &raw const mark as usize, at, len) });
-        [pull, push]
+        let pull = self.shows_sign(Way::Pull);
+        [pull, pull.and_then(|()| self.shows_sign(Way::Push))]
     }
 }
 

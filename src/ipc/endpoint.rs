@@ -1,6 +1,6 @@
-//! One direction as one process sees it: what it has posted, and how that meets the other's
-//! posts. What is done next is in `carry`; small messages that are not remembered at all are
-//! in `short`.
+//! One direction as one process sees it: what it has posted, and how that meets what the other
+//! has. What is done next is in `progress`; small messages that are not remembered at all are in
+//! `eager`.
 //!
 //! Nothing here waits. The lock of an endpoint is held during every call.
 
@@ -8,34 +8,25 @@ mod eager;
 mod progress;
 
 pub use eager::{PLACED_FROM, Placing, Short};
-pub use progress::{MessagePiece, SHARED_FROM, Step};
+pub use progress::{MessagePiece, SHARED_FROM, SPREAD_BELOW, Step};
 
 use super::blocks::BlockAddress;
-use super::claims::{self, Cursors, Edge};
+use super::claims::{self, Cursors};
+use super::engine::Remote;
 use super::os::Way;
-use super::region::{self, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
+use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use progress::Layout;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Writer,
-    Reader,
-}
+pub use super::claims::Role;
 
 impl Role {
-    fn end(self) -> Edge {
-        match self {
-            Role::Writer => Edge::Back,
-            Role::Reader => Edge::Front,
-        }
-    }
-
     pub fn way(self) -> Way {
         match self {
             Role::Writer => Way::Push,
@@ -54,7 +45,7 @@ pub enum NoRoom {
     /// The cookie that has this place was not waited for.
     Uncollected,
     /// A thread is in a call for the message that has this place, and will let it go.
-    InUse,
+    InUse(Hint),
     /// The other side has not come so far; look at this word.
     OtherIsBehind(Hint),
     Broken,
@@ -74,7 +65,7 @@ pub struct Hint {
 }
 
 impl Hint {
-    fn of(word: &AtomicU32) -> Self {
+    pub fn of(word: &AtomicU32) -> Self {
         Self { word, seen: word.load(Ordering::Relaxed) }
     }
 
@@ -94,7 +85,7 @@ impl Hint {
 }
 
 /// What the program hands us.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Buffer {
     pub addr: usize,
     pub len: usize,
@@ -114,7 +105,7 @@ enum State {
     Over,
 }
 
-/// A post of our own, in our own memory.
+/// What we have posted ourselves, in our own memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnPost {
     number: u32,
@@ -125,19 +116,9 @@ struct OwnPost {
     matched: bool,
     streamed: bool,
     kind: u32,
-    addr: usize,
-    len: usize,
-    /// What the kernel helper knows it by; 0: it does not.
-    pin: u64,
-    /// It lies in a block; and the other side has that.
-    in_block: bool,
-    shown: bool,
-    /// From here on valid once it is matched.
-    theirs: usize,
-    their_pin: u64,
-    /// Where theirs lies, if both lie in blocks.
-    their_block: Option<BlockAddress>,
-    count: usize,
+    ours: Buffer,
+    /// From here on valid once it is matched. The other's block only if both lie in blocks.
+    theirs: Remote,
     layout: Layout,
     claimed: usize,
     finished: usize,
@@ -147,12 +128,13 @@ struct OwnPost {
     room_end: u64,
 }
 
+#[derive(Default)]
 pub struct Endpoint {
     role: Role,
     offload: usize,
     /// Workers copy, of either process.
     shares: bool,
-    requests: Box<[OwnPost; WINDOW]>,
+    requests: Box<[OwnPost]>,
     /// The number of the next post.
     next: u32,
     /// All below are over.
@@ -168,10 +150,9 @@ pub struct Endpoint {
     /// The next read, which its thread spins for: the other side sees it as a post, but
     /// nothing of it is remembered yet. Whoever wants to post makes a post of it first.
     announced: Option<Buffer>,
-    /// Somebody waits for a place that a thread will let go.
-    place_wanted: bool,
-    /// A thread has taken the last chunk of a message that another one may wait for.
-    neighbour_over: bool,
+    /// Other threads of this process are to be told of the next change: one waits for a place that
+    /// is in use, or the last chunk of its message was taken by somebody else.
+    pub others_wait: bool,
     /// The length of the last write that went the short way; see `room_ahead`.
     last: usize,
     pub placing: Placing,
@@ -179,32 +160,15 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn new(role: Role, offload: usize, shares: bool) -> Self {
-        Self {
-            role,
-            offload,
-            shares,
-            requests: Box::new([OwnPost::default(); WINDOW]),
-            next: 0,
-            done: 0,
-            other_done: 0,
-            room_head: 0,
-            room_tail: 0,
-            chunks: 0,
-            has_chunks: false,
-            announced: None,
-            place_wanted: false,
-            neighbour_over: false,
-            last: 0,
-            placing: Placing::default(),
-        }
+        let requests = vec![OwnPost::default(); WINDOW].into();
+        Self { role, offload, shares, requests, ..Self::default() }
     }
 
     /// As if so many messages had gone by.
     #[cfg(test)]
     pub fn begin_at(&mut self, lane: &Lane, number: u32) {
         (self.next, self.done, self.other_done) = (number, number, number);
-        lane.writer_done.0.store(number, Ordering::Release);
-        lane.reader_done.0.store(number, Ordering::Release);
+        lane.done.iter().for_each(|done| done.0.store(number, Ordering::Release));
     }
 
     #[cfg(test)]
@@ -216,21 +180,12 @@ impl Endpoint {
         &mut self.requests[number as usize % WINDOW]
     }
 
-    /// The lane's post of the other side, and its progress.
-    fn other_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Descriptor {
-        let cell = lane.cell(number);
-        match self.role {
-            Role::Writer => &cell.reader.0,
-            Role::Reader => &cell.writer.0.desc,
-        }
+    fn own_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a Descriptor {
+        lane.desc(self.role, number)
     }
 
-    fn own_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a region::Descriptor {
-        let cell = lane.cell(number);
-        match self.role {
-            Role::Writer => &cell.writer.0.desc,
-            Role::Reader => &cell.reader.0,
-        }
+    fn other_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a Descriptor {
+        lane.desc(self.role.other(), number)
     }
 
     /// Whether the next message has a place; on both sides.
@@ -238,17 +193,16 @@ impl Endpoint {
         let next = self.next;
         let own = self.own(next);
         if own.state != State::Free {
-            let uncollected = own.cookie && !own.waited;
-            self.place_wanted |= !uncollected;
-            return Err(if uncollected { NoRoom::Uncollected } else { NoRoom::InUse });
+            if own.cookie && !own.waited {
+                return Err(NoRoom::Uncollected);
+            }
+            self.others_wait = true;
+            return Err(NoRoom::InUse(Hint::of(&lane.done[self.role as usize].0)));
         }
         if self.is_far_ahead() {
             self.look_how_far(lane)?;
             if self.is_far_ahead() {
-                let word = match self.role {
-                    Role::Writer => &lane.reader_done.0,
-                    Role::Reader => &lane.writer_done.0,
-                };
+                let word = &lane.done[self.role.other() as usize].0;
                 return Err(NoRoom::OtherIsBehind(Hint { word, seen: self.other_done }));
             }
         }
@@ -261,12 +215,12 @@ impl Endpoint {
     }
 
     fn look_how_far(&mut self, lane: &Lane) -> Result<(), Broken> {
-        let (done, most) = match self.role {
-            Role::Writer => (&lane.reader_done.0, self.next),
+        let most = match self.role {
+            Role::Writer => self.next,
             // A writer may be ahead, by eager messages.
-            Role::Reader => (&lane.writer_done.0, self.next.wrapping_add(WINDOW as u32)),
+            Role::Reader => self.next.wrapping_add(WINDOW as u32),
         };
-        let done = done.load(Ordering::Acquire);
+        let done = lane.done[self.role.other() as usize].0.load(Ordering::Acquire);
         if done.wrapping_sub(self.other_done) > most.wrapping_sub(self.other_done) {
             return Err(Broken);
         }
@@ -298,6 +252,16 @@ impl Endpoint {
         Ok(Some(((head - need) % room) as usize))
     }
 
+    /// Notes what is posted as the next message.
+    fn remember(&mut self, ours: Buffer, kind: u32, cookie: bool) -> u32 {
+        let (number, room_end, streamed) = (self.next, self.room_head, kind == kind::STREAMED);
+        let (state, rest) = (State::Posted, OwnPost::default());
+        *self.own(number) =
+            OwnPost { number, state, cookie, kind, streamed, ours, room_end, ..rest };
+        self.next = number.wrapping_add(1);
+        number
+    }
+
     /// Posts a write. The caller rings. An eager one is over at once, unless there is a cookie:
     /// that wants to know the count.
     ///
@@ -306,44 +270,26 @@ impl Endpoint {
     pub unsafe fn post_write(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, pin, in_block, block }: Buffer,
+        ours: Buffer,
         eager: usize,
         direct: bool,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.check_room(lane)?;
-        let number = self.next;
+        let len = ours.len;
         let place = if len <= eager { self.take_room(lane, len)? } else { None };
         let (kind, at) = match place {
             Some(place) => (kind::EAGER, place),
-            None if direct => (kind::DIRECT, addr),
-            None => (kind::STREAMED, addr),
+            None if direct => (kind::DIRECT, ours.addr),
+            None => (kind::STREAMED, ours.addr),
         };
-        if let Some(to) = place.and_then(|place| lane.eager(number, place, len)) {
+        if let Some(to) = place.and_then(|place| lane.eager(self.next, place, len)) {
             // SAFETY: the caller's promise; the room was taken for `len` bytes.
-            unsafe { original::copy(to, addr, len) };
+            unsafe { original::copy(to, ours.addr, len) };
             tally::note_copied(Means::SharedMemory, len);
         }
-        let room_end = self.room_head;
-        *self.own(number) = OwnPost {
-            number,
-            state: State::Posted,
-            cookie,
-            kind,
-            addr,
-            len,
-            pin,
-            in_block,
-            shown: block.is_some(),
-            streamed: kind == kind::STREAMED,
-            room_end,
-            ..OwnPost::default()
-        };
-        self.next = number.wrapping_add(1);
-        let written = self.own_desc(lane, number);
-        written.pin.store(pin, Ordering::Relaxed);
-        written.set_block(block);
-        publish(written, number, kind, len, at);
+        let number = self.remember(ours, kind, cookie);
+        publish_buffer(self.own_desc(lane, number), number, kind, at, ours);
         if kind == kind::EAGER && !cookie {
             let count = eager_count(lane, number, len).unwrap_or(len);
             self.end(lane, number, count as isize);
@@ -358,29 +304,14 @@ impl Endpoint {
     pub unsafe fn post_read(
         &mut self,
         lane: &Lane,
-        Buffer { addr, len, pin, in_block, block }: Buffer,
+        ours: Buffer,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.post_announced();
         self.check_room(lane)?;
-        let number = self.next;
-        let (state, shown) = (State::Posted, block.is_some());
-        *self.own(number) = OwnPost {
-            number,
-            state,
-            cookie,
-            addr,
-            len,
-            pin,
-            in_block,
-            shown,
-            ..OwnPost::default()
-        };
-        self.next = number.wrapping_add(1);
-        lane.cell(number).reader.0.pin.store(pin, Ordering::Relaxed);
-        lane.cell(number).reader.0.set_block(block);
+        let number = self.remember(ours, 0, cookie);
         // Also for what is over at once: its writer wants to know the length.
-        publish(&lane.cell(number).reader.0, number, 0, len, addr);
+        publish_buffer(self.own_desc(lane, number), number, 0, ours.addr, ours);
         if !self.is_matched(lane, number)? {
             // The writer looks for this after it has published, and we look for that next.
             full_fence();
@@ -399,25 +330,26 @@ impl Endpoint {
         if theirs.number.load(Ordering::Acquire) != number.wrapping_add(1) {
             return Ok(false);
         }
-        // Everything is checked before anything is believed: another thread may come back to a
-        // post that was found bad.
+        // Everything is checked before anything is believed: another thread may come back to what
+        // was found bad.
         let len = usize::try_from(theirs.len.load(Ordering::Relaxed)).map_err(|_| Broken)?;
         let at = usize::try_from(theirs.at.load(Ordering::Relaxed)).map_err(|_| Broken)?;
         let (pin, block) = (theirs.pin.load(Ordering::Relaxed), theirs.block());
+        let shown = own.ours.block.is_some();
         let kind = match role {
             Role::Writer => own.kind,
             Role::Reader => theirs.kind.load(Ordering::Relaxed),
         };
-        let count = own.len.min(len);
+        let count = own.ours.len.min(len);
         match (kind, role) {
             (kind::EAGER, Role::Reader) => {
                 let from = lane.eager(number, at, len).ok_or(Broken)?;
                 // SAFETY: it lies there; the destination is the promise of `post_read`.
-                unsafe { original::copy(own.addr, from, count) };
+                unsafe { original::copy(own.ours.addr, from, count) };
                 tally::note_copied(Means::SharedMemory, count);
             }
             // An equal has written it into our buffer, which only such a one is shown.
-            (kind::PLACED, Role::Reader) if own.shown => {}
+            (kind::PLACED, Role::Reader) if shown => {}
             // Written before it was read; its writer has learnt the count now.
             (kind::EAGER, Role::Writer) => {}
             (kind::DIRECT | kind::STREAMED, _) => {
@@ -426,17 +358,14 @@ impl Endpoint {
             _ => return Err(Broken),
         }
         // Both sides know the same of both buffers, and cut alike.
-        let shared = shares && !(own.shown && block.is_some());
-        let source = if role == Role::Writer { own.addr } else { at };
-        let layout = Layout::new(count, offload, shared.then_some(source));
+        let shared = shares && !(shown && block.is_some());
+        let source = if role == Role::Writer { own.ours.addr } else { at };
+        own.layout = Layout::new(count, offload, shared.then_some(source));
         own.matched = true;
         own.kind = kind;
         own.streamed |= kind == kind::STREAMED;
-        own.count = count;
-        own.theirs = at;
-        own.their_pin = pin;
-        own.their_block = block.filter(|_| own.in_block);
-        own.layout = layout;
+        let block = block.filter(|_| own.ours.in_block);
+        own.theirs = Remote { addr: at, pin, offset: 0, block, message: count };
         if matches!(kind, kind::EAGER | kind::PLACED) || count == 0 {
             self.end(lane, number, count as isize);
         }
@@ -458,20 +387,13 @@ impl Endpoint {
             }
             self.done = oldest.wrapping_add(1);
         }
-        let done = match self.role {
-            Role::Writer => &lane.writer_done.0,
-            Role::Reader => &lane.reader_done.0,
-        };
-        done.store(self.done, Ordering::Release);
+        lane.done[self.role as usize].0.store(self.done, Ordering::Release);
     }
 
     fn count(&mut self, lane: &Lane, number: u32, bytes: usize) {
-        let direction = match self.role {
-            Role::Writer => Direction::Sent,
-            Role::Reader => Direction::Received,
-        };
+        let direction = [Direction::Sent, Direction::Received][self.role as usize];
         let own = self.own(number);
-        let regime = match claims::cursors(&lane.cell(number).claims.0, number) {
+        let regime = match claims::cursors(lane.claims(number), number) {
             _ if own.kind == kind::EAGER => Regime::Eager,
             _ if own.streamed => Regime::Chunks,
             Cursors { front: 1.., back: 1.., .. } => Regime::TwoEnded,
@@ -498,23 +420,12 @@ impl Endpoint {
     pub fn collect(&mut self, number: u32) -> (isize, u64) {
         let own = self.own(number);
         own.state = State::Free;
-        (own.result, core::mem::take(&mut own.pin))
-    }
-
-    /// Whether somebody is to be told that a place is free.
-    pub fn take_place_wanted(&mut self) -> bool {
-        core::mem::take(&mut self.place_wanted)
-    }
-
-    /// Whether others in this process are to be told that a message is over.
-    pub fn take_neighbour_over(&mut self) -> bool {
-        core::mem::take(&mut self.neighbour_over)
+        (own.result, core::mem::take(&mut own.ours.pin))
     }
 
     /// What the helper knows any of our buffers by.
     pub fn take_pins(&mut self) -> Vec<u64> {
-        let pins = self.requests.iter_mut().map(|own| core::mem::take(&mut own.pin));
-        pins.filter(|&pin| pin != 0).collect()
+        self.requests.iter_mut().map(|own| core::mem::take(&mut own.ours.pin)).collect()
     }
 
     /// The message that a cookie stands for, for one thread to wait with; the number has lost
@@ -546,18 +457,25 @@ pub const NUMBER_BITS: u32 = 0x7fff_ffff;
 /// What an eager write learns at once: the count, if its read is there.
 #[inline]
 fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
-    let read = &lane.cell(number).reader.0;
+    let read = lane.desc(Role::Reader, number);
     let there = read.number.load(Ordering::Acquire) == number.wrapping_add(1);
     there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
 }
 
-fn describe(desc: &region::Descriptor, kind: u32, len: usize, at: usize) {
+fn describe(desc: &Descriptor, kind: u32, len: usize, at: usize) {
     desc.kind.store(kind, Ordering::Relaxed);
     desc.len.store(len as u64, Ordering::Relaxed);
     desc.at.store(at as u64, Ordering::Relaxed);
 }
 
-fn publish(desc: &region::Descriptor, number: u32, kind: u32, len: usize, at: usize) {
+fn publish(desc: &Descriptor, number: u32, kind: u32, len: usize, at: usize) {
     describe(desc, kind, len, at);
     desc.number.store(number.wrapping_add(1), Ordering::Release);
+}
+
+/// The same with all ways to a buffer.
+fn publish_buffer(desc: &Descriptor, number: u32, kind: u32, at: usize, buffer: Buffer) {
+    desc.pin.store(buffer.pin, Ordering::Relaxed);
+    desc.set_block(buffer.block);
+    publish(desc, number, kind, buffer.len, at);
 }

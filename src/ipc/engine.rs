@@ -17,10 +17,10 @@
 
 use super::across::Across;
 use super::blocks::BlockAddress;
-use super::consent::{Agreed, Failed, Sign};
+use super::consent::{Agreed, Failed};
 use super::endpoint::MessagePiece;
 use super::mappings::{Mapping, Mappings};
-use super::os::{self, Way};
+use super::os::Way;
 use super::peer::Peer;
 use super::settings::Workers;
 use super::tally::{self, Means};
@@ -40,26 +40,26 @@ pub enum Outcome {
     Refused,
     /// The helper, which is the only way here, has not copied this one.
     NotThisTime,
-    /// Remote is no such process.
+    /// There is no such process.
     Gone,
-    /// Remote is another program than the one that has agreed.
+    /// There is another program than the one that has agreed.
     Stranger,
 }
 
 /// What this process may do to the other's memory.
 #[derive(Debug)]
 pub struct Transport {
-    peer: Peer,
+    pub peer: Peer,
     /// None: it has not agreed to anything.
-    agreed: Option<Agreed>,
-    /// Neither can do to the other what it could not do anyway.
-    equal: bool,
-    pull: AtomicBool,
-    push: AtomicBool,
-    across: Option<Across>,
-    /// None: its blocks are not to be mapped.
-    mappings: Option<Mappings>,
-    workers: Option<Workers>,
+    pub agreed: Option<Agreed>,
+    /// Neither can do to the other what it could not do anyway. Only an equal copies into our
+    /// buffers, for we have to believe it.
+    pub equal: bool,
+    /// Pull, and push, by `process_vm_readv` and its like.
+    pub allowed: [AtomicBool; 2],
+    pub across: Option<Across>,
+    pub mappings: Mappings,
+    pub workers: Option<Workers>,
 }
 
 /// From here on a message in blocks is written past the cache: it would not stay there, and
@@ -70,8 +70,8 @@ const STREAM: usize = 4 << 20;
 /// From here on a piece in blocks is worth the help of others, where there are any.
 const CARRIED: usize = 256 << 10;
 
-/// The other's end of a piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The other's end of a piece, or of a whole message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
     pub addr: usize,
     /// What the helper knows it by; 0: it does not.
@@ -85,23 +85,6 @@ pub struct Remote {
 }
 
 impl Transport {
-    pub fn new(
-        peer: Peer,
-        equal: bool,
-        agreed: Option<Agreed>,
-        [pull, push]: [bool; 2],
-        across: Option<Across>,
-        mappings: Option<Mappings>,
-        workers: Option<Workers>,
-    ) -> Self {
-        let (pull, push) = (AtomicBool::new(pull), AtomicBool::new(push));
-        Self { peer, equal, agreed, pull, push, across, mappings, workers }
-    }
-
-    pub fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
     /// Looks whether the other is still our equal, where the kernel would not. False: it was
     /// until now, and what was allowed has ended for good.
     pub fn look_at_peer(&self) -> bool {
@@ -114,63 +97,38 @@ impl Transport {
         !ended
     }
 
-    pub fn workers(&self) -> Option<Workers> {
-        self.workers
-    }
-
-    pub fn across(&self) -> Option<&Across> {
-        self.across.as_ref()
-    }
-
-    /// Whether a message can be copied whose other buffer is `pin` for the helper, or lies in a
-    /// block, as ours does.
-    pub fn reaches(&self, way: Way, pin: u64, block: Option<BlockAddress>) -> bool {
+    /// Whether a message can be copied whose other buffer is this.
+    pub fn reaches(&self, way: Way, theirs: Remote) -> bool {
         // What a reader gets from who is not its equal it copies itself: a count is no evidence.
         let trusted = self.equal || way == Way::Pull;
         self.may(way)
-            || (trusted && pin != 0 && self.across.is_some())
-            || (trusted && block.is_some_and(|place| self.view(way, place, 0).is_some()))
+            || (trusted && theirs.pin != 0 && self.across.is_some())
+            || (trusted && self.maps(way, theirs))
     }
 
-    /// Whether the other side may copy into our buffers: we would have to believe it.
-    pub fn is_equal(&self) -> bool {
-        self.equal
+    fn maps(&self, way: Way, theirs: Remote) -> bool {
+        theirs.block.is_some_and(|place| self.view(way, place, 0).is_some())
     }
 
     /// Whether a piece of this will be copied by a call that may wait for pages of the other.
     pub fn may_hang(&self, way: Way, theirs: Remote) -> bool {
-        self.may(way) && theirs.block.is_none_or(|place| self.view(way, place, 0).is_none())
-    }
-
-    /// Whether a block of the other side has come in, or will not.
-    pub fn knows(&self, place: BlockAddress) -> bool {
-        self.mappings.as_ref().is_none_or(|mappings| mappings.find(place).is_some())
-    }
-
-    pub fn mappings(&self) -> Option<&Mappings> {
-        self.mappings.as_ref()
+        self.may(way) && !self.maps(way, theirs)
     }
 
     /// Where a part of the other's block is here.
     pub fn view(&self, way: Way, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
-        let view = self.mappings.as_ref()?.find(place)??;
+        let view = self.mappings.find(place)??;
         let at = view.at(place.offset, len, way == Way::Push)?;
         Some((view, at))
     }
 
     pub fn may(&self, way: Way) -> bool {
-        match way {
-            Way::Pull => self.pull.load(Relaxed),
-            Way::Push => self.push.load(Relaxed),
-        }
+        self.allowed[way as usize].load(Relaxed)
     }
 
     /// The system has taken the right back.
     pub fn forget(&self, way: Way) {
-        match way {
-            Way::Pull => self.pull.store(false, Relaxed),
-            Way::Push => self.push.store(false, Relaxed),
-        }
+        self.allowed[way as usize].store(false, Relaxed);
     }
 
     /// Copies one piece.
@@ -181,18 +139,15 @@ impl Transport {
     pub unsafe fn copy(&self, way: Way, piece: MessagePiece) -> Outcome {
         let MessagePiece { ours, theirs, len, .. } = piece;
         if let Some(across) = self.across.as_ref().filter(|_| theirs.pin != 0) {
-            let Remote { pin, offset, .. } = theirs;
             let may = self.may(way) || theirs.block.is_some();
-            let copied = (across.is_on() || !may)
-                // SAFETY: the caller's promise.
-                .then(|| unsafe { across.copy(way, ours, pin, offset, len) });
-            match copied {
-                Some(Ok(())) => {
-                    tally::note_copied(Means::Helper, len);
-                    return Outcome::Whole;
-                }
-                _ if !may => return Outcome::NotThisTime,
-                _ => {}
+            // SAFETY: the caller's promise.
+            let copy = || unsafe { across.copy(way, ours, theirs.pin, theirs.offset, len) };
+            if (across.is_on() || !may) && copy().is_ok() {
+                tally::note_copied(Means::Helper, len);
+                return Outcome::Whole;
+            }
+            if !may {
+                return Outcome::NotThisTime;
             }
         }
         // SAFETY: the caller's promise.
@@ -202,6 +157,11 @@ impl Transport {
             }
             self.copy_by_calls(way, piece, Means::ProcessVm)
         }
+    }
+
+    /// Whether the CPUs are the two processes' own, for both copy.
+    fn is_busy(&self, workers: &Workers) -> bool {
+        self.equal && workers.cpus <= 2
     }
 
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
@@ -214,7 +174,7 @@ impl Transport {
         };
         // SAFETY: both lie in blocks, which nobody can make smaller; the view stays mapped.
         unsafe {
-            match self.workers.filter(|_| len >= CARRIED) {
+            match self.workers.filter(|workers| len >= CARRIED && !self.is_busy(workers)) {
                 Some(workers) => (workers.copy)(to, from, len),
                 None if theirs.message < STREAM => original::copy(to, from, len),
                 None => drop(CopyLoop::Stream.copy(to, from, len)),
@@ -226,9 +186,7 @@ impl Transport {
 
     /// Whether the other is the program that has agreed, and this thread may reach it.
     pub fn shows_sign(&self, way: Way) -> bool {
-        let agreed = self.agreed.filter(|_| self.may(way));
-        // SAFETY: nothing but the sign.
-        agreed.is_some_and(|agreed| unsafe { agreed.copy(way, 0, 0, 0) }.is_ok())
+        self.may(way) && self.agreed.is_some_and(|agreed| agreed.shows_sign(way).is_ok())
     }
 
     /// The same by `process_vm_readv` or `process_vm_writev`; also for threads that may not
@@ -253,20 +211,6 @@ impl Transport {
         }
         tally::note_copied(means, len);
         Outcome::Whole
-    }
-}
-
-/// Copies the words of the other's sign both ways by the helper; it has posted that for us.
-pub fn probe_across(across: &Across, pin: u64, word: u64) -> os::Result<()> {
-    let (mut found, mark, len) = (0u64, !word, size_of::<u64>());
-    let place = core::mem::offset_of!(Sign, mark);
-    // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
-    unsafe {
-        across.copy(Way::Pull, &raw mut found as usize, pin, 0, len)?;
-        if (&raw const found).read_volatile() != word {
-            return Err(libc::EBADMSG);
-        }
-        across.copy(Way::Push, &raw const mark as usize, pin, place, len)
     }
 }
 

@@ -16,8 +16,8 @@
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
 
-use super::across::{Across, Offer, Pinned};
-use super::consent::{Agreed, Demand, Failed, Page, Sign};
+use super::across::{Across, Pinned};
+use super::consent::{Agreed, Demand, Page, Sign};
 use super::engine::{self, Transport};
 use super::hidden::Hidden;
 use super::mappings::Mappings;
@@ -27,17 +27,17 @@ use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
 use crate::os::sys;
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec;
-use core::fmt::Write;
 use core::future::poll_fn;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicI16, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI16, Ordering};
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -46,9 +46,7 @@ struct Hello {
     version: u32,
     region: u32,
     nonce: u64,
-    /// Where a page shall lie that says that the other has agreed, and the word in it.
-    seed: u64,
-    word: u64,
+    demand: Demand,
     offload: u64,
 }
 
@@ -95,20 +93,22 @@ fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
 }
 
 /// What the greetings have led to.
-pub struct Met {
+pub struct Established {
+    pub settings: Settings,
     pub region: MappedRegion,
     /// Which of the region's sides we are.
     pub side: usize,
-    pub doorbell: Fd,
-    /// Until somebody else looks after the doorbell.
+    /// The doorbell socket; hidden until somebody else looks after it.
+    pub socket: Fd,
     pub hidden: Hidden,
     pub engine: Transport,
     /// The sign that we have agreed, to be kept while the connection lasts.
-    pub page: Option<Page>,
-    /// Whether the other side may pull, and push.
+    _page: Option<Page>,
+    /// Whether the other side may pull, and push; at first.
     pub others: [bool; 2],
+    /// From this size on both sides copy.
     pub offload: usize,
-    /// Large messages are cut into pieces for workers.
+    /// Workers copy large messages too, of either process.
     pub shares: bool,
     /// Which engine, and why, in one line.
     pub story: String,
@@ -124,7 +124,7 @@ pub fn listen(path: &[u8]) -> Result<Fd> {
     let _turn = named.then(|| os::lock_folder(path, sys::nanoseconds() + TURN));
     match os::bind(&socket, &address) {
         Err(libc::EADDRINUSE) if named && is_left_over(&address) => {
-            os::remove_file(&address.0);
+            os::remove_file(&address);
             os::bind(&socket, &address)?;
         }
         answer => answer?,
@@ -135,8 +135,8 @@ pub fn listen(path: &[u8]) -> Result<Fd> {
 
 /// Whether this is a socket file that has nobody behind it. Connecting to any other file is
 /// refused, too, and that one is not ours to remove.
-fn is_left_over(address: &(libc::sockaddr_un, usize)) -> bool {
-    if !os::is_socket_file(&address.0) {
+fn is_left_over(address: &os::UnixAddress) -> bool {
+    if !os::is_socket_file(address) {
         return false;
     }
     // Who has no time for us is there.
@@ -145,10 +145,10 @@ fn is_left_over(address: &(libc::sockaddr_un, usize)) -> bool {
     connected == Err(libc::ECONNREFUSED)
 }
 
-pub fn connect(path: &[u8], settings: &Settings) -> Result<Fd> {
+pub fn connect(path: &[u8], patience: u64) -> Result<Fd> {
     let address = os::unix_address(path)?;
     let socket = os::unix_socket()?;
-    os::connect(&socket, &address, sys::nanoseconds() + settings.patience)?;
+    os::connect(&socket, &address, sys::nanoseconds() + patience)?;
     Ok(socket)
 }
 
@@ -181,41 +181,13 @@ impl Drop for Credentials {
     }
 }
 
-/// Why one process does not reach the other's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoAccess {
-    NotWanted,
-    Unseen,
-    NotEqual,
-    NotAgreed,
-    Stranger,
-    System(i32),
-}
-
-impl core::fmt::Display for NoAccess {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        out.write_str(match *self {
-            NoAccess::NotWanted => "not wanted (ADMA_IPC_ENGINE)",
-            NoAccess::Unseen => "the other process cannot be seen from this namespace",
-            NoAccess::NotEqual => "the other process has not the same user and rights",
-            NoAccess::NotAgreed => "the other process does not let itself be reached",
-            NoAccess::Stranger => "another process is found there",
-            NoAccess::System(errno) => {
-                return write!(out, "{} (errno {errno})", sys::meaning(errno));
-            }
-        })
-    }
-}
-
-type Tried = core::result::Result<(), NoAccess>;
-
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
 /// can look after many.
 pub struct Handshake {
     socket: i32,
     end: u64,
     wants: Arc<AtomicI16>,
-    steps: Pin<Box<dyn Future<Output = Result<Met>> + Send>>,
+    steps: Pin<Box<dyn Future<Output = Result<Established>> + Send>>,
 }
 
 impl Handshake {
@@ -228,9 +200,9 @@ impl Handshake {
     }
 
     /// `None`: there is nothing to do until the socket is ready for `events`.
-    pub fn go_on(&mut self) -> Option<Result<Met>> {
+    pub fn go_on(&mut self) -> Option<Result<Established>> {
         match self.steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(met) => Some(met),
+            Poll::Ready(done) => Some(done),
             Poll::Pending if sys::nanoseconds() >= self.end => Some(Err(libc::ETIMEDOUT)),
             Poll::Pending => None,
         }
@@ -247,18 +219,17 @@ impl Handshake {
 }
 
 /// The same, waiting for the end.
-pub fn meet(socket: i32, settings: &Settings) -> Result<Met> {
-    let mut greeting = Handshake::new(socket, *settings);
+pub fn meet(socket: i32, settings: Settings) -> Result<Established> {
+    let mut greeting = Handshake::new(socket, settings);
     loop {
-        if let Some(met) = greeting.go_on() {
-            return met;
+        if let Some(done) = greeting.go_on() {
+            return done;
         }
-        let (socket, events) = greeting.events();
-        os::poll([socket, -1], events, greeting.milliseconds());
+        os::poll([greeting.events()], greeting.milliseconds());
     }
 }
 
-async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
+async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     let socket = talk.socket;
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
@@ -276,18 +247,16 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
         version: VERSION,
         region: region::SIZE as u32,
         nonce: random(),
-        seed: demand.seed,
-        word: demand.word,
+        demand,
         offload: settings.offload as u64,
     };
-    let offer = match settings.engines {
-        Engines::Auto | Engines::Helper => Offer::new(settings.helper),
+    let across = match settings.engines {
+        Engines::Auto | Engines::Helper => Across::new(settings.helper),
         Engines::ProcessVm | Engines::SharedMemory => None,
     };
     let mut fds = vec![memory.raw(), others_doorbell.raw()];
-    fds.extend(offer.as_ref().map(Offer::door));
-    talk.say(mine, &fds).await?;
-    let (theirs, mut beside): (Hello, _) = talk.hear().await?;
+    fds.extend(across.iter().flat_map(Across::descriptors));
+    let (theirs, mut beside) = talk.exchange(mine, &fds).await?;
     if theirs.magic != MAGIC || theirs.version != VERSION || theirs.region != mine.region {
         return Err(libc::EPROTO);
     }
@@ -302,7 +271,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     MappedRegion::check(&their_memory)?;
     let their_doorbell = their_doorbell.into_socket()?;
     hidden.add(&their_doorbell);
-    let across = offer.zip(their_door).map(|(offer, door)| offer.met(door));
+    let mut across = across.zip(their_door).map(|(across, door)| across.with(door));
     if theirs.nonce == mine.nonce {
         return Err(libc::EPROTO);
     }
@@ -314,62 +283,52 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     let region = MappedRegion::new(&memory)?;
     drop(others_doorbell);
 
-    talk.say(Note { step: HERE, ..Note::default() }, &[]).await?;
-    let (note, beside): (Note, _) = talk.hear().await?;
-    expect(note.step == HERE)?;
+    let (_, beside) = talk.exchange_notes(Note { step: HERE, ..Note::default() }).await?;
     // The other side has it mapped, too.
     region.fix(&memory)?;
     let pid = beside.pid;
     let mut peer = Peer::new(pid, beside.process);
-    let equal = peer.meet();
+    let equal = peer.meet().is_some();
     let yama = engine::yama_scope();
-    let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid).is_ok();
+    let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);
 
-    let asked = Demand { seed: theirs.seed, word: theirs.word };
-    let page = if equal { Page::lay(asked) } else { None };
-    let sign = Box::new(Sign { word: theirs.word, mark: 0 });
+    let page = if equal { Page::lay(theirs.demand) } else { None };
+    let sign = Box::new(Sign { word: theirs.demand.word, mark: 0 });
     let (at, len) = (&raw const *sign as usize, size_of::<Sign>());
     let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
     let chosen = page.as_ref().map_or(0, |page| page.chosen);
     let ready =
         Note { step: READY, equal: equal.into(), chosen, pin: pinned.pin, ..Note::default() };
-    talk.say(ready, &[]).await?;
-    let (note, _): (Note, _) = talk.hear().await?;
-    expect(note.step == READY)?;
+    let (note, _) = talk.exchange_notes(ready).await?;
     // Both or neither: one of them may see less of the other.
     let equal = equal && note.equal != 0;
     let agreed = Agreed::new(pid, demand, note.chosen).filter(|_| equal && pid > 0);
+    let refused = |why: &str| [Err(why.to_string()), Err(why.to_string())];
     let [pull, push] = match (settings.engines, agreed) {
-        (Engines::Helper | Engines::SharedMemory, _) => [Err(NoAccess::NotWanted); 2],
-        _ if pid <= 0 => [Err(NoAccess::Unseen); 2],
-        _ if !equal => [Err(NoAccess::NotEqual); 2],
-        (_, None) => [Err(NoAccess::NotAgreed); 2],
-        (_, Some(agreed)) => agreed.probe().map(|tried| {
-            tried.map_err(|failed| match failed {
-                Failed::Stranger => NoAccess::Stranger,
-                Failed::System(errno) => NoAccess::System(errno),
-            })
-        }),
+        (Engines::Helper | Engines::SharedMemory, _) => refused("not wanted (ADMA_IPC_ENGINE)"),
+        _ if pid <= 0 => refused("the other process cannot be seen from this namespace"),
+        _ if !equal => refused("the other process has not the same user and rights"),
+        (_, None) => refused("the other process does not let itself be reached"),
+        (_, Some(agreed)) => agreed.probe().map(|tried| tried.map_err(|why| why.to_string())),
     };
     let helper = across
         .as_ref()
-        .filter(|_| note.pin != 0)
-        .is_some_and(|across| engine::probe_across(across, note.pin, demand.word).is_ok());
+        .is_some_and(|across| note.pin != 0 && across.probe(note.pin, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
     let wants_blocks = matches!(settings.engines, Engines::Auto | Engines::ProcessVm);
     let workers = (settings.workers)();
+    // With two CPUs the other one has the other process on it, which copies as well.
+    let shares = workers.is_some_and(|workers| workers.cpus > 2);
     let verdict = Note {
         step: VERDICT,
         pull: may_pull.into(),
         push: may_push.into(),
         helper: helper.into(),
         blocks: wants_blocks.into(),
-        workers: workers.is_some().into(),
+        workers: shares.into(),
         ..Note::default()
     };
-    talk.say(verdict, &[]).await?;
-    let (note, _): (Note, _) = talk.hear().await?;
-    expect(note.step == VERDICT)?;
+    let (note, _) = talk.exchange_notes(verdict).await?;
     // Until here the other side may have looked at it.
     drop(pinned);
     drop(sign);
@@ -377,71 +336,68 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Met> {
     // Both or neither: what one posts the other must be able to fetch.
     let both = helper && note.helper != 0;
     let others = [note.pull != 0 && equal, note.push != 0 && equal];
+    let all = may_pull && may_push && others == [true; 2];
     let mut story = story(both, [pull, push], others, yama, let_in);
     if settings.engines == Engines::Helper && !both {
         story += "; not both sides have the kernel helper";
     }
-    let across = across.filter(|_| both).map(Across::proved);
-    let ways = [may_pull, may_push];
-    let mappings = (wants_blocks && note.blocks != 0).then(|| Mappings::new(equal));
-    if mappings.is_some() && !(may_pull && may_push && others == [true; 2]) {
+    across = across.filter(|_| both).map(Across::proved);
+    let mappings = Mappings::new(wants_blocks && note.blocks != 0, equal);
+    if wants_blocks && note.blocks != 0 && !all {
         story += "; one copy between buffers of adma_alloc";
     }
-    let engine = Transport::new(peer, equal, agreed, ways, across, mappings, workers);
-    let met = Met {
+    let allowed = [may_pull, may_push].map(AtomicBool::new);
+    Ok(Established {
+        settings,
         region,
         side: usize::from(!ours),
-        doorbell,
+        socket: doorbell,
         hidden: kept,
-        engine,
-        page,
+        engine: Transport { peer, agreed, equal, allowed, across, mappings, workers },
+        _page: page,
         others,
-        // What neither side finds too small. Not 0: an empty message has one piece, too.
-        offload: mine.offload.max(theirs.offload).max(1) as usize,
+        // What neither side finds too small. Not 0: an empty message has one piece, too. Who copies
+        // everything itself, for want of an equal, does it in one.
+        offload: match equal || both {
+            true => mine.offload.max(theirs.offload).max(1) as usize,
+            false => usize::MAX,
+        },
         // What the helper carries has other pieces.
-        shares: !both && (workers.is_some() || note.workers != 0),
+        shares: !both && (shares || note.workers != 0),
         story,
-    };
-    Ok(met)
+    })
 }
 
 fn story(
     helper: bool,
-    [pull, push]: [Tried; 2],
+    [pull, push]: [core::result::Result<(), String>; 2],
     others: [bool; 2],
     yama: u8,
     let_in: bool,
 ) -> String {
-    let mut text = String::new();
-    if helper {
-        text += "helper, one copy by the engine; else ";
-    }
     let ways = [pull.is_ok(), push.is_ok(), others[0], others[1]];
-    let _ = match ways.iter().filter(|&&way| way).count() {
-        4 => write!(text, "process_vm, one copy, both processes copy"),
-        0 => write!(text, "shared memory, two copies"),
-        _ => write!(text, "process_vm, one copy, not every way is allowed"),
+    let mut text = if helper { "helper, one copy by the engine; else " } else { "" }.to_string();
+    text += match ways.iter().filter(|&&way| way).count() {
+        4 => "process_vm, one copy, both processes copy",
+        0 => "shared memory, two copies",
+        _ => "process_vm, one copy, not every way is allowed",
     };
-    let _ = match (pull, push) {
-        (Ok(()), Ok(())) => Ok(()),
-        (Err(why), Err(other)) if why == other => write!(text, "; process_vm: {why}"),
-        (Err(why), _) => write!(text, "; process_vm_readv: {why}"),
-        (Ok(()), Err(why)) => write!(text, "; process_vm_writev: {why}"),
+    text += &match (pull, push) {
+        (Ok(()), Ok(())) => String::new(),
+        (Err(why), Err(other)) if why == other => format!("; process_vm: {why}"),
+        (Err(why), _) => format!("; process_vm_readv: {why}"),
+        (Ok(()), Err(why)) => format!("; process_vm_writev: {why}"),
     };
     if ways[2..] == [false, false] {
         text += "; the other side may not copy either";
     }
     if (!ways[0] || !ways[2]) && yama > 0 {
-        let _ = write!(text, "; Yama is at {yama}");
+        text += &format!("; Yama is at {yama}");
         if yama == 1 && !let_in {
             text += ", ADMA_IPC_PTRACER=1 on both sides would let them";
         }
     }
     text
-}
-
-fn expect(right: bool) -> Result<()> {
-    if right { Ok(()) } else { Err(libc::EPROTO) }
 }
 
 fn random() -> u64 {
@@ -485,7 +441,8 @@ impl Talk {
         .await
     }
 
-    async fn say<T: Plain>(&self, mut message: T, fds: &[i32]) -> Result<()> {
+    /// Says something and hears the same kind of thing.
+    async fn exchange<T: Plain>(&self, mut message: T, fds: &[i32]) -> Result<(T, Beside)> {
         let bytes = bytes_of(&mut message);
         let (mut sent, mut fds) = (0, fds);
         while sent < bytes.len() {
@@ -493,7 +450,12 @@ impl Talk {
             sent += self.when_ready(libc::POLLOUT, send).await?;
             fds = &[];
         }
-        Ok(())
+        self.hear().await
+    }
+
+    async fn exchange_notes(&self, note: Note) -> Result<(Note, Beside)> {
+        let (theirs, beside) = self.exchange(note, &[]).await?;
+        if theirs.step == note.step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
     }
 
     /// Takes exactly one message: what comes after may be the program's own.

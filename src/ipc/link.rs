@@ -4,18 +4,17 @@
 
 use super::across::{Across, Pinned};
 use super::blocks::{self, BlockAddress};
-use super::consent::Page;
 use super::doorbell::how;
-use super::endpoint::{Buffer, Endpoint, Hint, MessagePiece, NoRoom, PLACED_FROM, Role, Step};
-use super::engine::{Outcome, Transport};
-use super::handshake::Met;
+use super::endpoint::{
+    Broken, Buffer, Endpoint, Hint, MessagePiece, NoRoom, PLACED_FROM, Role, Step,
+};
+use super::engine::Outcome;
+use super::handshake::Established;
 use super::lock::{Held, Lock, Released};
-use super::os::{self, Fd, Way};
-use super::region::{Lane, MappedRegion, Side, closed};
-use super::settings::Settings;
+use super::os::{self, Way};
+use super::region::{Lane, Side, closed};
 use super::watch;
 use crate::os::sys;
-use alloc::string::String;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than
@@ -43,37 +42,23 @@ pub mod other {
     pub const BROKEN: u32 = 4;
 }
 
-/// Bits of `Side::lost`.
-const LOST_PULL: u32 = 1;
-const LOST_PUSH: u32 = 2;
+/// The bit of `Side::lost`.
+fn lost(way: Way) -> u32 {
+    1 << way as u32
+}
 
 pub struct Link {
+    established: Established,
     /// Which process this belongs to; see `table`.
     pub owner: u64,
     /// What it is called there; 0: nothing yet.
     pub handle: AtomicU32,
-    pub story: String,
-    region: MappedRegion,
-    side: usize,
-    socket: Fd,
     /// What the socket is, to recognise it after a fork.
-    pub identity: Option<os::Identity>,
-    pub engine: Transport,
-    /// The sign that we have agreed.
-    _page: Option<Page>,
-    /// What the other side could do to us at first: pull, push.
-    others: [bool; 2],
-    pub eager: usize,
-    /// How long closing waits, in nanoseconds.
-    pub patience: u64,
-    pub offload: usize,
-    /// Workers copy large messages too, of either process.
-    pub shares: bool,
+    pub file: Option<(u64, u64)>,
     pub spin_ticks: AtomicU64,
     /// What we have last told the other side.
     pub cpu: AtomicU32,
-    out: Lock<Endpoint>,
-    incoming: Lock<Endpoint>,
+    endpoints: [Lock<Endpoint>; 2],
     other: AtomicU32,
     pub closing: AtomicBool,
     /// Not everything can be done by either side alone: who waits must help with everything.
@@ -86,32 +71,28 @@ pub struct Link {
     writes: AtomicU32,
 }
 
+impl core::ops::Deref for Link {
+    type Target = Established;
+
+    fn deref(&self) -> &Established {
+        &self.established
+    }
+}
+
 impl Link {
-    pub fn new(met: Met, settings: &Settings, owner: u64) -> Self {
-        let Met { region, side, doorbell, engine, page, others, offload, shares, story, .. } = met;
-        let all = engine.may(Way::Pull) && engine.may(Way::Push) && others == [true; 2];
+    pub fn new(established: Established, owner: u64) -> Self {
+        let Established { engine, others, offload, shares, .. } = &established;
+        let all = engine.may(Way::Pull) && engine.may(Way::Push) && *others == [true; 2];
         if !all {
             watch::note_needy();
         }
         Self {
             owner,
             handle: AtomicU32::new(0),
-            story,
-            region,
-            side,
-            identity: os::identity(doorbell.raw()),
-            socket: doorbell,
-            engine,
-            _page: page,
-            others,
-            eager: settings.eager,
-            patience: settings.patience,
-            offload,
-            shares,
+            file: sys::file_of(established.socket.raw()),
             spin_ticks: AtomicU64::new(MOST_SPIN),
             cpu: AtomicU32::new(0),
-            out: Lock::new(Endpoint::new(Role::Writer, offload, shares)),
-            incoming: Lock::new(Endpoint::new(Role::Reader, offload, shares)),
+            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, *offload, *shares))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(!all),
@@ -119,19 +100,18 @@ impl Link {
             local: AtomicU32::new(0),
             believed_at: AtomicU64::new(sys::ticks()),
             writes: AtomicU32::new(0),
+            established,
         }
     }
 
     pub fn endpoint(&self, role: Role) -> (&Lock<Endpoint>, &Lane) {
-        match role {
-            Role::Writer => (&self.out, &self.region.lanes[self.side]),
-            Role::Reader => (&self.incoming, &self.region.lanes[1 - self.side]),
-        }
+        // A lane is written by the side of its number.
+        (&self.endpoints[role as usize], &self.region.lanes[self.side ^ role as usize])
     }
 
     #[cfg(test)]
     pub fn begin_at(&self, number: u32) {
-        for role in [Role::Writer, Role::Reader] {
+        for role in Role::BOTH {
             let (endpoint, lane) = self.endpoint(role);
             endpoint.lock().begin_at(lane, number);
         }
@@ -151,15 +131,16 @@ impl Link {
         &self.region.sides[1 - self.side]
     }
 
-    pub fn descriptors(&self) -> [i32; 2] {
-        [self.socket.raw(), self.engine.peer().process()]
+    /// What tells of the other's end: the socket, and its process where that is known.
+    pub fn descriptors(&self) -> [(i32, i16); 2] {
+        let process = self.engine.peer.process().unwrap_or(-1);
+        [self.socket.raw(), process].map(|fd| (fd, libc::POLLIN))
     }
 
     /// All that are open for this connection.
     pub fn all_descriptors(&self) -> impl Iterator<Item = i32> {
-        let doors = self.engine.across().map(Across::descriptors);
-        let all = [[self.socket.raw(), -1], self.engine.peer().descriptors()];
-        all.into_iter().chain(doors).flatten().filter(|&fd| fd >= 0)
+        let doors = self.engine.across.iter().flat_map(Across::descriptors);
+        doors.chain(self.engine.peer.descriptors()).chain([self.socket.raw()])
     }
 
     /// Something has changed that the other side may wait for.
@@ -190,26 +171,18 @@ impl Link {
 
     /// After a step: tells the other side, and the threads of this one if it concerns them.
     pub fn let_go(&self, mut endpoint: Held<'_, Endpoint>) {
-        let neighbour_over = endpoint.take_neighbour_over();
+        let others_wait = core::mem::take(&mut endpoint.others_wait);
         drop(endpoint);
         self.ring();
-        if neighbour_over {
+        if others_wait {
             self.ring_own();
         }
     }
 
-    /// Whether the next large message can go from buffer to buffer.
-    fn is_direct(&self) -> bool {
-        self.engine.may(Way::Push) || self.other_may(Role::Writer)
-    }
-
     /// Whether the other side may reach the buffers of our writes, or of our reads.
     pub fn other_may(&self, role: Role) -> bool {
-        let lost = self.theirs().lost.load(Ordering::Relaxed);
-        match role {
-            Role::Writer => self.others[0] && lost & LOST_PULL == 0,
-            Role::Reader => self.others[1] && lost & LOST_PUSH == 0,
-        }
+        let way = role.other().way();
+        self.others[way as usize] && self.theirs().lost.load(Ordering::Relaxed) & lost(way) == 0
     }
 
     // ---- posting -------------------------------------------------------------------------
@@ -218,32 +191,30 @@ impl Link {
     #[inline]
     pub fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
         let least = match role {
-            Role::Writer => self.eager + 1,
-            Role::Reader => PLACED_FROM.min(self.eager + 1),
+            Role::Writer => self.settings.eager + 1,
+            Role::Reader => PLACED_FROM.min(self.settings.eager + 1),
         };
-        let mappings = self.engine.mappings().filter(|_| len >= least);
-        let lies = mappings.and_then(|mappings| Some((mappings, blocks::find(addr, len)?)));
-        let in_block = lies.is_some();
+        let place = if len >= least { blocks::find(addr, len) } else { None };
         // Who is not our equal does not copy into our buffers, and so gets none of them.
-        let block = lies
-            .filter(|_| role == Role::Writer || self.engine.is_equal())
-            .filter(|(mappings, place)| mappings.show(self.socket.raw(), place.serial))
-            .map(|(_, place)| place);
-        Buffer { addr, len, pin, in_block, block }
+        let shown = |place: &BlockAddress| {
+            (role == Role::Writer || self.engine.equal)
+                && self.engine.mappings.show(self.socket.raw(), place.serial)
+        };
+        Buffer { addr, len, pin, in_block: place.is_some(), block: place.filter(shown) }
     }
 
     /// Takes a block in that the other side must have sent. Whoever polls the socket may have been
     /// meant by other bytes there, and looks again.
     pub fn fetch(&self, place: BlockAddress) {
         self.drain();
-        if let Some(mappings) = self.engine.mappings() {
-            mappings.give_up(place);
-        }
+        self.engine.mappings.give_up(place);
         self.mine().doorbell.0.ring();
         self.wake_locals();
         watch::kick_all();
     }
 
+    /// # Safety
+    /// As `start`.
     pub unsafe fn post(
         &self,
         role: Role,
@@ -256,11 +227,16 @@ impl Link {
         let (_, lane) = self.endpoint(role);
         let buffer = self.buffer(role, addr, len, pinned.pin);
         // The other side can fetch what the helper knows, and what it has mapped.
-        let direct = self.is_direct() || pinned.pin != 0 || buffer.block.is_some();
+        let direct = self.engine.may(Way::Push)
+            || self.other_may(Role::Writer)
+            || pinned.pin != 0
+            || buffer.block.is_some();
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
-                Role::Writer => endpoint.post_write(lane, buffer, self.eager, direct, cookie),
+                Role::Writer => {
+                    endpoint.post_write(lane, buffer, self.settings.eager, direct, cookie)
+                }
                 Role::Reader => endpoint.post_read(lane, buffer, cookie),
             }
         };
@@ -302,54 +278,56 @@ impl Link {
         }
     }
 
-    /// Takes a message one step further. `Err(None)`: something was done. `Err(Some)`: there
-    /// is nothing to do until this word changes.
-    pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
-        // Before looking: what the other did before its end must be seen.
-        let gone = self.end_of_other();
-        let (endpoint, lane) = self.endpoint(role);
-        let mut endpoint = endpoint.lock();
-        let step = endpoint.advance(lane, &self.engine, self.other_may(role), limited, number);
-        let end = |endpoint: Held<'_, Endpoint>| Ok(self.collected(endpoint, number));
-        match step {
-            Ok(Step::Over) => end(endpoint),
+    /// Takes a message one step further, and does what that is. `None`: something was done.
+    /// Otherwise what its waiter has to know, with the lock still held.
+    fn go_on<'a>(
+        &self,
+        role: Role,
+        number: u32,
+        limited: bool,
+        mut endpoint: Held<'a, Endpoint>,
+    ) -> Option<(Held<'a, Endpoint>, Result<Step, Broken>)> {
+        let (_, lane) = self.endpoint(role);
+        match endpoint.advance(lane, &self.engine, self.other_may(role), limited, number) {
+            Ok(Step::Moved) => self.let_go(endpoint),
             Ok(Step::Copy(piece)) => {
                 drop(endpoint);
                 self.copy_or_defer(role, number, piece, limited);
-                Err(None)
-            }
-            Ok(Step::Moved) => {
-                self.let_go(endpoint);
-                Err(None)
             }
             Ok(Step::Fetch(place)) => {
                 drop(endpoint);
                 self.fetch(place);
-                Err(None)
             }
-            Ok(Step::Cancelled) => {
-                // After looking: who cancels has said why before.
-                let gone = match self.end_of_other() {
-                    other::ALIVE => other::CLOSED,
-                    gone => gone,
-                };
-                endpoint.abandon(lane, number, true, self.failure(role, gone));
-                end(endpoint)
-            }
-            Ok(Step::Idle(hint)) => {
-                let alone = matches!(gone, other::CLOSED | other::DIED | other::BROKEN);
-                let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
-                if over && endpoint.abandon(lane, number, alone, self.failure(role, gone)) {
-                    return end(endpoint);
-                }
-                Err(Some(hint))
-            }
-            Err(_) => {
-                self.broken();
-                endpoint.abandon(lane, number, true, self.failure(role, other::BROKEN));
-                end(endpoint)
-            }
+            step => return Some((endpoint, step)),
         }
+        None
+    }
+
+    /// The same for who waits for it. `Err(None)`: something was done. `Err(Some)`: there is
+    /// nothing to do until this word changes.
+    pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
+        // Before looking: what the other did before its end must be seen.
+        let gone = self.end_of_other();
+        let (endpoint, lane) = self.endpoint(role);
+        let (mut endpoint, step) =
+            self.go_on(role, number, limited, endpoint.lock()).ok_or(None)?;
+        // Changes when our own pieces end.
+        let own = Hint::of(&lane.desc(role, number).finished);
+        let (alone, gone, hint) = match step {
+            Ok(Step::Idle(hint)) => (gone >= other::CLOSED, gone, hint),
+            // After looking: who cancels has said why before.
+            Ok(Step::Cancelled) => (true, self.end_of_other().max(other::CLOSED), own),
+            Ok(_) => return Ok(self.collected(endpoint, number)),
+            Err(Broken) => {
+                self.broken();
+                (true, other::BROKEN, own)
+            }
+        };
+        let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
+        if over && endpoint.abandon(lane, number, alone, self.failure(role, gone)) {
+            return Ok(self.collected(endpoint, number));
+        }
+        Err(Some(hint))
     }
 
     /// Copies a piece that was claimed, with no lock held; see `carry`.
@@ -372,7 +350,7 @@ impl Link {
         };
         if outcome == Outcome::Refused {
             self.engine.forget(way);
-            self.note_lost(if way == Way::Pull { LOST_PULL } else { LOST_PUSH });
+            self.note_lost(lost(way));
         }
         if outcome == Outcome::NotThisTime {
             self.note_needy();
@@ -385,8 +363,8 @@ impl Link {
 
     pub fn finish(&self, role: Role, number: u32, outcome: Outcome) {
         let (endpoint, lane) = self.endpoint(role);
-        let ring = endpoint.lock().copied(lane, number, outcome);
-        if ring {
+        let waited_for = endpoint.lock().copied(lane, number, outcome);
+        if waited_for {
             self.ring();
         }
     }
@@ -422,32 +400,24 @@ impl Link {
             return false;
         }
         for role in [Role::Reader, Role::Writer] {
-            let (endpoint, lane) = self.endpoint(role);
-            let Some(mut endpoint) = endpoint.try_lock() else { continue };
+            let Some(mut endpoint) = self.endpoint(role).0.try_lock() else { continue };
             for number in endpoint.unfinished() {
-                match endpoint.advance(lane, &self.engine, self.other_may(role), limited, number) {
-                    Ok(Step::Over | Step::Moved) => {
-                        self.let_go(endpoint);
+                match self.go_on(role, number, limited, endpoint) {
+                    None => {
                         self.ring_own();
                         return true;
                     }
-                    Ok(Step::Copy(piece)) => {
-                        drop(endpoint);
-                        self.copy_or_defer(role, number, piece, limited);
+                    Some((held, Ok(Step::Over))) => {
+                        self.let_go(held);
                         self.ring_own();
                         return true;
                     }
-                    Ok(Step::Fetch(place)) => {
-                        drop(endpoint);
-                        self.fetch(place);
-                        return true;
-                    }
-                    Ok(Step::Idle(_) | Step::Cancelled) => {}
-                    Err(_) => {
-                        drop(endpoint);
+                    Some((held, Err(Broken))) => {
+                        drop(held);
                         self.broken();
                         return true;
                     }
+                    Some((held, _)) => endpoint = held,
                 }
             }
         }
@@ -459,17 +429,10 @@ impl Link {
     /// Whether somebody who sleeps should hear of it: there is something under way that may
     /// not go on without us. Of what we write that turns out when the other side loses a right.
     pub fn wants_watching(&self) -> bool {
-        let both = [Role::Writer, Role::Reader];
-        let roles = if self.is_needy() { &both[..] } else { &both[..1] };
+        let watched = if self.is_needy() { &self.endpoints[..] } else { &self.endpoints[..1] };
+        let unfinished = |endpoint: Held<'_, Endpoint>| endpoint.has_unfinished();
         self.end_of_other() < other::CLOSED
-            && roles.iter().any(|&role| {
-                let endpoint = self.endpoint(role).0.try_lock();
-                endpoint.is_none_or(|endpoint| endpoint.has_unfinished())
-            })
-    }
-
-    pub fn announce(&self, how: u32) -> u64 {
-        self.mine().doorbell.0.announce(how)
+            && watched.iter().any(|endpoint| endpoint.try_lock().is_none_or(unfinished))
     }
 
     /// Whether the bytes on the socket are for this thread from now on.
@@ -491,10 +454,7 @@ impl Link {
 
     /// Takes what has come over the socket.
     pub fn drain(&self) {
-        match self.engine.mappings() {
-            Some(mappings) => mappings.take_in(self.socket.raw()),
-            None => os::drain(self.socket.raw()),
-        }
+        self.engine.mappings.take_in(self.socket.raw());
     }
 
     fn wake_locals(&self) {
@@ -504,15 +464,10 @@ impl Link {
 
     // ---- the other's end -----------------------------------------------------------------
 
-    /// Polls; notes the end of the other side when it is seen. True: it is there.
-    fn poll(&self) -> bool {
-        self.note_events(os::poll(self.descriptors(), libc::POLLIN, 0))
-    }
-
-    /// What polling its descriptors has told.
-    pub fn note_events(&self, [socket, process]: [i16; 2]) -> bool {
-        let hung_up = socket & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
-        let dead = process & libc::POLLIN != 0;
+    /// What polling its descriptors has told: notes the end of the other side. True: it is there.
+    pub fn note_events(&self, events: &[i16]) -> bool {
+        let hung_up = events[0] & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
+        let dead = events[1] & libc::POLLIN != 0;
         if !hung_up && !dead {
             return true;
         }
@@ -529,10 +484,10 @@ impl Link {
     fn look_for_end(&self) -> bool {
         self.believed_at.store(sys::ticks(), Ordering::Relaxed);
         if !self.engine.look_at_peer() {
-            self.note_lost(LOST_PULL | LOST_PUSH);
+            self.note_lost(lost(Way::Pull) | lost(Way::Push));
             self.ring();
         }
-        self.poll()
+        self.note_events(&os::poll(self.descriptors(), 0))
     }
 
     /// Looks for the other's end, and at its rights, but not more often than every few
@@ -611,7 +566,7 @@ impl Link {
     pub fn begin_close(&self) {
         self.closing.store(true, Ordering::Release);
         self.mine().closed.0.store(closed::BEGUN, Ordering::Release);
-        for role in [Role::Writer, Role::Reader] {
+        for role in Role::BOTH {
             let (endpoint, lane) = self.endpoint(role);
             let mut endpoint = endpoint.lock();
             endpoint.post_announced();
@@ -629,7 +584,7 @@ impl Link {
     /// them back; pieces are small, so this is short, unless that process is stopped. False:
     /// it took too long.
     pub fn end_close(&self, limit: u64) -> bool {
-        for role in [Role::Writer, Role::Reader] {
+        for role in Role::BOTH {
             let (endpoint, lane) = self.endpoint(role);
             loop {
                 let seen = self.mine().doorbell.0.announce(how::WORD);
@@ -649,7 +604,9 @@ impl Link {
                 self.sleep_shortly(seen);
             }
         }
-        self.take_everything_back();
+        for endpoint in &self.endpoints {
+            endpoint.lock().take_pins().into_iter().for_each(|pin| self.unpin(pin));
+        }
         self.mine().closed.0.store(closed::DONE, Ordering::Release);
         os::shut_down(self.socket.raw(), libc::SHUT_RDWR);
         true
@@ -659,45 +616,24 @@ impl Link {
 
     /// Makes a buffer known, if there is a helper and the message will be large enough.
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
-        let large = len > 0 && len >= self.offload && (role == Role::Reader || len > self.eager);
+        let large = len >= self.offload && (role == Role::Reader || len > self.settings.eager);
         // Who is not our equal does not copy into our buffers, by no means.
-        let trusted = role == Role::Writer || self.engine.is_equal();
-        let across = self.engine.across().filter(|across| large && trusted && across.is_on());
-        let way = match role {
-            Role::Writer => Way::Pull,
-            Role::Reader => Way::Push,
-        };
-        Pinned::new(across, &[way], addr, len)
+        let trusted = role == Role::Writer || self.engine.equal;
+        let across = self.engine.across.as_ref();
+        let across = across.filter(|across| large && trusted && across.is_on());
+        Pinned::new(across, &[role.other().way()], addr, len)
+    }
+
+    fn unpin(&self, pin: u64) {
+        drop(Pinned { across: self.engine.across.as_ref(), pin });
     }
 
     /// Takes the result of a message that is over. Afterwards the buffer is the program's.
     pub fn collected(&self, mut endpoint: Held<'_, Endpoint>, number: u32) -> isize {
         let (result, pin) = endpoint.collect(number);
-        let place_wanted = endpoint.take_place_wanted();
         self.let_go(endpoint);
-        if place_wanted {
-            self.mine().doorbell.0.ring();
-        }
-        drop(Pinned::known(self.engine.across(), pin));
+        self.unpin(pin);
         result
-    }
-
-    /// When nothing is under way any more.
-    pub fn take_everything_back(&self) {
-        for role in [Role::Writer, Role::Reader] {
-            let pins = self.endpoint(role).0.lock().take_pins();
-            pins.into_iter().for_each(|pin| drop(Pinned::known(self.engine.across(), pin)));
-        }
-    }
-
-    // ---- cookies -------------------------------------------------------------------------
-
-    pub fn begin_wait(&self, role: Role, number: u32) -> Option<u32> {
-        self.endpoint(role).0.lock().begin_wait(number)
-    }
-
-    pub fn end_wait(&self, role: Role, number: u32) {
-        self.endpoint(role).0.lock().end_wait(number);
     }
 }
 

@@ -39,14 +39,6 @@ impl<T> Lock<T> {
         taken.is_ok().then(|| Held(self))
     }
 
-    /// In the child of a fork, which may have got it locked and half changed: what was there
-    /// is forgotten, not dropped.
-    pub fn renew(&self, value: T) {
-        // SAFETY: who had it locked is not in this process, and nobody else uses it yet.
-        unsafe { self.value.get().write(value) };
-        self.state.store(FREE, Ordering::Release);
-    }
-
     #[inline]
     fn unlock(&self) -> Released {
         if self.state.swap(FREE, Ordering::AcqRel) == WANTED {
@@ -73,6 +65,16 @@ impl<T> Lock<T> {
 impl<T: Default> Default for Lock<T> {
     fn default() -> Self {
         Self::new(T::default())
+    }
+}
+
+impl<T: Default> Lock<T> {
+    /// In the child of a fork, which may have got it locked and half changed: what was there
+    /// is forgotten, not dropped.
+    pub fn renew(&self) {
+        // SAFETY: who had it locked is not in this process, and nobody else uses it yet.
+        unsafe { self.value.get().write(T::default()) };
+        self.state.store(FREE, Ordering::Release);
     }
 }
 

@@ -6,10 +6,10 @@
 //!
 //! Nothing here is an error: what cannot be mapped is copied another way.
 
-use super::blocks;
-use super::blocks::BlockAddress;
+use super::blocks::{self, BlockAddress};
 use super::lock::Lock;
 use super::os::{self, Beside, Fd, Foreign, Sealed};
+use crate::os::sys;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -53,7 +53,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; who copies holds a count.
-        unsafe { os::unmap(self.at as *mut c_void, self.size) };
+        unsafe { sys::unmap(self.at as *mut c_void, self.size) };
     }
 }
 
@@ -69,6 +69,8 @@ struct Arrived {
 }
 
 pub struct Mappings {
+    /// Otherwise none is shown, or mapped.
+    wanted: bool,
     equal: bool,
     /// The serials of those that were sent last.
     sent: Lock<VecDeque<u64>>,
@@ -83,15 +85,15 @@ impl core::fmt::Debug for Mappings {
 
 impl Mappings {
     /// With a process that is our equal, or not.
-    pub fn new(equal: bool) -> Self {
-        Self { equal, sent: Lock::default(), arrived: Lock::default() }
+    pub fn new(wanted: bool, equal: bool) -> Self {
+        Self { wanted, equal, sent: Lock::default(), arrived: Lock::default() }
     }
 
     /// Sees to it that the other side has a block of ours. False: it will not.
     pub fn show(&self, socket: i32, serial: u64) -> bool {
         let mut sent = self.sent.lock();
-        if sent.contains(&serial) {
-            return true;
+        if sent.contains(&serial) || !self.wanted {
+            return self.wanted;
         }
         let mut record = [BLOCK; RECORD];
         record[1..].copy_from_slice(&serial.to_ne_bytes());
@@ -100,6 +102,11 @@ impl Mappings {
             keep(&mut sent, serial);
         }
         shown
+    }
+
+    /// Whether a block has come in, or will not.
+    pub fn knows(&self, place: BlockAddress) -> bool {
+        !self.wanted || self.find(place).is_some()
     }
 
     /// The block of a place, if it has come, and `Some(None)` if it cannot be mapped.
@@ -126,6 +133,7 @@ impl Mappings {
             let (mut room, mut beside) = ([0; 256], Beside::default());
             match os::receive(socket, &mut room, &mut beside) {
                 Ok(0) => return,
+                Ok(_) if !self.wanted => {}
                 Ok(count) => arrived.take(&room[..count], beside.fds, self.equal),
                 Err(libc::EINTR) => {}
                 Err(_) => return,
@@ -183,7 +191,7 @@ mod tests {
     /// What one side sends and the other takes in.
     fn pass(serial: u64, equal: bool) -> Option<Option<Arc<Mapping>>> {
         let [here, there] = os::unix_pair().unwrap();
-        let (sender, receiver) = (Mappings::new(equal), Mappings::new(equal));
+        let (sender, receiver) = (Mappings::new(true, equal), Mappings::new(true, equal));
         if !sender.show(there.raw(), serial) {
             return None;
         }
@@ -239,7 +247,7 @@ mod tests {
     #[test]
     fn nonsense_over_the_bell_is_mapped_only_if_it_is_a_block() {
         let [here, there] = os::unix_pair().unwrap();
-        let mappings = Mappings::new(true);
+        let mappings = Mappings::new(true, true);
         let record = |serial: u64| {
             let mut record = [BLOCK; RECORD];
             record[1..].copy_from_slice(&serial.to_ne_bytes());
@@ -295,7 +303,7 @@ mod tests {
     #[test]
     fn those_sent_last_are_kept_by_both_sides() {
         let [here, there] = os::unix_pair().unwrap();
-        let (sender, receiver) = (Mappings::new(true), Mappings::new(true));
+        let (sender, receiver) = (Mappings::new(true, true), Mappings::new(true, true));
         let serial = |_| {
             let block = blocks::allocate(1, 2).unwrap() as usize;
             (block, blocks::find(block, 1).unwrap().serial)

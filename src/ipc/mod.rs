@@ -16,13 +16,13 @@
 //!             sockets that belong to no connection yet
 //! engine      bytes between two address spaces; across: by the kernel helper; mappings: where
 //!             the other's blocks are mapped here
-//! blocking    threads for calls that somebody who cannot wait has to make
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
 //! region      what both processes see, and its law
 //! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
 //! tally       what a report tells of messages
-//! lock, os    a lock that leaves errno alone; system calls
+//! os          system calls; blocking: threads for those that somebody who cannot wait has to make
+//! lock        a lock that leaves errno alone
 //! ```
 //!
 //! The k-th write of one side meets the k-th read of the other. Three kinds of messages:
@@ -76,71 +76,46 @@
 //!
 //! # Progress
 //!
-//! Remote is no helper thread. Waiting and checking make things go on, for every message of
+//! There is no helper thread. Waiting and checking make things go on, for every message of
 //! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
 //! then polls sockets that also tell of the other's end.
 
-#[cfg(not(loom))]
 mod accept;
-#[cfg(not(loom))]
 mod across;
-#[cfg(not(loom))]
 mod blocking;
-#[cfg(not(loom))]
 mod blocks;
-#[cfg(not(loom))]
 mod calls;
-#[cfg(not(loom))]
+pub mod claims;
 mod consent;
-#[cfg(not(loom))]
+pub mod doorbell;
 mod endpoint;
-#[cfg(not(loom))]
 mod engine;
-#[cfg(not(loom))]
 mod handshake;
-#[cfg(not(loom))]
 mod hidden;
-#[cfg(not(loom))]
 mod link;
-#[cfg(not(loom))]
 mod lock;
-#[cfg(not(loom))]
 mod mappings;
-#[cfg(not(loom))]
 mod os;
-#[cfg(not(loom))]
 mod peer;
-#[cfg(not(loom))]
 mod region;
-#[cfg(not(loom))]
 mod shared;
-#[cfg(not(loom))]
 mod table;
-#[cfg(not(loom))]
 pub mod tally;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
-#[cfg(not(loom))]
 mod wait;
-#[cfg(not(loom))]
 mod watch;
 
-pub mod claims;
-pub mod doorbell;
-
-#[cfg(not(loom))]
 pub use settings::Engines;
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 pub use settings::{HelperEngine, Settings, Workers, configure};
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 pub use table::forget_after_fork;
 
 /// The largest `Settings::eager`: some such messages find room at a time.
-#[cfg(not(loom))]
-pub const MOST_EAGER: usize = region::EAGER_ROOM / 4;
+pub const MOST_EAGER: usize = region::EAGER_ROOM / 8;
 
 /// What the configuration means for connections.
-#[cfg(not(loom))]
 mod settings {
     use crate::backend::ioat;
     use crate::os::once::Once;
@@ -155,7 +130,7 @@ mod settings {
     /// The worker threads of this process.
     #[derive(Clone, Copy, Debug)]
     pub struct Workers {
-        /// More than two, for both processes of a message.
+        /// More than one, for both processes of a message.
         pub cpus: usize,
         /// Copies to, from, so many bytes within our address space, with their help.
         pub copy: unsafe fn(usize, usize, usize),
@@ -185,8 +160,8 @@ mod settings {
         pub patience: u64,
         /// Brings the helper up, where there is one; not called where none is wanted.
         pub helper: fn() -> Option<HelperEngine>,
-        /// Finds out who helps with large messages; `None`: nobody, for the caller's other CPU
-        /// is the other process's. Starts nothing.
+        /// Finds out who helps with large messages; `None`: nobody, for there is one CPU. Starts
+        /// nothing.
         pub workers: fn() -> Option<Workers>,
         /// Whether the other side may be let in where Yama keeps it out.
         pub ptracer: bool,

@@ -1,19 +1,15 @@
 //! The system calls of a connection. Answers are values; errno is never touched.
 
-use crate::os::sys::{SysResult, nanoseconds, syscall};
-use crate::os::thread;
+use super::blocking::CLOSERS;
+use crate::os::sys::{self, nanoseconds, syscall};
 use crate::plan::PAGE;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
-use core::mem::{MaybeUninit, offset_of};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::mem::{ManuallyDrop, MaybeUninit, offset_of};
 
 /// The negated errno, or a value.
 pub type Result<T> = core::result::Result<T, i32>;
-
-fn checked(answer: SysResult) -> Result<usize> {
-    if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
-}
 
 /// A system call with as many arguments as it has.
 ///
@@ -23,7 +19,8 @@ unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usi
     let mut all = [0; 6];
     all[..N].copy_from_slice(&arguments);
     // SAFETY: the caller's promise.
-    checked(unsafe { syscall(number, all) })
+    let answer = unsafe { syscall(number, all) };
+    if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
 /// A descriptor of ours: closed with its owner.
@@ -42,29 +39,27 @@ impl Fd {
 
     /// From now on the number is somebody else's business.
     pub fn into_raw(self) -> i32 {
-        let fd = self.0;
-        core::mem::forget(self);
-        fd
+        ManuallyDrop::new(self).0
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        crate::os::sys::close(self.0);
+        sys::close(self.0);
     }
-}
-
-fn fd(answer: SysResult) -> Result<Fd> {
-    checked(answer).and_then(|fd| away_from_streams(Fd(fd as i32)))
 }
 
 /// Never one of the first three: a program that has closed its standard streams may go on
 /// writing to them.
-fn away_from_streams(first: Fd) -> Result<Fd> {
-    if first.raw() > libc::STDERR_FILENO {
+fn fd(answer: Result<usize>) -> Result<Fd> {
+    let first = Fd(answer? as i32);
+    if first.0 > libc::STDERR_FILENO {
         return Ok(first);
     }
-    checked(crate::os::sys::duplicate(first.raw(), libc::STDERR_FILENO + 1)).map(|fd| Fd(fd as i32))
+    match sys::duplicate(first.0, libc::STDERR_FILENO + 1) {
+        fd @ 0.. => Ok(Fd(fd as i32)),
+        errno => Err(-errno as i32),
+    }
 }
 
 /// A descriptor that somebody else has sent: it may stand for anything, also for a file whose
@@ -78,9 +73,7 @@ pub struct Foreign {
 
 impl Foreign {
     fn into_fd(self) -> Result<Fd> {
-        let fd = Fd(self.fd);
-        core::mem::forget(self);
-        away_from_streams(fd)
+        fd(Ok(ManuallyDrop::new(self).fd as usize))
     }
 
     /// One end of a connected pair, as `unix_pair` makes it.
@@ -94,7 +87,7 @@ impl Foreign {
 
     /// Memory, as `sealed_memory` makes it.
     pub fn into_memory(self) -> Result<Fd> {
-        if seals(self.fd).is_some() { self.into_fd() } else { Err(libc::EPROTO) }
+        if seals(self.fd).is_ok() { self.into_fd() } else { Err(libc::EPROTO) }
     }
 
     /// For the kernel, which looks itself what it is.
@@ -106,32 +99,17 @@ impl Foreign {
     pub fn note_known(&mut self) {
         self.known = true;
     }
-
-    fn is_harmless(&self) -> bool {
-        self.known || socket_option(self.fd, libc::SO_DOMAIN).is_ok() || seals(self.fd).is_some()
-    }
 }
-
-/// So many threads may be waiting for such a file to be closed. Beyond that they stay open.
-const MOST_CLOSERS: u32 = 16;
-static CLOSERS: AtomicU32 = AtomicU32::new(0);
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        let fd = self.fd;
-        if self.is_harmless() {
-            return crate::os::sys::close(fd);
+        let Self { fd, known } = *self;
+        if known || socket_option(fd, libc::SO_DOMAIN).is_ok() || seals(fd).is_ok() {
+            sys::close(fd);
+        } else {
+            // It stays open where too many threads wait for such files already.
+            CLOSERS.take(Box::new(move || sys::close(fd)));
         }
-        if CLOSERS.fetch_add(1, Ordering::Relaxed) < MOST_CLOSERS {
-            let close = move || {
-                crate::os::sys::close(fd);
-                CLOSERS.fetch_sub(1, Ordering::Relaxed);
-            };
-            if thread::spawn(64 << 10, close).is_ok() {
-                return;
-            }
-        }
-        CLOSERS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -149,15 +127,19 @@ const MFD_NOEXEC_SEAL: u32 = 8;
 
 /// Fresh memory for two processes, all zeros, under a name for /proc.
 pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
-    if size > largest_file() {
-        return Err(libc::EFBIG); // asked for it, the kernel sends SIGXFSZ as well
-    }
-    let name = name.as_ptr() as usize;
+    // Asked for more than RLIMIT_FSIZE, the kernel sends SIGXFSZ as well.
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    let (what, at) = (libc::RLIMIT_FSIZE as usize, &raw mut limit as usize);
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a terminated name; the other calls take no memory.
+    // SAFETY: the kernel fills the limits, or leaves them alone; a terminated name; the other
+    // calls take no memory.
     unsafe {
+        let _ = call(libc::SYS_prlimit64, [0, what, 0, at]);
+        if size > limit.rlim_cur as usize {
+            return Err(libc::EFBIG);
+        }
         let create =
-            |flags: u32| fd(syscall(libc::SYS_memfd_create, [name, flags as usize, 0, 0, 0, 0]));
+            |flags| fd(call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags as usize]));
         let memory = match create(flags | MFD_NOEXEC_SEAL) {
             Err(libc::EINVAL) => create(flags)?,
             memory => memory?,
@@ -168,43 +150,37 @@ pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
     }
 }
 
-fn add_seals(memory: &Fd, seals: i32) -> Result<()> {
+fn add_seals(memory: &Fd, seals: i32) -> Result<usize> {
     let (number, command) = (memory.raw() as usize, libc::F_ADD_SEALS as usize);
     // SAFETY: no memory of ours.
-    unsafe { call(libc::SYS_fcntl, [number, command, seals as usize]) }.map(drop)
+    unsafe { call(libc::SYS_fcntl, [number, command, seals as usize]) }
 }
 
 /// The seals of memory, and nothing is asked of what is not: a file may be such that it never
-/// answers. `None`: it is something else.
-fn seals(fd: i32) -> Option<i32> {
-    let command = libc::F_GET_SEALS as usize;
+/// answers. An error: it is something else.
+fn seals(fd: i32) -> Result<i32> {
     // SAFETY: no memory of ours.
-    i32::try_from(unsafe { syscall(libc::SYS_fcntl, [fd as usize, command, 0, 0, 0, 0]) })
-        .ok()
-        .filter(|seals| *seals >= 0)
+    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize]) }
+        .map(|seals| seals as i32)
 }
 
-/// When both have mapped it: from now on its pages stay where they are.
+/// When both have mapped it: from now on its pages stay where they are. The other side may have
+/// been faster, and nothing is added then.
 pub fn seal_for_good(memory: &Fd) -> Result<()> {
-    let done =
-        |memory: &Fd| seals(memory.raw()).is_some_and(|seals| seals & FINAL_SEALS == FINAL_SEALS);
-    // The other side may have been faster, and nothing is added then.
-    match add_seals(memory, FINAL_SEALS) {
-        _ if done(memory) => Ok(()),
-        Err(errno) => Err(errno),
-        Ok(()) => Err(libc::EPROTO),
+    let added = add_seals(memory, FINAL_SEALS);
+    match seals(memory.raw())? & FINAL_SEALS {
+        FINAL_SEALS => Ok(()),
+        _ => Err(added.err().unwrap_or(libc::EPROTO)),
     }
 }
 
 /// Before it is sent: nobody is to change its seals, and who is not our equal is to be sure that
 /// its pages stay.
 pub fn seal_block(memory: &Fd, to_equal: bool) -> Result<()> {
-    if !to_equal {
-        return seal_for_good(memory);
-    }
-    match seals(memory.raw()) {
-        Some(seals) if seals & libc::F_SEAL_SEAL != 0 => Ok(()),
-        _ => add_seals(memory, libc::F_SEAL_SEAL),
+    match seals(memory.raw())? & libc::F_SEAL_SEAL {
+        _ if !to_equal => seal_for_good(memory),
+        0 => add_seals(memory, libc::F_SEAL_SEAL).map(drop),
+        _ => Ok(()),
     }
 }
 
@@ -214,24 +190,14 @@ pub fn seal_block(memory: &Fd, to_equal: bool) -> Result<()> {
 /// # Safety
 /// Mapped, to be written, with at least this size.
 pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
-    let advice = libc::MADV_POPULATE_WRITE as usize;
     loop {
         // SAFETY: the caller's promise; nothing is changed.
-        match unsafe { call(libc::SYS_madvise, [at, size, advice]) } {
+        match unsafe { call(libc::SYS_madvise, [at, size, libc::MADV_POPULATE_WRITE as usize]) } {
             Err(libc::EINTR | libc::EAGAIN) => {}
             Ok(_) | Err(libc::EINVAL) => return Ok(()),
             Err(_) => return Err(libc::ENOMEM),
         }
     }
-}
-
-/// What RLIMIT_FSIZE says; it holds for memory behind descriptors, too.
-fn largest_file() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-    let (what, at) = (libc::RLIMIT_FSIZE as usize, &raw mut limit as usize);
-    // SAFETY: the kernel fills the limits, or leaves them alone.
-    unsafe { syscall(libc::SYS_prlimit64, [0, what, 0, at, 0, 0]) };
-    limit.rlim_cur as usize
 }
 
 /// What there is to know of memory that somebody else has made.
@@ -247,10 +213,7 @@ pub struct Sealed {
 /// cut pages off, and we would die of SIGBUS; also from such of huge pages, of which there may be
 /// none left.
 pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
-    let seals = seals(memory.raw())?;
-    if seals & SIZE_SEALS != SIZE_SEALS {
-        return None;
-    }
+    let seals = seals(memory.raw()).ok().filter(|seals| seals & SIZE_SEALS == SIZE_SEALS)?;
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     let (fd, at) = (memory.raw() as usize, system.as_mut_ptr() as usize);
     // SAFETY: the kernel fills `system`, which is read only after it has.
@@ -267,60 +230,47 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
 /// found is given back.
 pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
     const STEP: usize = 256 << 10;
-    let number = memory.raw() as usize;
-    for from in (0..size).step_by(STEP) {
-        let range = [number, 0, from, STEP.min(size - from), 0, 0];
-        loop {
-            // SAFETY: no memory of ours.
-            match checked(unsafe { syscall(libc::SYS_fallocate, range) }) {
-                Err(libc::EINTR) => {}
-                Err(errno) => return Err(errno),
-                Ok(_) => break,
-            }
+    let mut from = 0;
+    while from < size {
+        let range = [memory.raw() as usize, 0, from, STEP.min(size - from)];
+        // SAFETY: no memory of ours.
+        match unsafe { call(libc::SYS_fallocate, range) } {
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+            Ok(_) => from += STEP,
         }
     }
     Ok(())
 }
 
-/// Gives the pages back of memory that `map_inherited` has mapped, whoever else has it mapped;
-/// it reads as zeros from then on. It needs no descriptor: that may not be ours any more.
+/// Gives the pages back of memory that is mapped to be written, whoever else has it mapped; it
+/// reads as zeros from then on. It needs no descriptor: that may not be ours any more.
 ///
 /// # Safety
 /// Mapped with this size, and nobody wants what is there.
 pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
-    let (at, advice) = (at as usize, libc::MADV_REMOVE as usize);
     // SAFETY: the caller's promise. Pages that are locked would stay.
     unsafe {
-        syscall(libc::SYS_munlock, [at, size, 0, 0, 0, 0]);
-        syscall(libc::SYS_madvise, [at, size, advice, 0, 0, 0]);
+        let _ = call(libc::SYS_munlock, [at as usize, size]);
+        let _ = call(libc::SYS_madvise, [at as usize, size, libc::MADV_REMOVE as usize]);
     }
 }
 
 /// Maps memory where the kernel chooses; a child of a fork gets it, too.
-fn map(memory: &Fd, size: usize, protection: i32) -> Result<*mut c_void> {
-    let (protection, flags) = (protection as usize, libc::MAP_SHARED as usize);
+pub fn map_inherited(memory: &Fd, size: usize, writable: bool) -> Result<*mut c_void> {
+    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    let (flags, number) = (libc::MAP_SHARED as usize, memory.raw() as usize);
     // SAFETY: a fresh mapping.
-    unsafe { call(libc::SYS_mmap, [0, size, protection, flags, memory.raw() as usize]) }
+    unsafe { call(libc::SYS_mmap, [0, size, protection as usize, flags, number]) }
         .map(|at| at as *mut c_void)
 }
 
-pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    map(memory, size, libc::PROT_READ | libc::PROT_WRITE)
-}
-
-/// The same, but a child of a fork does not get it; to read only if it is not `writable`.
+/// The same, but a child of a fork does not get it.
 pub fn map_shared(memory: &Fd, size: usize, writable: bool) -> Result<*mut c_void> {
-    let at = map(memory, size, libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 })?;
+    let at = map_inherited(memory, size, writable)?;
     // SAFETY: advice about a mapping of ours.
     let _ = unsafe { call(libc::SYS_madvise, [at as usize, size, libc::MADV_DONTFORK as usize]) };
     Ok(at)
-}
-
-/// # Safety
-/// Mapped with this size, and nobody uses it any more.
-pub unsafe fn unmap(at: *mut c_void, size: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { syscall(libc::SYS_munmap, [at as usize, size, 0, 0, 0, 0]) };
 }
 
 // ---- another process ---------------------------------------------------------------------
@@ -359,52 +309,52 @@ pub unsafe fn copy_across(
 /// Whether this process lets others of its user trace it.
 pub fn is_dumpable() -> bool {
     // SAFETY: no memory.
-    unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0, 0, 0]) == 1 }
+    unsafe { call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize]) == Ok(1) }
 }
 
 /// A fresh page at this place, if that is free. A child of a fork does not get it.
 pub fn map_page_at(at: usize) -> Result<()> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
-    let advice = libc::MADV_DONTFORK as usize;
     // SAFETY: replaces nothing; a kernel that does not know the flag chooses another place, which
     // is given back.
     unsafe {
         let got = call(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX])?;
-        if got != at || syscall(libc::SYS_madvise, [at, PAGE, advice, 0, 0, 0]) != 0 {
-            unmap(got as *mut c_void, PAGE);
+        let kept = call(libc::SYS_madvise, [got, PAGE, libc::MADV_DONTFORK as usize]);
+        if got != at || kept.is_err() {
+            sys::unmap(got as *mut c_void, PAGE);
             return Err(libc::EEXIST);
         }
     }
     Ok(())
 }
 
-/// A file of /proc, for `read_again`.
-pub fn open_file(path: &CStr) -> Result<Fd> {
-    let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);
+/// Opens a file of /proc, for `read_again`, or a folder, for `lock_folder`.
+pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
+    let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let at = libc::AT_FDCWD as usize;
     // SAFETY: a terminated path.
-    fd(unsafe { syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) })
+    fd(unsafe { call(libc::SYS_openat, [at, path.as_ptr() as usize, flags]) })
 }
 
 /// What a file of /proc says now.
 pub fn read_again<'a>(file: &Fd, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let (at, len) = (room.as_mut_ptr() as usize, room.len());
     // SAFETY: the kernel writes inside `room`.
-    let got = unsafe { syscall(libc::SYS_pread64, [file.raw() as usize, at, len, 0, 0, 0]) };
-    room.get(..usize::try_from(got).ok()?)
+    let got = unsafe { call(libc::SYS_pread64, [file.raw() as usize, at, len]) };
+    room.get(..got.ok()?)
 }
 
 /// A descriptor that becomes readable when the process ends.
 pub fn watch_process(pid: i32) -> Result<Fd> {
     // SAFETY: no memory.
-    fd(unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) })
+    fd(unsafe { call(libc::SYS_pidfd_open, [pid as usize]) })
 }
 
-/// Lets one process trace us in spite of Yama. Remote is only one such process at a time.
-pub fn let_trace(pid: i32) -> Result<()> {
-    let option = libc::PR_SET_PTRACER as usize;
+/// Lets one process trace us in spite of Yama. There is only one such process at a time.
+pub fn let_trace(pid: i32) -> bool {
     // SAFETY: no memory.
-    unsafe { call(libc::SYS_prctl, [option, pid as usize]) }.map(drop)
+    unsafe { call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, pid as usize]).is_ok() }
 }
 
 // ---- sockets -----------------------------------------------------------------------------
@@ -413,7 +363,7 @@ const STREAM: usize = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as usize;
 
 pub fn unix_socket() -> Result<Fd> {
     // SAFETY: no memory.
-    fd(unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, STREAM, 0, 0, 0, 0]) })
+    fd(unsafe { call(libc::SYS_socket, [libc::AF_UNIX as usize, STREAM]) })
 }
 
 pub fn unix_pair() -> Result<[Fd; 2]> {
@@ -421,12 +371,15 @@ pub fn unix_pair() -> Result<[Fd; 2]> {
     let at = &raw mut pair as usize;
     // SAFETY: the kernel fills both numbers.
     unsafe { call(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at]) }?;
-    let [one, two] = pair.map(Fd);
-    Ok([away_from_streams(one)?, away_from_streams(two)?])
+    let [one, two] = pair.map(|number| fd(Ok(number as usize)));
+    Ok([one?, two?])
 }
 
-/// An address of a unix socket and its length. `@name` is in the abstract namespace.
-pub fn unix_address(path: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
+/// An address of a unix socket and its length.
+pub type UnixAddress = (libc::sockaddr_un, usize);
+
+/// `@name` is in the abstract namespace.
+pub fn unix_address(path: &[u8]) -> Result<UnixAddress> {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     let room = &mut address.sun_path;
     if path.is_empty() {
@@ -438,16 +391,15 @@ pub fn unix_address(path: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
     for (to, from) in room.iter_mut().zip(path) {
         *to = *from as libc::c_char;
     }
-    let mut len = offset_of!(libc::sockaddr_un, sun_path) + path.len();
-    if path[0] == b'@' {
+    let abstractly = path[0] == b'@';
+    if abstractly {
         room[0] = 0;
-    } else {
-        len += 1;
     }
+    let len = offset_of!(libc::sockaddr_un, sun_path) + path.len() + usize::from(!abstractly);
     Ok((address, len))
 }
 
-pub fn bind(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
+pub fn bind(socket: &Fd, address: &UnixAddress) -> Result<()> {
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     // SAFETY: the kernel reads the address.
     unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
@@ -455,10 +407,13 @@ pub fn bind(socket: &Fd, address: &(libc::sockaddr_un, usize)) -> Result<()> {
 
 /// Connects; a listener that accepts nobody is waited for until `end`, a moment of
 /// `sys::nanoseconds`.
-pub fn connect(socket: &Fd, address: &(libc::sockaddr_un, usize), end: u64) -> Result<()> {
+pub fn connect(socket: &Fd, address: &UnixAddress, end: u64) -> Result<()> {
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     loop {
-        limit_sending(socket, end.saturating_sub(nanoseconds()))?;
+        // At least a microsecond, for 0 would be without end.
+        let micros = (end.saturating_sub(nanoseconds()) / 1000).max(1) as i64;
+        let limit = libc::timeval { tv_sec: micros / 1_000_000, tv_usec: micros % 1_000_000 };
+        set_socket_option(socket.raw(), libc::SO_SNDTIMEO, limit)?;
         // SAFETY: the kernel reads the address.
         match unsafe { call(libc::SYS_connect, [fd, at, address.1]) } {
             Ok(_) => return Ok(()),
@@ -469,32 +424,19 @@ pub fn connect(socket: &Fd, address: &(libc::sockaddr_un, usize), end: u64) -> R
     }
 }
 
-/// How long calls for a socket wait that send, and connecting; at least a microsecond, for 0
-/// would be without end.
-fn limit_sending(socket: &Fd, nanos: u64) -> Result<()> {
-    let micros = (nanos / 1000).max(1) as i64;
-    let limit = libc::timeval { tv_sec: micros / 1_000_000, tv_usec: micros % 1_000_000 };
-    let (at, len) = (&raw const limit as usize, size_of::<libc::timeval>());
-    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_SNDTIMEO as usize);
-    let fd = socket.raw() as usize;
-    // SAFETY: the kernel reads the time.
-    unsafe { call(libc::SYS_setsockopt, [fd, level, option, at, len]) }.map(drop)
-}
-
 pub fn listen(socket: &Fd) -> Result<()> {
     // SAFETY: no memory.
     unsafe { call(libc::SYS_listen, [socket.raw() as usize, 128]) }.map(drop)
 }
 
 pub fn accept(listener: i32) -> Result<Fd> {
-    let flags = libc::SOCK_CLOEXEC as usize;
     // SAFETY: no address is asked for.
-    fd(unsafe { syscall(libc::SYS_accept4, [listener as usize, 0, 0, flags, 0, 0]) })
+    fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize]) })
 }
 
 /// Whether a path leads to a socket, and not by a link.
-pub fn is_socket_file(address: &libc::sockaddr_un) -> bool {
-    let stat = stat(libc::AT_FDCWD, address.sun_path.as_ptr());
+pub fn is_socket_file(address: &UnixAddress) -> bool {
+    let stat = stat(libc::AT_FDCWD, address.0.sun_path.as_ptr());
     stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
 }
 
@@ -502,35 +444,29 @@ pub fn is_socket_file(address: &libc::sockaddr_un) -> bool {
 /// was not to be had until `end`, or there is no such folder.
 pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
     let mut folder = [0u8; 108];
-    let len = path.iter().rposition(|&byte| byte == b'/');
-    match len {
+    match path.iter().rposition(|&byte| byte == b'/') {
         None => folder[0] = b'.',
         Some(0) => folder[0] = b'/',
         Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
     }
-    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: terminated, for a path that fits is shorter than the room.
-    let folder =
-        fd(unsafe { syscall(libc::SYS_openat, [at, folder.as_ptr() as usize, flags, 0, 0, 0]) })
-            .ok()?;
+    let folder = open(CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
     let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
     loop {
         // SAFETY: no memory.
         match unsafe { call(libc::SYS_flock, [folder.raw() as usize, operation]) } {
             Ok(_) => return Some(folder),
             Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
-                poll([-1, -1], 0, 1);
+                poll([(-1, 0)], 1);
             }
             Err(_) => return None,
         }
     }
 }
 
-pub fn remove_file(address: &libc::sockaddr_un) {
-    let (at, path) = (libc::AT_FDCWD as usize, &raw const address.sun_path as usize);
+pub fn remove_file(address: &UnixAddress) {
+    let (at, path) = (libc::AT_FDCWD as usize, &raw const address.0.sun_path as usize);
     // SAFETY: a terminated path: `unix_address` leaves room for the zero.
-    unsafe { syscall(libc::SYS_unlinkat, [at, path, 0, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_unlinkat, [at, path, 0]) };
 }
 
 /// An option of a socket that is a number.
@@ -543,10 +479,10 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     Ok(value)
 }
 
-pub fn set_socket_option(fd: i32, option: i32, value: i32) -> Result<()> {
-    let (at, len) = (&raw const value as usize, size_of::<i32>());
+pub fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
+    let (at, len) = (&raw const value as usize, size_of::<T>());
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
-    // SAFETY: the kernel reads the number.
+    // SAFETY: the kernel reads the value.
     unsafe { call(libc::SYS_setsockopt, [fd as usize, level, option, at, len]) }.map(drop)
 }
 
@@ -573,64 +509,23 @@ fn stat(fd: i32, path: *const libc::c_char) -> Option<libc::stat> {
     unsafe { call(libc::SYS_newfstatat, [fd, path, at, flags]).ok().map(|_| stat.assume_init()) }
 }
 
-/// Which file a descriptor stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    device: u64,
-    file: u64,
-}
-
-pub fn identity(fd: i32) -> Option<Identity> {
-    stat(fd, c"".as_ptr()).map(|stat| Identity { device: stat.st_dev, file: stat.st_ino })
-}
-
 /// What is sent to wake somebody.
 pub const WAKE: u8 = 1;
 
 /// One byte that wakes somebody. A full socket is as good: its reader has something to read.
 pub fn send_byte(socket: i32) {
-    let byte = [WAKE];
-    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
-    // SAFETY: one readable byte.
-    unsafe {
-        syscall(libc::SYS_sendto, [socket as usize, byte.as_ptr() as usize, 1, flags, 0, 0]);
-    }
+    let _ = send(socket, &[WAKE], &[]);
 }
 
-/// Takes all bytes away.
-pub fn drain(socket: i32) {
-    let mut bytes = [0u8; 64];
-    loop {
-        let (at, len) = (bytes.as_mut_ptr() as usize, bytes.len());
-        let flags = libc::MSG_DONTWAIT as usize;
-        // SAFETY: the kernel writes inside `bytes`.
-        let got = unsafe { syscall(libc::SYS_recvfrom, [socket as usize, at, len, flags, 0, 0]) };
-        if got < len as isize {
-            return;
-        }
-    }
-}
-
-/// Which of two descriptors have something to say; the second may be -1. `limit_ms` -1:
-/// without end. EINTR is as good as nothing.
-pub fn poll(fds: [i32; 2], events: i16, limit_ms: i32) -> [i16; 2] {
-    let mut set = fds.map(|fd| libc::pollfd { fd, events, revents: 0 });
-    let at = set.as_mut_ptr() as usize;
-    // SAFETY: the kernel writes the two answers.
-    let answer = unsafe { syscall(libc::SYS_poll, [at, 2, limit_ms as usize, 0, 0, 0]) };
-    if answer <= 0 { [0; 2] } else { set.map(|entry| entry.revents) }
-}
-
-/// The same of many, with events of each. None of them where the system refuses: then the caller
-/// comes back at once.
-pub fn poll_events(fds: &[(i32, i16)], limit_ms: i32) -> Vec<i16> {
-    let entry = |&(fd, events): &(i32, i16)| libc::pollfd { fd, events, revents: 0 };
-    let mut set: Vec<libc::pollfd> = fds.iter().map(entry).collect();
-    let at = set.as_mut_ptr() as usize;
+/// What descriptors have to say, each about its events; -1 has nothing. Nothing where the system
+/// refuses, or a signal comes: the caller comes back at once.
+pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16> {
+    let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
+    let mut set: Vec<libc::pollfd> = fds.into_iter().map(entry).collect();
+    let (at, len) = (set.as_mut_ptr() as usize, set.len());
     // SAFETY: the kernel writes the answers.
-    let answer = unsafe { syscall(libc::SYS_poll, [at, set.len(), limit_ms as usize, 0, 0, 0]) };
-    let heard = |entry: &libc::pollfd| if answer <= 0 { 0 } else { entry.revents };
-    set.iter().map(heard).collect()
+    let refused = unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.is_err();
+    set.iter().map(|entry| if refused { 0 } else { entry.revents }).collect()
 }
 
 /// The most descriptors that come with one message.
@@ -641,14 +536,20 @@ pub const MOST_FDS: usize = 3;
 #[repr(C, align(8))]
 struct CmsgBuffer([u8; 88]);
 
+/// Points to what must outlive it.
+fn header(piece: &libc::iovec) -> libc::msghdr {
+    // SAFETY: all zeros is a valid message header.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = core::ptr::from_ref(piece).cast_mut();
+    message.msg_iovlen = 1;
+    message
+}
+
 /// Sends `bytes`, with descriptors.
 pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     let mut control = CmsgBuffer([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = (&raw const piece).cast_mut();
-    message.msg_iovlen = 1;
+    let mut message = header(&piece);
     if !fds.is_empty() {
         let payload = size_of_val(fds) as u32;
         // SAFETY: the header and so many numbers fit into `control`, for nobody sends more
@@ -666,9 +567,8 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
         }
     }
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
-    let at = &raw const message as usize;
     // SAFETY: the message points to what lives here.
-    unsafe { call(libc::SYS_sendmsg, [socket as usize, at, flags]) }
+    unsafe { call(libc::SYS_sendmsg, [socket as usize, &raw const message as usize, flags]) }
 }
 
 /// Ask for `Beside::process`; and how that comes.
@@ -679,7 +579,7 @@ const SCM_PIDFD: i32 = 4;
 #[derive(Default)]
 pub struct Beside {
     pub fds: Vec<Foreign>,
-    /// Remote were more of them than found a number, or room, here.
+    /// There were more of them than found a number, or room, here.
     pub cut: bool,
     /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
     pub pid: i32,
@@ -691,16 +591,13 @@ pub struct Beside {
 pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usize> {
     let mut control = CmsgBuffer([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = (&raw const piece).cast_mut();
-    message.msg_iovlen = 1;
+    let mut message = header(&piece);
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len();
     let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
-    let at = &raw mut message as usize;
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
-    let got = unsafe { call(libc::SYS_recvmsg, [socket as usize, at, flags]) }?;
+    let got =
+        unsafe { call(libc::SYS_recvmsg, [socket as usize, &raw mut message as usize, flags]) }?;
     beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
     // SAFETY: the kernel has filled `control` up to the length it says.
     unsafe {
@@ -720,7 +617,8 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                 }
                 (libc::SOL_SOCKET, SCM_PIDFD) if payload >= 4 => {
                     // Negative: why there is none.
-                    beside.process = fd(data.cast::<i32>().read_unaligned() as SysResult).ok();
+                    let number = usize::try_from(data.cast::<i32>().read_unaligned());
+                    beside.process = fd(number.map_err(|_| libc::ESRCH)).ok();
                 }
                 _ => {}
             }

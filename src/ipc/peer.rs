@@ -6,9 +6,9 @@
 
 use super::os::{self, Fd};
 use crate::os::sys;
+use alloc::ffi::CString;
+use alloc::format;
 use alloc::string::String;
-use core::ffi::CStr;
-use core::fmt::Write;
 
 /// Who has it may reach any process's memory: the kernel does not look after us then.
 const CAP_SYS_PTRACE: u32 = 19;
@@ -24,8 +24,10 @@ struct Standing {
 }
 
 impl Standing {
-    /// Out of the text of /proc/N/status.
-    fn read(text: &str) -> Option<Self> {
+    /// Out of the text of /proc/N/status; a program's name, which stands there too, may be any
+    /// bytes.
+    fn read(text: &[u8]) -> Option<Self> {
+        let text = &*String::from_utf8_lossy(text);
         fn four(rest: &str) -> Option<[u32; 4]> {
             let mut numbers = rest.split_ascii_whitespace().map(str::parse);
             let mut next = || numbers.next()?.ok();
@@ -49,31 +51,6 @@ impl Standing {
     }
 }
 
-/// A path under /proc.
-struct ProcPath([u8; 64], usize);
-
-impl ProcPath {
-    fn new(arguments: core::fmt::Arguments<'_>) -> Self {
-        let mut path = Self([0; 64], 0);
-        let _ = path.write_fmt(arguments); // what does not fit is not found
-        path
-    }
-
-    fn text(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
-    }
-}
-
-impl Write for ProcPath {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let end = self.1 + text.len();
-        let room = self.0.get_mut(self.1..end).filter(|_| end < 64).ok_or(core::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.1 = end;
-        Ok(())
-    }
-}
-
 /// The other process.
 #[derive(Debug)]
 pub struct Peer {
@@ -92,37 +69,31 @@ impl Peer {
         Self { process, status: None }
     }
 
-    /// A descriptor that becomes readable when the process ends; -1: there is none.
-    pub fn process(&self) -> i32 {
-        self.process.as_ref().map_or(-1, Fd::raw)
+    /// A descriptor that becomes readable when the process ends.
+    pub fn process(&self) -> Option<i32> {
+        self.process.as_ref().map(Fd::raw)
     }
 
-    pub fn descriptors(&self) -> [i32; 2] {
-        [self.process(), self.status.as_ref().map_or(-1, Fd::raw)]
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        self.process.iter().chain(&self.status).map(Fd::raw)
     }
 
-    /// Looks once whether it is our equal.
-    pub fn meet(&mut self) -> bool {
-        self.compare().is_some()
-    }
-
-    fn compare(&mut self) -> Option<()> {
-        let process = self.process.as_ref()?.raw();
+    /// Looks once whether it is our equal; `None`: it is not.
+    pub fn meet(&mut self) -> Option<()> {
+        let process = self.process()?;
         let number = number_in_proc(process)?;
-        let status =
-            os::open_file(ProcPath::new(format_args!("/proc/{number}/status")).text()).ok()?;
-        let mut rooms = [[0; 64]; 2];
-        let [mine, theirs] = &mut rooms;
-        let mine = sys::read_link(c"/proc/thread-self/ns/user", mine)?;
-        let link = ProcPath::new(format_args!("/proc/{number}/ns/user"));
-        let same = sys::read_link(link.text(), theirs)? == mine;
+        let file = |name| CString::new(format!("/proc/{number}/{name}")).ok();
+        let status = os::open(&file("status")?, 0).ok()?;
+        let [mut mine, mut theirs] = [[0; 64]; 2];
+        let mine = sys::read_link(c"/proc/thread-self/ns/user", &mut mine)?;
+        let same = sys::read_link(&file("ns/user")?, &mut theirs)? == mine;
         let ours = own_standing()?;
         let equal = same && is_equal(&ours, &status);
         if ours.permitted >> CAP_SYS_PTRACE & 1 != 0 {
             self.status = Some(status);
         }
         // Alive now, so the number was its own all the time.
-        (equal && os::poll([process, -1], libc::POLLIN, 0) == [0; 2]).then_some(())
+        (equal && os::poll([(process, libc::POLLIN)], 0) == [0]).then_some(())
     }
 
     /// Whether it still is: to be asked now and then. Where the kernel asks at every call, it is
@@ -135,29 +106,23 @@ impl Peer {
 
 fn is_equal(ours: &Standing, status: &Fd) -> bool {
     let mut room = [0; STATUS];
-    let theirs = os::read_again(status, &mut room).and_then(read_standing);
+    let theirs = os::read_again(status, &mut room).and_then(Standing::read);
     theirs.is_some_and(|theirs| theirs == *ours && ours.is_settled())
 }
 
 /// Of the thread that calls.
 fn own_standing() -> Option<Standing> {
     let mut room = [0; STATUS];
-    sys::read_file(c"/proc/thread-self/status", &mut room).and_then(read_standing)
+    sys::read_file(c"/proc/thread-self/status", &mut room).and_then(Standing::read)
 }
 
 /// As long as a status gets with some hundred groups.
 const STATUS: usize = 8192;
 
-/// A program's name, which stands there too, may be any bytes.
-fn read_standing(text: &[u8]) -> Option<Standing> {
-    Standing::read(&String::from_utf8_lossy(text))
-}
-
 /// What a process is called under /proc, which may be mounted for another namespace than ours.
 fn number_in_proc(process: i32) -> Option<i32> {
-    let mut room = [0; 256];
-    let path = ProcPath::new(format_args!("/proc/self/fdinfo/{process}"));
-    let text = core::str::from_utf8(sys::read_file(path.text(), &mut room)?).ok()?;
+    let (mut room, path) = ([0; 256], CString::new(format!("/proc/self/fdinfo/{process}")).ok()?);
+    let text = core::str::from_utf8(sys::read_file(&path, &mut room)?).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     number.trim().parse().ok().filter(|number| *number > 0)
 }
@@ -170,25 +135,24 @@ mod tests {
     fn standing_is_read_and_unsettled_users_are_seen() {
         let text = "Name:\tUid: x\nUid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nCapInh:\t0\n\
                     CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000010\n";
-        let standing = Standing::read(text).unwrap();
+        let standing = Standing::read(text.as_bytes()).unwrap();
         assert_eq!((standing.users, standing.groups), ([1, 2, 3, 4], [5; 4]));
         assert_eq!((standing.permitted, standing.effective), (0x1ff_ffff_ffff, 16));
         assert!(!standing.is_settled());
         assert!(Standing { users: [1; 4], ..standing }.is_settled());
         for cut in 0..text.len() - 1 {
-            assert_eq!(Standing::read(&text[..cut]), None, "{cut}");
+            assert_eq!(Standing::read(&text.as_bytes()[..cut]), None, "{cut}");
         }
     }
 
     #[test]
     fn this_process_is_its_own_equal_and_a_dead_one_is_nobodys() {
         let mut own = Peer::new(sys::getpid(), None);
-        assert!(own.meet() && own.is_still_equal());
+        assert!(own.meet().is_some() && own.is_still_equal());
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let mut other = Peer::new(child.id() as i32, None);
         child.wait().unwrap();
-        assert!(!other.meet());
-        assert!(!Peer::new(0, None).meet());
-        assert_eq!(ProcPath::new(format_args!("{}", "x".repeat(100))).text(), c"");
+        assert!(other.meet().is_none());
+        assert!(Peer::new(0, None).meet().is_none());
     }
 }

@@ -10,7 +10,7 @@
 //! could not copy is left to that thread as well: why that was, and what follows, is not for one
 //! that may not allocate.
 
-use super::endpoint::{MessagePiece, Role, SHARED_FROM};
+use super::endpoint::{MessagePiece, Role, SHARED_FROM, SPREAD_BELOW};
 use super::engine::Outcome;
 use super::link::Link;
 use super::lock::Lock;
@@ -43,9 +43,14 @@ impl Link {
     /// as there are, with workers.
     pub fn copy_with_workers(&self, role: Role, number: u32, piece: MessagePiece) {
         let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.pin == 0;
-        let workers = self.engine.workers().filter(|_| by_calls && self.is_shared(piece));
+        let workers = self.engine.workers.filter(|_| by_calls && self.is_shared(piece));
         let Some(workers) = workers else { return self.copy(role, number, piece) };
-        let (all, wanted) = ((workers.count)(), piece.of / 2);
+        // One for each MiB that the caller does not copy itself, and not too many for the tables.
+        let (all, message) = ((workers.count)(), piece.theirs.message);
+        let wanted = match message < SPREAD_BELOW {
+            true => ((message >> 20) - 1).min(5),
+            false => piece.of / 2,
+        };
         let helpers = workers.helpers(role).min(wanted).min(all);
         if helpers == 0 || !self.believe() || !self.engine.shows_sign(role.way()) {
             return self.copy(role, number, piece);

@@ -26,8 +26,8 @@ struct HandleSlot {
     /// 0: nobody's, or being opened or closed.
     handle: AtomicU32,
     users: AtomicU32,
-    taken: AtomicU32,
     generation: AtomicU32,
+    /// Null: the slot is free.
     link: AtomicPtr<Link>,
 }
 
@@ -35,7 +35,6 @@ static TABLE: [HandleSlot; PLACES] = [const {
     HandleSlot {
         handle: AtomicU32::new(0),
         users: AtomicU32::new(0),
-        taken: AtomicU32::new(0),
         generation: AtomicU32::new(0),
         link: AtomicPtr::new(core::ptr::null_mut()),
     }
@@ -151,19 +150,22 @@ pub fn become_owner() -> os::Result<u64> {
 
 /// Gives a connection a handle.
 pub fn enter(link: Box<Link>) -> os::Result<i32> {
+    let link = Box::into_raw(link);
     for (index, place) in TABLE.iter().enumerate() {
-        let free = place.taken.load(Ordering::Relaxed) == 0;
-        if !free || place.taken.swap(1, Ordering::AcqRel) != 0 {
+        let free = core::ptr::null_mut();
+        if place.link.compare_exchange(free, link, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             continue;
         }
         USED.fetch_max(index as u32 + 1, Ordering::AcqRel);
         let generation = place.generation.fetch_add(1, Ordering::Relaxed) % GENERATIONS;
         let handle = MARK | generation << PLACE_BITS | index as u32;
-        link.handle.store(handle, Ordering::Release);
-        place.link.store(Box::into_raw(link), Ordering::Release);
+        // SAFETY: just made from a box; nobody else knows it.
+        unsafe { &*link }.handle.store(handle, Ordering::Release);
         place.handle.store(handle, Ordering::Release);
         return Ok(handle as i32);
     }
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(link) });
     Err(libc::EMFILE)
 }
 
@@ -178,14 +180,15 @@ pub fn close(handle: i32) -> isize {
     if mine.is_err() {
         return -libc::EBADF as isize;
     }
-    let limit = sys::nanoseconds() + used.patience;
+    let patience = used.settings.patience;
+    let limit = sys::nanoseconds() + patience;
     used.begin_close();
     let mut alone = false;
     while !alone && sys::nanoseconds() < limit {
         let users = place.users.load(Ordering::Acquire);
         alone = users == 1;
         if !alone {
-            sys::futex_wait(place.users.as_ptr(), users, used.patience);
+            sys::futex_wait(place.users.as_ptr(), users, patience);
         }
     }
     if !alone || !used.end_close(limit) {
@@ -193,11 +196,10 @@ pub fn close(handle: i32) -> isize {
         place.handle.store(handle as u32, Ordering::Release);
         return -libc::ETIMEDOUT as isize;
     }
-    let link = place.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
     drop(used);
     // SAFETY: made by `enter`; the handle is gone and so are the users.
-    drop(unsafe { Box::from_raw(link) });
-    place.taken.store(0, Ordering::Release);
+    drop(unsafe { Box::from_raw(place.link.load(Ordering::Acquire)) });
+    place.link.store(core::ptr::null_mut(), Ordering::Release);
     0
 }
 
@@ -216,8 +218,7 @@ pub fn forget_after_fork() {
         }
         // SAFETY: the child's copy of a connection that was open when it was made.
         let link = unsafe { &*link };
-        let [socket, _] = link.descriptors();
-        if link.owner != owner() && os::identity(socket) == link.identity {
+        if link.owner != owner() && sys::file_of(link.socket.raw()) == link.file {
             link.all_descriptors().for_each(sys::close);
         }
     }

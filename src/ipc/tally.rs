@@ -38,25 +38,12 @@ const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const REGIMES: [&str; 4] = ["eager", "one_copy", "two_ended", "chunks"];
 const MEANS: [&str; 5] = ["helper", "mapped", "process_vm", "process_vm_workers", "shared_memory"];
 
-struct Count {
-    messages: AtomicU64,
-    bytes: AtomicU64,
-}
+/// Messages, and bytes.
+type Count = [AtomicU64; 2];
 
-impl Count {
-    const fn new() -> Self {
-        Self { messages: AtomicU64::new(0), bytes: AtomicU64::new(0) }
-    }
-
-    fn note(&self, bytes: usize) {
-        self.messages.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-}
-
-static BY_DIRECTION: [Count; DIRECTIONS.len()] = [const { Count::new() }; DIRECTIONS.len()];
-static BY_REGIME: [Count; REGIMES.len()] = [const { Count::new() }; REGIMES.len()];
-static BY_MEANS: [AtomicU64; MEANS.len()] = [const { AtomicU64::new(0) }; MEANS.len()];
+static BY_DIRECTION: [Count; DIRECTIONS.len()] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
+static BY_REGIME: [Count; REGIMES.len()] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
+static BY_MEANS: [AtomicU64; MEANS.len()] = [const { AtomicU64::new(0) }; 5];
 
 /// From now on everything is counted.
 pub fn begin() {
@@ -71,8 +58,10 @@ pub fn is_on() -> bool {
 #[inline]
 pub fn note_message(direction: Direction, regime: Regime, bytes: usize) {
     if is_on() {
-        BY_DIRECTION[direction as usize].note(bytes);
-        BY_REGIME[regime as usize].note(bytes);
+        for count in [&BY_DIRECTION[direction as usize], &BY_REGIME[regime as usize]] {
+            count[0].fetch_add(1, Relaxed);
+            count[1].fetch_add(bytes as u64, Relaxed);
+        }
     }
 }
 
@@ -100,7 +89,7 @@ pub fn messages() -> Option<Messages> {
         counts: &[Count; N],
     ) -> [(&'static str, u64, u64); N] {
         core::array::from_fn(|index| {
-            let Count { messages, bytes } = &counts[index];
+            let [messages, bytes] = &counts[index];
             (names[index], messages.load(Relaxed), bytes.load(Relaxed))
         })
     }
@@ -117,9 +106,6 @@ pub fn clear() {
     if messages().is_none() {
         return; // touches no page that was never used
     }
-    for Count { messages, bytes } in BY_DIRECTION.iter().chain(&BY_REGIME) {
-        messages.store(0, Relaxed);
-        bytes.store(0, Relaxed);
-    }
-    BY_MEANS.iter().for_each(|bytes| bytes.store(0, Relaxed));
+    let counts = BY_DIRECTION.iter().chain(&BY_REGIME).flatten().chain(&BY_MEANS);
+    counts.for_each(|count| count.store(0, Relaxed));
 }

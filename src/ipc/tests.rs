@@ -29,8 +29,8 @@ fn pair_with(settings: [Settings; 2]) -> [i32; 2] {
     let sockets = os::unix_pair().unwrap();
     let enter = |socket: i32, settings: Settings| {
         let owner = table::become_owner().unwrap();
-        let met = handshake::meet(socket, &settings).unwrap();
-        table::enter(Box::new(Link::new(met, &settings, owner))).unwrap()
+        let established = handshake::meet(socket, settings).unwrap();
+        table::enter(Box::new(Link::new(established, owner))).unwrap()
     };
     let (one, two) = (sockets[0].raw(), sockets[1].raw());
     thread::scope(|scope| {
@@ -625,7 +625,7 @@ fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
         let cookies = [iread(b, &mut first), iread(b, &mut second)];
         {
             let link = table::find(a).unwrap();
-            let desc = &link.endpoint(Writer).1.cell(0).writer.0.desc;
+            let desc = link.endpoint(Writer).1.desc(Writer, 0);
             desc.kind.store(kind, Ordering::Relaxed);
             desc.at.store(at, Ordering::Relaxed);
             desc.len.store(len, Ordering::Relaxed);
@@ -639,6 +639,30 @@ fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
         close(a);
         close(b);
     }
+}
+
+/// Another thread of ours is at the buffer, which stays until that has ended.
+#[test]
+fn broken_message_waits_for_its_own_pieces_and_is_eproto() {
+    let [a, b] = pair();
+    let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
+    let cookies = [iwrite(a, &data), iread(b, &mut got)];
+    let link = table::find(b).unwrap();
+    let (endpoint, lane) = link.endpoint(Reader);
+    let Ok(Step::Copy(piece)) = endpoint.lock().advance(lane, &link.engine, true, false, 0) else {
+        panic!("no piece for the reader")
+    };
+    lane.claims(0).store(0, Ordering::Release); // as if nobody had claimed anything
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(cookies[1]));
+        thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        link.copy(Reader, 0, piece);
+        assert_eq!(waiter.join().unwrap(), -libc::EPROTO as isize);
+    });
+    drop(link);
+    close(a);
+    close(b);
 }
 
 #[test]
@@ -771,7 +795,7 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
 /// How the message with this number has travelled.
 fn kind_of(handle: i32, number: u32) -> u32 {
     let link = table::find(handle).unwrap();
-    link.endpoint(Writer).1.cell(number).writer.0.desc.kind.load(Ordering::Relaxed)
+    link.endpoint(Writer).1.desc(Writer, number).kind.load(Ordering::Relaxed)
 }
 
 #[test]

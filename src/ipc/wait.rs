@@ -20,20 +20,17 @@ use core::sync::atomic::Ordering;
 /// The stages of resting.
 enum Rest<'a> {
     Fresh,
-    Spin {
-        until: u64,
-    },
-    /// Announced: the next rest is a sleep on the word.
-    Word {
-        seen: u64,
-    },
+    /// Until this many ticks.
+    Spin(u64),
+    /// Announced: the next rest is a sleep while the word is this.
+    Word(u64),
     /// Announced: the next rest polls.
     Poll(AnnouncedSleep<'a>),
 }
 
-/// What is left until `limit`, in nanoseconds; 0: no limit, as for a futex.
-fn left(limit: Option<u64>) -> u64 {
-    limit.map_or(0, |limit| limit.saturating_sub(sys::nanoseconds()).max(1))
+/// What is left until `limit`, and not more than `most`; in nanoseconds.
+fn left(limit: Option<u64>, most: u64) -> u64 {
+    limit.map_or(most, |limit| limit.saturating_sub(sys::nanoseconds()).clamp(1, most))
 }
 
 impl Link {
@@ -61,7 +58,7 @@ impl Link {
     /// Eager messages have no need of a post.
     #[inline]
     unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Short {
-        if len > self.eager || self.end_before(Role::Writer) != other::ALIVE {
+        if len > self.settings.eager || self.end_before(Role::Writer) != other::ALIVE {
             return Short::UsualWay;
         }
         let (endpoint, lane) = self.endpoint(Role::Writer);
@@ -79,7 +76,7 @@ impl Link {
         };
         let released = endpoint.release();
         if let (Some((place, _)), None) = (placed, &view)
-            && !self.engine.knows(place)
+            && !self.engine.mappings.knows(place)
         {
             self.fetch(place); // for the next time
         }
@@ -133,11 +130,10 @@ impl Link {
     unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
         let (lock, lane) = self.endpoint(role);
         let mut rest = Rest::Fresh;
-        let mut announced = None;
         let mut pinned = match role {
             Role::Writer => self.pin(role, addr, len),
             // It waits, and so fetches the bytes itself.
-            Role::Reader => Pinned::nothing(),
+            Role::Reader => Pinned { across: None, pin: 0 },
         };
         let number = loop {
             let gone = self.end_before(role);
@@ -151,30 +147,13 @@ impl Link {
                 Ok(number) => number,
                 Err(NoRoom::Broken) => return self.far_ahead(role),
                 Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
-                Err(NoRoom::InUse) => {
-                    drop(endpoint);
-                    rest = Rest::Fresh;
-                    if self.closing.load(Ordering::Acquire) {
-                        return -libc::EBADF as isize;
-                    }
-                    // Who collects rings our own doorbell; what it has done before the announcement
-                    // is seen by another try.
-                    match announced.take() {
-                        _ if self.help(false) || watch::help_others(self, false) => {}
-                        None => announced = Some(self.announce(how::WORD)),
-                        Some(seen) => self.sleep_shortly(seen),
-                    }
-                    continue;
+                Err(_) if self.closing.load(Ordering::Acquire) => return -libc::EBADF as isize,
+                Err(NoRoom::OtherIsBehind(_)) if gone != other::ALIVE => {
+                    return self.failure(role, gone);
                 }
-                Err(NoRoom::OtherIsBehind(hint)) => {
+                Err(NoRoom::InUse(hint) | NoRoom::OtherIsBehind(hint)) => {
                     drop(endpoint);
-                    if self.closing.load(Ordering::Acquire) {
-                        return -libc::EBADF as isize;
-                    }
-                    if gone != other::ALIVE {
-                        return self.failure(role, gone);
-                    }
-                    if self.help(false) || watch::help_others(self, false) {
+                    if self.help_anybody(false) {
                         rest = Rest::Fresh;
                     } else {
                         self.rest(&mut rest, hint, None);
@@ -213,21 +192,12 @@ impl Link {
     /// The same, but not beyond a moment of `sys::nanoseconds`: `None`.
     pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
         let mut rest = Rest::Fresh;
-        let limited = limit.is_some();
         let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
         let result = loop {
-            match self.step(role, number, limited) {
+            match self.step_or_help(role, number, limit.is_some()) {
                 Ok(result) => break Some(result),
-                Err(None) if is_late() => break self.collect_if_over(role, number),
+                Err(_) if is_late() => break self.collect_if_over(role, number),
                 Err(None) => rest = Rest::Fresh,
-                Err(Some(_)) if self.help(limited) || watch::help_others(self, limited) => {
-                    rest = Rest::Fresh;
-                    // Remote may be always something to help with.
-                    if is_late() {
-                        break None;
-                    }
-                }
-                Err(Some(_)) if is_late() => break None,
                 Err(Some(hint)) => self.rest(&mut rest, hint, limit),
             }
         };
@@ -240,16 +210,20 @@ impl Link {
     /// One step without waiting: the result if that was the last, or nothing.
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
-        match self.step(role, number, true) {
-            Ok(result) => Some(result),
-            Err(None) => self.collect_if_over(role, number),
-            Err(Some(_)) => {
-                if !self.help(true) {
-                    watch::help_others(self, true);
-                }
-                None
-            }
+        let stepped = self.step_or_help(role, number, true);
+        stepped.ok().or_else(|| self.collect_if_over(role, number))
+    }
+
+    /// As `step`; with nothing to do for this message it is something for another.
+    fn step_or_help(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
+        match self.step(role, number, limited) {
+            Err(Some(_)) if self.help_anybody(limited) => Err(None),
+            stepped => stepped,
         }
+    }
+
+    fn help_anybody(&self, limited: bool) -> bool {
+        self.help(limited) || watch::help_others(self, limited)
     }
 
     /// What was just done may have been the last.
@@ -263,30 +237,25 @@ impl Link {
     fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {
         match core::mem::replace(rest, Rest::Fresh) {
             _ if self.closing.load(Ordering::Relaxed) => {
-                self.sleep_shortly(self.announce(how::WORD));
+                self.sleep_shortly(self.mine().doorbell.0.announce(how::WORD));
             }
             Rest::Fresh if self.pays_to_spin() => {
-                let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
                 self.spin(hint, || {});
-                *rest = Rest::Spin { until };
+                *rest = Rest::Spin(sys::ticks() + self.spin_ticks.load(Ordering::Relaxed));
             }
-            Rest::Spin { until } if sys::ticks() < until => {
+            Rest::Spin(until) if sys::ticks() < until => {
                 self.spin(hint, || {});
-                *rest = Rest::Spin { until };
+                *rest = Rest::Spin(until);
             }
             // Nobody sleeps on several words.
-            Rest::Fresh | Rest::Spin { .. } if watch::others_need_help(self) => {
+            Rest::Fresh | Rest::Spin(_) if watch::others_need_help(self) => {
                 *rest = Rest::Poll(AnnouncedSleep::new(self));
             }
-            Rest::Fresh | Rest::Spin { .. } => {
-                *rest = Rest::Word { seen: self.mine().doorbell.0.announce(how::WORD) };
+            Rest::Fresh | Rest::Spin(_) => {
+                *rest = Rest::Word(self.mine().doorbell.0.announce(how::WORD));
             }
-            Rest::Word { seen } => {
-                let begun = sys::ticks();
-                let nanos = match left(limit) {
-                    0 => WORD_NANOSECONDS,
-                    left => left.min(WORD_NANOSECONDS),
-                };
+            Rest::Word(seen) => {
+                let (begun, nanos) = (sys::ticks(), left(limit, WORD_NANOSECONDS));
                 let woken = self.mine().doorbell.0.sleep(seen, nanos);
                 // Would spinning have been as good?
                 self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
@@ -295,7 +264,7 @@ impl Link {
                     Woken::TimedOut | Woken::Refused => Rest::Poll(AnnouncedSleep::new(self)),
                 };
             }
-            Rest::Poll(watch) => watch.sleep(left(limit)),
+            Rest::Poll(watch) => watch.sleep(left(limit, watch::MOST_SLEEP)),
         }
     }
 

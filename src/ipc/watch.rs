@@ -1,6 +1,6 @@
 //! Long sleeps: until something happens on a connection that needs this process.
 //!
-//! Remote is no helper thread, so somebody who waits on one connection must also hear of the
+//! There is no helper thread, so somebody who waits on one connection must also hear of the
 //! others: a message that is streamed goes on only while both sides look after it, and what
 //! one waits for may depend on it, around a ring of processes. Who sleeps long polls the
 //! sockets of all connections that may need help. Each connection has one such sleeper at a
@@ -35,8 +35,8 @@ pub fn others_need_help(link: &Link) -> bool {
     has_needy_others(link) && table::others(link).any(|other| other.wants_watching())
 }
 
-/// Connections that go on only with our help, or nearly so many: a child made without fork handlers has its parent's, until it has a
-/// connection of its own.
+/// Connections that go on only with our help, or nearly so many: a child made without fork
+/// handlers has its parent's, until it has a connection of its own.
 static NEEDY: AtomicU32 = AtomicU32::new(0);
 
 /// Where sleepers are kicked, and how many there are.
@@ -47,7 +47,7 @@ static ASLEEP: AtomicU32 = AtomicU32::new(0);
 pub fn forget_sleepers() {
     NEEDY.store(0, Ordering::Relaxed);
     ASLEEP.store(0, Ordering::Relaxed);
-    SLEEPERS.renew(Vec::new());
+    SLEEPERS.renew();
 }
 
 pub fn note_needy() {
@@ -74,13 +74,13 @@ pub fn kick_all() {
     }
 }
 
-/// While this lives, a kick makes its descriptor readable. A socket, for a byte that is sent
+/// While this lives, a kick makes the first of the pair readable. Sockets, for a byte that is sent
 /// to a number which the program has given to a file of its own is refused.
-pub struct Kicks([Fd; 2]);
+struct Kicks([Fd; 2]);
 
 impl Kicks {
     /// None where there is nobody to kick.
-    pub fn new() -> Option<Self> {
+    fn new() -> Option<Self> {
         if sys::has_one_thread() {
             return None;
         }
@@ -91,10 +91,6 @@ impl Kicks {
         drop(sleepers);
         full_fence();
         Some(Self(pair))
-    }
-
-    pub fn descriptor(&self) -> i32 {
-        self.0[0].raw()
     }
 }
 
@@ -115,7 +111,7 @@ impl Link {
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
         let taken = table::find_any(handle).is_ok_and(|link| {
-            blocking::take(Box::new(move || {
+            blocking::COPIERS.take(Box::new(move || {
                 link.copy(role, number, piece);
                 link.ring_own();
             }))
@@ -127,7 +123,7 @@ impl Link {
 }
 
 /// In nanoseconds. Wake-ups are not lost; should one be, it is a delay and not the end.
-const MOST_SLEEP: u64 = 4_000_000_000;
+pub const MOST_SLEEP: u64 = 4_000_000_000;
 
 /// A sleep that is announced everywhere; look once more before it begins.
 pub struct AnnouncedSleep<'a> {
@@ -151,7 +147,7 @@ impl<'a> AnnouncedSleep<'a> {
             watch.others.extend(wanting.filter(|other| other.take_polling()));
         }
         for link in watch.links() {
-            link.announce(how::BYTE);
+            link.mine().doorbell.0.announce(how::BYTE);
         }
         watch
     }
@@ -160,20 +156,18 @@ impl<'a> AnnouncedSleep<'a> {
         core::iter::once(self.link).chain(self.others.iter().map(|used| &**used))
     }
 
-    /// Sleeps at most `nanos`; 0: for some seconds. Nobody sleeps longer without another look.
+    /// Sleeps at most so long. Nobody sleeps longer than `MOST_SLEEP` without another look.
     pub fn sleep(self, nanos: u64) {
-        let nanos = if nanos == 0 { MOST_SLEEP } else { nanos.min(MOST_SLEEP) };
         if !self.mine {
             // Another thread polls for us.
             sys::futex_wait(self.link.local.as_ptr(), self.seen, nanos);
             return;
         }
-        let kicks = self.kicks.as_ref().map(Kicks::descriptor);
+        let kicks = self.kicks.as_ref().map(|kicks| (kicks.0[0].raw(), libc::POLLIN));
         let fds = self.links().flat_map(Link::descriptors).chain(kicks);
-        let fds: Vec<(i32, i16)> = fds.map(|fd| (fd, libc::POLLIN)).collect();
-        let events = os::poll_events(&fds, nanos.div_ceil(1_000_000) as i32);
+        let events = os::poll(fds, nanos.div_ceil(1_000_000) as i32);
         for (link, events) in self.links().zip(events.chunks_exact(2)) {
-            link.note_events([events[0], events[1]]);
+            link.note_events(events);
             if events[0] != 0 {
                 link.drain();
                 // The other side may have lost a right, and woken us for that.

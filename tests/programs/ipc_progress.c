@@ -166,6 +166,13 @@ static int write_three(int connection)
 	return 0;
 }
 
+static int say_nothing(int connection)
+{
+	(void)connection;
+	sleep_ms(60000);
+	return 0;
+}
+
 static void handed_on(void)
 {
 	byte *room = pages_between_guards(8 * MIB);
@@ -176,10 +183,9 @@ static void handed_on(void)
 		fail("pipe");
 	int large = with_child(read_and_tell, &reader);
 	int ends = with_child(write_three, &first);
-	int stays = with_child(write_three, &second);
+	int stays = with_child(say_nothing, &second);
 
 	fill(room, 8 * MIB, 3);
-	kill(second, SIGSTOP);
 	/* Both are asleep when it is posted, so either may have taken it. */
 	pthread_create(&threads[0], NULL, wait_for_answer, (void *)(long)ends);
 	pthread_create(&threads[1], NULL, wait_long, (void *)(long)stays);

@@ -4,7 +4,7 @@
 //! order; what is shown is half a round trip. Open MPI has two processes of its own, which
 //! sleep while the others have their turn.
 
-use crate::channels::{self, Channel, Game, Peer};
+use crate::channels::{self, Channel, Game, Peer, Rights};
 use crate::measure::{Rng, Samples};
 use crate::mpi::Mpi;
 use crate::options::{MIB, Options};
@@ -27,13 +27,18 @@ pub fn run(options: &Options) {
         println!("no figures for Open MPI: {why}\n");
     }
     let mut mpi = mpi.ok();
-    let mut peer = Peer::start(lib);
+    let Some(mut peer) = Peer::start(lib, Rights::Usual) else { return };
+    let strangers = [Rights::Untraced, Rights::Namespaces].map(|way| Peer::start(lib, way));
     println!("adma: {}\n", peer.about());
     large(options, &mut peer, &mut mpi);
+    rights(options, &mut peer, strangers);
+    compare(options, &mut peer);
+    if options.sizes.is_some() {
+        return;
+    }
     small(options, &mut peer, &mut mpi);
     middle(options, &mut peer, Game::Used, "used");
     middle(options, &mut peer, Game::PingPong, "untouched");
-    compare(options, &mut peer);
     stream(options, &mut peer);
 }
 
@@ -93,7 +98,7 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
         "adma_alloc x best",
         "x Open MPI",
     ]);
-    for size in LARGE {
+    for size in options.sizes.clone().unwrap_or(LARGE.into()) {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
         let times = play(options, peer, mpi, Game::PingPong, &channels, size);
@@ -122,6 +127,65 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
         "adma: any memory; adma_alloc: buffers of that, which both processes map.\n\
          two halves: each process copies one by process_vm, spinning, with nothing around it:\n\
          the ceiling for any memory. of halves: adma over that\n"
+    );
+}
+
+/// Buffers of `adma_alloc` where neither process may reach the other's memory.
+fn rights(options: &Options, peer: &mut Peer, strangers: [Option<Peer>; 2]) {
+    let names = ["untraced", "namespaces"];
+    let mut peers = vec![(None, peer)];
+    let mut strangers = strangers;
+    for (name, stranger) in names.into_iter().zip(&mut strangers) {
+        match stranger {
+            Some(stranger) => {
+                println!("{name}: {}", stranger.about());
+                peers.push((Some(name), stranger));
+            }
+            None => println!("{name}: not to be had here"),
+        }
+    }
+    let mut head = vec!["size".to_string(), "adma_alloc".into()];
+    head.extend(
+        peers
+            .iter()
+            .filter_map(|(name, _)| *name)
+            .flat_map(|name| [name.to_string(), "x adma_alloc".into()]),
+    );
+    let mut table = Table::new(head);
+    let sizes = options.sizes.clone().unwrap_or(vec![64 << 10, MIB, 16 * MIB]);
+    for size in sizes {
+        progress(&format!("ipc, rights: {}", name_of(size)));
+        let rounds = (32 * MIB / size).clamp(2, 32);
+        let mut times = vec![Vec::new(); peers.len()];
+        let (mut rng, mut order) = (Rng::new(), (0..peers.len()).collect::<Vec<_>>());
+        let budget = Budget::new(options.seconds);
+        for turn in 0..400 {
+            if turn >= 4 && budget.used() >= 1.0 {
+                break;
+            }
+            rng.shuffle(&mut order);
+            for &index in &order {
+                let taken = peers[index].1.play(Game::PingPong, Channel::Blocks, size, rounds);
+                if turn > 0 {
+                    times[index].push(taken);
+                }
+            }
+        }
+        let mut row = vec![name_of(size)];
+        for (index, (name, _)) in peers.iter().enumerate() {
+            row.push(time_or_none(times[index].iter().copied().collect::<Samples>().median()));
+            if let Some(name) = name {
+                let ratio = ratios(&times[0], &times[index]).median();
+                figure(&format!("ipc.{}.{name}", name_of(size)), ratio);
+                row.push(ratio_or_none(ratio));
+            }
+        }
+        table.row(row);
+    }
+    table.print();
+    println!(
+        "buffers of adma_alloc, where process_vm is not allowed. untraced: neither process lets\n\
+         itself be traced, as under Yama 1. namespaces: they have different user namespaces\n"
     );
 }
 
@@ -215,12 +279,17 @@ fn compare(options: &Options, peer: &mut Peer) {
         "gain",
         "adma_alloc",
         "gain",
+        "one way: adma",
+        "gain",
+        "adma_alloc",
+        "gain",
     ]);
     let sizes = [64, 1 << 10].into_iter().chain(MIDDLE.map(|kib| kib << 10));
-    for size in sizes.chain(LARGE[1..].iter().copied()) {
+    let sizes = sizes.chain(LARGE[1..].iter().copied()).collect();
+    for size in options.sizes.clone().unwrap_or(sizes) {
         progress(&format!("ipc, before and after: {}", name_of(size)));
         let mut row = vec![name_of(size)];
-        for game in [Game::Used, Game::PingPong] {
+        for game in [Game::Used, Game::PingPong, Game::Stream] {
             let times = play(options, peer, &mut None, game, &channels, size);
             for now in [0, 2] {
                 row.push(time_or_none(times[now].iter().copied().collect::<Samples>().median()));

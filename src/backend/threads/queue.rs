@@ -382,6 +382,11 @@ impl Shared {
         self.slot.unclaimed()
     }
 
+    /// How the copy that is posted is to be made, or the one before.
+    pub fn mode(&self) -> usize {
+        self.slot.mode.load(Ordering::Relaxed)
+    }
+
     /// The generation, as a word of its own for those who watch it.
     #[cfg(not(loom))]
     pub fn generation(&self) -> &AtomicU32 {

@@ -643,8 +643,10 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<sys::Fau
     if me.is_wanted()
         && let Some(slot) = QUEUE.find_work(number)
     {
-        // Before a piece is claimed: nobody waits for us yet.
-        summon_others(2, me);
+        // Before a piece is claimed: nobody waits for us yet. `parallel` has called all it wants.
+        if slot.mode() & piece::PARALLEL == 0 {
+            summon_others(2, me);
+        }
         if !hear_faults(faults_heard) {
             return false;
         }

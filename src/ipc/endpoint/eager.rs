@@ -1,10 +1,10 @@
 //! The short way of blocking messages that are eager, or turn out to be: nothing of them has
 //! to be remembered, so nothing is.
 
-use super::{Buffer, Endpoint, Hint, NoRoom, OwnPost, State, describe, eager_count, publish};
+use super::{Buffer, Endpoint, Hint, NoRoom, Role, describe, eager_count, publish, publish_buffer};
 use crate::backend::libc as original;
 use crate::ipc::blocks::BlockAddress;
-use crate::ipc::claims::{self, Claim, Edge};
+use crate::ipc::claims::{self, Claim};
 use crate::ipc::region::{Descriptor, EAGER_ROOM, Lane, SHORT, kind, room_of};
 use crate::ipc::tally::{self, Direction, Means, Regime};
 use crate::os::sync::full_fence;
@@ -143,7 +143,7 @@ impl Endpoint {
         self.next = number.wrapping_add(1);
         if self.done == number {
             self.done = self.next;
-            lane.writer_done.0.store(self.done, Ordering::Release);
+            lane.done[Role::Writer as usize].0.store(self.done, Ordering::Release);
         }
     }
 
@@ -151,7 +151,7 @@ impl Endpoint {
     /// block; and the count.
     pub fn waiting_block(&self, lane: &Lane, len: usize) -> Option<(BlockAddress, usize)> {
         let count = eager_count(lane, self.next, len)?;
-        Some((lane.cell(self.next).reader.0.block()?, count))
+        Some((lane.desc(Role::Reader, self.next).block()?, count))
     }
 
     /// The short way of a blocking write whose read is there: one copy, straight into that
@@ -170,9 +170,9 @@ impl Endpoint {
     ) -> Result<Option<usize>, NoRoom> {
         self.check_room(lane)?;
         let (number, room_end) = (self.next, self.room_head);
-        let (desc, claims) = (self.own_desc(lane, number), &lane.cell(number).claims.0);
+        let (desc, claims) = (self.own_desc(lane, number), lane.claims(number));
         claims::note_finished(&desc.finished, number, 0);
-        if claims::claim(claims, number, Edge::Back, 0, 1) != Claim::Piece(0) {
+        if claims::claim(claims, number, Role::Writer, 0, 1) != Claim::Piece(0) {
             return Ok(None);
         }
         let begun = sys::ticks();
@@ -195,17 +195,15 @@ impl Endpoint {
     /// As `post_read`.
     #[inline]
     pub unsafe fn read_eagerly(&mut self, lane: &Lane, buffer: Buffer) -> Short {
-        let (number, Buffer { addr, len, block, .. }) = (self.next, buffer);
+        let number = self.next;
         if self.done != number || self.announced.is_some() || self.check_room(lane).is_err() {
             return Short::UsualWay;
         }
         // SAFETY: the caller's promise.
-        let short = unsafe { self.read_next(lane, addr, len) };
+        let short = unsafe { self.read_next(lane, buffer.addr, buffer.len) };
         if let Short::Announced(..) = short {
             self.announced = Some(buffer);
-            lane.cell(number).reader.0.pin.store(0, Ordering::Relaxed);
-            lane.cell(number).reader.0.set_block(block);
-            publish(&lane.cell(number).reader.0, number, 0, len, addr);
+            publish_buffer(self.own_desc(lane, number), number, 0, buffer.addr, buffer);
         }
         short
     }
@@ -231,11 +229,8 @@ impl Endpoint {
 
     /// Makes a post of an announced read.
     pub fn post_announced(&mut self) {
-        if let Some(Buffer { addr, len, in_block, block, .. }) = self.announced.take() {
-            let (number, state, shown) = (self.next, State::Posted, block.is_some());
-            *self.own(number) =
-                OwnPost { number, state, addr, len, in_block, shown, ..OwnPost::default() };
-            self.next = number.wrapping_add(1);
+        if let Some(buffer) = self.announced.take() {
+            self.remember(buffer, 0, false);
             // As in `post_read`.
             full_fence();
         }
@@ -264,7 +259,7 @@ impl Endpoint {
         // SAFETY: it lies there; the destination is the caller's promise.
         unsafe { original::copy(addr, from, count) };
         if self.announced.is_none() {
-            publish(&lane.cell(number).reader.0, number, 0, len, addr);
+            publish(self.own_desc(lane, number), number, 0, len, addr);
         }
         tally::note_copied(Means::SharedMemory, count);
         self.note_read(lane, number, count, Regime::Eager)
@@ -274,7 +269,7 @@ impl Endpoint {
     fn note_read(&mut self, lane: &Lane, number: u32, count: usize, regime: Regime) -> Short {
         self.next = number.wrapping_add(1);
         self.done = self.next;
-        lane.reader_done.0.store(self.done, Ordering::Release);
+        lane.done[Role::Reader as usize].0.store(self.done, Ordering::Release);
         tally::note_message(Direction::Received, regime, count);
         Short::Done(count)
     }
