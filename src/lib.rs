@@ -49,6 +49,8 @@ compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems ha
 extern crate alloc;
 
 mod backend;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod ipc;
 mod os;
 mod plan;
