@@ -104,8 +104,8 @@ fn waiting_in_every_way_is_right() {
     for wait in ["spin", "yield", "sleep", "umwait"] {
         show(api(Way::Linked, "oracle").env("ADMA_WAIT", wait).env("ADMA_CHANNELS", "2"), wait);
     }
-    for kernel in ["movsb", "stream"] {
-        show(api(Way::Linked, "notif").env("ADMA_KERNEL", kernel), kernel);
+    for stores in ["ordinary", "stream"] {
+        show(api(Way::Linked, "notif").env("ADMA_STORES", stores), stores);
     }
 }
 

@@ -25,8 +25,6 @@ use core::sync::atomic::AtomicU8;
 pub enum CopyLoop {
     /// Ordinary stores: `rep movsb` where the CPU is good at it, as libc decides, else vectors.
     Ordinary,
-    /// `rep movsb`: microcode chooses.
-    Movsb,
     /// Streaming stores: the destination does not enter the cache.
     Stream,
 }
