@@ -127,6 +127,12 @@ pub const BENCHES: &[Bench] = &[
         run: benches::kernels::run,
     },
     Bench {
+        name: "knobs",
+        preload: false,
+        about: "for each knob a case in which its default is wrong, and by how much",
+        run: benches::knobs::run,
+    },
+    Bench {
         name: "syscall",
         preload: false,
         about: "prices the design rests on: futex, clone, signals, touching",
@@ -168,6 +174,7 @@ fn inner(name: &str, options: &Options) {
         "first-ten" => benches::first::first_ten(options),
         "fresh-one" => benches::fresh::one(options),
         "vec-clone" => programs::vec_clone::run(options),
+        "knob-work" => benches::knobs::work(options),
         "small-time" => benches::small::time_child(),
         "small-count" => benches::small::count_child(options),
         _ => match BENCHES.iter().find(|bench| bench.name == name) {

@@ -6,6 +6,7 @@ pub mod first;
 pub mod fresh;
 pub mod ipc;
 pub mod kernels;
+pub mod knobs;
 pub mod load;
 pub mod mpi;
 pub mod numpy;
