@@ -410,7 +410,7 @@ impl Streaming {
         Pieces::All(if self.pays() { CopyLoop::Stream } else { CopyLoop::Ordinary })
     }
 
-    /// Untried it is believed to: `bench/run kernels` shows no case from `STREAM_FROM` up in
+    /// Untried it is believed to: `bench/run loops` shows no case from `STREAM_FROM` up in
     /// which several threads lose by it.
     pub fn pays(&self) -> bool {
         let gain = self.gain.load(Relaxed);

@@ -121,10 +121,10 @@ pub const BENCHES: &[Bench] = &[
         run: benches::mpi::run,
     },
     Bench {
-        name: "kernels",
+        name: "loops",
         preload: false,
         about: "ways to copy a piece, on one thread and on several, no shim",
-        run: benches::kernels::run,
+        run: benches::loops::run,
     },
     Bench {
         name: "knobs",

@@ -13,7 +13,7 @@
 //!   lets it go on at `interrupted`, and the next entry looks at the generation of the copy
 //!   before it writes another byte. See `TakeBack`.
 //!
-//! Which loop is the default was decided by `bench/run kernels`; see bench/README.md.
+//! Which loop is the default was decided by `bench/run loops`; see bench/README.md.
 
 use crate::os::sync::AtomicU32;
 use crate::os::{cpus, sys};
