@@ -129,7 +129,7 @@ pub const BENCHES: &[Bench] = &[
     Bench {
         name: "knobs",
         preload: false,
-        about: "for each knob a case in which its default is wrong, and by how much",
+        about: "for each knob a case in which its default may be wrong, and what else gains",
         run: benches::knobs::run,
     },
     Bench {
