@@ -31,9 +31,9 @@ pub fn copy_of(pieces: usize, mode: usize) -> Posted {
 
 /// The bytes of a model's copies: how often each piece of each copy was written.
 #[derive(Clone)]
-pub struct Written(Arc<Vec<Vec<AtomicUsize>>>);
+pub struct WriteCounts(Arc<Vec<Vec<AtomicUsize>>>);
 
-impl Written {
+impl WriteCounts {
     pub fn new(copies: usize, pieces: usize) -> Self {
         let copy = || (0..pieces).map(|_| AtomicUsize::new(0)).collect();
         Self(Arc::new((0..copies).map(|_| copy()).collect()))

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::backend::threads::queue::{Queue, headcount};
-use crate::interleavings::{Written, beside, copy_of, explore};
+use crate::interleavings::{WriteCounts, beside, copy_of, explore};
 use loom::sync::Arc;
 use loom::thread;
 
-fn work_on(table: &Table, part: &Entry, end: End, bytes: &Written) {
+fn work_on(table: &Table, part: &Entry, end: End, bytes: &WriteCounts) {
     while let Some((copy, index)) = table.claim(part, end) {
         bytes.write(copy.mode, index);
         table.finish(part, index, true);
@@ -23,7 +23,7 @@ fn begin(table: &Table, copy: Posted, notice: Option<Notice>) -> Cookie {
 }
 
 /// What `asynchronous::wait` does, without spinning. Whether we were told of the end.
-fn wait(table: &Table, cookie: Cookie, bytes: &Written) -> bool {
+fn wait(table: &Table, cookie: Cookie, bytes: &WriteCounts) -> bool {
     loop {
         let owner = match table.look(cookie) {
             CookieState::Unknown => return false,
@@ -41,7 +41,7 @@ fn wait(table: &Table, cookie: Cookie, bytes: &Written) -> bool {
     }
 }
 
-fn worker(model: &(Arc<Table>, Written)) -> thread::JoinHandle<()> {
+fn worker(model: &(Arc<Table>, WriteCounts)) -> thread::JoinHandle<()> {
     beside(model, |(table, bytes)| {
         if let Some((_, part)) = table.find_work(0) {
             work_on(&table, part, End::Back, &bytes);
@@ -52,7 +52,7 @@ fn worker(model: &(Arc<Table>, Written)) -> thread::JoinHandle<()> {
 #[test]
 fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
     explore(3, || {
-        let model = (Arc::new(Table::new()), Written::new(1, 2));
+        let model = (Arc::new(Table::new()), WriteCounts::new(1, 2));
         let (table, bytes) = &model;
         let cookie = begin(table, copy_of(2, 0), None);
         let worker = worker(&model);
@@ -66,7 +66,7 @@ fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
 #[test]
 fn one_of_two_waiters_is_told() {
     explore(2, || {
-        let model = (Arc::new(Table::new()), Written::new(1, 1));
+        let model = (Arc::new(Table::new()), WriteCounts::new(1, 1));
         let (table, bytes) = &model;
         let cookie = begin(table, copy_of(1, 0), None);
         let other = beside(&model, move |(table, bytes)| wait(&table, cookie, &bytes));
@@ -79,7 +79,7 @@ fn one_of_two_waiters_is_told() {
 #[test]
 fn late_worker_takes_nothing_of_the_next_owner_twice() {
     explore(3, || {
-        let model = (Arc::new(Table::new()), Written::new(2, 1));
+        let model = (Arc::new(Table::new()), WriteCounts::new(2, 1));
         let (table, bytes) = &model;
         let first = begin(table, copy_of(1, 0), None);
         let worker = worker(&model);
@@ -96,7 +96,7 @@ fn late_worker_takes_nothing_of_the_next_owner_twice() {
 #[test]
 fn word_is_written_after_all_pieces_of_all_parts() {
     explore(2, || {
-        let model = (Arc::new(Table::new()), Written::new(2, 1));
+        let model = (Arc::new(Table::new()), WriteCounts::new(2, 1));
         let (table, bytes) = &model;
         let word = Box::leak(Box::new(AtomicU64::new(0)));
         let notice = Notice { word: &raw const *word as usize, value: 7 };
@@ -121,11 +121,11 @@ fn word_is_written_after_all_pieces_of_all_parts() {
 }
 
 /// A table, the queue with the bell, how many workers are alive, and the bytes of one copy.
-type Workshop = (Arc<Table>, Arc<Queue>, Arc<AtomicU32>, Written);
+type Workshop = (Arc<Table>, Arc<Queue>, Arc<AtomicU32>, WriteCounts);
 
 fn workshop(alive: u32) -> Workshop {
     let alive = Arc::new(AtomicU32::new(alive));
-    (Arc::new(Table::new()), Arc::new(Queue::new()), alive, Written::new(1, 1))
+    (Arc::new(Table::new()), Arc::new(Queue::new()), alive, WriteCounts::new(1, 1))
 }
 
 /// Starts the copy while the worker is about to leave.

@@ -1,7 +1,7 @@
 //! The queue: every interleaving of posting, claiming, sleeping and waking.
 
 use super::*;
-use crate::interleavings::{Written, beside, copy_of, explore};
+use crate::interleavings::{WriteCounts, beside, copy_of, explore};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicUsize;
 use loom::thread;
@@ -10,7 +10,7 @@ fn undone(slot: &Shared) -> Vec<usize> {
     slot.undone(&mut [const { MaybeUninit::uninit() }; Cut::MOST.div_ceil(32)]).collect()
 }
 
-fn work_on(slot: &Shared, end: End, bytes: &Written) {
+fn work_on(slot: &Shared, end: End, bytes: &WriteCounts) {
     while let Some(claim) = slot.claim(end) {
         bytes.write(claim.copy.mode, claim.index);
         slot.finish(&claim, piece_is::DONE);
@@ -18,7 +18,7 @@ fn work_on(slot: &Shared, end: End, bytes: &Written) {
 }
 
 /// What `share_chunk` does, without threads and without spinning.
-fn share(queue: &Queue, copy: Posted, bytes: &Written) {
+fn share(queue: &Queue, copy: Posted, bytes: &WriteCounts) {
     let slot = queue.take().expect("room");
     queue.post(slot, &copy);
     queue.wake_sleepers(1);
@@ -35,7 +35,7 @@ fn share(queue: &Queue, copy: Posted, bytes: &Written) {
 #[test]
 fn late_worker_claims_nothing_of_the_next_copy_twice() {
     explore(3, || {
-        let model = (Arc::new(Queue::new()), Written::new(2, 1));
+        let model = (Arc::new(Queue::new()), WriteCounts::new(2, 1));
         let (queue, bytes) = &model;
         let worker = beside(&model, |(queue, bytes)| work_on(&queue.slots[0], End::Back, &bytes));
         share(queue, copy_of(1, 0), bytes);
@@ -47,7 +47,7 @@ fn late_worker_claims_nothing_of_the_next_copy_twice() {
 #[test]
 fn caller_sleeps_until_the_begun_piece_is_over() {
     explore(4, || {
-        let model = (Arc::new(Queue::new()), Written::new(1, 2));
+        let model = (Arc::new(Queue::new()), WriteCounts::new(1, 2));
         let (queue, bytes) = &model;
         let worker = beside(&model, |(queue, bytes)| work_on(&queue.slots[0], End::Back, &bytes));
         share(queue, copy_of(2, 0), bytes);
@@ -63,7 +63,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
     explore(3, || {
         let sequence = Arc::new(loom::sync::Mutex::new(()));
         let returned = Arc::new(AtomicUsize::new(0));
-        let model = (Arc::new(Queue::new()), Written::new(2, 1), sequence, returned);
+        let model = (Arc::new(Queue::new()), WriteCounts::new(2, 1), sequence, returned);
         let (queue, bytes, sequence, returned) = &model;
         let worker = beside(&model, |(queue, bytes, sequence, returned)| {
             let slot = &queue.slots[0];
@@ -107,7 +107,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
 #[test]
 fn two_callers_share_one_worker_without_waiting_for_each_other() {
     explore(2, || {
-        let model = (Arc::new(Queue::new()), Written::new(2, 1));
+        let model = (Arc::new(Queue::new()), WriteCounts::new(2, 1));
         let (queue, bytes) = &model;
         let other = beside(&model, |(queue, bytes)| share(&queue, copy_of(1, 0), &bytes));
         let worker = beside(&model, |(queue, bytes)| {
@@ -124,7 +124,7 @@ fn two_callers_share_one_worker_without_waiting_for_each_other() {
 #[test]
 fn sleeping_worker_never_misses_the_bell() {
     explore(4, || {
-        let model = (Arc::new(Queue::new()), Written::new(1, 1));
+        let model = (Arc::new(Queue::new()), WriteCounts::new(1, 1));
         let (queue, bytes) = &model;
         // Sleeps without end: a missed bell is a deadlock, which loom reports.
         let worker = beside(&model, |(queue, bytes)| {
