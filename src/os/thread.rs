@@ -5,7 +5,7 @@ use super::sys::SignalsHeld;
 use alloc::boxed::Box;
 use core::ffi::c_void;
 
-type Job = Box<dyn FnOnce() + Send>;
+type ThreadMain = Box<dyn FnOnce() + Send>;
 type Attributes = *mut libc::pthread_attr_t;
 
 rare! {
@@ -25,7 +25,7 @@ rare! {
 /// program are not for it. An errno: there is none to be had.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();
-    let job: Job = Box::new(job);
+    let job: ThreadMain = Box::new(job);
     let job = Box::into_raw(Box::new(job));
     // SAFETY: `run` is never unloaded, and gets what it expects.
     let errno = unsafe { create(stack, job.cast()) }.unwrap_or(libc::ENOSYS);
@@ -54,6 +54,6 @@ unsafe fn create(stack: usize, job: *mut c_void) -> Option<i32> {
 
 extern "C" fn run(job: *mut c_void) -> *mut c_void {
     // SAFETY: made by `spawn`, for this call.
-    unsafe { Box::from_raw(job.cast::<Job>())() };
+    unsafe { Box::from_raw(job.cast::<ThreadMain>())() };
     core::ptr::null_mut()
 }

@@ -41,7 +41,7 @@ type Batch = unsafe extern "C" fn(
     *const Address,
     *const usize,
     usize,
-    *const Attributes,
+    *const BatchAttributes,
     *const usize,
     usize,
     *mut usize,
@@ -50,14 +50,14 @@ type Batch = unsafe extern "C" fn(
 
 /// Of the copies of a batch.
 #[repr(C)]
-struct Attributes {
+struct BatchAttributes {
     order: u32,
     /// Kind and number of where source and destination are; 0: the driver finds out.
     from: [i32; 2],
     to: [i32; 2],
     flags: u32,
 }
-const _: () = assert!(size_of::<Attributes>() == 24);
+const _: () = assert!(size_of::<BatchAttributes>() == 24);
 /// The source is read when the stream has come so far.
 const IN_STREAM_ORDER: u32 = 1;
 
@@ -143,13 +143,13 @@ functions! {
 
 /// Copies of a batch. Registered memory has the same address for the card.
 #[derive(Default)]
-pub struct Parts {
+pub struct CopyBatch {
     to: Vec<Address>,
     from: Vec<Address>,
     lens: Vec<usize>,
 }
 
-impl Parts {
+impl CopyBatch {
     pub fn add(&mut self, to: usize, from: usize, len: usize) {
         self.to.push(to as Address);
         self.from.push(from as Address);
@@ -304,9 +304,10 @@ impl Card {
     ///
     /// # Safety
     /// Registered memory, until the stream has come so far; `to` is the card's to write.
-    pub unsafe fn straight(&self, parts: &Parts, stream: Stream) -> Result<(), CuResult> {
+    pub unsafe fn straight(&self, parts: &CopyBatch, stream: Stream) -> Result<(), CuResult> {
         let Some(batch) = self.driver.batch else { return Err(NOT_SUPPORTED) };
-        let attributes = Attributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
+        let attributes =
+            BatchAttributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
         let (to, from, lens) = (parts.to.as_ptr(), parts.from.as_ptr(), parts.lens.as_ptr());
         let (count, first, mut failed) = (parts.lens.len(), 0, 0);
         // SAFETY: the caller's promise; arrays of `count`, which are read during the call.

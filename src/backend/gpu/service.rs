@@ -4,7 +4,7 @@
 //! A real thread with thread-local storage, made when the process starts if the card is wanted;
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.
 
-use super::driver::{Address, Card, CuResult, Driver, Parts, Stream};
+use super::driver::{Address, Card, CopyBatch, CuResult, Driver, Stream};
 use super::driver::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use super::registrations::LINE;
 use super::watch::{self, Settled};
@@ -388,7 +388,7 @@ impl Service {
         if self.slow_calls == NEVER {
             return Err(NOT_SUPPORTED);
         }
-        let (mut parts, mut at) = (Parts::default(), 0);
+        let (mut parts, mut at) = (CopyBatch::default(), 0);
         while at < len {
             let part = self.within(dst + at, self.within(src + at, len - at));
             parts.add(dst + at, src + at, part);
