@@ -1,8 +1,7 @@
 //! Which way a large call takes: the engine, or libc and why.
 //!
-//! Copies, fills, comparisons and transfers between processes (`operation`) go down the same three
-//! steps: `decide` answers with a value, `perform` does it by that, `learn_from` notes what came
-//! of it.
+//! Copies, fills, comparisons and transfers between processes (`operation`) take the same three
+//! steps: `decide` chooses a way, `perform` goes it, and `learn_from` notes what came of it.
 
 mod callers;
 mod engine;
@@ -27,8 +26,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use engine::{EngineKind, life};
 use operation::{Kind, Operation};
 
-/// From this size on it is asked whether the destination was ever written. Below, asking would
-/// cost what there is to gain.
+/// From this size up we ask whether the destination was ever written. Below it, asking would cost
+/// as much as there is to gain.
 const FRESH_FROM: usize = 1 << 20;
 
 /// No transfer below this is shared where sizes are learned: a call costs a microsecond and more
@@ -50,7 +49,7 @@ struct Decision<'a> {
     cell: &'a Cell,
     /// What measuring says; `None`: it is not asked.
     verdict: Option<Verdict>,
-    /// So many bytes the caller does alone by libc, and they are timed; 0: none.
+    /// How many bytes the caller does alone first, by libc and timed; 0: none.
     first: usize,
     pieces: Pieces,
     /// The destination was never written: its pages are made on the way.
@@ -58,7 +57,7 @@ struct Decision<'a> {
     in_a_row: bool,
 }
 
-/// What came of it.
+/// What came of a call.
 struct Completion {
     path: Path,
     answer: isize,
@@ -73,7 +72,7 @@ pub struct Dispatcher {
     /// Null until start-up.
     config: AtomicPtr<Config>,
     engine: AtomicU32,
-    /// The process is ending: nothing new is handed on.
+    /// The process is ending: no engine gets anything new.
     closed: AtomicBool,
     /// Why the engine is off.
     why_off: AtomicU32,
@@ -136,7 +135,7 @@ impl Dispatcher {
         self.wanted_min.store(min.unwrap_or(0), Ordering::Relaxed);
         self.wanted_channels.store(channels.unwrap_or(0), Ordering::Relaxed);
         if !config.profile && !self.closed.load(Ordering::Relaxed) {
-            // Never higher than it was, or no copy would come here any more to see a change.
+            // Never higher than configured, or no copy would arrive to notice the next change.
             set_min(config, self.min(config).min(config.min_bytes.unwrap_or(FLOOR)));
         }
         if self.engine.load(Ordering::Relaxed) == life::THREADS {
@@ -192,13 +191,13 @@ impl Dispatcher {
         set_min(config, min);
     }
 
-    /// From now on every entry jumps to libc. Copies that are inside go on.
+    /// From now on every entry jumps to libc. Copies that have arrived are carried to their end.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         Op::ALL.into_iter().for_each(|op| original::set_min(op, NEVER));
     }
 
-    /// In the child of a fork: no worker has come along, and no open helper.
+    /// In the child of a fork, which has neither the workers nor the helper's open file.
     pub fn forget_after_fork(&self) {
         threads::forget_after_fork();
         asynchronous::forget_after_fork();
@@ -223,7 +222,7 @@ impl Dispatcher {
         self.config().and_then(|config| self.fixed_min(config))
     }
 
-    /// The smallest size that is, or would be, carried; `None`: nothing yet.
+    /// The smallest size that is carried, or would be; `None`: not known yet.
     pub fn threshold(&self) -> Option<usize> {
         self.fixed_threshold().or_else(|| self.learner(Kind::Copies).threshold())
     }
@@ -267,8 +266,8 @@ impl Dispatcher {
         unsafe { self.dispatch(config, task, looked).1 }
     }
 
-    /// process_vm_readv or process_vm_writev, one way or the other; the answer is libc's, and
-    /// so is errno.
+    /// process_vm_readv or process_vm_writev, by workers or by libc; the answer and errno are
+    /// libc's.
     ///
     /// # Safety
     /// The program's own call.
@@ -293,8 +292,8 @@ impl Dispatcher {
         })
     }
 
-    /// Starts copies that go on while the caller does something else, or does them at once
-    /// where no engine is up. `None`: there is no room for another cookie.
+    /// Starts copies that go on while the caller does something else, or makes them at once where
+    /// no engine is up. `None`: there is no room for another cookie.
     ///
     /// # Safety
     /// As `asynchronous::begin`.
@@ -313,7 +312,7 @@ impl Dispatcher {
         let refused = begun.refused.map(|refused| self.refused(refused));
         let config = self.config().filter(|config| config.counts());
         if large && config.is_some() {
-            self.recorder.live_or_made(); // a worker that ends a copy makes none
+            self.recorder.live_or_made(); // the worker that ends the copy may not make the file
         }
         let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
         let own = bytes.saturating_sub(begun.carried);
@@ -324,8 +323,8 @@ impl Dispatcher {
         Some(begun.cookie)
     }
 
-    /// Who carries copies that nobody waits for; the largest has so many bytes. They learn
-    /// nothing themselves: what others of that size have learned is good for them.
+    /// Which engine carries copies that nobody waits for, the largest of `largest` bytes. They are
+    /// not measured themselves: what other copies of that size have shown holds for them too.
     fn carriers(&'static self, largest: usize) -> Result<asynchronous::By, Fallback> {
         let Some(config) = self.config() else { return Err(Fallback::Starting) };
         if self.closed.load(Ordering::Relaxed) {
@@ -346,14 +345,14 @@ impl Dispatcher {
         })
     }
 
-    /// Notes a copy that others have carried while its caller did something else.
+    /// Records a copy that an engine has carried while its caller did something else.
     pub fn note_end(&self, bytes: usize, begun: u64) {
         if self.config().is_some_and(|config| config.counts()) {
             self.recorder.record_end(Path::Engine, bytes, sys::ticks().wrapping_sub(begun));
         }
     }
 
-    /// How callers wait.
+    /// How callers are to wait.
     pub fn wait(&self) -> Wait {
         self.config().map_or(Wait::Auto, |config| config.wait)
     }
@@ -399,8 +398,8 @@ impl Dispatcher {
                 Err(Fallback::Unaligned)
             }
             (engine, _) if self.learns(config) && self.is_crowded(engine) => Err(Fallback::Busy),
-            // All ranks of a job have the same to transfer, and poll meanwhile: who took a CPU of
-            // theirs would be faster, and the job slower. Each has its part of the CPUs.
+            // All ranks of a job transfer at the same time, and poll while they wait. A rank that
+            // took another's CPU would end sooner and make the job slower: each uses its part.
             (EngineKind::Threads(workers), _) if operation.kind() == Kind::Transfers => {
                 match (workers + 1) / if config.channels.is_none() { config.ranks } else { 1 } {
                     0 | 1 => Err(Fallback::OneCpu),
@@ -411,7 +410,7 @@ impl Dispatcher {
         }
     }
 
-    /// Which way the call is to go. Moves nothing.
+    /// Which way the call is to go. Nothing is moved here.
     fn decide<'a, O: Operation>(
         &'a self,
         config: &'a Config,
@@ -426,8 +425,8 @@ impl Dispatcher {
         let in_a_row = learner.is_in_a_row(now);
         let by = self.engine_for(config, operation);
         let cell = learner.cell(len, in_a_row);
-        // What writes fresh memory always shares its page faults. It would teach nothing about
-        // others: its first bytes often are in memory and the rest is not.
+        // A call that writes fresh memory is always shared, for the sake of its page faults. It
+        // would teach nothing about others: often its first bytes are resident and the rest is not.
         let by_libc = by.is_err() || !cell.is_shared();
         let fresh = match by {
             Ok(EngineKind::Ioat | EngineKind::Gpu) | Err(Fallback::Overlap | Fallback::Off) => None,
@@ -446,7 +445,7 @@ impl Dispatcher {
         let timed = verdict.unwrap_or(Ok(0));
         let first = by.and(timed).map_or(0, |first| first.max(O::FIRST).min(len / 2));
         let by = by.and_then(|engine| timed.map(|_| engine));
-        // Pages that were just made are in the cache: no streaming into those.
+        // Pages that were just made are in the cache, where ordinary stores find them.
         let streams = matches!(by, Ok(EngineKind::Threads(_)))
             && operation.written().is_some()
             && fresh.is_none()
@@ -459,7 +458,7 @@ impl Dispatcher {
         Decision { config, begun, done, by, learner, cell, verdict, first, pieces, fresh, in_a_row }
     }
 
-    /// Does what is left as was decided.
+    /// Does what is left of the call, the way that was decided.
     unsafe fn perform(&self, decision: &Decision, operation: &impl Operation) -> Completion {
         let Decision { config, done, mut by, pieces, fresh, .. } = *decision;
         let (mut from, mut first) = (done, [0; 2]);
@@ -513,8 +512,8 @@ impl Dispatcher {
         learner.note_end(now);
         learner.streaming(len).record(&completion.seen);
         self.callers.note(begun, now);
-        // A transfer cannot be taken back from a worker that does not run: its caller has waited.
-        // As many ranks as CPUs, which all poll, gain nothing by each other's.
+        // A transfer cannot be taken back from a worker that does not run, so its caller has
+        // waited. Where as many ranks as CPUs poll, none gains by help from another's CPU.
         let waited = operation.kind() == Kind::Transfers && completion.seen.late;
         // A busy card says nothing about the CPUs.
         let asked_cpus = decision.by.is_ok_and(|by| by != EngineKind::Gpu);
@@ -578,9 +577,8 @@ fn set_min(config: &Config, min: usize) {
     }
 }
 
-/// Whether memory was never written: none of a few of its pages is there. What it was made of
-/// is in memory already where a program has written to it, and not where it has only asked for
-/// it.
+/// Whether memory was never written: none of a few of its pages is resident. Pages are made when a
+/// program first writes to them, not when it asks for memory.
 fn is_fresh(dst: usize, len: usize) -> bool {
     len >= FRESH_FROM
         && !workers::is_filtered()

@@ -1,7 +1,7 @@
-//! How our own names are given out: by assembly and not by `no_mangle`, because the linker must
-//! get their versions from include/adma.map. What rustc knows of it would list without one.
+//! How our own names are exported: by assembly and not by `no_mangle`, because the linker must take
+//! their versions from include/adma.map, and rustc lists the names that it knows without a version.
 
-/// Gives out functions under their names.
+/// Exports functions under their own names.
 macro_rules! export {
     ($($name:ident),* $(,)?) => { $(
         core::arch::global_asm!(

@@ -1,23 +1,23 @@
 //! What measuring inside the copies has shown: for which of them the engine beats libc.
 //!
-//! Every kind of copy is shared from the first one on, and finds out by itself whether that was
-//! right, in two ways.
+//! Copies of every kind are shared from the first one on. Whether that was right is measured in two
+//! ways.
 //!
-//! *Pairs.* The caller copies the first bytes of a copy alone, by libc: that is libc's speed for
-//! this very copy, as hot or cold, as fresh or crowded as it is. The rest is shared, and the
-//! ratio of the two is a gain. It is known after one copy, and costs next to nothing.
+//! *Pairs.* The caller copies the first bytes of a copy alone, by libc. That is libc's speed for
+//! this very copy, whether it is hot or cold, fresh or crowded. The rest is shared, and the ratio
+//! of the two speeds is the gain. It is known after one copy, and costs next to nothing.
 //!
-//! *Series.* First bytes can mislead: where copies are shared again and again they lie in the
-//! caller's cache because the rest does not. So now and then a few copies in a row go the other
-//! way, whole, and those that find caches and workers settled are compared with the others. A
-//! verdict rests on such a series; a pair that says something else than the last series makes
-//! the next one come at once.
+//! *Series.* First bytes can mislead: where copies are shared again and again, the first bytes stay
+//! in the caller's cache because the rest does not go there. So now and then a few copies in a row
+//! go the other way, whole, and those of them that find caches and workers settled are compared
+//! with the others. Verdicts rest on such series. A pair that contradicts the last series brings
+//! the next one forward.
 //!
-//! Series are made by time: whenever fifty times as much has been spent in a cell as the last
-//! series has cost, in both directions. So trying costs about two percent of the time of copying,
-//! and no verdict is for ever.
+//! A series is due, in either direction, when fifty times as much time has been spent in a cell as
+//! the last series has cost. So trying costs about two percent of the time of copying, and no
+//! verdict is for ever.
 //!
-//! Cells are kept by size, and by pace: right after another copy the workers are awake, after a
+//! There is a cell for each size and pace: right after another copy the workers are awake, after a
 //! pause they have to be woken. Nothing is timed or copied in this file. All threads share the
 //! numbers without locks: a lost update costs a sample, not a copy.
 #![forbid(unsafe_code)]
@@ -28,31 +28,31 @@ use crate::backend::threads::{Cost, Pieces, Seen};
 use crate::stats::Fallback;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// No copy below this is considered. Half as large a copy would gain a fifth at best, in a
-/// row and out of memory.
+/// No copy below this is considered. One half as large would gain a fifth at best, and that only
+/// in a row and out of memory.
 pub const FLOOR: usize = 256 << 10;
 
 /// From 16 MiB up all copies share a row: the cost of a byte no longer depends on how many
 /// there are, and few programs make enough of each size to judge it by itself.
 const SIZES: usize = 7;
 
-/// Streaming stores leave the cache alone, so who reads the destination next pays for it.
-/// From twice a usual second-level cache up it would have left the cache anyway.
+/// Streaming stores leave the cache alone, so whoever reads the destination next pays for them.
+/// From twice the usual second-level cache up it would have left the cache anyway.
 pub const STREAM_FROM: usize = 4 << 20;
 
-/// Gains and slants are told in so many parts: this is 1.
+/// Gains are told in parts of this: it stands for 1.
 const ONE: u32 = 1024;
 
-/// A gain above this makes no difference, and must not take long to be forgotten.
+/// Gains are clamped to these: a larger one makes no difference, and would take long to forget.
 const MOST: u32 = 4 * ONE;
 const LEAST: u32 = ONE / 4;
 
-/// Sharing goes on as long as it gains at all, and is taken up again for a little more.
+/// Sharing goes on as long as it gains at all, and is resumed only for a little more than that.
 const STAYS: u32 = ONE + ONE / 50;
 const RETURNS: u32 = ONE + ONE / 16;
 
-/// From this size on copies are measured in pairs: the first ones of a cell, then one in so many.
-/// Smaller ones are made in such numbers that series do.
+/// From this size up copies are measured in pairs: the first ones of a cell, then one in so many.
+/// Smaller copies are made in such numbers that series are enough.
 const PAIRS_FROM: usize = 1 << 20;
 const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
@@ -61,22 +61,22 @@ const FRESH_PAIRS_FROM: usize = 8 << 20;
 const FRESH_PAIRS_THEN: u32 = 16;
 const PAGE_TABLE: usize = 2 << 20;
 
-/// Ticks for a mebibyte. Making its pages takes five times as long.
+/// In ticks for a mebibyte. Making its pages takes five times as long.
 const QUICK: u32 = 200_000;
 
-/// After a change of ways caches and workers need about so long to settle, or so many copies.
+/// When the way changes, caches and workers need about so long to settle, or so many copies.
 const SETTLING_TICKS: u64 = 1_000_000;
 const SETTLING_COPIES: u32 = 16;
-/// So many settled copies make a series.
+/// A series is over after so many settled copies.
 const ENOUGH: u32 = 3;
 
-/// Of the time spent in a cell one part in so many may go into trying the other way; and five
-/// times as much where a pair has raised doubts.
+/// Of the time spent in a cell one part in so many may go into trying the other way, and five
+/// times as much where pairs have raised doubts.
 const BUDGET: u64 = 50;
 const BUDGET_IN_DOUBT: u64 = 10;
 
 pub struct Learner {
-    /// By size; copies after a pause, and in a row.
+    /// By size, and for each size: copies after a pause, copies in a row.
     cells: [[Cell; 2]; SIZES],
     streams: [Streaming; SIZES],
     /// Those into memory that was never written, of any size. Always shared: what is known of
@@ -90,7 +90,7 @@ pub struct Learner {
 /// or why by libc: it was as fast (`Learned`), or is to show how fast it is (`Compared`).
 pub type Verdict = Result<usize, Fallback>;
 
-/// Copies of one size and pace. All zeros: nothing is known, and they are shared.
+/// What is known of copies of one size and pace. All zeros: nothing, and they are shared.
 pub struct Cell {
     libc_won: AtomicBool,
     /// What the chosen way costs: ticks for a mebibyte, a moving average; 0: unknown.
@@ -99,11 +99,12 @@ pub struct Cell {
     libc_cost: AtomicU32,
     /// Of the last series: the gain of sharing in parts of `ONE`; 0: there was none.
     gain: AtomicU32,
-    /// The average gain of pairs; and what it was at the last series.
+    /// The average gain of pairs, and what it was at the last series.
     pair: AtomicU32,
     pair_then: AtomicU32,
     calls: AtomicU32,
-    /// Copies since the way has changed, in or out of a series, and when that was.
+    /// How many copies were made since the way last changed, into or out of a series, and when
+    /// that was.
     since: AtomicU32,
     changed: AtomicU64,
     /// A series is on: so many copies of it were settled, and the sum of what they have cost; the
@@ -112,7 +113,8 @@ pub struct Cell {
     settled: AtomicU32,
     settled_costs: AtomicU64,
     tried: AtomicU64,
-    /// Ticks spent since the last series, and what that cost more than the chosen way.
+    /// Ticks spent since the last series; and how many more that series has taken than the chosen
+    /// way would have.
     spent: AtomicU64,
     price: AtomicU64,
 }
@@ -129,17 +131,17 @@ fn ratio(a: u32, b: u32) -> u32 {
     ratio.clamp(LEAST.into(), MOST.into()) as u32
 }
 
-/// Adds without a locked instruction: a lost update costs nothing that matters.
+/// Adds one without a locked instruction: a lost update costs nothing that matters.
 fn add(count: &AtomicU32) -> u32 {
     let before = count.load(Relaxed);
     count.store(before.wrapping_add(1), Relaxed);
     before
 }
 
-/// Moves an average towards a sample by one part in `weight`; 0 is no average yet.
+/// Moves an average towards a sample by one part in `weight`; 0 means no average yet.
 fn blend(average: &AtomicU32, sample: u32, weight: u64) {
     let before = u64::from(average.load(Relaxed));
-    // A preempted copy counts for no more than four.
+    // A copy that was preempted counts for no more than four.
     let sample = u64::from(sample);
     let next = match before {
         0 => sample,
@@ -180,7 +182,7 @@ impl Learner {
     pub fn cell(&self, len: usize, in_a_row: bool) -> &Cell {
         let (size, pace) = (class(len), usize::from(in_a_row));
         let cell = &self.cells[size][pace];
-        // What does not gain for larger copies need not be tried with smaller ones at once.
+        // Where larger copies do not gain, smaller ones need not be tried at once.
         if cell.calls.load(Relaxed) == 0
             && let Some(larger) = self.cells.get(size + 1).map(|cells| &cells[pace])
             && larger.libc_won.load(Relaxed)
@@ -195,8 +197,8 @@ impl Learner {
         &self.streams[class(len)]
     }
 
-    /// The smallest size for which the engine is used, and libc at no pace: as a fixed threshold
-    /// it would not harm.
+    /// The smallest size for which the engine is used at every pace that was seen: as a fixed
+    /// threshold it would do no harm.
     pub fn threshold(&self) -> Option<usize> {
         let clear = |cells: &[Cell; 2]| {
             cells.iter().any(|cell| cell.calls() > 0) && cells.iter().all(Cell::is_shared)
@@ -246,7 +248,7 @@ impl Cell {
         !self.libc_won.load(Relaxed)
     }
 
-    /// The way of a copy of `len` bytes that begins now.
+    /// Which way a copy of `len` bytes goes that begins now.
     pub fn decide(&self, len: usize, now: u64) -> Verdict {
         let calls = add(&self.calls);
         if !self.trying.load(Relaxed) && self.is_time_to_try(len) {
@@ -292,16 +294,16 @@ impl Cell {
             return spent >= BUDGET * price;
         }
         if price == 0 {
-            // Of small copies nothing is known before the first series.
+            // Small copies are not paired, so nothing is known of them before the first series.
             return len < PAIRS_FROM && self.since.load(Relaxed) >= 2 * SETTLING_COPIES;
         }
         spent >= BUDGET * price || self.is_in_doubt() && spent >= BUDGET_IN_DOUBT * price
     }
 
-    /// How many ticks a shared copy has saved that took `whole`, less than none if it has cost
-    /// some: by the gain of the last series, or of pairs before there was one. `None`: nothing is
-    /// known yet. A copy that took longer than they usually do was not held up by sharing, and has
-    /// not saved more by it either.
+    /// How many ticks a shared copy that took `whole` has saved; below 0 if sharing made it slower.
+    /// This rests on the gain of the last series, or of pairs before the first one. `None`: nothing
+    /// is known yet. A copy that took longer than usual was held up by something else, and has not
+    /// saved more for it: only the usual time counts.
     pub fn saved(&self, whole: Cost) -> Option<i64> {
         let [gain, pair] = [&self.gain, &self.pair].map(|part| part.load(Relaxed));
         let gain = if gain > 0 { gain } else { pair };
@@ -314,8 +316,8 @@ impl Cell {
         (gain > 0).then(|| ticks.saturating_mul(more) / i64::from(ONE))
     }
 
-    /// Whether pairs say that sharing has ceased to gain. What they say is worth what it was at
-    /// the last series.
+    /// Whether pairs say that sharing has ceased to gain. They are scaled by what series and pairs
+    /// showed when there last was a series.
     fn is_in_doubt(&self) -> bool {
         let [pair, then, gain] =
             [&self.pair, &self.pair_then, &self.gain].map(|part| u64::from(part.load(Relaxed)));
@@ -323,7 +325,7 @@ impl Cell {
         self.calls.load(Relaxed) > PAIRS_FIRST && pair > 0 && gain < u64::from(STAYS)
     }
 
-    /// What a copy of this cell has cost that ended now; `in_a_row`: it followed another one.
+    /// Notes the cost of a copy that has just ended; `in_a_row`: it followed another one.
     pub fn record(&self, verdict: Verdict, whole: Cost, now: u64, in_a_row: bool) {
         let cost = per_mebibyte(whole);
         let since = add(&self.since) + 1;
@@ -337,7 +339,7 @@ impl Cell {
             return;
         }
         if verdict.is_ok() != self.libc_won.load(Relaxed) {
-            return; // one that was begun before the series
+            return; // it began before the series
         }
         self.tried.fetch_add(whole.bytes as u64, Relaxed);
         if settled {
@@ -367,7 +369,7 @@ impl Cell {
         self.pair_then.store(self.pair.load(Relaxed), Relaxed);
         let ticks_at = |cost: u32| (self.tried.load(Relaxed) >> 10) * u64::from(cost) / 1024;
         let (was, would_be) = (ticks_at(tried), ticks_at(chosen));
-        // Never nothing: a series takes its time also where it shows no difference.
+        // Never 0: a series takes time even where it shows no difference.
         self.price.store(was.saturating_sub(would_be).max(was / 16).max(1), Relaxed);
         self.spent.store(0, Relaxed);
         if changes {
@@ -382,7 +384,7 @@ impl Cell {
     /// What a pair has shown: the first bytes by libc, the rest by the engine.
     pub fn record_pair(&self, first: Cost, rest: Cost) {
         let gain = ratio(per_mebibyte(first), per_mebibyte(rest));
-        // The first copy of a process finds workers that are only being made.
+        // During the first copy of a process the workers are still being made.
         blend(&self.pair, gain, if self.calls.load(Relaxed) < PAIRS_FIRST { 2 } else { 4 });
         if self.price.load(Relaxed) == 0 {
             let gained = rest.ticks * u64::from(gain.saturating_sub(ONE)) / u64::from(ONE);
@@ -398,7 +400,7 @@ pub struct Streaming {
 }
 
 impl Streaming {
-    /// Both are compared in the first copies, and then in one of so many.
+    /// Both kinds of stores are compared in the first copies, and then in one of so many.
     const THEN: u32 = 32;
 
     const fn new() -> Self {
@@ -413,7 +415,7 @@ impl Streaming {
         Pieces::All(if self.pays() { CopyLoop::Stream } else { CopyLoop::Ordinary })
     }
 
-    /// Untried it is believed to: `bench/run kernels` shows no case from `STREAM_FROM` up in
+    /// Untried it is believed to: `bench/run loops` shows no case from `STREAM_FROM` up in
     /// which several threads lose by it.
     pub fn pays(&self) -> bool {
         let gain = self.gain.load(Relaxed);

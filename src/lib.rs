@@ -12,7 +12,8 @@
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     libc: the originals; copy_loop: how bytes move; mode: with whose rights;
-//!             caller_share: how much the caller does beside an engine
+//!             caller_share: how much the caller does beside an engine; stretch: a long copy
+//!             goes to an engine part by part
 //!             signals: our handler in front of the program's, for bad pages
 //!             threads/       share: one shared copy; queue: who claims which piece;
 //!                            task: what is done with memory; piece: one claimed piece;
@@ -49,6 +50,8 @@ compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems ha
 extern crate alloc;
 
 mod backend;
+#[cfg(all(test, loom))]
+mod interleavings;
 #[cfg_attr(loom, path = "ipc/models.rs")]
 mod ipc;
 mod os;

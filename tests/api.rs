@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{finish, library, plain, root, scratch, skip, succeed, victim_with};
+use common::{finish, library, link_flags, plain, root, scratch, skip, succeed, victim_with};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,13 +30,8 @@ fn include() -> String {
 fn program(way: Way) -> PathBuf {
     match way {
         Way::Linked | Way::Both => {
-            let flags = [
-                include(),
-                format!("-L{}", folder()),
-                "-ladma".into(),
-                format!("-Wl,-rpath,{}", folder()),
-            ];
-            victim_with("api", &flags.each_ref().map(String::as_str))
+            let [search, library, tags, rpath] = link_flags();
+            victim_with("api", &[&include(), &search, &library, &tags, &rpath])
         }
         Way::Preloaded | Way::Opened => victim_with("api", &[include().as_str(), "-DLOOKED_UP"]),
     }
@@ -109,8 +104,8 @@ fn waiting_in_every_way_is_right() {
     for wait in ["spin", "yield", "sleep", "umwait"] {
         show(api(Way::Linked, "oracle").env("ADMA_WAIT", wait).env("ADMA_CHANNELS", "2"), wait);
     }
-    for kernel in ["movsb", "stream"] {
-        show(api(Way::Linked, "notif").env("ADMA_KERNEL", kernel), kernel);
+    for stores in ["ordinary", "stream"] {
+        show(api(Way::Linked, "notif").env("ADMA_STORES", stores), stores);
     }
 }
 
@@ -178,13 +173,23 @@ fn header_is_clean_c_of_every_standard_and_cxx() {
     let mut gcc = plain("g++");
     gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&exe).arg(include());
     gcc.arg(root().join("tests/programs/api_cxx.cc"));
-    succeed(gcc.args([format!("-L{}", folder()), "-ladma".into(), rpath()]));
+    succeed(gcc.args(link_flags()));
     let (out, _) = succeed(&mut plain(&exe));
     assert!(out.contains("cookie"), "{out}");
 }
 
-fn rpath() -> String {
-    format!("-Wl,-rpath,{}", folder())
+/// Whatever LD_LIBRARY_PATH says: cargo's has target/debug in it.
+#[test]
+fn linked_program_loads_the_library_that_was_built() {
+    let elsewhere = scratch("elsewhere");
+    std::fs::write(elsewhere.join("libadma.so.0"), "no library").unwrap();
+    let mut command = api(Way::Linked, "oracle");
+    command.env("LD_LIBRARY_PATH", &elsewhere).env("LD_DEBUG", "libs");
+    let (_, err) = succeed(&mut command);
+    let loaded = format!("{}/libadma.so.0", folder());
+    let inits = err.lines().filter(|line| line.contains("calling init") && line.contains("adma"));
+    let inits: Vec<&str> = inits.collect();
+    assert!(inits.len() == 1 && inits[0].ends_with(&loaded), "{inits:?}");
 }
 
 /// Names as the header declares them.

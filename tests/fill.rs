@@ -31,17 +31,17 @@ fn engine_fills_right(arguments: &[&str], knobs: &[(&str, &str)], at_least: u64)
 
 #[test]
 fn every_value_fills_right_with_every_loop() {
-    for kernel in ["ordinary", "movsb", "stream"] {
-        engine_fills_right(&["values"], &[("ADMA_KERNEL", kernel)], 900);
+    for stores in ["ordinary", "stream"] {
+        engine_fills_right(&["values"], &[("ADMA_STORES", stores)], 900);
     }
 }
 
 #[test]
 fn every_length_fills_right_with_every_loop_and_share() {
     succeed(plain(victim("fill")).arg("lengths"));
-    for kernel in ["ordinary", "stream"] {
+    for stores in ["ordinary", "stream"] {
         for share in ["auto", "0", "0.5", "1"] {
-            let knobs = [("ADMA_KERNEL", kernel), ("ADMA_CPU_SHARE", share)];
+            let knobs = [("ADMA_STORES", stores), ("ADMA_CPU_SHARE", share)];
             engine_fills_right(&["lengths"], &knobs, 400);
         }
     }
@@ -75,8 +75,8 @@ fn as_shipped_fills_right() {
 #[test]
 fn bad_page_faults_in_the_caller_and_nobody_fills_on() {
     succeed(plain(victim("fill")).arg("fault"));
-    for kernel in ["ordinary", "stream"] {
-        engine_fills_right(&["fault"], &[("ADMA_KERNEL", kernel)], 28);
+    for stores in ["ordinary", "stream"] {
+        engine_fills_right(&["fault"], &[("ADMA_STORES", stores)], 28);
     }
 }
 

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{finish_within, library, number, plain, root, skip, statistics, succeed, victim_with};
+use common::{
+    finish_within, library, link_flags, number, plain, root, skip, statistics, succeed, victim_with,
+};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,11 +15,7 @@ const CANNOT_SHOW: i32 = 77;
 
 /// A program that is linked with the library.
 fn linked(name: &str) -> PathBuf {
-    let library = library();
-    let folder = library.parent().unwrap().display();
-    let rpath = format!("-Wl,-rpath,{folder}");
-    let search = format!("-L{folder}");
-    victim_with(name, &[&search, "-l:libadma.so", &rpath])
+    victim_with(name, &link_flags().each_ref().map(String::as_str))
 }
 
 fn ipc(name: &str, arguments: &str) -> Command {

@@ -69,10 +69,10 @@ const KNOBS: [Knob; 23] = [
         bad: &["futex", "Spin", "spin,sleep"],
     },
     Knob {
-        name: "ADMA_KERNEL",
+        name: "ADMA_STORES",
         default: "auto",
-        good: &["auto", "ordinary", "movsb", "stream"],
-        bad: &["avx", "libc", "rep movsb"],
+        good: &["auto", "ordinary", "stream"],
+        bad: &["avx", "libc", "movsb"],
     },
     Knob {
         name: "ADMA_KEEP",
@@ -275,6 +275,12 @@ fn unknown_name_costs_one_line_and_similar_names_of_others_none() {
 }
 
 #[test]
+fn former_name_costs_one_line_with_the_new_one_and_is_not_obeyed() {
+    let lines = remarks(program().env("ADMA_KERNEL", "stream"));
+    assert_eq!(lines, ["adma: ADMA_KERNEL: ignored, it is ADMA_STORES now"]);
+}
+
+#[test]
 fn two_bad_values_cost_two_lines_whatever_their_order() {
     let lines = remarks(program().env("ADMA_LOG", "loud").env("ADMA_VERIFY", "often"));
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -318,14 +324,14 @@ fn every_good_value_copies_the_right_bytes() {
 }
 
 #[test]
-fn every_kernel_and_every_wait_copies_the_right_bytes_together() {
-    for kernel in ["ordinary", "movsb", "stream"] {
+fn every_kind_of_store_and_every_wait_copies_the_right_bytes_together() {
+    for stores in ["ordinary", "stream"] {
         for wait in ["spin", "yield", "sleep", "umwait"] {
             let mut command = copies("memcpy 65536-3000000 40 memmove 4097 10");
-            command.env("ADMA_KERNEL", kernel).env("ADMA_WAIT", wait).env("ADMA_VERIFY", "1");
+            command.env("ADMA_STORES", stores).env("ADMA_WAIT", wait).env("ADMA_VERIFY", "1");
             let json = only_report(command.env("ADMA_MIN_BYTES", "4096"));
-            assert_eq!(json["verify"]["mismatched"], 0, "{kernel} {wait}");
-            assert_eq!(calls(&json), (50, 0), "{kernel} {wait}: {json}");
+            assert_eq!(json["verify"]["mismatched"], 0, "{stores} {wait}");
+            assert_eq!(calls(&json), (50, 0), "{stores} {wait}: {json}");
         }
     }
 }

@@ -40,18 +40,14 @@ macro_rules! copies_are_right {
 }
 
 copies_are_right! {
-    ordinary_kernel_on_one_channel_copies_right:
-        [("ADMA_KERNEL", "ordinary"), ("ADMA_CHANNELS", "1")];
-    ordinary_kernel_on_three_channels_copies_right:
-        [("ADMA_KERNEL", "ordinary")];
-    movsb_kernel_on_one_channel_copies_right:
-        [("ADMA_KERNEL", "movsb"), ("ADMA_CHANNELS", "1")];
-    movsb_kernel_on_three_channels_copies_right:
-        [("ADMA_KERNEL", "movsb")];
-    stream_kernel_on_one_channel_copies_right:
-        [("ADMA_KERNEL", "stream"), ("ADMA_CHANNELS", "1")];
-    stream_kernel_on_three_channels_copies_right:
-        [("ADMA_KERNEL", "stream")];
+    ordinary_stores_on_one_channel_copies_right:
+        [("ADMA_STORES", "ordinary"), ("ADMA_CHANNELS", "1")];
+    ordinary_stores_on_three_channels_copies_right:
+        [("ADMA_STORES", "ordinary")];
+    stream_stores_on_one_channel_copies_right:
+        [("ADMA_STORES", "stream"), ("ADMA_CHANNELS", "1")];
+    stream_stores_on_three_channels_copies_right:
+        [("ADMA_STORES", "stream")];
     caller_that_takes_nothing_copies_right:
         [("ADMA_CPU_SHARE", "0")];
     caller_that_takes_half_copies_right:

@@ -35,8 +35,8 @@ impl Arm {
         Arm::new(&format!("{threads} threads"), real_memcpy(), threads)
     }
 
-    /// The piece kernels of this CPU.
-    pub fn kernels(threads: usize) -> Vec<Self> {
+    /// The copy loops of this CPU.
+    pub fn loops(threads: usize) -> Vec<Self> {
         let mut arms = vec![Arm::new("libc", real_memcpy(), threads)];
         arms.extend(
             pieces::available().into_iter().map(|(name, copy)| Arm::new(name, copy, threads)),

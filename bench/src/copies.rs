@@ -62,6 +62,20 @@ impl Copies {
         (now() - start).max(1) as f64
     }
 
+    /// Nanoseconds of a look at every cache line of what was copied last, between old buffers.
+    pub fn read_last(&self) -> f64 {
+        let start = now();
+        let mut sum = 0u64;
+        if let Some(dst) = &self.dst {
+            for at in (self.at - self.size..self.at).step_by(64) {
+                // SAFETY: inside the area.
+                sum = sum.wrapping_add(unsafe { dst.at(at).cast::<u64>().read() });
+            }
+        }
+        std::hint::black_box(sum);
+        (now() - start) as f64
+    }
+
     /// Nanoseconds of several copies in a row.
     pub fn row(&mut self, copy: CopyFn, count: usize) -> f64 {
         (0..count).map(|_| self.next(copy)).sum()

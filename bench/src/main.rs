@@ -121,10 +121,16 @@ pub const BENCHES: &[Bench] = &[
         run: benches::mpi::run,
     },
     Bench {
-        name: "kernels",
+        name: "loops",
         preload: false,
         about: "ways to copy a piece, on one thread and on several, no shim",
-        run: benches::kernels::run,
+        run: benches::loops::run,
+    },
+    Bench {
+        name: "knobs",
+        preload: false,
+        about: "for each knob a case in which its default may be wrong, and what else gains",
+        run: benches::knobs::run,
     },
     Bench {
         name: "syscall",
@@ -168,6 +174,7 @@ fn inner(name: &str, options: &Options) {
         "first-ten" => benches::first::first_ten(options),
         "fresh-one" => benches::fresh::one(options),
         "vec-clone" => programs::vec_clone::run(options),
+        "knob-work" => benches::knobs::work(options),
         "small-time" => benches::small::time_child(),
         "small-count" => benches::small::count_child(options),
         _ => match BENCHES.iter().find(|bench| bench.name == name) {

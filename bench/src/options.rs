@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn arms_and_jobs_of_programs_are_taken_as_given() {
-        let several = "ADMA_MIN_BYTES=64K ADMA_KERNEL=stream";
+        let several = "ADMA_MIN_BYTES=64K ADMA_STORES=stream";
         let given = ["programs", "--also", "ADMA_MIN_BYTES=1M", "--also", several];
         let options = parse(&given).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(options.also, ["ADMA_MIN_BYTES=1M", several]);
@@ -218,7 +218,7 @@ mod tests {
         for wrong in [
             ["--also", "MIN_BYTES=1M"],
             ["--also", "ADMA_MIN_BYTES"],
-            ["--also", "ADMA_KERNEL=stream and more"],
+            ["--also", "ADMA_STORES=stream and more"],
             ["--also", ""],
             ["--jobs", "redis,nothing"],
             ["--jobs", ""],

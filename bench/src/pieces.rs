@@ -1,4 +1,4 @@
-//! Copy kernels for pieces, with the signature of memcpy.
+//! Copy loops for pieces, with the signature of memcpy.
 //!
 //! The law of this module: memcpy's own contract. The vector loops read and
 //! write whole vectors inside the body and leave head and tail to `rep movsb`.
@@ -9,18 +9,17 @@ use std::arch::asm;
 use std::arch::is_x86_feature_detected as has;
 use std::arch::x86_64::*;
 
-/// The kernels that this CPU can run.
+/// The loops that this CPU can run.
 pub fn available() -> Vec<(&'static str, CopyFn)> {
-    let mut kernels: Vec<(&'static str, CopyFn)> =
-        vec![("movsb", movsb), ("stream16", stream_sse2)];
+    let mut loops: Vec<(&'static str, CopyFn)> = vec![("movsb", movsb), ("stream16", stream_sse2)];
     if has!("avx") {
-        kernels.push(("stream32", stream_avx));
-        kernels.push(("cached32", cached_avx));
+        loops.push(("stream32", stream_avx));
+        loops.push(("cached32", cached_avx));
     }
     if has!("avx512f") {
-        kernels.push(("stream64", stream_avx512));
+        loops.push(("stream64", stream_avx512));
     }
-    kernels
+    loops
 }
 
 pub unsafe extern "C" fn movsb(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {
@@ -33,7 +32,7 @@ pub unsafe extern "C" fn movsb(dst: *mut c_void, src: *const c_void, n: usize) -
 }
 
 /// Four vectors a turn: loads unaligned, stores aligned to the vector.
-macro_rules! vector_kernel {
+macro_rules! vector_loop {
     ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $fence:expr) => {
         unsafe extern "C" fn $name(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {
             #[target_feature(enable = $feature)]
@@ -77,7 +76,7 @@ macro_rules! vector_kernel {
     };
 }
 
-vector_kernel!(stream_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128, true);
-vector_kernel!(stream_avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256, true);
-vector_kernel!(cached_avx, "avx", __m256i, _mm256_loadu_si256, _mm256_store_si256, false);
-vector_kernel!(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512, true);
+vector_loop!(stream_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128, true);
+vector_loop!(stream_avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256, true);
+vector_loop!(cached_avx, "avx", __m256i, _mm256_loadu_si256, _mm256_store_si256, false);
+vector_loop!(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512, true);

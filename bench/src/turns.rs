@@ -22,7 +22,7 @@ pub const TIMED_BYTES: usize = 16 << 10;
 pub enum Heat {
     Cold,
     Hot,
-    /// Cold, and the program reads the destination afterwards: what a kernel
+    /// Cold, and the program reads the destination afterwards: what a loop
     /// saves by passing the cache by may have to be paid here.
     Read,
 }

@@ -13,7 +13,7 @@
 //!   lets it go on at `interrupted`, and the next entry looks at the generation of the copy
 //!   before it writes another byte. See `TakeBack`.
 //!
-//! Which loop is the default was decided by `bench/run kernels`; see bench/README.md.
+//! Which loop is the default was decided by `bench/run loops`; see bench/README.md.
 
 use crate::os::sync::AtomicU32;
 use crate::os::{cpus, sys};
@@ -25,8 +25,6 @@ use core::sync::atomic::AtomicU8;
 pub enum CopyLoop {
     /// Ordinary stores: `rep movsb` where the CPU is good at it, as libc decides, else vectors.
     Ordinary,
-    /// `rep movsb`: microcode chooses.
-    Movsb,
     /// Streaming stores: the destination does not enter the cache.
     Stream,
 }

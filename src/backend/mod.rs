@@ -17,6 +17,8 @@ pub mod libc;
 pub mod mode;
 #[cfg(not(loom))]
 pub mod signals;
+#[cfg(not(loom))]
+mod stretch;
 pub mod threads;
 
 /// Why a backend did not carry a copy. The copy is libc's then.

@@ -36,8 +36,7 @@ impl Mode {
     pub fn pack(self) -> usize {
         let kind = match self.copy_loop {
             CopyLoop::Ordinary => 0,
-            CopyLoop::Movsb => 1,
-            CopyLoop::Stream => 2,
+            CopyLoop::Stream => 1,
         };
         let has_rights = usize::from(self.rights.is_some());
         (self.rights.unwrap_or(0) as usize) << 32 | has_rights << 2 | kind
@@ -46,7 +45,6 @@ impl Mode {
     pub fn unpack(packed: usize) -> Self {
         let copy_loop = match packed & 3 {
             0 => CopyLoop::Ordinary,
-            1 => CopyLoop::Movsb,
             _ => CopyLoop::Stream,
         };
         let rights = (packed & 4 != 0).then_some((packed >> 32) as u32);
@@ -70,8 +68,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn manner_survives_packing() {
-        for copy_loop in [CopyLoop::Ordinary, CopyLoop::Movsb, CopyLoop::Stream] {
+    fn mode_survives_packing() {
+        for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
             for rights in [None, Some(0), Some(u32::MAX)] {
                 let mode = Mode { copy_loop, rights };
                 assert_eq!(Mode::unpack(mode.pack()), mode);

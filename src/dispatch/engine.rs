@@ -1,5 +1,5 @@
-//! The engine's life: started by the first large call, and switched off for good, quietly, where
-//! it cannot be had.
+//! The engine's life: it is started by the first large call, and switched off for good, without a
+//! word, where it cannot be had.
 
 use super::Dispatcher;
 use crate::backend::threads::workers;
@@ -9,7 +9,7 @@ use crate::os::{cpus, sys};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
-/// Where in its life it is.
+/// Where the engine is in its life.
 pub mod life {
     pub const COLD: u32 = 0;
     pub const STARTING: u32 = 1;
@@ -21,16 +21,16 @@ pub mod life {
 /// The engine that is up. Chosen once, when it is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
-    /// So many workers beside the caller.
+    /// This many workers beside the caller.
     Threads(usize),
     Ioat,
-    /// Beside one of the others, for memory that it can reach.
+    /// Beside one of the other two, for memory that the card can reach.
     Gpu,
 }
 
 impl Dispatcher {
-    /// The kernel helper and how it is to copy, brought up if need be; `None`: it is not to be
-    /// had, or not wanted.
+    /// The kernel helper and how it is to copy, started if need be; `None`: it cannot be had, or
+    /// is not wanted.
     pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
         let config = self.config()?;
         let up =
@@ -38,7 +38,7 @@ impl Dispatcher {
         up.then_some((&self.ioat, self.how_ioat(config)))
     }
 
-    /// Workers for messages, brought up if need be; 0: there are none, or no CPU for them.
+    /// How many workers there are for messages, started if need be; 0: none, or no CPU for them.
     pub fn helpers(&self) -> usize {
         match self.config().map(|config| self.ready(config)) {
             Some(Ok(engine @ EngineKind::Threads(workers)))
@@ -57,13 +57,13 @@ impl Dispatcher {
             || self.crowd.is_recent()
     }
 
-    /// Workers were called and had no CPU to run on.
+    /// Notes that workers were called and had no CPU to run on.
     pub fn note_crowd(&self) {
         self.crowd.note();
     }
 
-    /// How many CPUs the two processes of a message share, or would need for as many workers as
-    /// were asked for; `None`: there is to be no engine. Starts nothing.
+    /// How many CPUs the two processes of a message have, or would need for as many workers as the
+    /// user asks for; `None`: there is to be no engine. Nothing is started.
     pub fn cpus_for_messages(&self) -> Option<usize> {
         let config = self.config().filter(|config| self.offloads(config))?;
         Some(self.channels(config).map_or_else(|| cpus::Limits::now().cpus(), |each| 2 * each + 2))
@@ -74,7 +74,7 @@ impl Dispatcher {
         self.workers.load(Ordering::Relaxed)
     }
 
-    /// The name of the engine that is or was up, and its channels; libc has none.
+    /// The name of the engine that is or was up, and how many channels it has; libc has none.
     pub fn backend(&self) -> (&'static str, usize) {
         if gpu::GPU.was_up() {
             return ("gpu", gpu::CHANNELS);
@@ -100,7 +100,7 @@ impl Dispatcher {
         }
     }
 
-    /// The engine, once it is up.
+    /// The engine, if it is up; the first large call starts it.
     #[inline]
     pub(super) fn ready(&self, config: &Config) -> Result<EngineKind, Fallback> {
         if !self.offloads(config) {
@@ -121,7 +121,7 @@ impl Dispatcher {
         let Some(_held) = sys::SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
         };
-        // Before anything is taken: a child of vfork may be killed at any moment.
+        // Before anything is taken, because a child of vfork may be killed at any moment.
         match workers::may_start() {
             Ok(()) => {}
             Err(Refused::NotOurs) => return Err(Fallback::Starting),
@@ -137,7 +137,7 @@ impl Dispatcher {
         }
         if matches!(config.backend, Backend::Auto | Backend::Ioat) && self.ioat.start() {
             config.keep.inspect(|&bytes| self.ioat.keep(bytes));
-            workers::start(1); // for those who wait for a word instead of asking
+            workers::start(1); // for callers that wait for a word and never ask
             self.engine.store(life::IOAT, Ordering::Release);
             return Ok(EngineKind::Ioat);
         }
@@ -191,7 +191,8 @@ impl Dispatcher {
         Fallback::ALL.get(why).copied().unwrap_or(Fallback::Off)
     }
 
-    /// For good, and quietly. Where nobody counts, copies do not even come here any more.
+    /// Switches the engine off for good, without a word. Where nothing is counted, copies do not
+    /// even arrive here any more.
     pub(super) fn switch_off(&self, why: Fallback) -> Fallback {
         self.why_off.store(why as u32, Ordering::Relaxed);
         self.engine.store(life::OFF, Ordering::Release);

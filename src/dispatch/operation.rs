@@ -1,5 +1,5 @@
-//! What can be shared, as deciding and learning see it: memory that is copied, filled or compared
-//! (`Task`), and transfers between processes.
+//! What can be shared, as `decide` and `learn_from` see it: memory that is copied, filled or
+//! compared (`Task`), and transfers between processes.
 
 use crate::backend::Refused;
 use crate::backend::threads::remote::{self, Transfer, TransferCall};
@@ -8,7 +8,8 @@ use crate::backend::threads::{self, Seen};
 use crate::plan::{self, PAGE};
 use crate::stats::Fallback;
 
-/// By whose past an operation goes: what a byte costs differs between them.
+/// What kind of operation it is. Each kind has a learner of its own, because bytes cost different
+/// times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Copies,
@@ -34,15 +35,16 @@ impl Kind {
     }
 }
 
-/// One large call. Who has it done promises what the program has promised to the function.
+/// One large call. Whoever calls its unsafe functions promises what the program has promised to
+/// the function that it called.
 pub trait Operation {
-    /// So many bytes at least the caller does alone before others are called.
+    /// At least this many bytes the caller does alone before workers are called.
     const FIRST: usize = 0;
 
     fn kind(&self) -> Kind;
     fn len(&self) -> usize;
 
-    /// Whether the result is the same in whatever order the bytes are done.
+    /// Whether the result is the same whatever the order in which the bytes are done.
     fn is_in_any_order(&self) -> bool;
 
     /// Destination and source of a copy within this process, which any engine can make.
@@ -50,19 +52,19 @@ pub trait Operation {
         None
     }
 
-    /// The memory that is written whole, if it is, and may never have been.
+    /// Where the memory begins that is written whole, and may be fresh; `None`: there is none.
     fn written(&self) -> Option<usize> {
         None
     }
 
-    /// Does `len` bytes alone, by libc. Or why nothing else should be done by others: then all
-    /// is left to `alone`, again.
+    /// Does `len` bytes alone, by libc. An error says why no worker should do any of the rest:
+    /// then all of it, these bytes too, is left to `alone`.
     ///
     /// # Safety
     /// See `Operation`.
     unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback>;
 
-    /// Does the rest together with workers. After a refusal nothing of it is done.
+    /// Does the rest together with workers. After a refusal nothing of the rest has been done.
     ///
     /// # Safety
     /// See `Operation`.
@@ -74,10 +76,10 @@ pub trait Operation {
     /// See `Operation`.
     unsafe fn alone(&self, from: usize, fresh: bool) -> isize;
 
-    /// Whether such an answer means that all bytes were done: only then the time tells something.
+    /// Whether this answer means that all bytes were done: only then the time it took is a measure.
     fn is_whole(&self, answer: isize) -> bool;
 
-    /// How many bytes are said to be done.
+    /// How many bytes were done, by this answer.
     fn bytes(&self, _answer: isize) -> usize {
         self.len()
     }
@@ -143,9 +145,9 @@ impl Operation for Task {
     }
 }
 
-/// The answer is libc's, and so is errno.
+/// The answer and errno are libc's.
 impl Operation for (&TransferCall, Transfer<'_>) {
-    /// A worker may have rights that this thread has not.
+    /// A worker may have rights that this thread lacks: the kernel checks this thread's first.
     const FIRST: usize = PAGE;
 
     fn kind(&self) -> Kind {
@@ -161,7 +163,7 @@ impl Operation for (&TransferCall, Transfer<'_>) {
     }
 
     unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
-        // What may not be done, or not whole, is the kernel's to answer.
+        // What is forbidden, or cannot be done whole, is left to the kernel to answer.
         if self.1.move_bytes(from, len) == len { Ok(()) } else { Err(Fallback::Refused) }
     }
 

@@ -1,6 +1,6 @@
-//! Functions of the C library before which workers leave: those that want the process to have
-//! one thread, and those that change rights for all threads, of which the C library does not
-//! know ours.
+//! Functions of the C library before which workers leave: those that work only in a process with
+//! one thread, and those that change the rights of all threads. The C library does not know ours,
+//! so they would keep the old rights.
 
 use crate::runtime;
 use core::ffi::{CStr, c_int, c_void};
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 macro_rules! passed_on {
     ($($before:ident: $($name:ident)*;)*) => { $($(
-        /// Takes as many words as any of them has arguments.
+        /// Takes as many words as the longest of these functions takes arguments.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(first: usize, second: usize, third: usize) -> c_int {
             static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -32,7 +32,7 @@ passed_on! {
         setgroups initgroups capset;
 }
 
-/// None of this is a copy: dlsym may be called, and is when one of them is called first.
+/// None of these is a copy, so dlsym may be called; it is, on the first call of each.
 unsafe fn pass_on(
     next: &AtomicPtr<c_void>,
     name: &CStr,

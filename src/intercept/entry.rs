@@ -1,5 +1,5 @@
-//! Every exported function is the same three instructions: compare the length, go to the
-//! slow path from the threshold up, jump to libc below it. No frame, no argument touched.
+//! Every exported function is the same three instructions: compare the length, go to the slow path
+//! if it reaches the threshold, and jump to libc if not. No frame is made and no argument touched.
 
 use super::slow::aligned;
 use crate::backend::libc::ENTRIES;
@@ -16,7 +16,7 @@ macro_rules! entry {
                 concat!("cmp ", $length, ", qword ptr [rip + {entries} + {min}]"),
                 "jae {slow}",
                 "jmp qword ptr [rip + {entries} + {next}]",
-                ".p2align 5", // aligns the function's section: one cache line for the three
+                ".p2align 5", // aligns the function's section: all three share a cache line
                 entries = sym ENTRIES,
                 min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
                 next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),

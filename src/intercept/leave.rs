@@ -1,5 +1,5 @@
-//! The ends of a process that run nobody's destructors: a report is written first. Children of
-//! a fork leave by `_exit` more often than not.
+//! The ways to end a process that run no destructors: a report is written first. Children of a
+//! fork leave by `_exit` more often than not.
 
 use crate::os::sys;
 use crate::runtime;
@@ -17,7 +17,7 @@ extern "C" fn _Exit(status: c_int) -> ! {
     _exit(status)
 }
 
-/// Where a handler may jump out of it, the process does not end here.
+/// A handler of the program's may jump out of abort: then the process does not end here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn abort() -> ! {
     if sys::has_default_action(libc::SIGABRT) {

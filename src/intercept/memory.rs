@@ -1,6 +1,6 @@
-//! Functions that change what may be done with memory, without the kernel telling of it as it
-//! tells of unmapping: registrations of the graphics card end before and after them. And the
-//! card's own registrations, which the driver refuses where we have one.
+//! Functions that change what may be done with memory. The kernel tells us when memory is unmapped
+//! but not of these, so registrations with the graphics card end before and after them. And the
+//! program's own calls to register memory, which the driver would refuse where we have done so.
 
 use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
 use crate::os::lookup::{self, Name};
@@ -19,8 +19,8 @@ const MADVISE: usize = 2;
 
 type MappingFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
 
-/// Passes a call of the program's on to the next definition after ours. Looked up when one of
-/// them is called first, by a walk that allocates nothing: allocators call these.
+/// Passes a call of the program on to the next definition after ours. All of them are looked up
+/// on the first call, by a walk that allocates nothing: allocators call these functions.
 unsafe fn pass_on(which: usize, arguments: [usize; 4]) -> c_int {
     let mut function = NEXT[which].load(Ordering::Relaxed);
     if function.is_null() {
@@ -38,7 +38,7 @@ unsafe fn pass_on(which: usize, arguments: [usize; 4]) -> c_int {
     unsafe { core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, third, fourth) }
 }
 
-/// The same for one after which memory is not what it was.
+/// The same for a call after which memory is not what it was.
 unsafe fn change(which: usize, arguments: [usize; 4]) -> c_int {
     let [start, len, ..] = arguments;
     GPU.memory_changes(start, len);
@@ -61,8 +61,8 @@ unsafe extern "C" fn pkey_mprotect(start: usize, len: usize, rights: usize, key:
     unsafe { change(PKEY_MPROTECT, [start, len, rights, key]) }
 }
 
-/// Advice that takes pages away is told by the kernel, but before they go, and guard pages
-/// (MADV_GUARD_INSTALL) not at all.
+/// Of advice that takes pages away the kernel tells us, but before they go; of guard pages
+/// (MADV_GUARD_INSTALL) it does not tell us at all.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     const GUARD_INSTALL: i32 = 102;
@@ -97,7 +97,7 @@ registration! {
     cuMemHostRegister_v2: c"cuMemHostRegister_v2";
 }
 
-/// Of what the program has registered itself nothing is ours.
+/// Whatever the program registers and unregisters itself is not ours.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostUnregister(start: usize) -> c_int {
     GPU.let_go(start, 1);

@@ -1,8 +1,8 @@
-//! The exported symbols. No logic here: `entry` decides by size with three instructions,
-//! `slow` brings the arguments into one form; `signals` decides by the number of the signal;
-//! `alone` passes calls on before which workers leave; `leave` has a report written before the
-//! process ends; `remote` are the calls that copy between processes; `memory` those after which
-//! a graphics card must not use memory as before.
+//! The exported symbols. There is no logic here: `entry` decides by size, with three instructions;
+//! `slow` brings arguments into one form; `signals` decides by the number of the signal; `alone`
+//! has workers leave before calls that need that; `leave` has a report written before the process
+//! ends; `remote` holds the calls that copy between processes; `memory` holds those after which a
+//! graphics card may no longer use memory as before.
 
 mod alone;
 mod entry;

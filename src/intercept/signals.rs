@@ -1,5 +1,5 @@
-//! The functions that set a signal's action: SIGSEGV and SIGBUS are `signals`' business, for
-//! the others the original is jumped to. No frame, no argument touched.
+//! The functions that set a signal's action. SIGSEGV and SIGBUS go to `backend::signals`; for all
+//! others the entry jumps to the original. No frame is made and no argument touched.
 
 use crate::backend::signals::calls::{self, ORIGINAL};
 use core::arch::naked_asm;

@@ -1,4 +1,5 @@
-//! Where large copies arrive: each function's own arguments and result, one way of copying.
+//! Where large calls arrive: each function's own arguments and result, around one way to copy, one
+//! to fill and one to compare.
 
 use crate::backend::libc::ENTRIES;
 use crate::os::sys::Op;
@@ -6,8 +7,8 @@ use crate::runtime;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-/// The same functions for any caller. Hand-written assembly and JITs may call with a stack
-/// that is 8 bytes off, which libc does not mind but compiled code does. The frame is an
+/// The same functions for any caller. Hand-written assembly and JITs may call with a stack that is
+/// misaligned by 8 bytes: libc's functions do not mind, but compiled code does. The frame is an
 /// ordinary one, so that debuggers and unwinders find the caller.
 pub mod aligned {
     use crate::backend::libc::ENTRIES;
@@ -132,7 +133,7 @@ unsafe extern "C" fn bcopy(src: usize, dst: usize, len: usize) {
 macro_rules! wide {
     ($($name:ident: $op:ident),* $(,)?) => { $(
         unsafe extern "C" fn $name(dst: usize, src: usize, count: usize) -> usize {
-            // A count whose bytes do not fit a number is libc's to fail on.
+            // A count of more bytes than there are addresses is libc's to fail on.
             match count.checked_mul(Op::$op.unit()) {
                 // SAFETY: the program's promise.
                 Some(len) => unsafe { runtime::copy(Op::$op, dst, src, len) },

@@ -206,9 +206,9 @@ mod tests {
 #[cfg(all(test, loom))]
 mod interleavings {
     use super::*;
+    use crate::interleavings::{beside, explore};
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicUsize as Count;
-    use loom::thread;
 
     struct Message {
         claims: AtomicU64,
@@ -242,18 +242,13 @@ mod interleavings {
 
     #[test]
     fn two_ends_copy_every_piece_once_and_see_it_at_the_end() {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(4);
-        builder.check(|| {
+        explore(4, || {
             let message = Arc::new(Message {
                 claims: AtomicU64::new(4 << 32 | 3),
                 finished: [AtomicU32::new(0), AtomicU32::new(0)],
                 pieces: (0..3).map(|_| Count::new(0)).collect(),
             });
-            let other = thread::spawn({
-                let message = message.clone();
-                move || side(&message, Role::Writer)
-            });
+            let other = beside(&message, |message| side(&message, Role::Writer));
             side(&message, Role::Reader);
             other.join().unwrap();
             // Afterwards both see the end; before it, who does not see it looks again (`doorbell`).
@@ -264,24 +259,18 @@ mod interleavings {
     /// The one who raises a flag and then sees the other settled is alone.
     #[test]
     fn raised_flag_and_settled_means_nobody_copies_any_more() {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(4);
-        builder.check(|| {
+        explore(4, || {
             let message = Arc::new(Message {
                 claims: AtomicU64::new(0),
                 finished: [AtomicU32::new(0), AtomicU32::new(0)],
                 pieces: vec![Count::new(0), Count::new(0)],
             });
-            let other = thread::spawn({
-                let message = message.clone();
-                move || {
-                    let mut own = 0;
-                    while let Claim::Piece(piece) = claim(&message.claims, 5, Role::Writer, own, 2)
-                    {
-                        own += 1;
-                        message.pieces[piece].fetch_add(1, Ordering::Relaxed);
-                        note_finished(&message.finished[Role::Writer as usize], 5, own);
-                    }
+            let other = beside(&message, |message| {
+                let mut own = 0;
+                while let Claim::Piece(piece) = claim(&message.claims, 5, Role::Writer, own, 2) {
+                    own += 1;
+                    message.pieces[piece].fetch_add(1, Ordering::Relaxed);
+                    note_finished(&message.finished[Role::Writer as usize], 5, own);
                 }
             });
             raise(&message.claims, 5, flag::CANCELLED);

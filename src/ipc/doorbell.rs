@@ -84,8 +84,8 @@ impl Doorbell {
 #[cfg(all(test, loom))]
 mod interleavings {
     use super::*;
+    use crate::interleavings::{beside, explore};
     use loom::sync::Arc;
-    use loom::thread;
 
     /// Sleeps without end: a missed wake-up is a deadlock, which loom reports.
     fn wait_for(doorbell: &Doorbell, done: impl Fn() -> bool) {
@@ -100,16 +100,11 @@ mod interleavings {
 
     #[test]
     fn sleeper_never_misses_a_change() {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(4);
-        builder.check(|| {
+        explore(4, || {
             let shared = Arc::new((Doorbell::new(), AtomicU32::new(0)));
-            let other = thread::spawn({
-                let shared = shared.clone();
-                move || {
-                    shared.1.store(1, Ordering::Release);
-                    shared.0.answer();
-                }
+            let other = beside(&shared, |shared| {
+                shared.1.store(1, Ordering::Release);
+                shared.0.answer();
             });
             wait_for(&shared.0, || shared.1.load(Ordering::Acquire) == 1);
             other.join().unwrap();
@@ -118,14 +113,11 @@ mod interleavings {
 
     #[test]
     fn two_sleepers_with_different_wishes_both_wake() {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(|| {
+        explore(3, || {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
             let shared = Arc::new((Doorbell::new(), words));
             let sleeper = |index: usize| {
-                let shared = shared.clone();
-                thread::spawn(move || {
+                beside(&shared, move |shared| {
                     wait_for(&shared.0, || shared.1[index].load(Ordering::Acquire) == 1)
                 })
             };
@@ -143,15 +135,12 @@ mod interleavings {
     /// one: each of the two may answer for both, and takes the announcements away.
     #[test]
     fn neighbour_and_other_process_wake_whoever_polls() {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(|| {
+        explore(3, || {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
             // What pollers sleep on: a byte from the other process, or a kick from their own.
             let shared = Arc::new((Doorbell::new(), words, Sleepable::new(0)));
             let sleeper = |index: usize| {
-                let shared = shared.clone();
-                thread::spawn(move || {
+                beside(&shared, move |shared| {
                     let (doorbell, words, polled) = &*shared;
                     let done = || words[index].load(Ordering::Acquire) == 1;
                     while !done() {
@@ -173,10 +162,7 @@ mod interleavings {
                 }
             };
             let sleepers = [sleeper(0), sleeper(1)];
-            let neighbour = thread::spawn({
-                let shared = shared.clone();
-                move || end(&shared, 0)
-            });
+            let neighbour = beside(&shared, move |shared| end(&shared, 0));
             end(&shared, 1);
             neighbour.join().unwrap();
             sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
@@ -185,16 +171,11 @@ mod interleavings {
 
     #[test]
     fn wanted_byte_is_always_asked_for() {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(4);
-        builder.check(|| {
+        explore(4, || {
             let shared = Arc::new((Doorbell::new(), AtomicU32::new(0)));
-            let other = thread::spawn({
-                let shared = shared.clone();
-                move || {
-                    shared.1.store(1, Ordering::Release);
-                    shared.0.answer()
-                }
+            let other = beside(&shared, |shared| {
+                shared.1.store(1, Ordering::Release);
+                shared.0.answer()
             });
             shared.0.announce(how::BYTE);
             let saw = shared.1.load(Ordering::Acquire) == 1;

@@ -63,7 +63,7 @@ pub struct Transport {
 }
 
 /// From here on a message in blocks is written past the cache: it would not stay there, and
-/// what is overwritten need not be read first. (`bench/run kernels`; two halves of 4 MiB take
+/// what is overwritten need not be read first. (`bench/run loops`; two halves of 4 MiB take
 /// 0.8 of the time so, of 16 MiB 0.5 and of 64 MiB 0.63, but of 256 KiB 1.8.)
 const STREAM: usize = 4 << 20;
 

@@ -73,6 +73,15 @@ pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     exe
 }
 
+/// Compiler flags that link a program with the library. The loader looks for it there before
+/// anywhere else (an rpath of the old kind): cargo points LD_LIBRARY_PATH at target/debug, where a
+/// plain `cargo build` has left a library once, and that comes before an rpath of the new kind.
+pub fn link_flags() -> [String; 4] {
+    let folder = library().parent().unwrap().display().to_string();
+    let rpath = format!("-Wl,-rpath,{folder}");
+    [format!("-L{folder}"), "-ladma".into(), "-Wl,--disable-new-dtags".into(), rpath]
+}
+
 /// A command that runs `program` under the library, with no ADMA_ knob of ours inherited.
 pub fn preloaded(program: impl AsRef<OsStr>) -> Command {
     let mut command = plain(program);

@@ -2,32 +2,13 @@
 
 use super::*;
 use crate::backend::threads::queue::{Queue, headcount};
-use crate::plan::Cut;
+use crate::interleavings::{WriteCounts, beside, copy_of, explore};
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicUsize as Count;
 use loom::thread;
 
-/// Piece `i` of copy `mode` counts how often it was written.
-type Bytes = Arc<Vec<Vec<Count>>>;
-
-fn bytes(copies: usize, pieces: usize) -> Bytes {
-    Arc::new((0..copies).map(|_| (0..pieces).map(|_| Count::new(0)).collect()).collect())
-}
-
-fn copy_of(pieces: usize, mode: usize) -> Posted {
-    let cut = Cut::with_piece(0, pieces * 4096, 4096);
-    Posted { dst: 0, src: 0, cut, mode }
-}
-
-fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
-}
-
-fn work_on(table: &Table, part: &Entry, end: End, bytes: &Bytes) {
+fn work_on(table: &Table, part: &Entry, end: End, bytes: &WriteCounts) {
     while let Some((copy, index)) = table.claim(part, end) {
-        bytes[copy.mode][index].fetch_add(1, Ordering::Relaxed);
+        bytes.write(copy.mode, index);
         table.finish(part, index, true);
     }
 }
@@ -42,7 +23,7 @@ fn begin(table: &Table, copy: Posted, notice: Option<Notice>) -> Cookie {
 }
 
 /// What `asynchronous::wait` does, without spinning. Whether we were told of the end.
-fn wait(table: &Table, cookie: Cookie, bytes: &Bytes) -> bool {
+fn wait(table: &Table, cookie: Cookie, bytes: &WriteCounts) -> bool {
     loop {
         let owner = match table.look(cookie) {
             CookieState::Unknown => return false,
@@ -60,15 +41,8 @@ fn wait(table: &Table, cookie: Cookie, bytes: &Bytes) -> bool {
     }
 }
 
-fn all_written_once(bytes: &Bytes, copy: usize) {
-    for count in &bytes[copy] {
-        assert_eq!(count.load(Ordering::Relaxed), 1);
-    }
-}
-
-fn worker(table: &Arc<Table>, bytes: &Bytes) -> thread::JoinHandle<()> {
-    let (table, bytes) = (table.clone(), bytes.clone());
-    thread::spawn(move || {
+fn worker(model: &(Arc<Table>, WriteCounts)) -> thread::JoinHandle<()> {
+    beside(model, |(table, bytes)| {
         if let Some((_, part)) = table.find_work(0) {
             work_on(&table, part, End::Back, &bytes);
         }
@@ -78,11 +52,12 @@ fn worker(table: &Arc<Table>, bytes: &Bytes) -> thread::JoinHandle<()> {
 #[test]
 fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
     explore(3, || {
-        let (table, bytes) = (Arc::new(Table::new()), bytes(1, 2));
-        let cookie = begin(&table, copy_of(2, 0), None);
-        let worker = worker(&table, &bytes);
-        assert!(wait(&table, cookie, &bytes));
-        all_written_once(&bytes, 0);
+        let model = (Arc::new(Table::new()), WriteCounts::new(1, 2));
+        let (table, bytes) = &model;
+        let cookie = begin(table, copy_of(2, 0), None);
+        let worker = worker(&model);
+        assert!(wait(table, cookie, bytes));
+        bytes.assert_once(0);
         worker.join().unwrap();
         assert!(!table.has_work());
     });
@@ -91,29 +66,28 @@ fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
 #[test]
 fn one_of_two_waiters_is_told() {
     explore(2, || {
-        let (table, bytes) = (Arc::new(Table::new()), bytes(1, 1));
-        let cookie = begin(&table, copy_of(1, 0), None);
-        let other = thread::spawn({
-            let (table, bytes) = (table.clone(), bytes.clone());
-            move || wait(&table, cookie, &bytes)
-        });
-        let told = wait(&table, cookie, &bytes);
+        let model = (Arc::new(Table::new()), WriteCounts::new(1, 1));
+        let (table, bytes) = &model;
+        let cookie = begin(table, copy_of(1, 0), None);
+        let other = beside(&model, move |(table, bytes)| wait(&table, cookie, &bytes));
+        let told = wait(table, cookie, bytes);
         assert!(told != other.join().unwrap());
-        all_written_once(&bytes, 0);
+        bytes.assert_once(0);
     });
 }
 
 #[test]
 fn late_worker_takes_nothing_of_the_next_owner_twice() {
     explore(3, || {
-        let (table, bytes) = (Arc::new(Table::new()), bytes(2, 1));
-        let first = begin(&table, copy_of(1, 0), None);
-        let worker = worker(&table, &bytes);
-        assert!(wait(&table, first, &bytes));
-        all_written_once(&bytes, 0);
-        let second = begin(&table, copy_of(1, 1), None);
-        assert!(wait(&table, second, &bytes));
-        all_written_once(&bytes, 1);
+        let model = (Arc::new(Table::new()), WriteCounts::new(2, 1));
+        let (table, bytes) = &model;
+        let first = begin(table, copy_of(1, 0), None);
+        let worker = worker(&model);
+        assert!(wait(table, first, bytes));
+        bytes.assert_once(0);
+        let second = begin(table, copy_of(1, 1), None);
+        assert!(wait(table, second, bytes));
+        bytes.assert_once(1);
         worker.join().unwrap();
         assert!(!table.has_work());
     });
@@ -122,7 +96,8 @@ fn late_worker_takes_nothing_of_the_next_owner_twice() {
 #[test]
 fn word_is_written_after_all_pieces_of_all_parts() {
     explore(2, || {
-        let (table, bytes) = (Arc::new(Table::new()), bytes(2, 1));
+        let model = (Arc::new(Table::new()), WriteCounts::new(2, 1));
+        let (table, bytes) = &model;
         let word = Box::leak(Box::new(AtomicU64::new(0)));
         let notice = Notice { word: &raw const *word as usize, value: 7 };
         let owner = table.take().unwrap();
@@ -130,14 +105,14 @@ fn word_is_written_after_all_pieces_of_all_parts() {
         table.add(owner, owner, &copy_of(1, 0), true);
         table.add(owner, table.take().unwrap(), &copy_of(1, 1), true);
         table.close(owner);
-        let workers = [worker(&table, &bytes), worker(&table, &bytes)];
+        let workers = [worker(&model), worker(&model)];
         if word.load(Ordering::Acquire) == 7 {
-            all_written_once(&bytes, 0);
-            all_written_once(&bytes, 1);
+            bytes.assert_once(0);
+            bytes.assert_once(1);
         }
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         while let Some((_, part)) = table.find_work(0) {
-            work_on(&table, part, End::Back, &bytes);
+            work_on(table, part, End::Back, bytes);
         }
         assert_eq!(word.load(Ordering::Acquire), 7);
         // SAFETY: from a box, and nobody knows it any more.
@@ -145,18 +120,32 @@ fn word_is_written_after_all_pieces_of_all_parts() {
     });
 }
 
+/// A table, the queue with the bell, how many workers are alive, and the bytes of one copy.
+type Workshop = (Arc<Table>, Arc<Queue>, Arc<AtomicU32>, WriteCounts);
+
+fn workshop(alive: u32) -> Workshop {
+    let alive = Arc::new(AtomicU32::new(alive));
+    (Arc::new(Table::new()), Arc::new(Queue::new()), alive, WriteCounts::new(1, 1))
+}
+
+/// Starts the copy while the worker is about to leave.
+fn copy_is_done_or_worker_replaced(model: &Workshop, worker: thread::JoinHandle<()>) {
+    let (table, queue, alive, bytes) = model;
+    begin(table, copy_of(1, 0), None);
+    queue.ring();
+    let replaced = queue.wake_sleepers(1).is_none() && Queue::lacks_workers(alive, 1);
+    worker.join().unwrap();
+    assert!(bytes.times(0, 0) == 1 || replaced);
+}
+
 /// Nobody waits for the copy: whoever starts it finds a worker that stays, wakes one that
 /// sleeps, or makes one.
 #[test]
 fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
-        let (table, queue) = (Arc::new(Table::new()), Arc::new(Queue::new()));
-        let alive = Arc::new(AtomicU32::new(1));
-        let bytes = bytes(1, 1);
-        let worker = thread::spawn({
-            let (table, queue) = (table.clone(), queue.clone());
-            let (alive, bytes) = (alive.clone(), bytes.clone());
-            move || loop {
+        let model = workshop(1);
+        let worker = beside(&model, |(table, queue, alive, bytes)| {
+            loop {
                 let heard = queue.bell();
                 if let Some((_, part)) = table.find_work(0) {
                     work_on(&table, part, End::Back, &bytes);
@@ -168,12 +157,7 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
                 }
             }
         });
-        begin(&table, copy_of(1, 0), None);
-        queue.ring();
-        let replaced = queue.wake_sleepers(1).is_none() && Queue::lacks_workers(&alive, 1);
-        worker.join().unwrap();
-        let done = bytes[0][0].load(Ordering::Relaxed) == 1;
-        assert!(done || replaced);
+        copy_is_done_or_worker_replaced(&model, worker);
     });
 }
 
@@ -181,12 +165,9 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
 #[test]
 fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
-        let (table, queue) = (Arc::new(Table::new()), Arc::new(Queue::new()));
-        let alive = Arc::new(AtomicU32::new(headcount::ONE));
-        let bytes = bytes(1, 1);
-        let worker = thread::spawn({
-            let (table, alive, bytes) = (table.clone(), alive.clone(), bytes.clone());
-            move || loop {
+        let model = workshop(headcount::ONE);
+        let worker = beside(&model, |(table, _, alive, bytes)| {
+            loop {
                 if let Some((_, part)) = table.find_work(0) {
                     work_on(&table, part, End::Back, &bytes);
                 }
@@ -196,12 +177,7 @@ fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
                 thread::yield_now();
             }
         });
-        begin(&table, copy_of(1, 0), None);
-        queue.ring();
-        let replaced = queue.wake_sleepers(1).is_none() && Queue::lacks_workers(&alive, 1);
-        worker.join().unwrap();
-        let done = bytes[0][0].load(Ordering::Relaxed) == 1;
-        assert!(done || replaced);
+        copy_is_done_or_worker_replaced(&model, worker);
     });
 }
 
@@ -210,13 +186,10 @@ fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
 fn worker_that_does_not_come_is_not_relied_on() {
     explore(4, || {
         let (table, alive) = (Arc::new(Table::new()), Arc::new(AtomicU32::new(0)));
-        let other = thread::spawn({
-            let alive = alive.clone();
-            move || {
-                let to_come = headcount::ONE + headcount::ONE_TO_COME;
-                alive.fetch_add(to_come, Ordering::Relaxed);
-                alive.fetch_sub(to_come, Ordering::Relaxed);
-            }
+        let other = beside(&alive, |alive| {
+            let to_come = headcount::ONE + headcount::ONE_TO_COME;
+            alive.fetch_add(to_come, Ordering::Relaxed);
+            alive.fetch_sub(to_come, Ordering::Relaxed);
         });
         begin(&table, copy_of(1, 0), None);
         let makes_one = Queue::lacks_workers(&alive, 1);

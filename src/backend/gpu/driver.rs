@@ -41,7 +41,7 @@ type Batch = unsafe extern "C" fn(
     *const Address,
     *const usize,
     usize,
-    *const Attributes,
+    *const BatchAttributes,
     *const usize,
     usize,
     *mut usize,
@@ -50,14 +50,14 @@ type Batch = unsafe extern "C" fn(
 
 /// Of the copies of a batch.
 #[repr(C)]
-struct Attributes {
+struct BatchAttributes {
     order: u32,
     /// Kind and number of where source and destination are; 0: the driver finds out.
     from: [i32; 2],
     to: [i32; 2],
     flags: u32,
 }
-const _: () = assert!(size_of::<Attributes>() == 24);
+const _: () = assert!(size_of::<BatchAttributes>() == 24);
 /// The source is read when the stream has come so far.
 const IN_STREAM_ORDER: u32 = 1;
 
@@ -306,7 +306,8 @@ impl Card {
     /// Registered memory, until the stream has come so far; `to` is the card's to write.
     pub unsafe fn straight(&self, parts: &BatchParts, stream: Stream) -> Result<(), CuResult> {
         let Some(batch) = self.driver.batch else { return Err(NOT_SUPPORTED) };
-        let attributes = Attributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
+        let attributes =
+            BatchAttributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
         let (to, from, lens) = (parts.to.as_ptr(), parts.from.as_ptr(), parts.lens.as_ptr());
         let (count, first, mut failed) = (parts.lens.len(), 0, 0);
         // SAFETY: the caller's promise; arrays of `count`, which are read during the call.

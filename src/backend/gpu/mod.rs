@@ -38,10 +38,11 @@ mod service;
 mod tuning;
 mod watch;
 
+use crate::backend::Refused;
 use crate::backend::asynchronous::cookies::Request;
 use crate::backend::caller_share::CallerShare;
+use crate::backend::stretch::Stretch;
 use crate::backend::threads::{Wait, workers};
-use crate::backend::{Refused, libc as original};
 use crate::os::sync::pause;
 use crate::os::sys::{self, SignalsHeld};
 use crate::plan::PAGE;
@@ -560,32 +561,19 @@ impl Engine {
         if !workers::is_ours() {
             return Err(Refused::NotOurs);
         }
-        let mut at = 0;
-        while at < len {
-            let part = STRETCH.min(len - at);
-            // SAFETY: part of the caller's ranges.
-            match unsafe { self.copy_stretch(dst + at, src + at, part, how) } {
-                Ok(()) => {}
-                Err(refused) if at == 0 => return Err(refused),
-                Err(_) => {
-                    self.counts.caller_bytes.fetch_add(part as u64, Relaxed);
-                    // SAFETY: as above.
-                    unsafe { original::copy(dst + at, src + at, part) };
-                }
-            }
-            at += part;
+        // SAFETY: the caller's promise; a stretch is a part of its ranges.
+        unsafe {
+            Stretch { dst, src, len }.one_by_one(
+                &self.counts.caller_bytes,
+                |rest| rest.min(STRETCH),
+                |stretch| self.copy_stretch(stretch, how),
+            )
         }
-        Ok(())
     }
 
     /// One request. The caller's own part is the beginning, which the program reads first.
-    unsafe fn copy_stretch(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &Options,
-    ) -> Result<(), Refused> {
+    unsafe fn copy_stretch(&self, whole: Stretch, how: &Options) -> Result<(), Refused> {
+        let Stretch { dst, src, len } = whole;
         let own = match how.share {
             Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),
             None if how.spare_cpus => 0,
@@ -594,7 +582,7 @@ impl Engine {
         if own == len {
             self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
             // SAFETY: the caller's ranges.
-            unsafe { original::copy(dst, src, len) };
+            unsafe { whole.by_libc(0, len) };
             return Ok(());
         }
         let held = SignalsHeld::all().ok_or(Refused::Busy)?;
@@ -603,7 +591,7 @@ impl Engine {
         let since = sys::ticks();
         // SAFETY: the caller's ranges, outside of what the card writes. They are registered, so
         // no page of them is bad.
-        unsafe { original::copy(dst, src, own) };
+        unsafe { whole.by_libc(0, own) };
         let mut done = self.look(index);
         if how.share.is_none() && !how.spare_cpus {
             self.share.note(done == SlotState::Done);

@@ -18,9 +18,10 @@ mod tuning;
 
 use crate::backend::caller_share::CallerShare;
 use crate::backend::copy_loop::{Copied, CopyLoop};
+use crate::backend::stretch::Stretch;
 use crate::backend::threads::Wait;
 use crate::backend::threads::workers;
-use crate::backend::{Refused, libc as original, signals};
+use crate::backend::{Refused, signals};
 use crate::os::cpus;
 use crate::os::sync::pause;
 use crate::os::sys::{self, FaultsHeard, SignalsHeld};
@@ -170,27 +171,6 @@ impl Counts {
     }
 }
 
-/// One request's part of a copy.
-#[derive(Clone, Copy)]
-struct Stretch {
-    dst: usize,
-    src: usize,
-    len: usize,
-}
-
-impl Stretch {
-    /// From offset `from` to offset `to`, by libc.
-    ///
-    /// # Safety
-    /// As memcpy.
-    unsafe fn by_libc(self, from: usize, to: usize) {
-        if from < to {
-            // SAFETY: the caller's promise.
-            unsafe { original::copy(self.dst + from, self.src + from, to - from) };
-        }
-    }
-}
-
 /// Which channels a copy uses: `used` of them from `first` on, in a circle of `all`.
 #[derive(Clone, Copy)]
 struct Turn {
@@ -323,23 +303,14 @@ impl Engine {
             return Err(Refused::NotOurs);
         }
         let turn = self.turn_for(dst, how);
-        let mut at = 0;
-        while at < len {
-            let part = self.limit.part_of(len - at);
-            let stretch = Stretch { dst: dst + at, src: src + at, len: part };
-            // SAFETY: part of the caller's ranges.
-            match unsafe { self.copy_stretch(stretch, turn, how) } {
-                Ok(()) => {}
-                Err(refused) if at == 0 => return Err(refused),
-                Err(_) => {
-                    self.counts.caller_bytes.fetch_add(part as u64, Relaxed);
-                    // SAFETY: as above.
-                    unsafe { stretch.by_libc(0, part) };
-                }
-            }
-            at += part;
+        // SAFETY: the caller's promise; a stretch is a part of its ranges.
+        unsafe {
+            Stretch { dst, src, len }.one_by_one(
+                &self.counts.caller_bytes,
+                |rest| self.limit.part_of(rest),
+                |stretch| self.copy_stretch(stretch, turn, how),
+            )
         }
-        Ok(())
     }
 
     /// The channels of a copy to or from `at`. They follow from the place, by the lines of pages

@@ -12,7 +12,7 @@ const LATE: Duration = Duration::from_millis(3);
 const VERY_LATE: Duration = Duration::from_millis(300);
 
 fn engine(kernel: &'static Kernel) -> Engine {
-    original::resolve();
+    crate::backend::libc::resolve();
     workers::settle_in();
     let engine = Engine::new();
     assert!(engine.helper.fake.set(kernel).is_ok());

@@ -74,8 +74,8 @@ fn fault_in_a_copy_loop_ends_the_loop_and_leaves_the_default_action_to_be_seen()
             libc::alarm(20);
             assert_eq!(Action::NONE.exchange(libc::SIGSEGV).map(drop), Ok(()));
             assert_eq!(stand_in_front(), Ok(()));
-            for kernel in [CopyLoop::Ordinary, CopyLoop::Movsb, CopyLoop::Stream] {
-                let copied = kernel.copy(target.as_mut_ptr() as usize, 4096, 4096);
+            for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
+                let copied = copy_loop.copy(target.as_mut_ptr() as usize, 4096, 4096);
                 assert_eq!(copied, Copied::BadPage);
             }
             let mut seen: libc::sigaction = core::mem::zeroed();

@@ -1,4 +1,4 @@
-//! Worker threads as copy channels: where there is no hardware, and beside it.
+//! Worker threads as copy channels, where there is no hardware for it, and beside that hardware.
 
 #[cfg(not(loom))]
 pub mod parallel;

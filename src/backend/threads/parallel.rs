@@ -1,9 +1,9 @@
-//! Work that the caller and workers do together, whatever it is.
+//! Work of any kind that the caller and workers do together.
 //!
-//! Each who takes part calls the same function, which returns when nothing is left to begin. How
-//! they divide the work is their own business; here it is only seen to that workers come, that
-//! none begins after the caller has found nothing left, and that none is in the function any
-//! more when `run` returns.
+//! Every thread that takes part calls the same function, which returns when nothing is left to
+//! begin. How the threads divide the work is that function's business. This file sees to it that
+//! workers come, that none begins after the caller has found nothing left, and that none is still
+//! in the function when `run` returns.
 
 use super::piece;
 use super::queue::{ClaimedPiece, End, Posted, Shared, piece_is};
@@ -15,8 +15,8 @@ use crate::backend::mode::Mode;
 use crate::os::sys::{self, SignalsHeld};
 use crate::plan::Cut;
 
-/// Gets a number of its own in every thread that takes part; the caller's is 0. In a worker it
-/// keeps to the law of `workers`.
+/// The function. It is given a number of its own in every thread that takes part; the caller's is
+/// 0. In a worker it keeps to the law of `workers`.
 pub type ParallelFn<'a> = &'a (dyn Fn(usize) + Sync);
 
 /// In ticks.
@@ -48,7 +48,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     work(0);
     let done = sys::ticks();
     while let Some(claim) = shared.claim(End::Front) {
-        shared.finish(&claim, piece_is::DONE); // who has not begun need not come
+        shared.finish(&claim, piece_is::DONE); // a worker that has not begun need not come
     }
     let own = done.wrapping_sub(begun);
     wait(shared, Wait::Auto, own.max(SPIN_TICKS), || false);

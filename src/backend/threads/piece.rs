@@ -1,4 +1,4 @@
-//! One claimed piece of a shared copy, from its first byte to its end in the queue.
+//! One claimed piece of a shared copy: its bytes, and then the note in the queue that it is done.
 
 use super::queue::{ClaimedPiece, IN_ORDER, Shared, piece_is};
 use super::task::{LOOK, STEP, Task, Work};
@@ -6,16 +6,16 @@ use super::{parallel, remote};
 use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
 use crate::backend::mode::Mode;
 
-/// Beside a packed mode: pieces with odd numbers are streamed, the others not. Whoever times
-/// them one by one knows after one copy which is better.
+/// Beside a packed mode: pieces with odd numbers are streamed, the others are not. They are timed
+/// one by one, so that one copy shows which is better.
 pub const ALTERNATE: usize = 1 << 26;
-/// Beside a packed mode: the destination was never written. Its pages are made before they
-/// are copied into, many with one call instead of a fault for each.
+/// Beside a packed mode: the destination was never written. Its pages are made before they are
+/// copied into, many by one call instead of a fault for each.
 pub const FRESH: usize = 1 << 27;
 /// Beside a packed mode: pieces of a transfer between processes, see `remote`.
 pub const REMOTE: usize = 1 << 28;
 
-/// Beside a packed mode: what stands for the source is work of any kind, see `parallel`.
+/// Beside a packed mode: in the source's place stands work of any kind, see `parallel`.
 pub const PARALLEL: usize = 1 << 24;
 
 /// Which loop copies the piece.
@@ -27,13 +27,13 @@ pub fn loop_of(claim: &ClaimedPiece) -> CopyLoop {
     }
 }
 
-/// How many bytes the piece is; work of any kind counts its own.
+/// How many bytes the piece has; work of any kind counts its bytes itself.
 pub fn bytes_of(claim: &ClaimedPiece) -> usize {
     if claim.copy.mode & PARALLEL != 0 { 0 } else { claim.copy.cut.piece(claim.index).len }
 }
 
-/// Does a claimed piece and says so in the queue. A worker gives its `sequence` where the
-/// piece can be taken back from it.
+/// Does a claimed piece, and notes in the queue that it is done. A worker from which the piece can
+/// be taken back gives its `sequence`.
 pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     let posted = &claim.copy;
     if posted.mode & REMOTE != 0 {
@@ -56,12 +56,12 @@ pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     let (mut at, mut copied) = (0, Copied::Whole);
     while at < piece.len && copied == Copied::Whole {
         if in_order && shared.is_cancelled(claim.index) {
-            copied = Copied::Differs; // somewhere before
+            copied = Copied::Differs; // in an earlier piece
             break;
         }
         let part = task.part(at, step.min(piece.len - at));
         if fresh {
-            // A worker that comes too late makes pages, and writes nothing into them.
+            // A worker that is too late makes pages, but writes nothing into them.
             part.make_pages();
         }
         // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are,

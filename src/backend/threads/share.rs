@@ -1,4 +1,4 @@
-//! Software channels: one task from posting to the last byte, by the caller and the workers.
+//! Software channels: one task, from its posting to its last byte, by the caller and the workers.
 
 use super::piece::{self, ALTERNATE, FRESH};
 use super::queue::{End, Posted, Shared, UndoneBits};
@@ -43,13 +43,13 @@ pub struct Cost {
     pub ticks: u64,
 }
 
-/// What the caller has seen of a shared copy.
+/// What the caller has measured in a shared copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Its own pieces, by the stores they were made with.
+    /// Its own pieces, by the kind of stores they were made with.
     pub ordinary: Cost,
     pub streamed: Cost,
-    /// A worker has taken several times as long for a piece as the caller: others want its CPU.
+    /// A worker took several times as long for a piece as the caller: something else wants its CPU.
     pub late: bool,
 }
 
@@ -64,23 +64,23 @@ pub enum Wait {
     Umwait,
 }
 
-/// Signals are held while a copy is under way: a handler that jumped out of it would leave
-/// workers writing. This bounds for how long, for each thread that copies; a last chunk may be
-/// half as large again.
+/// Signals are held while a chunk is under way, because a handler that jumped out of it would leave
+/// workers writing. This is the size of a chunk for each thread that copies, which bounds how long
+/// signals are held. The last chunk may be half as large again.
 const CHUNK_EACH: usize = 8 << 20;
 const LARGEST_CHUNK: usize = 128 << 20;
 
-/// For so many bytes a worker more is called by the caller itself. To wake one takes about a
-/// microsecond, and the worker many more to come.
+/// The caller itself calls one worker for each so many bytes. Waking one takes about a
+/// microsecond, and the worker takes many more to arrive.
 const CALL_EACH: usize = 64 << 10;
 
-/// Who waits without spinning looks again after this. Nobody wakes it: who has copied a piece
-/// has better things to do than to ask who waits for it.
+/// A caller that waits without spinning looks again after this long. Nobody wakes it: a worker that
+/// has copied a piece does better to claim the next one than to look for who waits.
 const NAP_NANOS: u64 = 20_000;
 
 /// Bytes copied by callers in copies that were shared.
 static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
-/// Copies in which the caller redid pieces because a page refused.
+/// Copies in which the caller did pieces again because of a bad page.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
 /// Copies whose begun pieces were taken back from workers that did not run.
@@ -122,16 +122,16 @@ pub fn note_fault() {
     FAULTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Shares one task; the ranges of a copy do not overlap. Answers what the task answers, and what
-/// was seen. After a refusal nothing has been written.
+/// Shares one task; the ranges of a copy do not overlap. Returns the task's answer, and what was
+/// measured. After a refusal nothing has been written.
 ///
 /// # Safety
-/// As the program has promised of the task; a bad page ends as it would without us.
+/// What the program has promised of the task. A bad page ends as it would without us.
 pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused> {
     let chunk = ((how.workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
     let (mut at, mut answer, mut seen) = (0, 0, Seen::default());
     while at < task.len && answer == 0 {
-        // No small last chunk: the rest goes along when it is less than half of one.
+        // No small last chunk: a rest of less than half a chunk goes along with the one before.
         let left = task.len - at;
         let part = task.part(at, if left < chunk + chunk / 2 { left } else { chunk });
         // SAFETY: part of the caller's ranges.
@@ -173,7 +173,7 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
     if posted {
         let fresh = if how.fresh && cut.suits_making_pages(parties) { FRESH } else { 0 };
         QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode: mode | fresh });
-        // Each that comes calls two more; but a short copy is over before the last of those come.
+        // Each worker that arrives calls two more, but a short copy is over before they all have.
         summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
@@ -194,8 +194,8 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
         note_fault();
     }
 
-    // Nobody writes any more and signals come again: whatever could not be copied faults
-    // now, in the program's thread, as it would have without us.
+    // Nobody writes any more, and signals arrive again: what could not be copied faults now, in
+    // the program's thread, as it would have without us.
     drop(held);
     let mut answer = 0;
     if done_alone != Copied::Whole {
@@ -213,8 +213,8 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
     Ok(answer)
 }
 
-/// A slot of the queue. Workers are for CPUs that nobody else uses: with a caller on every other
-/// one there is none left for a helper each.
+/// Takes a slot of the queue. Workers are meant for CPUs that nobody else uses: with a caller on
+/// every second CPU there is no CPU left for a worker of each.
 pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     let shared = QUEUE.take().ok_or(Refused::Busy)?;
     if QUEUE.copies() > workers.div_ceil(2) {
@@ -224,8 +224,8 @@ pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     Ok(shared)
 }
 
-/// Works on what was posted, as long as something is unclaimed, and waits for what others have
-/// begun. Answers how many bytes it has done itself.
+/// Works on what was posted as long as any of it is unclaimed, then waits for what others have
+/// begun. Returns how many bytes it has done itself.
 pub(super) fn work(
     shared: &Shared,
     how: Wait,
@@ -239,8 +239,8 @@ pub(super) fn work(
     own
 }
 
-/// Copies pieces as long as there are any: how many bytes, and how long the quickest took. Others
-/// may have been preempted, which says nothing about how long a piece takes.
+/// Copies pieces as long as there are any. Returns how many bytes that were, and how long the
+/// quickest piece took: the others may have been preempted, which says nothing about pieces.
 fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, Option<u64>) {
     let (mut own, mut quickest, mut now) = (0, None, sys::ticks());
     while let Some(claim) = shared.claim(End::Front) {
@@ -258,8 +258,8 @@ fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, Option<u64>) {
     (own, quickest)
 }
 
-/// With a fixed share the rest is for the workers. When none of them has taken a piece for a
-/// while, the caller takes the rest: no copy depends on another thread being scheduled.
+/// With a fixed share the rest is for the workers. When no piece has been taken for a while, the
+/// caller takes the rest: no copy depends on another thread being scheduled.
 fn leave_to_others(shared: &Shared) {
     let (mut since, mut left) = (sys::ticks(), shared.unclaimed());
     while left > 0 && sys::ticks().wrapping_sub(since) < 4 * SPIN_TICKS {
@@ -271,8 +271,8 @@ fn leave_to_others(shared: &Shared) {
     }
 }
 
-/// Waits for pieces that others have begun, for about `patience` ticks: then they are taken
-/// back, for who has them may not run at all. A system call cannot be `taken_back`.
+/// Waits for pieces that others have begun, for about `patience` ticks. Then they are taken back,
+/// because whoever has them may not be running at all. A system call cannot be taken back.
 pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn() -> bool) {
     let (begun, mut from) = (sys::ticks(), 0);
     while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
@@ -300,7 +300,7 @@ pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn(
     }
 }
 
-/// A shared copy comes soon: a worker that sleeps gets up meanwhile.
+/// Wakes a worker, because a shared copy will come soon.
 pub fn expect() {
     QUEUE.wake_sleepers(1);
 }

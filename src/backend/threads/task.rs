@@ -1,10 +1,10 @@
-//! What is done with a stretch of memory: it is copied, filled or compared; whole by libc's
-//! functions, or in pieces by loops of our own.
+//! What is done with a stretch of memory: it is copied, filled or compared, either whole by libc's
+//! functions or in pieces by loops of our own.
 //!
-//! A comparison answers with the first difference. So its pieces are claimed in order, a difference
-//! leaves what lies behind it unclaimed, and when nobody works on it any more the caller looks,
-//! in order, at those pieces that were not found to be the same. A bad page that a worker has met
-//! behind the first difference is never looked at again.
+//! The answer of a comparison is its first difference. So its pieces are claimed in order, and a
+//! difference leaves everything behind it unclaimed. When nobody works on it any more, the caller
+//! goes through the pieces that were not found to be the same, in order. A bad page that a worker
+//! has met behind the first difference is never touched again.
 
 use super::queue::IN_ORDER;
 use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_back};
@@ -12,15 +12,16 @@ use crate::backend::libc as original;
 use crate::os::sys::{self, Op};
 use crate::plan::PAGE;
 
-/// Beside a packed mode: the destination is filled, and what stands for the source is the value.
+/// Beside a packed mode: the destination is filled, and the value stands in the source's place.
 const FILL: usize = 1 << 29;
 /// Beside a packed mode: both sides are compared.
 const COMPARE: usize = 1 << 30;
 
-/// So much of memory that was never written is made at once: it is still in the cache when the
-/// bytes come.
+/// Pages of memory that was never written are made this much at a time: then they are still in the
+/// cache when the bytes are written.
 pub const STEP: usize = 64 * PAGE;
-/// Who compares looks after so many bytes whether somebody has found an earlier difference.
+/// After each so many bytes a comparison looks whether another thread has found an earlier
+/// difference.
 pub const LOOK: usize = 8 * PAGE;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,12 @@ pub enum Work {
     Copy,
     /// `src` is eight times the byte.
     Fill,
-    /// For a program that has called this function.
+    /// As this function does, which the program has called.
     Compare(Op),
 }
 
 impl Work {
-    /// What a piece's mode tells of it.
+    /// How it is told in the mode of a piece.
     pub fn bits(self) -> usize {
         match self {
             Work::Copy => 0,
@@ -42,7 +43,7 @@ impl Work {
         }
     }
 
-    /// From the mode of a piece, for whose end the function does not matter.
+    /// From the mode of a piece, for which it does not matter which function was called.
     pub fn of(mode: usize) -> Self {
         match mode & (FILL | COMPARE) {
             0 => Work::Copy,
@@ -61,7 +62,7 @@ pub struct Task {
 }
 
 /// Whoever does a task promises what the program has promised to memcpy, memset or memcmp of the
-/// same ranges. What is answered is memcmp's answer, and 0 of the others.
+/// same ranges. The answer is memcmp's, and 0 for the other two.
 impl Task {
     pub fn fill(dst: usize, value: u8, len: usize) -> Self {
         Self { work: Work::Fill, dst, src: usize::from(value) * (usize::MAX / 0xff), len }
@@ -123,7 +124,7 @@ impl Task {
         }
     }
 
-    /// Makes the pages that lie whole in the destination. If it cannot be done, writing will tell
+    /// Makes the pages that lie whole in the destination. If that fails, writing to them will show
     /// why.
     pub fn make_pages(&self) {
         let (from, to) = (self.dst.next_multiple_of(PAGE), (self.dst + self.len) / PAGE * PAGE);
@@ -132,7 +133,7 @@ impl Task {
         }
     }
 
-    /// By a loop of our own, which a bad page ends if our handler stands in front.
+    /// By a loop of our own, which ends at a bad page if our handler stands in front.
     ///
     /// # Safety
     /// The program's promise, as long as it is not taken back.
@@ -148,7 +149,7 @@ impl Task {
         }
     }
 
-    /// Does a part that a loop has not brought to its end. A bad page is the program's now.
+    /// Does a part again that a loop has not finished. A bad page is the program's business now.
     ///
     /// # Safety
     /// The program's promise; nobody else works on it.
@@ -158,8 +159,8 @@ impl Task {
             // SAFETY: part of the caller's ranges.
             return unsafe { part.alone() };
         };
-        // SAFETY: part of the caller's ranges. Where the loop ends for any reason but the part's
-        // end, a difference or a bad page is near. Byte by byte nothing is read behind it.
+        // SAFETY: part of the caller's ranges. If the loop stops before the end of the part, there
+        // is a difference or a bad page near. Going byte by byte, we read nothing behind it.
         let at = unsafe {
             let (_, same) = compare_until_taken_back(part.dst, part.src, len, None);
             let rest = part.part(same, len - same);

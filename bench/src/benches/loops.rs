@@ -1,4 +1,4 @@
-//! Which kernel should copy the pieces? No shim here: one thread, then several
+//! Which loop should copy the pieces? No shim here: one thread, then several
 //! that each copy a part, all against libc on one thread.
 
 use super::copy::thread_counts;
@@ -31,7 +31,7 @@ fn table(place: &mut Place, threads: usize, heat: Heat, options: &Options) {
     };
     println!("{threads} thread{}, {heat_text}", if threads > 1 { "s" } else { "" });
     let mut arms = vec![Arm::libc()];
-    arms.extend(Arm::kernels(threads));
+    arms.extend(Arm::loops(threads));
     if threads == 1 {
         arms.remove(1); // libc, measured already
     }
@@ -41,7 +41,7 @@ fn table(place: &mut Place, threads: usize, heat: Heat, options: &Options) {
     let sizes = sizes.into_iter().filter(|s| options.sizes.is_some() || s.ilog2() % 2 == 0);
     let most = place.pair.len();
     for size in sizes.filter(|size| *size <= most) {
-        progress(&format!("kernels {threads} {} {}", heat.name(), short(size)));
+        progress(&format!("loops {threads} {} {}", heat.name(), short(size)));
         let budget = Budget::new(options.seconds / 2.0);
         let times = rounds(place, &arms, size, heat, options.burst(size), |times| {
             times[0].next.len() >= 9 && budget.used() >= 1.0
@@ -51,7 +51,7 @@ fn table(place: &mut Place, threads: usize, heat: Heat, options: &Options) {
         let mut line = vec![short(size), format!("{speed:.2}")];
         for (arm, times_of) in arms.iter().zip(&times).skip(1) {
             let ratio = ratios(&times[0].next, &times_of.next).median();
-            let key = format!("kernels.{}.{}.{threads}.{}", heat.name(), short(size), arm.name);
+            let key = format!("loops.{}.{}.{threads}.{}", heat.name(), short(size), arm.name);
             figure(&key, ratio);
             line.push(format!("{ratio:.2}"));
         }

@@ -1,0 +1,98 @@
+//! Long copies go to a DMA engine one stretch after the other: signals are held while a request is
+//! under way, and its length bounds for how long.
+
+use super::{Refused, libc as original};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// One request's part of a copy.
+#[derive(Clone, Copy)]
+pub struct Stretch {
+    pub dst: usize,
+    pub src: usize,
+    pub len: usize,
+}
+
+impl Stretch {
+    /// From offset `from` to offset `to`, by libc.
+    ///
+    /// # Safety
+    /// As memcpy.
+    pub unsafe fn by_libc(self, from: usize, to: usize) {
+        if from < to {
+            // SAFETY: the caller's promise.
+            unsafe { original::copy(self.dst + from, self.src + from, to - from) };
+        }
+    }
+
+    /// Has the whole copied stretch by stretch: `next` says how long the next one is, of so many
+    /// bytes, and `copy` makes it. A copy that is refused at its first stretch is refused, and
+    /// nothing of it is done. After that there is no way back: libc copies the refused stretch,
+    /// which is counted among the caller's bytes.
+    ///
+    /// # Safety
+    /// As memcpy of the whole.
+    pub unsafe fn one_by_one(
+        self,
+        caller_bytes: &AtomicU64,
+        next: impl Fn(usize) -> usize,
+        copy: impl Fn(Stretch) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        let mut at = 0;
+        while at < self.len {
+            let len = next(self.len - at);
+            let stretch = Stretch { dst: self.dst + at, src: self.src + at, len };
+            match copy(stretch) {
+                Ok(()) => {}
+                Err(refused) if at == 0 => return Err(refused),
+                Err(_) => {
+                    caller_bytes.fetch_add(len as u64, Ordering::Relaxed);
+                    // SAFETY: part of the caller's ranges.
+                    unsafe { stretch.by_libc(0, len) };
+                }
+            }
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    /// What is refused, from the stretch of this number on, and what came of it: the result, the
+    /// bytes that were copied, and those of them that the caller has copied.
+    fn refused_from(number: usize) -> (Result<(), Refused>, usize, u64) {
+        original::resolve();
+        let (from, mut to) = ([1u8; 1000], [0u8; 1000]);
+        let whole =
+            Stretch { dst: to.as_mut_ptr() as usize, src: from.as_ptr() as usize, len: 1000 };
+        let (caller_bytes, seen) = (AtomicU64::new(0), Cell::new(0));
+        // SAFETY: both arrays have 1000 bytes.
+        let done = unsafe {
+            whole.one_by_one(
+                &caller_bytes,
+                |rest| rest.min(300),
+                |stretch| {
+                    seen.set(seen.get() + 1);
+                    if seen.get() > number {
+                        return Err(Refused::Busy);
+                    }
+                    stretch.by_libc(0, stretch.len);
+                    Ok(())
+                },
+            )
+        };
+        let copied = to.iter().filter(|byte| **byte == 1).count();
+        (done, copied, caller_bytes.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn copy_refused_at_its_first_stretch_is_left_alone_and_later_ones_go_to_libc() {
+        assert_eq!(refused_from(0), (Err(Refused::Busy), 0, 0));
+        assert_eq!(refused_from(1), (Ok(()), 1000, 700));
+        assert_eq!(refused_from(3), (Ok(()), 1000, 100));
+        assert_eq!(refused_from(4), (Ok(()), 1000, 0));
+    }
+}
