@@ -21,7 +21,7 @@
 //! region      what both processes see, and its law
 //! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
-//! tally       what a report tells of messages
+//! tally       what a report tells of messages; counts: how that lies in live files
 //! lock, os    a lock that leaves errno alone; system calls
 //! ```
 //!
@@ -92,6 +92,8 @@ mod blocks;
 mod calls;
 #[cfg(not(loom))]
 mod consent;
+#[cfg(not(loom))]
+pub mod counts;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
