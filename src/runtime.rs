@@ -153,7 +153,7 @@ extern "C" fn start() {
     }
     if config.counts() {
         asynchronous::record_with(note_end);
-        ipc::tally::begin();
+        ipc::tally::begin(&MAKE_LIVE_FILE);
     }
     ipc::configure(ipc::Settings {
         eager: config.ipc_eager,
@@ -212,6 +212,11 @@ extern "C" fn start() {
     DISPATCHER.open();
 }
 
+/// The first message makes a file, too.
+static MAKE_LIVE_FILE: fn() = || {
+    DISPATCHER.recorder.live_or_made();
+};
+
 /// Lets the first large copy make a file with what is counted, for others to read.
 fn keep_live_file(config: &Config) {
     let mut folders = Vec::new();
@@ -246,7 +251,8 @@ fn keep_live_file(config: &Config) {
 }
 
 /// Puts into the live file what is counted elsewhere.
-fn publish(live: &Live) {
+fn publish(live: &'static Live) {
+    ipc::tally::count_in(&live.messages);
     let (facts, relaxed) = (&live.facts, Ordering::Relaxed);
     let (backend, channels) = DISPATCHER.backend();
     facts.backend.store(word(backend), relaxed);

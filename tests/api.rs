@@ -339,13 +339,3 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     succeed(install().arg("--uninstall"));
     assert!(files_below(&prefix).is_empty());
 }
-
-#[test]
-fn manual_pages_describe_every_function() {
-    let pages = ["man/adma_copy.3", "man/adma_read.3"];
-    let page = pages.map(|page| std::fs::read_to_string(root().join(page)).unwrap()).concat();
-    for name in declared() {
-        assert!(page.contains(&format!(".Nm {name}")), "{name} has no manual page");
-        assert!(page.contains(&format!(".Fn {name} ")) || page.contains(&format!(".Fo {name}")));
-    }
-}

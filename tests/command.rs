@@ -167,6 +167,7 @@ fn program_that_is_not_there_or_not_executable_has_the_shells_status() {
     executable(&place.join("stale"), "#!/no/such/interpreter\n");
     let done = finish(adma().arg(place.join("stale")));
     assert_eq!(done.status.code(), Some(127), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("interpreter"), "{}", text(&done.stderr));
 }
 
 // ---- programs that cannot be helped --------------------------------------------------------

@@ -149,18 +149,85 @@ fn manual_pages_have_no_warnings() {
     }
 }
 
+/// The names in a page's NAME section.
+fn names_of(text: &str) -> Vec<String> {
+    let head = text.split(".Sh NAME\n").nth(1).expect("a NAME section");
+    let lines = head.lines().take_while(|line| !line.starts_with(".Sh"));
+    let names = lines.filter_map(|line| line.strip_prefix(".Nm "));
+    names.map(|name| name.trim_end_matches(" ,").to_owned()).collect()
+}
+
+/// Without what may be written in several ways.
+fn squeezed(prototype: &str) -> String {
+    let words: Vec<&str> = prototype.split_whitespace().collect();
+    words.join(" ").replace("* ", "*").replace(" (", "(").replace("( ", "(")
+}
+
+/// The functions of the header, each as the compiler sees it.
+fn declared() -> BTreeSet<String> {
+    let header = read("include/adma.h");
+    // Comments, and lines for the preprocessor.
+    let code: String = header.split("/*").map(|part| part.rsplit("*/").next().unwrap()).collect();
+    let code: Vec<&str> = code.lines().filter(|line| !line.trim().starts_with('#')).collect();
+    let code = code.join("\n");
+    let calls = code.split([';', '{', '}']).filter(|part| part.contains("adma_"));
+    let calls = calls.map(squeezed).filter(|part| part.ends_with(')') && !part.contains("typedef"));
+    let found: BTreeSet<String> = calls.collect();
+    assert!(found.len() >= 20, "the header was not understood: {found:?}");
+    found
+}
+
+/// The functions of a page's SYNOPSIS, in the same form.
+fn synopsis(text: &str) -> Vec<String> {
+    let section = text.split(".Sh SYNOPSIS\n").nth(1).unwrap_or_default();
+    let section = section.split(".Sh ").next().unwrap_or_default();
+    let (mut result, mut found) = (String::new(), Vec::new());
+    let arguments = |quoted: &str| match quoted.contains('"') {
+        true => quoted.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(", "),
+        false => quoted.to_owned(),
+    };
+    // One argument in a line, or all of them.
+    let section = section.replace("\n.Fa", "").replace("\n.Fc", "").replace(".Fo ", ".Fn ");
+    for line in section.lines() {
+        if let Some(kind) = line.strip_prefix(".Ft ") {
+            result = kind.to_owned();
+        } else if let Some((name, rest)) = line.strip_prefix(".Fn ").and_then(|l| l.split_once(' '))
+        {
+            found.push(squeezed(&format!("{result} {name}({})", arguments(rest))));
+        }
+    }
+    found
+}
+
+/// One page for each group of functions, and each function in one of them, as the header has it.
+#[test]
+fn every_function_has_one_manual_page_with_its_prototype() {
+    let mut described = Vec::new();
+    for page in manual_pages().iter().filter(|page| page.extension().unwrap() == "3") {
+        let text = fs::read_to_string(page).unwrap();
+        let (names, prototypes) = (names_of(&text), synopsis(&text));
+        assert!(page.ends_with(format!("{}.3", names[0])), "{}: {names:?}", page.display());
+        for name in &names {
+            let shown = prototypes.iter().any(|shown| shown.contains(&format!("{name}(")));
+            assert!(shown, "{}: {name} is not in the synopsis", page.display());
+            assert!(text.matches(&format!(".Fn {name}\n")).count() > 0, "{name} is not described");
+        }
+        assert_eq!(names.len(), prototypes.len(), "{}", page.display());
+        assert!(names.len() <= 8, "{}: more than one group", page.display());
+        described.extend(prototypes);
+    }
+    described.sort();
+    assert_eq!(described, declared().into_iter().collect::<Vec<_>>());
+}
+
 /// Whoever follows a reference to one of our pages finds it, if only by another of its names.
 #[test]
 fn manual_pages_refer_to_pages_that_exist() {
     let mut names = BTreeSet::new();
     for page in manual_pages() {
         let section = page.extension().unwrap().to_str().unwrap().to_owned();
-        let text = fs::read_to_string(&page).unwrap();
-        let head = text.split(".Sh NAME\n").nth(1).expect("a NAME section");
-        for line in head.lines().take_while(|line| !line.starts_with(".Sh")) {
-            if let Some(name) = line.strip_prefix(".Nm ") {
-                names.insert((name.trim_end_matches(" ,").to_owned(), section.clone()));
-            }
+        for name in names_of(&fs::read_to_string(&page).unwrap()) {
+            names.insert((name, section.clone()));
         }
     }
     for page in manual_pages() {
@@ -212,6 +279,7 @@ fn no_two_types_of_a_program_have_one_name() {
         sources("src").into_iter().partition(|path| !path.starts_with(root().join("src/command")));
     let shared = ["histogram", "live", "tables", "units", "worth"];
     let shared = shared.map(|name| root().join(format!("src/stats/{name}.rs")));
+    let shared = shared.into_iter().chain([root().join("src/ipc/counts.rs")]);
     for program in [library, command.into_iter().chain(shared).collect()] {
         let mut seen = BTreeMap::new();
         for path in program {

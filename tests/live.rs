@@ -9,6 +9,8 @@ mod common;
 mod histogram;
 #[path = "../src/stats/live.rs"]
 mod live;
+#[path = "../src/ipc/counts.rs"]
+mod messages;
 
 use common::{finish, found, number, plain, preloaded, skip, succeed, victim};
 use live::{Live, NO_STATUS, ended};
@@ -277,6 +279,32 @@ fn process_that_executes_another_program_gets_another_file() {
     assert_eq!(counts, [(2, 2 * MIB), (3, 3 * MIB)]);
 }
 
+/// Messages and bytes in each direction.
+fn messages(live: &Live) -> [(u64, u64); 2] {
+    live.messages.told().unwrap().directions.map(|(_, messages, bytes)| (messages, bytes))
+}
+
+#[test]
+fn messages_are_counted_in_the_file_and_outlive_a_killed_process() {
+    let folder = Folder::new();
+    let mut victim = Victim::start(&mut collected(&folder.0));
+    assert_eq!(victim.ask("messages 7"), "sent");
+    victim.ask("copy 1048576 2");
+    assert_eq!(victim.ask("messages 3"), "sent");
+    let pid = victim.child.id();
+    victim.order("kill");
+    victim.end();
+    let all: Vec<Box<Live>> = files(&folder.0).iter().map(|path| read(path)).collect();
+    assert_eq!(all.len(), 3, "two children");
+    let (mine, children): (Vec<_>, Vec<_>) =
+        all.iter().partition(|live| live.head.pid.load(Relaxed) == pid);
+    assert_eq!(messages(mine[0]), [(10, 1_000_000), (0, 0)]);
+    assert_eq!(counted(mine[0]), (2, 2 * MIB));
+    let mut received: Vec<_> = children.iter().map(|live| messages(live)).collect();
+    received.sort_unstable();
+    assert_eq!(received, [[(0, 0), (3, 300_000)], [(0, 0), (7, 700_000)]]);
+}
+
 // ---- where no file is to be had ----------------------------------------------------------
 
 /// The program runs, and its report at exit is whole.
@@ -415,6 +443,29 @@ fn report_of_one_process_is_as_ever_and_silence_stays_silence() {
 }
 
 #[test]
+fn report_of_processes_that_send_messages_tells_of_these() {
+    let folder = Folder::new();
+    let mut sender = Victim::start(adma(&folder).arg(victim("live")).stderr(Stdio::piped()));
+    assert_eq!(sender.ask("messages 5"), "sent");
+    let table = top(&folder, &["--once"]);
+    assert!(table.lines().nth(1).is_some_and(|line| !line.ends_with(" 0.0")), "{table}");
+    let json: Value = serde_json::from_str(&top(&folder, &["--once", "--json"])).unwrap();
+    let told = json["processes"].as_array().unwrap().iter().map(|process| &process["messages"]);
+    let sent: u64 = told.map(|told| number(&told["sent"]["messages"])).sum();
+    assert_eq!(sent, 5, "{json}");
+    drop(sender.child.stdin.take());
+    let done = sender.child.wait_with_output().unwrap();
+    let err = text(&done.stderr);
+    assert!(err.starts_with("adma: 2 processes sent messages, within "), "{err}");
+    assert!(!err.contains("large copies"), "{err}");
+    for part in ["  sent                     5      488 KiB", "  received                 5"] {
+        assert!(err.contains(part), "{part} is missing: {err}");
+    }
+    assert!(err.lines().all(|line| line.chars().count() <= 80), "{err}");
+    nothing_is_left(&folder);
+}
+
+#[test]
 fn each_gives_one_report_per_process() {
     let folder = Folder::new();
     let script = format!("{}; {}", copies(2_000_000, 3), copies(2_000_000, 2));
@@ -483,6 +534,29 @@ fn signals_sent_to_the_command_reach_the_program() {
     assert_eq!(victim.child.wait().unwrap().signal(), Some(15));
     drop(stdin);
     nothing_is_left(&folder);
+}
+
+/// The command's parent is in another group, as a shell's jobs are, and says what it hears of.
+fn heard_by_the_parent(folder: &Folder, orders: &str) -> String {
+    let script = format!(
+        "trap 'echo HEARD TERM' TERM; trap 'echo HEARD USR1' USR1; set -m; \
+         {} {} <<<$'{orders}'; echo status $?",
+        common::command().display(),
+        victim("live").display()
+    );
+    let mut command = plain("bash");
+    command.args(["-c", &script]).env("XDG_RUNTIME_DIR", &folder.0);
+    succeed(&mut command).0
+}
+
+#[test]
+fn signal_of_the_program_to_its_group_does_not_reach_the_commands_parent() {
+    let folder = Folder::new();
+    let heard = heard_by_the_parent(&folder, "signal 15\\nexit 3\\n");
+    assert_eq!(heard, "signalled\nstatus 3\n");
+    // One that tells a parent something does.
+    let heard = heard_by_the_parent(&folder, "tell 10\\nexit 4\\n");
+    assert!(heard.contains("HEARD USR1") && heard.contains("status 4"), "{heard}");
 }
 
 #[test]
@@ -589,7 +663,7 @@ fn top_shows_what_processes_have_copied() {
     assert_eq!(table.lines().count(), 3, "{table}");
     assert!(table.starts_with("    PID PROGRAM"), "{table}");
     assert!(table.contains(&format!("{:>7} live", second.child.id())), "{table}");
-    assert!(table.lines().all(|line| line.chars().count() <= 84), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     // A tree's processes are seen too.
     let mut inside = Victim::start(adma(&folder).arg(victim("live")));
     inside.ask("copy 1048576 2");
@@ -598,6 +672,11 @@ fn top_shows_what_processes_have_copied() {
         assert!(victim.end().success());
     }
     assert_eq!(top(&folder, &["--once"]).lines().count(), 1);
+    // Who asks for one process is told that there is none.
+    let mut command = plain(common::command());
+    let done = finish(command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "4194305", "--once"]));
+    assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), String::new()));
+    assert!(text(&done.stderr).contains("process 4194305"), "{}", text(&done.stderr));
 }
 
 #[test]
@@ -824,6 +903,16 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
     assert!(victim.end().success());
 }
 
+/// A shell that says `prompt> ` when it waits for a line.
+fn shell(folder: &Folder) -> Terminal {
+    let mut command = plain("bash");
+    command.args(["--norc", "--noprofile", "-i"]).env("XDG_RUNTIME_DIR", &folder.0);
+    command.env("PS1", "prompt> ").env_remove("PROMPT_COMMAND");
+    let mut shell = Terminal::start(&mut command);
+    shell.expect("prompt> ");
+    shell
+}
+
 #[test]
 fn terminal_interrupts_program_and_command_together() {
     let test = "terminal_interrupts_program_and_command_together";
@@ -831,32 +920,81 @@ fn terminal_interrupts_program_and_command_together() {
         return skip(test, "bash is not installed");
     }
     let folder = Folder::new();
-    let mut command = plain("bash");
-    command.args(["--norc", "--noprofile", "-i"]).env("XDG_RUNTIME_DIR", &folder.0);
-    command.env("PS1", "prompt> ").env_remove("PROMPT_COMMAND");
-    let mut shell = Terminal::start(&mut command);
-    let adma = common::command().display().to_string();
-    shell.expect("prompt> ");
+    let mut shell = shell(&folder);
     // Ctrl-C: the program's handler decides, and sees one signal.
-    let script = "trap \"echo INTER\"RUPTED INT; echo RE\"\"ADY; read a; read b; echo AF\"\"TER";
-    shell.type_in(&format!("{adma} bash -c '{script}'\n"));
-    shell.expect("READY");
-    shell.type_in("\u{3}");
-    shell.expect("INTERRUPTED");
-    shell.type_in("x\ny\n");
-    shell.expect("AFTER");
-    shell.expect("prompt> ");
-    let script = format!("echo RE\"\"ADY; exec {}", victim("live").display());
-    shell.type_in(&format!("{adma} bash -c '{script}'\n"));
+    shell.type_in(&format!("{}\n", under_adma()));
     // What is typed before the program reads may be bash's.
     shell.expect("READY");
-    shell.type_in("copy 4096 1\n");
-    shell.expect("copied");
-    // Ctrl-C without a handler: both are gone.
+    shell.type_in("terminal\n");
+    shell.expect("handled");
     shell.type_in("\u{3}");
+    shell.expect("interrupted");
+    shell.type_in("copy 4096 1\n");
+    assert!(!shell.expect("copied").contains("interrupted"));
+    shell.type_in("exit\n");
+    shell.expect("prompt> ");
+    // Without a handler: both are gone. Also if the program is in a group of its own, to which the
+    // terminal sends nothing.
+    for order in ["copy 4096 1", "leave"] {
+        shell.type_in(&format!("{}\n", under_adma()));
+        shell.expect("READY");
+        shell.type_in(&format!("{order}\n"));
+        shell.expect(if order == "leave" { "left" } else { "copied" });
+        shell.type_in("\u{3}");
+        shell.expect("prompt> ");
+        shell.type_in("echo status $?\n");
+        shell.expect("status 130");
+    }
+    shell.type_in("exit\n");
+    shell.child.wait().unwrap();
+    nothing_is_left(&folder);
+}
+
+/// A line for a shell: the victim by `adma`, which says when it is about to read.
+fn under_adma() -> String {
+    let script = format!("echo RE\"\"ADY; exec {}", victim("live").display());
+    format!("{} bash -c '{script}'", common::command().display())
+}
+
+#[test]
+fn terminal_suspends_program_and_command_together() {
+    let test = "terminal_suspends_program_and_command_together";
+    if !found("bash") {
+        return skip(test, "bash is not installed");
+    }
+    let folder = Folder::new();
+    let mut shell = shell(&folder);
+    shell.type_in(&format!("{}\n", under_adma()));
+    shell.expect("READY");
+    shell.type_in("terminal\n");
+    shell.expect("handled");
+    for round in 0..10 {
+        shell.type_in("\u{1a}");
+        // The shell has its terminal back when the program has let go of it, not before.
+        let before = shell.expect("Stopped");
+        assert!(before.contains("tidied up"), "round {round}: {before}");
+        shell.expect("prompt> ");
+        shell.type_in("fg\n");
+        shell.expect("went on");
+        shell.type_in("copy 4096 1\n");
+        shell.expect("copied");
+    }
+    // In the background it stops when it wants to read.
+    shell.type_in("\u{1a}");
+    shell.expect("prompt> ");
+    shell.type_in("bg\n");
+    shell.expect("went on");
+    let is_stopped = || {
+        shell.type_in("jobs\n");
+        shell.expect("prompt> ").contains("Stopped")
+    };
+    assert!(eventually(is_stopped), "goes on");
+    shell.type_in("fg\n");
+    shell.expect("went on");
+    shell.type_in("exit 7\n");
     shell.expect("prompt> ");
     shell.type_in("echo status $?\n");
-    shell.expect("status 130");
+    shell.expect("status 7");
     shell.type_in("exit\n");
     shell.child.wait().unwrap();
     nothing_is_left(&folder);

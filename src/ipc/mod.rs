@@ -20,7 +20,7 @@
 //! region      what both processes see, and its law
 //! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
-//! tally       what a report tells of messages
+//! tally       what a report tells of messages; counts: how that lies in live files
 //! os          system calls; blocking: threads for those that somebody who cannot wait has to make
 //! lock        a lock that leaves errno alone
 //! ```
@@ -87,6 +87,7 @@ mod blocks;
 mod calls;
 pub mod claims;
 mod consent;
+pub mod counts;
 pub mod doorbell;
 mod endpoint;
 mod engine;

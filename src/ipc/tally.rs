@@ -1,111 +1,91 @@
-//! Messages and bytes, for the report at exit. Nothing is counted unless somebody wants one.
+//! Messages and bytes, for reports. Nothing is counted unless somebody wants one.
+//!
+//! Counted is in the live file of this process, where it has one: then nothing is lost when it is
+//! killed. The first message asks for that file, as the first large copy does.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+pub use super::counts::{Direction, Means, Messages, Regime};
 
-static ON: AtomicBool = AtomicBool::new(false);
+use super::counts::MessageCounts;
+use crate::backend::threads::workers;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use once_cell::race::OnceRef;
 
-#[derive(Clone, Copy)]
-pub enum Direction {
-    Sent,
-    Received,
-}
+/// Makes a live file, if one is to be had, and has it used by `count_in`.
+type MakeFile = fn();
 
-/// How a message has travelled.
-#[derive(Clone, Copy)]
-pub enum Regime {
-    Eager,
-    /// By one of the two processes.
-    OneCopy,
-    /// By both.
-    TwoEnded,
-    /// Through the region, in chunks.
-    Chunks,
-}
-
-/// With what this process has copied.
-#[derive(Clone, Copy)]
-pub enum Means {
-    Helper,
-    /// Ordinary instructions, between blocks.
-    Mapped,
-    ProcessVm,
-    /// The same by worker threads.
-    Workers,
-    SharedMemory,
-}
-
-const DIRECTIONS: [&str; 2] = ["sent", "received"];
-const REGIMES: [&str; 4] = ["eager", "one_copy", "two_ended", "chunks"];
-const MEANS: [&str; 5] = ["helper", "mapped", "process_vm", "process_vm_workers", "shared_memory"];
-
-/// Messages, and bytes.
-type Count = [AtomicU64; 2];
-
-static BY_DIRECTION: [Count; DIRECTIONS.len()] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
-static BY_REGIME: [Count; REGIMES.len()] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
-static BY_MEANS: [AtomicU64; MEANS.len()] = [const { AtomicU64::new(0) }; 5];
+/// Set: everything is counted.
+static MAKE_FILE: OnceRef<'static, MakeFile> = OnceRef::new();
+static ASKED: AtomicBool = AtomicBool::new(false);
+/// Null until there is a file.
+static FILE: AtomicPtr<MessageCounts> = AtomicPtr::new(null_mut());
+static PRIVATE: MessageCounts = MessageCounts::new();
 
 /// From now on everything is counted.
-pub fn begin() {
-    ON.store(true, Relaxed);
+pub fn begin(make_file: &'static MakeFile) {
+    let _ = MAKE_FILE.set(make_file); // an error only means: has begun
 }
 
 pub fn is_on() -> bool {
-    ON.load(Relaxed)
+    MAKE_FILE.get().is_some()
+}
+
+/// From now on here. What was counted before is taken over.
+pub fn count_in(file: &'static MessageCounts) {
+    let file = core::ptr::from_ref(file).cast_mut();
+    if FILE.swap(file, Ordering::AcqRel) != file {
+        gather();
+    }
 }
 
 /// A message is over, with so many bytes.
 #[inline]
 pub fn note_message(direction: Direction, regime: Regime, bytes: usize) {
-    if is_on() {
-        for count in [&BY_DIRECTION[direction as usize], &BY_REGIME[regime as usize]] {
-            count[0].fetch_add(1, Relaxed);
-            count[1].fetch_add(bytes as u64, Relaxed);
-        }
+    let Some(make_file) = MAKE_FILE.get() else { return };
+    if FILE.load(Ordering::Relaxed).is_null()
+        && !ASKED.load(Ordering::Relaxed)
+        && !ASKED.swap(true, Ordering::Relaxed)
+    {
+        make_file();
     }
+    counts().note_message(direction, regime, bytes);
 }
 
 /// This process has copied so many bytes.
 #[inline]
 pub fn note_copied(means: Means, bytes: usize) {
     if is_on() {
-        BY_MEANS[means as usize].fetch_add(bytes as u64, Relaxed);
+        counts().note_copied(means, bytes);
     }
 }
 
-/// What has become of all messages: names with messages and bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Messages {
-    pub directions: [(&'static str, u64, u64); DIRECTIONS.len()],
-    pub regimes: [(&'static str, u64, u64); REGIMES.len()],
-    /// Bytes only.
-    pub copied: [(&'static str, u64); MEANS.len()],
-}
-
-/// `None`: there were none.
+/// What has become of all messages; `None`: there were none.
 pub fn messages() -> Option<Messages> {
-    fn told<const N: usize>(
-        names: [&'static str; N],
-        counts: &[Count; N],
-    ) -> [(&'static str, u64, u64); N] {
-        core::array::from_fn(|index| {
-            let [messages, bytes] = &counts[index];
-            (names[index], messages.load(Relaxed), bytes.load(Relaxed))
-        })
-    }
-    let all = Messages {
-        directions: told(DIRECTIONS, &BY_DIRECTION),
-        regimes: told(REGIMES, &BY_REGIME),
-        copied: core::array::from_fn(|index| (MEANS[index], BY_MEANS[index].load(Relaxed))),
-    };
-    all.directions.iter().any(|(_, messages, _)| *messages > 0).then_some(all)
+    gather();
+    counts().told()
 }
 
 /// For the child of a fork: its report tells its own messages only.
 pub fn clear() {
-    if messages().is_none() {
-        return; // touches no page that was never used
+    FILE.store(null_mut(), Ordering::Relaxed);
+    ASKED.store(false, Ordering::Relaxed);
+    PRIVATE.clear();
+}
+
+fn counts() -> &'static MessageCounts {
+    file().unwrap_or(&PRIVATE)
+}
+
+/// A child that ran no handler of ours would count in its parent's.
+fn file() -> Option<&'static MessageCounts> {
+    // SAFETY: null, or part of a mapping that is never taken away, of atomic numbers only.
+    let file = unsafe { FILE.load(Ordering::Acquire).as_ref() }?;
+    workers::shares_our_memory().then_some(file)
+}
+
+/// Puts into the file what was counted elsewhere, for instance while it was being made.
+fn gather() {
+    if let Some(file) = file() {
+        file.absorb(&PRIVATE);
     }
-    let counts = BY_DIRECTION.iter().chain(&BY_REGIME).flatten().chain(&BY_MEANS);
-    counts.for_each(|count| count.store(0, Relaxed));
 }

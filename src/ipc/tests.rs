@@ -853,7 +853,8 @@ fn large_messages_between_any_memory_are_copied_by_workers_too() {
     original::resolve();
     workers::settle_in();
     workers::start(3);
-    tally::begin();
+    static NO_FILE: fn() = || {};
+    tally::begin(&NO_FILE);
     let by_workers =
         || tally::messages().map_or(0, |all| all.copied[tally::Means::Workers as usize].1);
     let help = || Some(Workers { cpus: 8, copy: original::copy, count: || 3, crowded: || {} });

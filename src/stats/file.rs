@@ -37,7 +37,7 @@ pub struct Place {
     /// The program's file.
     pub exe: Vec<u8>,
     /// Puts into the file what is counted elsewhere.
-    pub publish: fn(&Live),
+    pub publish: fn(&'static Live),
     /// The user has changed what he wants.
     pub obey: fn(&Live),
 }
@@ -111,6 +111,26 @@ impl Statistics {
             return self.private.record(path, len, ticks);
         };
         live.recorder.record(path, len, ticks);
+        self.publish_at_times(live, ticks);
+    }
+
+    /// The same, and what a shared one has saved, where that is known.
+    #[inline]
+    pub fn record_judged(&self, path: Path, len: usize, ticks: u64, saved: Option<i64>) {
+        let live = self.live_or_made();
+        let recorder = live.map_or(&self.private, |live| &live.recorder);
+        recorder.record(path, len, ticks);
+        if path == Path::Engine {
+            recorder.worth.note(ticks, saved);
+        }
+        if let Some(live) = live {
+            self.publish_at_times(live, ticks);
+        }
+    }
+
+    /// After a copy that took so many ticks.
+    #[inline]
+    fn publish_at_times(&self, live: &'static Live, ticks: u64) {
         let short_ones = self.short_ones.load(Ordering::Relaxed).wrapping_add(1);
         self.short_ones.store(short_ones, Ordering::Relaxed);
         let (control, channels) = (&live.control, &live.facts.channels);
@@ -119,15 +139,6 @@ impl Statistics {
             || control.change.load(Ordering::Relaxed) != control.obeyed.load(Ordering::Relaxed)
         {
             self.publish(live);
-        }
-    }
-
-    /// The same, and what a shared one has saved, where that is known.
-    #[inline]
-    pub fn record_judged(&self, path: Path, len: usize, ticks: u64, saved: Option<i64>) {
-        self.record(path, len, ticks);
-        if path == Path::Engine {
-            self.note_worth(ticks, saved);
         }
     }
 
@@ -141,12 +152,6 @@ impl Statistics {
         self.counters().profile(op as usize, len);
     }
 
-    /// Notes how long a shared copy took, and what it has saved, where that is known.
-    #[inline]
-    pub fn note_worth(&self, ticks: u64, saved: Option<i64>) {
-        self.counters().worth.note(ticks, saved);
-    }
-
     /// The file, made by the first copy.
     #[inline]
     pub fn live_or_made(&self) -> Option<&'static Live> {
@@ -156,7 +161,7 @@ impl Statistics {
         }
     }
 
-    fn publish(&self, live: &Live) {
+    fn publish(&self, live: &'static Live) {
         let Some(place) = self.place.get() else { return };
         let change = live.control.change.load(Ordering::Acquire);
         if live.control.obeyed.swap(change, Ordering::Relaxed) != change {
@@ -169,7 +174,10 @@ impl Statistics {
     /// By whoever comes first; others count in private memory meanwhile.
     #[cold]
     fn make(&self) -> Option<&'static Live> {
-        let place = self.place.get()?;
+        let Some(place) = self.place.get() else {
+            self.tried.store(true, Ordering::Relaxed); // nobody wants a file
+            return None;
+        };
         // A child of vfork shares its parent's memory, in which it must not leave a file.
         let allowed = workers::may_start();
         if allowed == Err(Refused::NotOurs) || self.tried.swap(true, Ordering::Relaxed) {

@@ -2,9 +2,9 @@
 
 use super::Flow;
 use super::histogram::Histogram;
+use super::messages::Messages;
 use super::snapshot::Snapshot;
 use super::worth;
-use crate::ipc::tally::Messages;
 use crate::os::sys::Op;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;

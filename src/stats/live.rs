@@ -9,11 +9,12 @@
 #![allow(dead_code)] // library and command each use a part of it
 
 use super::histogram::Histogram;
+use super::messages::MessageCounts;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout; the command reads files of its own version only.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A name is the process number, a dash, and what makes it unique when the process executes
 /// another program: `4711-1f0a33b2c4`.
@@ -31,6 +32,8 @@ pub struct Live {
     pub control: Control,
     pub facts: Facts,
     pub recorder: Recorder,
+    /// Between processes.
+    pub messages: MessageCounts,
 }
 
 /// Who counts here. Written once, but for how the process has ended.

@@ -13,6 +13,7 @@ mod text;
 mod units;
 mod worth;
 
+use crate::ipc::counts as messages;
 pub use file::Statistics;
 pub use live::{Fallback, Flow, Path, Recorder};
 

@@ -1,7 +1,7 @@
 //! Everything a report tells, gathered at exit.
 
 use super::Recorder;
-use crate::ipc::tally::Messages;
+use super::messages::Messages;
 
 pub struct Snapshot<'a> {
     pub recorder: &'a Recorder,

@@ -5,6 +5,7 @@
 
 use super::histogram::{Histogram, rounded_up};
 use super::live::{Flow, Recorder};
+use super::messages::Messages;
 use super::units::{Bytes, Time};
 use core::fmt::{Result, Write};
 
@@ -55,6 +56,22 @@ pub fn channels(caller: u64, name: &str, channels: &[u64], out: &mut dyn Write) 
         )?;
     }
     writeln!(out)
+}
+
+/// Messages between processes; by regime the same ones again.
+pub fn messages(told: &Messages, out: &mut dyn Write) -> Result {
+    writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes")?;
+    for (name, count, bytes) in told.directions {
+        writeln!(out, "  {name:<16}{count:>10}{:>13}", Bytes(bytes))?;
+    }
+    for (name, count, bytes) in told.regimes.into_iter().filter(|(_, count, _)| *count > 0) {
+        writeln!(out, "    {name:<14}{count:>10}{:>13}", Bytes(bytes))?;
+    }
+    writeln!(out, "  copied here by")?;
+    for (name, bytes) in told.copied.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        writeln!(out, "    {name:<24}{:>13}", Bytes(bytes))?;
+    }
+    Ok(())
 }
 
 /// How many copies of which size, by the engine and by libc.

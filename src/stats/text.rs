@@ -3,7 +3,6 @@
 use super::snapshot::{HelperCounts, Snapshot};
 use super::units::{Bytes, Time};
 use super::{tables, worth};
-use crate::ipc::tally::Messages;
 use crate::os::sys::Op;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -32,7 +31,7 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         registrations(told.map(|(_, value)| value), out)?;
     }
     if let Some(told) = &snapshot.messages {
-        messages(told, out)?;
+        tables::messages(told, out)?;
     }
     if snapshot.faults > 0 {
         writeln!(out, "  in {} copies a bad page was left to the caller", snapshot.faults)?;
@@ -103,22 +102,6 @@ fn registrations(
         Bytes(most_bytes)
     )?;
     writeln!(out, "                    {evicted} made room, {gone} changed by the program")
-}
-
-/// Messages between processes; by regime the same ones again.
-fn messages(told: &Messages, out: &mut dyn Write) -> Result {
-    writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes")?;
-    for (name, count, bytes) in told.directions {
-        writeln!(out, "  {name:<16}{count:>10}{:>13}", Bytes(bytes))?;
-    }
-    for (name, count, bytes) in told.regimes.into_iter().filter(|(_, count, _)| *count > 0) {
-        writeln!(out, "    {name:<14}{count:>10}{:>13}", Bytes(bytes))?;
-    }
-    writeln!(out, "  copied here by")?;
-    for (name, bytes) in told.copied.into_iter().filter(|(_, bytes)| *bytes > 0) {
-        writeln!(out, "    {name:<24}{:>13}", Bytes(bytes))?;
-    }
-    Ok(())
 }
 
 fn profile(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {

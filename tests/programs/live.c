@@ -3,12 +3,19 @@
  *     copy BYTES COUNT   so many copies
  *     fork COUNT         a child makes so many copies of 1 MiB and leaves by _exit
  *     rawfork COUNT      the same, without the C library's fork handlers
+ *     messages COUNT     so many of 100 kB to a child, which leaves by _exit
  *     descriptor         the lowest number that is free
  *     fsize              no file may grow any more
  *     exec               executes this program again
+ *     terminal           does as editors do from now on: says when it is interrupted or let go
+ *                        on, and tidies up before it stops, for which it takes its time
+ *     signal N           to its whole group, and goes on
+ *     tell N             that signal to its parent
+ *     leave              into a process group of its own, and waits there
  *     exit N, _exit N, kill, stop
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +23,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,6 +63,58 @@ static int child(long (*fork_it)(void), long count)
     return status;
 }
 
+/* A function of the library that is preloaded. */
+static long call(const char *name, long first, void *second, long third)
+{
+    long (*function)(long, void *, long) = (long (*)(long, void *, long))dlsym(RTLD_DEFAULT, name);
+    return function ? function(first, second, third) : -1;
+}
+
+static void send_messages(long count)
+{
+    enum { SIZE = 100000 };
+    int sockets[2], status;
+    unsigned char *room = map(SIZE);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets))
+        _exit(1);
+    pid_t pid = fork();
+    const char *transfer = pid ? "adma_write" : "adma_read";
+    int connection = (int)call("adma_attach", sockets[!pid], NULL, 0);
+    for (long n = 0; n < count; n++)
+        if (call(transfer, connection, room, SIZE) != SIZE)
+            _exit(1);
+    if (pid == 0)
+        _exit(0);
+    if (waitpid(pid, &status, 0) != pid || status)
+        _exit(1);
+    call("adma_close", connection, NULL, 0);
+    munmap(room, SIZE);
+}
+
+static void say(const char *line)
+{
+    if (write(1, line, strlen(line)) < 0)
+        _exit(1);
+}
+
+static void speak(int number)
+{
+    say(number == SIGINT ? "interrupted\n" : "went on\n");
+}
+
+static void tidy_up(int number)
+{
+    sigset_t set;
+    usleep(100000);
+    say("tidied up\n");
+    signal(number, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    raise(number);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    signal(number, tidy_up);
+}
+
 static long with_handlers(void)
 {
     return fork();
@@ -83,6 +143,9 @@ int main(int words, char **word)
         } else if (!strcmp(what, "rawfork")) {
             if (child(without_handlers, first))
                 return 1;
+        } else if (!strcmp(what, "messages")) {
+            send_messages(first);
+            puts("sent");
         } else if (!strcmp(what, "descriptor")) {
             int fd = open("/dev/null", O_RDONLY);
             close(fd);
@@ -93,6 +156,22 @@ int main(int words, char **word)
         } else if (!strcmp(what, "exec")) {
             puts("executing");
             execv("/proc/self/exe", word);
+        } else if (!strcmp(what, "terminal")) {
+            signal(SIGINT, speak);
+            signal(SIGCONT, speak);
+            signal(SIGTSTP, tidy_up);
+            puts("handled");
+        } else if (!strcmp(what, "signal")) {
+            signal(first, SIG_IGN);
+            kill(0, first);
+            puts("signalled");
+        } else if (!strcmp(what, "tell")) {
+            kill(getppid(), first);
+            puts("told");
+        } else if (!strcmp(what, "leave")) {
+            setpgid(0, 0);
+            puts("left");
+            pause();
         } else if (!strcmp(what, "exit")) {
             exit(first);
         } else if (!strcmp(what, "_exit")) {

@@ -6,7 +6,7 @@
 //! round.
 
 use crate::arms::interposed_memcpy;
-use crate::channels::{Channel, Game, Peer};
+use crate::channels::{Channel, Game, Peer, Rights};
 use crate::copies::{Copies, Target};
 use crate::measure::{Rng, Samples, now};
 use crate::memory::Area;
@@ -179,7 +179,8 @@ pub fn work(options: &Options) {
             if work == Work::MessageOnOneCpu {
                 stay_on_one_cpu();
             }
-            let mut peer = Peer::start(options.lib.as_deref().unwrap_or_default());
+            let lib = options.lib.as_deref().unwrap_or_default();
+            let mut peer = Peer::start(lib, Rights::Usual).expect("usual rights");
             Box::new(move || peer.play(Game::Used, Channel::Adma, size, 16))
         }
     };

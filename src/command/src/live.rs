@@ -5,6 +5,7 @@
 //! number. What is left of processes that have gone is removed on the way.
 
 use crate::stats::live::{Live, NO_STATUS, ended};
+use crate::stats::messages::Messages;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -56,6 +57,16 @@ impl LiveProcess {
         recorder.engine_bytes().saturating_add(recorder.libc_bytes())
     }
 
+    /// Its messages to and from other processes; `None`: there were none.
+    pub fn messages(&self) -> Option<Messages> {
+        self.live.messages.told()
+    }
+
+    /// Bytes of its large copies and its messages.
+    pub fn all_bytes(&self) -> u64 {
+        self.bytes().saturating_add(self.messages().map_or(0, |told| told.total().1))
+    }
+
     /// Seconds from its start to its end, or to now.
     pub fn seconds(&self) -> f64 {
         let head = &self.live.head;
@@ -82,6 +93,12 @@ impl LiveProcess {
         let facts = &self.live.facts;
         let channels = facts.channels.load(Relaxed) as usize;
         facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
+    }
+
+    /// What its channels are called, in front of their number.
+    pub fn channel_name(&self) -> String {
+        let backend = self.backend();
+        if matches!(&*backend, "ioat" | "gpu") { backend } else { "adma".to_owned() }
     }
 
     pub fn backend(&self) -> String {

@@ -4,7 +4,7 @@
 //! main        which subcommand
 //! options     what stands on the command line
 //! run         adma program: finds the program and becomes it
-//! tree        or runs it, and reports for all its processes
+//! tree        or runs it, and reports for all its processes; job: as its parent, unnoticed
 //! top         adma top: live statistics
 //! live        the files they are in; stats: what the library and the command share
 //! obstacle    why a program cannot be helped
@@ -22,6 +22,7 @@
 // Test executables hold the parts without `main`.
 #![cfg_attr(test, allow(dead_code))]
 
+mod job;
 mod library;
 mod live;
 mod obstacle;

@@ -110,6 +110,9 @@ pub fn become_program(program: &Path, words: Vec<OsString>) -> ! {
         _ => NOT_EXECUTABLE,
     };
     let name = say::printable(&program.to_string_lossy());
+    if status == NOT_FOUND {
+        fail(status, format_args!("{name}: the interpreter that it names is not there"));
+    }
     fail(status, format_args!("{name}: {}", say::reason(&error)))
 }
 

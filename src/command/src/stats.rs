@@ -6,6 +6,8 @@
 pub mod histogram;
 #[path = "../../stats/live.rs"]
 pub mod live;
+#[path = "../../ipc/counts.rs"]
+pub mod messages;
 #[path = "../../stats/tables.rs"]
 pub mod tables;
 #[path = "../../stats/units.rs"]

@@ -73,6 +73,7 @@ struct Row {
     bytes: u64,
     copies_per_second: f64,
     bytes_per_second: f64,
+    messages_per_second: f64,
     /// Part of the bytes that the engine has carried, since it was seen before.
     engine: f64,
     /// Seconds; `None`: not known.
@@ -102,8 +103,9 @@ impl Row {
     }
 }
 
-/// What was counted when a process was seen before: copies, bytes by the engine, bytes in all.
-type Before = (u64, u64, u64);
+/// What was counted when a process was seen before: copies, bytes by the engine, bytes in all,
+/// messages.
+type Before = [u64; 4];
 
 /// Remembers what it has seen, so that it can tell rates.
 struct Sampler {
@@ -137,20 +139,22 @@ impl Sampler {
         let copies = recorder.engine.sizes.count().saturating_add(recorder.libc.sizes.count());
         let engine = recorder.engine_bytes();
         let (bytes, seconds) = (process.bytes(), process.seconds());
-        seen.insert(process.path.clone(), (copies, engine, bytes));
+        let messages = process.messages().map_or(0, |told| told.total().0);
+        let now = [copies, engine, bytes, messages];
+        seen.insert(process.path.clone(), now);
         let (before, passed) = match self.before.get(&process.path) {
             Some(before) => (*before, passed),
-            None => ((0, 0, 0), seconds.max(1e-3)),
+            None => (Before::default(), seconds.max(1e-3)),
         };
-        let [copies_new, engine_new, bytes_new] =
-            [(copies, before.0), (engine, before.1), (bytes, before.2)]
-                .map(|(now, before)| now.saturating_sub(before) as f64);
+        let [copies_new, engine_new, bytes_new, messages_new] =
+            std::array::from_fn(|at| now[at].saturating_sub(before[at]) as f64);
         Row {
             program: process.program(),
             copies,
             bytes,
             copies_per_second: copies_new / passed,
             bytes_per_second: bytes_new / passed,
+            messages_per_second: messages_new / passed,
             engine: if bytes_new > 0.0 { (engine_new / bytes_new).min(1.0) } else { 0.0 },
             saved: worth::saved(recorder, process.scale(), seconds).seconds(),
             process,

@@ -2,16 +2,16 @@
 //!
 //! This process stays, as the parent of the program, until the program has ended: somebody has to
 //! be there to report what processes have counted that were killed. It behaves as if it were the
-//! program: same process group, so that a terminal's signals and job control reach both; signals
-//! sent to this process are passed on; what stops the program stops this process; the exit status
-//! is the program's, and a program that is killed by a signal takes this process along.
+//! program (see `job`).
 //!
 //! Whoever wants the program to have this very process uses `--quiet` or `--each`.
 
+use crate::job::{End, Signals};
 use crate::live::{self, LiveProcess, State};
 use crate::options;
 use crate::run;
 use crate::stats::live::Recorder;
+use crate::stats::messages::MessageCounts;
 use crate::stats::units::{Bytes, Time};
 use crate::stats::{tables, worth};
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The processes that are named.
 const NAMED: usize = 3;
@@ -50,189 +50,17 @@ pub fn run(program: &Path, words: &[OsString]) {
     let seconds = begun.elapsed().as_secs_f64();
     let report = report(live::in_folder(&tree, false), child, end, seconds);
     live::remove_tree(&tree);
+    signals.before_writing();
     // One write, so that it does not mix with what others say. Nobody to tell if that fails.
     let _ = std::io::stderr().write_all(report.as_bytes());
     signals.end_as(end)
 }
 
-/// How the program has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Exit(i32),
-    Signal(i32),
-}
-
-/// The signals of this process as they were found, and those that are waited for instead of taken.
-struct Signals {
-    mask: libc::sigset_t,
-    ignores_children: bool,
-    waited_for: libc::sigset_t,
-}
-
-/// Left to the kernel: what stops and continues this process with its group, what a fault of our
-/// own raises, and what has no effect on a program that does not ask for it.
-const NOT_PASSED_ON: [i32; 11] = [
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-    libc::SIGCONT,
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-    libc::SIGSYS,
-    libc::SIGCHLD,
-];
-
-impl Signals {
-    fn held() -> Self {
-        // SAFETY: sets of this function's own, filled before they are read; asking for the action
-        // of a signal changes nothing.
-        unsafe {
-            let mut waited_for = std::mem::zeroed();
-            libc::sigemptyset(&mut waited_for);
-            for signal in (1..=libc::SIGRTMAX()).filter(|signal| !NOT_PASSED_ON.contains(signal)) {
-                // What was ignored from the start stays so, as nohup wants it.
-                if action(signal) != libc::SIG_IGN {
-                    libc::sigaddset(&mut waited_for, signal);
-                }
-            }
-            libc::sigaddset(&mut waited_for, libc::SIGCHLD);
-            let ignores_children = action(libc::SIGCHLD) == libc::SIG_IGN;
-            if ignores_children {
-                // Else there would be nothing to wait for.
-                libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            }
-            let mut mask = std::mem::zeroed();
-            libc::sigprocmask(libc::SIG_BLOCK, &waited_for, &mut mask);
-            Self { mask, ignores_children, waited_for }
-        }
-    }
-
-    /// For the program: as if we had not been there.
-    fn as_found(&self) {
-        // SAFETY: restores what was there.
-        unsafe {
-            if self.ignores_children {
-                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-            }
-            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
-        }
-    }
-
-    fn wait_for(&self, child: i32) -> End {
-        loop {
-            // SAFETY: a set and a place for the answer.
-            let (signal, info) = unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                (libc::sigwaitinfo(&self.waited_for, &mut info), info)
-            };
-            match signal {
-                libc::SIGCHLD => {
-                    if let Some(end) = look_at(child) {
-                        return end;
-                    }
-                }
-                1.. => pass_on(signal, &info, child),
-                _ => {} // this process was stopped and goes on
-            }
-        }
-    }
-
-    /// Ends this process as the program has ended.
-    fn end_as(&self, end: End) -> ! {
-        let signal = match end {
-            End::Exit(status) => std::process::exit(status),
-            End::Signal(signal) => signal,
-        };
-        // SAFETY: this process's own signals; no second core is wanted.
-        unsafe {
-            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::setrlimit(libc::RLIMIT_CORE, &none);
-            libc::signal(signal, libc::SIG_DFL);
-            let mut set = std::mem::zeroed();
-            libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, signal);
-            libc::raise(signal);
-            libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-        }
-        std::process::exit(128 + signal)
-    }
-}
-
-fn action(signal: i32) -> libc::sighandler_t {
-    // SAFETY: a null new action only reads the old one.
-    unsafe {
-        let mut found: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut found);
-        found.sa_sigaction
-    }
-}
-
-/// A signal for this process was meant for the program, unless a terminal or the kernel has sent
-/// it to the whole group. What the program sends to its parent is for ours.
-fn pass_on(signal: i32, info: &libc::siginfo_t, child: i32) {
-    let is_sent = info.si_code <= 0;
-    if !is_sent {
-        return;
-    }
-    // SAFETY: a signal that was sent has a sender; the rest are numbers.
-    unsafe {
-        let to = if info.si_pid() == child { libc::getppid() } else { child };
-        if to > 1 {
-            libc::kill(to, signal);
-        }
-    }
-}
-
-/// What has become of the program; `None`: it goes on.
-fn look_at(child: i32) -> Option<End> {
-    let mut stopped = false;
-    loop {
-        match changed(child) {
-            Some(status) if libc::WIFEXITED(status) => {
-                return Some(End::Exit(libc::WEXITSTATUS(status)));
-            }
-            Some(status) if libc::WIFSIGNALED(status) => {
-                return Some(End::Signal(libc::WTERMSIG(status)));
-            }
-            Some(status) if libc::WIFSTOPPED(status) => {
-                // A group is stopped, and let go on, one process after the other. If that is
-                // happening now we are stopped with it, or the program goes on in a moment; who
-                // stopped himself behind that would not be woken by anybody.
-                stopped = true;
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Some(_) => stopped = false,
-            None if stopped => {
-                // It alone has stopped; the shell that waits for us is to see that. When the
-                // shell lets us go on it means the program.
-                // SAFETY: signals to this process and to the program.
-                unsafe {
-                    libc::raise(libc::SIGSTOP);
-                    libc::kill(child, libc::SIGCONT);
-                }
-                stopped = false;
-            }
-            None => return None,
-        }
-    }
-}
-
-/// A change of the program's state that nobody has seen yet.
-fn changed(child: i32) -> Option<i32> {
-    let mut status = 0;
-    let which = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
-    // SAFETY: a place for the answer.
-    (unsafe { libc::waitpid(child, &mut status, which) } == child).then_some(status)
-}
-
-/// Empty where nobody has made a large copy.
+/// Empty where nobody has made a large copy or sent a message.
 fn report(mut processes: Vec<LiveProcess>, child: i32, end: End, seconds: f64) -> String {
     let mut out = String::new();
-    processes.retain(|process| process.bytes() > 0);
-    processes.sort_by_key(|process| std::cmp::Reverse(process.bytes()));
+    processes.retain(|process| process.bytes() > 0 || process.messages().is_some());
+    processes.sort_by_key(|process| std::cmp::Reverse(process.all_bytes()));
     // A `String` takes everything.
     let _ = write_report(&processes, child, end, seconds, &mut out);
     out
@@ -250,7 +78,6 @@ fn write_report(
     let floor = first.live.facts.floor.load(Relaxed);
     let channels = first.channel_bytes();
     let caller = first.live.facts.caller_bytes.load(Relaxed);
-    let name = if first.backend() == "ioat" { "ioat" } else { "adma" };
     let mismatched: u64 = processes
         .iter()
         .map(|p| p.live.recorder.mismatched.load(Relaxed))
@@ -259,7 +86,7 @@ fn write_report(
     let rows: Vec<_> = processes
         .iter()
         .map(|process| {
-            (short(process.program()), process.pid, process.bytes(), ended(process, child, end))
+            (short(process.program()), process.pid, process.all_bytes(), ended(process, child, end))
         })
         .collect();
     if let [(program, pid, _, how)] = &rows[..] {
@@ -269,16 +96,33 @@ fn write_report(
         writeln!(out, "{backend}, {channels} channel{plural} beside the caller{}", unusual(how))?;
     } else {
         let time = Time((seconds * 1e9) as u64);
-        writeln!(out, "adma: {} processes made large copies, within {time}", rows.len())?;
+        let what = match (
+            processes.iter().any(|process| process.bytes() > 0),
+            processes.iter().any(|process| process.messages().is_some()),
+        ) {
+            (_, false) => "made large copies",
+            (true, true) => "made large copies or sent messages",
+            (false, true) => "sent messages",
+        };
+        writeln!(out, "adma: {} processes {what}, within {time}", rows.len())?;
     }
-    let total = Recorder::new();
-    processes.iter().for_each(|process| total.absorb(&process.live.recorder));
-    tables::paths(&total, out)?;
-    if rows.len() == 1 {
-        tables::channels(caller, name, &channels, out)?;
+    let (total, messages) = (Recorder::new(), MessageCounts::new());
+    for process in processes {
+        total.absorb(&process.live.recorder);
+        messages.absorb(&process.live.messages);
     }
-    worth::saved(&total, scale, seconds).write(out)?;
-    worth::not_helped(&total, floor, out)?;
+    let copied = total.engine_bytes().saturating_add(total.libc_bytes()) > 0;
+    if copied {
+        tables::paths(&total, out)?;
+        if rows.len() == 1 {
+            tables::channels(caller, &first.channel_name(), &channels, out)?;
+        }
+        worth::saved(&total, scale, seconds).write(out)?;
+        worth::not_helped(&total, floor, out)?;
+    }
+    if let Some(told) = messages.told() {
+        tables::messages(&told, out)?;
+    }
     if mismatched > 0 {
         writeln!(out, "  VERIFY: {mismatched} copies were wrong and have been repaired")?;
     }
@@ -297,8 +141,11 @@ fn write_report(
             writeln!(out, "  {:<9}{who:<34}{:>10}{odd}", "", Bytes(bytes))?;
         }
     }
-    tables::sizes(&total, out)?;
-    tables::percentiles(&total, scale, out)
+    if copied {
+        tables::sizes(&total, out)?;
+        tables::percentiles(&total, scale, out)?;
+    }
+    Ok(())
 }
 
 /// As far as can be known: how a process has ended that is not our child only it could tell.

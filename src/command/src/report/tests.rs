@@ -112,9 +112,10 @@ fn sample_is_read_and_shown_whole() {
     assert_eq!(report.total.engine.sizes.count() + report.total.libc.sizes.count(), sum);
 }
 
-/// The first process of the sample, which is of a version without this key.
+/// The first process of the sample, with other numbers under these keys.
 fn with_saved(seconds: &str) -> String {
     let first = SAMPLE.lines().next().unwrap().replacen("\"seconds\":", "\"was\":", 1);
+    let first = first.replacen("\"saved\":", "\"was saved\":", 1);
     let saved = format!("\"saved\":{{\"seconds\":{seconds},\"known\":0.9}}");
     first.replacen('{', &format!("{{\"seconds\":8,{saved},"), 1)
 }

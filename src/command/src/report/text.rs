@@ -199,7 +199,11 @@ fn list(out: &mut String, report: &Report) {
         "\n  {:<24}{:>8}{:>10}{:>12}{:>10}{:>12}",
         "process", "pid", "copies", "bytes", "engine", "saved"
     );
-    for process in report.processes.iter().take(LISTED) {
+    let all = report.processes.len();
+    // The greatest come first. Of a script's many small processes the number will do.
+    let copied = report.processes.iter().filter(|process| process.figures.calls() > 0).count();
+    let listed = if copied == 0 { all.min(LISTED) } else { copied.min(LISTED) };
+    for process in &report.processes[..listed] {
         let figures = &process.figures;
         let saved = figures.saved.map_or("-".to_owned(), |saved| signed(saved.seconds));
         let _ = writeln!(
@@ -212,7 +216,8 @@ fn list(out: &mut String, report: &Report) {
             engine_share(figures),
         );
     }
-    if let Some(rest) = report.processes.len().checked_sub(LISTED).filter(|rest| *rest > 0) {
-        let _ = writeln!(out, "  and {rest} more, which copied less");
+    let less = if copied > listed { "copied less" } else { "made no large copies" };
+    if all > listed {
+        let _ = writeln!(out, "  and {} more, which {less}", all - listed);
     }
 }

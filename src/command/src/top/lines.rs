@@ -2,9 +2,11 @@
 
 use super::{INTERVAL, Row, Sampler, Wish};
 use crate::live::State;
+use crate::say::fail;
 use crate::stats::live::Flow;
+use crate::stats::messages::Messages;
 use crate::stats::units::{Bytes, Time};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +15,9 @@ pub fn run(wish: &Wish) -> i32 {
     let mut sampler = Sampler::new();
     loop {
         let rows = sampler.sample(wish.pid);
+        if let (Some(pid), true) = (wish.pid, rows.is_empty()) {
+            fail(1, format_args!("process {pid} keeps no live statistics, or has ended"));
+        }
         let text = if wish.json { format!("{}\n", json(&rows)) } else { table(&rows) };
         let mut out = std::io::stdout().lock();
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
@@ -33,13 +38,15 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
+/// 80 columns, as many as a terminal has.
 pub const HEAD: &str =
-    "    PID PROGRAM          COPIES/S      BYTES/S  ENGINE BECAUSE     CALLER     SAVED";
+    "    PID PROGRAM      COPIES/S  BYTES/S ENGINE BECAUSE     CALLER    SAVED MSGS/S";
 /// The widths of the columns under that; positive ones are flush right.
-pub const WIDTHS: [i32; 8] = [7, -15, 9, 12, 7, -11, 6, 9];
+pub const WIDTHS: [i32; COLUMNS] = [7, -12, 8, 8, 6, -11, 6, 8, 6];
+pub const COLUMNS: usize = 9;
 
 /// What the table tells of a process, each column as wide as `HEAD` has it.
-pub fn columns(row: &Row) -> [String; 8] {
+pub fn columns(row: &Row) -> [String; COLUMNS] {
     let percent = |part: f64| format!("{:.0} %", 100.0 * part);
     let saved = |seconds: f64| {
         let sign = if seconds < 0.0 { "-" } else { "" };
@@ -53,13 +60,14 @@ pub fn columns(row: &Row) -> [String; 8] {
     };
     let cells = [
         row.process.pid.to_string(),
-        row.program.chars().take(15).collect(),
-        format!("{:.1}", row.copies_per_second),
-        format!("{}/s", Bytes(row.bytes_per_second as u64)),
+        row.program.chars().take(12).collect(),
+        rate(row.copies_per_second, 7),
+        Bytes(row.bytes_per_second as u64).to_string(),
         percent(row.engine),
         state.to_owned(),
         row.caller().map_or("-".to_owned(), percent),
         row.saved.map_or("-".to_owned(), saved),
+        rate(row.messages_per_second, 5),
     ];
     let mut widths = WIDTHS.into_iter();
     cells.map(|cell| match widths.next().unwrap_or(0) {
@@ -68,12 +76,35 @@ pub fn columns(row: &Row) -> [String; 8] {
     })
 }
 
+/// With a digit behind the point, where there is room for it.
+fn rate(per_second: f64, room: usize) -> String {
+    let text = format!("{per_second:.1}");
+    if text.len() <= room { text } else { format!("{per_second:.0}") }
+}
+
+/// As the report at exit has it; null: none.
+fn messages(told: Option<Messages>) -> Value {
+    let Some(told) = told else { return Value::Null };
+    let counted = |rows: &[(&str, u64, u64)]| -> Map<String, Value> {
+        let row = |&(name, messages, bytes): &(&str, u64, u64)| {
+            (name.to_owned(), json!({ "messages": messages, "bytes": bytes }))
+        };
+        rows.iter().map(row).collect()
+    };
+    let mut all = counted(&told.directions);
+    let copied: Map<String, Value> =
+        told.copied.iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect();
+    all.insert("regimes".to_owned(), counted(&told.regimes).into());
+    all.insert("copied_bytes".to_owned(), copied.into());
+    all.into()
+}
+
 fn json(rows: &[Row]) -> Value {
     let process = |row: &Row| {
         let (facts, recorder) = (&row.process.live.facts, row.recorder());
         let channels = row.process.channel_bytes();
         let path = |flow: &Flow, bytes: u64| json!({ "calls": flow.sizes.count(), "bytes": bytes });
-        let fallbacks: serde_json::Map<String, Value> =
+        let fallbacks: Map<String, Value> =
             recorder.fallbacks().map(|(why, count)| (why.to_owned(), count.into())).collect();
         json!({
             "pid": row.process.pid,
@@ -97,6 +128,8 @@ fn json(rows: &[Row]) -> Value {
             "caller_bytes": facts.caller_bytes.load(Relaxed),
             "channel_bytes": channels,
             "saved": row.saved,
+            "messages": messages(row.process.messages()),
+            "messages_per_second": row.messages_per_second,
         })
     };
     json!({ "processes": rows.iter().map(process).collect::<Vec<Value>>() })

@@ -1,6 +1,6 @@
 //! The table on a terminal, with keys.
 
-use super::lines::{WIDTHS, columns};
+use super::lines::{HEAD, WIDTHS, columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
 use crate::say::{FAILED, fail};
@@ -15,10 +15,7 @@ use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-const KEYS: &str =
-    "q leave  up/down choose  s sort  space off/on  +/- threshold  </> channels  r undo";
-const TITLES: [&str; 8] =
-    ["PID", "PROGRAM", "COPIES/S", "BYTES/S", "ENGINE", "BECAUSE", "CALLER", "SAVED"];
+const KEYS: &str = "q leave  up/down choose  s sort  space off/on  +/- size  </> channels  r undo";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -190,14 +187,12 @@ impl Screen {
         let heading = format!("adma top: {} process{plural}, {total}/s", self.rows.len());
         frame.render_widget(Line::from(heading).bold(), title);
 
-        let header = TITLES.iter().enumerate().map(|(at, title)| {
-            let mark = if at == self.order.column() { "*" } else { "" };
-            let title = format!("{title}{mark}");
-            let title = match WIDTHS[at] {
+        let header = HEAD.split_whitespace().enumerate().map(|(at, title)| {
+            let title = Line::from(match WIDTHS[at] {
                 width @ 0.. => format!("{title:>0$}", width as usize),
                 width => format!("{title:<0$}", -width as usize),
-            };
-            Line::from(title)
+            });
+            if at == self.order.column() { title.reversed() } else { title }
         });
         let widths = WIDTHS.map(|width| Constraint::Length(width.unsigned_abs() as u16));
         let rows = self.rows.iter().map(|row| Cells::new(columns(row)));
@@ -230,13 +225,16 @@ impl Screen {
         }
         text.push('\n');
         let facts = &process.live.facts;
-        let name = if process.backend() == "ioat" { "ioat" } else { "adma" };
         // A `String` takes everything.
         let _ = tables::paths(recorder, &mut text);
         let caller = facts.caller_bytes.load(Relaxed);
-        let _ = tables::channels(caller, name, &process.channel_bytes(), &mut text);
+        let name = process.channel_name();
+        let _ = tables::channels(caller, &name, &process.channel_bytes(), &mut text);
         let _ = worth::saved(recorder, process.scale(), process.seconds()).write(&mut text);
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
+        if let Some(told) = process.messages() {
+            let _ = tables::messages(&told, &mut text);
+        }
         text
     }
 }

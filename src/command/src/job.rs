@@ -1,0 +1,235 @@
+//! The program as a child of this process, which behaves as if it were the program.
+//!
+//! Both are in one process group, so a terminal's signals reach both. This process takes none of
+//! them: it waits until the program has done something, and then does the same.
+//!
+//! ```text
+//! the program stops          this process stops: a shell that waits for it gets its terminal back
+//!                            when the program has let go of that, not before
+//! this process is let go on  so is the program, where it was not meant by that signal itself
+//! a signal is sent to this   it is sent on to the program; what a terminal sends to the group the
+//!   process                  program has got already
+//! the program ends           this process ends so, by the same status or the same signal
+//! ```
+//!
+//! # Why nobody is left behind
+//!
+//! Stop signals stay blocked here: one that acted by itself, just when this process has looked at
+//! the program, would be followed by our own stop behind the continuation, and nobody would undo
+//! that. `SIGSTOP` acts where it is sent and nowhere else. A shell lets the group go on only after
+//! it has seen this process stopped, and the kernel reaches the youngest of a group first: when
+//! this process goes on, the program does already, or was not meant.
+
+/// How the program has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Exit(i32),
+    Signal(i32),
+}
+
+/// The signals of this process as they were found, and those that are waited for instead of taken.
+pub struct Signals {
+    mask: libc::sigset_t,
+    ignores_children: bool,
+    waited_for: libc::sigset_t,
+}
+
+/// Not waited for: what a fault of our own raises.
+const FAULTS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+/// Waited for even if they are ignored: they tell what the program and its terminal do.
+const JOB_CONTROL: [i32; 5] =
+    [libc::SIGCHLD, libc::SIGCONT, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+impl Signals {
+    /// From now on signals wait until somebody asks for them.
+    pub fn held() -> Self {
+        // SAFETY: sets of this function's own, filled before they are read; asking for the action
+        // of a signal changes nothing.
+        unsafe {
+            let mut waited_for = std::mem::zeroed();
+            libc::sigemptyset(&mut waited_for);
+            for signal in (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)) {
+                // What was ignored from the start stays so, as nohup wants it.
+                if action(signal) != libc::SIG_IGN || JOB_CONTROL.contains(&signal) {
+                    libc::sigaddset(&mut waited_for, signal);
+                }
+            }
+            let ignores_children = action(libc::SIGCHLD) == libc::SIG_IGN;
+            if ignores_children {
+                // Else there would be nothing to wait for.
+                libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            }
+            let mut mask = std::mem::zeroed();
+            libc::sigprocmask(libc::SIG_BLOCK, &waited_for, &mut mask);
+            Self { mask, ignores_children, waited_for }
+        }
+    }
+
+    /// For the program: as if we had not been there.
+    pub fn as_found(&self) {
+        // SAFETY: restores what was there.
+        unsafe {
+            if self.ignores_children {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            }
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+    }
+
+    /// Follows the program until it has ended.
+    pub fn wait_for(&self, child: i32) -> End {
+        let mut program = Program { child, is_stopped: false };
+        loop {
+            // SAFETY: a set and a place for the answer.
+            let (signal, info) = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                (libc::sigwaitinfo(&self.waited_for, &mut info), info)
+            };
+            if signal > 0 && ![libc::SIGCHLD, libc::SIGCONT].contains(&signal) {
+                pass_on(signal, &info, child);
+            }
+            if let Some(end) = program.follow(signal == libc::SIGCONT) {
+                return end;
+            }
+        }
+    }
+
+    /// A terminal may forbid those in the background to write: by a signal that must not wait.
+    pub fn before_writing(&self) {
+        let_act(libc::SIGTTOU);
+    }
+
+    /// Ends this process as the program has ended.
+    pub fn end_as(&self, end: End) -> ! {
+        let signal = match end {
+            End::Exit(status) => std::process::exit(status),
+            End::Signal(signal) => signal,
+        };
+        // SAFETY: this process's own signals; no second core is wanted.
+        unsafe {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &none);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+        let_act(signal);
+        std::process::exit(128 + signal)
+    }
+}
+
+/// What is known of the program.
+struct Program {
+    child: i32,
+    is_stopped: bool,
+}
+
+/// What a look at the program has shown.
+enum News {
+    None,
+    StoppedOrGoesOn,
+    Ended(End),
+}
+
+impl Program {
+    /// Does what the program has done; `None`: it goes on. `let_go_on`: somebody has let this
+    /// process go on.
+    fn follow(&mut self, mut let_go_on: bool) -> Option<End> {
+        if let News::Ended(end) = self.look() {
+            return Some(end);
+        }
+        while self.is_stopped {
+            if let_go_on || has_come(libc::SIGCONT) {
+                // Whoever did that means the program.
+                // SAFETY: a signal to a child that nobody has waited for.
+                unsafe { libc::kill(self.child, libc::SIGCONT) };
+                self.is_stopped = false;
+                break;
+            }
+            // SAFETY: stops this process.
+            unsafe { libc::raise(libc::SIGSTOP) };
+            match self.look() {
+                // It goes on, or it did and has been stopped again.
+                News::StoppedOrGoesOn => {}
+                News::None => let_go_on = true,
+                News::Ended(end) => return Some(end),
+            }
+        }
+        None
+    }
+
+    /// All that has happened to the program since the last look.
+    fn look(&mut self) -> News {
+        let mut news = News::None;
+        let mut status = 0;
+        let which = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+        // SAFETY: a place for the answer.
+        while unsafe { libc::waitpid(self.child, &mut status, which) } == self.child {
+            if libc::WIFEXITED(status) {
+                return News::Ended(End::Exit(libc::WEXITSTATUS(status)));
+            }
+            if libc::WIFSIGNALED(status) {
+                return News::Ended(End::Signal(libc::WTERMSIG(status)));
+            }
+            self.is_stopped = libc::WIFSTOPPED(status);
+            news = News::StoppedOrGoesOn;
+        }
+        news
+    }
+}
+
+/// A signal for this process was meant for the program, unless a terminal has sent it to the whole
+/// group, and the program is still in that.
+fn pass_on(signal: i32, info: &libc::siginfo_t, child: i32) {
+    let is_sent = info.si_code <= 0;
+    // SAFETY: a signal that was sent has a sender; the others ask for numbers.
+    let (is_its_own, has_got_it, parent) = unsafe {
+        (
+            is_sent && info.si_pid() == child,
+            !is_sent && libc::getpgid(child) == libc::getpgrp(),
+            libc::getppid(),
+        )
+    };
+    // A program tells its parent so that it is ready, and that is ours to know. Any other signal
+    // of its own went to its group, of which our parent is no member.
+    let is_news = || [libc::SIGUSR1, libc::SIGUSR2].contains(&signal) || signal >= libc::SIGRTMIN();
+    let to = match is_its_own {
+        true if is_news() && parent > 1 => parent,
+        false if !has_got_it => child,
+        _ => return,
+    };
+    // SAFETY: a signal to another process.
+    unsafe { libc::kill(to, signal) };
+}
+
+fn action(signal: i32) -> libc::sighandler_t {
+    // SAFETY: a null new action only reads the old one.
+    unsafe {
+        let mut found: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut found);
+        found.sa_sigaction
+    }
+}
+
+/// Takes a signal that waits; whether there was one.
+fn has_come(signal: i32) -> bool {
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a set of one signal; nobody wants to know more of it.
+    unsafe { libc::sigtimedwait(&only(signal), std::ptr::null_mut(), &at_once) == signal }
+}
+
+/// A signal that waits acts before this returns, and others like it do at once.
+fn let_act(signal: i32) {
+    // SAFETY: this process's own signals.
+    unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &only(signal), std::ptr::null_mut()) };
+}
+
+fn only(signal: i32) -> libc::sigset_t {
+    // SAFETY: a set of this function's own, emptied before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        set
+    }
+}
