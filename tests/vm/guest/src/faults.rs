@@ -96,9 +96,12 @@ impl Function {
         &self.name
     }
 
-    /// The NUMA node that it is on.
+    /// The NUMA node that it is on; -1: none, as on every kernel that knows of no nodes.
     fn node(&self) -> Outcome<i32> {
         let path = format!("/sys/bus/pci/devices/{}/numa_node", self.name);
+        if !fs::exists(&path).context(&path)? {
+            return Ok(-1);
+        }
         let text = fs::read_to_string(&path).context(&path)?;
         text.trim().parse().map_err(|_| format!("{path}: {text:?}").into())
     }
