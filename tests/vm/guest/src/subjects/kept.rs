@@ -323,14 +323,25 @@ fn kept_pages_go_when_memory_is_short() -> Outcome {
     dst.expect(1).context("copied after that")
 }
 
+/// Nobody waits long until pages were let go: a copy that needs their room may be refused at first.
+fn copy_when_there_is_room(device: &Device, dst: &Region, src: &Region) -> Outcome {
+    let mut request = Submit::default();
+    let is_taken = || {
+        let Submitted { result, out } = device.submit(&mut [Piece::new(dst, 0, src, 0, dst.len())]);
+        request = out;
+        result != Err(ENOMEM)
+    };
+    ensure!(eventually(PATIENCE, is_taken), "there is no room");
+    ensure_eq!((request.accepted, device.end(&request)?), (1, 0), "pieces taken, and failed");
+    dst.expect(1).context("copied")
+}
+
 fn kept_pages_make_room_at_the_limit_of_locked_memory() -> Outcome {
     let child = fork(|| {
         let device = Device::with_limit(512 << 10)?;
         for round in 0..8 {
             let (dst, src) = pair(192 << 10)?;
-            let piece = Piece::new(&dst, 0, &src, 0, 192 << 10);
-            device.carry(&mut [piece]).context(format_args!("round {round}"))?;
-            dst.expect(1).context("copied")?;
+            copy_when_there_is_room(&device, &dst, &src).context(format_args!("round {round}"))?;
             // Not given back: the next round needs the room that these take.
             std::mem::forget((dst, src));
         }
@@ -347,16 +358,7 @@ fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
     let as_nobody = |run: &dyn Fn(&Device) -> Outcome| -> Outcome {
         let device = Device::with_limit(512 << 10)?;
         let (dst, src) = pair(LEN)?;
-        // Nobody waits until the other process has let go of its pages: refused at first.
-        let mut request = Submit::default();
-        let is_taken = || {
-            let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
-            request = out;
-            result != Err(ENOMEM)
-        };
-        ensure!(eventually(PATIENCE, is_taken), "there is no room");
-        ensure_eq!((request.accepted, device.end(&request)?), (1, 0), "pieces taken, and failed");
-        dst.expect(1).context("copied")?;
+        copy_when_there_is_room(&device, &dst, &src)?;
         run(&device)
     };
     let first = fork(|| {
