@@ -922,9 +922,7 @@ fn terminal_interrupts_program_and_command_together() {
     let folder = Folder::new();
     let mut shell = shell(&folder);
     // Ctrl-C: the program's handler decides, and sees one signal.
-    shell.type_in(&format!("{}\n", under_adma()));
-    // What is typed before the program reads may be bash's.
-    shell.expect("READY");
+    start_victim(&mut shell);
     shell.type_in("terminal\n");
     shell.expect("handled");
     shell.type_in("\u{3}");
@@ -936,8 +934,7 @@ fn terminal_interrupts_program_and_command_together() {
     // Without a handler: both are gone. Also if the program is in a group of its own, to which the
     // terminal sends nothing.
     for order in ["copy 4096 1", "leave"] {
-        shell.type_in(&format!("{}\n", under_adma()));
-        shell.expect("READY");
+        start_victim(&mut shell);
         shell.type_in(&format!("{order}\n"));
         shell.expect(if order == "leave" { "left" } else { "copied" });
         shell.type_in("\u{3}");
@@ -950,10 +947,12 @@ fn terminal_interrupts_program_and_command_together() {
     nothing_is_left(&folder);
 }
 
-/// A line for a shell: the victim by `adma`, which says when it is about to read.
-fn under_adma() -> String {
+/// Has the shell run the victim by `adma`, until it is about to read: what is typed before that may
+/// be bash's.
+fn start_victim(shell: &mut Terminal) {
     let script = format!("echo RE\"\"ADY; exec {}", victim("live").display());
-    format!("{} bash -c '{script}'", common::command().display())
+    shell.type_in(&format!("{} bash -c '{script}'\n", common::command().display()));
+    shell.expect("READY");
 }
 
 #[test]
@@ -964,8 +963,7 @@ fn terminal_suspends_program_and_command_together() {
     }
     let folder = Folder::new();
     let mut shell = shell(&folder);
-    shell.type_in(&format!("{}\n", under_adma()));
-    shell.expect("READY");
+    start_victim(&mut shell);
     shell.type_in("terminal\n");
     shell.expect("handled");
     for round in 0..10 {
