@@ -63,6 +63,8 @@ mod config;
 #[cfg(not(loom))]
 mod dispatch;
 #[cfg(not(loom))]
+mod functions;
+#[cfg(not(loom))]
 mod learn;
 #[cfg(not(loom))]
 mod stats;

@@ -10,10 +10,13 @@ use crate::backend::{gpu, ioat, libc as original, signals, threads};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
 use crate::dispatch::operation::Kind;
+use crate::functions::Op;
 use crate::os::lookup::rare;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::once::Once;
-use crate::os::sys::{self, Op, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sys;
+use crate::os::text::{as_text, meaning, say, say_to};
 use crate::os::trylock::TryLock;
 use crate::stats::Recorder;
 use crate::stats::file::Place;
@@ -301,7 +304,7 @@ fn complain_about_helper() {
         libc::EACCES => "no permission for /dev/adma (join the group adma)",
         _ => "no /dev/adma (load the kernel helper, see kmod-c/README.md)",
     };
-    sys::say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
+    say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
 }
 
 /// The program counts its threads after a fork, and would find those that wait for work.
@@ -498,7 +501,7 @@ fn report(process: &Process, stderr: Option<i32>) {
 /// The program's file. Where that was replaced meanwhile, the kernel says so in its name.
 fn name_of_program(room: &mut [u8]) -> &str {
     let len = sys::read_link(c"/proc/thread-self/exe", room).map_or(0, <[u8]>::len);
-    let name = sys::as_text(&mut room[..len]);
+    let name = as_text(&mut room[..len]);
     name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
@@ -533,7 +536,7 @@ fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
 
 /// What the hook may not say it has left for now.
 fn log(process: &Process, stderr: i32) {
-    let say = |line: core::fmt::Arguments<'_>| sys::say_to(stderr, line);
+    let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);
     let wrong = DISPATCHER.recorder.counters().mismatched.load(Ordering::Relaxed);
     if wrong > 0 {
         say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
@@ -568,7 +571,7 @@ fn log(process: &Process, stderr: i32) {
     // That there is no helper is as usual as that there is no such hardware.
     let errno = DISPATCHER.ioat.why_not();
     if errno != 0 && errno != libc::ENOENT {
-        say(format_args!("/dev/adma not used: {} (errno {errno})", sys::meaning(errno)));
+        say(format_args!("/dev/adma not used: {} (errno {errno})", meaning(errno)));
     }
     if process.config.log < Level::Debug {
         return;

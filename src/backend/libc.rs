@@ -3,8 +3,9 @@
 //! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
+use crate::functions::{EntryPoint, NEVER, Op};
 use crate::os::lookup::{Found, Name, find_next};
-use crate::os::sys::{self, EntryPoint, NEVER, Op};
+use crate::os::sys;
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::mem::offset_of;

@@ -13,9 +13,13 @@ pub mod mapped;
 pub mod once;
 #[cfg(not(loom))]
 pub mod put_off;
+#[cfg(not(loom))]
+pub mod signal_mask;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod sys;
+#[cfg(not(loom))]
+pub mod text;
 #[cfg(not(loom))]
 pub mod thread;
 #[cfg(not(loom))]

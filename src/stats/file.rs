@@ -12,8 +12,10 @@
 use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
 use crate::backend::Refused;
 use crate::backend::threads::workers;
+use crate::functions::Op;
 use crate::os::folder::{self, Folder};
-use crate::os::sys::{self, Op, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sys;
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;

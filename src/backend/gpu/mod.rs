@@ -43,8 +43,10 @@ use crate::backend::asynchronous::cookies::Request;
 use crate::backend::caller_share::CallerShare;
 use crate::backend::stretch::Stretch;
 use crate::backend::threads::{Wait, workers};
+use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::sys;
+use crate::os::text;
 use crate::plan::PAGE;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -148,10 +150,14 @@ impl core::fmt::Display for Unavailable {
             Unavailable::NoDriver => out.write_str("no libcuda.so.1 that could be opened"),
             Unavailable::Driver(answer) => write!(out, "the driver says CUDA error {answer}"),
             Unavailable::Watch(errno) => {
-                write!(out, "userfaultfd is not to be had: {} (errno {errno})", sys::meaning(errno))
+                write!(
+                    out,
+                    "userfaultfd is not to be had: {} (errno {errno})",
+                    text::meaning(errno)
+                )
             }
             Unavailable::Thread(errno) => {
-                write!(out, "no thread: {} (errno {errno})", sys::meaning(errno))
+                write!(out, "no thread: {} (errno {errno})", text::meaning(errno))
             }
         }
     }
@@ -395,7 +401,7 @@ impl Engine {
             *byte = from.load(Relaxed);
         }
         let len = room.iter().position(|&byte| byte == 0).unwrap_or(room.len());
-        (sys::as_text(&mut room[..len]), self.engines.load(Relaxed) as usize)
+        (text::as_text(&mut room[..len]), self.engines.load(Relaxed) as usize)
     }
 
     /// Whether copies go by buffers on the card.

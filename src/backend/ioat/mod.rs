@@ -23,8 +23,9 @@ use crate::backend::threads::Wait;
 use crate::backend::threads::workers;
 use crate::backend::{Refused, signals};
 use crate::os::cpus;
+use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::pause;
-use crate::os::sys::{self, FaultsHeard, SignalsHeld};
+use crate::os::sys;
 use crate::plan::{Cut, PAGE, Split};
 pub use across::There;
 #[cfg(test)]

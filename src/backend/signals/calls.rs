@@ -6,7 +6,8 @@
 
 use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
 use crate::backend::threads::workers;
-use crate::os::sys::{self, SignalsHeld, signal_set};
+use crate::os::signal_mask::{self, SignalsHeld, signal_set};
+use crate::os::sys;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -257,7 +258,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
         return libc::SIG_ERR;
     }
     let how = if hold { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
-    let before = sys::change_signal_mask(how, own);
+    let before = signal_mask::change_signal_mask(how, own);
     if before & own != 0 { SIG_HOLD } else { handler_before }
 }
 

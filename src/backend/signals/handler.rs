@@ -12,7 +12,7 @@ use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
 use crate::os::put_off::{self, To};
-use crate::os::sys::{self, SignalsHeld, signal_set};
+use crate::os::signal_mask::{SignalsHeld, block_signal, signal_set};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
 
@@ -239,7 +239,7 @@ fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
         match to {
             To::Thread => send_to_oneself(signal, info),
             To::Process => {
-                sys::block_signal(signal);
+                block_signal(signal);
                 put_off::send_to_process(signal, info);
             }
         }
@@ -248,7 +248,7 @@ fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
 
 /// Comes when this handler has returned, or when the mask that it returns to lets it.
 fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
-    sys::block_signal(signal); // with SA_NODEFER it would come at once
+    block_signal(signal); // with SA_NODEFER it would come at once
     put_off::send_to_oneself(signal, info);
 }
 

@@ -34,8 +34,9 @@ mod tests;
 use super::Refused;
 use super::threads::workers;
 use crate::os::put_off;
+use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The kernel's struct sigaction.

@@ -12,7 +12,8 @@ use super::workers::{self, QUEUE, SPIN_TICKS, summon};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sys;
 use crate::plan::Cut;
 
 /// The function. It is given a number of its own in every thread that takes part; the caller's is

@@ -19,8 +19,10 @@ use crate::backend::asynchronous::cookies::{ENTRIES, Entry, Table};
 use crate::backend::copy_loop::Sequence;
 use crate::backend::mode::Mode;
 use crate::os::cpus;
+use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::{Ordering, Woken, fetch_to_change, pause};
 use crate::os::sys;
+use crate::os::thread;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
@@ -507,7 +509,7 @@ fn wait_until_they_have_left() {
     // They have left their stacks, but may still be counted.
     for worker in &WORKERS {
         let tid = worker.tid.swap(0, Ordering::Relaxed);
-        while tid != 0 && sys::is_thread(tid) && sys::nanoseconds() < end {
+        while tid != 0 && thread::is_thread(tid) && sys::nanoseconds() < end {
             sys::yield_now();
         }
     }
@@ -532,7 +534,7 @@ fn spawn(generation: u32) {
         return;
     }
     // The new thread is born with all of them blocked.
-    let Some(_held) = sys::SignalsHeld::all() else { return note_refusal() };
+    let Some(_held) = SignalsHeld::all() else { return note_refusal() };
     match may_start() {
         Ok(()) => {}
         Err(Refused::System) => return note_refusal(),
@@ -633,7 +635,7 @@ extern "C" fn work(number: usize) -> ! {
 }
 
 /// Does what there is to do, or waits for it. False: it cannot be waited for.
-fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<sys::FaultsHeard>) -> bool {
+fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHeard>) -> bool {
     let me = &WORKERS[number];
     let heard = QUEUE.bell();
     // After a look at the bell, with which one is sent away.
@@ -684,9 +686,9 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<sys::Fau
 }
 
 /// Before pieces are copied. False: not to be had.
-fn hear_faults(heard: &mut Option<sys::FaultsHeard>) -> bool {
+fn hear_faults(heard: &mut Option<FaultsHeard>) -> bool {
     if heard.is_none() {
-        *heard = sys::FaultsHeard::now();
+        *heard = FaultsHeard::now();
         if heard.is_none() {
             note_refusal();
         }
