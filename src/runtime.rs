@@ -6,7 +6,7 @@ use crate::backend::threads::remote::TransferCall;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
-use crate::backend::{gpu, ioat, libc as original, signals, threads};
+use crate::backend::{gpu, ioat, libc as original, may_start, signals, threads};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
 use crate::dispatch::operation::Kind;
@@ -15,9 +15,9 @@ use crate::os::lookup::rare;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::sys;
 use crate::os::text::{as_text, meaning, say, say_to};
 use crate::os::trylock::TryLock;
+use crate::os::{process, sys};
 use crate::stats::Recorder;
 use crate::stats::file::Place;
 use crate::stats::live::{Control, Live, MOST_CHANNELS, ended, word};
@@ -207,7 +207,7 @@ extern "C" fn start() {
         )
     };
     // What a seccomp filter does to the calls that it takes nobody knows.
-    if let Some(settings) = card.filter(|_| !workers::is_filtered()) {
+    if let Some(settings) = card.filter(|_| !process::is_filtered()) {
         gpu::start(&settings);
     }
     // Both at once: until here every copy, our own included, is the bootstrap's.
@@ -245,7 +245,7 @@ fn keep_live_file(config: &Config) {
         }
     }
     let mut room = [0; 4096];
-    let exe = match workers::is_filtered() {
+    let exe = match process::is_filtered() {
         true => None,
         false => sys::read_link(c"/proc/self/exe", &mut room),
     };
@@ -292,7 +292,7 @@ fn obey(live: &Live) {
 
 /// What exit was called with. Runs after all destructors, which are not told.
 extern "C" fn note_status(status: i32, _: *mut c_void) {
-    if workers::is_ours() {
+    if process::is_ours() {
         DISPATCHER.recorder.note_status(status);
     }
 }
@@ -368,7 +368,7 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
     // that ran no handler.
-    if workers::is_ours() && may_tell() {
+    if process::is_ours() && may_tell() {
         tell(ended::EXIT, None);
     }
 }
@@ -387,7 +387,7 @@ mod telling {
 pub fn before_leaving(how: u32, status: Option<i32>) {
     let Some(process) = PROCESS.get() else { return };
     let has_to = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
-    if !has_to || !workers::is_ours() {
+    if !has_to || !process::is_ours() {
         return;
     }
     let _held = SignalsHeld::all();
@@ -486,8 +486,8 @@ fn report(process: &Process, stderr: Option<i32>) {
             pinned_pages: count(&ioat.costs.pinned_pages),
             costs: costs(&ioat.costs, passed as f64 / ticks as f64),
             // A call more, and not into a filter that came since.
-            kept: workers::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
-            module: workers::may_start().ok().and_then(|()| helper::counted()),
+            kept: may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
+            module: may_start().ok().and_then(|()| helper::counted()),
         }),
         registrations: (backend == "gpu").then(|| gpu::GPU.counts.of_registrations()),
         messages,

@@ -21,6 +21,9 @@ pub mod signals;
 mod stretch;
 pub mod threads;
 
+#[cfg(not(loom))]
+use crate::os::process;
+
 /// Why a backend did not carry a copy. The copy is libc's then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -32,4 +35,17 @@ pub enum Refused {
     NotOurs,
     /// Every channel has failed and was put aside.
     NoChannels,
+}
+
+/// Whether an engine may be started, or workers made: this is not a vfork child, and the program
+/// has not installed a seccomp filter since it started.
+#[cfg(not(loom))]
+pub fn may_start() -> Result<(), Refused> {
+    if !process::is_ours() {
+        return Err(Refused::NotOurs);
+    }
+    if process::has_new_filter() {
+        return Err(Refused::System);
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 
 use super::Dispatcher;
 use crate::backend::threads::workers;
-use crate::backend::{Refused, gpu, ioat};
+use crate::backend::{Refused, gpu, ioat, may_start};
 use crate::config::{Backend, Config};
 use crate::os::cpus;
 use crate::os::signal_mask::SignalsHeld;
@@ -123,7 +123,7 @@ impl Dispatcher {
             return Err(self.switch_off(Fallback::Refused));
         };
         // Before anything is taken, because a child of vfork may be killed at any moment.
-        match workers::may_start() {
+        match may_start() {
             Ok(()) => {}
             Err(Refused::NotOurs) => return Err(Fallback::Starting),
             Err(_) => return Err(self.switch_off(Fallback::Refused)),

@@ -12,6 +12,8 @@ pub mod mapped;
 #[cfg(not(loom))]
 pub mod once;
 #[cfg(not(loom))]
+pub mod process;
+#[cfg(not(loom))]
 pub mod put_off;
 #[cfg(not(loom))]
 pub mod signal_mask;

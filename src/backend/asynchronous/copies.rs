@@ -14,13 +14,14 @@ use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::gpu::GPU;
 use crate::backend::mode::{BY_HELPER, Mode};
 use crate::backend::threads::queue::{End, Posted};
+use crate::backend::threads::worker;
 use crate::backend::threads::workers::{self, PENDING, QUEUE, SPIN_TICKS};
 use crate::backend::threads::{self, Wait};
-use crate::backend::{Refused, ioat, libc as original, signals};
+use crate::backend::{Refused, ioat, libc as original, may_start, signals};
 use crate::os::cpus;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Ordering, Woken, fetch_to_change, pause};
-use crate::os::sys;
+use crate::os::{process, sys};
 use crate::plan::{self, Cut, PAGE};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
@@ -110,7 +111,7 @@ struct Ours {
 
 /// At start-up, and again in the child of a fork.
 pub fn settle_in() {
-    workers::attend_with(attend);
+    worker::attend_with(attend);
 }
 
 /// In the child of a fork: cookies and descriptor are the parent's.
@@ -135,7 +136,7 @@ pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
 /// A copy will be started soon.
 pub fn expect() {
     fetch_to_change(OURS.load(Ordering::Relaxed) as usize);
-    workers::expect();
+    process::expect();
     PENDING.expect();
     QUEUE.expect();
 }
@@ -165,7 +166,7 @@ fn ours_or_new() -> &'static Ours {
 #[cold]
 fn make_ours() -> &'static Ours {
     // A filter may kill for a call it does not know.
-    let filtered = workers::is_filtered() || workers::may_start() == Err(Refused::System);
+    let filtered = process::is_filtered() || may_start() == Err(Refused::System);
     let mut page: *mut Ours = core::ptr::null_mut();
     if !filtered {
         page = sys::page_wiped_on_fork().cast();
@@ -270,9 +271,9 @@ fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
         return Err(Refused::System);
     }
     let ours = match by {
-        By::Workers { .. } => workers::shares_our_memory(),
+        By::Workers { .. } => process::shares_our_memory(),
         // The helper knows processes, not memory.
-        By::Helper(..) => workers::is_ours(),
+        By::Helper(..) => process::is_ours(),
     };
     if !ours {
         return Err(Refused::NotOurs);
@@ -376,7 +377,7 @@ impl Parts {
     /// Once is enough: every worker that comes calls others.
     fn call(&mut self) {
         if !core::mem::replace(&mut self.called, true) {
-            workers::call_for_pending();
+            worker::call_for_pending();
         }
     }
 

@@ -42,11 +42,10 @@ use crate::backend::Refused;
 use crate::backend::asynchronous::cookies::Request;
 use crate::backend::caller_share::CallerShare;
 use crate::backend::stretch::Stretch;
-use crate::backend::threads::{Wait, workers};
+use crate::backend::threads::Wait;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
-use crate::os::sys;
-use crate::os::text;
+use crate::os::{process, sys, text};
 use crate::plan::PAGE;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -415,7 +414,7 @@ impl Engine {
         let (cold, starting) = (state::COLD, state::STARTING);
         // A handler that jumped out between the two would leave it starting for ever.
         let Some(_held) = SignalsHeld::all() else { return };
-        if workers::is_ours()
+        if process::is_ours()
             && self.state.compare_exchange(cold, starting, SeqCst, Relaxed).is_ok()
         {
             self.bell.fetch_add(1, SeqCst);
@@ -531,7 +530,7 @@ impl Engine {
     /// The program will register or unregister memory itself: ours is let go first. Waits for it,
     /// for the driver would refuse.
     pub fn let_go(&self, start: usize, len: usize) {
-        if self.state.load(Relaxed) != state::READY || !workers::is_ours() {
+        if self.state.load(Relaxed) != state::READY || !process::is_ours() {
             return;
         }
         let (from, to) = (start & !(PAGE - 1), start.saturating_add(len));
@@ -564,7 +563,7 @@ impl Engine {
         len: usize,
         how: &Options,
     ) -> Result<(), Refused> {
-        if !workers::is_ours() {
+        if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
         // SAFETY: the caller's promise; a stretch is a part of its ranges.
@@ -776,7 +775,7 @@ impl Engine {
         src: usize,
         len: usize,
     ) -> Result<(), Refused> {
-        if !workers::is_ours() {
+        if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
         // A handler that jumped out would leave a copy nobody knows of.

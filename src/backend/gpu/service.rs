@@ -12,10 +12,9 @@ use super::{
     BUFFER, CHANNELS, Engine, GPU, QUICK_CHUNK, SLOTS, Settings, SlotState, Unavailable, slot,
     state,
 };
-use crate::backend::threads::workers;
 use crate::os::lookup::rare;
 use crate::os::sync::pause;
-use crate::os::{sys, thread};
+use crate::os::{process, sys, thread};
 use crate::plan::PAGE;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -113,7 +112,7 @@ rare! {
 
 /// Nothing of ours is under way when the driver tears itself down.
 extern "C" fn at_exit(_: *mut c_void) {
-    if !workers::is_ours() || GPU.is_service_thread() {
+    if !process::is_ours() || GPU.is_service_thread() {
         return;
     }
     GPU.state.store(state::ENDED, SeqCst);

@@ -25,7 +25,7 @@ use crate::backend::{Refused, signals};
 use crate::os::cpus;
 use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::pause;
-use crate::os::sys;
+use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
 pub use across::There;
 #[cfg(test)]
@@ -300,7 +300,7 @@ impl Engine {
         how: &Options,
     ) -> Result<(), Refused> {
         // A child of vfork may be killed at any moment, and would keep what it had taken.
-        if !workers::is_ours() {
+        if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
         let turn = self.turn_for(dst, how);
@@ -571,7 +571,7 @@ fn refusal(errno: i32) -> Refused {
         libc::ENODEV => Refused::NoChannels,
         // A child that shares our memory may have closed the descriptor for itself, and one
         // that has a copy of it is not who opened it.
-        _ if !workers::is_ours() => Refused::NotOurs,
+        _ if !process::is_ours() => Refused::NotOurs,
         // 0 is the answer of some other file that has got our number.
         _ => Refused::System,
     }

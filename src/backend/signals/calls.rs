@@ -5,9 +5,8 @@
 //! signals go straight there (`intercept/signals.rs`).
 
 use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
-use crate::backend::threads::workers;
 use crate::os::signal_mask::{self, SignalsHeld, signal_set};
-use crate::os::sys;
+use crate::os::{process, sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -45,7 +44,7 @@ pub unsafe extern "C" fn sigaction(
         // Another thread's copy may just have become the first that is shared.
         if let Some(front) = front
             && EVER.load(Ordering::SeqCst)
-            && workers::is_ours()
+            && process::is_ours()
         {
             let _held = SignalsHeld::all();
             let _lock = DispositionLock::take();
@@ -72,7 +71,7 @@ fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
         // SAFETY: null, or memory of our own.
         unsafe { next()(front.signal, new, old) }
     };
-    if !workers::is_ours() {
+    if !process::is_ours() {
         // A child with a table of its own. What it inherited may be ours.
         let answer = pass_on(new, old);
         if let Some(stand) = front.stand(old.sa_sigaction) {

@@ -11,6 +11,7 @@
 use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
+use crate::os::process;
 use crate::os::put_off::{self, To};
 use crate::os::signal_mask::{SignalsHeld, block_signal, signal_set};
 use core::arch::{global_asm, naked_asm};
@@ -182,7 +183,7 @@ unsafe extern "C" fn decide(
 fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
     // A handler that interrupted the holder of the lock could wait for it for ever.
     let _held = SignalsHeld::all();
-    let is_ours = workers::is_ours();
+    let is_ours = process::is_ours();
     let _lock = is_ours.then(DispositionLock::take);
     let stand = front.stands.get(stand)?;
     let program = stand.program();

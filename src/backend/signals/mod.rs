@@ -32,11 +32,10 @@ mod handler;
 mod tests;
 
 use super::Refused;
-use super::threads::workers;
-use crate::os::put_off;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
 use crate::os::sys;
+use crate::os::{process, put_off};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The kernel's struct sigaction.
@@ -141,7 +140,7 @@ pub fn stand_in_front() -> Result<(), Refused> {
         if front.needs_no_change(&now) {
             continue;
         }
-        if !workers::is_ours() {
+        if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
         let _held = SignalsHeld::all().ok_or(Refused::System)?;

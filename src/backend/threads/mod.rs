@@ -14,6 +14,8 @@ mod share;
 #[cfg(not(loom))]
 pub mod task;
 #[cfg(not(loom))]
+pub mod worker;
+#[cfg(not(loom))]
 pub mod workers;
 
 #[cfg(not(loom))]

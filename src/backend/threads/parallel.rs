@@ -8,7 +8,8 @@
 use super::piece;
 use super::queue::{ClaimedPiece, End, Posted, Shared, piece_is};
 use super::share::{Wait, wait};
-use super::workers::{self, QUEUE, SPIN_TICKS, summon};
+use super::worker::summon;
+use super::workers::{self, QUEUE, SPIN_TICKS};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;

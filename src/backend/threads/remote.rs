@@ -21,7 +21,8 @@
 
 use super::piece;
 use super::queue::{ClaimedPiece, Posted, Shared, UndoneBits, piece_is};
-use super::workers::{self, QUEUE, summon};
+use super::worker::summon;
+use super::workers::{self, QUEUE};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
 use crate::backend::threads::{self, Seen, Wait};
@@ -29,8 +30,8 @@ use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::sys;
 use crate::os::trylock::TryLock;
+use crate::os::{process, sys};
 use crate::plan::{self, Cut};
 use core::mem::MaybeUninit;
 
@@ -129,7 +130,7 @@ impl<const N: usize> Lists<N> {
         };
         let wanted = (ours[0].len + ours[1].len) as isize;
         // SAFETY: `ours` has room for what `theirs` has, both in this process.
-        unsafe { ask(call.op, workers::process() as usize, local, remote) == wanted }
+        unsafe { ask(call.op, process::pid() as usize, local, remote) == wanted }
     }
 }
 
@@ -145,7 +146,7 @@ pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>
         return then(Transfer::new(call, &mut lists));
     }
     // Nobody jumps out of it, or is killed, with the lock taken.
-    let held = if workers::is_ours() { SignalsHeld::all() } else { None };
+    let held = if process::is_ours() { SignalsHeld::all() } else { None };
     let mut lists = held.as_ref().and_then(|_| LONG.get_or_map()?.try_take());
     then(lists.as_mut().and_then(|lists| Transfer::new(call, lists)))
 }
@@ -328,10 +329,10 @@ fn are_apart(list: &[Segment]) -> bool {
 /// Whether `pid`, the number of a process or thread, is none of ours. False where that cannot
 /// be asked.
 fn is_other_process(pid: usize) -> bool {
-    let own = workers::process() as usize;
+    let own = process::pid() as usize;
     // SAFETY: signal 0 is only a question.
     let ask = || unsafe { sys::syscall(libc::SYS_tgkill, [own, pid, 0, 0, 0, 0]) };
-    pid as u32 != own as u32 && !workers::is_filtered() && ask() == -libc::ESRCH as isize
+    pid as u32 != own as u32 && !process::is_filtered() && ask() == -libc::ESRCH as isize
 }
 
 /// The segments of `len` bytes from number `from` on, as far as there is room for them.
