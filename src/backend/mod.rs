@@ -2,6 +2,7 @@
 //! answers with a value: carried, or why not. After a refusal nothing is under way and all
 //! of the copy is left to do.
 
+#[cfg(not(loom))]
 pub mod asynchronous;
 #[cfg(not(loom))]
 mod caller_share;
@@ -15,6 +16,7 @@ pub mod ioat;
 pub mod libc;
 #[cfg(not(loom))]
 pub mod mode;
+mod request;
 #[cfg(not(loom))]
 pub mod signals;
 #[cfg(not(loom))]

@@ -39,8 +39,8 @@ mod tuning;
 mod watch;
 
 use crate::backend::Refused;
-use crate::backend::asynchronous::cookies::Request;
 use crate::backend::caller_share::CallerShare;
+use crate::backend::request::Request;
 use crate::backend::stretch::Stretch;
 use crate::backend::threads::Wait;
 use crate::os::signal_mask::SignalsHeld;

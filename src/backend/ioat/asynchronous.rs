@@ -5,7 +5,7 @@
 //! copies, and whoever finds it over finishes it.
 
 use super::*;
-use crate::backend::asynchronous::cookies::Request;
+use crate::backend::request::Request;
 use crate::plan::Piece;
 
 /// `Request::words` of a request that only the kernel tells about.

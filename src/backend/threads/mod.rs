@@ -1,5 +1,6 @@
 //! Worker threads as copy channels, where there is no hardware for it, and beside that hardware.
 
+pub mod cookies;
 #[cfg(not(loom))]
 pub mod parallel;
 #[cfg(not(loom))]

@@ -9,13 +9,13 @@
 //!
 //! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends.
 
+use super::cookies::{ENTRIES, Entry};
 use super::piece;
 use super::queue::{End, Queue, Shared, headcount};
 use super::workers::{
     self, ALIVE, EVER, GENERATION, LIMIT, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS,
     WORKERS, Worker,
 };
-use crate::backend::asynchronous::cookies::{ENTRIES, Entry};
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, may_start};
 use crate::os::signal_mask::{FaultsHeard, SignalsHeld};

@@ -3,10 +3,10 @@
 //! A program that wants to be alone (fork, unshare) or gives up rights (setuid) does not have to
 //! wait until idle workers end by themselves: they leave first, see `dismiss`.
 
+use super::cookies::Table;
 use super::queue::{Queue, headcount};
 use super::refusal::Refusal;
 use crate::backend::Refused;
-use crate::backend::asynchronous::cookies::Table;
 use crate::backend::copy_loop::Sequence;
 use crate::os::{cpus, process, sys, thread};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
