@@ -506,7 +506,7 @@ fn name_of_program(room: &mut [u8]) -> &str {
 }
 
 /// Where the time of requests went, in nanoseconds.
-fn costs(costs: &ioat::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 3] {
+fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 3] {
     let own =
         |count: &AtomicU64| (count.load(Ordering::Relaxed) as f64 * nanoseconds_per_tick) as u64;
     [
