@@ -21,3 +21,11 @@ pub mod workers;
 
 #[cfg(not(loom))]
 pub use share::*;
+
+/// In the child of a fork: nobody works for us any more, and nothing has been copied yet.
+#[cfg(not(loom))]
+pub fn forget_after_fork() {
+    workers::forget_after_fork();
+    remote::forget_after_fork();
+    share::forget_counts();
+}

@@ -19,8 +19,8 @@
 //! - The answer is the kernel's. Bytes behind a bad page may have been transferred too, which
 //!   nobody is told of, as with memcpy.
 
-use super::piece;
-use super::queue::{ClaimedPiece, Posted, Shared, UndoneBits, piece_is};
+use super::piece::{BY_FUNCTION, PieceFn};
+use super::queue::{ClaimedPiece, Posted, UndoneBits};
 use super::worker::summon;
 use super::workers::{self, QUEUE};
 use crate::backend::copy_loop::CopyLoop;
@@ -252,9 +252,12 @@ impl<'a> Transfer<'a> {
         let held = SignalsHeld::all().ok_or(Refused::System)?;
         let shared = threads::take_slot(workers)?;
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
-        let mode = Mode::now(CopyLoop::Ordinary).pack() | piece::REMOTE;
-        let at = &raw const *self as usize;
-        QUEUE.post(shared, &Posted { dst: from, src: at, cut, mode });
+        let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION;
+        let part: PieceFn<'_> = &|claim: &ClaimedPiece| {
+            let piece = cut.piece(claim.index);
+            self.move_bytes(from + piece.offset, piece.len) == piece.len
+        };
+        QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
         summon(cut.count().clamp(1, workers) as u32);
         let mut seen = Seen::default();
         let own = threads::work(shared, how, &mut seen, || false);
@@ -281,16 +284,6 @@ impl<'a> Transfer<'a> {
         }
         place.wrapping_add(from)
     }
-}
-
-/// Transfers a claimed piece and says so in the queue.
-pub fn run_piece(shared: &Shared, claim: &ClaimedPiece) {
-    let piece = claim.copy.cut.piece(claim.index);
-    // SAFETY: claimed, so the poster waits for us, inside `Transfer::share`.
-    let transfer = unsafe { &*(claim.copy.src as *const Transfer<'_>) };
-    let done = transfer.move_bytes(claim.copy.dst + piece.offset, piece.len);
-    let what = if done == piece.len { piece_is::DONE } else { piece_is::FAILED };
-    shared.finish(claim, what);
 }
 
 /// The call as the program has made it.

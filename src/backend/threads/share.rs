@@ -2,7 +2,6 @@
 
 use super::piece::{self, ALTERNATE, FRESH};
 use super::queue::{End, Posted, Shared, UndoneBits};
-use super::remote;
 use super::task::Task;
 use super::worker::summon;
 use super::workers::{self, QUEUE, SPIN_TICKS};
@@ -89,9 +88,7 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 
 /// In the child of a fork: nothing has been copied yet.
-pub fn forget_after_fork() {
-    workers::forget_after_fork();
-    remote::forget_after_fork();
+pub(super) fn forget_counts() {
     CALLER_BYTES.store(0, Ordering::Relaxed);
     FAULTS.store(0, Ordering::Relaxed);
     TAKEN_BACK.store(0, Ordering::Relaxed);
