@@ -1,6 +1,22 @@
 //! adma carries the large memory copies of unmodified programs over copy channels.
 //!
-//! The way of one copy, top to bottom; imports go down this list and never up:
+//! The way of one shared copy, from the program's call to the bytes:
+//!
+//! ```text
+//! memcpy                 intercept/entry.rs    below the threshold? jump to libc
+//! memcpy                 intercept/slow.rs     the arguments of each function in one form
+//! copy                   runtime.rs            they become a `Task`
+//! Dispatcher::call       dispatch.rs           decide, perform, learn_from
+//! threads::share         threads/share.rs      post it, summon workers, claim pieces, wait
+//!   worker::help         threads/worker.rs     a worker claims pieces too
+//! piece::run             threads/piece.rs      one claimed piece
+//! Task::run              threads/task.rs       to be copied, filled or compared?
+//! adma_copy_loop         backend/copy_loop.rs  the bytes
+//! Statistics::record     stats/file.rs         one record
+//! ```
+//!
+//! Instead of `threads::share` there are `Task::alone`, which is libc, and the `copy` of each DMA
+//! engine (`ioat`, `gpu`). What each room is for; imports go down this list and never up:
 //!
 //! ```text
 //! intercept   the C library's names; short copies leave by tail jump

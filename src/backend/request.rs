@@ -12,9 +12,9 @@ pub struct Request {
     /// Which pieces have failed; known once `over` is the number of the request.
     pub failed: AtomicU64,
     pub over: AtomicU64,
-    /// Taken by who asks the kernel: it tells of failures once only. Given back by nobody
-    /// else, also when the entry has got another request meanwhile. The number of the process:
-    /// what a thread of the parent has taken does not count in the child of a fork.
+    /// Taken by whoever asks the kernel, which tells of failures only once. Given back by nobody
+    /// else, also when the entry has got another request meanwhile. The number of the process: what
+    /// a thread of the parent has taken does not count in the child of a fork.
     pub asking: AtomicU32,
     /// How it was cut, how many bytes were taken, and when.
     pub head: AtomicUsize,

@@ -1,5 +1,5 @@
 //! The two calls that copy between processes. How much they copy stands in lists, which only the
-//! slow path reads; while it is switched off, the entry jumps to libc's function.
+//! slow path reads. While sharing is switched off, the entry jumps to libc's function.
 
 use crate::backend::libc::ENTRIES;
 use crate::backend::threads::remote::{SegmentList, TransferCall};

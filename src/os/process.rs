@@ -50,9 +50,9 @@ fn mark() -> Option<bool> {
     mark.map(|mark| mark.load(Ordering::Relaxed) == 1)
 }
 
-/// Whether workers that are alive by our count are alive. Asked without a system call, for
-/// who starts a copy and goes on. A child of vfork lives in our memory, and so do our workers:
-/// they work for it too.
+/// Whether workers that are alive by our count are alive. Asked without a system call, for callers
+/// that start a copy and go on. A child of vfork lives in our memory, and so do our workers: they
+/// work for it too.
 pub fn shares_our_memory() -> bool {
     mark().unwrap_or_else(is_ours)
 }

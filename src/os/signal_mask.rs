@@ -13,7 +13,7 @@ const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
 /// While this lives, some signals do not come to this thread.
 pub struct SignalsHeld {
     before: u64,
-    /// It hears of bad pages meanwhile.
+    /// SIGSEGV and SIGBUS still come.
     but_faults: bool,
 }
 
@@ -32,7 +32,7 @@ impl SignalsHeld {
     pub(super) fn these(signals: u64, but_faults: bool) -> Option<Self> {
         let mut before = 0;
         let answer = signal_mask(libc::SIG_BLOCK, &signals, &mut before);
-        // Made only then: its end sets a mask.
+        // Made only then, because dropping it sets a mask.
         (answer == 0).then(|| Self { before, but_faults })
     }
 

@@ -82,8 +82,8 @@ impl Engine {
         }
     }
 
-    /// Ends a request that is over, and calls `copy` with what the card has not copied of it. By
-    /// who has claimed it.
+    /// Ends a request that is over, and calls `copy` with what the card has not copied of it.
+    /// Called by whoever has claimed it.
     pub fn left_over(&self, request: &Request, len: usize, copy: impl FnOnce(usize, usize)) {
         let index = (request.id.load(Acquire) & 0xff) as usize % SLOTS;
         let look = self.look(index);

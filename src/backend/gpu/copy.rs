@@ -21,7 +21,7 @@ const PATIENCE: u64 = 500_000;
 /// Sleeping less than this, about 10 us, costs as much as it spares.
 const NAP: u64 = 25_000;
 
-/// What who waits has last done.
+/// What a thread that waits has done last.
 #[derive(Clone, Copy)]
 pub(super) enum Slept {
     NotYet,
@@ -128,8 +128,9 @@ impl Engine {
         }
     }
 
-    /// A little of the time until the expected end, at most so many nanoseconds. Who naps sleeps
-    /// as long as he can; others only if there is much time, and rather wake up too early.
+    /// A little of the time until the expected end, at most so many nanoseconds. A caller that naps
+    /// sleeps as long as it can. Others sleep only if there is much time, and wake up too early
+    /// rather than too late.
     pub(super) fn pass_time(
         &self,
         expected: u64,

@@ -321,7 +321,7 @@ impl Engine {
     }
 }
 
-/// What who calls a function of the driver that is not there gets.
+/// The answer to a call of a function that the driver does not have.
 pub const NO_DRIVER: c_int = driver::NOT_INITIALIZED;
 #[cfg(not(test))]
 pub use driver::loaded as driver_function;

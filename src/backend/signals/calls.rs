@@ -1,8 +1,8 @@
 //! The C library's functions that set a signal's action, for SIGSEGV and SIGBUS.
 //!
-//! All are told in terms of `sigaction`, with the flags and masks that glibc gives them, and
-//! work for any signal, so that one original has to be found at start-up. Calls of it for other
-//! signals go straight there (`intercept/signals.rs`).
+//! All are written in terms of `sigaction`, with the flags and masks that glibc gives them, and
+//! work for any signal, so that only one original has to be found at start-up. Calls of it for
+//! other signals go straight there (`intercept/signals.rs`).
 
 use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
 use crate::os::signal_mask::{self, SignalsHeld, signal_set};
@@ -87,7 +87,8 @@ fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
     let before = stand.program();
     *old = shown(&before);
     let Some(new) = new else { return 0 };
-    // One of ours it can have from the kernel only: it means what that one stands for.
+    // The program can have got one of ours only from the kernel: it means the action that ours
+    // stands for.
     if new.sa_sigaction == libc::SIG_IGN || front.stand(new.sa_sigaction).is_some() {
         return pass_on(Some(new), core::ptr::null_mut());
     }

@@ -3,10 +3,9 @@
 //!
 //! It is entered as the kernel enters a handler: `rdi` the signal, `rsi` the siginfo, `rdx` the
 //! context, and the restorer to return to on the stack. For what is not ours it jumps to the
-//! program's function with the same registers (but r11, which no function may look at) and the
-//! same stack: the function cannot tell, it returns to the restorer, and an unwinder sees the
-//! frames it knows. No stack is used that a
-//! small alternate one might not have.
+//! program's function with the same registers (but r11, which no function may look at) and the same
+//! stack: the function cannot tell, it returns to the restorer, and an unwinder sees the frames it
+//! knows. It uses no stack, for an alternate stack may be small.
 
 use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
 use crate::backend::copy_loop;

@@ -4,13 +4,13 @@
 //!
 //! ```text
 //! SIGSEGV or SIGBUS:
-//!     raised inside a copy loop of ours -> the loop ends there, with "bad page" (kernel.rs)
+//!     raised inside a copy loop of ours -> the loop ends there, with "bad page" (copy_loop)
 //!     anything else                     -> the program's action, as if the kernel had called it
 //! ```
 //!
-//! So a bad page is nobody's death while a copy is shared: whoever meets it, worker or caller,
-//! says so in the queue, and when nobody writes any more the caller copies that part again with
-//! libc's memmove. Then the fault comes in the program's thread, in memcpy, as without us.
+//! So a bad page kills nobody while a copy is shared: whoever meets it, worker or caller, says so
+//! in the queue, and when nobody writes any more the caller copies that part again with libc's
+//! memmove. Then the fault comes in the program's thread, in memcpy, as without us.
 //!
 //! - `stand_in_front` is called for every shared copy. It costs two system calls that only read;
 //!   a program that has set a handler past us is noticed there.

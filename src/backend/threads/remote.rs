@@ -139,7 +139,7 @@ pub fn forget_after_fork() {
     LONG.get().inspect(|long| long.forget_after_fork());
 }
 
-/// What a call comes to, for who carries it out; `None`: the kernel should see it as it is.
+/// What a call comes to, for whoever carries it out; `None`: the kernel should see it as it is.
 pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>) -> R) -> R {
     if call.local.count.max(call.remote.count) <= SHORT {
         let mut lists = Lists::<SHORT>::new();

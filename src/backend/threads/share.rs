@@ -76,7 +76,7 @@ const LARGEST_CHUNK: usize = 128 << 20;
 const CALL_EACH: usize = 64 << 10;
 
 /// A caller that waits without spinning looks again after this long. Nobody wakes it: a worker that
-/// has copied a piece does better to claim the next one than to look for who waits.
+/// has copied a piece does better to claim the next one than to look for threads that wait.
 const NAP_NANOS: u64 = 20_000;
 
 /// Bytes copied by callers in copies that were shared.

@@ -33,11 +33,11 @@ static STACK_SIZE: AtomicUsize = AtomicUsize::new(OWN_STACK + USUAL_FRAME);
 const OWN_STACK: usize = 8 << 10;
 /// Where the kernel does not say what it needs.
 const USUAL_FRAME: usize = 12 << 10;
-/// How many there are; see `workers`.
+/// How many there are, and how many of them are just being made: see `headcount`.
 pub(super) static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts, and again when the CPUs have changed.
 pub(super) static LIMIT: AtomicU32 = AtomicU32::new(0);
-/// Whether it follows the CPUs, which they were, and when that was asked.
+/// Whether the limit follows the CPUs; which CPUs there were; and when we asked.
 static FOLLOWS_CPUS: AtomicBool = AtomicBool::new(false);
 static CPUS: AtomicU64 = AtomicU64::new(0);
 static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
@@ -102,7 +102,7 @@ impl Worker {
         }
     }
 
-    /// Its stack, mapped if need be, by who is about to make it.
+    /// Its stack, mapped if need be, by whoever is about to make the thread.
     pub fn stack(&self) -> Option<usize> {
         let mut top = self.stack.load(Ordering::Relaxed);
         if top == 0 {
@@ -178,7 +178,7 @@ pub(super) fn prepare_to_take_back() {
     }
 }
 
-/// The same for as many workers as there are CPUs beside the caller's, now and later.
+/// Prepares for as many workers as there are CPUs beside the caller's, now and later.
 pub fn start_on(limits: &cpus::Limits) {
     CPUS.store(limits.which, Ordering::Relaxed);
     CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
@@ -264,13 +264,13 @@ pub fn may_post() -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether pieces that workers have begun need not be waited for.
+/// Whether the caller need not wait for pieces that workers have begun.
 pub fn takes_back() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) == take_back::READY
 }
 
-/// Where they do: whether this thread's copy may be posted nevertheless. A real-time thread would
-/// wait for everything that keeps a worker from its CPU.
+/// Whether this thread may share a copy although begun pieces have to be waited for. A real-time
+/// thread would wait for everything that keeps a worker from its CPU.
 pub fn may_wait_for_pieces() -> Result<(), Refused> {
     if !process::is_filtered() && cpus::is_real_time() {
         return Err(Refused::Busy);
@@ -282,7 +282,7 @@ pub(super) fn lacks_workers() -> bool {
     headcount::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed)
 }
 
-/// Whether called workers come. One that another thread is just making may not.
+/// Whether workers that are called will come. One that another thread is just making may not.
 pub fn somebody_works() -> bool {
     !is_refused() && headcount::somebody_is_there(ALIVE.load(Ordering::Acquire))
 }
@@ -312,7 +312,7 @@ pub fn user_has_changed() -> bool {
     true
 }
 
-/// The same for who starts a copy and goes on: asked now and then.
+/// The same for callers that start a copy and go on: asked now and then.
 pub fn user_was_seen_to_change(now: u64) -> bool {
     if USER.load(Ordering::Relaxed) == NO_MATTER
         || now.wrapping_sub(USER_ASKED.load(Ordering::Relaxed)) < USER_BELIEVED_TICKS
