@@ -40,8 +40,9 @@
 //!                            for copies that nobody waits for yet; piece: one claimed piece;
 //!                            task: what is done with its memory; remote: one shared transfer
 //!                            between processes; refusal: what the system refuses is tried again
-//!             signals/       our handler in front of the program's, for bad pages
-//!             copy_loop: how bytes move; mode: with whose rights; caller_share: how much the caller
+//!             signals/       our handler in front of the program's, for bad pages; the one that
+//!                            looks up: it asks workers whether the stack it is on is theirs
+//!             mode: with whose rights; copy_loop: how bytes move; caller_share: how much the caller
 //!             does beside an engine; stretch: a long copy goes to an engine part by part; request:
 //!             what an engine notes about one that goes on by itself; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
