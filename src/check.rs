@@ -8,7 +8,7 @@ use crate::backend::threads::workers;
 use crate::backend::{Refused, ioat, libc as original, threads};
 use crate::config::{Backend, Config};
 use crate::os::lookup::rare;
-use crate::os::{cpus, sys};
+use crate::os::{cpus, sys, text};
 use alloc::string::String;
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt::Write;
@@ -17,7 +17,7 @@ use core::fmt::Write;
 pub fn run(config: &Config, ioat: &ioat::Engine) -> ! {
     let mut out = String::new();
     let _ = describe(config, ioat, &mut out); // a `String` takes everything
-    let failed = sys::write_all(libc::STDOUT_FILENO, out.as_bytes());
+    let failed = text::write_all(libc::STDOUT_FILENO, out.as_bytes());
     // SAFETY: ends the process.
     unsafe { libc::_exit(i32::from(failed != 0)) }
 }
@@ -111,7 +111,7 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fm
             writeln!(out, "helper loaded, but of another version: build and load it again")
         }
         errno => {
-            let why = sys::meaning(errno);
+            let why = text::meaning(errno);
             writeln!(out, "/dev/adma cannot be used:\n              {why} (errno {errno})")
         }
     }

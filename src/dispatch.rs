@@ -12,13 +12,12 @@ use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::refusal::Refusal;
 use crate::backend::threads::remote::{self, TransferCall};
 use crate::backend::threads::task::{Task, Work};
-use crate::backend::threads::workers;
 use crate::backend::threads::{self, Cost, Pieces, Seen, Wait};
 use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
+use crate::functions::{NEVER, Op};
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
-use crate::os::cpus;
-use crate::os::sys::{self, NEVER, Op};
+use crate::os::{cpus, process, sys};
 use crate::plan::PAGE;
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
@@ -581,7 +580,7 @@ fn set_min(config: &Config, min: usize) {
 /// program first writes to them, not when it asks for memory.
 fn is_fresh(dst: usize, len: usize) -> bool {
     len >= FRESH_FROM
-        && !workers::is_filtered()
+        && !process::is_filtered()
         && [2, 1, 3]
             .iter()
             .all(|&quarter| !sys::is_resident((dst + len / 4 * quarter) & !(PAGE - 1)))

@@ -1,6 +1,7 @@
 //! Which way copies take, with the real engines behind the dispatcher.
 
 use super::*;
+use crate::backend::threads::workers;
 use crate::config::Formats;
 
 fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {

@@ -3,7 +3,7 @@
 //! relocations and no thread-local storage; its panics would print backtraces, with an unwinder
 //! and a reader of debug information that nobody has asked for.
 
-use crate::os::sys;
+use crate::os::text;
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -59,7 +59,7 @@ unsafe impl GlobalAlloc for Malloc {
 
 #[panic_handler]
 fn end_after(panic: &PanicInfo<'_>) -> ! {
-    sys::say(format_args!("{panic}"));
+    text::say(format_args!("{panic}"));
     // SAFETY: ends the process.
     unsafe { libc::abort() }
 }

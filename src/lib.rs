@@ -1,6 +1,22 @@
 //! adma carries the large memory copies of unmodified programs over copy channels.
 //!
-//! The way of one copy, top to bottom; imports go down this list and never up:
+//! The way of one shared copy, from the program's call to the bytes:
+//!
+//! ```text
+//! memcpy                 intercept/entry.rs    below the threshold? jump to libc
+//! memcpy                 intercept/slow.rs     the arguments of each function in one form
+//! copy                   runtime.rs            they become a `Task`
+//! Dispatcher::call       dispatch.rs           decide, perform, learn_from
+//! threads::share         threads/share.rs      post it, summon workers, claim pieces, wait
+//!   worker::help         threads/worker.rs     a worker claims pieces too
+//! piece::run             threads/piece.rs      one claimed piece
+//! Task::run              threads/task.rs       to be copied, filled or compared?
+//! adma_copy_loop         backend/copy_loop.rs  the bytes
+//! Statistics::record     stats/file.rs         one record
+//! ```
+//!
+//! Instead of `threads::share` there are `Task::alone`, which is libc, and the `copy` of each DMA
+//! engine (`ioat`, `gpu`). What each room is for; imports go down this list and never up:
 //!
 //! ```text
 //! intercept   the C library's names; short copies leave by tail jump
@@ -11,27 +27,32 @@
 //! stats       one lock-free record per copy, in a live file; reports at exit
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
-//! backend     libc: the originals; copy_loop: how bytes move; mode: with whose rights;
-//!             caller_share: how much the caller does beside an engine; stretch: a long copy
-//!             goes to an engine part by part
-//!             signals: our handler in front of the program's, for bad pages
-//!             threads/       share: one shared copy; queue: who claims which piece;
-//!                            task: what is done with memory; piece: one claimed piece;
-//!                            workers: from clone to exit;
-//!                            remote: one shared transfer between processes;
-//!                            refusal: what the system refuses is tried again
-//!             ioat/          one copy by the kernel helper; tuning: what its past tells;
-//!                            helper: its file and calls; abi: its interface
-//!             gpu/           a graphics card's copy engines in loopback; service: the thread that
-//!                            calls its driver; registrations: memory it may reach; watch: how we
-//!                            learn that such memory has gone
-//!             asynchronous/  copies that go on while the caller does something else;
-//!                            cookies: their parts and ends
+//! backend     asynchronous/  copies that go on while the caller does something else: begin, end
+//!             gpu/           a graphics card's copy engines in loopback; slots: from the hook to the
+//!                            thread that calls the driver; service: that thread; registrations:
+//!                            memory the card may reach; wishes: what is worth registering; watch:
+//!                            how we learn that such memory has gone
+//!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
+//!                            tuning: what its past tells; helper: its file and calls; abi: its
+//!                            interface
+//!             threads/       share: one shared copy; worker: one thread, from clone to exit;
+//!                            workers: all of them; queue: who claims which piece; cookies: the same
+//!                            for copies that nobody waits for yet; piece: one claimed piece;
+//!                            task: what is done with its memory; remote: one shared transfer
+//!                            between processes; refusal: what the system refuses is tried again
+//!             signals/       our handler in front of the program's, for bad pages; the one that
+//!                            looks up: it asks workers whether the stack it is on is theirs
+//!             mode: with whose rights; copy_loop: how bytes move; caller_share: how much the caller
+//!             does beside an engine; stretch: a long copy goes to an engine part by part; request:
+//!             what an engine notes about one that goes on by itself; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
-//! os          cpus: what the machine leaves us; sync, sys: atomics and sleeping, system calls;
-//!             trylock: a lock that nobody waits for; mapped: tables that most programs never
-//!             need; lookup: the functions we stand in front of; folder: where live files are;
-//!             put_off: signals that wait for the end of a copy; once, thread: as their names say
+//! functions   what we stand in front of, and what the entry code of each reads
+//! os          cpus: what the machine leaves us; process: whose memory this is; sync: atomics and
+//!             sleeping; trylock: a lock that nobody waits for; mapped: tables that most programs
+//!             never need; lookup: finding functions of the C library; folder: where live files are;
+//!             signal_mask: which signals come to a thread; put_off: those that wait for the end of
+//!             a copy; text: made without allocating; once, thread: as their names say;
+//!             sys: system calls
 //! freestanding  why the standard library is not there; export: names with versions
 //! ```
 //!
@@ -62,6 +83,8 @@ mod plan;
 mod config;
 #[cfg(not(loom))]
 mod dispatch;
+#[cfg(not(loom))]
+mod functions;
 #[cfg(not(loom))]
 mod learn;
 #[cfg(not(loom))]

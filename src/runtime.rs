@@ -6,15 +6,18 @@ use crate::backend::threads::remote::TransferCall;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
-use crate::backend::{gpu, ioat, libc as original, signals, threads};
+use crate::backend::{gpu, ioat, libc as original, may_start, signals, threads};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
 use crate::dispatch::operation::Kind;
+use crate::functions::Op;
 use crate::os::lookup::rare;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::once::Once;
-use crate::os::sys::{self, Op, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::text::{as_text, meaning, say, say_to};
 use crate::os::trylock::TryLock;
+use crate::os::{process, sys};
 use crate::stats::Recorder;
 use crate::stats::file::Place;
 use crate::stats::live::{Control, Live, MOST_CHANNELS, ended, word};
@@ -204,7 +207,7 @@ extern "C" fn start() {
         )
     };
     // What a seccomp filter does to the calls that it takes nobody knows.
-    if let Some(settings) = card.filter(|_| !workers::is_filtered()) {
+    if let Some(settings) = card.filter(|_| !process::is_filtered()) {
         gpu::start(&settings);
     }
     // Both at once: until here every copy, our own included, is the bootstrap's.
@@ -242,7 +245,7 @@ fn keep_live_file(config: &Config) {
         }
     }
     let mut room = [0; 4096];
-    let exe = match workers::is_filtered() {
+    let exe = match process::is_filtered() {
         true => None,
         false => sys::read_link(c"/proc/self/exe", &mut room),
     };
@@ -289,7 +292,7 @@ fn obey(live: &Live) {
 
 /// What exit was called with. Runs after all destructors, which are not told.
 extern "C" fn note_status(status: i32, _: *mut c_void) {
-    if workers::is_ours() {
+    if process::is_ours() {
         DISPATCHER.recorder.note_status(status);
     }
 }
@@ -301,7 +304,7 @@ fn complain_about_helper() {
         libc::EACCES => "no permission for /dev/adma (join the group adma)",
         _ => "no /dev/adma (load the kernel helper, see kmod-c/README.md)",
     };
-    sys::say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
+    say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
 }
 
 /// The program counts its threads after a fork, and would find those that wait for work.
@@ -365,7 +368,7 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
     // that ran no handler.
-    if workers::is_ours() && may_tell() {
+    if process::is_ours() && may_tell() {
         tell(ended::EXIT, None);
     }
 }
@@ -384,7 +387,7 @@ mod telling {
 pub fn before_leaving(how: u32, status: Option<i32>) {
     let Some(process) = PROCESS.get() else { return };
     let has_to = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
-    if !has_to || !workers::is_ours() {
+    if !has_to || !process::is_ours() {
         return;
     }
     let _held = SignalsHeld::all();
@@ -483,8 +486,8 @@ fn report(process: &Process, stderr: Option<i32>) {
             pinned_pages: count(&ioat.costs.pinned_pages),
             costs: costs(&ioat.costs, passed as f64 / ticks as f64),
             // A call more, and not into a filter that came since.
-            kept: workers::may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
-            module: workers::may_start().ok().and_then(|()| helper::counted()),
+            kept: may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
+            module: may_start().ok().and_then(|()| helper::counted()),
         }),
         registrations: (backend == "gpu").then(|| gpu::GPU.counts.of_registrations()),
         messages,
@@ -498,12 +501,12 @@ fn report(process: &Process, stderr: Option<i32>) {
 /// The program's file. Where that was replaced meanwhile, the kernel says so in its name.
 fn name_of_program(room: &mut [u8]) -> &str {
     let len = sys::read_link(c"/proc/thread-self/exe", room).map_or(0, <[u8]>::len);
-    let name = sys::as_text(&mut room[..len]);
+    let name = as_text(&mut room[..len]);
     name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
 /// Where the time of requests went, in nanoseconds.
-fn costs(costs: &ioat::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 3] {
+fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 3] {
     let own =
         |count: &AtomicU64| (count.load(Ordering::Relaxed) as f64 * nanoseconds_per_tick) as u64;
     [
@@ -533,7 +536,7 @@ fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
 
 /// What the hook may not say it has left for now.
 fn log(process: &Process, stderr: i32) {
-    let say = |line: core::fmt::Arguments<'_>| sys::say_to(stderr, line);
+    let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);
     let wrong = DISPATCHER.recorder.counters().mismatched.load(Ordering::Relaxed);
     if wrong > 0 {
         say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
@@ -568,7 +571,7 @@ fn log(process: &Process, stderr: i32) {
     // That there is no helper is as usual as that there is no such hardware.
     let errno = DISPATCHER.ioat.why_not();
     if errno != 0 && errno != libc::ENOENT {
-        say(format_args!("/dev/adma not used: {} (errno {errno})", sys::meaning(errno)));
+        say(format_args!("/dev/adma not used: {} (errno {errno})", meaning(errno)));
     }
     if process.config.log < Level::Debug {
         return;

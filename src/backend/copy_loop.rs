@@ -41,8 +41,8 @@ pub enum Copied {
 }
 
 /// How a worker's piece can be taken back from it: as long as `generation` holds `expected` the
-/// piece is the worker's. Who changes it and then calls `sys::interrupt_workers` may be sure
-/// that the worker writes nothing any more.
+/// piece is the worker's. Whoever changes it and then calls `sys::interrupt_workers` can be sure
+/// that the worker writes nothing more.
 #[repr(C)]
 pub struct TakeBack {
     sequence: *const Sequence,
@@ -69,7 +69,7 @@ impl Sequence {
         Self(UnsafeCell::new([0; 4]))
     }
 
-    /// Tells the kernel of it, for this thread. False: not to be had.
+    /// Tells the kernel of it, for this thread. False: the kernel has no such thing, or refuses it.
     pub fn register(&self) -> bool {
         // The kernel wants to find all zeros but the CPU number, which is "not yet" as it was.
         // SAFETY: no other thread uses it.
@@ -78,7 +78,8 @@ impl Sequence {
     }
 }
 
-/// What stands before the place to go on at, so that nobody can make the kernel jump elsewhere.
+/// The kernel wants to find this word before the place where an interrupted sequence goes on, so
+/// that nobody can make it jump elsewhere.
 const SIGNATURE: u32 = 0x5305_3053;
 
 impl CopyLoop {
@@ -86,8 +87,8 @@ impl CopyLoop {
     ///
     /// # Safety
     /// Ranges do not overlap, no Rust reference covers `dst`. A bad page ends the copy with
-    /// `BadPage` if our handler stands in front of the program's, and as the program has
-    /// decided otherwise.
+    /// `BadPage` if our handler stands in front of the program's; otherwise it ends as the program
+    /// has decided.
     pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> Copied {
         // SAFETY: the caller's promise.
         unsafe { self.copy_until_taken_back(dst, src, len, None) }
@@ -142,11 +143,11 @@ impl CopyLoop {
     }
 }
 
-/// Compares two ranges. Also tells how many bytes are the same before it has ended, at least;
-/// those that differ come right behind.
+/// Compares two ranges. Also tells how many bytes it has found to be the same; what has stopped it
+/// comes right behind them.
 ///
 /// # Safety
-/// As `Kernel::copy_until_taken_back`, but that nothing is written: ranges may overlap.
+/// As `CopyLoop::copy_until_taken_back`, except that nothing is written: ranges may overlap.
 pub unsafe fn compare_until_taken_back(
     a: usize,
     b: usize,
@@ -323,8 +324,8 @@ global_asm!(
     "movntdq [rdi + 48], xmm3",
     ".endm",
 
-    // Strides of `step` bytes as long as they are the same; which byte of one is not, or of the
-    // rest, is found by looking at them one by one.
+    // Strides of `step` bytes as long as they are the same. The bytes of the first stride that
+    // differs, and those of the rest, are then compared one by one.
     ".macro adma_compare step, body:vararg",
     "mov rax, r10",
     "sub rax, \\step",  // the last place at which a stride can begin
@@ -379,8 +380,8 @@ global_asm!(
     "sub ecx, 0xffff",
     ".endm",
 
-    // For ends at which a loop did not arrive by itself: the upper halves of wide registers would
-    // make all code without AVX slow that comes after us. r11 tells the loop.
+    // For a loop that was stopped: dirty upper halves of wide registers would slow down all later
+    // code that does not use AVX. r11 tells which loop it was.
     ".macro adma_leave_registers",
     "lea rax, [rip + adma_loop_avx2]",
     "cmp r11, rax",
@@ -393,7 +394,8 @@ global_asm!(
     "7:",
     ".endm",
 
-    // Streaming stores are weakly ordered; whatever is said about the piece is said after them.
+    // Streaming stores are weakly ordered, so they are completed before anybody is told of the
+    // piece.
     ".macro adma_end why",
     "sfence",
     "mov rax, rdi",
@@ -430,8 +432,8 @@ global_asm!(
     "jz 5f",
     "mov rdx, [rax]",
     "lea rsi, [rip + adma_sequence]",
-    // Between this store and the sequence's first instruction lies nothing: a worker that is
-    // preempted outside the sequence is told so by the store being undone.
+    // Nothing lies between this store and the first instruction of the sequence: if the worker is
+    // preempted outside the sequence, the kernel undoes the store.
     "mov [rdx + 8], rsi",
     "adma_label adma_loops_begin",
     "mov rdx, [rax + 8]",

@@ -3,8 +3,9 @@
 //! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
+use crate::functions::{EntryPoint, NEVER, Op};
 use crate::os::lookup::{Found, Name, find_next};
-use crate::os::sys::{self, EntryPoint, NEVER, Op};
+use crate::os::sys;
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -50,8 +51,8 @@ static LIBC_MEMSET: AtomicPtr<c_void> =
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-// Those that libc tells in terms of no other. Each name costs a third of a microsecond at
-// start-up: what has to be read for it is in no cache.
+// Those that libc does not derive from another. Each name costs a third of a microsecond at
+// start-up, because what has to be read for it is in no cache.
 const OPS: [Op; 9] = [
     Op::Memmove,
     Op::Mempcpy,
@@ -76,7 +77,8 @@ static NAMES: [Name; OPS.len() + 1] = [
     Name::new(c"sigaction"), // for `signals`, on the same walk
 ];
 
-// The others. Where nobody else has one of the above, ours are in terms of those, as libc's are.
+// The others. Unless somebody else has defined one of the above, they are derived from those, as in
+// libc.
 macro_rules! others {
     ($($name:literal for $op:ident,)*) => {
         const OTHERS: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
@@ -103,7 +105,7 @@ pub fn resolve() -> *mut c_void {
     let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
     OPS.into_iter().zip(functions).for_each(|(op, found)| set_next(op, found));
     if functions.into_iter().all(is_libcs) {
-        tell_others();
+        derive_others();
     } else {
         // Somebody else's may call another by name: then it must not come back.
         let others = find_next(&OTHER_NAMES).functions;
@@ -122,25 +124,25 @@ pub fn resolve() -> *mut c_void {
     sigaction
 }
 
-/// What is not looked up. The two calls that copy between processes stay bare system calls, which
-/// is all that libc makes of them.
-fn tell_others() {
+/// Sets those that are not looked up. The two calls that copy between processes stay bare system
+/// calls, which is all that libc makes of them.
+fn derive_others() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
     set_next(Op::Memcpy, next(Op::Memmove));
     set_next(Op::MemcpyChk, next(Op::MemmoveChk));
     set_next(Op::Bcmp, next(Op::Memcmp));
-    let told: [(Op, unsafe extern "C" fn()); 4] = [
+    let derived: [(Op, unsafe extern "C" fn()); 4] = [
         (Op::Bcopy, bcopy_by_memmove),
         (Op::Wmemcpy, wmemmove_by_memmove),
         (Op::Wmemmove, wmemmove_by_memmove),
         (Op::Bzero, bzero_by_memset),
     ];
-    told.into_iter().for_each(|(op, by)| set_next(op, by as *mut c_void));
+    derived.into_iter().for_each(|(op, by)| set_next(op, by as *mut c_void));
 }
 
-/// Arguments are brought into another's order, and that one jumped to.
-macro_rules! told_by {
+/// Brings the arguments into the order of another function, and jumps to that.
+macro_rules! derived {
     ($($name:ident: $($before:literal),* then $op:ident;)*) => { $(
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -154,7 +156,7 @@ macro_rules! told_by {
     )* };
 }
 
-told_by! {
+derived! {
     bcopy_by_memmove: "xchg rdi, rsi" then Memmove;
     wmemmove_by_memmove: "shl rdx, 2" then Memmove;
     bzero_by_memset: "mov rdx, rsi", "xor esi, esi" then Memset;

@@ -2,6 +2,7 @@
 //! answers with a value: carried, or why not. After a refusal nothing is under way and all
 //! of the copy is left to do.
 
+#[cfg(not(loom))]
 pub mod asynchronous;
 #[cfg(not(loom))]
 mod caller_share;
@@ -15,11 +16,15 @@ pub mod ioat;
 pub mod libc;
 #[cfg(not(loom))]
 pub mod mode;
+mod request;
 #[cfg(not(loom))]
 pub mod signals;
 #[cfg(not(loom))]
 mod stretch;
 pub mod threads;
+
+#[cfg(not(loom))]
+use crate::os::process;
 
 /// Why a backend did not carry a copy. The copy is libc's then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,4 +37,17 @@ pub enum Refused {
     NotOurs,
     /// Every channel has failed and was put aside.
     NoChannels,
+}
+
+/// Whether an engine may be started, or workers made: this is not a vfork child, and the program
+/// has not installed a seccomp filter since it started.
+#[cfg(not(loom))]
+pub fn may_start() -> Result<(), Refused> {
+    if !process::is_ours() {
+        return Err(Refused::NotOurs);
+    }
+    if process::has_new_filter() {
+        return Err(Refused::System);
+    }
+    Ok(())
 }

@@ -3,9 +3,10 @@
 
 use super::Dispatcher;
 use crate::backend::threads::workers;
-use crate::backend::{Refused, gpu, ioat};
+use crate::backend::{Refused, gpu, ioat, may_start};
 use crate::config::{Backend, Config};
-use crate::os::{cpus, sys};
+use crate::os::cpus;
+use crate::os::signal_mask::SignalsHeld;
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
@@ -118,11 +119,11 @@ impl Dispatcher {
     #[cold]
     fn start(&self, config: &Config) -> Result<EngineKind, Fallback> {
         // A handler that jumped out of this would leave the engine starting for ever.
-        let Some(_held) = sys::SignalsHeld::all() else {
+        let Some(_held) = SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
         };
         // Before anything is taken, because a child of vfork may be killed at any moment.
-        match workers::may_start() {
+        match may_start() {
             Ok(()) => {}
             Err(Refused::NotOurs) => return Err(Fallback::Starting),
             Err(_) => return Err(self.switch_off(Fallback::Refused)),

@@ -1,6 +1,6 @@
-//! Functions of the C library before which workers leave: those that work only in a process with
-//! one thread, and those that change the rights of all threads. The C library does not know ours,
-//! so they would keep the old rights.
+//! Functions of the C library for which our workers leave: those that work only in a process with
+//! one thread, and those that change the rights of all threads. The C library does not know our
+//! threads, so they would keep the old rights.
 
 use crate::runtime;
 use core::ffi::{CStr, c_int, c_void};

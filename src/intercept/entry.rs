@@ -3,7 +3,7 @@
 
 use super::slow::aligned;
 use crate::backend::libc::ENTRIES;
-use crate::os::sys::{EntryPoint, Op};
+use crate::functions::{EntryPoint, Op};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 

@@ -1,7 +1,7 @@
 //! The ways to end a process that run no destructors: a report is written first. Children of a
 //! fork leave by `_exit` more often than not.
 
-use crate::os::sys;
+use crate::os::{signal_mask, sys};
 use crate::runtime;
 use crate::stats::live::ended;
 use core::ffi::{c_int, c_void};
@@ -20,7 +20,7 @@ extern "C" fn _Exit(status: c_int) -> ! {
 /// A handler of the program's may jump out of abort: then the process does not end here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn abort() -> ! {
-    if sys::has_default_action(libc::SIGABRT) {
+    if signal_mask::has_default_action(libc::SIGABRT) {
         runtime::before_leaving(ended::ABORT, None);
     }
     // SAFETY: a terminated name, and the function of that name.

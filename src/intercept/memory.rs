@@ -1,6 +1,7 @@
 //! Functions that change what may be done with memory. The kernel tells us when memory is unmapped
-//! but not of these, so registrations with the graphics card end before and after them. And the
-//! program's own calls to register memory, which the driver would refuse where we have done so.
+//! but not of these, so registrations with the graphics card end before and after them. The
+//! program's own calls to register memory are here too: the driver would refuse them where we have
+//! registered the same memory.
 
 use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
 use crate::os::lookup::{self, Name};
@@ -61,8 +62,8 @@ unsafe extern "C" fn pkey_mprotect(start: usize, len: usize, rights: usize, key:
     unsafe { change(PKEY_MPROTECT, [start, len, rights, key]) }
 }
 
-/// Of advice that takes pages away the kernel tells us, but before they go; of guard pages
-/// (MADV_GUARD_INSTALL) it does not tell us at all.
+/// The kernel tells us of advice that takes pages away, but before they go. It does not tell us of
+/// guard pages (MADV_GUARD_INSTALL) at all.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     const GUARD_INSTALL: i32 = 102;

@@ -1,9 +1,9 @@
 //! The two calls that copy between processes. How much they copy stands in lists, which only the
-//! slow path reads; while it is switched off, the entry jumps to libc's function.
+//! slow path reads. While sharing is switched off, the entry jumps to libc's function.
 
 use crate::backend::libc::ENTRIES;
 use crate::backend::threads::remote::{SegmentList, TransferCall};
-use crate::os::sys::{EntryPoint, Op};
+use crate::functions::{EntryPoint, Op};
 use crate::runtime;
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -14,7 +14,7 @@ macro_rules! entry {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
             naked_asm!(
-                "cmp qword ptr [rip + {entries} + {min}], -1", // sys::NEVER
+                "cmp qword ptr [rip + {entries} + {min}], -1", // functions::NEVER
                 "jne {slow}",
                 "jmp qword ptr [rip + {entries} + {next}]",
                 entries = sym ENTRIES,

@@ -26,7 +26,7 @@ macro_rules! entry {
 
 entry! { sigaction, __sigaction }
 
-macro_rules! told_by_sigaction {
+macro_rules! by_sigaction {
     ($($name:ident to $function:ident),* $(,)?) => { $(
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
@@ -36,7 +36,7 @@ macro_rules! told_by_sigaction {
     )* };
 }
 
-told_by_sigaction! {
+by_sigaction! {
     signal to signal,
     ssignal to signal,
     bsd_signal to signal,

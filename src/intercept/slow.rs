@@ -2,7 +2,7 @@
 //! to fill and one to compare.
 
 use crate::backend::libc::ENTRIES;
-use crate::os::sys::Op;
+use crate::functions::Op;
 use crate::runtime;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 /// ordinary one, so that debuggers and unwinders find the caller.
 pub mod aligned {
     use crate::backend::libc::ENTRIES;
-    use crate::os::sys::{EntryPoint, Op};
+    use crate::functions::{EntryPoint, Op};
     use core::arch::naked_asm;
     use core::mem::offset_of;
 

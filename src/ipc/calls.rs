@@ -6,7 +6,7 @@ use super::handshake::Established;
 use super::link::Link;
 use super::settings::settings;
 use super::{accept, blocks, handshake, os, table};
-use crate::os::sys;
+use crate::os::{sys, text};
 use alloc::boxed::Box;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -68,7 +68,7 @@ fn entered(mut established: Established, owner: u64) -> os::Result<i32> {
     let _hidden = core::mem::take(&mut established.hidden);
     let link = Box::new(Link::new(established, owner));
     if settings().tell {
-        sys::say(format_args!("connection: {}", link.story));
+        text::say(format_args!("connection: {}", link.story));
     }
     table::enter(link)
 }

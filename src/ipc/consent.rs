@@ -12,7 +12,7 @@
 //! the other cannot choose one that another program is known to have.
 
 use super::os::{self, Way};
-use crate::os::sys;
+use crate::os::{sys, text};
 use crate::plan::PAGE;
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -104,7 +104,7 @@ impl core::fmt::Display for Failed {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
             Failed::Stranger => out.write_str("another process is found there"),
-            Failed::System(errno) => write!(out, "{} (errno {errno})", sys::meaning(errno)),
+            Failed::System(errno) => write!(out, "{} (errno {errno})", text::meaning(errno)),
         }
     }
 }

@@ -6,7 +6,7 @@
 pub use super::counts::{Direction, Means, Messages, Regime};
 
 use super::counts::MessageCounts;
-use crate::backend::threads::workers;
+use crate::os::process;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use once_cell::race::OnceRef;
@@ -80,7 +80,7 @@ fn counts() -> &'static MessageCounts {
 fn file() -> Option<&'static MessageCounts> {
     // SAFETY: null, or part of a mapping that is never taken away, of atomic numbers only.
     let file = unsafe { FILE.load(Ordering::Acquire).as_ref() }?;
-    workers::shares_our_memory().then_some(file)
+    process::shares_our_memory().then_some(file)
 }
 
 /// Puts into the file what was counted elsewhere, for instance while it was being made.

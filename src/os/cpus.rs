@@ -143,9 +143,9 @@ impl Limits {
     }
 }
 
-/// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling.
-/// A batch thread gets its share of a CPU but does not take it from who has woken it: where no
-/// CPU is idle, starting a copy would else cost the time of a piece (`bench/run async`).
+/// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling. A
+/// batch thread gets its share of a CPU but does not take it from the thread that has woken it:
+/// where no CPU is idle, starting a copy would else cost the time of a piece (`bench/run async`).
 pub fn run_anywhere() {
     // Not cleared, for that is a call of memset: the kernel says how much it has filled.
     let mut mask = MaybeUninit::<Mask>::uninit();

@@ -3,7 +3,7 @@
 //! In memory (tmpfs), because whoever stores to a mapped file on a disk waits for that disk now
 //! and then, and may find it full. Nothing here allocates, and no descriptor stays open.
 
-use super::sys;
+use super::{sys, text};
 use core::ffi::{CStr, c_void};
 
 /// An open folder.
@@ -87,7 +87,7 @@ impl Folder {
             let zeros = sys::map(len);
             let written = zeros.is_some_and(|zeros| {
                 let bytes = core::slice::from_raw_parts(zeros.cast::<u8>(), len);
-                let written = sys::write_all(fd as i32, bytes) == 0;
+                let written = text::write_all(fd as i32, bytes) == 0;
                 sys::unmap(zeros, len);
                 written
             });

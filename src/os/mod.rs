@@ -12,10 +12,16 @@ pub mod mapped;
 #[cfg(not(loom))]
 pub mod once;
 #[cfg(not(loom))]
+pub mod process;
+#[cfg(not(loom))]
 pub mod put_off;
+#[cfg(not(loom))]
+pub mod signal_mask;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod sys;
+#[cfg(not(loom))]
+pub mod text;
 #[cfg(not(loom))]
 pub mod thread;
 #[cfg(not(loom))]

@@ -9,7 +9,8 @@ pub struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: written by who has taken the state from `EMPTY`, read by others only when it is `SET`.
+// SAFETY: written by whoever has taken the state from `EMPTY`, read by others only when it is
+// `SET`.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 const EMPTY: u8 = 0;
@@ -21,7 +22,7 @@ impl<T> Once<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The first value stays, and is answered; nobody waits for who is just setting it.
+    /// The first value stays, and is answered; nobody waits for a thread that is just setting it.
     pub fn set(&self, value: T) -> Option<&T> {
         let (empty, taken) = (EMPTY, TAKEN);
         if self.state.compare_exchange(empty, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {

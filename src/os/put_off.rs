@@ -4,8 +4,8 @@
 //! The program's handler could jump out of the copy while others write, so it must not run yet.
 //! Nor may the signal be blocked: of a bad page met with its signal blocked the process dies,
 //! whatever the program would have done about it. So our handler notes the signal here, and it is
-//! sent again when the thread does not hear of bad pages any more (`sys::SignalsHeld`,
-//! `sys::FaultsHeard`).
+//! sent again when the thread does not hear of bad pages any more (`signal_mask::SignalsHeld`,
+//! `signal_mask::FaultsHeard`).
 //!
 //! Entries are used by the thread that they are for, and by its handler, only.
 

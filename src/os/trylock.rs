@@ -1,4 +1,4 @@
-//! A lock that nobody waits for: who finds it taken does without.
+//! A lock that nobody waits for: whoever finds it taken does without.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

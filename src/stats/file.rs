@@ -5,15 +5,16 @@
 //! the same in both: relaxed additions, no lock, no system call.
 //!
 //! A file has one process. The child of a fork counts in private memory until its own first large
-//! copy makes a file; a child that ran no handler of ours, which `workers::shares_our_memory`
+//! copy makes a file; a child that ran no handler of ours, which `process::shares_our_memory`
 //! tells from a page that the kernel wipes, stays in private memory. A child of vfork lives in
 //! its parent's memory and counts there, as ever.
 
 use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
-use crate::backend::Refused;
-use crate::backend::threads::workers;
+use crate::backend::{Refused, may_start};
+use crate::functions::Op;
 use crate::os::folder::{self, Folder};
-use crate::os::sys::{self, Op, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::{process, sys};
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -95,7 +96,7 @@ impl Statistics {
     pub fn live(&self) -> Option<&'static Live> {
         // SAFETY: null, or a mapping that is never taken away, of atomic numbers only.
         let live = unsafe { self.file.load(Ordering::Acquire).as_ref() }?;
-        workers::shares_our_memory().then_some(live)
+        process::shares_our_memory().then_some(live)
     }
 
     /// Where is counted now.
@@ -179,7 +180,7 @@ impl Statistics {
             return None;
         };
         // A child of vfork shares its parent's memory, in which it must not leave a file.
-        let allowed = workers::may_start();
+        let allowed = may_start();
         if allowed == Err(Refused::NotOurs) || self.tried.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -187,8 +188,8 @@ impl Statistics {
         allowed.ok()?;
         // A handler that jumps out of this, or copies itself, finds nothing half done.
         let _held = SignalsHeld::all()?;
-        let filtered = workers::is_filtered();
-        workers::mark_our_memory();
+        let filtered = process::is_filtered();
+        process::mark_our_memory();
         let name = self.choose_name();
         let mut found = None;
         for (number, path) in place.folders.iter().enumerate() {
@@ -278,7 +279,7 @@ impl Statistics {
         live.head.status.store(status, Ordering::Relaxed);
         live.head.end_nanoseconds.store(sys::nanoseconds(), Ordering::Relaxed);
         live.head.ended.store(how, Ordering::Release);
-        if place.is_collected || workers::is_filtered() {
+        if place.is_collected || process::is_filtered() {
             return; // who reads next removes it
         }
         let path = place.folders.get(self.folder.load(Ordering::Relaxed) as usize);
@@ -326,7 +327,7 @@ mod tests {
     use std::path::PathBuf;
 
     fn statistics(name: &str) -> (Statistics, PathBuf) {
-        workers::settle_in();
+        process::settle_in();
         let folder = PathBuf::from(format!("/dev/shm/adma-test-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let statistics = Statistics::new();
@@ -371,7 +372,7 @@ mod tests {
     #[test]
     fn without_a_folder_counting_goes_on_in_private_memory() {
         let statistics = Statistics::new();
-        workers::settle_in();
+        process::settle_in();
         statistics.configure(Place {
             folders: vec![c"/nowhere/at/all".to_owned(), c"/proc/self/task".to_owned()],
             is_collected: true,

@@ -5,7 +5,7 @@ use super::histogram::Histogram;
 use super::messages::Messages;
 use super::snapshot::Snapshot;
 use super::worth;
-use crate::os::sys::Op;
+use crate::functions::Op;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -18,12 +18,12 @@ pub use file::Statistics;
 pub use live::{Fallback, Flow, Path, Recorder};
 
 // The layout of live files has room for them.
-const _: () = assert!(crate::os::sys::Op::ALL.len() <= live::FUNCTIONS);
+const _: () = assert!(crate::functions::Op::ALL.len() <= live::FUNCTIONS);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::sys::Op;
+    use crate::functions::Op;
 
     #[test]
     fn recorder_counts_paths_and_reasons_and_forgets_on_demand() {

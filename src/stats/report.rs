@@ -4,7 +4,8 @@ use super::snapshot::Snapshot;
 use super::{hlog, json, text};
 use crate::config::Formats;
 use crate::os::mapped::{Mapped, Zeroed};
-use crate::os::sys::{self, Text, say_to};
+use crate::os::sys;
+use crate::os::text::{self as os_text, Text, say_to};
 use crate::os::trylock::TryLock;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
@@ -67,7 +68,7 @@ pub fn write_all(
                 format_args!(
                     "ADMA_STATS_FILE: {}: {} (errno {errno}); statistics of this process are lost",
                     path.into_text().trim_end_matches('\0'),
-                    sys::meaning(errno)
+                    os_text::meaning(errno)
                 ),
             );
         }
@@ -78,7 +79,7 @@ pub fn write_all(
 fn send(fd: i32, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
     let mut report = Text::over(report);
     match format(snapshot, &mut report) {
-        Ok(()) if !report.overflowed => sys::write_all(fd, report.as_bytes()),
+        Ok(()) if !report.overflowed => os_text::write_all(fd, report.as_bytes()),
         _ => libc::EFBIG,
     }
 }

@@ -73,7 +73,7 @@ impl Snapshot<'_> {
 pub(super) mod tests {
     use super::super::{Fallback, Path};
     use super::*;
-    use crate::os::sys::Op;
+    use crate::functions::Op;
     use std::fmt::{self, Write};
 
     /// As long as they get.

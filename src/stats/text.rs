@@ -3,7 +3,7 @@
 use super::snapshot::{HelperCounts, Snapshot};
 use super::units::{Bytes, Time};
 use super::{tables, worth};
-use crate::os::sys::Op;
+use crate::functions::Op;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -1,8 +1,48 @@
-//! Copies that go on while the caller does something else.
+//! Copies that go on while their caller does something else: carried by the workers or by an engine's
+//! channels, ended by whoever finishes last.
+//!
+//! The caller works too, but only when it waits: then it claims pieces like a worker.
+//!
+//! What is under way belongs to the caller's promise: source, destination and word stay as
+//! they are until the end is told.
 
-pub mod cookies;
-#[cfg(not(loom))]
-mod copies;
+mod begin;
+mod end;
+mod per_process;
+#[cfg(test)]
+mod tests;
 
-#[cfg(not(loom))]
-pub use copies::*;
+use crate::backend::threads::workers::{PENDING, QUEUE};
+use crate::os::process;
+
+pub use crate::backend::threads::cookies::{Cookie, Notice};
+pub use begin::{By, FLOOR, Wanted, begin};
+pub use end::{CopyStatus, check, settle_in, wait};
+#[cfg(not(test))]
+pub use end::{record_with, verify_with};
+#[cfg(not(test))]
+pub use per_process::{pack, poll_fd, unpack};
+
+/// One copy, as the caller gives it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    pub src: usize,
+    pub dst: usize,
+    pub len: usize,
+}
+
+/// In the child of a fork: what was under way is the parent's.
+pub fn forget_after_fork() {
+    per_process::forget_after_fork();
+    PENDING.forget_everything();
+    settle_in();
+}
+
+/// A copy will be started soon.
+pub fn expect() {
+    per_process::expect();
+    process::expect();
+    PENDING.expect();
+    QUEUE.expect();
+}

@@ -1,9 +1,13 @@
 //! Copies that go on by themselves, on both engines, against one oracle.
 
 use super::*;
+use crate::backend::copy_loop::CopyLoop;
 use crate::backend::ioat::fake::{Kernel as Fake, Trouble};
-use crate::backend::ioat::{ASK_AGAIN, LOST_AFTER};
-use std::sync::atomic::AtomicU64 as Word;
+use crate::backend::ioat::{self, ASK_AGAIN, LOST_AFTER};
+use crate::backend::libc as original;
+use crate::backend::threads::{Wait, workers};
+use crate::os::sys;
+use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 use std::time::Duration;
 
 fn ready() {

@@ -4,31 +4,21 @@
 //! A real thread with thread-local storage, made when the process starts if the card is wanted;
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.
 
-use super::driver::{Address, BatchParts, Card, CuResult, Driver, Stream};
-use super::driver::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
-use super::registrations::LINE;
-use super::watch::{self, Settled};
-use super::{
-    BUFFER, CHANNELS, Engine, GPU, QUICK_CHUNK, SLOTS, Settings, SlotState, Unavailable, slot,
-    state,
-};
-use crate::backend::threads::workers;
+mod memory;
+mod submit;
+
+use super::driver::{Address, Card, CuResult, Driver, OUT_OF_MEMORY, Stream};
+use super::slots::{SlotState, slot};
+use super::{BUFFER, CHANNELS, Engine, GPU, SLOTS, Settings, Unavailable, state};
 use crate::os::lookup::rare;
 use crate::os::sync::pause;
-use crate::os::{sys, thread};
+use crate::os::{process, sys, thread};
 use crate::plan::PAGE;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// So small may chunks be.
-const LEAST_CHUNK: usize = 1 << 20;
-/// A copy in so many chunks, if they are not too small or too large for that: the card reads the
-/// first one while nothing can be written yet.
-const CHUNKS: usize = 12;
-/// Registrations that nobody asked for go after so many milliseconds.
-const IDLE_MS: u64 = 10_000;
 /// With copies under way it looks for lost ones so often.
 const LOOK_NANOS: u64 = 10_000_000;
 /// How long the service thread looks for the next copy before it sleeps, in ticks: about 40 us.
@@ -36,16 +26,7 @@ const SPIN: u64 = 100_000;
 /// How long exit waits for copies and for the thread.
 const EXIT_NANOS: u64 = 3_000_000_000;
 const STACK: usize = 2 << 20;
-/// A registration takes about as long as the CPU takes for half a copy of the same memory: with so
-/// many copies by the card it has paid.
-const WORTH_IT: u32 = 3;
-
-/// A call for copies of so many bytes is judged by the CPU time it takes.
-const JUDGED: usize = 2 << 20;
-/// No CPU copies more bytes in a nanosecond.
-const QUICKEST_CPU: usize = 32;
-/// So many slow calls in a row are no accident.
-const TOO_MANY: u32 = 8;
+/// In `slow_calls`: no call of `straight` any more.
 const NEVER: u32 = u32::MAX;
 
 /// Makes the service thread. At start-up, never in the hook.
@@ -113,7 +94,7 @@ rare! {
 
 /// Nothing of ours is under way when the driver tears itself down.
 extern "C" fn at_exit(_: *mut c_void) {
-    if !workers::is_ours() || GPU.is_service_thread() {
+    if !process::is_ours() || GPU.is_service_thread() {
         return;
     }
     GPU.state.store(state::ENDED, SeqCst);
@@ -304,157 +285,6 @@ impl Service {
         }
     }
 
-    /// Registrations that all of a range lies in; `None`: not all of it.
-    fn registrations_of(&self, start: usize, len: usize, found: &mut Vec<usize>) -> Option<()> {
-        let (mut at, end) = (start, start + len);
-        while at < end {
-            let index = self.gpu.registrations.find(at)?;
-            found.push(index);
-            at = self.gpu.registrations.get(index).end();
-        }
-        Some(())
-    }
-
-    /// Waits a little for somebody who is just unmapping something.
-    fn is_settled(&mut self) -> bool {
-        for _ in 0..1000 {
-            match self.gpu.watch.is_settled() {
-                Settled::Yes => return true,
-                Settled::NotYet => sys::yield_now(),
-                Settled::Never => {
-                    self.end(Unavailable::Watch(libc::EBADF));
-                    return false;
-                }
-            }
-        }
-        false
-    }
-
-    fn submit(&mut self, index: usize) {
-        let slot = &self.gpu.slots[index];
-        let [dst, src, len] = [&slot.dst, &slot.src, &slot.len].map(|part| part.load(Relaxed));
-        let number = slot.number.load(Relaxed);
-        let mut registrations = Vec::new();
-        // First all changes are known, then the registrations are looked at: see `watch`.
-        let usable = self.is_settled()
-            && self.registrations_of(src, len, &mut registrations).is_some()
-            && self.registrations_of(dst, len, &mut registrations).is_some();
-        if !usable {
-            slot.state.store(slot::REFUSED, Release);
-            return;
-        }
-        for &registration in &registrations {
-            self.users[registration] += 1;
-            self.uses[registration] += 1;
-        }
-        let (since, channels) = (sys::ticks(), 0);
-        self.flights.push(Flight { index, number, channels, registrations, since, bytes: len });
-        let begun = match self.go_straight(dst, src, len) {
-            Err(NOT_SUPPORTED | INVALID_VALUE) => self.go_by_buffers(dst, src, len),
-            begun => begun,
-        };
-        match begun.and_then(|channels| self.write_words(index, number, channels)) {
-            // From now on it is over when the words have come.
-            Ok(channels) => {
-                self.flights.last_mut().into_iter().for_each(|flight| flight.channels = channels);
-                slot.channels.store(channels, Release);
-            }
-            Err(answer) => self.end(Unavailable::Driver(answer)),
-        }
-    }
-
-    /// A word on each of these channels, behind what they have to do.
-    fn write_words(&self, index: usize, number: u32, channels: u32) -> Result<u32, CuResult> {
-        for which in (0..CHANNELS).filter(|which| channels >> which & 1 == 1) {
-            let word = self.words + (index * 64 + which * 4) as u64;
-            // SAFETY: a word of ours for this slot and channel.
-            unsafe { self.card.write(self.channels[which].stream, word, number)? };
-        }
-        Ok(channels)
-    }
-
-    /// How many of `left` bytes from `at` on lie in the same registration of the last flight.
-    fn within(&self, at: usize, left: usize) -> usize {
-        // Also those that have gone stale since: they stay as they are while they are used.
-        let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
-        let all = registrations.iter().map(|&index| self.gpu.registrations.get(index));
-        let found = all.filter(|found| (found.start()..found.end()).contains(&at)).last();
-        found.map_or(left, |registration| left.min(registration.end() - at))
-    }
-
-    /// The last flight by one engine that reads and writes: one call, one channel. What is not
-    /// possible is not asked again, and nothing of it is under way.
-    fn go_straight(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
-        if self.slow_calls == NEVER {
-            return Err(NOT_SUPPORTED);
-        }
-        let (mut parts, mut at) = (BatchParts::default(), 0);
-        while at < len {
-            let part = self.within(dst + at, self.within(src + at, len - at));
-            parts.add(dst + at, src + at, part);
-            at += part;
-        }
-        let which = self.turn;
-        let (stream, begun) = (self.channels[which].stream, cpu_time());
-        // SAFETY: registrations of the flight, which stay while it uses them; the destination is
-        // the copy's.
-        if let Err(answer) = unsafe { self.card.straight(&parts, stream) } {
-            self.slow_calls = NEVER;
-            // SAFETY: a stream of ours.
-            unsafe { self.card.drain([stream].into_iter()) };
-            return Err(answer);
-        }
-        // No promise says that the CPU does not make the copy during the call.
-        let took = cpu_time().saturating_sub(begun);
-        let slow = len >= JUDGED && took as usize > len / QUICKEST_CPU;
-        self.slow_calls = if slow { self.slow_calls + 1 } else { 0 };
-        if self.slow_calls == TOO_MANY {
-            self.slow_calls = NEVER;
-        }
-        self.turn = (which + 1) % CHANNELS;
-        self.gpu.counts.channel_bytes[which].fetch_add(len as u64, Relaxed);
-        Ok(1 << which)
-    }
-
-    /// The last flight by way of the buffers on the card, chunk by chunk, on channels in turn.
-    fn go_by_buffers(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
-        self.furnish_buffers()?;
-        let spares = self.gpu.spare_cpus.load(Relaxed) != 0;
-        let chunk = chunk_of(len, if spares { BUFFER } else { QUICK_CHUNK });
-        let count = len.div_ceil(chunk);
-        let (first, used) = (self.turn, count.min(CHANNELS));
-        self.turn = (first + used) % CHANNELS;
-        for i in 0..count {
-            let (from, which) = (i * chunk, (first + i) % CHANNELS);
-            let part = chunk.min(len - from);
-            self.loop_back(dst + from, src + from, part, which)?;
-            self.gpu.counts.channel_bytes[which].fetch_add(part as u64, Relaxed);
-        }
-        Ok((0..used).fold(0, |all, i| all | 1 << ((first + i) % CHANNELS)))
-    }
-
-    /// One chunk of the last flight to the card and back again. The memory of a call of the
-    /// driver's lies in one registration.
-    fn loop_back(&self, dst: usize, src: usize, len: usize, which: usize) -> Result<(), CuResult> {
-        let Channel { stream, buffer } = self.channels[which];
-        let mut done = 0;
-        while done < len {
-            let part = self.within(src + done, len - done);
-            // SAFETY: the registrations of the flight, which stay while it uses them; the chunk
-            // fits the buffer, and what was in it has been read: same stream.
-            unsafe { self.card.to_card(buffer + done as u64, src + done, part, stream)? };
-            done += part;
-        }
-        let mut done = 0;
-        while done < len {
-            let part = self.within(dst + done, len - done);
-            // SAFETY: as above; the destination is the copy's.
-            unsafe { self.card.back_from_card(dst + done, buffer + done as u64, part, stream)? };
-            done += part;
-        }
-        Ok(())
-    }
-
     /// Lets go of flights that are over, and looks after those that are overdue.
     fn reap(&mut self) {
         let (gpu, now) = (self.gpu, sys::ticks());
@@ -527,162 +357,6 @@ impl Service {
         }
     }
 
-    /// Unregisters what has gone stale, and what nobody has asked for in a while.
-    fn tidy(&mut self) {
-        if self.registered == 0 {
-            return;
-        }
-        let (now, ticks) = (sys::nanoseconds(), sys::ticks());
-        let old = IDLE_MS * self.gpu.ticks_per_ms.load(Relaxed);
-        let look_through = now.saturating_sub(self.looked) > 500_000_000;
-        if look_through {
-            self.looked = now;
-        }
-        for index in self.there.clone() {
-            let registration = self.gpu.registrations.get(index);
-            if self.users[index] > 0 {
-                continue;
-            }
-            if registration.is_stale() {
-                self.gpu.counts.invalidations.fetch_add(1, Relaxed);
-                self.drop_registration(index);
-            } else if look_through
-                && registration.is_live()
-                && ticks.wrapping_sub(registration.used()) as i64 > old as i64
-            {
-                self.evict(index);
-            }
-        }
-    }
-
-    fn evict(&mut self, index: usize) {
-        self.gpu.counts.evictions.fetch_add(1, Relaxed);
-        self.gpu.registrations.retire(index);
-        self.drop_registration(index);
-    }
-
-    /// A registration that no flight uses, and no copy begins with.
-    fn drop_registration(&mut self, index: usize) {
-        let registration = self.gpu.registrations.get(index);
-        let (start, end) = (registration.start(), registration.end());
-        if core::mem::take(&mut self.uses[index]) >= WORTH_IT {
-            self.gpu.forgive_misses(start, end);
-        }
-        self.gpu.watch.remove(start, end);
-        self.registered -= end - start;
-        self.there.retain(|&other| other != index);
-        // SAFETY: registered by us and used by nobody.
-        let done = unsafe { self.card.unregister(start) };
-        self.gpu.registrations.remove(index);
-        if let Err(answer) = done {
-            self.end(Unavailable::Driver(answer));
-        }
-    }
-
-    /// Registers one range that copies have asked for.
-    fn grant(&mut self) {
-        if self.failed || self.gpu.state.load(Relaxed) != state::READY {
-            return;
-        }
-        let wished = self.gpu.wishes.iter().find(|wish| wish.state.load(Acquire) == 2);
-        let Some(wish) = wished else { return };
-        let (start, len) = (wish.start.load(Relaxed), wish.len.load(Relaxed));
-        wish.state.store(0, Release);
-        let (mut from, mut end) = (start & !(PAGE - 1), (start + len).next_multiple_of(PAGE));
-        if end - from < LINE
-            && let Some(found) = watch::anonymous(from)
-        {
-            // Small requests fill a line: what lies beside is likely to be asked for next.
-            from = found.start.max(from & !(LINE - 1));
-            end = end.max(found.end.min(end.next_multiple_of(LINE)));
-        }
-        if !self.register_missing(from, end) {
-            self.gpu.counts.refused.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Registers what is not yet registered of whole pages. False: not all of it could be had.
-    fn register_missing(&mut self, mut at: usize, end: usize) -> bool {
-        while at < end {
-            if let Some(index) = self.gpu.registrations.find(at) {
-                at = self.gpu.registrations.get(index).end();
-                continue;
-            }
-            let stop = self.gpu.registrations.next_start(at, end);
-            let Some(found) = watch::anonymous(at) else { return false };
-            let to = stop.min(found.end);
-            if self.failed || to <= at || !self.register(at, to) {
-                return false;
-            }
-            at = to;
-        }
-        true
-    }
-
-    /// False: it could not be had.
-    fn register(&mut self, start: usize, end: usize) -> bool {
-        let (gpu, len) = (self.gpu, end - start);
-        if !self.make_room(len) {
-            return false;
-        }
-        let Some(index) = gpu.registrations.begin(start, end, sys::ticks()) else { return false };
-        // From here on changes of the memory make it stale, so only now it is certain what it is.
-        let watched = gpu.watch.add(start, end);
-        let fits = watch::anonymous(start).is_some_and(|found| found.end >= end);
-        let registered = watched
-            && fits
-            && self.card.register(start, len).unwrap_or_else(|answer| {
-                self.end(Unavailable::Driver(answer));
-                false
-            });
-        if !registered {
-            gpu.watch.remove(start, end);
-            gpu.registrations.remove(index);
-            return false;
-        }
-        self.registered += len;
-        gpu.counts.most_bytes.fetch_max(self.registered as u64, Relaxed);
-        self.there.push(index);
-        gpu.counts.registrations.fetch_add(1, Relaxed);
-        while let Err(there) = gpu.registrations.fill(index) {
-            let idle = |other: &usize| self.users[*other] == 0 && *other != index;
-            let oldest =
-                there.into_iter().filter(idle).min_by_key(|&i| gpu.registrations.get(i).used());
-            match oldest {
-                Some(other) => self.evict(other),
-                None => {
-                    gpu.registrations.retire(index);
-                    break;
-                }
-            }
-        }
-        // If it went stale meanwhile, `tidy` lets it go.
-        gpu.registrations.publish(index)
-    }
-
-    /// Lets go of what was used least recently until so many bytes more may be registered, and
-    /// there is a place for one more.
-    fn make_room(&mut self, len: usize) -> bool {
-        let keep = self.gpu.keep.load(Relaxed);
-        if len > keep {
-            return false;
-        }
-        loop {
-            let full =
-                !self.gpu.registrations.all().any(|(_, registration)| registration.is_empty());
-            if self.registered + len <= keep && !full {
-                return true;
-            }
-            let idle = self.gpu.registrations.all().filter(|(index, registration)| {
-                self.users[*index] == 0 && (registration.is_live() || registration.is_stale())
-            });
-            match idle.min_by_key(|(_, registration)| registration.used()).map(|(index, _)| index) {
-                Some(index) => self.evict(index),
-                None => return false,
-            }
-        }
-    }
-
     /// Waits for the copies under way and gives everything back.
     fn close(mut self) {
         self.gpu.state.store(state::ENDED, SeqCst);
@@ -718,32 +392,5 @@ impl Service {
             }
         }
         self.card.close();
-    }
-}
-
-/// Of this thread, in nanoseconds.
-fn cpu_time() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Whole 64 KiB.
-fn chunk_of(len: usize, most: usize) -> usize {
-    (len / CHUNKS).next_multiple_of(64 << 10).clamp(LEAST_CHUNK, most)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunk_fits_the_buffer_and_large_copies_have_many() {
-        let chunk = |len| chunk_of(len, BUFFER);
-        assert_eq!(chunk(1), LEAST_CHUNK);
-        assert_eq!(chunk(4 << 20), LEAST_CHUNK);
-        assert!(chunk(24 << 20) <= 2 << 20 && chunk(24 << 20) > 1 << 20);
-        assert_eq!((chunk(1 << 30), chunk_of(64 << 20, QUICK_CHUNK)), (BUFFER, QUICK_CHUNK));
     }
 }

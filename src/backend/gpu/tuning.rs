@@ -1,4 +1,4 @@
-//! What past copies tell about the next one: how long it takes, and when who sleeps through it
+//! What past copies tell about the next one: how long it takes, and when whoever sleeps through it
 //! has to wake up. Plain numbers, shared by all threads without locks.
 #![forbid(unsafe_code)]
 

@@ -18,10 +18,10 @@
 //!                                                turn even                 yes
 //! ```
 //!
-//! `changing` is the kernel's; while it is not 0 the ioctl that lifts a write protection
-//! answers EAGAIN, so a call for a page of our own tells. It becomes 0 again only after the event
-//! was read, which is after `turn` has become odd. So who finds nothing changing, and then an
-//! even turn, finds everything stale marked whose pages went before it asked.
+//! `changing` is the kernel's; while it is not 0 the ioctl that lifts a write protection answers
+//! EAGAIN, so a call for a page of our own tells. It becomes 0 again only after the event was read,
+//! which is after `turn` has become odd. So whoever finds nothing changing, and then an even turn,
+//! finds everything stale marked whose pages went before it asked.
 //!
 //! Not covered: pages of files and of shared memory, which can be cut off without an event
 //! (truncation, shmdt). Such memory is never registered; see `anonymous`. Nor are changes of

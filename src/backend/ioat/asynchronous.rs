@@ -5,7 +5,7 @@
 //! copies, and whoever finds it over finishes it.
 
 use super::*;
-use crate::backend::asynchronous::cookies::Request;
+use crate::backend::request::Request;
 use crate::plan::Piece;
 
 /// `Request::words` of a request that only the kernel tells about.
@@ -27,7 +27,7 @@ enum WordState {
 
 /// Whether somebody is just asking for a request.
 pub fn is_asked_for(request: &Request) -> bool {
-    request.asking.load(Relaxed) == workers::process()
+    request.asking.load(Relaxed) == process::pid()
 }
 
 impl Engine {
@@ -176,7 +176,7 @@ impl Engine {
         ask: impl FnOnce(&mut abi::Wait) -> i32,
     ) -> bool {
         let _held = SignalsHeld::all(); // a handler would find it taken for ever
-        let (taken, us) = (request.asking.load(Relaxed), workers::process());
+        let (taken, us) = (request.asking.load(Relaxed), process::pid());
         if taken == us || request.asking.compare_exchange(taken, us, Acquire, Relaxed).is_err() {
             if nanos > 0 {
                 sys::yield_now();

@@ -162,8 +162,8 @@ impl Helper {
 
 /// `argument` is the address of the structure that belongs to `request`.
 fn call(fd: i32, request: usize, argument: usize) -> i32 {
-    // SAFETY: the kernel reads and writes the structure, which says its own size, and
-    // what it names. What the engine then writes is the promise of who copies.
+    // SAFETY: the kernel reads and writes the structure, which says its own size, and what it
+    // names. What the engine then writes is the promise of whoever copies.
     let answer =
         unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, argument, 0, 0, 0]) };
     match answer {

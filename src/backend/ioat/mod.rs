@@ -9,12 +9,15 @@
 pub mod abi;
 mod across;
 mod asynchronous;
+pub mod counts;
 #[cfg(test)]
 pub mod fake;
 pub mod helper;
+mod piece_lists;
 #[cfg(test)]
 mod tests;
 mod tuning;
+mod words;
 
 use crate::backend::caller_share::CallerShare;
 use crate::backend::copy_loop::{Copied, CopyLoop};
@@ -23,18 +26,21 @@ use crate::backend::threads::Wait;
 use crate::backend::threads::workers;
 use crate::backend::{Refused, signals};
 use crate::os::cpus;
+use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::pause;
-use crate::os::sys::{self, FaultsHeard, SignalsHeld};
+use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
 pub use across::There;
 #[cfg(test)]
 pub(super) use asynchronous::ASK_AGAIN;
 pub use asynchronous::is_asked_for;
-use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
+use counts::Counts;
 use helper::Helper;
-use tuning::{Limit, PageTime};
+use piece_lists::{PieceLists, TakenList, Turn};
+use tuning::{Clock, Limit, PageTime};
+use words::Words;
 
 /// How copies are to be carried.
 #[derive(Clone, Copy, Debug)]
@@ -82,112 +88,6 @@ pub struct Engine {
     page_time: PageTime,
     clock: Clock,
     pub counts: Counts,
-}
-
-/// For the report. In calls, copies and bytes.
-pub struct Counts {
-    pub submits: AtomicU64,
-    /// Calls to learn of the end of a request, where its words did not tell.
-    pub waits: AtomicU64,
-    /// System calls of other kinds: to hold signals, to sleep.
-    pub others: AtomicU64,
-    pub caller_bytes: AtomicU64,
-    /// Of the channels' bytes those that the kernel has copied itself, in small bits.
-    pub kernel_bytes: AtomicU64,
-    /// Pieces the caller has copied because they were refused or had failed.
-    pub redone: AtomicU64,
-    /// Copies in which a bad page was left to the caller.
-    pub faults: AtomicU64,
-    pub channel_bytes: [AtomicU64; abi::MAX_CHANNELS],
-    pub costs: Costs,
-}
-
-/// Where the time of the requests went, all of them together, in ticks. What the call is made
-/// of is shown by the module's trace events.
-pub struct Costs {
-    pub requests: AtomicU64,
-    pub pinned_pages: AtomicU64,
-    /// From before the system call to after it.
-    pub call_ticks: AtomicU64,
-    /// From the end of the system call to the last word.
-    pub engine_ticks: AtomicU64,
-    /// From there to the return, with whatever had to be done again.
-    pub completion_ticks: AtomicU64,
-}
-
-impl Costs {
-    const fn new() -> Self {
-        Self {
-            requests: AtomicU64::new(0),
-            pinned_pages: AtomicU64::new(0),
-            call_ticks: AtomicU64::new(0),
-            engine_ticks: AtomicU64::new(0),
-            completion_ticks: AtomicU64::new(0),
-        }
-    }
-
-    /// A request went through these moments.
-    fn note(&self, request: &abi::Submit, [begun, submitted, over, end]: [u64; 4]) {
-        let parts = [
-            (&self.requests, 1),
-            (&self.pinned_pages, request.pinned.into()),
-            (&self.call_ticks, submitted.wrapping_sub(begun)),
-            (&self.engine_ticks, over.wrapping_sub(submitted)),
-            (&self.completion_ticks, end.wrapping_sub(over)),
-        ];
-        parts.into_iter().for_each(|(sum, part)| {
-            sum.fetch_add(part, Relaxed);
-        });
-    }
-
-    fn clear(&self) {
-        let Self { requests, pinned_pages, call_ticks, engine_ticks, completion_ticks } = self;
-        [requests, pinned_pages, call_ticks, engine_ticks, completion_ticks]
-            .into_iter()
-            .for_each(|sum| sum.store(0, Relaxed));
-    }
-}
-
-impl Counts {
-    const fn new() -> Self {
-        Self {
-            submits: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
-            others: AtomicU64::new(0),
-            caller_bytes: AtomicU64::new(0),
-            kernel_bytes: AtomicU64::new(0),
-            redone: AtomicU64::new(0),
-            faults: AtomicU64::new(0),
-            channel_bytes: [const { AtomicU64::new(0) }; abi::MAX_CHANNELS],
-            costs: Costs::new(),
-        }
-    }
-
-    fn clear(&self) {
-        let Self { submits, waits, others, caller_bytes, kernel_bytes, redone, faults, .. } = self;
-        let single = [submits, waits, others, caller_bytes, kernel_bytes, redone, faults];
-        single.into_iter().chain(&self.channel_bytes).for_each(|count| count.store(0, Relaxed));
-        self.costs.clear();
-    }
-}
-
-/// Which channels a copy uses: `used` of them from `first` on, in a circle of `all`.
-#[derive(Clone, Copy)]
-struct Turn {
-    first: usize,
-    used: usize,
-    all: usize,
-    /// The kernel knows better: it sees which channels are near to the memory.
-    any: bool,
-}
-
-impl Turn {
-    fn channel(self, piece: usize) -> u32 {
-        if self.any {
-            return abi::CHANNEL_ANY;
-        }
-        (self.first.wrapping_add(piece % self.used) % self.all) as u32
-    }
 }
 
 impl Engine {
@@ -299,7 +199,7 @@ impl Engine {
         how: &Options,
     ) -> Result<(), Refused> {
         // A child of vfork may be killed at any moment, and would keep what it had taken.
-        if !workers::is_ours() {
+        if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
         let turn = self.turn_for(dst, how);
@@ -570,174 +470,8 @@ fn refusal(errno: i32) -> Refused {
         libc::ENODEV => Refused::NoChannels,
         // A child that shares our memory may have closed the descriptor for itself, and one
         // that has a copy of it is not who opened it.
-        _ if !workers::is_ours() => Refused::NotOurs,
+        _ if !process::is_ours() => Refused::NotOurs,
         // 0 is the answer of some other file that has got our number.
         _ => Refused::System,
-    }
-}
-
-/// The words of one request.
-struct Words<'a> {
-    pages: &'a [AtomicUsize; abi::MAX_CHANNELS],
-    channels: u32,
-    offset: usize,
-    id: u64,
-}
-
-impl Words<'_> {
-    /// The pages of the request's channels.
-    fn each(&self) -> impl Iterator<Item = usize> {
-        let mut left = self.channels;
-        core::iter::from_fn(move || {
-            let page = self.pages.get(left.trailing_zeros() as usize)?;
-            left &= left - 1;
-            Some(page.load(Relaxed))
-        })
-    }
-
-    /// Where a word that has not come yet will come. `None`: the request is over and its
-    /// bytes can be seen.
-    #[inline]
-    fn missing(&self) -> Option<usize> {
-        self.each().map(|page| page + self.offset).find(|&word| {
-            // SAFETY: `words_of` has checked that the pages are mapped and the slot is one;
-            // they stay mapped. The engine writes them behind our back, as atomics may be.
-            unsafe { (*(word as *const AtomicU64)).load(Acquire) != self.id }
-        })
-    }
-
-    /// Whether each holds the id, or one that was given out later.
-    fn have_passed(&self) -> bool {
-        self.each().map(|page| page + self.offset).all(|word| {
-            // SAFETY: as in `missing`.
-            unsafe { (*(word as *const AtomicU64)).load(Acquire) >= self.id }
-        })
-    }
-
-    /// Whether the words come before so many ticks are over.
-    fn come_within(&self, ticks: u64, turn: impl Fn()) -> bool {
-        let begun = sys::ticks();
-        while self.missing().is_some() {
-            if sys::ticks().wrapping_sub(begun) >= ticks {
-                return false;
-            }
-            turn();
-        }
-        true
-    }
-}
-
-/// Where the pieces of requests are written down for the kernel. Not on the stack, which may
-/// be a small one of a signal handler.
-struct PieceLists {
-    /// One bit for each that is in use.
-    taken: AtomicU32,
-    all: [PieceList; abi::SLOTS],
-}
-
-#[repr(align(64))]
-struct PieceList(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
-
-// SAFETY: only who has taken a list touches it.
-unsafe impl Sync for PieceList {}
-
-/// A list that is ours until this is dropped.
-struct TakenList<'a> {
-    lists: &'a PieceLists,
-    number: usize,
-}
-
-impl PieceLists {
-    const fn new() -> Self {
-        const EMPTY: abi::Piece = abi::Piece { dst: 0, src: 0, len: 0, channel: 0, flags: 0 };
-        Self {
-            taken: AtomicU32::new(0),
-            all: [const { PieceList(UnsafeCell::new([EMPTY; abi::MAX_PIECES])) }; abi::SLOTS],
-        }
-    }
-
-    fn take(&self) -> Option<TakenList<'_>> {
-        let mut taken = self.taken.load(Relaxed);
-        loop {
-            let number = taken.trailing_ones();
-            let bit = 1u32.checked_shl(number)?;
-            match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
-                Ok(_) => return Some(TakenList { lists: self, number: number as usize }),
-                Err(other) => taken = other,
-            }
-        }
-    }
-
-    /// In the child of a fork: requests of other threads will never end here.
-    fn forget_everything(&self) {
-        self.taken.store(0, Relaxed);
-    }
-}
-
-impl TakenList<'_> {
-    fn list(&self) -> *mut [abi::Piece; abi::MAX_PIECES] {
-        self.lists.all[self.number].0.get()
-    }
-
-    /// Writes the pieces down, and the request for them.
-    fn fill(&self, cut: Cut, dst: usize, src: usize, turn: Turn) -> abi::Submit {
-        // SAFETY: the list is ours.
-        let list = unsafe { &mut *self.list() };
-        let count = cut.count().min(list.len());
-        for (index, piece) in list.iter_mut().enumerate().take(count) {
-            let stretch = cut.piece(index);
-            *piece = abi::Piece {
-                dst: (dst + stretch.offset) as u64,
-                src: (src + stretch.offset) as u64,
-                len: stretch.len as u64,
-                channel: turn.channel(index),
-                flags: 0,
-            };
-        }
-        abi::Submit {
-            size: size_of::<abi::Submit>() as u32,
-            pieces: self.list() as u64,
-            count: count as u32,
-            ..Default::default()
-        }
-    }
-
-    /// The pieces with what the kernel has written into them.
-    fn pieces(&self) -> &[abi::Piece] {
-        // SAFETY: the list is ours, and the call that wrote to it has returned.
-        unsafe { &*self.list() }
-    }
-}
-
-impl Drop for TakenList<'_> {
-    fn drop(&mut self) {
-        self.lists.taken.fetch_and(!(1 << self.number), Release);
-    }
-}
-
-/// Two clocks read at once, for turning ticks into nanoseconds.
-struct Clock {
-    ticks: AtomicU64,
-    nanoseconds: AtomicU64,
-}
-
-impl Clock {
-    const fn new() -> Self {
-        Self { ticks: AtomicU64::new(0), nanoseconds: AtomicU64::new(0) }
-    }
-
-    fn set(&self) {
-        self.ticks.store(sys::ticks(), Relaxed);
-        self.nanoseconds.store(sys::nanoseconds(), Relaxed);
-    }
-
-    fn nanoseconds(&self, ticks: u64) -> u64 {
-        let passed = sys::ticks().wrapping_sub(self.ticks.load(Relaxed));
-        // Right after the start the ratio is uncertain: 4 GHz, rather too short.
-        if passed < 4_000_000 {
-            return ticks / 4;
-        }
-        let nanos = sys::nanoseconds().wrapping_sub(self.nanoseconds.load(Relaxed));
-        (ticks as f64 * nanos as f64 / passed as f64) as u64
     }
 }

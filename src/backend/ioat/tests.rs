@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::ioat::fake::{Kernel, Trouble};
 use core::ffi::c_void;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const HOW: Options = Options { channels: None, wait: Wait::Auto, share: Some(0.0) };

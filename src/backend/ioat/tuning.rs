@@ -4,6 +4,7 @@
 //! Plain numbers, shared by all threads without locks: a lost update costs a sample.
 #![forbid(unsafe_code)]
 
+use crate::os::sys;
 use crate::plan::PAGE;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -80,6 +81,33 @@ impl Limit {
         if now < most && bytes >= now / 2 {
             self.now.store((now + Self::STEP).min(most), Relaxed);
         }
+    }
+}
+
+/// Two clocks read at once, for turning ticks into nanoseconds.
+pub struct Clock {
+    ticks: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Clock {
+    pub const fn new() -> Self {
+        Self { ticks: AtomicU64::new(0), nanoseconds: AtomicU64::new(0) }
+    }
+
+    pub fn set(&self) {
+        self.ticks.store(sys::ticks(), Relaxed);
+        self.nanoseconds.store(sys::nanoseconds(), Relaxed);
+    }
+
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        let passed = sys::ticks().wrapping_sub(self.ticks.load(Relaxed));
+        // Right after the start the ratio is uncertain: 4 GHz, rather too short.
+        if passed < 4_000_000 {
+            return ticks / 4;
+        }
+        let nanos = sys::nanoseconds().wrapping_sub(self.nanoseconds.load(Relaxed));
+        (ticks as f64 * nanos as f64 / passed as f64) as u64
     }
 }
 

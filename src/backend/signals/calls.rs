@@ -1,12 +1,12 @@
 //! The C library's functions that set a signal's action, for SIGSEGV and SIGBUS.
 //!
-//! All are told in terms of `sigaction`, with the flags and masks that glibc gives them, and
-//! work for any signal, so that one original has to be found at start-up. Calls of it for other
-//! signals go straight there (`intercept/signals.rs`).
+//! All are written in terms of `sigaction`, with the flags and masks that glibc gives them, and
+//! work for any signal, so that only one original has to be found at start-up. Calls of it for
+//! other signals go straight there (`intercept/signals.rs`).
 
 use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
-use crate::backend::threads::workers;
-use crate::os::sys::{self, SignalsHeld, signal_set};
+use crate::os::signal_mask::{self, SignalsHeld, signal_set};
+use crate::os::{process, sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn sigaction(
         // Another thread's copy may just have become the first that is shared.
         if let Some(front) = front
             && EVER.load(Ordering::SeqCst)
-            && workers::is_ours()
+            && process::is_ours()
         {
             let _held = SignalsHeld::all();
             let _lock = DispositionLock::take();
@@ -71,7 +71,7 @@ fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
         // SAFETY: null, or memory of our own.
         unsafe { next()(front.signal, new, old) }
     };
-    if !workers::is_ours() {
+    if !process::is_ours() {
         // A child with a table of its own. What it inherited may be ours.
         let answer = pass_on(new, old);
         if let Some(stand) = front.stand(old.sa_sigaction) {
@@ -87,7 +87,8 @@ fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
     let before = stand.program();
     *old = shown(&before);
     let Some(new) = new else { return 0 };
-    // One of ours it can have from the kernel only: it means what that one stands for.
+    // The program can have got one of ours only from the kernel: it means the action that ours
+    // stands for.
     if new.sa_sigaction == libc::SIG_IGN || front.stand(new.sa_sigaction).is_some() {
         return pass_on(Some(new), core::ptr::null_mut());
     }
@@ -257,7 +258,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
         return libc::SIG_ERR;
     }
     let how = if hold { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
-    let before = sys::change_signal_mask(how, own);
+    let before = signal_mask::change_signal_mask(how, own);
     if before & own != 0 { SIG_HOLD } else { handler_before }
 }
 

@@ -3,16 +3,16 @@
 //!
 //! It is entered as the kernel enters a handler: `rdi` the signal, `rsi` the siginfo, `rdx` the
 //! context, and the restorer to return to on the stack. For what is not ours it jumps to the
-//! program's function with the same registers (but r11, which no function may look at) and the
-//! same stack: the function cannot tell, it returns to the restorer, and an unwinder sees the
-//! frames it knows. No stack is used that a
-//! small alternate one might not have.
+//! program's function with the same registers (but r11, which no function may look at) and the same
+//! stack: the function cannot tell, it returns to the restorer, and an unwinder sees the frames it
+//! knows. It uses no stack, for an alternate stack may be small.
 
 use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
+use crate::os::process;
 use crate::os::put_off::{self, To};
-use crate::os::sys::{self, SignalsHeld, signal_set};
+use crate::os::signal_mask::{SignalsHeld, block_signal, signal_set};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
 
@@ -182,7 +182,7 @@ unsafe extern "C" fn decide(
 fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
     // A handler that interrupted the holder of the lock could wait for it for ever.
     let _held = SignalsHeld::all();
-    let is_ours = workers::is_ours();
+    let is_ours = process::is_ours();
     let _lock = is_ours.then(DispositionLock::take);
     let stand = front.stands.get(stand)?;
     let program = stand.program();
@@ -239,7 +239,7 @@ fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
         match to {
             To::Thread => send_to_oneself(signal, info),
             To::Process => {
-                sys::block_signal(signal);
+                block_signal(signal);
                 put_off::send_to_process(signal, info);
             }
         }
@@ -248,7 +248,7 @@ fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
 
 /// Comes when this handler has returned, or when the mask that it returns to lets it.
 fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
-    sys::block_signal(signal); // with SA_NODEFER it would come at once
+    block_signal(signal); // with SA_NODEFER it would come at once
     put_off::send_to_oneself(signal, info);
 }
 

@@ -4,13 +4,13 @@
 //!
 //! ```text
 //! SIGSEGV or SIGBUS:
-//!     raised inside a copy loop of ours -> the loop ends there, with "bad page" (kernel.rs)
+//!     raised inside a copy loop of ours -> the loop ends there, with "bad page" (copy_loop)
 //!     anything else                     -> the program's action, as if the kernel had called it
 //! ```
 //!
-//! So a bad page is nobody's death while a copy is shared: whoever meets it, worker or caller,
-//! says so in the queue, and when nobody writes any more the caller copies that part again with
-//! libc's memmove. Then the fault comes in the program's thread, in memcpy, as without us.
+//! So a bad page kills nobody while a copy is shared: whoever meets it, worker or caller, says so
+//! in the queue, and when nobody writes any more the caller copies that part again with libc's
+//! memmove. Then the fault comes in the program's thread, in memcpy, as without us.
 //!
 //! - `stand_in_front` is called for every shared copy. It costs two system calls that only read;
 //!   a program that has set a handler past us is noticed there.
@@ -32,10 +32,10 @@ mod handler;
 mod tests;
 
 use super::Refused;
-use super::threads::workers;
-use crate::os::put_off;
+use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::sys;
+use crate::os::{process, put_off};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The kernel's struct sigaction.
@@ -140,7 +140,7 @@ pub fn stand_in_front() -> Result<(), Refused> {
         if front.needs_no_change(&now) {
             continue;
         }
-        if !workers::is_ours() {
+        if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
         let _held = SignalsHeld::all().ok_or(Refused::System)?;

@@ -1,5 +1,6 @@
 //! Worker threads as copy channels, where there is no hardware for it, and beside that hardware.
 
+pub mod cookies;
 #[cfg(not(loom))]
 pub mod parallel;
 #[cfg(not(loom))]
@@ -14,7 +15,17 @@ mod share;
 #[cfg(not(loom))]
 pub mod task;
 #[cfg(not(loom))]
+pub mod worker;
+#[cfg(not(loom))]
 pub mod workers;
 
 #[cfg(not(loom))]
 pub use share::*;
+
+/// In the child of a fork: nobody works for us any more, and nothing has been copied yet.
+#[cfg(not(loom))]
+pub fn forget_after_fork() {
+    workers::forget_after_fork();
+    remote::forget_after_fork();
+    share::forget_counts();
+}

@@ -5,18 +5,20 @@
 //! workers come, that none begins after the caller has found nothing left, and that none is still
 //! in the function when `run` returns.
 
-use super::piece;
-use super::queue::{ClaimedPiece, End, Posted, Shared, piece_is};
-use super::share::{Wait, wait};
-use super::workers::{self, QUEUE, SPIN_TICKS, summon};
+use super::piece::{BY_FUNCTION, PARALLEL, PieceFn};
+use super::queue::{ClaimedPiece, End, Posted, piece_is};
+use super::share::{Wait, take_slot, wait};
+use super::worker::summon;
+use super::workers::{self, QUEUE, SPIN_TICKS};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sys;
 use crate::plan::Cut;
 
 /// The function. It is given a number of its own in every thread that takes part; the caller's is
-/// 0. In a worker it keeps to the law of `workers`.
+/// 0. In a worker it keeps to the law of `worker`.
 pub type ParallelFn<'a> = &'a (dyn Fn(usize) + Sync);
 
 /// In ticks.
@@ -34,15 +36,15 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     workers::may_wait_for_pieces()?;
     // A handler that jumped out of here would leave workers with our stack.
     let _held = SignalsHeld::all().ok_or(Refused::System)?;
-    let shared = QUEUE.take().ok_or(Refused::Busy)?;
-    if QUEUE.copies() > workers.div_ceil(2) {
-        QUEUE.leave(shared);
-        return Err(Refused::Busy);
-    }
+    let shared = take_slot(workers)?;
     // One piece of the queue for each helper.
     let cut = Cut::from_parts(helpers, 0, 1);
-    let mode = Mode::now(CopyLoop::Ordinary).pack() | piece::PARALLEL;
-    QUEUE.post(shared, &Posted { dst: 0, src: &raw const work as usize, cut, mode });
+    let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION | PARALLEL;
+    let part: PieceFn<'_> = &|claim: &ClaimedPiece| {
+        work(claim.index + 1);
+        true
+    };
+    QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
     summon(helpers as u32);
     let begun = sys::ticks();
     work(0);
@@ -54,14 +56,6 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     wait(shared, Wait::Auto, own.max(SPIN_TICKS), || false);
     QUEUE.leave(shared);
     Ok(Took { own, waited: sys::ticks().wrapping_sub(done) })
-}
-
-/// A worker's part.
-pub fn run_piece(shared: &Shared, claim: &ClaimedPiece) {
-    // SAFETY: claimed, so the poster waits for us, inside `run`.
-    let work = unsafe { *(claim.copy.src as *const ParallelFn<'_>) };
-    work(claim.index + 1);
-    shared.finish(claim, piece_is::DONE);
 }
 
 #[cfg(test)]

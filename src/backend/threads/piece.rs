@@ -2,7 +2,6 @@
 
 use super::queue::{ClaimedPiece, IN_ORDER, Shared, piece_is};
 use super::task::{LOOK, STEP, Task, Work};
-use super::{parallel, remote};
 use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
 use crate::backend::mode::Mode;
 
@@ -12,11 +11,15 @@ pub const ALTERNATE: usize = 1 << 26;
 /// Beside a packed mode: the destination was never written. Its pages are made before they are
 /// copied into, many by one call instead of a fault for each.
 pub const FRESH: usize = 1 << 27;
-/// Beside a packed mode: pieces of a transfer between processes, see `remote`.
-pub const REMOTE: usize = 1 << 28;
-
-/// Beside a packed mode: in the source's place stands work of any kind, see `parallel`.
+/// Beside a packed mode: in the source's place stands the address of a `PieceFn`.
+pub const BY_FUNCTION: usize = 1 << 28;
+/// Beside `BY_FUNCTION`: the function counts its bytes itself, and all workers that it wants have
+/// been called. See `parallel`.
 pub const PARALLEL: usize = 1 << 24;
+
+/// Does a claimed piece in a way of its own; false: not all of it could be done. Workers call it
+/// too, so it keeps to the law of `worker`.
+pub type PieceFn<'a> = &'a (dyn Fn(&ClaimedPiece) -> bool + Sync);
 
 /// Which loop copies the piece.
 pub fn loop_of(claim: &ClaimedPiece) -> CopyLoop {
@@ -36,11 +39,11 @@ pub fn bytes_of(claim: &ClaimedPiece) -> usize {
 /// be taken back gives its `sequence`.
 pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     let posted = &claim.copy;
-    if posted.mode & REMOTE != 0 {
-        return remote::run_piece(shared, claim);
-    }
-    if posted.mode & PARALLEL != 0 {
-        return parallel::run_piece(shared, claim);
+    if posted.mode & BY_FUNCTION != 0 {
+        // SAFETY: claimed, so the poster waits for us, and with it the function.
+        let function = unsafe { *(posted.src as *const PieceFn<'_>) };
+        let what = if function(claim) { piece_is::DONE } else { piece_is::FAILED };
+        return shared.finish(claim, what);
     }
     let piece = posted.cut.piece(claim.index);
     let whole = Task { work: Work::of(posted.mode), dst: posted.dst, src: posted.src, len: 0 };

@@ -1,30 +1,31 @@
 //! The queue: a caller posts a copy, and whoever has time claims pieces of it.
 //!
-//! One 64-bit ticket per slot holds everything that must change together:
+//! One 64-bit ticket in each slot holds everything that must change together:
 //!
 //! ```text
 //! 63      32 31    29   20 19   10 9      0
 //! generation owned begun   back    front
 //! ```
 //!
-//! The pieces from `front` to `back` are unclaimed. A claim is one compare-and-swap that
-//! takes the first or the last of them. The caller takes from the front and
-//! workers from the back, so that in a copy made again and again each finds its own part in
-//! its own cache. What is to be copied is read before it and believed only when it succeeds:
-//! the generation shows that the slot still holds the same copy. So a thread that comes late
-//! claims nothing and delays nobody, and the poster waits only for pieces that have begun.
+//! The pieces from `front` to `back` are unclaimed. A claim is one compare-and-swap that takes the
+//! first or the last of them. The caller takes from the front and workers from the back, so that in
+//! a copy made again and again each finds its own part in its own cache. What is to be copied is
+//! read before the swap and believed only when the swap succeeds: the generation shows that the
+//! slot still holds the same copy. So a thread that comes late claims nothing and delays nobody,
+//! and the poster waits only for pieces that have begun.
 //!
-//! In the queue (`Shared`) what has become of each piece is a byte of its own, written by who has
-//! claimed it: no two threads write to the same, and the poster looks at all of them. It need not
-//! even wait for pieces that have begun: if their worker does not run, the poster raises the
-//! generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
+//! In the queue (`Shared`) what has become of each piece is a byte of its own, written by whoever
+//! has claimed it: no two threads write to the same byte, and the poster looks at all of them. It
+//! need not even wait for pieces that have begun: if their worker does not run, the poster raises
+//! the generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
 //!
 //! A comparison is over with its first difference. Its pieces are claimed `IN_ORDER`, from the
-//! front by everybody, and who finds a difference cancels what is unclaimed: `back` becomes
-//! `front`, and only pieces before that were ever begun. Who works on one behind it stops soon.
+//! front by everybody, and whoever finds a difference cancels what is unclaimed: `back` becomes
+//! `front`, and only pieces before that were ever begun. Whoever works on a piece behind it stops
+//! soon.
 //!
-//! Nobody polls copies that go on while their caller does something else (`pending`). Their slots
-//! count the pieces under way in `begun`, and who brings that to nothing tells the end.
+//! Nobody polls copies that go on while their caller does something else (`cookies`). Their slots
+//! count the pieces under way in `begun`, and whoever brings that to zero tells of the end.
 
 use crate::os::sync::maybe_const;
 use crate::os::sync::{
@@ -172,8 +173,8 @@ impl Slot {
         }
     }
 
-    /// Claims a piece, if one is left: the copy, the piece's number, and whether more are
-    /// left. Who claims must call `finish`.
+    /// Claims a piece, if one is left: the copy, the piece's number, and whether more are left.
+    /// Whoever claims must call `finish`.
     pub fn claim(&self, end: End) -> Option<(Posted, usize, bool)> {
         let (copy, index, before) = self.claim_and_count(end, Ticket::ONE_BEGUN)?;
         Some((copy, index, before.unclaimed() > 1))
@@ -256,7 +257,7 @@ impl Slot {
 pub struct ClaimedPiece {
     pub copy: Posted,
     pub index: usize,
-    /// As long as the slot's is the same, the piece belongs to who has claimed it.
+    /// As long as the slot's is the same, the piece belongs to whoever has claimed it.
     pub generation: u32,
 }
 
@@ -298,7 +299,7 @@ impl Shared {
         self.slot.post(copy);
     }
 
-    /// Claims a piece, if one is left. Who claims must say what has become of it.
+    /// Claims a piece, if one is left. Whoever claims it must say what has become of it.
     pub fn claim(&self, end: End) -> Option<ClaimedPiece> {
         let (copy, index, ticket) = self.slot.claim_and_count(end, 0)?;
         Some(ClaimedPiece { copy, index, generation: ticket.generation_number() })
@@ -343,8 +344,8 @@ impl Shared {
 
     /// Of pieces that are claimed `IN_ORDER`: those from number `from` on need not be done.
     pub fn cancel(&self, from: usize, generation: u32) {
-        // One who comes too late may lower this for another task. What is left undone for
-        // nothing then is done by the poster.
+        // A thread that comes too late may lower this for another task. Then the poster does what
+        // was left undone for no reason.
         self.slot.failed_from.fetch_min(from, Ordering::Relaxed);
         self.slot.cancel(generation);
     }
@@ -354,7 +355,7 @@ impl Shared {
         self.slot.failed_from.load(Ordering::Relaxed) <= index
     }
 
-    /// Takes all pieces back that are under way. Who has them must be interrupted before the
+    /// Takes all pieces back that are under way. Whoever has them must be interrupted before the
     /// next look at `undone`. Everything has been claimed before.
     pub fn take_back(&self) {
         self.slot.ticket.fetch_add(Ticket::ONE_GENERATION, Ordering::AcqRel);
@@ -436,7 +437,7 @@ pub mod headcount {
         count % ONE_TO_COME
     }
 
-    /// Whether there is one who is there indeed.
+    /// Whether at least one of them is there already.
     pub fn somebody_is_there(count: u32) -> bool {
         alive(count) > count / ONE_TO_COME
     }
@@ -518,7 +519,7 @@ impl Queue {
         false
     }
 
-    /// Wakes everybody who sleeps, for nothing to copy: to look around.
+    /// Wakes every sleeping worker, not to copy but to look around.
     #[cfg(not(loom))]
     pub fn ring_for_all(&self) {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);

@@ -19,16 +19,19 @@
 //! - The answer is the kernel's. Bytes behind a bad page may have been transferred too, which
 //!   nobody is told of, as with memcpy.
 
-use super::piece;
-use super::queue::{ClaimedPiece, Posted, Shared, UndoneBits, piece_is};
-use super::workers::{self, QUEUE, summon};
+use super::piece::{BY_FUNCTION, PieceFn};
+use super::queue::{ClaimedPiece, Posted, UndoneBits};
+use super::worker::summon;
+use super::workers::{self, QUEUE};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
 use crate::backend::threads::{self, Seen, Wait};
 use crate::backend::{Refused, libc as original};
+use crate::functions::Op;
 use crate::os::mapped::{Mapped, Zeroed};
-use crate::os::sys::{self, Op, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
 use crate::os::trylock::TryLock;
+use crate::os::{process, sys};
 use crate::plan::{self, Cut};
 use core::mem::MaybeUninit;
 
@@ -127,7 +130,7 @@ impl<const N: usize> Lists<N> {
         };
         let wanted = (ours[0].len + ours[1].len) as isize;
         // SAFETY: `ours` has room for what `theirs` has, both in this process.
-        unsafe { ask(call.op, workers::process() as usize, local, remote) == wanted }
+        unsafe { ask(call.op, process::pid() as usize, local, remote) == wanted }
     }
 }
 
@@ -136,14 +139,14 @@ pub fn forget_after_fork() {
     LONG.get().inspect(|long| long.forget_after_fork());
 }
 
-/// What a call comes to, for who carries it out; `None`: the kernel should see it as it is.
+/// What a call comes to, for whoever carries it out; `None`: the kernel should see it as it is.
 pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>) -> R) -> R {
     if call.local.count.max(call.remote.count) <= SHORT {
         let mut lists = Lists::<SHORT>::new();
         return then(Transfer::new(call, &mut lists));
     }
     // Nobody jumps out of it, or is killed, with the lock taken.
-    let held = if workers::is_ours() { SignalsHeld::all() } else { None };
+    let held = if process::is_ours() { SignalsHeld::all() } else { None };
     let mut lists = held.as_ref().and_then(|_| LONG.get_or_map()?.try_take());
     then(lists.as_mut().and_then(|lists| Transfer::new(call, lists)))
 }
@@ -249,9 +252,12 @@ impl<'a> Transfer<'a> {
         let held = SignalsHeld::all().ok_or(Refused::System)?;
         let shared = threads::take_slot(workers)?;
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
-        let mode = Mode::now(CopyLoop::Ordinary).pack() | piece::REMOTE;
-        let at = &raw const *self as usize;
-        QUEUE.post(shared, &Posted { dst: from, src: at, cut, mode });
+        let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION;
+        let part: PieceFn<'_> = &|claim: &ClaimedPiece| {
+            let piece = cut.piece(claim.index);
+            self.move_bytes(from + piece.offset, piece.len) == piece.len
+        };
+        QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
         summon(cut.count().clamp(1, workers) as u32);
         let mut seen = Seen::default();
         let own = threads::work(shared, how, &mut seen, || false);
@@ -278,16 +284,6 @@ impl<'a> Transfer<'a> {
         }
         place.wrapping_add(from)
     }
-}
-
-/// Transfers a claimed piece and says so in the queue.
-pub fn run_piece(shared: &Shared, claim: &ClaimedPiece) {
-    let piece = claim.copy.cut.piece(claim.index);
-    // SAFETY: claimed, so the poster waits for us, inside `Transfer::share`.
-    let transfer = unsafe { &*(claim.copy.src as *const Transfer<'_>) };
-    let done = transfer.move_bytes(claim.copy.dst + piece.offset, piece.len);
-    let what = if done == piece.len { piece_is::DONE } else { piece_is::FAILED };
-    shared.finish(claim, what);
 }
 
 /// The call as the program has made it.
@@ -326,10 +322,10 @@ fn are_apart(list: &[Segment]) -> bool {
 /// Whether `pid`, the number of a process or thread, is none of ours. False where that cannot
 /// be asked.
 fn is_other_process(pid: usize) -> bool {
-    let own = workers::process() as usize;
+    let own = process::pid() as usize;
     // SAFETY: signal 0 is only a question.
     let ask = || unsafe { sys::syscall(libc::SYS_tgkill, [own, pid, 0, 0, 0, 0]) };
-    pid as u32 != own as u32 && !workers::is_filtered() && ask() == -libc::ESRCH as isize
+    pid as u32 != own as u32 && !process::is_filtered() && ask() == -libc::ESRCH as isize
 }
 
 /// The segments of `len` bytes from number `from` on, as far as there is room for them.

@@ -2,15 +2,16 @@
 
 use super::piece::{self, ALTERNATE, FRESH};
 use super::queue::{End, Posted, Shared, UndoneBits};
-use super::remote;
 use super::task::Task;
-use super::workers::{self, QUEUE, SPIN_TICKS, summon};
+use super::worker::summon;
+use super::workers::{self, QUEUE, SPIN_TICKS};
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, signals};
 use crate::os::cpus;
+use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Ordering, pause};
-use crate::os::sys::{self, SignalsHeld};
+use crate::os::sys;
 use crate::plan::Cut;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU64;
@@ -75,7 +76,7 @@ const LARGEST_CHUNK: usize = 128 << 20;
 const CALL_EACH: usize = 64 << 10;
 
 /// A caller that waits without spinning looks again after this long. Nobody wakes it: a worker that
-/// has copied a piece does better to claim the next one than to look for who waits.
+/// has copied a piece does better to claim the next one than to look for threads that wait.
 const NAP_NANOS: u64 = 20_000;
 
 /// Bytes copied by callers in copies that were shared.
@@ -87,9 +88,7 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 
 /// In the child of a fork: nothing has been copied yet.
-pub fn forget_after_fork() {
-    workers::forget_after_fork();
-    remote::forget_after_fork();
+pub(super) fn forget_counts() {
     CALLER_BYTES.store(0, Ordering::Relaxed);
     FAULTS.store(0, Ordering::Relaxed);
     TAKEN_BACK.store(0, Ordering::Relaxed);

@@ -9,7 +9,8 @@
 use super::queue::IN_ORDER;
 use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_back};
 use crate::backend::libc as original;
-use crate::os::sys::{self, Op};
+use crate::functions::Op;
+use crate::os::sys;
 use crate::plan::PAGE;
 
 /// Beside a packed mode: the destination is filled, and the value stands in the source's place.

@@ -9,12 +9,13 @@
 //! generation  sleepers  phase       free -> filling -> active -> over -> retiring -> free
 //! ```
 //!
-//! An owner counts the parts that are not over, and one more for who is still adding parts.
-//! Whoever brings that to nothing ends it: the notice first, for after the next step the
-//! caller may take its memory away; then the phase, which is all that `look` reads. The
-//! generation rises whenever an entry gets free, so a cookie is good for one end.
+//! An owner counts the parts that are not over, and one more for the caller that is still adding
+//! parts. Whoever brings that to zero ends it: the notice first, for after the next step the caller
+//! may take its memory away; then the phase, which is all that `look` reads. The generation rises
+//! whenever an entry gets free, so a cookie is good for one end.
 
-use crate::backend::threads::queue::{End, Posted, Slot, headcount};
+use super::queue::{End, Posted, Slot, headcount};
+use crate::backend::request::Request;
 use crate::os::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
 };
@@ -61,45 +62,6 @@ pub struct Entry {
     /// Bytes of its parts.
     bytes: AtomicUsize,
     begun: AtomicU64,
-}
-
-/// What a backend has noted about its request.
-pub struct Request {
-    /// The address of the backend.
-    pub engine: AtomicUsize,
-    pub id: AtomicU64,
-    /// Of the words: slot << 32 | channels. All ones: the words tell nothing.
-    pub words: AtomicU64,
-    /// Which pieces have failed; known once `over` is the number of the request.
-    pub failed: AtomicU64,
-    pub over: AtomicU64,
-    /// Taken by who asks the kernel: it tells of failures once only. Given back by nobody
-    /// else, also when the entry has got another request meanwhile. The number of the process:
-    /// what a thread of the parent has taken does not count in the child of a fork.
-    pub asking: AtomicU32,
-    /// How it was cut, how many bytes were taken, and when.
-    pub head: AtomicUsize,
-    pub piece: AtomicUsize,
-    pub taken: AtomicUsize,
-    pub since: AtomicU64,
-}
-
-impl Request {
-    #[cfg(any(test, loom))]
-    pub fn new() -> Self {
-        Self {
-            engine: AtomicUsize::new(0),
-            id: AtomicU64::new(0),
-            words: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            over: AtomicU64::new(0),
-            asking: AtomicU32::new(0),
-            head: AtomicUsize::new(0),
-            piece: AtomicUsize::new(0),
-            taken: AtomicUsize::new(0),
-            since: AtomicU64::new(0),
-        }
-    }
 }
 
 /// The caller's word that tells the end, and what it is to hold then.
@@ -391,8 +353,8 @@ impl Table {
         Cookie { index: self.number(owner), generation: (state / phase::ONE_GENERATION) as u32 }
     }
 
-    /// Adds a taken entry, perhaps the owner itself, as a part. Its pieces can be claimed from
-    /// now on: by workers if they are `offered`, and by who waits.
+    /// Adds a taken entry, perhaps the owner itself, as a part. Its pieces can be claimed from now
+    /// on: by workers if they are `offered`, and by whoever waits.
     pub fn add(&self, owner: &Entry, part: &Entry, copy: &Posted, offered: bool) {
         let number = self.number(part);
         let (len, ..) = copy.cut.parts();
@@ -405,18 +367,18 @@ impl Table {
         part.owner.store(self.number(owner) as u32 + 1, Ordering::Relaxed);
         part.next.store(owner.first.load(Ordering::Relaxed), Ordering::Relaxed);
         if offered {
-            // Before it can be claimed, for who claims the last piece takes this back.
+            // Before it can be claimed, because whoever claims the last piece takes this back.
             self.offered.fetch_add(1, Ordering::Relaxed);
             self.open[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
         }
         part.slot.post(copy);
-        // Last, and released: who walks over the parts of an owner finds them whole.
+        // Last, and released: whoever walks over the parts of an owner finds them whole.
         owner.first.store(number as u32 + 1, Ordering::Release);
     }
 
     /// A worker that is sent away, or may not sleep, counts itself out before it ends; false when
-    /// something is pending: then it is counted in again. Who starts a copy now either sees one
-    /// worker less, or is seen here.
+    /// something is pending: then it is counted in again. A thread that starts a copy now either
+    /// sees one worker less, or is seen here.
     pub fn count_out(&self, alive: &AtomicU32) -> bool {
         alive.fetch_sub(headcount::ONE, Ordering::AcqRel);
         if !self.has_work() {
@@ -436,7 +398,7 @@ impl Table {
         self.drop_one(owner)
     }
 
-    /// Claims a piece of a part. Who claims must call `finish`.
+    /// Claims a piece of a part. Whoever claims it must call `finish`.
     pub fn claim(&self, part: &Entry, end: End) -> Option<(Posted, usize)> {
         let (copy, index, more) = part.slot.claim(end)?;
         if !more {
@@ -450,8 +412,8 @@ impl Table {
         Some((copy, index))
     }
 
-    /// Says that a claimed piece is over; `done` is false when it could not be copied and is
-    /// left to who asks for the end. `Some`: that was the end of its owner.
+    /// Says that a claimed piece is over; `done` is false when it could not be copied and is left
+    /// to whoever asks for the end. `Some`: that was the end of its owner.
     pub fn finish(&self, part: &Entry, index: usize, done: bool) -> Option<Ended> {
         let owner = self.owner(part)?; // read while the piece keeps it alive
         if !done {
@@ -498,7 +460,7 @@ impl Table {
         }
     }
 
-    /// Takes the end of an owner for oneself; false: somebody else was first. Who gets true
+    /// Takes the end of an owner for oneself; false: somebody else was first. Whoever gets true
     /// must call `free`.
     pub fn retire(&self, cookie: Cookie) -> bool {
         let CookieState::Over(owner) = self.look(cookie) else { return false };
@@ -510,8 +472,8 @@ impl Table {
             && state.compare_exchange(over, retiring, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The parts of an owner. Who does not own it may see those of the next one: then what is
-    /// claimed of them is just help.
+    /// The parts of an owner. Whoever does not own it may see those of the next one: then claiming
+    /// them only helps.
     pub fn parts<'a>(&'a self, owner: &Entry) -> impl Iterator<Item = &'a Entry> + use<'a> {
         let _ = owner.first.load(Ordering::Acquire);
         let mut at = self.linked(&owner.first);

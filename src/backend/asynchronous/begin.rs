@@ -1,0 +1,311 @@
+//! Starting copies: each is handed to the workers or to an engine's channels, in parts of one cookie.
+//! Where nobody can be had to carry a copy it is done before `begin` returns.
+
+use super::Copy;
+use super::end::{run_piece, see_to_the_end, tell};
+use super::per_process::poll;
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::gpu::GPU;
+use crate::backend::mode::{BY_HELPER, Mode};
+use crate::backend::threads::cookies::{Cookie, Entry, Notice};
+use crate::backend::threads::queue::{End, Posted};
+use crate::backend::threads::worker;
+use crate::backend::threads::workers::{self, PENDING, QUEUE};
+use crate::backend::{Refused, ioat, libc as original, signals};
+use crate::os::{process, sys};
+use crate::plan::{self, Cut, PAGE};
+use core::sync::atomic::Ordering;
+
+/// Who carries copies.
+#[derive(Clone, Copy)]
+pub enum By {
+    /// So many workers; copies from `stream_from` bytes up by streaming stores.
+    Workers {
+        workers: usize,
+        copy_loop: CopyLoop,
+        stream_from: usize,
+    },
+    Helper(&'static ioat::Engine, ioat::Options, CopyLoop),
+}
+
+impl By {
+    /// Copies below this are over sooner than they could be handed on.
+    const fn floor(&self) -> usize {
+        match self {
+            By::Workers { .. } => FLOOR,
+            By::Helper(..) => 4 * FLOOR,
+        }
+    }
+
+    fn copy_loop(&self, len: usize) -> CopyLoop {
+        match *self {
+            By::Workers { stream_from, .. } if len >= stream_from => CopyLoop::Stream,
+            By::Workers { copy_loop, .. } | By::Helper(_, _, copy_loop) => copy_loop,
+        }
+    }
+}
+
+pub const FLOOR: usize = 16 << 10;
+
+/// What is wanted besides the copies.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    pub notice: Option<Notice>,
+    /// Nobody will ask for the end.
+    pub detached: bool,
+}
+
+/// What has become of a beginning.
+pub struct Begun {
+    pub cookie: Cookie,
+    /// Bytes that somebody else carries.
+    pub carried: usize,
+    pub refused: Option<Refused>,
+}
+
+/// Starts copies that end together. `by`: nobody, and they are done at once. `None`: the
+/// table is full and nothing is under way.
+///
+/// # Safety
+/// As memmove of each, until the end is told; the word of a notice can be written until it is.
+pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<Begun> {
+    let started = sys::ticks();
+    if !PENDING.has_room() {
+        return None;
+    }
+    let suits = |copy: &Copy, by: &By| {
+        copy.len >= by.floor() && !plan::overlaps(copy.dst, copy.src, copy.len)
+    };
+    let by = by.filter(|by| copies.iter().any(|copy| suits(copy, by)));
+    let (mut by, refused) = match by.map(|by| may_hand_on_to(&by, started).map(|()| by)) {
+        Some(Ok(by)) => (Some(by), None),
+        Some(Err(refused)) => (None, Some(refused)),
+        None => (None, None),
+    };
+    let handled = wanted.detached && by.is_some() && signals::program_handles_faults();
+    // So many copies can be handed on: the first ones that suit.
+    let room = if copies.len() > 1 { PENDING.room() } else { 1 };
+    let mut left = room;
+    // Whatever faults from here on may jump, so there is nothing in the table yet.
+    for copy in copies {
+        let &Copy { src, dst, len } = copy;
+        match by {
+            Some(by) if left > 0 && suits(copy, &by) => {
+                left -= 1;
+                // There will be no later call in which a fault could come.
+                if handled {
+                    // SAFETY: the caller's ranges.
+                    unsafe { touch_pages(dst, src, len) };
+                }
+            }
+            // SAFETY: the caller's promise.
+            _ => unsafe { original::copy(dst, src, len) },
+        }
+    }
+
+    let owner = PENDING.take()?;
+    PENDING.start(owner, wanted.notice, wanted.detached, started);
+    let mut begun = Begun { cookie: PENDING.cookie(owner), carried: 0, refused };
+    if let Some(first) = by {
+        let mut parts = Parts { owner, own: true, called: false, wanted };
+        for copy in copies.iter().filter(|copy| suits(copy, &first)).take(room) {
+            let Some(who) = by else {
+                // SAFETY: the caller's promise.
+                unsafe { parts.copy_at_once(copy, Mode::now(first.copy_loop(copy.len))) };
+                continue;
+            };
+            // SAFETY: the caller's promise.
+            let (carried, refused) = unsafe { parts.hand_on(copy, &who) };
+            begun.carried += carried;
+            begun.refused = refused.or(begun.refused);
+            by = by.filter(|_| refused.is_none_or(|why| why == Refused::Busy));
+        }
+        if parts.called && !workers::somebody_works() {
+            see_to_the_end(owner);
+        }
+    }
+    if let Some(ended) = PENDING.close(owner) {
+        tell(ended);
+    }
+    Some(begun)
+}
+
+/// Touches every page on either side, so that a bad one faults here.
+///
+/// # Safety
+/// As memcpy.
+unsafe fn touch_pages(dst: usize, src: usize, len: usize) {
+    let mut at = 0;
+    while at < len {
+        let rest = |address: usize| PAGE - (address + at) % PAGE;
+        // SAFETY: inside the caller's ranges.
+        unsafe {
+            let byte = ((src + at) as *const u8).read_volatile();
+            ((dst + at) as *mut u8).write_volatile(byte);
+        }
+        at += rest(dst).min(rest(src));
+    }
+}
+
+/// Whether this process may hand copies on now.
+fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
+    if workers::is_refused() {
+        return Err(Refused::System);
+    }
+    let ours = match by {
+        By::Workers { .. } => process::shares_our_memory(),
+        // The helper knows processes, not memory.
+        By::Helper(..) => process::is_ours(),
+    };
+    if !ours {
+        return Err(Refused::NotOurs);
+    }
+    if workers::user_was_seen_to_change(now) {
+        return Err(Refused::Busy);
+    }
+    Ok(())
+}
+
+/// Who adds parts to an owner.
+struct Parts {
+    owner: &'static Entry,
+    /// The owner's own entry is still to be had for a part.
+    own: bool,
+    /// Workers have been called.
+    called: bool,
+    wanted: Wanted,
+}
+
+impl Parts {
+    fn entry(&mut self) -> Option<&'static Entry> {
+        if core::mem::take(&mut self.own) { Some(self.owner) } else { PENDING.take() }
+    }
+
+    /// Hands one copy on, in as many parts as it takes; what nobody takes is done at once.
+    /// Answers how many bytes are carried, and why the others are not.
+    unsafe fn hand_on(&mut self, copy: &Copy, who: &By) -> (usize, Option<Refused>) {
+        let &Copy { src, dst, len } = copy;
+        let mode = Mode::now(who.copy_loop(len));
+        match *who {
+            // SAFETY: the caller's promise.
+            By::Workers { .. } if unsafe { self.hand_to_card(copy, mode) } => (len, None),
+            By::Workers { workers, .. } => {
+                let owner = self.owner;
+                let Some(part) = self.entry() else {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.copy_at_once(copy, mode) };
+                    return (0, Some(Refused::Busy));
+                };
+                let cut = Cut::new(dst, len, workers + 1);
+                let posted = Posted { dst, src, cut, mode: mode.pack() };
+                PENDING.add(owner, part, &posted, true);
+                QUEUE.ring();
+                self.call();
+                (len, None)
+            }
+            // SAFETY: the caller's promise.
+            By::Helper(engine, how, _) => unsafe { self.submit(engine, &how, copy, mode) },
+        }
+    }
+
+    /// Whether a graphics card has taken a copy.
+    unsafe fn hand_to_card(&mut self, copy: &Copy, mode: Mode) -> bool {
+        let &Copy { src, dst, len } = copy;
+        if !GPU.takes(dst, src, len) {
+            return false;
+        }
+        let had = self.own;
+        let Some(part) = self.entry() else { return false };
+        // SAFETY: the caller's promise, which lasts until the end is told.
+        if unsafe { GPU.begin(&part.request, dst, src, len) }.is_err() {
+            if had {
+                self.own = true;
+            } else {
+                PENDING.give_back(part);
+            }
+            return false;
+        }
+        let posted =
+            Posted { dst, src, cut: Cut::from_parts(len, 0, len), mode: mode.pack() | BY_HELPER };
+        let watched = self.wanted.detached || poll().is_some();
+        PENDING.add(self.owner, part, &posted, watched);
+        if watched {
+            QUEUE.ring();
+            self.call();
+        }
+        true
+    }
+
+    /// Copies what nobody takes. It must not fault while other parts are under way: a handler
+    /// might jump, and nobody would know of them. So it is a part as well, and a page of it
+    /// that is bad faults when the end is told.
+    unsafe fn copy_at_once(&mut self, copy: &Copy, mode: Mode) {
+        let &Copy { src, dst, len } = copy;
+        let Some(part) = self.entry() else {
+            // Others have just taken what there was room for.
+            see_to_the_end(self.owner);
+            // SAFETY: the caller's promise.
+            return unsafe { original::copy(dst, src, len) };
+        };
+        let cut = Cut::new(dst, len, 1);
+        let posted = Posted { dst, src, cut, mode: mode.pack() };
+        PENDING.add(self.owner, part, &posted, false);
+        self.owner.take_off(len);
+        while let Some((copy, index)) = PENDING.claim(part, End::Front) {
+            run_piece(part, &copy, index);
+        }
+    }
+
+    /// Once is enough: every worker that comes calls others.
+    fn call(&mut self) {
+        if !core::mem::replace(&mut self.called, true) {
+            worker::call_for_pending();
+        }
+    }
+
+    /// One request after the other, as large as they may be.
+    unsafe fn submit(
+        &mut self,
+        engine: &'static ioat::Engine,
+        how: &ioat::Options,
+        copy: &Copy,
+        mode: Mode,
+    ) -> (usize, Option<Refused>) {
+        let (owner, mut at, mut carried, mut refused) = (self.owner, 0, 0, None);
+        while at < copy.len {
+            let len = engine.part_of(copy.len - at);
+            let (dst, src) = (copy.dst + at, copy.src + at);
+            let mut begun = Err(Refused::Busy);
+            let had = self.own;
+            if let Some(part) = self.entry() {
+                part.request.engine.store(&raw const *engine as usize, Ordering::Relaxed);
+                // SAFETY: part of the caller's ranges.
+                begun = unsafe { engine.begin(&part.request, dst, src, len, how) };
+                match begun {
+                    Ok(Some(body)) => {
+                        let cut = Cut::from_parts(body.len, 0, body.len);
+                        let (dst, src) = (dst + body.offset, src + body.offset);
+                        let mode = mode.pack() | BY_HELPER;
+                        let watched = self.wanted.detached || poll().is_some();
+                        let posted = Posted { dst, src, cut, mode };
+                        PENDING.add(owner, part, &posted, watched);
+                        carried += body.len;
+                        if watched {
+                            QUEUE.ring();
+                            self.call();
+                        }
+                    }
+                    _ if had => self.own = true,
+                    _ => PENDING.give_back(part),
+                }
+            }
+            refused = begun.err().or(refused);
+            if !matches!(begun, Ok(Some(_))) {
+                // SAFETY: part of the caller's ranges, of which nothing is under way.
+                unsafe { self.copy_at_once(&Copy { src, dst, len }, mode) };
+            }
+            at += len;
+        }
+        (carried, refused)
+    }
+}

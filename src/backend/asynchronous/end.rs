@@ -1,0 +1,328 @@
+//! How copies that were started come to their end: pieces are copied, requests of an engine are seen
+//! to be over, and whoever finishes last tells.
+//!
+//! Faults come as from memcpy: at once, or in the thread that asks for the end (see `report`).
+
+use super::Copy;
+use super::per_process::{is_our_poll, poll};
+use crate::backend::copy_loop::Copied;
+use crate::backend::gpu::GPU;
+use crate::backend::mode::{BY_HELPER, Mode};
+use crate::backend::threads::cookies::{Cookie, CookieState, Ended, Entry};
+use crate::backend::threads::queue::{End, Posted};
+use crate::backend::threads::worker;
+use crate::backend::threads::workers::{self, PENDING, SPIN_TICKS};
+use crate::backend::threads::{self, Wait};
+use crate::backend::{ioat, libc as original, signals};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sync::{Woken, pause};
+use crate::os::{cpus, sys};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The caller holds signals while it works on pieces: a handler that waited for the same
+/// copy would wait for ever. So many bytes at most in one go.
+const CHUNK: usize = 16 << 20;
+
+/// How long a worker looks at one request of the helper before it looks at the others.
+const WATCH_NANOS: u64 = 1_000_000;
+
+/// Called for every end, if set; by any thread of ours.
+static AT_END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Called with each part of a cookie that is told of, if set: to compare it.
+static VERIFY: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// At start-up, and again in the child of a fork.
+pub fn settle_in() {
+    worker::attend_with(attend);
+}
+
+/// Has `record` called with bytes and starting time of what others have carried.
+pub fn record_with(record: fn(usize, u64)) {
+    AT_END.store((record as *const ()).cast_mut(), Ordering::Release);
+}
+
+/// Has `verify` called with destination, source and length of what others have carried, when
+/// its end is told by a call: afterwards the program may change both sides.
+pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
+    VERIFY.store((verify as *const ()).cast_mut(), Ordering::Release);
+}
+
+/// What a worker does with a part that it has found.
+fn attend(part: &'static Entry, bytes: &AtomicU64) {
+    if part.is_carried_by_helper() && !is_over(part, WATCH_NANOS) {
+        return;
+    }
+    if let Some((copy, index)) = PENDING.claim(part, End::Back) {
+        Mode::unpack(copy.mode).adopt_rights();
+        if copy.mode & BY_HELPER == 0 {
+            bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
+        }
+        run_piece(part, &copy, index);
+    }
+}
+
+/// Claims pieces of an owner's parts until there are none but requests of the helper that are
+/// not over. Answers whether there were any bytes to copy.
+fn help(owner: &Entry) -> bool {
+    let (mut held, mut own, mut total) = (None, 0, 0);
+    for part in PENDING.parts(owner) {
+        while part.slot.unclaimed() > 0 {
+            if part.is_carried_by_helper() && !is_over(part, 0) {
+                break;
+            }
+            if held.is_none() {
+                held = SignalsHeld::all_but_faults();
+            }
+            let Some((copy, index)) = PENDING.claim(part, End::Front) else { break };
+            if copy.mode & BY_HELPER == 0 {
+                own += copy.cut.piece(index).len;
+            }
+            run_piece(part, &copy, index);
+            if own >= CHUNK {
+                total += core::mem::take(&mut own);
+                held = None; // what is pending comes now
+            }
+        }
+    }
+    threads::note_caller_bytes(total + own);
+    total + own > 0
+}
+
+/// A part of an owner that the helper carries and nobody has claimed.
+fn request_left(owner: &Entry) -> Option<&'static Entry> {
+    let is_left = |part: &&Entry| part.is_carried_by_helper() && part.slot.unclaimed() > 0;
+    PENDING.parts(owner).find(is_left)
+}
+
+/// Waits for all parts of an owner that the caller is still adding to.
+pub(super) fn see_to_the_end(owner: &Entry) {
+    loop {
+        help(owner);
+        if let Some(part) = request_left(owner) {
+            is_over(part, WATCH_NANOS);
+        } else if PENDING.parts_are_over(owner) {
+            return;
+        } else {
+            sys::yield_now(); // somebody has begun the last ones
+        }
+    }
+}
+
+/// Copies a claimed piece, or sees a claimed request to its end.
+pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
+    let piece = copy.cut.piece(index);
+    let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
+    let copy_loop = Mode::unpack(copy.mode).copy_loop;
+    let copy_part = |from: usize, to: usize| {
+        // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
+        // is not before this piece is finished.
+        part.is_guarded(|| signals::stand_in_front().is_ok())
+            && unsafe { copy_loop.copy(dst + from, src + from, to - from) } == Copied::Whole
+    };
+    let mut done = true;
+    if copy.mode & BY_HELPER != 0 {
+        while !is_over(part, WATCH_NANOS) {}
+        if GPU.owns(&part.request) {
+            GPU.left_over(&part.request, piece.len, |from, to| done &= copy_part(from, to));
+        } else if let Some(engine) = helper(part) {
+            engine.left_over(&part.request, piece.len, |from, to| done &= copy_part(from, to));
+        }
+    } else {
+        done = copy_part(0, piece.len);
+    }
+    if !done && PENDING.owner(part).is_some_and(Entry::is_detached) {
+        // A bad page ends the process: see `begin`. Blocked, so that no handler sees it: this is
+        // not a thread of the program's.
+        let _held = SignalsHeld::all();
+        // SAFETY: as above.
+        unsafe { original::copy(dst, src, piece.len) };
+        done = true;
+    }
+    if let Some(ended) = PENDING.finish(part, index, done) {
+        tell(ended);
+    }
+}
+
+/// Whose request a part is.
+fn helper(part: &Entry) -> Option<&'static ioat::Engine> {
+    let engine = part.request.engine.load(Ordering::Relaxed) as *const ioat::Engine;
+    // SAFETY: null, or what `submit` has put there, which lives for ever.
+    unsafe { engine.as_ref() }
+}
+
+/// Whether the helper's request for a part is over; waits a little for it.
+fn is_over(part: &Entry, nanos: u64) -> bool {
+    if GPU.owns(&part.request) {
+        return GPU.is_over(&part.request, nanos);
+    }
+    helper(part).is_none_or(|engine| engine.is_over(&part.request, nanos))
+}
+
+/// Somebody's copies have ended.
+pub(super) fn tell(ended: Ended) {
+    let record = AT_END.load(Ordering::Acquire);
+    if !record.is_null() && ended.bytes > 0 {
+        // SAFETY: what `record_with` has put there.
+        let record = unsafe { core::mem::transmute::<*mut (), fn(usize, u64)>(record) };
+        record(ended.bytes, ended.begun);
+    }
+    if let Some(fd) = poll().filter(|&fd| is_our_poll(fd)) {
+        sys::raise_event(fd);
+    }
+}
+
+/// What a look at a cookie shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyStatus {
+    Over,
+    UnderWay,
+    Unknown,
+}
+
+/// Looks without waiting; the cookie is retired when it is over.
+///
+/// # Safety
+/// As memmove of its copies.
+pub unsafe fn check(cookie: Cookie) -> CopyStatus {
+    let mut look = PENDING.look(cookie);
+    if let CookieState::UnderWay(owner) = look
+        && owner.needs_help()
+    {
+        settle(owner);
+        look = PENDING.look(cookie);
+    }
+    match look {
+        CookieState::Unknown => CopyStatus::Unknown,
+        CookieState::UnderWay(_) => CopyStatus::UnderWay,
+        // SAFETY: the caller's promise.
+        CookieState::Over(owner) => unsafe { report(owner, cookie) },
+    }
+}
+
+/// Finishes those requests of the helper that are over.
+fn settle(owner: &Entry) {
+    for part in PENDING.parts(owner) {
+        if part.slot.unclaimed() == 0 || !part.is_carried_by_helper() || !is_over(part, 0) {
+            continue;
+        }
+        let _held = SignalsHeld::all_but_faults();
+        if let Some((copy, index)) = PENDING.claim(part, End::Front) {
+            run_piece(part, &copy, index);
+        }
+    }
+}
+
+/// Waits; the cookie is retired then.
+///
+/// # Safety
+/// As memmove of its copies.
+pub unsafe fn wait(cookie: Cookie, how: Wait) -> CopyStatus {
+    let mut since = sys::ticks();
+    loop {
+        let owner = match PENDING.look(cookie) {
+            CookieState::Unknown => return CopyStatus::Unknown,
+            // SAFETY: the caller's promise.
+            CookieState::Over(owner) => return unsafe { report(owner, cookie) },
+            CookieState::UnderWay(owner) => owner,
+        };
+        if help(owner) {
+            since = sys::ticks();
+            continue;
+        }
+        // Nothing is claimed meanwhile, so signals may come.
+        if owner.needs_help()
+            && let Some(part) = request_left(owner)
+            && !ioat::is_asked_for(&part.request)
+        {
+            is_over(part, WATCH_NANOS);
+            continue;
+        }
+        let waited = sys::ticks().wrapping_sub(since);
+        match how {
+            Wait::Spin => pause(),
+            Wait::Yield => sys::yield_now(),
+            Wait::Umwait if cpus::features().umwait => {
+                let under_way = || matches!(PENDING.look(cookie), CookieState::UnderWay(_));
+                // SAFETY: the CPU has it; an entry is always there.
+                unsafe { sys::watch(owner.line(), under_way) };
+            }
+            Wait::Auto | Wait::Umwait if waited < SPIN_TICKS => pause(),
+            _ => {
+                // Whoever waits for the helper may only have looked at it.
+                let most = if owner.needs_help() { WATCH_NANOS } else { 0 };
+                if PENDING.sleep(owner, cookie, most) == Woken::Refused {
+                    workers::note_refusal();
+                    sys::yield_now();
+                }
+            }
+        }
+    }
+}
+
+/// Tells of the end, once. Pieces that could not be copied are copied now, in the program's
+/// thread, where a bad page faults as it would have in memcpy.
+unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
+    if !PENDING.retire(cookie) {
+        return CopyStatus::Unknown;
+    }
+    if !PENDING.has_failed(owner) {
+        verify(owner);
+        PENDING.free(owner);
+        return CopyStatus::Over;
+    }
+    threads::note_fault();
+    let mut left = PENDING.parts(owner).filter_map(failure).fuse();
+    // Neither cleared nor moved: compilers do that with memset and memcpy, which is us.
+    let mut some = [const { MaybeUninit::<Copy>::uninit() }; 16];
+    loop {
+        let mut count = 0;
+        for (place, copy) in some.iter_mut().zip(&mut left) {
+            place.write(copy);
+            count += 1;
+        }
+        // A handler may jump out of the last ones without leaving anything behind.
+        let are_last = count < some.len();
+        if are_last {
+            PENDING.free(owner);
+        }
+        for place in &some[..count] {
+            // SAFETY: so many were written. The caller's promise; nobody else writes there any
+            // more.
+            unsafe {
+                let Copy { src, dst, len } = place.assume_init_read();
+                original::copy(dst, src, len);
+            }
+        }
+        if are_last {
+            return CopyStatus::Over;
+        }
+    }
+}
+
+fn verify(owner: &Entry) {
+    let verify = VERIFY.load(Ordering::Acquire);
+    if verify.is_null() {
+        return;
+    }
+    // SAFETY: what `verify_with` has put there.
+    let verify = unsafe { core::mem::transmute::<*mut (), unsafe fn(usize, usize, usize)>(verify) };
+    for part in PENDING.parts(owner) {
+        let Posted { dst, src, cut, .. } = part.slot.posted();
+        // SAFETY: just copied, and the caller was not told yet.
+        unsafe { verify(dst, src, cut.parts().0) };
+    }
+}
+
+/// The stretch of a part in which pieces have failed.
+fn failure(part: &Entry) -> Option<Copy> {
+    let failed = part.slot.failed();
+    if failed.is_empty() {
+        return None;
+    }
+    let copy = part.slot.posted();
+    let (from, last) = (copy.cut.piece(failed.start), copy.cut.piece(failed.end - 1));
+    let len = last.offset + last.len - from.offset;
+    Some(Copy { src: copy.src + from.offset, dst: copy.dst + from.offset, len })
+}

@@ -1,0 +1,96 @@
+//! Copies that go on while their caller does something else.
+
+use super::copy::Slept;
+use super::slots::SlotState;
+use super::{Engine, SLOTS};
+use crate::backend::Refused;
+use crate::backend::request::Request;
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::{process, sys};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// In ticks: about 50 ms. So long a copy that nobody waits for may lie there before the service
+/// thread takes it.
+const LONG_PATIENCE: u64 = 125_000_000;
+
+impl Engine {
+    /// Starts a copy that its caller does not wait for, of ranges that `takes` has answered yes
+    /// for. After a refusal nothing is under way.
+    ///
+    /// # Safety
+    /// As memcpy, until it is over and `left_over` was called.
+    pub unsafe fn begin(
+        &self,
+        request: &Request,
+        dst: usize,
+        src: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        if !process::is_ours() {
+            return Err(Refused::NotOurs);
+        }
+        // A handler that jumped out would leave a copy nobody knows of.
+        let _held = SignalsHeld::all().ok_or(Refused::Busy)?;
+        let index = self.take_slot().ok_or(Refused::Busy)?;
+        let number = self.post(index, dst, src, len);
+        request.engine.store(&raw const *self as usize, Relaxed);
+        request.taken.store(len, Relaxed);
+        request.since.store(sys::ticks(), Relaxed);
+        request.id.store(u64::from(number) << 8 | index as u64, Release);
+        Ok(())
+    }
+
+    /// Whether a request is one of ours.
+    pub fn owns(&self, request: &Request) -> bool {
+        request.engine.load(Relaxed) == &raw const *self as usize
+    }
+
+    /// Whether a request is over; waits up to so long for it.
+    pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
+        let id = request.id.load(Acquire);
+        let (index, number) = ((id & 0xff) as usize % SLOTS, (id >> 8) as u32);
+        let slot = &self.slots[index];
+        let bytes = request.taken.load(Relaxed);
+        let (begun, expected) = (sys::ticks(), self.times.expected(bytes));
+        let mut slept = Slept::NotYet;
+        let mut looked = false;
+        loop {
+            // Another copy has the slot: whoever has claimed this one has finished it.
+            if slot.number.load(Acquire) != number {
+                return true;
+            }
+            let waited = sys::ticks().wrapping_sub(request.since.load(Relaxed));
+            match self.look(index) {
+                SlotState::Done => {
+                    if looked {
+                        self.note_end(bytes, waited, slept);
+                    }
+                    return true;
+                }
+                SlotState::Undone => return true,
+                SlotState::Posted if waited > LONG_PATIENCE && self.take_back(index) => {
+                    return true;
+                }
+                _ => looked = true,
+            }
+            let passed = self.nanoseconds(sys::ticks().wrapping_sub(begun));
+            if passed >= nanos {
+                return false;
+            }
+            let naps = self.spare_cpus.load(Relaxed) != 0;
+            self.pass_time(expected, waited, nanos - passed, naps, &mut slept);
+        }
+    }
+
+    /// Ends a request that is over, and calls `copy` with what the card has not copied of it.
+    /// Called by whoever has claimed it.
+    pub fn left_over(&self, request: &Request, len: usize, copy: impl FnOnce(usize, usize)) {
+        let index = (request.id.load(Acquire) & 0xff) as usize % SLOTS;
+        let look = self.look(index);
+        self.free_slot(index);
+        if look != SlotState::Done {
+            self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
+            copy(0, len);
+        }
+    }
+}

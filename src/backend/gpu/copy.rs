@@ -1,0 +1,177 @@
+//! One copy that its caller waits for, by the caller and the card.
+
+use super::slots::SlotState;
+use super::{Engine, Options};
+use crate::backend::Refused;
+use crate::backend::stretch::Stretch;
+use crate::backend::threads::Wait;
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sync::pause;
+use crate::os::{process, sys};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Most bytes of one request: bounds how long signals are held.
+const STRETCH: usize = 256 << 20;
+
+/// In ticks: about 0.2 ms. So long a copy may lie there before the service thread takes it, beside
+/// the time that the copy itself takes; and somebody who sleeps wakes up so much earlier, for
+/// timers are not exact.
+const PATIENCE: u64 = 500_000;
+
+/// Sleeping less than this, about 10 us, costs as much as it spares.
+const NAP: u64 = 25_000;
+
+/// What a thread that waits has done last.
+#[derive(Clone, Copy)]
+pub(super) enum Slept {
+    NotYet,
+    Now,
+    /// And has been awake since this moment.
+    Until(u64),
+}
+
+impl Engine {
+    /// Carries one copy of ranges that `takes` has answered yes for. After a refusal nothing is
+    /// under way, and all of it is to be copied.
+    ///
+    /// # Safety
+    /// As memcpy.
+    pub unsafe fn copy(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        how: &Options,
+    ) -> Result<(), Refused> {
+        if !process::is_ours() {
+            return Err(Refused::NotOurs);
+        }
+        // SAFETY: the caller's promise; a stretch is a part of its ranges.
+        unsafe {
+            Stretch { dst, src, len }.one_by_one(
+                &self.counts.caller_bytes,
+                |rest| rest.min(STRETCH),
+                |stretch| self.copy_stretch(stretch, how),
+            )
+        }
+    }
+
+    /// One request. The caller's own part is the beginning, which the program reads first.
+    unsafe fn copy_stretch(&self, whole: Stretch, how: &Options) -> Result<(), Refused> {
+        let Stretch { dst, src, len } = whole;
+        let own = match how.share {
+            Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),
+            None if how.spare_cpus => 0,
+            None => self.share.of(len),
+        };
+        if own == len {
+            self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
+            // SAFETY: the caller's ranges.
+            unsafe { whole.by_libc(0, len) };
+            return Ok(());
+        }
+        let held = SignalsHeld::all().ok_or(Refused::Busy)?;
+        let index = self.take_slot().ok_or(Refused::Busy)?;
+        self.post(index, dst + own, src + own, len - own);
+        let since = sys::ticks();
+        // SAFETY: the caller's ranges, outside of what the card writes. They are registered, so
+        // no page of them is bad.
+        unsafe { whole.by_libc(0, own) };
+        let mut done = self.look(index);
+        if how.share.is_none() && !how.spare_cpus {
+            self.share.note(done == SlotState::Done);
+        }
+        if done != SlotState::Done {
+            done = self.wait(index, len - own, since, how);
+        }
+        self.free_slot(index);
+        drop(held);
+        match done {
+            SlotState::Done => {
+                self.counts.caller_bytes.fetch_add(own as u64, Relaxed);
+                Ok(())
+            }
+            _ => Err(Refused::Busy),
+        }
+    }
+
+    /// Waits for the end of a copy, or takes it back. There is no giving up once it is under
+    /// way: the service thread sees to lost words and lost devices.
+    fn wait(&self, index: usize, bytes: usize, since: u64, how: &Options) -> SlotState {
+        let expected = self.times.expected(bytes);
+        // As long again as the card would take is not too long to wait for it; nor is as long as
+        // the CPU would, where that is to be spared.
+        let patience =
+            if how.spare_cpus { 10 * (PATIENCE + expected) } else { PATIENCE + expected };
+        let mut slept = Slept::NotYet;
+        loop {
+            let look = self.look(index);
+            let waited = sys::ticks().wrapping_sub(since);
+            match look {
+                SlotState::Done => {
+                    self.note_end(bytes, waited, slept);
+                    return look;
+                }
+                SlotState::Undone => return look,
+                SlotState::Posted if waited > patience && self.take_back(index) => {
+                    return SlotState::Undone;
+                }
+                _ => match how.wait {
+                    Wait::Spin | Wait::Umwait => pause(),
+                    Wait::Yield => sys::yield_now(),
+                    _ => {
+                        let naps = how.spare_cpus || how.wait == Wait::Sleep;
+                        self.pass_time(expected, waited, u64::MAX, naps, &mut slept);
+                    }
+                },
+            }
+        }
+    }
+
+    /// A little of the time until the expected end, at most so many nanoseconds. A caller that naps
+    /// sleeps as long as it can. Others sleep only if there is much time, and wake up too early
+    /// rather than too late.
+    pub(super) fn pass_time(
+        &self,
+        expected: u64,
+        waited: u64,
+        most: u64,
+        naps: bool,
+        slept: &mut Slept,
+    ) {
+        let rest = expected.saturating_sub(waited);
+        let lead = self.lead.get() + if naps { 0 } else { PATIENCE / 2 };
+        if let Slept::Now = slept {
+            *slept = Slept::Until(waited);
+        }
+        let late = if naps { expected / 8 + PATIENCE / 4 } else { expected / 2 + PATIENCE };
+        let worth_it = if naps { lead + NAP } else { 2 * lead };
+        if rest > worth_it {
+            sys::sleep(self.nanoseconds(rest - lead).min(most));
+            *slept = Slept::Now;
+        } else if waited > expected.saturating_add(late) {
+            // Nothing is known yet, or it takes much longer than expected.
+            sys::sleep(50_000.min(most));
+        } else {
+            pause();
+        }
+    }
+
+    /// A copy is over that somebody has waited for.
+    pub(super) fn note_end(&self, bytes: usize, waited: u64, slept: Slept) {
+        match slept {
+            Slept::Now if self.lead.was_too_short() => return self.times.forget_half(bytes),
+            Slept::Now => return self.times.note_at_most(bytes, waited),
+            Slept::Until(when) => self.lead.was_long_enough(waited - when),
+            Slept::NotYet => self.lead.was_too_long_to_sleep(),
+        }
+        self.times.note(bytes, waited);
+    }
+
+    pub(super) fn nanoseconds(&self, ticks: u64) -> u64 {
+        match self.ticks_per_ms.load(Relaxed) {
+            0 => ticks / 4,
+            per_ms => (u128::from(ticks) * 1_000_000 / u128::from(per_ms)) as u64,
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What the engine counts, for the report.
+
+use super::CHANNELS;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// For the report.
+pub struct Counts {
+    pub channel_bytes: [AtomicU64; CHANNELS],
+    pub caller_bytes: AtomicU64,
+    /// Words that did not come although their streams were done.
+    pub lost: AtomicU64,
+    pub taken_back: AtomicU64,
+    /// Copies whose memory was registered, and others that were large enough.
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub registrations: AtomicU64,
+    /// Bytes that were registered at one time.
+    pub most_bytes: AtomicU64,
+    /// Registrations whose memory went away.
+    pub invalidations: AtomicU64,
+    pub evictions: AtomicU64,
+    /// Memory that the driver would not register, that is not of the right kind, or is too much.
+    pub refused: AtomicU64,
+}
+
+impl Counts {
+    pub const fn new() -> Self {
+        Self {
+            channel_bytes: [const { AtomicU64::new(0) }; CHANNELS],
+            caller_bytes: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            taken_back: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            registrations: AtomicU64::new(0),
+            most_bytes: AtomicU64::new(0),
+            invalidations: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    pub fn clear(&self) {
+        let single = [&self.caller_bytes, &self.lost, &self.taken_back];
+        let about_memory = self.about_memory().map(|(_, count)| count);
+        let all = single.into_iter().chain(about_memory).chain(&self.channel_bytes);
+        all.for_each(|count| count.store(0, Relaxed));
+    }
+
+    fn about_memory(&self) -> [(&'static str, &AtomicU64); 7] {
+        [
+            ("hits", &self.hits),
+            ("misses", &self.misses),
+            ("made", &self.registrations),
+            ("most_bytes", &self.most_bytes),
+            ("evictions", &self.evictions),
+            ("invalidations", &self.invalidations),
+            ("refused", &self.refused),
+        ]
+    }
+
+    /// What has become of registrations, by name.
+    pub fn of_registrations(&self) -> [(&'static str, u64); 7] {
+        self.about_memory().map(|(name, count)| (name, count.load(Relaxed)))
+    }
+}

@@ -1,0 +1,173 @@
+//! How the service thread registers memory with the driver, and lets go of it.
+
+use super::Service;
+use crate::backend::gpu::registrations::LINE;
+use crate::backend::gpu::{Unavailable, state, watch};
+use crate::os::sys;
+use crate::plan::PAGE;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Registrations that nobody asked for go after so many milliseconds.
+const IDLE_MS: u64 = 10_000;
+
+/// A registration takes about as long as the CPU takes for half a copy of the same memory: with so
+/// many copies by the card it has paid.
+const WORTH_IT: u32 = 3;
+
+impl Service {
+    /// Unregisters what has gone stale, and what nobody has asked for in a while.
+    pub fn tidy(&mut self) {
+        if self.registered == 0 {
+            return;
+        }
+        let (now, ticks) = (sys::nanoseconds(), sys::ticks());
+        let old = IDLE_MS * self.gpu.ticks_per_ms.load(Relaxed);
+        let look_through = now.saturating_sub(self.looked) > 500_000_000;
+        if look_through {
+            self.looked = now;
+        }
+        for index in self.there.clone() {
+            let registration = self.gpu.registrations.get(index);
+            if self.users[index] > 0 {
+                continue;
+            }
+            if registration.is_stale() {
+                self.gpu.counts.invalidations.fetch_add(1, Relaxed);
+                self.drop_registration(index);
+            } else if look_through
+                && registration.is_live()
+                && ticks.wrapping_sub(registration.used()) as i64 > old as i64
+            {
+                self.evict(index);
+            }
+        }
+    }
+
+    fn evict(&mut self, index: usize) {
+        self.gpu.counts.evictions.fetch_add(1, Relaxed);
+        self.gpu.registrations.retire(index);
+        self.drop_registration(index);
+    }
+
+    /// A registration that no flight uses, and no copy begins with.
+    pub fn drop_registration(&mut self, index: usize) {
+        let registration = self.gpu.registrations.get(index);
+        let (start, end) = (registration.start(), registration.end());
+        if core::mem::take(&mut self.uses[index]) >= WORTH_IT {
+            self.gpu.forgive_misses(start, end);
+        }
+        self.gpu.watch.remove(start, end);
+        self.registered -= end - start;
+        self.there.retain(|&other| other != index);
+        // SAFETY: registered by us and used by nobody.
+        let done = unsafe { self.card.unregister(start) };
+        self.gpu.registrations.remove(index);
+        if let Err(answer) = done {
+            self.end(Unavailable::Driver(answer));
+        }
+    }
+
+    /// Registers one range that copies have asked for.
+    pub fn grant(&mut self) {
+        if self.failed || self.gpu.state.load(Relaxed) != state::READY {
+            return;
+        }
+        let wished = self.gpu.wishes.iter().find(|wish| wish.state.load(Acquire) == 2);
+        let Some(wish) = wished else { return };
+        let (start, len) = (wish.start.load(Relaxed), wish.len.load(Relaxed));
+        wish.state.store(0, Release);
+        let (mut from, mut end) = (start & !(PAGE - 1), (start + len).next_multiple_of(PAGE));
+        if end - from < LINE
+            && let Some(found) = watch::anonymous(from)
+        {
+            // Small requests fill a line: what lies beside is likely to be asked for next.
+            from = found.start.max(from & !(LINE - 1));
+            end = end.max(found.end.min(end.next_multiple_of(LINE)));
+        }
+        if !self.register_missing(from, end) {
+            self.gpu.counts.refused.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Registers what is not yet registered of whole pages. False: not all of it could be had.
+    fn register_missing(&mut self, mut at: usize, end: usize) -> bool {
+        while at < end {
+            if let Some(index) = self.gpu.registrations.find(at) {
+                at = self.gpu.registrations.get(index).end();
+                continue;
+            }
+            let stop = self.gpu.registrations.next_start(at, end);
+            let Some(found) = watch::anonymous(at) else { return false };
+            let to = stop.min(found.end);
+            if self.failed || to <= at || !self.register(at, to) {
+                return false;
+            }
+            at = to;
+        }
+        true
+    }
+
+    /// False: it could not be had.
+    fn register(&mut self, start: usize, end: usize) -> bool {
+        let (gpu, len) = (self.gpu, end - start);
+        if !self.make_room(len) {
+            return false;
+        }
+        let Some(index) = gpu.registrations.begin(start, end, sys::ticks()) else { return false };
+        // From here on changes of the memory make it stale, so only now it is certain what it is.
+        let watched = gpu.watch.add(start, end);
+        let fits = watch::anonymous(start).is_some_and(|found| found.end >= end);
+        let registered = watched
+            && fits
+            && self.card.register(start, len).unwrap_or_else(|answer| {
+                self.end(Unavailable::Driver(answer));
+                false
+            });
+        if !registered {
+            gpu.watch.remove(start, end);
+            gpu.registrations.remove(index);
+            return false;
+        }
+        self.registered += len;
+        gpu.counts.most_bytes.fetch_max(self.registered as u64, Relaxed);
+        self.there.push(index);
+        gpu.counts.registrations.fetch_add(1, Relaxed);
+        while let Err(there) = gpu.registrations.fill(index) {
+            let idle = |other: &usize| self.users[*other] == 0 && *other != index;
+            let oldest =
+                there.into_iter().filter(idle).min_by_key(|&i| gpu.registrations.get(i).used());
+            match oldest {
+                Some(other) => self.evict(other),
+                None => {
+                    gpu.registrations.retire(index);
+                    break;
+                }
+            }
+        }
+        // If it went stale meanwhile, `tidy` lets it go.
+        gpu.registrations.publish(index)
+    }
+
+    /// Lets go of what was used least recently until so many bytes more may be registered, and
+    /// there is a place for one more.
+    fn make_room(&mut self, len: usize) -> bool {
+        let keep = self.gpu.keep.load(Relaxed);
+        if len > keep {
+            return false;
+        }
+        loop {
+            let full =
+                !self.gpu.registrations.all().any(|(_, registration)| registration.is_empty());
+            if self.registered + len <= keep && !full {
+                return true;
+            }
+            let idle = self.gpu.registrations.all().filter(|(index, registration)| {
+                self.users[*index] == 0 && (registration.is_live() || registration.is_stale())
+            });
+            match idle.min_by_key(|(_, registration)| registration.used()).map(|(index, _)| index) {
+                Some(index) => self.evict(index),
+                None => return false,
+            }
+        }
+    }
+}

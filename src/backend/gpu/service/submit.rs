@@ -1,0 +1,204 @@
+//! How the service thread gives a copy to the card: by one engine that reads and writes, or by way of
+//! buffers on the card.
+
+use super::{Channel, Flight, NEVER, Service};
+use crate::backend::gpu::driver::{BatchParts, CuResult, INVALID_VALUE, NOT_SUPPORTED};
+use crate::backend::gpu::slots::slot;
+use crate::backend::gpu::watch::Settled;
+use crate::backend::gpu::{BUFFER, CHANNELS, QUICK_CHUNK, Unavailable};
+use crate::os::sys;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+/// So small may chunks be.
+const LEAST_CHUNK: usize = 1 << 20;
+
+/// A copy in so many chunks, if they are not too small or too large for that: the card reads the
+/// first one while nothing can be written yet.
+const CHUNKS: usize = 12;
+
+/// A call for copies of so many bytes is judged by the CPU time it takes.
+const JUDGED: usize = 2 << 20;
+
+/// No CPU copies more bytes in a nanosecond.
+const QUICKEST_CPU: usize = 32;
+
+/// So many slow calls in a row are no accident.
+const TOO_MANY: u32 = 8;
+
+impl Service {
+    pub fn submit(&mut self, index: usize) {
+        let slot = &self.gpu.slots[index];
+        let [dst, src, len] = [&slot.dst, &slot.src, &slot.len].map(|part| part.load(Relaxed));
+        let number = slot.number.load(Relaxed);
+        let mut registrations = Vec::new();
+        // First all changes are known, then the registrations are looked at: see `watch`.
+        let usable = self.is_settled()
+            && self.registrations_of(src, len, &mut registrations).is_some()
+            && self.registrations_of(dst, len, &mut registrations).is_some();
+        if !usable {
+            slot.state.store(slot::REFUSED, Release);
+            return;
+        }
+        for &registration in &registrations {
+            self.users[registration] += 1;
+            self.uses[registration] += 1;
+        }
+        let (since, channels) = (sys::ticks(), 0);
+        self.flights.push(Flight { index, number, channels, registrations, since, bytes: len });
+        let begun = match self.go_straight(dst, src, len) {
+            Err(NOT_SUPPORTED | INVALID_VALUE) => self.go_by_buffers(dst, src, len),
+            begun => begun,
+        };
+        match begun.and_then(|channels| self.write_words(index, number, channels)) {
+            // From now on it is over when the words have come.
+            Ok(channels) => {
+                self.flights.last_mut().into_iter().for_each(|flight| flight.channels = channels);
+                slot.channels.store(channels, Release);
+            }
+            Err(answer) => self.end(Unavailable::Driver(answer)),
+        }
+    }
+
+    /// A word on each of these channels, behind what they have to do.
+    fn write_words(&self, index: usize, number: u32, channels: u32) -> Result<u32, CuResult> {
+        for which in (0..CHANNELS).filter(|which| channels >> which & 1 == 1) {
+            let word = self.words + (index * 64 + which * 4) as u64;
+            // SAFETY: a word of ours for this slot and channel.
+            unsafe { self.card.write(self.channels[which].stream, word, number)? };
+        }
+        Ok(channels)
+    }
+
+    /// How many of `left` bytes from `at` on lie in the same registration of the last flight.
+    fn within(&self, at: usize, left: usize) -> usize {
+        // Also those that have gone stale since: they stay as they are while they are used.
+        let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
+        let all = registrations.iter().map(|&index| self.gpu.registrations.get(index));
+        let found = all.filter(|found| (found.start()..found.end()).contains(&at)).last();
+        found.map_or(left, |registration| left.min(registration.end() - at))
+    }
+
+    /// The last flight by one engine that reads and writes: one call, one channel. What is not
+    /// possible is not asked again, and nothing of it is under way.
+    fn go_straight(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
+        if self.slow_calls == NEVER {
+            return Err(NOT_SUPPORTED);
+        }
+        let (mut parts, mut at) = (BatchParts::default(), 0);
+        while at < len {
+            let part = self.within(dst + at, self.within(src + at, len - at));
+            parts.add(dst + at, src + at, part);
+            at += part;
+        }
+        let which = self.turn;
+        let (stream, begun) = (self.channels[which].stream, cpu_time());
+        // SAFETY: registrations of the flight, which stay while it uses them; the destination is
+        // the copy's.
+        if let Err(answer) = unsafe { self.card.straight(&parts, stream) } {
+            self.slow_calls = NEVER;
+            // SAFETY: a stream of ours.
+            unsafe { self.card.drain([stream].into_iter()) };
+            return Err(answer);
+        }
+        // No promise says that the CPU does not make the copy during the call.
+        let took = cpu_time().saturating_sub(begun);
+        let slow = len >= JUDGED && took as usize > len / QUICKEST_CPU;
+        self.slow_calls = if slow { self.slow_calls + 1 } else { 0 };
+        if self.slow_calls == TOO_MANY {
+            self.slow_calls = NEVER;
+        }
+        self.turn = (which + 1) % CHANNELS;
+        self.gpu.counts.channel_bytes[which].fetch_add(len as u64, Relaxed);
+        Ok(1 << which)
+    }
+
+    /// The last flight by way of the buffers on the card, chunk by chunk, on channels in turn.
+    fn go_by_buffers(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
+        self.furnish_buffers()?;
+        let spares = self.gpu.spare_cpus.load(Relaxed) != 0;
+        let chunk = chunk_of(len, if spares { BUFFER } else { QUICK_CHUNK });
+        let count = len.div_ceil(chunk);
+        let (first, used) = (self.turn, count.min(CHANNELS));
+        self.turn = (first + used) % CHANNELS;
+        for i in 0..count {
+            let (from, which) = (i * chunk, (first + i) % CHANNELS);
+            let part = chunk.min(len - from);
+            self.loop_back(dst + from, src + from, part, which)?;
+            self.gpu.counts.channel_bytes[which].fetch_add(part as u64, Relaxed);
+        }
+        Ok((0..used).fold(0, |all, i| all | 1 << ((first + i) % CHANNELS)))
+    }
+
+    /// One chunk of the last flight to the card and back again. The memory of a call of the
+    /// driver's lies in one registration.
+    fn loop_back(&self, dst: usize, src: usize, len: usize, which: usize) -> Result<(), CuResult> {
+        let Channel { stream, buffer } = self.channels[which];
+        let mut done = 0;
+        while done < len {
+            let part = self.within(src + done, len - done);
+            // SAFETY: the registrations of the flight, which stay while it uses them; the chunk
+            // fits the buffer, and what was in it has been read: same stream.
+            unsafe { self.card.to_card(buffer + done as u64, src + done, part, stream)? };
+            done += part;
+        }
+        let mut done = 0;
+        while done < len {
+            let part = self.within(dst + done, len - done);
+            // SAFETY: as above; the destination is the copy's.
+            unsafe { self.card.back_from_card(dst + done, buffer + done as u64, part, stream)? };
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Registrations that all of a range lies in; `None`: not all of it.
+    fn registrations_of(&self, start: usize, len: usize, found: &mut Vec<usize>) -> Option<()> {
+        let (mut at, end) = (start, start + len);
+        while at < end {
+            let index = self.gpu.registrations.find(at)?;
+            found.push(index);
+            at = self.gpu.registrations.get(index).end();
+        }
+        Some(())
+    }
+
+    /// Waits a little for somebody who is just unmapping something.
+    fn is_settled(&mut self) -> bool {
+        for _ in 0..1000 {
+            match self.gpu.watch.is_settled() {
+                Settled::Yes => return true,
+                Settled::NotYet => sys::yield_now(),
+                Settled::Never => {
+                    self.end(Unavailable::Watch(libc::EBADF));
+                    return false;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Of this thread, in nanoseconds.
+fn cpu_time() -> u64 {
+    sys::nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Whole 64 KiB.
+fn chunk_of(len: usize, most: usize) -> usize {
+    (len / CHUNKS).next_multiple_of(64 << 10).clamp(LEAST_CHUNK, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_fits_the_buffer_and_large_copies_have_many() {
+        let chunk = |len| chunk_of(len, BUFFER);
+        assert_eq!(chunk(1), LEAST_CHUNK);
+        assert_eq!(chunk(4 << 20), LEAST_CHUNK);
+        assert!(chunk(24 << 20) <= 2 << 20 && chunk(24 << 20) > 1 << 20);
+        assert_eq!((chunk(1 << 30), chunk_of(64 << 20, QUICK_CHUNK)), (BUFFER, QUICK_CHUNK));
+    }
+}

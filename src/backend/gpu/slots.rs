@@ -1,0 +1,136 @@
+//! How a copy is handed from the hook to the service thread: a slot for each copy under way, and a
+//! word for each channel that the card writes when it is over.
+
+use super::Engine;
+use crate::os::sys;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+
+/// A slot's life: free, posted, then one of the others, then free again.
+pub mod slot {
+    pub const FREE: u32 = 0;
+    pub const POSTED: u32 = 1;
+    /// The service thread has it.
+    pub const RUNNING: u32 = 2;
+    /// It is over although words are missing: the streams say so.
+    pub const OVER: u32 = 3;
+    /// Nothing of it was begun.
+    pub const REFUSED: u32 = 4;
+    /// It failed, and the card writes no more.
+    pub const FAILED: u32 = 5;
+}
+
+#[repr(align(64))]
+pub struct CopySlot {
+    pub state: AtomicU32,
+    /// Which copy it is; the words hold it when it is over.
+    pub number: AtomicU32,
+    /// One bit for each channel that writes a word; 0: not known yet.
+    pub channels: AtomicU32,
+    pub dst: AtomicUsize,
+    pub src: AtomicUsize,
+    pub len: AtomicUsize,
+    pub since: AtomicU64,
+}
+
+/// What a look at a slot shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    Posted,
+    UnderWay,
+    Done,
+    /// To be copied by the CPU: nothing is under way.
+    Undone,
+}
+
+impl CopySlot {
+    pub const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(slot::FREE),
+            number: AtomicU32::new(0),
+            channels: AtomicU32::new(0),
+            dst: AtomicUsize::new(0),
+            src: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            since: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Engine {
+    pub fn take_slot(&self) -> Option<usize> {
+        let mut taken = self.taken.load(Relaxed);
+        loop {
+            let index = taken.trailing_ones();
+            let bit = 1u64.checked_shl(index)?;
+            match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
+                Ok(_) => return Some(index as usize),
+                Err(other) => taken = other,
+            }
+        }
+    }
+
+    pub fn free_slot(&self, index: usize) {
+        self.slots[index].state.store(slot::FREE, Relaxed);
+        self.taken.fetch_and(!(1 << index), Release);
+    }
+
+    /// Hands a copy to the service thread; answers its number.
+    pub fn post(&self, index: usize, dst: usize, src: usize, len: usize) -> u32 {
+        let slot = &self.slots[index];
+        let number = slot.number.load(Relaxed).wrapping_add(1).max(1);
+        slot.number.store(number, Relaxed);
+        slot.channels.store(0, Relaxed);
+        slot.dst.store(dst, Relaxed);
+        slot.src.store(src, Relaxed);
+        slot.len.store(len, Relaxed);
+        slot.since.store(sys::ticks(), Relaxed);
+        slot.state.store(slot::POSTED, Release);
+        self.posted.fetch_or(1 << index, SeqCst);
+        self.ring();
+        number
+    }
+
+    pub fn look(&self, index: usize) -> SlotState {
+        let slot = &self.slots[index];
+        match slot.state.load(Acquire) {
+            slot::POSTED => SlotState::Posted,
+            slot::RUNNING if self.words_have_come(index) => SlotState::Done,
+            slot::RUNNING => SlotState::UnderWay,
+            slot::OVER => SlotState::Done,
+            _ => SlotState::Undone,
+        }
+    }
+
+    /// Whether the card has written all words of a copy: then its bytes can be seen.
+    pub fn words_have_come(&self, index: usize) -> bool {
+        let slot = &self.slots[index];
+        let mut left = slot.channels.load(Acquire);
+        let words = self.words.load(Relaxed);
+        if left == 0 || words == 0 {
+            return false;
+        }
+        let number = slot.number.load(Relaxed);
+        while left != 0 {
+            let word = words + index * 64 + left.trailing_zeros() as usize * 4;
+            // SAFETY: a word of the page that the card writes to, which stays.
+            if unsafe { (*(word as *const AtomicU32)).load(Acquire) } != number {
+                return false;
+            }
+            left &= left - 1;
+        }
+        true
+    }
+
+    /// Takes a copy back that the service thread has not taken.
+    pub fn take_back(&self, index: usize) -> bool {
+        let (posted, refused) = (slot::POSTED, slot::REFUSED);
+        let state = &self.slots[index].state;
+        let taken = state.compare_exchange(posted, refused, Acquire, Relaxed).is_ok();
+        if taken {
+            self.posted.fetch_and(!(1 << index), Relaxed);
+            self.counts.taken_back.fetch_add(1, Relaxed);
+        }
+        taken
+    }
+}

@@ -1,0 +1,114 @@
+//! The pieces of a request as the kernel reads them: what is copied, and by which channel.
+
+use super::abi;
+use crate::plan::Cut;
+use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Which channels a copy uses: `used` of them from `first` on, in a circle of `all`.
+#[derive(Clone, Copy)]
+pub struct Turn {
+    pub first: usize,
+    pub used: usize,
+    pub all: usize,
+    /// The kernel knows better: it sees which channels are near to the memory.
+    pub any: bool,
+}
+
+impl Turn {
+    pub fn channel(self, piece: usize) -> u32 {
+        if self.any {
+            return abi::CHANNEL_ANY;
+        }
+        (self.first.wrapping_add(piece % self.used) % self.all) as u32
+    }
+}
+
+/// Where the pieces of requests are written down for the kernel. Not on the stack, which may
+/// be a small one of a signal handler.
+pub struct PieceLists {
+    /// One bit for each that is in use.
+    pub(super) taken: AtomicU32,
+    all: [PieceList; abi::SLOTS],
+}
+
+#[repr(align(64))]
+struct PieceList(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
+
+// SAFETY: only whoever has taken a list touches it.
+unsafe impl Sync for PieceList {}
+
+/// A list that is ours until this is dropped.
+pub struct TakenList<'a> {
+    lists: &'a PieceLists,
+    number: usize,
+}
+
+impl PieceLists {
+    pub const fn new() -> Self {
+        const EMPTY: abi::Piece = abi::Piece { dst: 0, src: 0, len: 0, channel: 0, flags: 0 };
+        Self {
+            taken: AtomicU32::new(0),
+            all: [const { PieceList(UnsafeCell::new([EMPTY; abi::MAX_PIECES])) }; abi::SLOTS],
+        }
+    }
+
+    pub fn take(&self) -> Option<TakenList<'_>> {
+        let mut taken = self.taken.load(Relaxed);
+        loop {
+            let number = taken.trailing_ones();
+            let bit = 1u32.checked_shl(number)?;
+            match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
+                Ok(_) => return Some(TakenList { lists: self, number: number as usize }),
+                Err(other) => taken = other,
+            }
+        }
+    }
+
+    /// In the child of a fork: requests of other threads will never end here.
+    pub fn forget_everything(&self) {
+        self.taken.store(0, Relaxed);
+    }
+}
+
+impl TakenList<'_> {
+    fn list(&self) -> *mut [abi::Piece; abi::MAX_PIECES] {
+        self.lists.all[self.number].0.get()
+    }
+
+    /// Writes the pieces down, and the request for them.
+    pub fn fill(&self, cut: Cut, dst: usize, src: usize, turn: Turn) -> abi::Submit {
+        // SAFETY: the list is ours.
+        let list = unsafe { &mut *self.list() };
+        let count = cut.count().min(list.len());
+        for (index, piece) in list.iter_mut().enumerate().take(count) {
+            let stretch = cut.piece(index);
+            *piece = abi::Piece {
+                dst: (dst + stretch.offset) as u64,
+                src: (src + stretch.offset) as u64,
+                len: stretch.len as u64,
+                channel: turn.channel(index),
+                flags: 0,
+            };
+        }
+        abi::Submit {
+            size: size_of::<abi::Submit>() as u32,
+            pieces: self.list() as u64,
+            count: count as u32,
+            ..Default::default()
+        }
+    }
+
+    /// The pieces with what the kernel has written into them.
+    pub fn pieces(&self) -> &[abi::Piece] {
+        // SAFETY: the list is ours, and the call that wrote to it has returned.
+        unsafe { &*self.list() }
+    }
+}
+
+impl Drop for TakenList<'_> {
+    fn drop(&mut self) {
+        self.lists.taken.fetch_and(!(1 << self.number), Release);
+    }
+}

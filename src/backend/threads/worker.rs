@@ -1,0 +1,300 @@
+//! A worker: a thread of ours, from clone to exit.
+//!
+//! It is made with the bare clone system call, for four reasons. pthread_create
+//! enters the allocator, and the program may be copying inside its own. glibc would think
+//! the program multi-threaded from then on and make its malloc and stdio slower. A program
+//! whose main thread leaves by pthread_exit would wait for us for ever. And a library's
+//! thread needs nothing of what libc would set up. The price is the law of this file: a
+//! worker calls no libc function but memmove, which uses no thread-local storage.
+//!
+//! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends.
+
+use super::cookies::{ENTRIES, Entry};
+use super::piece;
+use super::queue::{End, Queue, Shared, headcount};
+use super::workers::{
+    self, ALIVE, EVER, GENERATION, LIMIT, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS,
+    WORKERS, Worker,
+};
+use crate::backend::mode::Mode;
+use crate::backend::{Refused, may_start};
+use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
+use crate::os::sync::{Woken, pause};
+use crate::os::{cpus, process, sys};
+use core::arch::asm;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// An idle worker ends after this. Until then it is a thread that sleeps: some 20 KiB of memory
+/// and no CPU time, which is less than making it anew.
+const IDLE_NANOS: u64 = 5_000_000_000;
+
+/// What a worker does with a part of a copy that nobody waits for yet: see `attend_with`.
+#[unsafe(link_section = ".data")]
+static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Workers call `attend` with every part of a pending copy that they find, and where they
+/// count the bytes they copy. Set before the first is offered.
+pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
+    ATTEND.store((attend as *const ()).cast_mut(), Ordering::Release);
+}
+
+/// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
+/// two again, so that many are up soon and the caller pays for one.
+pub fn summon(count: u32) {
+    match QUEUE.wake_sleepers(count) {
+        Some(true) => {}
+        Some(false) => workers::note_refusal(),
+        None if !workers::lacks_workers() || !cpus::may_make_workers(process::is_filtered()) => {}
+        None => make(count, GENERATION.load(Ordering::Relaxed)),
+    }
+}
+
+/// The same by a worker. Those it makes are of its own generation: when it is sent away, so are they.
+fn summon_others(count: u32, me: &Worker) {
+    match QUEUE.wake_sleepers(count) {
+        Some(true) => {}
+        Some(false) => workers::note_refusal(),
+        None => make(count, me.generation.load(Ordering::Relaxed)),
+    }
+}
+
+fn make(count: u32, generation: u32) {
+    for _ in 0..count {
+        if workers::lacks_workers() {
+            spawn(generation);
+        }
+    }
+}
+
+/// Calls a worker for a pending copy, after ringing. The caller will not wait, so it must be
+/// sure that one comes: either it finds a worker asleep or awake, or makes one.
+pub fn call_for_pending() {
+    match QUEUE.wake_sleepers(1) {
+        Some(true) => {}
+        Some(false) => workers::note_refusal(),
+        None if Queue::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
+            && cpus::may_make_workers(process::is_filtered()) =>
+        {
+            spawn(GENERATION.load(Ordering::Relaxed));
+        }
+        None => {}
+    }
+}
+
+fn spawn(generation: u32) {
+    if NO_MORE.is_recent() {
+        return;
+    }
+    // The new thread is born with all of them blocked.
+    let Some(_held) = SignalsHeld::all() else { return workers::note_refusal() };
+    match may_start() {
+        Ok(()) => {}
+        Err(Refused::System) => return workers::note_refusal(),
+        Err(_) => return,
+    }
+    let limit = LIMIT.load(Ordering::Relaxed);
+    let to_come = headcount::ONE + headcount::ONE_TO_COME;
+    let before = headcount::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
+    let take = |worker: &Worker| {
+        worker.alive.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    let mut free = (0..MOST_WORKERS).filter(|&number| take(&WORKERS[number]));
+    let number = if before < limit { free.next() } else { None };
+    let Some(number) = number else {
+        ALIVE.fetch_sub(to_come, Ordering::Relaxed);
+        return;
+    };
+    WORKERS[number].generation.store(generation, Ordering::Relaxed);
+    EVER.store(true, Ordering::Relaxed);
+    let made = WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack) > 0);
+    if !made {
+        WORKERS[number].alive.store(0, Ordering::Release);
+        ALIVE.fetch_sub(to_come, Ordering::Relaxed);
+        // What the others can do without another one they may.
+        if before == 0 { workers::note_refusal() } else { NO_MORE.note() }
+    } else {
+        ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
+    }
+}
+
+/// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
+/// thread is born with all of them blocked.
+fn clone_thread(number: usize, stack: usize) -> sys::SysResult {
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    let Worker { alive, tid, .. } = &WORKERS[number];
+    let answer;
+    // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, with no frame
+    // to return to: it calls `work`, which never returns. The parent's registers are kept
+    // but for those named.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone => answer,
+            in("rdi") flags as usize,
+            in("rsi") stack,
+            in("rdx") tid.as_ptr(),
+            in("r10") alive.as_ptr(),
+            in("r8") 0usize,
+            in("r12") number,
+            in("r13") work as *const (),
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    answer
+}
+
+/// The life of a worker.
+extern "C" fn work(number: usize) -> ! {
+    let me = &WORKERS[number];
+    let mut last = number * 64 % ENTRIES;
+    set_name(number);
+    if !process::is_filtered() {
+        cpus::run_anywhere();
+    }
+    // From the first piece until it sleeps: two calls for each copy would delay every one of
+    // them, and a signal that the program blocks should wait where the program can see it.
+    let mut faults_heard = None;
+    if process::is_filtered() || !me.sequence.register() {
+        workers::give_up_taking_back();
+    }
+    loop {
+        // Nobody else may come for what is pending.
+        while me.is_wanted() || PENDING.has_work() {
+            if !take_turn(number, &mut last, &mut faults_heard) {
+                break;
+            }
+        }
+        faults_heard = None; // what was put off goes back to the process
+        if PENDING.count_out(&ALIVE) {
+            leave();
+        }
+    }
+}
+
+/// Does what there is to do, or waits for it. False: it cannot be waited for.
+fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHeard>) -> bool {
+    let me = &WORKERS[number];
+    let heard = QUEUE.bell();
+    // After a look at the bell, with which one is sent away.
+    if !me.is_wanted() && !PENDING.has_work() {
+        return true;
+    }
+    if me.is_wanted()
+        && let Some(slot) = QUEUE.find_work(number)
+    {
+        // Before a piece is claimed: nobody waits for us yet. `parallel` has called all it wants.
+        if slot.mode() & piece::PARALLEL == 0 {
+            summon_others(2, me);
+        }
+        if !hear_faults(faults_heard) {
+            return false;
+        }
+        help(slot, me);
+        return true;
+    }
+    if let Some((at, part)) = PENDING.find_work(*last) {
+        *last = at;
+        summon_others(2, me);
+        if !hear_faults(faults_heard) {
+            return false;
+        }
+        attend_to(part, me);
+        return true;
+    }
+    let begun = sys::ticks();
+    while QUEUE.bell() == heard && sys::ticks().wrapping_sub(begun) < SPIN_TICKS {
+        pause();
+    }
+    if QUEUE.bell() != heard {
+        return true;
+    }
+    workers::prepare_to_take_back();
+    workers::look_at_cpus();
+    *faults_heard = None;
+    match QUEUE.sleep(heard, IDLE_NANOS) {
+        Woken::TimedOut if QUEUE.count_out(&ALIVE, heard) => leave(),
+        Woken::TimedOut | Woken::LookAgain => {}
+        Woken::Refused => {
+            workers::note_refusal();
+            return false;
+        }
+    }
+    true
+}
+
+/// Before pieces are copied. False: not to be had.
+fn hear_faults(heard: &mut Option<FaultsHeard>) -> bool {
+    if heard.is_none() {
+        *heard = FaultsHeard::now();
+        if heard.is_none() {
+            workers::note_refusal();
+        }
+    }
+    heard.is_some()
+}
+
+/// The end of a worker.
+fn leave() -> ! {
+    // SAFETY: ends this thread only; the kernel clears `alive` when the stack is free again.
+    unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
+}
+
+fn help(shared: &Shared, me: &Worker) {
+    me.busy.store(true, Ordering::Relaxed);
+    while me.is_wanted()
+        && let Some(claim) = shared.claim(End::Back)
+    {
+        Mode::unpack(claim.copy.mode).adopt_rights();
+        // Counted before it is over: then the caller may go on, and report.
+        me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
+        piece::run(shared, &claim, workers::can_be_interrupted().then_some(&me.sequence));
+    }
+    me.busy.store(false, Ordering::Release);
+}
+
+/// One piece of a pending copy after the other, as long as nothing else has come up.
+fn attend_to(part: &'static Entry, me: &Worker) {
+    let attend = ATTEND.load(Ordering::Acquire);
+    if attend.is_null() {
+        return;
+    }
+    // SAFETY: what `attend_with` has put there.
+    let attend = unsafe { core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64)>(attend) };
+    let heard = QUEUE.bell();
+    while part.slot.unclaimed() > 0 {
+        attend(part, &me.bytes);
+        if QUEUE.bell() != heard || part.is_carried_by_helper() {
+            return;
+        }
+    }
+}
+
+/// "adma-N", as tools show it.
+fn set_name(number: usize) {
+    let mut name = *b"adma-00\0";
+    if number < 10 {
+        name[5] = b'0' + number as u8;
+        name[6] = 0;
+    } else {
+        name[5] = b'0' + (number / 10) as u8;
+        name[6] = b'0' + (number % 10) as u8;
+    }
+    let option = libc::PR_SET_NAME as usize;
+    // SAFETY: a terminated name of at most 16 bytes.
+    unsafe { sys::syscall(libc::SYS_prctl, [option, name.as_ptr() as usize, 0, 0, 0, 0]) };
+}

@@ -1,0 +1,161 @@
+//! Text that is made without allocating and written without stdio: the program may be inside its
+//! own allocator, or hold a lock of stdio's.
+
+use super::signal_mask::{SignalsHeld, signal_set};
+use super::sys::syscall;
+use core::fmt::{self, Write};
+
+/// Text in a given place, so that nothing is allocated: the program may exit inside its own
+/// allocator. What does not fit is left out.
+pub struct Text<'a> {
+    bytes: &'a mut [u8],
+    used: usize,
+    pub overflowed: bool,
+}
+
+impl<'a> Text<'a> {
+    pub fn over(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, used: 0, overflowed: false }
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
+    pub fn into_text(self) -> &'a str {
+        as_text(&mut self.bytes[..self.used])
+    }
+
+    pub fn push(&mut self, more: &[u8]) {
+        let take = more.len().min(self.bytes.len() - self.used);
+        self.bytes[self.used..self.used + take].copy_from_slice(&more[..take]);
+        self.used += take;
+        self.overflowed |= take < more.len();
+    }
+}
+
+impl fmt::Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// The bytes as text; what is no text becomes question marks, in place.
+pub fn as_text(bytes: &mut [u8]) -> &str {
+    while let Err(error) = core::str::from_utf8(bytes) {
+        bytes[error.valid_up_to()] = b'?';
+    }
+    core::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// What an errno means, for the few that opening and writing a file give. libc's own words may
+/// have to be translated, and that allocates.
+pub fn meaning(errno: i32) -> &'static str {
+    match errno {
+        libc::EPERM => "Operation not permitted",
+        libc::ENOENT => "No such file or directory",
+        libc::EIO => "Input/output error",
+        libc::ENXIO => "No such device or address",
+        libc::EBADF => "Bad file descriptor",
+        libc::ENOMEM => "Cannot allocate memory",
+        libc::EACCES => "Permission denied",
+        libc::EEXIST => "File exists",
+        libc::ENODEV => "No such device",
+        libc::ENOTDIR => "Not a directory",
+        libc::EISDIR => "Is a directory",
+        libc::EINVAL => "Invalid argument",
+        libc::ENFILE => "Too many open files in system",
+        libc::EMFILE => "Too many open files",
+        libc::ENOTTY => "Inappropriate ioctl for device",
+        libc::EFBIG => "File too large",
+        libc::ENOSPC => "No space left on device",
+        libc::EROFS => "Read-only file system",
+        libc::EPIPE => "Broken pipe",
+        libc::ENAMETOOLONG => "File name too long",
+        libc::ENOSYS => "Function not implemented",
+        libc::ELOOP => "Too many levels of symbolic links",
+        libc::EDQUOT => "Disk quota exceeded",
+        _ => "an error of the system",
+    }
+}
+
+/// One line on standard error; cut off where it is far too long.
+pub fn say(line: fmt::Arguments<'_>) {
+    say_to(libc::STDERR_FILENO, line);
+}
+
+/// The same to a descriptor that is known to be the standard error.
+pub fn say_to(fd: i32, line: fmt::Arguments<'_>) {
+    let mut room = [0; 512];
+    let (body, end) = room.split_at_mut(508);
+    let mut text = Text::over(body);
+    let _ = write!(text, "adma: {line}"); // a `Text` takes what fits
+    let used = text.used;
+    let tail: &[u8] = if text.overflowed { b"...\n" } else { b"\n" };
+    end[..tail.len()].copy_from_slice(tail);
+    room.copy_within(508..508 + tail.len(), used);
+    write_all(fd, &room[..used + tail.len()]);
+}
+
+/// Writes everything, in one piece where the file takes it, so that reports of several
+/// processes do not mix. No stdio, whose locks the program may hold. Answers the errno of
+/// the write that failed, or 0.
+pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
+    let signals = WriteSignals::hold();
+    let (mut sent, mut failed) = (0, 0);
+    while sent < bytes.len() && failed == 0 {
+        let rest = &bytes[sent..];
+        // SAFETY: `rest` is readable.
+        let answer = unsafe {
+            let (start, len) = (rest.as_ptr() as usize, rest.len());
+            syscall(libc::SYS_write, [fd as usize, start, len, 0, 0, 0])
+        };
+        match answer {
+            1.. => sent += answer as usize,
+            0 => failed = libc::EIO,
+            _ if -answer as i32 == libc::EINTR => {}
+            _ => failed = -answer as i32,
+        }
+    }
+    signals.take_away(failed);
+    failed
+}
+
+/// A write of ours into a pipe without reader, or beyond RLIMIT_FSIZE, must not kill the
+/// program: the signal it raises is held, and taken away before signals come again.
+struct WriteSignals {
+    held: Option<SignalsHeld>,
+    pending_before: u64,
+}
+
+impl WriteSignals {
+    fn hold() -> Self {
+        let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ), false);
+        let mut pending_before = 0u64;
+        // SAFETY: the kernel writes its 8 bytes.
+        unsafe {
+            let set = &raw mut pending_before as usize;
+            syscall(libc::SYS_rt_sigpending, [set, 8, 0, 0, 0, 0]);
+        }
+        Self { held, pending_before }
+    }
+
+    /// Takes away what a write that failed with `errno` has raised.
+    fn take_away(&self, errno: i32) {
+        let set = match errno {
+            libc::EPIPE => signal_set(libc::SIGPIPE),
+            libc::EFBIG => signal_set(libc::SIGXFSZ),
+            _ => return,
+        };
+        // One that was pending before is the program's.
+        if self.held.is_some() && self.pending_before & set == 0 {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: both live through the call.
+            unsafe {
+                let (set, now) = (&raw const set as usize, &raw const now as usize);
+                syscall(libc::SYS_rt_sigtimedwait, [set, 0, now, 8, 0, 0]);
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `adma top` and `adma program` on a terminal.
+
+use super::*;
+
+/// A program on a terminal of its own, as its session's leader.
+struct Terminal {
+    child: Child,
+    master: fs::File,
+    said: String,
+}
+
+impl Terminal {
+    fn start(command: &mut Command) -> Self {
+        use std::os::fd::FromRawFd;
+        use std::os::unix::process::CommandExt;
+        let (mut master, mut slave) = (0, 0);
+        let size = libc::winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let null = std::ptr::null_mut();
+        // SAFETY: two places for descriptors, which become ours.
+        let (master, slave) = unsafe {
+            assert_eq!(libc::openpty(&mut master, &mut slave, null, null.cast(), &size), 0);
+            libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
+            (fs::File::from_raw_fd(master), fs::File::from_raw_fd(slave))
+        };
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color");
+        // SAFETY: calls that are allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        Self { child, master, said: String::new() }
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Reads until this is there; what was read before it is forgotten.
+    fn expect(&mut self, wanted: &str) -> String {
+        use std::io::Read;
+        use std::os::fd::AsRawFd;
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            if let Some(at) = self.said.find(wanted) {
+                let rest = self.said.split_off(at + wanted.len());
+                return std::mem::replace(&mut self.said, rest);
+            }
+            assert!(std::time::Instant::now() < limit, "no {wanted:?} in {:?}", self.said);
+            let mut ready =
+                libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut room = [0; 65536];
+            // SAFETY: one descriptor to look at.
+            if unsafe { libc::poll(&mut ready, 1, 1000) } == 1 {
+                match self.master.read(&mut room) {
+                    Ok(0) | Err(_) => panic!("the end, and no {wanted:?} in {:?}", self.said),
+                    Ok(count) => self.said += &String::from_utf8_lossy(&room[..count]),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn top_on_a_terminal_shows_processes_and_obeys_keys() {
+    let folder = Folder::new();
+    let mut victim = watched(&folder);
+    victim.ask("copy 1048576 5");
+    let mut command = plain(common::command());
+    let mut top = Terminal::start(command.env("XDG_RUNTIME_DIR", &folder.0).arg("top"));
+    top.expect("adma top: 1 process,");
+    top.expect(&victim.child.id().to_string());
+    top.expect("engine"); // below the table, and between jumps over blanks
+    top.type_in(" ");
+    // The key is answered when it is; the copy after that obeys.
+    let obeys = || {
+        victim.ask("copy 1048576 1");
+        seen(&folder, victim.child.id())["off"] == true
+    };
+    assert!(eventually(obeys), "still on");
+    top.expect("OFF");
+    top.type_in("sq");
+    assert!(top.child.wait().unwrap().success());
+    top.expect("\u{1b}[?1049l"); // the screen is as it was
+    assert!(victim.end().success());
+}
+
+/// A shell that says `prompt> ` when it waits for a line.
+fn shell(folder: &Folder) -> Terminal {
+    let mut command = plain("bash");
+    command.args(["--norc", "--noprofile", "-i"]).env("XDG_RUNTIME_DIR", &folder.0);
+    command.env("PS1", "prompt> ").env_remove("PROMPT_COMMAND");
+    let mut shell = Terminal::start(&mut command);
+    shell.expect("prompt> ");
+    shell
+}
+
+#[test]
+fn terminal_interrupts_program_and_command_together() {
+    let test = "terminal_interrupts_program_and_command_together";
+    if !found("bash") {
+        return skip(test, "bash is not installed");
+    }
+    let folder = Folder::new();
+    let mut shell = shell(&folder);
+    // Ctrl-C: the program's handler decides, and sees one signal.
+    start_victim(&mut shell);
+    shell.type_in("terminal\n");
+    shell.expect("handled");
+    shell.type_in("\u{3}");
+    shell.expect("interrupted");
+    shell.type_in("copy 4096 1\n");
+    assert!(!shell.expect("copied").contains("interrupted"));
+    shell.type_in("exit\n");
+    shell.expect("prompt> ");
+    // Without a handler: both are gone. Also if the program is in a group of its own, to which the
+    // terminal sends nothing.
+    for order in ["copy 4096 1", "leave"] {
+        start_victim(&mut shell);
+        shell.type_in(&format!("{order}\n"));
+        shell.expect(if order == "leave" { "left" } else { "copied" });
+        shell.type_in("\u{3}");
+        shell.expect("prompt> ");
+        shell.type_in("echo status $?\n");
+        shell.expect("status 130");
+    }
+    shell.type_in("exit\n");
+    shell.child.wait().unwrap();
+    nothing_is_left(&folder);
+}
+
+/// Has the shell run the victim by `adma`, until it is about to read: what is typed before that may
+/// be bash's.
+fn start_victim(shell: &mut Terminal) {
+    let script = format!("echo RE\"\"ADY; exec {}", victim("live").display());
+    shell.type_in(&format!("{} bash -c '{script}'\n", common::command().display()));
+    shell.expect("READY");
+}
+
+#[test]
+fn terminal_suspends_program_and_command_together() {
+    let test = "terminal_suspends_program_and_command_together";
+    if !found("bash") {
+        return skip(test, "bash is not installed");
+    }
+    let folder = Folder::new();
+    let mut shell = shell(&folder);
+    start_victim(&mut shell);
+    shell.type_in("terminal\n");
+    shell.expect("handled");
+    for round in 0..10 {
+        shell.type_in("\u{1a}");
+        // The shell has its terminal back when the program has let go of it, not before.
+        let before = shell.expect("Stopped");
+        assert!(before.contains("tidied up"), "round {round}: {before}");
+        shell.expect("prompt> ");
+        shell.type_in("fg\n");
+        shell.expect("went on");
+        shell.type_in("copy 4096 1\n");
+        shell.expect("copied");
+    }
+    // In the background it stops when it wants to read.
+    shell.type_in("\u{1a}");
+    shell.expect("prompt> ");
+    shell.type_in("bg\n");
+    shell.expect("went on");
+    let is_stopped = || {
+        shell.type_in("jobs\n");
+        shell.expect("prompt> ").contains("Stopped")
+    };
+    assert!(eventually(is_stopped), "goes on");
+    shell.type_in("fg\n");
+    shell.expect("went on");
+    shell.type_in("exit 7\n");
+    shell.expect("prompt> ");
+    shell.type_in("echo status $?\n");
+    shell.expect("status 7");
+    shell.type_in("exit\n");
+    shell.child.wait().unwrap();
+    nothing_is_left(&folder);
+}

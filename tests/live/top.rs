@@ -1,0 +1,168 @@
+//! `adma top`: what it shows, and how it switches a running process.
+
+use super::*;
+
+#[test]
+fn top_shows_what_processes_have_copied() {
+    let folder = Folder::new();
+    let (mut first, mut second) = (watched(&folder), watched(&folder));
+    first.ask("copy 1048576 5");
+    second.ask("copy 2097152 3");
+    let json = seen(&folder, first.child.id());
+    assert_eq!((number(&json["copies"]), number(&json["bytes"])), (5, 5 * MIB), "{json}");
+    assert_eq!(json["state"], "Running");
+    assert_eq!(json["backend"], "threads");
+    let table = top(&folder, &["--once"]);
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(table.starts_with("    PID PROGRAM"), "{table}");
+    assert!(table.contains(&format!("{:>7} live", second.child.id())), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    // A tree's processes are seen too.
+    let mut inside = Victim::start(adma(&folder).arg(victim("live")));
+    inside.ask("copy 1048576 2");
+    assert_eq!(top(&folder, &["--once"]).lines().count(), 4);
+    for victim in [first, second, inside] {
+        assert!(victim.end().success());
+    }
+    assert_eq!(top(&folder, &["--once"]).lines().count(), 1);
+    // Who asks for one process is told that there is none.
+    let mut command = plain(common::command());
+    let done = finish(command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "4194305", "--once"]));
+    assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), String::new()));
+    assert!(text(&done.stderr).contains("process 4194305"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn top_removes_what_killed_processes_left_and_believes_nothing_strange() {
+    let folder = Folder::new();
+    let mut victim = watched(&folder);
+    victim.ask("copy 1048576 2");
+    victim.order("kill");
+    victim.end();
+    let place = folder.join("adma");
+    assert_eq!(files(&place).len(), 1);
+    // What is no live file is neither shown nor followed; of a process that is alive it stays.
+    let me = std::process::id();
+    fs::write(place.join(format!("{me}-1")), vec![0xff; Live::SIZE]).unwrap();
+    fs::write(place.join(format!("{me}-2")), "short").unwrap();
+    symlink("/etc/passwd", place.join(format!("{me}-3"))).unwrap();
+    succeed(plain("mkfifo").arg(place.join(format!("{me}-4"))));
+    assert_eq!(top(&folder, &["--once"]).lines().count(), 1);
+    assert_eq!(files(&place).len(), 4);
+    // In a folder that others can write to nothing is believed at all.
+    let mut victim = watched(&folder);
+    victim.ask("copy 1048576 2");
+    assert_eq!(top(&folder, &["--once"]).lines().count(), 2);
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(top(&folder, &["--once"]).lines().count(), 1);
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(victim.end().success());
+}
+
+#[test]
+fn hostile_numbers_are_shown_without_harm() {
+    let folder = Folder::new();
+    let mut victim = watched(&folder);
+    victim.ask("copy 1048576 2");
+    let file = files(&folder.join("adma")).remove(0);
+    let head = fs::read(&file).unwrap()[..std::mem::offset_of!(Live, facts)].to_vec();
+    let mut bytes = vec![0xff; Live::SIZE];
+    bytes[..head.len()].copy_from_slice(&head);
+    // As many channels as there can be, or it would be refused.
+    let channels = std::mem::offset_of!(Live, facts) + std::mem::offset_of!(live::Facts, channels);
+    bytes[channels..channels + 4].copy_from_slice(&64u32.to_ne_bytes());
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let other = folder.join("adma").join(format!("{name}0"));
+    fs::write(&other, &bytes).unwrap();
+    for arguments in [&["--once"][..], &["--once", "--json"]] {
+        assert!(top(&folder, arguments).len() > 10);
+    }
+    assert!(victim.end().success());
+}
+
+#[test]
+fn running_process_is_switched_off_and_on_and_changed() {
+    let folder = Folder::new();
+    let mut victim = watched(&folder);
+    let pid = victim.child.id();
+    let set = |words: &[&str]| {
+        let pid = pid.to_string();
+        let mut arguments = vec!["--set", &pid];
+        arguments.extend(words);
+        top(&folder, &arguments);
+    };
+    let engine = || number(&seen(&folder, pid)["paths"]["engine"]["calls"]);
+    victim.ask("copy 1048576 3");
+    assert_eq!(engine(), 3);
+    set(&["off"]);
+    victim.ask("copy 1048576 1"); // the copy that sees it
+    let before = engine();
+    victim.ask("copy 1048576 10");
+    let json = seen(&folder, pid);
+    assert_eq!((engine(), &json["off"]), (before, &Value::Bool(true)), "{json}");
+    assert!(number(&json["fallbacks"]["off"]) >= 10, "{json}");
+    let file = files(&folder.join("adma")).remove(0);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o400);
+
+    set(&["on", "min=2M", "channels=3"]);
+    victim.ask("copy 1048576 1");
+    let before = number(&seen(&folder, pid)["copies"]);
+    victim.ask("copy 1048576 10");
+    let json = seen(&folder, pid);
+    assert_eq!(number(&json["copies"]), before, "below the threshold: {json}");
+    victim.ask("copy 4194304 5");
+    let json = seen(&folder, pid);
+    assert_eq!(number(&json["copies"]), before + 5, "{json}");
+    assert_eq!((number(&json["min_bytes"]), number(&json["channels"])), (2 * MIB, 3), "{json}");
+
+    set(&["min=auto", "channels=auto"]);
+    victim.ask("copy 4194304 1");
+    let before = number(&seen(&folder, pid)["copies"]);
+    victim.ask("copy 1048576 10");
+    assert_eq!(number(&seen(&folder, pid)["copies"]), before + 10, "as configured again");
+    assert!(victim.end().success());
+}
+
+#[test]
+fn nonsense_in_the_control_part_is_not_obeyed() {
+    use std::os::unix::fs::FileExt;
+    let folder = Folder::new();
+    let mut victim = watched(&folder);
+    victim.ask("copy 1048576 3");
+    let file = files(&folder.join("adma")).remove(0);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let control = std::mem::offset_of!(Live, control);
+    let bytes = vec![0xff; size_of::<live::Control>()];
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .write_all_at(&bytes, control as u64)
+        .unwrap();
+    victim.ask("copy 1048576 20");
+    let json = seen(&folder, victim.child.id());
+    assert_eq!(number(&json["paths"]["engine"]["calls"]), 23, "{json}");
+    assert!(victim.end().success());
+}
+
+#[test]
+fn set_refuses_what_it_does_not_know() {
+    let folder = Folder::new();
+    let set = |words: &[&str]| {
+        let mut command = plain(common::command());
+        command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "--set"]).args(words);
+        let done = finish(&mut command);
+        assert!(done.status.code().is_some_and(|code| code > 0), "{words:?}");
+        assert_eq!(text(&done.stderr).lines().count(), 1, "{}", text(&done.stderr));
+        text(&done.stderr)
+    };
+    assert!(set(&[]).contains("wants a process number"));
+    assert!(set(&["1", "off"]).contains("keeps no live statistics"));
+    let mut victim = watched(&folder);
+    victim.ask("copy 1048576 3");
+    let pid = victim.child.id().to_string();
+    for word in ["min=1", "channels=0", "channels=65", "sideways"] {
+        assert!(set(&[&pid, word]).contains(word), "{word}");
+    }
+    assert!(victim.end().success());
+}

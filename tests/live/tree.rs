@@ -1,0 +1,233 @@
+//! `adma program`: one report for all its processes, its status and signals, and which programs are
+//! left out.
+
+use super::*;
+
+fn copies(size: u64, count: u64) -> String {
+    format!("{} memcpy {size} {count}", victim("stats_copies").display())
+}
+
+#[test]
+fn one_report_tells_of_all_processes_also_of_killed_ones() {
+    let folder = Folder::new();
+    let killed = victim("stats_ends");
+    let script = format!(
+        "{}; {}; {} kill; {} _exit; exit 5",
+        copies(4_000_000, 3),
+        copies(2_000_000, 2),
+        killed.display(),
+        killed.display()
+    );
+    let done = finish(adma(&folder).args(["sh", "-c", &script]));
+    let err = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(5), "{err}");
+    // The shell has something to say as well.
+    let report = err.lines().find(|line| line.starts_with("adma: ")).unwrap_or_default();
+    assert!(report.starts_with("adma: 4 processes made large copies, within "), "{err}");
+    let engine = err.lines().find(|line| line.contains("by the engine")).unwrap();
+    assert!(engine.split_whitespace().nth(3) == Some("7"), "{err}");
+    for part in ["stats_copies", "stats_ends", "exit 0", "killed", "saved", "17.3 MiB"] {
+        assert!(err.contains(part), "{part} is missing: {err}");
+    }
+    assert_eq!(err.matches("adma: ").count(), 1, "one report: {err}");
+    assert!(err.lines().all(|line| line.chars().count() <= 80), "{err}");
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn report_of_one_process_is_as_ever_and_silence_stays_silence() {
+    let folder = Folder::new();
+    let (_, err) =
+        succeed(adma(&folder).arg(victim("stats_copies")).args(["memcpy", "1000000", "50"]));
+    assert!(err.starts_with("adma: stats_copies (pid "), "{err}");
+    for part in ["beside the caller", "channel shares", "p50", "#####"] {
+        assert!(err.contains(part), "{part} is missing: {err}");
+    }
+    let (out, err) = succeed(adma(&folder).args(["echo", "hello"]));
+    assert_eq!((out.as_str(), err.as_str()), ("hello\n", ""));
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn report_of_processes_that_send_messages_tells_of_these() {
+    let folder = Folder::new();
+    let mut sender = Victim::start(adma(&folder).arg(victim("live")).stderr(Stdio::piped()));
+    assert_eq!(sender.ask("messages 5"), "sent");
+    let table = top(&folder, &["--once"]);
+    assert!(table.lines().nth(1).is_some_and(|line| !line.ends_with(" 0.0")), "{table}");
+    let json: Value = serde_json::from_str(&top(&folder, &["--once", "--json"])).unwrap();
+    let told = json["processes"].as_array().unwrap().iter().map(|process| &process["messages"]);
+    let sent: u64 = told.map(|told| number(&told["sent"]["messages"])).sum();
+    assert_eq!(sent, 5, "{json}");
+    drop(sender.child.stdin.take());
+    let done = sender.child.wait_with_output().unwrap();
+    let err = text(&done.stderr);
+    assert!(err.starts_with("adma: 2 processes sent messages, within "), "{err}");
+    assert!(!err.contains("large copies"), "{err}");
+    for part in ["  sent                     5      488 KiB", "  received                 5"] {
+        assert!(err.contains(part), "{part} is missing: {err}");
+    }
+    assert!(err.lines().all(|line| line.chars().count() <= 80), "{err}");
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn each_gives_one_report_per_process() {
+    let folder = Folder::new();
+    let script = format!("{}; {}", copies(2_000_000, 3), copies(2_000_000, 2));
+    let (_, err) = succeed(adma(&folder).args(["--each", "sh", "-c", &script]));
+    assert_eq!(err.matches("adma: stats_copies (pid ").count(), 2, "{err}");
+    // One command inside another: the outer one reports.
+    let inner = format!("{} {}", common::command().display(), copies(2_000_000, 3));
+    let (_, err) = succeed(adma(&folder).args(["sh", "-c", &inner]));
+    assert_eq!(err.matches("adma: ").count(), 1, "{err}");
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn children_of_multiprocessing_are_in_the_report() {
+    let test = "children_of_multiprocessing_are_in_the_report";
+    if !found("python3") {
+        return skip(test, "python3 is not installed");
+    }
+    let folder = Folder::new();
+    let script = "import multiprocessing as m\n\
+        def copy(_): return len(bytes(bytearray(8 << 20)))\n\
+        if __name__ == '__main__':\n    \
+            with m.get_context('fork').Pool(2) as p: p.map(copy, range(8), 1)";
+    let (_, err) = succeed(adma(&folder).args(["python3", "-c", script]));
+    // The pool kills its workers when it is left.
+    let total = err.lines().filter(|line| line.starts_with("  by ")).map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words[words.iter().position(|word| word.parse::<u64>().is_ok()).unwrap()]
+            .parse::<u64>()
+            .unwrap()
+    });
+    assert!(total.sum::<u64>() >= 8, "{err}");
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn status_and_signals_are_the_programs() {
+    let folder = Folder::new();
+    let script = |line: &str| finish(adma(&folder).args(["sh", "-c", line])).status;
+    assert_eq!(script("exit 9").code(), Some(9));
+    assert_eq!(script("kill -TERM $$").signal(), Some(15));
+    assert_eq!(script("kill -KILL $$").signal(), Some(9));
+    assert_eq!(finish(adma(&folder).arg("/no/such/program")).status.code(), Some(127));
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn signals_sent_to_the_command_reach_the_program() {
+    let folder = Folder::new();
+    for (name, number) in [("TERM", 15), ("INT", 2), ("USR1", 10), ("HUP", 1)] {
+        let script = format!("trap 'echo caught; exit 7' {name}; echo ready; read line");
+        let mut victim = Victim::start(adma(&folder).args(["bash", "-c", &script]));
+        assert_eq!(victim.answer(), "ready");
+        // SAFETY: a signal to a child of ours.
+        unsafe { libc::kill(victim.child.id() as i32, number) };
+        // bash runs a trap when `read` was interrupted.
+        assert_eq!(victim.answer(), "caught", "{name}");
+        assert_eq!(victim.end().code(), Some(7));
+    }
+    // One that it does not handle kills both.
+    let mut victim = Victim::start(adma(&folder).args(["sh", "-c", "echo ready; read line"]));
+    assert_eq!(victim.answer(), "ready");
+    let stdin = victim.child.stdin.take(); // which waiting would close
+    // SAFETY: as above.
+    unsafe { libc::kill(victim.child.id() as i32, libc::SIGTERM) };
+    assert_eq!(victim.child.wait().unwrap().signal(), Some(15));
+    drop(stdin);
+    nothing_is_left(&folder);
+}
+
+/// The command's parent is in another group, as a shell's jobs are, and says what it hears of.
+fn heard_by_the_parent(folder: &Folder, orders: &str) -> String {
+    let script = format!(
+        "trap 'echo HEARD TERM' TERM; trap 'echo HEARD USR1' USR1; set -m; \
+         {} {} <<<$'{orders}'; echo status $?",
+        common::command().display(),
+        victim("live").display()
+    );
+    let mut command = plain("bash");
+    command.args(["-c", &script]).env("XDG_RUNTIME_DIR", &folder.0);
+    succeed(&mut command).0
+}
+
+#[test]
+fn signal_of_the_program_to_its_group_does_not_reach_the_commands_parent() {
+    let folder = Folder::new();
+    let heard = heard_by_the_parent(&folder, "signal 15\\nexit 3\\n");
+    assert_eq!(heard, "signalled\nstatus 3\n");
+    // One that tells a parent something does.
+    let heard = heard_by_the_parent(&folder, "tell 10\\nexit 4\\n");
+    assert!(heard.contains("HEARD USR1") && heard.contains("status 4"), "{heard}");
+}
+
+#[test]
+fn program_that_stops_stops_the_command_and_goes_on_with_it() {
+    let folder = Folder::new();
+    let mut stopped = Victim::start(adma(&folder).arg(victim("live")));
+    stopped.order("stop");
+    let pid = stopped.child.id() as i32;
+    let mut status = 0;
+    // SAFETY: waits for a child of ours to stop.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
+    assert!(libc::WIFSTOPPED(status), "{status:x}");
+    // SAFETY: a signal to a child of ours.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    assert_eq!(stopped.answer(), "went on");
+    assert!(stopped.end().success());
+}
+
+#[test]
+fn what_a_killed_command_left_is_removed_by_the_next() {
+    let folder = Folder::new();
+    let mut killed = Victim::start(adma(&folder).arg(victim("live")));
+    killed.ask("copy 1048576 2");
+    let tree = files(&folder.join("adma")).remove(0);
+    let file = files(&tree).remove(0);
+    killed.child.kill().unwrap();
+    assert_eq!(killed.child.wait().unwrap().signal(), Some(9));
+    // The program goes with it.
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let stat = format!("/proc/{}/stat", name.split('-').next().unwrap());
+    let is_gone = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+    assert!(eventually(is_gone), "{stat} is still there");
+    succeed(adma(&folder).arg("true"));
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn programs_are_left_out_by_name() {
+    let folder = Folder::new();
+    let script = format!("{}; exec {} exit", copies(2_000_000, 3), victim("stats_ends").display());
+    let reports = |knob: &str, list: &str| {
+        let mut command = adma(&folder);
+        command.args(["--each", "--stats", "json", "sh", "-c", &script]).env(knob, list);
+        let done = finish(&mut command);
+        let lines = text(&done.stderr);
+        let mut names: Vec<String> = lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect(line))
+            .map(|json| json["exe"].as_str().unwrap().rsplit('/').next().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(reports("ADMA_LOG", "warn"), ["stats_copies", "stats_ends"]);
+    assert_eq!(reports("ADMA_ONLY", "stats_c*,python3"), ["stats_copies"]);
+    assert_eq!(reports("ADMA_NOT", "stats_copies,sh"), ["stats_ends"]);
+    assert_eq!(reports("ADMA_ONLY", "nothing"), [""; 0]);
+}
+
+#[test]
+fn program_that_is_left_out_starts_no_thread_and_copies_rightly() {
+    let mut command = preloaded(victim("live"));
+    let mut victim = Victim::start(fixed(&mut command).env("ADMA_ONLY", "somebody-else"));
+    victim.ask("copy 8388608 5");
+    let pid = victim.child.id();
+    assert_eq!(fs::read_dir(format!("/proc/{pid}/task")).unwrap().count(), 1);
+    assert!(victim.end().success());
+}
