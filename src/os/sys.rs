@@ -323,29 +323,24 @@ pub fn may_read(path: &CStr) -> SysResult {
 
 /// Which device a descriptor stands for; `None`: it does not stand for one.
 pub fn device_of(fd: i32) -> Option<u64> {
-    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills it, and it is read only after it has.
-    unsafe {
-        let at = stat.as_mut_ptr() as usize;
-        if syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) != 0 {
-            return None;
-        }
-        let stat = stat.assume_init_ref();
-        (stat.st_mode & libc::S_IFMT == libc::S_IFCHR).then_some(stat.st_rdev)
-    }
+    let is_device = |stat: &libc::stat| stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    stat(fd, |stat| is_device(stat).then_some(stat.st_rdev))?
 }
 
 /// Which file a descriptor stands for: device and inode.
 pub fn file_of(fd: i32) -> Option<(u64, u64)> {
+    stat(fd, |stat| (stat.st_dev, stat.st_ino))
+}
+
+/// What `look` finds in fstat's answer, which is not moved: compilers do that with memcpy, which
+/// is us.
+fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
     let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills it, and it is read only after it has.
     unsafe {
         let at = stat.as_mut_ptr() as usize;
-        if syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]) != 0 {
-            return None;
-        }
-        let stat = stat.assume_init_ref();
-        Some((stat.st_dev, stat.st_ino))
+        let answer = syscall(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]);
+        (answer == 0).then(|| look(stat.assume_init_ref()))
     }
 }
 

@@ -61,7 +61,7 @@ impl Histogram {
     /// Takes over what another one has counted, and leaves that empty.
     pub fn absorb(&self, from: &Self) {
         for (to, from) in self.counts.iter().zip(&from.counts) {
-            super::live::absorb(to, from);
+            absorb(to, from);
         }
         self.max.fetch_max(from.max.swap(0, Relaxed), Relaxed);
     }
@@ -73,6 +73,13 @@ impl Histogram {
             }
         }
         self.max.store(0, Relaxed);
+    }
+}
+
+/// Moves a count.
+pub(super) fn absorb(to: &AtomicU64, from: &AtomicU64) {
+    if from.load(Relaxed) != 0 {
+        to.fetch_add(from.swap(0, Relaxed), Relaxed);
     }
 }
 

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 #![allow(dead_code)] // library and command each use a part of it
 
-use super::histogram::Histogram;
+use super::histogram::{Histogram, absorb};
 use super::messages::MessageCounts;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -427,12 +427,5 @@ impl Recorder {
         self.worth.saved.fetch_add(from.worth.saved.swap(0, Relaxed), Relaxed);
         self.fallbacks.iter().zip(&from.fallbacks).for_each(|(to, from)| to.absorb(from));
         self.by_function.iter().zip(&from.by_function).for_each(|(to, from)| to.absorb(from));
-    }
-}
-
-/// Moves a count.
-pub(super) fn absorb(to: &AtomicU64, from: &AtomicU64) {
-    if from.load(Relaxed) != 0 {
-        to.fetch_add(from.swap(0, Relaxed), Relaxed);
     }
 }

@@ -89,24 +89,27 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
     assert!(victim.end().success());
 }
 
-/// A shell that says `prompt> ` when it waits for a line.
-fn shell(folder: &Folder) -> Terminal {
+/// A shell that says `prompt> ` when it waits for a line, if there is one to be had.
+fn shell(test: &str) -> Option<(Folder, Terminal)> {
+    if !found("bash") {
+        skip(test, "bash is not installed");
+        return None;
+    }
+    let folder = Folder::new();
     let mut command = plain("bash");
     command.args(["--norc", "--noprofile", "-i"]).env("XDG_RUNTIME_DIR", &folder.0);
     command.env("PS1", "prompt> ").env_remove("PROMPT_COMMAND");
     let mut shell = Terminal::start(&mut command);
     shell.expect("prompt> ");
-    shell
+    Some((folder, shell))
 }
 
 #[test]
 fn terminal_interrupts_program_and_command_together() {
-    let test = "terminal_interrupts_program_and_command_together";
-    if !found("bash") {
-        return skip(test, "bash is not installed");
-    }
-    let folder = Folder::new();
-    let mut shell = shell(&folder);
+    let Some((folder, mut shell)) = shell("terminal_interrupts_program_and_command_together")
+    else {
+        return;
+    };
     // Ctrl-C: the program's handler decides, and sees one signal.
     start_victim(&mut shell);
     shell.type_in("terminal\n");
@@ -143,12 +146,9 @@ fn start_victim(shell: &mut Terminal) {
 
 #[test]
 fn terminal_suspends_program_and_command_together() {
-    let test = "terminal_suspends_program_and_command_together";
-    if !found("bash") {
-        return skip(test, "bash is not installed");
-    }
-    let folder = Folder::new();
-    let mut shell = shell(&folder);
+    let Some((folder, mut shell)) = shell("terminal_suspends_program_and_command_together") else {
+        return;
+    };
     start_victim(&mut shell);
     shell.type_in("terminal\n");
     shell.expect("handled");

@@ -362,11 +362,7 @@ int main(int count, char **words)
     } else if (!strcmp(mode, "unhandled")) {
         unhandled();
     } else if (!strcmp(mode, "threads")) {
-        pthread_t threads[4];
-        for (uintptr_t i = 0; i < 4; i++)
-            threads[i] = start_thread(thread, (void *)i);
-        for (int i = 0; i < 4; i++)
-            pthread_join(threads[i], NULL);
+        in_four_threads(thread);
     } else if (!strcmp(mode, "cancel")) {
         cancel();
     } else if (!strcmp(mode, "early")) {

@@ -7,6 +7,7 @@
 #define IPC_H
 #include "pattern.h"
 #include "../../include/adma.h"
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -59,6 +60,19 @@ static void expect_only(byte *data, size_t len, unsigned char value, const char 
 	for (size_t at = 0; at < len; at++)
 		if (data[at] != value)
 			fail("%s: byte %zu beside the buffer was written: %#x", what, at, data[at]);
+}
+
+/* Entries of a folder: descriptors in /proc/self/fd, threads in /proc/self/task. */
+__attribute__((unused))
+static long entries_of(const char *folder)
+{
+	DIR *list = opendir(folder);
+	long number = 0;
+
+	while (readdir(list))
+		number++;
+	closedir(list);
+	return number;
 }
 
 /* The parent's end of a connected pair; the child gets the other and runs `other`. */

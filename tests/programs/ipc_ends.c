@@ -2,7 +2,6 @@
  * The ends of a connection, and what can go wrong with it; one test by name, see main.
  */
 #include "ipc_echo.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -748,17 +747,6 @@ static void full(void)
 	expect_good_end(child);
 }
 
-static long count(const char *folder)
-{
-	DIR *list = opendir(folder);
-	long number = 0;
-
-	while (readdir(list))
-		number++;
-	closedir(list);
-	return number;
-}
-
 static void *attach_end(void *socket)
 {
 	return (void *)(long)adma_attach((int)(long)socket);
@@ -799,14 +787,14 @@ static void table(void)
 		if (ends[i][0] < 0 || ends[i][1] < 0)
 			fail("pair %d: %ld, %ld", i, ends[i][0], ends[i][1]);
 	}
-	long files_open = count("/proc/self/fd");
+	long files_open = entries_of("/proc/self/fd");
 
 	for (int i = 0; i < 3; i++) {
 		attach_pair(refused);
 		EXPECT(refused[0], -EMFILE);
 		EXPECT(refused[1], -EMFILE);
 	}
-	EXPECT(count("/proc/self/fd"), files_open);
+	EXPECT(entries_of("/proc/self/fd"), files_open);
 	/* The others work, the last ones and those that get the places of closed ones. */
 	for (int i = 0; i < PAIRS; i += 500) {
 		EXPECT(adma_close(ends[i][0]), 0);
@@ -833,9 +821,9 @@ static void again(void)
 		EXPECT(adma_close(connection), 0);
 		expect_good_end(child);
 		if (round == 0)
-			before = count("/proc/self/fd");
+			before = entries_of("/proc/self/fd");
 	}
-	EXPECT(count("/proc/self/fd"), before);
+	EXPECT(entries_of("/proc/self/fd"), before);
 }
 
 int main(int argc, char **argv)

@@ -4,7 +4,6 @@
  * run with ADMA_IPC_TIMEOUT=1.
  */
 #include "ipc.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <sys/mount.h>
@@ -145,17 +144,6 @@ static void give_hello(int to, char *bytes, size_t len, const int *fds, int coun
 		fail("sendmsg: %s", strerror(errno));
 }
 
-static long descriptors(void)
-{
-	DIR *list = opendir("/proc/self/fd");
-	long number = 0;
-
-	while (readdir(list))
-		number++;
-	closedir(list);
-	return number;
-}
-
 /* Attaches in a process of its own, in time, to what `change` sends. */
 static void expect_refusal(void (*change)(char *bytes, size_t len, int fds[2], int to))
 {
@@ -262,18 +250,18 @@ static void many(void)
 		fail("socketpair");
 	for (int i = 0; i < 20; i++)
 		extra[i] = fds[MEMORY];
-	long before = descriptors();
+	long before = entries_of("/proc/self/fd");
 
 	pthread_create(&thread, NULL, attach, (void *)(long)pair[1]);
 	for (size_t i = 0; i < len; i++) {
 		give_hello(pair[0], bytes + i, 1, extra, 20);
 		sleep_ms(2);
-		if (descriptors() > before + 40)
-			fail("%ld descriptors are accepted", descriptors() - before);
+		if (entries_of("/proc/self/fd") > before + 40)
+			fail("%ld descriptors are accepted", entries_of("/proc/self/fd") - before);
 	}
 	pthread_join(thread, &got);
 	EXPECT((long)got, -EPROTO);
-	EXPECT(descriptors(), before);
+	EXPECT(entries_of("/proc/self/fd"), before);
 }
 
 int main(int argc, char **argv)

@@ -2,7 +2,6 @@
  * What a connection can be made over, and who may be at the other end.
  */
 #include "ipc_echo.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stddef.h>
@@ -164,17 +163,6 @@ static bool mirror(int socket_fd, unsigned *state)
 	return sendmsg(socket_fd, &message, MSG_NOSIGNAL) == got;
 }
 
-static long descriptors(void)
-{
-	DIR *list = opendir("/proc/self/fd");
-	long number = 0;
-
-	while (readdir(list))
-		number++;
-	closedir(list);
-	return number;
-}
-
 /*
  * Run with ADMA_IPC_TIMEOUT=1. Whatever a stranger says, making a connection ends, and so does
  * using it; nothing is left behind.
@@ -217,9 +205,9 @@ static void strangers(void)
 		}
 		waitpid(child, NULL, 0);
 		if (round == 0)
-			before = descriptors();
+			before = entries_of("/proc/self/fd");
 	}
-	EXPECT(descriptors(), before);
+	EXPECT(entries_of("/proc/self/fd"), before);
 	if (met == 0)
 		fail("no stranger came through: nothing was shown");
 }

@@ -162,6 +162,16 @@ static inline pthread_t start_thread(void *(*work)(void *), void *argument)
     return thread;
 }
 
+/* Each is given its number. */
+static inline void in_four_threads(void *(*work)(void *))
+{
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++)
+        threads[i] = start_thread(work, (void *)i);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static inline void start_copiers(pthread_t *threads, int count, size_t size)
 {
     for (int i = 0; i < count; i++)

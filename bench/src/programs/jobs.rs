@@ -1,6 +1,13 @@
 //! The jobs, in one table. Their scripts lie in bench/programs.
 
-use super::needs::Need::{self, Module, Program};
+/// What a job needs that may not be there.
+pub enum Need {
+    /// A Python module by the name it is imported by.
+    Module(&'static str),
+    /// A command, or a file (`*` is any name), and its Debian package.
+    Program(&'static str, &'static str),
+}
+use Need::{Module, Program};
 
 pub struct Job {
     pub name: &'static str,

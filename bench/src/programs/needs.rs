@@ -1,6 +1,7 @@
 //! What jobs need: Python modules in a virtual environment of ours, and Debian
 //! packages. What is missing is fetched, if that is allowed and possible.
 
+use super::jobs::Need::{self, Module, Program};
 use super::jobs::{Job, SCRIPTS};
 use crate::out::progress;
 use crate::spawn;
@@ -8,14 +9,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-pub enum Need {
-    /// A Python module by the name it is imported by.
-    Module(&'static str),
-    /// A command, or a file (`*` is any name), and its Debian package.
-    Program(&'static str, &'static str),
-}
-use Need::{Module, Program};
 
 /// An empty library, made by build.rs: what preloading costs by itself.
 const NULL_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/null.so"));

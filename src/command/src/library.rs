@@ -2,7 +2,7 @@
 //! installation, as which a Python wheel counts too; and what the loader can be told of it.
 
 use crate::options::set;
-use crate::run::execute;
+use crate::program::execute;
 use crate::say::{FAILED, fail};
 use std::fs;
 use std::io;

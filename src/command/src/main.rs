@@ -3,7 +3,7 @@
 //! ```text
 //! main        which subcommand
 //! options     what stands on the command line
-//! run         adma program: finds the program and becomes it
+//! run         adma program: finds the program and becomes it; program: how
 //! tree        or runs it, and reports for all its processes; job: as its parent, unnoticed
 //! top         adma top: live statistics
 //! live        the files they are in; stats: what the library and the command share
@@ -27,6 +27,7 @@ mod library;
 mod live;
 mod obstacle;
 mod options;
+mod program;
 mod report;
 mod run;
 mod say;

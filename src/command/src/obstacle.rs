@@ -2,7 +2,7 @@
 //!
 //! What cannot be read is believed to be fine: the loader says it then, or nobody.
 
-use crate::run;
+use crate::program;
 use crate::say::printable;
 use std::ffi::{CString, OsStr};
 use std::fmt::{Display, Formatter, Result as Written};
@@ -85,7 +85,7 @@ fn interpreter(start: &[u8]) -> Option<PathBuf> {
         return Some(first.to_owned());
     }
     let name = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?;
-    run::find(OsStr::from_bytes(name)).ok()
+    program::find(OsStr::from_bytes(name)).ok()
 }
 
 /// A program that gets rights which its caller lacks is started by the loader without us.

@@ -9,7 +9,7 @@
 use crate::job::{End, Signals};
 use crate::live::{self, LiveProcess, State};
 use crate::options;
-use crate::run;
+use crate::program;
 use crate::stats::live::Recorder;
 use crate::stats::messages::MessageCounts;
 use crate::stats::units::{Bytes, Time};
@@ -39,7 +39,7 @@ pub fn run(program: &Path, words: &[OsString]) {
         // The program does not outlive a command that is killed, as it would not without us.
         // SAFETY: changes what becomes of this process.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        run::become_program(program, words.to_vec());
+        program::become_program(program, words.to_vec());
     }
     if child < 0 {
         signals.as_found();

@@ -4,45 +4,15 @@
 //! function, from `AREA` up, in 32-bit words (see README.md for the table). It
 //! sets AFTER, TIMES and VALUE, then writes a kind and the channels to ORDER.
 
+use crate::orders::{AFTER, COUNTERS, ORDER, SELECT, TIMES, VALUE};
+pub use crate::orders::{AREA, Kind};
 use std::time::Duration;
-
-/// Where the area lies in configuration space; it ends at 0x100.
-pub const AREA: u32 = 0xc0;
-
-const ORDER: u32 = 0x04;
-const AFTER: u32 = 0x08;
-const TIMES: u32 = 0x0c;
-const VALUE: u32 = 0x10;
-const SELECT: u32 = 0x14;
-const COUNTERS: u32 = 0x18;
 
 pub const READ_ERROR: u32 = 0x100;
 pub const WRITE_ERROR: u32 = 0x200;
 
 /// What "other error" is when the guest names none: a bad next descriptor.
 const SOME_ERROR: u32 = 0x4;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    /// The source could not be read: nothing is copied.
-    Read = 1,
-    /// The destination could not be written: half of it is.
-    Write = 2,
-    /// Any other error bit of the channel, as VALUE says.
-    Other = 3,
-    /// The channel stops and stays active until it is reset.
-    Hang = 4,
-    /// The channel stops for VALUE milliseconds, then goes on.
-    Stall = 5,
-    /// Each descriptor takes VALUE microseconds.
-    Slow = 6,
-    /// The channel's interrupts are swallowed.
-    Lost = 7,
-    /// Every descriptor fails, also the first one after each reset.
-    Dead = 8,
-    /// Descriptors without a fence are overtaken by small ones, by VALUE milliseconds.
-    Overtaken = 9,
-}
 
 impl Kind {
     pub const ALL: [(Kind, &str); 9] = [

@@ -11,6 +11,7 @@ mod function;
 mod inject;
 mod memory;
 mod options;
+mod orders;
 mod proxy;
 mod qemu;
 mod verdicts;

@@ -6,46 +6,26 @@
 
 use crate::device::{Device, Piece};
 use crate::memory::{PAGE, Region};
+use crate::orders;
+pub use crate::orders::Kind;
 use crate::verdict::{Context, Outcome};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-const AREA: u64 = 0xc0;
+const AREA: u64 = orders::AREA as u64;
 /// The first word of the area: a vendor's capability, the last one, of 64 bytes.
 const MARK: u32 = 0x0140_0009;
-const ORDER: u64 = AREA + 0x04;
-const AFTER: u64 = AREA + 0x08;
-const TIMES: u64 = AREA + 0x0c;
-const VALUE: u64 = AREA + 0x10;
-const SELECT: u64 = AREA + 0x14;
-const COUNTERS: u64 = AREA + 0x18;
+const ORDER: u64 = AREA + orders::ORDER as u64;
+const AFTER: u64 = AREA + orders::AFTER as u64;
+const TIMES: u64 = AREA + orders::TIMES as u64;
+const VALUE: u64 = AREA + orders::VALUE as u64;
+const SELECT: u64 = AREA + orders::SELECT as u64;
+const COUNTERS: u64 = AREA + orders::COUNTERS as u64;
 
 const ALL_CHANNELS: u32 = 0xff00;
 const MSIX: u8 = 0x11;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    /// The source could not be read: nothing is copied.
-    Read = 1,
-    /// The destination could not be written: half of it is.
-    Write = 2,
-    /// Another error, which the driver only finds by its timer.
-    Other = 3,
-    /// The channel stops until it is reset.
-    Hang = 4,
-    /// The channel stops for so many milliseconds.
-    Stall = 5,
-    /// Each descriptor takes so many microseconds.
-    Slow = 6,
-    /// Interrupts are lost.
-    Lost = 7,
-    /// Nothing works, not even after a reset.
-    Dead = 8,
-    /// Transfers without a fence come so many milliseconds after a word behind them.
-    Overtaken = 9,
-}
 
 /// A fault that begins after `after` good descriptors, for `times` of them (0: for ever).
 #[derive(Clone, Copy, Debug)]

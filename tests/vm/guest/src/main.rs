@@ -23,6 +23,8 @@ mod kernel;
 mod memory;
 mod modules;
 mod oracle;
+#[path = "../../src/orders.rs"]
+mod orders;
 mod partner;
 mod probes;
 mod process;
