@@ -17,7 +17,7 @@ use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
 use crate::functions::{NEVER, Op};
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
-use crate::os::{cpus, process, sys};
+use crate::os::{cpus, process, real_time, sys};
 use crate::plan::PAGE;
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
@@ -427,10 +427,15 @@ impl Dispatcher {
         // A call that writes fresh memory is always shared, for the sake of its page faults. It
         // would teach nothing about others: often its first bytes are resident and the rest is not.
         let by_libc = by.is_err() || !cell.is_shared();
+        // Asked before the first thing that can wait for another thread, at most once.
+        let mut asked = (by == Err(Fallback::RealTime)).then_some(true);
+        let mut is_real_time = || *asked.get_or_insert_with(real_time::is_real_time);
         let fresh = match by {
             Ok(EngineKind::Ioat | EngineKind::Gpu) | Err(Fallback::Overlap | Fallback::Off) => None,
             _ if by_libc && cell.libc_is_too_quick_for_page_faults() => None,
-            _ => operation.written().filter(|&dst| is_fresh(dst, len)),
+            _ => operation
+                .written()
+                .filter(|&dst| len >= FRESH_FROM && !is_real_time() && is_fresh(dst, len)),
         };
         let cell = if fresh.is_some() { &learner.fresh } else { cell };
         let verdict = (learns && by.is_ok_and(|by| by != EngineKind::Gpu)).then(|| match fresh {
@@ -442,8 +447,12 @@ impl Dispatcher {
             None => cell.decide(len, now),
         });
         let timed = verdict.unwrap_or(Ok(0));
+        let by = match by.and_then(|engine| timed.map(|_| engine)) {
+            Ok(_) if is_real_time() => Err(Fallback::RealTime),
+            by => by,
+        };
+        let verdict = verdict.filter(|_| by != Err(Fallback::RealTime)); // it was not asked
         let first = by.and(timed).map_or(0, |first| first.max(O::FIRST).min(len / 2));
-        let by = by.and_then(|engine| timed.map(|_| engine));
         // Pages that were just made are in the cache, where ordinary stores find them.
         let streams = matches!(by, Ok(EngineKind::Threads(_)))
             && operation.written().is_some()
@@ -579,8 +588,7 @@ fn set_min(config: &Config, min: usize) {
 /// Whether memory was never written: none of a few of its pages is resident. Pages are made when a
 /// program first writes to them, not when it asks for memory.
 fn is_fresh(dst: usize, len: usize) -> bool {
-    len >= FRESH_FROM
-        && !process::is_filtered()
+    !process::is_filtered()
         && [2, 1, 3]
             .iter()
             .all(|&quarter| !sys::is_resident((dst + len / 4 * quarter) & !(PAGE - 1)))

@@ -209,25 +209,60 @@ impl Drop for Group {
     }
 }
 
+impl Group {
+    /// `None`: none can be made here, and the test was skipped.
+    fn made(test: &str) -> Option<Self> {
+        let name = format!("/sys/fs/cgroup/cpu/adma-{test}-{}", std::process::id());
+        match std::fs::create_dir(&name) {
+            Ok(()) => Some(Self(name.into())),
+            Err(_) => {
+                skip(test, "no group can be made in /sys/fs/cgroup/cpu");
+                None
+            }
+        }
+    }
+
+    fn quota(&self) -> PathBuf {
+        self.0.join("cpu.cfs_quota_us")
+    }
+
+    /// A quota of one CPU.
+    fn one_cpu(&self) -> String {
+        std::fs::read_to_string(self.0.join("cpu.cfs_period_us")).unwrap().trim().into()
+    }
+
+    /// The shell enters the group and becomes the program.
+    fn enter(&self, mut shell: Command, program: &Path) -> Command {
+        shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
+        shell.arg(self.0.join("cgroup.procs")).arg(program);
+        shell
+    }
+}
+
 #[test]
 fn cgroup_quota_of_one_cpu_makes_no_thread() {
     let test = "cgroup_quota_of_one_cpu_makes_no_thread";
-    let folder = PathBuf::from(format!("/sys/fs/cgroup/cpu/adma-test-{}", std::process::id()));
-    if std::fs::create_dir(&folder).is_err() {
-        return skip(test, "no group can be made in /sys/fs/cgroup/cpu");
-    }
-    let group = Group(folder);
-    let period = std::fs::read_to_string(group.0.join("cpu.cfs_period_us")).unwrap();
-    std::fs::write(group.0.join("cpu.cfs_quota_us"), period.trim()).unwrap();
-    let entering = |program: &Path| {
-        let mut command = preloaded("sh");
-        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
-        command.arg(group.0.join("cgroup.procs")).arg(program).arg("given");
-        command
-    };
+    let Some(group) = Group::made(test) else { return };
+    std::fs::write(group.quota(), group.one_cpu()).unwrap();
     let program = victim("trap_one_cpu");
-    no_workers(&mut entering(&program));
-    succeed(&mut entering(&program));
+    no_workers(group.enter(preloaded("sh"), &program).arg("given"));
+    succeed(group.enter(preloaded("sh"), &program).arg("given"));
+}
+
+/// The number of channels is ours to find.
+#[test]
+fn cgroup_quota_changed_after_the_first_copy_workers_follow() {
+    let test = "cgroup_quota_changed_after_the_first_copy_workers_follow";
+    if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
+        return skip(test, "one CPU only");
+    }
+    let Some(group) = Group::made(test) else { return };
+    let (program, one_cpu) = (victim("trap_one_cpu"), group.one_cpu());
+    for shell in [plain("sh"), preloaded("sh")] {
+        let mut command = group.enter(shell, &program);
+        command.arg("quota").arg(group.quota()).args([&one_cpu, "-1"]);
+        succeed(command.env("ADMA_MIN_BYTES", "64K"));
+    }
 }
 
 offloading_victims! {

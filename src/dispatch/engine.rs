@@ -5,8 +5,8 @@ use super::Dispatcher;
 use crate::backend::threads::workers;
 use crate::backend::{Refused, gpu, ioat, may_start};
 use crate::config::{Backend, Config};
-use crate::os::cpus;
 use crate::os::signal_mask::SignalsHeld;
+use crate::os::{cpus, real_time};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
@@ -118,6 +118,9 @@ impl Dispatcher {
 
     #[cold]
     fn start(&self, config: &Config) -> Result<EngineKind, Fallback> {
+        if real_time::is_real_time() {
+            return Err(Fallback::RealTime); // it takes files to read
+        }
         // A handler that jumped out of this would leave the engine starting for ever.
         let Some(_held) = SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));

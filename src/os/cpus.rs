@@ -163,8 +163,8 @@ pub fn run_anywhere() {
 
 /// How the scheduler treats a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Class {
-    policy: i32,
+pub(super) struct Class {
+    pub policy: i32,
     nice: i32,
 }
 
@@ -189,8 +189,13 @@ impl Class {
 
     /// The same from a file, with calls that every filter allows.
     fn in_file(path: &CStr) -> Option<Self> {
+        Self::try_in_file(path).flatten()
+    }
+
+    /// The same; `None` when another thread is just asking, `Some(None)` when there is no such file.
+    pub fn try_in_file(path: &CStr) -> Option<Option<Self>> {
         let mut buffers = BUFFERS.try_take()?;
-        Self::in_stat(sys::read_file(path, &mut buffers.groups)?)
+        Some(sys::read_file(path, &mut buffers.groups).and_then(Self::in_stat))
     }
 
     /// The 19th and the 41st word of /proc/PID/stat; the second is a name that may hold
@@ -204,14 +209,6 @@ impl Class {
         let nice = word(16)?;
         Some(Self { policy: word(21)?, nice })
     }
-}
-
-/// Whether this thread has real-time scheduling: it keeps ordinary threads from its CPU.
-pub fn is_real_time() -> bool {
-    let real_time = [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE];
-    // SAFETY: no memory.
-    let policy = unsafe { sys::syscall(libc::SYS_sched_getscheduler, [0; 6]) };
-    policy >= 0 && real_time.contains(&(policy as i32 & !libc::SCHED_RESET_ON_FORK))
 }
 
 /// Whether threads that this one makes serve others as well as those of the main thread would.

@@ -16,6 +16,8 @@ pub mod process;
 #[cfg(not(loom))]
 pub mod put_off;
 #[cfg(not(loom))]
+pub mod real_time;
+#[cfg(not(loom))]
 pub mod signal_mask;
 pub mod sync;
 #[cfg(not(loom))]

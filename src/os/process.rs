@@ -79,7 +79,12 @@ pub fn mark_our_memory() {
 /// Whether this thread is under a seccomp filter, from the start or since: then only calls may
 /// be made that every program makes, those that stand in adma(7).
 pub fn is_filtered() -> bool {
-    SECCOMP.load(Ordering::Relaxed) != 0 || sys::seccomp_mode() != 0
+    started_filtered() || sys::seccomp_mode() != 0
+}
+
+/// Whether there was a seccomp filter when the process started.
+pub fn started_filtered() -> bool {
+    SECCOMP.load(Ordering::Relaxed) != 0
 }
 
 /// Whether the program has installed a seccomp filter since it started, which may kill where we

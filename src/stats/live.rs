@@ -195,10 +195,12 @@ pub enum Fallback {
     Unsupported,
     /// Two ranges differ in their first bytes, which the caller compares before it calls anybody.
     Early,
+    /// The caller has real-time scheduling, and waits for nobody.
+    RealTime,
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 12] = [
+    pub const ALL: [Fallback; 13] = [
         Fallback::Off,
         Fallback::Overlap,
         Fallback::Learned,
@@ -211,6 +213,7 @@ impl Fallback {
         Fallback::Unaligned,
         Fallback::Unsupported,
         Fallback::Early,
+        Fallback::RealTime,
     ];
 
     pub fn name(self) -> &'static str {
@@ -226,6 +229,7 @@ impl Fallback {
             Fallback::Unaligned => "unaligned",
             Fallback::Unsupported => "unsupported",
             Fallback::Early => "early",
+            Fallback::RealTime => "real_time",
             Fallback::Off => "off",
         }
     }

@@ -129,6 +129,7 @@ fn in_words(why: Fallback) -> &'static str {
         Fallback::Unaligned => "because the engine cannot copy such addresses",
         Fallback::Unsupported => "because the engine cannot do such calls",
         Fallback::Early => "because a comparison ended with its first bytes",
+        Fallback::RealTime => "because real-time threads wait for nobody",
     }
 }
 

@@ -6,6 +6,9 @@
  *   widen  it narrows its affinity before the first large copy and takes that back: workers
  *          come after a while
  *   shrink it narrows its affinity when workers live: they go after a while
+ *   quota  it sets the quota of its control group when workers live: they go after a while,
+ *          and come again when it takes that back. Further words: the file that holds the
+ *          quota, what it holds for one CPU, and without a limit.
  */
 #include "trap.h"
 #include <sched.h>
@@ -35,6 +38,13 @@ static void expect_change(struct blocks b, bool workers)
     }
 }
 
+static void set_quota(const char *path, const char *value)
+{
+    int fd = open(path, O_WRONLY);
+    if (fd < 0 || write(fd, value, strlen(value)) < 0 || close(fd))
+        wrong("%s to %s: %s", value, path, strerror(errno));
+}
+
 int main(int count, char **words)
 {
     const char *way = count > 1 ? words[1] : "given";
@@ -46,6 +56,15 @@ int main(int count, char **words)
             expect_change(b, true);
         narrow();
         expect_change(b, false);
+        return 0;
+    }
+    if (!strcmp(way, "quota") && count > 4) {
+        bool workers = getenv("LD_PRELOAD");
+        expect_change(b, workers);
+        set_quota(words[2], words[3]);
+        expect_change(b, false);
+        set_quota(words[2], words[4]);
+        expect_change(b, workers);
         return 0;
     }
     for (int i = 0; i < 5; i++) {

@@ -1,12 +1,19 @@
-/* A SCHED_FIFO thread copies while its worker, an ordinary thread, is kept from its CPU by
- * another SCHED_FIFO thread. Two CPUs; the kernel does not limit real-time threads.
+/* A thread copies while its worker, an ordinary thread, is kept from its CPU by a SCHED_FIFO
+ * thread, which lets go only when the copy is over: a copy that waits for the worker never is.
+ * Two CPUs; the kernel does not limit real-time threads.
  *
- *   held     the other one lets go only when the copy is over: a copy that waits for the worker
- *            never is. Without a worker nothing is shown, so copies go on until there was one.
- *   first    the same with the first copy of a program that has several threads already
- *   measure  how long copies take beside four ordinary threads that compute: worst and median
+ *   held      who copies is a SCHED_FIFO thread, too
+ *   first     the same with the first copy of a program that has several threads already
+ *   ordinary  who copies is an ordinary thread. Without a worker nothing is shown, so copies go
+ *             on until there was one.
+ *   measure   how long copies of a SCHED_FIFO thread take beside four ordinary threads that
+ *             compute, by libc's memcpy and by the one that the program gets, in turn
+ *
+ * With "filtered" as second word the process is under a seccomp filter from its start.
  */
+#include "filtered.h"
 #include "trap.h"
+#include <dlfcn.h>
 #include <sched.h>
 #include <semaphore.h>
 
@@ -16,13 +23,13 @@ enum {
     FIRST_SEED = 1000,
     LIMIT_MS = 10000,
     COMPUTING = 4,
-    MEASURED = 100
+    MEASURED = 400
 };
 
 static sem_t begin;
 static atomic_bool over, stop;
 static atomic_int held_for_ms, rounds_held;
-static bool first;
+static bool first, ordinary;
 
 static double now_ms(void)
 {
@@ -31,17 +38,19 @@ static double now_ms(void)
     return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
 }
 
-enum { ANY_CPU = -1 };
-
-/* This thread, on one CPU. */
-static void be_real_time(int priority, int cpu)
+/* This thread. */
+static void stay_on(int cpu)
 {
-    struct sched_param parameters = {priority};
     cpu_set_t one;
     CPU_ZERO(&one);
-    CPU_SET(cpu < 0 ? 0 : cpu, &one);
-    if (cpu >= 0 && sched_setaffinity(0, sizeof one, &one))
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one))
         cannot("no second CPU here: %s", strerror(errno));
+}
+
+static void be_real_time(int priority)
+{
+    struct sched_param parameters = {priority};
     if (sched_setscheduler(0, SCHED_FIFO, &parameters))
         cannot("no SCHED_FIFO here: %s", strerror(errno));
 }
@@ -60,7 +69,8 @@ static bool somebody_is_at_the_end(const struct blocks *b, uint64_t seed)
 static void *hold(void *blocks)
 {
     struct timespec moment = {0, 1000000}; /* leaves the worker its CPU */
-    be_real_time(50, 1);
+    stay_on(1);
+    be_real_time(50);
     for (int round = 0;; round++) {
         sem_wait(&begin);
         if (stop)
@@ -91,11 +101,14 @@ static void copies_held(struct blocks b, int count)
     }
 }
 
-static void *copy_real_time(void *blocks)
+static void *copy(void *blocks)
 {
-    be_real_time(20, first ? ANY_CPU : 0); /* a worker is born where its maker may be */
+    if (!first) /* a worker is born where its maker may be */
+        stay_on(0);
+    if (!ordinary)
+        be_real_time(20);
     copies_held(*(struct blocks *)blocks, first ? 1 : rounds(ROUNDS));
-    if (!first && rounds_held == 0)
+    if (ordinary && rounds_held == 0)
         wrong("every copy was over too soon");
     return NULL;
 }
@@ -113,36 +126,53 @@ static int compare_times(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+typedef void *copy_function(void *, const void *, size_t);
+
+static void tell(const char *name, double *times, int count)
+{
+    int worst = 0;
+    for (int i = 1; i < count; i++)
+        worst = times[i] > times[worst] ? i : worst;
+    qsort(times, count, sizeof times[0], compare_times);
+    printf("%s: median %.2f ms, p99 %.2f ms, worst %.2f ms (number %d of %d)\n", name,
+           times[count / 2], times[count * 99 / 100], times[count - 1], worst + 1, count);
+}
+
 static void measure(struct blocks b)
 {
-    static double times[MEASURED];
+    static double times[2][MEASURED];
     pthread_t computing[COMPUTING];
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    copy_function *copies[2] = {libc ? (copy_function *)dlsym(libc, "memcpy") : NULL, memcpy};
+    if (!copies[0])
+        cannot("no memcpy in libc.so.6");
     for (int i = 0; i < 20; i++)
         copy_checked(b, i, "before");
     for (int i = 0; i < COMPUTING; i++)
         computing[i] = start_thread(compute, NULL);
-    struct sched_param parameters = {20};
-    if (sched_setscheduler(0, SCHED_FIFO, &parameters))
-        cannot("no SCHED_FIFO here: %s", strerror(errno));
+    be_real_time(20);
     int count = rounds(MEASURED);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < 2 * count; i++) {
         double begun = now_ms();
-        memcpy(b.to, b.from, b.size);
-        times[i] = now_ms() - begun;
-        sleep_ms(2);
+        copies[i % 2](b.to, b.from, b.size);
+        times[i % 2][i / 2] = now_ms() - begun;
+        sleep_ms(i % 20 == 0 ? 20 : 2); /* workers are awake, or have to be woken */
     }
     stop = true;
     for (int i = 0; i < COMPUTING; i++)
         pthread_join(computing[i], NULL);
-    qsort(times, count, sizeof times[0], compare_times);
-    printf("%zu MiB beside %d computing threads: median %.2f ms, worst %.2f ms of %d\n",
-           b.size >> 20, COMPUTING, times[count / 2], times[count - 1], count);
+    printf("%zu MiB beside %d computing threads\n", b.size >> 20, COMPUTING);
+    tell("libc", times[0], count);
+    tell("adma", times[1], count);
 }
 
 int main(int count, char **words)
 {
     const char *way = count > 1 ? words[1] : "held";
+    if (count > 2 && !strcmp(words[2], "filtered"))
+        be_filtered(words);
     first = !strcmp(way, "first");
+    ordinary = !strcmp(way, "ordinary");
     struct blocks b = map_blocks(first ? 4 * SIZE : SIZE); /* long enough for a worker to come */
     /* As real-time programs do: a page that has to be read waits for threads of the kernel. */
     if (mlockall(MCL_CURRENT | MCL_FUTURE))
@@ -155,7 +185,7 @@ int main(int count, char **words)
     if (!first)
         expect_workers(b, "before");
     pthread_t holder = start_thread(hold, &b);
-    pthread_t copier = start_thread(copy_real_time, &b);
+    pthread_t copier = start_thread(copy, &b);
     pthread_join(copier, NULL);
     stop = true;
     sem_post(&begin);

@@ -14,7 +14,7 @@ use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::sys;
+use crate::os::{real_time, sys};
 use crate::plan::Cut;
 
 /// The function. It is given a number of its own in every thread that takes part; the caller's is
@@ -33,7 +33,9 @@ pub struct Took {
 /// Does the work with up to `helpers` out of `workers`. After a refusal nothing was done.
 pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took, Refused> {
     workers::may_post()?;
-    workers::may_wait_for_pieces()?;
+    if real_time::is_real_time() {
+        return Err(Refused::Busy);
+    }
     // A handler that jumped out of here would leave workers with our stack.
     let _held = SignalsHeld::all().ok_or(Refused::System)?;
     let shared = take_slot(workers)?;

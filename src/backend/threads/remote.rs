@@ -247,7 +247,6 @@ impl<'a> Transfer<'a> {
     /// the whole transfer are done then. After a refusal nothing is under way.
     pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<(usize, Seen), Refused> {
         workers::may_post()?;
-        workers::may_wait_for_pieces()?;
         // The kernel would not let a handler run in the middle either.
         let held = SignalsHeld::all().ok_or(Refused::System)?;
         let shared = threads::take_slot(workers)?;

@@ -148,9 +148,6 @@ pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused
 /// One chunk, from posting to the last byte.
 unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isize, Refused> {
     workers::may_post()?;
-    if !workers::takes_back() {
-        workers::may_wait_for_pieces()?;
-    }
     let held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
     signals::stand_in_front()?;
     let (copy_loop, alternate) = match how.pieces {

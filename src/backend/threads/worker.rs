@@ -224,7 +224,9 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
         return true;
     }
     workers::prepare_to_take_back();
-    workers::look_at_cpus();
+    if workers::cpus_may_have_changed() {
+        workers::look_at_cpus();
+    }
     *faults_heard = None;
     match QUEUE.sleep(heard, IDLE_NANOS) {
         Woken::TimedOut if QUEUE.count_out(&ALIVE, heard) => leave(),

@@ -8,7 +8,7 @@ use super::queue::{Queue, headcount};
 use super::refusal::Refusal;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
-use crate::os::{cpus, process, sys, thread};
+use crate::os::{cpus, process, real_time, sys, thread};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub const MOST_WORKERS: usize = 64;
@@ -120,6 +120,7 @@ impl Worker {
 /// At start-up, before anybody copies.
 pub fn settle_in() {
     process::settle_in();
+    real_time::settle_in();
     let page = |bytes: usize| bytes.next_multiple_of(4096);
     let frame = sys::auxiliary(libc::AT_MINSIGSTKSZ).map_or(USUAL_FRAME, |bytes| bytes as usize);
     STACK_SIZE.store(page(frame + OWN_STACK), Ordering::Relaxed);
@@ -150,7 +151,7 @@ pub fn start(workers: usize) {
 
 /// Whether pieces can be taken back from workers that do not run (see `copy_loop::TakeBack`).
 pub fn can_take_back() -> bool {
-    takes_back() && !process::is_filtered()
+    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && !process::is_filtered()
 }
 
 /// Whether every worker can. Also those that work while nobody knows yet whether pieces can be
@@ -188,21 +189,22 @@ pub fn start_on(limits: &cpus::Limits) {
 
 /// How many workers can be had now.
 pub fn workers() -> usize {
-    if LIMIT.load(Ordering::Relaxed) == 0 {
+    if LIMIT.load(Ordering::Relaxed) == 0 && cpus_may_have_changed() && !real_time::is_real_time() {
         look_at_cpus(); // there is no worker to do it
     }
     LIMIT.load(Ordering::Relaxed) as usize
 }
 
-/// Now and then: affinity and quota may have changed. Takes some tenths of a millisecond, so
-/// workers do it where there are any.
+/// Whether affinity and quota were looked at some time ago.
+pub(super) fn cpus_may_have_changed() -> bool {
+    let age = sys::ticks().wrapping_sub(CPUS_ASKED.load(Ordering::Relaxed));
+    FOLLOWS_CPUS.load(Ordering::Relaxed) && age >= CPUS_BELIEVED_TICKS
+}
+
+/// Looks at affinity and quota again. Takes some tenths of a millisecond, so workers do it where
+/// there are any.
 pub(super) fn look_at_cpus() {
-    let now = sys::ticks();
-    let asked = CPUS_ASKED.load(Ordering::Relaxed);
-    if !FOLLOWS_CPUS.load(Ordering::Relaxed) || now.wrapping_sub(asked) < CPUS_BELIEVED_TICKS {
-        return;
-    }
-    CPUS_ASKED.store(now, Ordering::Relaxed);
+    CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
     let Some(limits) = cpus::Limits::try_now() else { return };
     let workers = (limits.cpus() - 1).min(MOST_WORKERS) as u32;
     let before = LIMIT.swap(workers, Ordering::Relaxed);
@@ -259,20 +261,6 @@ pub fn may_post() -> Result<(), Refused> {
     let nobody_comes =
         || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers(process::is_filtered());
     if user_has_changed() || nobody_comes() {
-        return Err(Refused::Busy);
-    }
-    Ok(())
-}
-
-/// Whether the caller need not wait for pieces that workers have begun.
-pub fn takes_back() -> bool {
-    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY
-}
-
-/// Whether this thread may share a copy although begun pieces have to be waited for. A real-time
-/// thread would wait for everything that keeps a worker from its CPU.
-pub fn may_wait_for_pieces() -> Result<(), Refused> {
-    if !process::is_filtered() && cpus::is_real_time() {
         return Err(Refused::Busy);
     }
     Ok(())

@@ -199,6 +199,7 @@ pub fn in_words(reason: &str) -> &'static str {
         "unaligned" => "the I/OAT engine cannot copy between such addresses",
         "unsupported" => "the I/OAT engine only copies, and within one process",
         "early" => "comparisons whose first bytes differed",
+        "real_time" => "real-time threads wait for nobody",
         _ => "",
     }
 }

@@ -1,0 +1,139 @@
+//! Whether the calling thread has real-time scheduling (SCHED_FIFO, SCHED_RR or SCHED_DEADLINE).
+//!
+//! Such a thread must not wait for what ordinary threads are doing: for a worker, or for a lock in
+//! the kernel that one of them may hold. So it is asked about before anything that can wait. Two
+//! system calls are too much for every large copy of everybody else, so an answer is believed for
+//! some milliseconds. Under a seccomp filter it has to be read from a file, which takes longer than
+//! some copies, and is believed for seconds.
+
+use super::cpus::Class;
+use super::{process, sys};
+use core::arch::asm;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Units of about a millisecond, and of a second or two.
+static ANSWERS: Answers<{ 1 << 21 }> = Answers::new();
+static ANSWERS_OF_FILES: Answers<{ 1 << 32 }> = Answers::new();
+
+/// Whether programs may read the register that tells their threads apart.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+static CAN_READ_FS: AtomicBool = AtomicBool::new(false);
+
+/// At start-up.
+pub fn settle_in() {
+    const HWCAP2_FSGSBASE: u64 = 2;
+    let can = sys::auxiliary(libc::AT_HWCAP2).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0);
+    CAN_READ_FS.store(can, Ordering::Relaxed);
+}
+
+/// Whether this thread has real-time scheduling, as far as that can be known.
+pub fn is_real_time() -> bool {
+    let now = sys::ticks();
+    if process::started_filtered() {
+        // Not by a register: another thread may have its value next, and that is known for seconds.
+        return ANSWERS_OF_FILES.recent_or(sys::gettid() as u64, now, by_file);
+    }
+    let thread = thread_register().unwrap_or_else(|| sys::gettid() as u64);
+    // A filter that came since start-up may kill for the question.
+    ANSWERS.recent_or(thread, now, || Some(!process::has_new_filter() && by_call()))
+}
+
+/// The register in which every thread has an address of its own. What lies there is not read: a
+/// thread that was not made by the C library may have nothing there.
+fn thread_register() -> Option<u64> {
+    if !CAN_READ_FS.load(Ordering::Relaxed) {
+        return None;
+    }
+    let base: u64;
+    // SAFETY: the kernel has said that programs may read it.
+    unsafe { asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
+    Some(base >> 6) // it is aligned to a cache line
+}
+
+fn by_call() -> bool {
+    // SAFETY: no memory.
+    let policy = unsafe { sys::syscall(libc::SYS_sched_getscheduler, [0; 6]) };
+    policy >= 0 && is_real_time_policy(policy as i32 & !libc::SCHED_RESET_ON_FORK)
+}
+
+/// With calls that every filter allows; `None`: another thread is just reading.
+fn by_file() -> Option<bool> {
+    // Without /proc nothing can be known: that is as usual.
+    let class = Class::try_in_file(c"/proc/thread-self/stat")?;
+    Some(class.is_some_and(|class| is_real_time_policy(class.policy)))
+}
+
+fn is_real_time_policy(policy: i32) -> bool {
+    matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
+}
+
+/// What was found out about some threads, each answer in one word: which thread, when, and the
+/// answer in the lowest bit. Times are counted in units of so many ticks; answers of this unit and
+/// of the one before are believed.
+struct Answers<const UNIT: u64>([AtomicU64; 64]);
+
+impl<const UNIT: u64> Answers<UNIT> {
+    const TIME_BITS: u32 = 22;
+
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 64])
+    }
+
+    fn word(thread: u64, unit: u64, answer: bool) -> u64 {
+        let time = unit & ((1 << Self::TIME_BITS) - 1);
+        (thread << Self::TIME_BITS | time) << 1 | u64::from(answer)
+    }
+
+    /// The answer, asked for if it is not known. One that cannot be had now is true, to be on the
+    /// safe side for this once.
+    fn recent_or(&self, thread: u64, now: u64, ask: impl FnOnce() -> Option<bool>) -> bool {
+        let place = &self.0[(thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize];
+        let (known, unit) = (place.load(Ordering::Relaxed), now / UNIT);
+        let is_from = |unit| known | 1 == Self::word(thread, unit, true);
+        if is_from(unit) || is_from(unit.wrapping_sub(1)) {
+            return known & 1 == 1;
+        }
+        let Some(answer) = ask() else { return true };
+        place.store(Self::word(thread, unit, answer), Ordering::Relaxed);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_about_a_thread_is_believed_for_a_while_and_for_no_other_thread() {
+        let answers = Answers::<1000>::new();
+        let (thread, now) = (0x7fff_f7d8_0740 >> 6, 7005);
+        assert!(answers.recent_or(thread, now, || None), "not known now");
+        for answer in [true, false] {
+            let then = now + 10_000 * u64::from(answer);
+            assert_eq!(answers.recent_or(thread, then, || Some(answer)), answer);
+            let known = |later: u64| answers.recent_or(thread, then + later, || Some(!answer));
+            assert_eq!((known(0), known(1000)), (answer, answer));
+            assert_eq!(known(2000), !answer, "asked again");
+        }
+        for other in 0..200 {
+            assert!(answers.recent_or(thread + 1 + other, now, || Some(true)), "{other}");
+        }
+    }
+
+    #[test]
+    fn threads_have_registers_of_their_own() {
+        settle_in();
+        if let Some(own) = thread_register() {
+            let other = std::thread::spawn(thread_register).join().unwrap();
+            assert!(other.is_some_and(|other| other != own));
+        }
+    }
+
+    #[test]
+    fn this_thread_is_as_ordinary_by_its_file_as_by_the_call() {
+        // Another test may just be reading.
+        let by_file = std::iter::repeat_with(by_file).find_map(|answer| answer);
+        assert_eq!(by_file, Some(by_call()));
+        assert_eq!(is_real_time(), by_call());
+    }
+}
