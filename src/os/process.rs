@@ -58,7 +58,7 @@ pub fn shares_our_memory() -> bool {
 }
 
 /// Fetches what `shares_our_memory` will look at.
-pub fn expect() {
+pub fn prefetch() {
     fetch_to_change(MARK.load(Ordering::Relaxed) as usize);
 }
 

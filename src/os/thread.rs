@@ -25,7 +25,7 @@ rare! {
     ) -> i32;
 }
 
-/// Has a thread do the job, on a stack of so many bytes, with all signals blocked: handlers of the
+/// Has a thread do the job, on a stack of `stack` bytes, with all signals blocked: handlers of the
 /// program are not for it. An errno: there is none to be had.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();

@@ -114,7 +114,7 @@ impl Cookie {
 }
 
 impl Entry {
-    #[cfg(any(test, loom))]
+    #[cfg(loom)]
     pub fn new() -> Self {
         Self {
             slot: Slot::new(),
@@ -171,7 +171,7 @@ impl Entry {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// So many bytes of the parts of this owner are not carried by others after all.
+    /// This many bytes of the parts of this owner are not carried by others after all.
     pub fn take_off(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -264,7 +264,7 @@ impl Table {
 
     /// Fetches what starting a copy will change. After some megabytes of copying nothing of it
     /// is in a near cache, and one miss after the other takes longer than the rest.
-    pub fn expect(&self) {
+    pub fn prefetch(&self) {
         let word = self.hint.load(Ordering::Relaxed) % WORDS;
         let free = self.used[word].load(Ordering::Relaxed).trailing_ones() as usize % 64;
         let first = self.entries().as_ptr() as usize;
