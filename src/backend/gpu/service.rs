@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// With copies under way it looks for lost ones so often.
+/// How often it looks for lost copies while any are under way.
 const LOOK_NANOS: u64 = 10_000_000;
 /// How long the service thread looks for the next copy before it sleeps, in ticks: about 40 us.
 const SPIN: u64 = 100_000;

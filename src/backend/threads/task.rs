@@ -21,7 +21,7 @@ const COMPARE: usize = 1 << 30;
 /// Pages of memory that was never written are made this much at a time: then they are still in the
 /// cache when the bytes are written.
 pub const STEP: usize = 64 * PAGE;
-/// After each so many bytes a comparison looks whether another thread has found an earlier
+/// A comparison stops after every `LOOK` bytes to see whether another thread has found an earlier
 /// difference.
 pub const LOOK: usize = 8 * PAGE;
 
