@@ -19,7 +19,7 @@ impl Drop for Folder {
 
 impl Folder {
     /// Opens a folder that nobody but this user can look into, and that is no link, made if need
-    /// be. `None`: there is none to be had.
+    /// be. `None`: that is not possible.
     pub fn open_or_make(path: &CStr) -> Option<Self> {
         let folder = Self::open(path).or_else(|| {
             // SAFETY: `path` is terminated.
@@ -64,7 +64,7 @@ impl Folder {
     /// mapped: a folder without room, or a limit on the size of files, is found now and not by a
     /// signal later. Its mode lets nobody open it for writing, not even its user: truncating a
     /// mapped file kills those that have it mapped, and nobody should do that by mistake. `None`:
-    /// not to be had; then a file may be left, which readers remove.
+    /// that was not possible; then a file may be left, which readers remove.
     pub fn map_new_file(&self, name: &CStr, len: usize) -> Option<*mut c_void> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         let flags = (flags | libc::O_CLOEXEC) as usize;

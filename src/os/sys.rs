@@ -164,22 +164,22 @@ pub fn is_resident(page: usize) -> bool {
     done != 0 || answer & 1 == 1
 }
 
-/// Makes pages as if they were written, without changing what they hold. Linux has it since
-/// 5.14; a failure means that copying will fault for them, or fail, as ever.
+/// Makes pages as if they were written, without changing what they hold. Linux has it since 5.14;
+/// if it fails, copying will fault for them one by one, or fail, as without it.
 pub fn make_pages(start: usize, len: usize) {
     let advice = libc::MADV_POPULATE_WRITE as usize;
     // SAFETY: changes no byte.
     unsafe { syscall(libc::SYS_madvise, [start, len, advice, 0, 0, 0]) };
 }
 
-/// Tells the kernel where this thread's restartable sequence is. False: not to be had.
+/// Tells the kernel where this thread's restartable sequence is. False: it refuses.
 pub fn register_rseq(area: usize, size: usize, signature: u32) -> bool {
     // SAFETY: the kernel writes to the area as long as the thread lives, as the caller wants.
     unsafe { syscall(libc::SYS_rseq, [area, size, 0, signature as usize, 0, 0]) == 0 }
 }
 
 /// Tells the kernel that this process will call `interrupt_workers`. Takes milliseconds in a
-/// process of several threads. False: not to be had.
+/// process of several threads. False: it refuses.
 pub fn expect_interruptions() -> bool {
     membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0
 }

@@ -26,7 +26,7 @@ rare! {
 }
 
 /// Has a thread do the job, on a stack of `stack` bytes, with all signals blocked: handlers of the
-/// program are not for it. An errno: there is none to be had.
+/// program are not for it. Answers an errno if there is no such thread.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();
     let job: ThreadBody = Box::new(job);

@@ -5,9 +5,9 @@
 //! the same in both: relaxed additions, no lock, no system call.
 //!
 //! A file has one process. The child of a fork counts in private memory until its own first large
-//! copy makes a file; a child that ran no handler of ours, which `process::shares_our_memory`
-//! tells from a page that the kernel wipes, stays in private memory. A child of vfork lives in
-//! its parent's memory and counts there, as ever.
+//! copy makes a file; a child that ran no handler of ours, which `process::shares_our_memory` tells
+//! from a page that the kernel wipes, stays in private memory. A child of vfork lives in its
+//! parent's memory and counts there.
 
 use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
 use crate::backend::{Refused, may_start};

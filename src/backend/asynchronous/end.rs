@@ -1,5 +1,5 @@
-//! How copies that were started come to their end: pieces are copied, requests of an engine are seen
-//! to be over, and whoever finishes last tells.
+//! How copies that were started are finished: pieces are copied, requests of an engine are seen to
+//! be over, and whoever finishes last tells.
 //!
 //! Faults come as from memcpy: at once, or in the thread that asks for the end (see `report`).
 

@@ -1,5 +1,5 @@
-//! The thread that calls the driver: it opens it, registers memory, submits copies, and sees to
-//! what does not come to its end.
+//! The thread that calls the driver: it opens it, registers memory, submits copies, and looks after
+//! copies that do not end.
 //!
 //! A real thread with thread-local storage, made when the process starts if the card is wanted;
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.

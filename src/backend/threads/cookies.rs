@@ -330,7 +330,7 @@ impl Table {
         self.release(entry);
     }
 
-    /// Makes a taken entry the owner of parts to come. `detached`: it gets free by itself.
+    /// Makes a taken entry the owner of parts to come. `detached`: it becomes free by itself.
     pub fn start(&self, owner: &Entry, notice: Option<Notice>, detached: bool, begun: u64) {
         let notice = notice.unwrap_or(Notice { word: 0, value: 0 });
         owner.word.store(notice.word, Ordering::Relaxed);
