@@ -1,4 +1,4 @@
-//! What is done with a stretch of memory: it is copied, filled or compared, either whole by libc's
+//! What is done with a range of memory: it is copied, filled or compared, either whole by libc's
 //! functions or in pieces by loops of our own.
 //!
 //! The answer of a comparison is its first difference. So its pieces are claimed in order, and a
