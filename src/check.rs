@@ -150,7 +150,7 @@ fn rate(out: &mut dyn Write) -> core::fmt::Result {
     else {
         return writeln!(
             out,
-            "  GPU rate    not measured: two buffers of 64 MiB were not to be had"
+            "  GPU rate    not measured: two buffers of 64 MiB could not be registered"
         );
     };
     let how = gpu::Options { wait: threads::Wait::Spin, share: Some(0.0), spare_cpus: true };

@@ -301,7 +301,7 @@ impl Dispatcher {
         copies: &[asynchronous::Copy],
         wanted: asynchronous::Wanted,
     ) -> Option<asynchronous::Cookie> {
-        asynchronous::expect();
+        asynchronous::prefetch();
         let started = sys::ticks();
         let largest = copies.iter().map(|copy| copy.len).max().unwrap_or(0);
         let large = largest >= asynchronous::FLOOR;
@@ -473,7 +473,7 @@ impl Dispatcher {
         if decision.first > 0 {
             first[0] = sys::ticks();
             if matches!(by, Ok(EngineKind::Threads(_))) && !decision.in_a_row {
-                threads::expect();
+                threads::wake_early();
             }
             // SAFETY: part of the caller's ranges.
             match unsafe { operation.begin(from, decision.first) } {

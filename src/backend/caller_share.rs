@@ -5,8 +5,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The caller's part, in 256ths. It is right when the caller and the engine come to their end
-/// together, so it is moved by `STEP` after every copy, between nothing and `MOST`.
+/// The caller's part, in 256ths. It is right when the caller and the engine finish together, so it
+/// is moved by `STEP` after every copy, between nothing and `MOST`.
 pub struct CallerShare<const MOST: u32, const STEP: u32>(AtomicU32);
 
 impl<const MOST: u32, const STEP: u32> CallerShare<MOST, STEP> {

@@ -24,7 +24,7 @@ pub struct Request {
 }
 
 impl Request {
-    #[cfg(any(test, loom))]
+    #[cfg(loom)]
     pub fn new() -> Self {
         Self {
             engine: AtomicUsize::new(0),

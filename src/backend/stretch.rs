@@ -24,10 +24,10 @@ impl Stretch {
         }
     }
 
-    /// Has the whole copied stretch by stretch: `next` says how long the next one is, of so many
-    /// bytes, and `copy` makes it. A copy that is refused at its first stretch is refused, and
-    /// nothing of it is done. After that there is no way back: libc copies the refused stretch,
-    /// which is counted among the caller's bytes.
+    /// Has the whole copied stretch by stretch: `next` says how long the next one is, given the
+    /// bytes that are left, and `copy` makes it. A copy that is refused at its first stretch is
+    /// refused, and nothing of it is done. After that there is no way back: libc copies the refused
+    /// stretch, which is counted among the caller's bytes.
     ///
     /// # Safety
     /// As memcpy of the whole.

@@ -211,9 +211,9 @@ impl Class {
     }
 }
 
-/// Whether threads that this one makes serve others as well as those of the main thread would.
-/// A nice value stays with them, and so does SCHED_IDLE, for want of rights; a SCHED_DEADLINE
-/// thread can make none. `filtered`: they will have to stay what they are born as.
+/// Whether threads that this one makes serve others as well as those of the main thread would. A
+/// nice value stays with them, and so does SCHED_IDLE, because it takes rights to leave it; a
+/// SCHED_DEADLINE thread can make none. `filtered`: they will have to stay what they are born as.
 pub fn may_make_workers(filtered: bool) -> bool {
     let classes = if filtered {
         let main = Class::in_file(c"/proc/self/stat");

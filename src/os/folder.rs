@@ -19,7 +19,7 @@ impl Drop for Folder {
 
 impl Folder {
     /// Opens a folder that nobody but this user can look into, and that is no link, made if need
-    /// be. `None`: there is none to be had.
+    /// be. `None`: that is not possible.
     pub fn open_or_make(path: &CStr) -> Option<Self> {
         let folder = Self::open(path).or_else(|| {
             // SAFETY: `path` is terminated.
@@ -45,16 +45,9 @@ impl Folder {
     }
 
     pub fn is_private(&self) -> bool {
-        let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the kernel fills it, and it is read only after it has.
-        let stat = unsafe {
-            let at = stat.as_mut_ptr() as usize;
-            if sys::syscall(libc::SYS_fstat, [self.fd as usize, at, 0, 0, 0, 0]) != 0 {
-                return false;
-            }
-            stat.assume_init_ref()
-        };
-        stat.st_uid == sys::geteuid() as u32 && stat.st_mode & 0o077 == 0
+        let is_private =
+            |stat: &libc::stat| stat.st_uid == sys::geteuid() as u32 && stat.st_mode & 0o077 == 0;
+        sys::stat(self.fd, is_private).unwrap_or(false)
     }
 
     pub fn is_in_memory(&self) -> bool {
@@ -67,11 +60,11 @@ impl Folder {
         }
     }
 
-    /// A new file of `len` zeros, mapped for reading and writing. All of it is written before it
-    /// is mapped: a folder without room, or a limit on the size of files, is found now and not by
-    /// a signal later. Its mode lets nobody open it for writing, its user included: who cuts off
-    /// a mapped file kills those that have it mapped, and should have to mean it. `None`: not to
-    /// be had; then a file may be left, which readers remove.
+    /// A new file of `len` zeros, mapped for reading and writing. All of it is written before it is
+    /// mapped: a folder without room, or a limit on the size of files, is found now and not by a
+    /// signal later. Its mode lets nobody open it for writing, not even its user: truncating a
+    /// mapped file kills those that have it mapped, and nobody should do that by mistake. `None`:
+    /// that was not possible; then a file may be left, which readers remove.
     pub fn map_new_file(&self, name: &CStr, len: usize) -> Option<*mut c_void> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         let flags = (flags | libc::O_CLOEXEC) as usize;
@@ -114,7 +107,7 @@ impl Folder {
 /// Puts zeros of this process's own in the place of a mapping.
 ///
 /// # Safety
-/// A mapping of so many bytes of which only atomics are in use.
+/// A mapping of `len` bytes of which only atomics are in use.
 pub unsafe fn map_zeros_over(at: *mut c_void, len: usize) {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
@@ -125,10 +118,7 @@ pub unsafe fn map_zeros_over(at: *mut c_void, len: usize) {
 
 /// Nanoseconds since the machine was started, by the clock that goes on while it sleeps.
 pub fn since_boot() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is writable. The vDSO answers; errno changes only for a bad clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    sys::nanoseconds_of(libc::CLOCK_BOOTTIME)
 }
 
 /// The number of the namespace that process numbers belong to; 0: unknown.

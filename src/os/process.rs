@@ -58,11 +58,11 @@ pub fn shares_our_memory() -> bool {
 }
 
 /// Fetches what `shares_our_memory` will look at.
-pub fn expect() {
+pub fn prefetch() {
     fetch_to_change(MARK.load(Ordering::Relaxed) as usize);
 }
 
-/// Makes `shares_our_memory` an answer without a system call, where that is to be had.
+/// Lets `shares_our_memory` answer without a system call, where the kernel can wipe a page.
 pub fn mark_our_memory() {
     let mut page = MARK.load(Ordering::Acquire);
     if page.is_null() && !is_filtered() {

@@ -59,7 +59,7 @@ impl PutOff {
     }
 }
 
-/// As many threads, nearly, as ever get such a signal at the same time.
+/// More threads than are likely to get such a signal at the same time.
 static ENTRIES: [PutOff; 32] = [const { PutOff::new() }; 32];
 /// How many are noted, of all threads.
 static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -31,7 +31,7 @@ pub enum Woken {
     /// The word changed, or somebody rang, or for no reason at all: look again.
     LookAgain,
     TimedOut,
-    /// The system call itself was refused; sleeping is not to be had.
+    /// The system call itself was refused: there is no sleeping.
     Refused,
 }
 

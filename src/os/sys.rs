@@ -164,22 +164,22 @@ pub fn is_resident(page: usize) -> bool {
     done != 0 || answer & 1 == 1
 }
 
-/// Makes pages as if they were written, without changing what they hold. Linux has it since
-/// 5.14; a failure means that copying will fault for them, or fail, as ever.
+/// Makes pages as if they were written, without changing what they hold. Linux has it since 5.14;
+/// if it fails, copying will fault for them one by one, or fail, as without it.
 pub fn make_pages(start: usize, len: usize) {
     let advice = libc::MADV_POPULATE_WRITE as usize;
     // SAFETY: changes no byte.
     unsafe { syscall(libc::SYS_madvise, [start, len, advice, 0, 0, 0]) };
 }
 
-/// Tells the kernel where this thread's restartable sequence is. False: not to be had.
+/// Tells the kernel where this thread's restartable sequence is. False: it refuses.
 pub fn register_rseq(area: usize, size: usize, signature: u32) -> bool {
     // SAFETY: the kernel writes to the area as long as the thread lives, as the caller wants.
     unsafe { syscall(libc::SYS_rseq, [area, size, 0, signature as usize, 0, 0]) == 0 }
 }
 
 /// Tells the kernel that this process will call `interrupt_workers`. Takes milliseconds in a
-/// process of several threads. False: not to be had.
+/// process of several threads. False: it refuses.
 pub fn expect_interruptions() -> bool {
     membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0
 }
@@ -204,7 +204,7 @@ pub fn seccomp_mode() -> SysResult {
     unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) }
 }
 
-/// So many bytes of zeros, where the kernel chooses; `None`: there is no memory.
+/// `len` bytes of zeros, where the kernel chooses; `None`: there is no memory.
 pub fn map(len: usize) -> Option<*mut c_void> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
@@ -214,13 +214,13 @@ pub fn map(len: usize) -> Option<*mut c_void> {
 }
 
 /// # Safety
-/// A mapping of so many bytes that nobody uses any more.
+/// A mapping of `len` bytes that nobody uses any more.
 pub unsafe fn unmap(at: *mut c_void, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { syscall(libc::SYS_munmap, [at as usize, len, 0, 0, 0, 0]) };
 }
 
-/// A stack of so many bytes, with a page below it that faults: its upper end.
+/// Maps a stack of `len` bytes, with a page below it that faults; answers its upper end.
 pub fn map_stack(len: usize) -> Option<usize> {
     const GUARD: usize = 4096;
     let at = map(len + GUARD)?;
@@ -334,7 +334,7 @@ pub fn file_of(fd: i32) -> Option<(u64, u64)> {
 
 /// What `look` finds in fstat's answer, which is not moved: compilers do that with memcpy, which
 /// is us.
-fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
+pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
     let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills it, and it is read only after it has.
     unsafe {
@@ -368,25 +368,20 @@ pub fn map_page(fd: i32, offset: usize) -> SysResult {
 
 /// Reads a small file whole; `None` when it cannot be opened.
 pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    // SAFETY: `path` is terminated; the reads stay inside `buffer`; the descriptor is ours.
-    unsafe {
-        let at = libc::AT_FDCWD as usize;
-        let fd = syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]);
-        let fd = usize::try_from(fd).ok()?;
-        let mut filled = 0;
-        while filled < buffer.len() {
-            let rest = &mut buffer[filled..];
-            let got =
-                syscall(libc::SYS_read, [fd, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0]);
-            if got <= 0 {
-                break;
-            }
-            filled += got as usize;
+    let fd = usize::try_from(open(path)).ok()?;
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let rest = &mut buffer[filled..];
+        let (start, len) = (rest.as_mut_ptr() as usize, rest.len());
+        // SAFETY: the kernel writes inside `rest`.
+        let got = unsafe { syscall(libc::SYS_read, [fd, start, len, 0, 0, 0]) };
+        if got <= 0 {
+            break;
         }
-        syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-        Some(&buffer[..filled])
+        filled += got as usize;
     }
+    close(fd as i32);
+    Some(&buffer[..filled])
 }
 
 /// Where a symbolic link leads.

@@ -25,8 +25,8 @@ rare! {
     ) -> i32;
 }
 
-/// Has a thread do the job, on a stack of so many bytes, with all signals blocked: handlers of the
-/// program are not for it. An errno: there is none to be had.
+/// Has a thread do the job, on a stack of `stack` bytes, with all signals blocked: handlers of the
+/// program are not for it. Answers an errno if there is no such thread.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();
     let job: ThreadBody = Box::new(job);

@@ -5,9 +5,9 @@
 //! the same in both: relaxed additions, no lock, no system call.
 //!
 //! A file has one process. The child of a fork counts in private memory until its own first large
-//! copy makes a file; a child that ran no handler of ours, which `process::shares_our_memory`
-//! tells from a page that the kernel wipes, stays in private memory. A child of vfork lives in
-//! its parent's memory and counts there, as ever.
+//! copy makes a file; a child that ran no handler of ours, which `process::shares_our_memory` tells
+//! from a page that the kernel wipes, stays in private memory. A child of vfork lives in its
+//! parent's memory and counts there.
 
 use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
 use crate::backend::{Refused, may_start};
@@ -23,9 +23,9 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use once_cell::race::OnceRef;
 
-/// Facts from elsewhere are put into the file after each copy that took so many ticks for each
-/// channel, which is about 13 µs, and after so many shorter ones. To ask a channel can take as long
-/// as a cache miss takes.
+/// Facts from elsewhere are put into the file after each copy that took this many ticks for each
+/// channel, which is about 13 µs, and after this many shorter ones. Asking a channel can take as
+/// long as a cache miss.
 const LONG_FOR_EACH: u64 = 1 << 15;
 const SHORT_ONES: u32 = 64;
 
@@ -84,7 +84,7 @@ impl Statistics {
         self.start.iter().zip(now).for_each(|(start, now)| start.store(now, Ordering::Relaxed));
     }
 
-    /// Seconds since the epoch when that was, and seconds that have passed since.
+    /// When that was, in seconds since the epoch, and how many seconds have passed since.
     pub fn started(&self) -> (f64, f64) {
         let [_, nanoseconds, wall] = &self.start;
         let passed = sys::nanoseconds().saturating_sub(nanoseconds.load(Ordering::Relaxed));
@@ -99,7 +99,7 @@ impl Statistics {
         process::shares_our_memory().then_some(live)
     }
 
-    /// Where is counted now.
+    /// The counters in use now.
     #[inline]
     pub fn counters(&self) -> &Recorder {
         self.live().map_or(&self.private, |live| &live.recorder)
@@ -129,7 +129,7 @@ impl Statistics {
         }
     }
 
-    /// After a copy that took so many ticks.
+    /// After a copy that took this many ticks.
     #[inline]
     fn publish_at_times(&self, live: &'static Live, ticks: u64) {
         let short_ones = self.short_ones.load(Ordering::Relaxed).wrapping_add(1);
@@ -210,7 +210,7 @@ impl Statistics {
                 folder.remove(name);
             }
         }
-        // SAFETY: a fresh mapping of so many bytes, page aligned, which stays. All zeros is a
+        // SAFETY: a fresh mapping of `Live::SIZE` bytes, page aligned, which stays. All zeros is a
         // `Live`, and it is used by shared reference only.
         let live: &'static Live = unsafe { &*found?.cast() };
         self.begin(live, place, filtered);

@@ -323,7 +323,7 @@ impl Worth {
         Self { shared: AtomicU64::new(0), judged: AtomicU64::new(0), saved: AtomicI64::new(0) }
     }
 
-    /// A shared copy has taken so long, and has saved so much, where that is known.
+    /// A shared copy has taken this long and, where that is known, has saved this much.
     pub fn note(&self, ticks: u64, saved: Option<i64>) {
         self.shared.fetch_add(ticks, Relaxed);
         if let Some(saved) = saved {

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Of less than this part of the shared time nothing is concluded.
 const LEAST_KNOWN: f64 = 0.1;
-/// Reasons for less than this part of the bytes are not told, and no more than so many.
+/// Reasons for less than this part of the bytes are not told, and no more reasons than this.
 const LEAST_PART: f64 = 0.01;
 const MOST_REASONS: usize = 3;
 

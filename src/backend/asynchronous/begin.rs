@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering;
 /// Who carries copies.
 #[derive(Clone, Copy)]
 pub enum By {
-    /// So many workers; copies from `stream_from` bytes up by streaming stores.
+    /// This many workers; copies of `stream_from` bytes and more by streaming stores.
     Workers {
         workers: usize,
         copy_loop: CopyLoop,
@@ -55,7 +55,7 @@ pub struct Wanted {
     pub detached: bool,
 }
 
-/// What has become of a beginning.
+/// What came of `begin`.
 pub struct Begun {
     pub cookie: Cookie,
     /// Bytes that somebody else carries.
@@ -63,8 +63,8 @@ pub struct Begun {
     pub refused: Option<Refused>,
 }
 
-/// Starts copies that end together. `by`: nobody, and they are done at once. `None`: the
-/// table is full and nothing is under way.
+/// Starts copies that end together. Without `by` they are done at once. `None`: the table is full
+/// and nothing is under way.
 ///
 /// # Safety
 /// As memmove of each, until the end is told; the word of a notice can be written until it is.
@@ -83,7 +83,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         None => (None, None),
     };
     let handled = wanted.detached && by.is_some() && signals::program_handles_faults();
-    // So many copies can be handed on: the first ones that suit.
+    // At most this many copies are handed on: the first ones that suit.
     let room = if copies.len() > 1 { PENDING.room() } else { 1 };
     let mut left = room;
     // Whatever faults from here on may jump, so there is nothing in the table yet.
@@ -166,10 +166,10 @@ fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Who adds parts to an owner.
+/// Adds parts to an owner.
 struct Parts {
     owner: &'static Entry,
-    /// The owner's own entry is still to be had for a part.
+    /// The owner's own entry can still be used for a part.
     own: bool,
     /// Workers have been called.
     called: bool,

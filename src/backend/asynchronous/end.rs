@@ -1,5 +1,5 @@
-//! How copies that were started come to their end: pieces are copied, requests of an engine are seen
-//! to be over, and whoever finishes last tells.
+//! How copies that were started are finished: pieces are copied, requests of an engine are seen to
+//! be over, and whoever finishes last tells.
 //!
 //! Faults come as from memcpy: at once, or in the thread that asks for the end (see `report`).
 
@@ -20,8 +20,8 @@ use crate::os::{cpus, sys};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The caller holds signals while it works on pieces: a handler that waited for the same
-/// copy would wait for ever. So many bytes at most in one go.
+/// The caller holds signals while it works on pieces: a handler that waited for the same copy would
+/// wait for ever. So it copies at most this many bytes in one go.
 const CHUNK: usize = 16 << 20;
 
 /// How long a worker looks at one request of the helper before it looks at the others.
@@ -160,7 +160,7 @@ fn is_over(part: &Entry, nanos: u64) -> bool {
     helper(part).is_none_or(|engine| engine.is_over(&part.request, nanos))
 }
 
-/// Somebody's copies have ended.
+/// All copies of an owner have ended.
 pub(super) fn tell(ended: Ended) {
     let record = AT_END.load(Ordering::Acquire);
     if !record.is_null() && ended.bytes > 0 {
@@ -288,7 +288,7 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
             PENDING.free(owner);
         }
         for place in &some[..count] {
-            // SAFETY: so many were written. The caller's promise; nobody else writes there any
+            // SAFETY: `count` were written. The caller's promise; nobody else writes there any
             // more.
             unsafe {
                 let Copy { src, dst, len } = place.assume_init_read();

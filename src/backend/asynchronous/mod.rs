@@ -39,10 +39,10 @@ pub fn forget_after_fork() {
     settle_in();
 }
 
-/// A copy will be started soon.
-pub fn expect() {
-    per_process::expect();
-    process::expect();
-    PENDING.expect();
-    QUEUE.expect();
+/// Fetches what `begin` will change, while the caller decides.
+pub fn prefetch() {
+    per_process::prefetch();
+    process::prefetch();
+    PENDING.prefetch();
+    QUEUE.prefetch();
 }

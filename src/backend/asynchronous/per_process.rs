@@ -24,7 +24,7 @@ struct Ours {
 }
 
 /// Fetches what `pack` will look at.
-pub(super) fn expect() {
+pub(super) fn prefetch() {
     fetch_to_change(OURS.load(Ordering::Relaxed) as usize);
 }
 

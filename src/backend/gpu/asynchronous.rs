@@ -9,7 +9,7 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// In ticks: about 50 ms. So long a copy that nobody waits for may lie there before the service
+/// In ticks: about 50 ms. A copy that nobody waits for may lie there this long before the service
 /// thread takes it.
 const LONG_PATIENCE: u64 = 125_000_000;
 
@@ -45,7 +45,7 @@ impl Engine {
         request.engine.load(Relaxed) == &raw const *self as usize
     }
 
-    /// Whether a request is over; waits up to so long for it.
+    /// Whether a request is over; waits up to `nanos` for it.
     pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         let (index, number) = ((id & 0xff) as usize % SLOTS, (id >> 8) as u32);

@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering::Relaxed;
 /// Most bytes of one request: bounds how long signals are held.
 const STRETCH: usize = 256 << 20;
 
-/// In ticks: about 0.2 ms. So long a copy may lie there before the service thread takes it, beside
-/// the time that the copy itself takes; and somebody who sleeps wakes up so much earlier, for
+/// In ticks: about 0.2 ms. A copy may lie there this long, beside the time that it takes itself,
+/// before the service thread takes it. And a caller that sleeps wakes up this much earlier, because
 /// timers are not exact.
 const PATIENCE: u64 = 500_000;
 
@@ -128,9 +128,9 @@ impl Engine {
         }
     }
 
-    /// A little of the time until the expected end, at most so many nanoseconds. A caller that naps
-    /// sleeps as long as it can. Others sleep only if there is much time, and wake up too early
-    /// rather than too late.
+    /// Passes a little of the time until the expected end, at most `most` nanoseconds. A caller
+    /// that naps sleeps as long as it can. Others sleep only if there is much time, and wake up too
+    /// early rather than too late.
     pub(super) fn pass_time(
         &self,
         expected: u64,

@@ -269,7 +269,7 @@ impl Card {
     }
 
     /// # Safety
-    /// Registered memory, and so much room on the card, until the stream has come so far.
+    /// Registered memory, and as much room on the card, until the stream has come this far.
     pub unsafe fn to_card(
         &self,
         to: Address,

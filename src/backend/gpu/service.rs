@@ -1,5 +1,5 @@
-//! The thread that calls the driver: it opens it, registers memory, submits copies, and sees to
-//! what does not come to its end.
+//! The thread that calls the driver: it opens it, registers memory, submits copies, and looks after
+//! copies that do not end.
 //!
 //! A real thread with thread-local storage, made when the process starts if the card is wanted;
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.
@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// With copies under way it looks for lost ones so often.
+/// How often it looks for lost copies while any are under way.
 const LOOK_NANOS: u64 = 10_000_000;
 /// How long the service thread looks for the next copy before it sleeps, in ticks: about 40 us.
 const SPIN: u64 = 100_000;

@@ -32,7 +32,7 @@ impl CopyTimes {
 }
 
 impl CopyTimes {
-    /// It took at most so long: somebody was asleep when it ended.
+    /// It took at most this long: the caller was asleep when it ended.
     pub fn note_at_most(&self, bytes: usize, ticks: u64) {
         let expected = self.expected(bytes);
         if expected == 0 || ticks < expected {
@@ -60,9 +60,9 @@ impl Lead {
     /// About 20 us to 0.4 ms.
     const LEAST: u64 = 50_000;
     const MOST: u64 = 1_000_000;
-    /// So much is in time.
+    /// This much is in time.
     const LITTLE: u64 = 12_500;
-    /// Half of all sleepers are a little late: so many in a row must have another reason.
+    /// Half of all sleepers are a little late: this many in a row must have another reason.
     const SUSPICIOUS: u32 = 8;
 
     pub const fn new() -> Self {
@@ -88,7 +88,7 @@ impl Lead {
         self.ticks.store(now - now / 64, Relaxed);
     }
 
-    /// Who slept had to wait for so many ticks.
+    /// A caller that slept had to wait for this many ticks.
     pub fn was_long_enough(&self, waited: u64) {
         self.too_short.store(0, Relaxed);
         if waited > Self::LITTLE {

@@ -12,7 +12,7 @@ pub enum Unavailable {
     NoDriver,
     /// The driver's number of what went wrong.
     Driver(i32),
-    /// userfaultfd is not to be had: an errno.
+    /// userfaultfd is not available: an errno.
     Watch(i32),
     /// The thread could not be made: an errno.
     Thread(i32),
@@ -27,7 +27,7 @@ impl core::fmt::Display for Unavailable {
             Unavailable::Watch(errno) => {
                 write!(
                     out,
-                    "userfaultfd is not to be had: {} (errno {errno})",
+                    "userfaultfd is not available: {} (errno {errno})",
                     text::meaning(errno)
                 )
             }

@@ -271,7 +271,7 @@ mod tests {
         static REGIONS: Registrations = Registrations::new();
         static WATCH: Watch = Watch::new();
         if let Err(errno) = WATCH.open() {
-            return println!("SKIP: userfaultfd is not to be had here: errno {errno}");
+            return println!("SKIP: userfaultfd is not available here: errno {errno}");
         }
         std::thread::spawn(|| WATCH.run(&REGIONS, || {}));
         const LEN: usize = 4 << 20;
@@ -347,7 +347,7 @@ mod tests {
     fn descriptor_that_was_closed_settles_nothing() {
         let watch = Watch::new();
         if watch.open().is_err() {
-            return println!("SKIP: userfaultfd is not to be had here");
+            return println!("SKIP: userfaultfd is not available here");
         }
         assert_eq!(watch.is_settled(), Settled::Yes);
         sys::close(watch.fd.load(Relaxed) - 1);

@@ -252,9 +252,9 @@ fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     put_off::send_to_oneself(signal, info);
 }
 
-/// Where handlers return to if the program's action says nothing: unwinders and debuggers know
-/// such a frame by these bytes, and that no unwind table tells about them. They look one byte
-/// ahead of a return address, hence the first one.
+/// Where handlers return to if the program's action says nothing: unwinders and debuggers know such
+/// a frame by these bytes, and that no unwind table tells about them. They look one byte before a
+/// return address, which is what the nop is for.
 pub fn restorer() -> usize {
     unsafe extern "C" {
         static adma_restorer: u8;

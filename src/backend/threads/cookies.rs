@@ -114,7 +114,7 @@ impl Cookie {
 }
 
 impl Entry {
-    #[cfg(any(test, loom))]
+    #[cfg(loom)]
     pub fn new() -> Self {
         Self {
             slot: Slot::new(),
@@ -171,7 +171,7 @@ impl Entry {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// So many bytes of the parts of this owner are not carried by others after all.
+    /// This many bytes of the parts of this owner are not carried by others after all.
     pub fn take_off(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -264,7 +264,7 @@ impl Table {
 
     /// Fetches what starting a copy will change. After some megabytes of copying nothing of it
     /// is in a near cache, and one miss after the other takes longer than the rest.
-    pub fn expect(&self) {
+    pub fn prefetch(&self) {
         let word = self.hint.load(Ordering::Relaxed) % WORDS;
         let free = self.used[word].load(Ordering::Relaxed).trailing_ones() as usize % 64;
         let first = self.entries().as_ptr() as usize;
@@ -330,7 +330,7 @@ impl Table {
         self.release(entry);
     }
 
-    /// Makes a taken entry the owner of parts to come. `detached`: it gets free by itself.
+    /// Makes a taken entry the owner of parts to come. `detached`: it becomes free by itself.
     pub fn start(&self, owner: &Entry, notice: Option<Notice>, detached: bool, begun: u64) {
         let notice = notice.unwrap_or(Notice { word: 0, value: 0 });
         owner.word.store(notice.word, Ordering::Relaxed);

@@ -470,7 +470,7 @@ impl Queue {
     }
 
     /// Fetches what calling a worker will change.
-    pub fn expect(&self) {
+    pub fn prefetch(&self) {
         fetch_to_change(&raw const self.bell as usize);
         fetch_to_change(&raw const self.sleepers as usize);
     }

@@ -78,7 +78,7 @@ const MOST_SEGMENTS: usize = 1024;
 static LONG: Mapped<TryLock<Lists<MOST_SEGMENTS>>> = Mapped::new();
 // SAFETY: a lock that is free, and room for anything.
 unsafe impl Zeroed for TryLock<Lists<MOST_SEGMENTS>> {}
-/// So many on each side are given to the kernel at once.
+/// At most this many on each side are given to the kernel at once.
 const AT_ONCE: usize = 32;
 /// The kernel transfers no more with one call (MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
@@ -349,7 +349,7 @@ fn stretch<'r>(
         left -= len;
         skip = 0;
     }
-    // SAFETY: so many were just written.
+    // SAFETY: `count` were just written.
     unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), count) }
 }
 

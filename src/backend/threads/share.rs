@@ -71,8 +71,8 @@ pub enum Wait {
 const CHUNK_EACH: usize = 8 << 20;
 const LARGEST_CHUNK: usize = 128 << 20;
 
-/// The caller itself calls one worker for each so many bytes. Waking one takes about a
-/// microsecond, and the worker takes many more to arrive.
+/// The caller itself calls one worker per `CALL_EACH` bytes. Waking one takes about a microsecond,
+/// and the worker takes many more to arrive.
 const CALL_EACH: usize = 64 << 10;
 
 /// A caller that waits without spinning looks again after this long. Nobody wakes it: a worker that
@@ -296,8 +296,8 @@ pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn(
     }
 }
 
-/// Wakes a worker, because a shared copy will come soon.
-pub fn expect() {
+/// Wakes a worker early, because a shared copy will come soon.
+pub fn wake_early() {
     QUEUE.wake_sleepers(1);
 }
 

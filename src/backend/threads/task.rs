@@ -1,4 +1,4 @@
-//! What is done with a stretch of memory: it is copied, filled or compared, either whole by libc's
+//! What is done with a range of memory: it is copied, filled or compared, either whole by libc's
 //! functions or in pieces by loops of our own.
 //!
 //! The answer of a comparison is its first difference. So its pieces are claimed in order, and a
@@ -21,7 +21,7 @@ const COMPARE: usize = 1 << 30;
 /// Pages of memory that was never written are made this much at a time: then they are still in the
 /// cache when the bytes are written.
 pub const STEP: usize = 64 * PAGE;
-/// After each so many bytes a comparison looks whether another thread has found an earlier
+/// A comparison stops after every `LOOK` bytes to see whether another thread has found an earlier
 /// difference.
 pub const LOOK: usize = 8 * PAGE;
 

@@ -239,7 +239,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
     true
 }
 
-/// Before pieces are copied. False: not to be had.
+/// Lets SIGSEGV and SIGBUS come, before pieces are copied. False: the system refuses.
 fn hear_faults(heard: &mut Option<FaultsHeard>) -> bool {
     if heard.is_none() {
         *heard = FaultsHeard::now();

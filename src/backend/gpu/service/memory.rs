@@ -7,7 +7,7 @@ use crate::os::sys;
 use crate::plan::PAGE;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Registrations that nobody asked for go after so many milliseconds.
+/// Registrations that nobody has asked for go after this many milliseconds.
 const IDLE_MS: u64 = 10_000;
 
 /// A registration takes about as long as the CPU takes for half a copy of the same memory: with so
@@ -148,7 +148,7 @@ impl Service {
         gpu.registrations.publish(index)
     }
 
-    /// Lets go of what was used least recently until so many bytes more may be registered, and
+    /// Lets go of what was used least recently until this many more bytes may be registered, and
     /// there is a place for one more.
     fn make_room(&mut self, len: usize) -> bool {
         let keep = self.gpu.keep.load(Relaxed);

@@ -10,20 +10,20 @@ use crate::os::sys;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-/// So small may chunks be.
+/// Chunks are not smaller than this.
 const LEAST_CHUNK: usize = 1 << 20;
 
-/// A copy in so many chunks, if they are not too small or too large for that: the card reads the
-/// first one while nothing can be written yet.
+/// A copy is cut into this many chunks, unless they would be too small or too large: while the card
+/// reads the first one, nothing can be written yet.
 const CHUNKS: usize = 12;
 
-/// A call for copies of so many bytes is judged by the CPU time it takes.
+/// Calls for at least this many bytes are judged by the CPU time they take.
 const JUDGED: usize = 2 << 20;
 
 /// No CPU copies more bytes in a nanosecond.
 const QUICKEST_CPU: usize = 32;
 
-/// So many slow calls in a row are no accident.
+/// This many slow calls in a row are no accident.
 const TOO_MANY: u32 = 8;
 
 impl Service {
@@ -179,7 +179,7 @@ impl Service {
     }
 }
 
-/// Of this thread, in nanoseconds.
+/// CPU time of this thread, in nanoseconds.
 fn cpu_time() -> u64 {
     sys::nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
