@@ -65,7 +65,7 @@ impl Engine {
         let turn = self.turn_for(dst, how);
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         // A handler that jumped out would leave a request nobody knows of.
-        let held = self.hold_signals()?;
+        let held = self.hold_signals(false)?;
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut submit = list.fill(cut, dst + body, src + body, turn);
         self.counts.submits.fetch_add(1, Relaxed);

@@ -254,13 +254,16 @@ impl Kernel {
     }
 }
 
+/// All of them; or all but those of bad pages, which then come to our own handler.
 fn signals_are_held() -> bool {
     // SAFETY: both sets are ours to write.
-    unsafe {
+    let is_held = |signal| unsafe {
         let mut now: libc::sigset_t = core::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut now);
-        [libc::SIGALRM, libc::SIGSEGV, libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD]
-            .iter()
-            .all(|&signal| libc::sigismember(&now, signal) == 1)
-    }
+        libc::sigismember(&now, signal) == 1
+    };
+    let others = [libc::SIGALRM, libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD, libc::SIGRTMAX()];
+    let faults = [libc::SIGSEGV, libc::SIGBUS];
+    others.into_iter().all(is_held)
+        && (faults.into_iter().all(is_held) || crate::backend::signals::stands_in_front())
 }

@@ -3,8 +3,9 @@
 //! Law of this file, cited as "the engine's law": while a request is under way the engine
 //! writes the program's memory, whatever the program does. So nothing leaves this file
 //! between a submission and the end of its request: we do not return, and no signal handler
-//! may jump, so signals are held. The caller's own part is copied by loops that survive a bad
-//! page; what is little is copied before anything is under way.
+//! may jump, so signals are held: all of them, for a handler of any signal may. The caller's own
+//! part is copied by loops that survive a bad page, with our handler of faults in front of the
+//! program's; what is little is copied before anything is under way.
 
 pub mod abi;
 mod across;
@@ -26,7 +27,7 @@ use crate::backend::threads::Wait;
 use crate::backend::threads::workers;
 use crate::backend::{Refused, signals};
 use crate::os::cpus;
-use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
+use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
 use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
@@ -257,7 +258,8 @@ impl Engine {
             own_parts();
         }
         let begun_at = sys::ticks();
-        let held = self.hold_signals()?;
+        let guarded = !little && self.hear_faults();
+        let held = self.hold_signals(guarded)?;
         self.counts.submits.fetch_add(1, Relaxed);
         let errno = self.helper.submit(&mut request);
         if request.id == 0 {
@@ -283,8 +285,9 @@ impl Engine {
 
         // The engine's law begins.
         let submitted = sys::ticks();
-        // SAFETY: as above.
-        let own_done = little || unsafe { self.copy_guarded(&[(0, body), (end, len)], whole) };
+        // SAFETY: as above; our handler is in front.
+        let own_done =
+            little || guarded && unsafe { copy_guarded(&[(0, body), (end, len)], whole) };
         let count = cut.count();
         let taken = (request.accepted as usize).min(count);
         let begun = if taken < count { cut.piece(taken).offset } else { split.body };
@@ -318,25 +321,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Copies parts of the program's memory while the engine writes others, with our handler of
-    /// faults in front of the program's. False: to be copied when the engine has ended, because
-    /// a page is bad.
-    ///
-    /// # Safety
-    /// As memcpy.
-    unsafe fn copy_guarded(&self, parts: &[(usize, usize)], whole: Stretch) -> bool {
-        if signals::stand_in_front().is_err() {
-            return false;
-        }
-        self.counts.others.fetch_add(4, Relaxed);
-        let Some(_heard) = FaultsHeard::now() else { return false };
-        parts.iter().all(|&(from, to)| {
-            let (dst, src) = (whole.dst + from, whole.src + from);
-            // SAFETY: the caller's promise.
-            unsafe { CopyLoop::Ordinary.copy(dst, src, to - from) == Copied::Whole }
-        })
-    }
-
     /// Bytes at the beginning that the caller does itself.
     fn own_part(&self, len: usize, share: Option<f32>) -> usize {
         match share {
@@ -345,9 +329,17 @@ impl Engine {
         }
     }
 
-    fn hold_signals(&self) -> Result<SignalsHeld, Refused> {
+    /// Puts our handler of faults in front of the program's. Before the request, so that signals
+    /// are held and released once. False: a bad page is not to be met while the engine writes.
+    fn hear_faults(&self) -> bool {
         self.counts.others.fetch_add(2, Relaxed);
-        SignalsHeld::all().ok_or(Refused::System)
+        signals::stand_in_front().is_ok()
+    }
+
+    fn hold_signals(&self, but_faults: bool) -> Result<SignalsHeld, Refused> {
+        self.counts.others.fetch_add(2, Relaxed);
+        let held = if but_faults { SignalsHeld::all_but_faults() } else { SignalsHeld::all() };
+        held.ok_or(Refused::System)
     }
 
     /// Waits for the end of a request of `bytes`; answers the pieces that failed.
@@ -457,6 +449,19 @@ impl Engine {
             counts.redone.fetch_add(redone, Relaxed);
         }
     }
+}
+
+/// Copies parts of the program's memory while the engine writes others. False: to be copied when
+/// the engine has ended, because a page is bad.
+///
+/// # Safety
+/// As memcpy; our handler of faults is in front of the program's, and hears of them.
+unsafe fn copy_guarded(parts: &[(usize, usize)], whole: Stretch) -> bool {
+    parts.iter().all(|&(from, to)| {
+        let (dst, src) = (whole.dst + from, whole.src + from);
+        // SAFETY: the caller's promise.
+        unsafe { CopyLoop::Ordinary.copy(dst, src, to - from) == Copied::Whole }
+    })
 }
 
 fn low_bits(count: usize) -> u64 {

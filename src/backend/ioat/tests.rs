@@ -265,6 +265,55 @@ fn copy_is_one_call_of_the_helper_with_signals_held() {
     assert_eq!((count(&kernel.submits), count(&kernel.waits)), (100, 0));
 }
 
+/// Two calls look whether our handler of faults is in front, and signals are held and released
+/// once for the engine's part and the caller's.
+#[test]
+fn copy_with_a_share_of_the_callers_costs_two_calls_more() {
+    let engine = engine(Kernel::new(4));
+    let how = Options { share: Some(0.5), ..HOW };
+    copy_at(&engine, (40, 17), 100_000, &how).unwrap();
+    let before = count(&engine.counts.others);
+    (0..100).for_each(|_| copy_at(&engine, (40, 17), 100_000, &how).unwrap());
+    assert_eq!(count(&engine.counts.others) - before, 400);
+}
+
+/// Our handler hears of bad pages meanwhile, and so of a signal that somebody sends.
+#[test]
+fn fault_signal_that_is_sent_waits_for_the_end_of_the_copy() {
+    static FAKE: std::sync::OnceLock<&'static Kernel> = std::sync::OnceLock::new();
+    /// 1: it came while the engine was writing; 2: afterwards.
+    static CAME: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn on_signal(_: i32) {
+        let under_way = FAKE.get().is_none_or(|kernel| kernel.under_way() > 0);
+        CAME.store(if under_way { 1 } else { 2 }, Ordering::SeqCst);
+    }
+    let kernel = Kernel::new(2);
+    let engine = engine(kernel);
+    let _ = FAKE.set(kernel);
+    // SAFETY: in a child; the thread that the signal is sent to waits for the copy.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            workers::forget_after_fork();
+            crate::backend::signals::forget_after_fork(); // another test may have held the lock
+            libc::alarm(20);
+            libc::signal(libc::SIGSEGV, on_signal as *const () as usize);
+            let thread = libc::pthread_self();
+            kernel.at_end(move || {
+                libc::pthread_kill(thread, libc::SIGSEGV);
+            });
+            kernel.make([Trouble { late: LATE, ..Trouble::default() }]);
+            let how = Options { share: Some(0.5), ..HOW };
+            let done = copy_at(&engine, (0, 0), 1 << 20, &how);
+            libc::_exit(if done.is_ok() { CAME.load(Ordering::SeqCst) as i32 } else { 3 });
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        status
+    };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 2, "{status:#x}");
+}
+
 #[test]
 fn caller_copies_its_share_while_the_engine_works() {
     workers::settle_in();

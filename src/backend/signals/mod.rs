@@ -159,6 +159,15 @@ pub fn program_handles_faults() -> bool {
     })
 }
 
+/// Whether ours is in front just now, of both.
+#[cfg(test)]
+pub fn stands_in_front() -> bool {
+    let stands = |front: &Front, now: Action| front.stand(now.handler).is_some();
+    [&SEGV, &BUS]
+        .into_iter()
+        .all(|front| Action::of(front.signal).is_some_and(|now| stands(front, now)))
+}
+
 /// In the child of a fork: the thread that held the lock is not here.
 pub fn forget_after_fork() {
     LOCKED.store(false, Ordering::Release);

@@ -29,6 +29,7 @@ mod partner;
 mod probes;
 mod process;
 mod random;
+mod scene;
 mod shim;
 mod subjects;
 mod trace;

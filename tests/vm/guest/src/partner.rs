@@ -4,7 +4,7 @@
 //! exist before the partner is made are at the same addresses in both; of ordinary memory
 //! each has its own, of shared memory both have the same.
 
-use crate::device::{Device, ENOMEM, EXPORT, EXPORT_READ, EXPORT_WRITE, Errno, Export, Port, call};
+use crate::device::{Device, ENOMEM, EXPORT, Errno, Export, Port, call};
 use crate::memory::{PAGE, Region};
 use crate::process::{Child, Ended, Gate, become_victim, fork};
 use crate::verdict::{End, Outcome};
@@ -183,15 +183,6 @@ impl Partner {
         answer.pass();
         let port = take_descriptor(child.pid(), control.word(0) as RawFd)?;
         Ok(Partner { control, ask, answer, child, port })
-    }
-
-    /// One that has exported a buffer full of ones, to be read and written, and its number.
-    pub fn with_export(len: usize) -> Outcome<(Partner, u64)> {
-        let theirs = Region::of_small_pages(len)?;
-        let partner = Partner::new(&[&theirs])?;
-        partner.must(Order::Fill(0, 1))?;
-        let export = partner.must(Order::Export(0, 0, len, EXPORT_READ | EXPORT_WRITE))?;
-        Ok((partner, export))
     }
 
     pub fn port(&self) -> RawFd {

@@ -4,7 +4,7 @@ use crate::verdict::{Context, Outcome};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const TRACING: &str = "/sys/kernel/debug/tracing";
+const TRACING: &str = "/sys/kernel/tracing";
 const BY_THREAD: &str = "hist:keys=common_pid";
 
 /// A function of the kernel or an event that it has; goes with its owner.

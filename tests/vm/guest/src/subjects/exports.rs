@@ -8,6 +8,7 @@ use crate::oracle::Watched;
 use crate::partner::{Order, Partner};
 use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
 use crate::random::Random;
+use crate::scene::{BOTH, Scene};
 use crate::verdict::{Context, Outcome};
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
@@ -34,61 +35,23 @@ tests! {
 }
 
 const LEN: usize = 80 * PAGE;
-const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
 
-/// Memory that both processes see, exported by the other one.
-struct Scene {
-    device: Device,
-    theirs: Region,
-    ours: Region,
-    partner: Partner,
-    export: u64,
-}
-
-impl Scene {
-    fn new(theirs: Region) -> Outcome<Scene> {
-        let ours = Region::of_small_pages(theirs.len())?;
-        let partner = Partner::new(&[&theirs])?;
-        let export = partner.must(Order::Export(0, 0, theirs.len(), BOTH))?;
-        Ok(Scene { device: Device::open()?, theirs, ours, partner, export })
-    }
-
-    fn shared() -> Outcome<Scene> {
-        let theirs = Region::shared(LEN)?;
-        theirs.touch();
-        Scene::new(theirs)
-    }
-
-    fn submit(&self, way: u32, piece: Piece) -> Submitted {
-        self.device.submit_across(&mut [piece], way, self.partner.port(), self.export)
-    }
-
-    /// One piece one way, and every byte around it.
-    fn carry(&self, way: u32, ours: usize, theirs: usize, len: usize) -> Outcome {
-        let (watched, mut piece) = match way {
-            SUBMIT_PULL => {
-                let watched = Watched::new(&self.ours, ours, &self.theirs, theirs, len, 200);
-                (watched, Piece::new(&self.ours, ours, &self.theirs, 0, len))
-            }
-            _ => {
-                let watched = Watched::new(&self.theirs, theirs, &self.ours, ours, len, 200);
-                (watched, Piece::new(&self.theirs, 0, &self.ours, ours, len))
-            }
-        };
-        match way {
-            SUBMIT_PULL => piece.src = theirs as u64,
-            _ => piece.dst = theirs as u64,
-        }
-        let Submitted { result, out } = self.submit(way, piece);
-        ensure_eq!(result, Ok(()), "way {way}, {ours} and {theirs}, {len} bytes");
-        ensure_eq!((out.accepted, out.cpu_bytes), (1, 0), "pieces, and bytes of the processor");
-        ensure_eq!(self.device.end(&out)?, 0, "failed pieces");
-        watched.expect_copied().context(format_args!("way {way}, {ours}, {theirs}, {len} bytes"))
-    }
+/// One piece one way, and every byte around it.
+fn carry(scene: &Scene, way: u32, ours: usize, theirs: usize, len: usize) -> Outcome {
+    let watched = match way {
+        SUBMIT_PULL => Watched::new(&scene.ours, ours, &scene.theirs, theirs, len, 200),
+        _ => Watched::new(&scene.theirs, theirs, &scene.ours, ours, len, 200),
+    };
+    let piece = scene.piece(way, ours, theirs, len);
+    let Submitted { result, out } = scene.submit(way, &mut [piece]);
+    ensure_eq!(result, Ok(()), "way {way}, {ours} and {theirs}, {len} bytes");
+    ensure_eq!((out.accepted, out.cpu_bytes), (1, 0), "pieces, and bytes of the processor");
+    ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
+    watched.expect_copied().context(format_args!("way {way}, {ours}, {theirs}, {len} bytes"))
 }
 
 fn export_bytes_of_any_place_and_length_arrive() -> Outcome {
-    let scene = Scene::shared()?;
+    let scene = Scene::shared(LEN)?;
     if scene.device.info()?.src_align > 1 {
         skip!("this engine wants everything aligned");
     }
@@ -97,12 +60,12 @@ fn export_bytes_of_any_place_and_length_arrive() -> Outcome {
     for way in [SUBMIT_PULL, SUBMIT_PUSH] {
         for len in [1, 7, 8, 63, 64, 65, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 17] {
             for (ours, theirs) in [(0, 0), (1, 0), (0, 1), (63, 4095), (PAGE - 3, 64 * PAGE - 5)] {
-                scene.carry(way, ours, theirs, len)?;
+                carry(&scene, way, ours, theirs, len)?;
                 bytes += len as u64;
             }
         }
-        scene.carry(way, 0, 0, LEN)?;
-        scene.carry(way, 100, 33, LEN - 100)?;
+        carry(&scene, way, 0, 0, LEN)?;
+        carry(&scene, way, 100, 33, LEN - 100)?;
         bytes += 2 * LEN as u64 - 100;
     }
     let mut random = Random::new(31);
@@ -110,7 +73,7 @@ fn export_bytes_of_any_place_and_length_arrive() -> Outcome {
         let len = 1 + random.below(20 * PAGE as u64) as usize;
         let mut place = || random.below((LEN - len) as u64) as usize;
         let (ours, theirs) = (place(), place());
-        scene.carry(random.pick(&[SUBMIT_PULL, SUBMIT_PUSH]), ours, theirs, len)?;
+        carry(&scene, random.pick(&[SUBMIT_PULL, SUBMIT_PUSH]), ours, theirs, len)?;
         bytes += len as u64;
     }
     let moved = Statistics::now()?.since(&before);
@@ -121,24 +84,20 @@ fn export_bytes_of_any_place_and_length_arrive() -> Outcome {
 fn export_memory_of_every_kind_is_reached() -> Outcome {
     for kind in [Kind::SharedAnonymous, Kind::SharedFile, Kind::LayeredFile] {
         let theirs = Region::of_kind(kind, LEN)?;
-        let scene = Scene::new(theirs).context(format_args!("{kind:?}"))?;
+        let scene = Scene::of(theirs).context(format_args!("{kind:?}"))?;
         for way in [SUBMIT_PULL, SUBMIT_PUSH] {
-            scene.carry(way, 64, 128, 70 * PAGE).context(format_args!("{kind:?}"))?;
+            carry(&scene, way, 64, 128, 70 * PAGE).context(format_args!("{kind:?}"))?;
         }
     }
     Ok(())
 }
 
 fn export_pieces_on_all_channels_arrive() -> Outcome {
-    let scene = Scene::shared()?;
-    let channels = scene.device.info()?.channels;
+    let scene = Scene::shared(LEN)?;
     for parts in [2, 16, MAX_PIECES] {
         let watched = Watched::new(&scene.ours, 0, &scene.theirs, 0, LEN, 0);
-        let whole = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, LEN) };
-        let mut pieces = whole.split(parts, channels);
-        let port = scene.partner.port();
-        let Submitted { result, out } =
-            scene.device.submit_across(&mut pieces, SUBMIT_PULL, port, scene.export);
+        let mut pieces = scene.pieces(SUBMIT_PULL, parts)?;
+        let Submitted { result, out } = scene.submit(SUBMIT_PULL, &mut pieces);
         ensure_eq!((result, out.accepted as usize), (Ok(()), pieces.len()), "{parts} pieces");
         ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
         watched.expect_copied().context(format_args!("{parts} pieces"))?;
@@ -148,39 +107,24 @@ fn export_pieces_on_all_channels_arrive() -> Outcome {
 
 /// Ordinary memory, at the same address in both processes.
 fn export_memory_of_its_owner_alone_is_written() -> Outcome {
-    let region = Region::of_small_pages(LEN)?;
-    region.fill(1);
-    let ours = Region::of_small_pages(LEN)?;
-    ours.fill(2);
-    let partner = Partner::new(&[&region])?;
-    let device = Device::open()?;
-    partner.must(Order::Fill(0, 3))?;
-    let export = partner.must(Order::Export(0, 0, LEN, BOTH))?;
-    let carry = |way: u32, piece: Piece| -> Outcome {
-        let Submitted { result, out } =
-            device.submit_across(&mut [piece], way, partner.port(), export);
-        ensure_eq!(result, Ok(()), "way {way}");
-        ensure_eq!(device.end(&out)?, 0, "failed pieces");
-        Ok(())
-    };
-    carry(SUBMIT_PUSH, Piece { dst: 0, ..Piece::new(&region, 0, &ours, 0, LEN) })?;
-    partner.must(Order::Expect(0, 2)).context("what was pushed")?;
-    region.expect(1).context("our own memory at that address")?;
-    partner.must(Order::Fill(0, 4))?;
-    carry(SUBMIT_PULL, Piece { src: 0, ..Piece::new(&ours, 0, &region, 0, LEN) })?;
-    ours.expect(4).context("what was pulled")?;
-    region.expect(1)?;
+    let scene = Scene::private(LEN)?;
+    scene.theirs.fill(3);
+    scene.carry(SUBMIT_PUSH)?;
+    scene.partner.must(Order::Expect(0, 2)).context("what was pushed")?;
+    scene.theirs.expect(3).context("our own memory at that address")?;
+    scene.partner.must(Order::Fill(0, 4))?;
+    scene.carry(SUBMIT_PULL)?;
+    scene.ours.expect(4).context("what was pulled")?;
+    scene.theirs.expect(3)?;
     // And after it was taken back it is out of reach.
-    partner.must(Order::Unexport(export, 1000))?;
-    let piece = Piece { dst: 0, ..Piece::new(&region, 0, &ours, 0, LEN) };
-    let found = device.submit_across(&mut [piece], SUBMIT_PUSH, partner.port(), export);
-    ensure_eq!(found.result, Err(ENOENT), "an export that was taken back");
-    partner.must(Order::Expect(0, 4)).map(|_| ())
+    scene.partner.must(Order::Unexport(scene.export, 1000))?;
+    scene.expect_refused(ENOENT, "taken back")?;
+    scene.partner.must(Order::Expect(0, 4)).map(|_| ())
 }
 
 fn export_again_pins_nothing() -> Outcome {
-    let scene = Scene::shared()?;
-    scene.carry(SUBMIT_PULL, 0, 0, LEN)?;
+    let scene = Scene::shared(LEN)?;
+    carry(&scene, SUBMIT_PULL, 0, 0, LEN)?;
     scene.partner.must(Order::Unexport(scene.export, 1000))?;
     let before = Statistics::now()?;
     for round in 0..20 {
@@ -205,17 +149,17 @@ fn export_where_nothing_is_kept_is_reached() -> Outcome {
     let scene = Scene { device, theirs, ours, partner, export };
     ensure_eq!(Statistics::now()?.pinned_pages - before, (LEN / PAGE) as u64, "pinned pages");
     for way in [SUBMIT_PULL, SUBMIT_PUSH] {
-        scene.carry(way, 5, 9, LEN - 9)?;
+        carry(&scene, way, 5, 9, LEN - 9)?;
     }
     // A change of the mapping is noticed all the same.
     scene.partner.must(Order::Unmap(0))?;
-    let piece = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) };
-    ensure_eq!(scene.submit(SUBMIT_PULL, piece).result, Err(EFAULT), "after munmap");
+    let piece = scene.piece(SUBMIT_PULL, 0, 0, PAGE);
+    ensure_eq!(scene.submit(SUBMIT_PULL, &mut [piece]).result, Err(EFAULT), "after munmap");
     Ok(())
 }
 
 fn export_without_the_right_is_eacces() -> Outcome {
-    let scene = Scene::shared()?;
+    let scene = Scene::shared(LEN)?;
     scene.theirs.fill(1);
     scene.ours.fill(2);
     let port = scene.partner.port();
@@ -223,10 +167,7 @@ fn export_without_the_right_is_eacces() -> Outcome {
         [(EXPORT_READ, SUBMIT_PULL, SUBMIT_PUSH), (EXPORT_WRITE, SUBMIT_PUSH, SUBMIT_PULL)]
     {
         let export = scene.partner.must(Order::Export(0, 0, PAGE, right))?;
-        let piece = |way| match way {
-            SUBMIT_PULL => Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) },
-            _ => Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) },
-        };
+        let piece = |way| scene.piece(way, 0, 0, PAGE);
         let found = scene.device.submit_across(&mut [piece(forbidden)], forbidden, port, export);
         ensure_eq!((found.result, found.out.id), (Err(EACCES), 0), "way {forbidden}");
         scene.theirs.expect(1).context("written, but refused")?;
@@ -278,22 +219,18 @@ fn export_beyond_its_end_is_einval() -> Outcome {
 }
 
 fn export_of_unknown_number_or_port_is_refused() -> Outcome {
-    let scene = Scene::shared()?;
+    let scene = Scene::shared(LEN)?;
     scene.ours.fill(2);
     scene.theirs.fill(1);
     let stranger = Partner::new(&[&scene.theirs])?;
     let own_port = scene.device.port();
     let Ok(own_port) = own_port else { fail!("no port") };
     let null = std::fs::File::open("/dev/null")?;
-    let mut piece = [Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) }];
-    let mut refuse = |port: i32, export: u64, errno: Errno| -> Outcome {
+    let refuse = |port: i32, export: u64, errno: Errno| -> Outcome {
         for way in [SUBMIT_PUSH, SUBMIT_PULL] {
-            if way == SUBMIT_PULL {
-                piece[0] = Piece { src: 0, ..Piece::new(&scene.ours, 0, &scene.theirs, 0, PAGE) };
-            }
-            let found = scene.device.submit_across(&mut piece, way, port, export);
+            let mut pieces = [scene.piece(way, 0, 0, PAGE)];
+            let found = scene.device.submit_across(&mut pieces, way, port, export);
             ensure_eq!(found.result, Err(errno), "port {port}, export {export:#x}, way {way}");
-            piece[0] = Piece { dst: 0, ..Piece::new(&scene.theirs, 0, &scene.ours, 0, PAGE) };
         }
         Ok(())
     };
@@ -320,7 +257,7 @@ fn export_of_unknown_number_or_port_is_refused() -> Outcome {
 }
 
 fn export_calls_are_for_the_owner_alone() -> Outcome {
-    let scene = Scene::shared()?;
+    let scene = Scene::shared(LEN)?;
     let port = scene.partner.port();
     let mut export = Export::new(scene.ours.address(0), PAGE, BOTH);
     ensure_eq!(call(port, EXPORT, &mut export), Err(EPERM), "EXPORT at the other's port");
@@ -469,22 +406,17 @@ fn export_of_bad_memory_is_efault_and_says_how_far() -> Outcome {
 }
 
 fn export_into_bad_memory_is_efault() -> Outcome {
-    let scene = Scene::shared()?;
+    let scene = Scene::shared(LEN)?;
     scene.theirs.fill(1);
     scene.ours.fill(2);
     scene.ours.unmap_part(8 * PAGE, PAGE)?;
-    let piece = |at: usize, len: usize| Piece {
-        src: 0,
-        ..Piece::new(&scene.ours, at, &scene.theirs, 0, len)
-    };
-    let found = scene.submit(SUBMIT_PULL, piece(7 * PAGE, 2 * PAGE));
+    let piece = |at: usize, len: usize| scene.piece(SUBMIT_PULL, at, 0, len);
+    let found = scene.submit(SUBMIT_PULL, &mut [piece(7 * PAGE, 2 * PAGE)]);
     ensure_eq!((found.result, found.out.accepted), (Err(EFAULT), 0), "a hole of ours");
     scene.ours.expect_part(0, 8 * PAGE, 2).context("refused, but written")?;
     // What comes before it is under way.
     let mut pieces = [piece(0, 4 * PAGE), piece(4 * PAGE, 4 * PAGE), piece(8 * PAGE, PAGE)];
-    let port = scene.partner.port();
-    let Submitted { result, out } =
-        scene.device.submit_across(&mut pieces, SUBMIT_PULL, port, scene.export);
+    let Submitted { result, out } = scene.submit(SUBMIT_PULL, &mut pieces);
     ensure_eq!((result, out.accepted), (Err(EFAULT), 2), "two good pieces and a bad one");
     ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
     scene.ours.expect_part(0, 4 * PAGE, 1).context("the first piece")

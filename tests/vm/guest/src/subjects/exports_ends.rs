@@ -9,9 +9,10 @@ use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::Bench;
 use crate::kernel::{Statistics, pins_outstanding, settle};
 use crate::memory::{PAGE, Region};
-use crate::partner::{Order, Partner};
+use crate::partner::Order;
 use crate::process::{Ended, Gate, fork};
 use crate::random::Random;
+use crate::scene::{BOTH, Scene};
 use crate::verdict::{Context, Outcome};
 use std::thread::sleep;
 use std::time::Duration;
@@ -32,69 +33,22 @@ tests! {
 }
 
 const LEN: usize = 16 * PAGE;
-const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
-
-struct Scene {
-    device: Device,
-    ours: Region,
-    partner: Partner,
-    export: u64,
-}
-
-impl Scene {
-    fn new() -> Outcome<Scene> {
-        let (partner, export) = Partner::with_export(LEN)?;
-        let ours = Region::of_small_pages(LEN)?;
-        ours.fill(2);
-        Ok(Scene { device: Device::open()?, ours, partner, export })
-    }
-
-    fn submit(&self, way: u32) -> Outcome<Submitted> {
-        let whole = Piece::new(&self.ours, 0, &self.ours, 0, LEN);
-        let whole = match way {
-            SUBMIT_PULL => Piece { src: 0, ..whole },
-            _ => Piece { dst: 0, ..whole },
-        };
-        let channels = self.device.info()?.channels;
-        let mut pieces = whole.split(channels as usize, channels);
-        Ok(self.device.submit_across(&mut pieces, way, self.partner.port(), self.export))
-    }
-
-    fn start(&self, way: u32) -> Outcome<Submit> {
-        let found = self.submit(way)?;
-        ensure_eq!(found.result, Ok(()), "way {way}");
-        Ok(found.out)
-    }
-
-    fn carry(&self, way: u32) -> Outcome {
-        let request = self.start(way)?;
-        ensure_eq!(self.device.end(&request)?, 0, "failed pieces");
-        Ok(())
-    }
-
-    fn refused(&self, errno: Errno, why: &str) -> Outcome {
-        for way in [SUBMIT_PULL, SUBMIT_PUSH] {
-            ensure_eq!(self.submit(way)?.result, Err(errno), "way {way}, {why}");
-        }
-        Ok(())
-    }
-}
 
 fn export_end_taken_back_under_way_waits() -> Outcome {
     let bench = Bench::new()?;
     for way in [SUBMIT_PULL, SUBMIT_PUSH] {
-        let scene = Scene::new()?;
+        let scene = Scene::private(LEN)?;
         bench.slow_down()?;
         let request = scene.start(way)?;
         let found = scene.partner.order(Order::Unexport(scene.export, 0));
         ensure_eq!(found, Err(EAGAIN), "taking back under way");
         let found = scene.partner.order(Order::Unexport(scene.export, 1));
         ensure_eq!(found, Err(ETIMEDOUT), "taking back under way, for a millisecond");
-        scene.refused(ENOENT, "being taken back")?;
+        scene.expect_refused(ENOENT, "being taken back")?;
         scene.partner.must(Order::Unexport(scene.export, 20_000))?;
         ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
         ensure_eq!(scene.partner.order(Order::Unexport(scene.export, 0)), Err(ENOENT), "twice");
-        scene.refused(ENOENT, "taken back")?;
+        scene.expect_refused(ENOENT, "taken back")?;
         match way {
             SUBMIT_PULL => scene.ours.expect(1).context("pulled")?,
             _ => scene.partner.must(Order::Expect(0, 2)).map(|_| ())?,
@@ -106,9 +60,9 @@ fn export_end_taken_back_under_way_waits() -> Outcome {
 
 fn export_end_unmapped_by_its_owner_is_efault() -> Outcome {
     for order in [Order::Unmap(0), Order::Replace(0, 3)] {
-        let scene = Scene::new()?;
+        let scene = Scene::private(LEN)?;
         scene.partner.must(order)?;
-        scene.refused(EFAULT, "mapping changed")?;
+        scene.expect_refused(EFAULT, "mapping changed")?;
         scene.ours.expect(2).context("refused, but written")?;
         if order != Order::Unmap(0) {
             scene.partner.must(Order::Expect(0, 3)).context("the memory that took the place")?;
@@ -128,7 +82,7 @@ fn export_end_unmapped_by_its_owner_is_efault() -> Outcome {
 fn export_end_unmapped_under_way_nobody_else_is_written() -> Outcome {
     let bench = Bench::new()?;
     for order in [Order::Unmap(0), Order::Replace(0, 3)] {
-        let scene = Scene::new()?;
+        let scene = Scene::private(LEN)?;
         bench.slow_down()?;
         let request = scene.start(SUBMIT_PUSH)?;
         scene.partner.must(order)?;
@@ -138,18 +92,18 @@ fn export_end_unmapped_under_way_nobody_else_is_written() -> Outcome {
         if order != Order::Unmap(0) {
             scene.partner.must(Order::Expect(0, 3)).context("the memory that took the place")?;
         }
-        scene.refused(EFAULT, "mapping changed")?;
+        scene.expect_refused(EFAULT, "mapping changed")?;
         bench.clear()?;
     }
     Ok(())
 }
 
 fn export_end_owner_forks_later_transfers_are_efault() -> Outcome {
-    let scene = Scene::new()?;
+    let scene = Scene::private(LEN)?;
     scene.carry(SUBMIT_PULL)?;
     scene.ours.expect(1)?;
     scene.partner.must(Order::Fork)?;
-    scene.refused(EFAULT, "after a fork")?;
+    scene.expect_refused(EFAULT, "after a fork")?;
     let export = scene.partner.must(Order::Export(0, 0, LEN, BOTH))?;
     let scene = Scene { export, ..scene };
     scene.ours.fill(5);
@@ -160,7 +114,7 @@ fn export_end_owner_forks_later_transfers_are_efault() -> Outcome {
 /// Though nobody takes it back.
 fn export_end_void_export_lets_its_pages_go() -> Outcome {
     let before = Statistics::now()?.pinned_pages;
-    let scene = Scene::new()?;
+    let scene = Scene::private(LEN)?;
     let exported = Statistics::now()?.pinned_pages;
     ensure_eq!(exported - before, (LEN / PAGE) as u64, "pinned pages");
     scene.partner.must(Order::Unmap(0))?;
@@ -171,13 +125,13 @@ fn export_end_void_export_lets_its_pages_go() -> Outcome {
 
 fn export_end_owner_closes_and_it_is_gone() -> Outcome {
     // The last descriptor of a port is ours: the port stays when only the owner's goes.
-    let scene = Scene::new()?;
+    let scene = Scene::private(LEN)?;
     scene.partner.must(Order::ClosePort)?;
     scene.carry(SUBMIT_PULL).context("with the owner's descriptor closed")?;
     scene.ours.expect(1)?;
-    let scene = Scene::new()?;
+    let scene = Scene::private(LEN)?;
     scene.partner.must(Order::CloseDevice)?;
-    scene.refused(ENOENT, "the file is closed")?;
+    scene.expect_refused(ENOENT, "the file is closed")?;
     let found = scene.partner.order(Order::Export(0, 0, LEN, BOTH));
     ensure_eq!(found, Err(ESHUTDOWN), "exporting behind a port that is shut");
     ensure_eq!(scene.partner.order(Order::Unexport(scene.export, 0)), Err(ENOENT), "taking back");
@@ -216,10 +170,10 @@ fn export_end_owner_closes_while_exporting_keeps_no_page() -> Outcome {
 }
 
 fn export_end_owner_executes_and_it_is_gone() -> Outcome {
-    let scene = Scene::new()?;
+    let scene = Scene::private(LEN)?;
     scene.partner.tell(Order::Exec);
     let gone = || {
-        let found = scene.submit(SUBMIT_PULL).map(|found| {
+        let found = scene.submit_all(SUBMIT_PULL).map(|found| {
             if found.result.is_ok() {
                 let _ = scene.device.end(&found.out);
             }
@@ -234,7 +188,7 @@ fn export_end_owner_executes_and_it_is_gone() -> Outcome {
 fn export_end_owner_leaves_under_way_pins_balance() -> Outcome {
     let bench = Bench::new()?;
     for killed in [false, true] {
-        let mut scene = Scene::new()?;
+        let mut scene = Scene::private(LEN)?;
         bench.slow_down()?;
         let request = scene.start(SUBMIT_PUSH)?;
         if killed {
@@ -246,7 +200,7 @@ fn export_end_owner_leaves_under_way_pins_balance() -> Outcome {
         ensure_eq!(scene.device.end(&request)?, 0, "failed pieces");
         sleep(Duration::from_millis(50));
         canary.expect_alive()?;
-        scene.refused(ENOENT, "the owner is gone")?;
+        scene.expect_refused(ENOENT, "the owner is gone")?;
         bench.clear()?;
     }
     Ok(())
@@ -257,11 +211,11 @@ fn export_end_owner_killed_at_random_pins_balance() -> Outcome {
     let canary = Canary::new(4 * LEN)?;
     let (mut whole, rounds) = (0, rounds(300));
     for round in 0..rounds {
-        let mut scene = Scene::new()?;
+        let mut scene = Scene::private(LEN)?;
         let device = &scene.device;
         let way = random.pick(&[SUBMIT_PULL, SUBMIT_PUSH]);
         for _ in 0..random.below(4) {
-            let found = scene.submit(way)?;
+            let found = scene.submit_all(way)?;
             if found.result.is_ok() && random.once_in(2) {
                 ensure_eq!(device.end(&found.out)?, 0, "failed pieces");
                 whole += 1;
@@ -269,7 +223,7 @@ fn export_end_owner_killed_at_random_pins_balance() -> Outcome {
         }
         ensure_eq!(scene.partner.kill(), Ended::Killed(libc::SIGKILL), "round {round}");
         // What had begun ends; nothing begins any more.
-        scene.refused(ENOENT, "the owner is dead")?;
+        scene.expect_refused(ENOENT, "the owner is dead")?;
         if round % 8 == 0 {
             let fresh = Canary::new(2 * LEN)?;
             sleep(Duration::from_millis(1));

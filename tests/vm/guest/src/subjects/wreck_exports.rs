@@ -1,14 +1,15 @@
 //! A device that fails during transfers between two processes.
 
 use super::traps::victim;
-use super::wreck::{PIECE, Wreck, on_wreck};
+use super::wreck::{PIECE, on_wreck};
 use crate::canary::Canary;
 use crate::device::*;
 use crate::effort::PATIENCE;
 use crate::faults::{Fault, Kind};
 use crate::memory::Region;
-use crate::partner::{Order, Partner};
+use crate::partner::Order;
 use crate::process::fork;
+use crate::scene::{BOTH, Scene};
 use crate::shim;
 use crate::verdict::{Context, Outcome};
 use std::thread::sleep;
@@ -23,28 +24,10 @@ tests! {
 }
 
 const LEN: usize = 8 * PIECE;
-const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
 
-struct Scene {
-    partner: Partner,
-    ours: Region,
-    export: u64,
-}
-
-impl Scene {
-    fn new() -> Outcome<Scene> {
-        let (partner, export) = Partner::with_export(LEN)?;
-        let ours = Region::of_small_pages(LEN)?;
-        ours.fill(2);
-        Ok(Scene { partner, ours, export })
-    }
-
-    /// Two pieces or more for every channel, into the partner's memory.
-    fn push(&self, wreck: &Wreck) -> Submitted {
-        let whole = Piece { dst: 0, ..Piece::new(&self.ours, 0, &self.ours, 0, LEN) };
-        let mut pieces = whole.split(8, wreck.info.channels);
-        wreck.device.submit_across(&mut pieces, SUBMIT_PUSH, self.partner.port(), self.export)
-    }
+/// Two pieces or more for every channel, into the partner's memory.
+fn push(scene: &Scene) -> Outcome<Submitted> {
+    Ok(scene.submit(SUBMIT_PUSH, &mut scene.pieces(SUBMIT_PUSH, 8)?))
 }
 
 fn wreck_export_errors_name_the_pieces() -> Outcome {
@@ -55,19 +38,19 @@ fn wreck_export_errors_name_the_pieces() -> Outcome {
             Fault::once(Kind::Other),
             Fault::once(Kind::Hang),
         ] {
-            let scene = Scene::new()?;
+            let scene = Scene::private(LEN)?;
             wreck.bench.arm(wreck.places[0], fault)?;
-            let Submitted { result, out } = scene.push(wreck);
+            let Submitted { result, out } = push(&scene)?;
             ensure_eq!(result, Ok(()), "{fault:?}");
-            let failed = wreck.device.end(&out)?;
+            let failed = scene.device.end(&out)?;
             println!("{fault:?}: failed {failed:#x}");
             ensure!(failed != 0 && failed >> out.accepted == 0, "{fault:?}: failed {failed:#x}");
             wreck.bench.clear()?;
             // Done again, and right.
             wreck.expect_recovery()?;
-            let Submitted { result, out } = scene.push(wreck);
+            let Submitted { result, out } = push(&scene)?;
             ensure_eq!(result, Ok(()), "again after {fault:?}");
-            ensure_eq!(wreck.device.end(&out)?, 0, "failed pieces after {fault:?}");
+            ensure_eq!(scene.device.end(&out)?, 0, "failed pieces after {fault:?}");
             scene.partner.must(Order::Expect(0, 2)).context(format_args!("{fault:?}"))?;
             scene.partner.must(Order::Unexport(scene.export, 1000))?;
         }
@@ -77,15 +60,15 @@ fn wreck_export_errors_name_the_pieces() -> Outcome {
 
 fn wreck_export_hang_is_waited_for_by_the_owner() -> Outcome {
     on_wreck(|wreck| {
-        let scene = Scene::new()?;
+        let scene = Scene::private(LEN)?;
         wreck.bench.arm_all(Fault::once(Kind::Hang))?;
-        let Submitted { result, out } = scene.push(wreck);
+        let Submitted { result, out } = push(&scene)?;
         ensure_eq!(result, Ok(()), "a request that will hang");
         let found = scene.partner.order(Order::Unexport(scene.export, 20));
         ensure_eq!(found, Err(ETIMEDOUT), "taking back while a channel hangs");
         scene.partner.must(Order::Unexport(scene.export, 20_000))?;
         scene.partner.must(Order::Fill(0, 7))?;
-        ensure!(wreck.device.end(&out)? != 0, "hanging pieces succeed");
+        ensure!(scene.device.end(&out)? != 0, "hanging pieces succeed");
         sleep(Duration::from_millis(300));
         scene.partner.must(Order::Expect(0, 7)).context("written after it was taken back")?;
         wreck.bench.clear()?;
@@ -132,13 +115,13 @@ fn wreck_export_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> Outco
 
 fn wreck_export_owner_killed_under_a_hang_nobody_else_is_written() -> Outcome {
     on_wreck(|wreck| {
-        let mut scene = Scene::new()?;
+        let mut scene = Scene::private(LEN)?;
         wreck.bench.arm_all(Fault::once(Kind::Stall).value(700))?;
-        let Submitted { result, out } = scene.push(wreck);
+        let Submitted { result, out } = push(&scene)?;
         ensure_eq!(result, Ok(()), "a request that will stall");
         scene.partner.kill();
         let canary = Canary::new(8 * LEN)?;
-        wreck.device.end(&out)?;
+        scene.device.end(&out)?;
         sleep(Duration::from_millis(900));
         canary.expect_alive()?;
         wreck.bench.clear()?;
