@@ -8,7 +8,7 @@
 
 use super::blocks::{self, BlockAddress};
 use super::lock::Lock;
-use super::os::{self, Beside, Fd, Foreign, Sealed};
+use super::os::{self, Beside, Fd, Foreign, Sealed, Share};
 use crate::os::sys;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -31,16 +31,19 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Of an equal, who could do worse than take pages away, or of one who cannot.
+    /// Of an equal, who could do worse than take pages away, or of one who cannot: what any other
+    /// lends us we seal before we touch it.
     fn new(memory: &Fd, of_equal: bool) -> os::Result<Self> {
-        let Sealed { size, whole, fixed } =
-            os::sealed_memory_of_others(memory).ok_or(libc::EINVAL)?;
         // Without pages it could be as large as our address space.
-        if !whole || !(of_equal || fixed) {
-            return Err(libc::EINVAL);
-        }
+        let look = || os::sealed_memory_of_others(memory).filter(|found| found.whole);
+        let Sealed { size, fixed, .. } = look().ok_or(libc::EINVAL)?;
         let at = os::map_shared(memory, size, !fixed)? as usize;
-        Ok(Self { at, size, writable: !fixed })
+        let mapping = Self { at, size, writable: !fixed };
+        if !of_equal && !fixed {
+            os::seal_for_good(memory)?;
+            look().ok_or(libc::EINVAL)?;
+        }
+        Ok(mapping)
     }
 
     /// The address of a part, here; `None`: there is no such part.
@@ -72,8 +75,8 @@ pub struct Mappings {
     /// Otherwise none is shown, or mapped.
     wanted: bool,
     equal: bool,
-    /// The serials of those that were sent last.
-    sent: Lock<VecDeque<u64>>,
+    /// The serials of those that were sent last, and whether the other side may write them.
+    sent: Lock<VecDeque<(u64, bool)>>,
     arrived: Lock<Arrived>,
 }
 
@@ -89,19 +92,40 @@ impl Mappings {
         Self { wanted, equal, sent: Lock::default(), arrived: Lock::default() }
     }
 
-    /// Sees to it that the other side has a block of ours. False: it will not.
-    pub fn show(&self, socket: i32, serial: u64) -> bool {
+    /// Sees to it that the other side has a block of ours, to read it or to write it. False: it
+    /// will not.
+    pub fn show(&self, socket: i32, serial: u64, to_write: bool) -> bool {
         let mut sent = self.sent.lock();
-        if sent.contains(&serial) || !self.wanted {
-            return self.wanted;
+        if let Some((_, writable)) = sent.iter().find(|sent| sent.0 == serial) {
+            return *writable || !to_write;
         }
-        let mut record = [BLOCK; RECORD];
-        record[1..].copy_from_slice(&serial.to_ne_bytes());
-        let shown = blocks::send(serial, socket, &record, self.equal);
+        let share = if self.equal { Share::Everything } else { Share::Read };
+        let shown = self.wanted && (self.equal || !to_write) && send(serial, socket, share).is_ok();
         if shown {
-            keep(&mut sent, serial);
+            keep(&mut sent, (serial, self.equal));
         }
         shown
+    }
+
+    /// Sends a block to who is not our equal, to write it; `note_lent` follows. True: there is
+    /// nothing to do.
+    pub fn lend(&self, socket: i32, serial: u64) -> os::Result<bool> {
+        if !self.wanted {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let mut sent = self.sent.lock();
+        if self.equal || sent.contains(&(serial, true)) {
+            return Ok(true);
+        }
+        send(serial, socket, Share::Lent)?;
+        keep(&mut sent, (serial, false));
+        Ok(false)
+    }
+
+    /// The other side has mapped a block, and can write it.
+    pub fn note_lent(&self, serial: u64) {
+        let mut sent = self.sent.lock();
+        sent.iter_mut().filter(|sent| sent.0 == serial).for_each(|sent| sent.1 = true);
     }
 
     /// Whether a block has come in, or will not.
@@ -177,6 +201,12 @@ impl Arrived {
     }
 }
 
+fn send(serial: u64, socket: i32, share: Share) -> os::Result<()> {
+    let mut record = [BLOCK; RECORD];
+    record[1..].copy_from_slice(&serial.to_ne_bytes());
+    blocks::send(serial, socket, &record, share)
+}
+
 fn keep<T>(list: &mut VecDeque<T>, new: T) {
     if list.len() == MOST {
         list.pop_front();
@@ -192,7 +222,7 @@ mod tests {
     fn pass(serial: u64, equal: bool) -> Option<Option<Arc<Mapping>>> {
         let [here, there] = os::unix_pair().unwrap();
         let (sender, receiver) = (Mappings::new(true, equal), Mappings::new(true, equal));
-        if !sender.show(there.raw(), serial) {
+        if !sender.show(there.raw(), serial, false) {
             return None;
         }
         os::send_byte(there.raw());
@@ -241,6 +271,62 @@ mod tests {
             assert_eq!((view.at as *const u8).read_volatile(), 9);
             blocks::free(block, 4).unwrap();
         }
+    }
+
+    /// As `pass`, of a block that is lent.
+    fn borrow(serial: u64) -> os::Result<Arc<Mapping>> {
+        let [here, there] = os::unix_pair().unwrap();
+        let (lender, borrower) = (Mappings::new(true, false), Mappings::new(true, false));
+        assert!(!lender.show(there.raw(), serial, true), "not unasked");
+        assert!(!lender.lend(there.raw(), serial)?);
+        assert!(!lender.show(there.raw(), serial, true) && !blocks::is_sealed(serial));
+        borrower.take_in(here.raw());
+        assert!(blocks::is_sealed(serial));
+        blocks::settle(serial).unwrap();
+        lender.note_lent(serial);
+        assert!(lender.show(there.raw(), serial, true) && lender.lend(there.raw(), serial)?);
+        Ok(borrower.find(BlockAddress { serial, offset: 0 }).flatten().unwrap())
+    }
+
+    #[test]
+    fn block_is_lent_once_and_keeps_its_pages_then() {
+        let new = || {
+            let block = blocks::allocate(10_000, 5).unwrap() as usize;
+            (block, blocks::serial_of(block, 5).unwrap())
+        };
+        let ((block, serial), (other, shown)) = (new(), new());
+        assert_eq!(blocks::serial_of(block + 4096, 5), Err(libc::EINVAL));
+        assert_eq!(blocks::serial_of(block, 6), Err(libc::EINVAL), "somebody else's");
+        let view = borrow(serial).unwrap();
+        assert_eq!(view.at(5, 5, true), Some(view.at + 5));
+        // SAFETY: memory of the test.
+        unsafe {
+            (view.at as *mut u8).write_volatile(9);
+            os::take_pages_away(block as *mut c_void, 4096);
+            assert_eq!((block as *const u8).read_volatile(), 9);
+        }
+        // Others can read it, and nobody else borrows it, nor what was shown before.
+        assert_eq!(pass(serial, false).unwrap().unwrap().at(5, 5, true), None);
+        assert!(pass(shown, false).is_some());
+        assert_eq!([serial, shown].map(|serial| borrow(serial).err()), [Some(libc::EBUSY); 2]);
+        // SAFETY: nobody uses them any more.
+        unsafe { [block, other].into_iter().for_each(|block| blocks::free(block, 5).unwrap()) };
+    }
+
+    /// What is lent by somebody who is not trusted, and not as it should be.
+    #[test]
+    fn lent_memory_whose_pages_could_go_is_not_mapped() {
+        const SEALED: i32 = os::SIZE_SEALS | libc::F_SEAL_SEAL;
+        let lent = |seals, pages: bool| {
+            let memory = os::sealed_memory(c"test", 8192, seals).unwrap();
+            os::fill_with_pages(&memory, if pages { 8192 } else { 4096 }).unwrap();
+            Mapping::new(&memory, false).map(|mapping| mapping.writable)
+        };
+        assert_eq!(lent(os::SIZE_SEALS, true), Ok(true));
+        assert_eq!(lent(os::SIZE_SEALS, false), Err(libc::EINVAL), "holes");
+        assert_eq!(lent(0, true), Err(libc::EINVAL), "could become smaller");
+        assert_eq!(lent(SEALED, true), Err(libc::EPERM), "cannot be sealed any more");
+        assert_eq!(lent(SEALED | libc::F_SEAL_FUTURE_WRITE, true), Ok(false), "to read");
     }
 
     /// Whatever is sent, and however it is cut.
@@ -310,14 +396,14 @@ mod tests {
         };
         let all: Vec<(usize, u64)> = (0..MOST + 6).map(serial).collect();
         for (_, serial) in &all {
-            assert!(sender.show(there.raw(), *serial));
+            assert!(sender.show(there.raw(), *serial, false));
             receiver.take_in(here.raw());
             let place = BlockAddress { serial: *serial, offset: 0 };
             assert!(receiver.find(place).is_some_and(|view| view.is_some()));
         }
         for (index, (block, serial)) in all.into_iter().enumerate() {
             let kept = index >= 6;
-            assert_eq!(sender.sent.lock().contains(&serial), kept);
+            assert_eq!(sender.sent.lock().contains(&(serial, true)), kept);
             assert_eq!(receiver.find(BlockAddress { serial, offset: 0 }).is_some(), kept);
             // SAFETY: nobody uses it any more.
             unsafe { blocks::free(block, 2) }.unwrap();

@@ -6,10 +6,11 @@
 //! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
 
 use super::across::Pinned;
+use super::blocks;
 use super::doorbell::how;
 use super::endpoint::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
-use super::os::Way;
+use super::os::{self, Way};
 use super::region::LINE;
 use super::watch::{self, AnnouncedSleep};
 use crate::os::sync::{Woken, fetch_to_change, pause};
@@ -232,6 +233,37 @@ impl Link {
         let mut endpoint = endpoint.lock();
         let over = endpoint.is_over(lane, number);
         over.then(|| self.collected(endpoint, number))
+    }
+
+    /// Lends a block to the other side, whoever that is, and waits until that has mapped it, which
+    /// it does while it waits, or lends.
+    pub fn lend(&self, addr: usize) -> os::Result<()> {
+        let limit = sys::nanoseconds() + self.settings.patience;
+        let serial = blocks::serial_of(addr, self.owner)?;
+        self.note_events(&os::poll(self.descriptors(), 0));
+        match self.end_of_other() {
+            other::ALIVE => {}
+            gone => return Err(-self.failure(Role::Writer, gone) as i32),
+        }
+        if self.engine.mappings.lend(self.socket.raw(), serial)? {
+            return Ok(());
+        }
+        let taken = loop {
+            match self.end_of_other() {
+                _ if blocks::is_sealed(serial) => break Ok(()),
+                other::ALIVE if sys::nanoseconds() >= limit => break Err(libc::ETIMEDOUT),
+                other::ALIVE if !self.closing.load(Ordering::Acquire) => {}
+                gone => break Err(-self.failure(Role::Writer, gone) as i32),
+            }
+            self.take_in();
+            self.believe();
+            if !self.help_anybody(true) {
+                os::poll([(-1, 0)], 1);
+            }
+        };
+        // Whoever has it keeps it, but cannot take pages away any more.
+        blocks::settle(serial)?;
+        taken.map(|()| self.engine.mappings.note_lent(serial))
     }
 
     fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {
