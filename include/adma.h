@@ -384,18 +384,18 @@ int adma_free(void *addr);
  * it, read nothing from others into it, and copy what must not change between being checked and
  * being used.
  *
- * Lend a block before anything else is done with it. The call waits until the other process has
- * mapped it, which that does while it waits on the connection or lends something itself, at most
- * ADMA_IPC_TIMEOUT seconds (10); nobody should touch the block meanwhile. Then its pages stay,
- * whatever that process does.
+ * Both processes call it, each with a block of its own or with NULL, and each waits until the
+ * other has mapped what it got, at most ADMA_IPC_TIMEOUT seconds (10); between processes of the
+ * same user nobody waits. Lend a block before anything else is done with it; nobody should touch
+ * it meanwhile. Afterwards its pages stay, whatever the other process does.
  * Returns 0, or an error, and messages go on as before:
  *   -EINVAL      addr is not what adma_alloc has returned to this process
- *   -EBUSY       somebody has got the block already, or it was lent before, to somebody else
- *   -ETIMEDOUT   the other process has not mapped it; it may still see it, and write it
+ *   -EBUSY       somebody has got the block already, or it was lent before
+ *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it
  *   -EPROTO      the other process can still take its pages away: free it
  *   -ENOMEM      that process has taken pages away, and there are no others: free it
  *   -EOPNOTSUPP  ADMA_IPC_ENGINE, of either process, does without such memory
- * and those of adma_write where the other process is gone, or has no room for a descriptor (-EAGAIN).
+ * and those of adma_write where the other process is gone, or -EAGAIN: it has too much to read.
  */
 int adma_lend(int connection, void *addr);
 

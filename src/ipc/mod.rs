@@ -75,9 +75,9 @@
 //! for that. That is true of what was lent over this connection and of nothing else: not of a block
 //! that somebody else has borrowed, nor of a buffer that ends behind the block. It is not done
 //! unasked, for a program checks what it has read and uses it then, and reads from several others
-//! into one block. A borrower maps the block to write, and then seals it, so that nobody can take
-//! pages away from the other; whoever lends waits for the seal, sets it itself where it does not
-//! come, and finds pages anew that were taken away before.
+//! into one block. Both lend at the same time, a block or none. A borrower maps the block to write,
+//! and then seals it, so that nobody can take pages away from the other; whoever lends waits for the
+//! seal, sets it itself where it does not come, and finds pages anew that were taken away before.
 //!
 //! Worker threads reach no more than the thread that waits (`shared`): it makes such a call first,
 //! and theirs begin with the same sign.

@@ -671,6 +671,8 @@ static int borrow(int connection)
 	byte *block = new_block(SIZE);
 	char go;
 
+	EXPECT(adma_lend(connection, NULL), 0);
+	EXPECT(adma_lend(connection, NULL), 0);
 	EXPECT(adma_read(connection, &go, 1), 1);
 	fill(block, SIZE, 1);
 	EXPECT(adma_write(connection, (void *)block, SIZE), SIZE);
@@ -704,7 +706,7 @@ static void lent(void)
 
 	memset((void *)block, 0xee, whole);
 	EXPECT(adma_lend(connection, (void *)block), 0);
-	EXPECT(adma_lend(connection, (void *)block), 0);
+	EXPECT(adma_lend(connection, (void *)block), -EBUSY);
 	/* Its pages stay now, and nobody maps it anew to write. */
 	EXPECT(fallocate(number, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE), -1);
 	if (mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, number, 0) != MAP_FAILED)
@@ -759,6 +761,7 @@ static void not_lent(void)
 
 	/* An equal needs none of it. */
 	EXPECT(adma_lend(connection, (void *)block), 0);
+	EXPECT(adma_lend(connection, NULL), 0);
 	ask(connection, block, 1);
 	EXPECT(adma_lend(connection, (void *)(block + PAGE)), -EINVAL);
 	EXPECT(adma_lend(connection, &child), -EINVAL);

@@ -346,11 +346,8 @@ static int claim(int connection)
 
 	become(SOMEBODY);
 	room = lies != LIES ? adma_alloc(8 * MIB) : message_memory(8 * MIB);
-	if (lies != LIES) { /* takes in what is lent to it, as who waits does */
-		char go;
-
-		EXPECT(adma_read(connection, &go, 1), 1);
-	}
+	if (lies != LIES)
+		EXPECT(adma_lend(connection, NULL), 0);
 	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
 		fail("the post is refused");
 	for (byte *at = region(); !post; at += 128)
@@ -391,6 +388,7 @@ static int borrow(int connection)
 {
 	char go;
 
+	EXPECT(adma_lend(connection, NULL), 0);
 	return adma_read(connection, &go, 1);
 }
 
@@ -404,14 +402,13 @@ static void claimed(void)
 		other = with_somebody(borrow, &borrower);
 		room = adma_alloc(8 * MIB);
 		EXPECT(adma_lend(other, (void *)room), 0);
+		EXPECT(adma_lend(connection, NULL), 0);
 	} else if (lies != LIES) {
 		room = adma_alloc(8 * MIB);
 		EXPECT(adma_lend(connection, (void *)room), 0);
 	}
 	for (size_t i = 0; i < 8 * MIB; i++)
 		room[i] = 1;
-	if (lies != LIES)
-		EXPECT(adma_write(connection, "", 1), 1);
 	adma_cookie_t cookie = adma_iread(connection, (void *)room, MIB);
 
 	sleep_ms(300);

@@ -242,9 +242,9 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 		int connection = adma_attach(pair[1]);
 		byte *room = blocks ? adma_alloc(2 * MIB) : pages_between_guards(2 * MIB);
 
-		/* Takes in what is lent to it, or does not. */
+		/* Lends as well, or does not. */
 		if (connection > 0 && lent && roll(10))
-			adma_lend(connection, (void *)room);
+			adma_lend(connection, roll(2) ? (void *)room : NULL);
 		if (connection > 0 && room)
 			lie_in_region(connection, room);
 		if (roll(2))
