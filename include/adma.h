@@ -241,7 +241,8 @@ const char *adma_strerror(int result);
  *   what is written to it, write what is read from it, until the message is over.
  *   A COUNT IS EVIDENCE ONLY OF AN HONEST PEER, of the same user: where both processes copy,
  *   one that lies can say that it has copied its part and leave old bytes in the buffer. From
- *   any other process the reader copies everything itself, and what is counted is there. A buffer
+ *   any other process the reader copies everything itself, and what is counted is there, but for
+ *   what is read into a block that was lent to it (adma_lend). A buffer
  *   that is not mapped is -EFAULT for large messages, on both sides. For eager ones, and for
  *   large ones that go through shared memory, it is SIGSEGV, as for memcpy, in a thread of
  *   its process that waits or checks.
@@ -352,7 +353,7 @@ int adma_connection_info(int connection, char *text, size_t size);
  * do not keep in one block what several others may not all see. A process of the same user with
  * the same rights can write it, too. Any other process can only read it, gets only blocks that
  * something is written to it from, and only such that nobody else has got; those keep their
- * pages until it closes the connection, also if they are freed.
+ * pages until it closes the connection, also if they are freed. See adma_lend for more.
  *
  * It is memory like any other, but for this: a process that has got it can keep it mapped,
  * and use it, until it is freed; a child of fork shares it with the parent, what one of them
@@ -370,6 +371,33 @@ int adma_connection_info(int connection, char *text, size_t size);
  */
 void *adma_alloc(size_t len);
 int adma_free(void *addr);
+
+/*
+ * Lends a block of adma_alloc to the process at the other end of a connection, whoever that is,
+ * so that large messages which are read into it are copied by both processes. It is worth it
+ * between processes that have not the same user, rights and user namespace; for all others there
+ * is nothing to do.
+ *
+ * WHOEVER IT IS LENT TO CAN READ AND WRITE THE WHOLE BLOCK AT ANY TIME, also after a message has
+ * arrived in it, after this connection and after adma_free. A count says nothing of what was read
+ * into it: bytes that the other process has not copied are the old ones. So keep nothing else in
+ * it, read nothing from others into it, and copy what must not change between being checked and
+ * being used.
+ *
+ * Both processes call it, each with a block of its own or with NULL, and each waits until the
+ * other has mapped what it got, at most ADMA_IPC_TIMEOUT seconds (10); between processes of the
+ * same user nobody waits. Lend a block before anything else is done with it; nobody should touch
+ * it meanwhile. Afterwards its pages stay, whatever the other process does.
+ * Returns 0, or an error, and messages go on as before:
+ *   -EINVAL      addr is not what adma_alloc has returned to this process
+ *   -EBUSY       somebody has got the block already, or it was lent before
+ *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it
+ *   -EPROTO      the other process can still take its pages away: free it
+ *   -ENOMEM      that process has taken pages away, and there are no others: free it
+ *   -EOPNOTSUPP  ADMA_IPC_ENGINE, of either process, does without such memory
+ * and those of adma_write where the other process is gone, or -EAGAIN: it has too much to read.
+ */
+int adma_lend(int connection, void *addr);
 
 /*
  * Read and write one message. Return the bytes transferred (adma_write of a small message

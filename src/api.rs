@@ -110,6 +110,8 @@ extern "C" fn adma_strerror(result: c_int) -> *const c_char {
         libc::ETIMEDOUT => c"the other side does not answer, or not in time",
         libc::EMFILE | libc::ENFILE => c"no descriptor is left",
         libc::ENOMEM => c"no memory is left",
+        libc::EBUSY => c"somebody has got this memory already",
+        libc::EOPNOTSUPP => c"not with this engine",
         libc::EPERM => c"a connection of the parent process, or the system does not allow it",
         libc::ENOSYS | libc::EACCES => c"the system does not allow it",
         _ => c"unknown error",

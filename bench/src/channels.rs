@@ -177,6 +177,7 @@ struct Lane {
     slots: [Slot; SLOTS],
 }
 
+type Lend = unsafe extern "C" fn(i32, *mut c_void) -> i32;
 type Transfer = unsafe extern "C" fn(i32, *mut c_void, usize) -> isize;
 
 /// This process's end of everything.
@@ -293,6 +294,8 @@ pub enum Rights {
     Untraced,
     /// They are in different user namespaces.
     Namespaces,
+    /// The same, and have lent each other what they read into.
+    Lent,
 }
 
 impl Rights {
@@ -303,7 +306,9 @@ impl Rights {
             match self {
                 Rights::Usual => true,
                 Rights::Untraced => libc::prctl(libc::PR_SET_DUMPABLE, 0) == 0,
-                Rights::Namespaces => !child || libc::unshare(libc::CLONE_NEWUSER) == 0,
+                Rights::Namespaces | Rights::Lent => {
+                    !child || libc::unshare(libc::CLONE_NEWUSER) == 0
+                }
             }
         }
     }
@@ -353,7 +358,7 @@ impl Peer {
             end.pipe = [pipes[0][0], pipes[1][1]];
             end.socket = sockets[1];
             for (lib, ends) in end.libraries.iter_mut().zip(&greet) {
-                assert!(lib.connect(ends[1]), "no connection");
+                assert!(lib.connect(ends[1], rights), "no connection");
             }
             serve(&mut end, orders[0]);
         }
@@ -365,7 +370,8 @@ impl Peer {
         greet.iter().for_each(|ends| close(ends[1]));
         close(orders[0]);
         rights.take_on(false);
-        let met = end.libraries.iter_mut().zip(&greet).all(|(lib, ends)| lib.connect(ends[0]));
+        let met =
+            end.libraries.iter_mut().zip(&greet).all(|(lib, ends)| lib.connect(ends[0], rights));
         if rights == Rights::Untraced {
             // SAFETY: no memory; other connections are made as before.
             unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
@@ -452,6 +458,8 @@ struct Library {
     attach: unsafe extern "C" fn(i32) -> i32,
     alloc: unsafe extern "C" fn(usize) -> *mut c_void,
     info: Transfer,
+    /// Of older libraries not to be had.
+    lend: Option<Lend>,
     connection: i32,
     /// For what is sent, and for what is received.
     blocks: [*mut u8; 2],
@@ -476,6 +484,10 @@ impl Library {
                     symbol(c"adma_alloc"),
                 ),
                 info: transmute::<*mut c_void, Transfer>(symbol(c"adma_connection_info")),
+                lend: transmute::<*mut c_void, Option<Lend>>(libc::dlsym(
+                    handle,
+                    c"adma_lend".as_ptr(),
+                )),
                 connection: 0,
                 blocks: [ptr::null_mut(); 2],
             }
@@ -483,7 +495,7 @@ impl Library {
     }
 
     /// False: the other side has left.
-    fn connect(&mut self, socket: i32) -> bool {
+    fn connect(&mut self, socket: i32, rights: Rights) -> bool {
         // SAFETY: a connected socket.
         self.connection = unsafe { (self.attach)(socket) };
         if self.connection == -libc::ECONNRESET || self.connection == -libc::EPIPE {
@@ -496,6 +508,10 @@ impl Library {
             assert!(!block.is_null(), "no memory for a block");
             block
         });
+        if let Some(lend) = self.lend.filter(|_| rights == Rights::Lent) {
+            // SAFETY: a block.
+            assert_eq!(unsafe { lend(self.connection, self.blocks[1].cast()) }, 0, "not lent");
+        }
         true
     }
 

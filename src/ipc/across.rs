@@ -1,4 +1,4 @@
-//! The kernel helper between two processes: each side posts its buffers behind a door, which
+//! The kernel helper between two processes: each side posts its buffers behind a port, which
 //! the other has got over the socket, and the engine copies.
 //!
 //! The kernel lets the other side reach what is posted and nothing else, and only as it was
@@ -17,8 +17,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// A connection by the helper.
 pub struct Across {
     helper: HelperEngine,
-    /// Our door, which the other side gets.
-    door: Fd,
+    /// Our port, which the other side gets.
+    port: Fd,
     /// Theirs. The kernel looks at it, whatever it is.
     theirs: Option<Foreign>,
     /// It has failed in a way that will not pass.
@@ -27,7 +27,7 @@ pub struct Across {
 
 impl core::fmt::Debug for Across {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "door {}", self.door.raw())
+        write!(out, "port {}", self.port.raw())
     }
 }
 
@@ -35,8 +35,8 @@ impl Across {
     /// Our half. `None`: there is no helper, or none that can do it.
     pub fn new(bring_up: fn() -> Option<HelperEngine>) -> Option<Self> {
         let helper = bring_up().filter(|helper| helper.engine.reaches_others())?;
-        let door = Fd::owned(helper.engine.helper.port().ok()?);
-        Some(Self { helper, door, theirs: None, off: AtomicBool::new(false) })
+        let port = Fd::owned(helper.engine.helper.port().ok()?);
+        Some(Self { helper, port, theirs: None, off: AtomicBool::new(false) })
     }
 
     /// Both halves.
@@ -46,7 +46,7 @@ impl Across {
 
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         let theirs = self.theirs.iter().map(Foreign::raw);
-        theirs.chain([self.door.raw()])
+        theirs.chain([self.port.raw()])
     }
 
     /// It has copied.
@@ -113,7 +113,7 @@ impl<'a> Pinned<'a> {
             Way::Pull => flags | abi::EXPORT_READ,
             Way::Push => flags | abi::EXPORT_WRITE,
         });
-        let post = |across: &Across| helper::export(across.door.raw(), addr, len, flags).ok();
+        let post = |across: &Across| helper::export(across.port.raw(), addr, len, flags).ok();
         Self { across, pin: across.and_then(post).unwrap_or(0) }
     }
 }
@@ -121,7 +121,7 @@ impl<'a> Pinned<'a> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         if let Some(across) = self.across.filter(|_| self.pin != 0) {
-            helper::unexport(across.door.raw(), self.pin);
+            helper::unexport(across.port.raw(), self.pin);
         }
     }
 }

@@ -6,10 +6,11 @@
 //!
 //! All pages are there when a block is made, and only its owner takes them away: whoever copies
 //! from block to block meets no fault. An owner that is not trusted cannot even do that: what is
-//! sent to who is not our equal is sealed against it, and can be mapped to read only.
+//! sent to who is not our equal is sealed against it, and can be mapped to read only; or it is
+//! lent, and sealed when the other side has mapped it to write.
 
 use super::lock::Lock;
-use super::os::{self, Fd};
+use super::os::{self, Fd, Share};
 use crate::os::sys;
 use crate::plan::PAGE;
 use alloc::vec::Vec;
@@ -117,15 +118,43 @@ pub fn find(addr: usize, len: usize) -> Option<BlockAddress> {
     Some(BlockAddress { serial: block.serial, offset: addr - block.at })
 }
 
-/// Sends a block's descriptor, with `record` before it. False: it cannot be sent, or not to such a
-/// process.
-pub fn send(serial: u64, socket: i32, record: &[u8], to_equal: bool) -> bool {
+/// The block that begins here.
+pub fn serial_of(addr: usize, owner: u64) -> os::Result<u64> {
     let blocks = BLOCKS.lock();
-    let Some(block) = blocks.iter().find(|block| block.serial == serial) else { return false };
-    // The program may have closed it, and opened another file.
-    block.has_its_descriptor()
-        && os::seal_block(&block.memory, to_equal).is_ok()
-        && os::send(socket, record, &[block.memory.raw()]) == Ok(record.len())
+    let mine = |block: &&Block| block.at == addr && block.owner == owner;
+    blocks.iter().find(mine).map(|block| block.serial).ok_or(libc::EINVAL)
+}
+
+/// Does something with a block that has its descriptor: the program may have closed that, and
+/// opened another file.
+fn with<T>(serial: u64, work: impl FnOnce(&Block) -> os::Result<T>) -> os::Result<T> {
+    let blocks = BLOCKS.lock();
+    let block = blocks.iter().find(|block| block.serial == serial);
+    work(block.filter(|block| block.has_its_descriptor()).ok_or(libc::EINVAL)?)
+}
+
+/// Sends a block's descriptor, with `record` before it. An error: it cannot be sent, or not to
+/// such a process.
+pub fn send(serial: u64, socket: i32, record: &[u8], share: Share) -> os::Result<()> {
+    with(serial, |block| {
+        os::seal_block(&block.memory, share)?;
+        let sent = os::send(socket, record, &[block.memory.raw()])?;
+        if sent == record.len() { Ok(()) } else { Err(libc::EAGAIN) }
+    })
+}
+
+/// Whether a block that was lent has been sealed by who has got it.
+pub fn is_sealed(serial: u64) -> bool {
+    with(serial, |block| Ok(os::is_sealed_for_good(&block.memory))) == Ok(true)
+}
+
+/// From now on a block that was lent keeps its pages, also those that are gone already: whoever
+/// has got it could take them away until now.
+pub fn settle(serial: u64) -> os::Result<()> {
+    with(serial, |block| {
+        os::seal_for_good(&block.memory).map_err(|_| libc::EPROTO)?;
+        os::fill_with_pages(&block.memory, block.size)
+    })
 }
 
 /// In the child of a fork: the memory is the parent's, which the child can see and use, but

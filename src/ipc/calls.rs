@@ -20,6 +20,7 @@ crate::export::export! {
     adma_connection_info,
     adma_alloc,
     adma_free,
+    adma_lend,
     adma_read,
     adma_write,
     adma_iread,
@@ -96,6 +97,13 @@ pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
     }
     // SAFETY: the caller's promise.
     answer(unsafe { blocks::free(addr as usize, table::owner()) }.map(|()| 0))
+}
+
+pub extern "C" fn adma_lend(connection: c_int, addr: *mut c_void) -> c_int {
+    match table::find(connection) {
+        Ok(link) => answer(link.lend(addr as usize).map(|()| 0)),
+        Err(errno) => errno as c_int,
+    }
 }
 
 /// Which engine a connection uses, as text; see `snprintf` for the answer.

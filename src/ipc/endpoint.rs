@@ -12,7 +12,7 @@ pub use progress::{MessagePiece, SHARED_FROM, SPREAD_BELOW, Step};
 
 use super::blocks::BlockAddress;
 use super::claims::{self, Cursors};
-use super::engine::Remote;
+use super::engine::{Remote, Terms};
 use super::os::Way;
 use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
@@ -131,9 +131,7 @@ struct OwnPost {
 #[derive(Default)]
 pub struct Endpoint {
     role: Role,
-    offload: usize,
-    /// Workers copy, of either process.
-    shares: bool,
+    terms: Terms,
     requests: Box<[OwnPost]>,
     /// The number of the next post.
     next: u32,
@@ -159,9 +157,9 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub fn new(role: Role, offload: usize, shares: bool) -> Self {
+    pub fn new(role: Role, terms: Terms) -> Self {
         let requests = vec![OwnPost::default(); WINDOW].into();
-        Self { role, offload, shares, requests, ..Self::default() }
+        Self { role, terms, requests, ..Self::default() }
     }
 
     /// As if so many messages had gone by.
@@ -321,7 +319,7 @@ impl Endpoint {
 
     /// Looks whether the other side has posted its part. Eager messages are over with that.
     fn is_matched(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
-        let (role, offload, shares) = (self.role, self.offload, self.shares);
+        let (role, terms) = (self.role, self.terms);
         let theirs = self.other_desc(lane, number);
         let own = self.own(number);
         if own.matched {
@@ -348,7 +346,7 @@ impl Endpoint {
                 unsafe { original::copy(own.ours.addr, from, count) };
                 tally::note_copied(Means::SharedMemory, count);
             }
-            // An equal has written it into our buffer, which only such a one is shown.
+            // Written into our buffer: only an equal is shown it, or who has borrowed it.
             (kind::PLACED, Role::Reader) if shown => {}
             // Written before it was read; its writer has learnt the count now.
             (kind::EAGER, Role::Writer) => {}
@@ -358,9 +356,10 @@ impl Endpoint {
             _ => return Err(Broken),
         }
         // Both sides know the same of both buffers, and cut alike.
-        let shared = shares && !(shown && block.is_some());
+        let blocks = shown && block.is_some();
         let source = if role == Role::Writer { own.ours.addr } else { at };
-        own.layout = Layout::new(count, offload, shared.then_some(source));
+        let offload = if terms.reader_alone && !blocks { usize::MAX } else { terms.offload };
+        own.layout = Layout::new(count, offload, (terms.shares && !blocks).then_some(source));
         own.matched = true;
         own.kind = kind;
         own.streamed |= kind == kind::STREAMED;

@@ -46,15 +46,28 @@ pub enum Outcome {
     Stranger,
 }
 
+/// How the two processes copy, for as long as the connection lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// From this size on both sides copy.
+    pub offload: usize,
+    /// Neither can do to the other what it could not do anyway. Only an equal copies into our
+    /// buffers, for we have to believe it; any other only into a block that was lent to it.
+    pub equal: bool,
+    /// A reader copies everything itself, in one piece, but for what it reads into blocks that it
+    /// has lent.
+    pub reader_alone: bool,
+    /// Workers copy large messages too, of either process.
+    pub shares: bool,
+}
+
 /// What this process may do to the other's memory.
 #[derive(Debug)]
 pub struct Transport {
     pub peer: Peer,
     /// None: it has not agreed to anything.
     pub agreed: Option<Agreed>,
-    /// Neither can do to the other what it could not do anyway. Only an equal copies into our
-    /// buffers, for we have to believe it.
-    pub equal: bool,
+    pub terms: Terms,
     /// Pull, and push, by `process_vm_readv` and its like.
     pub allowed: [AtomicBool; 2],
     pub across: Option<Across>,
@@ -100,10 +113,11 @@ impl Transport {
     /// Whether a message can be copied whose other buffer is this.
     pub fn reaches(&self, way: Way, theirs: Remote) -> bool {
         // What a reader gets from who is not its equal it copies itself: a count is no evidence.
-        let trusted = self.equal || way == Way::Pull;
+        // What it has lent we have mapped to write, and nothing else.
+        let trusted = self.terms.equal || way == Way::Pull;
         self.may(way)
             || (trusted && theirs.pin != 0 && self.across.is_some())
-            || (trusted && self.maps(way, theirs))
+            || self.maps(way, theirs)
     }
 
     fn maps(&self, way: Way, theirs: Remote) -> bool {
@@ -152,20 +166,18 @@ impl Transport {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            if self.copy_in_blocks(way, ours, theirs, len) {
+            if self.copy_in_blocks(way, piece) {
                 return Outcome::Whole;
             }
             self.copy_by_calls(way, piece, Means::ProcessVm)
         }
     }
 
-    /// Whether the CPUs are the two processes' own, for both copy.
-    fn is_busy(&self, workers: &Workers) -> bool {
-        self.equal && workers.cpus <= 2
-    }
-
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
-    unsafe fn copy_in_blocks(&self, way: Way, ours: usize, theirs: Remote, len: usize) -> bool {
+    unsafe fn copy_in_blocks(&self, way: Way, piece: MessagePiece) -> bool {
+        let MessagePiece { ours, theirs, len, of } = piece;
+        // Whether the CPUs are the two processes' own, for both copy.
+        let is_busy = |workers: &Workers| of > 1 && workers.cpus <= 2;
         let Some(place) = theirs.block else { return false };
         let Some((_view, theirs_here)) = self.view(way, place, len) else { return false };
         let (to, from) = match way {
@@ -174,7 +186,7 @@ impl Transport {
         };
         // SAFETY: both lie in blocks, which nobody can make smaller; the view stays mapped.
         unsafe {
-            match self.workers.filter(|workers| len >= CARRIED && !self.is_busy(workers)) {
+            match self.workers.filter(|workers| len >= CARRIED && !is_busy(workers)) {
                 Some(workers) => (workers.copy)(to, from, len),
                 None if theirs.message < STREAM => original::copy(to, from, len),
                 None => drop(CopyLoop::Stream.copy(to, from, len)),

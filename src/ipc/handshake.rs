@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! Hello    who I am, what I would offer; with it a region, one end of a doorbell socket, and the
-//!          kernel helper's door to my posts if I have one
+//!          kernel helper's port to my posts if I have one
 //! Here     nothing; the kernel says beside it which process sent it
 //! Ready    whether you are my equal, where the page lies that you have asked for, and what the
 //!          helper knows one by
@@ -18,7 +18,7 @@
 
 use super::across::{Across, Pinned};
 use super::consent::{Agreed, Demand, Page, Sign};
-use super::engine::{self, Transport};
+use super::engine::{self, Terms, Transport};
 use super::hidden::Hidden;
 use super::mappings::Mappings;
 use super::os::{self, Beside, Fd, Foreign, Result, Way};
@@ -106,10 +106,6 @@ pub struct Established {
     _page: Option<Page>,
     /// Whether the other side may pull, and push; at first.
     pub others: [bool; 2],
-    /// From this size on both sides copy.
-    pub offload: usize,
-    /// Workers copy large messages too, of either process.
-    pub shares: bool,
     /// Which engine, and why, in one line.
     pub story: String,
 }
@@ -263,7 +259,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     if beside.cut && beside.fds.len() < 2 {
         return Err(libc::EMFILE);
     }
-    let their_door = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
+    let their_port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
     let Ok([their_memory, their_doorbell]) = <[Foreign; 2]>::try_from(beside.fds) else {
         return Err(libc::EPROTO);
     };
@@ -271,7 +267,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     MappedRegion::check(&their_memory)?;
     let their_doorbell = their_doorbell.into_socket()?;
     hidden.add(&their_doorbell);
-    let mut across = across.zip(their_door).map(|(across, door)| across.with(door));
+    let mut across = across.zip(their_port).map(|(across, port)| across.with(port));
     if theirs.nonce == mine.nonce {
         return Err(libc::EPROTO);
     }
@@ -347,23 +343,23 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
         story += "; one copy between buffers of adma_alloc";
     }
     let allowed = [may_pull, may_push].map(AtomicBool::new);
+    let terms = Terms {
+        // What neither side finds too small. Not 0: an empty message has one piece, too.
+        offload: mine.offload.max(theirs.offload).max(1) as usize,
+        equal,
+        reader_alone: !equal && !both,
+        // What the helper carries has other pieces.
+        shares: !both && (shares || note.workers != 0),
+    };
     Ok(Established {
         settings,
         region,
         side: usize::from(!ours),
         socket: doorbell,
         hidden: kept,
-        engine: Transport { peer, agreed, equal, allowed, across, mappings, workers },
+        engine: Transport { peer, agreed, terms, allowed, across, mappings, workers },
         _page: page,
         others,
-        // What neither side finds too small. Not 0: an empty message has one piece, too. Who copies
-        // everything itself, for want of an equal, does it in one.
-        offload: match equal || both {
-            true => mine.offload.max(theirs.offload).max(1) as usize,
-            false => usize::MAX,
-        },
-        // What the helper carries has other pieces.
-        shares: !both && (shares || note.workers != 0),
         story,
     })
 }

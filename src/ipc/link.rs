@@ -81,7 +81,7 @@ impl core::ops::Deref for Link {
 
 impl Link {
     pub fn new(established: Established, owner: u64) -> Self {
-        let Established { engine, others, offload, shares, .. } = &established;
+        let Established { engine, others, .. } = &established;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && *others == [true; 2];
         if !all {
             watch::note_needy();
@@ -92,7 +92,7 @@ impl Link {
             file: sys::file_of(established.socket.raw()),
             spin_ticks: AtomicU64::new(MOST_SPIN),
             cpu: AtomicU32::new(0),
-            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, *offload, *shares))),
+            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, engine.terms))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(!all),
@@ -139,8 +139,8 @@ impl Link {
 
     /// All that are open for this connection.
     pub fn all_descriptors(&self) -> impl Iterator<Item = i32> {
-        let doors = self.engine.across.iter().flat_map(Across::descriptors);
-        doors.chain(self.engine.peer.descriptors()).chain([self.socket.raw()])
+        let ports = self.engine.across.iter().flat_map(Across::descriptors);
+        ports.chain(self.engine.peer.descriptors()).chain([self.socket.raw()])
     }
 
     /// Something has changed that the other side may wait for.
@@ -195,19 +195,23 @@ impl Link {
             Role::Reader => PLACED_FROM.min(self.settings.eager + 1),
         };
         let place = if len >= least { blocks::find(addr, len) } else { None };
-        // Who is not our equal does not copy into our buffers, and so gets none of them.
+        // Who is not our equal copies only into what was lent to it, and gets nothing else to read.
         let shown = |place: &BlockAddress| {
-            (role == Role::Writer || self.engine.equal)
-                && self.engine.mappings.show(self.socket.raw(), place.serial)
+            self.engine.mappings.show(self.socket.raw(), place.serial, role == Role::Reader)
         };
         Buffer { addr, len, pin, in_block: place.is_some(), block: place.filter(shown) }
     }
 
-    /// Takes a block in that the other side must have sent. Whoever polls the socket may have been
-    /// meant by other bytes there, and looks again.
+    /// Takes a block in that the other side must have sent.
     pub fn fetch(&self, place: BlockAddress) {
-        self.drain();
+        self.take_in();
         self.engine.mappings.give_up(place);
+    }
+
+    /// Takes in what the other side has sent. Whoever polls the socket may have been meant by
+    /// other bytes there, and looks again.
+    pub fn take_in(&self) {
+        self.drain();
         self.mine().doorbell.0.ring();
         self.wake_locals();
         watch::kick_all();
@@ -338,7 +342,7 @@ impl Link {
             let outcome = unsafe { self.engine.copy(way, piece) };
             match outcome {
                 Outcome::Whole => outcome,
-                // A process that ends can look like bad memory, or a closed door.
+                // A process that ends can look like bad memory, or a closed port.
                 _ if outcome == Outcome::Stranger || !self.look_for_end() => Outcome::Gone,
                 // Its first thread has left: it lives, but its number leads nowhere. Or it
                 // is about to end, which will be seen.
@@ -616,9 +620,10 @@ impl Link {
 
     /// Makes a buffer known, if there is a helper and the message will be large enough.
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
-        let large = len >= self.offload && (role == Role::Reader || len > self.settings.eager);
+        let large =
+            len >= self.engine.terms.offload && (role == Role::Reader || len > self.settings.eager);
         // Who is not our equal does not copy into our buffers, by no means.
-        let trusted = role == Role::Writer || self.engine.equal;
+        let trusted = role == Role::Writer || self.engine.terms.equal;
         let across = self.engine.across.as_ref();
         let across = across.filter(|across| large && trusted && across.is_on());
         Pinned::new(across, &[role.other().way()], addr, len)

@@ -8,18 +8,21 @@
 
 use super::blocks::{self, BlockAddress};
 use super::lock::Lock;
-use super::os::{self, Beside, Fd, Foreign, Sealed};
+use super::os::{self, Beside, Fd, Foreign, Sealed, Share};
 use crate::os::sys;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// So many are kept. A block that its owner has freed costs address space only.
 const MOST: usize = 64;
 
-/// What comes over the doorbell socket beside `os::WAKE`.
+/// What comes over the doorbell socket beside `os::WAKE`: a block, and one that is lent, or, with
+/// 0 for its serial, that none is.
 const BLOCK: u8 = 2;
+const LEND: u8 = 3;
 const RECORD: usize = 1 + size_of::<u64>();
 
 /// One block. It stays mapped while somebody copies.
@@ -31,16 +34,22 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Of an equal, who could do worse than take pages away, or of one who cannot.
-    fn new(memory: &Fd, of_equal: bool) -> os::Result<Self> {
-        let Sealed { size, whole, fixed } =
-            os::sealed_memory_of_others(memory).ok_or(libc::EINVAL)?;
+    /// Of an equal, who could do worse than take pages away, or of one who cannot: what any other
+    /// lends us we seal before we touch it.
+    fn new(memory: &Fd, of_equal: bool, is_lent: bool) -> os::Result<Self> {
         // Without pages it could be as large as our address space.
-        if !whole || !(of_equal || fixed) {
+        let look = || os::sealed_memory_of_others(memory).filter(|found| found.whole);
+        let Sealed { size, fixed, .. } = look().ok_or(libc::EINVAL)?;
+        if !(of_equal || fixed || is_lent) {
             return Err(libc::EINVAL);
         }
         let at = os::map_shared(memory, size, !fixed)? as usize;
-        Ok(Self { at, size, writable: !fixed })
+        let mapping = Self { at, size, writable: !fixed };
+        if !of_equal && !fixed {
+            os::seal_for_good(memory)?;
+            look().ok_or(libc::EINVAL)?;
+        }
+        Ok(mapping)
     }
 
     /// The address of a part, here; `None`: there is no such part.
@@ -66,14 +75,18 @@ struct Arrived {
     fd: Option<Foreign>,
     /// Blocks that were spoken of and have not come.
     missing: VecDeque<u64>,
+    /// How often the other side has lent a block, or none.
+    lends: u32,
 }
 
 pub struct Mappings {
     /// Otherwise none is shown, or mapped.
-    wanted: bool,
+    pub wanted: bool,
     equal: bool,
-    /// The serials of those that were sent last.
-    sent: Lock<VecDeque<u64>>,
+    /// The serials of those that were sent last, and whether the other side may write them.
+    sent: Lock<VecDeque<(u64, bool)>>,
+    /// How often we have lent a block, or none.
+    lends: AtomicU32,
     arrived: Lock<Arrived>,
 }
 
@@ -86,22 +99,51 @@ impl core::fmt::Debug for Mappings {
 impl Mappings {
     /// With a process that is our equal, or not.
     pub fn new(wanted: bool, equal: bool) -> Self {
-        Self { wanted, equal, sent: Lock::default(), arrived: Lock::default() }
+        let (sent, arrived, lends) = (Lock::default(), Lock::default(), AtomicU32::new(0));
+        Self { wanted, equal, sent, lends, arrived }
     }
 
-    /// Sees to it that the other side has a block of ours. False: it will not.
-    pub fn show(&self, socket: i32, serial: u64) -> bool {
+    /// Sees to it that the other side has a block of ours, to read it or to write it. False: it
+    /// will not.
+    pub fn show(&self, socket: i32, serial: u64, to_write: bool) -> bool {
         let mut sent = self.sent.lock();
-        if sent.contains(&serial) || !self.wanted {
-            return self.wanted;
+        if let Some((_, writable)) = sent.iter().find(|sent| sent.0 == serial) {
+            return *writable || !to_write;
         }
-        let mut record = [BLOCK; RECORD];
-        record[1..].copy_from_slice(&serial.to_ne_bytes());
-        let shown = blocks::send(serial, socket, &record, self.equal);
+        let share = if self.equal { Share::Everything } else { Share::Read };
+        let shown = self.wanted
+            && (self.equal || !to_write)
+            && blocks::send(serial, socket, &record(BLOCK, serial), share).is_ok();
         if shown {
-            keep(&mut sent, serial);
+            keep(&mut sent, (serial, self.equal));
         }
         shown
+    }
+
+    /// Sends a block to who is not our equal, to write it, and `note_lent` follows; or says, with
+    /// 0, that there is none. Answers how often we have done so.
+    pub fn lend(&self, socket: i32, serial: u64) -> os::Result<u32> {
+        let (mut sent, record) = (self.sent.lock(), record(LEND, serial));
+        if serial == 0 {
+            if os::send(socket, &record, &[])? != RECORD {
+                return Err(libc::EAGAIN);
+            }
+        } else {
+            blocks::send(serial, socket, &record, Share::Lent)?;
+            keep(&mut sent, (serial, false));
+        }
+        Ok(self.lends.fetch_add(1, Relaxed) + 1)
+    }
+
+    /// Whether the other side has lent a block as often, or none.
+    pub fn has_borrowed(&self, times: u32) -> bool {
+        self.arrived.lock().lends >= times
+    }
+
+    /// The other side has mapped a block, and can write it.
+    pub fn note_lent(&self, serial: u64) {
+        let mut sent = self.sent.lock();
+        sent.iter_mut().filter(|sent| sent.0 == serial).for_each(|sent| sent.1 = true);
     }
 
     /// Whether a block has come in, or will not.
@@ -146,35 +188,44 @@ impl Arrived {
     /// The kernel hands out the descriptors of one sending at a time, and nothing that was sent
     /// after it: they belong to the last record that has begun.
     fn take(&mut self, bytes: &[u8], fds: Vec<Foreign>, equal: bool) {
-        let mut records: Vec<(u64, Option<Foreign>)> = Vec::new();
+        let mut records: Vec<(u8, u64, Option<Foreign>)> = Vec::new();
         let mut first = self.fd.take();
         self.bytes.extend_from_slice(bytes);
         let mut rest = &self.bytes[..];
         while let Some(&kind) = rest.first() {
-            if kind != BLOCK {
+            if kind != BLOCK && kind != LEND {
                 rest = &rest[1..];
                 continue;
             }
             let Some((record, after)) = rest.split_at_checked(RECORD) else { break };
             rest = after;
             let serial = record[1..].try_into().map_or(0, u64::from_ne_bytes);
-            records.push((serial, first.take()));
+            records.push((kind, serial, first.take()));
         }
         let fd = fds.into_iter().next();
         match records.last_mut() {
             _ if !rest.is_empty() => self.fd = fd.or(first),
-            Some((_, last)) if last.is_none() => *last = fd,
+            Some((.., last)) if last.is_none() => *last = fd,
             _ => {}
         }
         let rest = rest.len();
         self.bytes.drain(..self.bytes.len() - rest);
-        for (serial, fd) in records {
+        for (kind, serial, fd) in records {
             // None: there was no number for it here.
             let memory = fd.and_then(|fd| fd.into_memory().ok());
-            let view = memory.and_then(|memory| Mapping::new(&memory, equal).ok());
-            keep(&mut self.mappings, (serial, view.map(Arc::new)));
+            let view = memory.and_then(|memory| Mapping::new(&memory, equal, kind == LEND).ok());
+            if serial != 0 {
+                keep(&mut self.mappings, (serial, view.map(Arc::new)));
+            }
+            self.lends = self.lends.saturating_add(u32::from(kind == LEND));
         }
     }
+}
+
+fn record(kind: u8, serial: u64) -> [u8; RECORD] {
+    let mut record = [kind; RECORD];
+    record[1..].copy_from_slice(&serial.to_ne_bytes());
+    record
 }
 
 fn keep<T>(list: &mut VecDeque<T>, new: T) {
@@ -192,7 +243,7 @@ mod tests {
     fn pass(serial: u64, equal: bool) -> Option<Option<Arc<Mapping>>> {
         let [here, there] = os::unix_pair().unwrap();
         let (sender, receiver) = (Mappings::new(true, equal), Mappings::new(true, equal));
-        if !sender.show(there.raw(), serial) {
+        if !sender.show(there.raw(), serial, false) {
             return None;
         }
         os::send_byte(there.raw());
@@ -243,25 +294,82 @@ mod tests {
         }
     }
 
+    /// As `pass`, of a block that is lent.
+    fn borrow(serial: u64) -> os::Result<Arc<Mapping>> {
+        let [here, there] = os::unix_pair().unwrap();
+        let (lender, borrower) = (Mappings::new(true, false), Mappings::new(true, false));
+        assert!(!lender.show(there.raw(), serial, true), "not unasked");
+        assert_eq!(lender.lend(there.raw(), serial)?, 1);
+        assert!(!lender.show(there.raw(), serial, true) && !blocks::is_sealed(serial));
+        assert_eq!(lender.lend(there.raw(), 0)?, 2, "and nothing");
+        assert!(!borrower.has_borrowed(1));
+        borrower.take_in(here.raw());
+        assert!(borrower.has_borrowed(2) && !borrower.has_borrowed(3));
+        assert!(blocks::is_sealed(serial));
+        blocks::settle(serial).unwrap();
+        lender.note_lent(serial);
+        assert!(lender.show(there.raw(), serial, true));
+        Ok(borrower.find(BlockAddress { serial, offset: 0 }).flatten().unwrap())
+    }
+
+    #[test]
+    fn block_is_lent_once_and_keeps_its_pages_then() {
+        let new = || {
+            let block = blocks::allocate(10_000, 5).unwrap() as usize;
+            (block, blocks::serial_of(block, 5).unwrap())
+        };
+        let ((block, serial), (other, shown)) = (new(), new());
+        assert_eq!(blocks::serial_of(block + 4096, 5), Err(libc::EINVAL));
+        assert_eq!(blocks::serial_of(block, 6), Err(libc::EINVAL), "somebody else's");
+        let view = borrow(serial).unwrap();
+        assert_eq!(view.at(5, 5, true), Some(view.at + 5));
+        // SAFETY: memory of the test.
+        unsafe {
+            (view.at as *mut u8).write_volatile(9);
+            os::take_pages_away(block as *mut c_void, 4096);
+            assert_eq!((block as *const u8).read_volatile(), 9);
+        }
+        // Others can read it, and nobody else borrows it, nor what was shown before.
+        assert_eq!(pass(serial, false).unwrap().unwrap().at(5, 5, true), None);
+        assert!(pass(shown, false).is_some());
+        assert_eq!([serial, shown].map(|serial| borrow(serial).err()), [Some(libc::EBUSY); 2]);
+        // SAFETY: nobody uses them any more.
+        unsafe { [block, other].into_iter().for_each(|block| blocks::free(block, 5).unwrap()) };
+    }
+
+    /// What is lent by somebody who is not trusted, and not as it should be.
+    #[test]
+    fn lent_memory_whose_pages_could_go_is_not_mapped() {
+        const SEALED: i32 = os::SIZE_SEALS | libc::F_SEAL_SEAL;
+        let lent = |seals, pages: bool| {
+            let memory = os::sealed_memory(c"test", 8192, seals).unwrap();
+            os::fill_with_pages(&memory, if pages { 8192 } else { 4096 }).unwrap();
+            let shown = Mapping::new(&memory, false, false).map(|mapping| mapping.writable);
+            assert!(matches!(shown, Err(libc::EINVAL) | Ok(false)), "not lent");
+            Mapping::new(&memory, false, true).map(|mapping| mapping.writable)
+        };
+        assert_eq!(lent(os::SIZE_SEALS, true), Ok(true));
+        assert_eq!(lent(os::SIZE_SEALS, false), Err(libc::EINVAL), "holes");
+        assert_eq!(lent(0, true), Err(libc::EINVAL), "could become smaller");
+        assert_eq!(lent(SEALED, true), Err(libc::EPERM), "cannot be sealed any more");
+        assert_eq!(lent(SEALED | libc::F_SEAL_FUTURE_WRITE, true), Ok(false), "to read");
+    }
+
     /// Whatever is sent, and however it is cut.
     #[test]
     fn nonsense_over_the_bell_is_mapped_only_if_it_is_a_block() {
         let [here, there] = os::unix_pair().unwrap();
         let mappings = Mappings::new(true, true);
-        let record = |serial: u64| {
-            let mut record = [BLOCK; RECORD];
-            record[1..].copy_from_slice(&serial.to_ne_bytes());
-            record
-        };
+        let record = |serial| record(BLOCK, serial);
         let good = os::sealed_memory(c"test", 4096, os::SIZE_SEALS).unwrap();
         os::fill_with_pages(&good, 4096).unwrap();
         let holes = os::sealed_memory(c"test", 1 << 40, os::SIZE_SEALS).unwrap();
         let unsealed = os::sealed_memory(c"test", 4096, 0).unwrap();
         os::fill_with_pages(&unsealed, 4096).unwrap();
         let fds = [&good, &holes, &unsealed, &here];
-        for (serial, memory) in fds.into_iter().enumerate() {
+        for (serial, memory) in (1..).zip(fds) {
             os::send_byte(there.raw());
-            os::send(there.raw(), &record(serial as u64), &[memory.raw()]).unwrap();
+            os::send(there.raw(), &record(serial), &[memory.raw()]).unwrap();
         }
         // Without a descriptor, with one too many, in pieces, and the rest.
         os::send(there.raw(), &record(10), &[]).unwrap();
@@ -272,7 +380,7 @@ mod tests {
         mappings.take_in(here.raw());
         let mapped =
             |serial| mappings.find(BlockAddress { serial, offset: 0 }).map(|view| view.is_some());
-        assert_eq!([0, 1, 2, 3].map(mapped), [Some(true), Some(false), Some(false), Some(false)]);
+        assert_eq!([1, 2, 3, 4].map(mapped), [Some(true), Some(false), Some(false), Some(false)]);
         assert_eq!([10, 11, 12].map(mapped), [Some(false), Some(true), Some(true)]);
         assert_eq!(mapped(13), None);
     }
@@ -310,14 +418,14 @@ mod tests {
         };
         let all: Vec<(usize, u64)> = (0..MOST + 6).map(serial).collect();
         for (_, serial) in &all {
-            assert!(sender.show(there.raw(), *serial));
+            assert!(sender.show(there.raw(), *serial, false));
             receiver.take_in(here.raw());
             let place = BlockAddress { serial: *serial, offset: 0 };
             assert!(receiver.find(place).is_some_and(|view| view.is_some()));
         }
         for (index, (block, serial)) in all.into_iter().enumerate() {
             let kept = index >= 6;
-            assert_eq!(sender.sent.lock().contains(&serial), kept);
+            assert_eq!(sender.sent.lock().contains(&(serial, true)), kept);
             assert_eq!(receiver.find(BlockAddress { serial, offset: 0 }).is_some(), kept);
             // SAFETY: nobody uses it any more.
             unsafe { blocks::free(block, 2) }.unwrap();

@@ -37,7 +37,7 @@
 //! that process could not reach itself. So memory of another process is reached by
 //! `process_vm_readv` and `process_vm_writev`, that is by its number and an address, only if it
 //! is our equal (`peer`) and has agreed (`consent`). Everybody else goes through what it has sent
-//! a descriptor of: memory that both map, or the kernel helper's door, behind which lie pages
+//! a descriptor of: memory that both map, or the kernel helper's port, behind which lie pages
 //! that their owner has pinned itself. What is executed afterwards has other pages.
 //!
 //! | the other process | reached | what an attacker would gain otherwise |
@@ -53,6 +53,7 @@
 //! | changes its user or capabilities | no: at once where the kernel asks, that is for everybody without `CAP_SYS_PTRACE`; a few milliseconds later for who has that | nothing: until then its own memory, which it has anyway |
 //! | keeps tracers out (`PR_SET_DUMPABLE`), or has agreed to nothing | no | what it wants to keep to itself |
 //! | lies about all of this | its own memory only | nothing |
+//! | any of them, of a block that was lent to it (`adma_lend`) | the block, mapped by both | nothing: see below |
 //! | an equal, with pages that never come (userfaultfd, a file of FUSE) | yes; who waits with a limit leaves the call to a thread (`blocking`), and closing gives up | time: a wait without a limit lasts as long as the call, for the kernel has the buffer. It could stop us just as well |
 //!
 //! Which process it is says the kernel (`SCM_PIDFD`, or its number in `SCM_CREDENTIALS` before
@@ -61,11 +62,22 @@
 //! had it is not an equal.
 //!
 //! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
-//! whole, and written by an equal only; a door of the kernel helper leads to the buffers of
-//! messages under way, for what the message is for: whoever we talk to may read what we write to
-//! it, which it gets anyway, and only an equal may write what we read. So neither needs rights over
-//! the other's process. Between processes that are not equals the reader copies everything itself,
-//! for nothing the other says is evidence.
+//! whole, and written by an equal, or by who has borrowed it; a port of the kernel helper leads to
+//! the buffers of messages under way, for what the message is for: whoever we talk to may read what
+//! we write to it, which it gets anyway, and only an equal may write what we read. So neither needs
+//! rights over the other's process. Between processes that are not equals the reader copies
+//! everything itself, for nothing the other says is evidence.
+//!
+//! But where the program has lent the block that it reads into to this very process, by a call of
+//! its own, both copy. A borrower that claims a piece and writes nothing leaves bytes there that it
+//! could read, and could have written; a count that comes too early is no worse than bytes that are
+//! changed later; a piece that it never ends is a message that it never sends, and limits hold as
+//! for that. That is true of what was lent over this connection and of nothing else: not of a block
+//! that somebody else has borrowed, nor of a buffer that ends behind the block. It is not done
+//! unasked, for a program checks what it has read and uses it then, and reads from several others
+//! into one block. Both lend at the same time, a block or none. A borrower maps the block to write,
+//! and then seals it, so that nobody can take pages away from the other; whoever lends waits for the
+//! seal, sets it itself where it does not come, and finds pages anew that were taken away before.
 //!
 //! Worker threads reach no more than the thread that waits (`shared`): it makes such a call first,
 //! and theirs begin with the same sign.

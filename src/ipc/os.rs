@@ -174,12 +174,28 @@ pub fn seal_for_good(memory: &Fd) -> Result<()> {
     }
 }
 
+pub fn is_sealed_for_good(memory: &Fd) -> bool {
+    seals(memory.raw()).is_ok_and(|seals| seals & FINAL_SEALS == FINAL_SEALS)
+}
+
+/// What a process gets a block for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// It is our equal.
+    Everything,
+    Read,
+    /// It is not our equal, and may write it all the same.
+    Lent,
+}
+
 /// Before it is sent: nobody is to change its seals, and who is not our equal is to be sure that
-/// its pages stay.
-pub fn seal_block(memory: &Fd, to_equal: bool) -> Result<()> {
-    match seals(memory.raw())? & libc::F_SEAL_SEAL {
-        _ if !to_equal => seal_for_good(memory),
-        0 => add_seals(memory, libc::F_SEAL_SEAL).map(drop),
+/// its pages stay. Who borrows it maps it first, and then seals it.
+pub fn seal_block(memory: &Fd, share: Share) -> Result<()> {
+    let is_sealed = seals(memory.raw())? & FINAL_SEALS & !SIZE_SEALS != 0;
+    match share {
+        Share::Read => seal_for_good(memory),
+        Share::Lent if is_sealed => Err(libc::EBUSY),
+        Share::Everything if !is_sealed => add_seals(memory, libc::F_SEAL_SEAL).map(drop),
         _ => Ok(()),
     }
 }

@@ -83,7 +83,7 @@ impl Link {
     }
 
     fn is_shared(&self, piece: MessagePiece) -> bool {
-        self.shares && piece.theirs.message >= SHARED_FROM
+        self.engine.terms.shares && piece.theirs.message >= SHARED_FROM
     }
 
     /// The next piece of a message, as long as some are `left`.

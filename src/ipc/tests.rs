@@ -671,7 +671,7 @@ fn size_from_which_both_copy_is_the_larger_of_two_wishes() {
         let settings = |offload| Settings { offload, ..DEFAULT };
         let [a, b] = pair_with([settings(100_000), settings(200_000)]);
         for handle in [a, b] {
-            assert_eq!(table::find(handle).unwrap().offload, 200_000);
+            assert_eq!(table::find(handle).unwrap().engine.terms.offload, 200_000);
             close(handle);
         }
     }

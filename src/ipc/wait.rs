@@ -6,10 +6,11 @@
 //! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
 
 use super::across::Pinned;
+use super::blocks;
 use super::doorbell::how;
 use super::endpoint::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
-use super::os::Way;
+use super::os::{self, Way};
 use super::region::LINE;
 use super::watch::{self, AnnouncedSleep};
 use crate::os::sync::{Woken, fetch_to_change, pause};
@@ -232,6 +233,57 @@ impl Link {
         let mut endpoint = endpoint.lock();
         let over = endpoint.is_over(lane, number);
         over.then(|| self.collected(endpoint, number))
+    }
+
+    /// Lends a block to the other side, whoever that is, or none, and waits until both have lent
+    /// something and have mapped it.
+    pub fn lend(&self, addr: usize) -> os::Result<()> {
+        let limit = sys::nanoseconds() + self.settings.patience;
+        let (mappings, socket) = (&self.engine.mappings, self.socket.raw());
+        let serial = if addr == 0 { Ok(0) } else { blocks::serial_of(addr, self.owner) };
+        if !mappings.wanted {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if self.engine.terms.equal {
+            return serial.map(drop);
+        }
+        self.note_events(&os::poll(self.descriptors(), 0));
+        let gone = || match self.end_of_other() {
+            other::ALIVE if !self.closing.load(Ordering::Acquire) => None,
+            gone => Some(-self.failure(Role::Writer, gone) as i32),
+        };
+        if let Some(errno) = gone() {
+            return Err(errno);
+        }
+        let lent = serial.and_then(|serial| Ok((serial, mappings.lend(socket, serial)?)));
+        if lent.is_err() {
+            // The other side waits all the same.
+            let _ = mappings.lend(socket, 0);
+        }
+        let (serial, times) = lent?;
+        let done = || serial == 0 || blocks::is_sealed(serial);
+        let taken = loop {
+            self.take_in();
+            if done() && mappings.has_borrowed(times) {
+                break Ok(());
+            }
+            if let Some(errno) = gone() {
+                break Err(errno);
+            }
+            if sys::nanoseconds() >= limit {
+                break Err(libc::ETIMEDOUT);
+            }
+            self.believe();
+            if !self.help_anybody(true) {
+                os::poll([(-1, 0)], 1);
+            }
+        };
+        if serial == 0 {
+            return taken;
+        }
+        // Whoever has it keeps it, but cannot take pages away any more.
+        blocks::settle(serial)?;
+        taken.map(|()| mappings.note_lent(serial))
     }
 
     fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {

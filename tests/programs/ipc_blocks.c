@@ -636,6 +636,162 @@ static void strange(void)
 	EXPECT(mappings(), before - 1);
 }
 
+/* ---- lending -------------------------------------------------------------------------- */
+
+/* A process of another user at the other end. */
+static int with_stranger(int (*other)(int connection), pid_t *child)
+{
+	int pair[2], connection;
+
+	if (getuid())
+		cannot_be_shown("not root");
+	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+	*child = fork();
+	if (*child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+		if (setresuid(65534, 65534, 65534))
+			fail("cannot become another user");
+		connection = adma_attach(pair[1]);
+		close(pair[1]);
+		exit(other(connection));
+	}
+	close(pair[1]);
+	connection = adma_attach(pair[0]);
+	close(pair[0]);
+	expect_engine(connection, "shared memory, two copies");
+	return connection;
+}
+
+static int step[2]; /* a pipe from the borrower: one more is done */
+
+/* Writes to who does nothing for it: into what was lent, and not into anything else. */
+static int borrow(int connection)
+{
+	byte *block = new_block(SIZE);
+	char go;
+
+	EXPECT(adma_lend(connection, NULL), 0);
+	EXPECT(adma_lend(connection, NULL), 0);
+	EXPECT(adma_read(connection, &go, 1), 1);
+	fill(block, SIZE, 1);
+	EXPECT(adma_write(connection, (void *)block, SIZE), SIZE);
+	EXPECT(write(step[1], "", 1), 1);
+	for (unsigned i = 2; i < 5; i++) {
+		EXPECT(adma_read(connection, &go, 1), 1);
+		fill(block, SIZE, i);
+		adma_cookie_t cookie = adma_iwrite(connection, (void *)block, SIZE);
+
+		EXPECT(adma_wait_for(cookie, 50), -ETIMEDOUT);
+		EXPECT(write(step[1], "", 1), 1);
+		EXPECT(adma_wait(cookie), SIZE);
+	}
+	return echo(connection);
+}
+
+static void lent(void)
+{
+	pid_t child;
+	char go = 0;
+	int number = dup(0);
+
+	close(number);
+	byte *block = new_block(2 * SIZE);
+	size_t whole = (2 * SIZE + PAGE - 1) / PAGE * PAGE;
+	byte *other = new_block(SIZE), *any = pages_between_guards(SIZE);
+
+	if (pipe(step))
+		fail("pipe: %s", strerror(errno));
+	int connection = with_stranger(borrow, &child);
+
+	memset((void *)block, 0xee, whole);
+	EXPECT(adma_lend(connection, (void *)block), 0);
+	EXPECT(adma_lend(connection, (void *)block), -EBUSY);
+	/* Its pages stay now, and nobody maps it anew to write. */
+	EXPECT(fallocate(number, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE), -1);
+	if (mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, number, 0) != MAP_FAILED)
+		fail("a block that was lent can be mapped by anybody");
+
+	/* This process does nothing: the other one copies all of it. */
+	adma_cookie_t cookie = adma_iread(connection, (void *)(block + 1000), SIZE);
+
+	EXPECT(adma_write(connection, &go, 1), 1);
+	EXPECT(read(step[0], &go, 1), 1);
+	expect_content(block + 1000, SIZE, 1, "lent");
+	EXPECT(adma_wait(cookie), SIZE);
+	expect_only(block, 1000, 0xee, "before");
+	expect_only(block + 1000 + SIZE, whole - 1000 - SIZE, 0xee, "behind");
+
+	/* What was not lent this process copies itself, also where only the end was not. */
+	byte *buffers[] = { other, any, block + whole - 1000 };
+
+	if (mmap((void *)(block + whole), SIZE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
+		buffers[2] = any; /* something else is there */
+	for (unsigned i = 0; i < 3; i++) {
+		cookie = adma_iread(connection, (void *)buffers[i], SIZE);
+		EXPECT(adma_write(connection, &go, 1), 1);
+		EXPECT(read(step[0], &go, 1), 1);
+		EXPECT(adma_wait(cookie), SIZE);
+		expect_content(buffers[i], SIZE, i + 2, "not lent");
+	}
+	for (unsigned i = 0; i < 5; i++)
+		ask(connection, block + i, 10 + i);
+	EXPECT(adma_free((void *)block), 0);
+	done(connection, child);
+}
+
+/* Takes nothing in until it is told so. */
+static int never_borrow(int connection)
+{
+	char go;
+
+	EXPECT(read(step[0], &go, 1), 1);
+	return echo(connection);
+}
+
+static void not_lent(void)
+{
+	pid_t child;
+	byte *block = new_block(SIZE), *second = new_block(SIZE);
+
+	if (pipe(step))
+		fail("pipe: %s", strerror(errno));
+	int connection = with_child(echo, &child);
+
+	/* An equal needs none of it. */
+	EXPECT(adma_lend(connection, (void *)block), 0);
+	EXPECT(adma_lend(connection, NULL), 0);
+	ask(connection, block, 1);
+	EXPECT(adma_lend(connection, (void *)(block + PAGE)), -EINVAL);
+	EXPECT(adma_lend(connection, &child), -EINVAL);
+	EXPECT(adma_lend(connection + 1, (void *)block), -EBADF);
+	done(connection, child);
+
+	connection = with_stranger(echo, &child);
+	EXPECT(adma_lend(connection, (void *)block), -EBUSY); /* the equal has it */
+	ask(connection, second, 2);
+	EXPECT(adma_lend(connection, (void *)second), -EBUSY); /* this one has it */
+	ask(connection, block, 3);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	EXPECT(adma_lend(connection, new_block(SIZE)), -ECONNRESET);
+	EXPECT(adma_close(connection), 0);
+
+	/* Who does not take it has not got it; in time, and messages go on. */
+	connection = with_stranger(never_borrow, &child);
+	byte *third = new_block(SIZE);
+	double begun = seconds();
+
+	EXPECT(adma_lend(connection, (void *)third), -ETIMEDOUT);
+	if (seconds() - begun > 10) /* with ADMA_IPC_TIMEOUT=1 */
+		fail("lending took %.1f s", seconds() - begun);
+	EXPECT(adma_lend(connection, (void *)third), -EBUSY);
+	EXPECT(write(step[1], "", 1), 1);
+	ask(connection, third, 4);
+	done(connection, child);
+}
+
 static void returned_open(void)
 {
 	returned(false);
@@ -669,7 +825,8 @@ int main(int argc, char **argv)
 		{ "interrupted", interrupted }, { "limited", limited },
 		{ "no_descriptors", no_descriptors }, { "standard", standard },
 		{ "straddling", straddling }, { "alone", alone }, { "lied_to", lied_to },
-		{ "punched", punched }, { "strange", strange },
+		{ "punched", punched }, { "strange", strange }, { "lent", lent },
+		{ "not_lent", not_lent },
 	};
 
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)

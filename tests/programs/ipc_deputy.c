@@ -336,13 +336,18 @@ static byte *region(void)
 	fail("no region found");
 }
 
+/* What is claimed: what was not lent, what was, pieces that never end, what others have borrowed. */
+static enum { LIES, LENT, UNFINISHED, ELSEWHERE } lies;
+
 /* The post of the first message of either lane that has this length. */
 static int claim(int connection)
 {
 	volatile uint32_t *post = NULL;
 
 	become(SOMEBODY);
-	room = message_memory(8 * MIB);
+	room = lies != LIES ? adma_alloc(8 * MIB) : message_memory(8 * MIB);
+	if (lies != LIES)
+		EXPECT(adma_lend(connection, NULL), 0);
 	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
 		fail("the post is refused");
 	for (byte *at = region(); !post; at += 128)
@@ -350,7 +355,7 @@ static int claim(int connection)
 			post = (volatile uint32_t *)at;
 	/* From buffer to buffer, in two pieces or four, all of which the writer has finished. */
 	for (uint64_t back = 1; back <= 4; back++) {
-		post[8] = back;
+		post[8] = lies == UNFINISHED ? 0 : back;
 		*(volatile uint64_t *)((byte *)post + 256) = back << 12;
 	}
 	post[1] = 2;
@@ -359,36 +364,76 @@ static int claim(int connection)
 	return 0;
 }
 
-static void claimed(void)
+static int with_somebody(int (*other)(int connection), pid_t *child)
 {
 	int pair[2];
-	long got;
 
 	if (getuid())
 		cannot_be_shown("only root can become others");
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		fail("socketpair");
-	pid_t child = fork();
-
-	if (child == 0) {
+	*child = fork();
+	if (*child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		become(SOMEBODY);
-		exit(claim(adma_attach(pair[1])));
+		exit(other(adma_attach(pair[1])));
 	}
 	int connection = adma_attach(pair[0]);
 
 	expect_engine(connection, "shared memory, two copies");
-	for (size_t i = 0; i < MIB; i++)
+	return connection;
+}
+
+static int borrow(int connection)
+{
+	char go;
+
+	EXPECT(adma_lend(connection, NULL), 0);
+	return adma_read(connection, &go, 1);
+}
+
+static void claimed(void)
+{
+	pid_t child, borrower = 0;
+	long got;
+	int connection = with_somebody(claim, &child), other = 0;
+
+	if (lies == ELSEWHERE) {
+		other = with_somebody(borrow, &borrower);
+		room = adma_alloc(8 * MIB);
+		EXPECT(adma_lend(other, (void *)room), 0);
+		EXPECT(adma_lend(connection, NULL), 0);
+	} else if (lies != LIES) {
+		room = adma_alloc(8 * MIB);
+		EXPECT(adma_lend(connection, (void *)room), 0);
+	}
+	for (size_t i = 0; i < 8 * MIB; i++)
 		room[i] = 1;
 	adma_cookie_t cookie = adma_iread(connection, (void *)room, MIB);
 
 	sleep_ms(300);
 	got = adma_wait_for(cookie, 500);
 	/* From a block, which this side can map, it would have copied itself. */
-	if (got >= 0 || (getenv("BLOCKS") && got != -EPROTO))
+	long wanted = lies == LENT ? (long)MIB : lies == UNFINISHED ? -ETIMEDOUT : -EPROTO;
+
+	if (lies == LIES && !getenv("BLOCKS") ? got >= 0 : got != wanted)
 		fail("%ld bytes are said to be there", got);
+	if (lies != LIES)
+		expect_only(room, 8 * MIB, 1, "claimed");
+	if (lies == UNFINISHED) {
+		double begun = seconds();
+
+		EXPECT(adma_close(connection), -ETIMEDOUT);
+		if (seconds() - begun > 30)
+			fail("closing took %.1f s", seconds() - begun);
+	}
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
+	EXPECT(adma_close(connection), 0);
+	if (borrower) {
+		EXPECT(adma_close(other), 0);
+		waitpid(borrower, NULL, 0);
+	}
 }
 
 int main(int argc, char **argv)
@@ -416,8 +461,13 @@ int main(int argc, char **argv)
 		raced(argv[2]);
 	else if (!strcmp(what, "changed"))
 		changed();
-	else if (!strcmp(what, "claimed"))
+	else if (!strncmp(what, "claimed", 7)) {
+		static const char *const all[] = { "", "_lent", "_unfinished", "_elsewhere" };
+
+		while (strcmp(what + 7, all[lies]))
+			lies++;
 		claimed();
+	}
 	else
 		fail("no test is called %s", what);
 	return 0;

@@ -222,7 +222,7 @@ static void lie_in_region(int connection, byte *room)
 }
 
 /* One connection with somebody who lies and dies; the answer: how many messages. */
-static long one_peer(bool stranger, bool blocks)
+static long one_peer(bool stranger, bool blocks, bool lent)
 {
 	int pair[2];
 	long messages = 0;
@@ -242,6 +242,9 @@ static long one_peer(bool stranger, bool blocks)
 		int connection = adma_attach(pair[1]);
 		byte *room = blocks ? adma_alloc(2 * MIB) : pages_between_guards(2 * MIB);
 
+		/* Lends as well, or does not. */
+		if (connection > 0 && lent && roll(10))
+			adma_lend(connection, roll(2) ? (void *)room : NULL);
 		if (connection > 0 && room)
 			lie_in_region(connection, room);
 		if (roll(2))
@@ -256,6 +259,13 @@ static long one_peer(bool stranger, bool blocks)
 		byte *mine = blocks ? adma_alloc(4 * MIB) : pages_between_guards(4 * MIB);
 		byte *data = mine + MIB;
 
+		if (lent) {
+			double begun = seconds();
+			int lending = adma_lend(connection, (void *)mine);
+
+			if (lending > 0 || seconds() - begun > 1 + SLACK)
+				fail("lending is %d after %.1f s", lending, seconds() - begun);
+		}
 		for (size_t at = 0; at < 4 * MIB; at += 8)
 			*(volatile uint64_t *)(mine + at) = 0xeeeeeeeeeeeeeeeeu;
 		for (; messages < 300; messages++) {
@@ -282,7 +292,8 @@ static long one_peer(bool stranger, bool blocks)
 		kill(child, SIGKILL);
 		if (closed)
 			EXPECT(adma_close(connection), 0);
-		for (size_t at = 0; at < MIB; at += 8)
+		/* What was lent the liar itself may write, anywhere. */
+		for (size_t at = 0; at < MIB && !lent; at += 8)
 			if (*(uint64_t *)(mine + at) != 0xeeeeeeeeeeeeeeeeu ||
 			    *(uint64_t *)(mine + 3 * MIB + at) != 0xeeeeeeeeeeeeeeeeu)
 				fail("memory beside a buffer was written");
@@ -302,7 +313,7 @@ static void regions(long rounds)
 	bool root = getuid() == 0;
 
 	for (long done = 0, peers = 0; done < rounds; peers++)
-		done += one_peer(root && peers % 2, peers / 2 % 2);
+		done += one_peer(root && peers % 2, peers / 2 % 2, peers % 8 == 7);
 }
 
 int main(int argc, char **argv)

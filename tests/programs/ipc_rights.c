@@ -64,6 +64,7 @@ static void lost(bool both)
 static void ask_echoes(int connection, const char *engine, pid_t child)
 {
 	expect_engine(connection, engine);
+	lend_room(connection);
 	for (int i = 0; i < 3; i++) {
 		ask_echo(connection, 8 * MIB);
 		ask_echo(connection, 100);
@@ -141,6 +142,7 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 		expect_engine(connection, engine);
 		if (i == 1)
 			exit(echo(connection));
+		lend_room(connection);
 		ask_echo(connection, 100);
 		ask_echo(connection, 8 * MIB);
 		ask_echo(connection, 70000);

@@ -16,6 +16,10 @@ const SMALL: [usize; 4] = [64, 256, 1 << 10, 4 << 10];
 /// Where one way ends and another begins.
 const MIDDLE: [usize; 12] = [2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
+/// Who may not reach each other's memory.
+const STRANGERS: [(&str, Rights); 3] =
+    [("untraced", Rights::Untraced), ("namespaces", Rights::Namespaces), ("lent", Rights::Lent)];
+
 pub fn run(options: &Options) {
     let lib = options.lib.as_deref().filter(|lib| *lib != "none");
     let Some(lib) = lib else {
@@ -28,7 +32,7 @@ pub fn run(options: &Options) {
     }
     let mut mpi = mpi.ok();
     let Some(mut peer) = Peer::start(lib, Rights::Usual) else { return };
-    let strangers = [Rights::Untraced, Rights::Namespaces].map(|way| Peer::start(lib, way));
+    let strangers = STRANGERS.map(|(_, way)| Peer::start(lib, way));
     println!("adma: {}\n", peer.about());
     large(options, &mut peer, &mut mpi);
     rights(options, &mut peer, strangers);
@@ -131,11 +135,9 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
 }
 
 /// Buffers of `adma_alloc` where neither process may reach the other's memory.
-fn rights(options: &Options, peer: &mut Peer, strangers: [Option<Peer>; 2]) {
-    let names = ["untraced", "namespaces"];
+fn rights(options: &Options, peer: &mut Peer, mut strangers: [Option<Peer>; 3]) {
     let mut peers = vec![(None, peer)];
-    let mut strangers = strangers;
-    for (name, stranger) in names.into_iter().zip(&mut strangers) {
+    for ((name, _), stranger) in STRANGERS.into_iter().zip(&mut strangers) {
         match stranger {
             Some(stranger) => {
                 println!("{name}: {}", stranger.about());
@@ -144,6 +146,12 @@ fn rights(options: &Options, peer: &mut Peer, strangers: [Option<Peer>; 2]) {
             None => println!("{name}: not to be had here"),
         }
     }
+    for (game, what) in [(Game::PingPong, ""), (Game::Used, ".used")] {
+        rights_in(options, &mut peers, game, what);
+    }
+}
+
+fn rights_in(options: &Options, peers: &mut [(Option<&str>, &mut Peer)], game: Game, what: &str) {
     let mut head = vec!["size".to_string(), "adma_alloc".into()];
     head.extend(
         peers
@@ -154,7 +162,7 @@ fn rights(options: &Options, peer: &mut Peer, strangers: [Option<Peer>; 2]) {
     let mut table = Table::new(head);
     let sizes = options.sizes.clone().unwrap_or(vec![64 << 10, MIB, 16 * MIB]);
     for size in sizes {
-        progress(&format!("ipc, rights: {}", name_of(size)));
+        progress(&format!("ipc, rights{what}: {}", name_of(size)));
         let rounds = (32 * MIB / size).clamp(2, 32);
         let mut times = vec![Vec::new(); peers.len()];
         let (mut rng, mut order) = (Rng::new(), (0..peers.len()).collect::<Vec<_>>());
@@ -165,7 +173,7 @@ fn rights(options: &Options, peer: &mut Peer, strangers: [Option<Peer>; 2]) {
             }
             rng.shuffle(&mut order);
             for &index in &order {
-                let taken = peers[index].1.play(Game::PingPong, Channel::Blocks, size, rounds);
+                let taken = peers[index].1.play(game, Channel::Blocks, size, rounds);
                 if turn > 0 {
                     times[index].push(taken);
                 }
@@ -176,7 +184,7 @@ fn rights(options: &Options, peer: &mut Peer, strangers: [Option<Peer>; 2]) {
             row.push(time_or_none(times[index].iter().copied().collect::<Samples>().median()));
             if let Some(name) = name {
                 let ratio = ratios(&times[0], &times[index]).median();
-                figure(&format!("ipc.{}.{name}", name_of(size)), ratio);
+                figure(&format!("ipc.{}.{name}{what}", name_of(size)), ratio);
                 row.push(ratio_or_none(ratio));
             }
         }
@@ -184,8 +192,13 @@ fn rights(options: &Options, peer: &mut Peer, strangers: [Option<Peer>; 2]) {
     }
     table.print();
     println!(
-        "buffers of adma_alloc, where process_vm is not allowed. untraced: neither process lets\n\
-         itself be traced, as under Yama 1. namespaces: they have different user namespaces\n"
+        "buffers of adma_alloc, {}, where process_vm is not allowed. untraced:\n\
+         neither process lets itself be traced, as under Yama 1. namespaces: they have different\n\
+         user namespaces; lent: and have lent each other what they read into\n",
+        match game {
+            Game::Used => "written before and read after",
+            _ => "neither written nor read",
+        }
     );
 }
 

@@ -93,10 +93,10 @@ impl Endpoint {
                 Claim::Broken => return Err(Broken),
             }
         };
-        if view.back > 0 && role == Role::Reader && !engine.equal {
-            // It says that it has copied into our memory, and it is not to be believed.
+        if !self.believes(number, view) {
             return Err(Broken);
         }
+        let own = self.own(number);
         let (flags, pieces, count) = (view.flags, own.layout.pieces(), own.layout.count);
         own.streamed |= flags & flag::REFUSED != 0;
         let streamed = own.streamed;
@@ -133,6 +133,14 @@ impl Endpoint {
             // What is wrong will be found by who waits.
             Claim::NoMore(_) | Claim::Broken => None,
         }
+    }
+
+    /// Who is not our equal and says that it has copied into our memory, or that we have, is not to
+    /// be believed, but where that was lent to it: then it could have done so, and can still.
+    fn believes(&mut self, number: u32, view: Cursors) -> bool {
+        let trusted = self.role == Role::Writer || self.terms.equal;
+        let own = self.own(number);
+        trusted || own.ours.block.is_some() || (view.back == 0 && view.front == own.claimed)
     }
 
     /// Whether everything that was begun is finished.
@@ -276,7 +284,7 @@ impl Endpoint {
         if own.state == State::Posted && own.matched && !own.streamed {
             let view = claims::cursors(lane.claims(number), number);
             let copied = view.flags == 0 && view.front + view.back >= own.layout.pieces();
-            if copied && self.is_settled(lane, number, view) {
+            if copied && self.believes(number, view) && self.is_settled(lane, number, view) {
                 self.end(lane, number, own.layout.count as isize);
             }
         }
@@ -405,7 +413,42 @@ fn piece_size(count: usize, offload: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Buffer, publish};
     use super::*;
+    use crate::ipc::engine::Terms;
+    use crate::ipc::os;
+    use crate::ipc::region::{MappedRegion, SIZE, kind};
+
+    /// Also where the claims come after the last look that would have said that they are lies.
+    #[test]
+    fn claims_of_who_is_not_an_equal_end_only_what_was_lent_to_it() {
+        for (equal, lent, over) in [(true, false, true), (false, true, true), (false, false, false)]
+        {
+            let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
+            let region = MappedRegion::new(&memory).unwrap();
+            let lane = &region.lanes[0];
+            let terms = Terms { offload: 1, equal, ..Terms::default() };
+            let mut reader = Endpoint::new(Role::Reader, terms);
+            let block = lent.then_some(BlockAddress { serial: 1, offset: 0 });
+            let buffer = Buffer { addr: 4096, len: 10_000, block, ..Buffer::default() };
+            // SAFETY: nobody copies.
+            let number = unsafe { reader.post_read(lane, buffer, true) }.unwrap();
+            publish(lane.desc(Role::Writer, number), number, kind::DIRECT, 10_000, 1);
+            assert_eq!(reader.is_matched(lane, number), Ok(true));
+            // Of either side: all is claimed, and all that the writer has claimed is finished.
+            let mut lie = |liar| {
+                let word = lane.claims(number);
+                word.store(0, Ordering::Relaxed);
+                assert!((0..2).all(|own| {
+                    matches!(claims::claim(word, number, liar, own, 2), Claim::Piece(_))
+                }));
+                claims::note_finished(&lane.desc(Role::Writer, number).finished, number, 2);
+                reader.is_over(lane, number)
+            };
+            assert!(over || !lie(Role::Reader));
+            assert_eq!(lie(Role::Writer), over, "{equal} {lent}");
+        }
+    }
 
     #[test]
     fn pieces_cover_every_message_and_are_never_too_many() {
