@@ -444,7 +444,7 @@ impl Dispatcher {
                 cell.decide_fresh(dst, len)
             }
             Some(_) => Ok(0),
-            None => cell.decide(len, now),
+            None => cell.decide(len, in_a_row),
         });
         let timed = verdict.unwrap_or(Ok(0));
         let by = match by.and_then(|engine| timed.map(|_| engine)) {
@@ -543,7 +543,7 @@ impl Dispatcher {
                 let bytes = whole.bytes - decision.first;
                 cell.record_pair(first, Cost { bytes, ticks: now.wrapping_sub(to) });
             }
-            cell.record(verdict, whole, now, decision.in_a_row);
+            cell.record(verdict, whole, completion.seen.waited, decision.in_a_row);
         }
         if completion.path != Path::Engine {
             cell.note_libc(whole);
