@@ -3,6 +3,7 @@
 //! Copies, fills, comparisons and transfers between processes (`operation`) take the same three
 //! steps: `decide` chooses a way, `perform` goes it, and `learn_from` notes what came of it.
 
+mod background;
 mod callers;
 mod engine;
 pub mod operation;
@@ -291,66 +292,6 @@ impl Dispatcher {
         })
     }
 
-    /// Starts copies that go on while the caller does something else, or makes them at once where
-    /// no engine is up. `None`: there is no room for another cookie.
-    ///
-    /// # Safety
-    /// As `asynchronous::begin`.
-    pub unsafe fn begin(
-        &'static self,
-        copies: &[asynchronous::Copy],
-        wanted: asynchronous::Wanted,
-    ) -> Option<asynchronous::Cookie> {
-        asynchronous::prefetch();
-        let started = sys::ticks();
-        let largest = copies.iter().map(|copy| copy.len).max().unwrap_or(0);
-        let large = largest >= asynchronous::FLOOR;
-        let by = if large { self.carriers(largest) } else { Err(Fallback::Learned) };
-        // SAFETY: the caller's promise.
-        let begun = unsafe { asynchronous::begin(copies, by.ok(), wanted) }?;
-        let refused = begun.refused.map(|refused| self.refused(refused));
-        let config = self.config().filter(|config| config.counts());
-        if large && config.is_some() {
-            self.recorder.live_or_made(); // the worker that ends the copy may not make the file
-        }
-        let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
-        let own = bytes.saturating_sub(begun.carried);
-        if config.is_some_and(|config| own >= self.min(config)) {
-            let why = refused.or(by.err()).unwrap_or(Fallback::Overlap);
-            self.recorder.record(Path::Libc(why), own, sys::ticks().wrapping_sub(started));
-        }
-        Some(begun.cookie)
-    }
-
-    /// Which engine carries copies that nobody waits for, the largest of `largest` bytes. They are
-    /// not measured themselves: what other copies of that size have shown holds for them too.
-    fn carriers(&'static self, largest: usize) -> Result<asynchronous::By, Fallback> {
-        let Some(config) = self.config() else { return Err(Fallback::Starting) };
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(Fallback::Off);
-        }
-        let streams =
-            config.copy_loop.is_none() && self.learner(Kind::Copies).streaming(largest).pays();
-        let stream_from = if streams { STREAM_FROM } else { usize::MAX };
-        let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
-        Ok(match self.ready(config)? {
-            EngineKind::Threads(workers) => {
-                asynchronous::By::Workers { workers, copy_loop, stream_from }
-            }
-            EngineKind::Ioat => {
-                asynchronous::By::Helper(&self.ioat, self.how_ioat(config), copy_loop)
-            }
-            EngineKind::Gpu => return Err(Fallback::Unsupported), // never the only one
-        })
-    }
-
-    /// Records a copy that an engine has carried while its caller did something else.
-    pub fn note_end(&self, bytes: usize, begun: u64) {
-        if self.config().is_some_and(|config| config.counts()) {
-            self.recorder.record_end(Path::Engine, bytes, sys::ticks().wrapping_sub(begun));
-        }
-    }
-
     /// How callers are to wait.
     pub fn wait(&self) -> Wait {
         self.config().map_or(Wait::Auto, |config| config.wait)
@@ -444,7 +385,7 @@ impl Dispatcher {
                 cell.decide_fresh(dst, len)
             }
             Some(_) => Ok(0),
-            None => cell.decide(len, now),
+            None => cell.decide(len, in_a_row),
         });
         let timed = verdict.unwrap_or(Ok(0));
         let by = match by.and_then(|engine| timed.map(|_| engine)) {
@@ -543,7 +484,7 @@ impl Dispatcher {
                 let bytes = whole.bytes - decision.first;
                 cell.record_pair(first, Cost { bytes, ticks: now.wrapping_sub(to) });
             }
-            cell.record(verdict, whole, now, decision.in_a_row);
+            cell.record(verdict, whole, completion.seen.waited, decision.in_a_row);
         }
         if completion.path != Path::Engine {
             cell.note_libc(whole);

@@ -8,10 +8,14 @@
 //! of the two speeds is the gain. It is known after one copy, and costs next to nothing.
 //!
 //! *Series.* First bytes can mislead: where copies are shared again and again, the first bytes stay
-//! in the caller's cache because the rest does not go there. So now and then a few copies in a row
-//! go the other way, whole, and those of them that find caches and workers settled are compared
-//! with the others. Verdicts rest on such series. A pair that contradicts the last series brings
-//! the next one forward.
+//! in the caller's cache because the rest does not go there. So now and then a few copies go the
+//! other way, whole, and those of them that find caches and workers settled are compared with the
+//! others. Verdicts rest on such series. A pair that contradicts the last series brings the next
+//! one forward.
+//!
+//! Other programs hold up either way. So long copies, and those after a pause, go both ways by turns
+//! in a series; being held up counts for little; and the way changes only if nearly all copies of a
+//! series say so: the same in this run of a program as in the next.
 //!
 //! A series is due, in either direction, when fifty times as much time has been spent in a cell as
 //! the last series has cost. So trying costs about two percent of the time of copying, and no
@@ -51,6 +55,11 @@ const LEAST: u32 = ONE / 4;
 const STAYS: u32 = ONE + ONE / 50;
 const RETURNS: u32 = ONE + ONE / 16;
 
+/// Copies from this size up that are shared in vain lose next to nothing, for the caller does all of
+/// them: what they seem to lose is chance, unless it is more than this.
+const LARGE: usize = 8 << 20;
+const LARGE_STAYS: u32 = ONE - ONE / 8;
+
 /// From this size up copies are measured in pairs: the first ones of a cell, then one in so many.
 /// Smaller copies are made in such numbers that series are enough.
 const PAIRS_FROM: usize = 1 << 20;
@@ -66,9 +75,9 @@ const QUICK: u32 = 200_000;
 
 /// When the way changes, caches and workers need about so long to settle, or so many copies.
 const SETTLING_TICKS: u64 = 1_000_000;
-const SETTLING_COPIES: u32 = 16;
-/// A series is over after so many settled copies.
-const ENOUGH: u32 = 3;
+const SETTLING_COPIES: u64 = 16;
+/// A series changes the way after so many settled copies, of which one may have been held up.
+const ENOUGH: u32 = 7;
 
 /// Of the time spent in a cell one part in so many may go into trying the other way, and five
 /// times as much where pairs have raised doubts.
@@ -103,18 +112,16 @@ pub struct Cell {
     pair: AtomicU32,
     pair_then: AtomicU32,
     calls: AtomicU32,
-    /// How many copies were made since the way last changed, into or out of a series, and when
-    /// that was.
+    /// How many copies were made since a series last began or ended.
     since: AtomicU32,
-    changed: AtomicU64,
-    /// A series is on: so many copies of it were settled, and the sum of what they have cost; the
-    /// bytes of all.
+    /// A series is on: so many copies of it were settled, so many of these spoke against it, and
+    /// the sum of what they have cost; the bytes of all.
     trying: AtomicBool,
     settled: AtomicU32,
+    against: AtomicU32,
     settled_costs: AtomicU64,
     tried: AtomicU64,
-    /// Ticks spent since the last series; and how many more that series has taken than the chosen
-    /// way would have.
+    /// Ticks spent since the last series, and what that has cost.
     spent: AtomicU64,
     price: AtomicU64,
 }
@@ -230,9 +237,9 @@ impl Cell {
             pair_then: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             since: AtomicU32::new(0),
-            changed: AtomicU64::new(0),
             trying: AtomicBool::new(false),
             settled: AtomicU32::new(0),
+            against: AtomicU32::new(0),
             settled_costs: AtomicU64::new(0),
             tried: AtomicU64::new(0),
             spent: AtomicU64::new(0),
@@ -248,18 +255,17 @@ impl Cell {
         !self.libc_won.load(Relaxed)
     }
 
-    /// Which way a copy of `len` bytes goes that begins now.
-    pub fn decide(&self, len: usize, now: u64) -> Verdict {
+    /// Which way a copy of `len` bytes goes; `in_a_row`: it follows another one.
+    pub fn decide(&self, len: usize, in_a_row: bool) -> Verdict {
         let calls = add(&self.calls);
         if !self.trying.load(Relaxed) && self.is_time_to_try(len) {
             self.trying.store(true, Relaxed);
-            self.settled.store(0, Relaxed);
-            self.settled_costs.store(0, Relaxed);
-            self.tried.store(0, Relaxed);
             self.since.store(0, Relaxed);
-            self.changed.store(now, Relaxed);
         }
-        match (self.libc_won.load(Relaxed), self.trying.load(Relaxed)) {
+        // A long copy, or one after a pause, does not depend on which way the one before it went.
+        let by_turns = !in_a_row || self.usual(len) >= SETTLING_TICKS;
+        let tries = self.trying.load(Relaxed) && (!by_turns || calls.is_multiple_of(2));
+        match (self.libc_won.load(Relaxed), tries) {
             (false, true) => Err(Fallback::Compared),
             (true, false) => Err(Fallback::Learned),
             (false, false) if len >= PAIRS_FROM && is_turn(calls, PAIRS_THEN) => {
@@ -288,16 +294,19 @@ impl Cell {
         self.libc_cost.store(per_mebibyte(whole), Relaxed);
     }
 
+    /// How many ticks so many bytes usually take.
+    fn usual(&self, bytes: usize) -> u64 {
+        u64::from(self.cost.load(Relaxed)).saturating_mul(bytes as u64) >> 20
+    }
+
     fn is_time_to_try(&self, len: usize) -> bool {
-        let (spent, price) = (self.spent.load(Relaxed), self.price.load(Relaxed));
-        if self.libc_won.load(Relaxed) {
-            return spent >= BUDGET * price;
-        }
-        if price == 0 {
+        let (price, shared) = (self.price.load(Relaxed), self.is_shared());
+        if shared && price == 0 {
             // Small copies are not paired, so nothing is known of them before the first series.
-            return len < PAIRS_FROM && self.since.load(Relaxed) >= 2 * SETTLING_COPIES;
+            return len < PAIRS_FROM && u64::from(self.since.load(Relaxed)) >= 2 * SETTLING_COPIES;
         }
-        spent >= BUDGET * price || self.is_in_doubt() && spent >= BUDGET_IN_DOUBT * price
+        let doubts = shared && self.is_in_doubt();
+        self.spent.load(Relaxed) >= price * if doubts { BUDGET_IN_DOUBT } else { BUDGET }
     }
 
     /// How many ticks a shared copy that took `whole` has saved; below 0 if sharing made it slower.
@@ -307,13 +316,9 @@ impl Cell {
     pub fn saved(&self, whole: Cost) -> Option<i64> {
         let [gain, pair] = [&self.gain, &self.pair].map(|part| part.load(Relaxed));
         let gain = if gain > 0 { gain } else { pair };
-        let usual = match self.libc_won.load(Relaxed) {
-            true => u64::MAX,
-            false => u64::from(self.cost.load(Relaxed)).saturating_mul(whole.bytes as u64) >> 20,
-        };
-        let more = i64::from(gain) - i64::from(ONE);
-        let ticks = whole.ticks.min(usual) as i64;
-        (gain > 0).then(|| ticks.saturating_mul(more) / i64::from(ONE))
+        let usual = if self.is_shared() { self.usual(whole.bytes) } else { u64::MAX };
+        let (gain, one, ticks) = (i64::from(gain), i64::from(ONE), whole.ticks.min(usual) as i64);
+        (gain > 0).then(|| ticks.saturating_mul(gain - one) / one)
     }
 
     /// Whether pairs say that sharing has ceased to gain. They are scaled by what series and pairs
@@ -325,60 +330,58 @@ impl Cell {
         self.calls.load(Relaxed) > PAIRS_FIRST && pair > 0 && gain < u64::from(STAYS)
     }
 
-    /// Notes the cost of a copy that has just ended; `in_a_row`: it followed another one.
-    pub fn record(&self, verdict: Verdict, whole: Cost, now: u64, in_a_row: bool) {
-        let cost = per_mebibyte(whole);
-        let since = add(&self.since) + 1;
-        let passed = now.wrapping_sub(self.changed.load(Relaxed));
+    /// Notes the cost of a copy that has just ended, and how many ticks of it were spent waiting for
+    /// workers.
+    pub fn record(&self, verdict: Verdict, whole: Cost, waited: u64, in_a_row: bool) {
+        let since = u64::from(add(&self.since)) + 1;
+        let passed = since.saturating_mul(whole.ticks);
         let settled = !in_a_row || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
-        if !self.trying.load(Relaxed) {
+        // What has held the caller up would have done so either way; its workers would not.
+        let waited = per_mebibyte(Cost { ticks: waited, ..whole }) - 1;
+        let cost = |most: u32| per_mebibyte(whole).min(most.saturating_add(waited));
+        let (usual, trying) = (self.cost.load(Relaxed), self.trying.load(Relaxed));
+        let libc_won = self.libc_won.load(Relaxed);
+        if !trying || verdict.is_ok() != libc_won {
             self.spent.store(self.spent.load(Relaxed) + whole.ticks, Relaxed);
-            if settled || self.cost.load(Relaxed) == 0 {
-                blend(&self.cost, cost, 8);
+            if settled || usual == 0 {
+                let most = if usual > 0 { usual.saturating_add(usual / 2) } else { u32::MAX };
+                blend(&self.cost, cost(most), if trying { 4 } else { 8 });
             }
             return;
-        }
-        if verdict.is_ok() != self.libc_won.load(Relaxed) {
-            return; // it began before the series
         }
         self.tried.fetch_add(whole.bytes as u64, Relaxed);
-        if settled {
-            let most = self.cost.load(Relaxed).saturating_mul(4);
-            self.settled_costs.fetch_add(cost.min(most).into(), Relaxed);
-            let settled = self.settled.fetch_add(1, Relaxed) + 1;
-            if settled >= ENOUGH || whole.ticks >= SETTLING_TICKS {
-                self.judge(settled, now);
-            }
-        }
-    }
-
-    /// The end of a series. One long copy may confirm the way that is gone; to change it takes as
-    /// many as of short ones, for each may have been held up.
-    fn judge(&self, settled: u32, now: u64) {
-        // The mean of a few, as the other way's cost is one: the best of them would flatter what is
-        // fast most of the time only.
-        let tried = (self.settled_costs.load(Relaxed) / u64::from(settled)).max(1) as u32;
-        let chosen = self.cost.load(Relaxed);
-        let libc_won = self.libc_won.load(Relaxed);
-        let gain = if libc_won { ratio(chosen, tried) } else { ratio(tried, chosen) };
-        let changes = if libc_won { gain >= RETURNS } else { gain < STAYS };
-        if changes && settled < ENOUGH {
+        if !settled {
             return;
         }
+        let tried = cost(usual.saturating_mul(if libc_won { 2 } else { 4 }));
+        let costs = self.settled_costs.fetch_add(tried.into(), Relaxed) + u64::from(tried);
+        let settled = self.settled.fetch_add(1, Relaxed) + 1;
+        let large = whole.bytes >= LARGE;
+        let (least, most) = if large && !libc_won { (LARGE_STAYS, 0) } else { (STAYS, 1) };
+        let against = u32::from(ratio(tried, usual) >= least);
+        let against = self.against.fetch_add(against, Relaxed) + against;
+        if against <= most && settled < ENOUGH {
+            return;
+        }
+        let tried = (costs / u64::from(settled)) as u32;
+        let gain = if libc_won { ratio(usual, tried) } else { ratio(tried, usual) };
+        let changes = against <= most && (!libc_won || gain >= RETURNS);
         self.gain.store(gain, Relaxed);
         self.pair_then.store(self.pair.load(Relaxed), Relaxed);
         let ticks_at = |cost: u32| (self.tried.load(Relaxed) >> 10) * u64::from(cost) / 1024;
-        let (was, would_be) = (ticks_at(tried), ticks_at(chosen));
-        // Never 0: a series takes time even where it shows no difference.
-        self.price.store(was.saturating_sub(would_be).max(was / 16).max(1), Relaxed);
+        let (was, would_be) = (ticks_at(tried), ticks_at(usual));
+        // Never 0, for a series takes time even where it shows no difference; and large copies need
+        // not be known so soon to be shared in vain.
+        let least = if large && libc_won == changes { was } else { was / 16 };
+        self.price.store(was.saturating_sub(would_be).max(least).max(1), Relaxed);
         self.spent.store(0, Relaxed);
         if changes {
             self.libc_won.store(!libc_won, Relaxed);
             self.cost.store(tried, Relaxed);
         }
         self.trying.store(false, Relaxed);
-        self.since.store(0, Relaxed);
-        self.changed.store(now, Relaxed);
+        [&self.settled, &self.against, &self.since].into_iter().for_each(|n| n.store(0, Relaxed));
+        [&self.settled_costs, &self.tried].into_iter().for_each(|n| n.store(0, Relaxed));
     }
 
     /// What a pair has shown: the first bytes by libc, the rest by the engine.

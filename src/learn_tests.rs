@@ -24,6 +24,9 @@ struct Process {
     uphill: u64,
     /// Of a hundred shared copies so many take three times as long: a worker has lost its CPU.
     late: u64,
+    /// Of a hundred copies so many are held up for two milliseconds, whichever way they go, and so
+    /// many in a row take half as long again.
+    held_up: u64,
 }
 
 #[derive(Default, Debug)]
@@ -36,13 +39,18 @@ struct Ways {
 
 impl Process {
     fn new() -> Self {
-        Self { learner: Learner::new(), noise: 7, now: 0, uphill: 100, late: 0 }
+        Self { learner: Learner::new(), noise: 7, now: 0, uphill: 100, late: 0, held_up: 0 }
     }
 
     /// A small deterministic noise: up to +12 %, now and then a preemption.
     fn noisy(&mut self, ticks: u64) -> u64 {
         self.noise = self.noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let random = (self.noise >> 33) % 1000;
+        let slow = self.held_up > 0 && self.now / 200_000_000 % 2 == 1;
+        let ticks = if slow { ticks + ticks / 2 } else { ticks };
+        if random / 10 < self.held_up && ticks > 0 {
+            return ticks + 4_000_000;
+        }
         if random < 4 { ticks * 20 } else { ticks + ticks * random / 8000 }
     }
 
@@ -52,14 +60,14 @@ impl Process {
         for _ in 0..turns {
             self.now += pause;
             let in_a_row = self.learner.is_in_a_row(self.now);
-            let verdict = self.learner.cell(len, in_a_row).decide(len, self.now);
+            let verdict = self.learner.cell(len, in_a_row).decide(len, in_a_row);
             let first = verdict.unwrap_or(0);
             let rest = len - first;
             let late = (self.noise >> 40) % 100 < self.late;
-            let rest_ticks = match verdict {
-                Ok(_) if late => 3 * (world.shared)(rest),
-                Ok(_) => (world.shared)(rest),
-                _ => (world.libc)(rest),
+            let (rest_ticks, waited) = match verdict {
+                Ok(_) if late => (3 * (world.shared)(rest), 2 * (world.shared)(rest)),
+                Ok(_) => ((world.shared)(rest), 0),
+                _ => ((world.libc)(rest), 0),
             };
             let first_ticks = (world.libc)(first) * 100 / self.uphill;
             let (first_ticks, rest_ticks) = (self.noisy(first_ticks), self.noisy(rest_ticks));
@@ -76,7 +84,7 @@ impl Process {
                 );
             }
             let whole = Cost { bytes: len, ticks: first_ticks + rest_ticks };
-            cell.record(verdict, whole, self.now + whole.ticks, in_a_row);
+            cell.record(verdict, whole, waited, in_a_row);
             if verdict.is_err() {
                 cell.note_libc(whole);
             }
@@ -122,7 +130,7 @@ fn what_does_not_gain_goes_to_libc_soon_and_is_tried_by_time() {
 fn both_directions_are_equally_quick() {
     let mut process = Process::new();
     process.run(1 << 20, &COLD, 200, 0);
-    let leaving = process.run(1 << 20, &BUSY, 60, 0);
+    let leaving = process.run(1 << 20, &BUSY, 100, 0);
     assert!(leaving.libc > 20, "{leaving:?}");
     process.run(1 << 20, &BUSY, 1000, 0);
     let coming_back = process.run(1 << 20, &COLD, 200, 0);
@@ -138,7 +146,7 @@ fn preempted_copies_do_not_change_a_verdict_for_long() {
         let (first, rest) =
             (Cost { bytes: 1 << 16, ticks: 20_000 }, Cost { bytes: 16 << 20, ticks: 90_000_000 });
         cell.record_pair(first, rest);
-        cell.record(Ok(1 << 16), rest, process.now, true);
+        cell.record(Ok(1 << 16), rest, 0, true);
     }
     let after = process.run(16 << 20, &COLD, 100, 0);
     assert!(after.shared > 90, "{after:?}");
@@ -146,22 +154,45 @@ fn preempted_copies_do_not_change_a_verdict_for_long() {
 
 /// Two processes that copy on two CPUs: now and then one of them has both.
 #[test]
-fn one_long_copy_by_libc_that_was_lucky_does_not_change_the_way() {
-    let (cell, len, mut now) = (Cell::new(), 16 << 20, 0);
-    let mut record = |verdict: Verdict, ticks: u64| {
-        now += ticks;
-        cell.record(verdict, Cost { bytes: len, ticks }, now, true);
-        cell.decide(len, now)
+fn long_copies_by_libc_that_were_lucky_do_not_change_the_way() {
+    let (cell, len) = (Cell::new(), 16 << 20);
+    let record = |verdict: Verdict, ticks: u64| {
+        cell.record(verdict, Cost { bytes: len, ticks }, 0, true);
+        cell.decide(len, true)
     };
-    let mut verdict = Ok(0);
+    let (mut verdict, mut lucky) = (Ok(0), 0);
     cell.record_pair(Cost { bytes: 1 << 17, ticks: 40_000 }, Cost { bytes: len, ticks: 3_000_000 });
+    while lucky + 1 < ENOUGH {
+        lucky += u32::from(verdict.is_err());
+        verdict = record(verdict, if verdict.is_ok() { 3_000_000 } else { 2_000_000 });
+        assert_ne!(verdict, Err(Fallback::Learned), "{lucky} are not enough");
+    }
     while verdict.is_ok() {
         verdict = record(verdict, 3_000_000);
     }
-    assert_eq!(verdict, Err(Fallback::Compared));
-    assert_eq!(record(verdict, 2_000_000), Err(Fallback::Compared), "one is not enough");
-    assert_eq!(record(verdict, 6_000_000), Ok(0), "on average it is slower");
-    assert!(cell.is_shared());
+    let _ = record(verdict, 3_000_000);
+    assert!(cell.is_shared() && !cell.trying.load(Relaxed), "one of them was no faster");
+}
+
+/// The same job in many runs: two processes of two threads each on two CPUs. Copies are held up for
+/// a time slice, whichever way they go, and for tens of them in a row everything is slower.
+#[test]
+fn noise_that_is_the_same_either_way_changes_nothing() {
+    let (len, helped) = (16 << 20, World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 4 });
+    let in_vain = World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 3 + 20_000 };
+    for world in [helped, in_vain] {
+        let mut shares: Vec<u64> = (0..200)
+            .map(|run| {
+                let mut process = Process { held_up: 25, noise: run * 77_777, ..Process::new() };
+                let pauses = [0, 10 * SPIN_TICKS];
+                (0..200).map(|i| process.run(len, &world, 1, pauses[i % 2]).shared).sum()
+            })
+            .collect();
+        shares.sort_unstable();
+        // All but the two least lucky ones.
+        let (least, most) = (shares[2], shares[199]);
+        assert!(most - least <= 20, "{least} to {most} of 200 were shared");
+    }
 }
 
 /// With one of many CPUs busy most shared copies are fast, and the others wait for the worker
@@ -195,7 +226,7 @@ fn pauses_are_judged_apart() {
     let after_pauses = process.run(FLOOR, &sleepy, 300, 10 * SPIN_TICKS);
     let again = process.run(FLOOR, &COLD, 300, 0);
     assert!(in_a_row.shared > 250 && again.shared > 250, "{in_a_row:?} {again:?}");
-    assert!(after_pauses.libc > 250, "{after_pauses:?}");
+    assert!(after_pauses.libc > 240, "{after_pauses:?}");
 }
 
 #[test]

@@ -23,7 +23,8 @@
 //! api         our own names, include/adma.h: validation only
 //! runtime     the one global: start, fork, exit; check: what the machine offers
 //! dispatch    which way a large call takes; operation: what can be shared; engine: its life;
-//!             callers: how many copy at once; learn: what measuring has shown
+//!             background: copies that nobody waits for; callers: how many copy at once; learn:
+//!             what measuring has shown
 //! stats       one lock-free record per copy, in a live file; reports at exit
 //! config      every knob in one table
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs

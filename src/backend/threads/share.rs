@@ -52,6 +52,8 @@ pub struct Seen {
     pub streamed: Cost,
     /// A worker took several times as long for a piece as the caller: something else wants its CPU.
     pub late: bool,
+    /// Ticks spent waiting for pieces that others had begun, and doing them again.
+    pub waited: u64,
 }
 
 /// How the caller waits for pieces that others have begun.
@@ -202,9 +204,10 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
         if answer != 0 {
             break;
         }
-        let piece = cut.piece(index);
+        let (piece, begun) = (cut.piece(index), sys::ticks());
         // SAFETY: part of the caller's ranges.
         answer = unsafe { task.again(own.len + piece.offset, piece.len) };
+        seen.waited += sys::ticks().wrapping_sub(begun);
     }
     Ok(answer)
 }
@@ -231,7 +234,9 @@ pub(super) fn work(
     let (own, quickest) = claim_pieces(shared, seen);
     let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
     wait(shared, how, patience, may_take_back);
-    seen.late |= quickest.is_some() && sys::ticks().wrapping_sub(begun) > patience;
+    let waited = sys::ticks().wrapping_sub(begun);
+    seen.waited += waited.min(2 * patience); // longer: the caller itself did not run
+    seen.late |= quickest.is_some() && waited > patience;
     own
 }
 

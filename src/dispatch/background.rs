@@ -1,0 +1,73 @@
+//! Copies that go on while their caller does something else. They are not decided, measured and
+//! learned from as calls are: what calls of that size have shown holds for them too.
+
+use super::Dispatcher;
+use super::engine::EngineKind;
+use super::operation::Kind;
+use crate::backend::asynchronous;
+use crate::backend::copy_loop::CopyLoop;
+use crate::learn::STREAM_FROM;
+use crate::os::sys;
+use crate::stats::{Fallback, Path};
+use core::sync::atomic::Ordering;
+
+impl Dispatcher {
+    /// Starts copies that go on while the caller does something else, or makes them at once where
+    /// no engine is up. `None`: there is no room for another cookie.
+    ///
+    /// # Safety
+    /// As `asynchronous::begin`.
+    pub unsafe fn begin(
+        &'static self,
+        copies: &[asynchronous::Copy],
+        wanted: asynchronous::Wanted,
+    ) -> Option<asynchronous::Cookie> {
+        asynchronous::prefetch();
+        let started = sys::ticks();
+        let largest = copies.iter().map(|copy| copy.len).max().unwrap_or(0);
+        let large = largest >= asynchronous::FLOOR;
+        let by = if large { self.carriers(largest) } else { Err(Fallback::Learned) };
+        // SAFETY: the caller's promise.
+        let begun = unsafe { asynchronous::begin(copies, by.ok(), wanted) }?;
+        let refused = begun.refused.map(|refused| self.refused(refused));
+        let config = self.config().filter(|config| config.counts());
+        if large && config.is_some() {
+            self.recorder.live_or_made(); // the worker that ends the copy may not make the file
+        }
+        let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
+        let own = bytes.saturating_sub(begun.carried);
+        if config.is_some_and(|config| own >= self.min(config)) {
+            let why = refused.or(by.err()).unwrap_or(Fallback::Overlap);
+            self.recorder.record(Path::Libc(why), own, sys::ticks().wrapping_sub(started));
+        }
+        Some(begun.cookie)
+    }
+
+    /// Which engine carries them, the largest of `largest` bytes.
+    fn carriers(&'static self, largest: usize) -> Result<asynchronous::By, Fallback> {
+        let Some(config) = self.config() else { return Err(Fallback::Starting) };
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Fallback::Off);
+        }
+        let streams =
+            config.copy_loop.is_none() && self.learner(Kind::Copies).streaming(largest).pays();
+        let stream_from = if streams { STREAM_FROM } else { usize::MAX };
+        let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
+        Ok(match self.ready(config)? {
+            EngineKind::Threads(workers) => {
+                asynchronous::By::Workers { workers, copy_loop, stream_from }
+            }
+            EngineKind::Ioat => {
+                asynchronous::By::Helper(&self.ioat, self.how_ioat(config), copy_loop)
+            }
+            EngineKind::Gpu => return Err(Fallback::Unsupported), // never the only one
+        })
+    }
+
+    /// Records a copy that an engine has carried while its caller did something else.
+    pub fn note_end(&self, bytes: usize, begun: u64) {
+        if self.config().is_some_and(|config| config.counts()) {
+            self.recorder.record_end(Path::Engine, bytes, sys::ticks().wrapping_sub(begun));
+        }
+    }
+}
