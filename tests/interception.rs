@@ -301,12 +301,16 @@ fn way_of_a_copy_needs_next_to_nothing_of_libc() {
 /// copy itself goes through a pointer.
 #[test]
 fn worker_calls_nothing_of_libc() {
-    // The second is called through a pointer, and so is what records an end.
+    // All but the first are called through pointers: what attends to copies that nobody waits for,
+    // what records their end, and the functions of pieces (`PieceFn`, `ParallelFn`).
     let graph = CallGraph::of_library();
     let roots = [
-        "adma::backend::threads::workers::work",
-        "adma::backend::asynchronous::copies::attend",
+        "adma::backend::threads::worker::work",
+        "adma::backend::asynchronous::end::attend",
         "adma::runtime::note_end",
+        "adma::backend::threads::remote::Transfer::share::{{closure}}",
+        "adma::backend::threads::parallel::run::{{closure}}",
+        "adma::ipc::link::Link>::copy_with_workers::{{closure}}",
     ];
     for root in roots {
         let imports = graph.imports_within_reach(root, &[PANIC]);
