@@ -550,7 +550,6 @@ fn apply<'a>(config: &mut Config, variable: &'a [u8]) -> Option<Complaint<'a>> {
 
 unsafe extern "C" {
     static environ: *const *const c_char;
-    static program_invocation_name: *const c_char;
 }
 
 /// The names of this program: of the file that was executed, which may be a script, and what it
@@ -558,10 +557,12 @@ unsafe extern "C" {
 /// redis-check-rdb that way.
 fn names_of_program() -> [&'static [u8]; 2] {
     // SAFETY: terminated strings that the kernel and the C library have put there for good, or
-    // null.
+    // null. The second is looked up: most programs never need it of us.
     let [file, called] = unsafe {
         let file = libc::getauxval(libc::AT_EXECFN) as *const c_char;
-        [file, program_invocation_name]
+        let called = libc::dlsym(libc::RTLD_DEFAULT, c"program_invocation_name".as_ptr());
+        let called = called.cast::<*const c_char>().as_ref();
+        [file, called.copied().unwrap_or(core::ptr::null())]
             .map(|name| if name.is_null() { &b""[..] } else { CStr::from_ptr(name).to_bytes() })
     };
     [file, called].map(|name| {
@@ -570,19 +571,43 @@ fn names_of_program() -> [&'static [u8]; 2] {
     })
 }
 
-/// What stands in the environment now. Only for start-up.
+/// What begins in another way is not for us.
+const BEGINNINGS: [&[u8]; 4] = [b"ADMA_", RUNTIME_DIR, RANKS[0], RANKS[1]];
+const RUNTIME_DIR: &[u8] = b"XDG_RUNTIME_DIR=";
+
+/// What stands in the environment now, as far as it may be for us: every program pays for what is
+/// done with each variable. Only for start-up.
 fn environment() -> impl Iterator<Item = &'static [u8]> {
     // SAFETY: at start-up no other thread changes the environment; it is a null-terminated
     // list of terminated strings, or null after clearenv.
     let mut at = unsafe { environ };
-    core::iter::from_fn(move || {
-        // SAFETY: as above; `at` has not passed the end.
-        unsafe {
-            let variable = at.as_ref().filter(|variable| !variable.is_null())?;
-            at = at.add(1);
-            Some(CStr::from_ptr(*variable).to_bytes())
+    // SAFETY: as above.
+    core::iter::from_fn(move || unsafe { next_variable(&mut at) })
+}
+
+/// # Safety
+/// In a list as `environ` is, not behind its end; or null.
+#[unsafe(link_section = ".text.start")] // see `intercept::entry`
+unsafe fn next_variable(at: &mut *const *const c_char) -> Option<&'static [u8]> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        loop {
+            let variable = *at.as_ref().filter(|variable| !variable.is_null())?;
+            *at = at.add(1);
+            if BEGINNINGS.iter().any(|beginning| begins(variable, beginning)) {
+                return Some(CStr::from_ptr(variable).to_bytes());
+            }
         }
-    })
+    }
+}
+
+/// Whether a string begins so.
+///
+/// # Safety
+/// A terminated string; a beginning without zeros.
+unsafe fn begins(string: *const c_char, beginning: &[u8]) -> bool {
+    // SAFETY: nothing behind the first difference is read, and the end of the string is one.
+    beginning.iter().enumerate().all(|(i, &byte)| unsafe { string.add(i).read() } as u8 == byte)
 }
 
 /// Whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and without
@@ -619,7 +644,7 @@ pub fn from_environment() -> Config {
     let mut complaints = Vec::new();
     for variable in environment() {
         complaints.extend(apply(&mut config, variable));
-        if let Some(path) = variable.strip_prefix(b"XDG_RUNTIME_DIR=") {
+        if let Some(path) = variable.strip_prefix(RUNTIME_DIR) {
             config.runtime_dir = path.starts_with(b"/").then(|| path.to_vec());
         }
     }

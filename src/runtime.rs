@@ -131,6 +131,7 @@ pub fn wait() -> threads::Wait {
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+#[unsafe(link_section = ".text.start")] // see `intercept::entry`, as for the next ones
 extern "C" fn start() {
     signals::calls::set_original(original::resolve());
     if config::leaves_this_program_out() {
@@ -221,6 +222,7 @@ static MAKE_LIVE_FILE: fn() = || {
 };
 
 /// Lets the first large copy make a file with what is counted, for others to read.
+#[cold]
 fn keep_live_file(config: &Config) {
     let mut folders = Vec::new();
     let mut add = |path: Vec<u8>| folders.extend(CString::new(path)); // no zeros in there
@@ -365,6 +367,7 @@ extern "C" fn at_quick_exit(_: *mut c_void) {
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
+#[unsafe(link_section = ".text.start")]
 extern "C" fn end() {
     // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
     // that ran no handler.
@@ -424,6 +427,7 @@ fn may_tell() -> bool {
 
 /// `how` is one of `ended`. Otherwise than by exit nothing may be allocated: it may be a signal
 /// handler that leaves, or the child of a process with many threads.
+#[unsafe(link_section = ".text.start")]
 fn tell(how: u32, status: Option<i32>) {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
@@ -437,6 +441,7 @@ fn tell(how: u32, status: Option<i32>) {
     TELLING.store(telling::OVER, Ordering::Release);
 }
 
+#[cold]
 fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
     let mut formats = config.stats;
@@ -535,6 +540,7 @@ fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
 }
 
 /// What the hook may not say it has left for now.
+#[cold]
 fn log(process: &Process, stderr: i32) {
     let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);
     let wrong = DISPATCHER.recorder.counters().mismatched.load(Ordering::Relaxed);

@@ -318,6 +318,35 @@ fn worker_calls_nothing_of_libc() {
     }
 }
 
+/// Every program pays for the pages that start-up touches: its functions lie together, and beside
+/// the entries, so that one or two page faults bring them all.
+#[test]
+fn code_that_every_program_runs_lies_together() {
+    let functions = CallGraph::of_library().functions;
+    let address = |wanted: &str| {
+        let found = functions.iter().find(|(_, (name, _))| name == wanted);
+        *found.unwrap_or_else(|| panic!("no function is called {wanted}")).0
+    };
+    let names = ["start", "end"].map(|name| format!("adma::runtime::{name}"));
+    let at = [address("memcpy"), address("adma::os::lookup::look_into")];
+    let at = [at, names.map(|name| address(&name))].concat();
+    let extent = at.iter().max().unwrap() - at.iter().min().unwrap();
+    assert!(extent < 0x4000, "{extent:#x} bytes apart: {at:x?}");
+}
+
+/// Each symbol that the loader has to find for us costs every program a fraction of a microsecond.
+#[test]
+fn library_imports_only_what_most_programs_need() {
+    let (symbols, _) = succeed(plain("nm").args(["-D", "--undefined-only"]).arg(library()));
+    let names =
+        symbols.lines().filter_map(|line| line.split_whitespace().last()?.split('@').next());
+    let rare: Vec<_> = names
+        .filter(|name| ["dlopen", "program_invocation_name", "getenv", "abort"].contains(name))
+        .collect();
+    assert!(rare.is_empty(), "looked up for every program: {rare:?}");
+    assert!(symbols.lines().count() <= 16, "{symbols}");
+}
+
 #[test]
 fn first_copy_with_everything_intercepted_starts_the_engine() {
     let mut command = offloading("functions", &["memcpy", "3", "100"]);

@@ -4,7 +4,7 @@
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
 use crate::functions::{EntryPoint, NEVER, Op};
-use crate::os::lookup::{Found, Name, find_next};
+use crate::os::lookup::{self, Found, Name, find_next};
 use crate::os::sys;
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
@@ -53,24 +53,11 @@ type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c
 
 // Those that libc does not derive from another. Each name costs a third of a microsecond at
 // start-up, because what has to be read for it is in no cache.
-const OPS: [Op; 9] = [
-    Op::Memmove,
-    Op::Mempcpy,
-    Op::MemmoveChk,
-    Op::MempcpyChk,
-    Op::Memset,
-    Op::MemsetChk,
-    Op::Wmemset,
-    Op::Memcmp,
-    Op::Wmemcmp,
-];
+const OPS: [Op; 6] = [Op::Memmove, Op::Mempcpy, Op::Memset, Op::Wmemset, Op::Memcmp, Op::Wmemcmp];
 static NAMES: [Name; OPS.len() + 1] = [
     Name::new(c"memmove"),
     Name::new(c"mempcpy"),
-    Name::new(c"__memmove_chk"),
-    Name::new(c"__mempcpy_chk"),
     Name::new(c"memset"),
-    Name::new(c"__memset_chk"),
     Name::new(c"wmemset"),
     Name::new(c"memcmp"),
     Name::new(c"wmemcmp"),
@@ -92,6 +79,9 @@ others! {
     c"wmemcpy" for Wmemcpy,
     c"wmemmove" for Wmemmove,
     c"__memcpy_chk" for MemcpyChk,
+    c"__memmove_chk" for MemmoveChk,
+    c"__mempcpy_chk" for MempcpyChk,
+    c"__memset_chk" for MemsetChk,
     c"bzero" for Bzero,
     c"bcmp" for Bcmp,
     c"process_vm_readv" for ProcessVmReadv,
@@ -130,20 +120,30 @@ fn derive_others() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
     set_next(Op::Memcpy, next(Op::Memmove));
-    set_next(Op::MemcpyChk, next(Op::MemmoveChk));
     set_next(Op::Bcmp, next(Op::Memcmp));
-    let derived: [(Op, unsafe extern "C" fn()); 4] = [
+    let derived: [(Op, unsafe extern "C" fn()); 8] = [
         (Op::Bcopy, bcopy_by_memmove),
         (Op::Wmemcpy, wmemmove_by_memmove),
         (Op::Wmemmove, wmemmove_by_memmove),
         (Op::Bzero, bzero_by_memset),
+        (Op::MemcpyChk, memmove_chk_by_memmove),
+        (Op::MemmoveChk, memmove_chk_by_memmove),
+        (Op::MempcpyChk, mempcpy_chk_by_mempcpy),
+        (Op::MemsetChk, memset_chk_by_memset),
     ];
     derived.into_iter().for_each(|(op, by)| set_next(op, by as *mut c_void));
 }
 
+/// For the checked variants: rcx is the room at the destination. What does not fit ends the program.
+macro_rules! check_room {
+    () => {
+        "cmp rcx, rdx\njae 3f\njmp [rip + __chk_fail@GOTPCREL]\n3:"
+    };
+}
+
 /// Brings the arguments into the order of another function, and jumps to that.
 macro_rules! derived {
-    ($($name:ident: $($before:literal),* then $op:ident;)*) => { $(
+    ($($name:ident: $($before:expr),* => $op:ident;)*) => { $(
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
@@ -157,9 +157,12 @@ macro_rules! derived {
 }
 
 derived! {
-    bcopy_by_memmove: "xchg rdi, rsi" then Memmove;
-    wmemmove_by_memmove: "shl rdx, 2" then Memmove;
-    bzero_by_memset: "mov rdx, rsi", "xor esi, esi" then Memset;
+    bcopy_by_memmove: "xchg rdi, rsi" => Memmove;
+    wmemmove_by_memmove: "shl rdx, 2" => Memmove;
+    bzero_by_memset: "mov rdx, rsi", "xor esi, esi" => Memset;
+    memmove_chk_by_memmove: check_room!() => Memmove;
+    mempcpy_chk_by_mempcpy: check_room!() => Mempcpy;
+    memset_chk_by_memset: check_room!() => Memset;
 }
 
 fn set_next(op: Op, found: *mut c_void) {
@@ -173,7 +176,7 @@ fn set_next(op: Op, found: *mut c_void) {
 fn find_beyond_others(libc: &Range<usize>) {
     // SAFETY: terminated names; the library is loaded already, and stays.
     let found = unsafe {
-        let handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let handle = lookup::open(c"libc.so.6", libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {
             return;
         }
@@ -326,17 +329,9 @@ macro_rules! move_bytes {
     };
 }
 
-/// For the checked variants: rcx is the room at the destination.
 macro_rules! move_bytes_checked {
     ($result:literal) => {
-        naked_asm!(
-            "cmp rcx, rdx",
-            "jb 3f",
-            $result,
-            "jmp {body}",
-            "3: jmp [rip + __chk_fail@GOTPCREL]",
-            body = sym bootstrap_keep_result,
-        )
+        naked_asm!(check_room!(), $result, "jmp {body}", body = sym bootstrap_keep_result)
     };
 }
 
@@ -399,13 +394,7 @@ unsafe extern "C" fn bootstrap_wmemset() {
 
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_memset_chk() {
-    naked_asm!(
-        "cmp rcx, rdx",
-        "jb 3f",
-        "jmp {body}",
-        "3: jmp [rip + __chk_fail@GOTPCREL]",
-        body = sym bootstrap_memset,
-    )
+    naked_asm!(check_room!(), "jmp {body}", body = sym bootstrap_memset)
 }
 
 unsafe extern "C" fn bootstrap_memcmp(a: usize, b: usize, len: usize) -> i32 {

@@ -1,5 +1,6 @@
 //! Every exported function is the same three instructions: compare the length, go to the slow path
 //! if it reaches the threshold, and jump to libc if not. No frame is made and no argument touched.
+//! They lie beside what every program runs at its start and end, on the same few pages.
 
 use super::slow::aligned;
 use crate::backend::libc::ENTRIES;
@@ -11,6 +12,7 @@ macro_rules! entry {
     ($length:literal: $($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
+        #[unsafe(link_section = ".text.start")]
         unsafe extern "C" fn $name() {
             naked_asm!(
                 concat!("cmp ", $length, ", qword ptr [rip + {entries} + {min}]"),

@@ -47,6 +47,16 @@ macro_rules! rare {
 
 pub(crate) use rare;
 
+rare! {
+    fn dlopen(*const c_char, i32) -> *mut c_void;
+}
+
+/// As dlopen; null where that is not to be had. Never for the hook.
+pub fn open(name: &CStr, flags: i32) -> *mut c_void {
+    // SAFETY: a terminated name; what the library does when it is loaded is its own business.
+    unsafe { dlopen().map_or(null_mut(), |dlopen| dlopen(name.as_ptr(), flags)) }
+}
+
 /// Looks up all of them. May allocate: only for start-up, never for the hook.
 pub fn find_next<const N: usize>(names: &'static [Name; N]) -> Found<N> {
     let mut found = [null_mut(); N];
@@ -73,6 +83,7 @@ struct Walk<'a> {
     libc: Range<usize>,
 }
 
+#[unsafe(link_section = ".text.start")] // see `intercept::entry`
 unsafe extern "C" fn look_into(
     object: *mut libc::dl_phdr_info,
     _size: usize,

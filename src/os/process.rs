@@ -24,6 +24,7 @@ pub fn settle_in() {
 }
 
 /// This process is the one whose memory it is.
+#[inline]
 pub fn claim_memory() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     if !MARK.load(Ordering::Relaxed).is_null() {

@@ -3,6 +3,7 @@
 //!
 //! All of them may allocate and take locks: only the service thread calls them.
 
+use crate::os::lookup;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
@@ -72,10 +73,8 @@ macro_rules! functions {
         impl Driver {
             /// `None`: there is no such library here, or it lacks one of the functions.
             pub fn open() -> Option<Self> {
-                // SAFETY: a terminated name. The library stays: it does not like to be closed.
-                let handle = unsafe {
-                    libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL)
-                };
+                // The library stays: it does not like to be closed.
+                let handle = lookup::open(LIBRARY, libc::RTLD_NOW | libc::RTLD_LOCAL);
                 if handle.is_null() {
                     return None;
                 }
@@ -105,11 +104,9 @@ unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
 /// A function of the library, if the program or we have loaded it. For calls of the program's
 /// that are only passed on.
 pub fn loaded(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: terminated names; nothing is loaded.
-    unsafe {
-        let handle = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if handle.is_null() { None } else { find(handle, name) }
-    }
+    let handle = lookup::open(LIBRARY, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    // SAFETY: a handle of dlopen's.
+    if handle.is_null() { None } else { unsafe { find(handle, name) } }
 }
 
 functions! {
