@@ -5,10 +5,12 @@
 //! Nothing here waits. The lock of an endpoint is held during every call.
 
 mod eager;
+mod layout;
 mod progress;
 
 pub use eager::{PLACED_FROM, Placing, Short};
-pub use progress::{MessagePiece, SHARED_FROM, SPREAD_BELOW, Step};
+pub use layout::{SHARED_FROM, SPREAD_BELOW};
+pub use progress::{MessagePiece, Step};
 
 use super::blocks::BlockAddress;
 use super::claims::{self, Cursors};
@@ -22,7 +24,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
-use progress::Layout;
+use layout::Layout;
 
 pub use super::claims::Role;
 

@@ -7,10 +7,10 @@
 //! wait        posting and waiting, in stages
 //! shared      large messages that worker threads copy too
 //! table       handles; whose connections these are after a fork
-//! link        one connection: posting, steps, helping, ending; watch: long sleeps, for all
-//!             connections, and who is to be woken from them
+//! link        one connection: posting, steps, helping; in it ends: of the other process, and ours;
+//!             watch: long sleeps, for all connections, and who is to be woken from them
 //! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
-//!             eager: small messages that are not remembered
+//!             layout: how messages are cut, eager: small messages that are not remembered
 //! accept      who has come to a listener and has not finished the handshake
 //! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
 //!             sockets that belong to no connection yet
@@ -21,7 +21,8 @@
 //! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
 //! tally       what a report tells of messages; counts: how that lies in live files
-//! os          system calls; blocking: threads for those that somebody who cannot wait has to make
+//! os          system calls; in it memory and sockets; blocking: threads for those that somebody
+//!             who cannot wait has to make
 //! lock        a lock that leaves errno alone
 //! ```
 //!

@@ -1,6 +1,6 @@
 //! Large messages between any memory, shared with the worker threads of this process.
 //!
-//! The pieces of such a message keep to page tables (`endpoint::progress::Layout`), and all who copy
+//! The pieces of such a message keep to page tables (`endpoint::layout`), and all who copy
 //! claim them one by one: the two threads that wait, one in each process, and the workers of
 //! both. So nobody waits for more than the last piece that somebody has begun.
 //!

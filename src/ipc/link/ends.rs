@@ -1,0 +1,175 @@
+//! The ends of a connection: of the other process, however that comes, and our own.
+
+use super::{Link, lost};
+use crate::ipc::doorbell::how;
+use crate::ipc::endpoint::Role;
+use crate::ipc::os::{self, Way};
+use crate::ipc::region::closed;
+use crate::os::sys;
+use core::sync::atomic::Ordering;
+
+/// How long the other is believed to be there, and our equal, without another look, in ticks: a
+/// few milliseconds. That it is the same program is looked at by every call.
+const BELIEVED_TICKS: u64 = 10_000_000;
+
+/// What is known of the other side.
+pub mod other {
+    pub const ALIVE: u32 = 0;
+    /// It has said that it closes; what it has begun it may still finish.
+    pub const CLOSING: u32 = 1;
+    /// It has closed.
+    pub const CLOSED: u32 = 2;
+    pub const DIED: u32 = 3;
+    /// It writes nonsense into the region.
+    pub const BROKEN: u32 = 4;
+}
+
+impl Link {
+    /// What polling its descriptors has told: notes the end of the other side. True: it is there.
+    pub fn note_events(&self, events: &[i16]) -> bool {
+        let hung_up = events[0] & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
+        let dead = events[1] & libc::POLLIN != 0;
+        if !hung_up && !dead {
+            return true;
+        }
+        let closed = self.theirs().closed.0.load(Ordering::Acquire);
+        // Two sides that close have both stopped reading, which looks like an end. It is none:
+        // the other may be in the middle of a piece.
+        if !dead && closed == closed::BEGUN && self.closing.load(Ordering::Acquire) {
+            return true;
+        }
+        self.note_end(if closed != 0 { other::CLOSED } else { other::DIED });
+        false
+    }
+
+    pub(super) fn look_for_end(&self) -> bool {
+        self.believed_at.store(sys::ticks(), Ordering::Relaxed);
+        if !self.engine.look_at_peer() {
+            self.note_lost(lost(Way::Pull) | lost(Way::Push));
+            self.ring();
+        }
+        self.note_events(&os::poll(self.descriptors(), 0))
+    }
+
+    /// Looks for the other's end, and at its rights, but not more often than every few
+    /// milliseconds.
+    pub fn believe(&self) -> bool {
+        let since = sys::ticks().wrapping_sub(self.believed_at.load(Ordering::Relaxed));
+        if since > BELIEVED_TICKS {
+            return self.look_for_end();
+        }
+        self.other.load(Ordering::Relaxed) < other::CLOSED
+    }
+
+    pub(super) fn note_end(&self, end: u32) {
+        if self.other.fetch_max(end, Ordering::AcqRel) < end {
+            // Not everybody hears of it from the kernel.
+            self.ring_own();
+        }
+    }
+
+    /// Before a message is posted: an eager write would not notice an end by itself. Looked
+    /// for now and then, because looking at the clock costs more than the rest of it. What
+    /// the other has written before its end can still be read.
+    #[inline]
+    pub fn end_before(&self, role: Role) -> u32 {
+        if role == Role::Writer {
+            let writes = self.writes.load(Ordering::Relaxed).wrapping_add(1);
+            self.writes.store(writes, Ordering::Relaxed);
+            if writes % 16 == 1 {
+                self.believe();
+            }
+        }
+        self.end_of_other()
+    }
+
+    pub fn end_of_other(&self) -> u32 {
+        let known = self.other.load(Ordering::Acquire);
+        if known == other::ALIVE && self.theirs().closed.0.load(Ordering::Acquire) != 0 {
+            self.note_end(other::CLOSING);
+            return other::CLOSING;
+        }
+        known
+    }
+
+    #[cold]
+    pub(super) fn broken(&self) -> isize {
+        self.note_end(other::BROKEN);
+        -libc::EPROTO as isize
+    }
+
+    /// The other side says that it is done with what we have not posted. Who closes gives up
+    /// posts that met nothing, and has said so before; so does who hears that we close. From
+    /// anybody else it is nonsense.
+    #[cold]
+    pub fn far_ahead(&self, role: Role) -> isize {
+        match self.end_of_other() {
+            other::ALIVE if !self.closing.load(Ordering::Acquire) => self.broken(),
+            gone => self.failure(role, gone),
+        }
+    }
+
+    /// What a message gets that will not be transferred. That we close ourselves comes first:
+    /// the other side may have closed because of it.
+    pub fn failure(&self, role: Role, gone: u32) -> isize {
+        match (gone, role) {
+            _ if self.closing.load(Ordering::Acquire) => -libc::EBADF as isize,
+            (other::CLOSING | other::CLOSED, Role::Reader) => 0,
+            (other::CLOSING | other::CLOSED, Role::Writer) => -libc::EPIPE as isize,
+            (other::BROKEN, _) => -libc::EPROTO as isize,
+            _ => -libc::ECONNRESET as isize,
+        }
+    }
+
+    // ---- our own
+
+    /// Begins to close: nobody claims a piece of ours any more, and who waits here returns.
+    pub fn begin_close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.mine().closed.0.store(closed::BEGUN, Ordering::Release);
+        for role in Role::BOTH {
+            let (endpoint, lane) = self.endpoint(role);
+            let mut endpoint = endpoint.lock();
+            endpoint.post_announced();
+            for number in endpoint.unfinished() {
+                endpoint.cancel(lane, number);
+            }
+        }
+        self.ring();
+        self.mine().doorbell.0.ring();
+        os::shut_down(self.socket.raw(), libc::SHUT_RD);
+        self.wake_locals();
+    }
+
+    /// Waits until the other side has let go of our buffers. Only then may the program have
+    /// them back; pieces are small, so this is short, unless that process is stopped. False:
+    /// it took too long.
+    pub fn end_close(&self, limit: u64) -> bool {
+        for role in Role::BOTH {
+            let (endpoint, lane) = self.endpoint(role);
+            loop {
+                let seen = self.mine().doorbell.0.announce(how::WORD);
+                let alone = self.end_of_other() >= other::CLOSED;
+                let mut endpoint = endpoint.lock();
+                let left = endpoint
+                    .unfinished()
+                    .filter(|&number| !endpoint.abandon(lane, number, alone, 0))
+                    .count();
+                drop(endpoint);
+                if left == 0 {
+                    break;
+                }
+                if sys::nanoseconds() > limit {
+                    return false;
+                }
+                self.sleep_shortly(seen);
+            }
+        }
+        for endpoint in &self.endpoints {
+            endpoint.lock().take_pins().into_iter().for_each(|pin| self.unpin(pin));
+        }
+        self.mine().closed.0.store(closed::DONE, Ordering::Release);
+        os::shut_down(self.socket.raw(), libc::SHUT_RDWR);
+        true
+    }
+}

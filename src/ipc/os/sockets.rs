@@ -1,0 +1,266 @@
+//! Unix sockets, and what travels over them.
+
+use super::{Fd, Foreign, Result, call, fd, open, stat};
+use crate::os::sys::nanoseconds;
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::mem::offset_of;
+
+const STREAM: usize = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as usize;
+
+pub fn unix_socket() -> Result<Fd> {
+    // SAFETY: no memory.
+    fd(unsafe { call(libc::SYS_socket, [libc::AF_UNIX as usize, STREAM]) })
+}
+
+pub fn unix_pair() -> Result<[Fd; 2]> {
+    let mut pair = [0i32; 2];
+    let at = &raw mut pair as usize;
+    // SAFETY: the kernel fills both numbers.
+    unsafe { call(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at]) }?;
+    let [one, two] = pair.map(|number| fd(Ok(number as usize)));
+    Ok([one?, two?])
+}
+
+/// An address of a unix socket and its length.
+pub type UnixAddress = (libc::sockaddr_un, usize);
+
+/// `@name` is in the abstract namespace.
+pub fn unix_address(path: &[u8]) -> Result<UnixAddress> {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    let room = &mut address.sun_path;
+    if path.is_empty() {
+        return Err(libc::ENOENT);
+    }
+    if path.len() >= room.len() {
+        return Err(libc::ENAMETOOLONG);
+    }
+    for (to, from) in room.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    let abstractly = path[0] == b'@';
+    if abstractly {
+        room[0] = 0;
+    }
+    let len = offset_of!(libc::sockaddr_un, sun_path) + path.len() + usize::from(!abstractly);
+    Ok((address, len))
+}
+
+pub fn bind(socket: &Fd, address: &UnixAddress) -> Result<()> {
+    let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
+    // SAFETY: the kernel reads the address.
+    unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
+}
+
+/// Connects; a listener that accepts nobody is waited for until `end`, a moment of
+/// `sys::nanoseconds`.
+pub fn connect(socket: &Fd, address: &UnixAddress, end: u64) -> Result<()> {
+    let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
+    loop {
+        // At least a microsecond, for 0 would be without end.
+        let micros = (end.saturating_sub(nanoseconds()) / 1000).max(1) as i64;
+        let limit = libc::timeval { tv_sec: micros / 1_000_000, tv_usec: micros % 1_000_000 };
+        set_socket_option(socket.raw(), libc::SO_SNDTIMEO, limit)?;
+        // SAFETY: the kernel reads the address.
+        match unsafe { call(libc::SYS_connect, [fd, at, address.1]) } {
+            Ok(_) => return Ok(()),
+            Err(libc::EAGAIN) => return Err(libc::ETIMEDOUT),
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+pub fn listen(socket: &Fd) -> Result<()> {
+    // SAFETY: no memory.
+    unsafe { call(libc::SYS_listen, [socket.raw() as usize, 128]) }.map(drop)
+}
+
+pub fn accept(listener: i32) -> Result<Fd> {
+    // SAFETY: no address is asked for.
+    fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize]) })
+}
+
+/// Whether a path leads to a socket, and not by a link.
+pub fn is_socket_file(address: &UnixAddress) -> bool {
+    let stat = stat(libc::AT_FDCWD, address.0.sun_path.as_ptr());
+    stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
+}
+
+/// Taking turns with others who listen in the folder of a path; ends with its owner. `None`: it
+/// was not to be had until `end`, or there is no such folder.
+pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
+    let mut folder = [0u8; 108];
+    match path.iter().rposition(|&byte| byte == b'/') {
+        None => folder[0] = b'.',
+        Some(0) => folder[0] = b'/',
+        Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
+    }
+    let folder = open(CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
+    let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
+    loop {
+        // SAFETY: no memory.
+        match unsafe { call(libc::SYS_flock, [folder.raw() as usize, operation]) } {
+            Ok(_) => return Some(folder),
+            Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
+                poll([(-1, 0)], 1);
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+pub fn remove_file(address: &UnixAddress) {
+    let (at, path) = (libc::AT_FDCWD as usize, &raw const address.0.sun_path as usize);
+    // SAFETY: a terminated path: `unix_address` leaves room for the zero.
+    let _ = unsafe { call(libc::SYS_unlinkat, [at, path, 0]) };
+}
+
+/// An option of a socket that is a number.
+pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
+    let (at, room) = (&raw mut value as usize, &raw mut len as usize);
+    let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
+    // SAFETY: the kernel writes at most `len` bytes.
+    unsafe { call(libc::SYS_getsockopt, [fd as usize, level, option, at, room]) }?;
+    Ok(value)
+}
+
+pub fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
+    let (at, len) = (&raw const value as usize, size_of::<T>());
+    let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
+    // SAFETY: the kernel reads the value.
+    unsafe { call(libc::SYS_setsockopt, [fd as usize, level, option, at, len]) }.map(drop)
+}
+
+/// Whether a descriptor is a listening unix socket.
+pub fn is_listener(fd: i32) -> bool {
+    socket_option(fd, libc::SO_ACCEPTCONN) == Ok(1)
+        && socket_option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+}
+
+/// Nothing is sent or received any more. To stop `SHUT_RD` only: from then on polling this end
+/// returns at once, and the other end hears nothing of it.
+pub fn shut_down(socket: i32, how: i32) {
+    // SAFETY: no memory.
+    let _ = unsafe { call(libc::SYS_shutdown, [socket as usize, how as usize]) };
+}
+
+/// What is sent to wake somebody.
+pub const WAKE: u8 = 1;
+
+/// One byte that wakes somebody. A full socket is as good: its reader has something to read.
+pub fn send_byte(socket: i32) {
+    let _ = send(socket, &[WAKE], &[]);
+}
+
+/// What descriptors have to say, each about its events; -1 has nothing. Nothing where the system
+/// refuses, or a signal comes: the caller comes back at once.
+pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16> {
+    let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
+    let mut set: Vec<libc::pollfd> = fds.into_iter().map(entry).collect();
+    let (at, len) = (set.as_mut_ptr() as usize, set.len());
+    // SAFETY: the kernel writes the answers.
+    let refused = unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.is_err();
+    set.iter().map(|entry| if refused { 0 } else { entry.revents }).collect()
+}
+
+/// The most descriptors that come with one message.
+pub const MOST_FDS: usize = 3;
+
+/// Room for so many, a set of credentials and a process, aligned as the kernel wants it; what it
+/// has no room for the kernel lets go.
+#[repr(C, align(8))]
+struct CmsgBuffer([u8; 88]);
+
+/// Points to what must outlive it.
+fn header(piece: &libc::iovec) -> libc::msghdr {
+    // SAFETY: all zeros is a valid message header.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = core::ptr::from_ref(piece).cast_mut();
+    message.msg_iovlen = 1;
+    message
+}
+
+/// Sends `bytes`, with descriptors.
+pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
+    let mut control = CmsgBuffer([0; 88]);
+    let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut message = header(&piece);
+    if !fds.is_empty() {
+        let payload = size_of_val(fds) as u32;
+        // SAFETY: the header and so many numbers fit into `control`, for nobody sends more
+        // than three.
+        unsafe {
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(payload) as usize;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(payload) as usize;
+            for (index, fd) in fds.iter().enumerate() {
+                libc::CMSG_DATA(header).cast::<i32>().add(index).write_unaligned(*fd);
+            }
+        }
+    }
+    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
+    // SAFETY: the message points to what lives here.
+    unsafe { call(libc::SYS_sendmsg, [socket as usize, &raw const message as usize, flags]) }
+}
+
+/// Ask for `Beside::process`; and how that comes.
+pub const SO_PASSPIDFD: i32 = 76;
+const SCM_PIDFD: i32 = 4;
+
+/// What came with a message beside its bytes.
+#[derive(Default)]
+pub struct Beside {
+    pub fds: Vec<Foreign>,
+    /// There were more of them than found a number, or room, here.
+    pub cut: bool,
+    /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
+    pub pid: i32,
+    /// The same as a descriptor, since Linux 6.5.
+    pub process: Option<Fd>,
+}
+
+/// Receives at most `bytes`; answers how many. 0: the other end is closed.
+pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usize> {
+    let mut control = CmsgBuffer([0; 88]);
+    let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = header(&piece);
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
+    // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
+    let got =
+        unsafe { call(libc::SYS_recvmsg, [socket as usize, &raw mut message as usize, flags]) }?;
+    beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
+    // SAFETY: the kernel has filled `control` up to the length it says.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&message);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header);
+            let payload = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for index in 0..payload / size_of::<i32>() {
+                        let fd = data.cast::<i32>().add(index).read_unaligned();
+                        beside.fds.push(Foreign { fd, known: false });
+                    }
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
+                    beside.pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                }
+                (libc::SOL_SOCKET, SCM_PIDFD) if payload >= 4 => {
+                    // Negative: why there is none.
+                    let number = usize::try_from(data.cast::<i32>().read_unaligned());
+                    beside.process = fd(number.map_err(|_| libc::ESRCH)).ok();
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(&message, header);
+        }
+    }
+    Ok(got)
+}
