@@ -33,8 +33,7 @@
 #define ADMA_MAX_PIECES		64	/* of a request; bits of adma_wait.failed */
 #define ADMA_SLOTS		32	/* requests of an open file under way */
 #define ADMA_MAX_CHANNELS	32	/* bits of adma_submit.channels */
-#define ADMA_MAX_PORTS		1024	/* of an open file */
-#define ADMA_MAX_EXPORTS	512	/* through all of them together */
+#define ADMA_MAX_EXPORTS	512	/* of an open file */
 
 /*
  * mmap(PROT_READ, MAP_SHARED) of one page at this offset gives the words of a
@@ -44,6 +43,9 @@
 #define ADMA_WORDS_OFFSET(channel, page_size)	((channel) * (page_size))
 #define ADMA_WORD_STRIDE	64
 
+/* adma_info.flags: adma_info.keep_pages is set first, up to the module's limit */
+#define ADMA_INFO_KEEP		0x1
+
 /* adma_info.features */
 #define ADMA_FEATURE_WORDS	0x1	/* completion by words */
 #define ADMA_FEATURE_EXPORTS	0x2	/* ports and exports */
@@ -52,7 +54,7 @@
 /*
  * struct adma_info - what the helper offers
  * @size:	in: sizeof(struct adma_info)
- * @flags:	in: 0
+ * @flags:	in: ADMA_INFO_KEEP or 0
  * @abi:	ADMA_ABI_VERSION
  * @features:	ADMA_FEATURE_*
  * @channels:	channels held; they are numbered from 0
@@ -61,7 +63,7 @@
  * @reserved:	0
  * @max_bytes:	bytes of one user under way at most
  * @max_pages:	pages pinned for one open file at most, both sides together
- * @keep_pages:	pages that stay pinned from one copy to the next at most
+ * @keep_pages:	pages that stay pinned from one copy to the next at most; 0: none
  * @pages:	pages of this file that are pinned now
  * @hits:	ranges of 64 pages that were found pinned, for this file
  * @misses:	ranges that were not
@@ -85,19 +87,6 @@ struct adma_info {
 	__aligned_u64 misses;
 	__aligned_u64 evictions;
 	__aligned_u64 invalidations;
-};
-
-/*
- * struct adma_keep - how much stays pinned for this file
- * @size:	in: sizeof(struct adma_keep)
- * @flags:	in: 0
- * @pages:	in: pages that stay pinned from one copy to the next at most;
- *		0: none. More than the module's own limit is that limit.
- */
-struct adma_keep {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 pages;
 };
 
 /*
@@ -216,29 +205,6 @@ struct adma_wait {
 	__aligned_u64 failed;
 };
 
-/*
- * struct adma_port - make a port
- * @size:	in: sizeof(struct adma_port)
- * @flags:	in: 0
- * @fd:		out: its descriptor, closed by exec
- * @reserved:	in: 0
- *
- * ADMA_IOC_EXPORT and ADMA_IOC_UNEXPORT are calls of this descriptor, for the
- * process that has made it. In other processes it can only be named in a
- * submission. With the file it was made of, or with its own last descriptor,
- * the port is closed for good and its exports are let go.
- *
- * EMFILE	no descriptor is free, or ADMA_MAX_PORTS are made
- * ENFILE	no file is free in the system
- * ENOMEM	no memory
- */
-struct adma_port {
-	__u32 size;
-	__u32 flags;
-	__s32 fd;
-	__u32 reserved;
-};
-
 /* adma_export.flags: what others may do, one or both */
 #define ADMA_EXPORT_READ	0x1
 #define ADMA_EXPORT_WRITE	0x2
@@ -249,8 +215,7 @@ struct adma_port {
  * @flags:	in: ADMA_EXPORT_*
  * @addr:	in: where it begins
  * @len:	in: bytes, not 0
- * @id:		out: the export's number, never 0, never used twice by a port
- * @good:	out: with EFAULT, bytes from @addr on that could be had, or fewer
+ * @id:		out: the export's number, never 0, never used twice by a file
  *
  * The pages are pinned, and count for the owner, until ADMA_IOC_UNEXPORT. Once
  * the owner unmaps, remaps, discards or forks any of them, or their neighbours,
@@ -272,32 +237,22 @@ struct adma_export {
 	__aligned_u64 addr;
 	__aligned_u64 len;
 	__aligned_u64 id;
-	__aligned_u64 good;
 };
 
 /*
- * struct adma_unexport - take a buffer back
- * @size:	in: sizeof(struct adma_unexport)
- * @flags:	in: 0
- * @id:		in: the export
- * @timeout_ns:	in: how long to wait for transfers that go on; 0: only look
+ * ADMA_IOC_PORT makes a port: it has no argument (0) and answers a descriptor,
+ * closed by exec. ADMA_IOC_EXPORT and ADMA_IOC_UNEXPORT are calls of it, for the
+ * process that has made it. In other processes it can only be named in a
+ * submission. With the file it was made of, or with its own last descriptor, the
+ * port is closed for good and its exports are let go.
  *
- * From the call on no transfer begins. 0: none goes on either; nobody reads or
- * writes the buffer, and the number is forgotten. With EAGAIN, ETIMEDOUT and
- * EINTR the call has to be made again.
- *
- * EAGAIN	a transfer goes on (timeout_ns 0)
- * ETIMEDOUT	it was not over in time
- * EINTR	a signal came first
+ * ADMA_IOC_UNEXPORT takes a buffer back: @id of struct adma_wait is the export,
+ * @failed is 0. From the call on no transfer begins. 0: none goes on either;
+ * nobody reads or writes the buffer, and the number is forgotten. With EAGAIN,
+ * ETIMEDOUT and EINTR, as of ADMA_IOC_WAIT, the call has to be made again.
  * ENOENT	no such export
  * EPERM	the port of another process
  */
-struct adma_unexport {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 id;
-	__aligned_u64 timeout_ns;
-};
 
 #define ADMA_IOC_TYPE	0xAD
 
@@ -305,11 +260,10 @@ struct adma_unexport {
 #define ADMA_IOC_INFO	_IO(ADMA_IOC_TYPE, 0)	/* struct adma_info */
 #define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
 #define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
-#define ADMA_IOC_KEEP	_IO(ADMA_IOC_TYPE, 3)	/* struct adma_keep */
-#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_port */
+#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 3)	/* 0 */
 
 /* Of a port. */
-#define ADMA_IOC_EXPORT	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_export */
-#define ADMA_IOC_UNEXPORT	_IO(ADMA_IOC_TYPE, 6)	/* struct adma_unexport */
+#define ADMA_IOC_EXPORT	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_export */
+#define ADMA_IOC_UNEXPORT	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_wait */
 
 #endif /* _UAPI_ADMA_IOCTL_H */

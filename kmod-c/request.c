@@ -7,12 +7,12 @@
 #include "trace.h"
 
 /* Enough for a copy of 16 MiB. More of them are not kept. */
-#define ADMA_KEPT_USES	384
+#define ADMA_KEPT_RANGES	384
 
 void adma_request_free(struct adma_request *req)
 {
 	if (req)
-		kvfree(req->use);
+		kvfree(req->range);
 	kvfree(req);
 }
 
@@ -27,17 +27,16 @@ static void adma_request_end(struct work_struct *work)
 	/* Pieces that were not taken are known to the caller. */
 	if (req->accepted < 64)
 		failed &= BIT_ULL(req->accepted) - 1;
-	for (i = 0; i < req->nr_uses; i++)
-		adma_use_end(&req->use[i]);
-	adma_ranges_put(req->own);
+	for (i = 0; i < req->nr_ranges; i++)
+		adma_range_put(req->range[i]);
 	if (req->buf)
 		adma_buf_leave(req->buf);
 	adma_ranges_trim(file);
 	trace_adma_complete(req->id, bytes, failed);
-	if (req->max_uses > ADMA_KEPT_USES) {
-		kvfree(req->use);
-		req->use = NULL;
-		req->max_uses = 0;
+	if (req->max_ranges > ADMA_KEPT_RANGES) {
+		kvfree(req->range);
+		req->range = NULL;
+		req->max_ranges = 0;
 	}
 	/* From here on it is somebody else's. */
 	adma_slot_leave(file, req->slot, bytes, failed);
@@ -68,7 +67,7 @@ static bool adma_place_ok(u64 *addr, u64 len, unsigned int align, bool offset)
 static int adma_pieces_read(const struct adma_submit *arg,
 			    struct adma_piece *piece)
 {
-	unsigned int src_align = adma_channels_align();
+	unsigned int src_align = adma_align;
 	unsigned int dst_align = arg->flags ? src_align : ADMA_ALIGN;
 	unsigned int i;
 
@@ -97,7 +96,7 @@ static int adma_slot_prepare(struct adma_slot *slot,
 			     const struct adma_submit *arg)
 {
 	struct adma_request *req = slot->req;
-	unsigned int uses;
+	unsigned int ranges;
 	int ret;
 
 	if (!req)
@@ -108,13 +107,13 @@ static int adma_slot_prepare(struct adma_slot *slot,
 	ret = adma_pieces_read(arg, req->piece);
 	if (ret)
 		return ret;
-	uses = adma_max_uses(req->piece, arg->count);
-	if (req->max_uses >= uses)
+	ranges = adma_max_ranges(req->piece, arg->count);
+	if (req->max_ranges >= ranges)
 		return 0;
-	kvfree(req->use);
-	req->use = kvcalloc(uses, sizeof(*req->use), GFP_KERNEL_ACCOUNT);
-	req->max_uses = req->use ? uses : 0;
-	return req->use ? 0 : -ENOMEM;
+	kvfree(req->range);
+	req->range = kvcalloc(ranges, sizeof(*req->range), GFP_KERNEL_ACCOUNT);
+	req->max_ranges = req->range ? ranges : 0;
+	return req->range ? 0 : -ENOMEM;
 }
 
 static struct adma_request *adma_request_new(struct adma_file *file,
@@ -137,7 +136,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 		return ERR_PTR(ret);
 	}
 	req = file->slot[nr].req;
-	memset(req, 0, offsetof(struct adma_request, max_uses));
+	memset(req, 0, offsetof(struct adma_request, max_ranges));
 	req->id = file->slot[nr].id;
 	req->slot = nr;
 	req->file = file;
@@ -160,23 +159,18 @@ static unsigned int adma_request_own(struct adma_submission *sub,
 {
 	struct adma_request *req = sub->req;
 	const struct adma_piece *piece = req->piece;
-	unsigned int i, ranges = 0;
-	u64 good;
+	unsigned int i;
 
-	for (i = 0; i < count; i++)
-		ranges += adma_ranges_of(adma_own_addr(sub, i), piece[i].len);
-	req->own = adma_ranges_new(ranges);
-	if (!req->own) {
-		*ret = -ENOMEM;
-		return 0;
-	}
-	sub->own = req->own->range;
 	for (i = 0; i < count; i++) {
-		*ret = adma_charge_bytes(req, piece[i].len);
+		u64 addr = adma_own_addr(sub, i), len = piece[i].len;
+
+		*ret = adma_charge_bytes(req, len);
+		if (!*ret && req->nr_ranges + adma_ranges_of(addr, len) >
+			     req->max_ranges)
+			*ret = -EBUSY;	/* the limit was raised meanwhile */
 		if (!*ret)
-			*ret = adma_ranges_fill(req->own, req->file,
-						adma_own_addr(sub, i),
-						piece[i].len, !sub->push, &good,
+			*ret = adma_ranges_fill(req->file, addr, len, !sub->push,
+						req->range, &req->nr_ranges,
 						&sub->pinned);
 		if (*ret)
 			break;
@@ -248,8 +242,6 @@ static int adma_pieces_start(struct adma_submission *sub, unsigned int count)
 			return channel;
 		sub->req->accepted++;
 		sub->channel[i] = channel;
-		if (sub->req->piece[i].channel != channel)
-			sub->moved |= BIT_ULL(i);
 	}
 	return 0;
 }
@@ -262,8 +254,7 @@ static void adma_pieces_tell(const struct adma_submission *sub,
 	unsigned int i;
 
 	for (i = 0; i < arg->accepted; i++) {
-		if (sub->moved & BIT_ULL(i) &&
-		    put_user(sub->channel[i], &user[i].channel))
+		if (put_user(sub->channel[i], &user[i].channel))
 			break;
 	}
 }
@@ -276,14 +267,13 @@ static void adma_request_prefetch(struct adma_request *req)
 {
 	unsigned int i, pinned = 0;
 
-	for (i = 0; i < req->nr_uses; i++) {
-		struct adma_range *range = req->use[i].range;
-		struct adma_chan_req *cr = req->use[i].cr;
+	for (i = 0; i < req->nr_ranges; i++) {
+		struct adma_range *range = req->range[i];
 
 		if (range->kind == ADMA_KEPT && !range->no_longterm &&
 		    !xchg(&range->prefetched, true))
 			adma_range_fill(range, 0, ADMA_RANGE_PAGES,
-					cr ? cr->ch->device : 0, false, &pinned);
+					range->device, false, &pinned);
 	}
 }
 
@@ -313,6 +303,7 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	int ret = 0, refused;
 	u64 failed;
 
+	memset_startat(arg, 0, id);
 	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
 	    arg->flags == (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH) ||
 	    (!arg->flags && (arg->export || arg->port)))
@@ -347,8 +338,8 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	 * killed caller leaves it to the close of the file.
 	 */
 	if (!arg->accepted) {
-		wait_event_killable(file->wait,
-				    adma_is_over(file, arg->id, &failed));
+		wait_event_killable(file->wait, adma_ended(file, arg->id,
+							   &failed) != -EAGAIN);
 		arg->id = 0;
 		arg->channels = 0;
 		arg->silent = 0;
