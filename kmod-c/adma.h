@@ -2,14 +2,6 @@
 /*
  * adma: copies user memory with DMA channels.
  *
- * The way of one copy: device.c takes the call, request.c checks the pieces and
- * sees the request to its end, file.c has the caller's slots and limits, xfer.c
- * cuts a piece into transfers, range.c pins and maps the pages, kept.c finds
- * those of earlier copies, chan_req.c has one channel's part of it carried out,
- * channel.c holds the channels, health.c decides when a transfer is dead and a
- * channel unfit. export.c lets processes reach each other's buffers. stats.c
- * counts.
- *
  * A request is over with the last of its parts on channels (chan_req), and only
  * then are its pages let go.
  */
@@ -170,8 +162,7 @@ extern unsigned long adma_keep_pages;
 int adma_kept_init(void);
 void adma_kept_stop(void);
 void adma_kept_exit(void);
-void adma_kept_open(struct adma_file *file);
-void adma_kept_close(struct adma_file *file);
+void adma_kept_open(struct adma_file *file, bool open);
 struct adma_range *adma_range_alloc(void);
 void adma_range_free(struct adma_range *range);
 struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
@@ -302,6 +293,7 @@ struct adma_chan_req {
 	 */
 	atomic64_t done;
 	u32 sent;			/* units submitted, by who submits */
+	u32 data;			/* of them, but for the word */
 	u32 answered;			/* without order: in any */
 	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
 	unsigned long begun;		/* jiffies: before the first transfer */
@@ -354,12 +346,12 @@ struct adma_file {
 	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests and ranges to end */
 	atomic_t ending;	/* requests that are over, but for their work */
+	atomic_long_t pages;	/* pinned, kept or not */
 
 	spinlock_t lock;	/* of what follows */
 	u64 sequence;
 	unsigned int busy;
-	unsigned long pages;	/* pinned, kept or not */
-	unsigned long kept;	/* of them, in ranges of the table */
+	unsigned long kept;	/* pages pinned in ranges of the table */
 	struct adma_slot slot[ADMA_SLOTS];
 	struct list_head gone;	/* ones that nobody holds any more */
 	unsigned int leaving;	/* of them, whose pages are not let go yet */
@@ -403,7 +395,6 @@ int adma_charge_pages(struct adma_file *file, unsigned int pages,
 		      bool make_room);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
-void adma_file_get(struct adma_file *file);
 void adma_file_drain(struct adma_file *file);
 void adma_file_catch_up(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
@@ -488,13 +479,12 @@ struct adma_side {
 	u64 first;			/* index of the first one of them */
 };
 
-/* A submission: pages are pinned in chunks, and copied meanwhile. */
+/* A submission: pages are pinned step by step, and copied meanwhile. */
 struct adma_submission {
 	struct adma_request *req;
 	bool push;		/* between processes: from the caller */
 	unsigned int own;	/* ... and number of the next piece's ranges */
-	unsigned int chunk;	/* pages; four times as many each time */
-	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
+	unsigned int chunk;	/* pages at most; four times as many each time */
 	unsigned int pinned;	/* pages */
 	unsigned int pinned_first;	/* before the first transfer ... */
 	bool begun;		/* ... which was handed over */

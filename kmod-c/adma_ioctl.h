@@ -4,11 +4,7 @@
  *
  * An open file belongs to the process that opened it; every call from another
  * address space is refused with EPERM. Copies are made between pages of the
- * caller's own memory, and between those and what another process exports: it
- * makes a port (ADMA_IOC_PORT), a descriptor that it sends to whom it likes,
- * exports buffers through it (ADMA_IOC_EXPORT), and whoever has the port names
- * it in a submission (ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH). Nothing but what is
- * exported can be reached, and only in the direction that its owner allows.
+ * caller's own memory, and between those and what another process exports.
  *
  * Every structure begins with its size as the caller knows it. A larger one than
  * the module's whose tail is not zero is refused with E2BIG, a smaller one with
@@ -241,10 +237,11 @@ struct adma_export {
 
 /*
  * ADMA_IOC_PORT makes a port: it has no argument (0) and answers a descriptor,
- * closed by exec. ADMA_IOC_EXPORT and ADMA_IOC_UNEXPORT are calls of it, for the
- * process that has made it. In other processes it can only be named in a
- * submission. With the file it was made of, or with its own last descriptor, the
- * port is closed for good and its exports are let go.
+ * closed by exec, that its maker sends to whom it likes. ADMA_IOC_EXPORT and
+ * ADMA_IOC_UNEXPORT are calls of it, for its maker. Others can name it in a
+ * submission, and reach what is exported through it, in the direction that its
+ * maker allows. With the file it was made of, or with its own last descriptor,
+ * the port is closed for good and its exports are let go.
  *
  * ADMA_IOC_UNEXPORT takes a buffer back: @id of struct adma_wait is the export,
  * @failed is 0. From the call on no transfer begins. 0: none goes on either;

@@ -57,7 +57,7 @@ bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 		if ((cr->req->file == file || (buf && buf->file == file)) &&
 		    !time_after(cr->begun, since) &&
 		    !time_after(jiffies, READ_ONCE(cr->sent_at) + limit) &&
-		    READ_ONCE(cr->sent) != (u32)atomic64_read(&cr->done))
+		    (s32)(READ_ONCE(cr->data) - atomic64_read(&cr->done)) > 0)
 			busy = true;
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
@@ -226,6 +226,7 @@ static void adma_chan_req_uncharge(struct adma_chan_req *cr, u32 units)
 
 	spin_lock_irqsave(&ch->lock, irq);
 	WRITE_ONCE(cr->sent, cr->sent - units);
+	WRITE_ONCE(cr->data, min(cr->data, cr->sent));
 	atomic_long_sub(units, &ch->queued);
 	if (!ch->ordered)
 		adma_chan_req_over_if_answered(cr);
@@ -278,6 +279,7 @@ int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
 	for (i = 0; i < nr; i++)
 		units += adma_units(xfer[i].len);
 	adma_chan_req_charge(cr, units);
+	WRITE_ONCE(cr->data, cr->sent);
 	/*
 	 * A range that is dead by now is seen here; whoever makes one dead from
 	 * now on sees the charge, and waits: see adma_range_drain().

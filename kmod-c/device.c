@@ -86,7 +86,7 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		.max_bytes = adma_max_bytes,
 		.max_pages = adma_max_pages,
 		.keep_pages = READ_ONCE(file->keep_pages),
-		.pages = READ_ONCE(file->pages),
+		.pages = atomic_long_read(&file->pages),
 		.hits = atomic64_read(&file->counts[ADMA_STAT_HITS]),
 		.misses = atomic64_read(&file->counts[ADMA_STAT_MISSES]),
 		.evictions = atomic64_read(&file->counts[ADMA_STAT_EVICTIONS]),

@@ -221,7 +221,7 @@ struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
 	} else {
 		buf->requests++;
 		file->foreign++;
-		adma_file_get(file);
+		kref_get(&file->kref);
 	}
 	xa_unlock(&file->exports);
 	fput(port);
@@ -265,7 +265,7 @@ int adma_port(struct adma_file *file)
 {
 	int fd;
 
-	adma_file_get(file);
+	kref_get(&file->kref);
 	fd = anon_inode_getfd("[adma-port]", &adma_port_fops, file,
 			      O_RDWR | O_CLOEXEC);
 	if (fd < 0)

@@ -66,22 +66,17 @@ void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
 static int adma_charge_once(struct adma_file *file, unsigned int pages)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	struct user_struct *user = file->cred->user;
-	bool fits;
+	long locked = atomic_long_add_return(pages, &file->cred->user->locked_vm);
+	int ret = 0;
 
-	spin_lock(&file->lock);
-	fits = file->pages + pages <= adma_max_pages;
-	if (fits)
-		file->pages += pages;
-	spin_unlock(&file->lock);
-	if (!fits)
-		return -EAGAIN;
 	atomic64_add(pages, &file->mm->pinned_vm);
-	if (atomic_long_add_return(pages, &user->locked_vm) <= limit ||
-	    capable(CAP_IPC_LOCK))
-		return 0;
-	adma_uncharge_pages(file, pages);
-	return -ENOMEM;
+	if (atomic_long_add_return(pages, &file->pages) > adma_max_pages)
+		ret = -EAGAIN;
+	else if (locked > limit && !capable(CAP_IPC_LOCK))
+		ret = -ENOMEM;
+	if (ret)
+		adma_uncharge_pages(file, pages);
+	return ret;
 }
 
 /* At the limit, what is only kept goes first. */
@@ -101,9 +96,7 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
 {
 	atomic_long_sub(pages, &file->cred->user->locked_vm);
 	atomic64_sub(pages, &file->mm->pinned_vm);
-	spin_lock(&file->lock);
-	file->pages -= pages;
-	spin_unlock(&file->lock);
+	atomic_long_sub(pages, &file->pages);
 }
 
 int adma_charge_bytes(struct adma_request *req, u64 len)
@@ -251,16 +244,12 @@ static void adma_file_free(struct kref *kref)
 	for (i = 0; i < ADMA_SLOTS; i++)
 		adma_request_free(file->slot[i].req);
 	xa_destroy(&file->exports);
-	adma_kept_close(file);
+	adma_kept_open(file, false);
+	xa_destroy(&file->table);
 	adma_user_put(file->user);
 	put_cred(file->cred);
 	mmdrop(file->mm);
 	kfree(file);
-}
-
-void adma_file_get(struct adma_file *file)
-{
-	kref_get(&file->kref);
 }
 
 void adma_file_put(struct adma_file *file)
@@ -290,7 +279,12 @@ struct adma_file *adma_file_new(void)
 	file->cred = get_current_cred();
 	file->user = user;
 	xa_init(&file->exports);
-	adma_kept_open(file);
+	xa_init(&file->table);
+	mutex_init(&file->table_lock);
+	INIT_LIST_HEAD(&file->gone);
+	INIT_WORK(&file->reap, adma_reap_work);
+	file->keep_pages = adma_keep_pages;
+	adma_kept_open(file, true);
 	for (i = 0; i < adma_nr_channels; i++) {
 		struct adma_words *words = &file->words[i];
 

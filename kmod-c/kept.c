@@ -391,24 +391,15 @@ void adma_range_free(struct adma_range *range)
 	call_rcu(&range->rcu, adma_range_free_rcu);
 }
 
-void adma_kept_open(struct adma_file *file)
-{
-	INIT_LIST_HEAD(&file->gone);
-	INIT_WORK(&file->reap, adma_reap_work);
-	xa_init(&file->table);
-	mutex_init(&file->table_lock);
-	file->keep_pages = adma_keep_pages;
-	mutex_lock(&adma_files_lock);
-	list_add_tail(&file->files, &adma_files);
-	mutex_unlock(&adma_files_lock);
-}
-
-void adma_kept_close(struct adma_file *file)
+/* All open files; before their other parts are used, and after. */
+void adma_kept_open(struct adma_file *file, bool open)
 {
 	mutex_lock(&adma_files_lock);
-	list_del(&file->files);
+	if (open)
+		list_add_tail(&file->files, &adma_files);
+	else
+		list_del(&file->files);
 	mutex_unlock(&adma_files_lock);
-	xa_destroy(&file->table);
 }
 
 int adma_kept_init(void)

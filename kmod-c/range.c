@@ -159,21 +159,6 @@ static int adma_range_map(struct adma_range *range, unsigned int first,
 	return 0;
 }
 
-static void adma_range_unmap(struct adma_range *range, unsigned int device)
-{
-	struct adma_mapping *map = &range->mapping[device];
-	unsigned int at;
-
-	for (at = 0; at < ADMA_RANGE_PAGES; at++) {
-		if (map->run[at])
-			dma_unmap_page_attrs(adma_devices[device],
-					     map->addr[at],
-					     map->run[at] * PAGE_SIZE,
-					     adma_range_dir(range),
-					     DMA_ATTR_SKIP_CPU_SYNC);
-	}
-}
-
 /* Whether pages are pinned, and mapped for a device. Takes no lock. */
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device)
@@ -252,11 +237,22 @@ void adma_range_written(struct adma_range *range, u64 addr, size_t len)
 
 static void adma_range_end(struct adma_range *range)
 {
-	unsigned int i, at = 0;
+	unsigned int i, at;
 
 	mmu_interval_notifier_remove(&range->notifier);
-	for (i = 0; i < adma_nr_devices; i++)
-		adma_range_unmap(range, i);
+	for (i = 0; i < adma_nr_devices; i++) {
+		struct adma_mapping *map = &range->mapping[i];
+
+		for (at = 0; at < ADMA_RANGE_PAGES; at += map->run[at] ?: 1) {
+			if (map->run[at])
+				dma_unmap_page_attrs(adma_devices[i],
+						     map->addr[at],
+						     map->run[at] * PAGE_SIZE,
+						     adma_range_dir(range),
+						     DMA_ATTR_SKIP_CPU_SYNC);
+		}
+	}
+	at = 0;
 	while ((at = find_next_bit(range->pinned, ADMA_RANGE_PAGES, at)) <
 	       ADMA_RANGE_PAGES) {
 		bool dirty = test_bit(at, range->written);
@@ -315,7 +311,7 @@ static void adma_range_release(struct kref *kref)
 	file->leaving++;
 	/* The work's own hold; it cannot get past the lock before. */
 	if (queue_work(adma_reaper, &file->reap))
-		adma_file_get(file);
+		kref_get(&file->kref);
 	spin_unlock(&file->lock);
 }
 
@@ -426,7 +422,7 @@ struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
 		adma_range_free(range);
 		return ERR_PTR(ret);
 	}
-	adma_file_get(file);
+	kref_get(&file->kref);
 	return range;
 }
 

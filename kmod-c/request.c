@@ -142,7 +142,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	req->file = file;
 	refcount_set(&req->parts, 1);
 	INIT_WORK(&req->end, adma_request_end);
-	adma_file_get(file);
+	kref_get(&file->kref);
 	return req;
 }
 
@@ -201,62 +201,36 @@ static unsigned int adma_request_across(struct adma_submission *sub,
 	return ready;
 }
 
-/* Answers the channel that has taken it. */
-static int adma_piece_start(struct adma_submission *sub, unsigned int nr)
-{
-	struct adma_request *req = sub->req;
-	const struct adma_piece *piece = &req->piece[nr];
-	u64 first = adma_range_of(adma_own_addr(sub, 0)) + nr;
-	int ret, channel;
-
-	channel = adma_channel_pick(piece->channel, adma_own_addr(sub, nr),
-				    first);
-	if (channel < 0)
-		return channel;
-	/* Between processes all pieces were charged before the first. */
-	if (!req->buf) {
-		ret = adma_charge_bytes(req, piece->len);
-		if (ret)
-			return ret;
-	}
-	req->part[channel].pieces |= BIT_ULL(nr);
-	ret = adma_piece_send(sub, piece, &adma_channels[channel]);
-	if (ret)
-		return ret;
-	adma_count(ADMA_STAT_COPIES, 1);
-	adma_count(ADMA_STAT_BYTES, piece->len);
-	if (req->buf)
-		adma_count(ADMA_STAT_EXPORT_BYTES, piece->len);
-	return channel;
-}
-
 /* The first piece is under way while the next one is pinned. */
 static int adma_pieces_start(struct adma_submission *sub, unsigned int count)
 {
-	unsigned int i;
+	struct adma_request *req = sub->req;
+	int ret, channel;
 
-	for (i = 0; i < count; i++) {
-		int channel = adma_piece_start(sub, i);
+	for (; req->accepted < count; req->accepted++) {
+		unsigned int nr = req->accepted;
+		const struct adma_piece *piece = &req->piece[nr];
 
+		channel = adma_channel_pick(piece->channel,
+					    adma_own_addr(sub, nr),
+					    adma_range_of(adma_own_addr(sub, 0)) + nr);
 		if (channel < 0)
 			return channel;
-		sub->req->accepted++;
-		sub->channel[i] = channel;
+		/* Between processes all were charged before the first. */
+		ret = req->buf ? 0 : adma_charge_bytes(req, piece->len);
+		if (ret)
+			return ret;
+		req->part[channel].pieces |= BIT_ULL(nr);
+		ret = adma_piece_send(sub, piece, &adma_channels[channel]);
+		if (ret)
+			return ret;
+		sub->channel[nr] = channel;
+		adma_count(ADMA_STAT_COPIES, 1);
+		adma_count(ADMA_STAT_BYTES, piece->len);
+		if (req->buf)
+			adma_count(ADMA_STAT_EXPORT_BYTES, piece->len);
 	}
 	return 0;
-}
-
-/* Only for the caller's statistics: a failure is his loss. */
-static void adma_pieces_tell(const struct adma_submission *sub,
-			     const struct adma_submit *arg)
-{
-	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
-	unsigned int i;
-
-	for (i = 0; i < arg->accepted; i++) {
-		if (put_user(sub->channel[i], &user[i].channel))
-			break;
-	}
 }
 
 /*
@@ -298,7 +272,8 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		.push = arg->flags & ADMA_SUBMIT_PUSH,
 		.chunk = 1,
 	};
-	unsigned int ready = arg->count;
+	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
+	unsigned int i, ready = arg->count;
 	struct adma_request *req;
 	int ret = 0, refused;
 	u64 failed;
@@ -331,8 +306,11 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	if (sub.pinned && !arg->flags)
 		adma_request_prefetch(req);
 	adma_request_put(req);
-	adma_pieces_tell(&sub, arg);
-
+	/* Only for the caller's statistics: a failure is his loss. */
+	for (i = 0; i < arg->accepted; i++) {
+		if (put_user(sub.channel[i], &user[i].channel))
+			break;
+	}
 	/*
 	 * Nothing was taken, so nobody will wait for what was begun of it. A
 	 * killed caller leaves it to the close of the file.

@@ -14,9 +14,6 @@
 /* A stretch below this costs a channel more than it costs the CPU. */
 #define ADMA_TINY	64
 
-/* Pages that are pinned in one go at most, see adma_step(). */
-#define ADMA_MAX_CHUNK	1024U
-
 /* So often a piece is begun at most, before it is refused. */
 #define ADMA_PIECE_TRIES	8
 
@@ -136,6 +133,9 @@ static int adma_batch_send(struct adma_submission *sub, bool fence)
 				 fence);
 	if (ret)
 		return ret;
+	/* The engine copies while more is pinned. */
+	if (sub->pinned && !fence)
+		dma_async_issue_pending(sub->ch->chan);
 	sub->nr = 0;
 	sub->bytes = 0;
 	cond_resched();
@@ -217,12 +217,11 @@ static int adma_batch_add(struct adma_submission *sub, size_t len)
 
 /*
  * The next stretch that crosses no range. The first page is under way before
- * the second one is pinned, then 4, 16 and so on: pinning is much quicker than
- * copying, and each chunk may cut a stretch that lies together in two.
+ * the second one is pinned, then 4 and 16; after that a batch at a time.
  */
 static int adma_step(struct adma_submission *sub)
 {
-	size_t room = (sub->chunk - sub->waiting) * PAGE_SIZE;
+	size_t room = sub->chunk * PAGE_SIZE;
 	struct adma_side *dst = &sub->dst, *src = &sub->src;
 	unsigned int device = sub->ch->device;
 	bool ready;
@@ -250,21 +249,11 @@ static int adma_step(struct adma_submission *sub)
 	}
 	adma_range_written(dst->range, dst->addr, len);
 	ret = adma_batch_add(sub, len);
-	if (ret || ready)
+	if (ret || ready || !sub->left || sub->chunk == ADMA_RANGE_PAGES)
 		return ret;
-	sub->waiting += DIV_ROUND_UP(len, PAGE_SIZE);
-	if (sub->waiting < sub->chunk)
-		return 0;
-	sub->waiting = 0;
-	sub->chunk = min(4 * sub->chunk, ADMA_MAX_CHUNK);
-	if (!sub->left)
-		return 0;	/* handed over with the fence */
+	sub->chunk *= 4;
 	ret = adma_batch_next(sub);
-	if (!ret)
-		ret = adma_batch_send(sub, false);
-	if (!ret)
-		dma_async_issue_pending(sub->ch->chan);
-	return ret;
+	return ret ?: adma_batch_send(sub, false);
 }
 
 /* Both sides of a piece between processes. */
