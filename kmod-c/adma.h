@@ -289,12 +289,11 @@ struct adma_chan_req {
 	struct list_head list;		/* of ch->reqs */
 	/*
 	 * Upper half: the turn, how often it was used. Lower half: so many units
-	 * of the first ones are over. Changed together, without the lock.
+	 * are over, the first ones if in order. Changed together, without the lock.
 	 */
 	atomic64_t done;
 	u32 sent;			/* units submitted, by who submits */
 	u32 data;			/* of them, but for the word */
-	u32 answered;			/* without order: in any */
 	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
 	unsigned long begun;		/* jiffies: before the first transfer */
 	unsigned long sent_at;		/* jiffies: before the last one */
@@ -366,7 +365,6 @@ struct adma_file {
 	unsigned long hand;	/* index of the next one that may go */
 	struct work_struct reap;	/* of the ranges that are gone */
 	struct xarray table;	/* kept ranges by index */
-	struct mutex table_lock;	/* of adding to it, and of emptying it */
 	struct list_head files;	/* all of them */
 	atomic64_t counts[ADMA_STATS];	/* of ranges only */
 

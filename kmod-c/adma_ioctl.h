@@ -47,42 +47,24 @@
 #define ADMA_FEATURE_EXPORTS	0x2	/* ports and exports */
 #define ADMA_FEATURE_NODES	0x4	/* channels on several NUMA nodes */
 
-/*
- * struct adma_info - what the helper offers
- * @size:	in: sizeof(struct adma_info)
- * @flags:	in: ADMA_INFO_KEEP or 0
- * @abi:	ADMA_ABI_VERSION
- * @features:	ADMA_FEATURE_*
- * @channels:	channels held; they are numbered from 0
- * @usable:	those of them that are in use, the others are put aside
- * @src_align:	a piece's source address must be a multiple of this; 1: any
- * @reserved:	0
- * @max_bytes:	bytes of one user under way at most
- * @max_pages:	pages pinned for one open file at most, both sides together
- * @keep_pages:	pages that stay pinned from one copy to the next at most; 0: none
- * @pages:	pages of this file that are pinned now
- * @hits:	ranges of 64 pages that were found pinned, for this file
- * @misses:	ranges that were not
- * @evictions:	ranges let go to make room, or because nobody used them
- * @invalidations: ranges let go because the program changed the mapping
- */
+/* What the helper offers. Only what is said to be is read. */
 struct adma_info {
-	__u32 size;
-	__u32 flags;
-	__u32 abi;
-	__u32 features;
-	__u32 channels;
-	__u32 usable;
-	__u32 src_align;
-	__u32 reserved;
-	__aligned_u64 max_bytes;
-	__aligned_u64 max_pages;
-	__aligned_u64 keep_pages;
-	__aligned_u64 pages;
-	__aligned_u64 hits;
-	__aligned_u64 misses;
-	__aligned_u64 evictions;
-	__aligned_u64 invalidations;
+	__u32 size;		/* in: sizeof(struct adma_info) */
+	__u32 flags;		/* in: ADMA_INFO_KEEP or 0 */
+	__u32 abi;		/* ADMA_ABI_VERSION */
+	__u32 features;		/* ADMA_FEATURE_* */
+	__u32 channels;		/* held; they are numbered from 0 */
+	__u32 usable;		/* those of them that are not put aside */
+	__u32 src_align;	/* a piece's source is a multiple of this; 1: any */
+	__u32 reserved;		/* in: 0 */
+	__aligned_u64 max_bytes;	/* of one user under way at most */
+	__aligned_u64 max_pages;	/* pinned for one open file at most */
+	__aligned_u64 keep_pages;	/* that stay pinned after a copy at most */
+	__aligned_u64 pages;		/* of this file that are pinned now */
+	__aligned_u64 hits;		/* ranges of 64 pages found pinned */
+	__aligned_u64 misses;		/* ... or not */
+	__aligned_u64 evictions;	/* ... let go for room, or for their age */
+	__aligned_u64 invalidations;	/* ... because their mapping changed */
 };
 
 /*
@@ -92,13 +74,7 @@ struct adma_info {
 #define ADMA_CHANNEL_ANY	0xffffffffU
 
 /*
- * struct adma_piece - one stretch of memory to copy
- * @dst:	destination address, a multiple of ADMA_ALIGN
- * @src:	source address, a multiple of adma_info.src_align
- * @len:	bytes, a multiple of ADMA_ALIGN, not 0
- * @channel:	in: a channel's number or ADMA_CHANNEL_ANY; out: the channel
- *		it was given to, which is another one when that is put aside
- * @flags:	0
+ * One stretch of memory to copy.
  *
  * What happens when pieces of one request overlap is not defined, except that
  * nothing outside them is written.
@@ -108,11 +84,12 @@ struct adma_info {
  * need not be of ADMA_ALIGN.
  */
 struct adma_piece {
-	__aligned_u64 dst;
-	__aligned_u64 src;
-	__aligned_u64 len;
+	__aligned_u64 dst;	/* address, a multiple of ADMA_ALIGN */
+	__aligned_u64 src;	/* address, a multiple of adma_info.src_align */
+	__aligned_u64 len;	/* bytes, a multiple of ADMA_ALIGN, not 0 */
+	/* A number or ADMA_CHANNEL_ANY; out: who got it, if that is put aside. */
 	__u32 channel;
-	__u32 flags;
+	__u32 flags;		/* 0 */
 };
 
 /* adma_submit.flags: all sources, or all destinations, are in an export */
@@ -120,23 +97,7 @@ struct adma_piece {
 #define ADMA_SUBMIT_PUSH	0x2
 
 /*
- * struct adma_submit - start a request
- * @size:	in: sizeof(struct adma_submit)
- * @flags:	in: ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH or 0
- * @pieces:	in: address of struct adma_piece[count]
- * @count:	in: 1 to ADMA_MAX_PIECES
- * @port:	in: with PULL or PUSH the port's descriptor; otherwise 0
- * @export:	in: with PULL or PUSH the export's number; otherwise 0
- * @id:		out: the request's number, never 0, never used twice
- * @cpu_bytes:	out: bytes among them that were too small for a channel and
- *		have been copied by this call
- * @accepted:	out: pieces that are under way; the first ones
- * @slot:	out: number of the request's word
- * @channels:	out: bit n: the word of channel n will hold @id
- * @silent:	out: bit n: channel n has a part in it but writes no word; the
- *		end of the request is only told by ADMA_IOC_WAIT
- * @pinned:	out: pages this call has pinned, both sides together
- * @pinned_first: out: those of them before the first transfer was handed over
+ * Starts a request.
  *
  * 0: all pieces are under way. Otherwise the errno says why the first piece
  * from @accepted on was not taken; when @accepted is not 0 the ones before it
@@ -154,34 +115,30 @@ struct adma_piece {
  * EAGAIN	too many requests or pages of this file, or bytes of this user,
  *		under way
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
- * EBUSY	the channels are full, or being tested
+ * EBUSY	the channels are full, or being tested; the mapping changes all
+ *		the time
  * EIO		a page that the device cannot reach
  * ENODEV	no channel is usable
  */
 struct adma_submit {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 pieces;
-	__u32 count;
-	__s32 port;
-	__aligned_u64 export;
-	__aligned_u64 id;
-	__aligned_u64 cpu_bytes;
-	__u32 accepted;
-	__u32 slot;
-	__u32 channels;
-	__u32 silent;
-	__u32 pinned;
-	__u32 pinned_first;
+	__u32 size;		/* in: sizeof(struct adma_submit) */
+	__u32 flags;		/* in: ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH or 0 */
+	__aligned_u64 pieces;	/* in: address of struct adma_piece[count] */
+	__u32 count;		/* in: 1 to ADMA_MAX_PIECES */
+	__s32 port;		/* in: with PULL or PUSH its descriptor, or 0 */
+	__aligned_u64 export;	/* in: ... and the export's number, or 0 */
+	__aligned_u64 id;	/* the request's number, never used twice */
+	__aligned_u64 cpu_bytes;	/* too small for a channel: copied by now */
+	__u32 accepted;		/* pieces that are under way; the first ones */
+	__u32 slot;		/* number of the request's word */
+	__u32 channels;		/* bit n: the word of channel n will hold @id */
+	__u32 silent;		/* bit n: it will not; only ADMA_IOC_WAIT tells */
+	__u32 pinned;		/* pages this call has pinned, of both sides */
+	__u32 pinned_first;	/* ... before the first transfer was handed over */
 };
 
 /*
- * struct adma_wait - the end of a request
- * @size:	in: sizeof(struct adma_wait)
- * @flags:	in: 0
- * @id:		in: the request
- * @timeout_ns:	in: how long to wait; 0: only look
- * @failed:	out: bit n: piece n has not been copied, or not all of it
+ * Waits for the end of a request.
  *
  * 0: the request is over, no channel reads or writes any of its memory. A
  * request with failed pieces stays known, and keeps its slot, until it is
@@ -194,11 +151,11 @@ struct adma_submit {
  * EINVAL	no request of this slot has had such a number yet
  */
 struct adma_wait {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 id;
-	__aligned_u64 timeout_ns;
-	__aligned_u64 failed;
+	__u32 size;		/* in: sizeof(struct adma_wait) */
+	__u32 flags;		/* in: 0 */
+	__aligned_u64 id;	/* in: the request */
+	__aligned_u64 timeout_ns;	/* in: how long; 0: only look */
+	__aligned_u64 failed;	/* bit n: piece n was not copied, or in part */
 };
 
 /* adma_export.flags: what others may do, one or both */
@@ -206,12 +163,7 @@ struct adma_wait {
 #define ADMA_EXPORT_WRITE	0x2
 
 /*
- * struct adma_export - let others reach a buffer
- * @size:	in: sizeof(struct adma_export)
- * @flags:	in: ADMA_EXPORT_*
- * @addr:	in: where it begins
- * @len:	in: bytes, not 0
- * @id:		out: the export's number, never 0, never used twice by a file
+ * Lets others reach a buffer.
  *
  * The pages are pinned, and count for the owner, until ADMA_IOC_UNEXPORT. Once
  * the owner unmaps, remaps, discards or forks any of them, or their neighbours,
@@ -228,11 +180,11 @@ struct adma_wait {
  * ESHUTDOWN	the file that the port was made of is closed
  */
 struct adma_export {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 addr;
-	__aligned_u64 len;
-	__aligned_u64 id;
+	__u32 size;		/* in: sizeof(struct adma_export) */
+	__u32 flags;		/* in: ADMA_EXPORT_* */
+	__aligned_u64 addr;	/* in: where it begins */
+	__aligned_u64 len;	/* in: bytes, not 0 */
+	__aligned_u64 id;	/* its number, never used twice by a file */
 };
 
 /*

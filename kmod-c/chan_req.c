@@ -82,8 +82,7 @@ void adma_chan_req_over(struct adma_chan_req *cr, bool failed)
 
 	lockdep_assert_held(&ch->lock);
 	/* What was lost is not queued any more. */
-	atomic_long_sub(cr->sent - (ch->ordered ? done : cr->answered),
-			&ch->queued);
+	atomic_long_sub(cr->sent - done, &ch->queued);
 	list_del(&cr->list);
 	cr->req = NULL;
 	if (failed)
@@ -99,10 +98,7 @@ static void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 	struct adma_words *words;
 	size_t at;
 
-	if (cr->answered != READ_ONCE(cr->sent))
-		return;
-	atomic64_set(&cr->done, (u64)adma_chan_req_turn(cr) << 32 | cr->answered);
-	if (!cr->closed)
+	if (!cr->closed || cr->sent != (u32)atomic64_read(&cr->done))
 		return;
 	at = adma_word_of(cr, &words);
 	if (!cr->failed)
@@ -111,7 +107,7 @@ static void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 	adma_chan_req_over(cr, cr->failed);
 }
 
-/* In turn and well, as nearly always: those before it are over as well. */
+/* In turn and well, as nearly always; or without order, well or not. */
 static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
 {
 	s64 done = atomic64_read(&cr->done);
@@ -145,8 +141,7 @@ static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res
 		cr->failed = true;
 	}
 	if (!ch->ordered) {
-		atomic_long_sub(param.units, &ch->queued);
-		cr->answered += param.units;
+		adma_chan_req_advance(cr, param.turn, param.units);
 		ch->erred |= !good;
 		if (!good)
 			adma_watch_soon(ch, true);

@@ -86,25 +86,6 @@ void adma_exports_close(struct adma_file *file, const struct file *port)
 	xa_unlock(&file->exports);
 }
 
-/* A number for it; from here on it counts. */
-static int adma_buf_number(struct adma_buf *buf)
-{
-	struct adma_file *file = buf->file;
-	int ret = 0;
-
-	xa_lock(&file->exports);
-	if (file->closed) {
-		ret = -ESHUTDOWN;
-	} else if (file->nr_exports == ADMA_MAX_EXPORTS) {
-		ret = -EAGAIN;
-	} else {
-		file->nr_exports++;
-		buf->id = ++file->last_export;
-	}
-	xa_unlock(&file->exports);
-	return ret;
-}
-
 int adma_export(struct file *port, struct adma_export *arg)
 {
 	struct adma_file *file = port->private_data;
@@ -126,7 +107,14 @@ int adma_export(struct file *port, struct adma_export *arg)
 	buf->addr = addr;
 	buf->len = arg->len;
 	buf->flags = arg->flags;
-	ret = adma_buf_number(buf);
+	xa_lock(&file->exports);
+	ret = file->closed ? -ESHUTDOWN :
+	      file->nr_exports == ADMA_MAX_EXPORTS ? -EAGAIN : 0;
+	if (!ret) {
+		file->nr_exports++;
+		buf->id = ++file->last_export;
+	}
+	xa_unlock(&file->exports);
 	if (ret) {
 		kvfree(buf);
 		return ret;

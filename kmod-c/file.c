@@ -280,7 +280,6 @@ struct adma_file *adma_file_new(void)
 	file->user = user;
 	xa_init(&file->exports);
 	xa_init(&file->table);
-	mutex_init(&file->table_lock);
 	INIT_LIST_HEAD(&file->gone);
 	INIT_WORK(&file->reap, adma_reap_work);
 	file->keep_pages = adma_keep_pages;

@@ -55,7 +55,7 @@ static void adma_range_unlist(struct adma_range *range, enum adma_stat why)
 {
 	struct adma_file *file = range->file;
 
-	adma_lru_del(&adma_lru, &range->lru);
+	list_lru_del_obj(&adma_lru, &range->lru);
 	spin_lock(&file->lock);
 	file->kept -= range->counted;
 	range->unlisted = true;
@@ -100,36 +100,6 @@ static struct adma_range *adma_range_find(struct adma_file *file, u64 index,
 	return NULL;
 }
 
-/* The table's lock is held. */
-static struct adma_range *adma_range_add(struct adma_file *file, u64 index,
-					 bool write)
-{
-	struct adma_range *range = adma_range_find(file, index, write);
-	int ret;
-
-	if (range)
-		return range;
-	if (!file->keep_pages)
-		return ERR_PTR(-ENOENT);	/* closed meanwhile */
-	range = adma_range_new(file, index, write, ADMA_KEPT);
-	if (IS_ERR(range))
-		return range;
-	/* Before it is in the table: whoever takes it out there finds it here. */
-	kref_get(&range->kref);
-	adma_lru_add(&adma_lru, &range->lru);
-	ret = xa_err(xa_store(&file->table, index, range, GFP_KERNEL_ACCOUNT));
-	if (ret) {
-		adma_range_unlist(range, ADMA_STATS);
-		adma_range_put(range);
-		return ERR_PTR(ret);
-	}
-	adma_age_later();
-	/* It may have died before it was to be found. */
-	if (READ_ONCE(range->dead))
-		adma_range_forget(range, ADMA_STAT_INVALIDATIONS);
-	return range;
-}
-
 /*
  * The range of that index, for reading or writing, with a hold on it. One of
  * another kind when keeping is switched off or cannot be had.
@@ -137,22 +107,35 @@ static struct adma_range *adma_range_add(struct adma_file *file, u64 index,
 struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
 				  enum adma_kind otherwise)
 {
-	struct adma_range *range = ERR_PTR(-ENOENT);
+	struct adma_range *range;
 
-	if (READ_ONCE(file->keep_pages)) {
-		range = adma_range_find(file, index, write);
-		adma_count_for(file, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
-		if (range) {
-			if (READ_ONCE(range->age))
-				WRITE_ONCE(range->age, 0);
-			return range;
-		}
-		mutex_lock(&file->table_lock);
-		range = adma_range_add(file, index, write);
-		mutex_unlock(&file->table_lock);
+	if (!READ_ONCE(file->keep_pages))
+		return adma_range_new(file, index, write, otherwise);
+	range = adma_range_find(file, index, write);
+	adma_count_for(file, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
+	if (range) {
+		if (READ_ONCE(range->age))
+			WRITE_ONCE(range->age, 0);
+		return range;
 	}
+	range = adma_range_new(file, index, write, ADMA_KEPT);
 	if (IS_ERR(range))
-		range = adma_range_new(file, index, write, otherwise);
+		return range;
+	/* Before it is in the table: whoever takes it out there finds it here. */
+	kref_get(&range->kref);
+	list_lru_add_obj(&adma_lru, &range->lru);
+	if (xa_insert(&file->table, index, range, GFP_KERNEL_ACCOUNT)) {
+		/* No memory; or somebody was quicker, and this is for us alone. */
+		adma_range_unlist(range, ADMA_STATS);
+		range->kind = otherwise;
+		return range;
+	}
+	adma_age_later();
+	/* Before it was to be found it may have died, or the file been closed. */
+	if (READ_ONCE(range->dead))
+		adma_range_forget(range, ADMA_STAT_INVALIDATIONS);
+	else if (!READ_ONCE(file->keep_pages))
+		adma_range_forget(range, ADMA_STATS);
 	return range;
 }
 
@@ -254,13 +237,14 @@ void adma_ranges_drop(struct adma_file *file)
 	struct adma_range *range;
 	unsigned long index;
 
-	mutex_lock(&file->table_lock);
-	file->keep_pages = 0;
+	/* With the lock: who adds one after that sees it, see adma_range_get(). */
+	xa_lock(&file->table);
+	WRITE_ONCE(file->keep_pages, 0);
+	xa_unlock(&file->table);
 	rcu_read_lock();
 	xa_for_each(&file->table, index, range)
 		adma_range_forget(range, ADMA_STATS);
 	rcu_read_unlock();
-	mutex_unlock(&file->table_lock);
 	/* Here and not in its work, which may be queued behind those of others. */
 	if (cancel_work_sync(&file->reap))
 		adma_file_put(file);	/* not the last: the caller has one */

@@ -351,19 +351,6 @@ static void adma_range_drain(struct adma_range *range)
 	}
 }
 
-/* Whether pages that are pinned are changed, and not only their neighbours. */
-static bool adma_range_is_hit(struct adma_range *range,
-			      const struct mmu_notifier_range *change)
-{
-	unsigned long start = adma_range_start(range);
-	unsigned long end = start + ADMA_RANGE_SIZE;
-	unsigned int first, stop;
-
-	first = (max(change->start, start) - start) >> PAGE_SHIFT;
-	stop = DIV_ROUND_UP(min(change->end, end) - start, PAGE_SIZE);
-	return find_next_bit(range->pinned, stop, first) < stop;
-}
-
 /* Unmap, remap, discard, truncate, fork, exit. */
 static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 				  const struct mmu_notifier_range *change,
@@ -371,12 +358,17 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 {
 	struct adma_range *range =
 		container_of(notifier, struct adma_range, notifier);
+	unsigned long start = adma_range_start(range);
+	unsigned int first = (max(change->start, start) - start) >> PAGE_SHIFT;
+	unsigned int stop = DIV_ROUND_UP(min(change->end, start + ADMA_RANGE_SIZE) -
+					 start, PAGE_SIZE);
 	bool hit;
 
 	spin_lock(&range->lock);
 	/* Whoever is just pinning pages of it begins again. */
 	mmu_interval_set_seq(notifier, seq);
-	hit = adma_range_is_hit(range, change);
+	/* Pages that are pinned, and not only their neighbours? */
+	hit = find_next_bit(range->pinned, stop, first) < stop;
 	if (hit)
 		WRITE_ONCE(range->dead, true);
 	spin_unlock(&range->lock);
@@ -457,15 +449,15 @@ static struct adma_range *adma_range_get_filled(struct adma_file *file,
 		if (!ret)
 			return range;
 		adma_range_put(range);
+		if (ret == -ESTALE)
+			continue;
 		/*
 		 * A range that others share may be busy, or be for writing where
 		 * that is not allowed.
 		 */
-		if (alone && ret != -ESTALE)
+		if (alone || (ret != -EBUSY && ret != -EFAULT))
 			break;
-		if (ret != -ESTALE && ret != -EBUSY && ret != -EFAULT)
-			break;
-		alone |= ret != -ESTALE;
+		alone = true;
 	}
 	return ERR_PTR(ret == -ESTALE ? -EFAULT : ret);
 }

@@ -91,36 +91,13 @@ static int adma_pieces_read(const struct adma_submit *arg,
 	return 0;
 }
 
-/* The slot's request, with its pieces, and room for the ranges they are in. */
-static int adma_slot_prepare(struct adma_slot *slot,
-			     const struct adma_submit *arg)
-{
-	struct adma_request *req = slot->req;
-	unsigned int ranges;
-	int ret;
-
-	if (!req)
-		req = kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
-	if (!req)
-		return -ENOMEM;
-	slot->req = req;
-	ret = adma_pieces_read(arg, req->piece);
-	if (ret)
-		return ret;
-	ranges = adma_max_ranges(req->piece, arg->count);
-	if (req->max_ranges >= ranges)
-		return 0;
-	kvfree(req->range);
-	req->range = kvcalloc(ranges, sizeof(*req->range), GFP_KERNEL_ACCOUNT);
-	req->max_ranges = req->range ? ranges : 0;
-	return req->range ? 0 : -ENOMEM;
-}
-
+/* A slot's request, with its pieces, and room for the ranges they are in. */
 static struct adma_request *adma_request_new(struct adma_file *file,
 					     const struct adma_submit *arg)
 {
 	struct adma_request *req;
-	int nr, ret;
+	unsigned int ranges;
+	int nr, ret = -ENOMEM;
 
 	nr = adma_slot_take(file);
 	if (nr < 0) {
@@ -130,12 +107,22 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	if (nr < 0)
 		return ERR_PTR(nr);
 	/* Until it is left, nobody else touches the slot's request. */
-	ret = adma_slot_prepare(&file->slot[nr], arg);
-	if (ret) {
-		adma_slot_leave(file, nr, 0, 0);
-		return ERR_PTR(ret);
+	req = file->slot[nr].req ?: kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
+	file->slot[nr].req = req;
+	if (req)
+		ret = adma_pieces_read(arg, req->piece);
+	if (ret)
+		goto err_leave_slot;
+	ranges = adma_max_ranges(req->piece, arg->count);
+	if (req->max_ranges < ranges) {
+		kvfree(req->range);
+		req->range = kvcalloc(ranges, sizeof(*req->range),
+				      GFP_KERNEL_ACCOUNT);
+		req->max_ranges = req->range ? ranges : 0;
+		ret = -ENOMEM;
+		if (!req->range)
+			goto err_leave_slot;
 	}
-	req = file->slot[nr].req;
 	memset(req, 0, offsetof(struct adma_request, max_ranges));
 	req->id = file->slot[nr].id;
 	req->slot = nr;
@@ -144,6 +131,10 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	INIT_WORK(&req->end, adma_request_end);
 	kref_get(&file->kref);
 	return req;
+
+err_leave_slot:
+	adma_slot_leave(file, nr, 0, 0);
+	return ERR_PTR(ret);
 }
 
 static u64 adma_own_addr(const struct adma_submission *sub, unsigned int nr)

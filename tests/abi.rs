@@ -129,7 +129,7 @@ fn every_constant_and_field_of_the_header_is_compared() {
                 structure = Some((*name).to_owned());
                 format!("sizeof(struct {name})")
             }
-            ([kind, field], Some(name)) if kind.starts_with("__") => {
+            ([kind, field, ..], Some(name)) if kind.starts_with("__") => {
                 format!("offsetof(struct {name}, {field})")
             }
             _ => continue,
