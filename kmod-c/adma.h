@@ -2,14 +2,6 @@
 /*
  * adma: copies user memory with DMA channels.
  *
- * The way of one copy: device.c takes the call, request.c checks the pieces and
- * sees the request to its end, file.c has the caller's slots and limits, xfer.c
- * cuts a piece into transfers, range.c pins and maps the pages, kept.c finds
- * those of earlier copies, chan_req.c has one channel's part of it carried out,
- * channel.c holds the channels, health.c decides when a transfer is dead and a
- * channel unfit. export.c lets processes reach each other's buffers. stats.c
- * counts.
- *
  * A request is over with the last of its parts on channels (chan_req), and only
  * then are its pages let go.
  */
@@ -17,7 +9,6 @@
 #define ADMA_H
 
 #include <linux/atomic.h>
-#include <linux/completion.h>
 #include <linux/dmaengine.h>
 #include <linux/kref.h>
 #include <linux/list.h>
@@ -60,9 +51,6 @@ enum adma_stat {
 	ADMA_STATS,
 };
 
-/* The last ones are also counted for each file. */
-#define ADMA_FILE_STATS	(ADMA_STATS - ADMA_STAT_HITS)
-
 extern const struct attribute_group *adma_stat_groups[];
 
 DECLARE_PER_CPU(s64[ADMA_STATS], adma_counters);
@@ -82,8 +70,7 @@ void adma_stats_exit(void);
 #define ADMA_RANGE_SIZE		(ADMA_RANGE_PAGES * PAGE_SIZE)
 
 enum adma_kind {
-	ADMA_ONCE,		/* for one request, without a notifier */
-	ADMA_WATCHED,		/* for one request, with one */
+	ADMA_ONCE,		/* for one request, not pinned for long */
 	ADMA_EXPORTED,		/* for an export */
 	ADMA_KEPT,		/* in the table of its file */
 };
@@ -99,25 +86,22 @@ struct adma_range {
 	u64 index;		/* address / ADMA_RANGE_SIZE */
 	enum adma_kind kind;
 	bool write;		/* pinned for writing: serves readers too */
-	bool used;		/* since eviction last looked */
 	bool prefetched;
 	bool no_longterm;	/* the kernel refuses to pin it for long */
-	u8 age;			/* rounds without use; file->lock */
+	u8 age;			/* rounds without use */
 
-	struct mmu_interval_notifier notifier;	/* not of ADMA_ONCE */
-	struct list_head list;	/* of file->ranges, or file->gone */
-	unsigned int counted;	/* its pages in file->kept; file->lock */
+	struct mmu_interval_notifier notifier;
+	struct list_head list;	/* of file->gone */
+	unsigned int counted;	/* its pages in file->kept; file->lock ... */
+	bool unlisted;		/* ... until it is taken out of the table */
 	struct list_head lru;	/* of its control group, for the shrinker */
-	struct list_head dispose;	/* while it is let go ... */
-	bool isolated;		/* ... by one who has set this */
 	struct rcu_head rcu;
 
-	/* Against the notifier: of dead and uses, and of adding to pinned. */
-	spinlock_t lock;
+	spinlock_t lock;	/* of dead and of adding to pinned */
 	bool dead;
-	struct list_head uses;
 
 	struct mutex fill;	/* of changing what follows */
+	unsigned int device;	/* the last one it was filled for */
 	DECLARE_BITMAP(pinned, ADMA_RANGE_PAGES);
 	DECLARE_BITMAP(written, ADMA_RANGE_PAGES);	/* or about to be */
 	struct page *pages[ADMA_RANGE_PAGES];
@@ -128,24 +112,6 @@ struct adma_range {
 	} mapping[];		/* by device */
 };
 
-/* A range in a request, until that is over. */
-struct adma_use {
-	struct adma_range *range;	/* held */
-	struct list_head list;	/* of range->uses; its lock, also of what follows */
-	struct adma_chan_req *cr;	/* NULL: no transfer yet */
-	u32 turn;		/* see struct adma_chan_req */
-	u32 last;		/* cr's count when the last that touches it is over */
-	unsigned long since;	/* jiffies: when that was submitted */
-};
-
-/* Ranges side by side, ready for every device. */
-struct adma_ranges {
-	unsigned int nr;
-	struct adma_range *range[];	/* held */
-};
-
-int adma_range_init(void);
-void adma_range_exit(void);
 void adma_reap_work(struct work_struct *work);
 void adma_ranges_reap(struct adma_file *file);
 struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
@@ -157,15 +123,9 @@ int adma_range_fill(struct adma_range *range, unsigned int first,
 		    unsigned int count, unsigned int device, bool may_fault,
 		    unsigned int *pinned);
 void adma_range_written(struct adma_range *range, u64 addr, size_t len);
-void adma_use_begin(struct adma_use *use, struct adma_range *range);
-void adma_use_end(struct adma_use *use);
-bool adma_use_claim(struct adma_use *use, struct adma_chan_req *cr, u32 last);
-void adma_use_shorten(struct adma_use *use, u32 last);
-struct adma_ranges *adma_ranges_new(unsigned int most);
-int adma_ranges_fill(struct adma_ranges *ranges, struct adma_file *file,
-		     u64 addr, u64 len, bool write, u64 *good,
+int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
+		     struct adma_range **range, unsigned int *nr,
 		     unsigned int *pinned);
-void adma_ranges_put(struct adma_ranges *ranges);
 
 /* Where an address lies in its range. */
 
@@ -202,11 +162,11 @@ extern unsigned long adma_keep_pages;
 int adma_kept_init(void);
 void adma_kept_stop(void);
 void adma_kept_exit(void);
-void adma_kept_open(struct adma_file *file);
-void adma_kept_close(struct adma_file *file);
+void adma_kept_open(struct adma_file *file, bool open);
 struct adma_range *adma_range_alloc(void);
 void adma_range_free(struct adma_range *range);
-struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write);
+struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
+				  enum adma_kind otherwise);
 void adma_range_grown(struct adma_range *range, unsigned int pages);
 bool adma_range_forget(struct adma_range *range, enum adma_stat why);
 void adma_ranges_drop(struct adma_file *file);
@@ -226,7 +186,6 @@ enum adma_health {
 struct adma_probe {
 	void *page;
 	dma_addr_t dma;
-	struct completion answered;
 	bool pending;		/* the last one was never answered */
 	/* The channel's lock; an answer to an earlier turn is not counted. */
 	u32 turn;
@@ -238,8 +197,7 @@ extern unsigned int adma_timeout_ms;
 
 unsigned long adma_timeout(void);
 int adma_health_init(struct adma_channel *ch);
-void adma_watch_later(struct adma_channel *ch);
-void adma_watch_now(struct adma_channel *ch);
+void adma_watch_soon(struct adma_channel *ch, bool now);
 
 /* channel.c */
 
@@ -265,8 +223,7 @@ struct adma_channel {
 	/* Of the watch alone; others look at the health. */
 	struct delayed_work watch;
 	enum adma_health health;
-	unsigned int strikes;	/* errors without enough good copies between */
-	unsigned int rests;	/* times put aside after repeated errors */
+	unsigned int errors;	/* without enough good copies between */
 	unsigned int good_seen;	/* when it was last examined */
 	struct adma_probe probe;
 };
@@ -277,6 +234,7 @@ extern unsigned int adma_nr_devices;
 extern unsigned int adma_nr_channels;
 extern unsigned long adma_depth;
 extern bool adma_several_nodes;
+extern unsigned int adma_align;
 
 /* Transfers are counted in these; a word counts as one. */
 #define ADMA_UNIT	64
@@ -301,11 +259,6 @@ union adma_param {
 	};
 };
 
-static inline struct adma_channel *adma_param_channel(union adma_param param)
-{
-	return &adma_channels[param.channel];
-}
-
 /* One transfer at most: no more than engines take, and than fits the above. */
 #define ADMA_MAX_XFER	SZ_1M
 
@@ -320,7 +273,6 @@ dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
 			   dma_async_tx_callback_result answered,
 			   union adma_param param);
 unsigned int adma_channels_usable(void);
-unsigned int adma_channels_align(void);
 
 /* chan_req.c */
 
@@ -328,10 +280,6 @@ struct adma_xfer {
 	dma_addr_t dst;
 	dma_addr_t src;
 	size_t len;
-	/* Of xfer.c: where it begins, and the request's uses then. */
-	u64 addr;
-	unsigned int first_use;
-	unsigned int nr_uses;
 };
 
 /* What one channel does of a request; it is the channel's own, for the next. */
@@ -341,14 +289,14 @@ struct adma_chan_req {
 	struct list_head list;		/* of ch->reqs */
 	/*
 	 * Upper half: the turn, how often it was used. Lower half: so many units
-	 * of the first ones are over. Changed together, without the lock.
+	 * are over, the first ones if in order. Changed together, without the lock.
 	 */
 	atomic64_t done;
 	u32 sent;			/* units submitted, by who submits */
-	u32 answered;			/* without order: in any */
+	u32 data;			/* of them, but for the word */
 	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
-	unsigned long begun;		/* jiffies: first transfer issued */
-	unsigned long closed_at;	/* jiffies: last transfer issued */
+	unsigned long begun;		/* jiffies: before the first transfer */
+	unsigned long sent_at;		/* jiffies: before the last one */
 	bool trusted;			/* the channel moved when it began */
 	bool fenced;			/* the data transfer submitted last */
 	bool closed;			/* its last transfer is submitted */
@@ -366,7 +314,9 @@ static inline u32 adma_chan_req_turn(const struct adma_chan_req *cr)
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_request *req);
 int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, u32 units, bool fence);
+		       unsigned int nr, unsigned int first_range, bool fence);
+bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
+		       unsigned long since);
 bool adma_chan_req_close(struct adma_chan_req *cr);
 void adma_chan_req_over(struct adma_chan_req *cr, bool failed);
 
@@ -395,30 +345,28 @@ struct adma_file {
 	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests and ranges to end */
 	atomic_t ending;	/* requests that are over, but for their work */
+	atomic_long_t pages;	/* pinned, kept or not */
 
 	spinlock_t lock;	/* of what follows */
 	u64 sequence;
 	unsigned int busy;
-	unsigned long pages;	/* pinned, kept or not */
-	unsigned long kept;	/* of them, in ranges that are listed */
+	unsigned long kept;	/* pages pinned in ranges of the table */
 	struct adma_slot slot[ADMA_SLOTS];
-	struct list_head ranges;	/* kept ones; the oldest first */
 	struct list_head gone;	/* ones that nobody holds any more */
 	unsigned int leaving;	/* of them, whose pages are not let go yet */
-	unsigned int nr_ports;
-	unsigned int nr_exports;
-	unsigned int foreign;	/* requests of others, to or from exports */
 
-	struct mutex exports_lock;	/* of them, and of all their buffers */
-	struct list_head ports;
-	struct work_struct recheck;	/* of exports, when a range has died */
+	struct xarray exports;	/* by number; its lock is of what follows */
+	u64 last_export;	/* its number */
+	unsigned int nr_exports;
+	unsigned int foreign;	/* requests of others that use them */
+	bool closed;
 
 	unsigned long keep_pages;	/* high-water mark of kept ones */
+	unsigned long hand;	/* index of the next one that may go */
 	struct work_struct reap;	/* of the ranges that are gone */
 	struct xarray table;	/* kept ranges by index */
-	struct mutex table_lock;	/* of adding to it, and of emptying it */
 	struct list_head files;	/* all of them */
-	atomic64_t counts[ADMA_FILE_STATS];
+	atomic64_t counts[ADMA_STATS];	/* of ranges only */
 
 	/* Per channel: a page with a word and the value for it by slot. */
 	struct adma_words {
@@ -433,7 +381,7 @@ extern unsigned long adma_max_files;
 
 static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
 {
-	atomic64_inc(&file->counts[what - ADMA_STAT_HITS]);
+	atomic64_inc(&file->counts[what]);
 	adma_count(what, 1);
 }
 
@@ -445,47 +393,42 @@ int adma_charge_pages(struct adma_file *file, unsigned int pages,
 		      bool make_room);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
-void adma_file_get(struct adma_file *file);
 void adma_file_drain(struct adma_file *file);
 void adma_file_catch_up(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
-bool adma_is_over(struct adma_file *file, u64 id, u64 *failed);
+int adma_ended(struct adma_file *file, u64 id, u64 *failed);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
 unsigned long adma_wait_limit(u64 timeout_ns);
+int adma_wait_error(long left, u64 timeout_ns);
 
 /* export.c */
 
-/* What the descriptor of a port stands for. */
-struct adma_exporter {
-	struct kref kref;	/* the descriptor, and its buffers */
-	struct adma_file *file;
-	struct list_head list;	/* of file->ports */
-	bool closed;
-	atomic64_t last;	/* number of the last buffer */
-	struct xarray bufs;	/* by number */
-};
-
-/* A buffer that is exported. */
+/* A buffer that is exported; what changes, with the lock of the file's table. */
 struct adma_buf {
-	struct kref kref;	/* the table of the port, and who uses it */
-	struct adma_exporter *port;
+	struct adma_file *file;
+	const struct file *port;	/* only compared */
 	u64 id;
 	u64 addr;
 	u64 len;
 	u32 flags;
-	/* Changed with the file's exports_lock. */
-	unsigned int requests;	/* that use it; they need the ranges */
+	bool listed;		/* in the table */
 	bool closed;		/* nothing new begins */
 	bool dead;		/* ... because a range has died */
-	struct adma_ranges *ranges;	/* NULL: let go */
+	unsigned int requests;	/* that use it; they need the ranges */
+	struct rcu_head rcu;
+	unsigned int nr;
+	struct adma_range *range[];	/* held */
 };
+
+extern const struct file_operations adma_port_fops;
 
 struct adma_buf *adma_buf_enter(int port, u64 id, u32 wanted);
 void adma_buf_leave(struct adma_buf *buf);
-void adma_ports_open(struct adma_file *file);
-void adma_ports_close(struct adma_file *file);
-void adma_exports_recheck(struct adma_file *file);
-int adma_ioctl_port(struct adma_file *file, void __user *user);
+void adma_exports_void(struct adma_range *range);
+void adma_exports_close(struct adma_file *file, const struct file *port);
+int adma_export(struct file *port, struct adma_export *arg);
+int adma_unexport(struct file *port, struct adma_wait *arg);
+int adma_port(struct adma_file *file);
 
 /* request.c */
 
@@ -496,9 +439,7 @@ int adma_ioctl_port(struct adma_file *file, void __user *user);
 
 struct adma_request {
 	struct adma_file *file;
-	/* Between processes: the buffer, and the caller's side of all pieces. */
-	struct adma_buf *buf;
-	struct adma_ranges *own;
+	struct adma_buf *buf;	/* between processes: the other side */
 	u64 id;
 	unsigned int slot;
 	unsigned int accepted;
@@ -510,16 +451,14 @@ struct adma_request {
 		struct adma_chan_req *cr;	/* NULL: has no part in it */
 		u64 pieces;
 	} part[ADMA_MAX_CHANNELS];
-	unsigned int nr_uses;
+	unsigned int nr_ranges;
 
 	/* What follows stays when the slot is given to somebody else. */
-	unsigned int max_uses;
-	struct adma_use *use;
+	unsigned int max_ranges;
+	struct adma_range **range;	/* held until it is over */
 	struct adma_piece piece[ADMA_MAX_PIECES];
 	struct adma_xfer xfer[ADMA_BATCH];	/* not yet handed over */
 };
-
-extern struct workqueue_struct *adma_workqueue;
 
 void adma_request_free(struct adma_request *req);
 void adma_request_put(struct adma_request *req);
@@ -532,26 +471,23 @@ struct adma_side {
 	u64 addr;
 	bool write;
 	struct adma_range *range;	/* of addr; held by the request */
-	unsigned int use;		/* its number there */
+	unsigned int nr;		/* its number there */
 	/* Between processes all ranges are ready; otherwise NULL. */
 	struct adma_range **ready;
 	u64 first;			/* index of the first one of them */
 };
 
-/* A submission: pages are pinned in chunks, and copied meanwhile. */
+/* A submission: pages are pinned step by step, and copied meanwhile. */
 struct adma_submission {
 	struct adma_request *req;
 	bool push;		/* between processes: from the caller */
-	struct adma_range **own;	/* ... and the next piece's ranges */
-	unsigned int chunk;	/* pages; four times as many each time */
-	unsigned int waiting;	/* of them, pinned and not handed over; fewer */
-	unsigned int stale;	/* times that ranges died meanwhile */
+	unsigned int own;	/* ... and number of the next piece's ranges */
+	unsigned int chunk;	/* pages at most; four times as many each time */
 	unsigned int pinned;	/* pages */
 	unsigned int pinned_first;	/* before the first transfer ... */
 	bool begun;		/* ... which was handed over */
 	u64 cpu_bytes;
-	u8 channel[ADMA_MAX_PIECES];	/* where pieces went ... */
-	u64 moved;		/* ... who had asked for another */
+	u8 channel[ADMA_MAX_PIECES];	/* where pieces went */
 
 	/* The piece that is on its way to a channel. */
 	struct adma_channel *ch;
@@ -560,15 +496,18 @@ struct adma_submission {
 	u64 left;
 	unsigned int nr;	/* transfers in req->xfer; the last may grow */
 	size_t bytes;		/* of them */
+	unsigned int first_range;	/* that they touch */
 };
 
-unsigned int adma_max_uses(const struct adma_piece *pieces, unsigned int count);
+unsigned int adma_max_ranges(const struct adma_piece *pieces, unsigned int count);
 int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
 		    struct adma_channel *ch);
 
 /* device.c */
 
-int adma_read(void *arg, size_t known, u32 flags, void __user *user);
-int adma_write(void __user *user, const void *arg, size_t known);
+extern struct workqueue_struct *adma_workqueue;
+extern struct workqueue_struct *adma_reaper;
+
+long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user);
 
 #endif /* ADMA_H */

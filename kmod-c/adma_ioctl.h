@@ -4,11 +4,7 @@
  *
  * An open file belongs to the process that opened it; every call from another
  * address space is refused with EPERM. Copies are made between pages of the
- * caller's own memory, and between those and what another process exports: it
- * makes a port (ADMA_IOC_PORT), a descriptor that it sends to whom it likes,
- * exports buffers through it (ADMA_IOC_EXPORT), and whoever has the port names
- * it in a submission (ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH). Nothing but what is
- * exported can be reached, and only in the direction that its owner allows.
+ * caller's own memory, and between those and what another process exports.
  *
  * Every structure begins with its size as the caller knows it. A larger one than
  * the module's whose tail is not zero is refused with E2BIG, a smaller one with
@@ -33,8 +29,7 @@
 #define ADMA_MAX_PIECES		64	/* of a request; bits of adma_wait.failed */
 #define ADMA_SLOTS		32	/* requests of an open file under way */
 #define ADMA_MAX_CHANNELS	32	/* bits of adma_submit.channels */
-#define ADMA_MAX_PORTS		1024	/* of an open file */
-#define ADMA_MAX_EXPORTS	512	/* through all of them together */
+#define ADMA_MAX_EXPORTS	512	/* of an open file */
 
 /*
  * mmap(PROT_READ, MAP_SHARED) of one page at this offset gives the words of a
@@ -44,60 +39,32 @@
 #define ADMA_WORDS_OFFSET(channel, page_size)	((channel) * (page_size))
 #define ADMA_WORD_STRIDE	64
 
+/* adma_info.flags: adma_info.keep_pages is set first, up to the module's limit */
+#define ADMA_INFO_KEEP		0x1
+
 /* adma_info.features */
 #define ADMA_FEATURE_WORDS	0x1	/* completion by words */
 #define ADMA_FEATURE_EXPORTS	0x2	/* ports and exports */
 #define ADMA_FEATURE_NODES	0x4	/* channels on several NUMA nodes */
 
-/*
- * struct adma_info - what the helper offers
- * @size:	in: sizeof(struct adma_info)
- * @flags:	in: 0
- * @abi:	ADMA_ABI_VERSION
- * @features:	ADMA_FEATURE_*
- * @channels:	channels held; they are numbered from 0
- * @usable:	those of them that are in use, the others are put aside
- * @src_align:	a piece's source address must be a multiple of this; 1: any
- * @reserved:	0
- * @max_bytes:	bytes of one user under way at most
- * @max_pages:	pages pinned for one open file at most, both sides together
- * @keep_pages:	pages that stay pinned from one copy to the next at most
- * @pages:	pages of this file that are pinned now
- * @hits:	ranges of 64 pages that were found pinned, for this file
- * @misses:	ranges that were not
- * @evictions:	ranges let go to make room, or because nobody used them
- * @invalidations: ranges let go because the program changed the mapping
- */
+/* What the helper offers. Only what is said to be is read. */
 struct adma_info {
-	__u32 size;
-	__u32 flags;
-	__u32 abi;
-	__u32 features;
-	__u32 channels;
-	__u32 usable;
-	__u32 src_align;
-	__u32 reserved;
-	__aligned_u64 max_bytes;
-	__aligned_u64 max_pages;
-	__aligned_u64 keep_pages;
-	__aligned_u64 pages;
-	__aligned_u64 hits;
-	__aligned_u64 misses;
-	__aligned_u64 evictions;
-	__aligned_u64 invalidations;
-};
-
-/*
- * struct adma_keep - how much stays pinned for this file
- * @size:	in: sizeof(struct adma_keep)
- * @flags:	in: 0
- * @pages:	in: pages that stay pinned from one copy to the next at most;
- *		0: none. More than the module's own limit is that limit.
- */
-struct adma_keep {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 pages;
+	__u32 size;		/* in: sizeof(struct adma_info) */
+	__u32 flags;		/* in: ADMA_INFO_KEEP or 0 */
+	__u32 abi;		/* ADMA_ABI_VERSION */
+	__u32 features;		/* ADMA_FEATURE_* */
+	__u32 channels;		/* held; they are numbered from 0 */
+	__u32 usable;		/* those of them that are not put aside */
+	__u32 src_align;	/* a piece's source is a multiple of this; 1: any */
+	__u32 reserved;		/* in: 0 */
+	__aligned_u64 max_bytes;	/* of one user under way at most */
+	__aligned_u64 max_pages;	/* pinned for one open file at most */
+	__aligned_u64 keep_pages;	/* that stay pinned after a copy at most */
+	__aligned_u64 pages;		/* of this file that are pinned now */
+	__aligned_u64 hits;		/* ranges of 64 pages found pinned */
+	__aligned_u64 misses;		/* ... or not */
+	__aligned_u64 evictions;	/* ... let go for room, or for their age */
+	__aligned_u64 invalidations;	/* ... because their mapping changed */
 };
 
 /*
@@ -107,13 +74,7 @@ struct adma_keep {
 #define ADMA_CHANNEL_ANY	0xffffffffU
 
 /*
- * struct adma_piece - one stretch of memory to copy
- * @dst:	destination address, a multiple of ADMA_ALIGN
- * @src:	source address, a multiple of adma_info.src_align
- * @len:	bytes, a multiple of ADMA_ALIGN, not 0
- * @channel:	in: a channel's number or ADMA_CHANNEL_ANY; out: the channel
- *		it was given to, which is another one when that is put aside
- * @flags:	0
+ * One stretch of memory to copy.
  *
  * What happens when pieces of one request overlap is not defined, except that
  * nothing outside them is written.
@@ -123,11 +84,12 @@ struct adma_keep {
  * need not be of ADMA_ALIGN.
  */
 struct adma_piece {
-	__aligned_u64 dst;
-	__aligned_u64 src;
-	__aligned_u64 len;
+	__aligned_u64 dst;	/* address, a multiple of ADMA_ALIGN */
+	__aligned_u64 src;	/* address, a multiple of adma_info.src_align */
+	__aligned_u64 len;	/* bytes, a multiple of ADMA_ALIGN, not 0 */
+	/* A number or ADMA_CHANNEL_ANY; out: who got it, if that is put aside. */
 	__u32 channel;
-	__u32 flags;
+	__u32 flags;		/* 0 */
 };
 
 /* adma_submit.flags: all sources, or all destinations, are in an export */
@@ -135,23 +97,7 @@ struct adma_piece {
 #define ADMA_SUBMIT_PUSH	0x2
 
 /*
- * struct adma_submit - start a request
- * @size:	in: sizeof(struct adma_submit)
- * @flags:	in: ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH or 0
- * @pieces:	in: address of struct adma_piece[count]
- * @count:	in: 1 to ADMA_MAX_PIECES
- * @port:	in: with PULL or PUSH the port's descriptor; otherwise 0
- * @export:	in: with PULL or PUSH the export's number; otherwise 0
- * @id:		out: the request's number, never 0, never used twice
- * @cpu_bytes:	out: bytes among them that were too small for a channel and
- *		have been copied by this call
- * @accepted:	out: pieces that are under way; the first ones
- * @slot:	out: number of the request's word
- * @channels:	out: bit n: the word of channel n will hold @id
- * @silent:	out: bit n: channel n has a part in it but writes no word; the
- *		end of the request is only told by ADMA_IOC_WAIT
- * @pinned:	out: pages this call has pinned, both sides together
- * @pinned_first: out: those of them before the first transfer was handed over
+ * Starts a request.
  *
  * 0: all pieces are under way. Otherwise the errno says why the first piece
  * from @accepted on was not taken; when @accepted is not 0 the ones before it
@@ -169,34 +115,30 @@ struct adma_piece {
  * EAGAIN	too many requests or pages of this file, or bytes of this user,
  *		under way
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
- * EBUSY	the channels are full, or being tested
+ * EBUSY	the channels are full, or being tested; the mapping changes all
+ *		the time
  * EIO		a page that the device cannot reach
  * ENODEV	no channel is usable
  */
 struct adma_submit {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 pieces;
-	__u32 count;
-	__s32 port;
-	__aligned_u64 export;
-	__aligned_u64 id;
-	__aligned_u64 cpu_bytes;
-	__u32 accepted;
-	__u32 slot;
-	__u32 channels;
-	__u32 silent;
-	__u32 pinned;
-	__u32 pinned_first;
+	__u32 size;		/* in: sizeof(struct adma_submit) */
+	__u32 flags;		/* in: ADMA_SUBMIT_PULL, ADMA_SUBMIT_PUSH or 0 */
+	__aligned_u64 pieces;	/* in: address of struct adma_piece[count] */
+	__u32 count;		/* in: 1 to ADMA_MAX_PIECES */
+	__s32 port;		/* in: with PULL or PUSH its descriptor, or 0 */
+	__aligned_u64 export;	/* in: ... and the export's number, or 0 */
+	__aligned_u64 id;	/* the request's number, never used twice */
+	__aligned_u64 cpu_bytes;	/* too small for a channel: copied by now */
+	__u32 accepted;		/* pieces that are under way; the first ones */
+	__u32 slot;		/* number of the request's word */
+	__u32 channels;		/* bit n: the word of channel n will hold @id */
+	__u32 silent;		/* bit n: it will not; only ADMA_IOC_WAIT tells */
+	__u32 pinned;		/* pages this call has pinned, of both sides */
+	__u32 pinned_first;	/* ... before the first transfer was handed over */
 };
 
 /*
- * struct adma_wait - the end of a request
- * @size:	in: sizeof(struct adma_wait)
- * @flags:	in: 0
- * @id:		in: the request
- * @timeout_ns:	in: how long to wait; 0: only look
- * @failed:	out: bit n: piece n has not been copied, or not all of it
+ * Waits for the end of a request.
  *
  * 0: the request is over, no channel reads or writes any of its memory. A
  * request with failed pieces stays known, and keeps its slot, until it is
@@ -209,34 +151,11 @@ struct adma_submit {
  * EINVAL	no request of this slot has had such a number yet
  */
 struct adma_wait {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 id;
-	__aligned_u64 timeout_ns;
-	__aligned_u64 failed;
-};
-
-/*
- * struct adma_port - make a port
- * @size:	in: sizeof(struct adma_port)
- * @flags:	in: 0
- * @fd:		out: its descriptor, closed by exec
- * @reserved:	in: 0
- *
- * ADMA_IOC_EXPORT and ADMA_IOC_UNEXPORT are calls of this descriptor, for the
- * process that has made it. In other processes it can only be named in a
- * submission. With the file it was made of, or with its own last descriptor,
- * the port is closed for good and its exports are let go.
- *
- * EMFILE	no descriptor is free, or ADMA_MAX_PORTS are made
- * ENFILE	no file is free in the system
- * ENOMEM	no memory
- */
-struct adma_port {
-	__u32 size;
-	__u32 flags;
-	__s32 fd;
-	__u32 reserved;
+	__u32 size;		/* in: sizeof(struct adma_wait) */
+	__u32 flags;		/* in: 0 */
+	__aligned_u64 id;	/* in: the request */
+	__aligned_u64 timeout_ns;	/* in: how long; 0: only look */
+	__aligned_u64 failed;	/* bit n: piece n was not copied, or in part */
 };
 
 /* adma_export.flags: what others may do, one or both */
@@ -244,13 +163,7 @@ struct adma_port {
 #define ADMA_EXPORT_WRITE	0x2
 
 /*
- * struct adma_export - let others reach a buffer
- * @size:	in: sizeof(struct adma_export)
- * @flags:	in: ADMA_EXPORT_*
- * @addr:	in: where it begins
- * @len:	in: bytes, not 0
- * @id:		out: the export's number, never 0, never used twice by a port
- * @good:	out: with EFAULT, bytes from @addr on that could be had, or fewer
+ * Lets others reach a buffer.
  *
  * The pages are pinned, and count for the owner, until ADMA_IOC_UNEXPORT. Once
  * the owner unmaps, remaps, discards or forks any of them, or their neighbours,
@@ -267,37 +180,28 @@ struct adma_port {
  * ESHUTDOWN	the file that the port was made of is closed
  */
 struct adma_export {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 addr;
-	__aligned_u64 len;
-	__aligned_u64 id;
-	__aligned_u64 good;
+	__u32 size;		/* in: sizeof(struct adma_export) */
+	__u32 flags;		/* in: ADMA_EXPORT_* */
+	__aligned_u64 addr;	/* in: where it begins */
+	__aligned_u64 len;	/* in: bytes, not 0 */
+	__aligned_u64 id;	/* its number, never used twice by a file */
 };
 
 /*
- * struct adma_unexport - take a buffer back
- * @size:	in: sizeof(struct adma_unexport)
- * @flags:	in: 0
- * @id:		in: the export
- * @timeout_ns:	in: how long to wait for transfers that go on; 0: only look
+ * ADMA_IOC_PORT makes a port: it has no argument (0) and answers a descriptor,
+ * closed by exec, that its maker sends to whom it likes. ADMA_IOC_EXPORT and
+ * ADMA_IOC_UNEXPORT are calls of it, for its maker. Others can name it in a
+ * submission, and reach what is exported through it, in the direction that its
+ * maker allows. With the file it was made of, or with its own last descriptor,
+ * the port is closed for good and its exports are let go.
  *
- * From the call on no transfer begins. 0: none goes on either; nobody reads or
- * writes the buffer, and the number is forgotten. With EAGAIN, ETIMEDOUT and
- * EINTR the call has to be made again.
- *
- * EAGAIN	a transfer goes on (timeout_ns 0)
- * ETIMEDOUT	it was not over in time
- * EINTR	a signal came first
+ * ADMA_IOC_UNEXPORT takes a buffer back: @id of struct adma_wait is the export,
+ * @failed is 0. From the call on no transfer begins. 0: none goes on either;
+ * nobody reads or writes the buffer, and the number is forgotten. With EAGAIN,
+ * ETIMEDOUT and EINTR, as of ADMA_IOC_WAIT, the call has to be made again.
  * ENOENT	no such export
  * EPERM	the port of another process
  */
-struct adma_unexport {
-	__u32 size;
-	__u32 flags;
-	__aligned_u64 id;
-	__aligned_u64 timeout_ns;
-};
 
 #define ADMA_IOC_TYPE	0xAD
 
@@ -305,11 +209,10 @@ struct adma_unexport {
 #define ADMA_IOC_INFO	_IO(ADMA_IOC_TYPE, 0)	/* struct adma_info */
 #define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
 #define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
-#define ADMA_IOC_KEEP	_IO(ADMA_IOC_TYPE, 3)	/* struct adma_keep */
-#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_port */
+#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 3)	/* 0 */
 
 /* Of a port. */
-#define ADMA_IOC_EXPORT	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_export */
-#define ADMA_IOC_UNEXPORT	_IO(ADMA_IOC_TYPE, 6)	/* struct adma_unexport */
+#define ADMA_IOC_EXPORT	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_export */
+#define ADMA_IOC_UNEXPORT	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_wait */
 
 #endif /* _UAPI_ADMA_IOCTL_H */

@@ -21,6 +21,12 @@ static_assert(ADMA_MAX_XFER / ADMA_UNIT < BIT(15) && ADMA_CHAN_REQS <= BIT(8));
  */
 #define ADMA_TRUSTED_MS		50
 
+/*
+ * For so long a change of the mapping waits for transfers at most. ioatdma
+ * ends a hung channel sooner; after that the pins alone keep others safe.
+ */
+#define ADMA_LINGER_MS	3000
+
 static bool adma_is_recent(unsigned long when)
 {
 	return time_before(jiffies, when + msecs_to_jiffies(ADMA_TRUSTED_MS));
@@ -31,6 +37,31 @@ static bool adma_channel_moves(struct adma_channel *ch)
 {
 	return !atomic_long_read(&ch->queued) ||
 	       adma_is_recent(READ_ONCE(ch->moved));
+}
+
+/*
+ * Whether it may still carry out transfers from or to memory of @file, of
+ * requests that had begun by then.
+ */
+bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
+		       unsigned long since)
+{
+	unsigned long irq, limit = msecs_to_jiffies(ADMA_LINGER_MS);
+	struct adma_chan_req *cr;
+	bool busy = false;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	list_for_each_entry(cr, &ch->reqs, list) {
+		struct adma_buf *buf = cr->req->buf;
+
+		if ((cr->req->file == file || (buf && buf->file == file)) &&
+		    !time_after(cr->begun, since) &&
+		    !time_after(jiffies, READ_ONCE(cr->sent_at) + limit) &&
+		    (s32)(READ_ONCE(cr->data) - atomic64_read(&cr->done)) > 0)
+			busy = true;
+	}
+	spin_unlock_irqrestore(&ch->lock, irq);
+	return busy;
 }
 
 /* Where user space looks for its end. */
@@ -51,8 +82,7 @@ void adma_chan_req_over(struct adma_chan_req *cr, bool failed)
 
 	lockdep_assert_held(&ch->lock);
 	/* What was lost is not queued any more. */
-	atomic_long_sub(cr->sent - (ch->ordered ? done : cr->answered),
-			&ch->queued);
+	atomic_long_sub(cr->sent - done, &ch->queued);
 	list_del(&cr->list);
 	cr->req = NULL;
 	if (failed)
@@ -68,10 +98,7 @@ static void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 	struct adma_words *words;
 	size_t at;
 
-	if (cr->answered != READ_ONCE(cr->sent))
-		return;
-	atomic64_set(&cr->done, (u64)adma_chan_req_turn(cr) << 32 | cr->answered);
-	if (!cr->closed)
+	if (!cr->closed || cr->sent != (u32)atomic64_read(&cr->done))
 		return;
 	at = adma_word_of(cr, &words);
 	if (!cr->failed)
@@ -80,7 +107,7 @@ static void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 	adma_chan_req_over(cr, cr->failed);
 }
 
-/* In turn and well, as nearly always: those before it are over as well. */
+/* In turn and well, as nearly always; or without order, well or not. */
 static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
 {
 	s64 done = atomic64_read(&cr->done);
@@ -96,7 +123,7 @@ static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
 static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res)
 {
 	union adma_param param = { .ptr = ptr };
-	struct adma_channel *ch = adma_param_channel(param);
+	struct adma_channel *ch = &adma_channels[param.channel];
 	struct adma_chan_req *cr = &ch->req[param.req];
 	bool good = res->result == DMA_TRANS_NOERROR;
 	unsigned long irq;
@@ -114,11 +141,10 @@ static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res
 		cr->failed = true;
 	}
 	if (!ch->ordered) {
-		atomic_long_sub(param.units, &ch->queued);
-		cr->answered += param.units;
+		adma_chan_req_advance(cr, param.turn, param.units);
 		ch->erred |= !good;
 		if (!good)
-			adma_watch_now(ch);
+			adma_watch_soon(ch, true);
 		adma_chan_req_over_if_answered(cr);
 	} else if (!param.units && good) {
 		/* What has no answer by now, but for the word, was lost. */
@@ -126,36 +152,23 @@ static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res
 				   cr->sent - (u32)atomic64_read(&cr->done) != 1);
 	} else if (!param.units) {
 		cr->aborted = true;
-		adma_watch_now(ch);
+		adma_watch_soon(ch, true);
 	}
 out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
-static struct adma_chan_req *adma_chan_req_take(struct adma_channel *ch,
-						struct adma_request *req)
+/* One that is free, or NULL. The channel's lock is held. */
+static struct adma_chan_req *adma_chan_req_take(struct adma_channel *ch)
 {
-	struct adma_chan_req *cr;
-	unsigned long irq;
 	unsigned int i;
 
-	spin_lock_irqsave(&ch->lock, irq);
 	for (i = 0; i < ADMA_CHAN_REQS; i++) {
 		ch->last_req = (ch->last_req + 1) % ADMA_CHAN_REQS;
-		cr = &ch->req[ch->last_req];
-		if (!cr->req)
-			break;
+		if (!ch->req[ch->last_req].req)
+			return &ch->req[ch->last_req];
 	}
-	if (i == ADMA_CHAN_REQS) {
-		cr = NULL;
-	} else {
-		memset_after(cr, 0, done);
-		cr->req = req;
-		cr->begun = jiffies;
-		list_add_tail(&cr->list, &ch->reqs);
-	}
-	spin_unlock_irqrestore(&ch->lock, irq);
-	return cr;
+	return NULL;
 }
 
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
@@ -163,21 +176,30 @@ struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 {
 	bool trusted = adma_channel_moves(ch);
 	struct adma_chan_req *cr;
-	int ret, tries = 0;
+	int ret = 0, tries = 0;
+	unsigned long irq;
 
 	if (!trusted) {
 		/* Answers without an interrupt may be waiting to be fetched. */
 		adma_channel_poll(ch);
 		trusted = adma_channel_moves(ch);
 	}
-	while (!(cr = adma_chan_req_take(ch, req))) {
-		ret = adma_channel_retry(ch, tries++);
-		if (ret)
-			return ERR_PTR(ret);
-	}
-	cr->trusted = trusted;
-	refcount_inc(&req->parts);
-	return cr;
+	do {
+		spin_lock_irqsave(&ch->lock, irq);
+		cr = adma_chan_req_take(ch);
+		if (cr) {
+			memset_after(cr, 0, done);
+			cr->req = req;
+			cr->begun = jiffies;
+			cr->trusted = trusted;
+			list_add_tail(&cr->list, &ch->reqs);
+			refcount_inc(&req->parts);
+		}
+		spin_unlock_irqrestore(&ch->lock, irq);
+		if (!cr)
+			ret = adma_channel_retry(ch, tries++);
+	} while (!cr && !ret);
+	return cr ?: ERR_PTR(ret);
 }
 
 /* Until they are handed over, they are as good as there. */
@@ -185,6 +207,7 @@ static void adma_chan_req_charge(struct adma_chan_req *cr, u32 units)
 {
 	struct adma_channel *ch = cr->ch;
 
+	WRITE_ONCE(cr->sent_at, jiffies);
 	WRITE_ONCE(cr->sent, cr->sent + units);
 	if (atomic_long_add_return(units, &ch->queued) == units)
 		WRITE_ONCE(ch->moved, jiffies);
@@ -198,6 +221,7 @@ static void adma_chan_req_uncharge(struct adma_chan_req *cr, u32 units)
 
 	spin_lock_irqsave(&ch->lock, irq);
 	WRITE_ONCE(cr->sent, cr->sent - units);
+	WRITE_ONCE(cr->data, min(cr->data, cr->sent));
 	atomic_long_sub(units, &ch->queued);
 	if (!ch->ordered)
 		adma_chan_req_over_if_answered(cr);
@@ -228,21 +252,40 @@ static int adma_channel_wait_room(struct adma_channel *ch)
 }
 
 /*
- * Hands over some transfers of @units together. The word must not overtake the data, and which
- * piece is the last is only known when the next one could not be had: @fence
- * says that the last one of a piece is among them.
+ * Hands over some transfers, which touch the request's ranges from @first_range
+ * on. ESTALE: one of those has died, and with it what the transfers are made of.
+ *
+ * The word must not overtake the data, and which piece is the last is only known
+ * when the next one could not be had: @fence says that the last one of a piece
+ * is among them.
  */
 int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, u32 units, bool fence)
+		       unsigned int nr, unsigned int first_range, bool fence)
 {
+	struct adma_request *req = cr->req;
 	struct adma_channel *ch = cr->ch;
+	u32 units = 0;
 	unsigned int i;
 	int ret;
 
 	ret = adma_channel_wait_room(ch);
 	if (ret)
 		return ret;
+	for (i = 0; i < nr; i++)
+		units += adma_units(xfer[i].len);
 	adma_chan_req_charge(cr, units);
+	WRITE_ONCE(cr->data, cr->sent);
+	/*
+	 * A range that is dead by now is seen here; whoever makes one dead from
+	 * now on sees the charge, and waits: see adma_range_drain().
+	 */
+	smp_mb();
+	for (i = first_range; i < req->nr_ranges; i++) {
+		if (READ_ONCE(req->range[i]->dead)) {
+			adma_chan_req_uncharge(cr, units);
+			return -ESTALE;
+		}
+	}
 	for (i = 0; i < nr; i++) {
 		u32 own = adma_units(xfer[i].len);
 		unsigned long flags = 0;
@@ -316,7 +359,6 @@ bool adma_chan_req_close(struct adma_chan_req *cr)
 	/* Otherwise it was answered already, and is somebody else's. */
 	if (adma_chan_req_turn(cr) == turn) {
 		cr->closed = true;
-		cr->closed_at = jiffies;
 		cr->cookie = word;
 		/* Without the word only a probe tells when the data is over. */
 		cr->aborted |= word < 0;
@@ -330,9 +372,6 @@ bool adma_chan_req_close(struct adma_chan_req *cr)
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 
-	if (word < 0)
-		adma_watch_now(ch);
-	else
-		adma_watch_later(ch);
+	adma_watch_soon(ch, word < 0);
 	return trusted && !(atomic64_read(&req->failed) & pieces);
 }

@@ -13,6 +13,7 @@ struct device *adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
 
 bool adma_several_nodes;	/* have channels */
+unsigned int adma_align = 1;	/* that suits all channels */
 
 /*
  * Drivers that are known to keep to what we rely on; others are refused.
@@ -137,17 +138,13 @@ static const struct adma_provider *adma_provider(struct dma_device *device)
 
 struct adma_search {
 	int node;
-	bool found;
-	struct xarray seen;	/* channels, and devices that were refused */
+	struct dma_device *refused;	/* the last one */
+	unsigned int nr;
+	struct dma_chan *chan[4 * ADMA_MAX_CHANNELS];
 };
 
-static bool adma_see(struct adma_search *search, const void *what)
-{
-	return !xa_insert(&search->seen, (unsigned long)what, xa_mk_value(1),
-			  GFP_KERNEL);
-}
-
-static bool adma_channel_wanted(struct dma_chan *chan, void *param)
+/* Takes none: one that cannot be had must not be the end of the search. */
+static bool adma_channel_note(struct dma_chan *chan, void *param)
 {
 	struct dma_device *device = chan->device;
 	struct adma_search *search = param;
@@ -155,18 +152,21 @@ static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 	if (search->node != NUMA_NO_NODE &&
 	    search->node != dev_to_node(device->dev))
 		return false;
-	if (!adma_provider(device)) {
-		if (adma_see(search, device))
-			dev_notice(device->dev,
-				   "adma: %s is not known to keep order, not used\n",
-				   dev_driver_string(device->dev));
-		return false;
+	if (adma_provider(device)) {
+		if (search->nr < ARRAY_SIZE(search->chan))
+			search->chan[search->nr++] = chan;
+	} else if (search->refused != device) {
+		search->refused = device;
+		dev_notice(device->dev,
+			   "adma: %s is not known to keep order, not used\n",
+			   dev_driver_string(device->dev));
 	}
-	/* One that cannot be had would be found again and again. */
-	if (!adma_see(search, chan))
-		return false;
-	search->found = true;
-	return true;
+	return false;
+}
+
+static bool adma_channel_is(struct dma_chan *chan, void *param)
+{
+	return chan == param;
 }
 
 /* Pages are mapped once for each device, not for each channel. */
@@ -203,6 +203,8 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 		ch->req[i].ch = ch;
 	/* Last: ranges are mapped for every device that has a number. */
 	ch->device = adma_device_number(ch->dev);
+	adma_align = max_t(unsigned int, adma_align,
+			   1U << chan->device->copy_align);
 	if (ch->node != adma_channels[0].node)
 		adma_several_nodes = true;
 	return 0;
@@ -224,20 +226,18 @@ int adma_channels_request(unsigned int most, int node)
 {
 	struct adma_search search = { .node = node };
 	dma_cap_mask_t mask;
+	unsigned int i;
 
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
-	xa_init(&search.seen);
 	most = min_t(unsigned int, most ?: ADMA_MAX_CHANNELS,
 		     ADMA_MAX_CHANNELS);
-	while (adma_nr_channels < most) {
+	dma_request_channel(mask, adma_channel_note, &search);
+	for (i = 0; i < search.nr && adma_nr_channels < most; i++) {
 		struct adma_channel *ch = &adma_channels[adma_nr_channels];
 		struct dma_chan *chan;
 
-		search.found = false;
-		chan = dma_request_channel(mask, adma_channel_wanted, &search);
-		if (!chan && !search.found)
-			break;	/* all have been seen */
+		chan = dma_request_channel(mask, adma_channel_is, search.chan[i]);
 		if (!chan)
 			continue;
 		if (adma_channel_init(ch, chan))
@@ -245,7 +245,6 @@ int adma_channels_request(unsigned int most, int node)
 		else
 			adma_nr_channels++;
 	}
-	xa_destroy(&search.seen);
 	return adma_nr_channels ? 0 : -ENODEV;
 }
 
@@ -263,16 +262,6 @@ unsigned int adma_channels_usable(void)
 	for (i = 0; i < adma_nr_channels; i++)
 		usable += READ_ONCE(adma_channels[i].health) == ADMA_UP;
 	return usable;
-}
-
-unsigned int adma_channels_align(void)
-{
-	unsigned int i, shift = 0;
-
-	for (i = 0; i < adma_nr_channels; i++)
-		shift = max_t(unsigned int, shift,
-			      adma_channels[i].chan->device->copy_align);
-	return 1U << shift;
 }
 
 /*

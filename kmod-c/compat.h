@@ -6,12 +6,9 @@
 #include <linux/list_lru.h>
 #include <linux/mm.h>
 
-#ifdef ADMA_HAS_LIST_LRU_ADD_OBJ
-#define adma_lru_add	list_lru_add_obj
-#define adma_lru_del	list_lru_del_obj
-#else
-#define adma_lru_add	list_lru_add
-#define adma_lru_del	list_lru_del
+#ifndef ADMA_HAS_LIST_LRU_ADD_OBJ
+#define list_lru_add_obj	list_lru_add
+#define list_lru_del_obj	list_lru_del
 #endif
 
 #ifndef ADMA_HAS_VM_FLAGS_MOD

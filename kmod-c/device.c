@@ -43,8 +43,8 @@ unsigned long adma_max_files = 1024;
 module_param_named(files, adma_max_files, ulong, 0644);
 MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 
-/* For the ends of requests; they are short. */
-struct workqueue_struct *adma_workqueue;
+struct workqueue_struct *adma_workqueue;	/* ends of requests; short */
+struct workqueue_struct *adma_reaper;	/* ends of ranges; may wait long */
 
 static int adma_open(struct inode *inode, struct file *filp)
 {
@@ -65,139 +65,131 @@ static int adma_release(struct inode *inode, struct file *filp)
 	return 0;
 }
 
-static u64 adma_file_count(struct adma_file *file, enum adma_stat what)
+static int adma_info(struct adma_file *file, struct adma_info *arg)
 {
-	return atomic64_read(&file->counts[what - ADMA_STAT_HITS]);
+	if (arg->reserved)
+		return -EINVAL;
+	if (arg->flags & ADMA_INFO_KEEP) {
+		WRITE_ONCE(file->keep_pages,
+			   min_t(u64, arg->keep_pages, adma_keep_pages));
+		adma_ranges_trim(file);
+	}
+	*arg = (struct adma_info) {
+		.size = arg->size,
+		.flags = arg->flags,
+		.abi = ADMA_ABI_VERSION,
+		.features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS |
+			    (adma_several_nodes ? ADMA_FEATURE_NODES : 0),
+		.channels = adma_nr_channels,
+		.usable = adma_channels_usable(),
+		.src_align = adma_align,
+		.max_bytes = adma_max_bytes,
+		.max_pages = adma_max_pages,
+		.keep_pages = READ_ONCE(file->keep_pages),
+		.pages = atomic_long_read(&file->pages),
+		.hits = atomic64_read(&file->counts[ADMA_STAT_HITS]),
+		.misses = atomic64_read(&file->counts[ADMA_STAT_MISSES]),
+		.evictions = atomic64_read(&file->counts[ADMA_STAT_EVICTIONS]),
+		.invalidations = atomic64_read(&file->counts[ADMA_STAT_INVALIDATIONS]),
+	};
+	return 0;
 }
+
+/* What each call takes, which flags it knows, and whether it is one of a port. */
+static const struct {
+	unsigned int size;
+	u32 flags;
+	bool port;
+} adma_calls[] = {
+	[_IOC_NR(ADMA_IOC_INFO)] = { sizeof(struct adma_info), ADMA_INFO_KEEP },
+	[_IOC_NR(ADMA_IOC_SUBMIT)] = { sizeof(struct adma_submit),
+				       ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH },
+	[_IOC_NR(ADMA_IOC_WAIT)] = { sizeof(struct adma_wait) },
+	[_IOC_NR(ADMA_IOC_PORT)] = { 0 },
+	[_IOC_NR(ADMA_IOC_EXPORT)] = { sizeof(struct adma_export),
+				       ADMA_EXPORT_READ | ADMA_EXPORT_WRITE,
+				       true },
+	[_IOC_NR(ADMA_IOC_UNEXPORT)] = { sizeof(struct adma_wait), 0, true },
+};
+
+union adma_arg {
+	struct {
+		u32 size;
+		u32 flags;
+	};
+	struct adma_info info;
+	struct adma_submit submit;
+	struct adma_wait wait;
+	struct adma_export export;
+};
 
 /*
  * A structure of this version or a newer one: what a newer caller asks for and
- * we do not know is refused, not passed over. Each begins with size and flags.
+ * we do not know is refused, not passed over.
  */
-int adma_read(void *arg, size_t known, u32 flags, void __user *user)
+static int adma_arg_read(union adma_arg *arg, unsigned int nr, void __user *user)
 {
-	struct adma_head {
-		u32 size;
-		u32 flags;
-	} *head = arg;
 	u32 size;
 	int ret;
 
 	if (get_user(size, (u32 __user *)user))
 		return -EFAULT;
-	if (size < known)
+	if (size < adma_calls[nr].size)
 		return -EINVAL;
 	if (size > PAGE_SIZE)
 		return -E2BIG;
-	ret = copy_struct_from_user(arg, known, user, size);
+	ret = copy_struct_from_user(arg, adma_calls[nr].size, user, size);
 	if (ret)
 		return ret;
-	return head->flags & ~flags ? -EOPNOTSUPP : 0;
+	return arg->flags & ~adma_calls[nr].flags ? -EOPNOTSUPP : 0;
 }
 
-int adma_write(void __user *user, const void *arg, size_t known)
+/* Of /dev/adma and of ports. */
+long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 {
-	return copy_to_user(user, arg, known) ? -EFAULT : 0;
-}
-
-static int adma_ioctl_info(struct adma_file *file, void __user *user)
-{
-	struct adma_info arg;
-	int ret;
-
-	ret = adma_read(&arg, sizeof(arg), 0, user);
-	if (ret)
-		return ret;
-	if (arg.reserved)
-		return -EINVAL;
-	arg.abi = ADMA_ABI_VERSION;
-	arg.features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS |
-		       (adma_several_nodes ? ADMA_FEATURE_NODES : 0);
-	arg.channels = adma_nr_channels;
-	arg.usable = adma_channels_usable();
-	arg.src_align = adma_channels_align();
-	arg.max_bytes = adma_max_bytes;
-	arg.max_pages = adma_max_pages;
-	arg.keep_pages = READ_ONCE(file->keep_pages);
-	arg.pages = READ_ONCE(file->pages);
-	arg.hits = adma_file_count(file, ADMA_STAT_HITS);
-	arg.misses = adma_file_count(file, ADMA_STAT_MISSES);
-	arg.evictions = adma_file_count(file, ADMA_STAT_EVICTIONS);
-	arg.invalidations = adma_file_count(file, ADMA_STAT_INVALIDATIONS);
-	return adma_write(user, &arg, sizeof(arg));
-}
-
-static int adma_ioctl_submit(struct adma_file *file, void __user *user)
-{
-	struct adma_submit arg;
-	int ret;
-
-	ret = adma_read(&arg, sizeof(arg), ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH,
-			user);
-	if (ret)
-		return ret;
-	arg = (struct adma_submit) {
-		.size = arg.size,
-		.flags = arg.flags,
-		.pieces = arg.pieces,
-		.count = arg.count,
-		.port = arg.port,
-		.export = arg.export,
-	};
-	ret = adma_submit(file, &arg);
-	/* Also with an error: it names how far it got. */
-	if (adma_write(user, &arg, sizeof(arg)))
-		return -EFAULT;
-	return ret;
-}
-
-static int adma_ioctl_wait(struct adma_file *file, void __user *user)
-{
-	struct adma_wait arg;
-	int ret;
-
-	ret = adma_read(&arg, sizeof(arg), 0, user);
-	if (ret)
-		return ret;
-	ret = adma_wait(file, &arg);
-	if (ret)
-		return ret;
-	return adma_write(user, &arg, sizeof(arg));
-}
-
-static int adma_ioctl_keep(struct adma_file *file, void __user *user)
-{
-	struct adma_keep arg;
-	int ret;
-
-	ret = adma_read(&arg, sizeof(arg), 0, user);
-	if (ret)
-		return ret;
-	WRITE_ONCE(file->keep_pages, min_t(u64, arg.pages, adma_keep_pages));
-	adma_ranges_trim(file);
-	return 0;
-}
-
-static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
-{
+	bool port = filp->f_op == &adma_port_fops;
 	struct adma_file *file = filp->private_data;
+	unsigned int nr = _IOC_NR(cmd);
+	union adma_arg arg;
+	int ret;
 
 	if (current->mm != file->mm)
 		return -EPERM;
+	if (nr >= ARRAY_SIZE(adma_calls) || cmd != _IO(ADMA_IOC_TYPE, nr) ||
+	    adma_calls[nr].port != port)
+		return -ENOTTY;
+	if (cmd == ADMA_IOC_PORT)
+		return user ? -EINVAL : adma_port(file);
+	ret = adma_arg_read(&arg, nr, (void __user *)user);
+	if (ret)
+		return ret;
 	switch (cmd) {
 	case ADMA_IOC_INFO:
-		return adma_ioctl_info(file, (void __user *)user);
+		ret = adma_info(file, &arg.info);
+		break;
 	case ADMA_IOC_SUBMIT:
-		return adma_ioctl_submit(file, (void __user *)user);
+		ret = adma_submit(file, &arg.submit);
+		break;
 	case ADMA_IOC_WAIT:
-		return adma_ioctl_wait(file, (void __user *)user);
-	case ADMA_IOC_KEEP:
-		return adma_ioctl_keep(file, (void __user *)user);
-	case ADMA_IOC_PORT:
-		return adma_ioctl_port(file, (void __user *)user);
-	default:
-		return -ENOTTY;
+		ret = adma_wait(file, &arg.wait);
+		break;
+	case ADMA_IOC_EXPORT:
+		ret = adma_export(filp, &arg.export);
+		break;
+	case ADMA_IOC_UNEXPORT:
+		ret = adma_unexport(filp, &arg.wait);
+		break;
 	}
+	/* Also with an error: it may name how far it got. */
+	if (copy_to_user((void __user *)user, &arg, adma_calls[nr].size)) {
+		/* Nobody would know its number. */
+		if (cmd == ADMA_IOC_EXPORT && !ret) {
+			arg.wait = (struct adma_wait) { .id = arg.export.id };
+			adma_unexport(filp, &arg.wait);
+		}
+		ret = -EFAULT;
+	}
+	return ret;
 }
 
 /* The words of one channel, to look at only. */
@@ -242,22 +234,24 @@ static struct miscdevice adma_device = {
 
 static int __init adma_init(void)
 {
-	int ret;
+	int ret = -ENOMEM;
 
 	adma_workqueue = alloc_workqueue("adma", WQ_UNBOUND, 0);
 	if (!adma_workqueue)
-		return -ENOMEM;
+		return ret;
+	/* Memory may be short because of the pages that it lets go. */
+	adma_reaper = alloc_workqueue("adma_reaper",
+				      WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	if (!adma_reaper)
+		goto err_destroy_workqueue;
 	ret = adma_channels_request(adma_most_channels, adma_node);
 	if (ret) {
 		pr_err("no usable DMA_MEMCPY channel; is the engine's driver (ioatdma) loaded?\n");
-		goto err_destroy_workqueue;
+		goto err_destroy_reaper;
 	}
-	ret = adma_range_init();
-	if (ret)
-		goto err_release_channels;
 	ret = adma_kept_init();
 	if (ret)
-		goto err_range_exit;
+		goto err_release_channels;
 	adma_stats_init();
 	ret = misc_register(&adma_device);
 	if (ret)
@@ -269,10 +263,10 @@ err_stats_exit:
 	adma_stats_exit();
 	adma_kept_stop();
 	adma_kept_exit();
-err_range_exit:
-	adma_range_exit();
 err_release_channels:
 	adma_channels_release();
+err_destroy_reaper:
+	destroy_workqueue(adma_reaper);
 err_destroy_workqueue:
 	destroy_workqueue(adma_workqueue);
 	return ret;
@@ -282,16 +276,15 @@ static void __exit adma_exit(void)
 {
 	misc_deregister(&adma_device);
 	adma_stats_exit();
+	adma_kept_stop();
 	/*
 	 * No file is open, but the end of its last request may still run, and
 	 * the end of its last range after that.
 	 */
-	adma_kept_stop();
-	flush_workqueue(adma_workqueue);
-	adma_range_exit();
+	destroy_workqueue(adma_workqueue);
+	destroy_workqueue(adma_reaper);
 	adma_kept_exit();
 	adma_channels_release();
-	destroy_workqueue(adma_workqueue);
 }
 
 module_init(adma_init);

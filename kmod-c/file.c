@@ -66,22 +66,17 @@ void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
 static int adma_charge_once(struct adma_file *file, unsigned int pages)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	struct user_struct *user = file->cred->user;
-	bool fits;
+	long locked = atomic_long_add_return(pages, &file->cred->user->locked_vm);
+	int ret = 0;
 
-	spin_lock(&file->lock);
-	fits = file->pages + pages <= adma_max_pages;
-	if (fits)
-		file->pages += pages;
-	spin_unlock(&file->lock);
-	if (!fits)
-		return -EAGAIN;
 	atomic64_add(pages, &file->mm->pinned_vm);
-	if (atomic_long_add_return(pages, &user->locked_vm) <= limit ||
-	    capable(CAP_IPC_LOCK))
-		return 0;
-	adma_uncharge_pages(file, pages);
-	return -ENOMEM;
+	if (atomic_long_add_return(pages, &file->pages) > adma_max_pages)
+		ret = -EAGAIN;
+	else if (locked > limit && !capable(CAP_IPC_LOCK))
+		ret = -ENOMEM;
+	if (ret)
+		adma_uncharge_pages(file, pages);
+	return ret;
 }
 
 /* At the limit, what is only kept goes first. */
@@ -101,9 +96,7 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
 {
 	atomic_long_sub(pages, &file->cred->user->locked_vm);
 	atomic64_sub(pages, &file->mm->pinned_vm);
-	spin_lock(&file->lock);
-	file->pages -= pages;
-	spin_unlock(&file->lock);
+	atomic_long_sub(pages, &file->pages);
 }
 
 int adma_charge_bytes(struct adma_request *req, u64 len)
@@ -182,53 +175,55 @@ void adma_file_catch_up(struct adma_file *file)
 				    msecs_to_jiffies(ADMA_CATCH_UP_MS));
 }
 
-/* Once told, failed pieces are forgotten. */
-bool adma_is_over(struct adma_file *file, u64 id, u64 *failed)
+/*
+ * Whether it is over; EINVAL when nobody has had such a number yet. Once told,
+ * failed pieces are forgotten.
+ */
+int adma_ended(struct adma_file *file, u64 id, u64 *failed)
 {
 	struct adma_slot *slot = &file->slot[id % ADMA_SLOTS];
-	bool over = true;
+	int ret = 0;
 
 	spin_lock(&file->lock);
-	if (slot->id == id) {
-		over = slot->state != ADMA_BUSY;
-		if (slot->state == ADMA_FAILED) {
-			*failed = slot->failed;
-			slot->state = ADMA_FREE;
-		}
+	if (!id || slot->id < id) {
+		ret = -EINVAL;
+	} else if (slot->id == id && slot->state == ADMA_BUSY) {
+		ret = -EAGAIN;
+	} else if (slot->id == id && slot->state == ADMA_FAILED) {
+		*failed = slot->failed;
+		slot->state = ADMA_FREE;
 	}
 	spin_unlock(&file->lock);
-	return over;
+	return ret;
 }
 
-/* A time to wait, in jiffies. */
+/* A time to wait, in jiffies; 0: only to look. */
 unsigned long adma_wait_limit(u64 timeout_ns)
 {
-	return min_t(u64, nsecs_to_jiffies64(timeout_ns) + 1,
-		     MAX_SCHEDULE_TIMEOUT - 1);
+	return timeout_ns ? min_t(u64, nsecs_to_jiffies64(timeout_ns) + 1,
+				  MAX_SCHEDULE_TIMEOUT - 1) : 0;
+}
+
+/* Of a wait that was in vain. */
+int adma_wait_error(long left, u64 timeout_ns)
+{
+	if (left < 0)
+		return -EINTR;
+	return timeout_ns ? -ETIMEDOUT : -EAGAIN;
 }
 
 int adma_wait(struct adma_file *file, struct adma_wait *arg)
 {
-	u64 id = arg->id;
-	u64 last;
+	unsigned long limit = adma_wait_limit(arg->timeout_ns);
+	u64 id = arg->id, *failed = &arg->failed;
 	long left;
+	int ret;
 
-	spin_lock(&file->lock);
-	last = file->slot[id % ADMA_SLOTS].id;
-	spin_unlock(&file->lock);
-	if (!id || id > last)
-		return -EINVAL;
-
-	arg->failed = 0;
-	if (!arg->timeout_ns)
-		return adma_is_over(file, id, &arg->failed) ? 0 : -EAGAIN;
+	*failed = 0;
 	left = wait_event_interruptible_timeout(file->wait,
-						adma_is_over(file, id,
-							     &arg->failed),
-						adma_wait_limit(arg->timeout_ns));
-	if (left < 0)
-		return -EINTR;
-	return left ? 0 : -ETIMEDOUT;
+						(ret = adma_ended(file, id, failed)) != -EAGAIN,
+						limit);
+	return left > 0 ? ret : adma_wait_error(left, arg->timeout_ns);
 }
 
 /*
@@ -248,16 +243,13 @@ static void adma_file_free(struct kref *kref)
 	}
 	for (i = 0; i < ADMA_SLOTS; i++)
 		adma_request_free(file->slot[i].req);
-	adma_kept_close(file);
+	xa_destroy(&file->exports);
+	adma_kept_open(file, false);
+	xa_destroy(&file->table);
 	adma_user_put(file->user);
 	put_cred(file->cred);
 	mmdrop(file->mm);
 	kfree(file);
-}
-
-void adma_file_get(struct adma_file *file)
-{
-	kref_get(&file->kref);
 }
 
 void adma_file_put(struct adma_file *file)
@@ -286,8 +278,12 @@ struct adma_file *adma_file_new(void)
 	mmgrab(file->mm);
 	file->cred = get_current_cred();
 	file->user = user;
-	adma_ports_open(file);
-	adma_kept_open(file);
+	xa_init(&file->exports);
+	xa_init(&file->table);
+	INIT_LIST_HEAD(&file->gone);
+	INIT_WORK(&file->reap, adma_reap_work);
+	file->keep_pages = adma_keep_pages;
+	adma_kept_open(file, true);
 	for (i = 0; i < adma_nr_channels; i++) {
 		struct adma_words *words = &file->words[i];
 
@@ -302,16 +298,6 @@ struct adma_file *adma_file_new(void)
 	return file;
 }
 
-static bool adma_file_idle(struct adma_file *file)
-{
-	bool idle;
-
-	spin_lock(&file->lock);
-	idle = !file->busy && !file->foreign;
-	spin_unlock(&file->lock);
-	return idle;
-}
-
 /*
  * Waits until no channel reads or writes memory for this file, nor for others
  * that reach its exports. One that is silent for ever keeps its pages, and the
@@ -321,8 +307,9 @@ void adma_file_drain(struct adma_file *file)
 {
 	bool idle;
 
-	adma_ports_close(file);
-	idle = wait_event_timeout(file->wait, adma_file_idle(file),
+	adma_exports_close(file, NULL);
+	idle = wait_event_timeout(file->wait, !READ_ONCE(file->busy) &&
+				  !READ_ONCE(file->foreign),
 				  msecs_to_jiffies(ADMA_DRAIN_MS));
 	adma_ranges_drop(file);
 	if (idle)

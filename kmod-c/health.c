@@ -24,12 +24,15 @@
 /* How often the watch looks for answers whose interrupt was lost. */
 #define ADMA_WATCH_MS		20
 
-/* Errors that put a channel aside, good chan_reqs that make up for one ... */
-#define ADMA_STRIKES		3
+/*
+ * Errors without so many good chan_reqs between them are counted. A few are
+ * passed over, after each of the next ones the channel rests for a while, and
+ * then it is left out.
+ */
 #define ADMA_FORGIVEN		64
-/* ... how long it rests, and how many times it is taken back. */
+#define ADMA_PASSED_OVER	2
+#define ADMA_MAX_ERRORS		5
 #define ADMA_REST_MS		1000
-#define ADMA_RESTS		3
 
 /* For so long a channel may be silent. */
 unsigned long adma_timeout(void)
@@ -42,12 +45,6 @@ unsigned long adma_timeout(void)
  * ioatdma's own reset leaves the first one of a stuck chain unanswered.
  */
 
-enum adma_verdict {
-	ADMA_SILENT,		/* nothing is known */
-	ADMA_BAD,		/* answered, but not well */
-	ADMA_WELL,
-};
-
 #define ADMA_PROBE_LEN		64
 /* So often one that went wrong is repeated. */
 #define ADMA_PROBES		3
@@ -55,42 +52,33 @@ enum adma_verdict {
 static void adma_probe_answered(void *ptr, const struct dmaengine_result *res)
 {
 	union adma_param param = { .ptr = ptr };
-	struct adma_channel *ch = adma_param_channel(param);
+	struct adma_channel *ch = &adma_channels[param.channel];
 	struct adma_probe *probe = &ch->probe;
 	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
 	if (probe->turn == param.turn) {
-		probe->came++;
 		probe->bad |= res->result != DMA_TRANS_NOERROR;
-		complete(&probe->answered);
+		/* After what was copied. */
+		smp_store_release(&probe->came, probe->came + 1);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
-/* A straggler of the last turn may still write where that was. */
-static unsigned int adma_probe_at(const struct adma_probe *probe)
-{
-	return probe->turn % 2 * 4 * ADMA_PROBE_LEN;
-}
-
 /* Answers how many transfers were handed over. */
-static unsigned int adma_probe_send(struct adma_channel *ch)
+static unsigned int adma_probe_send(struct adma_channel *ch, unsigned int at)
 {
-	struct adma_probe *probe = &ch->probe;
 	unsigned long irq, end = jiffies + adma_timeout();
-	dma_addr_t src;
+	struct adma_probe *probe = &ch->probe;
+	dma_addr_t src = probe->dma + at;
+	u8 *from = probe->page + at;
 	unsigned int i;
-	u8 *from;
 
 	spin_lock_irqsave(&ch->lock, irq);
 	probe->turn++;
 	probe->came = 0;
 	probe->bad = false;
-	reinit_completion(&probe->answered);
 	spin_unlock_irqrestore(&ch->lock, irq);
-	from = probe->page + adma_probe_at(probe);
-	src = probe->dma + adma_probe_at(probe);
 	memset(from, 0x40 + probe->turn % 128, ADMA_PROBE_LEN);
 	memset(from + ADMA_PROBE_LEN, 0, 2 * ADMA_PROBE_LEN);
 	for (i = 0; i < 2; i++) {
@@ -107,47 +95,37 @@ static unsigned int adma_probe_send(struct adma_channel *ch)
 	return i;
 }
 
-/* With the lock: what was copied comes before its answer. */
-static unsigned int adma_probe_came(struct adma_channel *ch)
-{
-	unsigned long irq;
-	unsigned int came;
-
-	spin_lock_irqsave(&ch->lock, irq);
-	came = ch->probe.came;
-	spin_unlock_irqrestore(&ch->lock, irq);
-	return came;
-}
-
-static enum adma_verdict adma_probe(struct adma_channel *ch)
+/* EIO: answered, but not well. ETIMEDOUT: nothing is known. */
+static int adma_probe(struct adma_channel *ch)
 {
 	struct adma_probe *probe = &ch->probe;
+	/* A straggler of the last turn may still write where that was. */
+	unsigned int at = (probe->turn + !probe->pending) % 2 * 4 * ADMA_PROBE_LEN;
+	u8 *from = probe->page + at;
 	unsigned int sent = 2, came;
 	unsigned long end;
-	u8 *from;
 
 	if (!probe->pending)
-		sent = adma_probe_send(ch);
+		sent = adma_probe_send(ch, at);
 	if (!sent)
-		return ADMA_SILENT;
+		return -ETIMEDOUT;
 	end = jiffies + adma_timeout();
 	for (;;) {
 		adma_channel_poll(ch);
-		came = adma_probe_came(ch);
+		/* Pairs with adma_probe_answered(). */
+		came = smp_load_acquire(&probe->came);
 		if (came == sent || time_after(jiffies, end))
 			break;
-		wait_for_completion_timeout(&probe->answered,
-					    msecs_to_jiffies(ADMA_WATCH_MS));
+		usleep_range(1000, 2000);
 	}
 	probe->pending = !came;
 	if (probe->pending)
-		return ADMA_SILENT;
-	from = probe->page + adma_probe_at(probe);
+		return -ETIMEDOUT;
 	if (came < 2 || READ_ONCE(probe->bad) ||
 	    memcmp(from, from + ADMA_PROBE_LEN, ADMA_PROBE_LEN) ||
 	    memcmp(from, from + 2 * ADMA_PROBE_LEN, ADMA_PROBE_LEN))
-		return ADMA_BAD;
-	return ADMA_WELL;
+		return -EIO;
+	return 0;
 }
 
 /*
@@ -191,17 +169,6 @@ static void adma_fail_suspects(struct adma_channel *ch)
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
-static bool adma_channel_idle(struct adma_channel *ch)
-{
-	unsigned long irq;
-	bool idle;
-
-	spin_lock_irqsave(&ch->lock, irq);
-	idle = list_empty(&ch->reqs);
-	spin_unlock_irqrestore(&ch->lock, irq);
-	return idle;
-}
-
 /*
  * Nothing moves; or the driver has done with the word and has not said so. Its
  * answer may just be on its way, so the second look counts.
@@ -211,7 +178,7 @@ static bool adma_chan_req_silent(struct adma_chan_req *cr)
 	struct adma_channel *ch = cr->ch;
 	bool lost = cr->lost;
 
-	if (time_before(jiffies, cr->closed_at + adma_timeout()))
+	if (time_before(jiffies, cr->sent_at + adma_timeout()))
 		return false;
 	cr->lost = ch->ordered &&
 		   dma_async_is_complete(cr->cookie,
@@ -257,53 +224,48 @@ static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 /* Asks the channel itself, and draws the conclusions. */
 static void adma_examine(struct adma_channel *ch)
 {
-	enum adma_verdict verdict;
+	bool suspects, known, rests;
 	unsigned int i;
-	bool suspects;
+	int ret;
 
 	if (ch->health == ADMA_UP)
 		adma_set_health(ch, ADMA_ASIDE);
 	suspects = !ch->probe.pending && adma_mark_suspects(ch);
-	verdict = adma_probe(ch);
-	if (verdict == ADMA_SILENT) {
-		/*
-		 * Pages stay pinned and callers wait: it may still write. With
-		 * nobody waiting it is given up before long; after some errors
-		 * ioatdma itself does not look at a channel any more.
-		 */
-		if (adma_channel_idle(ch) && ch->health == ADMA_ASIDE &&
-		    ++ch->rests > ADMA_RESTS)
-			adma_set_health(ch, ADMA_OUT);
+	ret = adma_probe(ch);
+	known = ret != -ETIMEDOUT;
+	/*
+	 * While nothing is known pages stay pinned and callers wait: it may still
+	 * write. With nobody waiting it is given up before long; after some
+	 * errors ioatdma itself does not look at a channel any more.
+	 */
+	if (!known && !list_empty(&ch->reqs))
 		return;
-	}
-	adma_fail_suspects(ch);
+	if (known)
+		adma_fail_suspects(ch);
 	/*
 	 * It may only have been caught by the reset that ended the others:
 	 * ioatdma resets a channel every 200 ms until a transfer got through.
 	 */
-	for (i = 0; verdict == ADMA_BAD && i < ADMA_PROBES; i++)
-		verdict = adma_probe(ch);
-	if (verdict != ADMA_WELL) {
-		ch->strikes = ADMA_STRIKES;
-		ch->rests++;	/* counts twice */
-	} else {
-		if (READ_ONCE(ch->good) - ch->good_seen >= ADMA_FORGIVEN)
-			ch->strikes = 0;
-		ch->good_seen = READ_ONCE(ch->good);
-		if (suspects)
-			ch->strikes++;
-		else if (ch->strikes >= ADMA_STRIKES)
-			ch->strikes = ADMA_STRIKES - 1;	/* has rested */
-	}
+	for (i = 0; ret == -EIO && i < ADMA_PROBES; i++)
+		ret = adma_probe(ch);
+	if (READ_ONCE(ch->good) - ch->good_seen >= ADMA_FORGIVEN)
+		ch->errors = 0;
+	ch->good_seen = READ_ONCE(ch->good);
+	if (ret)
+		ch->errors = max_t(unsigned int, ch->errors, ADMA_PASSED_OVER) +
+			     (known ? 2 : 1);
+	else
+		ch->errors += suspects;
 	if (ch->health == ADMA_OUT)
 		return;
-	if (ch->strikes < ADMA_STRIKES) {
-		adma_set_health(ch, ADMA_UP);
-		return;
-	}
-	adma_count(ADMA_STAT_QUARANTINED, 1);
-	if (++ch->rests > ADMA_RESTS)
+	/* One that works after a rest is taken back. */
+	rests = ret || (suspects && ch->errors > ADMA_PASSED_OVER);
+	if (rests && known)
+		adma_count(ADMA_STAT_QUARANTINED, 1);
+	if (ch->errors > ADMA_MAX_ERRORS)
 		adma_set_health(ch, ADMA_OUT);
+	else if (!rests)
+		adma_set_health(ch, ADMA_UP);
 }
 
 static void adma_watch(struct work_struct *work)
@@ -321,22 +283,19 @@ static void adma_watch(struct work_struct *work)
 		     (ch->health == ADMA_OUT && !ch->ordered)))
 			pause = ADMA_REST_MS;
 	}
-	if (!adma_channel_idle(ch) || ch->health == ADMA_ASIDE)
+	if (!list_empty(&ch->reqs) || ch->health == ADMA_ASIDE)
 		queue_delayed_work(system_unbound_wq, &ch->watch,
 				   msecs_to_jiffies(pause));
 }
 
-/* Something has been submitted: its answer may get lost. */
-void adma_watch_later(struct adma_channel *ch)
+/* Something went wrong; or it was submitted, and its answer may get lost. */
+void adma_watch_soon(struct adma_channel *ch, bool now)
 {
-	queue_delayed_work(system_unbound_wq, &ch->watch,
-			   msecs_to_jiffies(ADMA_WATCH_MS));
-}
-
-/* Something went wrong. */
-void adma_watch_now(struct adma_channel *ch)
-{
-	mod_delayed_work(system_unbound_wq, &ch->watch, 0);
+	if (now)
+		mod_delayed_work(system_unbound_wq, &ch->watch, 0);
+	else
+		queue_delayed_work(system_unbound_wq, &ch->watch,
+				   msecs_to_jiffies(ADMA_WATCH_MS));
 }
 
 /* A channel has to show that it works. */
@@ -345,12 +304,11 @@ int adma_health_init(struct adma_channel *ch)
 	struct adma_probe *probe = &ch->probe;
 
 	INIT_DELAYED_WORK(&ch->watch, adma_watch);
-	init_completion(&probe->answered);
 	probe->page = dma_alloc_coherent(ch->dev, PAGE_SIZE, &probe->dma,
 					 GFP_KERNEL);
 	if (!probe->page)
 		return -ENOMEM;
-	if (adma_probe(ch) != ADMA_WELL) {
+	if (adma_probe(ch)) {
 		dev_warn(ch->dev, "adma: %s fails its test, not used\n",
 			 dma_chan_name(ch->chan));
 		return -EIO;

@@ -3,9 +3,9 @@
  * Ranges that stay pinned from one copy to the next: how they are found again,
  * and which of them go to make room.
  *
- * Each file has a table of them, which is read without a lock. Eviction gives a
- * range that was used since it last looked a second chance, so that a hit need
- * not take a lock to be remembered.
+ * Each file has a table of them, which is read without a lock. A hit makes a
+ * range young, time and eviction make it older: what was used since eviction
+ * last looked has a second chance, and a hit takes no lock to be remembered.
  */
 #include <linux/list_lru.h>
 #include <linux/rcupdate.h>
@@ -23,7 +23,6 @@ static DEFINE_MUTEX(adma_files_lock);
 
 static struct kmem_cache *adma_range_slab;
 static struct list_lru adma_lru;	/* all kept ranges */
-static bool adma_lru_ready;
 
 static void adma_age(struct work_struct *work);
 static DECLARE_DELAYED_WORK(adma_ager, adma_age);
@@ -44,43 +43,42 @@ void adma_range_grown(struct adma_range *range, unsigned int pages)
 	struct adma_file *file = range->file;
 
 	spin_lock(&file->lock);
-	if (!list_empty(&range->list)) {
+	if (!range->unlisted) {
 		range->counted += pages;
 		file->kept += pages;
 	}
 	spin_unlock(&file->lock);
 }
 
-/* Listed before it is in the table, unlisted by who takes it out of there. */
-static void adma_range_list(struct adma_range *range, bool list)
+/* Out of all lists, by who has taken it out of the table; its users go on. */
+static void adma_range_unlist(struct adma_range *range, enum adma_stat why)
 {
 	struct adma_file *file = range->file;
 
+	list_lru_del_obj(&adma_lru, &range->lru);
 	spin_lock(&file->lock);
-	if (list) {
-		list_add_tail(&range->list, &file->ranges);
-		adma_lru_add(&adma_lru, &range->lru);
-	} else {
-		list_del_init(&range->list);
-		adma_lru_del(&adma_lru, &range->lru);
-		file->kept -= range->counted;
-		range->counted = 0;
-	}
+	file->kept -= range->counted;
+	range->unlisted = true;
 	spin_unlock(&file->lock);
-}
-
-/* Out of the table, by whoever comes first; it is counted. Its users go on. */
-bool adma_range_forget(struct adma_range *range, enum adma_stat why)
-{
-	struct adma_file *file = range->file;
-
-	if (xa_cmpxchg(&file->table, range->index, range, NULL, 0) != range)
-		return false;
-	adma_range_list(range, false);
 	if (why != ADMA_STATS)
 		adma_count_for(file, why);
 	adma_range_put(range);
-	return true;
+}
+
+static bool adma_range_take(struct adma_range *range)
+{
+	return xa_cmpxchg(&range->file->table, range->index, range, NULL, 0) ==
+	       range;
+}
+
+/* Out of the table, by whoever comes first; it is counted. */
+bool adma_range_forget(struct adma_range *range, enum adma_stat why)
+{
+	bool first = adma_range_take(range);
+
+	if (first)
+		adma_range_unlist(range, why);
+	return first;
 }
 
 /* The file's range of that index, with a hold on it, or NULL. */
@@ -102,56 +100,42 @@ static struct adma_range *adma_range_find(struct adma_file *file, u64 index,
 	return NULL;
 }
 
-/* The table's lock is held. */
-static struct adma_range *adma_range_add(struct adma_file *file, u64 index,
-					 bool write)
+/*
+ * The range of that index, for reading or writing, with a hold on it. One of
+ * another kind when keeping is switched off or cannot be had.
+ */
+struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
+				  enum adma_kind otherwise)
 {
-	struct adma_range *range = adma_range_find(file, index, write);
-	int ret;
+	struct adma_range *range;
 
-	if (range)
+	if (!READ_ONCE(file->keep_pages))
+		return adma_range_new(file, index, write, otherwise);
+	range = adma_range_find(file, index, write);
+	adma_count_for(file, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
+	if (range) {
+		if (READ_ONCE(range->age))
+			WRITE_ONCE(range->age, 0);
 		return range;
+	}
 	range = adma_range_new(file, index, write, ADMA_KEPT);
 	if (IS_ERR(range))
 		return range;
+	/* Before it is in the table: whoever takes it out there finds it here. */
 	kref_get(&range->kref);
-	adma_range_list(range, true);
-	ret = xa_err(xa_store(&file->table, index, range, GFP_KERNEL_ACCOUNT));
-	if (ret) {
-		adma_range_list(range, false);
-		adma_range_put(range);
-		adma_range_put(range);
-		return ERR_PTR(ret);
+	list_lru_add_obj(&adma_lru, &range->lru);
+	if (xa_insert(&file->table, index, range, GFP_KERNEL_ACCOUNT)) {
+		/* No memory; or somebody was quicker, and this is for us alone. */
+		adma_range_unlist(range, ADMA_STATS);
+		range->kind = otherwise;
+		return range;
 	}
 	adma_age_later();
-	/* It may have died before it was to be found. */
+	/* Before it was to be found it may have died, or the file been closed. */
 	if (READ_ONCE(range->dead))
 		adma_range_forget(range, ADMA_STAT_INVALIDATIONS);
-	return range;
-}
-
-/*
- * The range of that index, for reading or writing, with a hold on it. One that
- * is not kept when keeping is switched off or cannot be had.
- */
-struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write)
-{
-	struct adma_range *range = ERR_PTR(-ENOENT);
-
-	if (READ_ONCE(file->keep_pages)) {
-		range = adma_range_find(file, index, write);
-		adma_count_for(file, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
-		if (range) {
-			if (!READ_ONCE(range->used))
-				WRITE_ONCE(range->used, true);
-			return range;
-		}
-		mutex_lock(&file->table_lock);
-		range = adma_range_add(file, index, write);
-		mutex_unlock(&file->table_lock);
-	}
-	if (IS_ERR(range))
-		range = adma_range_new(file, index, write, ADMA_ONCE);
+	else if (!READ_ONCE(file->keep_pages))
+		adma_range_forget(range, ADMA_STATS);
 	return range;
 }
 
@@ -160,65 +144,57 @@ struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write)
  */
 
 /*
- * Takes hold of a range to dispose of it, unless it is in use, was used or has
- * been taken. With file->lock or the one of the shrinker's list, so that the
- * table's hold cannot go.
+ * Whether it may go: nobody uses it, and nobody has for @ages rounds. Otherwise
+ * it is a round older. The caller sees to it that its memory stays.
  */
-static bool adma_range_isolate(struct adma_range *range,
-			       struct list_head *dispose)
+static bool adma_range_is_old(struct adma_range *range, unsigned int ages)
 {
+	u8 age = READ_ONCE(range->age);
+
 	if (kref_read(&range->kref) != 1)
 		return false;
-	if (READ_ONCE(range->used)) {
-		WRITE_ONCE(range->used, false);
-		return false;
-	}
-	if (xchg(&range->isolated, true))
-		return false;
-	kref_get(&range->kref);
-	list_add_tail(&range->dispose, dispose);
-	return true;
+	if (age < ADMA_AGES)
+		WRITE_ONCE(range->age, age + 1);
+	return age >= ages;
 }
 
-static unsigned long adma_ranges_dispose(struct list_head *dispose)
+/*
+ * Lets go of about @pages pages that nobody uses and nobody has used for @ages
+ * rounds, from *@hand on, which stays where it has come to.
+ */
+static unsigned long adma_ranges_evict(struct adma_file *file,
+				       unsigned long pages, unsigned int ages,
+				       unsigned long *hand)
 {
-	struct adma_range *range, *next;
-	unsigned long freed = 0;
+	unsigned long freed = 0, index;
+	struct adma_range *range;
 
-	list_for_each_entry_safe(range, next, dispose, dispose) {
-		unsigned int pages = READ_ONCE(range->counted);
+	rcu_read_lock();
+	xa_for_each_start(&file->table, index, range, READ_ONCE(*hand)) {
+		unsigned int counted = READ_ONCE(range->counted);
 
-		if (adma_range_forget(range, ADMA_STAT_EVICTIONS))
-			freed += pages;
-		adma_range_put(range);
+		if (freed >= pages)
+			break;
+		if (adma_range_is_old(range, ages) &&
+		    adma_range_forget(range, ADMA_STAT_EVICTIONS))
+			freed += counted;
 	}
+	rcu_read_unlock();
+	WRITE_ONCE(*hand, freed < pages ? 0 : index);
 	return freed;
 }
 
-/* Lets go of about @pages pages that nobody uses, the coldest first. */
-static unsigned long adma_ranges_evict(struct adma_file *file,
-				       unsigned long pages)
+/* The coldest first, as far as the hand of a clock tells. */
+static unsigned long adma_ranges_free(struct adma_file *file,
+				      unsigned long pages)
 {
-	struct adma_range *range, *next;
-	unsigned long found = 0;
-	LIST_HEAD(dispose);
-	LIST_HEAD(spared);
+	unsigned long freed = 0;
 	int pass;
 
-	spin_lock(&file->lock);
-	for (pass = 0; pass < 2; pass++) {
-		list_for_each_entry_safe(range, next, &file->ranges, list) {
-			if (found >= pages)
-				break;
-			if (adma_range_isolate(range, &dispose))
-				found += range->counted;
-			else
-				list_move_tail(&range->list, &spared);
-		}
-		list_splice_tail_init(&spared, &file->ranges);
-	}
-	spin_unlock(&file->lock);
-	return adma_ranges_dispose(&dispose);
+	/* To the end, all round, and once more for those that were young. */
+	for (pass = 0; pass < 3 && freed < pages; pass++)
+		freed += adma_ranges_evict(file, pages - freed, 1, &file->hand);
+	return freed;
 }
 
 /*
@@ -229,7 +205,7 @@ static unsigned long adma_ranges_evict(struct adma_file *file,
 void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 			   bool of_user)
 {
-	unsigned long freed = adma_ranges_evict(file, pages);
+	unsigned long freed = adma_ranges_free(file, pages);
 	struct adma_file *other;
 
 	if (of_user && freed < pages) {
@@ -238,7 +214,7 @@ void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 			if (freed >= pages)
 				break;
 			if (other->user == file->user)
-				freed += adma_ranges_evict(other, pages - freed);
+				freed += adma_ranges_free(other, pages - freed);
 		}
 		mutex_unlock(&adma_files_lock);
 	}
@@ -252,7 +228,7 @@ void adma_ranges_trim(struct adma_file *file)
 	unsigned long keep = READ_ONCE(file->keep_pages);
 
 	if (kept > keep)
-		adma_ranges_evict(file, kept - keep);
+		adma_ranges_free(file, kept - keep);
 }
 
 /* The file is closed; somebody may still export through a port. */
@@ -261,12 +237,14 @@ void adma_ranges_drop(struct adma_file *file)
 	struct adma_range *range;
 	unsigned long index;
 
-	mutex_lock(&file->table_lock);
+	/* With the lock: who adds one after that sees it, see adma_range_get(). */
+	xa_lock(&file->table);
+	WRITE_ONCE(file->keep_pages, 0);
+	xa_unlock(&file->table);
 	rcu_read_lock();
 	xa_for_each(&file->table, index, range)
 		adma_range_forget(range, ADMA_STATS);
 	rcu_read_unlock();
-	mutex_unlock(&file->table_lock);
 	/* Here and not in its work, which may be queued behind those of others. */
 	if (cancel_work_sync(&file->reap))
 		adma_file_put(file);	/* not the last: the caller has one */
@@ -277,37 +255,18 @@ void adma_ranges_drop(struct adma_file *file)
  * Age: what was not used for some seconds goes by itself. Memory that is pinned
  * cannot be moved, swapped or given to somebody else.
  */
-
-/* Answers whether any ranges are left. */
-static bool adma_ranges_age(struct adma_file *file)
-{
-	struct adma_range *range;
-	LIST_HEAD(dispose);
-	bool any;
-
-	spin_lock(&file->lock);
-	list_for_each_entry(range, &file->ranges, list) {
-		if (READ_ONCE(range->used) || kref_read(&range->kref) != 1) {
-			WRITE_ONCE(range->used, false);
-			range->age = 0;
-		} else if (++range->age >= ADMA_AGES) {
-			adma_range_isolate(range, &dispose);
-		}
-	}
-	any = !list_empty(&file->ranges);
-	spin_unlock(&file->lock);
-	adma_ranges_dispose(&dispose);
-	return any;
-}
-
 static void adma_age(struct work_struct *work)
 {
 	struct adma_file *file;
 	bool any = false;
 
 	mutex_lock(&adma_files_lock);
-	list_for_each_entry(file, &adma_files, files)
-		any |= adma_ranges_age(file);
+	list_for_each_entry(file, &adma_files, files) {
+		unsigned long hand = 0;
+
+		adma_ranges_evict(file, ULONG_MAX, ADMA_AGES, &hand);
+		any |= !xa_empty(&file->table);
+	}
 	mutex_unlock(&adma_files_lock);
 	if (any)
 		adma_age_later();
@@ -322,8 +281,8 @@ static void adma_age(struct work_struct *work)
 static unsigned long adma_shrink_count(struct shrinker *shrinker,
 				       struct shrink_control *sc)
 {
-	if (!READ_ONCE(adma_lru_ready))
-		return 0;
+	if (list_empty(&adma_files))
+		return 0;	/* at first the lists are not there yet */
 	return list_lru_shrink_count(&adma_lru, sc) * ADMA_RANGE_PAGES;
 }
 
@@ -337,23 +296,28 @@ static enum lru_status adma_shrink_one(struct list_head *item,
 {
 	struct adma_range *range = container_of(item, struct adma_range, lru);
 
-	if (!adma_range_isolate(range, dispose))
+	if (!adma_range_is_old(range, 1) || !adma_range_take(range))
 		return LRU_ROTATE;
-	list_lru_isolate(list, item);
+	list_lru_isolate_move(list, item, dispose);
 	return LRU_REMOVED;
 }
 
 static unsigned long adma_shrink_scan(struct shrinker *shrinker,
 				      struct shrink_control *sc)
 {
-	unsigned long freed;
+	struct adma_range *range, *next;
+	unsigned long freed = 0;
 	LIST_HEAD(dispose);
 
-	if (!READ_ONCE(adma_lru_ready))
+	if (list_empty(&adma_files))
 		return SHRINK_STOP;
 	sc->nr_to_scan = DIV_ROUND_UP(sc->nr_to_scan, ADMA_RANGE_PAGES);
 	list_lru_shrink_walk(&adma_lru, sc, adma_shrink_one, &dispose);
-	freed = adma_ranges_dispose(&dispose);
+	list_for_each_entry_safe(range, next, &dispose, lru) {
+		list_del_init(&range->lru);
+		freed += READ_ONCE(range->counted);
+		adma_range_unlist(range, ADMA_STAT_EVICTIONS);
+	}
 	return freed ?: SHRINK_STOP;
 }
 
@@ -411,25 +375,15 @@ void adma_range_free(struct adma_range *range)
 	call_rcu(&range->rcu, adma_range_free_rcu);
 }
 
-void adma_kept_open(struct adma_file *file)
-{
-	INIT_LIST_HEAD(&file->ranges);
-	INIT_LIST_HEAD(&file->gone);
-	INIT_WORK(&file->reap, adma_reap_work);
-	xa_init(&file->table);
-	mutex_init(&file->table_lock);
-	file->keep_pages = adma_keep_pages;
-	mutex_lock(&adma_files_lock);
-	list_add_tail(&file->files, &adma_files);
-	mutex_unlock(&adma_files_lock);
-}
-
-void adma_kept_close(struct adma_file *file)
+/* All open files; before their other parts are used, and after. */
+void adma_kept_open(struct adma_file *file, bool open)
 {
 	mutex_lock(&adma_files_lock);
-	list_del(&file->files);
+	if (open)
+		list_add_tail(&file->files, &adma_files);
+	else
+		list_del(&file->files);
 	mutex_unlock(&adma_files_lock);
-	xa_destroy(&file->table);
 }
 
 int adma_kept_init(void)
@@ -450,7 +404,6 @@ int adma_kept_init(void)
 	ret = list_lru_init_memcg(&adma_lru, adma_shrinker);
 	if (ret)
 		goto err_free_shrinker;
-	WRITE_ONCE(adma_lru_ready, true);
 	return 0;
 
 err_free_shrinker:

@@ -19,19 +19,11 @@
 #include "adma.h"
 #include "trace.h"
 
-/*
- * For so long a change of the mapping waits for transfers at most. ioatdma
- * ends a hung channel sooner; after that the pins alone keep others safe.
- */
-#define ADMA_LINGER_MS	3000
-
 /* Between buffers there often are guard pages. */
 #define ADMA_MAX_HOLES	8
 
-/* How often ranges are pinned anew that have died while they were pinned. */
-#define ADMA_EXPORT_TRIES	3
-
-static struct workqueue_struct *adma_reaper;
+/* How often pages are pinned anew that have changed while they were pinned. */
+#define ADMA_TRIES	8
 
 static unsigned long adma_range_start(const struct adma_range *range)
 {
@@ -59,9 +51,9 @@ static int adma_range_pin(struct adma_range *range, unsigned int at,
 {
 	unsigned long addr = adma_range_start(range) + at * PAGE_SIZE;
 	unsigned int flags = range->write ? FOLL_WRITE : 0;
-	unsigned long seq = 0;
-	bool stale = false;
+	unsigned long seq;
 	int got, ret;
+	bool stale;
 
 	/* Whoever reaches a buffer of ours brings another memory map along. */
 	if (WARN_ON_ONCE(current->mm != range->file->mm))
@@ -74,8 +66,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at,
 	ret = adma_charge_pages(range->file, count, may_fault);
 	if (ret)
 		return ret;
-	if (range->kind != ADMA_ONCE)
-		seq = mmu_interval_read_begin(&range->notifier);
+	seq = mmu_interval_read_begin(&range->notifier);
 	got = pin_user_pages_fast(addr, count, flags, range->pages + at);
 	if (got <= 0) {
 		adma_uncharge_pages(range->file, count);
@@ -89,9 +80,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at,
 	adma_count(ADMA_STAT_PINNED_PAGES, got);
 
 	spin_lock(&range->lock);
-	if (range->kind != ADMA_ONCE)
-		stale = range->dead ||
-			mmu_interval_read_retry(&range->notifier, seq);
+	stale = range->dead || mmu_interval_read_retry(&range->notifier, seq);
 	if (!stale && (got == count || !may_fault))
 		bitmap_set(range->pinned, at, got);
 	spin_unlock(&range->lock);
@@ -170,21 +159,6 @@ static int adma_range_map(struct adma_range *range, unsigned int first,
 	return 0;
 }
 
-static void adma_range_unmap(struct adma_range *range, unsigned int device)
-{
-	struct adma_mapping *map = &range->mapping[device];
-	unsigned int at;
-
-	for (at = 0; at < ADMA_RANGE_PAGES; at++) {
-		if (map->run[at])
-			dma_unmap_page_attrs(adma_devices[device],
-					     map->addr[at],
-					     map->run[at] * PAGE_SIZE,
-					     adma_range_dir(range),
-					     DMA_ATTR_SKIP_CPU_SYNC);
-	}
-}
-
 /* Whether pages are pinned, and mapped for a device. Takes no lock. */
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device)
@@ -209,7 +183,7 @@ int adma_range_fill(struct adma_range *range, unsigned int first,
 		    unsigned int count, unsigned int device, bool may_fault,
 		    unsigned int *pinned)
 {
-	unsigned int end = first + count, at = first, holes = 0;
+	unsigned int end = first + count, at = first, holes = 0, tries = 0;
 	int ret = 0;
 
 	if (!mutex_trylock(&range->fill))
@@ -217,7 +191,11 @@ int adma_range_fill(struct adma_range *range, unsigned int first,
 	while ((at = find_next_zero_bit(range->pinned, end, at)) < end) {
 		unsigned int stop = find_next_bit(range->pinned, end, at);
 
-		ret = adma_range_pin(range, at, stop - at, may_fault);
+		/* To unshare a page that the child of a fork has changes it. */
+		do {
+			ret = adma_range_pin(range, at, stop - at, may_fault);
+		} while (ret == -ESTALE && may_fault &&
+			 !READ_ONCE(range->dead) && tries++ < ADMA_TRIES);
 		trace_adma_pin(adma_range_start(range) + at * PAGE_SIZE,
 			       stop - at, ret);
 		if (ret < 0 && may_fault)
@@ -233,6 +211,7 @@ int adma_range_fill(struct adma_range *range, unsigned int first,
 			break;
 		at++;
 	}
+	range->device = device;
 	ret = adma_range_map(range, first, end, device);
 out_unlock:
 	mutex_unlock(&range->fill);
@@ -258,12 +237,22 @@ void adma_range_written(struct adma_range *range, u64 addr, size_t len)
 
 static void adma_range_end(struct adma_range *range)
 {
-	unsigned int i, at = 0;
+	unsigned int i, at;
 
-	if (range->kind != ADMA_ONCE)
-		mmu_interval_notifier_remove(&range->notifier);
-	for (i = 0; i < adma_nr_devices; i++)
-		adma_range_unmap(range, i);
+	mmu_interval_notifier_remove(&range->notifier);
+	for (i = 0; i < adma_nr_devices; i++) {
+		struct adma_mapping *map = &range->mapping[i];
+
+		for (at = 0; at < ADMA_RANGE_PAGES; at += map->run[at] ?: 1) {
+			if (map->run[at])
+				dma_unmap_page_attrs(adma_devices[i],
+						     map->addr[at],
+						     map->run[at] * PAGE_SIZE,
+						     adma_range_dir(range),
+						     DMA_ATTR_SKIP_CPU_SYNC);
+		}
+	}
+	at = 0;
 	while ((at = find_next_bit(range->pinned, ADMA_RANGE_PAGES, at)) <
 	       ADMA_RANGE_PAGES) {
 		bool dirty = test_bit(at, range->written);
@@ -322,7 +311,7 @@ static void adma_range_release(struct kref *kref)
 	file->leaving++;
 	/* The work's own hold; it cannot get past the lock before. */
 	if (queue_work(adma_reaper, &file->reap))
-		adma_file_get(file);
+		kref_get(&file->kref);
 	spin_unlock(&file->lock);
 }
 
@@ -335,60 +324,31 @@ void adma_range_put(struct adma_range *range)
  * Changes of the mapping
  */
 
-/* A channel that may still touch pages of the range, or NULL. */
-static struct adma_channel *adma_range_busy(struct adma_range *range)
-{
-	unsigned long limit = msecs_to_jiffies(ADMA_LINGER_MS);
-	struct adma_channel *ch = NULL;
-	struct adma_use *use;
-
-	spin_lock(&range->lock);
-	list_for_each_entry(use, &range->uses, list) {
-		u64 done;
-
-		if (!use->cr || time_after(jiffies, use->since + limit))
-			continue;
-		done = atomic64_read(&use->cr->done);
-		if (done >> 32 == use->turn && (s32)(use->last - (u32)done) > 0) {
-			ch = use->cr->ch;
-			break;
-		}
-	}
-	spin_unlock(&range->lock);
-	return ch;
-}
-
 /*
- * Asks the channels itself: whoever has submitted the transfers may not have
- * issued them yet, may not have asked for an interrupt, and may be waiting for
- * the caller, or be the caller.
+ * Waits for the transfers of requests that have begun by now. It asks the
+ * channels itself: whoever has submitted the transfers may not have issued them
+ * yet, may not have asked for an interrupt, and may be waiting for the caller,
+ * or be the caller.
  */
 static void adma_range_drain(struct adma_range *range)
 {
-	struct adma_channel *ch;
-	unsigned int us = 20;
+	unsigned long since = jiffies;
+	unsigned int i, us;
 
-	while ((ch = adma_range_busy(range))) {
-		adma_channel_poll(ch);
-		if (!adma_range_busy(range))
-			break;
-		/* To ask is an access to the device: not too often. */
-		usleep_range(us, 2 * us);
-		us = min(2 * us, 2000U);
+	/* Pairs with adma_chan_req_send(): it sees the range dead, or we that. */
+	smp_mb();
+	for (i = 0; i < adma_nr_channels; i++) {
+		struct adma_channel *ch = &adma_channels[i];
+
+		for (us = 20; adma_channel_busy(ch, range->file, since);
+		     us = min(2 * us, 2000U)) {
+			adma_channel_poll(ch);
+			if (!adma_channel_busy(ch, range->file, since))
+				break;
+			/* To ask is an access to the device: not too often. */
+			usleep_range(us, 2 * us);
+		}
 	}
-}
-
-/* Whether pages that are pinned are changed, and not only their neighbours. */
-static bool adma_range_is_hit(struct adma_range *range,
-			      const struct mmu_notifier_range *change)
-{
-	unsigned long start = adma_range_start(range);
-	unsigned long end = start + ADMA_RANGE_SIZE;
-	unsigned int first, stop;
-
-	first = (max(change->start, start) - start) >> PAGE_SHIFT;
-	stop = DIV_ROUND_UP(min(change->end, end) - start, PAGE_SIZE);
-	return find_next_bit(range->pinned, stop, first) < stop;
 }
 
 /* Unmap, remap, discard, truncate, fork, exit. */
@@ -398,12 +358,17 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 {
 	struct adma_range *range =
 		container_of(notifier, struct adma_range, notifier);
+	unsigned long start = adma_range_start(range);
+	unsigned int first = (max(change->start, start) - start) >> PAGE_SHIFT;
+	unsigned int stop = DIV_ROUND_UP(min(change->end, start + ADMA_RANGE_SIZE) -
+					 start, PAGE_SIZE);
 	bool hit;
 
 	spin_lock(&range->lock);
 	/* Whoever is just pinning pages of it begins again. */
 	mmu_interval_set_seq(notifier, seq);
-	hit = adma_range_is_hit(range, change);
+	/* Pages that are pinned, and not only their neighbours? */
+	hit = find_next_bit(range->pinned, stop, first) < stop;
 	if (hit)
 		WRITE_ONCE(range->dead, true);
 	spin_unlock(&range->lock);
@@ -411,9 +376,12 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 		return true;
 	trace_adma_invalidate(change->start, change->end);
 	adma_range_forget(range, ADMA_STAT_INVALIDATIONS);
-	adma_exports_recheck(range->file);
-	/* Reclaim cannot take a pinned page: nothing changes for the program. */
-	if (mmu_notifier_range_blockable(change) &&
+	adma_exports_void(range);
+	/*
+	 * Whoever has transfers under way holds it. Reclaim cannot take a pinned
+	 * page: nothing changes for the program.
+	 */
+	if (kref_read(&range->kref) && mmu_notifier_range_blockable(change) &&
 	    !(current->flags & PF_MEMALLOC))
 		adma_range_drain(range);
 	return true;
@@ -436,73 +404,18 @@ struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
 	range->index = index;
 	range->kind = kind;
 	range->write = write;
-	INIT_LIST_HEAD(&range->list);
 	INIT_LIST_HEAD(&range->lru);
-	INIT_LIST_HEAD(&range->uses);
 	mutex_init(&range->fill);
 	spin_lock_init(&range->lock);
-	if (kind != ADMA_ONCE) {
-		ret = mmu_interval_notifier_insert(&range->notifier, file->mm,
-						   adma_range_start(range),
-						   ADMA_RANGE_SIZE,
-						   &adma_range_ops);
-		if (ret) {
-			adma_range_free(range);
-			return ERR_PTR(ret);
-		}
+	ret = mmu_interval_notifier_insert(&range->notifier, file->mm,
+					   adma_range_start(range),
+					   ADMA_RANGE_SIZE, &adma_range_ops);
+	if (ret) {
+		adma_range_free(range);
+		return ERR_PTR(ret);
 	}
-	adma_file_get(file);
+	kref_get(&file->kref);
 	return range;
-}
-
-/*
- * Ranges in requests
- */
-
-void adma_use_begin(struct adma_use *use, struct adma_range *range)
-{
-	use->range = range;
-	use->cr = NULL;
-	spin_lock(&range->lock);
-	list_add_tail(&use->list, &range->uses);
-	spin_unlock(&range->lock);
-}
-
-void adma_use_end(struct adma_use *use)
-{
-	spin_lock(&use->range->lock);
-	list_del(&use->list);
-	spin_unlock(&use->range->lock);
-	adma_range_put(use->range);
-}
-
-/*
- * Transfers up to unit @last, soon to be submitted, touch the range. False: it
- * has died, and with it what the transfers are made of.
- */
-bool adma_use_claim(struct adma_use *use, struct adma_chan_req *cr, u32 last)
-{
-	struct adma_range *range = use->range;
-	bool alive;
-
-	spin_lock(&range->lock);
-	alive = !range->dead;
-	if (alive) {
-		use->cr = cr;
-		use->turn = adma_chan_req_turn(cr);
-		use->last = last;
-		use->since = jiffies;
-	}
-	spin_unlock(&range->lock);
-	return alive;
-}
-
-/* Not all were submitted; @last is the last one that was. */
-void adma_use_shorten(struct adma_use *use, u32 last)
-{
-	spin_lock(&use->range->lock);
-	use->last = last;
-	spin_unlock(&use->range->lock);
 }
 
 /*
@@ -510,38 +423,6 @@ void adma_use_shorten(struct adma_use *use, u32 last)
  * anything is copied. Each side of a copy between processes is such, made by
  * the process whose memory it is.
  */
-
-struct adma_ranges *adma_ranges_new(unsigned int most)
-{
-	struct adma_ranges *ranges;
-
-	return kvzalloc(struct_size(ranges, range, most), GFP_KERNEL_ACCOUNT);
-}
-
-void adma_ranges_put(struct adma_ranges *ranges)
-{
-	unsigned int i;
-
-	for (i = 0; ranges && i < ranges->nr; i++)
-		adma_range_put(ranges->range[i]);
-	kvfree(ranges);
-}
-
-/* One that may stay pinned for as long as its user likes, of its own or not. */
-static struct adma_range *adma_range_get_lasting(struct adma_file *file,
-						 u64 index, bool write,
-						 bool alone)
-{
-	struct adma_range *range;
-
-	if (!alone) {
-		range = adma_range_get(file, index, write);
-		if (IS_ERR(range) || range->kind == ADMA_KEPT)
-			return range;
-		adma_range_put(range);
-	}
-	return adma_range_new(file, index, write, ADMA_EXPORTED);
-}
 
 static struct adma_range *adma_range_get_filled(struct adma_file *file,
 						u64 addr, size_t len,
@@ -553,9 +434,11 @@ static struct adma_range *adma_range_get_filled(struct adma_file *file,
 	bool alone = false;
 	int ret = 0;
 
-	for (tries = 0; tries < ADMA_EXPORT_TRIES; tries++) {
-		range = adma_range_get_lasting(file, adma_range_of(addr), write,
-					       alone);
+	for (tries = 0; tries < ADMA_TRIES; tries++) {
+		u64 index = adma_range_of(addr);
+
+		range = alone ? adma_range_new(file, index, write, ADMA_EXPORTED) :
+				adma_range_get(file, index, write, ADMA_EXPORTED);
 		if (IS_ERR(range))
 			return range;
 		ret = 0;
@@ -566,53 +449,38 @@ static struct adma_range *adma_range_get_filled(struct adma_file *file,
 		if (!ret)
 			return range;
 		adma_range_put(range);
+		if (ret == -ESTALE)
+			continue;
 		/*
 		 * A range that others share may be busy, or be for writing where
 		 * that is not allowed.
 		 */
-		if (alone && ret != -ESTALE)
+		if (alone || (ret != -EBUSY && ret != -EFAULT))
 			break;
-		if (ret != -ESTALE && ret != -EBUSY && ret != -EFAULT)
-			break;
-		alone |= ret != -ESTALE;
+		alone = true;
 	}
 	return ERR_PTR(ret == -ESTALE ? -EFAULT : ret);
 }
 
 /*
- * Adds the ranges of a stretch of the caller's memory, pinned and mapped. Also
- * with an error some of them may have come; the first *good bytes are in them.
+ * Adds the ranges of a stretch of the caller's memory, pinned and mapped; also
+ * with an error some of them.
  */
-int adma_ranges_fill(struct adma_ranges *ranges, struct adma_file *file,
-		     u64 addr, u64 len, bool write, u64 *good,
+int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
+		     struct adma_range **range, unsigned int *nr,
 		     unsigned int *pinned)
 {
-	u64 at = 0;
+	u64 end = addr + len;
 
-	while (at < len) {
-		size_t part = min_t(u64, adma_range_rest(addr + at), len - at);
-		struct adma_range *range;
+	while (addr < end) {
+		size_t part = min_t(u64, adma_range_rest(addr), end - addr);
 
-		range = adma_range_get_filled(file, addr + at, part, write,
-					      pinned);
-		if (IS_ERR(range))
-			return PTR_ERR(range);
-		ranges->range[ranges->nr++] = range;
-		at += part;
-		*good = at;
+		range[*nr] = adma_range_get_filled(file, addr, part, write,
+						   pinned);
+		if (IS_ERR(range[*nr]))
+			return PTR_ERR(range[*nr]);
+		++*nr;
+		addr += part;
 	}
 	return 0;
-}
-
-int adma_range_init(void)
-{
-	/* Memory may be short because of the pages that it lets go. */
-	adma_reaper = alloc_workqueue("adma_reaper",
-				      WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
-	return adma_reaper ? 0 : -ENOMEM;
-}
-
-void adma_range_exit(void)
-{
-	destroy_workqueue(adma_reaper);
 }

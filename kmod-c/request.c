@@ -7,12 +7,12 @@
 #include "trace.h"
 
 /* Enough for a copy of 16 MiB. More of them are not kept. */
-#define ADMA_KEPT_USES	384
+#define ADMA_KEPT_RANGES	384
 
 void adma_request_free(struct adma_request *req)
 {
 	if (req)
-		kvfree(req->use);
+		kvfree(req->range);
 	kvfree(req);
 }
 
@@ -27,17 +27,16 @@ static void adma_request_end(struct work_struct *work)
 	/* Pieces that were not taken are known to the caller. */
 	if (req->accepted < 64)
 		failed &= BIT_ULL(req->accepted) - 1;
-	for (i = 0; i < req->nr_uses; i++)
-		adma_use_end(&req->use[i]);
-	adma_ranges_put(req->own);
+	for (i = 0; i < req->nr_ranges; i++)
+		adma_range_put(req->range[i]);
 	if (req->buf)
 		adma_buf_leave(req->buf);
 	adma_ranges_trim(file);
 	trace_adma_complete(req->id, bytes, failed);
-	if (req->max_uses > ADMA_KEPT_USES) {
-		kvfree(req->use);
-		req->use = NULL;
-		req->max_uses = 0;
+	if (req->max_ranges > ADMA_KEPT_RANGES) {
+		kvfree(req->range);
+		req->range = NULL;
+		req->max_ranges = 0;
 	}
 	/* From here on it is somebody else's. */
 	adma_slot_leave(file, req->slot, bytes, failed);
@@ -68,7 +67,7 @@ static bool adma_place_ok(u64 *addr, u64 len, unsigned int align, bool offset)
 static int adma_pieces_read(const struct adma_submit *arg,
 			    struct adma_piece *piece)
 {
-	unsigned int src_align = adma_channels_align();
+	unsigned int src_align = adma_align;
 	unsigned int dst_align = arg->flags ? src_align : ADMA_ALIGN;
 	unsigned int i;
 
@@ -92,36 +91,13 @@ static int adma_pieces_read(const struct adma_submit *arg,
 	return 0;
 }
 
-/* The slot's request, with its pieces, and room for the ranges they are in. */
-static int adma_slot_prepare(struct adma_slot *slot,
-			     const struct adma_submit *arg)
-{
-	struct adma_request *req = slot->req;
-	unsigned int uses;
-	int ret;
-
-	if (!req)
-		req = kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
-	if (!req)
-		return -ENOMEM;
-	slot->req = req;
-	ret = adma_pieces_read(arg, req->piece);
-	if (ret)
-		return ret;
-	uses = adma_max_uses(req->piece, arg->count);
-	if (req->max_uses >= uses)
-		return 0;
-	kvfree(req->use);
-	req->use = kvcalloc(uses, sizeof(*req->use), GFP_KERNEL_ACCOUNT);
-	req->max_uses = req->use ? uses : 0;
-	return req->use ? 0 : -ENOMEM;
-}
-
+/* A slot's request, with its pieces, and room for the ranges they are in. */
 static struct adma_request *adma_request_new(struct adma_file *file,
 					     const struct adma_submit *arg)
 {
 	struct adma_request *req;
-	int nr, ret;
+	unsigned int ranges;
+	int nr, ret = -ENOMEM;
 
 	nr = adma_slot_take(file);
 	if (nr < 0) {
@@ -131,20 +107,34 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	if (nr < 0)
 		return ERR_PTR(nr);
 	/* Until it is left, nobody else touches the slot's request. */
-	ret = adma_slot_prepare(&file->slot[nr], arg);
-	if (ret) {
-		adma_slot_leave(file, nr, 0, 0);
-		return ERR_PTR(ret);
+	req = file->slot[nr].req ?: kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
+	file->slot[nr].req = req;
+	if (req)
+		ret = adma_pieces_read(arg, req->piece);
+	if (ret)
+		goto err_leave_slot;
+	ranges = adma_max_ranges(req->piece, arg->count);
+	if (req->max_ranges < ranges) {
+		kvfree(req->range);
+		req->range = kvcalloc(ranges, sizeof(*req->range),
+				      GFP_KERNEL_ACCOUNT);
+		req->max_ranges = req->range ? ranges : 0;
+		ret = -ENOMEM;
+		if (!req->range)
+			goto err_leave_slot;
 	}
-	req = file->slot[nr].req;
-	memset(req, 0, offsetof(struct adma_request, max_uses));
+	memset(req, 0, offsetof(struct adma_request, max_ranges));
 	req->id = file->slot[nr].id;
 	req->slot = nr;
 	req->file = file;
 	refcount_set(&req->parts, 1);
 	INIT_WORK(&req->end, adma_request_end);
-	adma_file_get(file);
+	kref_get(&file->kref);
 	return req;
+
+err_leave_slot:
+	adma_slot_leave(file, nr, 0, 0);
+	return ERR_PTR(ret);
 }
 
 static u64 adma_own_addr(const struct adma_submission *sub, unsigned int nr)
@@ -160,23 +150,18 @@ static unsigned int adma_request_own(struct adma_submission *sub,
 {
 	struct adma_request *req = sub->req;
 	const struct adma_piece *piece = req->piece;
-	unsigned int i, ranges = 0;
-	u64 good;
+	unsigned int i;
 
-	for (i = 0; i < count; i++)
-		ranges += adma_ranges_of(adma_own_addr(sub, i), piece[i].len);
-	req->own = adma_ranges_new(ranges);
-	if (!req->own) {
-		*ret = -ENOMEM;
-		return 0;
-	}
-	sub->own = req->own->range;
 	for (i = 0; i < count; i++) {
-		*ret = adma_charge_bytes(req, piece[i].len);
+		u64 addr = adma_own_addr(sub, i), len = piece[i].len;
+
+		*ret = adma_charge_bytes(req, len);
+		if (!*ret && req->nr_ranges + adma_ranges_of(addr, len) >
+			     req->max_ranges)
+			*ret = -EBUSY;	/* the limit was raised meanwhile */
 		if (!*ret)
-			*ret = adma_ranges_fill(req->own, req->file,
-						adma_own_addr(sub, i),
-						piece[i].len, !sub->push, &good,
+			*ret = adma_ranges_fill(req->file, addr, len, !sub->push,
+						req->range, &req->nr_ranges,
 						&sub->pinned);
 		if (*ret)
 			break;
@@ -207,65 +192,36 @@ static unsigned int adma_request_across(struct adma_submission *sub,
 	return ready;
 }
 
-/* Answers the channel that has taken it. */
-static int adma_piece_start(struct adma_submission *sub, unsigned int nr)
-{
-	struct adma_request *req = sub->req;
-	const struct adma_piece *piece = &req->piece[nr];
-	u64 first = adma_range_of(adma_own_addr(sub, 0)) + nr;
-	int ret, channel;
-
-	channel = adma_channel_pick(piece->channel, adma_own_addr(sub, nr),
-				    first);
-	if (channel < 0)
-		return channel;
-	/* Between processes all pieces were charged before the first. */
-	if (!req->buf) {
-		ret = adma_charge_bytes(req, piece->len);
-		if (ret)
-			return ret;
-	}
-	req->part[channel].pieces |= BIT_ULL(nr);
-	ret = adma_piece_send(sub, piece, &adma_channels[channel]);
-	if (ret)
-		return ret;
-	adma_count(ADMA_STAT_COPIES, 1);
-	adma_count(ADMA_STAT_BYTES, piece->len);
-	if (req->buf)
-		adma_count(ADMA_STAT_EXPORT_BYTES, piece->len);
-	return channel;
-}
-
 /* The first piece is under way while the next one is pinned. */
 static int adma_pieces_start(struct adma_submission *sub, unsigned int count)
 {
-	unsigned int i;
+	struct adma_request *req = sub->req;
+	int ret, channel;
 
-	for (i = 0; i < count; i++) {
-		int channel = adma_piece_start(sub, i);
+	for (; req->accepted < count; req->accepted++) {
+		unsigned int nr = req->accepted;
+		const struct adma_piece *piece = &req->piece[nr];
 
+		channel = adma_channel_pick(piece->channel,
+					    adma_own_addr(sub, nr),
+					    adma_range_of(adma_own_addr(sub, 0)) + nr);
 		if (channel < 0)
 			return channel;
-		sub->req->accepted++;
-		sub->channel[i] = channel;
-		if (sub->req->piece[i].channel != channel)
-			sub->moved |= BIT_ULL(i);
+		/* Between processes all were charged before the first. */
+		ret = req->buf ? 0 : adma_charge_bytes(req, piece->len);
+		if (ret)
+			return ret;
+		req->part[channel].pieces |= BIT_ULL(nr);
+		ret = adma_piece_send(sub, piece, &adma_channels[channel]);
+		if (ret)
+			return ret;
+		sub->channel[nr] = channel;
+		adma_count(ADMA_STAT_COPIES, 1);
+		adma_count(ADMA_STAT_BYTES, piece->len);
+		if (req->buf)
+			adma_count(ADMA_STAT_EXPORT_BYTES, piece->len);
 	}
 	return 0;
-}
-
-/* Only for the caller's statistics: a failure is his loss. */
-static void adma_pieces_tell(const struct adma_submission *sub,
-			     const struct adma_submit *arg)
-{
-	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
-	unsigned int i;
-
-	for (i = 0; i < arg->accepted; i++) {
-		if (sub->moved & BIT_ULL(i) &&
-		    put_user(sub->channel[i], &user[i].channel))
-			break;
-	}
 }
 
 /*
@@ -276,14 +232,13 @@ static void adma_request_prefetch(struct adma_request *req)
 {
 	unsigned int i, pinned = 0;
 
-	for (i = 0; i < req->nr_uses; i++) {
-		struct adma_range *range = req->use[i].range;
-		struct adma_chan_req *cr = req->use[i].cr;
+	for (i = 0; i < req->nr_ranges; i++) {
+		struct adma_range *range = req->range[i];
 
 		if (range->kind == ADMA_KEPT && !range->no_longterm &&
 		    !xchg(&range->prefetched, true))
 			adma_range_fill(range, 0, ADMA_RANGE_PAGES,
-					cr ? cr->ch->device : 0, false, &pinned);
+					range->device, false, &pinned);
 	}
 }
 
@@ -308,11 +263,13 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		.push = arg->flags & ADMA_SUBMIT_PUSH,
 		.chunk = 1,
 	};
-	unsigned int ready = arg->count;
+	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
+	unsigned int i, ready = arg->count;
 	struct adma_request *req;
 	int ret = 0, refused;
 	u64 failed;
 
+	memset_startat(arg, 0, id);
 	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
 	    arg->flags == (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH) ||
 	    (!arg->flags && (arg->export || arg->port)))
@@ -340,15 +297,18 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	if (sub.pinned && !arg->flags)
 		adma_request_prefetch(req);
 	adma_request_put(req);
-	adma_pieces_tell(&sub, arg);
-
+	/* Only for the caller's statistics: a failure is his loss. */
+	for (i = 0; i < arg->accepted; i++) {
+		if (put_user(sub.channel[i], &user[i].channel))
+			break;
+	}
 	/*
 	 * Nothing was taken, so nobody will wait for what was begun of it. A
 	 * killed caller leaves it to the close of the file.
 	 */
 	if (!arg->accepted) {
-		wait_event_killable(file->wait,
-				    adma_is_over(file, arg->id, &failed));
+		wait_event_killable(file->wait, adma_ended(file, arg->id,
+							   &failed) != -EAGAIN);
 		arg->id = 0;
 		arg->channels = 0;
 		arg->silent = 0;

@@ -3,8 +3,8 @@
  * Cutting a piece into transfers: stretches that lie together in physical
  * memory, on both sides. They are handed over in batches.
  *
- * Pages are pinned on the way. A range may die before a transfer that touches it
- * is handed over; then its addresses are looked up anew.
+ * Pages are pinned on the way. When a range dies before a transfer that touches
+ * it is handed over, the piece is begun anew, with what is there now.
  */
 #include <linux/sched.h>
 #include <linux/uaccess.h>
@@ -14,19 +14,13 @@
 /* A stretch below this costs a channel more than it costs the CPU. */
 #define ADMA_TINY	64
 
-/* Pages that are pinned in one go at most, see adma_step(). */
-#define ADMA_MAX_CHUNK	1024U
+/* So often a piece is begun at most, before it is refused. */
+#define ADMA_PIECE_TRIES	8
 
-/*
- * So often ranges may die under a request, of a fork in another thread or of
- * the page faults of its own pins, before it takes ranges of its own.
- */
-#define ADMA_MAX_STALE	8
-
-/* Ranges that a request holds at most, each as often as it may hold it. */
-unsigned int adma_max_uses(const struct adma_piece *pieces, unsigned int count)
+/* Ranges that a request holds at most. */
+unsigned int adma_max_ranges(const struct adma_piece *pieces, unsigned int count)
 {
-	unsigned int i, uses = 4 * (ADMA_MAX_STALE + 1);
+	unsigned int i, ranges = 4 * ADMA_PIECE_TRIES;
 	u64 bytes = 0;
 
 	/* Twice: each range may turn out not to serve. */
@@ -34,10 +28,10 @@ unsigned int adma_max_uses(const struct adma_piece *pieces, unsigned int count)
 		bytes += pieces[i].len;
 		if (bytes > adma_max_bytes)
 			break;	/* will be refused */
-		uses += 2 * (adma_ranges_of(pieces[i].dst, pieces[i].len) +
-			     adma_ranges_of(pieces[i].src, pieces[i].len));
+		ranges += 2 * (adma_ranges_of(pieces[i].dst, pieces[i].len) +
+			       adma_ranges_of(pieces[i].src, pieces[i].len));
 	}
-	return uses;
+	return ranges;
 }
 
 /*
@@ -49,13 +43,13 @@ static int adma_side_hold(struct adma_request *req, struct adma_side *side,
 {
 	if (IS_ERR(range))
 		return PTR_ERR(range);
-	if (req->nr_uses == req->max_uses) {
+	if (req->nr_ranges == req->max_ranges) {
 		adma_range_put(range);
 		return -EBUSY;
 	}
 	side->range = range;
-	side->use = req->nr_uses++;
-	adma_use_begin(&req->use[side->use], range);
+	side->nr = req->nr_ranges++;
+	req->range[side->nr] = range;
 	return 0;
 }
 
@@ -71,10 +65,8 @@ static int adma_side_enter(struct adma_submission *sub, struct adma_side *side)
 	if (side->ready) {
 		range = side->ready[index - side->first];
 		kref_get(&range->kref);
-	} else if (sub->stale >= ADMA_MAX_STALE) {
-		range = adma_range_new(req->file, index, side->write, ADMA_ONCE);
 	} else {
-		range = adma_range_get(req->file, index, side->write);
+		range = adma_range_get(req->file, index, side->write, ADMA_ONCE);
 	}
 	return adma_side_hold(req, side, range);
 }
@@ -102,7 +94,7 @@ static int adma_side_fill(struct adma_submission *sub, struct adma_side *side,
 		adma_range_forget(range, ADMA_STATS);
 	ret = adma_side_hold(sub->req, side,
 			     adma_range_new(sub->req->file, range->index,
-					    side->write, ADMA_WATCHED));
+					    side->write, ADMA_ONCE));
 	if (!ret)
 		ret = adma_range_fill(side->range, first, count,
 				      sub->ch->device, true, &sub->pinned);
@@ -116,27 +108,12 @@ static int adma_side_fill(struct adma_submission *sub, struct adma_side *side,
  * The batch
  */
 
-/* Says of all ranges that transfers up to unit @last touch that they do. */
-static int adma_claim(struct adma_request *req, struct adma_chan_req *cr,
-		      unsigned int first, u32 last)
-{
-	unsigned int i;
-
-	for (i = first; i < req->nr_uses; i++) {
-		if (!adma_use_claim(&req->use[i], cr, last))
-			return -ESTALE;
-	}
-	return 0;
-}
-
 /* Hands it over; with @fence the piece ends with it. */
 static int adma_batch_send(struct adma_submission *sub, bool fence)
 {
-	unsigned int channel = sub->ch - adma_channels, i;
+	unsigned int channel = sub->ch - adma_channels;
 	struct adma_request *req = sub->req;
-	struct adma_xfer *xfer = req->xfer;
 	struct adma_chan_req *cr;
-	u32 units = 0;
 	int ret;
 
 	if (!sub->nr)
@@ -152,19 +129,13 @@ static int adma_batch_send(struct adma_submission *sub, bool fence)
 			return PTR_ERR(cr);
 		req->part[channel].cr = cr;
 	}
-	for (i = 0; i < sub->nr; i++)
-		units += adma_units(xfer[i].len);
-	/* Ranges that they do not reach are none the worse for it. */
-	ret = adma_claim(req, cr, xfer->first_use, cr->sent + units);
-	if (!ret)
-		ret = adma_chan_req_send(cr, xfer, sub->nr, units,
-					 fence);
-	if (ret) {
-		/* Only those that were handed over touch them. */
-		for (i = xfer->first_use; i < req->nr_uses; i++)
-			adma_use_shorten(&req->use[i], cr->sent);
+	ret = adma_chan_req_send(cr, req->xfer, sub->nr, sub->first_range,
+				 fence);
+	if (ret)
 		return ret;
-	}
+	/* The engine copies while more is pinned. */
+	if (sub->pinned && !fence)
+		dma_async_issue_pending(sub->ch->chan);
 	sub->nr = 0;
 	sub->bytes = 0;
 	cond_resched();
@@ -229,14 +200,10 @@ static int adma_batch_add(struct adma_submission *sub, size_t len)
 			ret = adma_batch_next(sub);
 			if (ret)
 				return ret;
+			if (!sub->nr)
+				sub->first_range = min(sub->dst.nr, sub->src.nr);
 			xfer = &req->xfer[sub->nr++];
-			*xfer = (struct adma_xfer) {
-				.dst = to,
-				.src = from,
-				.addr = sub->dst.addr,
-				.first_use = min(sub->dst.use, sub->src.use),
-				.nr_uses = req->nr_uses,
-			};
+			*xfer = (struct adma_xfer) { .dst = to, .src = from };
 		}
 		xfer->len += part;
 		sub->bytes += part;
@@ -249,39 +216,12 @@ static int adma_batch_add(struct adma_submission *sub, size_t len)
 }
 
 /*
- * A range has died: back to where the first transfer begins that was not handed
- * over, to look up anew what the addresses lead to.
- */
-static void adma_batch_undo(struct adma_submission *sub)
-{
-	struct adma_request *req = sub->req;
-
-	if (sub->nr) {
-		u64 back = sub->dst.addr - req->xfer->addr;
-
-		/* No transfer has touched those that came since. */
-		while (req->nr_uses > req->xfer->nr_uses)
-			adma_use_end(&req->use[--req->nr_uses]);
-		sub->dst.addr -= back;
-		sub->src.addr -= back;
-		sub->left += back;
-		sub->nr = 0;
-		sub->bytes = 0;
-	}
-	sub->dst.range = NULL;
-	sub->src.range = NULL;
-	sub->waiting = 0;
-	sub->stale++;
-}
-
-/*
  * The next stretch that crosses no range. The first page is under way before
- * the second one is pinned, then 4, 16 and so on: pinning is much quicker than
- * copying, and each chunk may cut a stretch that lies together in two.
+ * the second one is pinned, then 4 and 16; after that a batch at a time.
  */
 static int adma_step(struct adma_submission *sub)
 {
-	size_t room = (sub->chunk - sub->waiting) * PAGE_SIZE;
+	size_t room = sub->chunk * PAGE_SIZE;
 	struct adma_side *dst = &sub->dst, *src = &sub->src;
 	unsigned int device = sub->ch->device;
 	bool ready;
@@ -309,21 +249,11 @@ static int adma_step(struct adma_submission *sub)
 	}
 	adma_range_written(dst->range, dst->addr, len);
 	ret = adma_batch_add(sub, len);
-	if (ret || ready)
+	if (ret || ready || !sub->left || sub->chunk == ADMA_RANGE_PAGES)
 		return ret;
-	sub->waiting += DIV_ROUND_UP(len, PAGE_SIZE);
-	if (sub->waiting < sub->chunk)
-		return 0;
-	sub->waiting = 0;
-	sub->chunk = min(4 * sub->chunk, ADMA_MAX_CHUNK);
-	if (!sub->left)
-		return 0;	/* handed over with the fence */
+	sub->chunk *= 4;
 	ret = adma_batch_next(sub);
-	if (!ret)
-		ret = adma_batch_send(sub, false);
-	if (!ret)
-		dma_async_issue_pending(sub->ch->chan);
-	return ret;
+	return ret ?: adma_batch_send(sub, false);
 }
 
 /* Both sides of a piece between processes. */
@@ -336,26 +266,21 @@ static int adma_piece_across(struct adma_submission *sub)
 	if (other->addr > buf->len || sub->left > buf->len - other->addr)
 		return -EINVAL;
 	other->addr += buf->addr;
-	if (!IS_ALIGNED(other->addr, adma_channels_align()))
+	if (!IS_ALIGNED(other->addr, adma_align))
 		return -EINVAL;
-	other->ready = buf->ranges->range;
+	other->ready = buf->range;
 	other->first = adma_range_of(buf->addr);
-	own->ready = sub->own;
+	own->ready = sub->req->range + sub->own;
 	own->first = adma_range_of(own->addr);
 	sub->own += adma_ranges_of(own->addr, sub->left);
 	return 0;
 }
 
-/*
- * Hands a piece to a channel. What has been begun of one that fails ends with
- * the request.
- */
-int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
-		    struct adma_channel *ch)
+static int adma_piece_try(struct adma_submission *sub,
+			  const struct adma_piece *piece)
 {
 	int ret = 0;
 
-	sub->ch = ch;
 	sub->dst = (struct adma_side) { .addr = piece->dst, .write = true };
 	sub->src = (struct adma_side) { .addr = piece->src };
 	sub->left = piece->len;
@@ -368,15 +293,29 @@ int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
 			ret = adma_step(sub);
 		else
 			ret = adma_batch_send(sub, true);
-		if (ret == -ESTALE && sub->req->buf) {
-			/* To look it up anew is its owner's business. */
-			ret = -EFAULT;
-		} else if (ret == -ESTALE) {
-			adma_batch_undo(sub);
-			ret = 0;
-		}
 	}
+	return ret;
+}
+
+/*
+ * Hands a piece to a channel. What has been begun of one that fails ends with
+ * the request; when it is begun anew, that copies the same bytes.
+ */
+int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
+		    struct adma_channel *ch)
+{
+	u64 cpu_bytes = sub->cpu_bytes;
+	int ret, tries = 0;
+
+	sub->ch = ch;
+	do {
+		sub->cpu_bytes = cpu_bytes;
+		ret = adma_piece_try(sub, piece);
+		/* To look it up anew is the business of a buffer's owner. */
+		if (ret == -ESTALE && sub->req->buf)
+			return -EFAULT;
+	} while (ret == -ESTALE && ++tries < ADMA_PIECE_TRIES);
 	if (!ret)
 		dma_async_issue_pending(ch->chan);
-	return ret;
+	return ret == -ESTALE ? -EBUSY : ret;
 }

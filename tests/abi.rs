@@ -35,14 +35,11 @@ fn in_rust() -> Numbers {
     layout!(numbers, Info is "adma_info": size, flags, abi, features, channels, usable,
         src_align, reserved, max_bytes, max_pages, keep_pages, pages, hits, misses, evictions,
         invalidations);
-    layout!(numbers, Keep is "adma_keep": size, flags, pages);
     layout!(numbers, Piece is "adma_piece": dst, src, len, channel, flags);
     layout!(numbers, Submit is "adma_submit": size, flags, pieces, count, port, export, id,
         cpu_bytes, accepted, slot, channels, silent, pinned, pinned_first);
     layout!(numbers, Wait is "adma_wait": size, flags, id, timeout_ns, failed);
-    layout!(numbers, Port is "adma_port": size, flags, fd, reserved);
-    layout!(numbers, Export is "adma_export": size, flags, addr, len, id, good);
-    layout!(numbers, Unexport is "adma_unexport": size, flags, id, timeout_ns);
+    layout!(numbers, Export is "adma_export": size, flags, addr, len, id);
     let constants = [
         ("ADMA_ABI_VERSION", abi::ABI_VERSION as u64),
         ("ADMA_ALIGN", abi::ALIGN as u64),
@@ -51,8 +48,8 @@ fn in_rust() -> Numbers {
         ("ADMA_MAX_CHANNELS", abi::MAX_CHANNELS as u64),
         ("ADMA_WORDS_OFFSET(7, 4096)", abi::words_offset(7, 4096) as u64),
         ("ADMA_WORD_STRIDE", abi::WORD_STRIDE as u64),
-        ("ADMA_MAX_PORTS", abi::MAX_PORTS as u64),
         ("ADMA_MAX_EXPORTS", abi::MAX_EXPORTS as u64),
+        ("ADMA_INFO_KEEP", abi::INFO_KEEP as u64),
         ("ADMA_FEATURE_WORDS", abi::FEATURE_WORDS as u64),
         ("ADMA_FEATURE_EXPORTS", abi::FEATURE_EXPORTS as u64),
         ("ADMA_FEATURE_NODES", abi::FEATURE_NODES as u64),
@@ -65,7 +62,6 @@ fn in_rust() -> Numbers {
         ("ADMA_IOC_INFO", abi::IOC_INFO as u64),
         ("ADMA_IOC_SUBMIT", abi::IOC_SUBMIT as u64),
         ("ADMA_IOC_WAIT", abi::IOC_WAIT as u64),
-        ("ADMA_IOC_KEEP", abi::IOC_KEEP as u64),
         ("ADMA_IOC_PORT", abi::IOC_PORT as u64),
         ("ADMA_IOC_EXPORT", abi::IOC_EXPORT as u64),
         ("ADMA_IOC_UNEXPORT", abi::IOC_UNEXPORT as u64),
@@ -133,7 +129,7 @@ fn every_constant_and_field_of_the_header_is_compared() {
                 structure = Some((*name).to_owned());
                 format!("sizeof(struct {name})")
             }
-            ([kind, field], Some(name)) if kind.starts_with("__") => {
+            ([kind, field, ..], Some(name)) if kind.starts_with("__") => {
                 format!("offsetof(struct {name}, {field})")
             }
             _ => continue,

@@ -13,12 +13,13 @@ pub const MAX_PIECES: usize = 64;
 pub const SLOTS: usize = 32;
 pub const MAX_CHANNELS: usize = 32;
 pub const WORD_STRIDE: usize = 64;
-pub const MAX_PORTS: usize = 1024;
 pub const MAX_EXPORTS: usize = 512;
 
 pub const fn words_offset(channel: usize, page_size: usize) -> usize {
     channel * page_size
 }
+
+pub const INFO_KEEP: u32 = 1 << 0;
 
 pub const FEATURE_WORDS: u32 = 1 << 0;
 pub const FEATURE_EXPORTS: u32 = 1 << 1;
@@ -36,10 +37,9 @@ pub const IOC_TYPE: usize = 0xad;
 pub const IOC_INFO: usize = io(0);
 pub const IOC_SUBMIT: usize = io(1);
 pub const IOC_WAIT: usize = io(2);
-pub const IOC_KEEP: usize = io(3);
-pub const IOC_PORT: usize = io(4);
-pub const IOC_EXPORT: usize = io(5);
-pub const IOC_UNEXPORT: usize = io(6);
+pub const IOC_PORT: usize = io(3);
+pub const IOC_EXPORT: usize = io(4);
+pub const IOC_UNEXPORT: usize = io(5);
 
 /// linux/ioctl.h's `_IO`: no direction, no size.
 const fn io(number: usize) -> usize {
@@ -65,14 +65,6 @@ pub struct Info {
     pub misses: u64,
     pub evictions: u64,
     pub invalidations: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Keep {
-    pub size: u32,
-    pub flags: u32,
-    pub pages: u64,
 }
 
 #[repr(C)]
@@ -116,38 +108,16 @@ pub struct Wait {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Port {
-    pub size: u32,
-    pub flags: u32,
-    pub fd: i32,
-    pub reserved: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
 pub struct Export {
     pub size: u32,
     pub flags: u32,
     pub addr: u64,
     pub len: u64,
     pub id: u64,
-    pub good: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unexport {
-    pub size: u32,
-    pub flags: u32,
-    pub id: u64,
-    pub timeout_ns: u64,
 }
 
 const _: () = assert!(size_of::<Info>() == 96 && offset_of!(Info, keep_pages) == 48);
 const _: () = assert!(size_of::<Piece>() == 32 && offset_of!(Piece, channel) == 24);
 const _: () = assert!(size_of::<Submit>() == 72 && offset_of!(Submit, accepted) == 48);
 const _: () = assert!(size_of::<Wait>() == 32 && offset_of!(Wait, failed) == 24);
-const _: () = assert!(size_of::<Keep>() == 16 && offset_of!(Keep, pages) == 8);
-const _: () = assert!(size_of::<Port>() == 16 && offset_of!(Port, fd) == 8);
-const _: () = assert!(size_of::<Export>() == 40 && offset_of!(Export, id) == 24);
-const _: () = assert!(size_of::<Unexport>() == 24 && offset_of!(Unexport, id) == 8);
+const _: () = assert!(size_of::<Export>() == 32 && offset_of!(Export, id) == 24);

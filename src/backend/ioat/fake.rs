@@ -124,18 +124,16 @@ impl Kernel {
             match request {
                 abi::IOC_INFO => {
                     let info = &mut *(argument as *mut abi::Info);
-                    assert_eq!((info.size as usize, info.flags), (size_of::<abi::Info>(), 0));
+                    assert_eq!(info.size as usize, size_of::<abi::Info>());
+                    match info.flags {
+                        abi::INFO_KEEP => self.keeps.store(info.keep_pages, Ordering::Relaxed),
+                        flags => assert_eq!(flags, 0),
+                    }
                     *info = self.info;
                     0
                 }
                 abi::IOC_SUBMIT => self.submit(&mut *(argument as *mut abi::Submit)),
                 abi::IOC_WAIT => self.wait(&mut *(argument as *mut abi::Wait)),
-                abi::IOC_KEEP => {
-                    let keep = &*(argument as *const abi::Keep);
-                    assert_eq!((keep.size as usize, keep.flags), (size_of::<abi::Keep>(), 0));
-                    self.keeps.store(keep.pages, Ordering::Relaxed);
-                    0
-                }
                 _ => libc::ENOTTY,
             }
         }

@@ -116,10 +116,11 @@ impl Helper {
         usize::try_from(sys::map_page(self.fd.load(Relaxed), offset)).unwrap_or(0)
     }
 
-    /// How much stays pinned. 0 or an errno.
-    pub fn keep(&self, keep: &mut abi::Keep) -> i32 {
-        keep.size = size_of::<abi::Keep>() as u32;
-        self.call(abi::IOC_KEEP, &raw mut *keep as usize)
+    /// How many pages stay pinned. 0 or an errno.
+    pub fn keep(&self, keep_pages: u64) -> i32 {
+        let (size, flags) = (size_of::<abi::Info>() as u32, abi::INFO_KEEP);
+        let mut info = abi::Info { size, flags, keep_pages, ..Default::default() };
+        self.call(abi::IOC_INFO, &raw mut info as usize)
     }
 
     /// Starts a request. 0 or an errno; what has begun all the same is in `request`.
@@ -134,11 +135,12 @@ impl Helper {
 
     /// Makes a port for what this process exports; its descriptor is closed by exec.
     pub fn port(&self) -> Result<i32, i32> {
-        let mut port = abi::Port { size: size_of::<abi::Port>() as u32, ..Default::default() };
-        match self.call(abi::IOC_PORT, &raw mut port as usize) {
-            0 => Ok(port.fd),
-            errno => Err(errno),
+        let fd = self.fd.load(Relaxed);
+        // Another file's answer may be a number that is no descriptor of ours.
+        if sys::device_of(fd) != Some(self.device.load(Relaxed)) {
+            return Err(libc::EPROTO);
         }
+        errno_or_value(ioctl(fd, abi::IOC_PORT, 0))
     }
 
     /// In the child of a fork: the file is the parent's, and of no use here. Closed only if
@@ -160,16 +162,18 @@ impl Helper {
     }
 }
 
-/// `argument` is the address of the structure that belongs to `request`.
-fn call(fd: i32, request: usize, argument: usize) -> i32 {
+/// `argument` is the address of the structure that belongs to `request`, or 0 if it has none.
+fn ioctl(fd: i32, request: usize, argument: usize) -> sys::SysResult {
     // SAFETY: the kernel reads and writes the structure, which says its own size, and what it
     // names. What the engine then writes is the promise of whoever copies.
-    let answer =
-        unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, argument, 0, 0, 0]) };
-    match answer {
+    unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, argument, 0, 0, 0]) }
+}
+
+fn call(fd: i32, request: usize, argument: usize) -> i32 {
+    match ioctl(fd, request, argument) {
         // Not one of our answers: the number stands for another file.
         1.. => libc::EPROTO,
-        _ => -answer as i32,
+        errno => -errno as i32,
     }
 }
 
@@ -188,8 +192,8 @@ pub fn export(port: i32, addr: usize, len: usize, flags: u32) -> Result<u64, i32
 /// so there is no giving up.
 pub fn unexport(port: i32, id: u64) {
     const ONE_SECOND: u64 = 1_000_000_000;
-    let size = size_of::<abi::Unexport>() as u32;
-    let mut unexport = abi::Unexport { size, flags: 0, id, timeout_ns: ONE_SECOND };
+    let size = size_of::<abi::Wait>() as u32;
+    let mut unexport = abi::Wait { size, id, timeout_ns: ONE_SECOND, ..Default::default() };
     while let libc::EINTR | libc::ETIMEDOUT =
         call(port, abi::IOC_UNEXPORT, &raw mut unexport as usize)
     {}

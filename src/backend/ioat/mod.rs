@@ -140,9 +140,8 @@ impl Engine {
 
     /// At most so much memory stays pinned from one copy to the next.
     pub fn keep(&self, bytes: usize) {
-        let mut keep = abi::Keep { pages: (bytes / PAGE) as u64, ..Default::default() };
-        // A helper that does not know the call keeps as much as it likes.
-        self.helper.keep(&mut keep);
+        // A helper that refuses keeps as much as it likes.
+        self.helper.keep((bytes / PAGE) as u64);
     }
 
     /// What became of the pages that stay pinned, in lines; not if nobody can tell.

@@ -22,9 +22,9 @@ pub const MAX_PIECES: usize = 64;
 pub const SLOTS: usize = 32;
 pub const MAX_CHANNELS: u32 = 32;
 pub const WORD_STRIDE: usize = 64;
+pub const INFO_KEEP: u32 = 1;
 pub const FEATURE_WORDS: u32 = 1;
 pub const FEATURE_EXPORTS: u32 = 2;
-pub const MAX_PORTS: usize = 1024;
 pub const MAX_EXPORTS: usize = 512;
 pub const CHANNEL_ANY: u32 = u32::MAX;
 pub const SUBMIT_PULL: u32 = 1;
@@ -35,10 +35,9 @@ pub const EXPORT_WRITE: u32 = 2;
 pub const INFO: u64 = 0xad00;
 pub const SUBMIT: u64 = 0xad01;
 pub const WAIT: u64 = 0xad02;
-pub const KEEP: u64 = 0xad03;
-pub const PORT: u64 = 0xad04;
-pub const EXPORT: u64 = 0xad05;
-pub const UNEXPORT: u64 = 0xad06;
+pub const PORT: u64 = 0xad03;
+pub const EXPORT: u64 = 0xad04;
+pub const UNEXPORT: u64 = 0xad05;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,44 +94,14 @@ const _: () = assert!(size_of::<Submit>() == 72 && offset_of!(Submit, accepted) 
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MakePort {
-    pub size: u32,
-    pub flags: u32,
-    pub fd: i32,
-    pub reserved: u32,
-}
-const _: () = assert!(size_of::<MakePort>() == 16);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
 pub struct Export {
     pub size: u32,
     pub flags: u32,
     pub addr: u64,
     pub len: u64,
     pub id: u64,
-    pub good: u64,
 }
-const _: () = assert!(size_of::<Export>() == 40);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unexport {
-    pub size: u32,
-    pub flags: u32,
-    pub id: u64,
-    pub timeout_ns: u64,
-}
-const _: () = assert!(size_of::<Unexport>() == 24);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Keep {
-    pub size: u32,
-    pub flags: u32,
-    pub pages: u64,
-}
-const _: () = assert!(size_of::<Keep>() == 16);
+const _: () = assert!(size_of::<Export>() == 32);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -272,13 +241,6 @@ impl Export {
     }
 }
 
-impl Unexport {
-    pub fn new(id: u64, timeout: Duration) -> Unexport {
-        let timeout_ns = timeout.as_nanos() as u64;
-        Unexport { size: size_of::<Unexport>() as u32, flags: 0, id, timeout_ns }
-    }
-}
-
 impl Info {
     pub fn new() -> Info {
         Info { size: size_of::<Info>() as u32, ..Info::default() }
@@ -314,7 +276,7 @@ impl Device {
         let device = Device::open()?;
         match device.keep(0) {
             Ok(()) => Ok(device),
-            Err(errno) => fail!("ADMA_IOC_KEEP: {errno:?}"),
+            Err(errno) => fail!("keeping nothing: {errno:?}"),
         }
     }
 
@@ -363,10 +325,13 @@ impl Device {
     }
 
     pub fn port(&self) -> Result<Port, Errno> {
-        let mut port = MakePort { size: size_of::<MakePort>() as u32, ..MakePort::default() };
-        call(self.fd(), PORT, &mut port)?;
-        // SAFETY: a new descriptor, and nobody else's.
-        Ok(Port(unsafe { OwnedFd::from_raw_fd(port.fd) }))
+        // SAFETY: no argument; a new descriptor, and nobody else's.
+        unsafe {
+            match libc::ioctl(self.fd(), PORT, 0) {
+                -1 => Err(Errno::last()),
+                fd => Ok(Port(OwnedFd::from_raw_fd(fd))),
+            }
+        }
     }
 
     /// The pieces that failed, as bits.
@@ -404,7 +369,7 @@ impl Device {
     }
 
     pub fn keep(&self, pages: u64) -> Result<(), Errno> {
-        call(self.fd(), KEEP, &mut Keep { size: size_of::<Keep>() as u32, flags: 0, pages })
+        call(self.fd(), INFO, &mut Info { flags: INFO_KEEP, keep_pages: pages, ..Info::new() })
     }
 
     /// The same where others are at work too: what finds no room is tried again.
@@ -453,7 +418,7 @@ impl Port {
     }
 
     pub fn unexport(&self, id: u64, timeout: Duration) -> Result<(), Errno> {
-        call(self.fd(), UNEXPORT, &mut Unexport::new(id, timeout))
+        call(self.fd(), UNEXPORT, &mut Wait::new(id, timeout))
     }
 }
 

@@ -56,8 +56,7 @@ impl Servant<'_> {
             Order::Export(region, at, len, flags) => {
                 let mut export = Export::new(self.regions[region].address(at), len, flags);
                 match call(port?.fd(), EXPORT, &mut export) {
-                    Ok(()) => Ok([export.id, export.good]),
-                    // The answer has room for an error and how far it got.
+                    Ok(()) => Ok([export.id, 0]),
                     Err(errno) => return Ok(Err(errno)),
                 }
             }

@@ -145,7 +145,7 @@ impl Fuzzer {
         let pointer =
             if self.random.once_in(8) { self.bad_pointer() } else { self.arena.address(at) };
         let _ = match number {
-            // It may have made a descriptor, whose number only the arena has.
+            // It may have made a descriptor that nobody closes.
             PORT => ioctl(-1, number, pointer),
             EXPORT | UNEXPORT => {
                 let port = self.port();
@@ -202,7 +202,7 @@ impl Fuzzer {
     fn unexport(&mut self) {
         let at = self.room();
         let timeout = Duration::from_micros(self.random.below(500));
-        let mut unexport = Unexport::new(self.export_number(), timeout);
+        let mut unexport = Wait::new(self.export_number(), timeout);
         match self.random.below(30) {
             0 => unexport.size = self.random.below(5000) as u32,
             1 => unexport.flags = self.odd_number() as u32,
