@@ -47,7 +47,7 @@
 #define ADMA_FEATURE_EXPORTS	0x2	/* ports and exports */
 #define ADMA_FEATURE_NODES	0x4	/* channels on several NUMA nodes */
 
-/* What the helper offers. Only what is said to be is read. */
+/* What the helper offers; it reads the fields that say so (in:). */
 struct adma_info {
 	__u32 size;		/* in: sizeof(struct adma_info) */
 	__u32 flags;		/* in: ADMA_INFO_KEEP or 0 */

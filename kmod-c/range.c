@@ -332,11 +332,12 @@ void adma_range_put(struct adma_range *range)
  */
 static void adma_range_drain(struct adma_range *range)
 {
-	unsigned long since = jiffies;
+	unsigned long since;
 	unsigned int i, us;
 
 	/* Pairs with adma_chan_req_send(): it sees the range dead, or we that. */
 	smp_mb();
+	since = jiffies;	/* whoever begins later sees it in any case */
 	for (i = 0; i < adma_nr_channels; i++) {
 		struct adma_channel *ch = &adma_channels[i];
 
