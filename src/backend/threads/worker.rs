@@ -60,7 +60,8 @@ fn summon_others(count: u32, me: &Worker) {
 
 fn make(count: u32, generation: u32) {
     for _ in 0..count {
-        if workers::lacks_workers() {
+        // Refused once, clone is not called again for a while.
+        if workers::lacks_workers() && !workers::is_refused() {
             spawn(generation);
         }
     }
