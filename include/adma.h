@@ -416,8 +416,8 @@ adma_cookie_t adma_iwrite(int connection, const void *addr, size_t len);
 
 /*
  * -EINPROGRESS while the message is under way; otherwise as adma_read and adma_write, and
- * the cookie is used up. May copy one piece (at most 512 KiB, or a 64th of the message) if both
- * buffers are memory of adma_alloc; what has to be fetched from the other process's memory is
+ * the cookie is used up. May copy one piece (at most 512 KiB, or 16 MiB with workers, or a
+ * 64th of the message) if both buffers are memory of adma_alloc; what has to be fetched from the other process's memory is
  * left to a thread, one piece at a time, for its pages may be long in coming.
  */
 ssize_t adma_check(adma_cookie_t cookie);

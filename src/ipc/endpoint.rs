@@ -24,7 +24,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
-use layout::Layout;
+use layout::{Helpers, Layout};
 
 pub use super::claims::Role;
 
@@ -360,8 +360,13 @@ impl Endpoint {
         // Both sides know the same of both buffers, and cut alike.
         let blocks = shown && block.is_some();
         let source = if role == Role::Writer { own.ours.addr } else { at };
-        let offload = if terms.reader_alone && !blocks { usize::MAX } else { terms.offload };
-        own.layout = Layout::new(count, offload, (terms.shares && !blocks).then_some(source));
+        let helpers = match terms {
+            Terms { shares: true, .. } if blocks => Helpers::Blocks,
+            Terms { reader_alone: true, .. } if !blocks => Helpers::ReaderAlone,
+            Terms { shares: true, .. } => Helpers::AnyMemory(source),
+            _ => Helpers::Nobody,
+        };
+        own.layout = Layout::new(count, terms.offload, helpers);
         own.matched = true;
         own.kind = kind;
         own.streamed |= kind == kind::STREAMED;

@@ -54,8 +54,7 @@ pub struct Terms {
     /// Neither can do to the other what it could not do anyway. Only an equal copies into our
     /// buffers, for we have to believe it; any other only into a block that was lent to it.
     pub equal: bool,
-    /// A reader copies everything itself, in one piece, but for what it reads into blocks that it
-    /// has lent.
+    /// A reader copies everything itself, but for what it reads into blocks that it has lent.
     pub reader_alone: bool,
     /// Workers copy large messages too, of either process.
     pub shares: bool,
@@ -175,9 +174,9 @@ impl Transport {
 
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
     unsafe fn copy_in_blocks(&self, way: Way, piece: MessagePiece) -> bool {
-        let MessagePiece { ours, theirs, len, of } = piece;
+        let MessagePiece { ours, theirs, len, alone, .. } = piece;
         // Whether the CPUs are the two processes' own, for both copy.
-        let is_busy = |workers: &Workers| of > 1 && workers.cpus <= 2;
+        let is_busy = |workers: &Workers| !alone && workers.cpus <= 2;
         let Some(place) = theirs.block else { return false };
         let Some((_view, theirs_here)) = self.view(way, place, len) else { return false };
         let (to, from) = match way {

@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicBool, AtomicI16, Ordering};
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

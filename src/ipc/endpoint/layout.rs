@@ -12,6 +12,18 @@ pub const SHARED_FROM: usize = 3 << 20;
 /// 260 us; 460 in pieces of 2 MiB.)
 pub const SPREAD_BELOW: usize = 32 << 20;
 
+/// Who copies beside the two threads that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Helpers {
+    Nobody,
+    /// Workers of either side; with where the message lies in its writer.
+    AnyMemory(usize),
+    /// Workers of either side, all of them for each piece between blocks.
+    Blocks,
+    /// Those of the reader, in the same way: its writer copies nothing.
+    ReaderAlone,
+}
+
 /// The pieces of one message. The default is nobody's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
@@ -22,16 +34,26 @@ pub struct Layout {
     piece: usize,
     /// So many of them lie in one page table.
     per_table: usize,
+    /// One side copies all of it.
+    alone: bool,
 }
 
 impl Layout {
-    /// `shared`: where the message lies in its writer, if workers of either side copy.
-    pub fn new(count: usize, offload: usize, shared: Option<usize>) -> Self {
-        match shared.filter(|_| count >= SHARED_FROM && count >= offload) {
-            Some(source) => Self::by_tables(count, source),
-            None => {
-                let piece = piece_size(count, offload);
-                Self { count, first: piece, piece, per_table: 1 }
+    pub fn new(count: usize, offload: usize, helpers: Helpers) -> Self {
+        match helpers {
+            Helpers::AnyMemory(source) if count >= SHARED_FROM && count >= offload => {
+                Self::by_tables(count, source)
+            }
+            _ => {
+                let piece = match helpers {
+                    Helpers::ReaderAlone => count.clamp(1, most_helped(count)),
+                    Helpers::Blocks => {
+                        piece_size(count, offload, (count / 8).min(most_helped(count)))
+                    }
+                    _ => piece_size(count, offload, count / 64),
+                };
+                let alone = helpers == Helpers::ReaderAlone;
+                Self { count, first: piece, piece, per_table: 1, alone }
             }
         }
     }
@@ -47,7 +69,13 @@ impl Layout {
         let piece = if count < SPREAD_BELOW { SHORT } else { most };
         let head = source.wrapping_neg() % piece;
         let first = if head < piece / 4 { head + piece } else { head };
-        Self { count, first: first.min(count), piece, per_table: (TABLE / piece).max(1) }
+        Self {
+            count,
+            first: first.min(count),
+            piece,
+            per_table: (TABLE / piece).max(1),
+            alone: false,
+        }
     }
 
     /// In which order pieces are claimed: the first of every page table, then the second of every
@@ -63,6 +91,11 @@ impl Layout {
             index -= tables;
         }
         index
+    }
+
+    /// Whether one side copies all of it.
+    pub fn is_alone(&self) -> bool {
+        self.alone || self.pieces() == 1
     }
 
     pub fn pieces(&self) -> usize {
@@ -83,35 +116,55 @@ impl Layout {
 /// How large the pieces are that two threads share.
 ///
 /// Two while they are short: each costs a system call on either side, and halves are done at
-/// about the same time. Then four, and more of at most 512 KiB or a 64th: who comes late, or
+/// about the same time. Then four, and more of at most 512 KiB or `largest`: who comes late, or
 /// is slower, takes fewer, and nobody waits long for the other's last one. (Measured with two
 /// CPUs: 256 KiB as two pieces takes 0.88 of the time of four, 16 MiB in pieces of 512 KiB 0.93
 /// of 128 KiB and 0.96 of 1 MiB, 64 MiB in pieces of 1 MiB 0.88 of 128 KiB.)
-fn piece_size(count: usize, offload: usize) -> usize {
+fn piece_size(count: usize, offload: usize, largest: usize) -> usize {
     const HALVES: usize = 512 << 10;
     const LARGEST: usize = 512 << 10;
     let piece = match count {
         _ if count < offload => return count.max(1),
         ..=HALVES => count.div_ceil(2),
-        _ => (count / 4).min(LARGEST.max(count / 64)),
+        _ => (count / 4).min(LARGEST.max(largest)),
     };
     piece.max(count.div_ceil(MOST_PIECES)).next_multiple_of(PAGE)
+}
+
+/// How large pieces are at most of which each has the help of all workers of its side: the more, the
+/// less often they are called, but who waits with a limit copies one at a time. (Sixteen CPUs, against
+/// pieces of 512 KiB or a 64th: 16 MiB in eighths took 0.72 to 0.76 of the time, 64 MiB 0.58 to 0.63,
+/// and written before and read after 0.97 to 0.99; quarters of 16 MiB 0.82 to 0.85, but 1.17 then.)
+fn most_helped(count: usize) -> usize {
+    (16 << 20).max((count / 64).next_multiple_of(PAGE))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HELPERS: [Helpers; 6] = [
+        Helpers::Nobody,
+        Helpers::Blocks,
+        Helpers::ReaderAlone,
+        Helpers::AnyMemory(0),
+        Helpers::AnyMemory(4096),
+        Helpers::AnyMemory(0x7fff_1234_5678),
+    ];
+
     #[test]
     fn pieces_cover_every_message_and_are_never_too_many() {
         for offload in [1, 32 << 10, usize::MAX] {
-            for shared in [None, Some(0), Some(4096), Some(0x7fff_1234_5678)] {
+            for helpers in HELPERS {
                 for shift in 0..47 {
                     for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
-                        let layout = Layout::new(count, offload, shared);
+                        let layout = Layout::new(count, offload, helpers);
                         let pieces = layout.pieces();
                         assert!((1..=MOST_PIECES).contains(&pieces), "{count} {pieces}");
-                        assert!(count >= offload || pieces == 1, "{count}");
+                        let alone = helpers == Helpers::ReaderAlone;
+                        assert!(count >= offload || alone || pieces == 1, "{count}");
+                        assert_eq!(layout.is_alone(), alone || pieces == 1);
+                        assert!(!alone || (pieces == 1) == (count <= 16 << 20), "{count}");
                         let mut all: Vec<_> =
                             (0..pieces).map(|index| layout.piece(index)).collect();
                         all.sort();
@@ -132,7 +185,7 @@ mod tests {
     fn pieces_for_workers_begin_at_page_tables_of_the_writer() {
         for source in [0usize, 8, 4096, (1 << 20) + 4096, (2 << 20) - 4096, 0x7f12_3456_7890] {
             for (count, cut) in [(4 << 20, 256 << 10), (31 << 20, 256 << 10), (65 << 20, 2 << 20)] {
-                let layout = Layout::new(count, 32 << 10, Some(source));
+                let layout = Layout::new(count, 32 << 10, Helpers::AnyMemory(source));
                 for index in 1..layout.pieces() {
                     let (at, _) = layout.piece(index);
                     assert!((source + at).is_multiple_of(cut), "{source} {count} {index}");
@@ -148,7 +201,7 @@ mod tests {
         const TABLE: usize = 2 << 20;
         for source in [0usize, 4096, 300 << 10, (2 << 20) - 4096] {
             for count in [4usize << 20, 6 << 20, (8 << 20) - 1] {
-                let layout = Layout::new(count, 32 << 10, Some(source));
+                let layout = Layout::new(count, 32 << 10, Helpers::AnyMemory(source));
                 let table = |index: usize| (source + layout.piece(index).0) / TABLE;
                 let (tables, pieces) = (count / TABLE, layout.pieces());
                 for first in 0..pieces - tables {

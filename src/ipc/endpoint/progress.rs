@@ -36,6 +36,8 @@ pub struct MessagePiece {
     pub len: usize,
     /// How many pieces the message has.
     pub of: usize,
+    /// And this side copies all of them.
+    pub alone: bool,
 }
 
 impl Endpoint {
@@ -313,7 +315,8 @@ impl OwnPost {
         let (at, len) = self.layout.piece(index);
         let block = self.theirs.block.map(|place| place.plus(at));
         let theirs = Remote { addr: self.theirs.addr + at, offset: at, block, ..self.theirs };
-        MessagePiece { ours: self.ours.addr + at, theirs, len, of: self.layout.pieces() }
+        let (of, alone) = (self.layout.pieces(), self.layout.is_alone());
+        MessagePiece { ours: self.ours.addr + at, theirs, len, of, alone }
     }
 }
 
