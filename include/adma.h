@@ -166,7 +166,7 @@ int adma_check_copy(adma_cookie_t cookie);
  * The caller does not sit idle: parts of the copy that nobody has begun it
  * copies itself. So it takes no longer than memcpy() would have, however busy
  * the machine is. Signals are held while it copies, and come after 16 MiB at
- * the latest; it sleeps with signals open. How it waits is ADMA_WAIT's choice.
+ * the latest; it sleeps with signals open.
  *
  * Returns 0: it is over, and the cookie retired; -EINVAL as adma_check_copy().
  */

@@ -5,7 +5,6 @@
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu;
-use crate::backend::threads::Wait;
 use crate::backend::threads::workers::MOST_WORKERS;
 use crate::functions::Op;
 use crate::ipc;
@@ -25,7 +24,6 @@ pub struct Config {
     /// Processes of this MPI job on this machine, as its launcher tells; 1 where there is none.
     pub ranks: usize,
     pub cpu_share: Option<f32>,
-    pub wait: Wait,
     pub copy_loop: Option<CopyLoop>,
     /// In bytes. `None`: as much as the kernel helper allows.
     pub keep: Option<usize>,
@@ -111,6 +109,12 @@ impl Config {
         wanted.then_some(gpu::Settings { floor, keep: self.keep, spare_cpus })
     }
 
+    /// Whether a caller stays awake while an engine copies: a share is fixed, at 0 above all, so
+    /// that what is in the CPU's cache stays there, and a caller that sleeps gives its CPU to others.
+    pub fn spins(&self) -> bool {
+        self.cpu_share.is_some() && self.goal == Goal::Time
+    }
+
     /// Whether large copies are counted.
     pub fn counts(&self) -> bool {
         self.stats.any() || matches!(self.live, LiveFiles::In(_))
@@ -131,7 +135,6 @@ impl Default for Config {
             channels: None,
             ranks: 1,
             cpu_share: None,
-            wait: Wait::Auto,
             copy_loop: None,
             keep: None,
             ops: EVERY_OP,
@@ -163,7 +166,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 23] = [
+pub const KNOBS: [Knob; 22] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -204,21 +207,6 @@ pub const KNOBS: [Knob; 23] = [
         default: "auto",
         want: "auto, or a number from 0 to 1",
         set: |config, value| auto_or(&mut config.cpu_share, value, share),
-    },
-    Knob {
-        name: "ADMA_WAIT",
-        default: "auto",
-        want: "auto, spin, yield, sleep or umwait",
-        set: |config, value| {
-            let names = [
-                ("auto", Wait::Auto),
-                ("spin", Wait::Spin),
-                ("yield", Wait::Yield),
-                ("sleep", Wait::Sleep),
-                ("umwait", Wait::Umwait),
-            ];
-            choose(&mut config.wait, &names, value)
-        },
     },
     Knob {
         name: "ADMA_STORES",

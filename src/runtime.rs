@@ -119,11 +119,6 @@ fn note_end(bytes: usize, begun: u64) {
     DISPATCHER.note_end(bytes, begun);
 }
 
-/// How callers wait.
-pub fn wait() -> threads::Wait {
-    DISPATCHER.wait()
-}
-
 /// Start-up. Everything that may allocate happens here, and even that only when there is
 /// something to say: a program that never allocates should not begin to because of us.
 /// "open" comes last.

@@ -100,8 +100,7 @@ shown! {
     copies_that_spare_cpus_are_right: "steady" [("ADMA_BACKEND", "auto"), ("ADMA_GOAL", "cpu")];
     copies_of_many_threads_are_right: "plain 6" [("FAKE_CUDA_SHUFFLE", "200")];
     copies_with_half_by_the_caller_are_right: "steady" [("ADMA_CPU_SHARE", "0.5")];
-    copies_with_spinning_callers_are_right: "steady" [("ADMA_WAIT", "spin")];
-    copies_with_sleeping_callers_are_right: "steady" [("ADMA_WAIT", "sleep")];
+    copies_with_callers_that_only_wait_are_right: "steady" [("ADMA_CPU_SHARE", "0")];
     streams_that_run_apart_copy_right: "steady" [("FAKE_CUDA_SHUFFLE", "500")];
     asynchronous_copies_are_right_and_told: "async" [];
     asynchronous_copies_out_of_order_are_right_and_told: "async" [("FAKE_CUDA_SHUFFLE", "300")];

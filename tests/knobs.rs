@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 23] = [
+const KNOBS: [Knob; 22] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -61,12 +61,6 @@ const KNOBS: [Knob; 23] = [
         default: "auto",
         good: &["auto", "0", "0.25", ".5", "0.999999", "1", "1.0"],
         bad: &["1.1", "-0.1", "nan", "inf", "1e-1", "50%", ".", "0,5", "2"],
-    },
-    Knob {
-        name: "ADMA_WAIT",
-        default: "auto",
-        good: &["auto", "spin", "yield", "sleep", "umwait"],
-        bad: &["futex", "Spin", "spin,sleep"],
     },
     Knob {
         name: "ADMA_STORES",
@@ -324,14 +318,14 @@ fn every_good_value_copies_the_right_bytes() {
 }
 
 #[test]
-fn every_kind_of_store_and_every_wait_copies_the_right_bytes_together() {
+fn every_kind_of_store_with_every_share_copies_the_right_bytes() {
     for stores in ["ordinary", "stream"] {
-        for wait in ["spin", "yield", "sleep", "umwait"] {
+        for share in ["auto", "0", "0.5"] {
             let mut command = copies("memcpy 65536-3000000 40 memmove 4097 10");
-            command.env("ADMA_STORES", stores).env("ADMA_WAIT", wait).env("ADMA_VERIFY", "1");
-            let json = only_report(command.env("ADMA_MIN_BYTES", "4096"));
-            assert_eq!(json["verify"]["mismatched"], 0, "{stores} {wait}");
-            assert_eq!(calls(&json), (50, 0), "{stores} {wait}: {json}");
+            command.env("ADMA_STORES", stores).env("ADMA_CPU_SHARE", share);
+            let json = only_report(command.env("ADMA_VERIFY", "1").env("ADMA_MIN_BYTES", "4096"));
+            assert_eq!(json["verify"]["mismatched"], 0, "{stores} {share}");
+            assert_eq!(calls(&json), (50, 0), "{stores} {share}: {json}");
         }
     }
 }

@@ -24,8 +24,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 enum Work {
     /// One copy of memory that no cache holds.
     Cold,
-    /// The same, with every CPU kept busy by others.
-    Busy,
     /// The same, and the destination is read.
     Read,
     /// The same, and then eight times the process's own 1 MiB, which fits its cache.
@@ -41,9 +39,8 @@ enum Work {
 }
 
 impl Work {
-    const ALL: [Work; 8] = [
+    const ALL: [Work; 7] = [
         Work::Cold,
-        Work::Busy,
         Work::Read,
         Work::OwnSet,
         Work::Differs,
@@ -55,7 +52,6 @@ impl Work {
     fn about(self) -> &'static str {
         match self {
             Work::Cold => "a cold copy",
-            Work::Busy => "a cold copy, all CPUs busy",
             Work::Read => "a cold copy, then its destination is read",
             Work::OwnSet => "a cold copy, then 8 x 1 MiB of one's own",
             Work::Differs => "memcmp that ends after 100 bytes",
@@ -87,13 +83,8 @@ const CASES: &[Case] = &[
     case("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB, 2),
     case("ADMA_CHANNELS=4", Work::Beside, 16 * MIB, 8),
     case("ADMA_CPU_SHARE=0", Work::OwnSet, 16 * MIB, 4),
-    case("ADMA_CPU_SHARE=0 ADMA_WAIT=spin", Work::OwnSet, 16 * MIB, 4),
     case("ADMA_STORES=stream", Work::Cold, MIB, 2),
     case("ADMA_STORES=ordinary", Work::Read, 4 * MIB, 2),
-    case("ADMA_WAIT=spin", Work::Cold, MIB, 2),
-    case("ADMA_WAIT=yield", Work::Busy, MIB, 2),
-    case("ADMA_WAIT=sleep", Work::Busy, MIB, 2),
-    case("ADMA_WAIT=umwait", Work::Cold, MIB, 2),
     case("ADMA_OPS=memcpy", Work::Differs, MIB, 2),
     case("ADMA_IPC_EAGER=4096", Work::Message, 32 * KIB, 2),
     case("ADMA_IPC_OFFLOAD=1G", Work::MessageOnOneCpu, 64 * KIB, 2),
@@ -154,9 +145,8 @@ pub fn work(options: &Options) {
     let (Some(work), Ok(size)) = (Work::named(work), size.parse::<usize>()) else {
         std::process::exit(2)
     };
-    let _hogs = (work == Work::Busy).then(|| spawn::Hogs::new(cpu_count()));
     let turn: Box<dyn FnMut() -> f64> = match work {
-        Work::Cold | Work::Busy => {
+        Work::Cold => {
             let mut copies = Copies::new(Target::Old, size, 512 * MIB);
             Box::new(move || copies.next(interposed_memcpy()))
         }
