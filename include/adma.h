@@ -208,7 +208,7 @@ const char *adma_strerror(int result);
  * count.
  *
  * Three kinds of messages, by size:
- *   - up to ADMA_IPC_EAGER bytes (32K): copied into memory that both processes share; the
+ *   - up to 32 KiB: copied into memory that both processes share; the
  *     buffer is free when the call returns. adma_write does not wait for the read while no
  *     more than 64 KiB and 256 messages of its direction are unread, so two processes may
  *     both write that much first and read then; beyond it, it may wait for reads. It returns
@@ -216,7 +216,6 @@ const char *adma_strerror(int result);
  *     otherwise its own length, and for a while also after the other process has died. Who
  *     has to know the count in any case uses adma_iwrite: its cookie is over when the
  *     message was read.
- *     ADMA_IPC_EAGER=0 switches this kind off.
  *   - above: one copy, made by the kernel for whoever waits.
  *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
  *     copy: the reader from the front, the writer from the back. Where both have the kernel

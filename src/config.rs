@@ -36,7 +36,6 @@ pub struct Config {
     /// A path with %p in it.
     pub verify: u32,
     pub log: Level,
-    pub ipc_eager: usize,
     pub ipc_offload: usize,
     pub ipc_engine: ipc::Engines,
     pub ipc_ptracer: bool,
@@ -143,7 +142,6 @@ impl Default for Config {
             profile: false,
             verify: 0,
             log: Level::Warn,
-            ipc_eager: 32 << 10,
             ipc_offload: 32 << 10,
             ipc_engine: ipc::Engines::Auto,
             ipc_ptracer: false,
@@ -166,7 +164,7 @@ pub struct Knob {
     set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 22] = [
+pub const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -305,15 +303,6 @@ pub const KNOBS: [Knob; 22] = [
                 ("debug", Level::Debug),
             ];
             choose(&mut config.log, &names, value)
-        },
-    },
-    Knob {
-        name: "ADMA_IPC_EAGER",
-        default: "32K",
-        want: "0, or bytes with an optional K suffix, at most 32K",
-        set: |config, value| {
-            let bytes = none_or_size(value).filter(|bytes| *bytes <= ipc::MOST_EAGER);
-            bytes.map(|bytes| config.ipc_eager = bytes).is_some()
         },
     },
     Knob {

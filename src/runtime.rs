@@ -155,7 +155,6 @@ extern "C" fn start() {
         ipc::tally::begin(&MAKE_LIVE_FILE);
     }
     ipc::configure(ipc::Settings {
-        eager: config.ipc_eager,
         offload: config.ipc_offload,
         engines: config.ipc_engine,
         patience: config.ipc_timeout as u64 * 1_000_000_000,

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 22] = [
+const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -143,12 +143,6 @@ const KNOBS: [Knob; 22] = [
         default: "warn",
         good: &["error", "warn", "info", "debug"],
         bad: &["loud", "3", "WARN", "warn,info"],
-    },
-    Knob {
-        name: "ADMA_IPC_EAGER",
-        default: "32K",
-        good: &["0", "1", "4096", "4K", "32k"],
-        bad: &["33K", "-1", "auto", "4096B"],
     },
     Knob {
         name: "ADMA_IPC_OFFLOAD",

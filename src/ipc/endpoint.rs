@@ -12,6 +12,7 @@ pub use eager::{PLACED_FROM, Placing, Short};
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
 pub use progress::{MessagePiece, Step};
 
+use super::MOST_EAGER;
 use super::blocks::BlockAddress;
 use super::claims::{self, Cursors};
 use super::engine::{Remote, Terms};
@@ -271,13 +272,12 @@ impl Endpoint {
         &mut self,
         lane: &Lane,
         ours: Buffer,
-        eager: usize,
         direct: bool,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.check_room(lane)?;
         let len = ours.len;
-        let place = if len <= eager { self.take_room(lane, len)? } else { None };
+        let place = if len <= MOST_EAGER { self.take_room(lane, len)? } else { None };
         let (kind, at) = match place {
             Some(place) => (kind::EAGER, place),
             None if direct => (kind::DIRECT, ours.addr),

@@ -86,7 +86,6 @@ const CASES: &[Case] = &[
     case("ADMA_STORES=stream", Work::Cold, MIB, 2),
     case("ADMA_STORES=ordinary", Work::Read, 4 * MIB, 2),
     case("ADMA_OPS=memcpy", Work::Differs, MIB, 2),
-    case("ADMA_IPC_EAGER=4096", Work::Message, 32 * KIB, 2),
     case("ADMA_IPC_OFFLOAD=1G", Work::MessageOnOneCpu, 64 * KIB, 2),
     case("ADMA_IPC_ENGINE=shm", Work::Message, MIB, 2),
 ];
