@@ -314,12 +314,11 @@ pub const KNOBS: [Knob; 21] = [
     Knob {
         name: "ADMA_IPC_ENGINE",
         default: "auto",
-        want: "auto, helper, process_vm or shm",
+        want: "auto, helper or shm",
         set: |config, value| {
             let names = [
                 ("auto", ipc::Engines::Auto),
                 ("helper", ipc::Engines::Helper),
-                ("process_vm", ipc::Engines::ProcessVm),
                 ("shm", ipc::Engines::SharedMemory),
             ];
             choose(&mut config.ipc_engine, &names, value)
@@ -459,8 +458,6 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 #[derive(Debug, PartialEq)]
 enum Complaint<'a> {
     BadValue(&'a Knob, &'a [u8]),
-    /// Another knob has taken its place.
-    Renamed(&'static str, &'static str),
     Unknown(&'a [u8]),
 }
 
@@ -487,7 +484,6 @@ impl Complaint<'_> {
                 knob.want,
                 knob.default
             )),
-            Complaint::Renamed(old, new) => say(format_args!("{old}: ignored, it is {new} now")),
             Complaint::Unknown(name) => say(format_args!(
                 "{}: no such knob, ignored; preload.sh --help lists them",
                 show(name)
@@ -495,10 +491,6 @@ impl Complaint<'_> {
         }
     }
 }
-
-/// Knobs that have another name now. The old one is refused, with a line that names the new one:
-/// two spellings of one thing would have to be explained for ever.
-const RENAMED: [(&str, &str); 1] = [("ADMA_KERNEL", "ADMA_STORES")];
 
 /// How launchers tell a rank how many it has beside itself: Open MPI's, and MPICH's and Intel's.
 const RANKS: [&[u8]; 2] = [b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS"];
@@ -515,11 +507,7 @@ fn apply<'a>(config: &mut Config, variable: &'a [u8]) -> Option<Complaint<'a>> {
         return None;
     }
     let Some(knob) = KNOBS.iter().find(|knob| knob.name.as_bytes() == name) else {
-        let renamed = RENAMED.iter().find(|(old, _)| old.as_bytes() == name);
-        return Some(match renamed {
-            Some((old, new)) => Complaint::Renamed(old, new),
-            None => Complaint::Unknown(name),
-        });
+        return Some(Complaint::Unknown(name));
     };
     let set = core::str::from_utf8(value).is_ok_and(|value| (knob.set)(config, value));
     (!set).then_some(Complaint::BadValue(knob, value))
@@ -706,9 +694,6 @@ mod tests {
             Some(Complaint::Unknown(b"ADMA_MINBYTES"))
         );
         assert_eq!(apply(&mut config, b"ADMA_"), Some(Complaint::Unknown(b"ADMA_")));
-        let renamed = Complaint::Renamed("ADMA_KERNEL", "ADMA_STORES");
-        assert_eq!(apply(&mut config, b"ADMA_KERNEL=stream"), Some(renamed));
-        assert!(config.copy_loop.is_none(), "said, and not obeyed");
         assert_eq!(apply(&mut config, b"PATH=/bin"), None);
         assert_eq!(apply(&mut config, b""), None);
         assert!(apply(&mut config, b"ADMA_LOG=\xff").is_some());

@@ -300,7 +300,7 @@ fn who_ends_a_message_wakes_the_thread_that_waits_for_it() {
 fn every_engine_carries_every_size() {
     let cases = [
         ("ADMA_IPC_ENGINE", "shm"),
-        ("ADMA_IPC_ENGINE", "process_vm"),
+        ("ADMA_BACKEND", "threads"),
         ("ADMA_IPC_OFFLOAD", "1G"),
         ("ADMA_CHANNELS", "3"),
     ];

@@ -248,7 +248,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     };
     let across = match settings.engines {
         Engines::Auto | Engines::Helper => Across::new(settings.helper),
-        Engines::ProcessVm | Engines::SharedMemory => None,
+        Engines::SharedMemory => None,
     };
     let mut fds = vec![memory.raw(), others_doorbell.raw()];
     fds.extend(across.iter().flat_map(Across::descriptors));
@@ -311,7 +311,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
         .as_ref()
         .is_some_and(|across| note.pin != 0 && across.probe(note.pin, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
-    let wants_blocks = matches!(settings.engines, Engines::Auto | Engines::ProcessVm);
+    let wants_blocks = settings.engines == Engines::Auto;
     let workers = (settings.workers)();
     // With two CPUs the other one has the other process on it, which copies as well.
     let shares = workers.is_some_and(|workers| workers.cpus > 2);

@@ -158,7 +158,6 @@ mod settings {
     pub enum Engines {
         Auto,
         Helper,
-        ProcessVm,
         SharedMemory,
     }
 

@@ -112,10 +112,10 @@ fn message_engine_is_preferred_and_named() -> Outcome {
     let right = "adma: connection: helper, one copy by the engine; else process_vm, one copy";
     ensure!(lines.iter().all(|line| line.starts_with(right)), "{err}");
     ensure!(bytes > 0, "nothing was carried");
-    for engine in ["process_vm", "shm"] {
-        let mut command = program("ipc_ends", &["close"], engine)?;
-        let (bytes, err) = carried(command.env("ADMA_LOG", "info"))?;
-        ensure!(bytes == 0 && !err.contains("connection: helper"), "{engine}: {bytes}, {err}");
+    for knob in [("ADMA_BACKEND", "threads"), ("ADMA_IPC_ENGINE", "shm")] {
+        let mut command = program("ipc_ends", &["close"], "auto")?;
+        let (bytes, err) = carried(command.envs([knob, ("ADMA_LOG", "info")]))?;
+        ensure!(bytes == 0 && !err.contains("connection: helper"), "{knob:?}: {bytes}, {err}");
     }
     Ok(())
 }
