@@ -264,13 +264,9 @@ fn publish(live: &'static Live) {
     let count = |count: &AtomicU64| count.load(relaxed);
     facts.faults.store(threads::faults() + count(&ioat.faults), relaxed);
     facts.taken_back.store(threads::taken_back(), relaxed);
-    facts.caller_bytes.store(threads::caller_bytes() + count(&ioat.caller_bytes), relaxed);
+    facts.caller_bytes.store(caller_bytes(), relaxed);
     for (number, to) in facts.channel_bytes.iter().enumerate().take(channels) {
-        let bytes = match ioat.channel_bytes.get(number).filter(|_| backend == "ioat") {
-            Some(bytes) => count(bytes),
-            None => workers::bytes_of_worker(number),
-        };
-        to.store(bytes, relaxed);
+        to.store(bytes_of_channel(backend, number), relaxed);
     }
 }
 
@@ -454,7 +450,8 @@ fn report(process: &Process, stderr: Option<i32>) {
     let exe = name_of_program(exe);
     let (started, seconds) = DISPATCHER.recorder.started();
     let (backend, channels) = DISPATCHER.backend();
-    let bytes = channel_bytes(backend);
+    let bytes: [u64; workers::MOST_WORKERS] =
+        core::array::from_fn(|number| bytes_of_channel(backend, number));
     let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
     let ioat = &DISPATCHER.ioat.counts;
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -468,9 +465,7 @@ fn report(process: &Process, stderr: Option<i32>) {
         floor: DISPATCHER.floor(),
         threshold: DISPATCHER.threshold(),
         nanoseconds_per_tick: passed as f64 / ticks as f64,
-        caller_bytes: threads::caller_bytes()
-            + count(&ioat.caller_bytes)
-            + count(&gpu::GPU.counts.caller_bytes),
+        caller_bytes: caller_bytes(),
         channel_name: if matches!(backend, "ioat" | "gpu") { backend } else { "adma" },
         channel_bytes: &bytes[..used.max(channels)],
         faults: threads::faults() + count(&ioat.faults),
@@ -515,22 +510,21 @@ fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static s
     ]
 }
 
-/// Bytes copied by each channel.
-fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
-    let mut bytes = [0; workers::MOST_WORKERS];
-    if backend == "gpu" {
-        for (bytes, count) in bytes.iter_mut().zip(&gpu::GPU.counts.channel_bytes) {
-            *bytes = count.load(Ordering::Relaxed);
-        }
-        return bytes;
-    }
-    if backend != "ioat" {
-        return workers::bytes_by_worker();
-    }
-    for (bytes, count) in bytes.iter_mut().zip(&DISPATCHER.ioat.counts.channel_bytes) {
-        *bytes = count.load(Ordering::Relaxed);
-    }
-    bytes
+/// Bytes that callers have copied themselves, beside any engine.
+fn caller_bytes() -> u64 {
+    [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes]
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .fold(threads::caller_bytes(), u64::wrapping_add)
+}
+
+fn bytes_of_channel(backend: &str, number: usize) -> u64 {
+    let counts: &[AtomicU64] = match backend {
+        "gpu" => &gpu::GPU.counts.channel_bytes,
+        "ioat" => &DISPATCHER.ioat.counts.channel_bytes,
+        _ => return workers::bytes_of_worker(number),
+    };
+    counts.get(number).map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
 /// What the hook may not say it has left for now.
