@@ -11,9 +11,9 @@ fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The names in the table of src/config.rs, but for the one that stands behind `adma check`.
+/// The names in the table of src/config/knobs.rs, but for the one that stands behind `adma check`.
 fn knobs() -> Vec<String> {
-    let source = read("src/config.rs");
+    let source = read("src/config/knobs.rs");
     let names = source
         .lines()
         .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
@@ -72,7 +72,7 @@ fn manual_describes_every_knob_and_no_other() {
 /// The values of each knob, as the library names them when it is given a bad one.
 #[test]
 fn manual_describes_every_value_of_a_knob() {
-    let (page, source) = (read("man/adma.7"), read("src/config.rs"));
+    let (page, source) = (read("man/adma.7"), read("src/config/knobs.rs"));
     let mut knob = String::new();
     let mut seen = 0;
     for line in source.lines().map(str::trim) {

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{finish, number, only_report, plain, preloaded, root, skip, succeed, victim, victim_with};
+use common::{
+    finish, number, only_report, plain, preloaded, root, skip, succeed, victim, victim_with,
+};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;

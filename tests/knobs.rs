@@ -206,7 +206,7 @@ fn shares(json: &Value) -> (u64, u64) {
 
 #[test]
 fn table_here_has_every_knob_of_the_library() {
-    let source = std::fs::read_to_string(root().join("src/config.rs")).unwrap();
+    let source = std::fs::read_to_string(root().join("src/config/knobs.rs")).unwrap();
     let theirs: Vec<&str> = source
         .lines()
         .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
