@@ -69,7 +69,7 @@ impl Complaint<'_> {
                 knob.default
             )),
             Complaint::Unknown(name) => say(format_args!(
-                "{}: no such knob, ignored; preload.sh --help lists them",
+                "{}: no such knob, ignored; adma --knobs lists them",
                 show(name)
             )),
         }
