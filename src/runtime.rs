@@ -27,6 +27,7 @@ use crate::{check, config, ipc};
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::vec::Vec;
+use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -129,7 +130,9 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".text.start")] // see `intercept::entry`, as for the next ones
 extern "C" fn start() {
     signals::calls::set_original(original::resolve());
-    if config::leaves_this_program_out() {
+    // LD_PRELOAD reaches every descendant, also one that another C library has been linked with.
+    let register_atfork = register_atfork();
+    if register_atfork.is_none() || config::leaves_this_program_out() {
         let nothing = Config { backend: Backend::Libc, ..Config::default() };
         if let Some(config) = CONFIG.set(nothing) {
             DISPATCHER.configure(config);
@@ -192,15 +195,11 @@ extern "C" fn start() {
         }
         PROCESS.set(Process { ticks, nanoseconds, stderr, config });
     }
-    // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
-    unsafe {
-        __register_atfork(
-            Some(before_fork),
-            None,
-            Some(after_fork),
-            (&raw const __dso_handle).cast_mut().cast(),
-        )
-    };
+    if let Some(register) = register_atfork {
+        let object = (&raw const __dso_handle).cast_mut().cast();
+        // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
+        unsafe { register(Some(before_fork), None, Some(after_fork), object) };
+    }
     // What a seccomp filter does to the calls that it takes nobody knows.
     if let Some(settings) = card.filter(|_| !process::is_filtered()) {
         gpu::start(&settings);
@@ -331,14 +330,24 @@ extern "C" fn after_fork() {
 type AtFork = Option<extern "C" fn()>;
 
 unsafe extern "C" {
-    /// What pthread_atfork calls, which lies in a page of its own at the end of our code.
-    fn __register_atfork(
-        prepare: AtFork,
-        parent: AtFork,
-        child: AtFork,
-        object: *mut c_void,
-    ) -> i32;
     static __dso_handle: u8;
+}
+
+/// To be called before a fork, in the parent after it, and in the child; and the object that asks.
+type RegisterAtFork = unsafe extern "C" fn(AtFork, AtFork, AtFork, *mut c_void) -> i32;
+
+/// What pthread_atfork calls, which lies in a page of its own at the end of our code. `None`: this
+/// is not glibc, whose loader would not start a program for which a symbol is missing.
+fn register_atfork() -> Option<RegisterAtFork> {
+    let function: usize;
+    // SAFETY: reads what the loader has put there: an address, or null, for the symbol is weak;
+    // null is `None`, and anything else a function of this kind.
+    unsafe {
+        asm!(".weak __register_atfork",
+            "mov {}, qword ptr [rip + __register_atfork@GOTPCREL]",
+            out(reg) function, options(pure, readonly, nostack, preserves_flags));
+        core::mem::transmute(function)
+    }
 }
 
 rare! {
