@@ -17,6 +17,7 @@ use crate::team::cpu_count;
 use crate::turns::Budget;
 use libc::{c_int, c_void};
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What a process does, and what one turn of it is.
@@ -30,7 +31,7 @@ enum Work {
     OwnSet,
     /// A comparison that ends after 100 bytes.
     Differs,
-    /// A unit of work of other threads, one on every CPU but one, while one thread copies.
+    /// 1 MiB read by other threads, one on every second CPU, while one thread copies.
     Beside,
     /// Half a round trip of a message that is written before and read after.
     Message,
@@ -55,7 +56,7 @@ impl Work {
             Work::Read => "a cold copy, then its destination is read",
             Work::OwnSet => "a cold copy, then 8 x 1 MiB of one's own",
             Work::Differs => "memcmp that ends after 100 bytes",
-            Work::Beside => "others' work beside cold copies",
+            Work::Beside => "others read their memory beside cold copies",
             Work::Message => "a message, written before and read after",
             Work::MessageOnOneCpu => "the same, both processes on one CPU",
         }
@@ -81,7 +82,7 @@ const fn case(knobs: &'static str, work: Work, size: usize, cpus: usize) -> Case
 
 const CASES: &[Case] = &[
     case("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB, 2),
-    case("ADMA_CHANNELS=4", Work::Beside, 16 * MIB, 8),
+    case("ADMA_CHANNELS=2", Work::Beside, 64 * MIB, 8),
     case("ADMA_CPU_SHARE=0", Work::OwnSet, 16 * MIB, 4),
     case("ADMA_STORES=stream", Work::Cold, MIB, 2),
     case("ADMA_STORES=ordinary", Work::Read, 4 * MIB, 2),
@@ -158,7 +159,7 @@ pub fn work(options: &Options) {
             Box::new(move || {
                 let copied = copies.next(interposed_memcpy());
                 let start = now();
-                (0..8).for_each(|_| read(&own));
+                (0..8).for_each(|_| read(&own, 0..own.len()));
                 copied + (now() - start) as f64
             })
         }
@@ -189,9 +190,9 @@ fn median_of(mut turn: Box<dyn FnMut() -> f64>, seconds: f64) -> f64 {
 }
 
 /// Looks at every cache line.
-fn read(area: &Area) {
+fn read(area: &Area, part: Range<usize>) {
     let mut sum = 0u64;
-    for at in (0..area.len()).step_by(64) {
+    for at in part.step_by(64) {
         // SAFETY: inside the area, which was written when it was made.
         sum = sum.wrapping_add(unsafe { area.at(at).cast::<u64>().read() });
     }
@@ -215,22 +216,24 @@ fn differs(size: usize) -> Box<dyn FnMut() -> f64> {
     })
 }
 
-/// Nanoseconds that a unit of work takes threads on all CPUs but one, while one thread copies.
+/// Nanoseconds that threads on half of the CPUs take to read 1 MiB, while one thread copies.
 fn beside(size: usize, seconds: f64) -> f64 {
-    const UNIT: u32 = 10_000;
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let others = cpu_count() - 1;
+    let others = cpu_count() / 2;
     let mut copies = Copies::new(Target::Old, size, 512 * MIB);
     std::thread::scope(|scope| {
         for _ in 0..others {
             scope.spawn(|| {
-                while !over.load(Relaxed) {
-                    (0..UNIT).for_each(|number| {
-                        black_box(number);
-                    });
+                let area = Area::new(256 * MIB);
+                for part in (0..256).cycle().take_while(|_| !over.load(Relaxed)) {
+                    read(&area, part * MIB..(part + 1) * MIB);
                     done.fetch_add(1, Relaxed);
                 }
             });
+        }
+        // They have to make their memory first.
+        while done.load(Relaxed) < 256 * others as u64 {
+            std::thread::yield_now();
         }
         let budget = Budget::new(seconds);
         let (mut counted, mut since) = (0, now());
@@ -241,10 +244,10 @@ fn beside(size: usize, seconds: f64) -> f64 {
                 (warm, counted, since) = (true, done.load(Relaxed), now());
             }
         }
-        let units = done.load(Relaxed) - counted;
+        let read = done.load(Relaxed) - counted;
         let passed = (now() - since) as f64;
         over.store(true, Relaxed);
-        passed * others as f64 / units.max(1) as f64
+        passed * others as f64 / read.max(1) as f64
     })
 }
 
