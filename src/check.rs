@@ -45,7 +45,11 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     let has_card = card(config, out)?;
     write!(out, "  CPU         ")?;
     let keys = if cpus::features().protection_keys { "" } else { "no " };
-    writeln!(out, "{} MiB last level cache, {keys}protection keys", cpus::last_level_cache() >> 20)?;
+    writeln!(
+        out,
+        "{} MiB last level cache, {keys}protection keys",
+        cpus::last_level_cache() >> 20
+    )?;
     if has_card {
         rate(out)?;
     }

@@ -39,7 +39,6 @@ pub struct Config {
     /// A path with %p in it.
     pub verify: u32,
     pub log: Level,
-    pub ipc_offload: usize,
     pub ipc_engine: ipc::Engines,
     pub ipc_ptracer: bool,
     /// In seconds.
@@ -145,7 +144,6 @@ impl Default for Config {
             profile: false,
             verify: 0,
             log: Level::Warn,
-            ipc_offload: 32 << 10,
             ipc_engine: ipc::Engines::Auto,
             ipc_ptracer: false,
             ipc_timeout: 10,

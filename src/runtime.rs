@@ -158,7 +158,6 @@ extern "C" fn start() {
         ipc::tally::begin(&MAKE_LIVE_FILE);
     }
     ipc::configure(ipc::Settings {
-        offload: config.ipc_offload,
         engines: config.ipc_engine,
         patience: config.ipc_timeout as u64 * 1_000_000_000,
         helper: || {

@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 21] = [
+const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -143,12 +143,6 @@ const KNOBS: [Knob; 21] = [
         default: "warn",
         good: &["error", "warn", "info", "debug"],
         bad: &["loud", "3", "WARN", "warn,info"],
-    },
-    Knob {
-        name: "ADMA_IPC_OFFLOAD",
-        default: "32K",
-        good: &["1", "64K", "1M", "1G"],
-        bad: &["0", "auto", "64KB", "-1"],
     },
     Knob {
         name: "ADMA_IPC_ENGINE",

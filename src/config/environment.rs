@@ -68,10 +68,9 @@ impl Complaint<'_> {
                 knob.want,
                 knob.default
             )),
-            Complaint::Unknown(name) => say(format_args!(
-                "{}: no such knob, ignored; adma --knobs lists them",
-                show(name)
-            )),
+            Complaint::Unknown(name) => {
+                say(format_args!("{}: no such knob, ignored; adma --knobs lists them", show(name)))
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Knob {
     pub set: fn(&mut Config, &str) -> bool,
 }
 
-pub const KNOBS: [Knob; 21] = [
+pub const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -156,12 +156,6 @@ pub const KNOBS: [Knob; 21] = [
             ];
             choose(&mut config.log, &names, value)
         },
-    },
-    Knob {
-        name: "ADMA_IPC_OFFLOAD",
-        default: "32K",
-        want: "bytes with an optional K, M or G suffix",
-        set: |config, value| size(value).map(|bytes| config.ipc_offload = bytes).is_some(),
     },
     Knob {
         name: "ADMA_IPC_ENGINE",

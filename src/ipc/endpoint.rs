@@ -12,7 +12,7 @@ pub use eager::{PLACED_FROM, Placing, Short};
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
 pub use progress::{MessagePiece, Step};
 
-use super::MOST_EAGER;
+use super::{MOST_EAGER, OFFLOAD};
 use super::blocks::BlockAddress;
 use super::claims::{self, Cursors};
 use super::engine::{Remote, Terms};
@@ -360,7 +360,7 @@ impl Endpoint {
         // Both sides know the same of both buffers, and cut alike.
         let blocks = shown && block.is_some();
         let source = if role == Role::Writer { own.ours.addr } else { at };
-        let offload = if terms.reader_alone && !blocks { usize::MAX } else { terms.offload };
+        let offload = if terms.reader_alone && !blocks { usize::MAX } else { OFFLOAD };
         own.layout = Layout::new(count, offload, (terms.shares && !blocks).then_some(source));
         own.matched = true;
         own.kind = kind;

@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicBool, AtomicI16, Ordering};
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -47,7 +47,6 @@ struct Hello {
     region: u32,
     nonce: u64,
     demand: Demand,
-    offload: u64,
 }
 
 #[repr(C)]
@@ -85,7 +84,7 @@ impl Plain for Hello {
 impl Plain for Note {
     const FDS: usize = 0;
 }
-const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 40);
+const _: () = assert!(size_of::<Hello>() == 40 && size_of::<Note>() == 40);
 
 fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
     // SAFETY: `Plain`.
@@ -244,7 +243,6 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
         region: region::SIZE as u32,
         nonce: random(),
         demand,
-        offload: settings.offload as u64,
     };
     let across = match settings.engines {
         Engines::Auto | Engines::Helper => Across::new(settings.helper),
@@ -344,8 +342,6 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     }
     let allowed = [may_pull, may_push].map(AtomicBool::new);
     let terms = Terms {
-        // What neither side finds too small. Not 0: an empty message has one piece, too.
-        offload: mine.offload.max(theirs.offload).max(1) as usize,
         equal,
         reader_alone: !equal && !both,
         // What the helper carries has other pieces.

@@ -16,7 +16,7 @@ use super::handshake::Established;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Way};
 use super::region::{Lane, Side};
-use super::{MOST_EAGER, watch};
+use super::{MOST_EAGER, OFFLOAD, watch};
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -455,8 +455,7 @@ impl Link {
 
     /// Makes a buffer known, if there is a helper and the message will be large enough.
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
-        let large =
-            len >= self.engine.terms.offload && (role == Role::Reader || len > MOST_EAGER);
+        let large = len >= OFFLOAD && (role == Role::Reader || len > MOST_EAGER);
         // Who is not our equal does not copy into our buffers, by no means.
         let trusted = role == Role::Writer || self.engine.terms.equal;
         let across = self.engine.across.as_ref();

@@ -129,6 +129,9 @@ pub use table::forget_after_fork;
 /// Messages up to this size are eager: some of them find room at a time.
 const MOST_EAGER: usize = region::EAGER_ROOM / 8;
 
+/// From this size on both ends copy.
+const OFFLOAD: usize = 32 << 10;
+
 /// What the configuration means for connections.
 mod settings {
     use crate::backend::ioat;
@@ -163,8 +166,6 @@ mod settings {
 
     #[derive(Clone, Copy, Debug)]
     pub struct Settings {
-        /// From this size on both ends copy.
-        pub offload: usize,
         pub engines: Engines,
         /// How long the other side may take for its greetings, and for letting go of buffers
         /// when a connection is closed; in nanoseconds.
@@ -182,7 +183,6 @@ mod settings {
 
     impl Settings {
         pub const DEFAULT: Self = Self {
-            offload: 32 << 10,
             engines: Engines::Auto,
             patience: 10_000_000_000,
             helper: || None,

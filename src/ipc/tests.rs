@@ -663,18 +663,6 @@ fn broken_message_waits_for_its_own_pieces_and_is_eproto() {
     close(b);
 }
 
-#[test]
-fn size_from_which_both_copy_is_the_larger_of_two_wishes() {
-    for _ in 0..20 {
-        let settings = |offload| Settings { offload, ..DEFAULT };
-        let [a, b] = pair_with([settings(100_000), settings(200_000)]);
-        for handle in [a, b] {
-            assert_eq!(table::find(handle).unwrap().engine.terms.offload, 200_000);
-            close(handle);
-        }
-    }
-}
-
 /// Who counts finished pieces writes only 16 bits of the message's number beside them.
 #[test]
 fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {

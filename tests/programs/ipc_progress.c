@@ -207,11 +207,11 @@ static void handed_on(void)
 
 /*
  * A thread that waits on one connection copies what another thread waits for: that one has to
- * hear of it. Run with ADMA_IPC_OFFLOAD=1G, so that a message is one piece, which takes longer
- * than anybody sleeps shortly. Nobody may have slept until a limit that hides it.
+ * hear of it. The message is so large that its last piece takes longer than anybody sleeps
+ * shortly. Nobody may have slept until a limit that hides it.
  */
-enum { MESSAGES = 20 };
-#define PIECE (48 * MIB)
+enum { MESSAGES = 10 };
+#define LARGE (512 * MIB)
 
 /* Always awake, and so the first to see that there is something to do. */
 static void *look_after_everything(void *connection)
@@ -233,12 +233,12 @@ static void post_large(int connection, byte *room, bool writes)
 
 	for (int i = 0; i < MESSAGES; i++) {
 		sleep_ms(5);
-		adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)room, PIECE) :
-						adma_iread(connection, (void *)room, PIECE);
+		adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)room, LARGE) :
+						adma_iread(connection, (void *)room, LARGE);
 
 		if (read(told[0], &byte, 1) != 1)
 			fail("read");
-		EXPECT(adma_wait(cookie), PIECE);
+		EXPECT(adma_wait(cookie), LARGE);
 	}
 }
 
@@ -249,10 +249,10 @@ static void transfer_large(int connection, byte *room, bool writes)
 		long got;
 
 		/* Pages that are to be found first make it slow. */
-		madvise((void *)room, PIECE, MADV_DONTNEED);
-		got = writes ? adma_write(connection, (void *)room, PIECE) :
-			       adma_read(connection, (void *)room, PIECE);
-		EXPECT(got, PIECE);
+		madvise((void *)room, LARGE, MADV_DONTNEED);
+		got = writes ? adma_write(connection, (void *)room, LARGE) :
+			       adma_read(connection, (void *)room, LARGE);
+		EXPECT(got, LARGE);
 		if (seconds() - begun > 3)
 			fail("message %d took %.1f s", i, seconds() - begun);
 		if (write(told[1], "x", 1) != 1)
@@ -263,7 +263,7 @@ static void transfer_large(int connection, byte *room, bool writes)
 static void neighbours(bool child_writes)
 {
 	int pairs[2][2], small, large;
-	byte *room = pages_between_guards(PIECE);
+	byte *room = pages_between_guards(LARGE);
 	pthread_t thread;
 	pid_t child;
 

@@ -35,20 +35,11 @@ enum Work {
     Beside,
     /// Half a round trip of a message that is written before and read after.
     Message,
-    /// The same, with both processes on one CPU.
-    MessageOnOneCpu,
 }
 
 impl Work {
-    const ALL: [Work; 7] = [
-        Work::Cold,
-        Work::Read,
-        Work::OwnSet,
-        Work::Differs,
-        Work::Beside,
-        Work::Message,
-        Work::MessageOnOneCpu,
-    ];
+    const ALL: [Work; 6] =
+        [Work::Cold, Work::Read, Work::OwnSet, Work::Differs, Work::Beside, Work::Message];
 
     fn about(self) -> &'static str {
         match self {
@@ -58,7 +49,6 @@ impl Work {
             Work::Differs => "memcmp that ends after 100 bytes",
             Work::Beside => "others read their memory beside cold copies",
             Work::Message => "a message, written before and read after",
-            Work::MessageOnOneCpu => "the same, both processes on one CPU",
         }
     }
 
@@ -87,7 +77,6 @@ const CASES: &[Case] = &[
     case("ADMA_STORES=stream", Work::Cold, MIB, 2),
     case("ADMA_STORES=ordinary", Work::Read, 4 * MIB, 2),
     case("ADMA_OPS=memcpy", Work::Differs, MIB, 2),
-    case("ADMA_IPC_OFFLOAD=1G", Work::MessageOnOneCpu, 64 * KIB, 2),
     case("ADMA_IPC_ENGINE=shm", Work::Message, MIB, 2),
 ];
 
@@ -131,7 +120,7 @@ pub fn run(options: &Options) {
 
 fn sample(lib: &str, knobs: &str, work: Work, size: usize, options: &Options) -> Option<f64> {
     // Messages are no copies of the program's: both processes open the library by name.
-    let by_name = matches!(work, Work::Message | Work::MessageOnOneCpu);
+    let by_name = work == Work::Message;
     let mut command = spawn::itself("knob-work", (!by_name).then_some(lib));
     command.envs(knobs.split_whitespace().filter_map(|knob| knob.split_once('=')));
     command.args(["--lib", lib, "--seconds", &format!("{}", options.seconds / 10.0)]);
@@ -165,10 +154,7 @@ pub fn work(options: &Options) {
         }
         Work::Differs => differs(size),
         Work::Beside => return println!("{}", beside(size, options.seconds)),
-        Work::Message | Work::MessageOnOneCpu => {
-            if work == Work::MessageOnOneCpu {
-                stay_on_one_cpu();
-            }
+        Work::Message => {
             let lib = options.lib.as_deref().unwrap_or_default();
             let mut peer = Peer::start(lib, Rights::Usual).expect("usual rights");
             Box::new(move || peer.play(Game::Used, Channel::Adma, size, 16))
@@ -249,15 +235,4 @@ fn beside(size: usize, seconds: f64) -> f64 {
         over.store(true, Relaxed);
         passed * others as f64 / read.max(1) as f64
     })
-}
-
-fn stay_on_one_cpu() {
-    // SAFETY: all zeros is a set without CPUs; the kernel fills and reads sets of that size.
-    unsafe {
-        let [mut all, mut one]: [libc::cpu_set_t; 2] = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut all);
-        let first = (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &all));
-        libc::CPU_SET(first.unwrap_or(0), &mut one);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one);
-    }
 }

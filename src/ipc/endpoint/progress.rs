@@ -333,7 +333,7 @@ mod tests {
             let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
             let region = MappedRegion::new(&memory).unwrap();
             let lane = &region.lanes[0];
-            let terms = Terms { offload: 1, equal, ..Terms::default() };
+            let terms = Terms { equal, ..Terms::default() };
             let mut reader = Endpoint::new(Role::Reader, terms);
             let block = lent.then_some(BlockAddress { serial: 1, offset: 0 });
             let buffer = Buffer { addr: 4096, len: 10_000, block, ..Buffer::default() };
