@@ -13,8 +13,9 @@ use crate::backend::gpu;
 use crate::ipc;
 use alloc::vec::Vec;
 
-pub use environment::from_environment;
-pub use programs::leaves_this_program_out;
+// Of `runtime`, which test executables do not have.
+#[cfg(not(test))]
+pub use {environment::from_environment, programs::leaves_this_program_out};
 
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -12,13 +12,13 @@ pub use eager::{PLACED_FROM, Placing, Short};
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
 pub use progress::{MessagePiece, Step};
 
-use super::{MOST_EAGER, OFFLOAD};
 use super::blocks::BlockAddress;
 use super::claims::{self, Cursors};
 use super::engine::{Remote, Terms};
 use super::os::Way;
 use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
+use super::{MOST_EAGER, OFFLOAD};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
 use alloc::boxed::Box;

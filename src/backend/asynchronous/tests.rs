@@ -264,7 +264,7 @@ fn more_requests_than_the_helper_takes_are_done_all_the_same() {
     fake.make([Trouble { late: Duration::from_millis(20), ..Default::default() }; 100]);
     let pairs: Vec<_> = (0..100).map(|i| Pair::new(100_000 + i, i)).collect();
     let cookies: Vec<_> = pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
-    cookies.into_iter().for_each(|cookie| wait_for(cookie));
+    cookies.into_iter().for_each(wait_for);
     pairs.iter().for_each(Pair::check);
 }
 
