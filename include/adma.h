@@ -166,7 +166,7 @@ int adma_check_copy(adma_cookie_t cookie);
  * The caller does not sit idle: parts of the copy that nobody has begun it
  * copies itself. So it takes no longer than memcpy() would have, however busy
  * the machine is. Signals are held while it copies, and come after 16 MiB at
- * the latest; it sleeps with signals open. How it waits is ADMA_WAIT's choice.
+ * the latest; it sleeps with signals open.
  *
  * Returns 0: it is over, and the cookie retired; -EINVAL as adma_check_copy().
  */
@@ -207,8 +207,8 @@ const char *adma_strerror(int result);
  * shorter one is transferred, the rest of a longer write is dropped, and both sides learn the
  * count.
  *
- * Three kinds of messages, by size:
- *   - up to ADMA_IPC_EAGER bytes (32K): copied into memory that both processes share; the
+ * Two kinds of messages, by size:
+ *   - up to 32 KiB: copied into memory that both processes share; the
  *     buffer is free when the call returns. adma_write does not wait for the read while no
  *     more than 64 KiB and 256 messages of its direction are unread, so two processes may
  *     both write that much first and read then; beyond it, it may wait for reads. It returns
@@ -216,12 +216,10 @@ const char *adma_strerror(int result);
  *     otherwise its own length, and for a while also after the other process has died. Who
  *     has to know the count in any case uses adma_iwrite: its cookie is over when the
  *     message was read.
- *     ADMA_IPC_EAGER=0 switches this kind off.
- *   - above: one copy, made by the kernel for whoever waits.
- *   - from ADMA_IPC_OFFLOAD bytes (32K): cut into pieces. When both processes wait, both
- *     copy: the reader from the front, the writer from the back. Where both have the kernel
- *     helper (/dev/adma), its channels copy the pieces for them. From 3 MiB on worker threads
- *     of both processes copy, too, where there are more than two CPUs.
+ *   - above: one copy, made by the kernel for whoever waits, piece by piece. When both
+ *     processes wait, both copy: the reader from the front, the writer from the back. Where
+ *     both have the kernel helper (/dev/adma), its channels copy the pieces for them. From
+ *     3 MiB on worker threads of both processes copy, too, where there are more than two CPUs.
  * Where both buffers lie in memory of adma_alloc, large messages are copied without the kernel,
  * which is about twice as fast again; and by worker threads as well where a process has more
  * than two CPUs, or its reader copies alone, as adma_copy would. An eager message of 8 KiB or more whose read is posted

@@ -79,7 +79,7 @@ unsafe extern "C" fn adma_check_copy(cookie: i64) -> c_int {
 unsafe extern "C" fn adma_wait_copy(cookie: i64) -> c_int {
     let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL };
     // SAFETY: the program's promise when it started the copies.
-    match unsafe { asynchronous::wait(cookie, runtime::wait()) } {
+    match unsafe { asynchronous::wait(cookie) } {
         CopyStatus::Unknown => -libc::EINVAL,
         _ => 0,
     }

@@ -43,19 +43,18 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
         writeln!(out, "  channels    {workers} software (worker threads beside the caller)")?;
     }
     let has_card = card(config, out)?;
-    let features = cpus::features();
     write!(out, "  CPU         ")?;
-    write!(out, "{} MiB last level cache", cpus::last_level_cache() >> 20)?;
-    for (has, name) in [(features.protection_keys, "protection keys"), (features.umwait, "umwait")]
-    {
-        write!(out, ", {}{name}", if has { "" } else { "no " })?;
-    }
-    writeln!(out)?;
+    let keys = if cpus::features().protection_keys { "" } else { "no " };
+    writeln!(
+        out,
+        "{} MiB last level cache, {keys}protection keys",
+        cpus::last_level_cache() >> 20
+    )?;
     if has_card {
         rate(out)?;
     }
     if has_helper {
-        let how = ioat::Options { channels: config.channels, wait: config.wait, share: None };
+        let how = ioat::Options { channels: config.channels, share: None, spins: false };
         // SAFETY: `gain` hands over memory of its own.
         return gain(out, "I/OAT copies", |dst, src, len| unsafe {
             ioat.copy(dst, src, len, &how)
@@ -72,7 +71,6 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     let how = threads::Options {
         workers,
         pieces: threads::Pieces::All(CopyLoop::Ordinary),
-        wait: threads::Wait::Auto,
         share: None,
         fresh: false,
     };
@@ -153,7 +151,7 @@ fn rate(out: &mut dyn Write) -> core::fmt::Result {
             "  GPU rate    not measured: two buffers of 64 MiB could not be registered"
         );
     };
-    let how = gpu::Options { wait: threads::Wait::Spin, share: Some(0.0), spare_cpus: true };
+    let how = gpu::Options { share: Some(0.0), spins: true, spare_cpus: true };
     let mut best = u64::MAX;
     for _ in 0..10 {
         let begun = sys::nanoseconds();

@@ -13,7 +13,7 @@ use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::refusal::Refusal;
 use crate::backend::threads::remote::{self, TransferCall};
 use crate::backend::threads::task::{Task, Work};
-use crate::backend::threads::{self, Cost, Pieces, Seen, Wait};
+use crate::backend::threads::{self, Cost, Pieces, Seen};
 use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
 use crate::functions::{NEVER, Op};
@@ -175,8 +175,8 @@ impl Dispatcher {
     fn how_ioat(&self, config: &Config) -> ioat::Options {
         ioat::Options {
             channels: self.channels(config),
-            wait: config.wait,
             share: config.cpu_share,
+            spins: config.spins(),
         }
     }
 
@@ -290,11 +290,6 @@ impl Dispatcher {
                 }
             }
         })
-    }
-
-    /// How callers are to wait.
-    pub fn wait(&self) -> Wait {
-        self.config().map_or(Wait::Auto, |config| config.wait)
     }
 
     /// Does a large call of which `done` bytes are done: which way, and the answer.
@@ -424,19 +419,20 @@ impl Dispatcher {
             first[1] = sys::ticks();
         }
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
-        let (wait, share, len) = (config.wait, config.cpu_share, operation.len() - from);
+        let (share, len) = (config.cpu_share, operation.len() - from);
         // SAFETY: the rest of the caller's ranges.
         let carried = by.and_then(|engine| unsafe {
             match (engine, rest) {
                 (EngineKind::Threads(workers), _) => {
-                    operation.share(from, &threads::Options { workers, pieces, wait, share, fresh })
+                    operation.share(from, &threads::Options { workers, pieces, share, fresh })
                 }
                 (EngineKind::Ioat, Some((dst, src))) => {
                     let copied = self.ioat.copy(dst, src, len, &self.how_ioat(config));
                     copied.map(|()| (0, Seen::default()))
                 }
                 (EngineKind::Gpu, Some((dst, src))) => {
-                    let how = gpu::Options { wait, share, spare_cpus: config.goal == Goal::Cpu };
+                    let spare_cpus = config.goal == Goal::Cpu;
+                    let how = gpu::Options { share, spins: config.spins(), spare_cpus };
                     gpu::GPU.copy(dst, src, len, &how).map(|()| (0, Seen::default()))
                 }
                 (_, None) => Err(Refused::Busy), // was decided otherwise

@@ -26,7 +26,8 @@
 //!             background: copies that nobody waits for; callers: how many copy at once; learn:
 //!             what measuring has shown
 //! stats       one lock-free record per copy, in a live file; reports at exit
-//! config      every knob in one table
+//! config      the settings; knobs: every one in one table; values: how they are written;
+//!             environment: reads them; programs: which are left out
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     asynchronous/  copies that go on while the caller does something else: begin, end
 //!             gpu/           a graphics card's copy engines in loopback; slots: from the hook to the

@@ -27,6 +27,7 @@ use crate::{check, config, ipc};
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::vec::Vec;
+use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -119,11 +120,6 @@ fn note_end(bytes: usize, begun: u64) {
     DISPATCHER.note_end(bytes, begun);
 }
 
-/// How callers wait.
-pub fn wait() -> threads::Wait {
-    DISPATCHER.wait()
-}
-
 /// Start-up. Everything that may allocate happens here, and even that only when there is
 /// something to say: a program that never allocates should not begin to because of us.
 /// "open" comes last.
@@ -134,7 +130,9 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".text.start")] // see `intercept::entry`, as for the next ones
 extern "C" fn start() {
     signals::calls::set_original(original::resolve());
-    if config::leaves_this_program_out() {
+    // LD_PRELOAD reaches every descendant, also one that another C library has been linked with.
+    let register_atfork = register_atfork();
+    if register_atfork.is_none() || config::leaves_this_program_out() {
         let nothing = Config { backend: Backend::Libc, ..Config::default() };
         if let Some(config) = CONFIG.set(nothing) {
             DISPATCHER.configure(config);
@@ -160,8 +158,6 @@ extern "C" fn start() {
         ipc::tally::begin(&MAKE_LIVE_FILE);
     }
     ipc::configure(ipc::Settings {
-        eager: config.ipc_eager,
-        offload: config.ipc_offload,
         engines: config.ipc_engine,
         patience: config.ipc_timeout as u64 * 1_000_000_000,
         helper: || {
@@ -198,15 +194,11 @@ extern "C" fn start() {
         }
         PROCESS.set(Process { ticks, nanoseconds, stderr, config });
     }
-    // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
-    unsafe {
-        __register_atfork(
-            Some(before_fork),
-            None,
-            Some(after_fork),
-            (&raw const __dso_handle).cast_mut().cast(),
-        )
-    };
+    if let Some(register) = register_atfork {
+        let object = (&raw const __dso_handle).cast_mut().cast();
+        // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
+        unsafe { register(Some(before_fork), None, Some(after_fork), object) };
+    }
     // What a seccomp filter does to the calls that it takes nobody knows.
     if let Some(settings) = card.filter(|_| !process::is_filtered()) {
         gpu::start(&settings);
@@ -270,13 +262,9 @@ fn publish(live: &'static Live) {
     let count = |count: &AtomicU64| count.load(relaxed);
     facts.faults.store(threads::faults() + count(&ioat.faults), relaxed);
     facts.taken_back.store(threads::taken_back(), relaxed);
-    facts.caller_bytes.store(threads::caller_bytes() + count(&ioat.caller_bytes), relaxed);
+    facts.caller_bytes.store(caller_bytes(), relaxed);
     for (number, to) in facts.channel_bytes.iter().enumerate().take(channels) {
-        let bytes = match ioat.channel_bytes.get(number).filter(|_| backend == "ioat") {
-            Some(bytes) => count(bytes),
-            None => workers::bytes_of_worker(number),
-        };
-        to.store(bytes, relaxed);
+        to.store(bytes_of_channel(backend, number), relaxed);
     }
 }
 
@@ -341,14 +329,24 @@ extern "C" fn after_fork() {
 type AtFork = Option<extern "C" fn()>;
 
 unsafe extern "C" {
-    /// What pthread_atfork calls, which lies in a page of its own at the end of our code.
-    fn __register_atfork(
-        prepare: AtFork,
-        parent: AtFork,
-        child: AtFork,
-        object: *mut c_void,
-    ) -> i32;
     static __dso_handle: u8;
+}
+
+/// To be called before a fork, in the parent after it, and in the child; and the object that asks.
+type RegisterAtFork = unsafe extern "C" fn(AtFork, AtFork, AtFork, *mut c_void) -> i32;
+
+/// What pthread_atfork calls, which lies in a page of its own at the end of our code. `None`: this
+/// is not glibc, whose loader would not start a program for which a symbol is missing.
+fn register_atfork() -> Option<RegisterAtFork> {
+    let function: usize;
+    // SAFETY: reads what the loader has put there: an address, or null, for the symbol is weak;
+    // null is `None`, and anything else a function of this kind.
+    unsafe {
+        asm!(".weak __register_atfork",
+            "mov {}, qword ptr [rip + __register_atfork@GOTPCREL]",
+            out(reg) function, options(pure, readonly, nostack, preserves_flags));
+        core::mem::transmute(function)
+    }
 }
 
 rare! {
@@ -460,7 +458,8 @@ fn report(process: &Process, stderr: Option<i32>) {
     let exe = name_of_program(exe);
     let (started, seconds) = DISPATCHER.recorder.started();
     let (backend, channels) = DISPATCHER.backend();
-    let bytes = channel_bytes(backend);
+    let bytes: [u64; workers::MOST_WORKERS] =
+        core::array::from_fn(|number| bytes_of_channel(backend, number));
     let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
     let ioat = &DISPATCHER.ioat.counts;
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -474,9 +473,7 @@ fn report(process: &Process, stderr: Option<i32>) {
         floor: DISPATCHER.floor(),
         threshold: DISPATCHER.threshold(),
         nanoseconds_per_tick: passed as f64 / ticks as f64,
-        caller_bytes: threads::caller_bytes()
-            + count(&ioat.caller_bytes)
-            + count(&gpu::GPU.counts.caller_bytes),
+        caller_bytes: caller_bytes(),
         channel_name: if matches!(backend, "ioat" | "gpu") { backend } else { "adma" },
         channel_bytes: &bytes[..used.max(channels)],
         faults: threads::faults() + count(&ioat.faults),
@@ -521,22 +518,21 @@ fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static s
     ]
 }
 
-/// Bytes copied by each channel.
-fn channel_bytes(backend: &str) -> [u64; workers::MOST_WORKERS] {
-    let mut bytes = [0; workers::MOST_WORKERS];
-    if backend == "gpu" {
-        for (bytes, count) in bytes.iter_mut().zip(&gpu::GPU.counts.channel_bytes) {
-            *bytes = count.load(Ordering::Relaxed);
-        }
-        return bytes;
-    }
-    if backend != "ioat" {
-        return workers::bytes_by_worker();
-    }
-    for (bytes, count) in bytes.iter_mut().zip(&DISPATCHER.ioat.counts.channel_bytes) {
-        *bytes = count.load(Ordering::Relaxed);
-    }
-    bytes
+/// Bytes that callers have copied themselves, beside any engine.
+fn caller_bytes() -> u64 {
+    [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes]
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .fold(threads::caller_bytes(), u64::wrapping_add)
+}
+
+fn bytes_of_channel(backend: &str, number: usize) -> u64 {
+    let counts: &[AtomicU64] = match backend {
+        "gpu" => &gpu::GPU.counts.channel_bytes,
+        "ioat" => &DISPATCHER.ioat.counts.channel_bytes,
+        _ => return workers::bytes_of_worker(number),
+    };
+    counts.get(number).map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
 /// What the hook may not say it has left for now.

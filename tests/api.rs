@@ -100,10 +100,7 @@ subjects! {
 }
 
 #[test]
-fn waiting_in_every_way_is_right() {
-    for wait in ["spin", "yield", "sleep", "umwait"] {
-        show(api(Way::Linked, "oracle").env("ADMA_WAIT", wait).env("ADMA_CHANNELS", "2"), wait);
-    }
+fn every_kind_of_store_tells_of_the_end() {
     for stores in ["ordinary", "stream"] {
         show(api(Way::Linked, "notif").env("ADMA_STORES", stores), stores);
     }

@@ -229,6 +229,28 @@ fn program_of_another_c_library_is_warned_of_and_runs_without_ours() {
     assert_eq!((text(&done.stdout), done.status.code()), ("none\n".to_owned(), Some(3)));
 }
 
+/// LD_PRELOAD reaches such a program as a child, too; its loader would refuse to start it for a
+/// symbol that only glibc has.
+#[test]
+fn musl_program_runs_unharmed_also_as_a_child() {
+    const NAME: &str = "musl_program_runs_unharmed_also_as_a_child";
+    if finish(plain("sh").args(["-c", "command -v musl-gcc"])).stdout.is_empty() {
+        return skip(NAME, "no musl-gcc (musl-tools)");
+    }
+    let place = scratch("real-musl").canonicalize().unwrap();
+    let program = place.join("oracle");
+    let source = root().join("tests/programs/musl.c");
+    succeed(plain("musl-gcc").args(["-O1", "-fno-builtin", "-o"]).arg(&program).arg(source));
+    let expected = succeed(&mut plain(&program)).0;
+    assert_eq!(expected, "copied 100 times, caught one\n");
+    warns(&program, "has another C library", adma);
+    assert_eq!(succeed(adma().arg(&program)).0, expected);
+    // Nobody has looked at this one before it is executed.
+    let (out, err) = succeed(adma().args(["sh", "-c", "\"$0\"; \"$0\""]).arg(&program));
+    assert_eq!((out, err), (expected.repeat(2), String::new()));
+    fs::remove_dir_all(place).unwrap();
+}
+
 #[test]
 fn program_of_32_bits_is_warned_of_and_runs_as_it_would() {
     let place = scratch("bits");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{finish, plain, root, skip, succeed};
+use common::{finish, plain, preloaded, root, scratch, skip, succeed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The names in the table of src/config.rs, but for the one that stands behind `adma check`.
+/// The names in the table of src/config/knobs.rs, but for the one that stands behind `adma check`.
 fn knobs() -> Vec<String> {
-    let source = read("src/config.rs");
+    let source = read("src/config/knobs.rs");
     let names = source
         .lines()
         .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
@@ -56,6 +56,89 @@ fn readme_names_no_knob_that_does_not_exist() {
     }
 }
 
+/// What a newcomer types, and what README.md shows below it.
+fn samples(readme: &str) -> Vec<(&str, &str)> {
+    let blocks = readme.split("```console\n").skip(1).filter_map(|part| part.split("```").next());
+    blocks.filter_map(|block| block.strip_prefix("$ ")?.split_once('\n')).collect()
+}
+
+/// What a line is called: its first words. Lines that go on with another have none.
+fn label(line: &str) -> &str {
+    let text = line.trim_start();
+    if line.len() - text.len() > 4 {
+        return "";
+    }
+    let end = text.find(|c: char| !c.is_alphabetic() && !"/ :".contains(c)).unwrap_or(text.len());
+    text[..end].split("  ").next().unwrap_or_default().trim_end()
+}
+
+/// The number of copies in a report's line of that name.
+fn copies(report: &str, name: &str) -> u64 {
+    let line = report.lines().find(|line| label(line) == name);
+    let line = line.unwrap_or_else(|| panic!("no {name:?} in {report}"));
+    let number = line.trim_start()[name.len()..].split_whitespace().next();
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+/// The commands of README.md as they stand there. (tests/api.rs compiles and runs the example.)
+#[test]
+fn readme_samples_do_as_typed_what_they_show() {
+    let readme = read("README.md");
+    let samples = samples(&readme);
+    let samples: Vec<_> =
+        samples.iter().filter(|(command, _)| command.starts_with("./preload.sh ")).collect();
+    assert_eq!(samples.len(), 2, "{samples:?}");
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    for (command, shown) in samples {
+        let (out, err) = succeed(plain("sh").current_dir(root()).args(["-c", command]));
+        let told = out + &err;
+        // How much was saved is for this machine to say.
+        for name in shown.lines().map(label).filter(|name| !name.starts_with("saved")) {
+            let found = cpus == 1 || told.lines().any(|line| label(line) == name);
+            assert!(found, "{command}: no {name:?} in {told}");
+        }
+        if shown.contains("by the engine") {
+            let all = |report: &str| copies(report, "by the engine") + copies(report, "by libc");
+            assert_eq!(all(&told), all(shown), "{told}");
+            let (got, wanted) = (copies(&told, "by the engine"), copies(shown, "by the engine"));
+            assert!(cpus == 1 || 10 * got >= 9 * wanted, "{got} of {wanted}: {told}");
+            assert!(told.contains(" 2.5 GiB ") || cpus == 1, "{told}");
+        }
+    }
+}
+
+#[test]
+fn readme_knobs_have_the_values_that_it_gives_them() {
+    let readme = read("README.md");
+    let rows = readme.lines().filter_map(|line| line.strip_prefix("| `ADMA_")?.split_once('`'));
+    let mut seen = 0;
+    for (knob, _) in rows {
+        let (name, value) = knob.split_once('=').expect("a value");
+        let (_, err) = succeed(preloaded("true").env(format!("ADMA_{name}"), value));
+        assert!(!err.contains("want") && !err.contains("no such"), "ADMA_{knob}: {err}");
+        seen += 1;
+    }
+    assert!(seen >= 5, "the table was not understood");
+}
+
+/// The lines of C in README.md, with what a program has around them.
+#[test]
+fn readme_c_compiles() {
+    let readme = read("README.md");
+    let code = readme.split("```c\n").nth(1).and_then(|part| part.split("```").next()).unwrap();
+    let (include, body) = code.split_once('\n').unwrap();
+    let place = scratch("readme");
+    let file = place.join("lines.c");
+    let around = "void compute(void);\n\
+                  void lines(const char *src, char *dst, size_t len, const char *image);\n\
+                  void lines(const char *src, char *dst, size_t len, const char *image)\n";
+    fs::write(&file, format!("{include}\n{around}{{\n{body}\n}}\n")).unwrap();
+    let mut compiler = plain("cc");
+    compiler.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I"]);
+    succeed(compiler.arg(root().join("include")).arg(&file));
+    fs::remove_dir_all(place).unwrap();
+}
+
 #[test]
 fn manual_describes_every_knob_and_no_other() {
     let page = read("man/adma.7");
@@ -72,7 +155,7 @@ fn manual_describes_every_knob_and_no_other() {
 /// The values of each knob, as the library names them when it is given a bad one.
 #[test]
 fn manual_describes_every_value_of_a_knob() {
-    let (page, source) = (read("man/adma.7"), read("src/config.rs"));
+    let (page, source) = (read("man/adma.7"), read("src/config/knobs.rs"));
     let mut knob = String::new();
     let mut seen = 0;
     for line in source.lines().map(str::trim) {

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{finish, number, only_report, preloaded, root, skip, succeed, victim, victim_with};
+use common::{
+    finish, number, only_report, plain, preloaded, root, skip, succeed, victim, victim_with,
+};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -100,8 +102,7 @@ shown! {
     copies_that_spare_cpus_are_right: "steady" [("ADMA_BACKEND", "auto"), ("ADMA_GOAL", "cpu")];
     copies_of_many_threads_are_right: "plain 6" [("FAKE_CUDA_SHUFFLE", "200")];
     copies_with_half_by_the_caller_are_right: "steady" [("ADMA_CPU_SHARE", "0.5")];
-    copies_with_spinning_callers_are_right: "steady" [("ADMA_WAIT", "spin")];
-    copies_with_sleeping_callers_are_right: "steady" [("ADMA_WAIT", "sleep")];
+    copies_with_callers_that_only_wait_are_right: "steady" [("ADMA_CPU_SHARE", "0")];
     streams_that_run_apart_copy_right: "steady" [("FAKE_CUDA_SHUFFLE", "500")];
     asynchronous_copies_are_right_and_told: "async" [];
     asynchronous_copies_out_of_order_are_right_and_told: "async" [("FAKE_CUDA_SHUFFLE", "300")];
@@ -261,6 +262,26 @@ fn oracle_finds_copies_by_the_card_right() {
         assert!(by_card(&report) > 20_000_000, "{words}: {report}");
         assert!(number(&report["paths"]["engine"]["calls"]) > 1000, "{words}: {report}");
     }
+}
+
+/// What `adma program` tells comes from the live file, not from the process.
+#[test]
+fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
+    if !can_be_shown("live_file_has_the_bytes_of_the_card_and_of_callers_beside_it") {
+        return;
+    }
+    let subject = card("steady", &[("ADMA_CPU_SHARE", "0.5")]);
+    let mut command = plain(common::command());
+    command.arg(subject.get_program()).args(subject.get_args());
+    command.envs(subject.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let (_, err) = succeed(command.env_remove("LD_PRELOAD"));
+    let line = err.lines().find(|line| line.contains("channel shares")).unwrap_or_default();
+    let percent = |name: &str| -> u32 {
+        let mut words = line.split_whitespace().skip_while(|word| !word.starts_with(name));
+        words.nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    assert!((40..=60).contains(&percent("caller")), "{err}");
+    assert!(percent("gpu-") > 0, "{err}");
 }
 
 /// Each count rises where there is something to count.

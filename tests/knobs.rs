@@ -19,7 +19,7 @@ struct Knob {
     bad: &'static [&'static str],
 }
 
-const KNOBS: [Knob; 23] = [
+const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
@@ -61,12 +61,6 @@ const KNOBS: [Knob; 23] = [
         default: "auto",
         good: &["auto", "0", "0.25", ".5", "0.999999", "1", "1.0"],
         bad: &["1.1", "-0.1", "nan", "inf", "1e-1", "50%", ".", "0,5", "2"],
-    },
-    Knob {
-        name: "ADMA_WAIT",
-        default: "auto",
-        good: &["auto", "spin", "yield", "sleep", "umwait"],
-        bad: &["futex", "Spin", "spin,sleep"],
     },
     Knob {
         name: "ADMA_STORES",
@@ -151,22 +145,10 @@ const KNOBS: [Knob; 23] = [
         bad: &["loud", "3", "WARN", "warn,info"],
     },
     Knob {
-        name: "ADMA_IPC_EAGER",
-        default: "32K",
-        good: &["0", "1", "4096", "4K", "32k"],
-        bad: &["33K", "-1", "auto", "4096B"],
-    },
-    Knob {
-        name: "ADMA_IPC_OFFLOAD",
-        default: "32K",
-        good: &["1", "64K", "1M", "1G"],
-        bad: &["0", "auto", "64KB", "-1"],
-    },
-    Knob {
         name: "ADMA_IPC_ENGINE",
         default: "auto",
-        good: &["auto", "helper", "process_vm", "shm"],
-        bad: &["cma", "Auto", "shm,process_vm"],
+        good: &["auto", "helper", "shm"],
+        bad: &["cma", "Auto", "shm,helper"],
     },
     Knob { name: "ADMA_IPC_PTRACER", default: "0", good: &["0", "1"], bad: &["2", "yes"] },
     Knob {
@@ -218,7 +200,7 @@ fn shares(json: &Value) -> (u64, u64) {
 
 #[test]
 fn table_here_has_every_knob_of_the_library() {
-    let source = std::fs::read_to_string(root().join("src/config.rs")).unwrap();
+    let source = std::fs::read_to_string(root().join("src/config/knobs.rs")).unwrap();
     let theirs: Vec<&str> = source
         .lines()
         .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
@@ -263,7 +245,10 @@ fn bad_value_of_any_bytes_stays_one_readable_line() {
 
 #[test]
 fn unknown_name_costs_one_line_and_similar_names_of_others_none() {
-    for name in ["ADMA_MINBYTES", "ADMA_", "ADMA_min_bytes", "ADMA_MIN_BYTES_", "ADMA_KNOB\n2"] {
+    // The last one was a knob once.
+    for name in
+        ["ADMA_MINBYTES", "ADMA_", "ADMA_min_bytes", "ADMA_MIN_BYTES_", "ADMA_KNOB\n2", "ADMA_WAIT"]
+    {
         let lines = remarks(program().env(name, "64K"));
         assert_eq!(lines.len(), 1, "{name}: {lines:?}");
         let shown = name.replace('\n', "\\n");
@@ -272,12 +257,6 @@ fn unknown_name_costs_one_line_and_similar_names_of_others_none() {
     for name in ["ADMA", "ADMAX_LOG", "adma_log", "XADMA_LOG"] {
         assert_eq!(remarks(program().env(name, "1")), [""; 0], "{name}");
     }
-}
-
-#[test]
-fn former_name_costs_one_line_with_the_new_one_and_is_not_obeyed() {
-    let lines = remarks(program().env("ADMA_KERNEL", "stream"));
-    assert_eq!(lines, ["adma: ADMA_KERNEL: ignored, it is ADMA_STORES now"]);
 }
 
 #[test]
@@ -324,14 +303,14 @@ fn every_good_value_copies_the_right_bytes() {
 }
 
 #[test]
-fn every_kind_of_store_and_every_wait_copies_the_right_bytes_together() {
+fn every_kind_of_store_with_every_share_copies_the_right_bytes() {
     for stores in ["ordinary", "stream"] {
-        for wait in ["spin", "yield", "sleep", "umwait"] {
+        for share in ["auto", "0", "0.5"] {
             let mut command = copies("memcpy 65536-3000000 40 memmove 4097 10");
-            command.env("ADMA_STORES", stores).env("ADMA_WAIT", wait).env("ADMA_VERIFY", "1");
-            let json = only_report(command.env("ADMA_MIN_BYTES", "4096"));
-            assert_eq!(json["verify"]["mismatched"], 0, "{stores} {wait}");
-            assert_eq!(calls(&json), (50, 0), "{stores} {wait}: {json}");
+            command.env("ADMA_STORES", stores).env("ADMA_CPU_SHARE", share);
+            let json = only_report(command.env("ADMA_VERIFY", "1").env("ADMA_MIN_BYTES", "4096"));
+            assert_eq!(json["verify"]["mismatched"], 0, "{stores} {share}");
+            assert_eq!(calls(&json), (50, 0), "{stores} {share}: {json}");
         }
     }
 }

@@ -54,12 +54,6 @@ copies_are_right! {
         [("ADMA_CPU_SHARE", "0.5")];
     caller_that_takes_everything_copies_right:
         [("ADMA_CPU_SHARE", "1")];
-    spinning_wait_copies_right:
-        [("ADMA_WAIT", "spin")];
-    yielding_wait_copies_right:
-        [("ADMA_WAIT", "yield")];
-    sleeping_wait_copies_right:
-        [("ADMA_WAIT", "sleep")];
 }
 
 #[test]

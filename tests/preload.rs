@@ -619,7 +619,7 @@ fn program_that_cannot_be_executed_ends_with_126() {
 #[test]
 fn help_goes_to_stdout_in_80_columns_and_names_every_knob() {
     let checkout = Checkout::new();
-    let source = fs::read_to_string(root().join("src/config.rs")).unwrap();
+    let source = fs::read_to_string(root().join("src/config/knobs.rs")).unwrap();
     let knobs: Vec<&str> = source
         .lines()
         .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))

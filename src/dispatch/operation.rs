@@ -168,7 +168,7 @@ impl Operation for (&TransferCall, Transfer<'_>) {
     }
 
     unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
-        let (done, seen) = self.1.share(from, how.workers, how.wait)?;
+        let (done, seen) = self.1.share(from, how.workers)?;
         Ok((done as isize, seen))
     }
 

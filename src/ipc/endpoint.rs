@@ -18,6 +18,7 @@ use super::engine::{Remote, Terms};
 use super::os::Way;
 use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
+use super::{MOST_EAGER, OFFLOAD};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
 use alloc::boxed::Box;
@@ -271,13 +272,12 @@ impl Endpoint {
         &mut self,
         lane: &Lane,
         ours: Buffer,
-        eager: usize,
         direct: bool,
         cookie: bool,
     ) -> Result<u32, NoRoom> {
         self.check_room(lane)?;
         let len = ours.len;
-        let place = if len <= eager { self.take_room(lane, len)? } else { None };
+        let place = if len <= MOST_EAGER { self.take_room(lane, len)? } else { None };
         let (kind, at) = match place {
             Some(place) => (kind::EAGER, place),
             None if direct => (kind::DIRECT, ours.addr),
@@ -366,7 +366,7 @@ impl Endpoint {
             Terms { shares: true, .. } => Helpers::AnyMemory(source),
             _ => Helpers::Nobody,
         };
-        own.layout = Layout::new(count, terms.offload, helpers);
+        own.layout = Layout::new(count, OFFLOAD, helpers);
         own.matched = true;
         own.kind = kind;
         own.streamed |= kind == kind::STREAMED;

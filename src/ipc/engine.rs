@@ -49,8 +49,6 @@ pub enum Outcome {
 /// How the two processes copy, for as long as the connection lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// From this size on both sides copy.
-    pub offload: usize,
     /// Neither can do to the other what it could not do anyway. Only an equal copies into our
     /// buffers, for we have to believe it; any other only into a block that was lent to it.
     pub equal: bool,

@@ -47,7 +47,6 @@ struct Hello {
     region: u32,
     nonce: u64,
     demand: Demand,
-    offload: u64,
 }
 
 #[repr(C)]
@@ -85,7 +84,7 @@ impl Plain for Hello {
 impl Plain for Note {
     const FDS: usize = 0;
 }
-const _: () = assert!(size_of::<Hello>() == 48 && size_of::<Note>() == 40);
+const _: () = assert!(size_of::<Hello>() == 40 && size_of::<Note>() == 40);
 
 fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
     // SAFETY: `Plain`.
@@ -244,11 +243,10 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
         region: region::SIZE as u32,
         nonce: random(),
         demand,
-        offload: settings.offload as u64,
     };
     let across = match settings.engines {
         Engines::Auto | Engines::Helper => Across::new(settings.helper),
-        Engines::ProcessVm | Engines::SharedMemory => None,
+        Engines::SharedMemory => None,
     };
     let mut fds = vec![memory.raw(), others_doorbell.raw()];
     fds.extend(across.iter().flat_map(Across::descriptors));
@@ -311,7 +309,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
         .as_ref()
         .is_some_and(|across| note.pin != 0 && across.probe(note.pin, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
-    let wants_blocks = matches!(settings.engines, Engines::Auto | Engines::ProcessVm);
+    let wants_blocks = settings.engines == Engines::Auto;
     let workers = (settings.workers)();
     // With two CPUs the other one has the other process on it, which copies as well.
     let shares = workers.is_some_and(|workers| workers.cpus > 2);
@@ -344,8 +342,6 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     }
     let allowed = [may_pull, may_push].map(AtomicBool::new);
     let terms = Terms {
-        // What neither side finds too small. Not 0: an empty message has one piece, too.
-        offload: mine.offload.max(theirs.offload).max(1) as usize,
         equal,
         reader_alone: !equal && !both,
         // What the helper carries has other pieces.

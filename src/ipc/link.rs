@@ -16,7 +16,7 @@ use super::handshake::Established;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Way};
 use super::region::{Lane, Side};
-use super::watch;
+use super::{MOST_EAGER, OFFLOAD, watch};
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -178,8 +178,8 @@ impl Link {
     #[inline]
     pub fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
         let least = match role {
-            Role::Writer => self.settings.eager + 1,
-            Role::Reader => PLACED_FROM.min(self.settings.eager + 1),
+            Role::Writer => MOST_EAGER + 1,
+            Role::Reader => PLACED_FROM,
         };
         let place = if len >= least { blocks::find(addr, len) } else { None };
         // Who is not our equal copies only into what was lent to it, and gets nothing else to read.
@@ -225,9 +225,7 @@ impl Link {
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
-                Role::Writer => {
-                    endpoint.post_write(lane, buffer, self.settings.eager, direct, cookie)
-                }
+                Role::Writer => endpoint.post_write(lane, buffer, direct, cookie),
                 Role::Reader => endpoint.post_read(lane, buffer, cookie),
             }
         };
@@ -457,8 +455,7 @@ impl Link {
 
     /// Makes a buffer known, if there is a helper and the message will be large enough.
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
-        let large =
-            len >= self.engine.terms.offload && (role == Role::Reader || len > self.settings.eager);
+        let large = len >= OFFLOAD && (role == Role::Reader || len > MOST_EAGER);
         // Who is not our equal does not copy into our buffers, by no means.
         let trusted = role == Role::Writer || self.engine.terms.equal;
         let across = self.engine.across.as_ref();

@@ -126,8 +126,11 @@ pub use settings::{HelperEngine, Settings, Workers, configure};
 #[cfg(not(test))]
 pub use table::forget_after_fork;
 
-/// The largest `Settings::eager`: some such messages find room at a time.
-pub const MOST_EAGER: usize = region::EAGER_ROOM / 8;
+/// Messages up to this size are eager: some of them find room at a time.
+const MOST_EAGER: usize = region::EAGER_ROOM / 8;
+
+/// From this size on both ends copy.
+const OFFLOAD: usize = 32 << 10;
 
 /// What the configuration means for connections.
 mod settings {
@@ -158,16 +161,11 @@ mod settings {
     pub enum Engines {
         Auto,
         Helper,
-        ProcessVm,
         SharedMemory,
     }
 
     #[derive(Clone, Copy, Debug)]
     pub struct Settings {
-        /// Longest message that goes through the region; 0: none does.
-        pub eager: usize,
-        /// From this size on both ends copy.
-        pub offload: usize,
         pub engines: Engines,
         /// How long the other side may take for its greetings, and for letting go of buffers
         /// when a connection is closed; in nanoseconds.
@@ -185,8 +183,6 @@ mod settings {
 
     impl Settings {
         pub const DEFAULT: Self = Self {
-            eager: 32 << 10,
-            offload: 32 << 10,
             engines: Engines::Auto,
             patience: 10_000_000_000,
             helper: || None,

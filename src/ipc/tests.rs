@@ -10,7 +10,7 @@ use super::link::Link;
 use super::region::WINDOW;
 use super::region::kind::{DIRECT, EAGER, PLACED, STREAMED};
 use super::settings::{Engines, Settings, Workers};
-use super::{handshake, os, table, tally};
+use super::{MOST_EAGER, handshake, os, table, tally};
 use crate::backend::libc as original;
 use crate::backend::threads::workers;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -20,8 +20,7 @@ use std::time::{Duration, Instant};
 const IN_PROGRESS: isize = -libc::EINPROGRESS as isize;
 const INVALID: isize = -libc::EINVAL as isize;
 
-/// With eager messages that leave some sizes to every other way.
-const DEFAULT: Settings = Settings { eager: 4096, ..Settings::DEFAULT };
+const DEFAULT: Settings = Settings::DEFAULT;
 
 /// Two connected handles.
 fn pair_with(settings: [Settings; 2]) -> [i32; 2] {
@@ -46,13 +45,11 @@ fn pair() -> [i32; 2] {
 /// Every way a message can take: both copy, one side copies, the other does, nobody may.
 fn every_pair() -> Vec<([i32; 2], &'static str)> {
     let shm = Settings { engines: Engines::SharedMemory, ..DEFAULT };
-    let rendezvous = Settings { eager: 0, offload: 1, ..DEFAULT };
     vec![
         (pair(), "both copy"),
         (pair_with([DEFAULT, shm]), "first copies"),
         (pair_with([shm, DEFAULT]), "second copies"),
         (pair_with([shm, shm]), "nobody copies"),
-        (pair_with([rendezvous; 2]), "nothing eager, all two-ended"),
     ]
 }
 
@@ -103,15 +100,16 @@ fn patiently(mut transfer: impl FnMut() -> isize) -> usize {
     }
 }
 
-const SIZES: [usize; 15] = [
+const SIZES: [usize; 16] = [
     0,
     1,
     64,
     65,
     257,
-    4095,
     4096,
-    4097,
+    MOST_EAGER - 1,
+    MOST_EAGER,
+    MOST_EAGER + 1,
     65_535,
     65_536,
     65_537,
@@ -228,8 +226,8 @@ fn unequal_lengths_transfer_the_shorter_and_touch_nothing_else() {
         for (sent, wanted) in [
             (10, 4),
             (4, 10),
-            (5000, 100),
-            (100, 5000),
+            (40_000, 100),
+            (100, 40_000),
             (1 << 20, 70_000),
             (70_000, 1 << 20),
             (1 << 20, 0),
@@ -360,7 +358,7 @@ fn writers_and_readers_of_many_threads_learn_the_same_counts() {
 #[test]
 fn a_window_of_mixed_sizes_is_matched_in_order_and_waited_for_backwards() {
     for ([a, b], what) in every_pair() {
-        let sizes: Vec<usize> = (0..100).map(|i| [17, 4096, 9000, 200_000][i % 4]).collect();
+        let sizes: Vec<usize> = (0..100).map(|i| [17, 4096, 40_000, 200_000][i % 4]).collect();
         thread::scope(|scope| {
             let sent = sizes.clone();
             scope.spawn(move || {
@@ -665,27 +663,6 @@ fn broken_message_waits_for_its_own_pieces_and_is_eproto() {
     close(b);
 }
 
-#[test]
-fn size_from_which_both_copy_is_the_larger_of_two_wishes() {
-    for _ in 0..20 {
-        let settings = |offload| Settings { offload, ..DEFAULT };
-        let [a, b] = pair_with([settings(100_000), settings(200_000)]);
-        for handle in [a, b] {
-            assert_eq!(table::find(handle).unwrap().engine.terms.offload, 200_000);
-            close(handle);
-        }
-    }
-}
-
-#[test]
-fn empty_message_is_over_whatever_size_the_other_side_offloads_from() {
-    let [a, b] = pair_with([Settings { eager: 0, offload: 0, ..DEFAULT }; 2]);
-    let cookies = [iwrite(a, &[]), iread(b, &mut [0; 4])];
-    assert_eq!(cookies.map(wait), [0; 2]);
-    close(a);
-    close(b);
-}
-
 /// Who counts finished pieces writes only 16 bits of the message's number beside them.
 #[test]
 fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
@@ -721,7 +698,7 @@ fn numbers_wrap_around() {
         table::find(handle).unwrap().begin_at(u32::MAX - 300);
     }
     for round in 0..1000usize {
-        let size = if round % 3 == 0 { 8 } else { 10_000 };
+        let size = if round % 3 == 0 { 8 } else { 40_000 };
         let (data, mut got) = (bytes(size, round), vec![0; size]);
         let cookies = [iwrite(a, &data), iread(b, &mut got)];
         assert_eq!(cookies.map(wait), [size as isize; 2], "{round}");
@@ -800,12 +777,12 @@ fn kind_of(handle: i32, number: u32) -> u32 {
 
 #[test]
 fn small_message_goes_straight_into_a_block_whose_read_waits() {
-    let [a, b] = pair_with([Settings::DEFAULT; 2]);
+    let [a, b] = pair();
     let mut block = OwnedBlock::new(100_000);
     let mut number = 0;
     for (size, room, is_placed) in [
         (9000, 9000, true),
-        (32 << 10, 32 << 10, true),
+        (MOST_EAGER, MOST_EAGER, true),
         (8192, 100_000, true),
         (30_000, 10_000, true),
         (8191, 100_000, false),

@@ -5,6 +5,7 @@
 //! some microseconds; it sleeps on its doorbell's word for milliseconds; it polls, for seconds
 //! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
 
+use super::MOST_EAGER;
 use super::across::Pinned;
 use super::blocks;
 use super::doorbell::how;
@@ -59,7 +60,7 @@ impl Link {
     /// Eager messages have no need of a post.
     #[inline]
     unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Short {
-        if len > self.settings.eager || self.end_before(Role::Writer) != other::ALIVE {
+        if len > MOST_EAGER || self.end_before(Role::Writer) != other::ALIVE {
             return Short::UsualWay;
         }
         let (endpoint, lane) = self.endpoint(Role::Writer);

@@ -12,7 +12,6 @@ use once_cell::race::OnceNonZeroUsize;
 pub struct Features {
     /// Protection keys, switched on by the kernel.
     pub protection_keys: bool,
-    pub umwait: bool,
     /// AVX2, and the kernel saves its registers.
     pub avx2: bool,
     /// AVX-512, and the kernel saves its registers.
@@ -27,16 +26,15 @@ pub fn features() -> Features {
     static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
     const KNOWN: usize = 1;
     const KEYS: usize = 2;
-    const UMWAIT: usize = 4;
-    const AVX512: usize = 8;
-    const AVX2: usize = 16;
-    const MOVSB: usize = 32;
+    const AVX512: usize = 4;
+    const AVX2: usize = 8;
+    const MOVSB: usize = 16;
     let ask = || {
         let leaf = __cpuid_count(7, 0);
         let maker = __cpuid_count(0, 0);
         let intel = [maker.ebx, maker.edx, maker.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e];
         let if_set = |register: u32, bit: u32, flag: usize| (register >> bit & 1) as usize * flag;
-        let mut bits = KNOWN | if_set(leaf.ecx, 4, KEYS) | if_set(leaf.ecx, 5, UMWAIT);
+        let mut bits = KNOWN | if_set(leaf.ecx, 4, KEYS);
         let saved = saved_registers();
         if saved & 0xe6 == 0xe6 {
             bits |= if_set(leaf.ebx, 16, AVX512);
@@ -52,7 +50,6 @@ pub fn features() -> Features {
     let bits = BITS.get_or_init(ask).get();
     Features {
         protection_keys: bits & KEYS != 0,
-        umwait: bits & UMWAIT != 0,
         avx2: bits & AVX2 != 0,
         avx512: bits & AVX512 != 0,
         good_movsb: bits & MOVSB != 0,

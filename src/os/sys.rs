@@ -92,23 +92,6 @@ pub fn sleep(nanos: u64) {
     futex_wait(&word, word, nanos.max(1));
 }
 
-/// Waits until somebody writes to the cache line at `line`, or a little: called in a loop.
-/// `unchanged` is looked at again: it may have changed before it was watched.
-///
-/// # Safety
-/// The CPU has umwait, and `line` can be read.
-#[inline(always)]
-pub unsafe fn watch(line: usize, unchanged: impl Fn() -> bool) {
-    // SAFETY: the instructions only watch and wait, no longer than the kernel's limit.
-    unsafe {
-        asm!("umonitor {}", in(reg) line, options(nostack));
-        if unchanged() {
-            asm!("umwait ecx", in("ecx") 0, in("eax") u32::MAX, in("edx") u32::MAX,
-                options(nostack));
-        }
-    }
-}
-
 /// Whether the C library knows of no second thread, which could install a signal handler at
 /// any moment. False where it does not say.
 pub fn has_one_thread() -> bool {

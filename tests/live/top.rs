@@ -24,7 +24,11 @@ fn top_shows_what_processes_have_copied() {
     for victim in [first, second, inside] {
         assert!(victim.end().success());
     }
-    assert_eq!(top(&folder, &["--once"]).lines().count(), 1);
+    // Who sees an empty table is told why.
+    let mut command = plain(common::command());
+    let (out, err) = succeed(command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "--once"]));
+    assert_eq!((out.lines().count(), err.lines().count()), (1, 1), "{out}{err}");
+    assert!(err.contains("programs run by adma"), "{err}");
     // Who asks for one process is told that there is none.
     let mut command = plain(common::command());
     let done = finish(command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "4194305", "--once"]));

@@ -10,7 +10,7 @@
 #include <grp.h>
 #include <sys/eventfd.h>
 
-enum { HELLO = 48, NOTE = 40, SOMEBODY = 1001 };
+enum { HELLO = 40, NOTE = 40, SOMEBODY = 1001 };
 #define SLACK 8.0 /* seconds that a busy machine may take */
 
 static uint64_t state;

@@ -4,6 +4,10 @@
  * needs both sides; one test by name, see main.
  */
 #include "ipc.h"
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
 
 enum { PROCESSES = 4, ROUNDS = 5 };
 
@@ -207,11 +211,46 @@ static void handed_on(void)
 
 /*
  * A thread that waits on one connection copies what another thread waits for: that one has to
- * hear of it. Run with ADMA_IPC_OFFLOAD=1G, so that a message is one piece, which takes longer
- * than anybody sleeps shortly. Nobody may have slept until a limit that hides it.
+ * hear of it. A message has two pieces, and a page of the one that is claimed first comes later
+ * than anybody sleeps shortly. Nobody may have slept until a limit that hides it. Which thread
+ * comes first is chance, so there are messages until it was the other one some times.
  */
-enum { MESSAGES = 20 };
-#define PIECE (48 * MIB)
+enum { MOST_MESSAGES = 200, WANTED = 3, LATE_MS = 30 };
+#define LARGE (MIB / 2)
+
+static int late_pages;
+static volatile int by_other_thread;
+
+static void *make_late_pages(void *nothing)
+{
+	struct uffd_msg message;
+
+	while (read(late_pages, &message, sizeof(message)) == sizeof(message)) {
+		struct uffdio_zeropage page = {
+			.range = { message.arg.pagefault.address & -4096UL, 4096 }
+		};
+
+		by_other_thread += (pid_t)message.arg.pagefault.feat.ptid != getpid();
+		sleep_ms(LATE_MS);
+		if (ioctl(late_pages, UFFDIO_ZEROPAGE, &page))
+			fail("UFFDIO_ZEROPAGE: %s", strerror(errno));
+	}
+	return nothing;
+}
+
+static void comes_late(byte *page)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_THREAD_ID };
+	struct uffdio_register range = { .range = { (uintptr_t)page, 4096 },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	pthread_t thread;
+
+	late_pages = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (late_pages < 0 || ioctl(late_pages, UFFDIO_API, &api) ||
+	    ioctl(late_pages, UFFDIO_REGISTER, &range))
+		fail("userfaultfd: %s", strerror(errno));
+	pthread_create(&thread, NULL, make_late_pages, NULL);
+}
 
 /* Always awake, and so the first to see that there is something to do. */
 static void *look_after_everything(void *connection)
@@ -229,33 +268,38 @@ static void *look_after_everything(void *connection)
 /* Posts, and is not in the library while the other side does everything. */
 static void post_large(int connection, byte *room, bool writes)
 {
-	char byte;
+	char more = 1;
 
-	for (int i = 0; i < MESSAGES; i++) {
+	while (more) {
 		sleep_ms(5);
-		adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)room, PIECE) :
-						adma_iread(connection, (void *)room, PIECE);
+		adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)room, LARGE) :
+						adma_iread(connection, (void *)room, LARGE);
 
-		if (read(told[0], &byte, 1) != 1)
+		if (read(told[0], &more, 1) != 1)
 			fail("read");
-		EXPECT(adma_wait(cookie), PIECE);
+		EXPECT(adma_wait(cookie), LARGE);
 	}
 }
 
 static void transfer_large(int connection, byte *room, bool writes)
 {
-	for (int i = 0; i < MESSAGES; i++) {
+	/* Readers begin at the front, and writers at the back. */
+	byte *late = writes ? room + LARGE - 8 * 4096 : room + 8 * 4096;
+	char more = 1;
+
+	comes_late(late);
+	for (int i = 1; more; i++) {
 		double begun = seconds();
 		long got;
 
-		/* Pages that are to be found first make it slow. */
-		madvise((void *)room, PIECE, MADV_DONTNEED);
-		got = writes ? adma_write(connection, (void *)room, PIECE) :
-			       adma_read(connection, (void *)room, PIECE);
-		EXPECT(got, PIECE);
+		madvise((void *)late, 4096, MADV_DONTNEED);
+		got = writes ? adma_write(connection, (void *)room, LARGE) :
+			       adma_read(connection, (void *)room, LARGE);
+		EXPECT(got, LARGE);
 		if (seconds() - begun > 3)
 			fail("message %d took %.1f s", i, seconds() - begun);
-		if (write(told[1], "x", 1) != 1)
+		more = by_other_thread < WANTED && i < MOST_MESSAGES;
+		if (write(told[1], &more, 1) != 1)
 			fail("write");
 	}
 }
@@ -263,12 +307,14 @@ static void transfer_large(int connection, byte *room, bool writes)
 static void neighbours(bool child_writes)
 {
 	int pairs[2][2], small, large;
-	byte *room = pages_between_guards(PIECE);
+	byte *room = pages_between_guards(LARGE);
 	pthread_t thread;
 	pid_t child;
 
 	if (getuid())
 		cannot_be_shown("both sides may copy where neither is root");
+	if (close(syscall(SYS_userfaultfd, O_CLOEXEC)))
+		cannot_be_shown("no userfaultfd");
 	if (pipe(told))
 		fail("pipe");
 	for (int i = 0; i < 2; i++)

@@ -1,5 +1,7 @@
 //! Every knob earns its line: for each that decides how copies are made, a case in which its
 //! default may be wrong, and what another value gains there. One that gains nowhere should go.
+//! Other cases: bench/neighbours.py (ADMA_CHANNELS), bench/gpu/run (ADMA_GOAL, ADMA_CPU_SHARE),
+//! bench/gpu/keep.py (ADMA_KEEP).
 //!
 //! A sample is a process of its own, because knobs are read at start-up. In each round the default
 //! and the other value have one process each, in random order, and the ratio is formed round by
@@ -13,55 +15,32 @@ use crate::memory::Area;
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, progress, size as short, time};
 use crate::spawn;
-use crate::team::cpu_count;
 use crate::turns::Budget;
 use libc::{c_int, c_void};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What a process does, and what one turn of it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
     /// One copy of memory that no cache holds.
     Cold,
-    /// The same, with every CPU kept busy by others.
-    Busy,
     /// The same, and the destination is read.
     Read,
-    /// The same, and then eight times the process's own 1 MiB, which fits its cache.
-    OwnSet,
     /// A comparison that ends after 100 bytes.
     Differs,
-    /// A unit of work of other threads, one on every CPU but one, while one thread copies.
-    Beside,
     /// Half a round trip of a message that is written before and read after.
     Message,
-    /// The same, with both processes on one CPU.
-    MessageOnOneCpu,
 }
 
 impl Work {
-    const ALL: [Work; 8] = [
-        Work::Cold,
-        Work::Busy,
-        Work::Read,
-        Work::OwnSet,
-        Work::Differs,
-        Work::Beside,
-        Work::Message,
-        Work::MessageOnOneCpu,
-    ];
+    const ALL: [Work; 4] = [Work::Cold, Work::Read, Work::Differs, Work::Message];
 
     fn about(self) -> &'static str {
         match self {
             Work::Cold => "a cold copy",
-            Work::Busy => "a cold copy, all CPUs busy",
             Work::Read => "a cold copy, then its destination is read",
-            Work::OwnSet => "a cold copy, then 8 x 1 MiB of one's own",
             Work::Differs => "memcmp that ends after 100 bytes",
-            Work::Beside => "others' work beside cold copies",
             Work::Message => "a message, written before and read after",
-            Work::MessageOnOneCpu => "the same, both processes on one CPU",
         }
     }
 
@@ -75,29 +54,18 @@ struct Case {
     knobs: &'static str,
     work: Work,
     size: usize,
-    /// On machines with so many CPUs or more.
-    cpus: usize,
 }
 
-const fn case(knobs: &'static str, work: Work, size: usize, cpus: usize) -> Case {
-    Case { knobs, work, size, cpus }
+const fn case(knobs: &'static str, work: Work, size: usize) -> Case {
+    Case { knobs, work, size }
 }
 
 const CASES: &[Case] = &[
-    case("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB, 2),
-    case("ADMA_CHANNELS=4", Work::Beside, 16 * MIB, 8),
-    case("ADMA_CPU_SHARE=0", Work::OwnSet, 16 * MIB, 4),
-    case("ADMA_CPU_SHARE=0 ADMA_WAIT=spin", Work::OwnSet, 16 * MIB, 4),
-    case("ADMA_STORES=stream", Work::Cold, MIB, 2),
-    case("ADMA_STORES=ordinary", Work::Read, 4 * MIB, 2),
-    case("ADMA_WAIT=spin", Work::Cold, MIB, 2),
-    case("ADMA_WAIT=yield", Work::Busy, MIB, 2),
-    case("ADMA_WAIT=sleep", Work::Busy, MIB, 2),
-    case("ADMA_WAIT=umwait", Work::Cold, MIB, 2),
-    case("ADMA_OPS=memcpy", Work::Differs, MIB, 2),
-    case("ADMA_IPC_EAGER=4096", Work::Message, 32 * KIB, 2),
-    case("ADMA_IPC_OFFLOAD=1G", Work::MessageOnOneCpu, 64 * KIB, 2),
-    case("ADMA_IPC_ENGINE=shm", Work::Message, MIB, 2),
+    case("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB),
+    case("ADMA_STORES=stream", Work::Cold, MIB),
+    case("ADMA_STORES=ordinary", Work::Read, 4 * MIB),
+    case("ADMA_OPS=memcpy", Work::Differs, MIB),
+    case("ADMA_IPC_ENGINE=shm", Work::Message, MIB),
 ];
 
 pub fn run(options: &Options) {
@@ -111,7 +79,7 @@ pub fn run(options: &Options) {
          gain: its time over the time with these knobs; above 1 the default is wrong.\n"
     );
     let mut table = Table::new(["knobs", "size", "default", "gain", "q1-q3", "case"]);
-    for &Case { knobs, work, size, .. } in CASES.iter().filter(|case| case.cpus <= cpu_count()) {
+    for &Case { knobs, work, size } in CASES {
         progress(&format!("knobs: {knobs}, {}", work.about()));
         let (mut default, mut gain) = (Samples::default(), Samples::default());
         let mut rng = Rng::new();
@@ -140,7 +108,7 @@ pub fn run(options: &Options) {
 
 fn sample(lib: &str, knobs: &str, work: Work, size: usize, options: &Options) -> Option<f64> {
     // Messages are no copies of the program's: both processes open the library by name.
-    let by_name = matches!(work, Work::Message | Work::MessageOnOneCpu);
+    let by_name = work == Work::Message;
     let mut command = spawn::itself("knob-work", (!by_name).then_some(lib));
     command.envs(knobs.split_whitespace().filter_map(|knob| knob.split_once('=')));
     command.args(["--lib", lib, "--seconds", &format!("{}", options.seconds / 10.0)]);
@@ -154,9 +122,8 @@ pub fn work(options: &Options) {
     let (Some(work), Ok(size)) = (Work::named(work), size.parse::<usize>()) else {
         std::process::exit(2)
     };
-    let _hogs = (work == Work::Busy).then(|| spawn::Hogs::new(cpu_count()));
     let turn: Box<dyn FnMut() -> f64> = match work {
-        Work::Cold | Work::Busy => {
+        Work::Cold => {
             let mut copies = Copies::new(Target::Old, size, 512 * MIB);
             Box::new(move || copies.next(interposed_memcpy()))
         }
@@ -164,21 +131,8 @@ pub fn work(options: &Options) {
             let mut copies = Copies::new(Target::Old, size, 512 * MIB);
             Box::new(move || copies.next(interposed_memcpy()) + copies.read_last())
         }
-        Work::OwnSet => {
-            let (mut copies, own) = (Copies::new(Target::Old, size, 512 * MIB), Area::new(MIB));
-            Box::new(move || {
-                let copied = copies.next(interposed_memcpy());
-                let start = now();
-                (0..8).for_each(|_| read(&own));
-                copied + (now() - start) as f64
-            })
-        }
         Work::Differs => differs(size),
-        Work::Beside => return println!("{}", beside(size, options.seconds)),
-        Work::Message | Work::MessageOnOneCpu => {
-            if work == Work::MessageOnOneCpu {
-                stay_on_one_cpu();
-            }
+        Work::Message => {
             let lib = options.lib.as_deref().unwrap_or_default();
             let mut peer = Peer::start(lib, Rights::Usual).expect("usual rights");
             Box::new(move || peer.play(Game::Used, Channel::Adma, size, 16))
@@ -199,16 +153,6 @@ fn median_of(mut turn: Box<dyn FnMut() -> f64>, seconds: f64) -> f64 {
     times.median()
 }
 
-/// Looks at every cache line.
-fn read(area: &Area) {
-    let mut sum = 0u64;
-    for at in (0..area.len()).step_by(64) {
-        // SAFETY: inside the area, which was written when it was made.
-        sum = sum.wrapping_add(unsafe { area.at(at).cast::<u64>().read() });
-    }
-    black_box(sum);
-}
-
 fn differs(size: usize) -> Box<dyn FnMut() -> f64> {
     type Compare = unsafe extern "C" fn(*const c_void, *const c_void, usize) -> c_int;
     let compare = black_box(libc::memcmp as Compare);
@@ -224,48 +168,4 @@ fn differs(size: usize) -> Box<dyn FnMut() -> f64> {
         }
         (now() - start) as f64 / f64::from(TIMES)
     })
-}
-
-/// Nanoseconds that a unit of work takes threads on all CPUs but one, while one thread copies.
-fn beside(size: usize, seconds: f64) -> f64 {
-    const UNIT: u32 = 10_000;
-    let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let others = cpu_count() - 1;
-    let mut copies = Copies::new(Target::Old, size, 512 * MIB);
-    std::thread::scope(|scope| {
-        for _ in 0..others {
-            scope.spawn(|| {
-                while !over.load(Relaxed) {
-                    (0..UNIT).for_each(|number| {
-                        black_box(number);
-                    });
-                    done.fetch_add(1, Relaxed);
-                }
-            });
-        }
-        let budget = Budget::new(seconds);
-        let (mut counted, mut since) = (0, now());
-        let mut warm = false;
-        while budget.used() < 1.0 {
-            copies.next(interposed_memcpy());
-            if !warm && budget.used() > 0.2 {
-                (warm, counted, since) = (true, done.load(Relaxed), now());
-            }
-        }
-        let units = done.load(Relaxed) - counted;
-        let passed = (now() - since) as f64;
-        over.store(true, Relaxed);
-        passed * others as f64 / units.max(1) as f64
-    })
-}
-
-fn stay_on_one_cpu() {
-    // SAFETY: all zeros is a set without CPUs; the kernel fills and reads sets of that size.
-    unsafe {
-        let [mut all, mut one]: [libc::cpu_set_t; 2] = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut all);
-        let first = (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &all));
-        libc::CPU_SET(first.unwrap_or(0), &mut one);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one);
-    }
 }

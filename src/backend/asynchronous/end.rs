@@ -8,15 +8,15 @@ use super::per_process::{is_our_poll, poll};
 use crate::backend::copy_loop::Copied;
 use crate::backend::gpu::GPU;
 use crate::backend::mode::{BY_HELPER, Mode};
+use crate::backend::threads;
 use crate::backend::threads::cookies::{Cookie, CookieState, Ended, Entry};
 use crate::backend::threads::queue::{End, Posted};
 use crate::backend::threads::worker;
 use crate::backend::threads::workers::{self, PENDING, SPIN_TICKS};
-use crate::backend::threads::{self, Wait};
 use crate::backend::{ioat, libc as original, signals};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Woken, pause};
-use crate::os::{cpus, sys};
+use crate::os::sys;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -218,7 +218,7 @@ fn settle(owner: &Entry) {
 ///
 /// # Safety
 /// As memmove of its copies.
-pub unsafe fn wait(cookie: Cookie, how: Wait) -> CopyStatus {
+pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
     let mut since = sys::ticks();
     loop {
         let owner = match PENDING.look(cookie) {
@@ -239,24 +239,15 @@ pub unsafe fn wait(cookie: Cookie, how: Wait) -> CopyStatus {
             is_over(part, WATCH_NANOS);
             continue;
         }
-        let waited = sys::ticks().wrapping_sub(since);
-        match how {
-            Wait::Spin => pause(),
-            Wait::Yield => sys::yield_now(),
-            Wait::Umwait if cpus::features().umwait => {
-                let under_way = || matches!(PENDING.look(cookie), CookieState::UnderWay(_));
-                // SAFETY: the CPU has it; an entry is always there.
-                unsafe { sys::watch(owner.line(), under_way) };
-            }
-            Wait::Auto | Wait::Umwait if waited < SPIN_TICKS => pause(),
-            _ => {
-                // Whoever waits for the helper may only have looked at it.
-                let most = if owner.needs_help() { WATCH_NANOS } else { 0 };
-                if PENDING.sleep(owner, cookie, most) == Woken::Refused {
-                    workers::note_refusal();
-                    sys::yield_now();
-                }
-            }
+        if sys::ticks().wrapping_sub(since) < SPIN_TICKS {
+            pause();
+            continue;
+        }
+        // Whoever waits for the helper may only have looked at it.
+        let most = if owner.needs_help() { WATCH_NANOS } else { 0 };
+        if PENDING.sleep(owner, cookie, most) == Woken::Refused {
+            workers::note_refusal();
+            sys::yield_now();
         }
     }
 }

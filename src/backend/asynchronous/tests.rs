@@ -5,7 +5,7 @@ use crate::backend::copy_loop::CopyLoop;
 use crate::backend::ioat::fake::{Kernel as Fake, Trouble};
 use crate::backend::ioat::{self, ASK_AGAIN, LOST_AFTER};
 use crate::backend::libc as original;
-use crate::backend::threads::{Wait, workers};
+use crate::backend::threads::workers;
 use crate::os::sys;
 use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn helper(fake: &'static Fake) -> Option<By> {
     assert!(engine.helper.fake.set(fake).is_ok());
     assert!(engine.start());
     workers::start(3);
-    let how = ioat::Options { channels: None, wait: Wait::Auto, share: None };
+    let how = ioat::Options { channels: None, share: None, spins: false };
     Some(By::Helper(engine, how, CopyLoop::Ordinary))
 }
 
@@ -68,20 +68,19 @@ fn start(copies: &[Copy], by: Option<By>) -> Cookie {
     unsafe { begin(copies, by, Wanted::default()) }.expect("room").cookie
 }
 
-fn wait_for(cookie: Cookie, how: Wait) {
+fn wait_for(cookie: Cookie) {
     // SAFETY: as in `start`.
-    assert_eq!(unsafe { wait(cookie, how) }, CopyStatus::Over);
+    assert_eq!(unsafe { wait(cookie) }, CopyStatus::Over);
     // SAFETY: as in `start`.
-    assert_eq!(unsafe { wait(cookie, how) }, CopyStatus::Unknown);
+    assert_eq!(unsafe { wait(cookie) }, CopyStatus::Unknown);
     // SAFETY: as in `start`.
     assert_eq!(unsafe { check(cookie) }, CopyStatus::Unknown);
 }
 
 fn everything(by: impl Fn() -> Option<By>) {
-    let waits = [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait];
     for (round, len) in SIZES.into_iter().enumerate() {
         let pair = Pair::new(len, round);
-        wait_for(start(&[pair.copy], by()), waits[round % waits.len()]);
+        wait_for(start(&[pair.copy], by()));
         pair.check();
 
         let pair = Pair::new(len, round);
@@ -98,9 +97,9 @@ fn everything(by: impl Fn() -> Option<By>) {
     }
     let pairs: Vec<_> = SIZES.into_iter().map(|len| Pair::new(len, 3)).collect();
     let copies: Vec<_> = pairs.iter().map(|pair| pair.copy).collect();
-    wait_for(start(&copies, by()), Wait::Auto);
+    wait_for(start(&copies, by()));
     pairs.iter().for_each(Pair::check);
-    wait_for(start(&[], by()), Wait::Auto);
+    wait_for(start(&[], by()));
 }
 
 #[test]
@@ -151,7 +150,7 @@ fn helper_in_every_trouble_leaves_the_right_bytes() {
                 std::thread::yield_now();
             }
             if !looks {
-                wait_for(cookie, Wait::Auto);
+                wait_for(cookie);
             }
             pair.check();
             assert_eq!(fake.under_way(), 0, "trouble {number}");
@@ -185,7 +184,7 @@ fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
     let cookie = start(&[first.copy], by);
     for _ in 0..40 {
         let next = Pair::new(100_000, 0);
-        wait_for(start(&[next.copy], by), Wait::Auto);
+        wait_for(start(&[next.copy], by));
         next.check();
     }
     let waits = fake.waits.load(Ordering::Relaxed);
@@ -219,7 +218,7 @@ fn failure_that_one_thread_was_told_of_is_known_to_all() {
         });
         was_told.recv().unwrap();
         let next = Pair::new(100_000, 0);
-        wait_for(start(&[next.copy], by), Wait::Auto);
+        wait_for(start(&[next.copy], by));
         next.check();
         // SAFETY: as in `start`.
         if unsafe { check(cookie) } == CopyStatus::Over {
@@ -240,25 +239,22 @@ fn signals_come_while_the_helper_is_waited_for() {
     let by = helper(fake);
     // SAFETY: the handler only stores to an atomic.
     unsafe { libc::signal(libc::SIGUSR2, come as *const () as usize) };
-    for how in [Wait::Auto, Wait::Sleep, Wait::Spin] {
-        CAME.store(0, Ordering::Relaxed);
-        let (early, was_early) = std::sync::mpsc::channel();
-        fake.at_end(move || early.send(CAME.load(Ordering::Relaxed)).unwrap());
-        fake.make([Trouble { late: Duration::from_millis(300), ..Default::default() }]);
-        let pair = Pair::new(100_000, 0);
-        let cookie = start(&[pair.copy], by);
-        // SAFETY: a thread of ours that lives.
-        let waiter = unsafe { libc::pthread_self() };
-        let ringer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
-            // SAFETY: as above.
-            unsafe { libc::pthread_kill(waiter, libc::SIGUSR2) };
-        });
-        wait_for(cookie, how);
-        pair.check();
-        ringer.join().unwrap();
-        assert_eq!(was_early.recv(), Ok(1), "{how:?}");
-    }
+    let (early, was_early) = std::sync::mpsc::channel();
+    fake.at_end(move || early.send(CAME.load(Ordering::Relaxed)).unwrap());
+    fake.make([Trouble { late: Duration::from_millis(300), ..Default::default() }]);
+    let pair = Pair::new(100_000, 0);
+    let cookie = start(&[pair.copy], by);
+    // SAFETY: a thread of ours that lives.
+    let waiter = unsafe { libc::pthread_self() };
+    let ringer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        // SAFETY: as above.
+        unsafe { libc::pthread_kill(waiter, libc::SIGUSR2) };
+    });
+    wait_for(cookie);
+    pair.check();
+    ringer.join().unwrap();
+    assert_eq!(was_early.recv(), Ok(1));
 }
 
 #[test]
@@ -268,7 +264,7 @@ fn more_requests_than_the_helper_takes_are_done_all_the_same() {
     fake.make([Trouble { late: Duration::from_millis(20), ..Default::default() }; 100]);
     let pairs: Vec<_> = (0..100).map(|i| Pair::new(100_000 + i, i)).collect();
     let cookies: Vec<_> = pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
-    cookies.into_iter().for_each(|cookie| wait_for(cookie, Wait::Auto));
+    cookies.into_iter().for_each(wait_for);
     pairs.iter().for_each(Pair::check);
 }
 
@@ -303,7 +299,7 @@ fn threads_share_the_table() {
                     let cookies: Vec<_> =
                         pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
                     for cookie in cookies {
-                        wait_for(cookie, [Wait::Auto, Wait::Sleep][round % 2]);
+                        wait_for(cookie);
                     }
                     pairs.iter().for_each(Pair::check);
                 }

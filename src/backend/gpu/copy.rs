@@ -4,7 +4,6 @@ use super::slots::SlotState;
 use super::{Engine, Options};
 use crate::backend::Refused;
 use crate::backend::stretch::Stretch;
-use crate::backend::threads::Wait;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
 use crate::os::{process, sys};
@@ -116,14 +115,8 @@ impl Engine {
                 SlotState::Posted if waited > patience && self.take_back(index) => {
                     return SlotState::Undone;
                 }
-                _ => match how.wait {
-                    Wait::Spin | Wait::Umwait => pause(),
-                    Wait::Yield => sys::yield_now(),
-                    _ => {
-                        let naps = how.spare_cpus || how.wait == Wait::Sleep;
-                        self.pass_time(expected, waited, u64::MAX, naps, &mut slept);
-                    }
-                },
+                _ if how.spins => pause(),
+                _ => self.pass_time(expected, waited, u64::MAX, how.spare_cpus, &mut slept),
             }
         }
     }

@@ -45,7 +45,6 @@ mod watch;
 mod wishes;
 
 use crate::backend::caller_share::CallerShare;
-use crate::backend::threads::Wait;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys, text};
 use crate::plan::PAGE;
@@ -77,11 +76,12 @@ const SLOTS: usize = 64;
 /// What is wanted of copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    pub wait: Wait,
     /// Part of each copy the caller does itself; `None`: as much as it has time for.
     pub share: Option<f32>,
-    /// The caller sleeps rather than spins or copies.
+    /// The caller sleeps rather than copies.
     pub spare_cpus: bool,
+    /// It stays awake while it waits.
+    pub spins: bool,
 }
 
 /// What is fixed when the process starts.

@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::backend::request::Request;
+use crate::os::sync::pause;
 use crate::plan::Piece;
 
 /// `Request::words` of a request that only the kernel tells about.

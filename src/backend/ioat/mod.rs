@@ -23,12 +23,9 @@ mod words;
 use crate::backend::caller_share::CallerShare;
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::stretch::Stretch;
-use crate::backend::threads::Wait;
 use crate::backend::threads::workers;
 use crate::backend::{Refused, signals};
-use crate::os::cpus;
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::sync::pause;
 use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
 pub use across::There;
@@ -48,9 +45,10 @@ use words::Words;
 pub struct Options {
     /// Channels one copy may use; `None`: all. With one, copies take turns on them.
     pub channels: Option<usize>,
-    pub wait: Wait,
     /// Part of each copy the caller does itself; `None`: as much as it has time for.
     pub share: Option<f32>,
+    /// The caller stays awake while it waits.
+    pub spins: bool,
 }
 
 /// The helper keeps pages in lines of so many bytes.
@@ -352,7 +350,7 @@ impl Engine {
             self.page_time.note_at_most(bytes, sys::ticks().wrapping_sub(since));
             return 0;
         }
-        let failed = if self.watch(&words, self.page_time.expected(bytes), since, how.wait) {
+        let failed = if self.watch(&words, self.page_time.expected(bytes), since, how.spins) {
             0
         } else {
             self.ask(request.id, Some(&words))
@@ -363,31 +361,18 @@ impl Engine {
         failed
     }
 
-    /// Looks at the words in the given way. False: they have not come in reasonable time.
-    fn watch(&self, words: &Words<'_>, expected: u64, since: u64, how: Wait) -> bool {
-        let lost_after = LOST_AFTER.saturating_add(expected.saturating_mul(8));
-        match how {
-            Wait::Sleep => false,
-            Wait::Auto => {
-                let rest = || expected.saturating_sub(sys::ticks().wrapping_sub(since));
-                while rest() > DOZE_FROM && words.missing().is_some() {
-                    self.counts.others.fetch_add(1, Relaxed);
-                    sys::sleep(self.clock.nanoseconds(rest() / 4 * 3).min(LONGEST_DOZE));
-                }
-                words.come_within(expected.max(workers::SPIN_TICKS), pause)
-            }
-            Wait::Umwait if cpus::features().umwait => words.come_within(lost_after, || {
-                if let Some(missing) = words.missing() {
-                    // SAFETY: the CPU has it; a word of a mapped page.
-                    unsafe { sys::watch(missing, || words.missing().is_some()) };
-                }
-            }),
-            Wait::Yield => words.come_within(lost_after, || {
-                self.counts.others.fetch_add(1, Relaxed);
-                sys::yield_now();
-            }),
-            Wait::Spin | Wait::Umwait => words.come_within(lost_after, pause),
+    /// Looks at the words. False: they have not come in reasonable time.
+    fn watch(&self, words: &Words<'_>, expected: u64, since: u64, spins: bool) -> bool {
+        if spins {
+            let lost_after = LOST_AFTER.saturating_add(expected.saturating_mul(8));
+            return words.come_within(lost_after);
         }
+        let rest = || expected.saturating_sub(sys::ticks().wrapping_sub(since));
+        while rest() > DOZE_FROM && words.missing().is_some() {
+            self.counts.others.fetch_add(1, Relaxed);
+            sys::sleep(self.clock.nanoseconds(rest() / 4 * 3).min(LONGEST_DOZE));
+        }
+        words.come_within(expected.max(workers::SPIN_TICKS))
     }
 
     /// Asks the kernel until it says that the request is over. There is no giving up: see

@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const HOW: Options = Options { channels: None, wait: Wait::Auto, share: Some(0.0) };
+const HOW: Options = Options { channels: None, share: Some(0.0), spins: false };
 const LATE: Duration = Duration::from_millis(3);
 /// Later than a caller comes that has to wait for a CPU.
 const VERY_LATE: Duration = Duration::from_millis(300);
@@ -74,7 +74,6 @@ const OFFSETS: [(usize, usize); 6] = [(0, 0), (1, 0), (0, 63), (63, 1), (64, 204
 
 #[test]
 fn copies_of_every_shape_are_right_with_every_channel_count_share_and_wait() {
-    let waits = [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait];
     let engine = engine(Kernel::new(4));
     let mut round = 0;
     for len in LENGTHS {
@@ -82,7 +81,7 @@ fn copies_of_every_shape_are_right_with_every_channel_count_share_and_wait() {
             for share in [None, Some(0.0), Some(0.5), Some(1.0)] {
                 round += 1;
                 let channels = [None, Some(1), Some(3), Some(64)][round % 4];
-                let how = Options { channels, wait: waits[round % 5], share };
+                let how = Options { channels, share, spins: round % 5 == 0 };
                 assert_eq!(copy_at(&engine, offsets, len, &how), Ok(()));
             }
         }
@@ -94,10 +93,10 @@ fn copies_of_every_shape_are_right_with_every_channel_count_share_and_wait() {
 fn copies_that_end_late_are_waited_for_in_every_way() {
     let kernel = Kernel::new(3);
     let engine = engine(kernel);
-    for wait in [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait] {
+    for spins in [false, true] {
         for share in [None, Some(0.25)] {
             kernel.make([Trouble { late: LATE, ..Trouble::default() }; 2]);
-            let how = Options { wait, share, ..HOW };
+            let how = Options { spins, share, ..HOW };
             assert_eq!(copy_at(&engine, (9, 3), 200_000, &how), Ok(()));
             assert_eq!(copy_at(&engine, (9, 3), 200_000, &how), Ok(()));
         }
@@ -458,12 +457,12 @@ fn failed_pieces_are_copied_again() {
 
 #[test]
 fn lost_word_is_asked_for() {
-    for wait in [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait] {
+    for spins in [false, true] {
         let kernel = Kernel::new(4);
         let engine = engine(kernel);
         kernel.make([Trouble { lost: 0b100, ..Trouble::default() }]);
-        assert_eq!(copy_at(&engine, (1, 2), 300_000, &Options { wait, ..HOW }), Ok(()));
-        assert_eq!(count(&engine.counts.waits), 1, "{wait:?}");
+        assert_eq!(copy_at(&engine, (1, 2), 300_000, &Options { spins, ..HOW }), Ok(()));
+        assert_eq!(count(&engine.counts.waits), 1, "{spins}");
         assert_eq!(count(&engine.counts.redone), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! The words by which channels tell that they are done with a request.
 
 use super::abi;
+use crate::os::sync::pause;
 use crate::os::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -44,13 +45,13 @@ impl Words<'_> {
     }
 
     /// Whether the words come before so many ticks are over.
-    pub fn come_within(&self, ticks: u64, turn: impl Fn()) -> bool {
+    pub fn come_within(&self, ticks: u64) -> bool {
         let begun = sys::ticks();
         while self.missing().is_some() {
             if sys::ticks().wrapping_sub(begun) >= ticks {
                 return false;
             }
-            turn();
+            pause();
         }
         true
     }

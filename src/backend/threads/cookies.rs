@@ -139,11 +139,6 @@ impl Entry {
         self.state.atomic().load(Ordering::Acquire)
     }
 
-    /// Where its state is, for those who watch the cache line.
-    pub fn line(&self) -> usize {
-        &raw const self.state as usize
-    }
-
     pub fn is_carried_by_helper(&self) -> bool {
         self.request.id.load(Ordering::Relaxed) != 0
     }

@@ -25,7 +25,7 @@ use super::worker::summon;
 use super::workers::{self, QUEUE};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
-use crate::backend::threads::{self, Seen, Wait};
+use crate::backend::threads::{self, Seen};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::mapped::{Mapped, Zeroed};
@@ -245,7 +245,7 @@ impl<'a> Transfer<'a> {
 
     /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
     /// the whole transfer are done then. After a refusal nothing is under way.
-    pub fn share(&self, from: usize, workers: usize, how: Wait) -> Result<(usize, Seen), Refused> {
+    pub fn share(&self, from: usize, workers: usize) -> Result<(usize, Seen), Refused> {
         workers::may_post()?;
         // The kernel would not let a handler run in the middle either.
         let held = SignalsHeld::all().ok_or(Refused::System)?;
@@ -259,7 +259,7 @@ impl<'a> Transfer<'a> {
         QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
         summon(cut.count().clamp(1, workers) as u32);
         let mut seen = Seen::default();
-        let own = threads::work(shared, how, &mut seen, || false);
+        let own = threads::work(shared, &mut seen, || false);
         let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
         QUEUE.leave(shared);

@@ -138,7 +138,7 @@ fn shared_transfer_is_right_at_every_kind_of_border() {
         let transfer = Transfer { op, pid, local: &local, remote: &remote, total: len };
         let first = random(&mut state, len.min(5000));
         assert_eq!(transfer.move_bytes(0, first), first);
-        match transfer.share(first, 3, Wait::Auto) {
+        match transfer.share(first, 3) {
             Ok((done, _)) => assert_eq!(done, len),
             Err(refused) => {
                 assert_eq!(refused, Refused::Busy);

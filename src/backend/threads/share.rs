@@ -8,7 +8,6 @@ use super::workers::{self, QUEUE, SPIN_TICKS};
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, signals};
-use crate::os::cpus;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Ordering, pause};
 use crate::os::sys;
@@ -22,7 +21,6 @@ pub struct Options {
     /// Worker threads, besides the caller; at most `MOST_WORKERS`.
     pub workers: usize,
     pub pieces: Pieces,
-    pub wait: Wait,
     /// Part of each copy the caller does alone; `None`: it claims pieces like a worker.
     pub share: Option<f32>,
     /// The destination was never written.
@@ -56,17 +54,6 @@ pub struct Seen {
     pub waited: u64,
 }
 
-/// How the caller waits for pieces that others have begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Spin as long as a piece usually takes, then take it back, or sleep.
-    Auto,
-    Spin,
-    Yield,
-    Sleep,
-    Umwait,
-}
-
 /// Signals are held while a chunk is under way, because a handler that jumped out of it would leave
 /// workers writing. This is the size of a chunk for each thread that copies, which bounds how long
 /// signals are held. The last chunk may be half as large again.
@@ -77,7 +64,7 @@ const LARGEST_CHUNK: usize = 128 << 20;
 /// and the worker takes many more to arrive.
 const CALL_EACH: usize = 64 << 10;
 
-/// A caller that waits without spinning looks again after this long. Nobody wakes it: a worker that
+/// A caller that has to wait for longer looks again after this long. Nobody wakes it: a worker that
 /// has copied a piece does better to claim the next one than to look for threads that wait.
 const NAP_NANOS: u64 = 20_000;
 
@@ -182,7 +169,7 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
     if how.share.is_some() {
         leave_to_others(shared);
     }
-    let claimed = if posted { work(shared, how.wait, seen, workers::can_take_back) } else { 0 };
+    let claimed = if posted { work(shared, seen, workers::can_take_back) } else { 0 };
     let failed = done_alone == Copied::BadPage || posted && shared.has_failed();
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
@@ -225,15 +212,10 @@ pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
 
 /// Works on what was posted as long as any of it is unclaimed, then waits for what others have
 /// begun. Returns how many bytes it has done itself.
-pub(super) fn work(
-    shared: &Shared,
-    how: Wait,
-    seen: &mut Seen,
-    may_take_back: fn() -> bool,
-) -> usize {
+pub(super) fn work(shared: &Shared, seen: &mut Seen, may_take_back: fn() -> bool) -> usize {
     let (own, quickest) = claim_pieces(shared, seen);
     let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
-    wait(shared, how, patience, may_take_back);
+    wait(shared, patience, may_take_back);
     let waited = sys::ticks().wrapping_sub(begun);
     seen.waited += waited.min(2 * patience); // longer: the caller itself did not run
     seen.late |= quickest.is_some() && waited > patience;
@@ -274,19 +256,10 @@ fn leave_to_others(shared: &Shared) {
 
 /// Waits for pieces that others have begun, for about `patience` ticks. Then they are taken back,
 /// because whoever has them may not be running at all. A system call cannot be taken back.
-pub(super) fn wait(shared: &Shared, how: Wait, patience: u64, may_take_back: fn() -> bool) {
+pub(super) fn wait(shared: &Shared, patience: u64, may_take_back: fn() -> bool) {
     let (begun, mut from) = (sys::ticks(), 0);
     while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
-        match how {
-            Wait::Sleep => sys::sleep(NAP_NANOS),
-            Wait::Yield => sys::yield_now(),
-            Wait::Umwait if cpus::features().umwait => {
-                let piece = shared.piece(from) as usize;
-                // SAFETY: the CPU has it; a slot is always there.
-                unsafe { sys::watch(piece, || shared.is_busy(&mut from.clone())) };
-            }
-            _ => pause(),
-        }
+        pause();
     }
     while shared.is_busy(&mut from) {
         if may_take_back() {
@@ -314,11 +287,10 @@ mod tests {
     use crate::backend::libc as original;
 
     #[test]
-    fn copies_of_many_threads_are_right_with_every_way_to_wait() {
+    fn copies_of_many_threads_are_right_with_every_loop_and_share() {
         original::resolve();
         workers::settle_in();
         workers::start(3);
-        let waits = [Wait::Auto, Wait::Spin, Wait::Yield, Wait::Sleep, Wait::Umwait];
         std::thread::scope(|scope| {
             for number in 0..6usize {
                 scope.spawn(move || {
@@ -334,7 +306,6 @@ mod tests {
                                 Pieces::All(CopyLoop::Stream),
                                 Pieces::Alternate,
                             ][round % 3],
-                            wait: waits[round % waits.len()],
                             share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
                             fresh: round % 7 == 0,
                         };
@@ -370,7 +341,7 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 shared.finish(&theirs, piece_is::DONE);
             });
-            let own = work(shared, Wait::Auto, &mut seen, || false);
+            let own = work(shared, &mut seen, || false);
             assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
         });
         assert!(seen.late);

@@ -230,12 +230,7 @@ pub fn forget_after_fork() {
     NO_MORE.forget();
 }
 
-/// Bytes copied by each worker.
-pub fn bytes_by_worker() -> [u64; MOST_WORKERS] {
-    core::array::from_fn(|number| WORKERS[number].bytes.load(Ordering::Relaxed))
-}
-
-/// Bytes copied by one of them.
+/// Bytes copied by a worker.
 pub fn bytes_of_worker(number: usize) -> u64 {
     WORKERS.get(number).map_or(0, |worker| worker.bytes.load(Ordering::Relaxed))
 }

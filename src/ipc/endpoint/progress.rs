@@ -336,13 +336,13 @@ mod tests {
             let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
             let region = MappedRegion::new(&memory).unwrap();
             let lane = &region.lanes[0];
-            let terms = Terms { offload: 1, equal, ..Terms::default() };
+            let terms = Terms { equal, ..Terms::default() };
             let mut reader = Endpoint::new(Role::Reader, terms);
             let block = lent.then_some(BlockAddress { serial: 1, offset: 0 });
-            let buffer = Buffer { addr: 4096, len: 10_000, block, ..Buffer::default() };
+            let buffer = Buffer { addr: 4096, len: 40_000, block, ..Buffer::default() };
             // SAFETY: nobody copies.
             let number = unsafe { reader.post_read(lane, buffer, true) }.unwrap();
-            publish(lane.desc(Role::Writer, number), number, kind::DIRECT, 10_000, 1);
+            publish(lane.desc(Role::Writer, number), number, kind::DIRECT, 40_000, 1);
             assert_eq!(reader.is_matched(lane, number), Ok(true));
             // Of either side: all is claimed, and all that the writer has claimed is finished.
             let mut lie = |liar| {

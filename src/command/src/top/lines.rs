@@ -2,7 +2,7 @@
 
 use super::{INTERVAL, Row, Sampler, Wish};
 use crate::live::State;
-use crate::say::fail;
+use crate::say::{fail, say};
 use crate::stats::live::Flow;
 use crate::stats::messages::Messages;
 use crate::stats::units::{Bytes, Time};
@@ -24,6 +24,9 @@ pub fn run(wish: &Wish) -> i32 {
             return 1; // nobody reads any more
         }
         if wish.once {
+            if rows.is_empty() && !wish.json {
+                say("no process keeps live statistics now; programs run by adma do");
+            }
             return 0;
         }
         std::thread::sleep(INTERVAL);

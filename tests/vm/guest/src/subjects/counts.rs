@@ -49,8 +49,8 @@ fn measure(role: &'static str, len: usize, copies: usize, share: &str) -> Outcom
     let output = printed.path().join("stdout");
     let mut command = shim::victim(role, &[&copies.to_string(), &len.to_string()])?;
     shim::report_into(&mut command, &said).stdout(fs::File::create(&output)?);
-    // The emulated engine is slow, and whoever waits for it would sleep, which is a call.
-    command.env("ADMA_CPU_SHARE", share).env("ADMA_WAIT", "spin");
+    // The emulated engine is slow, and a caller whose share is not fixed would sleep: a call.
+    command.env("ADMA_CPU_SHARE", share);
     let before = Statistics::now()?;
     let calls = trace::calls_between_marks(&mut command)?;
     let moved = Statistics::now()?.since(&before);
