@@ -9,6 +9,7 @@
  */
 #include <linux/list_lru.h>
 #include <linux/rcupdate.h>
+#include <linux/sched.h>
 #include <linux/shrinker.h>
 
 #include "adma.h"
@@ -217,6 +218,8 @@ void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 				freed += adma_ranges_free(other, pages - freed);
 		}
 		mutex_unlock(&adma_files_lock);
+		/* A moment for their workers; it is not waited for what they do. */
+		schedule_timeout_killable(1);
 	}
 	adma_file_catch_up(file);
 }
