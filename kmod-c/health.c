@@ -19,6 +19,7 @@
 #include <linux/dma-mapping.h>
 
 #include "adma.h"
+#include "compat.h"
 #include "trace.h"
 
 /* How often the watch looks for answers whose interrupt was lost. */
@@ -284,7 +285,7 @@ static void adma_watch(struct work_struct *work)
 			pause = ADMA_REST_MS;
 	}
 	if (!list_empty(&ch->reqs) || ch->health == ADMA_ASIDE)
-		queue_delayed_work(system_unbound_wq, &ch->watch,
+		queue_delayed_work(system_dfl_wq, &ch->watch,
 				   msecs_to_jiffies(pause));
 }
 
@@ -292,9 +293,9 @@ static void adma_watch(struct work_struct *work)
 void adma_watch_soon(struct adma_channel *ch, bool now)
 {
 	if (now)
-		mod_delayed_work(system_unbound_wq, &ch->watch, 0);
+		mod_delayed_work(system_dfl_wq, &ch->watch, 0);
 	else
-		queue_delayed_work(system_unbound_wq, &ch->watch,
+		queue_delayed_work(system_dfl_wq, &ch->watch,
 				   msecs_to_jiffies(ADMA_WATCH_MS));
 }
 
