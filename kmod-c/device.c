@@ -72,7 +72,11 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 	if (arg->flags & ADMA_INFO_KEEP) {
 		WRITE_ONCE(file->keep_pages,
 			   min_t(u64, arg->keep_pages, adma_keep_pages));
-		adma_ranges_trim(file);
+		/* Nothing: before a fork, which copies pinned pages apart. */
+		if (arg->keep_pages)
+			adma_ranges_trim(file);
+		else
+			adma_ranges_drop(file);
 	}
 	*arg = (struct adma_info) {
 		.size = arg->size,

@@ -196,8 +196,9 @@ extern "C" fn start() {
     }
     if let Some(register) = register_atfork {
         let object = (&raw const __dso_handle).cast_mut().cast();
-        // SAFETY: one waits for workers, some milliseconds at most; the other stores to atomics.
-        unsafe { register(Some(before_fork), None, Some(after_fork), object) };
+        // SAFETY: they wait for workers, some milliseconds at most, make system calls, and store
+        // to atomics.
+        unsafe { register(Some(before_fork), Some(after_fork_here), Some(after_fork), object) };
     }
     // What a seccomp filter does to the calls that it takes nobody knows.
     if let Some(settings) = card.filter(|_| !process::is_filtered()) {
@@ -300,6 +301,12 @@ fn complain_about_helper() {
 /// The program counts its threads after a fork, and would find those that wait for work.
 extern "C" fn before_fork() {
     workers::dismiss(Dismissal::ToBeAlone);
+    DISPATCHER.ioat.let_go();
+}
+
+/// In the parent.
+extern "C" fn after_fork_here() {
+    DISPATCHER.ioat.keep_again();
 }
 
 /// The same before other calls.

@@ -33,7 +33,7 @@ pub use across::There;
 pub(super) use asynchronous::ASK_AGAIN;
 pub use asynchronous::is_asked_for;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use helper::Helper;
 use piece_lists::{PieceLists, TakenList, Turn};
@@ -82,6 +82,8 @@ pub struct Engine {
     /// Where each channel's words can be seen; 0: nowhere.
     words: [AtomicUsize; abi::MAX_CHANNELS],
     lists: PieceLists,
+    /// Pages that may stay pinned, and one; 0: as many as the helper likes.
+    keeps: AtomicU64,
     limit: Limit,
     share: CallerShare<192, 4>,
     page_time: PageTime,
@@ -100,6 +102,7 @@ impl Engine {
             why_not: AtomicI32::new(0),
             words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
             lists: PieceLists::new(),
+            keeps: AtomicU64::new(0),
             limit: Limit::new(),
             share: CallerShare::new(),
             page_time: PageTime::new(),
@@ -138,8 +141,27 @@ impl Engine {
 
     /// At most so much memory stays pinned from one copy to the next.
     pub fn keep(&self, bytes: usize) {
+        let pages = (bytes / PAGE) as u64;
+        self.keeps.store(pages + 1, Relaxed);
         // A helper that refuses keeps as much as it likes.
-        self.helper.keep((bytes / PAGE) as u64);
+        self.helper.keep(pages);
+    }
+
+    /// Before a fork. The kernel copies pinned pages for the child at once and leaves them
+    /// writable, so other threads write to them while it goes on to other pages: the child could
+    /// find a heap of which one page is older than the next. The helper forgets what is forked
+    /// anyway.
+    pub fn let_go(&self) {
+        if self.channels() > 0 {
+            self.helper.keep(0);
+        }
+    }
+
+    /// The fork is over.
+    pub fn keep_again(&self) {
+        if self.channels() > 0 {
+            self.helper.keep(self.keeps.load(Relaxed).checked_sub(1).unwrap_or(u64::MAX));
+        }
     }
 
     /// What became of the pages that stay pinned, in lines; not if nobody can tell.

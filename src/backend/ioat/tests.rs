@@ -567,6 +567,14 @@ fn what_stays_pinned_is_told_in_pages_and_asked_for_in_lines() {
         engine.keep(bytes);
         assert_eq!(kernel.keeps.load(Ordering::Relaxed), pages, "{bytes} bytes");
     }
+    // Nothing through a fork.
+    for told in [None, Some(3 * PAGE)] {
+        told.inspect(|&bytes| engine.keep(bytes));
+        engine.let_go();
+        assert_eq!(kernel.keeps.load(Ordering::Relaxed), 0, "while the program forks");
+        engine.keep_again();
+        assert_eq!(kernel.keeps.load(Ordering::Relaxed), told.map_or(0, |_| 3), "afterwards");
+    }
     let kept = engine.kept().unwrap();
     assert_eq!((kept[0], kept[3]), (("hits", 5), ("invalidations", 7)));
 }
