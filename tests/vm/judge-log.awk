@@ -13,9 +13,9 @@ BEGIN {
 		"suspicious RCU|general protection|soft lockup|hard LOCKUP|unreferenced object"
 
 	# An emulated processor's clocks, on a busy machine.
-	known["clocksource: timekeeping watchdog on CPU"]
-	known["clocksource: Long readout interval"]
+	known["clocksource: "]
 	known["TSC unstable"]
+	known["TSC found unstable"]
 	known["hrtimer: interrupt took"]
 	# What a checker says at its start.
 	known["DMA-API: preallocated"]
