@@ -238,6 +238,19 @@ fn words_that_are_lost_or_late_end_copies_all_the_same() {
     shows(test, "plain", &[("FAKE_CUDA_STALL", "30")]);
 }
 
+/// Not told over because the streams are done with the one before it.
+#[test]
+fn copy_that_gets_the_slot_of_an_overdue_one_is_right() {
+    if !can_be_shown("copy_that_gets_the_slot_of_an_overdue_one_is_right") {
+        return;
+    }
+    for driver in [fake_driver(), old_driver()] {
+        let mut command = card("overdue", &[("ADMA_LOG", "info")]);
+        let (_, err) = succeed(command.env("LD_LIBRARY_PATH", driver));
+        assert!(err.contains("; 0 words lost"), "{err}");
+    }
+}
+
 #[test]
 fn asynchronous_copies_survive_a_card_that_is_lost() {
     // It ends with 1 only because the card has carried too little.

@@ -21,6 +21,8 @@
  *	FAKE_CUDA_START=ms		cuInit takes so long
  *	FAKE_CUDA_SYNC=1		copies from host to host are made during the call, by the CPU
  *
+ * A program can also say when words come and queries are answered: fake_cuda_hold.
+ *
  * What a program must not do ends it, with a line on standard error.
  */
 #define _GNU_SOURCE
@@ -140,6 +142,33 @@ unsigned long fake_cuda_straight(void) { return bytes_straight; }
 unsigned long fake_cuda_registered(void) { return registered; }
 int fake_cuda_retained(void) { return retained; }
 unsigned long fake_cuda_calls(void) { return all_calls; }
+
+static bool words_held, answers_held;
+static unsigned long asked;
+
+static unsigned long hold(bool words, bool answers)
+{
+	pthread_mutex_lock(&lock);
+	words_held = words;
+	answers_held = answers;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+/* From now on no word comes, and no query of a stream is answered; then words; then answers. */
+unsigned long fake_cuda_hold(void) { return hold(true, true); }
+unsigned long fake_cuda_let_words_come(void) { return hold(false, true); }
+unsigned long fake_cuda_answer(void) { return hold(false, false); }
+
+/* How many wait for an answer. */
+unsigned long fake_cuda_asked(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long now = asked;
+	pthread_mutex_unlock(&lock);
+	return now;
+}
 
 /* ---- trouble ------------------------------------------------------------------------- */
 
@@ -528,6 +557,10 @@ static void *run(void *argument)
 		if (op.kind == WORD) {
 			if (stall)
 				nap(stall * 1000);
+			pthread_mutex_lock(&lock);
+			while (words_held)
+				pthread_cond_wait(&changed, &lock);
+			pthread_mutex_unlock(&lock);
 			if (!device_lost && (long)++words != lose)
 				__atomic_store_n((uint32_t *)op.host, op.value, __ATOMIC_RELEASE);
 		} else {
@@ -676,6 +709,10 @@ int cuStreamQuery(void *handle)
 
 	BEGIN_IN_CONTEXT;
 	pthread_mutex_lock(&lock);
+	asked++;
+	while (answers_held)
+		pthread_cond_wait(&changed, &lock);
+	asked--;
 	bool done = stream->head == stream->tail;
 	pthread_mutex_unlock(&lock);
 	return done ? SUCCESS : NOT_READY;

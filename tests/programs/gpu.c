@@ -480,6 +480,44 @@ static void asynchronous(const char *how)
 		fail("the card has carried %lu of %lu bytes", carried() - before, bytes);
 }
 
+/*
+ * While the service thread asks what has become of an overdue copy, that one ends after all, and the
+ * next one gets its slot: what is answered is not about this one.
+ */
+static void overdue(const char *how)
+{
+	byte *dst = map_at(NULL, LEN), *src = map_at(NULL, LEN);
+	time_t end = time(NULL) + 40;
+
+	(void)how;
+	warm_up(dst, src, LEN);
+	for (int shown = 0; shown < 3;) {
+		int over = 0;
+
+		fill(src, LEN, ++round_number);
+		ask("fake_cuda_hold");
+		adma_cookie_t first = adma_icopy((void *)src, (void *)dst, LEN);
+		while (!ask("fake_cuda_asked") && !(over = adma_check_copy(first))) {
+			if (time(NULL) > end)
+				fail("nobody asks for an overdue copy");
+			usleep(1000);
+		}
+		if (time(NULL) > end)
+			fail("the card does not carry copies");
+		ask("fake_cuda_let_words_come");
+		if (!over && adma_wait_copy(first))
+			fail("adma_wait_copy of the first one");
+		expect(dst, LEN, round_number, "overdue");
+		fill(src, LEN, ++round_number);
+		adma_cookie_t second = adma_icopy((void *)src, (void *)dst, LEN);
+		ask("fake_cuda_answer");
+		if (adma_wait_copy(second))
+			fail("adma_wait_copy of the second one");
+		expect(dst, LEN, round_number, "after the overdue one");
+		shown += !over; /* else it was taken back: the service thread was busy */
+	}
+}
+
 /* The descriptor that tells of changes is closed: nothing may be believed any more. */
 static void closed(const char *how)
 {
@@ -549,6 +587,7 @@ static const struct {
 	{ "protect", protect },	  { "children", children }, { "leave", leave },
 	{ "own", own },		  { "async", asynchronous }, { "closed", closed },
 	{ "keep", keep },	  { "idle", idle },	    { "ways", ways },
+	{ "overdue", overdue },
 };
 
 int main(int argc, char **argv)

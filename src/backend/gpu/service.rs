@@ -301,9 +301,8 @@ impl Service {
                 match self.streams_are_done(&flight) {
                     Ok(false) => {}
                     Ok(true) => {
-                        if !gpu.words_have_come(flight.index) {
+                        if gpu.conclude(flight.index, slot::OVER) {
                             gpu.counts.lost.fetch_add(1, Relaxed);
-                            slot.state.store(slot::OVER, Release);
                         }
                         self.let_go(&flight);
                         continue;
@@ -348,10 +347,8 @@ impl Service {
         // SAFETY: streams of ours.
         unsafe { self.card.drain(self.channels.iter().map(|channel| channel.stream)) };
         for flight in core::mem::take(&mut self.flights) {
-            let slot = &self.gpu.slots[flight.index];
-            let ours = slot.number.load(Acquire) == flight.number;
-            if ours && self.gpu.look(flight.index) == SlotState::UnderWay {
-                slot.state.store(slot::FAILED, Release);
+            if self.gpu.slots[flight.index].number.load(Acquire) == flight.number {
+                self.gpu.conclude(flight.index, slot::FAILED);
             }
             self.let_go(&flight);
         }

@@ -122,6 +122,15 @@ impl Engine {
         true
     }
 
+    /// Says how a copy ended that the service thread has and whose number it has just seen there.
+    /// False: the words have come meanwhile. Then its caller may be gone, and the slot another
+    /// copy's, which nobody has begun; only the service thread makes it RUNNING.
+    pub fn conclude(&self, index: usize, how: u32) -> bool {
+        let state = &self.slots[index].state;
+        !self.words_have_come(index)
+            && state.compare_exchange(slot::RUNNING, how, Release, Relaxed).is_ok()
+    }
+
     /// Takes a copy back that the service thread has not taken.
     pub fn take_back(&self, index: usize) -> bool {
         let (posted, refused) = (slot::POSTED, slot::REFUSED);
