@@ -259,9 +259,9 @@ const char *adma_strerror(int result);
  *   another one, set-user-id or not, or changes its user is not reached any more, also by root.
  *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1,
  *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then
- *   trace this one in every way, and only the latest connection's may. It is not done unasked. Rights that are lost later are
- *   noticed, and messages go through shared memory from then on. The kernel helper needs
- *   none of this, only access to /dev/adma on both sides, and pages that may be locked
+ *   trace this one in every way, and only the latest connection's may. It is not done unasked.
+ *   Rights that are lost later are noticed, and messages go through shared memory from then
+ *   on. The kernel helper needs none of this, only access to /dev/adma on both sides, and pages that may be locked
  *   (RLIMIT_MEMLOCK).
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
