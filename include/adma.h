@@ -222,8 +222,9 @@ const char *adma_strerror(int result);
  *     3 MiB on worker threads of both processes copy, too, where there are more than two CPUs.
  * Where both buffers lie in memory of adma_alloc, large messages are copied without the kernel,
  * which is about twice as fast again; and by worker threads as well where a process has more
- * than two CPUs, or its reader copies alone, as adma_copy would. An eager message of 8 KiB or more whose read is posted
- * already, into such memory, may be written straight into it, in one copy.
+ * than two CPUs, or its reader copies alone, as adma_copy would. An eager message of 8 KiB or
+ * more whose read is posted already, into such memory, may be written straight into it, in one
+ * copy.
  * Who waits spins for up to some 20 microseconds, then sleeps: it takes no CPU time while the
  * other side does something else, however long.
  *
@@ -256,11 +257,11 @@ const char *adma_strerror(int result);
  *   capabilities, in the same user namespace, who keep no tracers out (PR_SET_DUMPABLE), and
  *   only while the other one is the program that made the connection: a process that executes
  *   another one, set-user-id or not, or changes its user is not reached any more, also by root.
- *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the
- *   other process in, by PR_SET_PTRACER; it may then trace this one in every way, and only
- *   the latest connection's may. It is not done unasked. Rights that are lost later are
- *   noticed, and messages go through shared memory from then on. The kernel helper needs
- *   none of this, only access to /dev/adma on both sides, and pages that may be locked
+ *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1,
+ *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then
+ *   trace this one in every way, and only the latest connection's may. It is not done unasked.
+ *   Rights that are lost later are noticed, and messages go through shared memory from then
+ *   on. The kernel helper needs none of this, only access to /dev/adma on both sides, and pages that may be locked
  *   (RLIMIT_MEMLOCK).
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
@@ -415,8 +416,9 @@ adma_cookie_t adma_iwrite(int connection, const void *addr, size_t len);
 /*
  * -EINPROGRESS while the message is under way; otherwise as adma_read and adma_write, and
  * the cookie is used up. May copy one piece (at most 512 KiB, or 16 MiB with workers, or a
- * 64th of the message) if both buffers are memory of adma_alloc; what has to be fetched from the other process's memory is
- * left to a thread, one piece at a time, for its pages may be long in coming.
+ * 64th of the message) if both buffers are memory of adma_alloc; what has to be fetched from
+ * the other process's memory is left to a thread, one piece at a time, for its pages may be long
+ * in coming.
  */
 ssize_t adma_check(adma_cookie_t cookie);
 

@@ -34,10 +34,10 @@ pub struct Config {
     /// One bit per `Op`.
     pub ops: u32,
     pub stats: Formats,
-    /// `None`: standard error.
+    /// A path that may have %p and %e in it; `None`: standard error.
     pub stats_file: Option<Vec<u8>>,
     pub profile: bool,
-    /// A path with %p in it.
+    /// Every so many carried copies one is compared; 0: none.
     pub verify: u32,
     pub log: Level,
     pub ipc_engine: ipc::Engines,

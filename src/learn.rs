@@ -162,6 +162,13 @@ fn is_turn(calls: u32, then: u32) -> bool {
     calls < PAIRS_FIRST || calls.is_multiple_of(then)
 }
 
+/// Whether a copy of a series by turns goes the other way. Half of them do, but not every second one:
+/// where that is the one that finds its source in the cache, hot copies would be compared with cold
+/// ones. (This is the sequence of Thue and Morse.)
+fn is_other_turn(calls: u32) -> bool {
+    calls.count_ones().is_multiple_of(2)
+}
+
 fn class(len: usize) -> usize {
     ((len / FLOOR).max(1).ilog2() as usize).min(SIZES - 1)
 }
@@ -264,7 +271,7 @@ impl Cell {
         }
         // A long copy, or one after a pause, does not depend on which way the one before it went.
         let by_turns = !in_a_row || self.usual(len) >= SETTLING_TICKS;
-        let tries = self.trying.load(Relaxed) && (!by_turns || calls.is_multiple_of(2));
+        let tries = self.trying.load(Relaxed) && (!by_turns || is_other_turn(calls));
         match (self.libc_won.load(Relaxed), tries) {
             (false, true) => Err(Fallback::Compared),
             (true, false) => Err(Fallback::Learned),

@@ -135,7 +135,7 @@ fn derive_others() {
 }
 
 /// For the checked variants: rcx is the room at the destination. What does not fit ends the program.
-/// Another C library has no such function, nor does a program of its call us.
+/// Another C library has no such function, and no program of it calls these variants.
 macro_rules! check_room {
     () => {
         ".weak __chk_fail\ncmp rcx, rdx\njae 3f\njmp [rip + __chk_fail@GOTPCREL]\n3:"

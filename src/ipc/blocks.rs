@@ -14,6 +14,7 @@ use super::os::{self, Fd, Share};
 use crate::os::sys;
 use crate::plan::PAGE;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -40,6 +41,8 @@ struct Block {
     identity: (u64, u64),
     serial: u64,
     owner: u64,
+    /// It is sealed when the other side has mapped it, and until then nobody else may borrow it.
+    lent: Cell<bool>,
 }
 
 impl Block {
@@ -71,7 +74,8 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     let identity = sys::file_of(memory.raw()).ok_or(libc::EIO)?;
     let at = os::map_inherited(&memory, size, true)?;
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    BLOCKS.lock().push(Block { at: at as usize, size, memory, identity, serial, owner });
+    let (at_number, lent) = (at as usize, Cell::new(false));
+    BLOCKS.lock().push(Block { at: at_number, size, memory, identity, serial, owner, lent });
     ANY.store(true, Ordering::Release);
     Ok(at)
 }
@@ -137,9 +141,15 @@ fn with<T>(serial: u64, work: impl FnOnce(&Block) -> os::Result<T>) -> os::Resul
 /// such a process.
 pub fn send(serial: u64, socket: i32, record: &[u8], share: Share) -> os::Result<()> {
     with(serial, |block| {
+        if share == Share::Lent && block.lent.get() {
+            return Err(libc::EBUSY);
+        }
         os::seal_block(&block.memory, share)?;
-        let sent = os::send(socket, record, &[block.memory.raw()])?;
-        if sent == record.len() { Ok(()) } else { Err(libc::EAGAIN) }
+        if os::send(socket, record, &[block.memory.raw()])? != record.len() {
+            return Err(libc::EAGAIN);
+        }
+        block.lent.set(block.lent.get() || share == Share::Lent);
+        Ok(())
     })
 }
 

@@ -301,6 +301,8 @@ mod tests {
         assert!(!lender.show(there.raw(), serial, true), "not unasked");
         assert_eq!(lender.lend(there.raw(), serial)?, 1);
         assert!(!lender.show(there.raw(), serial, true) && !blocks::is_sealed(serial));
+        let at_the_same_time = Mappings::new(true, false).lend(there.raw(), serial);
+        assert_eq!(at_the_same_time, Err(libc::EBUSY));
         assert_eq!(lender.lend(there.raw(), 0)?, 2, "and nothing");
         assert!(!borrower.has_borrowed(1));
         borrower.take_in(here.raw());

@@ -38,8 +38,10 @@ pub fn is_real_time() -> bool {
     ANSWERS.recent_or(thread, now, || Some(!process::has_new_filter() && by_call()))
 }
 
-/// The register in which every thread has an address of its own. What lies there is not read: a
-/// thread that was not made by the C library may have nothing there.
+/// The register in which every thread has an address of its own, but that a thread which is made by
+/// a bare clone may share its maker's, and a new one may get that of one that has just ended: for as
+/// long as an answer is believed they are taken for that. What lies there is not read, for there may
+/// be nothing.
 fn thread_register() -> Option<u64> {
     if !CAN_READ_FS.load(Ordering::Relaxed) {
         return None;

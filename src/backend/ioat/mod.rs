@@ -262,9 +262,6 @@ impl Engine {
             return Ok(());
         }
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
-        let list = self.lists.take().ok_or(Refused::Busy)?;
-        let mut request = list.fill(cut, dst + body, src + body, turn);
-
         let own_parts = || {
             // SAFETY: the caller's ranges, outside of what the engine writes.
             unsafe {
@@ -278,7 +275,10 @@ impl Engine {
         }
         let begun_at = sys::ticks();
         let guarded = !little && self.hear_faults();
+        // Before a list is taken: a handler that jumped out would leave it taken for ever.
         let held = self.hold_signals(guarded)?;
+        let list = self.lists.take().ok_or(Refused::Busy)?;
+        let mut request = list.fill(cut, dst + body, src + body, turn);
         self.counts.submits.fetch_add(1, Relaxed);
         let errno = self.helper.submit(&mut request);
         if request.id == 0 {

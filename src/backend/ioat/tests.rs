@@ -337,39 +337,44 @@ fn caller_copies_its_share_while_the_engine_works() {
 /// In a child, which may be left by a jump: a bad page in the caller's own part.
 #[test]
 fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
-    static UNDER_WAY: AtomicU32 = AtomicU32::new(1);
-    static FAKE: std::sync::OnceLock<&'static Kernel> = std::sync::OnceLock::new();
+    static ENGINE: std::sync::OnceLock<Engine> = std::sync::OnceLock::new();
     extern "C" fn on_fault(_: i32) {
-        let under_way = FAKE.get().map_or(1, |kernel| kernel.under_way() as u32);
-        UNDER_WAY.store(under_way, Ordering::SeqCst);
-        // SAFETY: ends the child, with 7 if the engine was idle.
-        unsafe { libc::_exit(if under_way == 0 { 7 } else { 1 }) };
+        let is_idle = |engine: &Engine| {
+            engine.helper.fake.get().is_some_and(|kernel| kernel.under_way() == 0)
+                && engine.lists.taken.load(Ordering::Relaxed) == 0
+        };
+        // SAFETY: ends the child, with 7 if the engine was idle and nothing is taken.
+        unsafe { libc::_exit(if ENGINE.get().is_some_and(is_idle) { 7 } else { 1 }) };
     }
     let kernel = Kernel::new(2);
-    let engine = engine(kernel);
-    let _ = FAKE.set(kernel);
+    let engine = ENGINE.get_or_init(|| engine(kernel));
     kernel.make([Trouble { late: LATE, ..Trouble::default() }]);
     let len = 1 << 20;
-    let (source, mut target) = (vec![0x11u8; len], vec![0xeeu8; len]);
-    let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
-    let bad = (dst + len / 8).next_multiple_of(PAGE);
-    // SAFETY: a page of the vector's, in the child only; the copy ends in the handler.
-    let status = unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            workers::forget_after_fork();
-            crate::backend::signals::forget_after_fork(); // another test may have held the lock
-            libc::alarm(20);
-            libc::signal(libc::SIGSEGV, on_fault as *const () as usize);
-            libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
-            let _ = engine.copy(dst, src, len, &Options { share: Some(0.5), ..HOW });
-            libc::_exit(2);
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        status
-    };
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
+    let (source, mut target) = (vec![0x11u8; len], vec![0xeeu8; len + 2 * PAGE]);
+    let src = source.as_ptr() as usize;
+    let dst = (target.as_mut_ptr() as usize).next_multiple_of(PAGE) + 40;
+    let middle = (dst + len / 8).next_multiple_of(PAGE);
+    // In the caller's share, and in the few bytes that it copies before the request.
+    for (share, bad) in [(0.5, middle), (0.0, dst - 40)] {
+        // SAFETY: a page of the vector's, in the child only; the copy ends in the handler.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                workers::forget_after_fork();
+                crate::backend::signals::forget_after_fork(); // another test may have held the lock
+                libc::alarm(20);
+                libc::signal(libc::SIGSEGV, on_fault as *const () as usize);
+                libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
+                let _ = engine.copy(dst, src, len, &Options { share: Some(share), ..HOW });
+                libc::_exit(2);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        let is_right = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7;
+        assert!(is_right, "{share}: {status:#x}");
+    }
 }
 
 // ---- trouble -----------------------------------------------------------------------------
@@ -562,18 +567,19 @@ fn what_stays_pinned_is_told_in_pages_and_asked_for_in_lines() {
     let info = Kernel::new(2).info();
     let kernel = Kernel::with(abi::Info { hits: 5, invalidations: 7, ..info });
     let engine = engine(kernel);
-    assert_eq!(kernel.keeps.load(Ordering::Relaxed), u64::MAX, "nobody was told");
+    let keeps = || count(&kernel.keeps);
+    let fork = |pages| {
+        engine.let_go();
+        assert_eq!(keeps(), 0, "while the program forks");
+        engine.keep_again();
+        assert_eq!(keeps(), pages, "afterwards");
+    };
+    assert_eq!(keeps(), u64::MAX, "nobody was told");
+    fork(u64::MAX);
     for (bytes, pages) in [(64 << 20, 16384), (PAGE, 1), (PAGE - 1, 0), (0, 0)] {
         engine.keep(bytes);
-        assert_eq!(kernel.keeps.load(Ordering::Relaxed), pages, "{bytes} bytes");
-    }
-    // Nothing through a fork.
-    for told in [None, Some(3 * PAGE)] {
-        told.inspect(|&bytes| engine.keep(bytes));
-        engine.let_go();
-        assert_eq!(kernel.keeps.load(Ordering::Relaxed), 0, "while the program forks");
-        engine.keep_again();
-        assert_eq!(kernel.keeps.load(Ordering::Relaxed), told.map_or(0, |_| 3), "afterwards");
+        assert_eq!(keeps(), pages, "{bytes} bytes");
+        fork(pages);
     }
     let kept = engine.kept().unwrap();
     assert_eq!((kept[0], kept[3]), (("hits", 5), ("invalidations", 7)));

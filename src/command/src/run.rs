@@ -26,7 +26,7 @@ pub fn run(options: Options) -> ! {
         say::say(obstacle);
     }
     options.set();
-    // A program of another C library would not start with ours.
+    // To no purpose, and some loaders would complain.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
         preload(&library::preloadable(library::find()));
         report(&options, &found);
