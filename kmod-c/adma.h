@@ -395,6 +395,7 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
 void adma_file_drain(struct adma_file *file);
 void adma_file_catch_up(struct adma_file *file);
+void adma_file_let_go(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
 int adma_ended(struct adma_file *file, u64 id, u64 *failed);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);

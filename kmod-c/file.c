@@ -16,6 +16,9 @@
 /* For so long somebody who was refused room waits for works of his own file. */
 #define ADMA_CATCH_UP_MS	20
 
+/* ... and somebody who is about to fork, for requests and works of it. */
+#define ADMA_LET_GO_MS	100
+
 static LIST_HEAD(adma_users);
 static DEFINE_SPINLOCK(adma_users_lock);	/* of the list, and of files */
 
@@ -173,6 +176,38 @@ void adma_file_catch_up(struct adma_file *file)
 	adma_ranges_reap(file);
 	wait_event_killable_timeout(file->wait, !READ_ONCE(file->leaving),
 				    msecs_to_jiffies(ADMA_CATCH_UP_MS));
+}
+
+/* Whether one of the file's requests up to that one is not over. */
+static bool adma_file_busy(struct adma_file *file, u64 sequence)
+{
+	bool busy = false;
+	unsigned int i;
+
+	spin_lock(&file->lock);
+	for (i = 0; i < ADMA_SLOTS; i++)
+		busy |= file->slot[i].state == ADMA_BUSY &&
+			file->slot[i].id / ADMA_SLOTS <= sequence;
+	spin_unlock(&file->lock);
+	return busy;
+}
+
+/*
+ * Nothing is kept, and what requests have used that had begun by now is let go
+ * with them: the word that the caller has seen comes before the end of its
+ * request. One that waits for a page is not waited for long.
+ */
+void adma_file_let_go(struct adma_file *file)
+{
+	u64 sequence = READ_ONCE(file->sequence);
+
+	adma_ranges_drop(file);
+	adma_channels_poll();
+	wait_event_killable_timeout(file->wait, !adma_file_busy(file, sequence),
+				    msecs_to_jiffies(ADMA_LET_GO_MS));
+	adma_ranges_reap(file);
+	wait_event_killable_timeout(file->wait, !READ_ONCE(file->leaving),
+				    msecs_to_jiffies(ADMA_LET_GO_MS));
 }
 
 /*

@@ -37,6 +37,7 @@ tests! {
     kept_pages_are_seen_as_pinned_by_the_process
     kept_neighbours_that_were_not_written_are_not_dirty
     kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again
+    kept_pages_are_gone_for_a_fork_right_after_a_copy
 }
 
 /// Of the module's default.
@@ -586,5 +587,30 @@ fn kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again() -> Outcome
     }
     // Both sides, and at first each of them in vain.
     ensure_eq!(counts, [4, 2, 2], "pins asked for");
+    Ok(())
+}
+
+/// The words tell the program that its copy is over, and the helper may not know it yet when the
+/// program goes on to fork: here because no interrupt comes.
+fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
+    const LEN: usize = 64 << 10;
+    let bench = Bench::new()?;
+    bench.arm_all(Fault::always(Kind::Lost))?;
+    let device = Device::open()?;
+    let words = device.all_words()?;
+    let (dst, src) = pair(LEN)?;
+    let keep = |pages| match device.keep(pages) {
+        Ok(()) => Ok(()),
+        Err(errno) => fail!("ADMA_INFO_KEEP with {pages}: {errno:?}"),
+    };
+    for round in 0..rounds(50) {
+        keep(u64::MAX)?;
+        let request = device.start(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
+        if !wait_by_words(&words, &request)? {
+            device.end(&request)?;
+        }
+        keep(0)?;
+        ensure_eq!(device.info()?.pages, 0, "pages that are pinned in round {round}");
+    }
     Ok(())
 }
