@@ -341,6 +341,7 @@ struct adma_slot {
 struct adma_file {
 	struct kref kref;
 	struct mm_struct *mm;	/* only compared */
+	struct pid *owner;	/* of the process that opened it, too */
 	const struct cred *cred;	/* of the opener, whose user is charged */
 	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests and ranges to end */

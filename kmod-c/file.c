@@ -4,6 +4,7 @@
 #include <linux/cred.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
+#include <linux/pid.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
@@ -283,6 +284,7 @@ static void adma_file_free(struct kref *kref)
 	xa_destroy(&file->table);
 	adma_user_put(file->user);
 	put_cred(file->cred);
+	put_pid(file->owner);
 	mmdrop(file->mm);
 	kfree(file);
 }
@@ -311,6 +313,7 @@ struct adma_file *adma_file_new(void)
 	init_waitqueue_head(&file->wait);
 	file->mm = current->mm;
 	mmgrab(file->mm);
+	file->owner = get_pid(task_tgid(current));
 	file->cred = get_current_cred();
 	file->user = user;
 	xa_init(&file->exports);
@@ -347,6 +350,16 @@ void adma_file_drain(struct adma_file *file)
 				  !READ_ONCE(file->foreign),
 				  msecs_to_jiffies(ADMA_DRAIN_MS));
 	adma_ranges_drop(file);
+	/*
+	 * Here and not in its work, which may be queued behind those of others.
+	 * But somebody to whom the file was passed on waits for no page of its
+	 * owner's, who may have it locked for as long as he likes.
+	 */
+	if (task_tgid(current) == file->owner) {
+		if (cancel_work_sync(&file->reap))
+			adma_file_put(file);	/* not the last: the caller has one */
+		adma_ranges_reap(file);
+	}
 	if (idle)
 		return;
 	__module_get(THIS_MODULE);

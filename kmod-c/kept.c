@@ -234,7 +234,7 @@ void adma_ranges_trim(struct adma_file *file)
 		adma_ranges_free(file, kept - keep);
 }
 
-/* The file is closed; somebody may still export through a port. */
+/* Nothing is kept from now on. What somebody uses goes when he is done. */
 void adma_ranges_drop(struct adma_file *file)
 {
 	struct adma_range *range;
@@ -248,10 +248,6 @@ void adma_ranges_drop(struct adma_file *file)
 	xa_for_each(&file->table, index, range)
 		adma_range_forget(range, ADMA_STATS);
 	rcu_read_unlock();
-	/* Here and not in its work, which may be queued behind those of others. */
-	if (cancel_work_sync(&file->reap))
-		adma_file_put(file);	/* not the last: the caller has one */
-	adma_ranges_reap(file);
 }
 
 /*
