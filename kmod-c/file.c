@@ -316,8 +316,8 @@ struct adma_file *adma_file_new(void)
 	file->owner = get_pid(task_tgid(current));
 	file->cred = get_current_cred();
 	file->user = user;
-	xa_init(&file->exports);
-	xa_init(&file->table);
+	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
+	xa_init_flags(&file->table, XA_FLAGS_ACCOUNT);
 	INIT_LIST_HEAD(&file->gone);
 	INIT_WORK(&file->reap, adma_reap_work);
 	file->keep_pages = adma_keep_pages;

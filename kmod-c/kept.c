@@ -38,15 +38,20 @@ static void adma_age_later(void)
  * In the table and out of it
  */
 
-/* Pages of it were pinned. */
-void adma_range_grown(struct adma_range *range, unsigned int pages)
+/*
+ * Pages of it were pinned, or it is new. Without any it counts as one: its own
+ * memory must not be had for nothing, again and again, where pins are refused.
+ */
+void adma_range_grown(struct adma_range *range)
 {
+	unsigned int pinned = bitmap_weight(range->pinned, ADMA_RANGE_PAGES);
+	unsigned int pages = max(pinned, 1U);
 	struct adma_file *file = range->file;
 
 	spin_lock(&file->lock);
 	if (!range->unlisted) {
-		range->counted += pages;
-		file->kept += pages;
+		file->kept += pages - range->counted;
+		range->counted = pages;
 	}
 	spin_unlock(&file->lock);
 }
@@ -124,6 +129,7 @@ struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
 		return range;
 	/* Before it is in the table: whoever takes it out there finds it here. */
 	kref_get(&range->kref);
+	adma_range_grown(range);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	if (xa_insert(&file->table, index, range, GFP_KERNEL_ACCOUNT)) {
 		/* No memory; or somebody was quicker, and this is for us alone. */
@@ -265,6 +271,7 @@ static void adma_age(struct work_struct *work)
 
 		adma_ranges_evict(file, ULONG_MAX, ADMA_AGES, &hand);
 		any |= !xa_empty(&file->table);
+		cond_resched();
 	}
 	mutex_unlock(&adma_files_lock);
 	if (any)
