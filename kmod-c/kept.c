@@ -212,7 +212,7 @@ static unsigned long adma_ranges_free(struct adma_file *file,
 void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 			   bool of_user)
 {
-	unsigned long freed = adma_ranges_free(file, pages);
+	unsigned long own = adma_ranges_free(file, pages), freed = own;
 	struct adma_file *other;
 
 	if (of_user && freed < pages) {
@@ -225,7 +225,8 @@ void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 		}
 		mutex_unlock(&adma_files_lock);
 		/* A moment for their workers; it is not waited for what they do. */
-		schedule_timeout_killable(1);
+		if (freed > own)
+			schedule_timeout_killable(1);
 	}
 	adma_file_catch_up(file);
 }
