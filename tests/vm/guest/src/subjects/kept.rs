@@ -600,9 +600,11 @@ fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
     let device = Device::open()?;
     let words = device.all_words()?;
     let (dst, src) = pair(LEN)?;
-    let keep = |pages| match device.keep(pages) {
-        Ok(()) => Ok(()),
-        Err(errno) => fail!("ADMA_INFO_KEEP with {pages}: {errno:?}"),
+    let keep = |pages| -> Outcome {
+        match device.keep(pages) {
+            Ok(()) => Ok(()),
+            Err(errno) => fail!("ADMA_INFO_KEEP with {pages}: {errno:?}"),
+        }
     };
     for round in 0..rounds(50) {
         keep(u64::MAX)?;
