@@ -92,7 +92,7 @@ struct adma_range {
 
 	struct mmu_interval_notifier notifier;
 	struct list_head list;	/* of file->gone */
-	unsigned int counted;	/* its pages in file->kept; file->lock ... */
+	unsigned int counted;	/* its pages in file->kept, or 1; file->lock ... */
 	bool unlisted;		/* ... until it is taken out of the table */
 	struct list_head lru;	/* of its control group, for the shrinker */
 	struct rcu_head rcu;
@@ -167,7 +167,7 @@ struct adma_range *adma_range_alloc(void);
 void adma_range_free(struct adma_range *range);
 struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
 				  enum adma_kind otherwise);
-void adma_range_grown(struct adma_range *range, unsigned int pages);
+void adma_range_grown(struct adma_range *range);
 bool adma_range_forget(struct adma_range *range, enum adma_stat why);
 void adma_ranges_drop(struct adma_file *file);
 void adma_ranges_trim(struct adma_file *file);
@@ -341,6 +341,7 @@ struct adma_slot {
 struct adma_file {
 	struct kref kref;
 	struct mm_struct *mm;	/* only compared */
+	struct pid *owner;	/* of the process that opened it, too */
 	const struct cred *cred;	/* of the opener, whose user is charged */
 	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests and ranges to end */
@@ -395,6 +396,7 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
 void adma_file_drain(struct adma_file *file);
 void adma_file_catch_up(struct adma_file *file);
+void adma_file_let_go(struct adma_file *file);
 void adma_file_put(struct adma_file *file);
 int adma_ended(struct adma_file *file, u64 id, u64 *failed);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);

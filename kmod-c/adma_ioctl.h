@@ -39,7 +39,11 @@
 #define ADMA_WORDS_OFFSET(channel, page_size)	((channel) * (page_size))
 #define ADMA_WORD_STRIDE	64
 
-/* adma_info.flags: adma_info.keep_pages is set first, up to the module's limit */
+/*
+ * adma_info.flags: adma_info.keep_pages is set first, up to the module's limit. With
+ * 0 the call returns when nothing is kept, nor pinned for requests that had begun,
+ * for which it waits 0.1 s at most.
+ */
 #define ADMA_INFO_KEEP		0x1
 
 /* adma_info.features */

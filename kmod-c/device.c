@@ -76,7 +76,7 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		if (arg->keep_pages)
 			adma_ranges_trim(file);
 		else
-			adma_ranges_drop(file);
+			adma_file_let_go(file);
 	}
 	*arg = (struct adma_info) {
 		.size = arg->size,

@@ -4,6 +4,7 @@
 #include <linux/cred.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
+#include <linux/pid.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
@@ -15,6 +16,9 @@
 
 /* For so long somebody who was refused room waits for works of his own file. */
 #define ADMA_CATCH_UP_MS	20
+
+/* ... and somebody who is about to fork, for requests and works of it. */
+#define ADMA_LET_GO_MS	100
 
 static LIST_HEAD(adma_users);
 static DEFINE_SPINLOCK(adma_users_lock);	/* of the list, and of files */
@@ -175,6 +179,38 @@ void adma_file_catch_up(struct adma_file *file)
 				    msecs_to_jiffies(ADMA_CATCH_UP_MS));
 }
 
+/* Whether one of the file's requests up to that one is not over. */
+static bool adma_file_busy(struct adma_file *file, u64 sequence)
+{
+	bool busy = false;
+	unsigned int i;
+
+	spin_lock(&file->lock);
+	for (i = 0; i < ADMA_SLOTS; i++)
+		busy |= file->slot[i].state == ADMA_BUSY &&
+			file->slot[i].id / ADMA_SLOTS <= sequence;
+	spin_unlock(&file->lock);
+	return busy;
+}
+
+/*
+ * Nothing is kept, and what requests have used that had begun by now is let go
+ * with them: the word that the caller has seen comes before the end of its
+ * request. One that waits for a page is not waited for long.
+ */
+void adma_file_let_go(struct adma_file *file)
+{
+	u64 sequence = READ_ONCE(file->sequence);
+
+	adma_ranges_drop(file);
+	adma_channels_poll();
+	wait_event_killable_timeout(file->wait, !adma_file_busy(file, sequence),
+				    msecs_to_jiffies(ADMA_LET_GO_MS));
+	adma_ranges_reap(file);
+	wait_event_killable_timeout(file->wait, !READ_ONCE(file->leaving),
+				    msecs_to_jiffies(ADMA_LET_GO_MS));
+}
+
 /*
  * Whether it is over; EINVAL when nobody has had such a number yet. Once told,
  * failed pieces are forgotten.
@@ -248,6 +284,7 @@ static void adma_file_free(struct kref *kref)
 	xa_destroy(&file->table);
 	adma_user_put(file->user);
 	put_cred(file->cred);
+	put_pid(file->owner);
 	mmdrop(file->mm);
 	kfree(file);
 }
@@ -276,10 +313,11 @@ struct adma_file *adma_file_new(void)
 	init_waitqueue_head(&file->wait);
 	file->mm = current->mm;
 	mmgrab(file->mm);
+	file->owner = get_pid(task_tgid(current));
 	file->cred = get_current_cred();
 	file->user = user;
-	xa_init(&file->exports);
-	xa_init(&file->table);
+	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
+	xa_init_flags(&file->table, XA_FLAGS_ACCOUNT);
 	INIT_LIST_HEAD(&file->gone);
 	INIT_WORK(&file->reap, adma_reap_work);
 	file->keep_pages = adma_keep_pages;
@@ -312,6 +350,16 @@ void adma_file_drain(struct adma_file *file)
 				  !READ_ONCE(file->foreign),
 				  msecs_to_jiffies(ADMA_DRAIN_MS));
 	adma_ranges_drop(file);
+	/*
+	 * Here and not in its work, which may be queued behind those of others.
+	 * But somebody to whom the file was passed on waits for no page of its
+	 * owner's, who may have it locked for as long as he likes.
+	 */
+	if (task_tgid(current) == file->owner) {
+		if (cancel_work_sync(&file->reap))
+			adma_file_put(file);	/* not the last: the caller has one */
+		adma_ranges_reap(file);
+	}
 	if (idle)
 		return;
 	__module_get(THIS_MODULE);

@@ -38,15 +38,20 @@ static void adma_age_later(void)
  * In the table and out of it
  */
 
-/* Pages of it were pinned. */
-void adma_range_grown(struct adma_range *range, unsigned int pages)
+/*
+ * Pages of it were pinned, or it is new. Without any it counts as one: its own
+ * memory must not be had for nothing, again and again, where pins are refused.
+ */
+void adma_range_grown(struct adma_range *range)
 {
+	unsigned int pinned = bitmap_weight(range->pinned, ADMA_RANGE_PAGES);
+	unsigned int pages = max(pinned, 1U);
 	struct adma_file *file = range->file;
 
 	spin_lock(&file->lock);
 	if (!range->unlisted) {
-		range->counted += pages;
-		file->kept += pages;
+		file->kept += pages - range->counted;
+		range->counted = pages;
 	}
 	spin_unlock(&file->lock);
 }
@@ -124,6 +129,7 @@ struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
 		return range;
 	/* Before it is in the table: whoever takes it out there finds it here. */
 	kref_get(&range->kref);
+	adma_range_grown(range);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	if (xa_insert(&file->table, index, range, GFP_KERNEL_ACCOUNT)) {
 		/* No memory; or somebody was quicker, and this is for us alone. */
@@ -206,7 +212,7 @@ static unsigned long adma_ranges_free(struct adma_file *file,
 void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 			   bool of_user)
 {
-	unsigned long freed = adma_ranges_free(file, pages);
+	unsigned long own = adma_ranges_free(file, pages), freed = own;
 	struct adma_file *other;
 
 	if (of_user && freed < pages) {
@@ -219,7 +225,8 @@ void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 		}
 		mutex_unlock(&adma_files_lock);
 		/* A moment for their workers; it is not waited for what they do. */
-		schedule_timeout_killable(1);
+		if (freed > own)
+			schedule_timeout_killable(1);
 	}
 	adma_file_catch_up(file);
 }
@@ -234,7 +241,7 @@ void adma_ranges_trim(struct adma_file *file)
 		adma_ranges_free(file, kept - keep);
 }
 
-/* The file is closed; somebody may still export through a port. */
+/* Nothing is kept from now on. What somebody uses goes when he is done. */
 void adma_ranges_drop(struct adma_file *file)
 {
 	struct adma_range *range;
@@ -248,10 +255,6 @@ void adma_ranges_drop(struct adma_file *file)
 	xa_for_each(&file->table, index, range)
 		adma_range_forget(range, ADMA_STATS);
 	rcu_read_unlock();
-	/* Here and not in its work, which may be queued behind those of others. */
-	if (cancel_work_sync(&file->reap))
-		adma_file_put(file);	/* not the last: the caller has one */
-	adma_ranges_reap(file);
 }
 
 /*
@@ -269,6 +272,7 @@ static void adma_age(struct work_struct *work)
 
 		adma_ranges_evict(file, ULONG_MAX, ADMA_AGES, &hand);
 		any |= !xa_empty(&file->table);
+		cond_resched();
 	}
 	mutex_unlock(&adma_files_lock);
 	if (any)

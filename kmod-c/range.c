@@ -90,7 +90,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at,
 		return stale ? -ESTALE : -EFAULT;
 	}
 	if (range->kind == ADMA_KEPT)
-		adma_range_grown(range, got);
+		adma_range_grown(range);
 	return got;
 }
 

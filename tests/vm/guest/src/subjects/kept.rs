@@ -37,6 +37,8 @@ tests! {
     kept_pages_are_seen_as_pinned_by_the_process
     kept_neighbours_that_were_not_written_are_not_dirty
     kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again
+    kept_pages_are_gone_for_a_fork_right_after_a_copy
+    kept_lines_without_a_page_are_not_more_than_pages_may_be
 }
 
 /// Of the module's default.
@@ -586,5 +588,55 @@ fn kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again() -> Outcome
     }
     // Both sides, and at first each of them in vain.
     ensure_eq!(counts, [4, 2, 2], "pins asked for");
+    Ok(())
+}
+
+/// The words tell the program that its copy is over, and the helper may not know it yet when the
+/// program goes on to fork: here because no interrupt comes.
+fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
+    const LEN: usize = 64 << 10;
+    let bench = Bench::new()?;
+    bench.arm_all(Fault::always(Kind::Lost))?;
+    let device = Device::open()?;
+    let words = device.all_words()?;
+    let (dst, src) = pair(LEN)?;
+    let keep = |pages| -> Outcome {
+        match device.keep(pages) {
+            Ok(()) => Ok(()),
+            Err(errno) => fail!("ADMA_INFO_KEEP with {pages}: {errno:?}"),
+        }
+    };
+    for round in 0..rounds(50) {
+        keep(u64::MAX)?;
+        let request = device.start(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
+        if !wait_by_words(&words, &request)? {
+            device.end(&request)?;
+        }
+        keep(0)?;
+        ensure_eq!(device.info()?.pages, 0, "pages that are pinned in round {round}");
+    }
+    Ok(())
+}
+
+/// A line that could not be pinned is remembered too, and costs the kernel as much memory.
+fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
+    const MARK: u64 = 64;
+    const TRIED: usize = 512;
+    let device = Device::open()?;
+    if let Err(errno) = device.keep(MARK) {
+        fail!("ADMA_INFO_KEEP: {errno:?}");
+    }
+    let region = Region::anonymous(TRIED * LINE)?;
+    let source = Region::of_small_pages(PAGE)?;
+    region.protect(0, region.len(), libc::PROT_NONE)?;
+    for number in 0..TRIED {
+        let piece = Piece::new(&region, number * LINE, &source, 0, PAGE);
+        let Submitted { result, out } = device.submit(&mut [piece]);
+        ensure_eq!((result, out.accepted), (Err(EFAULT), 0), "line {number}");
+    }
+    let evicted = || device.info().map_or(0, |info| info.evictions);
+    // Before they are let go for their age.
+    let most = eventually(Duration::from_secs(2), || evicted() >= TRIED as u64 - 2 * MARK);
+    ensure!(most, "{} of {TRIED} lines without a page were let go", evicted());
     Ok(())
 }

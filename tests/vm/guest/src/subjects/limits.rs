@@ -4,6 +4,7 @@ use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually};
 use crate::faults::Bench;
+use crate::kernel::Statistics;
 use crate::memory::{PAGE, Region};
 use crate::modules;
 use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
@@ -17,6 +18,7 @@ tests! {
     limit_of_locked_memory_counts_what_is_under_way
     limit_of_locked_memory_does_not_bind_root
     limit_refuses_at_once_while_a_page_of_another_process_is_locked
+    limit_close_of_somebody_elses_file_waits_for_none_of_its_pages
     limit_of_open_files_is_emfile_and_their_pages_are_charged
 }
 
@@ -161,6 +163,42 @@ fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outcome 
         Ok(())
     })?;
     second.succeed().and(first.succeed())
+}
+
+/// A file can be passed on, wanted or not, and whoever closes it last lets its pages go.
+fn limit_close_of_somebody_elses_file_waits_for_none_of_its_pages() -> Outcome {
+    const HELD: Duration = Duration::from_secs(4);
+    modules::load_client()?;
+    let lock = "/sys/kernel/debug/adma_client_lock";
+    let mut file = OpenOptions::new().write(true).open(lock).context(lock)?;
+    let before = Statistics::now()?.pinned_pages;
+    let device = Device::open()?;
+    let last = Gate::new()?;
+    let heir = fork(|| {
+        last.pass();
+        Ok(())
+    })?;
+    let Buffers { dst, src } = Buffers::new()?;
+    device.carry(&mut [Piece::new(&dst, 0, &src, 0, SMALL)])?;
+    let order = format!("{} {}", dst.address(0), HELD.as_millis());
+    let took = std::thread::scope(|scope| -> Outcome<Duration> {
+        let holder = scope.spawn(move || file.write_all(order.as_bytes()));
+        std::thread::sleep(Duration::from_millis(500));
+        drop(device);
+        let begun = Instant::now();
+        last.open();
+        heir.succeed()?;
+        let took = begun.elapsed();
+        let held = !holder.is_finished();
+        holder.join().expect("no panic").context("the page's lock")?;
+        ensure!(held, "the page was not locked for long enough");
+        Ok(took)
+    })?;
+    println!("closed within {took:?}");
+    ensure!(took < HELD / 2, "it took {took:?} while a page of another process was locked");
+    let pinned = || Statistics::now().map_or(0, |now| now.pinned_pages);
+    ensure!(eventually(PATIENCE, || pinned() == before), "{} pages stay pinned", pinned());
+    Ok(())
 }
 
 /// Each open file has a page of words for every channel.
