@@ -37,11 +37,15 @@ fn stopped_worker_is_not_waited_for_and_writes_nothing_later() {
     if survives(name, &program, &[]).is_none() {
         return;
     }
-    // Whatever the caller leaves to the workers they have when they are stopped.
-    let mut command = preloaded(&program);
-    let processes = statistics(fixed(&mut command).env("ADMA_CPU_SHARE", "0"));
+    // Whatever the caller leaves to the workers they have when they are stopped. On a busy machine
+    // they may have had nothing.
     let taken_back = |process: &serde_json::Value| process["taken_back"].as_u64().unwrap();
-    assert!(processes.iter().map(taken_back).sum::<u64>() > 0, "{processes:?}");
+    let some_were = (0..5).any(|_| {
+        let mut command = preloaded(&program);
+        let processes = statistics(fixed(&mut command).env("ADMA_CPU_SHARE", "0"));
+        processes.iter().map(taken_back).sum::<u64>() > 0
+    });
+    assert!(some_were, "no piece was ever taken back");
 }
 
 // The first large copy brings the engine up, and exit a report: both must fit.
