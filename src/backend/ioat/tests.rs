@@ -276,6 +276,24 @@ fn copy_with_a_share_of_the_callers_costs_two_calls_more() {
     assert_eq!(count(&engine.counts.others) - before, 400);
 }
 
+/// How a child ends that has this handler for SIGSEGV and leaves with what `body` answers.
+fn status_of_child(handler: extern "C" fn(i32), body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child makes nothing of other threads' its own, and is ended here.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            workers::forget_after_fork();
+            crate::backend::signals::forget_after_fork(); // another test may have held the lock
+            libc::alarm(20);
+            libc::signal(libc::SIGSEGV, handler as *const () as usize);
+            libc::_exit(body());
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        status
+    }
+}
+
 /// Our handler hears of bad pages meanwhile, and so of a signal that somebody sends.
 #[test]
 fn fault_signal_that_is_sent_waits_for_the_end_of_the_copy() {
@@ -289,27 +307,18 @@ fn fault_signal_that_is_sent_waits_for_the_end_of_the_copy() {
     let kernel = Kernel::new(2);
     let engine = engine(kernel);
     let _ = FAKE.set(kernel);
-    // SAFETY: in a child; the thread that the signal is sent to waits for the copy.
-    let status = unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            workers::forget_after_fork();
-            crate::backend::signals::forget_after_fork(); // another test may have held the lock
-            libc::alarm(20);
-            libc::signal(libc::SIGSEGV, on_signal as *const () as usize);
-            let thread = libc::pthread_self();
-            kernel.at_end(move || {
-                libc::pthread_kill(thread, libc::SIGSEGV);
-            });
-            kernel.make([Trouble { late: LATE, ..Trouble::default() }]);
-            let how = Options { share: Some(0.5), ..HOW };
-            let done = copy_at(&engine, (0, 0), 1 << 20, &how);
-            libc::_exit(if done.is_ok() { CAME.load(Ordering::SeqCst) as i32 } else { 3 });
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        status
-    };
+    let status = status_of_child(on_signal, || {
+        // SAFETY: a number.
+        let thread = unsafe { libc::pthread_self() };
+        kernel.at_end(move || {
+            // SAFETY: the thread waits for the copy.
+            unsafe { libc::pthread_kill(thread, libc::SIGSEGV) };
+        });
+        kernel.make([Trouble { late: LATE, ..Trouble::default() }]);
+        let how = Options { share: Some(0.5), ..HOW };
+        let done = copy_at(&engine, (0, 0), 1 << 20, &how);
+        if done.is_ok() { CAME.load(Ordering::SeqCst) as i32 } else { 3 }
+    });
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 2, "{status:#x}");
 }
 
@@ -357,21 +366,11 @@ fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
     // In the caller's share, and in the few bytes that it copies before the request.
     for (share, bad) in [(0.5, middle), (0.0, dst - 40)] {
         // SAFETY: a page of the vector's, in the child only; the copy ends in the handler.
-        let status = unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                workers::forget_after_fork();
-                crate::backend::signals::forget_after_fork(); // another test may have held the lock
-                libc::alarm(20);
-                libc::signal(libc::SIGSEGV, on_fault as *const () as usize);
-                libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
-                let _ = engine.copy(dst, src, len, &Options { share: Some(share), ..HOW });
-                libc::_exit(2);
-            }
-            let mut status = 0;
-            assert_eq!(libc::waitpid(child, &mut status, 0), child);
-            status
-        };
+        let status = status_of_child(on_fault, || unsafe {
+            libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
+            let _ = engine.copy(dst, src, len, &Options { share: Some(share), ..HOW });
+            2
+        });
         let is_right = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7;
         assert!(is_right, "{share}: {status:#x}");
     }
