@@ -270,10 +270,14 @@ fn oracle_finds_copies_by_the_card_right() {
     }
     for (words, goal) in [("-h", "time"), ("-t 3", "cpu")] {
         let knobs = [("ADMA_MIN_BYTES", "12000"), ("ADMA_GOAL", goal)];
-        let report = only_report(&mut with_card(victim("oracle"), words, &knobs));
-        assert_eq!(report["backend"], "gpu", "{report}");
-        assert!(by_card(&report) > 5_000_000, "{words}: {report}");
-        assert!(number(&report["paths"]["engine"]["calls"]) > 1000, "{words}: {report}");
+        // On a busy machine the caller may be done with its part before the card is.
+        let carried = (0..3).any(|_| {
+            let report = only_report(&mut with_card(victim("oracle"), words, &knobs));
+            assert_eq!(report["backend"], "gpu", "{report}");
+            assert!(number(&report["paths"]["engine"]["calls"]) > 1000, "{words}: {report}");
+            by_card(&report) > 20_000_000
+        });
+        assert!(carried, "{words}: the card has carried too little");
     }
 }
 
