@@ -303,6 +303,10 @@ mod tests {
         assert!(!lender.show(there.raw(), serial, true) && !blocks::is_sealed(serial));
         let at_the_same_time = Mappings::new(true, false).lend(there.raw(), serial);
         assert_eq!(at_the_same_time, Err(libc::EBUSY));
+        for equal in [true, false] {
+            let others = Mappings::new(true, equal);
+            assert!(!others.show(there.raw(), serial, false), "it would be sealed too early");
+        }
         assert_eq!(lender.lend(there.raw(), 0)?, 2, "and nothing");
         assert!(!borrower.has_borrowed(1));
         borrower.take_in(here.raw());
@@ -343,8 +347,15 @@ mod tests {
     #[test]
     fn lent_memory_whose_pages_could_go_is_not_mapped() {
         const SEALED: i32 = os::SIZE_SEALS | libc::F_SEAL_SEAL;
-        let lent = |seals, pages: bool| {
-            let memory = os::sealed_memory(c"test", 8192, seals).unwrap();
+        let lent = |seals: i32, pages: bool| {
+            let memory = os::sealed_memory(c"test", 8192, 0).unwrap();
+            // Those beyond its end do not make up for those that are not there.
+            let (mode, add) = (libc::FALLOC_FL_KEEP_SIZE, libc::F_ADD_SEALS);
+            // SAFETY: no memory but that of the test.
+            unsafe {
+                assert_eq!(libc::fallocate(memory.raw(), mode, 8192, 8192), 0);
+                assert_eq!(libc::fcntl(memory.raw(), add, seals), 0);
+            }
             os::fill_with_pages(&memory, if pages { 8192 } else { 4096 }).unwrap();
             let shown = Mapping::new(&memory, false, false).map(|mapping| mapping.writable);
             assert!(matches!(shown, Err(libc::EINVAL) | Ok(false)), "not lent");

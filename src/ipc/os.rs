@@ -22,7 +22,7 @@ use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use alloc::boxed::Box;
 use core::ffi::{CStr, c_void};
-use core::mem::{ManuallyDrop, MaybeUninit};
+use core::mem::ManuallyDrop;
 use memory::seals;
 
 /// The negated errno, or a value.
@@ -184,7 +184,7 @@ pub fn map_page_at(at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Opens a file of /proc, for `read_again`, or a folder, for `lock_folder`.
+/// Opens a file of /proc, for `read_again`, a folder, for `lock_folder`, or a file's name only.
 pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
     let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let at = libc::AT_FDCWD as usize;
@@ -210,14 +210,4 @@ pub fn watch_process(pid: i32) -> Result<Fd> {
 pub fn let_trace(pid: i32) -> bool {
     // SAFETY: no memory.
     unsafe { call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, pid as usize]).is_ok() }
-}
-
-/// What the kernel says of a descriptor's file, or of a path's where that is not empty, and not by
-/// a link.
-fn stat(fd: i32, path: *const libc::c_char) -> Option<libc::stat> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let flags = (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) as usize;
-    let (fd, path, at) = (fd as usize, path as usize, stat.as_mut_ptr() as usize);
-    // SAFETY: a terminated path; the kernel fills `stat`, which is read only after it has.
-    unsafe { call(libc::SYS_newfstatat, [fd, path, at, flags]).ok().map(|_| stat.assume_init()) }
 }

@@ -1,7 +1,7 @@
 //! Unix sockets, and what travels over them.
 
-use super::{Fd, Foreign, Result, call, fd, open, stat};
-use crate::os::sys::nanoseconds;
+use super::{Fd, Foreign, Result, call, fd, open};
+use crate::os::sys::{self, nanoseconds};
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::offset_of;
@@ -83,8 +83,11 @@ pub fn accept(listener: i32) -> Result<Fd> {
 
 /// Whether a path leads to a socket, and not by a link.
 pub fn is_socket_file(address: &UnixAddress) -> bool {
-    let stat = stat(libc::AT_FDCWD, address.0.sun_path.as_ptr());
-    stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
+    // SAFETY: terminated: `unix_address` leaves room for the zero.
+    let path = unsafe { CStr::from_ptr(address.0.sun_path.as_ptr()) };
+    let kind = |stat: &libc::stat| stat.st_mode & libc::S_IFMT;
+    let file = open(path, libc::O_PATH | libc::O_NOFOLLOW);
+    file.is_ok_and(|file| sys::stat(file.raw(), kind) == Some(libc::S_IFSOCK))
 }
 
 /// Taking turns with others who listen in the folder of a path; ends with its owner. `None`: it
