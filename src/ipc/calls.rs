@@ -65,8 +65,7 @@ fn attached(socket: i32) -> os::Result<i32> {
     entered(handshake::meet(socket, settings())?, owner)
 }
 
-fn entered(mut established: Established, owner: u64) -> os::Result<i32> {
-    let _hidden = core::mem::take(&mut established.hidden);
+fn entered(established: Established, owner: u64) -> os::Result<i32> {
     let link = Box::new(Link::new(established, owner));
     if settings().tell {
         text::say(format_args!("connection: {}", link.story));

@@ -160,8 +160,10 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
         let generation = place.generation.fetch_add(1, Ordering::Relaxed) % GENERATIONS;
         let handle = MARK | generation << PLACE_BITS | index as u32;
         // SAFETY: just made from a box; nobody else knows it.
-        unsafe { &*link }.handle.store(handle, Ordering::Release);
+        let link = unsafe { &*link };
+        link.handle.store(handle, Ordering::Release);
         place.handle.store(handle, Ordering::Release);
+        link.socket.reveal();
         return Ok(handle as i32);
     }
     // SAFETY: as above.
