@@ -137,29 +137,16 @@ fn patiently(mut transfer: impl FnMut() -> isize) -> usize {
     }
 }
 
-const SIZES: [usize; 16] = [
-    0,
-    1,
-    64,
-    65,
-    257,
-    4096,
-    MOST_EAGER - 1,
-    MOST_EAGER,
-    MOST_EAGER + 1,
-    65_535,
-    65_536,
-    65_537,
-    300_001,
-    1 << 20,
-    (4 << 20) + 5,
-    (16 << 20) + 1,
-];
+/// Around every border, and some beyond.
+fn sizes() -> impl Iterator<Item = usize> {
+    let borders = [1, 64, 257, MOST_EAGER, 65_536, 300_000, 4 << 20];
+    borders.into_iter().flat_map(|size| [size - 1, size, size + 1]).chain([16 << 20])
+}
 
 #[test]
 fn messages_of_every_size_arrive_whole_on_every_engine() {
     for Pair { ends, what } in every_pair() {
-        for size in SIZES {
+        for size in sizes() {
             for carry in [send, exchange] {
                 let (data, mut got) = (bytes(size, 3), vec![0; size]);
                 assert_eq!(carry(ends, &data, &mut got), [size as isize; 2], "{what}");
