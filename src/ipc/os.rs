@@ -124,7 +124,8 @@ impl Drop for Foreign {
         if known || socket_option(fd, libc::SO_DOMAIN).is_ok() || seals(fd).is_ok() {
             sys::close(fd);
         } else {
-            // It stays open where too many threads wait for such files already.
+            // It stays open where too many threads wait for such files already; `receive` takes
+            // no more then.
             CLOSERS.take(Box::new(move || sys::close(fd)));
         }
     }
