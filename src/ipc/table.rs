@@ -200,7 +200,7 @@ pub fn forget_after_fork() {
         }
         // SAFETY: the child's copy of a connection that was open when it was made.
         let link = unsafe { &*link };
-        if link.owner != owner() && sys::file_of(link.socket.raw()) == link.file {
+        if link.owner != owner() && link.socket.is_there() {
             link.all_descriptors().for_each(sys::close);
         }
     }
