@@ -16,7 +16,6 @@ use crate::plan::PAGE;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::c_void;
-use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where a buffer is, for the other process.
@@ -37,10 +36,7 @@ impl BlockAddress {
 struct Block {
     at: usize,
     size: usize,
-    /// Closed in the end, if the number still stands for it: the program may have closed it, and
-    /// opened another file.
-    memory: ManuallyDrop<Fd>,
-    identity: (u64, u64),
+    memory: Fd,
     serial: u64,
     owner: u64,
     /// It is sealed when the other side has mapped it, and until then nobody else gets it. Held
@@ -51,18 +47,6 @@ struct Block {
 impl Block {
     fn holds(&self, addr: usize, len: usize) -> bool {
         addr >= self.at && addr - self.at <= self.size && len <= self.size - (addr - self.at)
-    }
-
-    fn has_its_descriptor(&self) -> bool {
-        sys::file_of(self.memory.raw()) == Some(self.identity)
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if self.has_its_descriptor() {
-            sys::close(self.memory.raw());
-        }
     }
 }
 
@@ -83,12 +67,9 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     }
     let memory = os::sealed_memory(c"adma-block", size, os::SIZE_SEALS)?;
     os::fill_with_pages(&memory, size)?;
-    let identity = sys::file_of(memory.raw()).ok_or(libc::EIO)?;
     let at = os::map_inherited(&memory, size, true)?;
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let (at_number, memory) = (at as usize, ManuallyDrop::new(memory));
-    let lent = Lock::new(false);
-    let block = Block { at: at_number, size, memory, identity, serial, owner, lent };
+    let block = Block { at: at as usize, size, memory, serial, owner, lent: Lock::new(false) };
     BLOCKS.lock().push(Arc::new(block));
     ANY.store(true, Ordering::Release);
     Ok(at)
@@ -144,7 +125,7 @@ pub fn serial_of(addr: usize, owner: u64) -> os::Result<u64> {
 /// A block that has its descriptor.
 fn get(serial: u64) -> os::Result<Arc<Block>> {
     let found = BLOCKS.lock().iter().find(|block| block.serial == serial).cloned();
-    found.filter(|block| block.has_its_descriptor()).ok_or(libc::EINVAL)
+    found.filter(|block| block.memory.is_there()).ok_or(libc::EINVAL)
 }
 
 /// Sends a block's descriptor, with `record` before it. An error: it cannot be sent, or not to
@@ -181,8 +162,8 @@ pub fn forget_after_fork() {
         return;
     }
     if let Some(blocks) = BLOCKS.try_lock() {
-        for block in blocks.iter().filter(|block| block.has_its_descriptor()) {
-            sys::close(block.memory.raw());
+        for memory in blocks.iter().map(|block| &block.memory).filter(|memory| memory.is_there()) {
+            sys::close(memory.raw());
         }
     }
     BLOCKS.renew();

@@ -40,41 +40,52 @@ unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usi
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
-/// A descriptor of ours: closed with its owner.
+/// A descriptor of ours: closed with its owner, unless the program has closed it, as daemons close
+/// all they find, and has opened a file of its own under the number.
 #[derive(Debug)]
-pub struct Fd(i32);
+pub struct Fd {
+    number: i32,
+    file: Option<(u64, u64)>,
+}
 
 impl Fd {
-    pub fn raw(&self) -> i32 {
-        self.0
+    /// A number that is ours from now on.
+    pub fn owned(number: i32) -> Self {
+        Self { number, file: sys::file_of(number) }
     }
 
-    /// A number that is ours from now on.
-    pub fn owned(fd: i32) -> Self {
-        Self(fd)
+    pub fn raw(&self) -> i32 {
+        self.number
+    }
+
+    /// Whether the number still stands for it.
+    pub fn is_there(&self) -> bool {
+        sys::file_of(self.number) == self.file
     }
 
     /// From now on the number is somebody else's business.
     pub fn into_raw(self) -> i32 {
-        ManuallyDrop::new(self).0
+        ManuallyDrop::new(self).number
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        sys::close(self.0);
+        if self.is_there() {
+            sys::close(self.number);
+        }
     }
 }
 
 /// Never one of the first three: a program that has closed its standard streams may go on
 /// writing to them.
 fn fd(answer: Result<usize>) -> Result<Fd> {
-    let first = Fd(answer? as i32);
-    if first.0 > libc::STDERR_FILENO {
+    let first = Fd::owned(answer? as i32);
+    if first.number > libc::STDERR_FILENO {
         return Ok(first);
     }
-    match sys::duplicate(first.0, libc::STDERR_FILENO + 1) {
-        fd @ 0.. => Ok(Fd(fd as i32)),
+    match sys::duplicate(first.number, libc::STDERR_FILENO + 1) {
+        number @ 0.. => Ok(Fd::owned(number as i32)),
         errno => Err(-errno as i32),
     }
 }
@@ -124,7 +135,8 @@ impl Drop for Foreign {
         if known || socket_option(fd, libc::SO_DOMAIN).is_ok() || seals(fd).is_ok() {
             sys::close(fd);
         } else {
-            // It stays open where too many threads wait for such files already.
+            // It stays open where too many threads wait for such files already; `receive` takes
+            // no more then.
             CLOSERS.take(Box::new(move || sys::close(fd)));
         }
     }

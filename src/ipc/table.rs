@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{accept, blocking, blocks, hidden, os, tally, watch};
+use super::{accept, blocking, blocks, hidden, os, watch};
 use crate::os::sys;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -189,7 +189,6 @@ pub fn close(handle: i32) -> os::Result<()> {
 /// In the child of a fork: the sockets are the parent's. Kept open here they would hide the
 /// parent's end from the other side. Closed only if the number still stands for it.
 pub fn forget_after_fork() {
-    tally::clear();
     accept::forget_after_fork();
     hidden::forget_after_fork();
     blocking::forget_after_fork();
@@ -201,7 +200,7 @@ pub fn forget_after_fork() {
         }
         // SAFETY: the child's copy of a connection that was open when it was made.
         let link = unsafe { &*link };
-        if link.owner != owner() && sys::file_of(link.socket.raw()) == link.file {
+        if link.owner != owner() && link.socket.is_there() {
             link.all_descriptors().for_each(sys::close);
         }
     }

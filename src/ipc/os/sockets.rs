@@ -1,6 +1,6 @@
 //! Unix sockets, and what travels over them.
 
-use super::{Fd, Foreign, Result, call, fd, open};
+use super::{CLOSERS, Fd, Foreign, Result, call, fd, open};
 use crate::os::sys::{self, nanoseconds};
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -192,8 +192,7 @@ pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16
 /// The most descriptors that come with one message.
 pub const MOST_FDS: usize = 3;
 
-/// Room for so many, a set of credentials and a process, aligned as the kernel wants it; what it
-/// has no room for the kernel lets go.
+/// Room for so many, a set of credentials and a process, aligned as the kernel wants it.
 #[repr(C, align(8))]
 struct CmsgBuffer([u8; 88]);
 
@@ -253,8 +252,11 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let mut control = CmsgBuffer([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = header(&piece);
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
+    // Nothing is taken that may stay open for good; what there is no room for the kernel lets go.
+    if !CLOSERS.is_full() {
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = control.0.len();
+    }
     let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
     let got =
