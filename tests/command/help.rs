@@ -27,6 +27,21 @@ fn help_fits_a_screen() {
 }
 
 #[test]
+fn help_of_a_subcommand_is_its_own() {
+    for (subcommand, about) in
+        [("check", "what this machine offers"), ("report", "--html"), ("top", "--set PID")]
+    {
+        for option in ["-h", "--help"] {
+            let (out, err) = succeed(adma().args([subcommand, option]));
+            assert_eq!(err, "", "{subcommand}");
+            assert!(out.starts_with(&format!("usage: adma {subcommand}")), "{out}");
+            assert!(out.contains(about), "{out}");
+            assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+        }
+    }
+}
+
+#[test]
 fn manual_page_names_every_option_and_subcommand() {
     let page = fs::read_to_string(root().join("man/adma.1")).unwrap();
     for option in options() {
