@@ -21,7 +21,8 @@
 //! ```text
 //! intercept   the C library's names; short copies leave by tail jump
 //! api         our own names, include/adma.h: validation only
-//! runtime     the one global: start, fork, exit; check: what the machine offers
+//! runtime     the one global: start, fork, exit; figures: what is told about the process; check:
+//!             what the machine offers
 //! dispatch    which way a large call takes; operation: what can be shared; engine: its life;
 //!             background: copies that nobody waits for; callers: how many copy at once; learn:
 //!             what measuring has shown
@@ -54,7 +55,8 @@
 //!             that nobody waits for; mapped: tables that most programs never need; lookup: finding
 //!             functions of the C library; folder: where live files are; signal_mask: which signals
 //!             come to a thread; put_off: those that wait for the end of a copy; text: made without
-//!             allocating; once, thread: as their names say; sys: system calls
+//!             allocating; standard_error: the one the program started with; once, thread: as their
+//!             names say; sys: system calls
 //! freestanding  why the standard library is not there; export: names with versions
 //! ```
 //!

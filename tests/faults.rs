@@ -7,9 +7,9 @@
 mod common;
 
 use common::faults::{
-    CPU_SHARES, finish_with_report, offloading, outcome, succeeds_as_without_us, text, without_us,
+    CPU_SHARES, finish_with_report, offloading, outcome, succeeds_as_without_us, without_us,
 };
-use common::finish;
+use common::{finish, text};
 
 /// A handler that returns, or jumps: every place and size in one process, and the copies
 /// after the fault are still carried by the engine.

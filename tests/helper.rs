@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{finish, library, number, plain, root, skip, victim};
+use common::{finish, library, number, plain, root, skip, text, victim};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -61,10 +61,6 @@ fn can_be_shown(test: &str) -> bool {
         skip(test, "no mount namespace can be made, or no device in it");
     }
     shown
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 const COPIES: [&str; 3] = ["memcpy", "1000000", "6"];

@@ -6,8 +6,8 @@
 
 mod common;
 
-use common::faults::{CPU_SHARES, finish_with_report, offloading, outcome, text, without_us};
-use common::{finish, found, plain, preloaded, scratch, skip};
+use common::faults::{CPU_SHARES, finish_with_report, offloading, outcome, without_us};
+use common::{finish, found, plain, preloaded, scratch, skip, text};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 

@@ -21,6 +21,8 @@ pub mod put_off;
 pub mod real_time;
 #[cfg(not(loom))]
 pub mod signal_mask;
+#[cfg(not(loom))]
+pub mod standard_error;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod sys;

@@ -1,7 +1,7 @@
 //! For tests of faults and signals: what a victim sees and how it ends is compared with a run
 //! without the library.
 
-use super::{finish, plain, preloaded, scratch, skip, victim};
+use super::{finish, plain, preloaded, scratch, skip, text, victim};
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -31,10 +31,6 @@ pub fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
     });
     std::fs::remove_dir_all(&folder).unwrap();
     (done, report)
-}
-
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// How a process ended and what it said.

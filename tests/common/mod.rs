@@ -9,6 +9,7 @@ pub mod traps;
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -133,10 +134,19 @@ fn gather(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u
     })
 }
 
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Writes a script, or another file that can be executed.
+pub fn executable(path: &Path, contents: &str) {
+    std::fs::write(path, contents).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// Runs and insists on exit status 0; returns standard output and standard error as text.
 pub fn succeed(command: &mut Command) -> (String, String) {
     let done = finish(command);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     assert!(
         done.status.success(),

@@ -17,7 +17,7 @@ mod terminal;
 mod top;
 mod tree;
 
-use common::{finish, found, number, plain, preloaded, skip, succeed, victim};
+use common::{finish, found, number, plain, preloaded, skip, succeed, text, victim};
 use live::{Live, NO_STATUS, ended};
 use serde_json::Value;
 use std::fs;
@@ -152,10 +152,6 @@ fn collected(folder: &Path) -> Command {
     let mut command = preloaded(victim("live"));
     fixed(&mut command).env("ADMA_LIVE", folder);
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// `adma` in a world of its own: trees are kept in `folder`.

@@ -38,6 +38,13 @@ mod tree;
 use options::Task;
 use std::ffi::OsString;
 
+const CHECK: &str = "\
+usage: {} check
+
+Says what this machine offers: CPUs, the kernel helper, channels, and what a
+copy gains by them. Settings in the environment count, see --knobs.
+";
+
 #[cfg(not(test))]
 #[unsafe(no_mangle)]
 extern "C" fn main() -> i32 {
@@ -49,7 +56,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
     // A subcommand is the first word; after an option or `--` that word is a program.
     match arguments.first().and_then(|word| word.to_str()) {
         Some("check") => {
-            options::none("check", &arguments[1..]);
+            options::none("check", CHECK, &arguments[1..]);
             library::check()
         }
         Some("report") => report::command(&arguments[1..]),

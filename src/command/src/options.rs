@@ -126,9 +126,18 @@ fn halves(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
     }
 }
 
+/// The help of a subcommand, instead of doing it.
+pub fn tell_usage(usage: &str) -> ! {
+    say::out(format_args!("{}", usage.replace("{}", &say::name())));
+    std::process::exit(0)
+}
+
 /// For a subcommand that takes nothing.
-pub fn none(subcommand: &str, arguments: &[OsString]) {
+pub fn none(subcommand: &str, usage: &str, arguments: &[OsString]) {
     if let Some(word) = arguments.first() {
+        if word == "-h" || word == "--help" {
+            tell_usage(usage);
+        }
         let name = say::name();
         fail(
             FAILED,

@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: adma top [PID] [--once] [--json]      what processes copy, each second
-       adma top --set PID WHAT ...           change a running process
+usage: {} top [PID] [--once] [--json]      what processes copy, each second
+       {} top --set PID WHAT ...           change a running process
 
 WHAT is off, on, min=SIZE (64K, 1M), min=auto, channels=N or channels=auto.
 On a terminal: up and down choose a process, s sorts, space switches it off and
@@ -48,10 +48,7 @@ pub fn command(arguments: &[OsString]) -> i32 {
         match word.as_str() {
             "--once" => wish.once = true,
             "--json" => wish.json = true,
-            "-h" | "--help" => {
-                crate::say::out(format_args!("{USAGE}"));
-                return 0;
-            }
+            "-h" | "--help" => crate::options::tell_usage(USAGE),
             "--set" => return set::command(&words[at + 1..]),
             number => match number.parse() {
                 Ok(pid) if pid > 0 && wish.pid.is_none() => wish.pid = Some(pid),

@@ -31,6 +31,14 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+const USAGE: &str = "\
+usage: {} report FILE... [--html PAGE]
+
+Reads reports in JSON, of one process or of many, and prints one report of all
+of them; - is standard input. With --html it also makes PAGE, for a browser.
+To make such reports: {} --stats json --stats-file FILE program
+";
+
 /// More than a thousand full reports.
 const LONGEST_FILE: u64 = 256 << 20;
 
@@ -86,22 +94,24 @@ fn parse(arguments: &[OsString]) -> (Vec<&OsStr>, Option<&Path>) {
         } else if bytes == b"--" {
             options = false;
         } else if bytes == b"-h" || bytes == b"--help" {
-            say::out(format_args!("{}", crate::options::help()));
-            std::process::exit(0)
+            crate::options::tell_usage(USAGE)
         } else if bytes == b"--html" {
             let path = words.next();
             page = path.map(Path::new);
             if page.is_none() {
-                fail(FAILED, "--html wants a value; see --help");
+                fail(FAILED, "--html wants a value; see report --help");
             }
         } else if let Some(path) = bytes.strip_prefix(b"--html=") {
             page = Some(Path::new(OsStr::from_bytes(path)));
         } else {
-            fail(FAILED, format_args!("unknown option {}; see --help", word.display()));
+            fail(FAILED, format_args!("unknown option {}; see report --help", word.display()));
         }
     }
     if files.is_empty() {
-        fail(FAILED, "report wants files with reports in JSON (adma --stats json); see --help");
+        fail(
+            FAILED,
+            "report wants files with reports in JSON (adma --stats json); see report --help",
+        );
     }
     (files, page)
 }

@@ -1,0 +1,88 @@
+//! A libadma.so, and its connection with the other process.
+
+use super::{LARGEST, Rights};
+use libc::c_void;
+use std::ffi::{CStr, CString};
+use std::mem::transmute;
+use std::ptr;
+
+type Lend = unsafe extern "C" fn(i32, *mut c_void) -> i32;
+type Transfer = unsafe extern "C" fn(i32, *mut c_void, usize) -> isize;
+
+pub(super) struct Library {
+    pub(super) read: Transfer,
+    pub(super) write: Transfer,
+    attach: unsafe extern "C" fn(i32) -> i32,
+    alloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    info: Transfer,
+    /// Of older libraries not to be had.
+    lend: Option<Lend>,
+    pub(super) connection: i32,
+    /// For what is sent, and for what is received.
+    pub(super) blocks: [*mut u8; 2],
+}
+
+impl Library {
+    pub(super) fn open(path: &str) -> Self {
+        let name = CString::new(path).expect("a path");
+        // SAFETY: a terminated path.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{path} cannot be opened");
+        let symbol = |name| symbol(handle, name);
+        // SAFETY: the functions have these types, see include/adma.h.
+        unsafe {
+            Self {
+                read: transmute::<*mut c_void, Transfer>(symbol(c"adma_read")),
+                write: transmute::<*mut c_void, Transfer>(symbol(c"adma_write")),
+                attach: transmute::<*mut c_void, unsafe extern "C" fn(i32) -> i32>(symbol(
+                    c"adma_attach",
+                )),
+                alloc: transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(
+                    symbol(c"adma_alloc"),
+                ),
+                info: transmute::<*mut c_void, Transfer>(symbol(c"adma_connection_info")),
+                lend: transmute::<*mut c_void, Option<Lend>>(libc::dlsym(
+                    handle,
+                    c"adma_lend".as_ptr(),
+                )),
+                connection: 0,
+                blocks: [ptr::null_mut(); 2],
+            }
+        }
+    }
+
+    /// False: the other side has left.
+    pub(super) fn connect(&mut self, socket: i32, rights: Rights) -> bool {
+        // SAFETY: a connected socket.
+        self.connection = unsafe { (self.attach)(socket) };
+        if self.connection == -libc::ECONNRESET || self.connection == -libc::EPIPE {
+            return false;
+        }
+        assert!(self.connection > 0, "attach: {}", self.connection);
+        self.blocks = [(); 2].map(|()| {
+            // SAFETY: a new block, which nobody frees.
+            let block: *mut u8 = unsafe { (self.alloc)(LARGEST) }.cast();
+            assert!(!block.is_null(), "no memory for a block");
+            block
+        });
+        if let Some(lend) = self.lend.filter(|_| rights == Rights::Lent) {
+            // SAFETY: a block.
+            assert_eq!(unsafe { lend(self.connection, self.blocks[1].cast()) }, 0, "not lent");
+        }
+        true
+    }
+
+    pub(super) fn about(&self) -> String {
+        let mut text = [0u8; 300];
+        // SAFETY: the text has this room.
+        unsafe { (self.info)(self.connection, text.as_mut_ptr().cast(), text.len()) };
+        CStr::from_bytes_until_nul(&text).unwrap_or(c"?").to_string_lossy().into()
+    }
+}
+
+fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: a terminated name.
+    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    assert!(!found.is_null(), "{name:?} is not in the library");
+    found
+}

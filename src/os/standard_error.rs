@@ -1,0 +1,50 @@
+//! The standard error the program started with. It may have closed it since, as coreutils do at
+//! exit, or opened a file of its own in its place, where nothing of ours belongs.
+
+use super::sys;
+use core::sync::atomic::{AtomicI32, Ordering};
+
+pub struct StandardError {
+    /// Its device and inode.
+    identity: Option<(u64, u64)>,
+    duplicate: AtomicI32,
+}
+
+impl StandardError {
+    /// High, out of the way of programs that expect the lowest free number.
+    const LOWEST_DUPLICATE: usize = 500;
+    const NONE: i32 = -1;
+
+    pub fn none() -> Self {
+        Self { identity: None, duplicate: AtomicI32::new(Self::NONE) }
+    }
+
+    pub fn noted() -> Self {
+        let identity = sys::file_of(libc::STDERR_FILENO);
+        let mut duplicate = Self::NONE;
+        if identity.is_some() {
+            let (fd, command) = (libc::STDERR_FILENO as usize, libc::F_DUPFD_CLOEXEC as usize);
+            let arguments = [fd, command, Self::LOWEST_DUPLICATE, 0, 0, 0];
+            // SAFETY: no memory.
+            let answer = unsafe { sys::syscall(libc::SYS_fcntl, arguments) };
+            duplicate = if answer < 0 { Self::NONE } else { answer as i32 };
+        }
+        Self { identity, duplicate: AtomicI32::new(duplicate) }
+    }
+
+    pub fn still_open(&self) -> Option<i32> {
+        let identity = self.identity?;
+        [libc::STDERR_FILENO, self.duplicate.load(Ordering::Relaxed)]
+            .into_iter()
+            .find(|&fd| sys::file_of(fd) == Some(identity))
+    }
+
+    /// A child may become a daemon, and must not keep its parent's pipe open then.
+    pub fn forget_after_fork(&self) {
+        let duplicate = self.duplicate.swap(Self::NONE, Ordering::Relaxed);
+        // The number still stands for our duplicate, as far as can be known.
+        if duplicate != Self::NONE && sys::file_of(duplicate) == self.identity {
+            sys::close(duplicate);
+        }
+    }
+}

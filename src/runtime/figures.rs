@@ -1,0 +1,254 @@
+//! What is told about the process: the live file while it runs, the report and the log at its end.
+//!
+//! The figures are counted where things happen, in every room below; here they come together.
+
+use super::{DISPATCHER, Process};
+use crate::backend::ioat::helper;
+use crate::backend::threads::workers;
+use crate::backend::{gpu, ioat, may_start, threads};
+use crate::config::{Config, Level, LiveFiles};
+use crate::dispatch::operation::Kind;
+use crate::os::lock::TryLock;
+use crate::os::lookup::rare;
+use crate::os::text::{as_text, meaning, say_to};
+use crate::os::{process, sys};
+use crate::stats::Recorder;
+use crate::stats::file::Place;
+use crate::stats::live::{Control, Live, MOST_CHANNELS, word};
+use crate::stats::report::{BUFFERS, write_all};
+use crate::stats::snapshot::{HelperCounts, Snapshot};
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::vec::Vec;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Lets the first large copy make a file with what is counted, for others to read.
+#[cold]
+pub(super) fn keep_live_file(config: &Config) {
+    let mut folders = Vec::new();
+    let mut add = |path: Vec<u8>| folders.extend(CString::new(path)); // no zeros in there
+    match &config.live {
+        LiveFiles::Off => return,
+        LiveFiles::In(path) => add(path.clone()),
+        LiveFiles::Auto => {
+            let user = sys::geteuid();
+            if let Some(path) = &config.runtime_dir {
+                add([path, &b"/adma"[..]].concat());
+            }
+            add(format!("/run/user/{user}/adma").into());
+            add(format!("/dev/shm/adma-{user}").into());
+            add(format!("/tmp/adma-{user}").into());
+        }
+    }
+    let is_collected = matches!(config.live, LiveFiles::In(_));
+    // SAFETY: a function of the C library, and one of ours that is never unloaded.
+    unsafe {
+        if let Some(on_exit) = on_exit() {
+            on_exit(note_status, core::ptr::null_mut());
+        }
+    }
+    let mut room = [0; 4096];
+    let exe = match process::is_filtered() {
+        true => None,
+        false => sys::read_link(c"/proc/self/exe", &mut room),
+    };
+    let exe = exe.unwrap_or_default().to_vec();
+    DISPATCHER.recorder.configure(Place { folders, is_collected, exe, publish, obey });
+}
+
+/// Puts into the live file what is counted elsewhere.
+fn publish(live: &'static Live) {
+    let (facts, relaxed) = (&live.facts, Ordering::Relaxed);
+    let (backend, channels) = DISPATCHER.backend();
+    facts.backend.store(word(backend), relaxed);
+    facts.channels.store(channels as u32, relaxed);
+    facts.off.store(DISPATCHER.is_switched_off().into(), relaxed);
+    facts.floor.store(DISPATCHER.floor() as u64, relaxed);
+    facts.min_bytes.store(DISPATCHER.fixed_threshold().unwrap_or(0) as u64, relaxed);
+    facts.threshold.store(DISPATCHER.threshold().unwrap_or(0) as u64, relaxed);
+    let ioat = &DISPATCHER.ioat.counts;
+    let count = |count: &AtomicU64| count.load(relaxed);
+    facts.faults.store(threads::faults() + count(&ioat.faults), relaxed);
+    facts.taken_back.store(threads::taken_back(), relaxed);
+    facts.caller_bytes.store(caller_bytes(), relaxed);
+    for (number, to) in facts.channel_bytes.iter().enumerate().take(channels) {
+        to.store(bytes_of_channel(backend, number), relaxed);
+    }
+}
+
+/// The user wants something else than the environment has said. What makes no sense is not done.
+fn obey(live: &Live) {
+    let Control { off, min_bytes, channels, .. } = &live.control;
+    let min = min_bytes.load(Ordering::Relaxed);
+    let channels = channels.load(Ordering::Relaxed) as usize;
+    DISPATCHER.change(
+        off.load(Ordering::Relaxed) == 1,
+        Control::BYTES.contains(&min).then_some(min as usize),
+        (1..=MOST_CHANNELS).contains(&channels).then_some(channels),
+    );
+}
+
+/// What exit was called with. Runs after all destructors, which are not told.
+extern "C" fn note_status(status: i32, _: *mut c_void) {
+    if process::is_ours() {
+        DISPATCHER.recorder.note_status(status);
+    }
+}
+
+rare! {
+    fn on_exit(extern "C" fn(i32, *mut c_void), *mut c_void) -> i32;
+}
+
+#[cold]
+pub(super) fn report(process: &Process, stderr: Option<i32>) {
+    let config = &process.config;
+    let mut formats = config.stats;
+    formats.text |= config.profile && !formats.any();
+    let recorder: &Recorder = DISPATCHER.recorder.settle();
+    let messages = DISPATCHER.recorder.messages(false).told();
+    if !formats.any() || (recorder.is_empty() && messages.is_none()) {
+        return;
+    }
+    let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
+    let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
+    // Taken only if somebody else just reports: then there is nothing left to tell.
+    let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take) else { return };
+    let (exe, space) = buffers.parts();
+    // Of this thread: the main thread may have left, and with it /proc/self/exe.
+    let exe = name_of_program(exe);
+    let (started, seconds) = DISPATCHER.recorder.started();
+    let (backend, channels) = DISPATCHER.backend();
+    let bytes: [u64; workers::MOST_WORKERS] =
+        core::array::from_fn(|number| bytes_of_channel(backend, number));
+    let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
+    let ioat = &DISPATCHER.ioat.counts;
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let snapshot = Snapshot {
+        recorder,
+        pid: sys::getpid(),
+        exe,
+        backend,
+        channels,
+        min_bytes: config.min_bytes,
+        floor: DISPATCHER.floor(),
+        threshold: DISPATCHER.threshold(),
+        nanoseconds_per_tick: passed as f64 / ticks as f64,
+        caller_bytes: caller_bytes(),
+        channel_name: if matches!(backend, "ioat" | "gpu") { backend } else { "adma" },
+        channel_bytes: &bytes[..used.max(channels)],
+        faults: threads::faults() + count(&ioat.faults),
+        taken_back: threads::taken_back(),
+        helper: (backend == "ioat").then(|| HelperCounts {
+            submit_calls: count(&ioat.submits),
+            wait_calls: count(&ioat.waits),
+            system_calls: count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others),
+            kernel_bytes: count(&ioat.kernel_bytes),
+            redone_pieces: count(&ioat.redone),
+            requests: count(&ioat.costs.requests),
+            pinned_pages: count(&ioat.costs.pinned_pages),
+            costs: costs(&ioat.costs, passed as f64 / ticks as f64),
+            // A call more, and not into a filter that came since.
+            kept: may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
+            module: may_start().ok().and_then(|()| helper::counted()),
+        }),
+        registrations: (backend == "gpu").then(|| gpu::GPU.counts.of_registrations()),
+        messages,
+        profile: config.profile,
+        started,
+        seconds,
+    };
+    write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
+}
+
+/// The program's file. Where that was replaced meanwhile, the kernel says so in its name.
+fn name_of_program(room: &mut [u8]) -> &str {
+    let len = sys::read_link(c"/proc/thread-self/exe", room).map_or(0, <[u8]>::len);
+    let name = as_text(&mut room[..len]);
+    name.strip_suffix(" (deleted)").unwrap_or(name)
+}
+
+/// Where the time of requests went, in nanoseconds.
+fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 3] {
+    let own =
+        |count: &AtomicU64| (count.load(Ordering::Relaxed) as f64 * nanoseconds_per_tick) as u64;
+    [
+        ("submission", own(&costs.call_ticks)),
+        ("engine", own(&costs.engine_ticks)),
+        ("completion", own(&costs.completion_ticks)),
+    ]
+}
+
+/// Bytes that callers have copied themselves, beside any engine.
+fn caller_bytes() -> u64 {
+    [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes]
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .fold(threads::caller_bytes(), u64::wrapping_add)
+}
+
+fn bytes_of_channel(backend: &str, number: usize) -> u64 {
+    let counts: &[AtomicU64] = match backend {
+        "gpu" => &gpu::GPU.counts.channel_bytes,
+        "ioat" => &DISPATCHER.ioat.counts.channel_bytes,
+        _ => return workers::bytes_of_worker(number),
+    };
+    counts.get(number).map_or(0, |count| count.load(Ordering::Relaxed))
+}
+
+/// What the hook may not say it has left for now.
+#[cold]
+pub(super) fn log(process: &Process, stderr: i32) {
+    let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);
+    let wrong = DISPATCHER.recorder.counters().mismatched.load(Ordering::Relaxed);
+    if wrong > 0 {
+        say(format_args!("ADMA_VERIFY: {wrong} copies were wrong and have been repaired"));
+    }
+    if process.config.log < Level::Info {
+        return;
+    }
+    let (backend, channels) = DISPATCHER.backend();
+    match (DISPATCHER.why_not(), DISPATCHER.threshold()) {
+        (Some(why), _) => say(format_args!("engine not used: {why}")),
+        (None, Some(bytes)) => say(format_args!(
+            "{backend} backend was up with {channels} channels, from {bytes} bytes"
+        )),
+        (None, None) => say(format_args!(
+            "{backend} backend was up with {channels} channels; no size gained by it yet"
+        )),
+    }
+    let (gpu, count) = (&gpu::GPU, |count: &AtomicU64| count.load(Ordering::Relaxed));
+    if gpu.why_not() != gpu::Unavailable::Nothing {
+        say(format_args!("GPU not used, or not any more: {}", gpu.why_not()));
+    }
+    if gpu.was_up() {
+        let counts = &gpu.counts;
+        let [_, _, made, _, evicted, gone, _] = counts.of_registrations().map(|(_, count)| count);
+        say(format_args!(
+            "GPU: {made} registrations, {gone} let go because their memory went, {evicted} because \
+             others came; {} words lost, {} copies taken back",
+            count(&counts.lost),
+            count(&counts.taken_back),
+        ));
+    }
+    // That there is no helper is as usual as that there is no such hardware.
+    let errno = DISPATCHER.ioat.why_not();
+    if errno != 0 && errno != libc::ENOENT {
+        say(format_args!("/dev/adma not used: {} (errno {errno})", meaning(errno)));
+    }
+    if process.config.log < Level::Debug {
+        return;
+    }
+    for kind in Kind::ALL {
+        for (size, in_a_row, cell, [series, pairs, streaming]) in DISPATCHER.learner(kind).known() {
+            say(format_args!(
+                "from {size} bytes, {}: {}, {} {}; gain by series {series:.2}, by pairs \
+                 {pairs:.2}, of streaming stores {streaming:.2}",
+                if in_a_row { "in a row" } else { "after a pause" },
+                if cell.is_shared() { "shared" } else { "libc" },
+                cell.calls(),
+                kind.name(),
+            ));
+        }
+    }
+}

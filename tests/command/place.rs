@@ -1,0 +1,71 @@
+//! Where the command finds its library.
+
+use super::*;
+
+#[test]
+fn library_is_found_in_every_layout_of_an_installation() {
+    let layouts = [
+        ("bin/adma", "lib/x86_64-linux-gnu/libadma.so.0"),
+        ("bin/adma", "lib/libadma.so.0"),
+        ("bin/adma", "lib64/libadma.so.0"),
+        ("bin/adma", "lib/libadma.so"),
+        ("target/release/adma", "target/release/libadma.so"),
+        ("lib/adma/adma", "lib/libadma.so.0"),
+    ];
+    for (binary, lib) in layouts {
+        let place = scratch("layout").canonicalize().unwrap();
+        for (from, to) in [(command(), place.join(binary)), (library(), place.join(lib))] {
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(from, to).unwrap();
+        }
+        let expected = format!("{}\n", place.join(lib).display());
+        let (out, err) = succeed(plain(place.join(binary)).arg("--libpath").current_dir("/"));
+        assert_eq!((out, err), (expected.clone(), String::new()), "{binary}");
+        // By a link from somewhere else, and by its name in PATH.
+        let away = place.join("away");
+        fs::create_dir(&away).unwrap();
+        symlink(place.join(binary), away.join("adma")).unwrap();
+        let (out, _) = succeed(plain(away.join("adma")).arg("--libpath"));
+        assert_eq!(out, expected, "{binary} by a link");
+        let path = format!("{}:{}", away.display(), std::env::var("PATH").unwrap());
+        let mut named = plain("sh");
+        named.args(["-c", "adma sh -c 'echo $LD_PRELOAD'"]).env("PATH", path);
+        assert_eq!(succeed(&mut named).0, expected, "{binary} by PATH");
+        fs::remove_dir_all(&place).unwrap();
+    }
+}
+
+#[test]
+fn command_without_its_library_says_so_and_runs_nothing() {
+    let place = scratch("alone");
+    fs::copy(command(), place.join("adma")).unwrap();
+    for arguments in [&["echo", "ran"][..], &["--libpath"], &["check"]] {
+        let done = finish(plain(place.join("adma")).args(arguments));
+        assert_eq!(done.status.code(), Some(125), "{arguments:?}");
+        assert_eq!(text(&done.stdout), "", "{arguments:?}");
+        let err = text(&done.stderr);
+        assert!(err.starts_with("adma: no libadma.so") && err.lines().count() == 1, "{err}");
+    }
+}
+
+#[test]
+fn library_that_cannot_be_loaded_does_not_check_for_ever() {
+    let place = scratch("broken");
+    fs::copy(command(), place.join("adma")).unwrap();
+    fs::write(place.join("libadma.so"), "no library").unwrap();
+    let done = finish(plain(place.join("adma")).arg("check"));
+    assert_eq!(done.status.code(), Some(125));
+    assert!(text(&done.stderr).ends_with("adma: the library could not be loaded\n"));
+}
+
+#[test]
+fn check_is_a_word_and_an_option() {
+    for spelling in ["check", "--check"] {
+        let (out, err) = succeed(adma().arg(spelling));
+        assert!(out.starts_with("adma ") && out.contains("\n  gain "), "{out}");
+        assert_eq!(err, "");
+    }
+    let done = finish(adma().args(["check", "this"]));
+    assert_eq!(done.status.code(), Some(125));
+    assert!(text(&done.stderr).contains("adma -- check"), "{}", text(&done.stderr));
+}

@@ -1,0 +1,155 @@
+//! `adma report`: sums of many reports, and the page in a browser.
+
+use super::*;
+
+/// Reports of a real program: one process and its children.
+fn reports() -> (PathBuf, Vec<serde_json::Value>) {
+    let folder = scratch("reports");
+    let mut all = Vec::new();
+    for (number, size) in ["300000", "2000000", "9000000"].iter().enumerate() {
+        let mut run = preloaded(victim("stats_copies"));
+        run.args(["memcpy", size, "40"]).env("ADMA_CHANNELS", "2").env("ADMA_MIN_BYTES", "256K");
+        let values = statistics(&mut run);
+        let lines: String = values.iter().map(|value| format!("{value}\n")).collect();
+        fs::write(folder.join(format!("{number}.json")), lines).unwrap();
+        all.extend(values);
+    }
+    (folder, all)
+}
+
+#[test]
+fn report_of_one_process_tells_what_the_library_tells() {
+    let (folder, all) = reports();
+    let (out, err) = succeed(adma().arg("report").arg(folder.join("1.json")));
+    assert_eq!(err, "");
+    assert!(out.starts_with("adma: stats_copies (pid "), "{out}");
+    let engine = &all[1]["paths"]["engine"];
+    let line = out.lines().find(|line| line.contains("by the engine")).unwrap();
+    assert!(line.contains(&format!(" {} ", engine["calls"])), "{line}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+}
+
+#[test]
+fn reports_of_several_files_standard_input_and_one_file_with_several_are_summed() {
+    let (folder, all) = reports();
+    let calls: u64 = all.iter().map(|v| v["paths"]["engine"]["calls"].as_u64().unwrap()).sum();
+    let files: Vec<_> = (0..3).map(|n| folder.join(format!("{n}.json"))).collect();
+    let (separate, _) = succeed(adma().arg("report").args(&files));
+    assert!(separate.starts_with("adma: 3 processes"), "{separate}");
+    let line = separate.lines().find(|line| line.contains("by the engine")).unwrap();
+    assert!(line.contains(&format!(" {calls} ")), "{line}");
+    let together: Vec<u8> = files.iter().flat_map(|file| fs::read(file).unwrap()).collect();
+    fs::write(folder.join("all.json"), &together).unwrap();
+    assert_eq!(succeed(adma().arg("report").arg(folder.join("all.json"))).0, separate);
+    let mut piped = adma();
+    piped.args(["report", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&together).unwrap();
+    assert_eq!(text(&child.wait_with_output().unwrap().stdout), separate);
+}
+
+#[test]
+fn report_of_bad_files_names_them_and_shows_the_others() {
+    let (folder, _) = reports();
+    let whole = fs::read(folder.join("0.json")).unwrap();
+    fs::write(folder.join("cut.json"), &whole[..whole.len() / 2]).unwrap();
+    let page = folder.join("page.html");
+    let done = finish(
+        adma()
+            .arg("report")
+            .args(["missing.json", "cut.json", "0.json", "--html"])
+            .arg(&page)
+            .current_dir(&folder),
+    );
+    let err = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{err}");
+    assert_eq!(err.lines().count(), 2, "{err}");
+    assert!(
+        err.contains("adma: missing.json: No such file")
+            && err.contains("adma: cut.json: report 1 is cut off"),
+        "{err}"
+    );
+    assert!(text(&done.stdout).starts_with("adma: stats_copies"));
+    assert!(page.exists());
+    // Nothing good: no page, no report.
+    fs::remove_file(&page).unwrap();
+    let done = finish(adma().arg("report").arg(folder.join("cut.json")).arg("--html").arg(&page));
+    assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), String::new()));
+    assert!(!page.exists());
+    for arguments in [&["report"][..], &["report", "--html"], &["report", "--nonsense", "x"]] {
+        let done = finish(adma().args(arguments));
+        assert_eq!(done.status.code(), Some(125), "{arguments:?}");
+    }
+    let done = finish(
+        adma().arg("report").arg(folder.join("0.json")).args(["--html", "/no/such/folder/x"]),
+    );
+    assert_eq!(done.status.code(), Some(1));
+}
+
+/// Debian's, in either package.
+fn browser() -> Option<&'static str> {
+    ["chromium", "chromium-headless-shell"].into_iter().find(|name| found(name))
+}
+
+fn browse(page: &Path, options: &[&str]) -> String {
+    let mut command = plain(browser().unwrap());
+    let profile = scratch("profile");
+    command.args(["--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage"]);
+    command.args(["--hide-scrollbars", "--force-device-scale-factor=1"]);
+    command.arg(format!("--user-data-dir={}", profile.display())).args(options);
+    command.arg(format!("file://{}", page.display())).env("HOME", &profile);
+    let (out, _) = succeed(&mut command);
+    let _ = fs::remove_dir_all(profile);
+    out
+}
+
+#[test]
+fn page_stands_alone_in_a_browser() {
+    const NAME: &str = "page_stands_alone_in_a_browser";
+    if browser().is_none() {
+        return skip(NAME, "no chromium is installed");
+    }
+    let (folder, all) = reports();
+    let files: Vec<_> = (0..3).map(|n| folder.join(format!("{n}.json"))).collect();
+    // A name that would be markup, if it were let.
+    let odd = fs::read_to_string(&files[0]).unwrap();
+    let exe = all[0]["exe"].as_str().unwrap();
+    fs::write(&files[0], odd.replace(exe, "/tmp/<img src=x onerror=document.title='taken'>"))
+        .unwrap();
+    let page = folder.canonicalize().unwrap().join("page.html");
+    succeed(adma().arg("report").args(&files).arg("--html").arg(&page));
+
+    let dom = browse(&page, &["--dump-dom"]);
+    assert!(!dom.contains("<img") && !dom.contains("taken</title>"), "markup came through");
+    assert!(dom.contains("&lt;img src=x"), "the name is shown");
+    // What the browser has made of it: pictures with names, tables with heads, things to open.
+    let count = |what: &str| dom.matches(what).count();
+    assert!(count("<svg viewBox") >= 17, "{} pictures", count("<svg viewBox"));
+    assert_eq!(count("role=\"img\""), count("<svg viewBox"), "every picture has a description");
+    assert_eq!(count("<details>"), 3);
+    assert!(count("<caption>") >= 4 * 3 && count("scope=\"col\"") > 40);
+    for part in
+        ["size of a copy", "copies", "bytes", "time of a copy", "part of the copies", "MiB", "µs"]
+    {
+        assert!(count(part) > 0, "{part}");
+    }
+    let calls: u64 = all.iter().map(|v| v["paths"]["engine"]["calls"].as_u64().unwrap()).sum();
+    assert!(dom.contains(&format!(
+        "<b>{}</b>",
+        calls + all.iter().map(|v| v["paths"]["libc"]["calls"].as_u64().unwrap()).sum::<u64>()
+    )));
+
+    // The picture is drawn: a page of one colour packs to next to nothing.
+    for (name, scheme) in [("light", "1"), ("dark", "0")] {
+        let png = folder.join(format!("{name}.png"));
+        let shot = format!("--screenshot={}", png.display());
+        let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
+        browse(&page, &[&shot, &scheme, "--window-size=1200,2400"]);
+        let bytes = fs::read(&png).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 40_000, "{name}: {}", bytes.len());
+    }
+    assert_ne!(
+        fs::read(folder.join("light.png")).unwrap(),
+        fs::read(folder.join("dark.png")).unwrap()
+    );
+}

@@ -1,0 +1,121 @@
+//! A copy of what preload.sh looks at, with a cargo that only says how it was called.
+
+use super::*;
+
+/// What a cargo does that finds everything compiled.
+pub const BUILD: &str =
+    r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
+
+/// A copy of what preload.sh looks at, removed at the end.
+pub struct Checkout {
+    /// Also holds the record of the fake cargo.
+    pub folder: PathBuf,
+    pub tree: PathBuf,
+}
+
+impl Drop for Checkout {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Checkout {
+    pub fn new() -> Self {
+        Self::named("adma")
+    }
+
+    pub fn named(name: &str) -> Self {
+        let folder = scratch("checkout");
+        let tree = folder.join(name);
+        fs::create_dir_all(tree.join("target/release")).unwrap();
+        fs::create_dir_all(tree.join("include")).unwrap();
+        for file in ["preload.sh", "build.rs", "Cargo.toml", "Cargo.lock", "include/adma.map"] {
+            fs::copy(root().join(file), tree.join(file)).unwrap();
+        }
+        copy_folder(&root().join("src"), &tree.join("src"));
+        fs::copy(library(), tree.join("target/release/libadma.so")).unwrap();
+        fs::copy(common::command(), tree.join("target/release/adma")).unwrap();
+        let checkout = Self { folder, tree };
+        checkout.cargo(BUILD);
+        checkout
+    }
+
+    /// Puts a cargo in PATH that records its call and then does `action`.
+    pub fn cargo(&self, action: &str) {
+        let path = self.folder.join("bin/cargo");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let script = format!(
+            "#!/bin/sh\nprintf '%s|%s|%s\\n' \"$PWD\" \"$*\" \"$LD_PRELOAD\" >>\"$RECORD\"\n\
+             target=${{CARGO_TARGET_DIR:-target}}/release\n{action}\n"
+        );
+        executable(&path, &script);
+    }
+
+    /// How cargo was called: folder, arguments and LD_PRELOAD of each call.
+    pub fn builds(&self) -> Vec<String> {
+        let record = fs::read_to_string(self.folder.join("record")).unwrap_or_default();
+        record.lines().map(str::to_owned).collect()
+    }
+
+    pub fn library(&self) -> PathBuf {
+        self.tree.join("target/release/libadma.so")
+    }
+
+    /// As if a source had been edited after the library was built.
+    pub fn edit_source(&self) {
+        let later = SystemTime::now() + Duration::from_secs(2);
+        let source = fs::File::options().append(true).open(self.tree.join("src/lib.rs")).unwrap();
+        source.set_modified(later).unwrap();
+    }
+
+    /// This checkout's preload.sh.
+    pub fn shim(&self) -> Command {
+        self.shim_at(&self.tree.join("preload.sh"))
+    }
+
+    pub fn shim_at(&self, path: &Path) -> Command {
+        let mut command = plain(path);
+        let rest = std::env::var_os("PATH").unwrap_or_default();
+        let first = [self.folder.join("bin")];
+        let path = std::env::join_paths(first.into_iter().chain(std::env::split_paths(&rest)));
+        command
+            .env("PATH", path.unwrap())
+            .env("RECORD", self.folder.join("record"))
+            .env("LIBRARY", library())
+            .env("COMMAND", common::command())
+            .env("XDG_RUNTIME_DIR", &self.folder)
+            .env_remove("CARGO_TARGET_DIR");
+        command
+    }
+
+    /// A PATH with what preload.sh needs, and no cargo.
+    pub fn path_without_cargo(&self) -> PathBuf {
+        let folder = self.folder.join("tools");
+        fs::create_dir_all(&folder).unwrap();
+        let tools = [
+            "bash", "sh", "env", "cat", "cmp", "cp", "dirname", "find", "head", "id", "mkdir",
+            "mv", "readlink", "sed", "touch", "true",
+        ];
+        for tool in tools {
+            let (found, _) = succeed(plain("sh").args(["-c", "command -v \"$1\"", "sh", tool]));
+            // A shell may answer with the bare name of what it has built in.
+            let found = found.trim_end();
+            let found = if found.starts_with('/') { found } else { &format!("/bin/{found}") };
+            let _ = symlink(found, folder.join(tool));
+        }
+        folder
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_folder(&path, &to);
+        } else {
+            fs::copy(&path, &to).unwrap();
+        }
+    }
+}

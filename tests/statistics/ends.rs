@@ -1,0 +1,193 @@
+//! However a process ends, and whoever its parent is, it reports its own copies once.
+
+use super::*;
+
+/// Status and JSON reports of a process that ended in this manner.
+fn ended(manner: &str) -> (std::process::ExitStatus, Vec<Value>) {
+    let folder = Folder::new();
+    let mut command = fixed("stats_ends", manner);
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
+    let done = finish_within(&mut command, Duration::from_secs(30));
+    assert_eq!(text(&done.stderr), "", "{manner}");
+    let read = |name: &String| parsed(&fs::read_to_string(folder.join(name)).unwrap());
+    (done.status, folder.names().iter().map(read).collect())
+}
+
+#[test]
+fn process_that_ends_by_exit_in_any_way_reports_every_copy() {
+    let manners =
+        [("return", 7, 1), ("exit", 7, 1), ("exit-in-thread", 7, 1), ("exit-in-handler", 7, 2)];
+    for (manner, status, copies) in manners {
+        let (ended, reports) = ended(manner);
+        assert_eq!(ended.code(), Some(status), "{manner}");
+        assert_eq!(reports.len(), 1, "{manner}");
+        check(&reports[0]);
+        let engine = &reports[0]["paths"]["engine"];
+        let found = (number(&engine["calls"]), number(&engine["bytes"]));
+        assert_eq!(found, (copies, copies * MIB), "{manner}");
+    }
+}
+
+#[test]
+fn process_whose_main_thread_has_left_reports_in_full() {
+    let (ended, reports) = ended("last-thread");
+    assert_eq!((ended.code(), reports.len()), (Some(0), 1));
+    assert_eq!(reports[0]["paths"]["engine"]["calls"], 2);
+    check(&reports[0]);
+}
+
+#[test]
+fn process_that_exits_while_threads_copy_reports_and_ends() {
+    for _ in 0..5 {
+        let (ended, reports) = ended("exit-while-copying");
+        assert_eq!((ended.code(), reports.len()), (Some(7), 1));
+        let calls = |path: &str| number(&reports[0]["paths"][path]["calls"]);
+        assert!(calls("engine") + calls("libc") > 0);
+    }
+}
+
+#[test]
+fn process_that_leaves_without_exit_handlers_reports_nevertheless() {
+    for (manner, code, signal, copies) in [
+        ("_exit", Some(7), None, 1),
+        ("_Exit", Some(7), None, 1),
+        ("_exit-in-handler", Some(7), None, 1),
+        ("quick_exit", Some(7), None, 1),
+        ("abort", None, Some(6), 1),
+        ("abort-and-jump", Some(7), None, 2),
+    ] {
+        let (ended, reports) = ended(manner);
+        assert_eq!((ended.code(), ended.signal()), (code, signal), "{manner}");
+        assert_eq!(reports.len(), 1, "{manner}");
+        check(&reports[0]);
+        assert_eq!(reports[0]["paths"]["engine"]["calls"], copies, "{manner}");
+    }
+    let (killed, reports) = ended("kill");
+    assert_eq!((killed.signal(), reports.len()), (Some(9), 0), "nothing can be done before that");
+}
+
+#[test]
+fn program_whose_file_was_replaced_reports_under_its_name() {
+    let folder = Folder::new();
+    let (program, report) = (folder.join("program"), folder.join("report-%e"));
+    fs::copy(victim("stats_ends"), &program).unwrap();
+    let mut command = preloaded(&program);
+    command.arg("replaced").env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "1");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", report);
+    let done = finish(&mut command);
+    assert_eq!((done.status.code(), text(&done.stderr)), (Some(7), String::new()));
+    let report = parsed(&fs::read_to_string(folder.join("report-program")).unwrap());
+    assert_eq!(report["exe"].as_str(), program.to_str());
+}
+
+#[test]
+fn threads_that_leave_at_once_write_one_report() {
+    for _ in 0..5 {
+        let (ended, reports) = ended("_exit-while-copying");
+        assert_eq!((ended.code(), reports.len()), (Some(7), 1));
+    }
+}
+
+#[test]
+fn children_of_multiprocessing_report() {
+    let test = "children_of_multiprocessing_report";
+    if !common::found("python3") {
+        return skip(test, "python3 is not installed");
+    }
+    let script = "import multiprocessing as m\n\
+        def copy(_): return len(bytes(bytearray(8 << 20)))\n\
+        if __name__ == '__main__':\n    \
+            with m.get_context('fork').Pool(2) as p: p.map(copy, range(8), 1); p.close(); p.join()";
+    let mut command = preloaded("python3");
+    command.args(["-c", script]).env("ADMA_MIN_BYTES", "1M").env("ADMA_CHANNELS", "1");
+    let reports = common::statistics(&mut command);
+    let calls = |path: &str| -> u64 {
+        reports.iter().map(|report| number(&report["paths"][path]["calls"])).sum()
+    };
+    assert!(calls("engine") + calls("libc") >= 8, "{reports:?}");
+}
+
+#[test]
+fn daemon_reports_its_own_copies_to_the_file() {
+    let folder = Folder::new();
+    let mut command = fixed("stats_ends", "daemon");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("report"));
+    let done = finish(&mut command);
+    assert_eq!((done.status.code(), text(&done.stderr)), (Some(0), String::new()));
+    // It goes on after the process that we have waited for.
+    let report = (0..500).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        let text = fs::read_to_string(folder.join("report")).ok()?;
+        text.ends_with('\n').then(|| parsed(&text))
+    });
+    let json = report.expect("the daemon has not reported");
+    check(&json);
+    assert_eq!(json["paths"]["engine"]["calls"], 3, "the first copy was the parent's");
+}
+
+#[test]
+fn forked_children_report_their_own_copies_and_only_if_they_made_any() {
+    let folder = Folder::new();
+    let mut command = fixed("stats_forks", "2 0 3 0 1");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
+    let (out, err) = succeed(command.env("ADMA_VERIFY", "1"));
+    assert_eq!(err, "");
+    let mut expected = BTreeMap::new();
+    for line in out.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let copies = words.get(2).map_or(5, |copies| copies.parse().unwrap());
+        if copies > 0 {
+            expected.insert(words[1].to_owned(), copies);
+        }
+    }
+    assert_eq!(expected.len(), 4);
+    let names: Vec<String> = expected.keys().cloned().collect();
+    let mut found = folder.names();
+    found.sort();
+    assert_eq!(found, names);
+    for (name, copies) in expected {
+        let json = parsed(&fs::read_to_string(folder.join(&name)).unwrap());
+        check(&json);
+        assert_eq!(json["pid"].to_string(), name);
+        let engine = &json["paths"]["engine"];
+        assert_eq!((number(&engine["calls"]), number(&engine["bytes"])), (copies, copies * MIB));
+        assert_eq!(json["verify"]["checked"], copies);
+        assert_eq!(channel_bytes(&json), copies * MIB, "{json}");
+    }
+}
+
+#[test]
+fn forked_child_starts_its_profile_at_zero() {
+    let folder = Folder::new();
+    let mut command = fixed("stats_forks", "2");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
+    let (out, _) = succeed(command.env("ADMA_PROFILE", "1"));
+    let child = out.lines().last().unwrap().split(' ').nth(1).unwrap();
+    let json = parsed(&fs::read_to_string(folder.join(child)).unwrap());
+    check(&json);
+    assert_eq!(number(&json["profile"]["size"]["max"]), MIB);
+    let bytes = number(&json["profile"]["functions"]["memcpy"]["bytes"]);
+    assert!((2 * MIB..3 * MIB).contains(&bytes), "{json}");
+}
+
+#[test]
+fn every_program_of_a_pipeline_reports_for_itself() {
+    let folder = Folder::new();
+    let mut command = preloaded("sh");
+    command.args(["-c", "\"$0\" memcpy 100000 3; true | cat; exec \"$0\" memcpy 200000 4"]);
+    command.arg(victim("stats_copies")).env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%e.%p"));
+    succeed(&mut command);
+    let mut bytes: Vec<u64> = folder
+        .names()
+        .iter()
+        .map(|name| {
+            assert!(name.starts_with("stats_copies."), "{name}");
+            let json = parsed(&fs::read_to_string(folder.join(name)).unwrap());
+            check(&json);
+            number(&json["paths"]["engine"]["bytes"])
+        })
+        .collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, [300_000, 800_000]);
+}

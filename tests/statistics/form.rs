@@ -1,0 +1,55 @@
+//! The report for people: what it shows, in 80 columns.
+
+use super::*;
+
+fn narrow(report: &str) {
+    for line in report.lines() {
+        assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+    }
+}
+
+#[test]
+fn text_shows_paths_reasons_bars_and_percentiles() {
+    let mut command = fixed("stats_copies", "memcpy 100000 64 memcpy 1000000 16 overlap 200000 4");
+    let (_, err) = succeed(command.env("ADMA_STATS", "text"));
+    narrow(&err);
+    assert!(err.starts_with("adma: stats_copies (pid "), "{err}");
+    for part in ["by the engine", "by libc", "overlap 4", "channel shares", "p50", "p99.9"] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
+    // The most frequent class has the longest bar.
+    let bar = |class: &str| {
+        let line = err.lines().find(|line| line.trim_start().starts_with(class)).unwrap();
+        line.matches(['#', '-']).count() - 1 // the dash of the range
+    };
+    assert!(bar("64 KiB - 128") > bar("512 KiB - 1"), "{err}");
+    assert!(bar("512 KiB - 1") > bar("128 KiB - 256"), "{err}");
+    assert!(bar("128 KiB - 256") > 0 && bar("256 KiB - 512") == 0, "{err}");
+}
+
+#[test]
+fn text_with_a_long_program_name_and_many_channels_fits_80_columns() {
+    let folder = Folder::new();
+    let program = folder.join("a_program_with_quite_a_long_name_of_its_own");
+    fs::copy(victim("stats_copies"), &program).unwrap();
+    let mut command = preloaded(&program);
+    command.args(["memcpy", "1000000", "20"]);
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "64").env("ADMA_STATS", "text");
+    let (_, err) = succeed(&mut command);
+    narrow(&err);
+}
+
+#[test]
+fn text_with_several_reasons_and_large_counts_fits_80_columns() {
+    // Enough of each to have long numbers; nothing is carried, so it is quick.
+    let mut command = fixed("stats_copies", "overlap 70000 1500 memcpy 70000 1500");
+    command.env("ADMA_STATS", "text").env("ADMA_BACKEND", "libc");
+    let (_, err) = succeed(&mut command);
+    assert!(err.contains("overlap 1500") && err.contains("off 1500"), "{err}");
+    narrow(&err);
+    let mut command = fixed("stats_copies", "overlap 128 10000000 memcpy 128 10000000");
+    command.env("ADMA_STATS", "text").env("ADMA_BACKEND", "libc").env("ADMA_MIN_BYTES", "64");
+    let (_, err) = succeed(&mut command);
+    assert!(err.contains("overlap 10000000") && err.contains("off 10000000"), "{err}");
+    narrow(&err);
+}
