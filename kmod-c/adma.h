@@ -32,9 +32,10 @@ struct adma_request;
 
 /* stats.c */
 
+/* In the order of adma_stat_names[]. */
 enum adma_stat {
 	ADMA_STAT_COPIES,	/* pieces taken */
-	ADMA_STAT_BYTES,	/* of them, whoever copied */
+	ADMA_STAT_BYTES,	/* of them */
 	ADMA_STAT_DESCRIPTORS,	/* transfers handed to channels */
 	ADMA_STAT_PINS,		/* pages pinned since loading */
 	ADMA_STAT_PINNED_PAGES,	/* pages pinned now */
@@ -182,26 +183,15 @@ enum adma_health {
 	ADMA_OUT,		/* for good */
 };
 
-/* Two transfers within a page of the channel's own: does it work? */
-struct adma_probe {
-	void *page;
-	dma_addr_t dma;
-	bool pending;		/* the last one was never answered */
-	/* The channel's lock; an answer to an earlier turn is not counted. */
-	u32 turn;
-	unsigned int came;
-	bool bad;
-};
-
 extern unsigned int adma_timeout_ms;
 
-unsigned long adma_timeout(void);
 int adma_health_init(struct adma_channel *ch);
-void adma_watch_soon(struct adma_channel *ch, bool now);
+void adma_watch(struct work_struct *work);
+void adma_watch_soon(struct adma_channel *ch);
 
 /* channel.c */
 
-#define ADMA_CHAN_REQS	256	/* of one channel under way at most */
+#define ADMA_CHAN_REQS	256	/* of one channel under way at most, and the probe */
 
 struct adma_channel {
 	struct dma_chan *chan;
@@ -212,11 +202,11 @@ struct adma_channel {
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
 	atomic_long_t queued;	/* units of transfers that are not answered */
+	struct adma_chan_req *req;	/* all of them, by number */
 
 	spinlock_t lock;	/* of what follows, and of how its reqs end */
 	struct list_head reqs;	/* under way, the oldest first */
-	struct adma_chan_req *req;	/* all of them, by number */
-	unsigned int last_req;	/* that was taken */
+	struct list_head free;	/* the others */
 	unsigned int good;	/* reqs that ended well */
 	bool erred;		/* an error that the watch has not seen yet */
 
@@ -225,7 +215,8 @@ struct adma_channel {
 	enum adma_health health;
 	unsigned int errors;	/* without enough good copies between */
 	unsigned int good_seen;	/* when it was last examined */
-	struct adma_probe probe;
+	void *probe_page;
+	dma_addr_t probe_dma;
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
@@ -236,45 +227,26 @@ extern unsigned long adma_depth;
 extern bool adma_several_nodes;
 extern unsigned int adma_align;
 
-/* Transfers are counted in these; a word counts as one. */
-#define ADMA_UNIT	64
-
-static inline u32 adma_units(size_t len)
-{
-	return DIV_ROUND_UP(len, ADMA_UNIT);
-}
-
-/*
- * What a driver gives back with an answer is a number and no pointer: ioatdma
- * never answers the transfer at the head of a chain that it aborts, and may do
- * so when its ring has come round, long after we have forgotten about it.
- */
-union adma_param {
-	void *ptr;
-	struct {
-		u64 channel : 5;
-		u64 req : 8;		/* number of the chan_req, and its turn */
-		u64 units : 15;		/* 0: the word */
-		u64 turn : 32;
-	};
-};
-
-/* One transfer at most: no more than engines take, and than fits the above. */
-#define ADMA_MAX_XFER	SZ_1M
-
 int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
 void adma_channel_poll(struct adma_channel *ch);
 void adma_channels_poll(void);
 int adma_channel_retry(struct adma_channel *ch, int tries);
-dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
-			   dma_addr_t src, size_t len, unsigned long flags,
-			   dma_async_tx_callback_result answered,
-			   union adma_param param);
 unsigned int adma_channels_usable(void);
 
 /* chan_req.c */
+
+/* One transfer at most: no more than engines take. */
+#define ADMA_MAX_XFER	SZ_1M
+
+/* Transfers are counted in these. */
+#define ADMA_UNIT	64
+
+static inline u32 adma_units(size_t len)
+{
+	return DIV_ROUND_UP(len, ADMA_UNIT);
+}
 
 struct adma_xfer {
 	dma_addr_t dst;
@@ -285,24 +257,21 @@ struct adma_xfer {
 /* What one channel does of a request; it is the channel's own, for the next. */
 struct adma_chan_req {
 	struct adma_channel *ch;
-	struct adma_request *req;	/* NULL: free */
-	struct list_head list;		/* of ch->reqs */
+	struct adma_request *req;
+	struct list_head list;		/* of ch->reqs or ch->free */
 	/*
 	 * Upper half: the turn, how often it was used. Lower half: so many units
 	 * are over, the first ones if in order. Changed together, without the lock.
 	 */
 	atomic64_t done;
+	/* 0 at the beginning of a turn: */
+	u64 pieces;			/* of the request */
 	u32 sent;			/* units submitted, by who submits */
-	u32 data;			/* of them, but for the word */
-	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
+	dma_cookie_t cookie;		/* of the last transfer */
 	unsigned long begun;		/* jiffies: before the first transfer */
 	unsigned long sent_at;		/* jiffies: before the last one */
-	bool trusted;			/* the channel moved when it began */
-	bool fenced;			/* the data transfer submitted last */
+	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
-	bool aborted;			/* ... and was answered by an error */
-	bool lost;			/* ... it seems: it was done with */
-	bool suspect;			/* a probe was submitted after it */
 	bool failed;
 };
 
@@ -311,14 +280,25 @@ static inline u32 adma_chan_req_turn(const struct adma_chan_req *cr)
 	return (u64)atomic64_read(&cr->done) >> 32;
 }
 
+/* Transfers of no request, to see whether the channel works: see health.c. */
+static inline struct adma_chan_req *adma_probe_of(struct adma_channel *ch)
+{
+	return &ch->req[0];
+}
+
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_request *req);
+void adma_chan_req_charge(struct adma_chan_req *cr, s32 units);
+dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
+				    dma_addr_t src, size_t len,
+				    unsigned long flags);
 int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, unsigned int first_range, bool fence);
+		       unsigned int nr, unsigned int first_range);
+bool adma_chan_req_close(struct adma_chan_req *cr);
+void adma_chan_req_next_turn(struct adma_chan_req *cr);
+void adma_chan_req_over(struct adma_chan_req *cr);
 bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 		       unsigned long since);
-bool adma_chan_req_close(struct adma_chan_req *cr);
-void adma_chan_req_over(struct adma_chan_req *cr, bool failed);
 
 /* file.c */
 
@@ -449,10 +429,7 @@ struct adma_request {
 	atomic64_t failed;	/* pieces */
 	refcount_t parts;	/* not over, and one while it is submitted */
 	struct work_struct end;
-	struct {
-		struct adma_chan_req *cr;	/* NULL: has no part in it */
-		u64 pieces;
-	} part[ADMA_MAX_CHANNELS];
+	struct adma_chan_req *cr[ADMA_MAX_CHANNELS];	/* NULL: has no part */
 	unsigned int nr_ranges;
 
 	/* What follows stays when the slot is given to somebody else. */
@@ -464,6 +441,7 @@ struct adma_request {
 
 void adma_request_free(struct adma_request *req);
 void adma_request_put(struct adma_request *req);
+int adma_request_reserve(struct adma_request *req, unsigned int more);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
 
 /* xfer.c */
@@ -474,25 +452,19 @@ struct adma_side {
 	bool write;
 	struct adma_range *range;	/* of addr; held by the request */
 	unsigned int nr;		/* its number there */
-	/* Between processes all ranges are ready; otherwise NULL. */
-	struct adma_range **ready;
-	u64 first;			/* index of the first one of them */
 };
 
 /* A submission: pages are pinned step by step, and copied meanwhile. */
 struct adma_submission {
 	struct adma_request *req;
-	bool push;		/* between processes: from the caller */
-	unsigned int own;	/* ... and number of the next piece's ranges */
+	bool push;		/* between processes: the buffer is written */
+	unsigned int own;	/* ... and number of the caller's next range */
 	unsigned int chunk;	/* pages at most; four times as many each time */
 	unsigned int pinned;	/* pages */
-	unsigned int pinned_first;	/* before the first transfer ... */
-	bool begun;		/* ... which was handed over */
-	u64 cpu_bytes;
 	u8 channel[ADMA_MAX_PIECES];	/* where pieces went */
 
 	/* The piece that is on its way to a channel. */
-	struct adma_channel *ch;
+	struct adma_chan_req *cr;
 	struct adma_side dst;
 	struct adma_side src;
 	u64 left;
@@ -501,9 +473,8 @@ struct adma_submission {
 	unsigned int first_range;	/* that they touch */
 };
 
-unsigned int adma_max_ranges(const struct adma_piece *pieces, unsigned int count);
 int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
-		    struct adma_channel *ch);
+		    struct adma_chan_req *cr);
 
 /* device.c */
 

@@ -30,7 +30,7 @@ static DECLARE_DELAYED_WORK(adma_ager, adma_age);
 
 static void adma_age_later(void)
 {
-	queue_delayed_work(system_dfl_wq, &adma_ager,
+	queue_delayed_work(adma_workqueue, &adma_ager,
 			   msecs_to_jiffies(ADMA_AGE_MS));
 }
 

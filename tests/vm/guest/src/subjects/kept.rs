@@ -4,8 +4,8 @@ use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::{Bench, Fault, Kind};
-use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here};
-use crate::memory::{PAGE, Region, memory_file};
+use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here, reserve_huge_pages};
+use crate::memory::{HUGE, Kind::Huge, PAGE, Region, memory_file};
 use crate::modules;
 use crate::probes::Probe;
 use crate::process::{Gate, fork};
@@ -114,14 +114,23 @@ fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome
     Ok(())
 }
 
+/// In memory that lies together each step is a transfer: 1 page, 4, 16, and then the rest.
 fn kept_first_page_is_under_way_before_the_second_is_pinned() -> Outcome {
+    reserve_huge_pages(2)?;
     let device = Device::open()?;
-    let channels = device.info()?.channels;
-    for len in [64 << 10, 1 << 20, 4 << 20] {
-        let (dst, src) = pair(len)?;
-        let out = device.carry(&mut Piece::new(&dst, 0, &src, 0, len).split(8, channels))?;
-        ensure_eq!(out.pinned as usize, 2 * len / PAGE, "pages pinned for {len} bytes");
-        ensure_eq!(out.pinned_first, 2, "pages pinned before the first transfer of {len} bytes");
+    let (dst, src) = (Region::of_kind(Huge, HUGE)?, Region::of_kind(Huge, HUGE)?);
+    for pages in [22, 85] {
+        // Nothing of it is pinned any more.
+        ensure_eq!(device.keep(0).and(device.keep(1 << 14)), Ok(()), "to keep nothing, and again");
+        let mut costs = Vec::new();
+        for _ in 0..2 {
+            let before = Statistics::now()?;
+            let out = device.carry(&mut [Piece::new(&dst, 0, &src, 0, pages * PAGE)])?;
+            costs.push((out.pinned as usize, Statistics::now()?.since(&before).descriptors));
+        }
+        let [(pinned, steps), (again, whole)] = costs[..] else { unreachable!() };
+        ensure_eq!((pinned, again), (2 * pages, 0), "pages pinned for {pages} pages");
+        ensure_eq!(steps - whole, 3, "transfers that {pages} pages took more the first time");
     }
     Ok(())
 }
