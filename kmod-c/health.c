@@ -132,6 +132,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 
 	spin_lock_irqsave(&ch->lock, irq);
 	trouble = ch->erred;
+	ch->errors += ch->erred;
 	ch->erred = false;
 	list_for_each_entry(cr, &ch->reqs, list)
 		trouble |= adma_chan_req_silent(cr);
@@ -158,6 +159,8 @@ static void adma_end_suspects(struct adma_channel *ch)
 			adma_count(ADMA_STAT_TIMEOUTS, 1);
 		adma_chan_req_over(cr);
 	}
+	/* Of those, as they ended. */
+	ch->erred = false;
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
 
@@ -202,8 +205,6 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	ch->good_seen = READ_ONCE(ch->good);
 	if (ret)
 		ch->errors += ret == -EIO ? 4 : 2;
-	else
-		ch->errors += trouble;
 	if (ch->health == ADMA_OUT)
 		return ADMA_REST_MS;
 	/* One that works after a rest is taken back. */
