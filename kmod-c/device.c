@@ -73,10 +73,11 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		WRITE_ONCE(file->keep_pages,
 			   min_t(u64, arg->keep_pages, adma_keep_pages));
 		/* Nothing: before a fork, which copies pinned pages apart. */
-		if (arg->keep_pages)
-			adma_ranges_trim(file);
-		else
-			adma_file_let_go(file);
+		if (!arg->keep_pages) {
+			adma_ranges_drop(file);
+			adma_file_catch_up(file, READ_ONCE(file->sequence));
+		}
+		adma_ranges_trim(file);
 	}
 	*arg = (struct adma_info) {
 		.size = arg->size,
@@ -175,7 +176,7 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		ret = adma_submit(file, &arg.submit);
 		break;
 	case ADMA_IOC_WAIT:
-		ret = adma_wait(file, &arg.wait);
+		ret = adma_wait_until(file, &arg.wait, adma_ended, file);
 		break;
 	case ADMA_IOC_EXPORT:
 		ret = adma_export(filp, &arg.export);
@@ -265,7 +266,6 @@ static int __init adma_init(void)
 
 err_stats_exit:
 	adma_stats_exit();
-	adma_kept_stop();
 	adma_kept_exit();
 err_release_channels:
 	adma_channels_release();
@@ -280,7 +280,6 @@ static void __exit adma_exit(void)
 {
 	misc_deregister(&adma_device);
 	adma_stats_exit();
-	adma_kept_stop();
 	/*
 	 * No file is open, but the end of its last request may still run, and
 	 * the end of its last range after that.
