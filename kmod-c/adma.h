@@ -346,6 +346,7 @@ struct adma_file {
 	unsigned long keep_pages;	/* high-water mark of the table */
 	unsigned long hand;	/* index of the next one that may go */
 	struct work_struct reap;	/* of the ranges that are gone */
+	struct work_struct drain;
 	struct xarray table;	/* kept ranges by index */
 	struct list_head files;	/* all of them */
 	atomic64_t counts[ADMA_STATS];	/* of ranges only */
@@ -374,7 +375,7 @@ int adma_charge_bytes(struct adma_request *req, u64 len);
 int adma_charge_pages(struct adma_file *file, unsigned int pages);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
-void adma_file_drain(struct adma_file *file);
+void adma_file_close(struct adma_file *file);
 void adma_file_catch_up(struct adma_file *file, u64 sequence);
 void adma_file_put(struct adma_file *file);
 int adma_ended(void *file, struct adma_wait *arg);

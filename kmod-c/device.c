@@ -60,8 +60,7 @@ static int adma_release(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file = filp->private_data;
 
-	adma_file_drain(file);
-	adma_file_put(file);
+	adma_file_close(file);
 	return 0;
 }
 

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Exports: buffers that a process lets others reach, and the ports to them.
- *
- * The pages of a buffer are pinned and mapped by its owner, in the call that
- * exports it, so that whoever copies needs nothing of the owner: no lock that
- * its page faults could hold, no memory map. And whoever copies has pinned its
- * own side before it takes hold of a buffer, so that its owner, who waits for
- * the end of transfers, waits for channels only.
- *
- * A range that dies (see range.c) makes a buffer void: what goes on goes on, in
- * pages that are still pinned and can be nobody else's, and nothing new begins.
+ * Exports: buffers that a process lets others reach, and the ports to them (see
+ * README.md, "Between two processes").
  *
  * All exports of a file are in one table, whose lock is of all that follows. A
  * port is a descriptor and nothing else: a buffer knows which one it is for.

@@ -162,8 +162,7 @@ static bool adma_file_busy(struct adma_file *file, u64 sequence)
 /*
  * For whoever was refused room: requests of the file may be over and not know
  * it yet, for the word comes before the interrupt. And for whoever wants all to
- * be let go that requests up to @sequence have used. Nobody waits for requests
- * of others, nor long for one that waits for a page.
+ * be let go that requests up to @sequence have used.
  */
 void adma_file_catch_up(struct adma_file *file, u64 sequence)
 {
@@ -226,9 +225,9 @@ int adma_ended(void *of, struct adma_wait *arg)
 	return ret;
 }
 
-static void adma_file_free(struct kref *kref)
+/* Nothing of its own is under way, nor will be. Ports may still hold it. */
+static void adma_file_shut(struct adma_file *file)
 {
-	struct adma_file *file = container_of(kref, struct adma_file, kref);
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_channels; i++) {
@@ -237,12 +236,22 @@ static void adma_file_free(struct kref *kref)
 					  file->words[i].page,
 					  file->words[i].dma);
 	}
+	adma_user_put(file->user, file->cred->user->uid);
+	file->user = NULL;
+}
+
+static void adma_file_free(struct kref *kref)
+{
+	struct adma_file *file = container_of(kref, struct adma_file, kref);
+	unsigned int i;
+
+	if (file->user)
+		adma_file_shut(file);
 	for (i = 0; i < ADMA_SLOTS; i++)
 		adma_request_free(file->slot[i].req);
 	xa_destroy(&file->exports);
 	adma_kept_open(file, false);
 	xa_destroy(&file->table);
-	adma_user_put(file->user, file->cred->user->uid);
 	put_cred(file->cred);
 	put_pid(file->owner);
 	mmdrop(file->mm);
@@ -259,29 +268,40 @@ void adma_file_put(struct adma_file *file)
  * that reach its exports. One that is silent for ever keeps its pages, and the
  * module: a leak, not a stray write.
  */
-void adma_file_drain(struct adma_file *file)
+static void adma_file_drain(struct work_struct *work)
 {
+	struct adma_file *file = container_of(work, struct adma_file, drain);
 	bool idle;
 
-	adma_exports_close(file, NULL);
 	idle = wait_event_timeout(file->wait, !adma_file_busy(file, U64_MAX) &&
 				  !READ_ONCE(file->foreign),
 				  msecs_to_jiffies(ADMA_DRAIN_MS));
 	adma_ranges_drop(file);
-	/*
-	 * Here and not in its work, which may be queued behind those of others.
-	 * But somebody to whom the file was passed on waits for no page of its
-	 * owner's, who may have it locked for as long as he likes.
-	 */
-	if (task_tgid(current) == file->owner) {
-		if (cancel_work_sync(&file->reap))
-			adma_file_put(file);	/* not the last: the caller has one */
-		adma_ranges_reap(file);
+	/* Not in that work, which may be queued behind those of others. */
+	if (cancel_work_sync(&file->reap))
+		adma_file_put(file);	/* not the last: the caller has one */
+	adma_ranges_reap(file);
+	if (idle) {
+		adma_file_shut(file);
+		module_put(THIS_MODULE);
+	} else {
+		pr_warn_once("adma: a channel is silent, its pages stay pinned\n");
 	}
-	if (idle)
-		return;
+	adma_file_put(file);
+}
+
+/*
+ * Somebody to whom the file was passed on waits for nothing of its owner's, who
+ * may have requests under way and pages locked for as long as he likes.
+ */
+void adma_file_close(struct adma_file *file)
+{
+	adma_exports_close(file, NULL);
 	__module_get(THIS_MODULE);
-	pr_warn_once("adma: a channel is silent, its pages stay pinned\n");
+	if (task_tgid(current) == file->owner)
+		adma_file_drain(&file->drain);
+	else
+		queue_work(adma_reaper, &file->drain);
 }
 
 struct adma_file *adma_file_new(void)
@@ -311,6 +331,7 @@ struct adma_file *adma_file_new(void)
 	xa_init_flags(&file->table, XA_FLAGS_ACCOUNT);
 	INIT_LIST_HEAD(&file->gone);
 	INIT_WORK(&file->reap, adma_reap_work);
+	INIT_WORK(&file->drain, adma_file_drain);
 	file->keep_pages = adma_keep_pages;
 	adma_kept_open(file, true);
 	for (i = 0; i < adma_nr_channels; i++) {

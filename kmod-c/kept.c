@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Ranges that stay pinned from one copy to the next: how they are found again,
- * and which of them go to make room.
- *
- * Each file has a table of them, which is read without a lock. A hit makes a
- * range young, time and eviction make it older: what was used since eviction
- * last looked has a second chance, and a hit takes no lock to be remembered.
+ * and which of them go to make room. A hit makes a range young, time and eviction
+ * make it older: what was used since eviction last looked has a second chance,
+ * and a hit takes no lock to be remembered.
  */
 #include <linux/list_lru.h>
 #include <linux/rcupdate.h>

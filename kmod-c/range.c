@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pinned ranges: pages of user memory that are pinned and mapped together.
- *
- * What the program unmaps, remaps, discards, truncates or shares by fork is
- * forgotten at once: the notifier marks the range dead, so that no later copy
- * finds it and no transfer is begun on it, and waits for the transfers that
- * are under way. It waits for transfers only, which end by themselves, never
- * for a request, whose caller may need the very lock that munmap() holds.
- *
- * Pages are let go in a work of the file, never inside the notifier, which may
- * be called with their locks held.
+ * Pinned ranges: pages of user memory that are pinned and mapped together, and
+ * given up when the program changes their mapping (see README.md, "What munmap
+ * waits for").
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -177,10 +170,9 @@ static int adma_range_add(struct adma_range *range, u64 addr, size_t len,
 }
 
 /*
- * The next bytes, which are all in one range, pinned and mapped. Answers that
- * range, or, when it cannot have them, another one for them alone: pages that
- * cannot be kept can be had for one copy all the same, and a range that others
- * share may be busy, or be for writing where that is not allowed.
+ * The next bytes, pinned and mapped. Answers their range, or another one for
+ * them alone: pages that cannot be kept can be had for one copy all the same,
+ * and a range may be busy, or be for writing where that is not allowed.
  */
 struct adma_range *adma_range_fill(struct adma_range *range, u64 addr,
 				   size_t len, bool write, unsigned int device,
@@ -214,10 +206,8 @@ struct adma_range *adma_range_fill(struct adma_range *range, u64 addr,
 }
 
 /*
- * Adds the ranges of a stretch of the caller's memory, pinned and mapped for
- * every device, before anything is copied; also with an error some of them.
- * Each side of a copy between processes is such, made by the process whose
- * memory it is.
+ * Adds the ranges of one side of a copy between processes, pinned and mapped
+ * for every device by its owner; also with an error some of them.
  */
 int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
 		     struct adma_range **range, unsigned int *nr,
@@ -283,8 +273,9 @@ static void adma_range_end(struct adma_range *range)
 }
 
 /*
- * Lets go of the file's ranges that nobody holds any more. It may wait for the
- * locks of their pages, and for the end of munmap(): of no other process.
+ * Lets go of the file's ranges that nobody holds any more. It waits for the
+ * locks of their pages, and for munmap(): never inside the notifier, which may
+ * be called with these held.
  */
 void adma_ranges_reap(struct adma_file *file)
 {
@@ -329,9 +320,8 @@ void adma_range_put(struct adma_range *range)
 
 /*
  * Waits for the transfers of requests that have begun by now. It asks the
- * channels itself: whoever has submitted the transfers may not have issued them
- * yet, may not have asked for an interrupt, and may be waiting for the caller,
- * or be the caller.
+ * channels itself: their submitter may not have issued them yet, nor asked for
+ * an interrupt, and may be waiting for the caller, or be the caller.
  */
 static void adma_range_drain(struct adma_range *range)
 {
