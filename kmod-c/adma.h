@@ -70,12 +70,6 @@ void adma_stats_exit(void);
 #define ADMA_RANGE_PAGES	64
 #define ADMA_RANGE_SIZE		(ADMA_RANGE_PAGES * PAGE_SIZE)
 
-enum adma_kind {
-	ADMA_ONCE,		/* for one request, not pinned for long */
-	ADMA_EXPORTED,		/* for an export */
-	ADMA_KEPT,		/* in the table of its file */
-};
-
 /*
  * A pinned range: pages that lie side by side in one process, aligned, some or
  * all of them pinned and mapped. A kept one stays pinned from one copy to the
@@ -85,16 +79,13 @@ struct adma_range {
 	struct kref kref;	/* the table, and requests that use it */
 	struct adma_file *file;
 	u64 index;		/* address / ADMA_RANGE_SIZE */
-	enum adma_kind kind;
 	bool write;		/* pinned for writing: serves readers too */
-	bool prefetched;
-	bool no_longterm;	/* the kernel refuses to pin it for long */
+	bool longterm;		/* pinned for more than one request ... */
+	bool no_longterm;	/* ... which the kernel refuses */
 	u8 age;			/* rounds without use */
 
 	struct mmu_interval_notifier notifier;
 	struct list_head list;	/* of file->gone */
-	unsigned int counted;	/* its pages in file->kept, or 1; file->lock ... */
-	bool unlisted;		/* ... until it is taken out of the table */
 	struct list_head lru;	/* of its control group, for the shrinker */
 	struct rcu_head rcu;
 
@@ -102,9 +93,7 @@ struct adma_range {
 	bool dead;
 
 	struct mutex fill;	/* of changing what follows */
-	unsigned int device;	/* the last one it was filled for */
 	DECLARE_BITMAP(pinned, ADMA_RANGE_PAGES);
-	DECLARE_BITMAP(written, ADMA_RANGE_PAGES);	/* or about to be */
 	struct page *pages[ADMA_RANGE_PAGES];
 	struct adma_mapping {
 		DECLARE_BITMAP(mapped, ADMA_RANGE_PAGES);
@@ -113,17 +102,19 @@ struct adma_range {
 	} mapping[];		/* by device */
 };
 
+/* Instead of a device's number. */
+#define ADMA_EVERY_DEVICE	UINT_MAX
+
 void adma_reap_work(struct work_struct *work);
 void adma_ranges_reap(struct adma_file *file);
 struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
-				  enum adma_kind kind);
+				  bool longterm);
 void adma_range_put(struct adma_range *range);
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device);
-int adma_range_fill(struct adma_range *range, unsigned int first,
-		    unsigned int count, unsigned int device, bool may_fault,
-		    unsigned int *pinned);
-void adma_range_written(struct adma_range *range, u64 addr, size_t len);
+struct adma_range *adma_range_fill(struct adma_range *range, u64 addr,
+				   size_t len, bool write, unsigned int device,
+				   unsigned int *pinned);
 int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
 		     struct adma_range **range, unsigned int *nr,
 		     unsigned int *pinned);
@@ -160,16 +151,15 @@ static inline unsigned int adma_pages_of(u64 addr, size_t len)
 
 extern unsigned long adma_keep_pages;
 
+extern struct kmem_cache *adma_range_slab;
+extern struct list_lru adma_lru;
+
 int adma_kept_init(void);
-void adma_kept_stop(void);
 void adma_kept_exit(void);
 void adma_kept_open(struct adma_file *file, bool open);
-struct adma_range *adma_range_alloc(void);
-void adma_range_free(struct adma_range *range);
 struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
-				  enum adma_kind otherwise);
-void adma_range_grown(struct adma_range *range);
-bool adma_range_forget(struct adma_range *range, enum adma_stat why);
+				  bool longterm);
+bool adma_range_forget(struct adma_range *range);
 void adma_ranges_drop(struct adma_file *file);
 void adma_ranges_trim(struct adma_file *file);
 void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
@@ -302,14 +292,6 @@ bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 
 /* file.c */
 
-/* What is under way for all open files of a user. */
-struct adma_user {
-	struct list_head list;
-	struct user_struct *of;	/* held by the files' credentials */
-	unsigned int files;
-	atomic64_t bytes;
-};
-
 struct adma_slot {
 	u64 id;			/* the last request that had it */
 	u64 failed;
@@ -326,15 +308,14 @@ struct adma_file {
 	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests and ranges to end */
 	atomic_t ending;	/* requests that are over, but for their work */
+	atomic_t leaving;	/* ranges that are gone, but for their pages */
+	atomic_t kept;		/* ranges of the table */
 	atomic_long_t pages;	/* pinned, kept or not */
 
 	spinlock_t lock;	/* of what follows */
 	u64 sequence;
-	unsigned int busy;
-	unsigned long kept;	/* pages pinned in ranges of the table */
 	struct adma_slot slot[ADMA_SLOTS];
-	struct list_head gone;	/* ones that nobody holds any more */
-	unsigned int leaving;	/* of them, whose pages are not let go yet */
+	struct list_head gone;	/* ranges that nobody holds any more */
 
 	struct xarray exports;	/* by number; its lock is of what follows */
 	u64 last_export;	/* its number */
@@ -342,9 +323,10 @@ struct adma_file {
 	unsigned int foreign;	/* requests of others that use them */
 	bool closed;
 
-	unsigned long keep_pages;	/* high-water mark of kept ones */
+	unsigned long keep_pages;	/* high-water mark of the table */
 	unsigned long hand;	/* index of the next one that may go */
 	struct work_struct reap;	/* of the ranges that are gone */
+	struct work_struct drain;
 	struct xarray table;	/* kept ranges by index */
 	struct list_head files;	/* all of them */
 	atomic64_t counts[ADMA_STATS];	/* of ranges only */
@@ -370,18 +352,15 @@ int adma_slot_take(struct adma_file *file);
 void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
 		     u64 failed);
 int adma_charge_bytes(struct adma_request *req, u64 len);
-int adma_charge_pages(struct adma_file *file, unsigned int pages,
-		      bool make_room);
+int adma_charge_pages(struct adma_file *file, unsigned int pages);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
-void adma_file_drain(struct adma_file *file);
-void adma_file_catch_up(struct adma_file *file);
-void adma_file_let_go(struct adma_file *file);
+void adma_file_close(struct adma_file *file);
+void adma_file_catch_up(struct adma_file *file, u64 sequence);
 void adma_file_put(struct adma_file *file);
-int adma_ended(struct adma_file *file, u64 id, u64 *failed);
-int adma_wait(struct adma_file *file, struct adma_wait *arg);
-unsigned long adma_wait_limit(u64 timeout_ns);
-int adma_wait_error(long left, u64 timeout_ns);
+int adma_ended(void *file, struct adma_wait *arg);
+int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
+		    int (*ended)(void *of, struct adma_wait *arg), void *of);
 
 /* export.c */
 
@@ -394,8 +373,7 @@ struct adma_buf {
 	u64 len;
 	u32 flags;
 	bool listed;		/* in the table */
-	bool closed;		/* nothing new begins */
-	bool dead;		/* ... because a range has died */
+	int refuse;		/* why nothing new begins, or 0 */
 	unsigned int requests;	/* that use it; they need the ranges */
 	struct rcu_head rcu;
 	unsigned int nr;

@@ -61,8 +61,7 @@ static int adma_release(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file = filp->private_data;
 
-	adma_file_drain(file);
-	adma_file_put(file);
+	adma_file_close(file);
 	return 0;
 }
 
@@ -74,10 +73,11 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		WRITE_ONCE(file->keep_pages,
 			   min_t(u64, arg->keep_pages, adma_keep_pages));
 		/* Nothing: before a fork, which copies pinned pages apart. */
-		if (arg->keep_pages)
-			adma_ranges_trim(file);
-		else
-			adma_file_let_go(file);
+		if (!arg->keep_pages) {
+			adma_ranges_drop(file);
+			adma_file_catch_up(file, READ_ONCE(file->sequence));
+		}
+		adma_ranges_trim(file);
 	}
 	*arg = (struct adma_info) {
 		.size = arg->size,
@@ -178,7 +178,7 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		ret = adma_submit(file, &arg.submit);
 		break;
 	case ADMA_IOC_WAIT:
-		ret = adma_wait(file, &arg.wait);
+		ret = adma_wait_until(file, &arg.wait, adma_ended, file);
 		break;
 	case ADMA_IOC_EXPORT:
 		ret = adma_export(filp, &arg.export);
@@ -244,7 +244,6 @@ static struct miscdevice adma_device = {
 static void adma_cleanup(void)
 {
 	adma_stats_exit();
-	adma_kept_stop();
 	/*
 	 * No file is open, but the end of its last request may still run, and
 	 * the end of its last range after that.

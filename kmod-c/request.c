@@ -113,7 +113,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 
 	nr = adma_slot_take(file);
 	if (nr < 0) {
-		adma_file_catch_up(file);
+		adma_file_catch_up(file, 0);
 		nr = adma_slot_take(file);
 	}
 	if (nr < 0)
@@ -215,24 +215,6 @@ static int adma_pieces_start(struct adma_submission *sub, unsigned int count)
 	return 0;
 }
 
-/*
- * A range is filled as a whole, as far as its pages are there: who copies one
- * page will most often copy its neighbours. The engine works meanwhile.
- */
-static void adma_request_prefetch(struct adma_request *req)
-{
-	unsigned int i, pinned = 0;
-
-	for (i = 0; i < req->nr_ranges; i++) {
-		struct adma_range *range = req->range[i];
-
-		if (range->kind == ADMA_KEPT && !range->no_longterm &&
-		    !xchg(&range->prefetched, true))
-			adma_range_fill(range, 0, ADMA_RANGE_PAGES,
-					range->device, false, &pinned);
-	}
-}
-
 /* Answers the channels whose words tell its end; 0 if one's does not. */
 static u32 adma_request_close(struct adma_request *req)
 {
@@ -259,7 +241,7 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	unsigned int i, ready;
 	struct adma_request *req;
 	int ret = 0, refused;
-	u64 failed;
+	struct adma_wait wait;
 
 	memset_startat(arg, 0, id);
 	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
@@ -282,9 +264,6 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	arg->pinned = sub.pinned;
 	trace_adma_submit(req->id, arg->count, req->accepted, req->bytes,
 			  sub.pinned, ret);
-	/* Not while the owner of a buffer may wait for us. */
-	if (sub.pinned && !arg->flags)
-		adma_request_prefetch(req);
 	adma_request_put(req);
 	/* Only for the caller's statistics: a failure is his loss. */
 	for (i = 0; i < arg->accepted; i++) {
@@ -296,8 +275,9 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	 * killed caller leaves it to the close of the file.
 	 */
 	if (!arg->accepted) {
-		wait_event_killable(file->wait, adma_ended(file, arg->id,
-							   &failed) != -EAGAIN);
+		wait.id = arg->id;
+		wait_event_killable(file->wait,
+				    adma_ended(file, &wait) != -EAGAIN);
 		arg->id = 0;
 		arg->channels = 0;
 	}

@@ -45,7 +45,7 @@ static int adma_side_enter(struct adma_submission *sub, struct adma_side *side)
 	if (side->range && side->range->index == index)
 		return 0;
 	if (!req->buf) {
-		range = adma_range_get(req->file, index, side->write, ADMA_ONCE);
+		range = adma_range_get(req->file, index, side->write, false);
 	} else {
 		/* All are pinned: the buffer's, and the caller's own in turn. */
 		range = side->write == sub->push ?
@@ -60,33 +60,14 @@ static int adma_side_enter(struct adma_submission *sub, struct adma_side *side)
 static int adma_side_fill(struct adma_submission *sub, struct adma_side *side,
 			  size_t len)
 {
-	unsigned int count = adma_pages_of(side->addr, len);
-	unsigned int first = adma_page_of(side->addr);
-	struct adma_range *range = side->range;
-	int kept = -EFAULT, ret;
+	struct adma_range *range = adma_range_fill(side->range, side->addr, len,
+						   side->write,
+						   sub->cr->ch->device,
+						   &sub->pinned);
 
-	if (!range->no_longterm)
-		kept = adma_range_fill(range, first, count, sub->cr->ch->device,
-				       true, &sub->pinned);
-	if (!kept || range->kind != ADMA_KEPT || kept == -EINTR ||
-	    kept == -ESTALE)
-		return kept;
-	/*
-	 * Pages that cannot be kept can be had for one copy all the same. The
-	 * range's other pages may still serve, unless they are in the way.
-	 */
-	if (kept != -EFAULT && kept != -EBUSY)
-		adma_range_forget(range, ADMA_STATS);
-	ret = adma_side_hold(sub->req, side,
-			     adma_range_new(sub->req->file, range->index,
-					    side->write, ADMA_ONCE));
-	if (!ret)
-		ret = adma_range_fill(side->range, first, count,
-				      sub->cr->ch->device, true, &sub->pinned);
-	/* A page of a file, perhaps: it need not be asked for in vain again. */
-	if (!ret && kept == -EFAULT && range->write == side->write)
-		range->no_longterm = true;
-	return ret;
+	if (range == side->range)
+		return 0;
+	return adma_side_hold(sub->req, side, range);
 }
 
 /*
@@ -184,7 +165,6 @@ static int adma_step(struct adma_submission *sub)
 		if (ret)
 			return ret;
 	}
-	adma_range_written(dst->range, dst->addr, len);
 	ret = adma_batch_add(sub, len);
 	if (ret || ready || sub->chunk == ADMA_RANGE_PAGES)
 		return ret;

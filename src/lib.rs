@@ -50,11 +50,11 @@
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
 //! os          cpus: what the machine leaves us; real_time: callers that wait for nobody; process:
-//!             whose memory this is; sync: atomics and sleeping; trylock: a lock that nobody waits
-//!             for; mapped: tables that most programs never need; lookup: finding functions of the
-//!             C library; folder: where live files are; signal_mask: which signals come to a thread;
-//!             put_off: those that wait for the end of a copy; text: made without allocating; once,
-//!             thread: as their names say; sys: system calls
+//!             whose memory this is; sync: atomics and sleeping; lock: one to wait for, and one
+//!             that nobody waits for; mapped: tables that most programs never need; lookup: finding
+//!             functions of the C library; folder: where live files are; signal_mask: which signals
+//!             come to a thread; put_off: those that wait for the end of a copy; text: made without
+//!             allocating; once, thread: as their names say; sys: system calls
 //! freestanding  why the standard library is not there; export: names with versions
 //! ```
 //!

@@ -11,12 +11,12 @@ use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
 use crate::dispatch::operation::Kind;
 use crate::functions::Op;
+use crate::os::lock::TryLock;
 use crate::os::lookup::rare;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::text::{as_text, meaning, say, say_to};
-use crate::os::trylock::TryLock;
 use crate::os::{process, sys};
 use crate::stats::Recorder;
 use crate::stats::file::Place;
@@ -155,7 +155,7 @@ extern "C" fn start() {
     }
     if config.counts() {
         asynchronous::record_with(note_end);
-        ipc::tally::begin(&MAKE_LIVE_FILE);
+        ipc::tally::begin(|message| DISPATCHER.recorder.messages(message));
     }
     ipc::configure(ipc::Settings {
         engines: config.ipc_engine,
@@ -209,11 +209,6 @@ extern "C" fn start() {
     DISPATCHER.open();
 }
 
-/// The first message makes a file, too.
-static MAKE_LIVE_FILE: fn() = || {
-    DISPATCHER.recorder.live_or_made();
-};
-
 /// Lets the first large copy make a file with what is counted, for others to read.
 #[cold]
 fn keep_live_file(config: &Config) {
@@ -250,7 +245,6 @@ fn keep_live_file(config: &Config) {
 
 /// Puts into the live file what is counted elsewhere.
 fn publish(live: &'static Live) {
-    ipc::tally::count_in(&live.messages);
     let (facts, relaxed) = (&live.facts, Ordering::Relaxed);
     let (backend, channels) = DISPATCHER.backend();
     facts.backend.store(word(backend), relaxed);
@@ -451,8 +445,8 @@ fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
     let mut formats = config.stats;
     formats.text |= config.profile && !formats.any();
-    let messages = ipc::tally::messages();
     let recorder: &Recorder = DISPATCHER.recorder.settle();
+    let messages = DISPATCHER.recorder.messages(false).told();
     if !formats.any() || (recorder.is_empty() && messages.is_none()) {
         return;
     }

@@ -89,6 +89,7 @@ programs! {
     full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
     full_table_of_connections_is_emfile: "ipc_ends" "table";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
+    numbers_that_the_program_has_given_to_its_own_files_are_left_alone: "ipc_ends" "all_closed";
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
     accepting_can_be_interrupted: "ipc_sockets" "interrupted";

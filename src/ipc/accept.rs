@@ -4,7 +4,7 @@
 use super::handshake::{Established, Handshake};
 use super::hidden::Hidden;
 use super::lock::Lock;
-use super::os::{self, Fd};
+use super::os;
 use super::settings::Settings;
 use crate::os::sys;
 use alloc::vec;
@@ -18,8 +18,7 @@ struct Incoming {
     listener: (u64, u64),
     /// Goes before its socket does.
     handshake: Handshake,
-    _hidden: Hidden,
-    _socket: Fd,
+    _socket: Hidden,
 }
 
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
@@ -52,12 +51,9 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         }
         // With nobody else to look after it waits here, as accept(2) does.
         if alone || os::poll(events, limit)[0] != 0 {
-            let socket = os::accept(listener)?;
-            let handshake = Handshake::new(socket.raw(), settings);
-            let mut hidden = Hidden::default();
-            hidden.add(&socket);
-            let (_hidden, _socket) = (hidden, socket);
-            BACKLOG.lock().push(Incoming { listener: file, handshake, _hidden, _socket });
+            let _socket = Hidden::new(os::accept(listener)?);
+            let handshake = Handshake::new(_socket.raw(), settings);
+            BACKLOG.lock().push(Incoming { listener: file, handshake, _socket });
         }
     }
 }

@@ -38,20 +38,29 @@ pub static COPIERS: Pool = Pool::new();
 /// For files of strangers.
 pub static CLOSERS: Pool = Pool::new();
 
+impl PoolState {
+    fn is_busy(&self) -> bool {
+        self.idle <= self.jobs.len()
+    }
+}
+
 impl Pool {
     const fn new() -> Self {
         let state = PoolState { jobs: VecDeque::new(), threads: 0, idle: 0 };
         Self { state: Lock::new(state), news: AtomicU32::new(0) }
     }
 
+    /// All are held up.
+    pub fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.threads == MOST && state.is_busy()
+    }
+
     /// False: nobody can do it.
     pub fn take(&'static self, job: Job) -> bool {
         let mut state = self.state.lock();
-        if state.idle <= state.jobs.len() {
-            if state.threads == MOST {
-                return false;
-            }
-            if thread::spawn(128 << 10, || self.work()).is_err() {
+        if state.is_busy() {
+            if state.threads == MOST || thread::spawn(128 << 10, || self.work()).is_err() {
                 return false;
             }
             state.threads += 1;
@@ -127,7 +136,7 @@ mod tests {
                 dones.recv_timeout(Duration::from_secs(10)).unwrap();
             }
         }
-        assert!(!OWN.take(hang()), "all are held up");
+        assert!(OWN.is_full() && !OWN.take(hang()), "all are held up");
         drop(release);
         eventually(&|| Box::new(|| {}));
     }

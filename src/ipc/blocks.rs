@@ -13,8 +13,8 @@ use super::lock::Lock;
 use super::os::{self, Fd, Share};
 use crate::os::sys;
 use crate::plan::PAGE;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -37,25 +37,21 @@ struct Block {
     at: usize,
     size: usize,
     memory: Fd,
-    /// To recognise the descriptor: the program may have closed it, and opened another.
-    identity: (u64, u64),
     serial: u64,
     owner: u64,
-    /// It is sealed when the other side has mapped it, and until then nobody else may borrow it.
-    lent: Cell<bool>,
+    /// It is sealed when the other side has mapped it, and until then nobody else gets it. Held
+    /// while it is sent: what it is sealed for is what it is sent for.
+    lent: Lock<bool>,
 }
 
 impl Block {
     fn holds(&self, addr: usize, len: usize) -> bool {
         addr >= self.at && addr - self.at <= self.size && len <= self.size - (addr - self.at)
     }
-
-    fn has_its_descriptor(&self) -> bool {
-        sys::file_of(self.memory.raw()) == Some(self.identity)
-    }
 }
 
-static BLOCKS: Lock<Vec<Block>> = Lock::new(Vec::new());
+/// Held to look for a block, and not for what is done with it: finding its pages may take seconds.
+static BLOCKS: Lock<Vec<Arc<Block>>> = Lock::new(Vec::new());
 
 /// There has been one: programs without pay nothing.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -71,11 +67,10 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     }
     let memory = os::sealed_memory(c"adma-block", size, os::SIZE_SEALS)?;
     os::fill_with_pages(&memory, size)?;
-    let identity = sys::file_of(memory.raw()).ok_or(libc::EIO)?;
     let at = os::map_inherited(&memory, size, true)?;
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let (at_number, lent) = (at as usize, Cell::new(false));
-    BLOCKS.lock().push(Block { at: at_number, size, memory, identity, serial, owner, lent });
+    let block = Block { at: at as usize, size, memory, serial, owner, lent: Lock::new(false) };
+    BLOCKS.lock().push(Arc::new(block));
     ANY.store(true, Ordering::Release);
     Ok(at)
 }
@@ -94,19 +89,17 @@ fn available_bytes() -> Option<usize> {
 /// # Safety
 /// No message is under way in it, and nobody uses it any more.
 pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
-    let mut blocks = BLOCKS.lock();
-    let mine = |block: &Block| block.at == addr && block.owner == owner;
-    let index = blocks.iter().position(mine).ok_or(libc::EINVAL)?;
-    let block = blocks.swap_remove(index);
-    drop(blocks);
+    let block = {
+        let mut blocks = BLOCKS.lock();
+        let mine = |block: &Arc<Block>| block.at == addr && block.owner == owner;
+        let index = blocks.iter().position(mine).ok_or(libc::EINVAL)?;
+        blocks.swap_remove(index)
+    };
     let at = addr as *mut c_void;
     // SAFETY: the caller's promise.
     unsafe {
         os::take_pages_away(at, block.size);
         sys::unmap(at, block.size);
-    }
-    if !block.has_its_descriptor() {
-        let _ = block.memory.into_raw();
     }
     Ok(())
 }
@@ -125,46 +118,41 @@ pub fn find(addr: usize, len: usize) -> Option<BlockAddress> {
 /// The block that begins here.
 pub fn serial_of(addr: usize, owner: u64) -> os::Result<u64> {
     let blocks = BLOCKS.lock();
-    let mine = |block: &&Block| block.at == addr && block.owner == owner;
+    let mine = |block: &&Arc<Block>| block.at == addr && block.owner == owner;
     blocks.iter().find(mine).map(|block| block.serial).ok_or(libc::EINVAL)
 }
 
-/// Does something with a block that has its descriptor: the program may have closed that, and
-/// opened another file.
-fn with<T>(serial: u64, work: impl FnOnce(&Block) -> os::Result<T>) -> os::Result<T> {
-    let blocks = BLOCKS.lock();
-    let block = blocks.iter().find(|block| block.serial == serial);
-    work(block.filter(|block| block.has_its_descriptor()).ok_or(libc::EINVAL)?)
+/// A block that has its descriptor.
+fn get(serial: u64) -> os::Result<Arc<Block>> {
+    let found = BLOCKS.lock().iter().find(|block| block.serial == serial).cloned();
+    found.filter(|block| block.memory.is_there()).ok_or(libc::EINVAL)
 }
 
 /// Sends a block's descriptor, with `record` before it. An error: it cannot be sent, or not to
 /// such a process.
 pub fn send(serial: u64, socket: i32, record: &[u8], share: Share) -> os::Result<()> {
-    with(serial, |block| {
-        if share == Share::Lent && block.lent.get() {
-            return Err(libc::EBUSY);
-        }
-        os::seal_block(&block.memory, share)?;
-        if os::send(socket, record, &[block.memory.raw()])? != record.len() {
-            return Err(libc::EAGAIN);
-        }
-        block.lent.set(block.lent.get() || share == Share::Lent);
-        Ok(())
-    })
+    let block = get(serial)?;
+    let mut lent = block.lent.lock();
+    if *lent && (share == Share::Lent || !os::is_sealed_for_good(&block.memory)) {
+        return Err(libc::EBUSY);
+    }
+    os::seal_block(&block.memory, share)?;
+    os::send(socket, record, &[block.memory.raw()])?;
+    *lent |= share == Share::Lent;
+    Ok(())
 }
 
 /// Whether a block that was lent has been sealed by who has got it.
 pub fn is_sealed(serial: u64) -> bool {
-    with(serial, |block| Ok(os::is_sealed_for_good(&block.memory))) == Ok(true)
+    get(serial).is_ok_and(|block| os::is_sealed_for_good(&block.memory))
 }
 
 /// From now on a block that was lent keeps its pages, also those that are gone already: whoever
 /// has got it could take them away until now.
 pub fn settle(serial: u64) -> os::Result<()> {
-    with(serial, |block| {
-        os::seal_for_good(&block.memory).map_err(|_| libc::EPROTO)?;
-        os::fill_with_pages(&block.memory, block.size)
-    })
+    let block = get(serial)?;
+    os::seal_for_good(&block.memory).map_err(|_| libc::EPROTO)?;
+    os::fill_with_pages(&block.memory, block.size)
 }
 
 /// In the child of a fork: the memory is the parent's, which the child can see and use, but
@@ -174,8 +162,8 @@ pub fn forget_after_fork() {
         return;
     }
     if let Some(blocks) = BLOCKS.try_lock() {
-        for block in blocks.iter().filter(|block| block.has_its_descriptor()) {
-            sys::close(block.memory.raw());
+        for memory in blocks.iter().map(|block| &block.memory).filter(|memory| memory.is_there()) {
+            sys::close(memory.raw());
         }
     }
     BLOCKS.renew();
@@ -191,5 +179,32 @@ mod tests {
         for len in [1 << 46, isize::MAX as usize, usize::MAX] {
             assert_eq!(allocate(len, 3), Err(libc::ENOMEM), "{len}");
         }
+    }
+    /// Pages of a large block take their time.
+    #[test]
+    fn other_blocks_are_found_while_one_gets_its_pages() {
+        const SIZE: usize = 64 << 20;
+        let found_meanwhile = || {
+            let (block, other) = (allocate(SIZE, 7).unwrap(), allocate(1, 7).unwrap());
+            let serial = serial_of(block as usize, 7).unwrap();
+            let memory = get(serial).unwrap().memory.raw();
+            let pages = || sys::stat(memory, |stat| stat.st_blocks as usize * 512).unwrap();
+            // SAFETY: memory of the test.
+            unsafe { os::take_pages_away(block, SIZE) };
+            let found = std::thread::scope(|scope| {
+                scope.spawn(|| settle(serial).unwrap());
+                while pages() == 0 {
+                    std::thread::yield_now();
+                }
+                find(other as usize, 1).is_some() && pages() < SIZE
+            });
+            assert_eq!(pages(), SIZE);
+            // SAFETY: nobody uses them any more.
+            unsafe {
+                [block, other].into_iter().for_each(|block| free(block as usize, 7).unwrap())
+            };
+            found
+        };
+        assert!((0..20).any(|_| found_meanwhile()));
     }
 }

@@ -34,6 +34,10 @@ fn answer(result: os::Result<i32>) -> c_int {
     result.unwrap_or_else(|errno| -errno)
 }
 
+fn nothing_or(result: os::Result<()>) -> c_int {
+    answer(result.map(|()| 0))
+}
+
 /// # Safety
 /// `path` is a terminated string.
 pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
@@ -65,8 +69,7 @@ fn attached(socket: i32) -> os::Result<i32> {
     entered(handshake::meet(socket, settings())?, owner)
 }
 
-fn entered(mut established: Established, owner: u64) -> os::Result<i32> {
-    let _hidden = core::mem::take(&mut established.hidden);
+fn entered(established: Established, owner: u64) -> os::Result<i32> {
     let link = Box::new(Link::new(established, owner));
     if settings().tell {
         text::say(format_args!("connection: {}", link.story));
@@ -80,7 +83,7 @@ pub extern "C" fn adma_close(connection: c_int) -> c_int {
         sys::close(connection);
         return 0;
     }
-    table::close(connection) as c_int
+    nothing_or(table::close(connection))
 }
 
 /// Null: there is no memory, or no descriptor.
@@ -96,14 +99,11 @@ pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
         return 0;
     }
     // SAFETY: the caller's promise.
-    answer(unsafe { blocks::free(addr as usize, table::owner()) }.map(|()| 0))
+    nothing_or(unsafe { blocks::free(addr as usize, table::owner()) })
 }
 
 pub extern "C" fn adma_lend(connection: c_int, addr: *mut c_void) -> c_int {
-    match table::find(connection) {
-        Ok(link) => answer(link.lend(addr as usize).map(|()| 0)),
-        Err(errno) => errno as c_int,
-    }
+    nothing_or(table::find(connection).and_then(|link| link.lend(addr as usize)))
 }
 
 /// Which engine a connection uses, as text; see `snprintf` for the answer.
@@ -115,20 +115,18 @@ pub unsafe extern "C" fn adma_connection_info(
     text: *mut c_char,
     size: usize,
 ) -> c_int {
-    let link = match table::find(connection) {
-        Ok(link) => link,
-        Err(errno) => return errno as c_int,
-    };
-    let story = link.story.as_bytes();
-    if size > 0 {
-        let len = story.len().min(size - 1);
-        // SAFETY: the caller's promise.
-        unsafe {
-            core::ptr::copy_nonoverlapping(story.as_ptr(), text.cast(), len);
-            *text.add(len) = 0;
+    answer(table::find(connection).map(|link| {
+        let story = link.story.as_bytes();
+        if size > 0 {
+            let len = story.len().min(size - 1);
+            // SAFETY: the caller's promise.
+            unsafe {
+                core::ptr::copy_nonoverlapping(story.as_ptr(), text.cast(), len);
+                *text.add(len) = 0;
+            }
         }
-    }
-    story.len() as c_int
+        story.len() as c_int
+    }))
 }
 
 /// The connection of a handle for a buffer, or a negated errno.
@@ -137,7 +135,7 @@ fn find(handle: i32, addr: usize, len: usize) -> Result<table::Used, isize> {
     if len > isize::MAX as usize || addr.checked_add(len).is_none() {
         return Err(-libc::EINVAL as isize);
     }
-    table::find(handle)
+    table::find(handle).map_err(|errno| -errno as isize)
 }
 
 /// # Safety
@@ -223,7 +221,7 @@ fn with_cookie(
     let Some((handle, role, number)) = parts(cookie) else { return invalid };
     let link = match table::find(handle) {
         Ok(link) => link,
-        Err(errno) if errno == -libc::EPERM as isize => return errno,
+        Err(libc::EPERM) => return -libc::EPERM as isize,
         Err(_) => return invalid,
     };
     // A cookie of somebody else, one used before, or one that another thread waits with.

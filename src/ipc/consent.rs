@@ -26,6 +26,8 @@ pub struct Sign {
     pub mark: u64,
 }
 
+pub const SIGN: usize = size_of::<Sign>();
+
 /// What is asked of the other side: where a page shall lie that says that it has agreed, and the
 /// word in it.
 #[repr(C)]
@@ -55,24 +57,23 @@ fn place(seed: u64, index: u32) -> usize {
 /// Our page for the other side; it goes with its owner.
 #[derive(Debug)]
 pub struct Page {
-    at: usize,
-    /// Which of the places it is, and one.
+    pub at: usize,
+    /// Which of the places it is, and one; 0: another, which only the kernel helper is told.
     pub chosen: u32,
 }
 
 impl Page {
-    /// `None`: this program cannot be reached, or does not want to be.
-    pub fn lay(demand: Demand) -> Option<Self> {
-        if !os::is_dumpable() {
-            return None;
-        }
-        (0..PLACES).find_map(|index| {
-            let at = place(demand.seed, index);
-            os::map_page_at(at).ok()?;
+    /// For who may reach us, or may not: then, or where this program does not want to be reached,
+    /// it lies anywhere. `None`: there is no memory.
+    pub fn lay(demand: Demand, may_reach: bool) -> Option<Self> {
+        let asked_for = if may_reach && os::is_dumpable() { PLACES } else { 0 };
+        let places = (0..asked_for).map(|index| (place(demand.seed, index), index + 1));
+        places.chain([(0, 0)]).find_map(|(at, chosen)| {
+            let at = os::map_page_at(at).ok()?;
             let sign = Sign { word: demand.word, mark: 0 };
             // SAFETY: just mapped, writable, and nobody else's.
             unsafe { (at as *mut Sign).write(sign) };
-            Some(Self { at, chosen: index + 1 })
+            Some(Self { at, chosen })
         })
     }
 }
@@ -152,19 +153,19 @@ impl Agreed {
         theirs: usize,
         len: usize,
     ) -> os::Result<Option<usize>> {
-        const SIGN: usize = size_of::<u64>();
+        const WORD: usize = size_of::<u64>();
         let (mut word, there) = match way {
             Way::Pull => (0, self.at + offset_of!(Sign, word)),
             Way::Push => (!self.word, self.at + offset_of!(Sign, mark)),
         };
-        let here = [(&raw mut word as usize, SIGN), (ours, len)];
+        let here = [(&raw mut word as usize, WORD), (ours, len)];
         // SAFETY: `word` is ours and nobody looks at it meanwhile; the caller's promise.
         let bytes =
-            unsafe { os::copy_across(way, self.pid, here, [(there, SIGN), (theirs, len)]) }?;
+            unsafe { os::copy_across(way, self.pid, here, [(there, WORD), (theirs, len)]) }?;
         // SAFETY: a word of ours, which the kernel may have written.
         let word = unsafe { (&raw const word).read_volatile() };
         let right = way == Way::Push || word == self.word;
-        Ok(bytes.checked_sub(SIGN).filter(|_| right))
+        Ok(bytes.checked_sub(WORD).filter(|_| right))
     }
 
     /// Whether the sign is there, and can be read, or written.
@@ -201,33 +202,28 @@ mod tests {
     #[test]
     fn nothing_is_copied_without_the_sign() {
         let demand = Demand { seed: 77, word: 0x1234_5678 };
-        let page = Page::lay(demand).unwrap();
+        let page = Page::lay(demand, true).unwrap();
         let pid = crate::os::sys::getpid();
         let agreed = Agreed::new(pid, demand, page.chosen).unwrap();
         let (from, mut to) = ([7u8; 100], [0u8; 100]);
+        let (here, there) = (to.as_mut_ptr() as usize, from.as_ptr() as usize);
         // SAFETY: both live through the call.
-        let mut pull = |agreed: &Agreed, len: usize| unsafe {
-            to.fill(0);
-            let got = agreed.copy(Way::Pull, to.as_mut_ptr() as usize, from.as_ptr() as usize, len);
-            (got, to[0])
+        let pull = |agreed: &Agreed, len: usize| unsafe {
+            (here as *mut u8).write_bytes(0, 100);
+            let got = agreed.copy(Way::Pull, here, there, len);
+            (got, (here as *const u8).read())
         };
         assert_eq!(agreed.probe(), [Ok(()), Ok(())]);
         assert_eq!(pull(&agreed, 100), (Ok(100), 7));
         assert_eq!(pull(&Agreed { word: 1, ..agreed }, 100).0, Err(Failed::Stranger));
         // SAFETY: addresses that nobody has.
         unsafe {
-            assert_eq!(agreed.copy(Way::Pull, to.as_mut_ptr() as usize, 4096, 8), Ok(0));
-            assert_eq!(agreed.copy(Way::Push, 4096, to.as_mut_ptr() as usize, 8), Ok(0));
-            assert_eq!(agreed.copy(Way::Pull, usize::MAX - 99, from.as_ptr() as usize, 9), Ok(0));
+            assert_eq!(agreed.copy(Way::Pull, here, 4096, 8), Ok(0));
+            assert_eq!(agreed.copy(Way::Push, 4096, here, 8), Ok(0));
+            assert_eq!(agreed.copy(Way::Pull, usize::MAX - 99, there, 9), Ok(0));
         }
         drop(page);
-        let mut pull = |agreed: &Agreed| unsafe {
-            // SAFETY: both live through the call.
-            to.fill(0);
-            let got = agreed.copy(Way::Pull, to.as_mut_ptr() as usize, from.as_ptr() as usize, 100);
-            (got, to[0])
-        };
-        assert_eq!(pull(&agreed), (Err(Failed::Stranger), 0));
+        assert_eq!(pull(&agreed, 100), (Err(Failed::Stranger), 0));
         assert_eq!(agreed.probe(), [Err(Failed::Stranger); 2]);
         for chosen in [0, PLACES + 1, u32::MAX] {
             assert!(Agreed::new(pid, demand, chosen).is_none());
@@ -237,9 +233,8 @@ mod tests {
     #[test]
     fn page_is_laid_elsewhere_where_a_place_is_taken() {
         let demand = Demand { seed: 99, word: 1 };
-        let pages: Vec<Page> = (0..PLACES).map(|_| Page::lay(demand).unwrap()).collect();
-        let chosen: Vec<u32> = pages.iter().map(|page| page.chosen).collect();
-        assert_eq!(chosen, [1, 2, 3, 4]);
-        assert!(Page::lay(demand).is_none());
+        let lay = |may_reach| Page::lay(demand, may_reach).unwrap();
+        let pages = [false, true, true, true, true, true].map(lay);
+        assert_eq!(pages.each_ref().map(|page| page.chosen), [0, 1, 2, 3, 4, 0]);
     }
 }

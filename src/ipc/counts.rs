@@ -1,4 +1,4 @@
-//! MessageCounts of messages between processes, as they lie in live files.
+//! Counts of messages between processes, as they lie in live files.
 //!
 //! Pure; the command `adma` compiles this file too.
 #![forbid(unsafe_code)]
@@ -40,18 +40,11 @@ const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const REGIMES: [&str; 4] = ["eager", "one_copy", "two_ended", "chunks"];
 const MEANS: [&str; 5] = ["helper", "mapped", "process_vm", "process_vm_workers", "shared_memory"];
 
-#[repr(C)]
-struct Count {
-    messages: AtomicU64,
-    bytes: AtomicU64,
-}
+const NUMBERS: usize = 2 * (DIRECTIONS.len() + REGIMES.len()) + MEANS.len();
 
+/// Messages and bytes of each direction, the same of each regime, and bytes of each means.
 #[repr(C)]
-pub struct MessageCounts {
-    by_direction: [Count; DIRECTIONS.len()],
-    by_regime: [Count; REGIMES.len()],
-    by_means: [AtomicU64; MEANS.len()],
-}
+pub struct MessageCounts([AtomicU64; NUMBERS]);
 
 /// What has become of all messages: names with messages and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,54 +64,34 @@ impl Messages {
     }
 }
 
-impl Count {
-    const fn new() -> Self {
-        Self { messages: AtomicU64::new(0), bytes: AtomicU64::new(0) }
-    }
-
-    fn note(&self, bytes: usize) {
-        self.messages.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-}
-
 impl MessageCounts {
     pub const fn new() -> Self {
-        Self {
-            by_direction: [const { Count::new() }; DIRECTIONS.len()],
-            by_regime: [const { Count::new() }; REGIMES.len()],
-            by_means: [const { AtomicU64::new(0) }; MEANS.len()],
-        }
+        Self([const { AtomicU64::new(0) }; NUMBERS])
     }
 
     /// A message is over, with so many bytes.
     #[inline]
     pub fn note_message(&self, direction: Direction, regime: Regime, bytes: usize) {
-        self.by_direction[direction as usize].note(bytes);
-        self.by_regime[regime as usize].note(bytes);
+        for kind in [direction as usize, DIRECTIONS.len() + regime as usize] {
+            self.0[2 * kind].fetch_add(1, Relaxed);
+            self.0[2 * kind + 1].fetch_add(bytes as u64, Relaxed);
+        }
     }
 
     /// This process has copied so many bytes.
     #[inline]
     pub fn note_copied(&self, means: Means, bytes: usize) {
-        self.by_means[means as usize].fetch_add(bytes as u64, Relaxed);
+        self.0[NUMBERS - MEANS.len() + means as usize].fetch_add(bytes as u64, Relaxed);
     }
 
     /// `None`: there were no messages.
     pub fn told(&self) -> Option<Messages> {
-        fn named<const N: usize>(
-            names: [&'static str; N],
-            counts: &[Count; N],
-        ) -> [(&'static str, u64, u64); N] {
-            core::array::from_fn(|index| {
-                let Count { messages, bytes } = &counts[index];
-                (names[index], messages.load(Relaxed), bytes.load(Relaxed))
-            })
-        }
+        let mut numbers = self.0.iter().map(|number| number.load(Relaxed));
+        let mut next = || numbers.next().unwrap_or(0);
         let all = Messages {
-            directions: named(DIRECTIONS, &self.by_direction),
-            regimes: named(REGIMES, &self.by_regime),
-            copied: core::array::from_fn(|at| (MEANS[at], self.by_means[at].load(Relaxed))),
+            directions: DIRECTIONS.map(|name| (name, next(), next())),
+            regimes: REGIMES.map(|name| (name, next(), next())),
+            copied: MEANS.map(|name| (name, next())),
         };
         all.directions.iter().any(|(_, messages, _)| *messages > 0).then_some(all)
     }
@@ -126,7 +99,7 @@ impl MessageCounts {
     /// Takes over what was counted elsewhere, and leaves zeros there. Nothing is lost or counted
     /// twice, whoever goes on counting there meanwhile.
     pub fn absorb(&self, from: &Self) {
-        for (to, from) in self.all().zip(from.all()) {
+        for (to, from) in self.0.iter().zip(&from.0) {
             if from.load(Relaxed) != 0 {
                 to.fetch_add(from.swap(0, Relaxed), Relaxed);
             }
@@ -135,13 +108,8 @@ impl MessageCounts {
 
     /// Touches no page that was never used.
     pub fn clear(&self) {
-        for count in self.all().filter(|count| count.load(Relaxed) != 0) {
+        for count in self.0.iter().filter(|count| count.load(Relaxed) != 0) {
             count.store(0, Relaxed);
         }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &AtomicU64> {
-        let pairs = self.by_direction.iter().chain(&self.by_regime);
-        pairs.flat_map(|Count { messages, bytes }| [messages, bytes]).chain(&self.by_means)
     }
 }

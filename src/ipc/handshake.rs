@@ -1,14 +1,14 @@
 //! The beginning of a connection: finding each other, and greetings over the socket.
 //!
-//! Both sides say the same things in the same order, so neither has a role:
+//! Both sides say the same things in the same order, so neither has a role. Each says three times
+//! what it knows by then:
 //!
 //! ```text
-//! Hello    who I am, what I would offer; with it a region, one end of a doorbell socket, and the
-//!          kernel helper's port to my posts if I have one
-//! Here     nothing; the kernel says beside it which process sent it
-//! Ready    whether you are my equal, where the page lies that you have asked for, and what the
-//!          helper knows one by
-//! Verdict  whether you are reached there
+//! HELLO    who I am and what I ask of you; with it a region, one end of a doorbell socket, and the
+//!          kernel helper's port to my posts if I have one. The kernel says beside it who sent it
+//! READY    I have mapped the region; whether you are my equal, where the page lies that you have
+//!          asked for, and what the helper knows it by
+//! VERDICT  whether you are reached there, and what I would do
 //! ```
 //!
 //! Of the two regions and doorbell sockets those of the side with the greater nonce are used. The
@@ -17,11 +17,11 @@
 //! was found and can be used for something else, or closed.
 
 use super::across::{Across, Pinned};
-use super::consent::{Agreed, Demand, Page, Sign};
+use super::consent::{Agreed, Demand, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::hidden::Hidden;
 use super::mappings::Mappings;
-use super::os::{self, Beside, Fd, Foreign, Result, Way};
+use super::os::{self, Beside, Fd, Foreign, Result, SwitchedOn, Way};
 use super::peer::Peer;
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
@@ -32,63 +32,54 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec;
 use core::future::poll_fn;
+use core::mem::offset_of;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicI16, Ordering};
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
+/// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Hello {
+struct Greeting {
     magic: u64,
     version: u32,
-    region: u32,
+    step: u32,
     nonce: u64,
     demand: Demand,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Note {
-    step: u32,
-    /// Not 0: I take you for my equal.
-    equal: u32,
-    /// Which place the page lies at; 0: there is none.
+    /// What the helper knows the page by that was asked for.
+    pin: u64,
+    region: u32,
+    /// Which place that page lies at.
     chosen: u32,
-    /// 0: not allowed.
+    /// I take you for my equal.
+    equal: u32,
+    /// You are reached: by calls, and by the helper.
     pull: u32,
     push: u32,
     helper: u32,
-    /// Not 0: blocks may be shown.
+    /// Blocks may be shown.
     blocks: u32,
-    /// Not 0: I have workers for large messages.
+    /// I have workers for large messages.
     workers: u32,
-    /// What the helper knows such words by.
-    pin: u64,
 }
 
-const HERE: u32 = 1;
+/// By these the other side is known to be one that talks as we do.
+const SAME: usize = offset_of!(Greeting, step);
+
+const HELLO: u32 = 1;
 const READY: u32 = 2;
 const VERDICT: u32 = 3;
 
-/// Messages: plain numbers without gaps, so any bytes are one and one is bytes.
-trait Plain: Copy + Default {
-    /// How many descriptors may come with it.
-    const FDS: usize;
-}
-impl Plain for Hello {
-    const FDS: usize = os::MOST_FDS;
-}
-impl Plain for Note {
-    const FDS: usize = 0;
-}
-const _: () = assert!(size_of::<Hello>() == 40 && size_of::<Note>() == 40);
+const _: () = assert!(size_of::<Greeting>() == 80 && SAME == 12);
 
-fn bytes_of<T: Plain>(message: &mut T) -> &mut [u8] {
-    // SAFETY: `Plain`.
-    unsafe { core::slice::from_raw_parts_mut(core::ptr::from_mut(message).cast(), size_of::<T>()) }
+impl Greeting {
+    fn bytes(&mut self) -> &mut [u8; size_of::<Self>()] {
+        // SAFETY: plain numbers without gaps.
+        unsafe { &mut *core::ptr::from_mut(self).cast() }
+    }
 }
 
 /// What the greetings have led to.
@@ -97,12 +88,11 @@ pub struct Established {
     pub region: MappedRegion,
     /// Which of the region's sides we are.
     pub side: usize,
-    /// The doorbell socket; hidden until somebody else looks after it.
-    pub socket: Fd,
-    pub hidden: Hidden,
+    /// The doorbell socket; hidden until `table` looks after it.
+    pub socket: Hidden,
     pub engine: Transport,
     /// The sign that we have agreed, to be kept while the connection lasts.
-    _page: Option<Page>,
+    _page: Page,
     /// Whether the other side may pull, and push; at first.
     pub others: [bool; 2],
     /// Which engine, and why, in one line.
@@ -145,35 +135,6 @@ pub fn connect(path: &[u8], patience: u64) -> Result<Fd> {
     let socket = os::unix_socket()?;
     os::connect(&socket, &address, sys::nanoseconds() + patience)?;
     Ok(socket)
-}
-
-/// Asks the kernel to say who sends; restores what was set before.
-struct Credentials {
-    socket: i32,
-    before: [Option<i32>; 2],
-}
-
-/// The second since Linux 6.5.
-const ASKED_FOR: [i32; 2] = [libc::SO_PASSCRED, os::SO_PASSPIDFD];
-
-impl Credentials {
-    fn ask_for(socket: i32) -> Result<Self> {
-        let before = ASKED_FOR.map(|option| os::socket_option(socket, option).ok());
-        let asked = Self { socket, before };
-        os::set_socket_option(socket, ASKED_FOR[0], 1)?;
-        let _ = os::set_socket_option(socket, ASKED_FOR[1], 1);
-        Ok(asked)
-    }
-}
-
-impl Drop for Credentials {
-    fn drop(&mut self) {
-        for (option, before) in ASKED_FOR.into_iter().zip(self.before) {
-            if let Some(before) = before {
-                let _ = os::set_socket_option(self.socket, option, before);
-            }
-        }
-    }
 }
 
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
@@ -229,29 +190,24 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
     }
-    let _credentials = Credentials::ask_for(socket)?;
+    // Before anything is said: who has asked for it also tells.
+    let _credentials = SwitchedOn::new(socket, libc::SO_PASSCRED)?;
+    let _process = SwitchedOn::new(socket, os::SO_PASSPIDFD); // since Linux 6.5
 
     let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-    let [doorbell, others_doorbell] = os::unix_pair()?;
-    let mut hidden = Hidden::default();
-    hidden.add(&doorbell);
-    hidden.add(&others_doorbell);
-    let demand = Demand { seed: random(), word: random() };
-    let mine = Hello {
-        magic: MAGIC,
-        version: VERSION,
-        region: region::SIZE as u32,
-        nonce: random(),
-        demand,
-    };
+    let [doorbell, others_doorbell] = os::unix_pair()?.map(Hidden::new);
     let across = match settings.engines {
         Engines::Auto | Engines::Helper => Across::new(settings.helper),
         Engines::SharedMemory => None,
     };
+    let demand = Demand { seed: random(), word: random() };
+    let (nonce, region) = (random(), region::SIZE as u32);
+    let (magic, version) = (MAGIC, VERSION);
+    let mut mine = Greeting { magic, version, nonce, region, demand, ..Greeting::default() };
     let mut fds = vec![memory.raw(), others_doorbell.raw()];
     fds.extend(across.iter().flat_map(Across::descriptors));
-    let (theirs, mut beside) = talk.exchange(mine, &fds).await?;
-    if theirs.magic != MAGIC || theirs.version != VERSION || theirs.region != mine.region {
+    let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
+    if theirs.region != mine.region || theirs.nonce == nonce {
         return Err(libc::EPROTO);
     }
     if beside.cut && beside.fds.len() < 2 {
@@ -263,81 +219,69 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     };
     let their_memory = their_memory.into_memory()?;
     MappedRegion::check(&their_memory)?;
-    let their_doorbell = their_doorbell.into_socket()?;
-    hidden.add(&their_doorbell);
-    let mut across = across.zip(their_port).map(|(across, port)| across.with(port));
-    if theirs.nonce == mine.nonce {
-        return Err(libc::EPROTO);
-    }
-    let ours = mine.nonce > theirs.nonce;
-    let mut kept = Hidden::default();
-    kept.add(if ours { &doorbell } else { &their_doorbell });
-    drop(hidden);
+    let their_doorbell = Hidden::new(their_doorbell.into_socket()?);
+    let across = across.zip(their_port).map(|(across, port)| across.with(port));
+    let ours = nonce > theirs.nonce;
     let (memory, doorbell) = if ours { (memory, doorbell) } else { (their_memory, their_doorbell) };
     let region = MappedRegion::new(&memory)?;
     drop(others_doorbell);
 
-    let (_, beside) = talk.exchange_notes(Note { step: HERE, ..Note::default() }).await?;
-    // The other side has it mapped, too.
-    region.fix(&memory)?;
     let pid = beside.pid;
-    let mut peer = Peer::new(pid, beside.process);
-    let equal = peer.meet().is_some();
+    let (peer, equal) = Peer::meet(pid, beside.process);
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);
+    let page = Page::lay(theirs.demand, equal).ok_or(libc::ENOMEM)?;
+    let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], page.at, SIGN);
+    mine = Greeting { equal: equal.into(), chosen: page.chosen, pin: pinned.pin, ..mine };
+    let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
+    region.fix(&memory)?; // for both have mapped it
 
-    let page = if equal { Page::lay(theirs.demand) } else { None };
-    let sign = Box::new(Sign { word: theirs.demand.word, mark: 0 });
-    let (at, len) = (&raw const *sign as usize, size_of::<Sign>());
-    let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], at, len);
-    let chosen = page.as_ref().map_or(0, |page| page.chosen);
-    let ready =
-        Note { step: READY, equal: equal.into(), chosen, pin: pinned.pin, ..Note::default() };
-    let (note, _) = talk.exchange_notes(ready).await?;
     // Both or neither: one of them may see less of the other.
-    let equal = equal && note.equal != 0;
-    let agreed = Agreed::new(pid, demand, note.chosen).filter(|_| equal && pid > 0);
-    let refused = |why: &str| [Err(why.to_string()), Err(why.to_string())];
-    let [pull, push] = match (settings.engines, agreed) {
-        (Engines::Helper | Engines::SharedMemory, _) => refused("not wanted (ADMA_IPC_ENGINE)"),
-        _ if pid <= 0 => refused("the other process cannot be seen from this namespace"),
-        _ if !equal => refused("the other process has not the same user and rights"),
-        (_, None) => refused("the other process does not let itself be reached"),
-        (_, Some(agreed)) => agreed.probe().map(|tried| tried.map_err(|why| why.to_string())),
+    let equal = equal && theirs.equal != 0;
+    let agreed = Agreed::new(pid, demand, theirs.chosen).filter(|_| equal && pid > 0);
+    let is_auto = settings.engines == Engines::Auto;
+    let [pull, push] = match agreed.filter(|_| is_auto) {
+        Some(agreed) => agreed.probe().map(|tried| tried.map_err(|why| why.to_string())),
+        None => {
+            let why = match () {
+                () if !is_auto => "not wanted (ADMA_IPC_ENGINE)",
+                () if pid <= 0 => "the other process cannot be seen from this namespace",
+                () if !equal => "the other process has not the same user and rights",
+                () => "the other process does not let itself be reached",
+            };
+            [Err(why.to_string()), Err(why.to_string())]
+        }
     };
     let helper = across
         .as_ref()
-        .is_some_and(|across| note.pin != 0 && across.probe(note.pin, demand.word).is_ok());
+        .is_some_and(|across| theirs.pin != 0 && across.probe(theirs.pin, demand.word).is_ok());
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
-    let wants_blocks = settings.engines == Engines::Auto;
     let workers = (settings.workers)();
     // With two CPUs the other one has the other process on it, which copies as well.
     let shares = workers.is_some_and(|workers| workers.cpus > 2);
-    let verdict = Note {
-        step: VERDICT,
+    mine = Greeting {
         pull: may_pull.into(),
         push: may_push.into(),
         helper: helper.into(),
-        blocks: wants_blocks.into(),
+        blocks: is_auto.into(),
         workers: shares.into(),
-        ..Note::default()
+        ..mine
     };
-    let (note, _) = talk.exchange_notes(verdict).await?;
-    // Until here the other side may have looked at it.
-    drop(pinned);
-    drop(sign);
+    let (theirs, _) = talk.exchange(&mut mine, VERDICT, &[]).await?;
+    drop(pinned); // until here the other side may have looked at it
 
     // Both or neither: what one posts the other must be able to fetch.
-    let both = helper && note.helper != 0;
-    let others = [note.pull != 0 && equal, note.push != 0 && equal];
+    let both = helper && theirs.helper != 0;
+    let others = [theirs.pull != 0 && equal, theirs.push != 0 && equal];
     let all = may_pull && may_push && others == [true; 2];
     let mut story = story(both, [pull, push], others, yama, let_in);
     if settings.engines == Engines::Helper && !both {
         story += "; not both sides have the kernel helper";
     }
-    across = across.filter(|_| both).map(Across::proved);
-    let mappings = Mappings::new(wants_blocks && note.blocks != 0, equal);
-    if wants_blocks && note.blocks != 0 && !all {
+    let across = across.filter(|_| both).map(Across::proved);
+    let blocks = is_auto && theirs.blocks != 0;
+    let mappings = Mappings::new(blocks, equal);
+    if blocks && !all {
         story += "; one copy between buffers of adma_alloc";
     }
     let allowed = [may_pull, may_push].map(AtomicBool::new);
@@ -345,14 +289,13 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
         equal,
         reader_alone: !equal && !both,
         // What the helper carries has other pieces.
-        shares: !both && (shares || note.workers != 0),
+        shares: !both && (shares || theirs.workers != 0),
     };
     Ok(Established {
         settings,
         region,
         side: usize::from(!ours),
         socket: doorbell,
-        hidden: kept,
         engine: Transport { peer, agreed, terms, allowed, across, mappings, workers },
         _page: page,
         others,
@@ -433,36 +376,36 @@ impl Talk {
         .await
     }
 
-    /// Says something and hears the same kind of thing.
-    async fn exchange<T: Plain>(&self, mut message: T, fds: &[i32]) -> Result<(T, Beside)> {
-        let bytes = bytes_of(&mut message);
-        let (mut sent, mut fds) = (0, fds);
+    /// Says what is known at this step, and hears it of the other side.
+    async fn exchange(
+        &self,
+        mine: &mut Greeting,
+        step: u32,
+        fds: &[i32],
+    ) -> Result<(Greeting, Beside)> {
+        mine.step = step;
+        let (bytes, mut sent, mut fds) = (mine.bytes(), 0, fds);
         while sent < bytes.len() {
             let send = || os::send(self.socket, &bytes[sent..], fds);
             sent += self.when_ready(libc::POLLOUT, send).await?;
             fds = &[];
         }
-        self.hear().await
-    }
-
-    async fn exchange_notes(&self, note: Note) -> Result<(Note, Beside)> {
-        let (theirs, beside) = self.exchange(note, &[]).await?;
-        if theirs.step == note.step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
-    }
-
-    /// Takes exactly one message: what comes after may be the program's own.
-    async fn hear<T: Plain>(&self) -> Result<(T, Beside)> {
-        let (mut message, mut beside) = (T::default(), Beside::default());
-        let bytes = bytes_of(&mut message);
-        let mut got = 0;
+        let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
+        let most_fds = if step == HELLO { os::MOST_FDS } else { 0 };
+        // Exactly one of them: what comes after may be the program's own.
         while got < bytes.len() {
-            let receive = || os::receive(self.socket, &mut bytes[got..], &mut beside);
-            match self.when_ready(libc::POLLIN, receive).await? {
+            let room = &mut theirs.bytes()[got..];
+            let receive = || os::receive(self.socket, room, &mut beside);
+            got += match self.when_ready(libc::POLLIN, receive).await? {
                 0 => return Err(libc::ECONNRESET),
-                _ if beside.fds.len() > T::FDS => return Err(libc::EPROTO),
-                count => got += count,
+                _ if beside.fds.len() > most_fds => return Err(libc::EPROTO),
+                count => count,
+            };
+            let known = got.min(SAME);
+            if theirs.bytes()[..known] != bytes[..known] {
+                return Err(libc::EPROTO);
             }
         }
-        Ok((message, beside))
+        if theirs.step == step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
     }
 }

@@ -11,36 +11,50 @@ const MOST: usize = 512;
 /// The numbers, and one; 0: nothing.
 static ALL: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 
-/// Some of them. Goes before the sockets do: another file might get the number.
-#[derive(Debug, Default)]
-pub struct Hidden([Option<usize>; 3]);
+#[derive(Debug)]
+pub struct Hidden {
+    socket: Fd,
+    place: Option<&'static AtomicI32>,
+}
 
 impl Hidden {
-    pub fn add(&mut self, socket: &Fd) {
+    pub fn new(socket: Fd) -> Self {
         let number = socket.raw() + 1;
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        let free = |place: &AtomicI32| place.compare_exchange(0, number, success, failure).is_ok();
-        if let Some(own) = self.0.iter_mut().find(|own| own.is_none()) {
-            *own = ALL.iter().position(free);
+        let free = |place: &&AtomicI32| place.compare_exchange(0, number, success, failure).is_ok();
+        Self { socket, place: ALL.iter().find(free) }
+    }
+
+    /// Somebody else looks after it from now on.
+    pub fn reveal(&self) {
+        // As long as it is open nobody else has the number.
+        let (number, relaxed) = (self.socket.raw() + 1, Ordering::Relaxed);
+        if let Some(place) = self.place {
+            let _ = place.compare_exchange(number, 0, Ordering::Release, relaxed);
         }
+    }
+}
+
+impl core::ops::Deref for Hidden {
+    type Target = Fd;
+
+    fn deref(&self) -> &Fd {
+        &self.socket
     }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        self.0.iter().flatten().for_each(|&place| ALL[place].store(0, Ordering::Release));
+        self.reveal(); // before it is closed: another file might get the number
     }
 }
 
 /// In the child of a fork.
 pub fn forget_after_fork() {
     for place in &ALL {
-        match place.load(Ordering::Acquire) {
+        match place.swap(0, Ordering::AcqRel) {
             0 => {}
-            number => {
-                sys::close(number - 1);
-                place.store(0, Ordering::Release);
-            }
+            number => sys::close(number - 1),
         }
     }
 }

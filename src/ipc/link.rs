@@ -40,8 +40,6 @@ pub struct Link {
     pub owner: u64,
     /// What it is called there; 0: nothing yet.
     pub handle: AtomicU32,
-    /// What the socket is, to recognise it after a fork.
-    pub file: Option<(u64, u64)>,
     pub spin_ticks: AtomicU64,
     /// What we have last told the other side.
     pub cpu: AtomicU32,
@@ -76,7 +74,6 @@ impl Link {
         Self {
             owner,
             handle: AtomicU32::new(0),
-            file: sys::file_of(established.socket.raw()),
             spin_ticks: AtomicU64::new(MOST_SPIN),
             cpu: AtomicU32::new(0),
             endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, engine.terms))),

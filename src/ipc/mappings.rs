@@ -1,7 +1,7 @@
 //! Blocks of the other process, mapped here; see `blocks`.
 //!
-//! Their descriptors come over the doorbell socket, among the bytes that wake: a record, and beside it
-//! the descriptor. Each side keeps the last so many, in the order they were sent, so that the
+//! Their descriptors come over the doorbell socket, among the packets that wake: a record, and beside
+//! it the descriptor. Each side keeps the last so many, in the order they were sent, so that the
 //! sender knows which the receiver has.
 //!
 //! Nothing here is an error: what cannot be mapped is copied another way.
@@ -66,13 +66,10 @@ impl Drop for Mapping {
     }
 }
 
-/// The blocks of one process that have come last, and what is not yet understood of what it says.
+/// The blocks of one process that have come last.
 #[derive(Default)]
 struct Arrived {
     mappings: VecDeque<(u64, Option<Arc<Mapping>>)>,
-    /// The beginning of a record, and what came with it.
-    bytes: Vec<u8>,
-    fd: Option<Foreign>,
     /// Blocks that were spoken of and have not come.
     missing: VecDeque<u64>,
     /// How often the other side has lent a block, or none.
@@ -125,9 +122,7 @@ impl Mappings {
     pub fn lend(&self, socket: i32, serial: u64) -> os::Result<u32> {
         let (mut sent, record) = (self.sent.lock(), record(LEND, serial));
         if serial == 0 {
-            if os::send(socket, &record, &[])? != RECORD {
-                return Err(libc::EAGAIN);
-            }
+            os::send(socket, &record, &[])?;
         } else {
             blocks::send(serial, socket, &record, Share::Lent)?;
             keep(&mut sent, (serial, false));
@@ -172,7 +167,7 @@ impl Mappings {
         const MOST_READS: usize = 1000;
         let mut arrived = self.arrived.lock();
         for _ in 0..MOST_READS {
-            let (mut room, mut beside) = ([0; 256], Beside::default());
+            let (mut room, mut beside) = ([0; RECORD], Beside::default());
             match os::receive(socket, &mut room, &mut beside) {
                 Ok(0) => return,
                 Ok(_) if !self.wanted => {}
@@ -185,40 +180,16 @@ impl Mappings {
 }
 
 impl Arrived {
-    /// The kernel hands out the descriptors of one sending at a time, and nothing that was sent
-    /// after it: they belong to the last record that has begun.
-    fn take(&mut self, bytes: &[u8], fds: Vec<Foreign>, equal: bool) {
-        let mut records: Vec<(u8, u64, Option<Foreign>)> = Vec::new();
-        let mut first = self.fd.take();
-        self.bytes.extend_from_slice(bytes);
-        let mut rest = &self.bytes[..];
-        while let Some(&kind) = rest.first() {
-            if kind != BLOCK && kind != LEND {
-                rest = &rest[1..];
-                continue;
-            }
-            let Some((record, after)) = rest.split_at_checked(RECORD) else { break };
-            rest = after;
-            let serial = record[1..].try_into().map_or(0, u64::from_ne_bytes);
-            records.push((kind, serial, first.take()));
+    fn take(&mut self, packet: &[u8], fds: Vec<Foreign>, equal: bool) {
+        let Some((&kind @ (BLOCK | LEND), serial)) = packet.split_first() else { return };
+        let Ok(serial) = serial.try_into().map(u64::from_ne_bytes) else { return };
+        // None: there was no number for it here.
+        let memory = fds.into_iter().next().and_then(|fd| fd.into_memory().ok());
+        let view = memory.and_then(|memory| Mapping::new(&memory, equal, kind == LEND).ok());
+        if serial != 0 {
+            keep(&mut self.mappings, (serial, view.map(Arc::new)));
         }
-        let fd = fds.into_iter().next();
-        match records.last_mut() {
-            _ if !rest.is_empty() => self.fd = fd.or(first),
-            Some((.., last)) if last.is_none() => *last = fd,
-            _ => {}
-        }
-        let rest = rest.len();
-        self.bytes.drain(..self.bytes.len() - rest);
-        for (kind, serial, fd) in records {
-            // None: there was no number for it here.
-            let memory = fd.and_then(|fd| fd.into_memory().ok());
-            let view = memory.and_then(|memory| Mapping::new(&memory, equal, kind == LEND).ok());
-            if serial != 0 {
-                keep(&mut self.mappings, (serial, view.map(Arc::new)));
-            }
-            self.lends = self.lends.saturating_add(u32::from(kind == LEND));
-        }
+        self.lends = self.lends.saturating_add(u32::from(kind == LEND));
     }
 }
 
@@ -303,6 +274,10 @@ mod tests {
         assert!(!lender.show(there.raw(), serial, true) && !blocks::is_sealed(serial));
         let at_the_same_time = Mappings::new(true, false).lend(there.raw(), serial);
         assert_eq!(at_the_same_time, Err(libc::EBUSY));
+        for equal in [true, false] {
+            let others = Mappings::new(true, equal);
+            assert!(!others.show(there.raw(), serial, false), "it would be sealed too early");
+        }
         assert_eq!(lender.lend(there.raw(), 0)?, 2, "and nothing");
         assert!(!borrower.has_borrowed(1));
         borrower.take_in(here.raw());
@@ -343,8 +318,15 @@ mod tests {
     #[test]
     fn lent_memory_whose_pages_could_go_is_not_mapped() {
         const SEALED: i32 = os::SIZE_SEALS | libc::F_SEAL_SEAL;
-        let lent = |seals, pages: bool| {
-            let memory = os::sealed_memory(c"test", 8192, seals).unwrap();
+        let lent = |seals: i32, pages: bool| {
+            let memory = os::sealed_memory(c"test", 8192, 0).unwrap();
+            // Those beyond its end do not make up for those that are not there.
+            let (mode, add) = (libc::FALLOC_FL_KEEP_SIZE, libc::F_ADD_SEALS);
+            // SAFETY: no memory but that of the test.
+            unsafe {
+                assert_eq!(libc::fallocate(memory.raw(), mode, 8192, 8192), 0);
+                assert_eq!(libc::fcntl(memory.raw(), add, seals), 0);
+            }
             os::fill_with_pages(&memory, if pages { 8192 } else { 4096 }).unwrap();
             let shown = Mapping::new(&memory, false, false).map(|mapping| mapping.writable);
             assert!(matches!(shown, Err(libc::EINVAL) | Ok(false)), "not lent");
@@ -357,56 +339,58 @@ mod tests {
         assert_eq!(lent(SEALED | libc::F_SEAL_FUTURE_WRITE, true), Ok(false), "to read");
     }
 
-    /// Whatever is sent, and however it is cut.
     #[test]
-    fn nonsense_over_the_bell_is_mapped_only_if_it_is_a_block() {
+    fn nonsense_over_the_doorbell_is_mapped_only_if_it_is_a_block() {
         let [here, there] = os::unix_pair().unwrap();
         let mappings = Mappings::new(true, true);
-        let record = |serial| record(BLOCK, serial);
-        let good = os::sealed_memory(c"test", 4096, os::SIZE_SEALS).unwrap();
-        os::fill_with_pages(&good, 4096).unwrap();
+        let with_pages = |seals| {
+            let memory = os::sealed_memory(c"test", 4096, seals).unwrap();
+            os::fill_with_pages(&memory, 4096).unwrap();
+            memory
+        };
+        let (good, unsealed) = (with_pages(os::SIZE_SEALS), with_pages(0));
         let holes = os::sealed_memory(c"test", 1 << 40, os::SIZE_SEALS).unwrap();
-        let unsealed = os::sealed_memory(c"test", 4096, 0).unwrap();
-        os::fill_with_pages(&unsealed, 4096).unwrap();
-        let fds = [&good, &holes, &unsealed, &here];
-        for (serial, memory) in (1..).zip(fds) {
+        let send = |bytes: &[u8], fds: &[i32]| os::send(there.raw(), bytes, fds).unwrap();
+        let sent = [
+            (vec![good.raw()], Some(true)),
+            (vec![holes.raw()], Some(false)),
+            (vec![unsealed.raw()], Some(false)),
+            (vec![here.raw()], Some(false)),
+            (vec![], Some(false)),
+            (vec![good.raw(), here.raw()], Some(true)),
+        ];
+        for (serial, (fds, _)) in (1..).zip(&sent) {
             os::send_byte(there.raw());
-            os::send(there.raw(), &record(serial), &[memory.raw()]).unwrap();
+            send(&record(BLOCK, serial), fds);
+            // Cut, of no kind, too long, and nothing.
+            send(&record(BLOCK, 99)[..4], &[good.raw()]);
+            send(&record(77, 99), &[good.raw()]);
+            send(&[os::WAKE, BLOCK, 0, 99, 99, 99, 99, 99, 99, 99, 99, 99], &[]);
         }
-        // Without a descriptor, with one too many, in pieces, and the rest.
-        os::send(there.raw(), &record(10), &[]).unwrap();
-        os::send(there.raw(), &record(11), &[good.raw(), good.raw()]).unwrap();
-        os::send(there.raw(), &record(12)[..4], &[good.raw()]).unwrap();
-        os::send(there.raw(), &record(12)[4..], &[]).unwrap();
-        os::send(there.raw(), &[77, 0, os::WAKE, BLOCK], &[]).unwrap();
         mappings.take_in(here.raw());
         let mapped =
             |serial| mappings.find(BlockAddress { serial, offset: 0 }).map(|view| view.is_some());
-        assert_eq!([1, 2, 3, 4].map(mapped), [Some(true), Some(false), Some(false), Some(false)]);
-        assert_eq!([10, 11, 12].map(mapped), [Some(false), Some(true), Some(true)]);
-        assert_eq!(mapped(13), None);
-    }
-
-    /// A fault in such memory can be fatal, whoever has made it.
-    #[test]
-    fn huge_pages_are_not_taken_for_a_block() {
-        const SIZE: i64 = 2 << 20;
-        for (flag, taken) in [(0, true), (libc::MFD_HUGETLB | libc::MFD_HUGE_2MB, false)] {
-            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flag;
-            let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-            // SAFETY: a terminated name, and a descriptor of our own.
-            let memory = unsafe {
-                let memory = libc::memfd_create(c"test".as_ptr(), flags);
-                libc::ftruncate(memory, SIZE);
-                libc::fcntl(memory, libc::F_ADD_SEALS, seals);
-                memory
-            };
-            if memory < 0 {
-                return; // no huge pages in this kernel
-            }
-            let found = os::sealed_memory_of_others(&Fd::owned(memory));
-            assert_eq!(found.is_some_and(|found| found.size == SIZE as usize), taken);
+        for (serial, (_, found)) in (1..).zip(&sent) {
+            assert_eq!(mapped(serial), *found, "{serial}");
         }
+        assert_eq!(mapped(99), None);
+        // A fault in huge pages can be fatal, whoever has made it.
+        let flags = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        // SAFETY: a terminated name, and a descriptor of our own.
+        let huge = unsafe {
+            let huge = libc::memfd_create(c"test".as_ptr(), flags); // not in every kernel
+            libc::ftruncate(huge, 2 << 20);
+            libc::fcntl(huge, libc::F_ADD_SEALS, os::SIZE_SEALS);
+            Fd::owned(huge)
+        };
+        let is_memory = |memory: &Fd| os::sealed_memory_of_others(memory).is_some();
+        assert_eq!([&holes, &huge].map(is_memory), [true, false]);
+        // Nothing at all is not the end, which says the same.
+        send(&[], &[]);
+        send(&record(BLOCK, 9), &[good.raw()]);
+        mappings.take_in(here.raw());
+        mappings.take_in(here.raw());
+        assert_eq!(mapped(9), Some(true));
     }
 
     /// Both sides forget the same ones.

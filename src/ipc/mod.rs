@@ -23,7 +23,6 @@
 //! tally       what a report tells of messages; counts: how that lies in live files
 //! os          system calls; in it memory and sockets; blocking: threads for those that somebody
 //!             who cannot wait has to make
-//! lock        a lock that leaves errno alone
 //! ```
 //!
 //! The k-th write of one side meets the k-th read of the other. Three kinds of messages:
@@ -107,7 +106,6 @@ mod engine;
 mod handshake;
 mod hidden;
 mod link;
-mod lock;
 mod mappings;
 mod os;
 mod peer;
@@ -120,6 +118,7 @@ mod tests;
 mod wait;
 mod watch;
 
+use crate::os::lock;
 pub use settings::Engines;
 #[cfg(not(test))]
 pub use settings::{HelperEngine, Settings, Workers, configure};

@@ -9,9 +9,9 @@ pub use memory::{
     map_shared, seal_block, seal_for_good, sealed_memory, sealed_memory_of_others, take_pages_away,
 };
 pub use sockets::{
-    Beside, MOST_FDS, SO_PASSPIDFD, UnixAddress, accept, bind, connect, is_listener,
-    is_socket_file, listen, lock_folder, poll, receive, remove_file, send, send_byte,
-    set_socket_option, shut_down, socket_option, unix_address, unix_pair, unix_socket,
+    Beside, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, bind, connect, is_listener,
+    is_socket_file, listen, lock_folder, poll, receive, remove_file, send, send_byte, shut_down,
+    socket_option, unix_address, unix_pair, unix_socket,
 };
 
 #[cfg(test)]
@@ -22,7 +22,7 @@ use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use alloc::boxed::Box;
 use core::ffi::{CStr, c_void};
-use core::mem::{ManuallyDrop, MaybeUninit};
+use core::mem::ManuallyDrop;
 use memory::seals;
 
 /// The negated errno, or a value.
@@ -40,41 +40,52 @@ unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usi
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
-/// A descriptor of ours: closed with its owner.
+/// A descriptor of ours: closed with its owner, unless the program has closed it, as daemons close
+/// all they find, and has opened a file of its own under the number.
 #[derive(Debug)]
-pub struct Fd(i32);
+pub struct Fd {
+    number: i32,
+    file: Option<(u64, u64)>,
+}
 
 impl Fd {
-    pub fn raw(&self) -> i32 {
-        self.0
+    /// A number that is ours from now on.
+    pub fn owned(number: i32) -> Self {
+        Self { number, file: sys::file_of(number) }
     }
 
-    /// A number that is ours from now on.
-    pub fn owned(fd: i32) -> Self {
-        Self(fd)
+    pub fn raw(&self) -> i32 {
+        self.number
+    }
+
+    /// Whether the number still stands for it.
+    pub fn is_there(&self) -> bool {
+        sys::file_of(self.number) == self.file
     }
 
     /// From now on the number is somebody else's business.
     pub fn into_raw(self) -> i32 {
-        ManuallyDrop::new(self).0
+        ManuallyDrop::new(self).number
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        sys::close(self.0);
+        if self.is_there() {
+            sys::close(self.number);
+        }
     }
 }
 
 /// Never one of the first three: a program that has closed its standard streams may go on
 /// writing to them.
 fn fd(answer: Result<usize>) -> Result<Fd> {
-    let first = Fd(answer? as i32);
-    if first.0 > libc::STDERR_FILENO {
+    let first = Fd::owned(answer? as i32);
+    if first.number > libc::STDERR_FILENO {
         return Ok(first);
     }
-    match sys::duplicate(first.0, libc::STDERR_FILENO + 1) {
-        fd @ 0.. => Ok(Fd(fd as i32)),
+    match sys::duplicate(first.number, libc::STDERR_FILENO + 1) {
+        number @ 0.. => Ok(Fd::owned(number as i32)),
         errno => Err(-errno as i32),
     }
 }
@@ -97,7 +108,7 @@ impl Foreign {
     pub fn into_socket(self) -> Result<Fd> {
         let option = |option| socket_option(self.fd, option);
         let right = option(libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
-            && option(libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
+            && option(libc::SO_TYPE) == Ok(libc::SOCK_SEQPACKET)
             && option(libc::SO_ACCEPTCONN) == Ok(0);
         if right { self.into_fd() } else { Err(libc::EPROTO) }
     }
@@ -124,7 +135,8 @@ impl Drop for Foreign {
         if known || socket_option(fd, libc::SO_DOMAIN).is_ok() || seals(fd).is_ok() {
             sys::close(fd);
         } else {
-            // It stays open where too many threads wait for such files already.
+            // It stays open where too many threads wait for such files already; `receive` takes
+            // no more then.
             CLOSERS.take(Box::new(move || sys::close(fd)));
         }
     }
@@ -167,24 +179,25 @@ pub fn is_dumpable() -> bool {
     unsafe { call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize]) == Ok(1) }
 }
 
-/// A fresh page at this place, if that is free. A child of a fork does not get it.
-pub fn map_page_at(at: usize) -> Result<()> {
+/// A fresh page at this place, if that is free; 0: anywhere. A child of a fork does not get it.
+pub fn map_page_at(at: usize) -> Result<usize> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+    let there = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | there) as usize;
     // SAFETY: replaces nothing; a kernel that does not know the flag chooses another place, which
     // is given back.
     unsafe {
         let got = call(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX])?;
         let kept = call(libc::SYS_madvise, [got, PAGE, libc::MADV_DONTFORK as usize]);
-        if got != at || kept.is_err() {
+        if (at != 0 && got != at) || kept.is_err() {
             sys::unmap(got as *mut c_void, PAGE);
             return Err(libc::EEXIST);
         }
+        Ok(got)
     }
-    Ok(())
 }
 
-/// Opens a file of /proc, for `read_again`, or a folder, for `lock_folder`.
+/// Opens a file of /proc, for `read_again`, a folder, for `lock_folder`, or a file's name only.
 pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
     let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let at = libc::AT_FDCWD as usize;
@@ -210,14 +223,4 @@ pub fn watch_process(pid: i32) -> Result<Fd> {
 pub fn let_trace(pid: i32) -> bool {
     // SAFETY: no memory.
     unsafe { call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, pid as usize]).is_ok() }
-}
-
-/// What the kernel says of a descriptor's file, or of a path's where that is not empty, and not by
-/// a link.
-fn stat(fd: i32, path: *const libc::c_char) -> Option<libc::stat> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let flags = (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) as usize;
-    let (fd, path, at) = (fd as usize, path as usize, stat.as_mut_ptr() as usize);
-    // SAFETY: a terminated path; the kernel fills `stat`, which is read only after it has.
-    unsafe { call(libc::SYS_newfstatat, [fd, path, at, flags]).ok().map(|_| stat.assume_init()) }
 }

@@ -8,46 +8,39 @@ use super::os::{self, Fd};
 use crate::os::sys;
 use alloc::ffi::CString;
 use alloc::format;
-use alloc::string::String;
 
-/// Who has it may reach any process's memory: the kernel does not look after us then.
 const CAP_SYS_PTRACE: u32 = 19;
 
-/// What decides over a process's rights.
+/// What decides over a process's rights, as lines of its /proc/N/status: its users and groups
+/// (real, effective, saved, and for files), and what it may and does use of capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
-    /// Real, effective, saved, and for files.
-    users: [u32; 4],
-    groups: [u32; 4],
-    permitted: u64,
-    effective: u64,
-}
+struct Standing<'a>([&'a [u8]; 4]);
 
-impl Standing {
-    /// Out of the text of /proc/N/status; a program's name, which stands there too, may be any
-    /// bytes.
-    fn read(text: &[u8]) -> Option<Self> {
-        let text = &*String::from_utf8_lossy(text);
-        fn four(rest: &str) -> Option<[u32; 4]> {
-            let mut numbers = rest.split_ascii_whitespace().map(str::parse);
-            let mut next = || numbers.next()?.ok();
-            Some([next()?, next()?, next()?, next()?])
-        }
-        let whole_lines = &text[..text.rfind('\n')?];
-        let field = |name: &str| whole_lines.lines().find_map(|line| line.strip_prefix(name));
-        let set = |name| u64::from_str_radix(field(name)?.trim(), 16).ok();
-        Some(Self {
-            users: four(field("Uid:")?)?,
-            groups: four(field("Gid:")?)?,
-            permitted: set("CapPrm:")?,
-            effective: set("CapEff:")?,
-        })
+impl<'a> Standing<'a> {
+    /// Also of a text that ends anywhere; a program's name, which stands there too, may be any
+    /// bytes but a line of its own.
+    fn read(text: &'a [u8]) -> Option<Self> {
+        let whole_lines = &text[..text.iter().rposition(|&byte| byte == b'\n')?];
+        let line = |name: &str| {
+            whole_lines.split(|&byte| byte == b'\n').find_map(|l| l.strip_prefix(name.as_bytes()))
+        };
+        Some(Self([line("Uid:")?, line("Gid:")?, line("CapPrm:")?, line("CapEff:")?]))
     }
 
     /// Whether there is no other user that it could become again.
     fn is_settled(&self) -> bool {
-        let alike = |ids: [u32; 4]| ids.iter().all(|id| *id == ids[0]);
-        alike(self.users) && alike(self.groups)
+        self.0[..2].iter().all(|line| {
+            let mut ids = line.split(u8::is_ascii_whitespace).filter(|id| !id.is_empty());
+            let first = ids.next();
+            first.is_some() && ids.all(|id| Some(id) == first)
+        })
+    }
+
+    /// Whether the kernel lets it reach any process's memory, and does not look after us.
+    fn may_trace_all(&self) -> bool {
+        let set = core::str::from_utf8(self.0[2]).ok();
+        let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        set.is_none_or(|set| set >> CAP_SYS_PTRACE & 1 != 0)
     }
 }
 
@@ -63,10 +56,12 @@ pub struct Peer {
 
 impl Peer {
     /// Of a process that has just sent something: with a descriptor from the kernel, or, where
-    /// that has none to give, whoever has the number now.
-    pub fn new(pid: i32, process: Option<Fd>) -> Self {
+    /// that has none to give, whoever has the number now. And whether it is our equal.
+    pub fn meet(pid: i32, process: Option<Fd>) -> (Self, bool) {
         let process = process.or_else(|| (pid > 0).then(|| os::watch_process(pid).ok())?);
-        Self { process, status: None }
+        let mut peer = Self { process, status: None };
+        let equal = peer.compare().unwrap_or(false);
+        (peer, equal)
     }
 
     /// A descriptor that becomes readable when the process ends.
@@ -78,8 +73,8 @@ impl Peer {
         self.process.iter().chain(&self.status).map(Fd::raw)
     }
 
-    /// Looks once whether it is our equal; `None`: it is not.
-    pub fn meet(&mut self) -> Option<()> {
+    /// `None`: this cannot be found out.
+    fn compare(&mut self) -> Option<bool> {
         let process = self.process()?;
         let number = number_in_proc(process)?;
         let file = |name| CString::new(format!("/proc/{number}/{name}")).ok();
@@ -87,33 +82,27 @@ impl Peer {
         let [mut mine, mut theirs] = [[0; 64]; 2];
         let mine = sys::read_link(c"/proc/thread-self/ns/user", &mut mine)?;
         let same = sys::read_link(&file("ns/user")?, &mut theirs)? == mine;
-        let ours = own_standing()?;
-        let equal = same && is_equal(&ours, &status);
-        if ours.permitted >> CAP_SYS_PTRACE & 1 != 0 {
-            self.status = Some(status);
-        }
+        let (equal, may_trace_all) = compare_with(&status)?;
+        self.status = Some(status).filter(|_| may_trace_all);
         // Alive now, so the number was its own all the time.
-        (equal && os::poll([(process, libc::POLLIN)], 0) == [0]).then_some(())
+        Some(equal && same && os::poll([(process, libc::POLLIN)], 0) == [0])
     }
 
     /// Whether it still is: to be asked now and then. Where the kernel asks at every call, it is
     /// left to that.
     pub fn is_still_equal(&self) -> bool {
         let Some(status) = &self.status else { return true };
-        own_standing().is_some_and(|ours| is_equal(&ours, status))
+        compare_with(status).is_some_and(|(equal, _)| equal)
     }
 }
 
-fn is_equal(ours: &Standing, status: &Fd) -> bool {
-    let mut room = [0; STATUS];
-    let theirs = os::read_again(status, &mut room).and_then(Standing::read);
-    theirs.is_some_and(|theirs| theirs == *ours && ours.is_settled())
-}
-
-/// Of the thread that calls.
-fn own_standing() -> Option<Standing> {
-    let mut room = [0; STATUS];
-    sys::read_file(c"/proc/thread-self/status", &mut room).and_then(Standing::read)
+/// Whether the thread that calls and another process have the same rights, and whether that thread
+/// may trace everybody.
+fn compare_with(status: &Fd) -> Option<(bool, bool)> {
+    let [mut mine, mut theirs] = [[0; STATUS]; 2];
+    let mine = Standing::read(sys::read_file(c"/proc/thread-self/status", &mut mine)?)?;
+    let theirs = os::read_again(status, &mut theirs).and_then(Standing::read);
+    Some((theirs == Some(mine) && mine.is_settled(), mine.may_trace_all()))
 }
 
 /// As long as a status gets with some hundred groups.
@@ -133,13 +122,14 @@ mod tests {
 
     #[test]
     fn standing_is_read_and_unsettled_users_are_seen() {
-        let text = "Name:\tUid: x\nUid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nCapInh:\t0\n\
+        let text = "Name:\tUid: \u{fffd}\nUid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nCapInh:\t0\n\
                     CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000010\n";
         let standing = Standing::read(text.as_bytes()).unwrap();
-        assert_eq!((standing.users, standing.groups), ([1, 2, 3, 4], [5; 4]));
-        assert_eq!((standing.permitted, standing.effective), (0x1ff_ffff_ffff, 16));
-        assert!(!standing.is_settled());
-        assert!(Standing { users: [1; 4], ..standing }.is_settled());
+        let lines = ["\t1\t2\t3\t4", "\t5\t5\t5\t5", "\t000001ffffffffff", "\t0000000000000010"];
+        assert_eq!(standing.0, lines.map(str::as_bytes));
+        assert!(!standing.is_settled() && standing.may_trace_all());
+        let settled = Standing([b"\t1\t1\t1\t1", standing.0[1], b"\t0000000000000010", b""]);
+        assert!(settled.is_settled() && !settled.may_trace_all());
         for cut in 0..text.len() - 1 {
             assert_eq!(Standing::read(&text.as_bytes()[..cut]), None, "{cut}");
         }
@@ -147,12 +137,12 @@ mod tests {
 
     #[test]
     fn this_process_is_its_own_equal_and_a_dead_one_is_nobodys() {
-        let mut own = Peer::new(sys::getpid(), None);
-        assert!(own.meet().is_some() && own.is_still_equal());
+        let (own, equal) = Peer::meet(sys::getpid(), None);
+        assert!(equal && own.is_still_equal());
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let mut other = Peer::new(child.id() as i32, None);
+        let process = os::watch_process(child.id() as i32).unwrap();
         child.wait().unwrap();
-        assert!(other.meet().is_none());
-        assert!(Peer::new(0, None).meet().is_none());
+        assert!(!Peer::meet(child.id() as i32, Some(process)).1);
+        assert!(!Peer::meet(0, None).1);
     }
 }

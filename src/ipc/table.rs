@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{accept, blocking, blocks, hidden, os, tally, watch};
+use super::{accept, blocking, blocks, hidden, os, watch};
 use crate::os::sys;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -64,48 +64,34 @@ impl core::ops::Deref for Used {
 }
 
 impl Drop for Used {
-    fn drop(&mut self) {
-        self.place.leave();
-    }
-}
-
-impl HandleSlot {
     #[inline]
-    fn leave(&self) {
+    fn drop(&mut self) {
+        let HandleSlot { users, handle, .. } = self.place;
         // Closing sleeps on it; it has taken the handle away first.
-        if self.users.fetch_sub(1, Ordering::AcqRel) == 2
-            && self.handle.load(Ordering::Acquire) == 0
-        {
-            sys::futex_wake(self.users.as_ptr(), 1);
+        if users.fetch_sub(1, Ordering::AcqRel) == 2 && handle.load(Ordering::Acquire) == 0 {
+            sys::futex_wake(users.as_ptr(), 1);
         }
     }
 }
 
-fn place_of(handle: i32) -> Option<&'static HandleSlot> {
-    let handle = u32::try_from(handle).ok().filter(|handle| handle & MARK != 0)?;
-    Some(&TABLE[(handle % PLACES as u32) as usize])
-}
-
-/// The connection of a handle, or a negated errno.
+/// The connection of a handle.
 #[inline]
-pub fn find(handle: i32) -> Result<Used, isize> {
+pub fn find(handle: i32) -> os::Result<Used> {
     let used = find_any(handle)?;
-    if used.closing.load(Ordering::Relaxed) { Err(-libc::EBADF as isize) } else { Ok(used) }
+    if used.closing.load(Ordering::Relaxed) { Err(libc::EBADF) } else { Ok(used) }
 }
 
 /// The same, also if closing it has begun and not ended.
 #[inline]
-pub fn find_any(handle: i32) -> Result<Used, isize> {
-    let place = place_of(handle).ok_or(-libc::EBADF as isize)?;
+pub fn find_any(handle: i32) -> os::Result<Used> {
+    let number = u32::try_from(handle).ok().filter(|handle| handle & MARK != 0);
+    let place = &TABLE[number.ok_or(libc::EBADF)? as usize % PLACES];
     place.users.fetch_add(1, Ordering::AcqRel);
     let used = Used { place };
     if place.handle.load(Ordering::Acquire) != handle as u32 {
-        return Err(-libc::EBADF as isize);
+        return Err(libc::EBADF);
     }
-    if used.owner != owner() {
-        return Err(-libc::EPERM as isize);
-    }
-    Ok(used)
+    if used.owner == owner() { Ok(used) } else { Err(libc::EPERM) }
 }
 
 /// The other open connections of this process.
@@ -160,8 +146,10 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
         let generation = place.generation.fetch_add(1, Ordering::Relaxed) % GENERATIONS;
         let handle = MARK | generation << PLACE_BITS | index as u32;
         // SAFETY: just made from a box; nobody else knows it.
-        unsafe { &*link }.handle.store(handle, Ordering::Release);
+        let link = unsafe { &*link };
+        link.handle.store(handle, Ordering::Release);
         place.handle.store(handle, Ordering::Release);
+        link.socket.reveal();
         return Ok(handle as i32);
     }
     // SAFETY: as above.
@@ -170,16 +158,11 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
 }
 
 /// Closes a connection, when nobody uses it any more.
-pub fn close(handle: i32) -> isize {
-    let used = match find_any(handle) {
-        Ok(used) => used,
-        Err(errno) => return errno,
-    };
+pub fn close(handle: i32) -> os::Result<()> {
+    let used = find_any(handle)?;
     let place = used.place;
-    let mine = place.handle.compare_exchange(handle as u32, 0, Ordering::AcqRel, Ordering::Acquire);
-    if mine.is_err() {
-        return -libc::EBADF as isize;
-    }
+    let (number, taken) = (handle as u32, Ordering::AcqRel);
+    place.handle.compare_exchange(number, 0, taken, Ordering::Relaxed).map_err(|_| libc::EBADF)?;
     let patience = used.settings.patience;
     let limit = sys::nanoseconds() + patience;
     used.begin_close();
@@ -193,20 +176,19 @@ pub fn close(handle: i32) -> isize {
     }
     if !alone || !used.end_close(limit) {
         // For another try: the handle still stands for it.
-        place.handle.store(handle as u32, Ordering::Release);
-        return -libc::ETIMEDOUT as isize;
+        place.handle.store(number, Ordering::Release);
+        return Err(libc::ETIMEDOUT);
     }
     drop(used);
     // SAFETY: made by `enter`; the handle is gone and so are the users.
     drop(unsafe { Box::from_raw(place.link.load(Ordering::Acquire)) });
     place.link.store(core::ptr::null_mut(), Ordering::Release);
-    0
+    Ok(())
 }
 
 /// In the child of a fork: the sockets are the parent's. Kept open here they would hide the
 /// parent's end from the other side. Closed only if the number still stands for it.
 pub fn forget_after_fork() {
-    tally::clear();
     accept::forget_after_fork();
     hidden::forget_after_fork();
     blocking::forget_after_fork();
@@ -218,7 +200,7 @@ pub fn forget_after_fork() {
         }
         // SAFETY: the child's copy of a connection that was open when it was made.
         let link = unsafe { &*link };
-        if link.owner != owner() && sys::file_of(link.socket.raw()) == link.file {
+        if link.owner != owner() && link.socket.is_there() {
             link.all_descriptors().for_each(sys::close);
         }
     }

@@ -1,7 +1,7 @@
 //! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
 
+use crate::os::lock::TryLock;
 use crate::os::sys;
-use crate::os::trylock::TryLock;
 use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;

@@ -6,6 +6,8 @@ pub mod cpus;
 #[cfg(not(loom))]
 pub mod folder;
 #[cfg(not(loom))]
+pub mod lock;
+#[cfg(not(loom))]
 pub mod lookup;
 #[cfg(not(loom))]
 pub mod mapped;
@@ -26,5 +28,3 @@ pub mod sys;
 pub mod text;
 #[cfg(not(loom))]
 pub mod thread;
-#[cfg(not(loom))]
-pub mod trylock;

@@ -10,6 +10,7 @@
 //! parent's memory and counts there.
 
 use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
+use super::messages::MessageCounts;
 use crate::backend::{Refused, may_start};
 use crate::functions::Op;
 use crate::os::folder::{self, Folder};
@@ -56,6 +57,7 @@ pub struct Statistics {
     start: [AtomicU64; 3],
     place: OnceRef<'static, Place>,
     private: Recorder,
+    private_messages: MessageCounts,
 }
 
 impl Statistics {
@@ -70,6 +72,7 @@ impl Statistics {
             start: [const { AtomicU64::new(0) }; 3],
             place: OnceRef::new(),
             private: Recorder::new(),
+            private_messages: MessageCounts::new(),
         }
     }
 
@@ -103,6 +106,13 @@ impl Statistics {
     #[inline]
     pub fn counters(&self) -> &Recorder {
         self.live().map_or(&self.private, |live| &live.recorder)
+    }
+
+    /// The same of messages between processes, the first of which may make the file as well.
+    #[inline]
+    pub fn messages(&self, may_make: bool) -> &MessageCounts {
+        let live = if may_make { self.live_or_made() } else { self.live() };
+        live.map_or(&self.private_messages, |live| &live.messages)
     }
 
     /// Counts a large copy.
@@ -256,15 +266,20 @@ impl Statistics {
         if !filtered {
             head.pid_namespace.store(folder::pid_namespace(), relaxed);
         }
-        live.recorder.absorb(&self.private);
+        self.absorb_private(live);
         head.magic.store(MAGIC, Ordering::Release);
+    }
+
+    fn absorb_private(&self, live: &Live) {
+        live.recorder.absorb(&self.private);
+        live.messages.absorb(&self.private_messages);
     }
 
     /// Before a report: everything in one place.
     pub fn settle(&self) -> &Recorder {
         if let Some(live) = self.live() {
             // What was counted while the file was being made.
-            live.recorder.absorb(&self.private);
+            self.absorb_private(live);
             self.publish(live);
             return &live.recorder;
         }
@@ -307,6 +322,7 @@ impl Statistics {
         }
         self.tried.store(false, Ordering::Relaxed);
         self.private.clear();
+        self.private_messages.clear();
     }
 }
 

@@ -3,10 +3,10 @@
 use super::snapshot::Snapshot;
 use super::{hlog, json, text};
 use crate::config::Formats;
+use crate::os::lock::TryLock;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys;
 use crate::os::text::{self as os_text, Text, say_to};
-use crate::os::trylock::TryLock;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 

@@ -826,6 +826,27 @@ static void again(void)
 	EXPECT(entries_of("/proc/self/fd"), before);
 }
 
+/* Daemons close what they find; what they open then is theirs. */
+static void all_closed(void)
+{
+	pid_t child;
+	int connection = with_child(echo, &child), files[30];
+	void *block = adma_alloc(100000);
+
+	ask_echo(connection, 100000);
+	if (close_range(3, ~0u, 0))
+		cannot_be_shown("no close_range in this kernel");
+	for (int i = 0; i < 30; i++)
+		files[i] = open("/dev/null", O_RDONLY);
+	EXPECT(adma_close(connection), 0);
+	EXPECT(adma_free(block), 0);
+	for (int i = 0; i < 30; i++)
+		if (fcntl(files[i], F_GETFD) < 0)
+			fail("a file of the program was closed: %d", files[i]);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -838,6 +859,7 @@ int main(int argc, char **argv)
 		{ "exec", executed }, { "close", closed }, { "listen", listened },
 		{ "hostile", hostile }, { "threads", threaded },
 		{ "full", full }, { "table", table }, { "again", again }, { "unequal", unequal },
+		{ "all_closed", all_closed },
 	};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (!strcmp(what, all[i].name)) {

@@ -10,7 +10,8 @@
 #include <grp.h>
 #include <sys/eventfd.h>
 
-enum { HELLO = 40, NOTE = 40, SOMEBODY = 1001 };
+/* A greeting: its step, its nonce, and what it says of rights. */
+enum { HELLO = 80, STEP = 12, NONCE = 16, RIGHTS = 52, SOMEBODY = 1001 };
 #define SLACK 8.0 /* seconds that a busy machine may take */
 
 static uint64_t state;
@@ -96,12 +97,12 @@ static void spoil(char *bytes, size_t len)
 /* Says everything at once; whoever listens is not asked. */
 static void lie_in_greeting(const struct hello *honest, int to)
 {
-	char bytes[HELLO], note[NOTE];
+	char bytes[HELLO];
 	int fds[8], count = roll(8) ? 2 : roll(8);
 
 	memcpy(bytes, honest->bytes, HELLO);
 	for (int i = 0; i < 8; i++) /* another nonce */
-		bytes[16 + i] = roll(256);
+		bytes[NONCE + i] = roll(256);
 	for (int i = 0; i < count; i++)
 		fds[i] = i < 2 && roll(4) ? honest->fds[i] : all_fds[roll(8)];
 	if (roll(3) == 0)
@@ -111,14 +112,14 @@ static void lie_in_greeting(const struct hello *honest, int to)
 	send_some(to, bytes, first, count, fds);
 	if (first < HELLO)
 		send_some(to, bytes + first, HELLO - first, roll(2) ? 0 : roll(4), all_fds);
-	for (uint32_t step = 1; step <= roll(5); step++) {
-		memset(note, 0, NOTE);
-		*(uint32_t *)note = step;
-		for (int at = 4; at < 28; at += 4)
-			*(uint32_t *)(note + at) = roll(3);
+	for (uint32_t step = 2; step <= roll(5); step++) {
+		memcpy(bytes, honest->bytes, HELLO);
+		*(uint32_t *)(bytes + STEP) = step;
+		for (int at = RIGHTS; at < HELLO; at += 4)
+			*(uint32_t *)(bytes + at) = roll(3);
 		if (roll(4) == 0)
-			spoil(note, NOTE);
-		send_some(to, note, NOTE, roll(10) ? 0 : roll(3), all_fds);
+			spoil(bytes, HELLO);
+		send_some(to, bytes, HELLO, roll(10) ? 0 : roll(3), all_fds);
 	}
 }
 

@@ -221,9 +221,45 @@ static void unsealed_memory(char *bytes, size_t len, int fds[2], int to)
 	give_hello(to, bytes, len, (int[]){ wrong, fds[BELL] }, 2);
 }
 
+/* Whoever sends such files again and again does not use up our descriptors. */
+static void hoard(void)
+{
+	char bytes[HELLO];
+	int fds[2], pair[2], result[2], from = honest();
+	size_t len = take_hello(from, bytes, fds);
+	long kept = 0;
+
+	if (pipe(result))
+		fail("pipe");
+	if (fork() == 0) {
+		long before = entries_of("/proc/self/fd");
+
+		for (int i = 0; i < 60; i++) {
+			if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+				fail("socketpair");
+			give_hello(pair[0], bytes, len, (int[]){ silent, silent, silent }, 3);
+			int got = adma_attach(pair[1]);
+
+			if (got != -EPROTO && got != -EMFILE)
+				fail("making a connection is %d", got);
+			close(pair[0]);
+			close(pair[1]);
+		}
+		kept = entries_of("/proc/self/fd") - before;
+		if (write(result[1], &kept, sizeof(kept)) < 0)
+			fail("write");
+		_exit(0);
+	}
+	if (read(result[0], &kept, sizeof(kept)) != sizeof(kept) || kept > 30) {
+		end_silence();
+		fail("%ld descriptors are kept", kept);
+	}
+}
+
 static void silence(void)
 {
 	silent = silent_file();
+	hoard();
 	expect_refusal(silent_bell);
 	expect_refusal(silent_memory);
 	expect_refusal(silent_door);

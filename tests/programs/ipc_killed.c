@@ -1,6 +1,7 @@
 /*
- * The other process is killed at a random moment, many times over. Whatever was under way
- * ends, with bytes that were written or with an error, and soon.
+ * The other process is killed at a random moment, many times over: of every fourth from its
+ * beginning on, of the others since it has connected, which takes long on a slow machine.
+ * Whatever was under way ends, with bytes that were written or with an error, and soon.
  *
  * usage: ipc_killed rounds [microseconds]: the longest life
  */
@@ -65,15 +66,16 @@ int main(int argc, char **argv)
 	fill(room, LARGEST, 0);
 	signal(SIGPIPE, SIG_DFL);
 	for (int round = 0; round < rounds; round++) {
-		int pair[2], status;
+		int pair[2], connected[2], status;
 
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-			fail("socketpair: %s", strerror(errno));
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || pipe(connected))
+			fail("socketpair, pipe: %s", strerror(errno));
 		pid_t child = fork();
 		if (child == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			int connection = adma_attach(pair[1]);
 
+			close(connected[1]);
 			room = message_memory(LARGEST); /* the parent's block is not ours */
 			play(connection, false);
 			_exit(0); /* the parent has gone away first */
@@ -84,12 +86,19 @@ int main(int argc, char **argv)
 		if (killer == 0) {
 			struct timespec pause = { 0, random_number(longest) * 1000l };
 
+			char byte;
+
 			close(pair[0]);
+			close(connected[1]);
+			while (round % 4 && read(connected[0], &byte, 1) < 0)
+				;
 			nanosleep(&pause, NULL);
 			kill(child, SIGKILL);
 			_exit(0);
 		}
 		random_number(2);
+		close(connected[0]);
+		close(connected[1]);
 		int connection = adma_attach(pair[0]);
 		close(pair[0]);
 		double begun = seconds();

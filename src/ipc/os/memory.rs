@@ -1,6 +1,7 @@
 //! Memory that two processes map: made, sealed, found and mapped.
 
-use super::{Fd, Result, call, fd, stat};
+use super::{Fd, Result, call, fd};
+use crate::os::sys;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 
@@ -123,10 +124,13 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
     let (fd, at) = (memory.raw() as usize, system.as_mut_ptr() as usize);
     // SAFETY: the kernel fills `system`, which is read only after it has.
     let kind = unsafe { call(libc::SYS_fstatfs, [fd, at]).map(|_| system.assume_init().f_type) };
-    let stat = stat(memory.raw(), c"".as_ptr()).filter(|_| kind == Ok(libc::TMPFS_MAGIC))?;
-    let whole = stat.st_blocks >= stat.st_size / 512;
-    let fixed = seals & FINAL_SEALS == FINAL_SEALS;
-    Some(Sealed { size: stat.st_size as usize, whole, fixed })
+    kind.ok().filter(|kind| *kind == libc::TMPFS_MAGIC)?;
+    let size = sys::stat(memory.raw(), |stat| stat.st_size as usize)?;
+    // Pages beyond the end, from before it was sealed, would be counted too; this lets them go.
+    // SAFETY: no memory of ours.
+    unsafe { call(libc::SYS_ftruncate, [fd, size]) }.ok()?;
+    let whole = sys::stat(memory.raw(), |stat| stat.st_blocks as usize >= size / 512)?;
+    Some(Sealed { size, whole, fixed: seals & FINAL_SEALS == FINAL_SEALS })
 }
 
 /// Finds all its pages now: nobody will be killed later for want of one.

@@ -1,23 +1,23 @@
 //! Unix sockets, and what travels over them.
 
-use super::{Fd, Foreign, Result, call, fd, open, stat};
-use crate::os::sys::nanoseconds;
+use super::{CLOSERS, Fd, Foreign, Result, call, fd, open};
+use crate::os::sys::{self, nanoseconds};
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::offset_of;
 
-const STREAM: usize = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as usize;
-
 pub fn unix_socket() -> Result<Fd> {
+    let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as usize;
     // SAFETY: no memory.
-    fd(unsafe { call(libc::SYS_socket, [libc::AF_UNIX as usize, STREAM]) })
+    fd(unsafe { call(libc::SYS_socket, [libc::AF_UNIX as usize, kind]) })
 }
 
+/// What is sent at once arrives at once, or not at all.
 pub fn unix_pair() -> Result<[Fd; 2]> {
     let mut pair = [0i32; 2];
-    let at = &raw mut pair as usize;
+    let (kind, at) = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, &raw mut pair as usize);
     // SAFETY: the kernel fills both numbers.
-    unsafe { call(libc::SYS_socketpair, [libc::AF_UNIX as usize, STREAM, 0, at]) }?;
+    unsafe { call(libc::SYS_socketpair, [libc::AF_UNIX as usize, kind as usize, 0, at]) }?;
     let [one, two] = pair.map(|number| fd(Ok(number as usize)));
     Ok([one?, two?])
 }
@@ -83,8 +83,11 @@ pub fn accept(listener: i32) -> Result<Fd> {
 
 /// Whether a path leads to a socket, and not by a link.
 pub fn is_socket_file(address: &UnixAddress) -> bool {
-    let stat = stat(libc::AT_FDCWD, address.0.sun_path.as_ptr());
-    stat.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
+    // SAFETY: terminated: `unix_address` leaves room for the zero.
+    let path = unsafe { CStr::from_ptr(address.0.sun_path.as_ptr()) };
+    let kind = |stat: &libc::stat| stat.st_mode & libc::S_IFMT;
+    let file = open(path, libc::O_PATH | libc::O_NOFOLLOW);
+    file.is_ok_and(|file| sys::stat(file.raw(), kind) == Some(libc::S_IFSOCK))
 }
 
 /// Taking turns with others who listen in the folder of a path; ends with its owner. `None`: it
@@ -126,11 +129,32 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     Ok(value)
 }
 
-pub fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
+fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
     let (at, len) = (&raw const value as usize, size_of::<T>());
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
     // SAFETY: the kernel reads the value.
     unsafe { call(libc::SYS_setsockopt, [fd as usize, level, option, at, len]) }.map(drop)
+}
+
+/// An option that is on while this lives.
+pub struct SwitchedOn {
+    socket: i32,
+    option: i32,
+    before: i32,
+}
+
+impl SwitchedOn {
+    pub fn new(socket: i32, option: i32) -> Result<Self> {
+        let before = socket_option(socket, option)?;
+        set_socket_option(socket, option, 1)?;
+        Ok(Self { socket, option, before })
+    }
+}
+
+impl Drop for SwitchedOn {
+    fn drop(&mut self) {
+        let _ = set_socket_option(self.socket, self.option, self.before);
+    }
 }
 
 /// Whether a descriptor is a listening unix socket.
@@ -168,8 +192,7 @@ pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16
 /// The most descriptors that come with one message.
 pub const MOST_FDS: usize = 3;
 
-/// Room for so many, a set of credentials and a process, aligned as the kernel wants it; what it
-/// has no room for the kernel lets go.
+/// Room for so many, a set of credentials and a process, aligned as the kernel wants it.
 #[repr(C, align(8))]
 struct CmsgBuffer([u8; 88]);
 
@@ -229,8 +252,11 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let mut control = CmsgBuffer([0; 88]);
     let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = header(&piece);
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
+    // Nothing is taken that may stay open for good; what there is no room for the kernel lets go.
+    if !CLOSERS.is_full() {
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = control.0.len();
+    }
     let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
     let got =

@@ -1,6 +1,7 @@
-//! A lock whose sleeping leaves errno alone, and which costs one atomic step when it is free.
+//! A lock whose sleeping leaves errno alone, and which costs one atomic step when it is free; and one
+//! that nobody waits for, which is the only kind for the hook.
 
-use crate::os::sys;
+use super::sys;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -39,6 +40,11 @@ impl<T> Lock<T> {
         taken.is_ok().then(|| Held(self))
     }
 
+    /// In the child of a fork: whoever had it locked was a thread of the parent.
+    fn free_after_fork(&self) {
+        self.state.store(FREE, Ordering::Release);
+    }
+
     #[inline]
     fn unlock(&self) -> Released {
         if self.state.swap(FREE, Ordering::AcqRel) == WANTED {
@@ -74,7 +80,7 @@ impl<T: Default> Lock<T> {
     pub fn renew(&self) {
         // SAFETY: who had it locked is not in this process, and nobody else uses it yet.
         unsafe { self.value.get().write(T::default()) };
-        self.state.store(FREE, Ordering::Release);
+        self.free_after_fork();
     }
 }
 
@@ -111,9 +117,39 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
+/// Whoever finds it taken does without.
+pub struct TryLock<T>(Lock<T>);
+
+impl<T> TryLock<T> {
+    pub const fn new(value: T) -> Self {
+        Self(Lock::new(value))
+    }
+
+    pub fn try_take(&self) -> Option<Held<'_, T>> {
+        self.0.try_lock()
+    }
+
+    pub fn forget_after_fork(&self) {
+        self.0.free_after_fork();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lock_that_nobody_waits_for_is_had_by_one_at_a_time() {
+        let lock = TryLock::new(1);
+        let mut taken = lock.try_take().unwrap();
+        *taken += 1;
+        assert!(lock.try_take().is_none());
+        drop(taken);
+        assert_eq!(*lock.try_take().unwrap(), 2);
+        core::mem::forget(lock.try_take());
+        lock.forget_after_fork();
+        assert!(lock.try_take().is_some());
+    }
 
     #[test]
     fn many_threads_count_without_losing_any() {

@@ -1,0 +1,256 @@
+//! How messages end that do not just arrive: cookies, tables that are full, closed and broken
+//! connections.
+
+use super::super::endpoint::{MessagePiece, Step};
+use super::super::region::WINDOW;
+use super::super::region::kind::{DIRECT, EAGER, PLACED, STREAMED};
+use super::*;
+
+#[test]
+fn cookie_of_an_eager_write_ends_with_its_read() {
+    let &Pair { ends: [a, b], .. } = &pair();
+    let cookies = [iwrite(a, &[1; 100]), iwrite(a, &[2; 100]), iwrite(a, &[3; 100])];
+    assert!(cookies.iter().all(|&cookie| check(cookie) == IN_PROGRESS));
+    assert_eq!(write(a, &[4; 100]), 100, "what is not waited for holds nobody up");
+    assert_eq!((read(b, &mut [0; 7]), check(cookies[0]), check(cookies[1])), (7, 7, IN_PROGRESS));
+    thread::scope(|scope| {
+        scope.spawn(move || assert_eq!(wait(cookies[1]), 8));
+        thread::sleep(Duration::from_millis(10));
+        assert_eq!(read(b, &mut [0; 8]), 8);
+    });
+    let left = iwrite(a, &[5; 100]);
+    close(b);
+    // Messages that were never read.
+    assert_eq!([wait(cookies[2]), check(left)], [-libc::EPIPE as isize; 2]);
+}
+
+#[test]
+fn cookies_are_good_once_and_only_their_own() {
+    let &Pair { ends: [a, b], .. } = &pair();
+    let mut got = [0; 100];
+    let (written, taken) = (iwrite(a, &[1; 100]), iread(b, &mut got));
+    assert_eq!((wait(written), wait(written), check(written)), (100, INVALID, INVALID));
+    assert_eq!((check(taken), wait(taken)), (100, INVALID));
+    for nonsense in [0, -1, 1, i64::MAX, i64::MIN, written + 1, written ^ 1 << 31, taken ^ 1 << 50]
+    {
+        assert_eq!([check(nonsense), adma_wait(nonsense)], [INVALID; 2], "{nonsense:#x}");
+    }
+    let unmatched = iread(b, &mut got);
+    assert_eq!(check(unmatched), IN_PROGRESS);
+    close(a);
+    assert_eq!(wait(unmatched), 0, "an orderly close ends a read with nothing");
+    let left = iread(b, &mut got);
+    close(b);
+    assert_eq!(wait(left), INVALID);
+}
+
+#[test]
+fn cookies_of_another_connection_are_unknown_and_harm_nobody() {
+    let &Pair { ends: [a, b], .. } = &pair();
+    let mut got = [0; 8];
+    let old = [iread(b, &mut got), iwrite(a, &[1; 100_000])];
+    close(a);
+    close(b);
+    // The same places in the table, and messages with the same numbers.
+    let &Pair { ends: [c, d], .. } = &pair();
+    let (taken, written) = (iread(d, &mut got), iwrite(c, &[2; 8]));
+    for cookie in old {
+        assert_eq!((check(cookie), wait(cookie)), (INVALID, INVALID));
+        assert_eq!(wait_for(cookie, 1), INVALID);
+    }
+    assert_eq!((wait(taken), wait(written), got), (8, 8, [2; 8]));
+}
+
+#[test]
+fn cookies_never_waited_for_end_with_their_connection() {
+    for Pair { ends: [a, b], what } in every_pair() {
+        let (data, mut got) = (bytes(300_000, 1), vec![0; 300_000]);
+        // Matched, unmatched, small and large.
+        let mut never = vec![iwrite(a, &data), iwrite(a, &data[..10]), iread(a, &mut [0; 10])];
+        never.extend([iwrite(b, &data), iwrite(b, &data[..10])]);
+        assert!(never.iter().all(|&cookie| cookie > 0), "{what}");
+        thread::scope(|scope| {
+            // Through shared memory somebody has to look after it: this wait.
+            let other = scope.spawn(move || read(a, &mut [0; 10]));
+            assert_eq!(read(b, &mut got), 300_000, "{what}");
+            assert!(got == data, "{what}");
+            assert_eq!((close(b), close(a)), (0, 0), "{what}");
+            other.join().unwrap();
+        });
+        assert!(never.iter().all(|&cookie| wait(cookie) == INVALID), "{what}");
+    }
+}
+
+#[test]
+fn full_table_is_eagain_and_a_million_are_refused() {
+    for size in [1, 100_000] {
+        let (data, mut got) = (bytes(size, 0), vec![0; size]);
+        let &Pair { ends: [a, b], .. } = &pair();
+        let cookies = [(); WINDOW].map(|()| iwrite(a, &data));
+        assert!(cookies.iter().all(|&cookie| cookie > 0));
+        for _ in 0..if size == 1 { 1_000_000 } else { 1000 } {
+            assert_eq!(iwrite(a, &data), i64::from(-libc::EAGAIN));
+        }
+        assert_eq!(write(a, &data), -libc::EAGAIN as isize);
+        assert_eq!(read(b, &mut got), size as isize);
+        assert_eq!(wait(cookies[0]), size as isize);
+        assert!(iwrite(a, &data) > 0, "one was waited for, one more is taken");
+    }
+}
+
+#[test]
+fn long_sleepers_are_woken_by_message_and_by_close() {
+    for delay in [1, 10, 60] {
+        let &Pair { ends: [a, b], .. } = &pair();
+        let sleep = move || thread::sleep(Duration::from_millis(delay));
+        thread::scope(|scope| {
+            // Two sleepers: one polls, the other sleeps behind it.
+            let reader = || scope.spawn(move || assert_eq!(read(b, &mut [0; 4]), 4));
+            let readers = [reader(), reader()];
+            sleep();
+            assert_eq!((write(a, &[1; 4]), write(a, &[2; 4])), (4, 4));
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            scope.spawn(move || assert_eq!(read(b, &mut [0; 4]), 0));
+            scope.spawn(move || assert_eq!(read(a, &mut [0; 4]), -libc::EBADF as isize));
+            sleep();
+            assert_eq!(close(a), 0);
+        });
+        assert_eq!(write(b, &[0; 4]), -libc::EPIPE as isize);
+        assert_eq!(read(a, &mut [0; 4]), -libc::EBADF as isize);
+        assert_eq!((close(b), close(b)), (0, -libc::EBADF));
+    }
+}
+
+/// Calls one after the other until one tells of an end.
+fn until_the_end(role: Role, handle: i32) -> isize {
+    let mut data = vec![0; 70_000];
+    let one = |turn: usize| match role {
+        Writer => write(handle, &data[..[10, 5000, 70_000][turn % 3]]),
+        Reader => read(handle, &mut data),
+    };
+    (0..).map(one).find(|&count| count <= 0).unwrap()
+}
+
+#[test]
+fn calls_of_other_threads_are_ebadf_when_their_connection_is_closed() {
+    let bad = -libc::EBADF as isize;
+    for round in 0..60 {
+        for Pair { ends: [a, b], what } in every_pair() {
+            let writer_closes = round % 2 == 0;
+            let (closed, role) = if writer_closes { (a, Writer) } else { (b, Reader) };
+            let (left, other_role) = if writer_closes { (b, Reader) } else { (a, Writer) };
+            thread::scope(|scope| {
+                let ours = [(); 4].map(|()| scope.spawn(move || until_the_end(role, closed)));
+                // The other side closes as soon as it hears of it.
+                let others = [(); 4].map(|()| {
+                    scope.spawn(move || (until_the_end(other_role, left), close(left)).0)
+                });
+                thread::sleep(Duration::from_micros(round * 30));
+                assert_eq!(close(closed), 0);
+                let ends = ours.map(|thread| thread.join().unwrap());
+                assert_eq!(ends, [bad; 4], "{what}, round {round}");
+                let heard = if writer_closes { 0 } else { -libc::EPIPE as isize };
+                for end in others.map(|thread| thread.join().unwrap()) {
+                    assert!(end == heard || end == bad, "{what}, round {round}: {end}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
+    let &Pair { ends: [a, b], .. } = &pair();
+    let good = bytes(1 << 20, 0);
+    let nowhere = 4096 as *mut core::ffi::c_void;
+    // SAFETY: not the caller's at all; the kernel notices, for the message is large.
+    let bad = |role: Role, handle: i32| unsafe {
+        match role {
+            Writer => adma_iwrite(handle, nowhere, 1 << 20),
+            Reader => adma_iread(handle, nowhere, 1 << 20),
+        }
+    };
+    let (fault, mut got) = (-libc::EFAULT as isize, vec![0; 1 << 20]);
+    assert_eq!([bad(Writer, a), iread(b, &mut got)].map(wait), [fault; 2]);
+    assert_eq!([iwrite(a, &good), bad(Reader, b)].map(wait), [fault; 2]);
+    // The connection goes on.
+    assert_eq!([iwrite(a, &good), iread(b, &mut got)].map(wait), [1 << 20; 2]);
+    assert!(got == good);
+}
+
+/// The other side's post of a message is not what it may be; a thread that comes by for another
+/// message meets it first.
+#[test]
+fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
+    let bad = [(DIRECT, u64::MAX - 10, 1 << 20), (DIRECT, 4096, u64::MAX), (77, 4096, 1 << 20)];
+    let bad = bad.into_iter().chain([(EAGER, 1 << 40, 100_000), (STREAMED, u64::MAX, 1 << 20)]);
+    // Said to be in a buffer that was never shown.
+    let bad = bad.chain([(PLACED, 0, 1 << 20)]);
+    for (kind, at, len) in bad {
+        let &Pair { ends: [a, b], .. } = &pair_with([DEFAULT, SHM], "first copies");
+        let (mut first, mut second) = (vec![1; 1 << 20], vec![1; 1 << 20]);
+        let cookies = [iread(b, &mut first), iread(b, &mut second)];
+        {
+            let link = table::find(a).unwrap();
+            let desc = link.endpoint(Writer).1.desc(Writer, 0);
+            desc.kind.store(kind, Ordering::Relaxed);
+            desc.at.store(at, Ordering::Relaxed);
+            desc.len.store(len, Ordering::Relaxed);
+            desc.number.store(1, Ordering::Release);
+        }
+        // Its own message has met nothing, so it helps; then nobody is believed any more.
+        assert_eq!(check(cookies[1]), IN_PROGRESS);
+        let broken = -libc::EPROTO as isize;
+        assert_eq!([check(cookies[0]), check(cookies[1])], [broken; 2], "{kind} {at:#x} {len:#x}");
+        assert!(first.iter().chain(&second).all(|&byte| byte == 1));
+    }
+}
+
+/// A thread that has begun a piece of a message, and is slow.
+fn claim(link: &Link, role: Role, number: u32) -> MessagePiece {
+    let (endpoint, lane) = link.endpoint(role);
+    match endpoint.lock().advance(lane, &link.engine, true, false, number) {
+        Ok(Step::Copy(piece)) => piece,
+        _ => panic!("there is no piece"),
+    }
+}
+
+/// Another thread of ours is at the buffer, which stays until that has ended.
+#[test]
+fn broken_message_waits_for_its_own_pieces_and_is_eproto() {
+    let &Pair { ends: [a, b], .. } = &pair();
+    let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
+    let cookies = [iwrite(a, &data), iread(b, &mut got)];
+    let link = table::find(b).unwrap();
+    let piece = claim(&link, Reader, 0);
+    // As if nobody had claimed anything.
+    link.endpoint(Reader).1.claims(0).store(0, Ordering::Release);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(cookies[1]));
+        thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        link.copy(Reader, 0, piece);
+        assert_eq!(waiter.join().unwrap(), -libc::EPROTO as isize);
+    });
+}
+
+/// Who counts finished pieces writes only 16 bits of the message's number beside them.
+#[test]
+fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
+    let &Pair { ends: [a, b], .. } = &pair();
+    let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
+    let cookie = iread(b, &mut got);
+    assert_eq!((write(a, &data), wait(cookie)), (1 << 20, 1 << 20), "copied by its writer");
+    for _ in 1..1 << 16 {
+        assert_eq!((write(a, &[1]), read(b, &mut [0])), (1, 1));
+    }
+    got.fill(0);
+    let cookies = [iwrite(a, &data), iread(b, &mut got)];
+    let link = table::find(a).unwrap();
+    let piece = claim(&link, Writer, 1 << 16);
+    assert_eq!(wait_for(cookies[1], 30), -libc::ETIMEDOUT as isize);
+    link.copy(Writer, 1 << 16, piece);
+    drop(link);
+    assert_eq!(cookies.map(wait), [1 << 20; 2]);
+    assert!(got == data);
+}
