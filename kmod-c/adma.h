@@ -287,6 +287,7 @@ int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
 bool adma_chan_req_close(struct adma_chan_req *cr);
 void adma_chan_req_next_turn(struct adma_chan_req *cr);
 void adma_chan_req_over(struct adma_chan_req *cr);
+void adma_chan_req_over_if_answered(struct adma_chan_req *cr);
 bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 		       unsigned long since);
 

@@ -130,7 +130,7 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 	adma_request_put(req);
 }
 
-static void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
+void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 {
 	if (cr->closed && !adma_chan_req_left(cr))
 		adma_chan_req_over(cr);

@@ -126,7 +126,7 @@ static bool adma_chan_req_silent(struct adma_chan_req *cr)
 
 static bool adma_in_trouble(struct adma_channel *ch)
 {
-	struct adma_chan_req *cr;
+	struct adma_chan_req *cr, *next;
 	unsigned long irq;
 	bool trouble;
 
@@ -134,8 +134,11 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	trouble = ch->erred;
 	ch->errors += ch->erred;
 	ch->erred = false;
-	list_for_each_entry(cr, &ch->reqs, list)
+	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
+		/* Nobody else looks, if its word has found no place. */
+		adma_chan_req_over_if_answered(cr);
 		trouble |= adma_chan_req_silent(cr);
+	}
 	/* One that is still being submitted may have lost a transfer. */
 	list_for_each_entry(cr, &ch->reqs, list)
 		cr->trusted &= !trouble;
