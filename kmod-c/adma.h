@@ -32,9 +32,10 @@ struct adma_request;
 
 /* stats.c */
 
+/* In the order of adma_stat_names[]. */
 enum adma_stat {
 	ADMA_STAT_COPIES,	/* pieces taken */
-	ADMA_STAT_BYTES,	/* of them, whoever copied */
+	ADMA_STAT_BYTES,	/* of them */
 	ADMA_STAT_DESCRIPTORS,	/* transfers handed to channels */
 	ADMA_STAT_PINS,		/* pages pinned since loading */
 	ADMA_STAT_PINNED_PAGES,	/* pages pinned now */
@@ -69,12 +70,6 @@ void adma_stats_exit(void);
 #define ADMA_RANGE_PAGES	64
 #define ADMA_RANGE_SIZE		(ADMA_RANGE_PAGES * PAGE_SIZE)
 
-enum adma_kind {
-	ADMA_ONCE,		/* for one request, not pinned for long */
-	ADMA_EXPORTED,		/* for an export */
-	ADMA_KEPT,		/* in the table of its file */
-};
-
 /*
  * A pinned range: pages that lie side by side in one process, aligned, some or
  * all of them pinned and mapped. A kept one stays pinned from one copy to the
@@ -84,16 +79,13 @@ struct adma_range {
 	struct kref kref;	/* the table, and requests that use it */
 	struct adma_file *file;
 	u64 index;		/* address / ADMA_RANGE_SIZE */
-	enum adma_kind kind;
 	bool write;		/* pinned for writing: serves readers too */
-	bool prefetched;
-	bool no_longterm;	/* the kernel refuses to pin it for long */
+	bool longterm;		/* pinned for more than one request ... */
+	bool no_longterm;	/* ... which the kernel refuses */
 	u8 age;			/* rounds without use */
 
 	struct mmu_interval_notifier notifier;
 	struct list_head list;	/* of file->gone */
-	unsigned int counted;	/* its pages in file->kept, or 1; file->lock ... */
-	bool unlisted;		/* ... until it is taken out of the table */
 	struct list_head lru;	/* of its control group, for the shrinker */
 	struct rcu_head rcu;
 
@@ -101,9 +93,7 @@ struct adma_range {
 	bool dead;
 
 	struct mutex fill;	/* of changing what follows */
-	unsigned int device;	/* the last one it was filled for */
 	DECLARE_BITMAP(pinned, ADMA_RANGE_PAGES);
-	DECLARE_BITMAP(written, ADMA_RANGE_PAGES);	/* or about to be */
 	struct page *pages[ADMA_RANGE_PAGES];
 	struct adma_mapping {
 		DECLARE_BITMAP(mapped, ADMA_RANGE_PAGES);
@@ -112,17 +102,19 @@ struct adma_range {
 	} mapping[];		/* by device */
 };
 
+/* Instead of a device's number. */
+#define ADMA_EVERY_DEVICE	UINT_MAX
+
 void adma_reap_work(struct work_struct *work);
 void adma_ranges_reap(struct adma_file *file);
 struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
-				  enum adma_kind kind);
+				  bool longterm);
 void adma_range_put(struct adma_range *range);
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device);
-int adma_range_fill(struct adma_range *range, unsigned int first,
-		    unsigned int count, unsigned int device, bool may_fault,
-		    unsigned int *pinned);
-void adma_range_written(struct adma_range *range, u64 addr, size_t len);
+struct adma_range *adma_range_fill(struct adma_range *range, u64 addr,
+				   size_t len, bool write, unsigned int device,
+				   unsigned int *pinned);
 int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
 		     struct adma_range **range, unsigned int *nr,
 		     unsigned int *pinned);
@@ -159,16 +151,15 @@ static inline unsigned int adma_pages_of(u64 addr, size_t len)
 
 extern unsigned long adma_keep_pages;
 
+extern struct kmem_cache *adma_range_slab;
+extern struct list_lru adma_lru;
+
 int adma_kept_init(void);
-void adma_kept_stop(void);
 void adma_kept_exit(void);
 void adma_kept_open(struct adma_file *file, bool open);
-struct adma_range *adma_range_alloc(void);
-void adma_range_free(struct adma_range *range);
 struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
-				  enum adma_kind otherwise);
-void adma_range_grown(struct adma_range *range);
-bool adma_range_forget(struct adma_range *range, enum adma_stat why);
+				  bool longterm);
+bool adma_range_forget(struct adma_range *range);
 void adma_ranges_drop(struct adma_file *file);
 void adma_ranges_trim(struct adma_file *file);
 void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
@@ -182,26 +173,15 @@ enum adma_health {
 	ADMA_OUT,		/* for good */
 };
 
-/* Two transfers within a page of the channel's own: does it work? */
-struct adma_probe {
-	void *page;
-	dma_addr_t dma;
-	bool pending;		/* the last one was never answered */
-	/* The channel's lock; an answer to an earlier turn is not counted. */
-	u32 turn;
-	unsigned int came;
-	bool bad;
-};
-
 extern unsigned int adma_timeout_ms;
 
-unsigned long adma_timeout(void);
 int adma_health_init(struct adma_channel *ch);
-void adma_watch_soon(struct adma_channel *ch, bool now);
+void adma_watch(struct work_struct *work);
+void adma_watch_soon(struct adma_channel *ch);
 
 /* channel.c */
 
-#define ADMA_CHAN_REQS	256	/* of one channel under way at most */
+#define ADMA_CHAN_REQS	256	/* of one channel under way at most, and the probe */
 
 struct adma_channel {
 	struct dma_chan *chan;
@@ -212,11 +192,11 @@ struct adma_channel {
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
 	atomic_long_t queued;	/* units of transfers that are not answered */
+	struct adma_chan_req *req;	/* all of them, by number */
 
 	spinlock_t lock;	/* of what follows, and of how its reqs end */
 	struct list_head reqs;	/* under way, the oldest first */
-	struct adma_chan_req *req;	/* all of them, by number */
-	unsigned int last_req;	/* that was taken */
+	struct list_head free;	/* the others */
 	unsigned int good;	/* reqs that ended well */
 	bool erred;		/* an error that the watch has not seen yet */
 
@@ -225,7 +205,8 @@ struct adma_channel {
 	enum adma_health health;
 	unsigned int errors;	/* without enough good copies between */
 	unsigned int good_seen;	/* when it was last examined */
-	struct adma_probe probe;
+	void *probe_page;
+	dma_addr_t probe_dma;
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
@@ -236,45 +217,26 @@ extern unsigned long adma_depth;
 extern bool adma_several_nodes;
 extern unsigned int adma_align;
 
-/* Transfers are counted in these; a word counts as one. */
-#define ADMA_UNIT	64
-
-static inline u32 adma_units(size_t len)
-{
-	return DIV_ROUND_UP(len, ADMA_UNIT);
-}
-
-/*
- * What a driver gives back with an answer is a number and no pointer: ioatdma
- * never answers the transfer at the head of a chain that it aborts, and may do
- * so when its ring has come round, long after we have forgotten about it.
- */
-union adma_param {
-	void *ptr;
-	struct {
-		u64 channel : 5;
-		u64 req : 8;		/* number of the chan_req, and its turn */
-		u64 units : 15;		/* 0: the word */
-		u64 turn : 32;
-	};
-};
-
-/* One transfer at most: no more than engines take, and than fits the above. */
-#define ADMA_MAX_XFER	SZ_1M
-
 int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
 void adma_channel_poll(struct adma_channel *ch);
 void adma_channels_poll(void);
 int adma_channel_retry(struct adma_channel *ch, int tries);
-dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
-			   dma_addr_t src, size_t len, unsigned long flags,
-			   dma_async_tx_callback_result answered,
-			   union adma_param param);
 unsigned int adma_channels_usable(void);
 
 /* chan_req.c */
+
+/* One transfer at most: no more than engines take. */
+#define ADMA_MAX_XFER	SZ_1M
+
+/* Transfers are counted in these. */
+#define ADMA_UNIT	64
+
+static inline u32 adma_units(size_t len)
+{
+	return DIV_ROUND_UP(len, ADMA_UNIT);
+}
 
 struct adma_xfer {
 	dma_addr_t dst;
@@ -285,24 +247,21 @@ struct adma_xfer {
 /* What one channel does of a request; it is the channel's own, for the next. */
 struct adma_chan_req {
 	struct adma_channel *ch;
-	struct adma_request *req;	/* NULL: free */
-	struct list_head list;		/* of ch->reqs */
+	struct adma_request *req;
+	struct list_head list;		/* of ch->reqs or ch->free */
 	/*
 	 * Upper half: the turn, how often it was used. Lower half: so many units
 	 * are over, the first ones if in order. Changed together, without the lock.
 	 */
 	atomic64_t done;
+	/* 0 at the beginning of a turn: */
+	u64 pieces;			/* of the request */
 	u32 sent;			/* units submitted, by who submits */
-	u32 data;			/* of them, but for the word */
-	dma_cookie_t cookie;		/* of the word; 0: there is none yet */
+	dma_cookie_t cookie;		/* of the last transfer */
 	unsigned long begun;		/* jiffies: before the first transfer */
 	unsigned long sent_at;		/* jiffies: before the last one */
-	bool trusted;			/* the channel moved when it began */
-	bool fenced;			/* the data transfer submitted last */
+	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
-	bool aborted;			/* ... and was answered by an error */
-	bool lost;			/* ... it seems: it was done with */
-	bool suspect;			/* a probe was submitted after it */
 	bool failed;
 };
 
@@ -311,24 +270,28 @@ static inline u32 adma_chan_req_turn(const struct adma_chan_req *cr)
 	return (u64)atomic64_read(&cr->done) >> 32;
 }
 
+/* Transfers of no request, to see whether the channel works: see health.c. */
+static inline struct adma_chan_req *adma_probe_of(struct adma_channel *ch)
+{
+	return &ch->req[0];
+}
+
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_request *req);
+void adma_chan_req_charge(struct adma_chan_req *cr, s32 units);
+dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
+				    dma_addr_t src, size_t len,
+				    unsigned long flags);
 int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, unsigned int first_range, bool fence);
+		       unsigned int nr, unsigned int first_range);
+bool adma_chan_req_close(struct adma_chan_req *cr);
+void adma_chan_req_next_turn(struct adma_chan_req *cr);
+void adma_chan_req_over(struct adma_chan_req *cr);
+void adma_chan_req_over_if_answered(struct adma_chan_req *cr);
 bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 		       unsigned long since);
-bool adma_chan_req_close(struct adma_chan_req *cr);
-void adma_chan_req_over(struct adma_chan_req *cr, bool failed);
 
 /* file.c */
-
-/* What is under way for all open files of a user. */
-struct adma_user {
-	struct list_head list;
-	struct user_struct *of;	/* held by the files' credentials */
-	unsigned int files;
-	atomic64_t bytes;
-};
 
 struct adma_slot {
 	u64 id;			/* the last request that had it */
@@ -346,15 +309,14 @@ struct adma_file {
 	struct adma_user *user;
 	wait_queue_head_t wait;	/* for requests and ranges to end */
 	atomic_t ending;	/* requests that are over, but for their work */
+	atomic_t leaving;	/* ranges that are gone, but for their pages */
+	atomic_t kept;		/* ranges of the table */
 	atomic_long_t pages;	/* pinned, kept or not */
 
 	spinlock_t lock;	/* of what follows */
 	u64 sequence;
-	unsigned int busy;
-	unsigned long kept;	/* pages pinned in ranges of the table */
 	struct adma_slot slot[ADMA_SLOTS];
-	struct list_head gone;	/* ones that nobody holds any more */
-	unsigned int leaving;	/* of them, whose pages are not let go yet */
+	struct list_head gone;	/* ranges that nobody holds any more */
 
 	struct xarray exports;	/* by number; its lock is of what follows */
 	u64 last_export;	/* its number */
@@ -362,9 +324,10 @@ struct adma_file {
 	unsigned int foreign;	/* requests of others that use them */
 	bool closed;
 
-	unsigned long keep_pages;	/* high-water mark of kept ones */
+	unsigned long keep_pages;	/* high-water mark of the table */
 	unsigned long hand;	/* index of the next one that may go */
 	struct work_struct reap;	/* of the ranges that are gone */
+	struct work_struct drain;
 	struct xarray table;	/* kept ranges by index */
 	struct list_head files;	/* all of them */
 	atomic64_t counts[ADMA_STATS];	/* of ranges only */
@@ -390,18 +353,15 @@ int adma_slot_take(struct adma_file *file);
 void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
 		     u64 failed);
 int adma_charge_bytes(struct adma_request *req, u64 len);
-int adma_charge_pages(struct adma_file *file, unsigned int pages,
-		      bool make_room);
+int adma_charge_pages(struct adma_file *file, unsigned int pages);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 struct adma_file *adma_file_new(void);
-void adma_file_drain(struct adma_file *file);
-void adma_file_catch_up(struct adma_file *file);
-void adma_file_let_go(struct adma_file *file);
+void adma_file_close(struct adma_file *file);
+void adma_file_catch_up(struct adma_file *file, u64 sequence);
 void adma_file_put(struct adma_file *file);
-int adma_ended(struct adma_file *file, u64 id, u64 *failed);
-int adma_wait(struct adma_file *file, struct adma_wait *arg);
-unsigned long adma_wait_limit(u64 timeout_ns);
-int adma_wait_error(long left, u64 timeout_ns);
+int adma_ended(void *file, struct adma_wait *arg);
+int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
+		    int (*ended)(void *of, struct adma_wait *arg), void *of);
 
 /* export.c */
 
@@ -414,8 +374,7 @@ struct adma_buf {
 	u64 len;
 	u32 flags;
 	bool listed;		/* in the table */
-	bool closed;		/* nothing new begins */
-	bool dead;		/* ... because a range has died */
+	int refuse;		/* why nothing new begins, or 0 */
 	unsigned int requests;	/* that use it; they need the ranges */
 	struct rcu_head rcu;
 	unsigned int nr;
@@ -449,10 +408,7 @@ struct adma_request {
 	atomic64_t failed;	/* pieces */
 	refcount_t parts;	/* not over, and one while it is submitted */
 	struct work_struct end;
-	struct {
-		struct adma_chan_req *cr;	/* NULL: has no part in it */
-		u64 pieces;
-	} part[ADMA_MAX_CHANNELS];
+	struct adma_chan_req *cr[ADMA_MAX_CHANNELS];	/* NULL: has no part */
 	unsigned int nr_ranges;
 
 	/* What follows stays when the slot is given to somebody else. */
@@ -464,6 +420,7 @@ struct adma_request {
 
 void adma_request_free(struct adma_request *req);
 void adma_request_put(struct adma_request *req);
+int adma_request_reserve(struct adma_request *req, unsigned int more);
 int adma_submit(struct adma_file *file, struct adma_submit *arg);
 
 /* xfer.c */
@@ -474,25 +431,19 @@ struct adma_side {
 	bool write;
 	struct adma_range *range;	/* of addr; held by the request */
 	unsigned int nr;		/* its number there */
-	/* Between processes all ranges are ready; otherwise NULL. */
-	struct adma_range **ready;
-	u64 first;			/* index of the first one of them */
 };
 
 /* A submission: pages are pinned step by step, and copied meanwhile. */
 struct adma_submission {
 	struct adma_request *req;
-	bool push;		/* between processes: from the caller */
-	unsigned int own;	/* ... and number of the next piece's ranges */
+	bool push;		/* between processes: the buffer is written */
+	unsigned int own;	/* ... and number of the caller's next range */
 	unsigned int chunk;	/* pages at most; four times as many each time */
 	unsigned int pinned;	/* pages */
-	unsigned int pinned_first;	/* before the first transfer ... */
-	bool begun;		/* ... which was handed over */
-	u64 cpu_bytes;
 	u8 channel[ADMA_MAX_PIECES];	/* where pieces went */
 
 	/* The piece that is on its way to a channel. */
-	struct adma_channel *ch;
+	struct adma_chan_req *cr;
 	struct adma_side dst;
 	struct adma_side src;
 	u64 left;
@@ -501,9 +452,8 @@ struct adma_submission {
 	unsigned int first_range;	/* that they touch */
 };
 
-unsigned int adma_max_ranges(const struct adma_piece *pieces, unsigned int count);
 int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
-		    struct adma_channel *ch);
+		    struct adma_chan_req *cr);
 
 /* device.c */
 

@@ -23,7 +23,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ADMA_ABI_VERSION	1
+#define ADMA_ABI_VERSION	2
 
 #define ADMA_ALIGN		64	/* of a piece's destination and length */
 #define ADMA_MAX_PIECES		64	/* of a request; bits of adma_wait.failed */
@@ -132,13 +132,11 @@ struct adma_submit {
 	__s32 port;		/* in: with PULL or PUSH its descriptor, or 0 */
 	__aligned_u64 export;	/* in: ... and the export's number, or 0 */
 	__aligned_u64 id;	/* the request's number, never used twice */
-	__aligned_u64 cpu_bytes;	/* too small for a channel: copied by now */
 	__u32 accepted;		/* pieces that are under way; the first ones */
 	__u32 slot;		/* number of the request's word */
-	__u32 channels;		/* bit n: the word of channel n will hold @id */
-	__u32 silent;		/* bit n: it will not; only ADMA_IOC_WAIT tells */
+	/* Bit n: the word of channel n will hold @id; 0: only ADMA_IOC_WAIT tells. */
+	__u32 channels;
 	__u32 pinned;		/* pages this call has pinned, of both sides */
-	__u32 pinned_first;	/* ... before the first transfer was handed over */
 };
 
 /*

@@ -87,76 +87,31 @@ int adma_channel_retry(struct adma_channel *ch, int tries)
 }
 
 /*
- * Hands over one transfer; answers its cookie. The driver may keep a lock from
- * prep to submit: nothing may come between them.
- */
-dma_cookie_t adma_transfer(struct adma_channel *ch, dma_addr_t dst,
-			   dma_addr_t src, size_t len, unsigned long flags,
-			   dma_async_tx_callback_result answered,
-			   union adma_param param)
-{
-	struct dma_async_tx_descriptor *tx;
-	dma_cookie_t cookie;
-	int ret, tries = 0;
-
-	flags |= DMA_CTRL_ACK;
-	while (!(tx = dmaengine_prep_dma_memcpy(ch->chan, dst, src, len,
-						flags))) {
-		ret = adma_channel_retry(ch, tries++);
-		if (ret)
-			return ret;
-	}
-	param.channel = ch - adma_channels;
-	tx->callback_result = answered;
-	tx->callback_param = param.ptr;
-	cookie = dmaengine_submit(tx);
-	if (dma_submit_error(cookie))
-		return -EIO;
-	adma_count(ADMA_STAT_DESCRIPTORS, 1);
-	return cookie;
-}
-
-/*
  * Holding them
  */
 
+/* NULL: it is refused. */
 static const struct adma_provider *adma_provider(struct dma_device *device)
 {
 	const char *driver = dev_driver_string(device->dev);
+	bool ordered = !dma_has_cap(DMA_COMPLETION_NO_ORDER, device->cap_mask);
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(adma_providers); i++) {
-		const struct adma_provider *provider = &adma_providers[i];
-
-		if (!strcmp(provider->driver, driver))
-			return provider->ordered &&
-			       dma_has_cap(DMA_COMPLETION_NO_ORDER,
-					   device->cap_mask) ? NULL : provider;
+		if (!strcmp(adma_providers[i].driver, driver) &&
+		    (ordered || !adma_providers[i].ordered))
+			return &adma_providers[i];
 	}
 	return NULL;
 }
 
-struct adma_search {
-	int node;
-	struct dma_device *refused;	/* the last one */
-	unsigned int nr;
-	struct dma_chan *chan[4 * ADMA_MAX_CHANNELS];
-};
-
-/* Takes none: one that cannot be had must not be the end of the search. */
-static bool adma_channel_note(struct dma_chan *chan, void *param)
+/* Says who is refused, and takes none. */
+static bool adma_channel_refused(struct dma_chan *chan, void *last)
 {
-	struct dma_device *device = chan->device;
-	struct adma_search *search = param;
+	struct dma_device *device = chan->device, **told = last;
 
-	if (search->node != NUMA_NO_NODE &&
-	    search->node != dev_to_node(device->dev))
-		return false;
-	if (adma_provider(device)) {
-		if (search->nr < ARRAY_SIZE(search->chan))
-			search->chan[search->nr++] = chan;
-	} else if (search->refused != device) {
-		search->refused = device;
+	if (!adma_provider(device) && *told != device) {
+		*told = device;
 		dev_notice(device->dev,
 			   "adma: %s is not known to keep order, not used\n",
 			   dev_driver_string(device->dev));
@@ -164,9 +119,21 @@ static bool adma_channel_note(struct dma_chan *chan, void *param)
 	return false;
 }
 
-static bool adma_channel_is(struct dma_chan *chan, void *param)
+struct adma_search {
+	int node;
+	unsigned int skip;	/* so many that cannot be had */
+	unsigned int seen;	/* but for those that we hold */
+};
+
+static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 {
-	return chan == param;
+	struct dma_device *device = chan->device;
+	struct adma_search *search = param;
+
+	if (!adma_provider(device) || (search->node != NUMA_NO_NODE &&
+				       search->node != dev_to_node(device->dev)))
+		return false;
+	return search->seen++ == search->skip;
 }
 
 /* Pages are mapped once for each device, not for each channel. */
@@ -193,14 +160,19 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 	ch->ordered = adma_provider(chan->device)->ordered;
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->reqs);
-	ret = adma_health_init(ch);
-	if (ret)
-		return ret;
+	INIT_LIST_HEAD(&ch->free);
+	INIT_DELAYED_WORK(&ch->watch, adma_watch);
 	ch->req = kvcalloc(ADMA_CHAN_REQS, sizeof(*ch->req), GFP_KERNEL);
 	if (!ch->req)
 		return -ENOMEM;
-	for (i = 0; i < ADMA_CHAN_REQS; i++)
+	for (i = 0; i < ADMA_CHAN_REQS; i++) {
 		ch->req[i].ch = ch;
+		if (&ch->req[i] != adma_probe_of(ch))
+			list_add_tail(&ch->req[i].list, &ch->free);
+	}
+	ret = adma_health_init(ch);
+	if (ret)
+		return ret;
 	/* Last: ranges are mapped for every device that has a number. */
 	ch->device = adma_device_number(ch->dev);
 	adma_align = max_t(unsigned int, adma_align,
@@ -215,9 +187,9 @@ static void adma_channel_exit(struct adma_channel *ch)
 	cancel_delayed_work_sync(&ch->watch);
 	dma_release_channel(ch->chan);
 	/* Nothing moves any more, a silent probe included. */
-	if (ch->probe.page)
-		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe.page,
-				  ch->probe.dma);
+	if (ch->probe_page)
+		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
+				  ch->probe_dma);
 	kvfree(ch->req);
 	memset(ch, 0, sizeof(*ch));
 }
@@ -225,25 +197,30 @@ static void adma_channel_exit(struct adma_channel *ch)
 int adma_channels_request(unsigned int most, int node)
 {
 	struct adma_search search = { .node = node };
+	struct dma_device *refused = NULL;
 	dma_cap_mask_t mask;
-	unsigned int i;
 
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
 	most = min_t(unsigned int, most ?: ADMA_MAX_CHANNELS,
 		     ADMA_MAX_CHANNELS);
-	dma_request_channel(mask, adma_channel_note, &search);
-	for (i = 0; i < search.nr && adma_nr_channels < most; i++) {
+	dma_request_channel(mask, adma_channel_refused, &refused);
+	while (adma_nr_channels < most) {
 		struct adma_channel *ch = &adma_channels[adma_nr_channels];
 		struct dma_chan *chan;
 
-		chan = dma_request_channel(mask, adma_channel_is, search.chan[i]);
-		if (!chan)
-			continue;
-		if (adma_channel_init(ch, chan))
-			adma_channel_exit(ch);
-		else
+		search.seen = 0;
+		chan = dma_request_channel(mask, adma_channel_wanted, &search);
+		if (search.seen <= search.skip)
+			break;
+		/* One that cannot be had is not the end of the search. */
+		if (chan && !adma_channel_init(ch, chan)) {
 			adma_nr_channels++;
+			continue;
+		}
+		if (chan)
+			adma_channel_exit(ch);
+		search.skip++;
 	}
 	return adma_nr_channels ? 0 : -ENODEV;
 }
@@ -281,43 +258,33 @@ static int adma_node_of(u64 addr)
 	return node;
 }
 
-/* One that works, the @first or the next one, of @node unless that is none. */
-static int adma_channel_from(u64 first, int node, bool *hope)
-{
-	unsigned int i, nr = 0;
-	u8 near[ADMA_MAX_CHANNELS];
-
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (node == NUMA_NO_NODE || adma_channels[i].node == node)
-			near[nr++] = i;
-	}
-	for (i = 0; i < nr; i++) {
-		unsigned int channel = near[(first + i) % nr];
-		enum adma_health health =
-			READ_ONCE(adma_channels[channel].health);
-
-		if (health == ADMA_UP)
-			return channel;
-		*hope |= health == ADMA_ASIDE;
-	}
-	return -ENODEV;
-}
-
 /*
  * The channel that was asked for; otherwise one that is near to the page at
  * @addr, or any; which one of them follows from @first.
  */
 int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 {
-	bool hope = false;
-	int nr = -ENODEV;
+	u8 near[ADMA_MAX_CHANNELS], any[ADMA_MAX_CHANNELS];
+	unsigned int i, nr_near = 0, nr_any = 0;
+	int node = NUMA_NO_NODE, ret = -ENODEV;
 
 	if (wanted != ADMA_CHANNEL_ANY &&
 	    READ_ONCE(adma_channels[wanted].health) == ADMA_UP)
 		return wanted;
 	if (adma_several_nodes)
-		nr = adma_channel_from(first, adma_node_of(addr), &hope);
-	if (nr < 0)
-		nr = adma_channel_from(first, NUMA_NO_NODE, &hope);
-	return nr < 0 && hope ? -EBUSY : nr;
+		node = adma_node_of(addr);
+	for (i = 0; i < adma_nr_channels; i++) {
+		enum adma_health health = READ_ONCE(adma_channels[i].health);
+
+		if (health == ADMA_ASIDE)
+			ret = -EBUSY;	/* it may come back */
+		if (health != ADMA_UP)
+			continue;
+		any[nr_any++] = i;
+		if (adma_channels[i].node == node)
+			near[nr_near++] = i;
+	}
+	if (nr_near)
+		return near[first % nr_near];
+	return nr_any ? any[first % nr_any] : ret;
 }

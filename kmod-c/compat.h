@@ -5,7 +5,6 @@
 
 #include <linux/list_lru.h>
 #include <linux/mm.h>
-#include <linux/workqueue.h>
 
 #ifndef ADMA_HAS_LIST_LRU_ADD_OBJ
 #define list_lru_add_obj	list_lru_add
@@ -18,11 +17,6 @@ static inline void vm_flags_mod(struct vm_area_struct *vma, vm_flags_t set,
 {
 	vma->vm_flags = (vma->vm_flags | set) & ~clear;
 }
-#endif
-
-/* Newer kernels warn of the old name. */
-#ifndef ADMA_HAS_SYSTEM_DFL_WQ
-#define system_dfl_wq	system_unbound_wq
 #endif
 
 #endif /* ADMA_COMPAT_H */

@@ -6,6 +6,7 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/nospec.h>
 #include <linux/uaccess.h>
 
 #include "adma.h"
@@ -43,7 +44,7 @@ unsigned long adma_max_files = 1024;
 module_param_named(files, adma_max_files, ulong, 0644);
 MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 
-struct workqueue_struct *adma_workqueue;	/* ends of requests; short */
+struct workqueue_struct *adma_workqueue;	/* ends of requests, watches */
 struct workqueue_struct *adma_reaper;	/* ends of ranges; may wait long */
 
 static int adma_open(struct inode *inode, struct file *filp)
@@ -60,8 +61,7 @@ static int adma_release(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file = filp->private_data;
 
-	adma_file_drain(file);
-	adma_file_put(file);
+	adma_file_close(file);
 	return 0;
 }
 
@@ -73,10 +73,11 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		WRITE_ONCE(file->keep_pages,
 			   min_t(u64, arg->keep_pages, adma_keep_pages));
 		/* Nothing: before a fork, which copies pinned pages apart. */
-		if (arg->keep_pages)
-			adma_ranges_trim(file);
-		else
-			adma_file_let_go(file);
+		if (!arg->keep_pages) {
+			adma_ranges_drop(file);
+			adma_file_catch_up(file, READ_ONCE(file->sequence));
+		}
+		adma_ranges_trim(file);
 	}
 	*arg = (struct adma_info) {
 		.size = arg->size,
@@ -159,8 +160,10 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 
 	if (current->mm != file->mm)
 		return -EPERM;
-	if (nr >= ARRAY_SIZE(adma_calls) || cmd != _IO(ADMA_IOC_TYPE, nr) ||
-	    adma_calls[nr].port != port)
+	if (nr >= ARRAY_SIZE(adma_calls) || cmd != _IO(ADMA_IOC_TYPE, nr))
+		return -ENOTTY;
+	nr = array_index_nospec(nr, ARRAY_SIZE(adma_calls));
+	if (adma_calls[nr].port != port)
 		return -ENOTTY;
 	if (cmd == ADMA_IOC_PORT)
 		return user ? -EINVAL : adma_port(file);
@@ -175,7 +178,7 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		ret = adma_submit(file, &arg.submit);
 		break;
 	case ADMA_IOC_WAIT:
-		ret = adma_wait(file, &arg.wait);
+		ret = adma_wait_until(file, &arg.wait, adma_ended, file);
 		break;
 	case ADMA_IOC_EXPORT:
 		ret = adma_export(filp, &arg.export);
@@ -210,6 +213,7 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 		return -EINVAL;
 	if (vma->vm_flags & VM_WRITE)
 		return -EACCES;
+	channel = array_index_nospec(channel, adma_nr_channels);
 	/* The child of a fork has requests of its own. */
 	vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND,
 		     VM_MAYWRITE | VM_MAYEXEC);
@@ -236,6 +240,22 @@ static struct miscdevice adma_device = {
 	.mode = 0640,
 };
 
+/* In the reverse order. */
+static void adma_cleanup(void)
+{
+	adma_stats_exit();
+	/*
+	 * No file is open, but the end of its last request may still run, and
+	 * the end of its last range after that.
+	 */
+	flush_workqueue(adma_workqueue);
+	flush_workqueue(adma_reaper);
+	adma_kept_exit();
+	adma_channels_release();
+	destroy_workqueue(adma_reaper);
+	destroy_workqueue(adma_workqueue);
+}
+
 static int __init adma_init(void)
 {
 	int ret = -ENOMEM;
@@ -259,14 +279,11 @@ static int __init adma_init(void)
 	adma_stats_init();
 	ret = misc_register(&adma_device);
 	if (ret)
-		goto err_stats_exit;
-	pr_info("%u channels\n", adma_nr_channels);
-	return 0;
+		adma_cleanup();
+	else
+		pr_info("%u channels\n", adma_nr_channels);
+	return ret;
 
-err_stats_exit:
-	adma_stats_exit();
-	adma_kept_stop();
-	adma_kept_exit();
 err_release_channels:
 	adma_channels_release();
 err_destroy_reaper:
@@ -279,16 +296,7 @@ err_destroy_workqueue:
 static void __exit adma_exit(void)
 {
 	misc_deregister(&adma_device);
-	adma_stats_exit();
-	adma_kept_stop();
-	/*
-	 * No file is open, but the end of its last request may still run, and
-	 * the end of its last range after that.
-	 */
-	destroy_workqueue(adma_workqueue);
-	destroy_workqueue(adma_reaper);
-	adma_kept_exit();
-	adma_channels_release();
+	adma_cleanup();
 }
 
 module_init(adma_init);

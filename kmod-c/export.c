@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Exports: buffers that a process lets others reach, and the ports to them.
- *
- * The pages of a buffer are pinned and mapped by its owner, in the call that
- * exports it, so that whoever copies needs nothing of the owner: no lock that
- * its page faults could hold, no memory map. And whoever copies has pinned its
- * own side before it takes hold of a buffer, so that its owner, who waits for
- * the end of transfers, waits for channels only.
- *
- * A buffer holds its ranges until it is taken back and its last transfer is
- * over. A range that dies (see range.c) makes it void: what goes on goes on, in
- * pages that are still pinned and can be nobody else's; nothing new begins, and
- * the ranges are let go as soon as no transfer uses them.
+ * Exports: buffers that a process lets others reach, and the ports to them (see
+ * README.md, "Between two processes").
  *
  * All exports of a file are in one table, whose lock is of all that follows. A
  * port is a descriptor and nothing else: a buffer knows which one it is for.
@@ -23,23 +13,23 @@
 
 #include "adma.h"
 
-/* After any change, with the lock: what nobody needs any more goes. */
+/* Lets go of what no request uses, nor can any more. */
 static void adma_buf_settle(struct adma_buf *buf)
 {
-	if (buf->requests || (buf->listed && !buf->dead))
+	if (buf->requests || !buf->refuse)
 		return;
 	while (buf->nr)
 		adma_range_put(buf->range[--buf->nr]);
-	if (!buf->listed) {
-		buf->file->nr_exports--;
+	if (!buf->listed)
 		kvfree_rcu(buf, rcu);
-	}
 }
 
 static void adma_buf_unlist(struct adma_buf *buf)
 {
 	__xa_erase(&buf->file->exports, buf->id);
+	buf->file->nr_exports--;
 	buf->listed = false;
+	buf->refuse = -ENOENT;
 	adma_buf_settle(buf);
 }
 
@@ -63,7 +53,7 @@ void adma_exports_void(struct adma_range *range)
 		u64 at = range->index - adma_range_of(buf->addr);
 
 		if (at < buf->nr && buf->range[at] == range) {
-			buf->dead = true;
+			buf->refuse = buf->refuse ?: -EFAULT;
 			adma_buf_settle(buf);
 		}
 	}
@@ -107,53 +97,51 @@ int adma_export(struct file *port, struct adma_export *arg)
 	buf->addr = addr;
 	buf->len = arg->len;
 	buf->flags = arg->flags;
-	xa_lock(&file->exports);
-	ret = file->closed ? -ESHUTDOWN :
-	      file->nr_exports == ADMA_MAX_EXPORTS ? -EAGAIN : 0;
-	if (!ret) {
-		file->nr_exports++;
-		buf->id = ++file->last_export;
-	}
-	xa_unlock(&file->exports);
-	if (ret) {
-		kvfree(buf);
-		return ret;
-	}
 	ret = adma_ranges_fill(file, addr, buf->len,
 			       buf->flags & ADMA_EXPORT_WRITE, buf->range,
 			       &buf->nr, &pinned);
 	xa_lock(&file->exports);
+	buf->id = ++file->last_export;
 	if (!ret)
 		ret = __xa_insert(&file->exports, buf->id, buf,
 				  GFP_KERNEL_ACCOUNT);
 	buf->listed = !ret;
-	/* Before it was to be found a range may have died, or the file gone. */
-	for (i = 0; i < buf->nr; i++)
-		buf->dead |= READ_ONCE(buf->range[i]->dead);
-	if (!ret && file->closed) {
+	file->nr_exports += buf->listed;
+	if (file->closed)
 		ret = -ESHUTDOWN;
+	else if (file->nr_exports > ADMA_MAX_EXPORTS)
+		ret = -EAGAIN;
+	/* Before it was to be found a range may have died. */
+	for (i = 0; i < buf->nr; i++) {
+		if (READ_ONCE(buf->range[i]->dead))
+			buf->refuse = -EFAULT;
+	}
+	if (!ret) {
+		arg->id = buf->id;
+		adma_count(ADMA_STAT_EXPORTS, 1);
+		adma_buf_settle(buf);
+	} else if (buf->listed) {
 		adma_buf_unlist(buf);
 	} else {
-		arg->id = ret ? 0 : buf->id;
+		buf->refuse = ret;
 		adma_buf_settle(buf);
 	}
 	xa_unlock(&file->exports);
-	if (!ret)
-		adma_count(ADMA_STAT_EXPORTS, 1);
 	return ret;
 }
 
 /* Takes it back; EAGAIN while somebody uses it. */
-static int adma_buf_drop(struct file *port, u64 id)
+static int adma_buf_drop(void *of, struct adma_wait *arg)
 {
+	struct file *port = of;
 	struct adma_file *file = port->private_data;
 	struct adma_buf *buf;
 	int ret = -ENOENT;
 
 	xa_lock(&file->exports);
-	buf = adma_buf_find(port, id);
+	buf = adma_buf_find(port, arg->id);
 	if (buf) {
-		buf->closed = true;
+		buf->refuse = -ENOENT;
 		ret = buf->requests ? -EAGAIN : 0;
 		if (!ret)
 			adma_buf_unlist(buf);
@@ -164,25 +152,14 @@ static int adma_buf_drop(struct file *port, u64 id)
 
 int adma_unexport(struct file *port, struct adma_wait *arg)
 {
-	unsigned long limit = adma_wait_limit(arg->timeout_ns);
-	struct adma_file *file = port->private_data;
-	u64 id = arg->id;
-	int ret = adma_buf_drop(port, id);
-	long left;
+	int ret = adma_buf_drop(port, arg);
 
 	if (ret != -EAGAIN)
 		return ret;
 	/* What is over may not have been told yet. */
 	adma_channels_poll();
-	left = wait_event_interruptible_timeout(file->wait,
-						(ret = adma_buf_drop(port, id)) != -EAGAIN,
-						limit);
-	return left > 0 ? ret : adma_wait_error(left, arg->timeout_ns);
+	return adma_wait_until(port->private_data, arg, adma_buf_drop, port);
 }
-
-/*
- * Requests, of whoever has the port
- */
 
 /* A buffer, for one request: until it is left, its ranges stay. */
 struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
@@ -190,28 +167,28 @@ struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
 	struct file *port = fget(fd);
 	struct adma_file *file;
 	struct adma_buf *buf;
-	int ret = 0;
+	int ret = -EBADF;
 
-	if (!port || port->f_op != &adma_port_fops) {
-		if (port)
-			fput(port);
-		return ERR_PTR(-EBADF);
-	}
+	if (!port)
+		return ERR_PTR(ret);
+	if (port->f_op != &adma_port_fops)
+		goto out_put_port;
 	file = port->private_data;
 	xa_lock(&file->exports);
 	buf = adma_buf_find(port, id);
-	if (!buf || buf->closed) {
+	if (!buf)
 		ret = -ENOENT;
-	} else if (!(buf->flags & wanted)) {
+	else if (buf->refuse == -ENOENT || buf->flags & wanted)
+		ret = buf->refuse;
+	else
 		ret = -EACCES;
-	} else if (buf->dead) {
-		ret = -EFAULT;
-	} else {
+	if (!ret) {
 		buf->requests++;
 		file->foreign++;
 		kref_get(&file->kref);
 	}
 	xa_unlock(&file->exports);
+out_put_port:
 	fput(port);
 	return ret ? ERR_PTR(ret) : buf;
 }
@@ -229,10 +206,6 @@ void adma_buf_leave(struct adma_buf *buf)
 	wake_up_all(&file->wait);
 	adma_file_put(file);
 }
-
-/*
- * Ports
- */
 
 static int adma_port_release(struct inode *inode, struct file *port)
 {

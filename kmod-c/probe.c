@@ -7,7 +7,6 @@
 #include <linux/list_lru.h>
 #include <linux/mm.h>
 #include <linux/shrinker.h>
-#include <linux/workqueue.h>
 
 #ifdef ADMA_HAS_SHRINKER_ALLOC
 typeof(shrinker_alloc) *probe = shrinker_alloc;
@@ -25,8 +24,4 @@ list_lru_walk_cb probe = probe_isolate;
 
 #ifdef ADMA_HAS_VM_FLAGS_MOD
 typeof(vm_flags_mod) *probe = vm_flags_mod;
-#endif
-
-#ifdef ADMA_HAS_SYSTEM_DFL_WQ
-struct workqueue_struct **probe = &system_dfl_wq;
 #endif

@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pinned ranges: pages of user memory that are pinned and mapped together.
- *
- * What the program unmaps, remaps, discards, truncates or shares by fork is
- * forgotten at once: the notifier marks the range dead, so that no later copy
- * finds it and no transfer is begun on it, and waits for the transfers that
- * are under way. It waits for transfers only, which end by themselves, never
- * for a request, whose caller may need the very lock that munmap() holds.
- *
- * Pages are let go in a work of the file, never inside the notifier, which may
- * be called with their locks held.
+ * Pinned ranges: pages of user memory that are pinned and mapped together, and
+ * given up when the program changes their mapping (see README.md, "What munmap
+ * waits for").
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/iommu.h>
+#include <linux/list_lru.h>
 #include <linux/sched.h>
 
 #include "adma.h"
 #include "trace.h"
-
-/* Between buffers there often are guard pages. */
-#define ADMA_MAX_HOLES	8
 
 /* How often pages are pinned anew that have changed while they were pinned. */
 #define ADMA_TRIES	8
@@ -30,73 +21,54 @@ static unsigned long adma_range_start(const struct adma_range *range)
 	return range->index * ADMA_RANGE_SIZE;
 }
 
-/*
- * Pinning and mapping
- */
-
-static void adma_range_unpin(struct adma_range *range, unsigned int at,
-			     unsigned int count, bool dirty)
-{
-	unpin_user_pages_dirty_lock(range->pages + at, count, dirty);
-	adma_count(ADMA_STAT_PINNED_PAGES, -(s64)count);
-	adma_uncharge_pages(range->file, count);
-}
-
-/*
- * Pins @count pages from @at on; without @may_fault only those that are there.
- * Answers how many, or ESTALE when the mapping changes meanwhile.
- */
-static int adma_range_pin(struct adma_range *range, unsigned int at,
-			  unsigned int count, bool may_fault)
+/* ESTALE: the range has died, or its mapping changes all the time. */
+static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 {
 	unsigned long addr = adma_range_start(range) + at * PAGE_SIZE;
-	unsigned int flags = range->write ? FOLL_WRITE : 0;
+	unsigned int flags = (range->write ? FOLL_WRITE : 0) |
+			     (range->longterm ? FOLL_LONGTERM : 0);
+	int got, ret, tries = ADMA_TRIES;
 	unsigned long seq;
-	int got, ret;
-	bool stale;
 
 	/* Whoever reaches a buffer of ours brings another memory map along. */
 	if (WARN_ON_ONCE(current->mm != range->file->mm))
 		return -EFAULT;
-	if (range->kind >= ADMA_EXPORTED)
-		flags |= FOLL_LONGTERM;
-	if (!may_fault)
-		flags |= FOLL_NOFAULT;
-	/* For what nobody has asked for nobody else has to go. */
-	ret = adma_charge_pages(range->file, count, may_fault);
+	ret = adma_charge_pages(range->file, count);
 	if (ret)
 		return ret;
-	seq = mmu_interval_read_begin(&range->notifier);
-	got = pin_user_pages_fast(addr, count, flags, range->pages + at);
-	if (got <= 0) {
-		adma_uncharge_pages(range->file, count);
-		/* A killed caller must not see a number meant for restarts. */
-		if (got == -ERESTARTSYS || got == -EINTR)
-			return -EINTR;
-		return got == -ENOMEM ? got : -EFAULT;
-	}
-	adma_uncharge_pages(range->file, count - got);
-	adma_count(ADMA_STAT_PINS, got);
-	adma_count(ADMA_STAT_PINNED_PAGES, got);
-
-	spin_lock(&range->lock);
-	stale = range->dead || mmu_interval_read_retry(&range->notifier, seq);
-	if (!stale && (got == count || !may_fault))
-		bitmap_set(range->pinned, at, got);
-	spin_unlock(&range->lock);
-	if (stale || (got < count && may_fault)) {
+	/* To unshare a page that the child of a fork has changes the mapping. */
+	do {
+		seq = mmu_interval_read_begin(&range->notifier);
+		got = pin_user_pages_fast(addr, count, flags, range->pages + at);
+		spin_lock(&range->lock);
+		if (got < count)
+			ret = got == -ENOMEM ? got : -EFAULT;
+		else if (range->dead ||
+			 mmu_interval_read_retry(&range->notifier, seq))
+			ret = -ESTALE;
+		else
+			ret = 0;
+		if (!ret)
+			bitmap_set(range->pinned, at, count);
+		spin_unlock(&range->lock);
 		/* A partial pin is still a pin. */
-		adma_range_unpin(range, at, got, false);
-		return stale ? -ESTALE : -EFAULT;
+		if (ret && got > 0)
+			unpin_user_pages(range->pages + at, got);
+	} while (ret == -ESTALE && !READ_ONCE(range->dead) && --tries);
+	trace_adma_pin(addr, count, ret);
+	if (ret) {
+		adma_uncharge_pages(range->file, count);
+		return ret;
 	}
-	if (range->kind == ADMA_KEPT)
-		adma_range_grown(range);
-	return got;
+	adma_count(ADMA_STAT_PINS, count);
+	adma_count(ADMA_STAT_PINNED_PAGES, count);
+	return 0;
 }
 
 /*
- * Whether the device reaches the page itself and not a bounce buffer. Before
- * 6.10 dma_need_sync() says no to everything behind an IOMMU.
+ * Whether the device reaches the page itself and not a bounce buffer, which
+ * costs more than the engine saves. Before 6.10 dma_need_sync() says no to
+ * everything behind an IOMMU.
  */
 static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 {
@@ -107,45 +79,41 @@ static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 	return !dma_need_sync(dev, addr);
 }
 
-static enum dma_data_direction adma_range_dir(const struct adma_range *range)
+/* As no bounce buffer is ever used, no mapping needs a sync. */
+static void adma_range_unmap(struct adma_range *range, unsigned int device,
+			     dma_addr_t addr, unsigned int pages)
 {
-	return range->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+	dma_unmap_page_attrs(adma_devices[device], addr, pages * PAGE_SIZE,
+			     range->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
+			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 
-/* Maps what lies together in one go, and what is pinned and not yet mapped. */
-static int adma_range_map(struct adma_range *range, unsigned int first,
+/* Maps what is pinned, what lies together in one go. */
+static int adma_range_map(struct adma_range *range, unsigned int at,
 			  unsigned int end, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
 	struct device *dev = adma_devices[device];
-	unsigned int most = max_t(size_t, 1, min_t(size_t, ADMA_RANGE_PAGES,
-				  dma_max_mapping_size(dev) >> PAGE_SHIFT));
-	unsigned int at, i, run;
+	unsigned int i, run;
 
-	for (at = first; at < end; at += run) {
-		struct page *page = range->pages[at];
+	for (; at < end; at += run) {
+		struct page **page = range->pages + at;
 		dma_addr_t addr;
 
 		run = 1;
-		if (!test_bit(at, range->pinned) || test_bit(at, map->mapped))
+		if (test_bit(at, map->mapped))
 			continue;
-		while (run < most && at + run < end &&
-		       test_bit(at + run, range->pinned) &&
-		       !test_bit(at + run, map->mapped) &&
-		       page_to_pfn(range->pages[at + run]) ==
-		       page_to_pfn(page) + run)
+		while (at + run < end && !test_bit(at + run, map->mapped) &&
+		       page_to_pfn(page[run]) == page_to_pfn(page[0]) + run)
 			run++;
-		/* No mapping here ever needs a sync, see below. */
-		addr = dma_map_page_attrs(dev, page, 0, run * PAGE_SIZE,
-					  adma_range_dir(range),
+		addr = dma_map_page_attrs(dev, page[0], 0, run * PAGE_SIZE,
+					  range->write ? DMA_BIDIRECTIONAL :
+							 DMA_TO_DEVICE,
 					  DMA_ATTR_SKIP_CPU_SYNC);
 		if (dma_mapping_error(dev, addr))
-			return -ENOMEM;
-		/* A bounce buffer costs more than the engine saves. */
-		if (!adma_reaches(dev, addr, page)) {
-			dma_unmap_page_attrs(dev, addr, run * PAGE_SIZE,
-					     adma_range_dir(range),
-					     DMA_ATTR_SKIP_CPU_SYNC);
+			return -EIO;
+		if (!adma_reaches(dev, addr, page[0])) {
+			adma_range_unmap(range, device, addr, run);
 			return -EIO;
 		}
 		map->run[at] = run;
@@ -174,122 +142,152 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 }
 
 /*
- * Sees to it that pages of a range are pinned, and mapped for a device. Without
- * @may_fault those that are there, until there are too many holes. EBUSY when
- * somebody else is at it: he may be waiting for a page that only the caller
- * can provide (userfaultfd).
+ * Pins and maps what is not. EBUSY when somebody else is at it: he may be
+ * waiting for a page that only the caller can provide (userfaultfd).
  */
-int adma_range_fill(struct adma_range *range, unsigned int first,
-		    unsigned int count, unsigned int device, bool may_fault,
-		    unsigned int *pinned)
+static int adma_range_add(struct adma_range *range, u64 addr, size_t len,
+			  unsigned int device, unsigned int *pinned)
 {
-	unsigned int end = first + count, at = first, holes = 0, tries = 0;
+	unsigned int at = adma_page_of(addr), stop, i;
+	unsigned int end = at + adma_pages_of(addr, len);
 	int ret = 0;
 
 	if (!mutex_trylock(&range->fill))
 		return -EBUSY;
-	while ((at = find_next_zero_bit(range->pinned, end, at)) < end) {
-		unsigned int stop = find_next_bit(range->pinned, end, at);
-
-		/* To unshare a page that the child of a fork has changes it. */
-		do {
-			ret = adma_range_pin(range, at, stop - at, may_fault);
-		} while (ret == -ESTALE && may_fault &&
-			 !READ_ONCE(range->dead) && tries++ < ADMA_TRIES);
-		trace_adma_pin(adma_range_start(range) + at * PAGE_SIZE,
-			       stop - at, ret);
-		if (ret < 0 && may_fault)
-			goto out_unlock;
-		if (ret > 0) {
-			*pinned += ret;
-			at += ret;
-		}
-		if (at == stop)
-			continue;
-		if (ret == -ENOMEM || ret == -EAGAIN || ret == -ESTALE ||
-		    ++holes > ADMA_MAX_HOLES)
+	for_each_clear_bitrange_from(at, stop, range->pinned, end) {
+		ret = adma_range_pin(range, at, stop - at);
+		if (ret)
 			break;
-		at++;
+		*pinned += stop - at;
 	}
-	range->device = device;
-	ret = adma_range_map(range, first, end, device);
-out_unlock:
+	at = adma_page_of(addr);
+	for (i = 0; i < adma_nr_devices && !ret; i++) {
+		if (i == device || device == ADMA_EVERY_DEVICE)
+			ret = adma_range_map(range, at, end, i);
+	}
 	mutex_unlock(&range->fill);
 	return ret;
 }
 
 /*
- * Pages are a destination. Neighbours that were only pinned along with them stay
- * as clean as they are.
+ * The next bytes, pinned and mapped. Answers their range, or another one for
+ * them alone: pages that cannot be kept can be had for one copy all the same,
+ * and a range may be busy, or be for writing where that is not allowed.
  */
-void adma_range_written(struct adma_range *range, u64 addr, size_t len)
+struct adma_range *adma_range_fill(struct adma_range *range, u64 addr,
+				   size_t len, bool write, unsigned int device,
+				   unsigned int *pinned)
 {
-	unsigned int at = adma_page_of(addr);
-	unsigned int end = at + adma_pages_of(addr, len);
+	struct adma_range *alone;
+	int ret = -EFAULT, again;
 
-	while ((at = find_next_zero_bit(range->written, end, at)) < end)
-		set_bit(at, range->written);
+	if (!range->no_longterm)
+		ret = adma_range_add(range, addr, len, device, pinned);
+	if (!ret)
+		return range;
+	if (!range->longterm || ret == -ESTALE)
+		return ERR_PTR(ret);
+	/* Its other pages may still serve, unless they are in the way. */
+	if (ret != -EFAULT && ret != -EBUSY)
+		adma_range_forget(range);
+	alone = adma_range_new(range->file, range->index, write,
+			       device == ADMA_EVERY_DEVICE);
+	if (IS_ERR(alone))
+		return alone;
+	again = adma_range_add(alone, addr, len, device, pinned);
+	if (again) {
+		adma_range_put(alone);
+		return ERR_PTR(again);
+	}
+	/* A page of a file, perhaps: it need not be asked for in vain again. */
+	if (ret == -EFAULT && range->write == write && !alone->longterm)
+		range->no_longterm = true;
+	return alone;
 }
 
 /*
- * The end of a range
+ * Adds the ranges of one side of a copy between processes, pinned and mapped
+ * for every device by its owner; also with an error some of them.
  */
+int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
+		     struct adma_range **range, unsigned int *nr,
+		     unsigned int *pinned)
+{
+	struct adma_range *held, *filled;
+	unsigned int tries = 0;
+	u64 end = addr + len;
+
+	while (addr < end) {
+		size_t part = min_t(u64, adma_range_rest(addr), end - addr);
+
+		held = adma_range_get(file, adma_range_of(addr), write, true);
+		if (IS_ERR(held))
+			return PTR_ERR(held);
+		filled = adma_range_fill(held, addr, part, write,
+					 ADMA_EVERY_DEVICE, pinned);
+		if (filled != held)
+			adma_range_put(held);
+		if (filled == ERR_PTR(-ESTALE)) {
+			if (tries++ == ADMA_TRIES)
+				return -EFAULT;
+			continue;
+		}
+		if (IS_ERR(filled))
+			return PTR_ERR(filled);
+		range[(*nr)++] = filled;
+		addr += part;
+	}
+	return 0;
+}
+
+/* Nobody looks at it any more. */
+static void adma_range_free(struct rcu_head *rcu)
+{
+	kmem_cache_free(adma_range_slab,
+			container_of(rcu, struct adma_range, rcu));
+}
 
 static void adma_range_end(struct adma_range *range)
 {
-	unsigned int i, at;
+	unsigned int pages = bitmap_weight(range->pinned, ADMA_RANGE_PAGES);
+	unsigned int i, at, stop;
 
 	mmu_interval_notifier_remove(&range->notifier);
 	for (i = 0; i < adma_nr_devices; i++) {
 		struct adma_mapping *map = &range->mapping[i];
 
-		for (at = 0; at < ADMA_RANGE_PAGES; at += map->run[at] ?: 1) {
+		for_each_set_bit(at, map->mapped, ADMA_RANGE_PAGES) {
 			if (map->run[at])
-				dma_unmap_page_attrs(adma_devices[i],
-						     map->addr[at],
-						     map->run[at] * PAGE_SIZE,
-						     adma_range_dir(range),
-						     DMA_ATTR_SKIP_CPU_SYNC);
+				adma_range_unmap(range, i, map->addr[at],
+						 map->run[at]);
 		}
 	}
-	at = 0;
-	while ((at = find_next_bit(range->pinned, ADMA_RANGE_PAGES, at)) <
-	       ADMA_RANGE_PAGES) {
-		bool dirty = test_bit(at, range->written);
-		unsigned int stop = at + 1;
-
-		while (stop < ADMA_RANGE_PAGES && test_bit(stop, range->pinned) &&
-		       test_bit(stop, range->written) == dirty)
-			stop++;
-		adma_range_unpin(range, at, stop - at, dirty);
-		at = stop;
-	}
+	for_each_set_bitrange(at, stop, range->pinned, ADMA_RANGE_PAGES)
+		unpin_user_pages_dirty_lock(range->pages + at, stop - at,
+					    range->write);
+	adma_count(ADMA_STAT_PINNED_PAGES, -(s64)pages);
+	adma_uncharge_pages(range->file, pages);
+	atomic_dec(&range->file->leaving);
 	adma_file_put(range->file);
-	adma_range_free(range);
+	call_rcu(&range->rcu, adma_range_free);
 }
 
 /*
- * Lets go of the file's ranges that nobody holds any more. It may wait for the
- * locks of their pages, and for the end of munmap(): of no other process.
+ * Lets go of the file's ranges that nobody holds any more. It waits for the
+ * locks of their pages, and for munmap(): never inside the notifier, which may
+ * be called with these held.
  */
 void adma_ranges_reap(struct adma_file *file)
 {
 	struct adma_range *range, *next;
-	unsigned int ended = 0;
 	LIST_HEAD(gone);
 
 	spin_lock(&file->lock);
 	list_splice_init(&file->gone, &gone);
 	spin_unlock(&file->lock);
-	list_for_each_entry_safe(range, next, &gone, list) {
+	list_for_each_entry_safe(range, next, &gone, list)
 		adma_range_end(range);
-		ended++;
-	}
-	spin_lock(&file->lock);
-	file->leaving -= ended;
-	spin_unlock(&file->lock);
-	if (ended)
-		wake_up_all(&file->wait);
+	wake_up_all(&file->wait);
 }
 
 /* One for each file and not for each range: munmap() gives up hundreds. */
@@ -308,7 +306,7 @@ static void adma_range_release(struct kref *kref)
 
 	spin_lock(&file->lock);
 	list_add_tail(&range->list, &file->gone);
-	file->leaving++;
+	atomic_inc(&file->leaving);
 	/* The work's own hold; it cannot get past the lock before. */
 	if (queue_work(adma_reaper, &file->reap))
 		kref_get(&file->kref);
@@ -321,14 +319,9 @@ void adma_range_put(struct adma_range *range)
 }
 
 /*
- * Changes of the mapping
- */
-
-/*
  * Waits for the transfers of requests that have begun by now. It asks the
- * channels itself: whoever has submitted the transfers may not have issued them
- * yet, may not have asked for an interrupt, and may be waiting for the caller,
- * or be the caller.
+ * channels itself: their submitter may not have issued them yet, nor asked for
+ * an interrupt, and may be waiting for the caller, or be the caller.
  */
 static void adma_range_drain(struct adma_range *range)
 {
@@ -376,7 +369,8 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 	if (!hit)
 		return true;
 	trace_adma_invalidate(change->start, change->end);
-	adma_range_forget(range, ADMA_STAT_INVALIDATIONS);
+	if (adma_range_forget(range))
+		adma_count_for(range->file, ADMA_STAT_INVALIDATIONS);
 	adma_exports_void(range);
 	/*
 	 * Whoever has transfers under way holds it. Reclaim cannot take a pinned
@@ -393,18 +387,20 @@ static const struct mmu_interval_notifier_ops adma_range_ops = {
 };
 
 struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
-				  enum adma_kind kind)
+				  bool longterm)
 {
-	struct adma_range *range = adma_range_alloc();
+	struct adma_range *range;
 	int ret;
 
+	range = kmem_cache_alloc_lru(adma_range_slab, &adma_lru,
+				     GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 	if (!range)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&range->kref);
 	range->file = file;
 	range->index = index;
-	range->kind = kind;
 	range->write = write;
+	range->longterm = longterm;
 	INIT_LIST_HEAD(&range->lru);
 	mutex_init(&range->fill);
 	spin_lock_init(&range->lock);
@@ -412,76 +408,9 @@ struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
 					   adma_range_start(range),
 					   ADMA_RANGE_SIZE, &adma_range_ops);
 	if (ret) {
-		adma_range_free(range);
+		kmem_cache_free(adma_range_slab, range);
 		return ERR_PTR(ret);
 	}
 	kref_get(&file->kref);
 	return range;
-}
-
-/*
- * Ranges side by side that are pinned, and mapped for every device, before
- * anything is copied. Each side of a copy between processes is such, made by
- * the process whose memory it is.
- */
-
-static struct adma_range *adma_range_get_filled(struct adma_file *file,
-						u64 addr, size_t len,
-						bool write,
-						unsigned int *pinned)
-{
-	unsigned int tries, device;
-	struct adma_range *range;
-	bool alone = false;
-	int ret = 0;
-
-	for (tries = 0; tries < ADMA_TRIES; tries++) {
-		u64 index = adma_range_of(addr);
-
-		range = alone ? adma_range_new(file, index, write, ADMA_EXPORTED) :
-				adma_range_get(file, index, write, ADMA_EXPORTED);
-		if (IS_ERR(range))
-			return range;
-		ret = 0;
-		for (device = 0; device < adma_nr_devices && !ret; device++)
-			ret = adma_range_fill(range, adma_page_of(addr),
-					      adma_pages_of(addr, len), device,
-					      true, pinned);
-		if (!ret)
-			return range;
-		adma_range_put(range);
-		if (ret == -ESTALE)
-			continue;
-		/*
-		 * A range that others share may be busy, or be for writing where
-		 * that is not allowed.
-		 */
-		if (alone || (ret != -EBUSY && ret != -EFAULT))
-			break;
-		alone = true;
-	}
-	return ERR_PTR(ret == -ESTALE ? -EFAULT : ret);
-}
-
-/*
- * Adds the ranges of a stretch of the caller's memory, pinned and mapped; also
- * with an error some of them.
- */
-int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
-		     struct adma_range **range, unsigned int *nr,
-		     unsigned int *pinned)
-{
-	u64 end = addr + len;
-
-	while (addr < end) {
-		size_t part = min_t(u64, adma_range_rest(addr), end - addr);
-
-		range[*nr] = adma_range_get_filled(file, addr, part, write,
-						   pinned);
-		if (IS_ERR(range[*nr]))
-			return PTR_ERR(range[*nr]);
-		++*nr;
-		addr += part;
-	}
-	return 0;
 }

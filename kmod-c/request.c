@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /* One request, from the caller's pieces to the last byte. */
+#include <linux/nospec.h>
 #include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 
 #include "adma.h"
 #include "trace.h"
 
-/* Enough for a copy of 16 MiB. More of them are not kept. */
-#define ADMA_KEPT_RANGES	384
-
 void adma_request_free(struct adma_request *req)
 {
 	if (req)
-		kvfree(req->range);
+		kfree(req->range);
 	kvfree(req);
 }
 
@@ -33,11 +31,6 @@ static void adma_request_end(struct work_struct *work)
 		adma_buf_leave(req->buf);
 	adma_ranges_trim(file);
 	trace_adma_complete(req->id, bytes, failed);
-	if (req->max_ranges > ADMA_KEPT_RANGES) {
-		kvfree(req->range);
-		req->range = NULL;
-		req->max_ranges = 0;
-	}
 	/* From here on it is somebody else's. */
 	adma_slot_leave(file, req->slot, bytes, failed);
 	atomic_dec(&file->ending);
@@ -84,24 +77,43 @@ static int adma_pieces_read(const struct adma_submit *arg,
 		    !adma_place_ok(&piece->src, piece->len, src_align,
 				   arg->flags & ADMA_SUBMIT_PULL))
 			return -EINVAL;
-		if (piece->channel != ADMA_CHANNEL_ANY &&
-		    piece->channel >= adma_nr_channels)
+		if (piece->channel == ADMA_CHANNEL_ANY)
+			continue;
+		if (piece->channel >= adma_nr_channels)
 			return -EINVAL;
+		piece->channel = array_index_nospec(piece->channel,
+						    adma_nr_channels);
 	}
 	return 0;
 }
 
-/* A slot's request, with its pieces, and room for the ranges they are in. */
+/* Room for so many ranges more; it stays with the slot. */
+int adma_request_reserve(struct adma_request *req, unsigned int more)
+{
+	unsigned int want = roundup_pow_of_two(req->nr_ranges + more);
+	struct adma_range **range;
+
+	if (want <= req->max_ranges)
+		return 0;
+	range = krealloc_array(req->range, want, sizeof(*range),
+			       GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	if (!range)
+		return -ENOMEM;
+	req->range = range;
+	req->max_ranges = want;
+	return 0;
+}
+
+/* A slot's request, with its pieces. */
 static struct adma_request *adma_request_new(struct adma_file *file,
 					     const struct adma_submit *arg)
 {
 	struct adma_request *req;
-	unsigned int ranges;
 	int nr, ret = -ENOMEM;
 
 	nr = adma_slot_take(file);
 	if (nr < 0) {
-		adma_file_catch_up(file);
+		adma_file_catch_up(file, 0);
 		nr = adma_slot_take(file);
 	}
 	if (nr < 0)
@@ -111,17 +123,9 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	file->slot[nr].req = req;
 	if (req)
 		ret = adma_pieces_read(arg, req->piece);
-	if (ret)
-		goto err_leave_slot;
-	ranges = adma_max_ranges(req->piece, arg->count);
-	if (req->max_ranges < ranges) {
-		kvfree(req->range);
-		req->range = kvcalloc(ranges, sizeof(*req->range),
-				      GFP_KERNEL_ACCOUNT);
-		req->max_ranges = req->range ? ranges : 0;
-		ret = -ENOMEM;
-		if (!req->range)
-			goto err_leave_slot;
+	if (ret) {
+		adma_slot_leave(file, nr, 0, 0);
+		return ERR_PTR(ret);
 	}
 	memset(req, 0, offsetof(struct adma_request, max_ranges));
 	req->id = file->slot[nr].id;
@@ -131,10 +135,6 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 	INIT_WORK(&req->end, adma_request_end);
 	kref_get(&file->kref);
 	return req;
-
-err_leave_slot:
-	adma_slot_leave(file, nr, 0, 0);
-	return ERR_PTR(ret);
 }
 
 static u64 adma_own_addr(const struct adma_submission *sub, unsigned int nr)
@@ -144,52 +144,41 @@ static u64 adma_own_addr(const struct adma_submission *sub, unsigned int nr)
 	return sub->push ? piece->src : piece->dst;
 }
 
-/* The caller's side of the pieces; answers for how many it is ready. */
-static unsigned int adma_request_own(struct adma_submission *sub,
-				     unsigned int count, int *ret)
+/*
+ * Before the first piece. Between processes that is all that may take as long as
+ * the caller likes, and then the buffer, whose owner may wait for its end; from
+ * there on only channels are waited for. Answers for how many pieces.
+ */
+static unsigned int adma_request_prepare(struct adma_submission *sub,
+					 const struct adma_submit *arg, int *ret)
 {
+	u32 wanted = sub->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
 	struct adma_request *req = sub->req;
-	const struct adma_piece *piece = req->piece;
+	struct adma_buf *buf;
 	unsigned int i;
 
-	for (i = 0; i < count; i++) {
-		u64 addr = adma_own_addr(sub, i), len = piece[i].len;
+	for (i = 0; i < arg->count; i++) {
+		u64 addr = adma_own_addr(sub, i), len = req->piece[i].len;
 
 		*ret = adma_charge_bytes(req, len);
-		if (!*ret && req->nr_ranges + adma_ranges_of(addr, len) >
-			     req->max_ranges)
-			*ret = -EBUSY;	/* the limit was raised meanwhile */
-		if (!*ret)
+		if (arg->flags && !*ret)
+			*ret = adma_request_reserve(req, adma_ranges_of(addr, len));
+		if (arg->flags && !*ret)
 			*ret = adma_ranges_fill(req->file, addr, len, !sub->push,
 						req->range, &req->nr_ranges,
 						&sub->pinned);
 		if (*ret)
 			break;
 	}
-	return i;
-}
-
-/*
- * Before the first piece of a request between processes: all that may take as
- * long as the caller likes. Then the buffer, whose owner may wait for its end;
- * from there on only channels are waited for. Answers for how many pieces.
- */
-static unsigned int adma_request_across(struct adma_submission *sub,
-					const struct adma_submit *arg, int *ret)
-{
-	u32 wanted = sub->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
-	unsigned int ready = adma_request_own(sub, arg->count, ret);
-	struct adma_buf *buf;
-
-	if (!ready)
-		return 0;
+	if (!arg->flags || !i)
+		return i;
 	buf = adma_buf_enter(arg->port, arg->export, wanted);
 	if (IS_ERR(buf)) {
 		*ret = PTR_ERR(buf);
 		return 0;
 	}
-	sub->req->buf = buf;
-	return ready;
+	req->buf = buf;
+	return i;
 }
 
 /* The first piece is under way while the next one is pinned. */
@@ -201,18 +190,20 @@ static int adma_pieces_start(struct adma_submission *sub, unsigned int count)
 	for (; req->accepted < count; req->accepted++) {
 		unsigned int nr = req->accepted;
 		const struct adma_piece *piece = &req->piece[nr];
+		struct adma_chan_req **cr;
 
 		channel = adma_channel_pick(piece->channel,
 					    adma_own_addr(sub, nr),
 					    adma_range_of(adma_own_addr(sub, 0)) + nr);
 		if (channel < 0)
 			return channel;
-		/* Between processes all were charged before the first. */
-		ret = req->buf ? 0 : adma_charge_bytes(req, piece->len);
-		if (ret)
-			return ret;
-		req->part[channel].pieces |= BIT_ULL(nr);
-		ret = adma_piece_send(sub, piece, &adma_channels[channel]);
+		cr = &req->cr[channel];
+		if (!*cr)
+			*cr = adma_chan_req_begin(&adma_channels[channel], req);
+		if (!*cr)
+			return -EBUSY;
+		(*cr)->pieces |= BIT_ULL(nr);
+		ret = adma_piece_send(sub, piece, *cr);
 		if (ret)
 			return ret;
 		sub->channel[nr] = channel;
@@ -224,37 +215,20 @@ static int adma_pieces_start(struct adma_submission *sub, unsigned int count)
 	return 0;
 }
 
-/*
- * A range is filled as a whole, as far as its pages are there: who copies one
- * page will most often copy its neighbours. The engine works meanwhile.
- */
-static void adma_request_prefetch(struct adma_request *req)
+/* Answers the channels whose words tell its end; 0 if one's does not. */
+static u32 adma_request_close(struct adma_request *req)
 {
-	unsigned int i, pinned = 0;
-
-	for (i = 0; i < req->nr_ranges; i++) {
-		struct adma_range *range = req->range[i];
-
-		if (range->kind == ADMA_KEPT && !range->no_longterm &&
-		    !xchg(&range->prefetched, true))
-			adma_range_fill(range, 0, ADMA_RANGE_PAGES,
-					range->device, false, &pinned);
-	}
-}
-
-static void adma_request_close(struct adma_request *req,
-			       struct adma_submit *arg)
-{
+	bool told = true;
+	u32 channels = 0;
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_channels; i++) {
-		if (!req->part[i].cr)
+		if (!req->cr[i])
 			continue;
-		if (adma_chan_req_close(req->part[i].cr))
-			arg->channels |= BIT(i);
-		else
-			arg->silent |= BIT(i);
+		channels |= BIT(i);
+		told &= adma_chan_req_close(req->cr[i]);
 	}
+	return told ? channels : 0;
 }
 
 int adma_submit(struct adma_file *file, struct adma_submit *arg)
@@ -264,10 +238,10 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		.chunk = 1,
 	};
 	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
-	unsigned int i, ready = arg->count;
+	unsigned int i, ready;
 	struct adma_request *req;
 	int ret = 0, refused;
-	u64 failed;
+	struct adma_wait wait;
 
 	memset_startat(arg, 0, id);
 	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
@@ -279,23 +253,17 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 		return PTR_ERR(req);
 
 	sub.req = req;
-	if (arg->flags)
-		ready = adma_request_across(&sub, arg, &ret);
+	ready = adma_request_prepare(&sub, arg, &ret);
 	refused = adma_pieces_start(&sub, ready);
 	if (refused)
 		ret = refused;
-	adma_request_close(req, arg);
+	arg->channels = adma_request_close(req);
 	arg->id = req->id;
 	arg->slot = req->slot;
 	arg->accepted = req->accepted;
-	arg->cpu_bytes = sub.cpu_bytes;
 	arg->pinned = sub.pinned;
-	arg->pinned_first = sub.pinned_first;
 	trace_adma_submit(req->id, arg->count, req->accepted, req->bytes,
 			  sub.pinned, ret);
-	/* Not while the owner of a buffer may wait for us. */
-	if (sub.pinned && !arg->flags)
-		adma_request_prefetch(req);
 	adma_request_put(req);
 	/* Only for the caller's statistics: a failure is his loss. */
 	for (i = 0; i < arg->accepted; i++) {
@@ -307,11 +275,11 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	 * killed caller leaves it to the close of the file.
 	 */
 	if (!arg->accepted) {
-		wait_event_killable(file->wait, adma_ended(file, arg->id,
-							   &failed) != -EAGAIN);
+		wait.id = arg->id;
+		wait_event_killable(file->wait,
+				    adma_ended(file, &wait) != -EAGAIN);
 		arg->id = 0;
 		arg->channels = 0;
-		arg->silent = 0;
 	}
 	return ret;
 }

@@ -20,23 +20,13 @@ DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);
 
 static struct dentry *adma_debugfs;
 
-static const char *const adma_stat_names[ADMA_STATS] = {
-	[ADMA_STAT_COPIES] = "copies",
-	[ADMA_STAT_BYTES] = "bytes",
-	[ADMA_STAT_DESCRIPTORS] = "descriptors",
-	[ADMA_STAT_PINS] = "pins",
-	[ADMA_STAT_PINNED_PAGES] = "pinned_pages",
-	[ADMA_STAT_ERRORS] = "errors",
-	[ADMA_STAT_TIMEOUTS] = "timeouts",
-	[ADMA_STAT_RING_FULL] = "ring_full",
-	[ADMA_STAT_QUARANTINED] = "quarantined",
-	[ADMA_STAT_EXPORTS] = "exports",
-	[ADMA_STAT_EXPORT_BYTES] = "export_bytes",
-	[ADMA_STAT_HITS] = "hits",
-	[ADMA_STAT_MISSES] = "misses",
-	[ADMA_STAT_EVICTIONS] = "evictions",
-	[ADMA_STAT_INVALIDATIONS] = "invalidations",
+static const char *const adma_stat_names[] = {
+	"copies", "bytes", "descriptors", "pins", "pinned_pages", "errors",
+	"timeouts", "ring_full", "quarantined", "exports", "export_bytes",
+	"hits", "misses", "evictions", "invalidations",
 };
+
+static_assert(ARRAY_SIZE(adma_stat_names) == ADMA_STATS);
 
 static s64 adma_sum(enum adma_stat what)
 {

@@ -37,7 +37,7 @@ fn in_rust() -> Numbers {
         invalidations);
     layout!(numbers, Piece is "adma_piece": dst, src, len, channel, flags);
     layout!(numbers, Submit is "adma_submit": size, flags, pieces, count, port, export, id,
-        cpu_bytes, accepted, slot, channels, silent, pinned, pinned_first);
+        accepted, slot, channels, pinned);
     layout!(numbers, Wait is "adma_wait": size, flags, id, timeout_ns, failed);
     layout!(numbers, Export is "adma_export": size, flags, addr, len, id);
     let constants = [

@@ -143,7 +143,6 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
             submit_calls: count(&ioat.submits),
             wait_calls: count(&ioat.waits),
             system_calls: count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others),
-            kernel_bytes: count(&ioat.kernel_bytes),
             redone_pieces: count(&ioat.redone),
             requests: count(&ioat.costs.requests),
             pinned_pages: count(&ioat.costs.pinned_pages),

@@ -44,8 +44,6 @@ pub struct HelperCounts {
     pub wait_calls: u64,
     /// All that a copy needs, those two included.
     pub system_calls: u64,
-    /// Of the channels' bytes those that the kernel has copied, in small bits.
-    pub kernel_bytes: u64,
     /// Pieces that were refused or failed and that the caller has copied.
     pub redone_pieces: u64,
     pub requests: u64,
@@ -160,7 +158,6 @@ pub(super) mod tests {
             submit_calls: 1_000_000,
             wait_calls: 17,
             system_calls: 1_000_317,
-            kernel_bytes: 4096,
             redone_pieces: 3,
             requests: 1000,
             pinned_pages: 512,

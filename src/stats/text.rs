@@ -62,13 +62,9 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
 }
 
 fn helper(helper: &HelperCounts, out: &mut dyn Write) -> Result {
-    let HelperCounts { system_calls, wait_calls, kernel_bytes, redone_pieces, .. } = helper;
+    let HelperCounts { system_calls, wait_calls, redone_pieces, .. } = helper;
     writeln!(out, "  kernel helper     {system_calls} system calls, {wait_calls} to wait;")?;
-    writeln!(
-        out,
-        "                    {} copied by the kernel, {redone_pieces} pieces done again",
-        Bytes(*kernel_bytes)
-    )?;
+    writeln!(out, "                    {redone_pieces} pieces done again")?;
     if let Some([_, (_, errors)]) = helper.module
         && errors > 0
     {

@@ -7,7 +7,7 @@
 
 use core::mem::offset_of;
 
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 pub const ALIGN: usize = 64;
 pub const MAX_PIECES: usize = 64;
 pub const SLOTS: usize = 32;
@@ -87,13 +87,10 @@ pub struct Submit {
     pub port: i32,
     pub export: u64,
     pub id: u64,
-    pub cpu_bytes: u64,
     pub accepted: u32,
     pub slot: u32,
     pub channels: u32,
-    pub silent: u32,
     pub pinned: u32,
-    pub pinned_first: u32,
 }
 
 #[repr(C)]
@@ -118,6 +115,6 @@ pub struct Export {
 
 const _: () = assert!(size_of::<Info>() == 96 && offset_of!(Info, keep_pages) == 48);
 const _: () = assert!(size_of::<Piece>() == 32 && offset_of!(Piece, channel) == 24);
-const _: () = assert!(size_of::<Submit>() == 72 && offset_of!(Submit, accepted) == 48);
+const _: () = assert!(size_of::<Submit>() == 56 && offset_of!(Submit, accepted) == 40);
 const _: () = assert!(size_of::<Wait>() == 32 && offset_of!(Wait, failed) == 24);
 const _: () = assert!(size_of::<Export>() == 32 && offset_of!(Export, id) == 24);

@@ -12,8 +12,6 @@ pub struct Counts {
     /// System calls of other kinds: to hold signals, to sleep.
     pub others: AtomicU64,
     pub caller_bytes: AtomicU64,
-    /// Of the channels' bytes those that the kernel has copied itself, in small bits.
-    pub kernel_bytes: AtomicU64,
     /// Pieces the caller has copied because they were refused or had failed.
     pub redone: AtomicU64,
     /// Copies in which a bad page was left to the caller.
@@ -75,7 +73,6 @@ impl Counts {
             waits: AtomicU64::new(0),
             others: AtomicU64::new(0),
             caller_bytes: AtomicU64::new(0),
-            kernel_bytes: AtomicU64::new(0),
             redone: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             channel_bytes: [const { AtomicU64::new(0) }; abi::MAX_CHANNELS],
@@ -84,8 +81,8 @@ impl Counts {
     }
 
     pub fn clear(&self) {
-        let Self { submits, waits, others, caller_bytes, kernel_bytes, redone, faults, .. } = self;
-        let single = [submits, waits, others, caller_bytes, kernel_bytes, redone, faults];
+        let Self { submits, waits, others, caller_bytes, redone, faults, .. } = self;
+        let single = [submits, waits, others, caller_bytes, redone, faults];
         single.into_iter().chain(&self.channel_bytes).for_each(|count| count.store(0, Relaxed));
         self.costs.clear();
     }

@@ -22,8 +22,6 @@ pub struct Trouble {
     pub late: Duration,
     /// Answers of status calls before the true one.
     pub status: Option<(i32, u32)>,
-    /// Bytes the kernel says it has copied itself.
-    pub cpu_bytes: u64,
 }
 
 pub struct Kernel {
@@ -183,9 +181,7 @@ impl Kernel {
         submit.id = id;
         submit.slot = slot;
         submit.accepted = taken as u32;
-        submit.cpu_bytes = trouble.cpu_bytes;
-        submit.silent = trouble.silent & channels;
-        submit.channels = channels & !trouble.silent;
+        submit.channels = if trouble.silent & channels == 0 { channels } else { 0 };
         let pieces = pieces[..taken].to_vec();
         if trouble.late.is_zero() {
             self.carry_out(id, slot, &pieces, trouble);

@@ -425,7 +425,7 @@ impl Engine {
             offset: slot * abi::WORD_STRIDE,
             id: request.id,
         };
-        let told = request.silent == 0 && slot < abi::SLOTS;
+        let told = request.channels != 0 && slot < abi::SLOTS;
         (told && words.each().all(|page| page != 0)).then_some(words)
     }
 
@@ -447,9 +447,6 @@ impl Engine {
             }
         }
         counts.caller_bytes.fetch_add(len as u64 - by_channels, Relaxed);
-        if request.cpu_bytes > 0 {
-            counts.kernel_bytes.fetch_add(request.cpu_bytes, Relaxed);
-        }
         let redone = request.count as u64 - taken as u64 + u64::from(failed.count_ones());
         if redone > 0 {
             counts.redone.fetch_add(redone, Relaxed);

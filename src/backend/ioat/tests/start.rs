@@ -6,7 +6,7 @@ use super::*;
 fn helper_that_makes_no_sense_is_not_used() {
     let sound = Kernel::new(2).info();
     let unsound = [
-        abi::Info { abi: 2, ..sound },
+        abi::Info { abi: abi::ABI_VERSION + 1, ..sound },
         abi::Info { channels: 0, ..sound },
         abi::Info { channels: 33, ..sound },
         abi::Info { usable: 0, ..sound },

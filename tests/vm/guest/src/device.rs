@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 pub const PATH: &str = "/dev/adma";
 
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 pub const ALIGN: usize = 64;
 pub const MAX_PIECES: usize = 64;
 pub const SLOTS: usize = 32;
@@ -82,15 +82,12 @@ pub struct Submit {
     pub port: i32,
     pub export: u64,
     pub id: u64,
-    pub cpu_bytes: u64,
     pub accepted: u32,
     pub slot: u32,
     pub channels: u32,
-    pub silent: u32,
     pub pinned: u32,
-    pub pinned_first: u32,
 }
-const _: () = assert!(size_of::<Submit>() == 72 && offset_of!(Submit, accepted) == 48);
+const _: () = assert!(size_of::<Submit>() == 56 && offset_of!(Submit, accepted) == 40);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -452,7 +449,7 @@ pub fn wait_by_words(words: &[Words], request: &Submit) -> Outcome<bool> {
         );
         std::hint::spin_loop();
     }
-    Ok(request.silent == 0)
+    Ok(request.channels != 0)
 }
 
 #[cfg(test)]

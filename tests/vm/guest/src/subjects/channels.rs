@@ -78,8 +78,9 @@ fn channel_named_takes_the_piece() -> Outcome {
         let mut piece = [Piece::new(&dst, 0, &src, 0, 2 * PAGE).on(channel)];
         let request = device.carry(&mut piece)?;
         ensure_eq!(piece[0].channel, channel, "channel");
-        ensure_eq!(request.channels | request.silent, 1 << channel, "channels at work");
-        if request.silent == 0 {
+        // On a busy host a submission may take so long that it trusts no word.
+        if request.channels != 0 {
+            ensure_eq!(request.channels, 1 << channel, "channels at work");
             ensure_eq!(words[channel as usize].of(request.slot), request.id, "word");
         }
         dst.expect(channel.into())?;
@@ -291,7 +292,7 @@ fn channel_with_a_stuck_submission_is_not_silent() -> Outcome {
     let mut silent = 0;
     for _ in 0..20 {
         let request = device.carry(&mut [Piece::new(&dst, 0, &src, 0, PAGE).on(0)])?;
-        silent += usize::from(request.silent != 0);
+        silent += usize::from(request.channels == 0);
     }
     println!("{silent} of 20 had no word");
     stuck.kill(libc::SIGKILL);

@@ -4,8 +4,8 @@ use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::{Bench, Fault, Kind};
-use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here};
-use crate::memory::{PAGE, Region, memory_file};
+use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here, reserve_huge_pages};
+use crate::memory::{HUGE, Kind::Huge, PAGE, Region, memory_file};
 use crate::modules;
 use crate::probes::Probe;
 use crate::process::{Gate, fork};
@@ -19,8 +19,6 @@ tests! {
     kept_pages_serve_as_source_when_they_were_destination
     kept_source_that_may_only_be_read_beside_a_destination_is_copied
     kept_first_page_is_under_way_before_the_second_is_pinned
-    kept_neighbours_are_pinned_as_far_as_they_are_there
-    kept_neighbours_beyond_a_hole_are_pinned_too
     kept_pages_of_both_sides_in_one_line_are_not_pinned_again
     kept_pieces_over_the_edge_of_a_line_are_right
     kept_memory_that_changes_is_never_stale
@@ -28,14 +26,13 @@ tests! {
     kept_pages_go_when_memory_is_short
     kept_pages_make_room_at_the_limit_of_locked_memory
     kept_pages_make_room_for_another_process_of_the_user
-    kept_pages_do_not_go_for_neighbours_nobody_asked_for
     kept_pages_beyond_the_mark_go_and_no_others
     kept_pages_of_processes_beyond_the_mark_are_right
     kept_pages_go_with_their_file
     kept_pages_nobody_uses_go_by_themselves
     kept_pages_go_when_their_control_group_is_short
     kept_pages_are_seen_as_pinned_by_the_process
-    kept_neighbours_that_were_not_written_are_not_dirty
+    kept_neighbours_of_a_destination_are_left_alone
     kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again
     kept_pages_are_gone_for_a_fork_right_after_a_copy
     kept_lines_without_a_page_are_not_more_than_pages_may_be
@@ -114,46 +111,23 @@ fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome
     Ok(())
 }
 
+/// In memory that lies together each step is a transfer: 1 page, 4, 16, and then the rest.
 fn kept_first_page_is_under_way_before_the_second_is_pinned() -> Outcome {
+    reserve_huge_pages(2)?;
     let device = Device::open()?;
-    let channels = device.info()?.channels;
-    for len in [64 << 10, 1 << 20, 4 << 20] {
-        let (dst, src) = pair(len)?;
-        let out = device.carry(&mut Piece::new(&dst, 0, &src, 0, len).split(8, channels))?;
-        ensure_eq!(out.pinned as usize, 2 * len / PAGE, "pages pinned for {len} bytes");
-        ensure_eq!(out.pinned_first, 2, "pages pinned before the first transfer of {len} bytes");
-    }
-    Ok(())
-}
-
-fn kept_neighbours_are_pinned_as_far_as_they_are_there() -> Outcome {
-    // 64 pages of which the first half is there; the line is 64 pages long and aligned.
-    let device = Device::open()?;
-    let region = Region::anonymous(192 * PAGE)?;
-    let line = (64 - (region.address(0) as usize / PAGE) % 64) % 64 * PAGE;
-    let source = Region::of_small_pages(PAGE)?;
-    (0..32).for_each(|page| region.set(line + page * PAGE, 1));
-    let resident = || Some(region.residence()?.iter().filter(|page| **page).count());
-    let before = resident();
-    device.carry(&mut [Piece::new(&region, line, &source, 0, PAGE)])?;
-    ensure_eq!(resident(), before, "pages in memory");
-    let out = device.carry(&mut [Piece::new(&region, line + PAGE, &source, 0, PAGE)])?;
-    ensure_eq!(out.pinned, 0, "pages pinned for a neighbour");
-    let out = device.carry(&mut [Piece::new(&region, line + 40 * PAGE, &source, 0, PAGE)])?;
-    ensure_eq!(out.pinned, 1, "pages pinned for one that was not there");
-    Ok(())
-}
-
-fn kept_neighbours_beyond_a_hole_are_pinned_too() -> Outcome {
-    let device = Device::open()?;
-    let (region, line) = with_whole_lines(1)?;
-    let source = Region::of_small_pages(PAGE)?;
-    region.protect(line + 8 * PAGE, 2 * PAGE, libc::PROT_NONE)?;
-    device.carry(&mut [Piece::new(&region, line, &source, 0, PAGE)])?;
-    for page in [7, 10, 63] {
-        let mut piece = [Piece::new(&region, line + page * PAGE, &source, 0, PAGE)];
-        let out = device.carry(&mut piece)?;
-        ensure_eq!(out.pinned, 0, "pages pinned for page {page}");
+    let (dst, src) = (Region::of_kind(Huge, HUGE)?, Region::of_kind(Huge, HUGE)?);
+    for pages in [22, 85] {
+        // Nothing of it is pinned any more.
+        ensure_eq!(device.keep(0).and(device.keep(1 << 14)), Ok(()), "to keep nothing, and again");
+        let mut costs = Vec::new();
+        for _ in 0..2 {
+            let before = Statistics::now()?;
+            let out = device.carry(&mut [Piece::new(&dst, 0, &src, 0, pages * PAGE)])?;
+            costs.push((out.pinned as usize, Statistics::now()?.since(&before).descriptors));
+        }
+        let [(pinned, steps), (again, whole)] = costs[..] else { unreachable!() };
+        ensure_eq!((pinned, again), (2 * pages, 0), "pages pinned for {pages} pages");
+        ensure_eq!(steps - whole, 3, "transfers that {pages} pages took more the first time");
     }
     Ok(())
 }
@@ -376,24 +350,6 @@ fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
     outcome.and(first.succeed())
 }
 
-fn kept_pages_do_not_go_for_neighbours_nobody_asked_for() -> Outcome {
-    let child = fork(|| {
-        // Two lines and a little, which three do not fit into.
-        let device = Device::with_limit(2 * LINE + 16 * PAGE)?;
-        let (region, line) = with_whole_lines(2)?;
-        let (other, beside) = with_whole_lines(2)?;
-        let whole = || [Piece::new(&region, line, &region, line + LINE, LINE)];
-        device.carry(&mut whole())?;
-        device.carry(&mut [Piece::new(&other, beside, &other, beside + LINE, PAGE)])?;
-        let info = device.info()?;
-        ensure_eq!(info.evictions, 0, "evictions for a copy of one page");
-        let again = device.carry(&mut whole())?;
-        ensure_eq!(again.pinned, 0, "pages pinned again");
-        Ok(())
-    })?;
-    child.succeed()
-}
-
 /// Several requests that end together: each sees the others' pages go, too.
 fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
     const REQUESTS: usize = 8;
@@ -541,26 +497,31 @@ fn kept_pages_are_seen_as_pinned_by_the_process() -> Outcome {
     Ok(())
 }
 
-/// Memory that a program has given up for the kernel to take (MADV_FREE) is not held back
-/// because its neighbour was a destination.
-fn kept_neighbours_that_were_not_written_are_not_dirty() -> Outcome {
+/// Pages beside a destination, in the same line, are nobody's business: they are not pinned, not
+/// brought into memory, and not held back from the kernel, which may take them (MADV_FREE).
+fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
     let device = Device::open()?;
     let pagemap = Pagemap::new()?;
-    let (region, line) = with_whole_lines(1)?;
+    let region = Region::anonymous(2 * LINE)?;
+    let line = (LINE - region.address(0) as usize % LINE) % LINE;
+    // Half of the line is there.
+    (0..32).for_each(|page| region.set(line + page * PAGE, 1));
+    let resident = || Some(region.residence()?.iter().filter(|page| **page).count());
+    let before = resident();
     let source = Region::of_small_pages(PAGE)?;
     let dirty = |page: usize| pagemap.is_dirty(region.address(line + page * PAGE));
     ensure!(!dirty(3)? && !dirty(4)?, "fresh memory is dirty already");
     device.carry(&mut [Piece::new(&region, line + 3 * PAGE, &source, 0, PAGE)])?;
-    let kept = device.info()?.pages;
-    ensure!(kept >= 64, "only {kept} pages are kept: the neighbours are not among them");
+    ensure_eq!(device.info()?.pages, 2, "pages that are kept");
+    ensure_eq!(resident(), before, "pages in memory");
     if let Err(errno) = device.keep(0) {
         fail!("ADMA_INFO_KEEP: {errno:?}");
     }
     // When the call returns: a fork may follow.
     ensure_eq!(device.info()?.pages, 0, "pages that are kept when none are to be");
     ensure!(dirty(3)?, "the destination is clean");
-    for page in (0..64).filter(|page| *page != 3) {
-        ensure!(!dirty(page)?, "page {page} was only pinned along with page 3, and is dirty");
+    for page in (0..32).filter(|page| *page != 3) {
+        ensure!(!dirty(page)?, "page {page} was not copied to, and is dirty");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually};
 use crate::faults::Bench;
-use crate::kernel::Statistics;
+use crate::kernel::{Parameter, Statistics};
 use crate::memory::{PAGE, Region};
 use crate::modules;
 use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
@@ -19,7 +19,9 @@ tests! {
     limit_of_locked_memory_does_not_bind_root
     limit_refuses_at_once_while_a_page_of_another_process_is_locked
     limit_close_of_somebody_elses_file_waits_for_none_of_its_pages
+    limit_close_of_somebody_elses_file_waits_for_none_of_its_requests
     limit_of_open_files_is_emfile_and_their_pages_are_charged
+    limit_of_open_files_does_not_count_those_that_only_a_port_is_left_of
 }
 
 const SMALL: usize = 4 * PAGE;
@@ -201,6 +203,30 @@ fn limit_close_of_somebody_elses_file_waits_for_none_of_its_pages() -> Outcome {
     Ok(())
 }
 
+/// Nor for what the owner has asked for: the pages stay pinned until that is over.
+fn limit_close_of_somebody_elses_file_waits_for_none_of_its_requests() -> Outcome {
+    const LEN: usize = 256 * PAGE;
+    let bench = Bench::new()?;
+    let before = Statistics::now()?.pinned_pages;
+    let device = Device::open()?;
+    let last = Gate::new()?;
+    let heir = fork(|| {
+        last.pass();
+        Ok(())
+    })?;
+    let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
+    bench.slow_down()?;
+    device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(4, device.info()?.channels))?;
+    drop(device);
+    last.open();
+    heir.succeed()?;
+    let pinned = || Statistics::now().map_or(0, |now| now.pinned_pages);
+    let left = pinned();
+    ensure!(left > before, "the last close of the file has waited for the owner's request");
+    ensure!(eventually(PATIENCE, || pinned() == before), "{} pages stay pinned", pinned());
+    Ok(())
+}
+
 /// Each open file has a page of words for every channel.
 fn limit_of_open_files_is_emfile_and_their_pages_are_charged() -> Outcome {
     const FILES: usize = 64;
@@ -235,4 +261,21 @@ fn limit_of_open_files_is_emfile_and_their_pages_are_charged() -> Outcome {
     let outcome = child.succeed();
     fs::write(MOST, before.trim()).context(MOST)?;
     outcome
+}
+
+/// Whoever was sent the port may keep it for as long as he likes.
+fn limit_of_open_files_does_not_count_those_that_only_a_port_is_left_of() -> Outcome {
+    let child = fork(|| {
+        let device = Device::open()?;
+        let _most = Parameter::set("adma", "files", 4)?;
+        let mut ports = Vec::new();
+        for round in 0..16 {
+            let Ok(other) = Device::open() else { fail!("no file can be opened, round {round}") };
+            let Ok(port) = other.port() else { fail!("no port") };
+            ports.push(port);
+        }
+        drop(device);
+        Ok(())
+    })?;
+    child.succeed()
 }
