@@ -102,11 +102,11 @@ int adma_export(struct file *port, struct adma_export *arg)
 			       &buf->nr, &pinned);
 	xa_lock(&file->exports);
 	buf->id = ++file->last_export;
+	buf->listed = true;
+	file->nr_exports++;
 	if (!ret)
 		ret = __xa_insert(&file->exports, buf->id, buf,
 				  GFP_KERNEL_ACCOUNT);
-	buf->listed = !ret;
-	file->nr_exports += buf->listed;
 	if (file->closed)
 		ret = -ESHUTDOWN;
 	else if (file->nr_exports > ADMA_MAX_EXPORTS)
@@ -116,14 +116,11 @@ int adma_export(struct file *port, struct adma_export *arg)
 		if (READ_ONCE(buf->range[i]->dead))
 			buf->refuse = -EFAULT;
 	}
-	if (!ret) {
-		arg->id = buf->id;
-		adma_count(ADMA_STAT_EXPORTS, 1);
-		adma_buf_settle(buf);
-	} else if (buf->listed) {
+	if (ret) {
 		adma_buf_unlist(buf);
 	} else {
-		buf->refuse = ret;
+		arg->id = buf->id;
+		adma_count(ADMA_STAT_EXPORTS, 1);
 		adma_buf_settle(buf);
 	}
 	xa_unlock(&file->exports);

@@ -337,10 +337,9 @@ static void adma_range_drain(struct adma_range *range)
 		for (us = 20; adma_channel_busy(ch, range->file, since);
 		     us = min(2 * us, 2000U)) {
 			adma_channel_poll(ch);
-			if (!adma_channel_busy(ch, range->file, since))
-				break;
 			/* To ask is an access to the device: not too often. */
-			usleep_range(us, 2 * us);
+			if (adma_channel_busy(ch, range->file, since))
+				usleep_range(us, 2 * us);
 		}
 	}
 }
