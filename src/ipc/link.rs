@@ -8,8 +8,9 @@ pub use ends::other;
 
 use super::across::{Across, Pinned};
 use super::blocks::{self, BlockAddress};
+use super::claims::Broken;
 use super::endpoint::{
-    Broken, Buffer, Endpoint, Hint, MessagePiece, NoRoom, PLACED_FROM, Role, Step,
+    Buffer, Endpoint, Hint, MessagePiece, NoRoom, PLACED_FROM, Posted, Role, Step,
 };
 use super::engine::Outcome;
 use super::handshake::Established;
@@ -56,6 +57,14 @@ pub struct Link {
     writes: AtomicU32,
 }
 
+/// There is no message.
+pub struct Unposted {
+    /// What to answer, a negated errno.
+    pub error: isize,
+    /// But who can wait tries again when this changes.
+    pub until: Option<Hint>,
+}
+
 impl core::ops::Deref for Link {
     type Target = Established;
 
@@ -91,20 +100,6 @@ impl Link {
     pub fn endpoint(&self, role: Role) -> (&Lock<Endpoint>, &Lane) {
         // A lane is written by the side of its number.
         (&self.endpoints[role as usize], &self.region.lanes[self.side ^ role as usize])
-    }
-
-    #[cfg(test)]
-    pub fn begin_at(&self, number: u32) {
-        for role in Role::BOTH {
-            let (endpoint, lane) = self.endpoint(role);
-            endpoint.lock().begin_at(lane, number);
-        }
-    }
-
-    #[cfg(test)]
-    pub fn is_read_visible(&self) -> bool {
-        let (endpoint, lane) = self.endpoint(Role::Writer);
-        endpoint.lock().is_read_visible(lane)
     }
 
     pub fn mine(&self) -> &Side {
@@ -156,8 +151,7 @@ impl Link {
     /// After a step: tells the other side, and the threads of this one if it concerns them.
     pub fn let_go(&self, mut endpoint: Held<'_, Endpoint>) {
         let others_wait = core::mem::take(&mut endpoint.others_wait);
-        drop(endpoint);
-        self.ring();
+        self.ring_after(endpoint.release());
         if others_wait {
             self.ring_own();
         }
@@ -173,17 +167,25 @@ impl Link {
 
     /// What small messages lie in is nobody's business.
     #[inline]
-    pub fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
+    fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
         let least = match role {
             Role::Writer => MOST_EAGER + 1,
             Role::Reader => PLACED_FROM,
         };
-        let place = if len >= least { blocks::find(addr, len) } else { None };
+        let (in_block, block) =
+            if len < least { (false, None) } else { self.block(role, addr, len) };
+        Buffer { addr, len, pin, in_block, block }
+    }
+
+    /// Whether a buffer lies in a block, and which, if the other side has got that.
+    #[cold]
+    fn block(&self, role: Role, addr: usize, len: usize) -> (bool, Option<BlockAddress>) {
+        let place = blocks::find(addr, len);
         // Who is not our equal copies only into what was lent to it, and gets nothing else to read.
         let shown = |place: &BlockAddress| {
             self.engine.mappings.show(self.socket.raw(), place.serial, role == Role::Reader)
         };
-        Buffer { addr, len, pin, in_block: place.is_some(), block: place.filter(shown) }
+        (place.is_some(), place.filter(shown))
     }
 
     /// Takes a block in that the other side must have sent.
@@ -201,35 +203,65 @@ impl Link {
         watch::kick_all();
     }
 
+    /// Inlined, for it is most of what a short message costs.
+    ///
     /// # Safety
     /// As `start`.
+    #[inline(always)]
     pub unsafe fn post(
         &self,
         role: Role,
-        endpoint: &mut Endpoint,
         addr: usize,
         len: usize,
         cookie: bool,
         pinned: &mut Pinned<'_>,
-    ) -> Result<u32, NoRoom> {
-        let (_, lane) = self.endpoint(role);
+    ) -> Result<(Held<'_, Endpoint>, Posted), Unposted> {
+        let gone = self.end_before(role);
+        if role == Role::Writer && gone != other::ALIVE {
+            return Err(Unposted { error: self.failure(role, gone), until: None });
+        }
+        let (endpoint, lane) = self.endpoint(role);
+        let mut endpoint = endpoint.lock();
         let buffer = self.buffer(role, addr, len, pinned.pin);
-        // The other side can fetch what the helper knows, and what it has mapped.
-        let direct = self.engine.may(Way::Push)
-            || self.other_may(Role::Writer)
-            || pinned.pin != 0
-            || buffer.block.is_some();
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
-                Role::Writer => endpoint.post_write(lane, buffer, direct, cookie),
+                Role::Writer => {
+                    endpoint.post_write(lane, buffer, || self.is_direct(&buffer), cookie)
+                }
                 Role::Reader => endpoint.post_read(lane, buffer, cookie),
             }
         };
-        if posted.is_ok() {
-            pinned.pin = 0; // the message's now
+        match posted {
+            Ok(posted) => {
+                pinned.pin = 0; // the message's now
+                Ok((endpoint, posted))
+            }
+            Err(why) => Err(self.unposted(role, gone, why)),
         }
-        posted
+    }
+
+    #[cold]
+    fn unposted(&self, role: Role, gone: u32, why: NoRoom) -> Unposted {
+        let (error, until) = match why {
+            NoRoom::Broken => (self.far_ahead(role), None),
+            NoRoom::Uncollected => (-libc::EAGAIN as isize, None),
+            _ if self.closing.load(Ordering::Acquire) => (-libc::EBADF as isize, None),
+            NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(role, gone), None),
+            NoRoom::InUse(hint) | NoRoom::OtherIsBehind(hint) => {
+                (-libc::EAGAIN as isize, Some(hint))
+            }
+        };
+        Unposted { error, until }
+    }
+
+    /// Whether somebody can carry what lies in a buffer of ours: the other side can fetch what
+    /// the helper knows, and what it has mapped.
+    fn is_direct(&self, buffer: &Buffer) -> bool {
+        self.engine.may(Way::Push)
+            || self.other_may(Role::Writer)
+            || buffer.pin != 0
+            || buffer.block.is_some()
     }
 
     /// Posts without waiting; the message's number, or a negated errno.
@@ -238,29 +270,17 @@ impl Link {
     /// The buffer stays as it is until the message is over; no Rust reference covers what is
     /// read into.
     pub unsafe fn start(&self, role: Role, addr: usize, len: usize) -> Result<u32, isize> {
-        let gone = self.end_before(role);
-        if role == Role::Writer && gone != other::ALIVE {
-            return Err(self.failure(role, gone));
-        }
         let mut pinned = self.pin(role, addr, len);
-        let (endpoint, _) = self.endpoint(role);
-        let mut endpoint = endpoint.lock();
         // SAFETY: the caller's promise.
-        let posted = unsafe { self.post(role, &mut endpoint, addr, len, true, &mut pinned) };
-        drop(endpoint);
+        let posted = unsafe { self.post(role, addr, len, true, &mut pinned) };
+        let (endpoint, posted) = posted.map_err(|unposted| unposted.error)?;
+        self.ring_after(endpoint.release());
+        if self.must_help.load(Ordering::Relaxed) {
+            watch::kick();
+        }
         match posted {
-            Ok(number) => {
-                self.ring();
-                if self.must_help.load(Ordering::Relaxed) {
-                    watch::kick();
-                }
-                Ok(number)
-            }
-            Err(NoRoom::Broken) => Err(self.far_ahead(role)),
-            Err(_) => match gone {
-                other::ALIVE => Err(-libc::EAGAIN as isize),
-                gone => Err(self.failure(role, gone)),
-            },
+            Posted::Waits(number, _) => Ok(number),
+            Posted::Over(_) => Err(-libc::EINVAL as isize), // not where there is a cookie
         }
     }
 
@@ -451,6 +471,7 @@ impl Link {
     // ---- buffers that the kernel helper knows, from post to end ---------------------------
 
     /// Makes a buffer known, if there is a helper and the message will be large enough.
+    #[inline]
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
         let large = len >= OFFLOAD && (role == Role::Reader || len > MOST_EAGER);
         // Who is not our equal does not copy into our buffers, by no means.
@@ -465,6 +486,7 @@ impl Link {
     }
 
     /// Takes the result of a message that is over. Afterwards the buffer is the program's.
+    #[inline]
     pub fn collected(&self, mut endpoint: Held<'_, Endpoint>, number: u32) -> isize {
         let (result, pin) = endpoint.collect(number);
         self.let_go(endpoint);

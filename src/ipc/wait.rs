@@ -9,8 +9,9 @@ use super::MOST_EAGER;
 use super::across::Pinned;
 use super::blocks;
 use super::doorbell::how;
-use super::endpoint::{Hint, NoRoom, PLACED_FROM, Role, Short, Step};
-use super::link::{LEAST_SPIN, Link, MOST_SPIN, WORD_NANOSECONDS, other};
+use super::endpoint::{Endpoint, Hint, PLACED_FROM, Posted, Role, Step};
+use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS, other};
+use super::lock::Held;
 use super::os::{self, Way};
 use super::region::LINE;
 use super::watch::{self, AnnouncedSleep};
@@ -40,146 +41,113 @@ impl Link {
     ///
     /// # Safety
     /// As `start`.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
         // SAFETY: the caller's promise.
-        let short = unsafe {
-            match role {
-                Role::Writer => self.write_eagerly(addr, len),
-                Role::Reader => self.read_eagerly(addr, len),
-            }
-        };
-        match short {
-            Short::Done(count) => count as isize,
-            Short::Posted(number) => self.wait(role, number),
-            // SAFETY: the caller's promise.
-            _ => unsafe { self.post_and_wait(role, addr, len) },
-        }
-    }
-
-    /// Eager messages have no need of a post.
-    #[inline]
-    unsafe fn write_eagerly(&self, addr: usize, len: usize) -> Short {
-        if len > MOST_EAGER || self.end_before(Role::Writer) != other::ALIVE {
-            return Short::UsualWay;
-        }
-        let (endpoint, lane) = self.endpoint(Role::Writer);
-        let mut endpoint = endpoint.lock();
-        let waiting = if len >= PLACED_FROM { endpoint.waiting_block(lane, len) } else { None };
-        let placed = waiting.filter(|_| endpoint.placing.pays());
-        let view = placed
-            .and_then(|(place, count)| Some((self.engine.view(Way::Push, place, count)?, count)));
-        // SAFETY: the caller's promise; the view stays mapped.
-        let written = unsafe {
-            match &view {
-                Some(((_view, at), count)) => endpoint.write_in_place(lane, addr, len, *at, *count),
-                None => endpoint.write_eagerly(lane, addr, len, waiting.is_some()),
-            }
-        };
-        let released = endpoint.release();
-        if let (Some((place, _)), None) = (placed, &view)
-            && !self.engine.mappings.knows(place)
+        if role == Role::Writer
+            && (PLACED_FROM..=MOST_EAGER).contains(&len)
+            && let Some(count) = unsafe { self.write_in_place(addr, len) }
         {
-            self.fetch(place); // for the next time
+            return count as isize;
         }
-        let Ok(Some(count)) = written else { return Short::UsualWay };
-        self.ring_after(released);
-        Short::Done(count)
-    }
-
-    /// A reader that comes first spins before it remembers its post: what it then finds is
-    /// often eager. Short ones lie beside the word it looks at. That line is asked for with
-    /// every look: so the bytes come together with the word and not after it. (Measured: 0.84 of
-    /// the time of 64 bytes. Of longer messages it would take lines away that are just being
-    /// filled.)
-    #[inline]
-    unsafe fn read_eagerly(&self, addr: usize, len: usize) -> Short {
-        let (endpoint, lane) = self.endpoint(Role::Reader);
-        let mut held = endpoint.lock();
-        // SAFETY: the caller's promise.
-        let mut short = unsafe { held.read_eagerly(lane, self.buffer(Role::Reader, addr, len, 0)) };
-        let mut released = held.release();
-        let (mut until, mut ahead) = (0, (0..0).step_by(LINE));
-        while let Short::Announced(number, hint) = short {
-            if until == 0 && self.pays_to_spin() {
-                until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
-                ahead = self.room_ahead().step_by(LINE);
-            }
-            if sys::ticks() > until {
-                endpoint.lock().post_announced();
-                return Short::Posted(number);
-            }
-            self.spin(hint, || {
-                hint.fetch_beside();
-                ahead.by_ref().take(2).for_each(fetch_to_change);
-            });
-            let mut held = endpoint.lock();
-            short = held.read_announced(lane, number);
-            released = held.release();
-        }
-        if let Short::Done(_) = short {
-            self.ring_after(released);
-        }
-        short
-    }
-
-    /// Nothing if somebody writes just now.
-    fn room_ahead(&self) -> Range<usize> {
-        let (endpoint, lane) = self.endpoint(Role::Writer);
-        endpoint.try_lock().map_or(0..0, |mut endpoint| endpoint.room_ahead(lane))
-    }
-
-    unsafe fn post_and_wait(&self, role: Role, addr: usize, len: usize) -> isize {
-        let (lock, lane) = self.endpoint(role);
-        let mut rest = Rest::Fresh;
         let mut pinned = match role {
             Role::Writer => self.pin(role, addr, len),
             // It waits, and so fetches the bytes itself.
             Role::Reader => Pinned { across: None, pin: 0 },
         };
-        let number = loop {
-            let gone = self.end_before(role);
-            if role == Role::Writer && gone != other::ALIVE {
-                return self.failure(role, gone);
-            }
-            let mut endpoint = lock.lock();
+        let mut rest = Rest::Fresh;
+        loop {
             // SAFETY: the caller's promise.
-            let posted = unsafe { self.post(role, &mut endpoint, addr, len, false, &mut pinned) };
-            let number = match posted {
-                Ok(number) => number,
-                Err(NoRoom::Broken) => return self.far_ahead(role),
-                Err(NoRoom::Uncollected) => return -libc::EAGAIN as isize,
-                Err(_) if self.closing.load(Ordering::Acquire) => return -libc::EBADF as isize,
-                Err(NoRoom::OtherIsBehind(_)) if gone != other::ALIVE => {
-                    return self.failure(role, gone);
+            match unsafe { self.post(role, addr, len, false, &mut pinned) } {
+                // The common case: an eager message.
+                Ok((endpoint, Posted::Over(count))) => {
+                    self.ring_after(endpoint.release());
+                    return count as isize;
                 }
-                Err(NoRoom::InUse(hint) | NoRoom::OtherIsBehind(hint)) => {
+                Ok((endpoint, Posted::Waits(number, Some(hint)))) => {
                     drop(endpoint);
-                    if self.help_anybody(false) {
-                        rest = Rest::Fresh;
-                    } else {
-                        self.rest(&mut rest, hint, None);
-                    }
-                    continue;
+                    return self.wait_for_short(role, number, hint);
                 }
-            };
-            // The common case: an eager message, which is over already.
-            match endpoint.advance(lane, &self.engine, self.other_may(role), false, number) {
-                Ok(Step::Over) => return self.collected(endpoint, number),
-                Ok(Step::Copy(piece)) => {
-                    drop(endpoint);
-                    if piece.of > 1 {
-                        self.ring();
-                    }
-                    self.copy_with_workers(role, number, piece);
+                Ok((endpoint, Posted::Waits(number, None))) => {
+                    return self.begin_and_wait(role, number, endpoint);
                 }
-                // A read that has met nothing: who writes looks for it and waits for nothing.
-                Ok(Step::Idle(_)) if role == Role::Reader && endpoint.is_unmatched(number) => {}
-                _ => self.let_go(endpoint),
+                Err(Unposted { error, until: None }) => return error,
+                Err(Unposted { until: Some(hint), .. }) => match self.help_anybody(false) {
+                    true => rest = Rest::Fresh,
+                    false => self.rest(&mut rest, hint, None),
+                },
             }
-            break number;
-        };
+        }
+    }
+
+    /// What was just posted.
+    #[inline(never)]
+    fn begin_and_wait(&self, role: Role, number: u32, mut endpoint: Held<'_, Endpoint>) -> isize {
+        let (_, lane) = self.endpoint(role);
+        match endpoint.advance(lane, &self.engine, self.other_may(role), false, number) {
+            Ok(Step::Over) => return self.collected(endpoint, number),
+            Ok(Step::Copy(piece)) => {
+                drop(endpoint);
+                if piece.of > 1 {
+                    self.ring();
+                }
+                self.copy_with_workers(role, number, piece);
+            }
+            _ => self.let_go(endpoint),
+        }
         self.wait(role, number)
+    }
+
+    /// A read that comes first spins before it does anything else: what it meets is often eager.
+    /// Short ones lie beside the word it looks at. That line is asked for with every look: so the
+    /// bytes come together with the word and not after it. (Measured: 0.84 of the time of 64 bytes.
+    /// Of longer messages it would take lines away that are just being filled.)
+    #[inline]
+    fn wait_for_short(&self, role: Role, number: u32, hint: Hint) -> isize {
+        if self.pays_to_spin() {
+            let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
+            let mut ahead = self.room_ahead().step_by(LINE);
+            while sys::ticks() < until {
+                self.spin(hint, || {
+                    hint.fetch_beside();
+                    ahead.by_ref().take(2).for_each(fetch_to_change);
+                });
+                if let Some(result) = self.collect_if_over(role, number) {
+                    return result;
+                }
+            }
+        }
+        self.wait(role, number)
+    }
+
+    /// Writes straight into the block that a read waits with, where that pays.
+    unsafe fn write_in_place(&self, addr: usize, len: usize) -> Option<usize> {
+        if self.end_before(Role::Writer) != other::ALIVE {
+            return None;
+        }
+        let (endpoint, lane) = self.endpoint(Role::Writer);
+        let mut endpoint = endpoint.lock();
+        let (place, count) = endpoint.waiting_block(lane, len)?;
+        if !endpoint.placing.pays() {
+            return None;
+        }
+        let Some((_view, at)) = self.engine.view(Way::Push, place, count) else {
+            drop(endpoint);
+            if !self.engine.mappings.knows(place) {
+                self.fetch(place); // for the next time
+            }
+            return None;
+        };
+        // SAFETY: the caller's promise; the view stays mapped.
+        let written = unsafe { endpoint.write_in_place(lane, addr, len, at, count) };
+        self.ring_after(endpoint.release());
+        (written == Ok(true)).then_some(count)
+    }
+
+    /// For a thread that waits, and will write then. Nothing if somebody writes just now.
+    fn room_ahead(&self) -> Range<usize> {
+        let (endpoint, lane) = self.endpoint(Role::Writer);
+        endpoint.try_lock().map_or(0..0, |mut endpoint| endpoint.room_ahead(lane))
     }
 
     /// Waits until a message is over, and takes its result.
@@ -193,11 +161,12 @@ impl Link {
 
     /// The same, but not beyond a moment of `sys::nanoseconds`: `None`.
     pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
-        let mut rest = Rest::Fresh;
         let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
+        let mut rest = Rest::Fresh;
         let result = loop {
             match self.step_or_help(role, number, limit.is_some()) {
                 Ok(result) => break Some(result),
+                // What was just done may have been the last.
                 Err(_) if is_late() => break self.collect_if_over(role, number),
                 Err(None) => rest = Rest::Fresh,
                 Err(Some(hint)) => self.rest(&mut rest, hint, limit),
@@ -212,8 +181,7 @@ impl Link {
     /// One step without waiting: the result if that was the last, or nothing.
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
-        let stepped = self.step_or_help(role, number, true);
-        stepped.ok().or_else(|| self.collect_if_over(role, number))
+        self.wait_until(role, number, Some(0))
     }
 
     /// As `step`; with nothing to do for this message it is something for another.
@@ -228,7 +196,7 @@ impl Link {
         self.help(limited) || watch::help_others(self, limited)
     }
 
-    /// What was just done may have been the last.
+    #[inline]
     fn collect_if_over(&self, role: Role, number: u32) -> Option<isize> {
         let (endpoint, lane) = self.endpoint(role);
         let mut endpoint = endpoint.lock();

@@ -83,6 +83,7 @@ impl Link {
         self.end_of_other()
     }
 
+    #[inline]
     pub fn end_of_other(&self) -> u32 {
         let known = self.other.load(Ordering::Acquire);
         if known == other::ALIVE && self.theirs().closed.0.load(Ordering::Acquire) != 0 {
@@ -130,7 +131,6 @@ impl Link {
         for role in Role::BOTH {
             let (endpoint, lane) = self.endpoint(role);
             let mut endpoint = endpoint.lock();
-            endpoint.post_announced();
             for number in endpoint.unfinished() {
                 endpoint.cancel(lane, number);
             }
