@@ -10,7 +10,7 @@ mod progress;
 
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
 pub use placing::{PLACED_FROM, Placing};
-pub use progress::{MessagePiece, Step};
+pub use progress::Step;
 
 use super::MOST_EAGER;
 use super::blocks::BlockAddress;

@@ -1,4 +1,4 @@
-//! One connection: posting, taking messages a step further, and helping; in it ends: how it ends.
+//! One connection: posting, copying, and who is told of it; in it ends: how it ends.
 //!
 //! Nothing here waits, but for closing; see `wait`.
 
@@ -8,16 +8,13 @@ pub use ends::other;
 
 use super::across::{Across, Pinned};
 use super::blocks::{self, BlockAddress};
-use super::claims::Broken;
-use super::endpoint::{
-    Buffer, Endpoint, Hint, MessagePiece, NoRoom, PLACED_FROM, Posted, Role, Step,
-};
-use super::engine::Outcome;
+use super::endpoint::{Buffer, Endpoint, Hint, NoRoom, PLACED_FROM, Posted, Role};
+use super::engine::{MessagePiece, Outcome};
 use super::handshake::Established;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Way};
 use super::region::{Lane, Side};
-use super::{MOST_EAGER, OFFLOAD, watch};
+use super::{MOST_EAGER, OFFLOAD, kicks};
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -42,16 +39,13 @@ pub struct Link {
     /// What it is called there; 0: nothing yet.
     pub handle: AtomicU32,
     pub spin_ticks: AtomicU64,
-    /// What we have last told the other side.
-    pub cpu: AtomicU32,
     endpoints: [Lock<Endpoint>; 2],
     other: AtomicU32,
     pub closing: AtomicBool,
     /// Not everything can be done by either side alone: who waits must help with everything.
     pub must_help: AtomicBool,
-    /// One of the local sleepers polls, the others sleep on `local`.
+    /// One of our sleepers polls, the others sleep on the doorbell's word.
     polling: AtomicBool,
-    pub local: AtomicU32,
     believed_at: AtomicU64,
     /// How many, or nearly so.
     writes: AtomicU32,
@@ -78,19 +72,17 @@ impl Link {
         let Established { engine, others, .. } = &established;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && *others == [true; 2];
         if !all {
-            watch::note_needy();
+            kicks::note_needy();
         }
         Self {
             owner,
             handle: AtomicU32::new(0),
             spin_ticks: AtomicU64::new(MOST_SPIN),
-            cpu: AtomicU32::new(0),
             endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, engine.terms))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(!all),
             polling: AtomicBool::new(false),
-            local: AtomicU32::new(0),
             believed_at: AtomicU64::new(sys::ticks()),
             writes: AtomicU32::new(0),
             established,
@@ -143,8 +135,7 @@ impl Link {
     /// Who takes the announcements away wakes everybody who has made one.
     pub fn ring_own(&self) {
         if self.mine().doorbell.0.answer() {
-            self.wake_locals();
-            watch::kick_all();
+            kicks::kick_all();
         }
     }
 
@@ -199,8 +190,7 @@ impl Link {
     pub fn take_in(&self) {
         self.drain();
         self.mine().doorbell.0.ring();
-        self.wake_locals();
-        watch::kick_all();
+        kicks::kick_all();
     }
 
     /// Inlined, for it is most of what a short message costs.
@@ -276,64 +266,12 @@ impl Link {
         let (endpoint, posted) = posted.map_err(|unposted| unposted.error)?;
         self.ring_after(endpoint.release());
         if self.must_help.load(Ordering::Relaxed) {
-            watch::kick();
+            kicks::kick();
         }
         match posted {
             Posted::Waits(number, _) => Ok(number),
             Posted::Over(_) => Err(-libc::EINVAL as isize), // not where there is a cookie
         }
-    }
-
-    /// Takes a message one step further, and does what that is. `None`: something was done.
-    /// Otherwise what its waiter has to know, with the lock still held.
-    fn go_on<'a>(
-        &self,
-        role: Role,
-        number: u32,
-        limited: bool,
-        mut endpoint: Held<'a, Endpoint>,
-    ) -> Option<(Held<'a, Endpoint>, Result<Step, Broken>)> {
-        let (_, lane) = self.endpoint(role);
-        match endpoint.advance(lane, &self.engine, self.other_may(role), limited, number) {
-            Ok(Step::Moved) => self.let_go(endpoint),
-            Ok(Step::Copy(piece)) => {
-                drop(endpoint);
-                self.copy_or_defer(role, number, piece, limited);
-            }
-            Ok(Step::Fetch(place)) => {
-                drop(endpoint);
-                self.fetch(place);
-            }
-            step => return Some((endpoint, step)),
-        }
-        None
-    }
-
-    /// The same for who waits for it. `Err(None)`: something was done. `Err(Some)`: there is
-    /// nothing to do until this word changes.
-    pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
-        // Before looking: what the other did before its end must be seen.
-        let gone = self.end_of_other();
-        let (endpoint, lane) = self.endpoint(role);
-        let (mut endpoint, step) =
-            self.go_on(role, number, limited, endpoint.lock()).ok_or(None)?;
-        // Changes when our own pieces end.
-        let own = Hint::of(&lane.desc(role, number).finished);
-        let (alone, gone, hint) = match step {
-            Ok(Step::Idle(hint)) => (gone >= other::CLOSED, gone, hint),
-            // After looking: who cancels has said why before.
-            Ok(Step::Cancelled) => (true, self.end_of_other().max(other::CLOSED), own),
-            Ok(_) => return Ok(self.collected(endpoint, number)),
-            Err(Broken) => {
-                self.broken();
-                (true, other::BROKEN, own)
-            }
-        };
-        let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
-        if over && endpoint.abandon(lane, number, alone, self.failure(role, gone)) {
-            return Ok(self.collected(endpoint, number));
-        }
-        Err(Some(hint))
     }
 
     /// Copies a piece that was claimed, with no lock held; see `carry`.
@@ -395,39 +333,8 @@ impl Link {
 
     fn note_needy(&self) {
         if !self.must_help.swap(true, Ordering::Relaxed) {
-            watch::note_needy();
+            kicks::note_needy();
         }
-    }
-
-    /// Does what nobody may be waiting for here, but the other side cannot do alone. True:
-    /// something was done.
-    pub fn help(&self, limited: bool) -> bool {
-        if !self.is_needy() {
-            return false;
-        }
-        for role in [Role::Reader, Role::Writer] {
-            let Some(mut endpoint) = self.endpoint(role).0.try_lock() else { continue };
-            for number in endpoint.unfinished() {
-                match self.go_on(role, number, limited, endpoint) {
-                    None => {
-                        self.ring_own();
-                        return true;
-                    }
-                    Some((held, Ok(Step::Over))) => {
-                        self.let_go(held);
-                        self.ring_own();
-                        return true;
-                    }
-                    Some((held, Err(Broken))) => {
-                        drop(held);
-                        self.broken();
-                        return true;
-                    }
-                    Some((held, _)) => endpoint = held,
-                }
-            }
-        }
-        false
     }
 
     // ---- sleepers ------------------------------------------------------------------------
@@ -449,7 +356,7 @@ impl Link {
     /// Somebody else takes over, who has to look once more.
     pub fn leave_polling(&self) {
         self.polling.store(false, Ordering::Release);
-        self.wake_locals();
+        self.mine().doorbell.0.ring();
     }
 
     /// For who waits while the connection is closed: its socket has no more to tell.
@@ -461,11 +368,6 @@ impl Link {
     /// Takes what has come over the socket.
     pub fn drain(&self) {
         self.engine.mappings.take_in(self.socket.raw());
-    }
-
-    fn wake_locals(&self) {
-        self.local.fetch_add(1, Ordering::SeqCst);
-        sys::futex_wake(self.local.as_ptr(), i32::MAX as u32);
     }
 
     // ---- buffers that the kernel helper knows, from post to end ---------------------------
@@ -498,7 +400,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.must_help.load(Ordering::Relaxed) {
-            watch::forget_needy();
+            kicks::forget_needy();
         }
     }
 }

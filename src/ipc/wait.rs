@@ -15,6 +15,7 @@ use super::lock::Held;
 use super::os::{self, Way};
 use super::region::LINE;
 use super::watch::{self, AnnouncedSleep};
+use super::{kicks, steps};
 use crate::os::sync::{Woken, fetch_to_change, pause};
 use crate::os::{cpus, sys};
 use core::ops::Range;
@@ -25,8 +26,8 @@ enum Rest<'a> {
     Fresh,
     /// Until this many ticks.
     Spin(u64),
-    /// Announced: the next rest is a sleep while the word is this.
-    Word(u64),
+    /// Announced: the next rest is a sleep while the word is this, at most so many nanoseconds.
+    Word(u64, u64),
     /// Announced: the next rest polls.
     Poll(AnnouncedSleep<'a>),
 }
@@ -174,7 +175,7 @@ impl Link {
         };
         // What this sleeper has looked after is for the others now.
         drop(rest);
-        watch::kick();
+        kicks::kick();
         result
     }
 
@@ -193,7 +194,7 @@ impl Link {
     }
 
     fn help_anybody(&self, limited: bool) -> bool {
-        self.help(limited) || watch::help_others(self, limited)
+        self.help(limited) || steps::help_others(self, limited)
     }
 
     #[inline]
@@ -269,24 +270,33 @@ impl Link {
                 *rest = Rest::Spin(until);
             }
             // Nobody sleeps on several words.
-            Rest::Fresh | Rest::Spin(_) if watch::others_need_help(self) => {
-                *rest = Rest::Poll(AnnouncedSleep::new(self));
+            Rest::Fresh | Rest::Spin(_) if steps::others_need_help(self) => {
+                *rest = self.announce_long();
             }
-            Rest::Fresh | Rest::Spin(_) => {
-                *rest = Rest::Word(self.mine().doorbell.0.announce(how::WORD));
-            }
-            Rest::Word(seen) => {
-                let (begun, nanos) = (sys::ticks(), left(limit, WORD_NANOSECONDS));
-                let woken = self.mine().doorbell.0.sleep(seen, nanos);
+            Rest::Fresh | Rest::Spin(_) => *rest = self.announce(WORD_NANOSECONDS),
+            Rest::Word(seen, most) => {
+                let begun = sys::ticks();
+                let woken = self.mine().doorbell.0.sleep(seen, left(limit, most));
                 // Would spinning have been as good?
                 self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
                 *rest = match woken {
                     Woken::LookAgain => Rest::Fresh,
-                    Woken::TimedOut | Woken::Refused => Rest::Poll(AnnouncedSleep::new(self)),
+                    Woken::TimedOut | Woken::Refused => self.announce_long(),
                 };
             }
             Rest::Poll(watch) => watch.sleep(left(limit, watch::MOST_SLEEP)),
         }
+    }
+
+    fn announce<'a>(&self, most: u64) -> Rest<'a> {
+        Rest::Word(self.mine().doorbell.0.announce(how::WORD), most)
+    }
+
+    /// Where another thread polls, its leaving and every answer ring the word. Announced before we
+    /// ask whether one does: it may leave then.
+    fn announce_long(&self) -> Rest<'_> {
+        let word = self.announce(watch::MOST_SLEEP);
+        AnnouncedSleep::new(self).map_or(word, Rest::Poll)
     }
 
     /// Until the word changes, or for a microsecond.
@@ -304,10 +314,9 @@ impl Link {
 
     /// Not where the other side waits for the very CPU that we would spin on.
     fn pays_to_spin(&self) -> bool {
-        let cpu = cpus::current() + 1;
-        if self.cpu.load(Ordering::Relaxed) != cpu {
-            self.cpu.store(cpu, Ordering::Relaxed);
-            self.mine().cpu.0.store(cpu, Ordering::Relaxed);
+        let (cpu, told) = (cpus::current() + 1, &self.mine().cpu.0);
+        if told.load(Ordering::Relaxed) != cpu {
+            told.store(cpu, Ordering::Relaxed);
         }
         self.theirs().cpu.0.load(Ordering::Relaxed) != cpu
     }

@@ -8,7 +8,7 @@ use super::{Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::blocks::BlockAddress;
 use crate::ipc::claims::{self, Broken, Cursors, flag};
-use crate::ipc::engine::{Outcome, Remote, Transport};
+use crate::ipc::engine::{MessagePiece, Outcome, Remote, Transport};
 use crate::ipc::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
@@ -27,17 +27,6 @@ pub enum Step {
     /// The other side has closed; nobody touches the buffers any more.
     Cancelled,
     Idle(Hint),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessagePiece {
-    pub ours: usize,
-    pub theirs: Remote,
-    pub len: usize,
-    /// How many pieces the message has.
-    pub of: usize,
-    /// And this side copies all of them.
-    pub alone: bool,
 }
 
 impl Endpoint {

@@ -94,7 +94,7 @@ impl Link {
     }
 
     #[cold]
-    pub(super) fn broken(&self) -> isize {
+    pub fn broken(&self) -> isize {
         self.note_end(other::BROKEN);
         -libc::EPROTO as isize
     }
@@ -138,7 +138,6 @@ impl Link {
         self.ring();
         self.mine().doorbell.0.ring();
         os::shut_down(self.socket.raw(), libc::SHUT_RD);
-        self.wake_locals();
     }
 
     /// Waits until the other side has let go of our buffers. Only then may the program have

@@ -1,7 +1,8 @@
 //! How messages end that do not just arrive: cookies, tables that are full, closed and broken
 //! connections.
 
-use super::super::endpoint::{MessagePiece, Step};
+use super::super::endpoint::Step;
+use super::super::engine::MessagePiece;
 use super::super::region::WINDOW;
 use super::super::region::kind::{DIRECT, EAGER, PLACED, STREAMED};
 use super::*;
