@@ -1,15 +1,12 @@
 //! One direction as one process sees it: what it has posted, and how that meets what the other
-//! has. What is done next is in `progress`; small messages that go straight into a block are in
-//! `placing`.
+//! has. What is done next is in `progress`.
 //!
 //! Nothing here waits. The lock of an endpoint is held during every call.
 
 mod layout;
-mod placing;
 mod progress;
 
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
-pub use placing::{PLACED_FROM, Placing};
 pub use progress::Step;
 
 use super::MOST_EAGER;
@@ -21,7 +18,6 @@ use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
-use crate::os::sys;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -158,7 +154,6 @@ pub struct Endpoint {
     pub others_wait: bool,
     /// The length of the last eager write; see `room_ahead`.
     last: usize,
-    pub placing: Placing,
 }
 
 impl Endpoint {
@@ -257,17 +252,14 @@ impl Endpoint {
 
     /// A message is over with its post, and nobody has a cookie for it: it is not remembered.
     #[inline(always)]
-    fn pass(&mut self, lane: &Lane, role: Role, regime: Regime, count: usize) -> Posted {
+    fn pass(&mut self, lane: &Lane, role: Role, count: usize) -> Posted {
         let (number, room_end) = (self.next, self.room_head);
         if role == Role::Writer {
             self.own(number).room_end = room_end;
         }
         self.next = number.wrapping_add(1);
-        if self.done == number {
-            self.done = self.next;
-            lane.done[role as usize].0.store(self.done, Ordering::Release);
-        }
-        tally::note_message(direction(role), regime, count);
+        self.note_done(lane, role);
+        tally::note_message(direction(role), Regime::Eager, count);
         Posted::Over(count)
     }
 
@@ -295,13 +287,8 @@ impl Endpoint {
             publish_buffer(desc, number, kind, ours);
             return Ok(Posted::Waits(number, None));
         };
-        let timed = len >= PLACED_FROM && self.waiting_block(lane, len).is_some();
-        let begun = if timed { sys::ticks() } else { 0 };
         // SAFETY: the caller's promise; the room was taken for `len` bytes.
         unsafe { original::copy(to, ours.addr, len) };
-        if timed {
-            self.placing.note_room(begun, len);
-        }
         tally::note_copied(Means::SharedMemory, len);
         self.last = len;
         describe(desc, kind::EAGER, len, place);
@@ -318,7 +305,7 @@ impl Endpoint {
         }
         // Before we are done with it: then the reader's place may be used again.
         let count = eager_count(lane, number, len).unwrap_or(len);
-        Ok(self.pass(lane, Role::Writer, Regime::Eager, count))
+        Ok(self.pass(lane, Role::Writer, count))
     }
 
     /// The room that the next write will fill if it is as long as the last: for a thread that
@@ -345,17 +332,11 @@ impl Endpoint {
         self.check_room(lane)?;
         let number = self.next;
         let (own, theirs) = (self.own_desc(lane, number), self.other_desc(lane, number));
-        if !cookie
-            && theirs.number.load(Ordering::Acquire) == number.wrapping_add(1)
-            && theirs.kind.load(Ordering::Relaxed) == kind::EAGER
-        {
-            let len = theirs.len.load(Ordering::Relaxed) as usize;
-            let (at, count) = (theirs.at.load(Ordering::Relaxed) as usize, ours.len.min(len));
-            // SAFETY: the caller's promise.
-            unsafe { take_eager(lane, number, ours, at, len) }?;
+        // SAFETY: the caller's promise.
+        if !cookie && let Some(count) = unsafe { take_eager(lane, number, ours) }? {
             // Its writer wants to know the length.
             publish(own, number, 0, ours.len, ours.addr);
-            return Ok(self.pass(lane, Role::Reader, Regime::Eager, count));
+            return Ok(self.pass(lane, Role::Reader, count));
         }
         self.remember(ours, 0, cookie);
         publish_buffer(own, number, 0, ours);
@@ -364,6 +345,22 @@ impl Endpoint {
         let hint = Hint::of(&theirs.number);
         let matched = self.is_matched(lane, number)?;
         Ok(Posted::Waits(number, (!matched).then_some(hint)))
+    }
+
+    /// What a blocking read that has met nothing waits for, if that is eager: it is over then. As
+    /// short as can be, for this is what most of the time of a short message is.
+    #[inline(always)]
+    pub fn take_short(&mut self, lane: &Lane, number: u32) -> Option<usize> {
+        let own = self.own(number);
+        if own.state != State::Posted || own.matched {
+            return None; // somebody else was there
+        }
+        // SAFETY: the promise of `post_read`. What is wrong will be found by who waits.
+        let count = unsafe { take_eager(lane, number, own.ours) }.ok()??;
+        own.state = State::Free;
+        self.note_done(lane, Role::Reader);
+        tally::note_message(Direction::Received, Regime::Eager, count);
+        Some(count)
     }
 
     /// Looks whether the other side has posted its part. Eager messages are over with that.
@@ -384,17 +381,17 @@ impl Endpoint {
         let own = self.own(number);
         let len = usize::try_from(theirs.len.load(Ordering::Relaxed)).map_err(|_| Broken)?;
         let at = usize::try_from(theirs.at.load(Ordering::Relaxed)).map_err(|_| Broken)?;
-        let (shown, count) = (own.ours.block.is_some(), own.ours.len.min(len));
+        let (shown, mut count) = (own.ours.block.is_some(), own.ours.len.min(len));
         let kind = match role {
             Role::Writer => own.kind,
             Role::Reader => theirs.kind.load(Ordering::Relaxed),
         };
         let mut over = true;
         match (kind, role) {
-            // SAFETY: the promise of `post_read`.
-            (kind::EAGER, Role::Reader) => unsafe { take_eager(lane, number, own.ours, at, len) }?,
-            // Written into our buffer: only an equal is shown it, or who has borrowed it.
-            (kind::PLACED, Role::Reader) if shown => {}
+            (kind::EAGER, Role::Reader) => {
+                // SAFETY: the promise of `post_read`.
+                count = unsafe { take_eager(lane, number, own.ours) }?.ok_or(Broken)?;
+            }
             // Written before it was read; its writer has learnt the count now.
             (kind::EAGER, Role::Writer) => {}
             (kind::DIRECT | kind::STREAMED, _) => {
@@ -433,14 +430,17 @@ impl Endpoint {
         let own = self.own(number);
         own.result = result;
         own.state = State::Over;
-        while self.done != self.next {
-            let oldest = self.done;
-            if self.own(oldest).state == State::Posted {
-                break;
-            }
-            self.done = oldest.wrapping_add(1);
+        self.note_done(lane, self.role);
+    }
+
+    #[inline(always)]
+    fn note_done(&mut self, lane: &Lane, role: Role) {
+        let mut done = self.done;
+        while done != self.next && self.own(done).state != State::Posted {
+            done = done.wrapping_add(1);
         }
-        lane.done[self.role as usize].0.store(self.done, Ordering::Release);
+        self.done = done;
+        lane.done[role as usize].0.store(done, Ordering::Release);
     }
 
     #[cold]
@@ -514,23 +514,25 @@ fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
     there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
 }
 
-/// Takes the bytes of an eager message, from its place in the room.
+/// Takes the bytes of an eager message, if there is one; the count.
 ///
 /// # Safety
 /// As `post_read`.
-#[inline]
-unsafe fn take_eager(
-    lane: &Lane,
-    number: u32,
-    ours: Buffer,
-    at: usize,
-    len: usize,
-) -> Result<(), Broken> {
-    let from = lane.eager(number, at, len).ok_or(Broken)?;
+#[inline(always)]
+unsafe fn take_eager(lane: &Lane, number: u32, ours: Buffer) -> Result<Option<usize>, Broken> {
+    let desc = lane.desc(Role::Writer, number);
+    if desc.number.load(Ordering::Acquire) != number.wrapping_add(1)
+        || desc.kind.load(Ordering::Relaxed) != kind::EAGER
+    {
+        return Ok(None);
+    }
+    let (at, len) = (desc.at.load(Ordering::Relaxed), desc.len.load(Ordering::Relaxed));
+    let from = lane.eager(number, at as usize, len as usize).ok_or(Broken)?;
+    let count = ours.len.min(len as usize);
     // SAFETY: it lies there; the destination is the caller's promise.
-    unsafe { original::copy(ours.addr, from, ours.len.min(len)) };
-    tally::note_copied(Means::SharedMemory, ours.len.min(len));
-    Ok(())
+    unsafe { original::copy(ours.addr, from, count) };
+    tally::note_copied(Means::SharedMemory, count);
+    Ok(Some(count))
 }
 
 fn describe(desc: &Descriptor, kind: u32, len: usize, at: usize) {

@@ -8,7 +8,7 @@ pub use ends::other;
 
 use super::across::{Across, Pinned};
 use super::blocks::{self, BlockAddress};
-use super::endpoint::{Buffer, Endpoint, Hint, NoRoom, PLACED_FROM, Posted, Role};
+use super::endpoint::{Buffer, Endpoint, Hint, NoRoom, Posted, Role};
 use super::engine::{MessagePiece, Outcome};
 use super::handshake::Established;
 use super::lock::{Held, Lock, Released};
@@ -159,12 +159,10 @@ impl Link {
     /// What small messages lie in is nobody's business.
     #[inline]
     fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
-        let least = match role {
-            Role::Writer => MOST_EAGER + 1,
-            Role::Reader => PLACED_FROM,
+        let (in_block, block) = match len > MOST_EAGER {
+            true => self.block(role, addr, len),
+            false => (false, None),
         };
-        let (in_block, block) =
-            if len < least { (false, None) } else { self.block(role, addr, len) };
         Buffer { addr, len, pin, in_block, block }
     }
 

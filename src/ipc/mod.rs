@@ -12,7 +12,7 @@
 //! link        one connection: posting, copying; in it ends: of the other process, and ours
 //! kicks       who is to be woken from long sleeps
 //! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
-//!             layout: how messages are cut, placing: small messages straight into a block
+//!             layout: how messages are cut
 //! accept      who has come to a listener and has not finished the handshake
 //! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
 //!             sockets that belong to no connection yet

@@ -5,14 +5,13 @@
 //! some microseconds; it sleeps on its doorbell's word for milliseconds; it polls, for seconds
 //! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
 
-use super::MOST_EAGER;
 use super::across::Pinned;
 use super::blocks;
 use super::doorbell::how;
-use super::endpoint::{Endpoint, Hint, PLACED_FROM, Posted, Role, Step};
+use super::endpoint::{Endpoint, Hint, Posted, Role, Step};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS, other};
 use super::lock::Held;
-use super::os::{self, Way};
+use super::os;
 use super::region::LINE;
 use super::watch::{self, AnnouncedSleep};
 use super::{kicks, steps};
@@ -44,13 +43,6 @@ impl Link {
     /// As `start`.
     #[inline(always)]
     pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
-        // SAFETY: the caller's promise.
-        if role == Role::Writer
-            && (PLACED_FROM..=MOST_EAGER).contains(&len)
-            && let Some(count) = unsafe { self.write_in_place(addr, len) }
-        {
-            return count as isize;
-        }
         let mut pinned = match role {
             Role::Writer => self.pin(role, addr, len),
             // It waits, and so fetches the bytes itself.
@@ -67,7 +59,7 @@ impl Link {
                 }
                 Ok((endpoint, Posted::Waits(number, Some(hint)))) => {
                     drop(endpoint);
-                    return self.wait_for_short(role, number, hint);
+                    return self.wait_for_short(number, hint);
                 }
                 Ok((endpoint, Posted::Waits(number, None))) => {
                     return self.begin_and_wait(role, number, endpoint);
@@ -104,7 +96,7 @@ impl Link {
     /// bytes come together with the word and not after it. (Measured: 0.84 of the time of 64 bytes.
     /// Of longer messages it would take lines away that are just being filled.)
     #[inline]
-    fn wait_for_short(&self, role: Role, number: u32, hint: Hint) -> isize {
+    fn wait_for_short(&self, number: u32, hint: Hint) -> isize {
         if self.pays_to_spin() {
             let until = sys::ticks() + self.spin_ticks.load(Ordering::Relaxed);
             let mut ahead = self.room_ahead().step_by(LINE);
@@ -113,36 +105,15 @@ impl Link {
                     hint.fetch_beside();
                     ahead.by_ref().take(2).for_each(fetch_to_change);
                 });
-                if let Some(result) = self.collect_if_over(role, number) {
-                    return result;
+                let (endpoint, lane) = self.endpoint(Role::Reader);
+                let mut endpoint = endpoint.lock();
+                if let Some(count) = endpoint.take_short(lane, number) {
+                    self.let_go(endpoint);
+                    return count as isize;
                 }
             }
         }
-        self.wait(role, number)
-    }
-
-    /// Writes straight into the block that a read waits with, where that pays.
-    unsafe fn write_in_place(&self, addr: usize, len: usize) -> Option<usize> {
-        if self.end_before(Role::Writer) != other::ALIVE {
-            return None;
-        }
-        let (endpoint, lane) = self.endpoint(Role::Writer);
-        let mut endpoint = endpoint.lock();
-        let (place, count) = endpoint.waiting_block(lane, len)?;
-        if !endpoint.placing.pays() {
-            return None;
-        }
-        let Some((_view, at)) = self.engine.view(Way::Push, place, count) else {
-            drop(endpoint);
-            if !self.engine.mappings.knows(place) {
-                self.fetch(place); // for the next time
-            }
-            return None;
-        };
-        // SAFETY: the caller's promise; the view stays mapped.
-        let written = unsafe { endpoint.write_in_place(lane, addr, len, at, count) };
-        self.ring_after(endpoint.release());
-        (written == Ok(true)).then_some(count)
+        self.wait(Role::Reader, number)
     }
 
     /// For a thread that waits, and will write then. Nothing if somebody writes just now.
