@@ -153,7 +153,8 @@ impl Link {
     /// One step without waiting: the result if that was the last, or nothing.
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
-        self.wait_until(role, number, Some(0))
+        let stepped = self.step_or_help(role, number, true);
+        stepped.ok().or_else(|| self.collect_if_over(role, number))
     }
 
     /// As `step`; with nothing to do for this message it is something for another.
@@ -168,7 +169,6 @@ impl Link {
         self.help(limited) || steps::help_others(self, limited)
     }
 
-    #[inline]
     fn collect_if_over(&self, role: Role, number: u32) -> Option<isize> {
         let (endpoint, lane) = self.endpoint(role);
         let mut endpoint = endpoint.lock();

@@ -179,6 +179,28 @@ fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
     assert!(got == good);
 }
 
+fn forge_first_write(handle: i32, kind: u32, at: u64, len: u64) {
+    let link = table::find(handle).unwrap();
+    let desc = link.endpoint(Writer).1.desc(Writer, 0);
+    desc.kind.store(kind, Ordering::Relaxed);
+    desc.at.store(at, Ordering::Relaxed);
+    desc.len.store(len, Ordering::Relaxed);
+    desc.number.store(1, Ordering::Release);
+}
+
+/// What is mended afterwards is not met by a thread that comes by for another connection.
+#[test]
+fn read_that_meets_a_bad_post_is_over_when_it_returns() {
+    let &Pair { ends: [a, b], .. } = &pair_with([SHM; 2], "nobody copies");
+    let &Pair { ends: [_, other], .. } = &pair_with([SHM; 2], "nobody copies");
+    let (mut got, mut nothing) = ([1; 100], [0; 1]);
+    forge_first_write(a, DIRECT, u64::MAX - 10, 1 << 20);
+    assert_eq!(read(b, &mut got), -libc::EPROTO as isize);
+    forge_first_write(a, EAGER, 0, 64);
+    assert_eq!(check(iread(other, &mut nothing)), IN_PROGRESS);
+    assert_eq!(got, [1; 100]);
+}
+
 /// The other side's post of a message is not what it may be; a thread that comes by for another
 /// message meets it first.
 #[test]
@@ -189,14 +211,7 @@ fn bad_post_is_eproto_for_its_own_cookie_whoever_meets_it() {
         let &Pair { ends: [a, b], .. } = &pair_with([DEFAULT, SHM], "first copies");
         let (mut first, mut second) = (vec![1; 1 << 20], vec![1; 1 << 20]);
         let cookies = [iread(b, &mut first), iread(b, &mut second)];
-        {
-            let link = table::find(a).unwrap();
-            let desc = link.endpoint(Writer).1.desc(Writer, 0);
-            desc.kind.store(kind, Ordering::Relaxed);
-            desc.at.store(at, Ordering::Relaxed);
-            desc.len.store(len, Ordering::Relaxed);
-            desc.number.store(1, Ordering::Release);
-        }
+        forge_first_write(a, kind, at, len);
         // Its own message has met nothing, so it helps; then nobody is believed any more.
         assert_eq!(check(cookies[1]), IN_PROGRESS);
         let broken = -libc::EPROTO as isize;
