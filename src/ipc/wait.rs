@@ -111,6 +111,10 @@ impl Link {
                     self.let_go(endpoint);
                     return count as isize;
                 }
+                // SAFETY: the region is mapped as long as we live.
+                if !unsafe { hint.is_unchanged() } {
+                    break; // something else has come
+                }
             }
         }
         self.wait(Role::Reader, number)

@@ -268,12 +268,13 @@ impl Endpoint {
     /// Whether a message is over, without doing anything for it, but for taking what is eager.
     #[inline]
     pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
-        let under_way = self.own(number).state == State::Posted;
+        let under_way = |own: &OwnPost| own.state == State::Posted;
         // What is wrong will be found by who waits.
-        if under_way && self.is_matched(lane, number) == Ok(true) {
-            if self.own(number).state == State::Posted {
-                let _ = self.judge(lane, number, false);
-            }
+        if under_way(self.own(number))
+            && self.is_matched(lane, number) == Ok(true)
+            && under_way(self.own(number))
+        {
+            let _ = self.judge(lane, number, false);
         }
         self.own(number).state == State::Over
     }
