@@ -222,9 +222,7 @@ const char *adma_strerror(int result);
  *     3 MiB on worker threads of both processes copy, too, where there are more than two CPUs.
  * Where both buffers lie in memory of adma_alloc, large messages are copied without the kernel,
  * which is about twice as fast again; and by worker threads as well where a process has more
- * than two CPUs, or its reader copies alone, as adma_copy would. An eager message of 8 KiB or
- * more whose read is posted already, into such memory, may be written straight into it, in one
- * copy.
+ * than two CPUs, or its reader copies alone, as adma_copy would.
  * Who waits spins for up to some 20 microseconds, then sleeps: it takes no CPU time while the
  * other side does something else, however long.
  *

@@ -286,13 +286,8 @@ fn whoever_waits_makes_all_connections_of_the_process_go_on() {
 #[test]
 fn who_ends_a_message_wakes_the_thread_that_waits_for_it() {
     for arguments in ["neighbours", "neighbours write"] {
-        let mut command = ipc("ipc_progress", arguments);
-        let done = finish_within(&mut command, Duration::from_secs(60));
-        let err = String::from_utf8_lossy(&done.stderr);
-        if done.status.code() == Some(CANNOT_SHOW) {
-            return skip("who_ends_a_message_wakes_the_thread_that_waits_for_it", err.trim());
-        }
-        assert!(done.status.success(), "{arguments}: {}\n{err}", done.status);
+        let test = "who_ends_a_message_wakes_the_thread_that_waits_for_it";
+        shows(test, &mut ipc("ipc_progress", arguments));
     }
 }
 

@@ -140,7 +140,7 @@ fn find(handle: i32, addr: usize, len: usize) -> Result<table::Used, isize> {
 
 /// # Safety
 /// The buffer is the caller's, for as long as this takes.
-#[inline]
+#[inline(always)]
 unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize) -> isize {
     // SAFETY: the caller's promise.
     find(handle, addr, len)

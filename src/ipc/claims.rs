@@ -64,15 +64,9 @@ impl Cursors {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// This piece is ours.
-    Piece(usize),
-    /// All are claimed, or a flag forbids more.
-    NoMore(Cursors),
-    /// Our own count is not what we have made it: the other side writes nonsense.
-    Broken,
-}
+/// The other process has written what it never should.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Broken;
 
 fn cursors_of(word: u64, generation: u32) -> Cursors {
     if (word >> GENERATION_SHIFT) as u32 != generation {
@@ -96,16 +90,23 @@ pub fn cursors(word: &AtomicU64, generation: u32) -> Cursors {
     cursors_of(word.load(Ordering::Acquire), generation)
 }
 
-/// Claims a piece out of `total` for one side; `own` is how many that has claimed.
-pub fn claim(word: &AtomicU64, generation: u32, role: Role, own: usize, total: usize) -> Claim {
+/// Claims a piece out of `total` for one side; `own` is how many that has claimed. None: all are
+/// claimed, or a flag forbids more.
+pub fn claim(
+    word: &AtomicU64,
+    generation: u32,
+    role: Role,
+    own: usize,
+    total: usize,
+) -> Result<Option<usize>, Broken> {
     let mut seen = word.load(Ordering::Acquire);
     loop {
         let view = cursors_of(seen, generation);
         if view.begun(role) != own {
-            return Claim::Broken;
+            return Err(Broken);
         }
         if view.flags != 0 || view.front + view.back >= total {
-            return Claim::NoMore(view);
+            return Ok(None);
         }
         let (next, piece) = match role {
             Role::Reader => (Cursors { front: own + 1, ..view }, own),
@@ -113,7 +114,7 @@ pub fn claim(word: &AtomicU64, generation: u32, role: Role, own: usize, total: u
         };
         let next = word_of(next, generation);
         match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Claim::Piece(piece),
+            Ok(_) => return Ok(Some(piece)),
             Err(now) => seen = now,
         }
     }
@@ -157,15 +158,16 @@ mod tests {
                 for turn in 0..total {
                     let side = (order >> turn & 1) as usize;
                     let end = [Role::Reader, Role::Writer][side];
-                    let Claim::Piece(piece) = claim(&word, 9, end, own[side], total) else {
+                    let Ok(Some(piece)) = claim(&word, 9, end, own[side], total) else {
                         panic!("{total} {order:b} {turn}")
                     };
                     own[side] += 1;
                     assert!(!std::mem::replace(&mut taken[piece], true));
                 }
                 let all = Cursors { front: own[0], back: own[1], flags: 0 };
-                assert_eq!(claim(&word, 9, Role::Reader, own[0], total), Claim::NoMore(all));
-                assert_eq!(claim(&word, 9, Role::Writer, own[1], total), Claim::NoMore(all));
+                assert_eq!(cursors(&word, 9), all);
+                assert_eq!(claim(&word, 9, Role::Reader, own[0], total), Ok(None));
+                assert_eq!(claim(&word, 9, Role::Writer, own[1], total), Ok(None));
             }
         }
     }
@@ -179,7 +181,7 @@ mod tests {
             let generation = (state >> 52) as u32;
             for own in 0..3 {
                 for end in Role::BOTH {
-                    if let Claim::Piece(piece) = claim(&word, generation, end, own, 3) {
+                    if let Ok(Some(piece)) = claim(&word, generation, end, own, 3) {
                         assert!(piece < 3);
                     }
                 }
@@ -190,12 +192,12 @@ mod tests {
     #[test]
     fn flag_ends_claiming_and_another_generation_begins_anew() {
         let word = AtomicU64::new(0);
-        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Claim::Piece(0));
+        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Ok(Some(0)));
         raise(&word, 1, flag::REFUSED);
-        let view = Cursors { front: 1, back: 0, flags: flag::REFUSED };
-        assert_eq!(claim(&word, 1, Role::Writer, 0, 4), Claim::NoMore(view));
-        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Claim::Broken);
-        assert_eq!(claim(&word, 2, Role::Writer, 0, 4), Claim::Piece(3));
+        assert_eq!(cursors(&word, 1), Cursors { front: 1, back: 0, flags: flag::REFUSED });
+        assert_eq!(claim(&word, 1, Role::Writer, 0, 4), Ok(None));
+        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Err(Broken));
+        assert_eq!(claim(&word, 2, Role::Writer, 0, 4), Ok(Some(3)));
         let count = AtomicU32::new(0);
         note_finished(&count, 70_000, 5);
         assert_eq!((finished(&count, 70_000), finished(&count, 70_256)), (5, 0));
@@ -232,7 +234,7 @@ mod interleavings {
     /// One side: copies while there is something to claim.
     fn side(message: &Message, end: Role) {
         let mut own = 0;
-        while let Claim::Piece(piece) = claim(&message.claims, 5, end, own, message.pieces.len()) {
+        while let Ok(Some(piece)) = claim(&message.claims, 5, end, own, message.pieces.len()) {
             own += 1;
             message.pieces[piece].fetch_add(1, Ordering::Relaxed);
             note_finished(&message.finished[end as usize], 5, own);
@@ -267,7 +269,7 @@ mod interleavings {
             });
             let other = beside(&message, |message| {
                 let mut own = 0;
-                while let Claim::Piece(piece) = claim(&message.claims, 5, Role::Writer, own, 2) {
+                while let Ok(Some(piece)) = claim(&message.claims, 5, Role::Writer, own, 2) {
                     own += 1;
                     message.pieces[piece].fetch_add(1, Ordering::Relaxed);
                     note_finished(&message.finished[Role::Writer as usize], 5, own);

@@ -33,11 +33,6 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    #[cfg(test)]
-    pub fn new() -> Self {
-        Self { word: Sleepable::new(0), announced: AtomicU32::new(0) }
-    }
-
     /// Before the last look. What it answers is for `sleep`.
     pub fn announce(&self, how: u32) -> u64 {
         let seen = self.word.atomic().load(Ordering::Acquire);
@@ -64,9 +59,8 @@ impl Doorbell {
         self.announced.load(Ordering::Relaxed) != 0 && self.wake()
     }
 
-    /// The same without a look: for the process whose doorbell this is, when it closes.
     #[cold]
-    pub fn wake(&self) -> bool {
+    fn wake(&self) -> bool {
         let who = self.announced.swap(0, Ordering::SeqCst);
         if who & how::WORD != 0 {
             self.ring();
@@ -86,6 +80,12 @@ mod interleavings {
     use super::*;
     use crate::interleavings::{beside, explore};
     use loom::sync::Arc;
+
+    impl Doorbell {
+        fn new() -> Self {
+            Self { word: Sleepable::new(0), announced: AtomicU32::new(0) }
+        }
+    }
 
     /// Sleeps without end: a missed wake-up is a deadlock, which loom reports.
     fn wait_for(doorbell: &Doorbell, done: impl Fn() -> bool) {

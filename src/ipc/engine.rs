@@ -18,7 +18,6 @@
 use super::across::Across;
 use super::blocks::BlockAddress;
 use super::consent::{Agreed, Failed};
-use super::endpoint::MessagePiece;
 use super::mappings::{Mapping, Mappings};
 use super::os::Way;
 use super::peer::Peer;
@@ -92,6 +91,18 @@ pub struct Remote {
     pub block: Option<BlockAddress>,
     /// How long the whole message is.
     pub message: usize,
+}
+
+/// A part of a message that somebody has claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessagePiece {
+    pub ours: usize,
+    pub theirs: Remote,
+    pub len: usize,
+    /// How many pieces the message has.
+    pub of: usize,
+    /// And this side copies all of them.
+    pub alone: bool,
 }
 
 impl Transport {

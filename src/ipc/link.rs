@@ -1,4 +1,4 @@
-//! One connection: posting, taking messages a step further, and helping; in it ends: how it ends.
+//! One connection: posting, copying, and who is told of it; in it ends: how it ends.
 //!
 //! Nothing here waits, but for closing; see `wait`.
 
@@ -8,15 +8,13 @@ pub use ends::other;
 
 use super::across::{Across, Pinned};
 use super::blocks::{self, BlockAddress};
-use super::endpoint::{
-    Broken, Buffer, Endpoint, Hint, MessagePiece, NoRoom, PLACED_FROM, Role, Step,
-};
-use super::engine::Outcome;
+use super::endpoint::{Buffer, Endpoint, Hint, NoRoom, Posted, Role};
+use super::engine::{MessagePiece, Outcome};
 use super::handshake::Established;
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Way};
 use super::region::{Lane, Side};
-use super::{MOST_EAGER, OFFLOAD, watch};
+use super::{MOST_EAGER, OFFLOAD, kicks};
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -41,19 +39,24 @@ pub struct Link {
     /// What it is called there; 0: nothing yet.
     pub handle: AtomicU32,
     pub spin_ticks: AtomicU64,
-    /// What we have last told the other side.
-    pub cpu: AtomicU32,
     endpoints: [Lock<Endpoint>; 2],
     other: AtomicU32,
     pub closing: AtomicBool,
     /// Not everything can be done by either side alone: who waits must help with everything.
     pub must_help: AtomicBool,
-    /// One of the local sleepers polls, the others sleep on `local`.
+    /// One of our sleepers polls, the others sleep on the doorbell's word.
     polling: AtomicBool,
-    pub local: AtomicU32,
     believed_at: AtomicU64,
     /// How many, or nearly so.
     writes: AtomicU32,
+}
+
+/// There is no message.
+pub struct Unposted {
+    /// What to answer, a negated errno.
+    pub error: isize,
+    /// But who can wait tries again when this changes.
+    pub until: Option<Hint>,
 }
 
 impl core::ops::Deref for Link {
@@ -69,19 +72,17 @@ impl Link {
         let Established { engine, others, .. } = &established;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && *others == [true; 2];
         if !all {
-            watch::note_needy();
+            kicks::note_needy();
         }
         Self {
             owner,
             handle: AtomicU32::new(0),
             spin_ticks: AtomicU64::new(MOST_SPIN),
-            cpu: AtomicU32::new(0),
             endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, engine.terms))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(!all),
             polling: AtomicBool::new(false),
-            local: AtomicU32::new(0),
             believed_at: AtomicU64::new(sys::ticks()),
             writes: AtomicU32::new(0),
             established,
@@ -91,20 +92,6 @@ impl Link {
     pub fn endpoint(&self, role: Role) -> (&Lock<Endpoint>, &Lane) {
         // A lane is written by the side of its number.
         (&self.endpoints[role as usize], &self.region.lanes[self.side ^ role as usize])
-    }
-
-    #[cfg(test)]
-    pub fn begin_at(&self, number: u32) {
-        for role in Role::BOTH {
-            let (endpoint, lane) = self.endpoint(role);
-            endpoint.lock().begin_at(lane, number);
-        }
-    }
-
-    #[cfg(test)]
-    pub fn is_read_visible(&self) -> bool {
-        let (endpoint, lane) = self.endpoint(Role::Writer);
-        endpoint.lock().is_read_visible(lane)
     }
 
     pub fn mine(&self) -> &Side {
@@ -148,16 +135,14 @@ impl Link {
     /// Who takes the announcements away wakes everybody who has made one.
     pub fn ring_own(&self) {
         if self.mine().doorbell.0.answer() {
-            self.wake_locals();
-            watch::kick_all();
+            kicks::kick_all();
         }
     }
 
     /// After a step: tells the other side, and the threads of this one if it concerns them.
     pub fn let_go(&self, mut endpoint: Held<'_, Endpoint>) {
         let others_wait = core::mem::take(&mut endpoint.others_wait);
-        drop(endpoint);
-        self.ring();
+        self.ring_after(endpoint.release());
         if others_wait {
             self.ring_own();
         }
@@ -173,17 +158,23 @@ impl Link {
 
     /// What small messages lie in is nobody's business.
     #[inline]
-    pub fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
-        let least = match role {
-            Role::Writer => MOST_EAGER + 1,
-            Role::Reader => PLACED_FROM,
+    fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
+        let (in_block, block) = match len > MOST_EAGER {
+            true => self.block(role, addr, len),
+            false => (false, None),
         };
-        let place = if len >= least { blocks::find(addr, len) } else { None };
+        Buffer { addr, len, pin, in_block, block }
+    }
+
+    /// Whether a buffer lies in a block, and which, if the other side has got that.
+    #[cold]
+    fn block(&self, role: Role, addr: usize, len: usize) -> (bool, Option<BlockAddress>) {
+        let place = blocks::find(addr, len);
         // Who is not our equal copies only into what was lent to it, and gets nothing else to read.
         let shown = |place: &BlockAddress| {
             self.engine.mappings.show(self.socket.raw(), place.serial, role == Role::Reader)
         };
-        Buffer { addr, len, pin, in_block: place.is_some(), block: place.filter(shown) }
+        (place.is_some(), place.filter(shown))
     }
 
     /// Takes a block in that the other side must have sent.
@@ -197,39 +188,68 @@ impl Link {
     pub fn take_in(&self) {
         self.drain();
         self.mine().doorbell.0.ring();
-        self.wake_locals();
-        watch::kick_all();
+        kicks::kick_all();
     }
 
+    /// Inlined, for it is most of what a short message costs.
+    ///
     /// # Safety
     /// As `start`.
+    #[inline(always)]
     pub unsafe fn post(
         &self,
         role: Role,
-        endpoint: &mut Endpoint,
         addr: usize,
         len: usize,
         cookie: bool,
         pinned: &mut Pinned<'_>,
-    ) -> Result<u32, NoRoom> {
-        let (_, lane) = self.endpoint(role);
+    ) -> Result<(Held<'_, Endpoint>, Posted), Unposted> {
+        let gone = self.end_before(role);
+        if role == Role::Writer && gone != other::ALIVE {
+            return Err(Unposted { error: self.failure(role, gone), until: None });
+        }
+        let (endpoint, lane) = self.endpoint(role);
+        let mut endpoint = endpoint.lock();
         let buffer = self.buffer(role, addr, len, pinned.pin);
-        // The other side can fetch what the helper knows, and what it has mapped.
-        let direct = self.engine.may(Way::Push)
-            || self.other_may(Role::Writer)
-            || pinned.pin != 0
-            || buffer.block.is_some();
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
-                Role::Writer => endpoint.post_write(lane, buffer, direct, cookie),
+                Role::Writer => {
+                    endpoint.post_write(lane, buffer, || self.is_direct(&buffer), cookie)
+                }
                 Role::Reader => endpoint.post_read(lane, buffer, cookie),
             }
         };
-        if posted.is_ok() {
-            pinned.pin = 0; // the message's now
+        match posted {
+            Ok(posted) => {
+                pinned.pin = 0; // the message's now
+                Ok((endpoint, posted))
+            }
+            Err(why) => Err(self.unposted(role, gone, why)),
         }
-        posted
+    }
+
+    #[cold]
+    fn unposted(&self, role: Role, gone: u32, why: NoRoom) -> Unposted {
+        let (error, until) = match why {
+            NoRoom::Broken => (self.far_ahead(role), None),
+            NoRoom::Uncollected => (-libc::EAGAIN as isize, None),
+            _ if self.closing.load(Ordering::Acquire) => (-libc::EBADF as isize, None),
+            NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(role, gone), None),
+            NoRoom::InUse(hint) | NoRoom::OtherIsBehind(hint) => {
+                (-libc::EAGAIN as isize, Some(hint))
+            }
+        };
+        Unposted { error, until }
+    }
+
+    /// Whether somebody can carry what lies in a buffer of ours: the other side can fetch what
+    /// the helper knows, and what it has mapped.
+    fn is_direct(&self, buffer: &Buffer) -> bool {
+        self.engine.may(Way::Push)
+            || self.other_may(Role::Writer)
+            || buffer.pin != 0
+            || buffer.block.is_some()
     }
 
     /// Posts without waiting; the message's number, or a negated errno.
@@ -238,82 +258,18 @@ impl Link {
     /// The buffer stays as it is until the message is over; no Rust reference covers what is
     /// read into.
     pub unsafe fn start(&self, role: Role, addr: usize, len: usize) -> Result<u32, isize> {
-        let gone = self.end_before(role);
-        if role == Role::Writer && gone != other::ALIVE {
-            return Err(self.failure(role, gone));
-        }
         let mut pinned = self.pin(role, addr, len);
-        let (endpoint, _) = self.endpoint(role);
-        let mut endpoint = endpoint.lock();
         // SAFETY: the caller's promise.
-        let posted = unsafe { self.post(role, &mut endpoint, addr, len, true, &mut pinned) };
-        drop(endpoint);
+        let posted = unsafe { self.post(role, addr, len, true, &mut pinned) };
+        let (endpoint, posted) = posted.map_err(|unposted| unposted.error)?;
+        self.ring_after(endpoint.release());
+        if self.must_help.load(Ordering::Relaxed) {
+            kicks::kick();
+        }
         match posted {
-            Ok(number) => {
-                self.ring();
-                if self.must_help.load(Ordering::Relaxed) {
-                    watch::kick();
-                }
-                Ok(number)
-            }
-            Err(NoRoom::Broken) => Err(self.far_ahead(role)),
-            Err(_) => match gone {
-                other::ALIVE => Err(-libc::EAGAIN as isize),
-                gone => Err(self.failure(role, gone)),
-            },
+            Posted::Waits(number, _) => Ok(number),
+            Posted::Over(_) => Err(-libc::EINVAL as isize), // not where there is a cookie
         }
-    }
-
-    /// Takes a message one step further, and does what that is. `None`: something was done.
-    /// Otherwise what its waiter has to know, with the lock still held.
-    fn go_on<'a>(
-        &self,
-        role: Role,
-        number: u32,
-        limited: bool,
-        mut endpoint: Held<'a, Endpoint>,
-    ) -> Option<(Held<'a, Endpoint>, Result<Step, Broken>)> {
-        let (_, lane) = self.endpoint(role);
-        match endpoint.advance(lane, &self.engine, self.other_may(role), limited, number) {
-            Ok(Step::Moved) => self.let_go(endpoint),
-            Ok(Step::Copy(piece)) => {
-                drop(endpoint);
-                self.copy_or_defer(role, number, piece, limited);
-            }
-            Ok(Step::Fetch(place)) => {
-                drop(endpoint);
-                self.fetch(place);
-            }
-            step => return Some((endpoint, step)),
-        }
-        None
-    }
-
-    /// The same for who waits for it. `Err(None)`: something was done. `Err(Some)`: there is
-    /// nothing to do until this word changes.
-    pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
-        // Before looking: what the other did before its end must be seen.
-        let gone = self.end_of_other();
-        let (endpoint, lane) = self.endpoint(role);
-        let (mut endpoint, step) =
-            self.go_on(role, number, limited, endpoint.lock()).ok_or(None)?;
-        // Changes when our own pieces end.
-        let own = Hint::of(&lane.desc(role, number).finished);
-        let (alone, gone, hint) = match step {
-            Ok(Step::Idle(hint)) => (gone >= other::CLOSED, gone, hint),
-            // After looking: who cancels has said why before.
-            Ok(Step::Cancelled) => (true, self.end_of_other().max(other::CLOSED), own),
-            Ok(_) => return Ok(self.collected(endpoint, number)),
-            Err(Broken) => {
-                self.broken();
-                (true, other::BROKEN, own)
-            }
-        };
-        let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
-        if over && endpoint.abandon(lane, number, alone, self.failure(role, gone)) {
-            return Ok(self.collected(endpoint, number));
-        }
-        Err(Some(hint))
     }
 
     /// Copies a piece that was claimed, with no lock held; see `carry`.
@@ -375,39 +331,8 @@ impl Link {
 
     fn note_needy(&self) {
         if !self.must_help.swap(true, Ordering::Relaxed) {
-            watch::note_needy();
+            kicks::note_needy();
         }
-    }
-
-    /// Does what nobody may be waiting for here, but the other side cannot do alone. True:
-    /// something was done.
-    pub fn help(&self, limited: bool) -> bool {
-        if !self.is_needy() {
-            return false;
-        }
-        for role in [Role::Reader, Role::Writer] {
-            let Some(mut endpoint) = self.endpoint(role).0.try_lock() else { continue };
-            for number in endpoint.unfinished() {
-                match self.go_on(role, number, limited, endpoint) {
-                    None => {
-                        self.ring_own();
-                        return true;
-                    }
-                    Some((held, Ok(Step::Over))) => {
-                        self.let_go(held);
-                        self.ring_own();
-                        return true;
-                    }
-                    Some((held, Err(Broken))) => {
-                        drop(held);
-                        self.broken();
-                        return true;
-                    }
-                    Some((held, _)) => endpoint = held,
-                }
-            }
-        }
-        false
     }
 
     // ---- sleepers ------------------------------------------------------------------------
@@ -429,7 +354,7 @@ impl Link {
     /// Somebody else takes over, who has to look once more.
     pub fn leave_polling(&self) {
         self.polling.store(false, Ordering::Release);
-        self.wake_locals();
+        self.mine().doorbell.0.ring();
     }
 
     /// For who waits while the connection is closed: its socket has no more to tell.
@@ -443,14 +368,10 @@ impl Link {
         self.engine.mappings.take_in(self.socket.raw());
     }
 
-    fn wake_locals(&self) {
-        self.local.fetch_add(1, Ordering::SeqCst);
-        sys::futex_wake(self.local.as_ptr(), i32::MAX as u32);
-    }
-
     // ---- buffers that the kernel helper knows, from post to end ---------------------------
 
     /// Makes a buffer known, if there is a helper and the message will be large enough.
+    #[inline]
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
         let large = len >= OFFLOAD && (role == Role::Reader || len > MOST_EAGER);
         // Who is not our equal does not copy into our buffers, by no means.
@@ -465,6 +386,7 @@ impl Link {
     }
 
     /// Takes the result of a message that is over. Afterwards the buffer is the program's.
+    #[inline]
     pub fn collected(&self, mut endpoint: Held<'_, Endpoint>, number: u32) -> isize {
         let (result, pin) = endpoint.collect(number);
         self.let_go(endpoint);
@@ -476,7 +398,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.must_help.load(Ordering::Relaxed) {
-            watch::forget_needy();
+            kicks::forget_needy();
         }
     }
 }

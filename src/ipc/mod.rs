@@ -5,12 +5,14 @@
 //! ```text
 //! calls       the adma_* functions: handles and cookies checked, then the connection's work
 //! wait        posting and waiting, in stages
-//! shared      large messages that worker threads copy too
+//! watch       long sleeps, for all connections
+//! steps       taking messages a step further, one's own and others'
+//! shared      large messages that worker threads copy too, and what is left to a thread
 //! table       handles; whose connections these are after a fork
-//! link        one connection: posting, steps, helping; in it ends: of the other process, and ours;
-//!             watch: long sleeps, for all connections, and who is to be woken from them
+//! link        one connection: posting, copying; in it ends: of the other process, and ours
+//! kicks       who is to be woken from long sleeps
 //! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
-//!             layout: how messages are cut, eager: small messages that are not remembered
+//!             layout: how messages are cut
 //! accept      who has come to a listener and has not finished the handshake
 //! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
 //!             sockets that belong to no connection yet
@@ -105,12 +107,14 @@ mod endpoint;
 mod engine;
 mod handshake;
 mod hidden;
+mod kicks;
 mod link;
 mod mappings;
 mod os;
 mod peer;
 mod region;
 mod shared;
+mod steps;
 mod table;
 pub mod tally;
 #[cfg(test)]

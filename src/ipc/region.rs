@@ -41,8 +41,6 @@ pub mod kind {
     pub const DIRECT: u32 = 2;
     /// Through the chunks.
     pub const STREAMED: u32 = 3;
-    /// In the reader's buffer already: its read was there first, and lies in a block.
-    pub const PLACED: u32 = 4;
 }
 
 pub const LINE: usize = 64;

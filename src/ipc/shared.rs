@@ -10,13 +10,16 @@
 //! could not copy is left to that thread as well: why that was, and what follows, is not for one
 //! that may not allocate.
 
-use super::endpoint::{MessagePiece, Role, SHARED_FROM, SPREAD_BELOW};
-use super::engine::Outcome;
+use super::blocking;
+use super::endpoint::{Role, SHARED_FROM, SPREAD_BELOW};
+use super::engine::{MessagePiece, Outcome};
 use super::link::Link;
 use super::lock::Lock;
 use super::settings::Workers;
+use super::table;
 use super::tally::Means;
 use crate::backend::threads::parallel;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// So many workers of one process take part in a message at most.
@@ -39,6 +42,24 @@ impl Workers {
 }
 
 impl Link {
+    /// Copies a piece that was claimed, with no lock held. Who is `limited` does nothing that may
+    /// take longer than copying.
+    pub fn copy_or_defer(&self, role: Role, number: u32, piece: MessagePiece, limited: bool) {
+        if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
+            return self.copy_with_workers(role, number, piece);
+        }
+        let handle = self.handle.load(Ordering::Acquire) as i32;
+        let taken = table::find_any(handle).is_ok_and(|link| {
+            blocking::COPIERS.take(Box::new(move || {
+                link.copy(role, number, piece);
+                link.ring_own();
+            }))
+        });
+        if !taken {
+            self.finish(role, number, Outcome::NotThisTime);
+        }
+    }
+
     /// Copies a piece that was claimed, with no lock held; and of a large message as many more
     /// as there are, with workers.
     pub fn copy_with_workers(&self, role: Role, number: u32, piece: MessagePiece) {

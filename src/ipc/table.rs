@@ -9,7 +9,7 @@
 //! connection remembers. Regions are not inherited at all; sockets are closed in the child.
 
 use super::link::Link;
-use super::{accept, blocking, blocks, hidden, os, watch};
+use super::{accept, blocking, blocks, hidden, kicks, os};
 use crate::os::sys;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -122,7 +122,7 @@ pub fn become_owner() -> os::Result<u64> {
     // SAFETY: just made sure of it.
     let word = unsafe { &*OWNER.load(Ordering::Acquire) };
     if word.compare_exchange(0, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        watch::forget_sleepers();
+        kicks::forget_sleepers();
         let fresh = sys::ticks() << 16 | (sys::getpid() as u64 & 0xffff) | 2;
         word.store(fresh, Ordering::Release);
     }

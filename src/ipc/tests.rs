@@ -93,7 +93,10 @@ fn iread(handle: i32, data: &mut [u8]) -> i64 {
 
 /// Until the other side has posted the read that our next write meets.
 fn await_read(handle: i32) {
-    while !table::find(handle).unwrap().is_read_visible() {
+    let link = table::find(handle).unwrap();
+    let (_, lane) = link.endpoint(Writer);
+    let next = lane.done[Writer as usize].0.load(Ordering::Acquire);
+    while lane.desc(Reader, next).number.load(Ordering::Acquire) != next + 1 {
         thread::yield_now();
     }
 }
@@ -351,7 +354,11 @@ fn writer_sleeps_while_the_reader_is_a_window_behind() {
 fn numbers_wrap_around() {
     let &Pair { ends: [a, b], .. } = &pair();
     for handle in [a, b] {
-        table::find(handle).unwrap().begin_at(u32::MAX - 300);
+        let link = table::find(handle).unwrap();
+        for role in Role::BOTH {
+            let (endpoint, lane) = link.endpoint(role);
+            endpoint.lock().begin_at(lane, u32::MAX - 300);
+        }
     }
     for round in 0..1000usize {
         let size = if round % 3 == 0 { 8 } else { 40_000 };

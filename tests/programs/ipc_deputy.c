@@ -360,7 +360,7 @@ static int claim(int connection)
 	}
 	post[1] = 2;
 	EXPECT(adma_write(connection, "now", 3), 3);
-	sleep_ms(3000);
+	sleep_ms(30000); /* killed before */
 	return 0;
 }
 

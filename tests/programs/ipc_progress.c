@@ -212,10 +212,10 @@ static void handed_on(void)
 /*
  * A thread that waits on one connection copies what another thread waits for: that one has to
  * hear of it. A message has two pieces, and a page of the one that is claimed first comes later
- * than anybody sleeps shortly. Nobody may have slept until a limit that hides it. Which thread
- * comes first is chance, so there are messages until it was the other one some times.
+ * than anybody sleeps shortly. Nobody may have slept until a limit that hides it. Who waits begins
+ * when the other thread is at that page, so it is the other one that ends every message.
  */
-enum { MOST_MESSAGES = 200, WANTED = 3, LATE_MS = 30 };
+enum { MESSAGES = 3, LATE_MS = 30 };
 #define LARGE (MIB / 2)
 
 static int late_pages;
@@ -230,7 +230,9 @@ static void *make_late_pages(void *nothing)
 			.range = { message.arg.pagefault.address & -4096UL, 4096 }
 		};
 
-		by_other_thread += (pid_t)message.arg.pagefault.feat.ptid != getpid();
+		if ((pid_t)message.arg.pagefault.feat.ptid == getpid())
+			fail("the thread that waits has copied it itself");
+		by_other_thread++;
 		sleep_ms(LATE_MS);
 		if (ioctl(late_pages, UFFDIO_ZEROPAGE, &page))
 			fail("UFFDIO_ZEROPAGE: %s", strerror(errno));
@@ -285,20 +287,22 @@ static void transfer_large(int connection, byte *room, bool writes)
 {
 	/* Readers begin at the front, and writers at the back. */
 	byte *late = writes ? room + LARGE - 8 * 4096 : room + 8 * 4096;
-	char more = 1;
 
 	comes_late(late);
-	for (int i = 1; more; i++) {
-		double begun = seconds();
-		long got;
+	for (int i = 1; i <= MESSAGES; i++) {
+		char more = i < MESSAGES;
+		adma_cookie_t cookie;
+		double begun;
 
 		madvise((void *)late, 4096, MADV_DONTNEED);
-		got = writes ? adma_write(connection, (void *)room, LARGE) :
-			       adma_read(connection, (void *)room, LARGE);
-		EXPECT(got, LARGE);
+		cookie = writes ? adma_iwrite(connection, (void *)room, LARGE) :
+				  adma_iread(connection, (void *)room, LARGE);
+		while (by_other_thread < i)
+			sleep_ms(1);
+		begun = seconds();
+		EXPECT(adma_wait(cookie), LARGE);
 		if (seconds() - begun > 3)
 			fail("message %d took %.1f s", i, seconds() - begun);
-		more = by_other_thread < WANTED && i < MOST_MESSAGES;
 		if (write(told[1], &more, 1) != 1)
 			fail("write");
 	}

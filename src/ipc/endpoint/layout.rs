@@ -1,6 +1,7 @@
 //! How a message is cut into pieces; both sides get the same answer.
 #![forbid(unsafe_code)]
 
+use crate::ipc::OFFLOAD;
 use crate::ipc::claims::MOST_PIECES;
 use crate::plan::PAGE;
 
@@ -39,23 +40,17 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub fn new(count: usize, offload: usize, helpers: Helpers) -> Self {
-        match helpers {
-            Helpers::AnyMemory(source) if count >= SHARED_FROM && count >= offload => {
-                Self::by_tables(count, source)
+    pub fn new(count: usize, helpers: Helpers) -> Self {
+        let piece = match helpers {
+            Helpers::AnyMemory(source) if count >= SHARED_FROM => {
+                return Self::by_tables(count, source);
             }
-            _ => {
-                let piece = match helpers {
-                    Helpers::ReaderAlone => count.clamp(1, most_helped(count)),
-                    Helpers::Blocks => {
-                        piece_size(count, offload, (count / 8).min(most_helped(count)))
-                    }
-                    _ => piece_size(count, offload, count / 64),
-                };
-                let alone = helpers == Helpers::ReaderAlone;
-                Self { count, first: piece, piece, per_table: 1, alone }
-            }
-        }
+            Helpers::ReaderAlone => count.clamp(1, most_helped(count)),
+            Helpers::Blocks => piece_size(count, (count / 8).min(most_helped(count))),
+            _ => piece_size(count, count / 64),
+        };
+        let alone = helpers == Helpers::ReaderAlone;
+        Self { count, first: piece, piece, per_table: 1, alone }
     }
 
     /// Pieces that keep to page tables in the writer, for whose locks the reader's threads wait;
@@ -69,13 +64,8 @@ impl Layout {
         let piece = if count < SPREAD_BELOW { SHORT } else { most };
         let head = source.wrapping_neg() % piece;
         let first = if head < piece / 4 { head + piece } else { head };
-        Self {
-            count,
-            first: first.min(count),
-            piece,
-            per_table: (TABLE / piece).max(1),
-            alone: false,
-        }
+        let per_table = (TABLE / piece).max(1);
+        Self { count, first: first.min(count), piece, per_table, alone: false }
     }
 
     /// In which order pieces are claimed: the first of every page table, then the second of every
@@ -120,11 +110,11 @@ impl Layout {
 /// is slower, takes fewer, and nobody waits long for the other's last one. (Measured with two
 /// CPUs: 256 KiB as two pieces takes 0.88 of the time of four, 16 MiB in pieces of 512 KiB 0.93
 /// of 128 KiB and 0.96 of 1 MiB, 64 MiB in pieces of 1 MiB 0.88 of 128 KiB.)
-fn piece_size(count: usize, offload: usize, largest: usize) -> usize {
+fn piece_size(count: usize, largest: usize) -> usize {
     const HALVES: usize = 512 << 10;
     const LARGEST: usize = 512 << 10;
     let piece = match count {
-        _ if count < offload => return count.max(1),
+        _ if count < OFFLOAD => return count.max(1),
         ..=HALVES => count.div_ceil(2),
         _ => (count / 4).min(LARGEST.max(largest)),
     };
@@ -154,28 +144,25 @@ mod tests {
 
     #[test]
     fn pieces_cover_every_message_and_are_never_too_many() {
-        for offload in [1, 32 << 10, usize::MAX] {
-            for helpers in HELPERS {
-                for shift in 0..47 {
-                    for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
-                        let layout = Layout::new(count, offload, helpers);
-                        let pieces = layout.pieces();
-                        assert!((1..=MOST_PIECES).contains(&pieces), "{count} {pieces}");
-                        let alone = helpers == Helpers::ReaderAlone;
-                        assert!(count >= offload || alone || pieces == 1, "{count}");
-                        assert_eq!(layout.is_alone(), alone || pieces == 1);
-                        assert!(!alone || (pieces == 1) == (count <= 16 << 20), "{count}");
-                        let mut all: Vec<_> =
-                            (0..pieces).map(|index| layout.piece(index)).collect();
-                        all.sort();
-                        let mut end = 0;
-                        for (at, len) in all {
-                            assert_eq!(at, end, "{count}");
-                            assert!(len > 0, "{count} {at}");
-                            end = at + len;
-                        }
-                        assert_eq!(end, count);
+        for helpers in HELPERS {
+            for shift in 0..47 {
+                for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
+                    let layout = Layout::new(count, helpers);
+                    let pieces = layout.pieces();
+                    assert!((1..=MOST_PIECES).contains(&pieces), "{count} {pieces}");
+                    let alone = helpers == Helpers::ReaderAlone;
+                    assert!(count >= OFFLOAD || pieces == 1, "{count}");
+                    assert_eq!(layout.is_alone(), alone || pieces == 1);
+                    assert!(!alone || (pieces == 1) == (count <= 16 << 20), "{count}");
+                    let mut all: Vec<_> = (0..pieces).map(|index| layout.piece(index)).collect();
+                    all.sort();
+                    let mut end = 0;
+                    for (at, len) in all {
+                        assert_eq!(at, end, "{count}");
+                        assert!(len > 0, "{count} {at}");
+                        end = at + len;
                     }
+                    assert_eq!(end, count);
                 }
             }
         }
@@ -185,7 +172,7 @@ mod tests {
     fn pieces_for_workers_begin_at_page_tables_of_the_writer() {
         for source in [0usize, 8, 4096, (1 << 20) + 4096, (2 << 20) - 4096, 0x7f12_3456_7890] {
             for (count, cut) in [(4 << 20, 256 << 10), (31 << 20, 256 << 10), (65 << 20, 2 << 20)] {
-                let layout = Layout::new(count, 32 << 10, Helpers::AnyMemory(source));
+                let layout = Layout::new(count, Helpers::AnyMemory(source));
                 for index in 1..layout.pieces() {
                     let (at, _) = layout.piece(index);
                     assert!((source + at).is_multiple_of(cut), "{source} {count} {index}");
@@ -201,7 +188,7 @@ mod tests {
         const TABLE: usize = 2 << 20;
         for source in [0usize, 4096, 300 << 10, (2 << 20) - 4096] {
             for count in [4usize << 20, 6 << 20, (8 << 20) - 1] {
-                let layout = Layout::new(count, 32 << 10, Helpers::AnyMemory(source));
+                let layout = Layout::new(count, Helpers::AnyMemory(source));
                 let table = |index: usize| (source + layout.piece(index).0) / TABLE;
                 let (tables, pieces) = (count / TABLE, layout.pieces());
                 for first in 0..pieces - tables {

@@ -4,12 +4,12 @@
 //! The lock is let go while a piece is copied: `advance` hands the piece out and `copied`
 //! takes the answer. How a message is cut is in `layout`.
 
-use super::{Broken, Endpoint, Hint, OwnPost, Role, State};
+use super::{Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::blocks::BlockAddress;
-use crate::ipc::claims::{self, Claim, Cursors, flag};
-use crate::ipc::engine::{Outcome, Remote, Transport};
-use crate::ipc::region::{CHUNK, CHUNKS, Lane};
+use crate::ipc::claims::{self, Broken, Cursors, flag};
+use crate::ipc::engine::{MessagePiece, Outcome, Remote, Transport};
+use crate::ipc::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
 
@@ -29,17 +29,6 @@ pub enum Step {
     Idle(Hint),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessagePiece {
-    pub ours: usize,
-    pub theirs: Remote,
-    pub len: usize,
-    /// How many pieces the message has.
-    pub of: usize,
-    /// And this side copies all of them.
-    pub alone: bool,
-}
-
 impl Endpoint {
     /// Takes one message a step further. `other_may`: the other side may reach our buffer.
     /// `limited`: the caller cannot wait, so one piece at a time is enough.
@@ -51,89 +40,87 @@ impl Endpoint {
         limited: bool,
         number: u32,
     ) -> Result<Step, Broken> {
-        if self.own(number).state == State::Over {
-            return Ok(Step::Over);
+        let is_over = |own: &OwnPost| own.state == State::Over;
+        let hint = Hint::of(&self.other_desc(lane, number).number);
+        if !is_over(self.own(number)) && !self.is_matched(lane, number)? {
+            return Ok(Step::Idle(hint));
         }
-        if !self.is_matched(lane, number)? {
-            return Ok(Step::Idle(Hint::of(&self.other_desc(lane, number).number)));
-        }
-        if self.own(number).state == State::Over {
+        if is_over(self.own(number)) {
             return Ok(Step::Over);
         }
         let (claims, role) = (lane.claims(number), self.role);
-        let hint = Hint::of(&self.other_desc(lane, number).finished);
         let own_finished = &self.own_desc(lane, number).finished;
         let own = self.own(number);
-        let unknown =
-            own.theirs.block.filter(|place| !own.streamed && !engine.mappings.knows(*place));
-        if let Some(place) = unknown {
+        if own.is_streamed() {
+            return self.judge(lane, number, true);
+        }
+        if let Some(place) = own.theirs.block.filter(|place| !engine.mappings.knows(*place)) {
             return Ok(Step::Fetch(place));
         }
         let busy = limited && own.claimed > own.finished;
-        let view = if own.streamed || busy {
-            claims::cursors(claims, number)
-        } else if !engine.reaches(role.way(), own.theirs) {
-            // What lies in a block can be fetched from there, if its reader knows how.
-            let shown = own.ours.block.is_some() && role == Role::Writer;
-            if !other_may && own.ours.pin == 0 && !shown {
-                // Nobody can carry it directly; somebody could when it was posted, perhaps. The
-                // other side has to hear of it.
-                claims::raise(claims, number, flag::REFUSED);
-                own.streamed = true;
-                return Ok(Step::Moved);
-            }
-            claims::cursors(claims, number)
-        } else {
+        if !busy && engine.reaches(role.way(), own.theirs) {
             if own.claimed == 0 {
                 // What is left there may look like ours, of a message 65536 before.
                 claims::note_finished(own_finished, number, 0);
             }
-            match claims::claim(claims, number, role, own.claimed, own.layout.pieces()) {
-                Claim::Piece(index) => return Ok(Step::Copy(own.take_piece(index))),
-                Claim::NoMore(view) => view,
-                Claim::Broken => return Err(Broken),
+            let pieces = own.layout.pieces();
+            if let Some(index) = claims::claim(claims, number, role, own.claimed, pieces)? {
+                return Ok(Step::Copy(own.take_piece(index)));
             }
-        };
+        } else if !busy && !other_may && own.ours.pin == 0 {
+            // What lies in a block can be fetched from there, if its reader knows how.
+            let shown = own.ours.block.is_some() && role == Role::Writer;
+            if !shown {
+                // Nobody can carry it directly; somebody could when it was posted, perhaps. The
+                // other side has to hear of it.
+                claims::raise(claims, number, flag::REFUSED);
+                own.heed(flag::REFUSED);
+                return Ok(Step::Moved);
+            }
+        }
+        self.judge(lane, number, true)
+    }
+
+    /// How far a message is that there is nothing to claim of; who `streams` moves a chunk.
+    fn judge(&mut self, lane: &Lane, number: u32, streams: bool) -> Result<Step, Broken> {
+        let hint = Hint::of(&self.other_desc(lane, number).finished);
+        let view = claims::cursors(lane.claims(number), number);
         if !self.believes(number, view) {
             return Err(Broken);
         }
-        let own = self.own(number);
-        let (flags, pieces, count) = (view.flags, own.layout.pieces(), own.layout.count);
-        own.streamed |= flags & flag::REFUSED != 0;
-        let streamed = own.streamed;
         let settled = self.is_settled(lane, number, view);
-        if flags & (flag::FAULT | flag::CANCELLED) != 0 {
-            return Ok(match settled {
-                false => Step::Idle(hint),
-                true if flags & flag::CANCELLED != 0 => Step::Cancelled,
-                true => {
-                    self.end(lane, number, -libc::EFAULT as isize);
-                    Step::Over
-                }
-            });
+        let own = self.own(number);
+        own.heed(view.flags);
+        let result = match view.flags {
+            flags if flags & flag::CANCELLED != 0 => {
+                return Ok(if settled { Step::Cancelled } else { Step::Idle(hint) });
+            }
+            flags if flags & flag::FAULT != 0 => -libc::EFAULT as isize,
+            _ if own.is_streamed() && streams => {
+                return self.stream(lane, number, settled, hint);
+            }
+            _ if own.is_streamed() => return Ok(Step::Idle(hint)),
+            _ if view.front + view.back < own.layout.pieces() => return Ok(Step::Idle(hint)),
+            _ => own.layout.count as isize,
+        };
+        if !settled {
+            return Ok(Step::Idle(hint));
         }
-        if streamed {
-            return self.stream(lane, number, settled, hint);
-        }
-        if view.front + view.back >= pieces && settled {
-            self.end(lane, number, count as isize);
-            return Ok(Step::Over);
-        }
-        Ok(Step::Idle(hint))
+        self.end(lane, number, result);
+        Ok(Step::Over)
     }
 
     /// Another piece of a message that is copied from buffer to buffer, as `advance` has found.
     pub fn claim_next(&mut self, lane: &Lane, number: u32) -> Option<MessagePiece> {
         let role = self.role;
         let own = self.own(number);
-        if own.state != State::Posted || !own.matched || own.streamed {
+        if own.state != State::Posted || !own.matched || own.is_streamed() {
             return None;
         }
-        match claims::claim(lane.claims(number), number, role, own.claimed, own.layout.pieces()) {
-            Claim::Piece(index) => Some(own.take_piece(index)),
-            // What is wrong will be found by who waits.
-            Claim::NoMore(_) | Claim::Broken => None,
-        }
+        let (word, pieces) = (lane.claims(number), own.layout.pieces());
+        // What is wrong will be found by who waits.
+        let index = claims::claim(word, number, role, own.claimed, pieces).ok()??;
+        Some(own.take_piece(index))
     }
 
     /// Who is not our equal and says that it has copied into our memory, or that we have, is not to
@@ -183,10 +170,9 @@ impl Endpoint {
         settled: bool,
         hint: Hint,
     ) -> Result<Step, Broken> {
-        if !self.has_chunks {
+        if self.chunks == 0 {
             // As good as broken: there is no way left.
             lane.find_chunks().map_err(|_| Broken)?;
-            self.has_chunks = true;
         }
         let moved = match self.role {
             Role::Reader => self.consume(lane, number)?,
@@ -253,10 +239,10 @@ impl Endpoint {
         self.is_matched(lane, number)?;
         let view = claims::cursors(lane.claims(number), number);
         let own = self.own(number);
-        own.streamed |= view.flags & flag::REFUSED != 0;
+        own.heed(view.flags);
         let right = own.matched
             && own.state == State::Posted
-            && own.streamed
+            && own.is_streamed()
             && offset == own.stream_at as u64
             && (1..=CHUNK).contains(&len)
             && len <= own.layout.count - own.stream_at;
@@ -279,15 +265,16 @@ impl Endpoint {
         claims::raise(lane.claims(number), number, flag::CANCELLED);
     }
 
-    /// Whether a message is over, without doing anything for it.
+    /// Whether a message is over, without doing anything for it, but for taking what is eager.
+    #[inline]
     pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
-        let own = *self.own(number);
-        if own.state == State::Posted && own.matched && !own.streamed {
-            let view = claims::cursors(lane.claims(number), number);
-            let copied = view.flags == 0 && view.front + view.back >= own.layout.pieces();
-            if copied && self.believes(number, view) && self.is_settled(lane, number, view) {
-                self.end(lane, number, own.layout.count as isize);
-            }
+        let under_way = |own: &OwnPost| own.state == State::Posted;
+        // What is wrong will be found by who waits.
+        if under_way(self.own(number))
+            && self.is_matched(lane, number) == Ok(true)
+            && under_way(self.own(number))
+        {
+            let _ = self.judge(lane, number, false);
         }
         self.own(number).state == State::Over
     }
@@ -309,6 +296,17 @@ impl Endpoint {
 }
 
 impl OwnPost {
+    pub(super) fn is_streamed(&self) -> bool {
+        self.kind == kind::STREAMED
+    }
+
+    /// What a side has said that may no longer touch the other's memory.
+    fn heed(&mut self, flags: u32) {
+        if flags & flag::REFUSED != 0 {
+            self.kind = kind::STREAMED;
+        }
+    }
+
     /// A piece that was just claimed.
     fn take_piece(&mut self, index: usize) -> MessagePiece {
         self.claimed += 1;
@@ -326,7 +324,7 @@ mod tests {
     use super::*;
     use crate::ipc::engine::Terms;
     use crate::ipc::os;
-    use crate::ipc::region::{MappedRegion, SIZE, kind};
+    use crate::ipc::region::{MappedRegion, SIZE};
 
     /// Also where the claims come after the last look that would have said that they are lies.
     #[test]
@@ -341,7 +339,8 @@ mod tests {
             let block = lent.then_some(BlockAddress { serial: 1, offset: 0 });
             let buffer = Buffer { addr: 4096, len: 40_000, block, ..Buffer::default() };
             // SAFETY: nobody copies.
-            let number = unsafe { reader.post_read(lane, buffer, true) }.unwrap();
+            unsafe { reader.post_read(lane, buffer, true) }.unwrap();
+            let number = 0;
             publish(lane.desc(Role::Writer, number), number, kind::DIRECT, 40_000, 1);
             assert_eq!(reader.is_matched(lane, number), Ok(true));
             // Of either side: all is claimed, and all that the writer has claimed is finished.
@@ -349,7 +348,7 @@ mod tests {
                 let word = lane.claims(number);
                 word.store(0, Ordering::Relaxed);
                 assert!((0..2).all(|own| {
-                    matches!(claims::claim(word, number, liar, own, 2), Claim::Piece(_))
+                    matches!(claims::claim(word, number, liar, own, 2), Ok(Some(_)))
                 }));
                 claims::note_finished(&lane.desc(Role::Writer, number).finished, number, 2);
                 reader.is_over(lane, number)

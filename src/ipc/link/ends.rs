@@ -83,6 +83,7 @@ impl Link {
         self.end_of_other()
     }
 
+    #[inline]
     pub fn end_of_other(&self) -> u32 {
         let known = self.other.load(Ordering::Acquire);
         if known == other::ALIVE && self.theirs().closed.0.load(Ordering::Acquire) != 0 {
@@ -93,7 +94,7 @@ impl Link {
     }
 
     #[cold]
-    pub(super) fn broken(&self) -> isize {
+    pub fn broken(&self) -> isize {
         self.note_end(other::BROKEN);
         -libc::EPROTO as isize
     }
@@ -130,7 +131,6 @@ impl Link {
         for role in Role::BOTH {
             let (endpoint, lane) = self.endpoint(role);
             let mut endpoint = endpoint.lock();
-            endpoint.post_announced();
             for number in endpoint.unfinished() {
                 endpoint.cancel(lane, number);
             }
@@ -138,7 +138,6 @@ impl Link {
         self.ring();
         self.mine().doorbell.0.ring();
         os::shut_down(self.socket.raw(), libc::SHUT_RD);
-        self.wake_locals();
     }
 
     /// Waits until the other side has let go of our buffers. Only then may the program have

@@ -1,6 +1,5 @@
 //! Messages between blocks, and large ones that workers copy too.
 
-use super::super::region::kind::{EAGER, PLACED};
 use super::super::settings::Workers;
 use super::super::tally::{self, Means, MessageCounts};
 use super::*;
@@ -54,57 +53,6 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
         assert_eq!(carried(size, to.bytes()), if all { size } else { 0 }, "{size}");
     }
     assert_eq!(carried(1 << 20, &mut vec![0; 1 << 20]), 0, "what does not lie in a block");
-}
-
-/// How the message with this number has travelled.
-fn kind_of(handle: i32, number: u32) -> u32 {
-    let link = table::find(handle).unwrap();
-    link.endpoint(Writer).1.desc(Writer, number).kind.load(Ordering::Relaxed)
-}
-
-#[test]
-fn small_message_goes_straight_into_a_block_whose_read_waits() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    let mut block = OwnedBlock::new(100_000);
-    let mut number = 0;
-    for (size, room, is_placed) in [
-        (9000, 9000, true),
-        (MOST_EAGER, MOST_EAGER, true),
-        (8192, 100_000, true),
-        (30_000, 10_000, true),
-        (8191, 100_000, false),
-        (100, 100, false),
-    ] {
-        // The first write has to fetch the block, and later it is tried whenever it may pay.
-        let (mut placed, mut tries) = (0, 0);
-        while if is_placed { placed < 4 } else { tries < 20 } {
-            let (data, count) = (bytes(size, size), size.min(room));
-            block.bytes().fill(UNTOUCHED);
-            let buffer = &mut block.bytes()[100_000 - room..];
-            let posted = tries % 2 == 1;
-            thread::scope(|scope| {
-                let reader = scope.spawn(move || match posted {
-                    true => wait(iread(b, buffer)),
-                    false => read(b, buffer),
-                });
-                await_read(a);
-                assert_eq!(write(a, &data), count as isize, "{size}");
-                assert_eq!(reader.join().unwrap(), count as isize, "{size}");
-            });
-            let kind = kind_of(a, number);
-            assert!(kind == EAGER || (kind == PLACED && is_placed), "{size}: {kind}");
-            assert!(has_only(block.bytes(), 100_000 - room, &data[..count]), "{size} into {room}");
-            placed += usize::from(kind == PLACED);
-            (number, tries) = (number + 1, tries + 1);
-            assert!(tries < 5000, "{size}: never straight into the block");
-        }
-    }
-    // Who is not there yet gets it later, and the writer does not wait.
-    let data = bytes(20_000, 1);
-    assert_eq!(write(a, &data), 20_000);
-    assert_eq!(kind_of(a, number), EAGER);
-    assert_eq!(read(b, &mut block.bytes()[..20_000]), 20_000);
-    assert!(block.bytes()[..20_000] == data);
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Who is to be woken from long sleeps (`watch`), and whether any connection needs help.
+
+use super::lock::Lock;
+use super::os::{self, Fd};
+use crate::os::sync::full_fence;
+use crate::os::sys;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Connections that go on only with our help, or nearly so many: a child made without fork
+/// handlers has its parent's, until it has a connection of its own.
+static NEEDY: AtomicU32 = AtomicU32::new(0);
+
+/// Where sleepers are kicked, and how many there are.
+static SLEEPERS: Lock<Vec<i32>> = Lock::new(Vec::new());
+static ASLEEP: AtomicU32 = AtomicU32::new(0);
+
+/// In a process that has no connections yet: what is here is its parent's.
+pub fn forget_sleepers() {
+    NEEDY.store(0, Ordering::Relaxed);
+    ASLEEP.store(0, Ordering::Relaxed);
+    SLEEPERS.renew();
+}
+
+pub fn needy() -> u32 {
+    NEEDY.load(Ordering::Relaxed)
+}
+
+pub fn note_needy() {
+    NEEDY.fetch_add(1, Ordering::Relaxed);
+}
+
+pub fn forget_needy() {
+    NEEDY.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.
+pub fn kick() {
+    if NEEDY.load(Ordering::Relaxed) != 0 {
+        kick_all();
+    }
+}
+
+/// Wakes who sleeps long, and has not been told by the other side: something has been done for
+/// it here.
+pub fn kick_all() {
+    full_fence();
+    if ASLEEP.load(Ordering::Relaxed) != 0 {
+        SLEEPERS.lock().iter().for_each(|&socket| os::send_byte(socket));
+    }
+}
+
+/// While this lives, a kick makes the first of the pair readable. Sockets, for a byte that is sent
+/// to a number which the program has given to a file of its own is refused.
+pub struct Kicks([Fd; 2]);
+
+impl Kicks {
+    /// None where there is nobody to kick.
+    pub fn new() -> Option<Self> {
+        if sys::has_one_thread() {
+            return None;
+        }
+        let pair = os::unix_pair().ok()?;
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.push(pair[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+        drop(sleepers);
+        full_fence();
+        Some(Self(pair))
+    }
+
+    pub fn raw(&self) -> i32 {
+        self.0[0].raw()
+    }
+}
+
+impl Drop for Kicks {
+    fn drop(&mut self) {
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.retain(|&socket| socket != self.0[1].raw());
+        ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
+    }
+}
