@@ -157,7 +157,7 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
         "changed",
         "claimed",
     ];
-    let lent = ["claimed_lent", "claimed_unfinished", "claimed_elsewhere"];
+    let lent = ["claimed_lent", "claimed_unfinished", "claimed_elsewhere", "closed"];
     // Workers copy, too; and who can be seen in a block.
     let alone = scenes.map(|scene| (scene, None));
     let shared = scenes.map(|scene| (scene, Some(("ADMA_CHANNELS", "3"))));
