@@ -275,6 +275,7 @@ mod tests {
         let serial = blocks::find(block, 1).unwrap().serial;
         let view = pass(serial, false).unwrap().unwrap();
         assert_eq!((view.at(5, 5, false), view.at(5, 5, true)), (Some(view.at + 5), None));
+        assert!(pass(serial, false).unwrap().is_some(), "another one sees it too, as adma.h says");
         // SAFETY: memory of the test.
         unsafe {
             (block as *mut u8).write_volatile(9);
