@@ -346,11 +346,13 @@ int adma_connection_info(int connection, char *text, size_t size);
  * other process maps it. No right of ptrace(2) is needed for that: it works where Yama keeps
  * processes apart, between containers, and between users who talk to each other.
  *
- * SO WHOEVER A LARGE MESSAGE IS EXCHANGED WITH CAN SEE THE WHOLE BLOCK, not only the message:
- * do not keep in one block what several others may not all see. A process of the same user with
- * the same rights can write it, too. Any other process can only read it, gets only blocks that
- * something is written to it from, and only such that nobody else has got; those keep their
- * pages until it closes the connection, also if they are freed. See adma_lend for more.
+ * SO WHOEVER A LARGE MESSAGE IS EXCHANGED WITH CAN SEE THE WHOLE BLOCK, not only the message, and
+ * whatever is put there later. WHAT IS WRITTEN TO ONE PROCESS FROM A BLOCK ALL OTHERS SEE THAT
+ * ANYTHING OF THAT BLOCK WAS EVER WRITTEN TO: take a block for each of those who may not all see
+ * the same. A process of the same user with the same rights can write it, too. Any other process
+ * can only read it, and gets only blocks that something is written to it from and that no process
+ * of the first kind has got; those keep their pages until it closes the connection, also if they
+ * are freed. See adma_lend for more.
  *
  * It is memory like any other, but for this: a process that has got it can keep it mapped,
  * and use it, until it is freed; a child of fork shares it with the parent, what one of them
@@ -388,7 +390,8 @@ int adma_free(void *addr);
  * Returns 0, or an error, and messages go on as before:
  *   -EINVAL      addr is not what adma_alloc has returned to this process
  *   -EBUSY       somebody has got the block already, or it was lent before
- *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it
+ *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it.
+ *                The next call, with another block or NULL, meets the other's next one
  *   -EPROTO      the other process can still take its pages away: free it
  *   -ENOMEM      that process has taken pages away, and there are no others: free it
  *   -EOPNOTSUPP  ADMA_IPC_ENGINE, of either process, does without such memory

@@ -157,7 +157,7 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
         "changed",
         "claimed",
     ];
-    let lent = ["claimed_lent", "claimed_unfinished", "claimed_elsewhere"];
+    let lent = ["claimed_lent", "claimed_unfinished", "claimed_elsewhere", "closed"];
     // Workers copy, too; and who can be seen in a block.
     let alone = scenes.map(|scene| (scene, None));
     let shared = scenes.map(|scene| (scene, Some(("ADMA_CHANNELS", "3"))));
@@ -246,6 +246,12 @@ fn block_that_cannot_be_lent_stays_as_it_was() {
 }
 
 #[test]
+fn who_lends_in_vain_can_lend_again() {
+    let mut command = ipc("ipc_blocks", "lent_late");
+    shows("who_lends_in_vain_can_lend_again", command.env("ADMA_IPC_TIMEOUT", "1"));
+}
+
+#[test]
 fn greetings_have_a_limit() {
     // A listener that accepts nobody, one who says nothing, and those who talk nonsense.
     let cases = [("ipc_limits", "queue"), ("ipc_sockets", "silence"), ("ipc_sockets", "strangers")];
@@ -271,6 +277,13 @@ fn whatever_comes_with_a_greeting_is_looked_at_before_it_is_used() {
 #[test]
 fn page_that_is_missing_ends_its_process_where_messages_go_through_shared_memory() {
     succeed(ipc("ipc_limits", "missing_shared").env("ADMA_IPC_ENGINE", "shm"));
+}
+
+#[test]
+fn program_without_a_heap_goes_on_waiting() {
+    for engine in ["shm", "auto"] {
+        succeed(ipc("ipc_limits", "no_heap").env("ADMA_IPC_ENGINE", engine));
+    }
 }
 
 /// Over every engine, for what needs both sides and for what does not.

@@ -10,9 +10,27 @@ use super::lock::Lock;
 use crate::os::{sys, thread};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::alloc::Layout;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 pub type Job = Box<dyn FnOnce() + Send>;
+
+/// A job; `None`: there is no memory for it.
+pub fn job<T: FnOnce() + Send + 'static>(work: T) -> Option<Job> {
+    let layout = Layout::new::<T>();
+    if layout.size() == 0 {
+        return Some(Box::new(work)); // needs none
+    }
+    // SAFETY: of some size; what is written there is the box's from then on.
+    unsafe {
+        let at = alloc::alloc::alloc(layout).cast::<T>();
+        (!at.is_null()).then(|| {
+            at.write(work);
+            Box::from_raw(at) as Job
+        })
+    }
+}
 
 /// So many may be held up at a time, of one kind.
 const MOST: usize = 16;
@@ -37,6 +55,8 @@ pub struct Pool {
 pub static COPIERS: Pool = Pool::new();
 /// For files of strangers.
 pub static CLOSERS: Pool = Pool::new();
+/// For memory that strangers have as well.
+pub static SEALERS: Pool = Pool::new();
 
 impl PoolState {
     fn is_busy(&self) -> bool {
@@ -59,6 +79,9 @@ impl Pool {
     /// False: nobody can do it.
     pub fn take(&'static self, job: Job) -> bool {
         let mut state = self.state.lock();
+        if state.jobs.try_reserve(1).is_err() {
+            return false;
+        }
         if state.is_busy() {
             if state.threads == MOST || thread::spawn(128 << 10, || self.work()).is_err() {
                 return false;
@@ -71,6 +94,29 @@ impl Pool {
         self.news.fetch_add(1, Ordering::SeqCst);
         sys::futex_wake(self.news.as_ptr(), 1);
         true
+    }
+
+    /// What a thread answers within so many nanoseconds. `None`: none can do it, or it takes
+    /// longer, and may be done all the same.
+    pub fn within<T: Send + 'static>(
+        &'static self,
+        nanos: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let answer = Arc::new((Lock::new(None), AtomicU32::new(0)));
+        let theirs = answer.clone();
+        let limit = sys::nanoseconds() + nanos;
+        let mut taken = self.take(Box::new(move || {
+            *theirs.0.lock() = Some(work());
+            theirs.1.store(1, Ordering::Release);
+            sys::futex_wake(theirs.1.as_ptr(), 1);
+        }));
+        while taken && answer.1.load(Ordering::Acquire) == 0 {
+            let left = limit.saturating_sub(sys::nanoseconds());
+            taken = left > 0;
+            sys::futex_wait(answer.1.as_ptr(), 0, left.max(1));
+        }
+        answer.0.lock().take()
     }
 
     /// Threads begin idle.
@@ -99,7 +145,7 @@ impl Pool {
 
 /// In the child of a fork: the threads are the parent's.
 pub fn forget_after_fork() {
-    for pool in [&COPIERS, &CLOSERS] {
+    for pool in [&COPIERS, &CLOSERS, &SEALERS] {
         pool.state.renew();
     }
 }

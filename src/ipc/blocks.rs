@@ -7,7 +7,8 @@
 //! All pages are there when a block is made, and only its owner takes them away: whoever copies
 //! from block to block meets no fault. An owner that is not trusted cannot even do that: what is
 //! sent to who is not our equal is sealed against it, and can be mapped to read only; or it is
-//! lent, and sealed when the other side has mapped it to write.
+//! lent, and sealed when the other side has mapped it to write. Such pages have to be there for
+//! good, that is written, or looked at: see `os::first_hole`.
 
 use super::lock::Lock;
 use super::os::{self, Fd, Share};
@@ -96,9 +97,13 @@ pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
         blocks.swap_remove(index)
     };
     let at = addr as *mut c_void;
+    // A stranger who has got it keeps the pages, and might hold up who wants to take them away.
+    let keeps = os::is_sealed_for_good(&block.memory) || *block.lent.lock();
     // SAFETY: the caller's promise.
     unsafe {
-        os::take_pages_away(at, block.size);
+        if !keeps {
+            os::take_pages_away(at, block.size);
+        }
         sys::unmap(at, block.size);
     }
     Ok(())
@@ -136,6 +141,10 @@ pub fn send(serial: u64, socket: i32, record: &[u8], share: Share) -> os::Result
     if *lent && (share == Share::Lent || !os::is_sealed_for_good(&block.memory)) {
         return Err(libc::EBUSY);
     }
+    if share != Share::Everything {
+        // SAFETY: mapped for as long as the program does not free it, which it does not now.
+        unsafe { os::find_pages(block.at, block.size) }?;
+    }
     os::seal_block(&block.memory, share)?;
     os::send(socket, record, &[block.memory.raw()])?;
     *lent |= share == Share::Lent;
@@ -151,8 +160,9 @@ pub fn is_sealed(serial: u64) -> bool {
 /// has got it could take them away until now.
 pub fn settle(serial: u64) -> os::Result<()> {
     let block = get(serial)?;
-    os::seal_for_good(&block.memory).map_err(|_| libc::EPROTO)?;
-    os::fill_with_pages(&block.memory, block.size)
+    os::seal_with_stranger(&block.memory).map_err(|_| libc::EPROTO)?;
+    // SAFETY: mapped for as long as the program does not free it, which it does not now.
+    unsafe { os::find_pages(block.at, block.size) }
 }
 
 /// In the child of a fork: the memory is the parent's, which the child can see and use, but

@@ -20,7 +20,6 @@ use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
 use alloc::boxed::Box;
 use alloc::vec;
-use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use layout::{Helpers, Layout};
@@ -463,11 +462,14 @@ impl Endpoint {
 
     /// The messages that are not over, oldest first.
     pub fn unfinished(&self) -> impl Iterator<Item = u32> + use<> {
-        let posted: Vec<u32> = (0..self.next.wrapping_sub(self.done))
-            .map(|offset| self.done.wrapping_add(offset))
-            .filter(|&number| self.requests[number as usize % WINDOW].state == State::Posted)
-            .collect();
-        posted.into_iter()
+        let mut posted = [false; WINDOW];
+        for (posted, request) in posted.iter_mut().zip(&self.requests) {
+            *posted = request.state == State::Posted;
+        }
+        let first = self.done;
+        (0..self.next.wrapping_sub(first))
+            .map(move |offset| first.wrapping_add(offset))
+            .filter(move |&number| posted[number as usize % WINDOW])
     }
 
     /// Takes the result of a message that is over; its place is free then. With it comes what
@@ -479,8 +481,8 @@ impl Endpoint {
     }
 
     /// What the helper knows any of our buffers by.
-    pub fn take_pins(&mut self) -> Vec<u64> {
-        self.requests.iter_mut().map(|own| core::mem::take(&mut own.ours.pin)).collect()
+    pub fn take_pins(&mut self) -> impl Iterator<Item = u64> {
+        self.requests.iter_mut().map(|own| core::mem::take(&mut own.ours.pin))
     }
 
     /// The message that a cookie stands for, for one thread to wait with; the number has lost

@@ -38,7 +38,7 @@ use core::sync::atomic::{AtomicBool, AtomicI16, Ordering};
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
@@ -234,7 +234,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], page.at, SIGN);
     mine = Greeting { equal: equal.into(), chosen: page.chosen, pin: pinned.pin, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
-    region.fix(&memory)?; // for both have mapped it
+    region.fix(&memory, equal)?; // for both have mapped it
 
     // Both or neither: one of them may see less of the other.
     let equal = equal && theirs.equal != 0;

@@ -55,13 +55,14 @@ pub fn kick_all() {
 pub struct Kicks([Fd; 2]);
 
 impl Kicks {
-    /// None where there is nobody to kick.
+    /// None where there is nobody to kick, or no memory or descriptor to do it with.
     pub fn new() -> Option<Self> {
         if sys::has_one_thread() {
             return None;
         }
         let pair = os::unix_pair().ok()?;
         let mut sleepers = SLEEPERS.lock();
+        sleepers.try_reserve(1).ok()?;
         sleepers.push(pair[1].raw());
         ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
         drop(sleepers);

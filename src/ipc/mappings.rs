@@ -20,10 +20,10 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 const MOST: usize = 64;
 
 /// What comes over the doorbell socket beside `os::WAKE`: a block, and one that is lent, or, with
-/// 0 for its serial, that none is.
+/// 0 for its serial, that none is; with it the number of times.
 const BLOCK: u8 = 2;
 const LEND: u8 = 3;
-const RECORD: usize = 1 + size_of::<u64>();
+const RECORD: usize = 1 + size_of::<u64>() + size_of::<u32>();
 
 /// One block. It stays mapped while somebody copies.
 #[derive(Debug)]
@@ -38,16 +38,18 @@ impl Mapping {
     /// lends us we seal before we touch it.
     fn new(memory: &Fd, of_equal: bool, is_lent: bool) -> os::Result<Self> {
         // Without pages it could be as large as our address space.
-        let look = || os::sealed_memory_of_others(memory).filter(|found| found.whole);
-        let Sealed { size, fixed, .. } = look().ok_or(libc::EINVAL)?;
+        let found = os::sealed_memory_of_others(memory).filter(|found| found.whole);
+        let Sealed { size, fixed, .. } = found.ok_or(libc::EINVAL)?;
         if !(of_equal || fixed || is_lent) {
             return Err(libc::EINVAL);
         }
         let at = os::map_shared(memory, size, !fixed)? as usize;
         let mapping = Self { at, size, writable: !fixed };
-        if !of_equal && !fixed {
-            os::seal_for_good(memory)?;
-            look().ok_or(libc::EINVAL)?;
+        if !of_equal {
+            os::seal_with_stranger(memory)?;
+            if os::first_hole(memory)? != size {
+                return Err(libc::EINVAL);
+            }
         }
         Ok(mapping)
     }
@@ -72,7 +74,7 @@ struct Arrived {
     mappings: VecDeque<(u64, Option<Arc<Mapping>>)>,
     /// Blocks that were spoken of and have not come.
     missing: VecDeque<u64>,
-    /// How often the other side has lent a block, or none.
+    /// How often the other side has lent a block, or none; it says so itself.
     lends: u32,
 }
 
@@ -110,7 +112,7 @@ impl Mappings {
         let share = if self.equal { Share::Everything } else { Share::Read };
         let shown = self.wanted
             && (self.equal || !to_write)
-            && blocks::send(serial, socket, &record(BLOCK, serial), share).is_ok();
+            && blocks::send(serial, socket, &record(BLOCK, serial, 0), share).is_ok();
         if shown {
             keep(&mut sent, (serial, self.equal));
         }
@@ -120,14 +122,26 @@ impl Mappings {
     /// Sends a block to who is not our equal, to write it, and `note_lent` follows; or says, with
     /// 0, that there is none. Answers how often we have done so.
     pub fn lend(&self, socket: i32, serial: u64) -> os::Result<u32> {
-        let (mut sent, record) = (self.sent.lock(), record(LEND, serial));
+        let mut sent = self.sent.lock();
+        let times = self.lends.load(Relaxed) + 1;
+        let record = record(LEND, serial, times);
         if serial == 0 {
             os::send(socket, &record, &[])?;
         } else {
             blocks::send(serial, socket, &record, Share::Lent)?;
             keep(&mut sent, (serial, false));
         }
-        Ok(self.lends.fetch_add(1, Relaxed) + 1)
+        self.lends.store(times, Relaxed);
+        Ok(times)
+    }
+
+    /// The other side has not lent anything: this time does not count, unless another thread has
+    /// gone on from there.
+    pub fn take_back(&self, socket: i32, times: u32) {
+        let _sent = self.sent.lock();
+        if self.lends.compare_exchange(times, times - 1, Relaxed, Relaxed).is_ok() {
+            let _ = os::send(socket, &record(LEND, 0, times - 1), &[]);
+        }
     }
 
     /// Whether the other side has lent a block as often, or none.
@@ -181,21 +195,26 @@ impl Mappings {
 
 impl Arrived {
     fn take(&mut self, packet: &[u8], fds: Vec<Foreign>, equal: bool) {
-        let Some((&kind @ (BLOCK | LEND), serial)) = packet.split_first() else { return };
-        let Ok(serial) = serial.try_into().map(u64::from_ne_bytes) else { return };
+        let Some((&kind @ (BLOCK | LEND), rest)) = packet.split_first() else { return };
+        let Some((&serial, times)) = rest.split_first_chunk() else { return };
+        let Ok(times) = times.try_into().map(u32::from_ne_bytes) else { return };
+        let serial = u64::from_ne_bytes(serial);
         // None: there was no number for it here.
         let memory = fds.into_iter().next().and_then(|fd| fd.into_memory().ok());
         let view = memory.and_then(|memory| Mapping::new(&memory, equal, kind == LEND).ok());
         if serial != 0 {
             keep(&mut self.mappings, (serial, view.map(Arc::new)));
         }
-        self.lends = self.lends.saturating_add(u32::from(kind == LEND));
+        if kind == LEND {
+            self.lends = times;
+        }
     }
 }
 
-fn record(kind: u8, serial: u64) -> [u8; RECORD] {
+fn record(kind: u8, serial: u64, times: u32) -> [u8; RECORD] {
     let mut record = [kind; RECORD];
-    record[1..].copy_from_slice(&serial.to_ne_bytes());
+    record[1..9].copy_from_slice(&serial.to_ne_bytes());
+    record[9..].copy_from_slice(&times.to_ne_bytes());
     record
 }
 
@@ -256,6 +275,7 @@ mod tests {
         let serial = blocks::find(block, 1).unwrap().serial;
         let view = pass(serial, false).unwrap().unwrap();
         assert_eq!((view.at(5, 5, false), view.at(5, 5, true)), (Some(view.at + 5), None));
+        assert!(pass(serial, false).unwrap().is_some(), "another one sees it too, as adma.h says");
         // SAFETY: memory of the test.
         unsafe {
             (block as *mut u8).write_volatile(9);
@@ -282,6 +302,13 @@ mod tests {
         assert!(!borrower.has_borrowed(1));
         borrower.take_in(here.raw());
         assert!(borrower.has_borrowed(2) && !borrower.has_borrowed(3));
+        // Who has lent in vain does so again; not where another thread has lent since.
+        for (times, counts) in [(2, 1), (1, 0), (7, 0)] {
+            lender.take_back(there.raw(), times);
+            borrower.take_in(here.raw());
+            assert!(borrower.has_borrowed(counts) && !borrower.has_borrowed(counts + 1));
+        }
+        assert_eq!(lender.lend(there.raw(), 0)?, 1);
         assert!(blocks::is_sealed(serial));
         blocks::settle(serial).unwrap();
         lender.note_lent(serial);
@@ -324,10 +351,11 @@ mod tests {
             let (mode, add) = (libc::FALLOC_FL_KEEP_SIZE, libc::F_ADD_SEALS);
             // SAFETY: no memory but that of the test.
             unsafe {
+                let there = if pages { 8192 } else { 4096 };
+                assert!(libc::write(memory.raw(), [0; 8192].as_ptr().cast(), there) > 0);
                 assert_eq!(libc::fallocate(memory.raw(), mode, 8192, 8192), 0);
                 assert_eq!(libc::fcntl(memory.raw(), add, seals), 0);
             }
-            os::fill_with_pages(&memory, if pages { 8192 } else { 4096 }).unwrap();
             let shown = Mapping::new(&memory, false, false).map(|mapping| mapping.writable);
             assert!(matches!(shown, Err(libc::EINVAL) | Ok(false)), "not lent");
             Mapping::new(&memory, false, true).map(|mapping| mapping.writable)
@@ -337,6 +365,45 @@ mod tests {
         assert_eq!(lent(0, true), Err(libc::EINVAL), "could become smaller");
         assert_eq!(lent(SEALED, true), Err(libc::EPERM), "cannot be sealed any more");
         assert_eq!(lent(SEALED | libc::F_SEAL_FUTURE_WRITE, true), Ok(false), "to read");
+        let hole = lent(SEALED | libc::F_SEAL_FUTURE_WRITE, false);
+        assert_eq!(hole, Err(libc::EINVAL), "to read, with pages behind its end");
+    }
+
+    /// A stranger writes what never comes into the memory it sends, or has got, and so holds the
+    /// lock that seals are added under.
+    #[test]
+    fn stranger_who_holds_the_lock_of_its_memory_holds_up_nobody() {
+        use crate::ipc::region::MappedRegion;
+        const SIZE: usize = crate::ipc::region::SIZE;
+        let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
+        os::fill_with_pages(&memory, SIZE).unwrap();
+        let at = os::map_page_at(0).unwrap();
+        // SAFETY: memory of the test; structures as in linux/userfaultfd.h.
+        let faults = unsafe {
+            let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            let (mut api, mut range) = ([0xaau64, 0, 0], [at as u64, 4096, 1, 0]);
+            if libc::ioctl(faults, 0xc018_aa3f, &mut api) != 0
+                || libc::ioctl(faults, 0xc020_aa00, &mut range) != 0
+            {
+                return println!("skipped: no userfaultfd here");
+            }
+            Fd::owned(faults)
+        };
+        std::thread::scope(|scope| {
+            let (stranger, ours) = (memory.raw(), &memory);
+            let (tell, answers) = std::sync::mpsc::channel();
+            // SAFETY: as above.
+            scope.spawn(move || unsafe { libc::pwrite(stranger, at as *const c_void, 1, 0) });
+            std::thread::sleep(core::time::Duration::from_millis(100));
+            scope.spawn(move || {
+                let lent = Mapping::new(ours, false, true).map(drop);
+                let fixed = MappedRegion::new(ours).and_then(|it| it.fix(ours, false));
+                tell.send([lent, fixed]).unwrap();
+            });
+            let answer = answers.recv_timeout(core::time::Duration::from_secs(20));
+            drop(faults); // now they come
+            assert_eq!(answer, Ok([Err(libc::ETIMEDOUT); 2]));
+        });
     }
 
     #[test]
@@ -361,11 +428,11 @@ mod tests {
         ];
         for (serial, (fds, _)) in (1..).zip(&sent) {
             os::send_byte(there.raw());
-            send(&record(BLOCK, serial), fds);
+            send(&record(BLOCK, serial, 0), fds);
             // Cut, of no kind, too long, and nothing.
-            send(&record(BLOCK, 99)[..4], &[good.raw()]);
-            send(&record(77, 99), &[good.raw()]);
-            send(&[os::WAKE, BLOCK, 0, 99, 99, 99, 99, 99, 99, 99, 99, 99], &[]);
+            send(&record(BLOCK, 99, 0)[..4], &[good.raw()]);
+            send(&record(77, 99, 0), &[good.raw()]);
+            send(&[&[os::WAKE][..], &record(BLOCK, 99, 0)].concat(), &[]);
         }
         mappings.take_in(here.raw());
         let mapped =
@@ -387,7 +454,7 @@ mod tests {
         assert_eq!([&holes, &huge].map(is_memory), [true, false]);
         // Nothing at all is not the end, which says the same.
         send(&[], &[]);
-        send(&record(BLOCK, 9), &[good.raw()]);
+        send(&record(BLOCK, 9, 0), &[good.raw()]);
         mappings.take_in(here.raw());
         mappings.take_in(here.raw());
         assert_eq!(mapped(9), Some(true));

@@ -41,6 +41,8 @@
 //! is our equal (`peer`) and has agreed (`consent`). Everybody else goes through what it has sent
 //! a descriptor of: memory that both map, or the kernel helper's port, behind which lie pages
 //! that their owner has pinned itself. What is executed afterwards has other pages.
+//! Memory that both have is a file as well, whose lock a stranger can hold without end: nothing is
+//! asked of it that waits for that lock, but by a thread (`os::seal_with_stranger`).
 //!
 //! | the other process | reached | what an attacker would gain otherwise |
 //! | --- | --- | --- |
@@ -64,7 +66,9 @@
 //! had it is not an equal.
 //!
 //! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
-//! whole, and written by an equal, or by who has borrowed it; a port of the kernel helper leads to
+//! whole, also what is put there later for others, and written by an equal, or by who has borrowed
+//! it. (It is sent to several who are not equals: to send it to the first alone would keep nothing
+//! from that one, and make all others slow.) A port of the kernel helper leads to
 //! the buffers of messages under way, for what the message is for: whoever we talk to may read what
 //! we write to it, which it gets anyway, and only an equal may write what we read. So neither needs
 //! rights over the other's process. Between processes that are not equals the reader copies

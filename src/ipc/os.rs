@@ -5,13 +5,14 @@ mod memory;
 mod sockets;
 
 pub use memory::{
-    SIZE_SEALS, Sealed, Share, fill_with_pages, find_pages, is_sealed_for_good, map_inherited,
-    map_shared, seal_block, seal_for_good, sealed_memory, sealed_memory_of_others, take_pages_away,
+    SIZE_SEALS, Sealed, Share, fill_with_pages, find_pages, first_hole, is_sealed_for_good,
+    map_inherited, map_shared, seal_block, seal_for_good, seal_with_stranger, sealed_memory,
+    sealed_memory_of_others, take_pages_away,
 };
 pub use sockets::{
     Beside, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, bind, connect, is_listener,
-    is_socket_file, listen, lock_folder, poll, receive, remove_file, send, send_byte, shut_down,
-    socket_option, unix_address, unix_pair, unix_socket,
+    is_socket_file, listen, lock_folder, poll, poll_entry, poll_few, poll_set, receive,
+    remove_file, send, send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket,
 };
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Peer {
         let (equal, may_trace_all) = compare_with(&status)?;
         self.status = Some(status).filter(|_| may_trace_all);
         // Alive now, so the number was its own all the time.
-        Some(equal && same && os::poll([(process, libc::POLLIN)], 0) == [0])
+        Some(equal && same && os::poll_few([(process, libc::POLLIN)], 0) == [0])
     }
 
     /// Whether it still is: to be asked now and then. Where the kernel asks at every call, it is

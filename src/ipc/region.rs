@@ -216,8 +216,8 @@ impl MappedRegion {
 
     /// When both have mapped it: sees to it that no page can be taken away, and that those are
     /// there which every message needs; otherwise touching one might be the end of us.
-    pub fn fix(&self, memory: &Fd) -> os::Result<()> {
-        os::seal_for_good(memory)?;
+    pub fn fix(&self, memory: &Fd, of_equal: bool) -> os::Result<()> {
+        if of_equal { os::seal_for_good(memory) } else { os::seal_with_stranger(memory) }?;
         let mut start = self.0 as usize;
         for lane in &self.lanes {
             let chunks = lane.chunk_pages();
@@ -261,7 +261,7 @@ mod tests {
             unsafe { libc::fallocate(memory.raw(), mode, 0, SIZE as i64) }
         };
         assert_eq!(punch(), 0);
-        region.fix(&memory).unwrap();
+        region.fix(&memory, true).unwrap();
         assert_eq!(punch(), -1);
         assert!(MappedRegion::new(&memory).is_err(), "mapped anew");
         // What is not there is only what chunks lie in.

@@ -19,7 +19,6 @@ use super::settings::Workers;
 use super::table;
 use super::tally::Means;
 use crate::backend::threads::parallel;
-use alloc::boxed::Box;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// So many workers of one process take part in a message at most.
@@ -50,10 +49,11 @@ impl Link {
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
         let taken = table::find_any(handle).is_ok_and(|link| {
-            blocking::COPIERS.take(Box::new(move || {
+            let job = blocking::job(move || {
                 link.copy(role, number, piece);
                 link.ring_own();
-            }))
+            });
+            job.is_some_and(|job| blocking::COPIERS.take(job))
         });
         if !taken {
             self.finish(role, number, Outcome::NotThisTime);

@@ -43,6 +43,11 @@ static TABLE: [HandleSlot; PLACES] = [const {
 /// One more than the highest place that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
+/// Places are given out in turn, so many at least, and only then is it another generation's: the
+/// handle of a closed connection comes again after 2^24 others at the earliest.
+const IN_TURN: usize = 64;
+static TURN: AtomicU32 = AtomicU32::new(0);
+
 /// The page that the kernel wipes; null until there is a connection.
 static OWNER: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -52,6 +57,14 @@ const BEGINNING: u64 = 1;
 /// A connection in use: it is not closed meanwhile.
 pub struct Used {
     place: &'static HandleSlot,
+}
+
+impl Used {
+    /// As a signal would.
+    #[cfg(test)]
+    pub fn wake_closer(&self) {
+        sys::futex_wake(self.place.users.as_ptr(), 1);
+    }
 }
 
 impl core::ops::Deref for Used {
@@ -137,8 +150,10 @@ pub fn become_owner() -> os::Result<u64> {
 /// Gives a connection a handle.
 pub fn enter(link: Box<Link>) -> os::Result<i32> {
     let link = Box::into_raw(link);
-    for (index, place) in TABLE.iter().enumerate() {
-        let free = core::ptr::null_mut();
+    let used = IN_TURN.max(USED.load(Ordering::Acquire) as usize);
+    let first = TURN.fetch_add(1, Ordering::Relaxed) as usize % used;
+    for index in (first..used).chain(0..first).chain(used..PLACES) {
+        let (place, free) = (&TABLE[index], core::ptr::null_mut());
         if place.link.compare_exchange(free, link, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             continue;
         }
@@ -163,17 +178,16 @@ pub fn close(handle: i32) -> os::Result<()> {
     let place = used.place;
     let (number, taken) = (handle as u32, Ordering::AcqRel);
     place.handle.compare_exchange(number, 0, taken, Ordering::Relaxed).map_err(|_| libc::EBADF)?;
-    let patience = used.settings.patience;
-    let limit = sys::nanoseconds() + patience;
+    let limit = sys::nanoseconds() + used.settings.patience;
     used.begin_close();
-    let mut alone = false;
-    while !alone && sys::nanoseconds() < limit {
+    let alone = loop {
         let users = place.users.load(Ordering::Acquire);
-        alone = users == 1;
-        if !alone {
-            sys::futex_wait(place.users.as_ptr(), users, patience);
+        let left = limit.saturating_sub(sys::nanoseconds());
+        if users == 1 || left == 0 {
+            break users == 1;
         }
-    }
+        sys::futex_wait(place.users.as_ptr(), users, left);
+    };
     if !alone || !used.end_close(limit) {
         // For another try: the handle still stands for it.
         place.handle.store(number, Ordering::Release);

@@ -192,7 +192,7 @@ impl Link {
         if self.engine.terms.equal {
             return serial.map(drop);
         }
-        self.note_events(&os::poll(self.descriptors(), 0));
+        self.note_events(os::poll_few(self.descriptors(), 0));
         let gone = || match self.end_of_other() {
             other::ALIVE if !self.closing.load(Ordering::Acquire) => None,
             gone => Some(-self.failure(Role::Writer, gone) as i32),
@@ -216,11 +216,12 @@ impl Link {
                 break Err(errno);
             }
             if sys::nanoseconds() >= limit {
+                mappings.take_back(socket, times);
                 break Err(libc::ETIMEDOUT);
             }
             self.believe();
             if !self.help_anybody(true) {
-                os::poll([(-1, 0)], 1);
+                os::poll_few([(-1, 0)], 1);
             }
         };
         if serial == 0 {

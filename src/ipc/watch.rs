@@ -13,16 +13,21 @@ use super::kicks::Kicks;
 use super::link::Link;
 use super::os;
 use super::table::{self, Used};
+use crate::os::sys;
 use alloc::vec::Vec;
 
 /// In nanoseconds. Wake-ups are not lost; should one be, it is a delay and not the end.
 pub const MOST_SLEEP: u64 = 4_000_000_000;
+
+/// The same for who hears only of its own connection, for want of memory or descriptors.
+const BLIND_SLEEP: u64 = 10_000_000;
 
 /// A sleep that is announced everywhere; look once more before it begins.
 pub struct AnnouncedSleep<'a> {
     link: &'a Link,
     others: Vec<Used>,
     kicks: Option<Kicks>,
+    most: u64,
 }
 
 impl<'a> AnnouncedSleep<'a> {
@@ -32,9 +37,19 @@ impl<'a> AnnouncedSleep<'a> {
             return None;
         }
         // Who posts after the look that follows kicks us.
-        let mut watch = Self { link, others: Vec::new(), kicks: Kicks::new() };
-        let wanting = table::others(link).filter(|other| other.wants_watching());
-        watch.others.extend(wanting.filter(|other| other.take_polling()));
+        let (others, kicks, most) = (Vec::new(), Kicks::new(), MOST_SLEEP);
+        let mut sees_all = kicks.is_some() || sys::has_one_thread();
+        let mut watch = Self { link, others, kicks, most };
+        for other in table::others(link).filter(|other| other.wants_watching()) {
+            let room = watch.others.try_reserve(1).is_ok();
+            if room && other.take_polling() {
+                watch.others.push(other);
+            }
+            sees_all &= room;
+        }
+        if !sees_all {
+            watch.most = BLIND_SLEEP;
+        }
         for link in watch.links() {
             link.mine().doorbell.0.announce(how::BYTE);
         }
@@ -47,10 +62,24 @@ impl<'a> AnnouncedSleep<'a> {
 
     /// Sleeps at most so long. Nobody sleeps longer than `MOST_SLEEP` without another look.
     pub fn sleep(self, nanos: u64) {
-        let kicks = self.kicks.as_ref().map(|kicks| (kicks.raw(), libc::POLLIN));
-        let fds = self.links().flat_map(Link::descriptors).chain(kicks);
-        let events = os::poll(fds, nanos.div_ceil(1_000_000) as i32);
-        for (link, events) in self.links().zip(events.chunks_exact(2)) {
+        let kicks = self.kicks.as_ref().map_or(-1, |kicks| kicks.raw());
+        let [own, process] = self.link.descriptors();
+        let mut few = [(kicks, libc::POLLIN), own, process].map(os::poll_entry);
+        let (mut all, mut limit) = (Vec::new(), nanos.min(self.most).div_ceil(1_000_000) as i32);
+        let set = match all.try_reserve(few.len() + 2 * self.others.len()) {
+            Ok(()) => {
+                let others = self.others.iter().flat_map(|other| other.descriptors());
+                all.extend(few.into_iter().chain(others.map(os::poll_entry)));
+                &mut all[..]
+            }
+            Err(_) => {
+                limit = limit.min((BLIND_SLEEP / 1_000_000) as i32);
+                &mut few[..]
+            }
+        };
+        os::poll_set(set, limit);
+        for (link, entries) in self.links().zip(set[1..].chunks_exact(2)) {
+            let events = [entries[0].revents, entries[1].revents];
             link.note_events(events);
             if events[0] != 0 {
                 link.drain();

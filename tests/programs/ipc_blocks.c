@@ -430,7 +430,7 @@ static int bell(void)
 /* As the library says that a block comes. */
 static void show(uint64_t serial, int memory)
 {
-	char record[9] = { 2 }, beside[CMSG_SPACE(sizeof(int))] = "";
+	char record[13] = { 2 }, beside[CMSG_SPACE(sizeof(int))] = "";
 	struct iovec piece = { record, sizeof(record) };
 	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
 				  .msg_controllen = sizeof(beside) };
@@ -792,6 +792,42 @@ static void not_lent(void)
 	done(connection, child);
 }
 
+/* Is late once, then too early, then in time. */
+static int lend_late(int connection)
+{
+	char go;
+
+	EXPECT(read(step[0], &go, 1), 1);
+	EXPECT(adma_lend(connection, new_block(SIZE)), 0);
+	EXPECT(adma_lend(connection, new_block(SIZE)), -ETIMEDOUT);
+	EXPECT(adma_write(connection, &go, 1), 1);
+	EXPECT(adma_lend(connection, new_block(SIZE)), 0);
+	EXPECT(adma_lend(connection, NULL), 0);
+	return echo(connection);
+}
+
+/* Whoever has come in vain, the next two calls of both sides meet. */
+static void lent_late(void)
+{
+	pid_t child;
+	char go = 0;
+
+	if (pipe(step))
+		fail("pipe: %s", strerror(errno));
+	int connection = with_stranger(lend_late, &child);
+
+	EXPECT(adma_lend(connection, new_block(SIZE)), -ETIMEDOUT);
+	EXPECT(write(step[1], "", 1), 1);
+	EXPECT(adma_lend(connection, new_block(SIZE)), 0);
+	EXPECT(adma_read(connection, &go, 1), 1);
+	EXPECT(adma_lend(connection, NULL), 0);
+	byte *block = new_block(SIZE);
+
+	EXPECT(adma_lend(connection, (void *)block), 0);
+	ask(connection, block, 1);
+	done(connection, child);
+}
+
 static void returned_open(void)
 {
 	returned(false);
@@ -826,7 +862,7 @@ int main(int argc, char **argv)
 		{ "no_descriptors", no_descriptors }, { "standard", standard },
 		{ "straddling", straddling }, { "alone", alone }, { "lied_to", lied_to },
 		{ "punched", punched }, { "strange", strange }, { "lent", lent },
-		{ "not_lent", not_lent },
+		{ "not_lent", not_lent }, { "lent_late", lent_late },
 	};
 
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)

@@ -436,6 +436,49 @@ static void claimed(void)
 	}
 }
 
+/* The claims of the first message that this process has posted with this length. */
+static volatile uint64_t *claims_of(size_t len, unsigned from_cell)
+{
+	for (byte *at = region();; at += 128)
+		if (*(volatile uint64_t *)(at + 8) == len && *(volatile uint32_t *)at == 1)
+			return (volatile uint64_t *)(at + 256 - from_cell);
+}
+
+/* Says all the time that it has begun a piece of either message, and never ends one. */
+static int begin_forever(int connection)
+{
+	EXPECT(adma_iwrite(connection, (void *)room, MIB) > 0, 1);
+	EXPECT(adma_iread(connection, (void *)(room + MIB), 2 * MIB) > 0, 1);
+	volatile uint64_t *claims[] = { claims_of(MIB, 0), claims_of(2 * MIB, 128) };
+
+	EXPECT(adma_write(connection, "go", 2), 2);
+	while (true)
+		*claims[0] = *claims[1] = 1 << 12 | 1;
+	return 0;
+}
+
+/* Who can touch no buffer holds up nobody who closes, before or after his posts. */
+static void closed(void)
+{
+	for (int first = 0; first < 2; first++) {
+		pid_t child;
+		int connection = with_somebody(begin_forever, &child);
+		double begun;
+
+		sleep_ms(first ? 300 : 0);
+		EXPECT(adma_iread(connection, (void *)room, 4 * MIB) > 0, 1);
+		EXPECT(adma_iwrite(connection, (void *)room, 4 * MIB) > 0, 1);
+		sleep_ms(first ? 0 : 300);
+		begun = seconds();
+		EXPECT(adma_close(connection), 0);
+		if (seconds() - begun > 1.5) /* with ADMA_IPC_TIMEOUT=2 */
+			fail("closing took %.1f s", seconds() - begun);
+		EXPECT(adma_close(connection), -EBADF);
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const char both[] = "process_vm, one copy, both processes copy";
@@ -461,6 +504,8 @@ int main(int argc, char **argv)
 		raced(argv[2]);
 	else if (!strcmp(what, "changed"))
 		changed();
+	else if (!strcmp(what, "closed"))
+		closed();
 	else if (!strncmp(what, "claimed", 7)) {
 		static const char *const all[] = { "", "_lent", "_unfinished", "_elsewhere" };
 

@@ -6,8 +6,11 @@
 #include "ipc.h"
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 
 enum { MEMORY, BELL, HELLO = 200 };
@@ -256,6 +259,34 @@ static void hoard(void)
 	}
 }
 
+static int stalled;
+
+static void *write_nothing(void *page)
+{
+	(void)!pwrite(stalled, page, 1, 0);
+	return NULL;
+}
+
+/* Somebody writes into the memory what never comes. */
+static void stalled_memory(char *bytes, size_t len, int fds[2], int to)
+{
+	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = { .range = { (uintptr_t)page, 4096 },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	pthread_t thread;
+
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+	    ioctl(faults, UFFDIO_REGISTER, &range))
+		cannot_be_shown("no userfaultfd here");
+	stalled = dup(fds[MEMORY]);
+	pthread_create(&thread, NULL, write_nothing, page);
+	sleep_ms(100);
+	give_hello(to, bytes, len, fds, 2);
+	give_hello(to, bytes, len, fds, 2); /* which is not what comes next */
+}
+
 static void silence(void)
 {
 	silent = silent_file();
@@ -271,6 +302,7 @@ static void wrong(void)
 	expect_refusal(wrong_bell);
 	expect_refusal(pipe_bell);
 	expect_refusal(unsealed_memory);
+	expect_refusal(stalled_memory);
 }
 
 /* Byte by byte, each with more descriptors than the whole may have. */

@@ -418,6 +418,62 @@ static void pages(void)
 	EXPECT(adma_close(connection), 0);
 }
 
+/* ---- no memory left for the library --------------------------------------------------------- */
+
+static int write_later(int connection)
+{
+	sleep_ms(200);
+	EXPECT(adma_write(connection, (void *)room, 100), 100);
+	EXPECT(adma_read(connection, (void *)room, 4 * MIB), 4 * MIB);
+	EXPECT(adma_write(connection, (void *)room, 4 * MIB), 4 * MIB);
+	EXPECT(adma_read(connection, (void *)room, 1), 1);
+	return 0;
+}
+
+static void *wait_too(void *connection)
+{
+	EXPECT(adma_read((int)(long)connection, (void *)(room + 8 * MIB), 100), 100);
+	return NULL;
+}
+
+/* Whoever waits goes on: long sleeps, with threads and with other connections. */
+static void no_heap(void)
+{
+	struct rlimit none = { 0, 0 };
+	pid_t children[3];
+	int connections[3];
+	pthread_t thread;
+
+	for (int i = 0; i < 3; i++)
+		connections[i] = with_child(write_later, &children[i]);
+	/* What another thread waits with, and a connection that nobody waits on. */
+	pthread_create(&thread, NULL, wait_too, (void *)(long)connections[1]);
+	adma_cookie_t later = adma_iread(connections[2], (void *)(room + 9 * MIB), 100);
+
+	sleep_ms(50);
+	setrlimit(RLIMIT_DATA, &none);
+	setrlimit(RLIMIT_AS, &none);
+	for (size_t size = MIB; size >= 8; size /= 2)
+		while (malloc(size))
+			;
+	EXPECT(adma_read(connections[0], (void *)room, 100), 100);
+	EXPECT(adma_wait_for(later, 20000), 100);
+	pthread_join(thread, NULL);
+	for (int i = 0; i < 3; i++) {
+		adma_cookie_t cookie = adma_iwrite(connections[i], (void *)room, 4 * MIB);
+
+		EXPECT(adma_wait_for(cookie, 20000), 4 * MIB);
+		cookie = adma_iread(connections[i], (void *)room, 4 * MIB);
+		while (adma_check(cookie) == -EINPROGRESS)
+			;
+		EXPECT(adma_write(connections[i], (void *)room, 1), 1);
+	}
+	for (int i = 0; i < 3; i++) {
+		expect_good_end(children[i]);
+		EXPECT(adma_close(connections[i]), 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
@@ -425,7 +481,7 @@ int main(int argc, char **argv)
 		{ "unread", unread }, { "queue", queue }, { "descriptors", descriptors },
 		{ "limit", limit }, { "missing", missing },
 		{ "missing_shared", missing_shared }, { "words", words },
-		{ "pages", pages },
+		{ "pages", pages }, { "no_heap", no_heap },
 	};
 
 	make_room();

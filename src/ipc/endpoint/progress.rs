@@ -286,8 +286,13 @@ impl Endpoint {
             return true;
         }
         self.cancel(lane, number);
+        // Who is not our equal, and has not borrowed it, changes nothing in the buffer, whatever
+        // it says that it has begun.
+        let lent = self.role == Role::Reader && self.own(number).ours.block.is_some();
+        let waited_for = !alone && (self.terms.equal || lent);
         let view = claims::cursors(lane.claims(number), number);
-        let settled = self.is_settled(lane, number, if alone { Cursors::default() } else { view });
+        let view = if waited_for { view } else { Cursors::default() };
+        let settled = self.is_settled(lane, number, view);
         if settled {
             self.end(lane, number, result);
         }
@@ -355,6 +360,24 @@ mod tests {
             };
             assert!(over || !lie(Role::Reader));
             assert_eq!(lie(Role::Writer), over, "{equal} {lent}");
+            // Nor is a piece waited for that it says it has begun.
+            for role in Role::BOTH {
+                let mut ours = Endpoint::new(role, terms);
+                // SAFETY: as above.
+                unsafe {
+                    match role {
+                        Role::Reader => ours.post_read(lane, buffer, true),
+                        Role::Writer => ours.post_write(lane, buffer, || true, true),
+                    }
+                }
+                .unwrap();
+                lane.claims(number).store(0, Ordering::Relaxed);
+                claims::claim(lane.claims(number), number, role.other(), 0, 2).unwrap();
+                claims::note_finished(&lane.desc(role.other(), number).finished, number, 0);
+                let waited_for = equal || (lent && role == Role::Reader);
+                assert_eq!(ours.abandon(lane, number, false, 0), !waited_for, "{equal} {lent}");
+                assert!(ours.abandon(lane, number, true, 0), "it is gone");
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ pub mod other {
 
 impl Link {
     /// What polling its descriptors has told: notes the end of the other side. True: it is there.
-    pub fn note_events(&self, events: &[i16]) -> bool {
+    pub fn note_events(&self, events: [i16; 2]) -> bool {
         let hung_up = events[0] & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
         let dead = events[1] & libc::POLLIN != 0;
         if !hung_up && !dead {
@@ -48,7 +48,7 @@ impl Link {
             self.note_lost(lost(Way::Pull) | lost(Way::Push));
             self.ring();
         }
-        self.note_events(&os::poll(self.descriptors(), 0))
+        self.note_events(os::poll_few(self.descriptors(), 0))
     }
 
     /// Looks for the other's end, and at its rights, but not more often than every few
@@ -165,7 +165,7 @@ impl Link {
             }
         }
         for endpoint in &self.endpoints {
-            endpoint.lock().take_pins().into_iter().for_each(|pin| self.unpin(pin));
+            endpoint.lock().take_pins().for_each(|pin| self.unpin(pin));
         }
         self.mine().closed.0.store(closed::DONE, Ordering::Release);
         os::shut_down(self.socket.raw(), libc::SHUT_RDWR);

@@ -1,7 +1,9 @@
 //! Memory that two processes map: made, sealed, found and mapped.
 
 use super::{Fd, Result, call, fd};
+use crate::ipc::blocking::SEALERS;
 use crate::os::sys;
+use crate::plan::PAGE;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 
@@ -64,6 +66,31 @@ pub fn seal_for_good(memory: &Fd) -> Result<()> {
     }
 }
 
+/// The same for memory that a stranger has as well.
+pub fn seal_with_stranger(memory: &Fd) -> Result<()> {
+    if is_sealed_for_good(memory) { Ok(()) } else { with_lock(memory, seal_for_good) }
+}
+
+/// What waits for the lock of memory that a stranger has as well: it can hold that for as long as
+/// it likes, by a write(2) of bytes that never come. So a thread does it, and is waited for a
+/// second.
+fn with_lock<T: Send + 'static>(memory: &Fd, work: fn(&Fd) -> Result<T>) -> Result<T> {
+    let same = fd(Ok(sys::duplicate(memory.raw(), 0).try_into().map_err(|_| libc::EMFILE)?))?;
+    let done = SEALERS.within(1_000_000_000, move || work(&same));
+    done.unwrap_or(Err(libc::ETIMEDOUT))
+}
+
+/// Where the first page is missing of memory that a stranger has made, or its size. Of what is
+/// sealed for good none goes away any more, but such as were only asked for, by fallocate(2): they
+/// count as missing. Their number would tell nothing, for some may lie behind the end; and to look
+/// at one would make it, at our cost.
+pub fn first_hole(memory: &Fd) -> Result<usize> {
+    with_lock(memory, |memory| {
+        // SAFETY: no memory of ours.
+        unsafe { call(libc::SYS_lseek, [memory.raw() as usize, 0, libc::SEEK_HOLE as usize]) }
+    })
+}
+
 pub fn is_sealed_for_good(memory: &Fd) -> bool {
     seals(memory.raw()).is_ok_and(|seals| seals & FINAL_SEALS == FINAL_SEALS)
 }
@@ -91,7 +118,7 @@ pub fn seal_block(memory: &Fd, share: Share) -> Result<()> {
 }
 
 /// Finds all pages of a mapping now; later nobody is killed for want of one. Kernels before 5.14
-/// do not know how, and have to find them one by one.
+/// do not know how: there they are touched one by one.
 ///
 /// # Safety
 /// Mapped, to be written, with at least this size.
@@ -100,16 +127,22 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
         // SAFETY: the caller's promise; nothing is changed.
         match unsafe { call(libc::SYS_madvise, [at, size, libc::MADV_POPULATE_WRITE as usize]) } {
             Err(libc::EINTR | libc::EAGAIN) => {}
-            Ok(_) | Err(libc::EINVAL) => return Ok(()),
+            Ok(_) => return Ok(()),
+            Err(libc::EINVAL) => break,
             Err(_) => return Err(libc::ENOMEM),
         }
     }
+    for page in (at..at + size).step_by(PAGE) {
+        // SAFETY: the caller's promise.
+        unsafe { (page as *const u8).read_volatile() };
+    }
+    Ok(())
 }
 
 /// What there is to know of memory that somebody else has made.
 pub struct Sealed {
     pub size: usize,
-    /// All its pages are there, or were just now.
+    /// It has as many pages, wherever they are.
     pub whole: bool,
     /// And stay; it can be mapped only to read.
     pub fixed: bool,
@@ -126,9 +159,6 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
     let kind = unsafe { call(libc::SYS_fstatfs, [fd, at]).map(|_| system.assume_init().f_type) };
     kind.ok().filter(|kind| *kind == libc::TMPFS_MAGIC)?;
     let size = sys::stat(memory.raw(), |stat| stat.st_size as usize)?;
-    // Pages beyond the end, from before it was sealed, would be counted too; this lets them go.
-    // SAFETY: no memory of ours.
-    unsafe { call(libc::SYS_ftruncate, [fd, size]) }.ok()?;
     let whole = sys::stat(memory.raw(), |stat| stat.st_blocks as usize >= size / 512)?;
     Some(Sealed { size, whole, fixed: seals & FINAL_SEALS == FINAL_SEALS })
 }

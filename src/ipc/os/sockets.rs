@@ -189,6 +189,26 @@ pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16
     set.iter().map(|entry| if refused { 0 } else { entry.revents }).collect()
 }
 
+/// The same for few, and for a set of the caller's: without memory from the heap, which a program
+/// may have used up when it waits.
+pub fn poll_few<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> [i16; N] {
+    let mut set = fds.map(poll_entry);
+    poll_set(&mut set, limit_ms);
+    set.map(|entry| entry.revents)
+}
+
+pub fn poll_entry((fd, events): (i32, i16)) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) {
+    let (at, len) = (set.as_mut_ptr() as usize, set.len());
+    // SAFETY: the kernel writes the answers.
+    if unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.is_err() {
+        set.iter_mut().for_each(|entry| entry.revents = 0);
+    }
+}
+
 /// The most descriptors that come with one message.
 pub const MOST_FDS: usize = 3;
 

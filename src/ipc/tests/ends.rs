@@ -52,7 +52,7 @@ fn cookies_of_another_connection_are_unknown_and_harm_nobody() {
     let old = [iread(b, &mut got), iwrite(a, &[1; 100_000])];
     close(a);
     close(b);
-    // The same places in the table, and messages with the same numbers.
+    // Messages with the same numbers.
     let &Pair { ends: [c, d], .. } = &pair();
     let (taken, written) = (iread(d, &mut got), iwrite(c, &[2; 8]));
     for cookie in old {
@@ -267,4 +267,31 @@ fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
     drop(link);
     assert_eq!(cookies.map(wait), [1 << 20; 2]);
     assert!(got == data);
+}
+
+/// Also where it was woken shortly before: by a signal, or by a thread that looks at the handle.
+#[test]
+fn closing_takes_no_longer_than_its_patience() {
+    let patience = Duration::from_secs(2);
+    let settings = Settings { patience: patience.as_nanos() as u64, ..DEFAULT };
+    let &Pair { ends: [a, _], .. } = &pair_with([settings; 2], "patient");
+    let used = table::find(a).unwrap();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(patience * 3 / 4);
+            drop(table::find_any(a));
+            used.wake_closer();
+        });
+        assert_eq!(close(a), -libc::ETIMEDOUT);
+    });
+    assert!(begun.elapsed() < patience * 3 / 2, "{:?}", begun.elapsed());
+    drop(used);
+}
+
+#[test]
+fn place_of_a_closed_connection_is_not_given_out_at_once() {
+    let place = |handle: i32| handle as usize % 4096;
+    let places: Vec<usize> = (0..8).map(|_| place(pair().ends[0])).collect();
+    assert!(places.windows(2).all(|two| two[0] != two[1]), "{places:?}");
 }
