@@ -273,6 +273,7 @@ fn whatever_comes_with_a_greeting_is_looked_at_before_it_is_used() {
 fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
     let scenes = [
         "greeting",
+        "unaccepted",
         "bell",
         "bell_unread",
         "bell_many",

@@ -75,7 +75,7 @@ fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
 pub extern "C" fn adma_close(connection: c_int) -> c_int {
     if os::is_listener(connection) {
         accept::forget(connection);
-        sys::close(connection);
+        os::close_listener(connection, settings().patience);
         return 0;
     }
     nothing_or(table::close(connection))

@@ -21,9 +21,10 @@ pub use sockets::WAKE;
 use super::blocking::CLOSERS;
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
-use alloc::boxed::Box;
+use alloc::{boxed::Box, sync::Arc};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicU32, Ordering};
 use memory::seals;
 
 /// The negated errno, or a value.
@@ -147,6 +148,24 @@ impl Drop for Foreign {
 pub fn close_socket(socket: Fd) {
     if socket.is_there() && !sockets::is_empty_for_good(&socket) {
         close_by_thread(socket.into_raw());
+    }
+}
+
+/// Closes a listener. What those have sent who were not accepted is closed with it, and waited for
+/// only so long.
+pub fn close_listener(listener: i32, patience: u64) {
+    if poll([(listener, libc::POLLIN)], 0) == [0] {
+        return sys::close(listener);
+    }
+    let (closed, end) = (Arc::new(AtomicU32::new(0)), sys::nanoseconds() + patience);
+    let told = closed.clone();
+    CLOSERS.queue(Box::new(move || {
+        sys::close(listener);
+        told.store(1, Ordering::Release);
+        sys::futex_wake(told.as_ptr(), 1);
+    }));
+    while closed.load(Ordering::Acquire) == 0 && sys::nanoseconds() < end {
+        sys::futex_wait(closed.as_ptr(), 0, end.saturating_sub(sys::nanoseconds()).max(1));
     }
 }
 

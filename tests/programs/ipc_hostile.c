@@ -66,6 +66,9 @@ static pid_t hostile(void (*scene)(void))
 
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (int fd = 3; fd < 300; fd++)
+			if (fd != done[1])
+				close(fd);
 		if (!same_user)
 			become_somebody();
 		scene();
@@ -270,6 +273,26 @@ static void greeting(void)
 	}
 	while (entries_of("/proc/self/fd") != before) /* its closing is not waited for */
 		sleep_ms(10);
+}
+
+/* Nor can who was not accepted hold up who closes the listener. */
+static void unaccepted(void)
+{
+	int listener = adma_listen(name);
+
+	if (!has_network())
+		cannot_be_shown("no network here");
+	pid_t child = hostile(one_lingers);
+
+	wait_done();
+	double begun = seconds();
+
+	EXPECT(adma_close(listener), 0);
+	expect_soon(begun, "closing a listener");
+	listener = adma_listen(name);
+	expect_honest(listener, "a listener lingers");
+	EXPECT(adma_close(listener), 0);
+	end(child);
 }
 
 /* ---- what comes over the doorbell ------------------------------------------------------- */
@@ -583,9 +606,10 @@ static void limit(void)
 int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
-		{ "greeting", greeting }, { "bell", bell }, { "bell_unread", bell_unread },
-		{ "bell_many", bell_many }, { "page", page }, { "silent", silent },
-		{ "interrupted", interrupted }, { "closed", closed_listeners }, { "limit", limit },
+		{ "greeting", greeting }, { "unaccepted", unaccepted }, { "bell", bell },
+		{ "bell_unread", bell_unread }, { "bell_many", bell_many }, { "page", page },
+		{ "silent", silent }, { "interrupted", interrupted },
+		{ "closed", closed_listeners }, { "limit", limit },
 	};
 
 	alarm(100);
