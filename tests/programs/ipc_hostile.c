@@ -57,6 +57,7 @@ static int plain_client(void)
 }
 
 static bool same_user;
+static int left_to_parent; /* a listener */
 static int done[2];
 
 /* Runs `scene` in a process of another user, if there is one, that stays until it is killed. */
@@ -66,9 +67,8 @@ static pid_t hostile(void (*scene)(void))
 
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (int fd = 3; fd < 300; fd++)
-			if (fd != done[1])
-				close(fd);
+		if (left_to_parent)
+			close(left_to_parent);
 		if (!same_user)
 			become_somebody();
 		scene();
@@ -278,7 +278,7 @@ static void greeting(void)
 /* Nor can who was not accepted hold up who closes the listener. */
 static void unaccepted(void)
 {
-	int listener = adma_listen(name);
+	int listener = left_to_parent = adma_listen(name);
 
 	if (!has_network())
 		cannot_be_shown("no network here");
