@@ -265,8 +265,9 @@ const char *adma_strerror(int result);
  *   message is whole. Two threads that write are matched in the order they come. One cookie
  *   is for one thread.
  * Signals: waiting is not interrupted; handlers run and the wait goes on. Only adma_accept is,
- *   as accept(2): -EINTR after a handler without SA_RESTART. No function here may be called
- *   from a signal handler, nor left by longjmp or cancellation.
+ *   as accept(2): -EINTR after a handler without SA_RESTART, and after any handler while clients
+ *   are there that have not greeted. No function here may be called from a signal handler, nor left
+ *   by longjmp or cancellation.
  * Fork: connections stay with the parent. In the child every call with them is -EPERM.
  * Exec: closes all connections.
  * errno is never changed. Errors are returned as negative values of errno.h:
@@ -298,13 +299,15 @@ int adma_listen(const char *path);
 
 /*
  * Waits for somebody and returns a connection: a number from 2^30 up, not a descriptor.
- * Errors of accept(2), and those of adma_attach.
+ * Errors of accept(2), and those of adma_attach: one client's, and the next call is for another.
+ * Clients that do not greet hold up nobody else; where there are more than 128, those of the user
+ * who has most of them are dropped.
  */
 int adma_accept(int listener);
 
 /*
  * Connects to a listener. Returns a connection. Errors of connect(2), and of adma_attach; so
- * -ETIMEDOUT also where nobody accepts.
+ * -ETIMEDOUT also where nobody accepts. The limit is one for both.
  */
 int adma_connect(const char *path);
 
@@ -313,7 +316,8 @@ int adma_connect(const char *path);
  * The socket is used for greetings only and can be closed, or used for other things, when
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
  * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, -EAFNOSUPPORT for other
- * sockets, -EMFILE when there are 4096 connections or no descriptors left. The library keeps
+ * sockets, -EMFILE when there are 4096 connections or no descriptors left, or while 256 that
+ * strangers have sent wait to be closed. The library keeps
  * two descriptors for each connection, two more with the kernel helper, and in a program with
  * threads two for each one that waits long. They are not to be closed while the connection
  * lasts: another file might get the number.

@@ -268,9 +268,30 @@ fn silent_clients_keep_nobody_from_being_accepted() {
 /// Descriptors that are not what they must be, too many of them, and files that never answer.
 #[test]
 fn whatever_comes_with_a_greeting_is_looked_at_before_it_is_used() {
-    for arguments in ["wrong", "many", "silence"] {
+    for arguments in ["wrong", "many", "silence", "stuck"] {
         let test = "whatever_comes_with_a_greeting_is_looked_at_before_it_is_used";
         shows(test, ipc("ipc_greeting", arguments).env("ADMA_IPC_TIMEOUT", "1"));
+    }
+}
+
+/// Files that take long to close, however they come; a page that never does; clients that say nothing.
+#[test]
+fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
+    let scenes = [
+        "greeting",
+        "unaccepted",
+        "bell",
+        "bell_unread",
+        "bell_many",
+        "page",
+        "silent",
+        "interrupted",
+        "closed",
+        "limit",
+    ];
+    for scene in scenes {
+        let test = "hostile_process_holds_nobody_up_and_leaves_no_descriptor";
+        shows(test, ipc("ipc_hostile", scene).env("ADMA_IPC_TIMEOUT", "2"));
     }
 }
 

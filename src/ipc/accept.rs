@@ -1,6 +1,8 @@
 //! Who has come to a listener and has not finished the handshake. They are looked after together,
-//! by whoever accepts, so that one who says nothing keeps nobody else out.
+//! by whoever accepts, so that one who says nothing keeps nobody else out. No lock is held while
+//! one of them is: who goes on with a handshake takes it out meanwhile.
 
+use super::blocking::CLOSERS;
 use super::handshake::{Established, Handshake};
 use super::hidden::Hidden;
 use super::lock::Lock;
@@ -10,18 +12,37 @@ use crate::os::sys;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// So many of them; others stay in the listener's queue.
+/// So many of them, of all listeners; others stay in the listener's queue.
 const MOST: usize = 128;
+
+/// For so long, in nanoseconds, nobody has to make room for others.
+const GRACE: u64 = 250_000_000;
 
 struct Incoming {
     /// Which file it is.
     listener: (u64, u64),
+    user: u32,
+    since: u64,
     /// Goes before its socket does.
     handshake: Handshake,
     _socket: Hidden,
 }
 
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
+
+/// Takes one out, to be dropped or gone on with while the lock is not held.
+fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
+    let mut backlog = BACKLOG.lock();
+    let index = backlog.iter().position(which)?;
+    Some(backlog.remove(index))
+}
+
+/// The one who has to make room, since when: of the user who has most, the oldest.
+fn oldest_of_greediest(backlog: &[Incoming]) -> Option<u64> {
+    let of_user = |user| backlog.iter().filter(move |incoming| incoming.user == user).count();
+    let key = |incoming: &&Incoming| (of_user(incoming.user), core::cmp::Reverse(incoming.since));
+    backlog.iter().max_by_key(key).map(|incoming| incoming.since)
+}
 
 /// Waits for the next whose handshake is over, well or not.
 pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
@@ -30,39 +51,57 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
     }
     let file = sys::file_of(listener).ok_or(libc::EBADF)?;
     loop {
+        // Also those of listeners that nobody asks any more.
+        while let Some(late) = take(|incoming| incoming.handshake.milliseconds() == 0) {
+            if late.listener == file {
+                return Err(libc::ETIMEDOUT);
+            }
+        }
+        if CLOSERS.is_behind() {
+            return Err(libc::EMFILE);
+        }
         let (mut events, mut limit) = (vec![(listener, libc::POLLIN)], i32::MAX);
-        let mut backlog = BACKLOG.lock();
-        for index in 0..backlog.len() {
-            if backlog[index].listener != file {
-                continue;
-            }
-            let handshake = &mut backlog[index].handshake;
-            if let Some(done) = handshake.go_on() {
-                backlog.remove(index);
-                return done;
-            }
+        let backlog = BACKLOG.lock();
+        for Incoming { handshake, .. } in backlog.iter().filter(|one| one.listener == file) {
             events.push(handshake.events());
             limit = limit.min(handshake.milliseconds());
         }
+        let full = backlog.len() >= MOST;
+        let makes_room = oldest_of_greediest(&backlog).filter(|_| full);
         drop(backlog);
-        let alone = events.len() == 1;
-        if events.len() > MOST {
+        let ripe_in = makes_room.map(|since| (since + GRACE).saturating_sub(sys::nanoseconds()));
+        if let Some(nanos @ 1..) = ripe_in {
             events[0].0 = -1;
+            limit = limit.min(nanos.div_ceil(1_000_000) as i32);
         }
         // With nobody else to look after it waits here, as accept(2) does.
-        if alone || os::poll(events, limit)[0] != 0 {
+        let alone = events.len() == 1 && !full;
+        let said = if alone { vec![1] } else { os::poll_until_signal(&events, limit)? };
+        let ready = events.iter().zip(&said).skip(1).filter(|(_, said)| **said != 0);
+        for ((fd, _), _) in ready {
+            let is_it = |one: &Incoming| one.listener == file && one.handshake.events().0 == *fd;
+            let Some(mut incoming) = take(is_it) else { continue };
+            if let Some(done) = incoming.handshake.go_on() {
+                return done;
+            }
+            BACKLOG.lock().push(incoming);
+        }
+        if said[0] != 0 {
             let _socket = Hidden::new(os::accept(listener)?);
-            let handshake = Handshake::new(_socket.raw(), settings);
-            BACKLOG.lock().push(Incoming { listener: file, handshake, _socket });
+            let (user, since) = (os::user_of(_socket.raw()), sys::nanoseconds());
+            let end = since + settings.patience;
+            let handshake = Handshake::new(_socket.raw(), settings, end);
+            let incoming = Incoming { listener: file, user, since, handshake, _socket };
+            drop(makes_room.and_then(|since| take(|one| one.since == since)));
+            BACKLOG.lock().push(incoming);
         }
     }
 }
 
 /// A listener is closed.
 pub fn forget(listener: i32) {
-    if let Some(file) = sys::file_of(listener) {
-        BACKLOG.lock().retain(|incoming| incoming.listener != file);
-    }
+    let Some(file) = sys::file_of(listener) else { return };
+    while take(|incoming| incoming.listener == file).is_some() {}
 }
 
 /// In the child of a fork: they are the parent's.

@@ -4,9 +4,9 @@
 //! whatever signals come: a page may be anybody's file, or handled by its own program
 //! (userfaultfd). So who waits for a limited time, or only looks, leaves such calls to a thread,
 //! which stays with the buffers until the call has ended. A file that a stranger has sent may
-//! take as long to close.
+//! take as long to close; so may a socket that has got such a file and was not read.
 
-use super::lock::Lock;
+use super::lock::{Held, Lock};
 use crate::os::{sys, thread};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -35,6 +35,9 @@ pub fn job<T: FnOnce() + Send + 'static>(work: T) -> Option<Job> {
 /// So many may be held up at a time, of one kind.
 const MOST: usize = 16;
 
+/// So many jobs may wait, of one kind: about as many as one message can bring.
+const MOST_WAITING: usize = 256;
+
 /// How long a thread stays without work.
 const STAY: u64 = 1_000_000_000;
 
@@ -51,18 +54,12 @@ pub struct Pool {
     news: AtomicU32,
 }
 
-/// For pieces of messages.
+/// For what reaches into another process.
 pub static COPIERS: Pool = Pool::new();
 /// For files of strangers.
 pub static CLOSERS: Pool = Pool::new();
 /// For memory that strangers have as well.
 pub static SEALERS: Pool = Pool::new();
-
-impl PoolState {
-    fn is_busy(&self) -> bool {
-        self.idle <= self.jobs.len()
-    }
-}
 
 impl Pool {
     const fn new() -> Self {
@@ -70,30 +67,43 @@ impl Pool {
         Self { state: Lock::new(state), news: AtomicU32::new(0) }
     }
 
-    /// All are held up.
-    pub fn is_full(&self) -> bool {
-        let state = self.state.lock();
-        state.threads == MOST && state.is_busy()
-    }
-
-    /// False: nobody can do it.
+    /// False: nobody can do it at once.
     pub fn take(&'static self, job: Job) -> bool {
         let mut state = self.state.lock();
-        if state.jobs.try_reserve(1).is_err() {
+        if state.jobs.try_reserve(1).is_err() || !self.has_thread_for_more(&mut state) {
             return false;
         }
-        if state.is_busy() {
-            if state.threads == MOST || thread::spawn(128 << 10, || self.work()).is_err() {
-                return false;
-            }
-            state.threads += 1;
-            state.idle += 1;
+        self.add(state, job);
+        true
+    }
+
+    /// The same; it waits until somebody can.
+    pub fn queue(&'static self, job: Job) {
+        let mut state = self.state.lock();
+        self.has_thread_for_more(&mut state);
+        self.add(state, job);
+    }
+
+    /// Whether more is queued than should be: who queues is to take in nothing more.
+    pub fn is_behind(&self) -> bool {
+        self.state.lock().jobs.len() >= MOST_WAITING
+    }
+
+    fn has_thread_for_more(&'static self, state: &mut PoolState) -> bool {
+        if state.idle > state.jobs.len() {
+            return true;
         }
+        let another = state.threads < MOST && thread::spawn(128 << 10, || self.work()).is_ok();
+        state.threads += usize::from(another);
+        state.idle += usize::from(another);
+        another
+    }
+
+    fn add(&self, mut state: Held<'_, PoolState>, job: Job) {
         state.jobs.push_back(job);
         drop(state);
         self.news.fetch_add(1, Ordering::SeqCst);
         sys::futex_wake(self.news.as_ptr(), 1);
-        true
     }
 
     /// What a thread answers within so many nanoseconds. `None`: none can do it, or it takes
@@ -182,7 +192,7 @@ mod tests {
                 dones.recv_timeout(Duration::from_secs(10)).unwrap();
             }
         }
-        assert!(OWN.is_full() && !OWN.take(hang()), "all are held up");
+        assert!(!OWN.take(hang()), "all are held up");
         drop(release);
         eventually(&|| Box::new(|| {}));
     }

@@ -47,8 +47,7 @@ pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
 }
 
 pub extern "C" fn adma_accept(listener: c_int) -> c_int {
-    let owner = table::become_owner();
-    answer(owner.and_then(|owner| entered(accept::accept(listener, settings())?, owner)))
+    entered(|| accept::accept(listener, settings()))
 }
 
 /// # Safety
@@ -56,31 +55,27 @@ pub extern "C" fn adma_accept(listener: c_int) -> c_int {
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    let socket = handshake::connect(path.to_bytes(), settings().patience);
-    answer(socket.and_then(|socket| attached(socket.raw())))
+    entered(|| handshake::connect(path.to_bytes(), settings()))
 }
 
 pub extern "C" fn adma_attach(socket: c_int) -> c_int {
-    answer(attached(socket))
+    entered(|| handshake::meet(socket, settings()))
 }
 
-fn attached(socket: i32) -> os::Result<i32> {
-    let owner = table::become_owner()?;
-    entered(handshake::meet(socket, settings())?, owner)
-}
-
-fn entered(established: Established, owner: u64) -> os::Result<i32> {
-    let link = Box::new(Link::new(established, owner));
-    if settings().tell {
-        text::say(format_args!("connection: {}", link.story));
-    }
-    table::enter(link)
+fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
+    let link = table::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
+    answer(link.and_then(|link| {
+        if settings().tell {
+            text::say(format_args!("connection: {}", link.story));
+        }
+        table::enter(Box::new(link))
+    }))
 }
 
 pub extern "C" fn adma_close(connection: c_int) -> c_int {
     if os::is_listener(connection) {
         accept::forget(connection);
-        sys::close(connection);
+        os::close_listener(connection, settings().patience);
         return 0;
     }
     nothing_or(table::close(connection))

@@ -17,9 +17,11 @@
 //! was found and can be used for something else, or closed.
 
 use super::across::{Across, Pinned};
+use super::blocking::{CLOSERS, COPIERS};
 use super::consent::{Agreed, Demand, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::hidden::Hidden;
+use super::lock::Lock;
 use super::mappings::Mappings;
 use super::os::{self, Beside, Fd, Foreign, Result, SwitchedOn, Way};
 use super::peer::Peer;
@@ -34,7 +36,7 @@ use alloc::vec;
 use core::future::poll_fn;
 use core::mem::offset_of;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicI16, Ordering};
+use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
@@ -130,53 +132,60 @@ fn is_left_over(address: &os::UnixAddress) -> bool {
     connected == Err(libc::ECONNREFUSED)
 }
 
-pub fn connect(path: &[u8], patience: u64) -> Result<Fd> {
+/// Connects, and greets, within one limit.
+pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
+    let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
-    let socket = os::unix_socket()?;
-    os::connect(&socket, &address, sys::nanoseconds() + patience)?;
-    Ok(socket)
+    let socket = Hidden::new(os::unix_socket()?);
+    os::connect(&socket, &address, end)?;
+    finish(Handshake::new(socket.raw(), settings, end))
 }
 
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
 /// can look after many.
 pub struct Handshake {
-    socket: i32,
-    end: u64,
-    wants: Arc<AtomicI16>,
+    pub end: u64,
+    wants: Arc<Wants>,
     steps: Pin<Box<dyn Future<Output = Result<Established>> + Send>>,
 }
 
+/// What greetings wait for: a descriptor, and its events.
+type Wants = Lock<(i32, i16)>;
+
 impl Handshake {
     /// Whoever is at the other end of a connected unix socket, which stays open meanwhile.
-    pub fn new(socket: i32, settings: Settings) -> Self {
-        let end = sys::nanoseconds() + settings.patience;
-        let wants = Arc::new(AtomicI16::new(0));
+    pub fn new(socket: i32, settings: Settings, end: u64) -> Self {
+        let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
         let talk = Talk { socket, wants: wants.clone() };
-        Self { socket, end, wants, steps: Box::pin(greet(talk, settings)) }
+        Self { end, wants, steps: Box::pin(greet(talk, settings)) }
     }
 
-    /// `None`: there is nothing to do until the socket is ready for `events`.
+    /// `None`: there is nothing to do until there are `events`.
     pub fn go_on(&mut self) -> Option<Result<Established>> {
         match self.steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => Some(done),
-            Poll::Pending if sys::nanoseconds() >= self.end => Some(Err(libc::ETIMEDOUT)),
+            Poll::Pending if self.milliseconds() == 0 => Some(Err(libc::ETIMEDOUT)),
             Poll::Pending => None,
         }
     }
 
     pub fn events(&self) -> (i32, i16) {
-        (self.socket, self.wants.load(Ordering::Relaxed))
+        *self.wants.lock()
     }
 
-    /// How long the other side may still take, in milliseconds.
+    /// How long the other side may still take.
     pub fn milliseconds(&self) -> i32 {
-        (self.end.saturating_sub(sys::nanoseconds()) / 1_000_000 + 1) as i32
+        self.end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000) as i32
     }
 }
 
-/// The same, waiting for the end.
+/// Whoever is at the other end of a connected unix socket, within the usual limit.
 pub fn meet(socket: i32, settings: Settings) -> Result<Established> {
-    let mut greeting = Handshake::new(socket, settings);
+    finish(Handshake::new(socket, settings, sys::nanoseconds() + settings.patience))
+}
+
+/// Waits for the end.
+fn finish(mut greeting: Handshake) -> Result<Established> {
     loop {
         if let Some(done) = greeting.go_on() {
             return done;
@@ -193,6 +202,8 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     // Before anything is said: who has asked for it also tells.
     let _credentials = SwitchedOn::new(socket, libc::SO_PASSCRED)?;
     let _process = SwitchedOn::new(socket, os::SO_PASSPIDFD); // since Linux 6.5
+    // The kernel would skip an urgent byte, and close what came with it in our call.
+    let _urgent = SwitchedOn::new(socket, libc::SO_OOBINLINE);
 
     let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
     let [doorbell, others_doorbell] = os::unix_pair()?.map(Hidden::new);
@@ -224,7 +235,7 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     let ours = nonce > theirs.nonce;
     let (memory, doorbell) = if ours { (memory, doorbell) } else { (their_memory, their_doorbell) };
     let region = MappedRegion::new(&memory)?;
-    drop(others_doorbell);
+    others_doorbell.close_our_copy();
 
     let pid = beside.pid;
     let (peer, equal) = Peer::meet(pid, beside.process);
@@ -241,7 +252,10 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     let agreed = Agreed::new(pid, demand, theirs.chosen).filter(|_| equal && pid > 0);
     let is_auto = settings.engines == Engines::Auto;
     let [pull, push] = match agreed.filter(|_| is_auto) {
-        Some(agreed) => agreed.probe().map(|tried| tried.map_err(|why| why.to_string())),
+        Some(agreed) => match talk.leave_to_thread(move || agreed.probe()).await {
+            Some(tried) => tried.map(|way| way.map_err(|why| why.to_string())),
+            None => [(); 2].map(|()| Err("there is no thread to try it".to_string())),
+        },
         None => {
             let why = match () {
                 () if !is_auto => "not wanted (ADMA_IPC_ENGINE)",
@@ -280,6 +294,9 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     }
     let across = across.filter(|_| both).map(Across::proved);
     let blocks = is_auto && theirs.blocks != 0;
+    if !blocks {
+        os::refuse_descriptors(doorbell.raw());
+    }
     let mappings = Mappings::new(blocks, equal);
     if blocks && !all {
         story += "; one copy between buffers of adma_alloc";
@@ -351,13 +368,14 @@ fn random() -> u64 {
 /// One side of a conversation.
 struct Talk {
     socket: i32,
-    wants: Arc<AtomicI16>,
+    wants: Arc<Wants>,
 }
 
 impl Talk {
-    /// Tries until the socket is ready.
+    /// Tries until the descriptor is ready.
     async fn when_ready<T>(
         &self,
+        fd: i32,
         events: i16,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
@@ -366,7 +384,7 @@ impl Talk {
                 match attempt() {
                     Err(libc::EINTR) => {}
                     Err(libc::EAGAIN) => {
-                        self.wants.store(events, Ordering::Relaxed);
+                        *self.wants.lock() = (fd, events);
                         return Poll::Pending;
                     }
                     done => return Poll::Ready(done),
@@ -374,6 +392,23 @@ impl Talk {
             }
         })
         .await
+    }
+
+    /// Does what may last for ever, if the other side wants it to. `None`: nobody can do it.
+    async fn leave_to_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let [here, there] = os::unix_pair().ok()?.map(Hidden::new);
+        let result = Arc::new(Lock::new(None));
+        let answer = result.clone();
+        let job = move || {
+            *answer.lock() = Some(work());
+            drop(there); // which is seen here
+        };
+        let taken = COPIERS.take(Box::new(job));
+        let look = || result.lock().take().ok_or(libc::EAGAIN);
+        if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
     }
 
     /// Says what is known at this step, and hears it of the other side.
@@ -387,7 +422,7 @@ impl Talk {
         let (bytes, mut sent, mut fds) = (mine.bytes(), 0, fds);
         while sent < bytes.len() {
             let send = || os::send(self.socket, &bytes[sent..], fds);
-            sent += self.when_ready(libc::POLLOUT, send).await?;
+            sent += self.when_ready(self.socket, libc::POLLOUT, send).await?;
             fds = &[];
         }
         let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
@@ -395,8 +430,11 @@ impl Talk {
         // Exactly one of them: what comes after may be the program's own.
         while got < bytes.len() {
             let room = &mut theirs.bytes()[got..];
-            let receive = || os::receive(self.socket, room, &mut beside);
-            got += match self.when_ready(libc::POLLIN, receive).await? {
+            let receive = || match CLOSERS.is_behind() {
+                true => Err(libc::EMFILE),
+                false => os::receive(self.socket, room, &mut beside),
+            };
+            got += match self.when_ready(self.socket, libc::POLLIN, receive).await? {
                 0 => return Err(libc::ECONNRESET),
                 _ if beside.fds.len() > most_fds => return Err(libc::EPROTO),
                 count => count,

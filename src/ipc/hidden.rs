@@ -1,8 +1,10 @@
 //! Sockets that belong to no connection yet. A child that is forked meanwhile has them as well,
-//! and would hide the end of its parent from the other side: it closes them.
+//! and would hide the end of its parent from the other side: it closes them. Whoever is at their
+//! other end cannot hold up who closes them.
 
-use super::os::Fd;
+use super::os::{self, Fd};
 use crate::os::sys;
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 /// So many at a time; others are not looked after.
@@ -13,7 +15,7 @@ static ALL: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 
 #[derive(Debug)]
 pub struct Hidden {
-    socket: Fd,
+    socket: ManuallyDrop<Fd>,
     place: Option<&'static AtomicI32>,
 }
 
@@ -22,7 +24,15 @@ impl Hidden {
         let number = socket.raw() + 1;
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         let free = |place: &&AtomicI32| place.compare_exchange(0, number, success, failure).is_ok();
-        Self { socket, place: ALL.iter().find(free) }
+        Self { socket: ManuallyDrop::new(socket), place: ALL.iter().find(free) }
+    }
+
+    /// Closes a socket that the other side goes on with: only we could put something into it.
+    pub fn close_our_copy(self) {
+        self.reveal();
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: it is not used again.
+        drop(unsafe { ManuallyDrop::take(&mut this.socket) });
     }
 
     /// Somebody else looks after it from now on.
@@ -46,6 +56,8 @@ impl core::ops::Deref for Hidden {
 impl Drop for Hidden {
     fn drop(&mut self) {
         self.reveal(); // before it is closed: another file might get the number
+        // SAFETY: nobody uses it any more.
+        os::close_socket(unsafe { ManuallyDrop::take(&mut self.socket) });
     }
 }
 

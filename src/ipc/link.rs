@@ -363,9 +363,13 @@ impl Link {
         self.look_for_end();
     }
 
-    /// Takes what has come over the socket.
+    /// Takes what has come over the socket; nothing more from who has sent what it must not.
     pub fn drain(&self) {
-        self.engine.mappings.take_in(self.socket.raw());
+        if self.end_of_other() != other::BROKEN
+            && self.engine.mappings.take_in(self.socket.raw()).is_err()
+        {
+            self.broken();
+        }
     }
 
     // ---- buffers that the kernel helper knows, from post to end ---------------------------

@@ -92,6 +92,20 @@
 //! the sign was, out of 2^34 chosen at random; and what the kernel lets processes of one user do
 //! to each other anyway.
 //!
+//! # Whom a stranger holds up
+//!
+//! | it | what becomes of it |
+//! | --- | --- |
+//! | sends a file, or a socket, that takes as long to close as it likes (FUSE, `SO_LINGER`) | only memory is closed at once, everything else by a thread (`blocking`) |
+//! | leaves such a file in the queue of a socket that we close | a socket, or a listener, is closed at once if nothing is in it, and by a thread otherwise (`hidden`) |
+//! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
+//! | sends more of them than there are threads | they wait to be closed; while that is more than one message can bring nobody new is let in (`-EMFILE`), and each connection can add one message |
+//! | says nothing | the oldest of the user with most such clients makes room for others (`accept`) |
+//! | is an equal, with a page for its sign that never comes | a thread looks for the sign; the handshake has its limit |
+//!
+//! What is left: where the program has no numbers left for descriptors, the kernel closes in our
+//! call what finds none.
+//!
 //! # Progress
 //!
 //! There is no helper thread. Waiting and checking make things go on, for every message of

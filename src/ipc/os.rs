@@ -11,8 +11,9 @@ pub use memory::{
 };
 pub use sockets::{
     Beside, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, bind, connect, is_listener,
-    is_socket_file, listen, lock_folder, poll, poll_entry, poll_few, poll_set, receive,
-    remove_file, send, send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket,
+    is_socket_file, listen, lock_folder, poll, poll_entry, poll_few, poll_set, poll_until_signal,
+    receive, refuse_descriptors, remove_file, send, send_byte, shut_down, socket_option,
+    unix_address, unix_pair, unix_socket, user_of,
 };
 
 #[cfg(test)]
@@ -21,9 +22,10 @@ pub use sockets::WAKE;
 use super::blocking::CLOSERS;
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
-use alloc::boxed::Box;
+use alloc::{boxed::Box, sync::Arc};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicU32, Ordering};
 use memory::seals;
 
 /// The negated errno, or a value.
@@ -132,15 +134,48 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        let Self { fd, known } = *self;
-        if known || socket_option(fd, libc::SO_DOMAIN).is_ok() || seals(fd).is_ok() {
-            sys::close(fd);
+        // Of all that can be sent only memory is known to be closed at once: a socket may linger,
+        // or have got what does.
+        if self.known || seals(self.fd).is_ok() {
+            sys::close(self.fd);
         } else {
-            // It stays open where too many threads wait for such files already; `receive` takes
-            // no more then.
-            CLOSERS.take(Box::new(move || sys::close(fd)));
+            close_by_thread(self.fd);
         }
     }
+}
+
+/// Closes a unix socket that a stranger has the other end of: at once if nothing is in it, which
+/// is so with everybody honest. What is in it may be files that are closed with it.
+pub fn close_socket(socket: Fd) {
+    if socket.is_there() && !sockets::is_empty_for_good(&socket) {
+        close_by_thread(socket.into_raw());
+    }
+}
+
+/// Closes a listener. What those have sent who were not accepted is closed with it, and waited for
+/// only so long.
+pub fn close_listener(listener: i32, patience: u64) {
+    if poll([(listener, libc::POLLIN)], 0) == [0] {
+        return sys::close(listener);
+    }
+    let (closed, end) = (Arc::new(AtomicU32::new(0)), sys::nanoseconds() + patience);
+    let told = closed.clone();
+    CLOSERS.queue(Box::new(move || {
+        sys::close(listener);
+        told.store(1, Ordering::Release);
+        sys::futex_wake(told.as_ptr(), 1);
+    }));
+    while closed.load(Ordering::Acquire) == 0 && sys::nanoseconds() < end {
+        sys::futex_wait(closed.as_ptr(), 0, end.saturating_sub(sys::nanoseconds()).max(1));
+    }
+}
+
+/// It stays open until there is a thread for it; see `CLOSERS.is_behind`.
+fn close_by_thread(fd: i32) {
+    CLOSERS.queue(Box::new(move || {
+        sockets::do_not_linger(fd);
+        sys::close(fd);
+    }));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

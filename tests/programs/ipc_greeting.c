@@ -7,11 +7,13 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <linux/userfaultfd.h>
+#include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 
 enum { MEMORY, BELL, HELLO = 200 };
 
@@ -224,41 +226,6 @@ static void unsealed_memory(char *bytes, size_t len, int fds[2], int to)
 	give_hello(to, bytes, len, (int[]){ wrong, fds[BELL] }, 2);
 }
 
-/* Whoever sends such files again and again does not use up our descriptors. */
-static void hoard(void)
-{
-	char bytes[HELLO];
-	int fds[2], pair[2], result[2], from = honest();
-	size_t len = take_hello(from, bytes, fds);
-	long kept = 0;
-
-	if (pipe(result))
-		fail("pipe");
-	if (fork() == 0) {
-		long before = entries_of("/proc/self/fd");
-
-		for (int i = 0; i < 60; i++) {
-			if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-				fail("socketpair");
-			give_hello(pair[0], bytes, len, (int[]){ silent, silent, silent }, 3);
-			int got = adma_attach(pair[1]);
-
-			if (got != -EPROTO && got != -EMFILE)
-				fail("making a connection is %d", got);
-			close(pair[0]);
-			close(pair[1]);
-		}
-		kept = entries_of("/proc/self/fd") - before;
-		if (write(result[1], &kept, sizeof(kept)) < 0)
-			fail("write");
-		_exit(0);
-	}
-	if (read(result[0], &kept, sizeof(kept)) != sizeof(kept) || kept > 30) {
-		end_silence();
-		fail("%ld descriptors are kept", kept);
-	}
-}
-
 static int stalled;
 
 static void *write_nothing(void *page)
@@ -290,7 +257,6 @@ static void stalled_memory(char *bytes, size_t len, int fds[2], int to)
 static void silence(void)
 {
 	silent = silent_file();
-	hoard();
 	expect_refusal(silent_bell);
 	expect_refusal(silent_memory);
 	expect_refusal(silent_door);
@@ -332,6 +298,72 @@ static void many(void)
 	EXPECT(entries_of("/proc/self/fd"), before);
 }
 
+/* ---- more that cannot be closed than there are threads for it ---------------------------- */
+
+static int listener;
+
+static void *accept_all(void *unused)
+{
+	(void)unused;
+	for (;;)
+		if (adma_accept(listener) == -EMFILE)
+			sleep_ms(1);
+	return NULL;
+}
+
+static int stranger(const char *name)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int client = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	strcpy(address.sun_path + 1, name + 1);
+	if (connect(client, (void *)&address, offsetof(struct sockaddr_un, sun_path) + strlen(name)))
+		fail("connect: %s", strerror(errno));
+	return client;
+}
+
+/* Whatever has come is closed in the end, and until then there is not much of it. */
+static void stuck(void)
+{
+	enum { STUCK = 20, OTHERS = 200, MOST = 256 + 3 + 20 };
+	char name[60];
+	pthread_t thread;
+
+	silent = silent_file();
+	snprintf(name, sizeof(name), "@adma-stuck-%d", getpid());
+	listener = adma_listen(name);
+	pthread_create(&thread, NULL, accept_all, NULL);
+	long before = entries_of("/proc/self/fd"), most = 0;
+
+	if (fork() == 0) {
+		int null = open("/dev/null", O_RDONLY);
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (int i = 0; i < STUCK + OTHERS; i++) {
+			int fd = i < STUCK ? silent : null;
+
+			give_hello(stranger(name), "x", 1, (int[]){ fd, fd, fd }, i < STUCK ? 1 : 3);
+		}
+		pause();
+	}
+	for (double begun = seconds(); seconds() - begun < 3; sleep_ms(1)) {
+		long now = entries_of("/proc/self/fd") - before;
+
+		most = now > most ? now : most;
+	}
+	end_silence();
+	if (most < 10 || most > MOST)
+		fail("%ld descriptors", most);
+	for (double begun = seconds(); entries_of("/proc/self/fd") > before; sleep_ms(10))
+		if (seconds() - begun > 8)
+			fail("%ld descriptors are left", entries_of("/proc/self/fd") - before);
+	/* And everybody is let in again. */
+	int connection = adma_connect(name);
+
+	if (connection < 0)
+		fail("connect: %s", strerror(-connection));
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -343,6 +375,8 @@ int main(int argc, char **argv)
 		wrong();
 	else if (!strcmp(what, "many"))
 		many();
+	else if (!strcmp(what, "stuck"))
+		stuck();
 	else
 		fail("no test is called %s", what);
 	return 0;

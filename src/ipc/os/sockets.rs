@@ -1,8 +1,8 @@
 //! Unix sockets, and what travels over them.
 
-use super::{CLOSERS, Fd, Foreign, Result, call, fd, open};
+use super::{Fd, Foreign, Result, call, fd, open};
 use crate::os::sys::{self, nanoseconds};
-use alloc::vec::Vec;
+use alloc::{vec, vec::Vec};
 use core::ffi::CStr;
 use core::mem::offset_of;
 
@@ -129,6 +129,16 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     Ok(value)
 }
 
+/// The user who has connected, or made a pair; -1 where it cannot be told.
+pub fn user_of(socket: i32) -> u32 {
+    let (mut found, mut len) = (libc::ucred { pid: 0, uid: u32::MAX, gid: 0 }, 12u32);
+    let (at, room) = (&raw mut found as usize, &raw mut len as usize);
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize);
+    // SAFETY: the kernel writes at most `len` bytes.
+    let _ = unsafe { call(libc::SYS_getsockopt, [socket as usize, level, option, at, room]) };
+    found.uid
+}
+
 fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
     let (at, len) = (&raw const value as usize, size_of::<T>());
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
@@ -170,6 +180,41 @@ pub fn shut_down(socket: i32, how: i32) {
     let _ = unsafe { call(libc::SYS_shutdown, [socket as usize, how as usize]) };
 }
 
+/// Nobody can send descriptors to it from now on; since Linux 6.16.
+pub fn refuse_descriptors(socket: i32) {
+    const SO_PASSRIGHTS: i32 = 83;
+    let _ = set_socket_option(socket, SO_PASSRIGHTS, 0);
+}
+
+/// What a socket has to send, if it is one, is not waited for when it is closed.
+pub fn do_not_linger(fd: i32) {
+    let _ = set_socket_option(fd, libc::SO_LINGER, libc::linger { l_onoff: 0, l_linger: 0 });
+}
+
+/// Takes no more in, and tells whether there is nothing that was sent before. No unix socket
+/// lingers, but what is in it may.
+pub fn is_empty_for_good(socket: &Fd) -> bool {
+    shut_down(socket.raw(), libc::SHUT_RD);
+    let (fd, mut bytes) = (socket.raw() as usize, 0i32);
+    // SAFETY: the kernel writes one number.
+    let counted =
+        unsafe { call(libc::SYS_ioctl, [fd, libc::FIONREAD as usize, &raw mut bytes as usize]) };
+    if counted.is_err() || bytes != 0 {
+        return false;
+    }
+    if socket_option(socket.raw(), libc::SO_TYPE) == Ok(libc::SOCK_STREAM) {
+        return true;
+    }
+    // A packet may have no bytes. But it would have credentials, for which there is no room.
+    let _ = set_socket_option(socket.raw(), libc::SO_PASSCRED, 1);
+    let piece = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+    let mut message = header(&piece);
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_PEEK) as usize;
+    // SAFETY: the message points to what lives here.
+    let got = unsafe { call(libc::SYS_recvmsg, [fd, &raw mut message as usize, flags]) };
+    got == Ok(0) && message.msg_flags & libc::MSG_CTRUNC == 0
+}
+
 /// What is sent to wake somebody.
 pub const WAKE: u8 = 1;
 
@@ -181,12 +226,8 @@ pub fn send_byte(socket: i32) {
 /// What descriptors have to say, each about its events; -1 has nothing. Nothing where the system
 /// refuses, or a signal comes: the caller comes back at once.
 pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16> {
-    let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
-    let mut set: Vec<libc::pollfd> = fds.into_iter().map(entry).collect();
-    let (at, len) = (set.as_mut_ptr() as usize, set.len());
-    // SAFETY: the kernel writes the answers.
-    let refused = unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.is_err();
-    set.iter().map(|entry| if refused { 0 } else { entry.revents }).collect()
+    let fds: Vec<(i32, i16)> = fds.into_iter().collect();
+    poll_until_signal(&fds, limit_ms).unwrap_or_else(|_| vec![0; fds.len()])
 }
 
 /// The same for few, and for a set of the caller's: without memory from the heap, which a program
@@ -209,12 +250,29 @@ pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) {
     }
 }
 
-/// The most descriptors that come with one message.
-pub const MOST_FDS: usize = 3;
+/// The same for who wants to know of signals: they are an error.
+pub fn poll_until_signal(fds: &[(i32, i16)], limit_ms: i32) -> Result<Vec<i16>> {
+    let mut set: Vec<libc::pollfd> = fds.iter().copied().map(poll_entry).collect();
+    let (at, len) = (set.as_mut_ptr() as usize, set.len());
+    // SAFETY: the kernel writes the answers.
+    unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }?;
+    Ok(set.iter().map(|entry| entry.revents).collect())
+}
 
-/// Room for so many, a set of credentials and a process, aligned as the kernel wants it.
+/// The most descriptors that anybody has a use for in one message; and the most that can be sent.
+pub const MOST_FDS: usize = 3;
+const SCM_MAX_FD: u32 = 253;
+
+/// Room for everything that can be sent, a set of credentials and a process, aligned as the kernel
+/// wants it: what has no room the kernel closes in our call, and that may take as long as its owner
+/// likes.
 #[repr(C, align(8))]
-struct CmsgBuffer([u8; 88]);
+struct CmsgBuffer([u8; CMSG_ROOM]);
+
+// SAFETY: sums.
+const CMSG_ROOM: usize =
+    unsafe { libc::CMSG_SPACE(4 * SCM_MAX_FD) + libc::CMSG_SPACE(12) + libc::CMSG_SPACE(4) }
+        as usize;
 
 /// Points to what must outlive it.
 fn header(piece: &libc::iovec) -> libc::msghdr {
@@ -227,7 +285,7 @@ fn header(piece: &libc::iovec) -> libc::msghdr {
 
 /// Sends `bytes`, with descriptors.
 pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
-    let mut control = CmsgBuffer([0; 88]);
+    let mut control = CmsgBuffer([0; CMSG_ROOM]);
     let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut message = header(&piece);
     if !fds.is_empty() {
@@ -269,14 +327,11 @@ pub struct Beside {
 
 /// Receives at most `bytes`; answers how many. 0: the other end is closed.
 pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usize> {
-    let mut control = CmsgBuffer([0; 88]);
+    let mut control = CmsgBuffer([0; CMSG_ROOM]);
     let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = header(&piece);
-    // Nothing is taken that may stay open for good; what there is no room for the kernel lets go.
-    if !CLOSERS.is_full() {
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = control.0.len();
-    }
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
     let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
     let got =

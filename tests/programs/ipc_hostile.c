@@ -1,0 +1,625 @@
+/*
+ * Processes that want a server to wait for them, or to run out of descriptors: files that take
+ * long to close, clients that say nothing, a page that never comes. One scene by name, see main.
+ */
+#include "ipc.h"
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/userfaultfd.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+/* Longer than anything here may take, on a busy machine too. */
+enum { LINGER = 20, SOON = 8 };
+
+static char name[60];
+
+static void expect_soon(double begun, const char *what)
+{
+	if (seconds() - begun > SOON)
+		fail("%s took %.1f s", what, seconds() - begun);
+}
+
+/* ---- the other side -------------------------------------------------------------------- */
+
+static void become_somebody(void)
+{
+	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(1001, 1001, 1001) ||
+			      setresuid(1001, 1001, 1001)))
+		fail("setresuid: %s", strerror(errno));
+	prctl(PR_SET_DUMPABLE, 1);
+}
+
+static int try_client(int kind)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	socklen_t len = offsetof(struct sockaddr_un, sun_path) + strlen(name);
+	int client = socket(AF_UNIX, SOCK_STREAM | kind, 0);
+
+	strcpy(address.sun_path + 1, name + 1);
+	if (connect(client, (void *)&address, len) == 0)
+		return client;
+	close(client);
+	return -1;
+}
+
+static int plain_client(void)
+{
+	int client = try_client(0);
+
+	if (client < 0)
+		fail("connect: %s", strerror(errno));
+	return client;
+}
+
+static bool same_user;
+static int left_to_parent; /* a listener */
+static int done[2];
+
+/* Runs `scene` in a process of another user, if there is one, that stays until it is killed. */
+static pid_t hostile(void (*scene)(void))
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (left_to_parent)
+			close(left_to_parent);
+		if (!same_user)
+			become_somebody();
+		scene();
+		EXPECT(write(done[1], "x", 1), 1);
+		for (;;)
+			pause();
+	}
+	return child;
+}
+
+/* It has done all that it wants. */
+static void wait_done(void)
+{
+	struct pollfd one = { .fd = done[0], .events = POLLIN };
+	char byte;
+
+	if (poll(&one, 1, 10000) != 1 || read(done[0], &byte, 1) != 1)
+		fail("the other process does nothing");
+}
+
+static void end(pid_t child)
+{
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+}
+
+/* A socket that is not closed before LINGER seconds are over, for what it has to send. */
+static int lingering(void)
+{
+	static char bytes[1 << 16];
+	struct sockaddr_in address = { .sin_family = AF_INET,
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(address);
+	int little = 4096, listener = socket(AF_INET, SOCK_STREAM, 0);
+	int sender = socket(AF_INET, SOCK_STREAM, 0);
+	struct linger linger = { 1, LINGER };
+
+	setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
+	if (bind(listener, (void *)&address, len) || listen(listener, 1) ||
+	    getsockname(listener, (void *)&address, &len) ||
+	    connect(sender, (void *)&address, len) || accept(listener, NULL, NULL) < 0)
+		fail("no network: %s", strerror(errno));
+	while (send(sender, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
+		;
+	setsockopt(sender, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	return sender;
+}
+
+static int has_network(void)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET,
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int one = socket(AF_INET, SOCK_STREAM, 0), can = 0;
+
+	can = bind(one, (void *)&address, sizeof(address)) == 0;
+	close(one);
+	return can;
+}
+
+static bool send_with(int to, const void *bytes, size_t len, const int *fds, int count)
+{
+	char beside[CMSG_SPACE(253 * sizeof(int))] = "";
+	struct iovec piece = { (void *)bytes, len };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
+				  .msg_controllen = CMSG_SPACE(count * sizeof(int)) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(count * sizeof(int));
+	memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+	return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len;
+}
+
+/* ---- what comes with greetings ------------------------------------------------------------ */
+
+static void one_lingers(void)
+{
+	int client = plain_client(), fd = lingering();
+
+	send_with(client, "x", 1, &fd, 1);
+	close(fd);
+}
+
+static void last_of_many_lingers(void)
+{
+	int client = plain_client(), fds[253];
+
+	for (int i = 0; i < 252; i++)
+		fds[i] = STDIN_FILENO;
+	fds[252] = lingering();
+	send_with(client, "x", 1, fds, 253);
+	close(fds[252]);
+}
+
+/* It is never received, but closed with the socket. */
+static void unread_lingers(void)
+{
+	int client = plain_client(), fd = lingering();
+
+	send_with(client, "not what is wanted, and more than one looks at at once, in front of "
+		  "what is not looked at: this message is longer than any greeting", 130,
+		  (int[]){ STDIN_FILENO }, 1);
+	send_with(client, "x", 1, &fd, 1);
+	close(fd);
+}
+
+/* The same, in the queue of a socket that is sent. */
+static void socket_has_what_lingers(void)
+{
+	int client = plain_client(), fd = lingering(), pair[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair))
+		fail("socketpair");
+	send_with(pair[0], "", 0, &fd, 1);
+	send_with(client, "x", 1, &pair[1], 1);
+	close(fd);
+	close(pair[1]);
+}
+
+/* The same, urgently. */
+static void urgent_lingers(void)
+{
+	int client = plain_client(), fd = lingering(), pair[2];
+	char beside[CMSG_SPACE(sizeof(int))] = "";
+	struct iovec piece = { "x", 1 };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
+				  .msg_controllen = sizeof(beside) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(int));
+	sendmsg(client, &message, MSG_OOB); /* not in every kernel */
+	send_with(client, "x", 1, &pair[1], 1);
+	close(fd);
+}
+
+static void honest_client(void)
+{
+	int connection = adma_connect(name);
+
+	if (connection < 0)
+		fail("an honest client: connect is %s", strerror(-connection));
+	EXPECT(adma_write(connection, "good", 4), 4);
+	EXPECT(adma_close(connection), 0);
+	_exit(0);
+}
+
+/* Accepts until an honest one has come; answers the last error before. */
+static int expect_honest(int listener, const char *while_there_is)
+{
+	char got[10];
+	double begun = seconds();
+	pid_t child = hostile(honest_client);
+	int error = 0;
+
+	for (;;) {
+		int connection = adma_accept(listener);
+
+		if (seconds() - begun > SOON)
+			fail("%s: accept took %.1f s", while_there_is, seconds() - begun);
+		if (connection < 0) {
+			error = connection;
+			continue;
+		}
+		EXPECT(adma_read(connection, got, 10), 4);
+		EXPECT(adma_close(connection), 0);
+		expect_good_end(child);
+		return error;
+	}
+}
+
+static void greeting(void)
+{
+	void (*all[])(void) = { one_lingers, last_of_many_lingers, unread_lingers,
+				socket_has_what_lingers, urgent_lingers };
+	const char *names[] = { "one lingers", "the last of many lingers", "what is unread lingers",
+				"a socket has what lingers", "what is urgent lingers" };
+	int listener = adma_listen(name);
+
+	if (!has_network())
+		cannot_be_shown("no network here");
+	expect_honest(listener, "nobody else");
+	long before = entries_of("/proc/self/fd");
+
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		pid_t child = hostile(all[i]);
+
+		wait_done(); /* what it has sent is nobody else's */
+		double begun = seconds();
+		int refused = adma_accept(listener);
+
+		if (refused >= 0)
+			fail("%s: accepted", names[i]);
+		expect_soon(begun, names[i]);
+		expect_honest(listener, names[i]);
+		end(child);
+	}
+	while (entries_of("/proc/self/fd") != before) /* its closing is not waited for */
+		sleep_ms(10);
+}
+
+/* Nor can who was not accepted hold up who closes the listener. */
+static void unaccepted(void)
+{
+	int listener = left_to_parent = adma_listen(name);
+
+	if (!has_network())
+		cannot_be_shown("no network here");
+	pid_t child = hostile(one_lingers);
+
+	wait_done();
+	double begun = seconds();
+
+	EXPECT(adma_close(listener), 0);
+	expect_soon(begun, "closing a listener");
+	listener = adma_listen(name);
+	expect_honest(listener, "a listener lingers");
+	EXPECT(adma_close(listener), 0);
+	end(child);
+}
+
+/* ---- what comes over the doorbell ------------------------------------------------------- */
+
+/* Our end of it: the only socket of its kind that a client has. */
+static int doorbell(void)
+{
+	for (int fd = 3; fd < 100; fd++) {
+		int kind = 0;
+		socklen_t len = sizeof(kind);
+
+		if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &len) == 0 && kind == SOCK_SEQPACKET)
+			return fd;
+	}
+	fail("no doorbell");
+}
+
+static int connected_doorbell(void)
+{
+	int connection = adma_connect(name);
+
+	if (connection < 0)
+		fail("a hostile client: connect is %s", strerror(-connection));
+	return doorbell();
+}
+
+/* As a block comes, with its number. */
+static const char record[9] = { 2, 7 };
+
+static void bell_lingers(void)
+{
+	int bell = connected_doorbell(), fd = lingering();
+
+	send_with(bell, record, sizeof(record), &fd, 1);
+	close(fd);
+}
+
+static void bell_carries_many(void)
+{
+	int bell = connected_doorbell(), many[18];
+
+	for (int i = 0; i < 18; i++)
+		many[i] = open("/dev/null", O_RDONLY);
+	for (int i = 0; i < 400; i++)
+		if (!send_with(bell, record, 1 + i % 9, many, 18))
+			break; /* as many as there is room for */
+}
+
+/* Of a connection that one reads from with a limit, or that is closed at once. */
+static void expect_bell_holds_nobody_up(void (*scene)(void), bool reads)
+{
+	static char data[1000];
+	int listener = adma_listen(name);
+
+	if (!has_network())
+		cannot_be_shown("no network here");
+	expect_honest(listener, "nobody else");
+	long before = entries_of("/proc/self/fd");
+	pid_t child = hostile(scene);
+	int connection = adma_accept(listener);
+	double begun;
+
+	if (connection < 0)
+		fail("accept: %s", strerror(-connection));
+	wait_done();
+	if (reads) {
+		adma_cookie_t cookie = adma_iread(connection, data, sizeof(data));
+		long got = -ETIMEDOUT;
+
+		for (int times = 0; times < 50 && got == -ETIMEDOUT; times++) {
+			begun = seconds();
+			got = adma_wait_for(cookie, 100);
+			expect_soon(begun, "100 ms");
+		}
+		EXPECT(got, -EPROTO);
+		EXPECT(adma_write(connection, data, 1), -EPROTO);
+	}
+	begun = seconds();
+	EXPECT(adma_close(connection), 0);
+	expect_soon(begun, "closing");
+	end(child);
+	for (begun = seconds(); entries_of("/proc/self/fd") > before; sleep_ms(10))
+		if (seconds() - begun > SOON)
+			fail("%ld descriptors are left", entries_of("/proc/self/fd") - before);
+}
+
+static void bell(void)
+{
+	expect_bell_holds_nobody_up(bell_lingers, true);
+}
+
+static void bell_unread(void)
+{
+	expect_bell_holds_nobody_up(bell_lingers, false);
+}
+
+static void bell_many(void)
+{
+	expect_bell_holds_nobody_up(bell_carries_many, true);
+}
+
+/* ---- a page that never comes -------------------------------------------------------------- */
+
+static void *attach(void *socket_fd)
+{
+	adma_attach((int)(long)socket_fd);
+	return NULL;
+}
+
+/* The page that says that we agree to be reached: alone, where nothing else is. */
+static void take_sign_away(void)
+{
+	char line[300];
+	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long from, to;
+
+	while (fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%lx-%lx rw-p", &from, &to) == 2 && to - from == PAGE &&
+		    from >= 0x100000000000 && from < 0x500000000000) {
+			struct uffdio_api api = { .api = UFFD_API };
+			struct uffdio_register range = { .range = { from, PAGE },
+							 .mode = UFFDIO_REGISTER_MODE_MISSING };
+			int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+
+			if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+			    mmap((void *)from, PAGE, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE |
+				 MAP_ANONYMOUS, -1, 0) == MAP_FAILED ||
+			    ioctl(faults, UFFDIO_REGISTER, &range))
+				fail("userfaultfd: %s", strerror(errno));
+			fclose(maps);
+			return;
+		}
+	fail("no page says that we agree");
+}
+
+/* Hands a greeting on, with what comes with it. */
+static bool hand_on(int from, int to)
+{
+	char bytes[200], beside[256];
+	struct iovec piece = { bytes, sizeof(bytes) };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
+				  .msg_controllen = sizeof(beside) };
+	ssize_t got = recvmsg(from, &message, 0);
+
+	piece.iov_len = got;
+	return got > 0 && sendmsg(to, &message, MSG_NOSIGNAL) == got;
+}
+
+/* An equal, whose page is gone when it says where it is. */
+static void without_page(void)
+{
+	int pair[2], client = plain_client();
+	pthread_t thread;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	pthread_create(&thread, NULL, attach, (void *)(long)pair[1]);
+	hand_on(pair[0], client);
+	hand_on(client, pair[0]);
+	struct pollfd second = { .fd = pair[0], .events = POLLIN };
+
+	poll(&second, 1, -1);
+	take_sign_away();
+	hand_on(pair[0], client);
+	/* The server has heard of it, and looks for the page from now on. */
+	hand_on(client, pair[0]);
+}
+
+static void page(void)
+{
+	int listener = adma_listen(name), faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	double begun;
+
+	if (faults < 0)
+		cannot_be_shown("no userfaultfd here");
+	close(faults);
+	same_user = true;
+	pid_t child = hostile(without_page);
+
+	int error = expect_honest(listener, "a page does not come");
+
+	begun = seconds();
+	EXPECT(error ? error : adma_accept(listener), -ETIMEDOUT);
+	expect_soon(begun, "two seconds");
+	end(child);
+}
+
+/* ---- clients that say nothing ------------------------------------------------------------- */
+
+/* As many as it can, again and again. */
+static void crowd(void)
+{
+	enum { MANY = 300 };
+	struct pollfd all[MANY];
+
+	for (int i = 0; i < MANY; i++)
+		all[i].fd = -1;
+	for (;;) {
+		for (int i = 0; i < MANY; i++) {
+			all[i].events = 0;
+			if (all[i].fd < 0)
+				all[i].fd = try_client(SOCK_NONBLOCK);
+		}
+		poll(all, MANY, 1);
+		for (int i = 0; i < MANY; i++)
+			if (all[i].fd >= 0 && all[i].revents & (POLLHUP | POLLERR)) {
+				close(all[i].fd);
+				all[i].fd = -1;
+			}
+	}
+}
+
+static void silent(void)
+{
+	struct rlimit limit = { 4096, 4096 };
+	int listener = adma_listen(name);
+
+	setrlimit(RLIMIT_NOFILE, &limit);
+	pid_t child = hostile(crowd);
+
+	sleep_ms(500);
+	for (int i = 0; i < 3; i++)
+		expect_honest(listener, "a crowd is there");
+	end(child);
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+static void *interrupt(void *thread)
+{
+	/* Until it is heard: the first may come too early. */
+	for (;;) {
+		sleep_ms(50);
+		pthread_kill(*(pthread_t *)thread, SIGUSR1);
+	}
+	return NULL;
+}
+
+static void interrupted(void)
+{
+	struct sigaction action = { .sa_handler = nothing };
+	int listener = adma_listen(name), client = plain_client();
+	pthread_t self = pthread_self(), other;
+
+	sigaction(SIGUSR1, &action, NULL);
+	pthread_create(&other, NULL, interrupt, &self);
+	for (int i = 0; i < 3; i++)
+		EXPECT(adma_accept(listener), -EINTR);
+	close(client);
+}
+
+static void closed_listeners(void)
+{
+	long before = entries_of("/proc/self/fd");
+
+	for (int round = 0; round < 4; round++) {
+		int listener = adma_listen(name);
+
+		for (int i = 0; i < 10; i++)
+			EXPECT(write(plain_client(), "adma-ipc", 8), 8);
+		expect_honest(listener, "silence");
+		close(listener);
+		for (int fd = 3; fd < 200; fd++) { /* the clients' ends */
+			struct sockaddr_un address;
+			socklen_t len = sizeof(address);
+
+			if (getpeername(fd, (void *)&address, &len) == 0 && len > 10)
+				close(fd);
+		}
+		sprintf(strrchr(name, '-'), "-%d", round);
+	}
+	sleep_ms(2100); /* more than ADMA_IPC_TIMEOUT */
+	int listener = adma_listen(name);
+
+	expect_honest(listener, "others are closed");
+	EXPECT(adma_close(listener), 0);
+	EXPECT(entries_of("/proc/self/fd"), before);
+}
+
+static void *accept_late(void *listener)
+{
+	sleep_ms(1500);
+	for (int i = 0; i < 2; i++)
+		accept((int)(long)listener, NULL, NULL);
+	return NULL;
+}
+
+/* Nobody accepts for most of the limit, and then nobody greets. */
+static void limit(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+	pthread_t thread;
+
+	strcpy(address.sun_path + 1, name + 1);
+	if (bind(listener, (void *)&address, offsetof(struct sockaddr_un, sun_path) + strlen(name)) ||
+	    listen(listener, 0))
+		fail("listen");
+	plain_client();
+	pthread_create(&thread, NULL, accept_late, (void *)(long)listener);
+	double begun = seconds();
+
+	EXPECT(adma_connect(name), -ETIMEDOUT);
+	if (seconds() - begun < 1.9 || seconds() - begun > 3)
+		fail("two seconds took %.2f s", seconds() - begun);
+}
+
+int main(int argc, char **argv)
+{
+	struct { const char *name; void (*run)(void); } all[] = {
+		{ "greeting", greeting }, { "unaccepted", unaccepted }, { "bell", bell },
+		{ "bell_unread", bell_unread }, { "bell_many", bell_many }, { "page", page },
+		{ "silent", silent }, { "interrupted", interrupted },
+		{ "closed", closed_listeners }, { "limit", limit },
+	};
+
+	alarm(100);
+	if (pipe(done))
+		fail("pipe");
+	snprintf(name, sizeof(name), "@adma-hostile-%d-x", getpid());
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (argc > 1 && !strcmp(argv[1], all[i].name)) {
+			all[i].run();
+			return 0;
+		}
+	fail("no scene is called %s", argc > 1 ? argv[1] : "");
+}
