@@ -110,7 +110,7 @@ impl Transport {
     /// until now, and what was allowed has ended for good.
     pub fn look_at_peer(&self) -> bool {
         let used = self.may(Way::Pull) || self.may(Way::Push);
-        let ended = used && !self.peer.is_still_equal();
+        let ended = used && !self.peer.is_as_it_was();
         if ended {
             self.forget(Way::Pull);
             self.forget(Way::Push);
