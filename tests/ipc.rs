@@ -165,6 +165,8 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
         "reused",
         "raced",
         "changed",
+        "changed_block",
+        "changed_claims",
         "claimed",
     ];
     let lent = ["claimed_lent", "claimed_unfinished", "claimed_elsewhere", "closed"];
