@@ -7,9 +7,11 @@
 //! HELLO    who I am and what I ask of you; with it a region, one end of a doorbell socket, and the
 //!          kernel helper's port to my posts if I have one. The kernel says beside it who sent it
 //! READY    I have mapped the region; whether you are my equal, where the page lies that you have
-//!          asked for, and what the helper knows it by
-//! VERDICT  whether you are reached there, and what I would do
+//!          asked for, and what the helper knows it by; and a number made up just now
+//! VERDICT  whether you are reached there, and what I would do; and your number
 //! ```
+//!
+//! All of it has one sender (`peer`).
 //!
 //! Of the two regions and doorbell sockets those of the side with the greater nonce are used. The
 //! doorbell socket is nobody's but ours: closed when its process dies or executes another
