@@ -254,12 +254,14 @@ const char *adma_strerror(int result);
  * Rights: process_vm_readv(2) is used only between processes of the same user with the same
  *   capabilities, in the same user namespace, who keep no tracers out (PR_SET_DUMPABLE), and
  *   only while the other one is the program that made the connection: a process that executes
- *   another one, set-user-id or not, or changes its user is not reached any more, also by root.
+ *   another one, set-user-id or not, is not reached any more, also by root. One that changes its
+ *   user or capabilities loses such connections, as does the other side: -ECONNRESET, within
+ *   milliseconds. Connect after that. Only such processes write into each other's adma_alloc.
  *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1,
  *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then
  *   trace this one in every way, and only the latest connection's may. It is not done unasked.
- *   Rights that are lost later are noticed, and messages go through shared memory from then
- *   on. The kernel helper needs none of this, only access to /dev/adma on both sides, and pages that may be locked
+ *   Rights of ptrace(2) that are lost later are noticed, and messages go through shared memory
+ *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, and pages that may be locked
  *   (RLIMIT_MEMLOCK).
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
@@ -272,7 +274,8 @@ const char *adma_strerror(int result);
  * Exec: closes all connections.
  * errno is never changed. Errors are returned as negative values of errno.h:
  *   -EPIPE       the other side has closed (reads return 0)
- *   -ECONNRESET  the other process has ended without adma_close: killed, or by exit
+ *   -ECONNRESET  the other process has ended without adma_close: killed, or by exit; or one of
+ *                the two has changed its user or capabilities, see Rights
  *   -EPROTO      the other process does not keep to the protocol; close the connection
  *   -EBADF       no such connection, or closed by another thread meanwhile
  *   -EPERM       a connection of the parent
@@ -315,10 +318,12 @@ int adma_connect(const char *path);
  * Makes a connection over any connected unix socket; the other side must call it as well.
  * The socket is used for greetings only and can be closed, or used for other things, when
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
- * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, -EAFNOSUPPORT for other
- * sockets, -EMFILE when there are 4096 connections or no descriptors left, or while 256 that
- * strangers have sent wait to be closed. The library keeps
- * two descriptors for each connection, two more with the kernel helper, and in a program with
+ * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, or several, -EAFNOSUPPORT for
+ * other sockets, -EMFILE when there are 4096 connections or no descriptors left, or while 256 that
+ * strangers have sent wait to be closed. Whoever else has the socket, or a copy of it, can look at
+ * the greetings: over one that a process of another user (and not root) has made, two processes are
+ * taken for strangers. The library keeps up to three descriptors for each connection, two more with
+ * the kernel helper, and in a program with
  * threads two for each one that waits long. They are not to be closed while the connection
  * lasts: another file might get the number.
  */

@@ -138,6 +138,16 @@ programs! {
     process_with_fewer_capabilities_falls_back_to_shared_memory: "ipc_rights" "poorer";
     users_that_can_change_back_fall_back_to_shared_memory: "ipc_rights" "changeable";
     two_users_fall_back_to_shared_memory: "ipc_rights" "users";
+    bytes_that_somebody_else_was_made_to_write_are_no_greeting: "ipc_identity" "relayed";
+    bytes_from_before_it_was_asked_who_sends_them_make_no_equal: "ipc_identity" "early";
+    doorbell_is_a_pair_that_its_sender_has_made: "ipc_identity" "bells";
+    server_cannot_be_made_to_greet_itself: "ipc_identity" "rung";
+    number_that_was_given_away_makes_no_equal: "ipc_identity" "number";
+    number_that_was_given_away_to_an_equal_makes_none: "ipc_identity" "number root";
+    process_that_is_there_is_known_by_its_number: "ipc_identity" "living";
+    two_who_got_their_socket_from_another_user_are_no_equals: "ipc_identity" "handed_on";
+    equal_that_has_laid_no_page_is_refused: "ipc_identity" "page";
+    demand_that_comes_back_is_refused: "ipc_identity" "reflected";
 }
 
 /// A peer posts an address and becomes another program, or leaves its number to one: that is
@@ -155,6 +165,8 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
         "reused",
         "raced",
         "changed",
+        "changed_block",
+        "changed_claims",
         "claimed",
     ];
     let lent = ["claimed_lent", "claimed_unfinished", "claimed_elsewhere", "closed"];

@@ -88,7 +88,10 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         }
         if said[0] != 0 {
             let _socket = Hidden::new(os::accept(listener)?);
-            let (user, since) = (os::user_of(_socket.raw()), sys::nanoseconds());
+            let (user, since) = (
+                os::maker_of(_socket.raw()).map_or(u32::MAX, |maker| maker.uid),
+                sys::nanoseconds(),
+            );
             let end = since + settings.patience;
             let handshake = Handshake::new(_socket.raw(), settings, end);
             let incoming = Incoming { listener: file, user, since, handshake, _socket };

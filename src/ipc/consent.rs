@@ -9,7 +9,9 @@
 //! process does meanwhile: either the program that has agreed, or nothing is transferred.
 //!
 //! The address is chosen at random out of 2^34 pages by the side that wants to reach, so that
-//! the other cannot choose one that another program is known to have.
+//! the other cannot choose one that another program is known to have. What both sides have said
+//! first goes into it, and who of them asks: a page that was laid for another connection, or for
+//! the other direction of this one, is not there.
 
 use super::os::{self, Way};
 use crate::os::{sys, text};
@@ -31,11 +33,19 @@ pub const SIGN: usize = size_of::<Sign>();
 /// What is asked of the other side: where a page shall lie that says that it has agreed, and the
 /// word in it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Stands for the places; see `place`.
     pub seed: u64,
     pub word: u64,
+}
+
+impl Demand {
+    /// What it means between two sides with these nonces: who asks, and who is asked.
+    pub fn between(self, asks: u64, asked: u64) -> Self {
+        let bound = |word: u64| stir(stir(word ^ asks).wrapping_add(asked));
+        Self { seed: bound(self.seed), word: bound(self.word) }
+    }
 }
 
 /// Not all of the address space is free in every program.
@@ -47,11 +57,15 @@ const PAGES: u64 = 1 << 34;
 
 /// One of the places of a demand.
 fn place(seed: u64, index: u32) -> usize {
-    // As splitmix64: every bit of the seed counts.
-    let mut word = seed.wrapping_add(u64::from(index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let word = stir(seed.wrapping_add(u64::from(index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     (LOWEST + (word >> 30) % PAGES * PAGE as u64) as usize
+}
+
+/// As splitmix64: every bit counts.
+fn stir(word: u64) -> u64 {
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
 }
 
 /// Our page for the other side; it goes with its owner.
@@ -196,6 +210,18 @@ mod tests {
                 );
                 assert!(seen.insert(at), "{seed} {index}");
             }
+        }
+    }
+
+    /// The same demand, of two sides, both ways and with another third.
+    #[test]
+    fn page_for_one_direction_of_one_connection_is_no_other() {
+        let demand = Demand { seed: 5, word: 6 };
+        let nonces = [1, 2, 3, 1 << 63];
+        let mut seen = std::collections::HashSet::new();
+        for (asks, asked) in nonces.iter().flat_map(|&asks| nonces.map(|asked| (asks, asked))) {
+            let Demand { seed, word } = demand.between(asks, asked);
+            assert!(seen.insert(place(seed, 0)) && seen.insert(word as usize), "{asks} {asked}");
         }
     }
 

@@ -473,11 +473,14 @@ impl Endpoint {
     }
 
     /// Takes the result of a message that is over; its place is free then. With it comes what
-    /// the helper knows the buffer by, to be taken back.
-    pub fn collect(&mut self, number: u32) -> (isize, u64) {
+    /// the helper knows the buffer by, to be taken back; and whether it is the other's word that
+    /// all of it was copied, an equal's.
+    pub fn collect(&mut self, number: u32) -> (isize, u64, bool) {
+        let reads_from_equal = self.terms.equal && self.role == Role::Reader;
         let own = self.own(number);
         own.state = State::Free;
-        (own.result, core::mem::take(&mut own.ours.pin))
+        let on_trust = reads_from_equal && own.kind != kind::EAGER;
+        (own.result, core::mem::take(&mut own.ours.pin), on_trust)
     }
 
     /// What the helper knows any of our buffers by.

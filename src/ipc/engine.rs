@@ -106,18 +106,6 @@ pub struct MessagePiece {
 }
 
 impl Transport {
-    /// Looks whether the other is still our equal, where the kernel would not. False: it was
-    /// until now, and what was allowed has ended for good.
-    pub fn look_at_peer(&self) -> bool {
-        let used = self.may(Way::Pull) || self.may(Way::Push);
-        let ended = used && !self.peer.is_still_equal();
-        if ended {
-            self.forget(Way::Pull);
-            self.forget(Way::Push);
-        }
-        !ended
-    }
-
     /// Whether a message can be copied whose other buffer is this.
     pub fn reaches(&self, way: Way, theirs: Remote) -> bool {
         // What a reader gets from who is not its equal it copies itself: a count is no evidence.

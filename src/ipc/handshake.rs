@@ -7,9 +7,11 @@
 //! HELLO    who I am and what I ask of you; with it a region, one end of a doorbell socket, and the
 //!          kernel helper's port to my posts if I have one. The kernel says beside it who sent it
 //! READY    I have mapped the region; whether you are my equal, where the page lies that you have
-//!          asked for, and what the helper knows it by
-//! VERDICT  whether you are reached there, and what I would do
+//!          asked for, and what the helper knows it by; and a number made up just now
+//! VERDICT  whether you are reached there, and what I would do; and your number
 //! ```
+//!
+//! All of it has one sender (`peer`).
 //!
 //! Of the two regions and doorbell sockets those of the side with the greater nonce are used. The
 //! doorbell socket is nobody's but ours: closed when its process dies or executes another
@@ -18,12 +20,12 @@
 
 use super::across::{Across, Pinned};
 use super::blocking::{CLOSERS, COPIERS};
-use super::consent::{Agreed, Demand, Page, SIGN};
+use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::hidden::Hidden;
 use super::lock::Lock;
 use super::mappings::Mappings;
-use super::os::{self, Beside, Fd, Foreign, Result, SwitchedOn, Way};
+use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn, Way};
 use super::peer::Peer;
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
@@ -40,7 +42,7 @@ use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 10;
+const VERSION: u32 = 11;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
@@ -51,6 +53,8 @@ struct Greeting {
     step: u32,
     nonce: u64,
     demand: Demand,
+    /// READY: a number that nobody can know before. VERDICT: that of the other side.
+    token: u64,
     /// What the helper knows the page by that was asked for.
     pin: u64,
     region: u32,
@@ -75,7 +79,7 @@ const HELLO: u32 = 1;
 const READY: u32 = 2;
 const VERDICT: u32 = 3;
 
-const _: () = assert!(size_of::<Greeting>() == 80 && SAME == 12);
+const _: () = assert!(size_of::<Greeting>() == 88 && SAME == 12);
 
 impl Greeting {
     fn bytes(&mut self) -> &mut [u8; size_of::<Self>()] {
@@ -156,7 +160,7 @@ impl Handshake {
     /// Whoever is at the other end of a connected unix socket, which stays open meanwhile.
     pub fn new(socket: i32, settings: Settings, end: u64) -> Self {
         let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
-        let talk = Talk { socket, wants: wants.clone() };
+        let talk = Talk { socket, wants: wants.clone(), peer: None };
         Self { end, wants, steps: Box::pin(greet(talk, settings)) }
     }
 
@@ -194,14 +198,14 @@ fn finish(mut greeting: Handshake) -> Result<Established> {
     }
 }
 
-async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
+async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     let socket = talk.socket;
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
     }
     // Before anything is said: who has asked for it also tells.
     let _credentials = SwitchedOn::new(socket, libc::SO_PASSCRED)?;
-    let _process = SwitchedOn::new(socket, os::SO_PASSPIDFD); // since Linux 6.5
+    let processes = SwitchedOn::new(socket, os::SO_PASSPIDFD); // since Linux 6.5
     // The kernel would skip an urgent byte, and close what came with it in our call.
     let _urgent = SwitchedOn::new(socket, libc::SO_OOBINLINE);
 
@@ -218,9 +222,12 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     let mut fds = vec![memory.raw(), others_doorbell.raw()];
     fds.extend(across.iter().flat_map(Across::descriptors));
     let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
-    if theirs.region != mine.region || theirs.nonce == nonce {
+    // What we have asked for, of all things, is asked of us by who has nobody to ask.
+    if theirs.region != mine.region || theirs.nonce == nonce || theirs.demand == demand {
         return Err(libc::EPROTO);
     }
+    let asked_of_me = theirs.demand.between(theirs.nonce, nonce);
+    let asked_by_me = demand.between(nonce, theirs.nonce);
     if beside.cut && beside.fds.len() < 2 {
         return Err(libc::EMFILE);
     }
@@ -231,28 +238,35 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     let their_memory = their_memory.into_memory()?;
     MappedRegion::check(&their_memory)?;
     let their_doorbell = Hidden::new(their_doorbell.into_socket()?);
+    let mut peer = talk.peer.take().ok_or(libc::EPROTO)?;
+    if !peer.has_made(&their_doorbell) {
+        return Err(libc::EPROTO);
+    }
     let across = across.zip(their_port).map(|(across, port)| across.with(port));
     let ours = nonce > theirs.nonce;
     let (memory, doorbell) = if ours { (memory, doorbell) } else { (their_memory, their_doorbell) };
     let region = MappedRegion::new(&memory)?;
     others_doorbell.close_our_copy();
 
-    let pid = beside.pid;
-    let (peer, equal) = Peer::meet(pid, beside.process);
+    let (pid, equal) = (peer.pid(), peer.meet(socket, processes.is_err()));
+    talk.peer = Some(peer);
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);
-    let page = Page::lay(theirs.demand, equal).ok_or(libc::ENOMEM)?;
+    let page = Page::lay(asked_of_me, equal).ok_or(libc::ENOMEM)?;
     let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], page.at, SIGN);
-    mine = Greeting { equal: equal.into(), chosen: page.chosen, pin: pinned.pin, ..mine };
+    let (chosen, pin, token) = (page.chosen, pinned.pin, random());
+    mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
     region.fix(&memory, equal)?; // for both have mapped it
 
     // Both or neither: one of them may see less of the other.
     let equal = equal && theirs.equal != 0;
-    let agreed = Agreed::new(pid, demand, theirs.chosen).filter(|_| equal && pid > 0);
+    let agreed = Agreed::new(pid, asked_by_me, theirs.chosen).filter(|_| equal && pid > 0);
     let is_auto = settings.engines == Engines::Auto;
     let [pull, push] = match agreed.filter(|_| is_auto) {
         Some(agreed) => match talk.leave_to_thread(move || agreed.probe()).await {
+            // It says that it has agreed, and has not.
+            Some([Err(Failed::Stranger), _]) => return Err(libc::EPROTO),
             Some(tried) => tried.map(|way| way.map_err(|why| why.to_string())),
             None => [(); 2].map(|()| Err("there is no thread to try it".to_string())),
         },
@@ -266,9 +280,9 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
             [Err(why.to_string()), Err(why.to_string())]
         }
     };
-    let helper = across
-        .as_ref()
-        .is_some_and(|across| theirs.pin != 0 && across.probe(theirs.pin, demand.word).is_ok());
+    let helper = across.as_ref().is_some_and(|across| {
+        theirs.pin != 0 && across.probe(theirs.pin, asked_by_me.word).is_ok()
+    });
     let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
     let workers = (settings.workers)();
     // With two CPUs the other one has the other process on it, which copies as well.
@@ -279,9 +293,11 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
         helper: helper.into(),
         blocks: is_auto.into(),
         workers: shares.into(),
+        token: theirs.token,
         ..mine
     };
     let (theirs, _) = talk.exchange(&mut mine, VERDICT, &[]).await?;
+    let peer = talk.peer.take().filter(|_| theirs.token == token).ok_or(libc::EPROTO)?;
     drop(pinned); // until here the other side may have looked at it
 
     // Both or neither: what one posts the other must be able to fetch.
@@ -297,11 +313,14 @@ async fn greet(talk: Talk, settings: Settings) -> Result<Established> {
     if !blocks {
         os::refuse_descriptors(doorbell.raw());
     }
-    let mappings = Mappings::new(blocks, equal);
     if blocks && !all {
         story += "; one copy between buffers of adma_alloc";
     }
-    let allowed = [may_pull, may_push].map(AtomicBool::new);
+    // Who is there now has been there since before the token was made, and so has sent that. One
+    // that has ended may have left small messages.
+    let equal = equal && !peer.has_ended();
+    let mappings = Mappings::new(blocks, equal);
+    let allowed = [may_pull, may_push].map(|may| AtomicBool::new(may && equal));
     let terms = Terms {
         equal,
         reader_alone: !equal && !both,
@@ -369,6 +388,8 @@ fn random() -> u64 {
 struct Talk {
     socket: i32,
     wants: Arc<Wants>,
+    /// Who has sent all that came so far; none: nothing came.
+    peer: Option<Peer>,
 }
 
 impl Talk {
@@ -413,7 +434,7 @@ impl Talk {
 
     /// Says what is known at this step, and hears it of the other side.
     async fn exchange(
-        &self,
+        &mut self,
         mine: &mut Greeting,
         step: u32,
         fds: &[i32],
@@ -439,11 +460,21 @@ impl Talk {
                 _ if beside.fds.len() > most_fds => return Err(libc::EPROTO),
                 count => count,
             };
+            self.note_sender(beside.sender, beside.process.take())?;
             let known = got.min(SAME);
             if theirs.bytes()[..known] != bytes[..known] {
                 return Err(libc::EPROTO);
             }
         }
         if theirs.step == step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
+    }
+
+    /// Everything comes from one process, or it is nobody's word.
+    fn note_sender(&mut self, sender: Credentials, process: Option<Fd>) -> Result<()> {
+        let Some(peer) = &self.peer else {
+            self.peer = Some(Peer::new(sender, process));
+            return Ok(());
+        };
+        peer.check_sender(sender, process.as_ref())
     }
 }

@@ -172,7 +172,8 @@ impl Link {
         let place = blocks::find(addr, len);
         // Who is not our equal copies only into what was lent to it, and gets nothing else to read.
         let shown = |place: &BlockAddress| {
-            self.engine.mappings.show(self.socket.raw(), place.serial, role == Role::Reader)
+            let (socket, to_write) = (self.socket.raw(), role == Role::Reader);
+            self.engine.mappings.show(socket, place.serial, to_write, || self.look_for_end())
         };
         (place.is_some(), place.filter(shown))
     }
@@ -297,7 +298,7 @@ impl Link {
         if outcome == Outcome::NotThisTime {
             self.note_needy();
         }
-        if outcome == Outcome::Gone {
+        if outcome == Outcome::Gone && self.end_of_other() != other::CHANGED {
             self.note_end(other::DIED);
         }
         self.finish(role, number, outcome);
@@ -379,9 +380,9 @@ impl Link {
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
         let large = len >= OFFLOAD && (role == Role::Reader || len > MOST_EAGER);
         // Who is not our equal does not copy into our buffers, by no means.
-        let trusted = role == Role::Writer || self.engine.terms.equal;
+        let trusted = || role == Role::Writer || (self.engine.terms.equal && self.believe());
         let across = self.engine.across.as_ref();
-        let across = across.filter(|across| large && trusted && across.is_on());
+        let across = across.filter(|across| large && across.is_on() && trusted());
         Pinned::new(across, &[role.other().way()], addr, len)
     }
 
@@ -392,10 +393,13 @@ impl Link {
     /// Takes the result of a message that is over. Afterwards the buffer is the program's.
     #[inline]
     pub fn collected(&self, mut endpoint: Held<'_, Endpoint>, number: u32) -> isize {
-        let (result, pin) = endpoint.collect(number);
+        let (result, pin, on_trust) = endpoint.collect(number);
         self.let_go(endpoint);
         self.unpin(pin);
-        result
+        match result > 0 && on_trust && !self.is_trusted() {
+            true => self.failure(Role::Reader, other::CHANGED),
+            false => result,
+        }
     }
 }
 

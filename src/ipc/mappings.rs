@@ -103,15 +103,21 @@ impl Mappings {
     }
 
     /// Sees to it that the other side has a block of ours, to read it or to write it. False: it
-    /// will not.
-    pub fn show(&self, socket: i32, serial: u64, to_write: bool) -> bool {
+    /// will not. `still`: whether it is what it was.
+    pub fn show(
+        &self,
+        socket: i32,
+        serial: u64,
+        to_write: bool,
+        still: impl FnOnce() -> bool,
+    ) -> bool {
         let mut sent = self.sent.lock();
         if let Some((_, writable)) = sent.iter().find(|sent| sent.0 == serial) {
             return *writable || !to_write;
         }
         let share = if self.equal { Share::Everything } else { Share::Read };
         let shown = self.wanted
-            && (self.equal || !to_write)
+            && (if self.equal { still() } else { !to_write })
             && blocks::send(serial, socket, &record(BLOCK, serial, 0), share).is_ok();
         if shown {
             keep(&mut sent, (serial, self.equal));
@@ -242,7 +248,7 @@ mod tests {
     fn pass(serial: u64, equal: bool) -> Option<Option<Arc<Mapping>>> {
         let [here, there] = os::unix_pair().unwrap();
         let (sender, receiver) = (Mappings::new(true, equal), Mappings::new(true, equal));
-        if !sender.show(there.raw(), serial, false) {
+        if !sender.show(there.raw(), serial, false, || true) {
             return None;
         }
         os::send_byte(there.raw());
@@ -298,14 +304,17 @@ mod tests {
     fn borrow(serial: u64) -> os::Result<Arc<Mapping>> {
         let [here, there] = os::unix_pair().unwrap();
         let (lender, borrower) = (Mappings::new(true, false), Mappings::new(true, false));
-        assert!(!lender.show(there.raw(), serial, true), "not unasked");
+        assert!(!lender.show(there.raw(), serial, true, || true), "not unasked");
         assert_eq!(lender.lend(there.raw(), serial)?, 1);
-        assert!(!lender.show(there.raw(), serial, true) && !blocks::is_sealed(serial));
+        assert!(!lender.show(there.raw(), serial, true, || true) && !blocks::is_sealed(serial));
         let at_the_same_time = Mappings::new(true, false).lend(there.raw(), serial);
         assert_eq!(at_the_same_time, Err(libc::EBUSY));
         for equal in [true, false] {
             let others = Mappings::new(true, equal);
-            assert!(!others.show(there.raw(), serial, false), "it would be sealed too early");
+            assert!(
+                !others.show(there.raw(), serial, false, || true),
+                "it would be sealed too early"
+            );
         }
         assert_eq!(lender.lend(there.raw(), 0)?, 2, "and nothing");
         assert!(!borrower.has_borrowed(1));
@@ -321,7 +330,7 @@ mod tests {
         assert!(blocks::is_sealed(serial));
         blocks::settle(serial).unwrap();
         lender.note_lent(serial);
-        assert!(lender.show(there.raw(), serial, true));
+        assert!(lender.show(there.raw(), serial, true, || true));
         Ok(borrower.find(BlockAddress { serial, offset: 0 }).flatten().unwrap())
     }
 
@@ -489,7 +498,7 @@ mod tests {
         };
         let all: Vec<(usize, u64)> = (0..MOST + 6).map(serial).collect();
         for (_, serial) in &all {
-            assert!(sender.show(there.raw(), *serial, false));
+            assert!(sender.show(there.raw(), *serial, false, || true));
             receiver.take_in(here.raw()).unwrap();
             let place = BlockAddress { serial: *serial, offset: 0 };
             assert!(receiver.find(place).is_some_and(|view| view.is_some()));

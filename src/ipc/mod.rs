@@ -40,7 +40,8 @@
 //! `process_vm_readv` and `process_vm_writev`, that is by its number and an address, only if it
 //! is our equal (`peer`) and has agreed (`consent`). Everybody else goes through what it has sent
 //! a descriptor of: memory that both map, or the kernel helper's port, behind which lie pages
-//! that their owner has pinned itself. What is executed afterwards has other pages.
+//! that their owner has pinned itself. What is executed afterwards has other pages. Only an equal
+//! gets blocks that it can write, and is believed what it says to have copied.
 //! Memory that both have is a file as well, whose lock a stranger can hold without end: nothing is
 //! asked of it that waits for that lock, but by a thread (`os::seal_with_stranger`).
 //!
@@ -54,16 +55,25 @@
 //! | executes a set-user-id program, or one with capabilities | no: another program, and refused by the kernel to who has no right of its own over it | memory of that program |
 //! | executes any other program | no: another program | memory that nobody has agreed to give |
 //! | ends, and its number is given away | no: another program | the same |
-//! | changes its user or capabilities | no: at once where the kernel asks, that is for everybody without `CAP_SYS_PTRACE`; a few milliseconds later for who has that | nothing: until then its own memory, which it has anyway |
+//! | changes its user or capabilities | no: the connection of two equals ends, `-ECONNRESET` for both. This is looked at before a block is sent that can be written, before a count is believed and a piece copied, if the last look is some milliseconds old. What it has got it keeps | blocks of a process that it is no equal of, and lies that are believed; until then what it could do before |
 //! | keeps tracers out (`PR_SET_DUMPABLE`), or has agreed to nothing | no | what it wants to keep to itself |
 //! | lies about all of this | its own memory only | nothing |
+//! | has somebody else say what makes it an equal: a `cat` of root's into its socket, a process that ends and leaves its number, this very process, which rings whatever it was given as a doorbell | not even connected: all bytes of all greetings have one sender, and it has made the doorbell; nothing of ours is a doorbell of others | memory of this process, or of any other of its user |
+//! | an equal, over a socket that another user has made, and may have kept | no | it could look into greetings, and take out what comes with them |
 //! | any of them, of a block that was lent to it (`adma_lend`) | the block, mapped by both | nothing: see below |
 //! | an equal, with pages that never come (userfaultfd, a file of FUSE) | yes; who waits with a limit leaves the call to a thread (`blocking`), and closing gives up | time: a wait without a limit lasts as long as the call, for the kernel has the buffer. It could stop us just as well |
 //!
-//! Which process it is says the kernel (`SCM_PIDFD`, or its number in `SCM_CREDENTIALS` before
-//! Linux 6.5); that it is still the same program says its memory, in the very call that reads or
-//! writes (`consent`); what rights it has says /proc, held open. Where any of this is not to be
-//! had it is not an equal.
+//! Which process it is says the kernel, of every byte (`SCM_PIDFD`; before Linux 6.5 its number in
+//! `SCM_CREDENTIALS`, with its user and group, if it is there and repeats a number that was made
+//! after it was looked at); that it takes part itself say a socket pair of its making
+//! (`SO_PEERCRED`), and the page that was asked for where it lets itself be reached; that it is
+//! still the same program says its memory, in the very call that reads or writes (`consent`); what
+//! rights it has says /proc, held open. Where any of this is not to be had it is not an equal.
+//!
+//! Who may be between the two says `SO_PEERCRED` of the socket that the greetings go over: of
+//! `adma_accept` who has connected, of `adma_connect` who listens, of `adma_attach` the same, and of
+//! a pair who has made it, whoever has inherited it or got it since. That is the user of the
+//! other process, or root, or they are no equals.
 //!
 //! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
 //! whole, also what is put there later for others, and written by an equal, or by who has borrowed
@@ -89,8 +99,10 @@
 //! and theirs begin with the same sign.
 //!
 //! What is left: that another program, of the same user with the same rights, has a page where
-//! the sign was, out of 2^34 chosen at random; and what the kernel lets processes of one user do
-//! to each other anyway.
+//! the sign was, out of 2^34 chosen at random; what the kernel lets processes of one user do
+//! to each other anyway; a process of another user that was given a socket of ours, keeps it, and
+//! hands it on to an equal, which takes it (a copy of it can look at greetings, unseen); and of a
+//! process whose first thread has ended that another thread of it changes its user.
 //!
 //! # Whom a stranger holds up
 //!

@@ -163,6 +163,8 @@ pub mod closed {
     pub const BEGUN: u32 = 1;
     /// It touches nothing any more.
     pub const DONE: u32 = 2;
+    /// It does not close, but takes the other side for its equal no longer.
+    pub const UNEQUAL: u32 = 4;
 }
 
 /// One process.

@@ -60,7 +60,10 @@ impl Link {
         let (alone, gone, hint) = match step {
             Ok(Step::Idle(hint)) => (gone >= other::CLOSED, gone, hint),
             // After looking: who cancels has said why before.
-            Ok(Step::Cancelled) => (true, self.end_of_other().max(other::CLOSED), own),
+            Ok(Step::Cancelled) => match self.end_of_other() {
+                other::CHANGED => (true, other::CHANGED, own),
+                gone => (true, gone.max(other::CLOSED), own),
+            },
             Ok(_) => return Ok(self.collected(endpoint, number)),
             Err(Broken) => {
                 self.broken();

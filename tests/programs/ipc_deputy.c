@@ -285,39 +285,106 @@ static void kill_for(int call)
 		cannot_be_shown("no seccomp filters here");
 }
 
-static int read_and_change(int connection)
+static int in_two[2]; /* tells the other process to go on */
+
+static void tell(void)
 {
-	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	if (write(in_two[1], "", 1) != 1)
+		fail("write");
+}
+
+static void await_telling(void)
+{
+	char byte;
+
+	if (read(in_two[0], &byte, 1) != 1)
+		fail("read");
+}
+
+/* Becomes another user, and says so not by the connection. */
+static void change(int connection)
+{
+	EXPECT(adma_read(connection, (void *)room, 64 * KIB), 64 * KIB);
 	become(SOMEBODY);
-	EXPECT(adma_write(connection, (void *)room, 1), 1);
-	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
-	expect_content(room, 8 * MIB, 7, "after the change");
-	EXPECT(adma_write(connection, (void *)room, 8 * MIB), 8 * MIB);
+	tell();
+}
+
+/* An equal that will be none. */
+static int with_changing(int (*other)(int connection), pid_t *child)
+{
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, in_two))
+		fail("socketpair");
+	int connection = with_child(other, child);
+
+	expect_engine(connection, "process_vm, one copy, both processes copy");
+	EXPECT(adma_write(connection, (void *)room, 64 * KIB), 64 * KIB);
+	await_telling();
+	/* It is looked for that every few milliseconds. */
+	usleep(100000);
+	return connection;
+}
+
+static int change_and_read(int connection)
+{
+	change(connection);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), -ECONNRESET);
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -ECONNRESET);
 	return 0;
 }
 
-/* The right ends with that, and messages go on another way. */
+/* The connection ends with that, on both sides. */
 static void changed(void)
 {
 	pid_t child;
-	int connection;
+	int connection = with_changing(change_and_read, &child);
 
-	if (getuid())
-		cannot_be_shown("only root can become others");
-	connection = with_child(read_and_change, &child);
-	expect_engine(connection, "process_vm, one copy, both processes copy");
-	fill(room, MIB, 7);
-	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
-	EXPECT(adma_read(connection, (void *)room, 1), 1);
-	/* It is looked for that every few milliseconds. */
-	usleep(100000);
 	kill_for(SYS_process_vm_readv);
 	kill_for(SYS_process_vm_writev);
-	fill(room, 8 * MIB, 7);
-	EXPECT(adma_write(connection, (void *)room, 8 * MIB), 8 * MIB);
-	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
-	EXPECT(adma_close(connection), 0);
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -ECONNRESET);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), -ECONNRESET);
 	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* Blocks of the other process that are mapped here to be written. */
+static int foreign_blocks(byte *own)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long from, to;
+	char line[400], rights[8];
+	int found = 0;
+
+	while (fgets(line, sizeof(line), maps))
+		if (strstr(line, "memfd:adma-block") &&
+		    sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && rights[1] == 'w')
+			found += (unsigned long)own < from || (unsigned long)own >= to;
+	fclose(maps);
+	return found;
+}
+
+static int change_and_look(int connection)
+{
+	byte *block = adma_alloc(MIB);
+	int before = foreign_blocks(block);
+
+	change(connection);
+	EXPECT(adma_read(connection, (void *)block, 64 * KIB), -ECONNRESET);
+	EXPECT(foreign_blocks(block), before);
+	return 0;
+}
+
+/* Nothing more is shown to it, to write. */
+static void changed_block(void)
+{
+	pid_t child;
+	int connection = with_changing(change_and_look, &child);
+	byte *block = adma_alloc(MIB);
+
+	EXPECT(adma_write(connection, (void *)block, 64 * KIB), -ECONNRESET);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
 }
 
 /* ---- a peer that claims pieces and copies nothing ----------------------------------------- */
@@ -362,6 +429,39 @@ static int claim(int connection)
 	EXPECT(adma_write(connection, "now", 3), 3);
 	sleep_ms(30000); /* killed before */
 	return 0;
+}
+
+/* The first message of the lane, of which it says that it has copied everything. */
+static int change_and_claim(int connection)
+{
+	volatile uint32_t *post = NULL;
+
+	change(connection);
+	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
+		fail("the post is refused");
+	for (byte *at = region(); !post; at += 128)
+		if (*(volatile uint64_t *)(at + 8) == MIB && *(volatile uint32_t *)at == 1)
+			post = (volatile uint32_t *)at;
+	for (uint64_t back = 1; back <= 4; back++) {
+		post[8] = back;
+		*(volatile uint64_t *)((byte *)post + 256) = back << 12;
+	}
+	tell();
+	sleep_ms(3000);
+	return 0;
+}
+
+/* And nothing is believed. */
+static void changed_claims(void)
+{
+	pid_t child;
+	int connection = with_changing(change_and_claim, &child);
+
+	await_telling();
+	EXPECT(adma_read(connection, (void *)room, MIB), -ECONNRESET);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	EXPECT(adma_close(connection), 0);
 }
 
 static int with_somebody(int (*other)(int connection), pid_t *child)
@@ -506,6 +606,10 @@ int main(int argc, char **argv)
 		changed();
 	else if (!strcmp(what, "closed"))
 		closed();
+	else if (!strcmp(what, "changed_block"))
+		changed_block();
+	else if (!strcmp(what, "changed_claims"))
+		changed_claims();
 	else if (!strncmp(what, "claimed", 7)) {
 		static const char *const all[] = { "", "_lent", "_unfinished", "_elsewhere" };
 

@@ -10,8 +10,8 @@
 #include <grp.h>
 #include <sys/eventfd.h>
 
-/* A greeting: its step, its nonce, and what it says of rights. */
-enum { HELLO = 80, STEP = 12, NONCE = 16, RIGHTS = 52, SOMEBODY = 1001 };
+/* A greeting: its step, its nonce, its token, and what it says of rights. */
+enum { HELLO = 88, STEP = 12, NONCE = 16, TOKEN = 40, RIGHTS = 60, SOMEBODY = 1001 };
 #define SLACK 8.0 /* seconds that a busy machine may take */
 
 static uint64_t state;
@@ -39,7 +39,7 @@ struct hello {
 	int fds[2];
 };
 
-/* What an honest process says first. */
+/* What an honest process says first; the bell is our own. */
 static struct hello overhear(void)
 {
 	struct hello hello;
@@ -61,6 +61,10 @@ static struct hello overhear(void)
 		fail("greetings have another length");
 	memcpy(hello.fds, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(hello.fds));
 	close(pair[0]);
+	close(hello.fds[1]);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair))
+		fail("socketpair");
+	hello.fds[1] = pair[1];
 	return hello;
 }
 
@@ -94,7 +98,17 @@ static void spoil(char *bytes, size_t len)
 			bytes[at] = roll(256);
 }
 
-/* Says everything at once; whoever listens is not asked. */
+/* The number that the other side has just made up, if it comes so far. */
+static uint64_t token(int from)
+{
+	char bytes[HELLO];
+
+	for (int greeting = 0; greeting < 2; greeting++)
+		if (recv(from, bytes, HELLO, MSG_WAITALL) != HELLO)
+			return 0;
+	return *(uint64_t *)(bytes + TOKEN);
+}
+
 static void lie_in_greeting(const struct hello *honest, int to)
 {
 	char bytes[HELLO];
@@ -117,17 +131,33 @@ static void lie_in_greeting(const struct hello *honest, int to)
 		*(uint32_t *)(bytes + STEP) = step;
 		for (int at = RIGHTS; at < HELLO; at += 4)
 			*(uint32_t *)(bytes + at) = roll(3);
+		if (step == 3 && roll(8))
+			*(uint64_t *)(bytes + TOKEN) = token(to);
 		if (roll(4) == 0)
 			spoil(bytes, HELLO);
 		send_some(to, bytes, HELLO, roll(10) ? 0 : roll(3), all_fds);
 	}
 }
 
+static struct hello honest;
+
+static void *lie_and_end(void *to)
+{
+	int socket = (int)(long)to;
+
+	lie_in_greeting(&honest, socket);
+	if (roll(200))
+		shutdown(socket, SHUT_WR);
+	else if (roll(20))
+		shutdown(socket, SHUT_RDWR);
+	return NULL;
+}
+
 static void greetings(long rounds)
 {
-	struct hello honest = overhear();
 	long met = 0;
 
+	honest = overhear();
 	memcpy(all_fds, honest.fds, sizeof(honest.fds));
 	all_fds[2] = open("/dev/null", O_RDWR);
 	all_fds[3] = memfd_create("fuzz", MFD_ALLOW_SEALING);
@@ -138,15 +168,16 @@ static void greetings(long rounds)
 	for (long round = 0; round < rounds; round++) {
 		int pair[2];
 		double begun = seconds();
+		pthread_t liar;
 
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-			fail("socketpair");
-		lie_in_greeting(&honest, pair[0]);
-		if (roll(200))
-			shutdown(pair[0], SHUT_WR);
-		else if (roll(20))
-			close(pair[0]);
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) ||
+		    setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, (int[]){ 1 }, sizeof(int)) ||
+		    pthread_create(&liar, NULL, lie_and_end, (void *)(long)pair[0]))
+			fail("socketpair, pthread_create: %s", strerror(errno));
 		int connection = adma_attach(pair[1]);
+
+		shutdown(pair[1], SHUT_RDWR);
+		pthread_join(liar, NULL);
 
 		if (seconds() - begun > 1 + SLACK)
 			fail("round %ld: a greeting took %.1f s", round, seconds() - begun);

@@ -137,8 +137,11 @@ static void about(void)
 
 /* ---- strangers --------------------------------------------------------------------------- */
 
-/* Takes a message and whatever comes with it, changes a byte, and sends it back. */
-static bool mirror(int socket_fd, unsigned *state)
+/*
+ * Takes a message and whatever comes with it, changes a byte, and sends it back; with a bell of its
+ * own, for that of another process is refused.
+ */
+static bool mirror(int socket_fd, int bell, unsigned *state)
 {
 	char bytes[200], room_beside[256];
 	struct iovec piece = { bytes, sizeof(bytes) };
@@ -151,12 +154,20 @@ static bool mirror(int socket_fd, unsigned *state)
 	*state = *state * 1664525 + 1013904223;
 	unsigned choice = *state >> 8;
 
-	/* Another nonce, or it would not go on; and nonsense in one byte of it. */
-	if (got > 24)
+	/* Another nonce and demand, and no page, or it would not go on; and nonsense in one byte. */
+	if (got > 64) {
 		bytes[16 + choice % 8] ^= 1;
+		bytes[24] ^= 1;
+		bytes[60] = 0;
+	}
 	if (choice & 0x100)
 		bytes[(choice >> 9) % got] ^= 1 << (choice >> 20) % 8;
 	piece.iov_len = got;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+		if (c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(2 * sizeof(int)))
+			memcpy(CMSG_DATA(c) + sizeof(int), &bell, sizeof(int));
+		else
+			message.msg_controllen = 0; /* credentials go by themselves */
 	/* Descriptors: those that came, or none. */
 	if (choice % 5 == 0)
 		message.msg_controllen = 0;
@@ -181,10 +192,13 @@ static void strangers(void)
 
 		if (child == 0) {
 			unsigned state = round * 7919 + 1;
+			int bell[2];
 
 			close(pair[0]);
+			if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, bell))
+				fail("socketpair");
 			for (unsigned step = 0; step < 1 + round % 4; step++)
-				if (!mirror(pair[1], &state))
+				if (!mirror(pair[1], bell[1], &state))
 					break;
 			_exit(0);
 		}

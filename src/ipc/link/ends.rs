@@ -1,9 +1,9 @@
 //! The ends of a connection: of the other process, however that comes, and our own.
 
-use super::{Link, lost};
+use super::Link;
 use crate::ipc::doorbell::how;
 use crate::ipc::endpoint::Role;
-use crate::ipc::os::{self, Way};
+use crate::ipc::os;
 use crate::ipc::region::closed;
 use crate::os::sys;
 use core::sync::atomic::Ordering;
@@ -17,11 +17,13 @@ pub mod other {
     pub const ALIVE: u32 = 0;
     /// It has said that it closes; what it has begun it may still finish.
     pub const CLOSING: u32 = 1;
+    /// The two are no equals any more; what it has begun it may still finish.
+    pub const CHANGED: u32 = 2;
     /// It has closed.
-    pub const CLOSED: u32 = 2;
-    pub const DIED: u32 = 3;
+    pub const CLOSED: u32 = 3;
+    pub const DIED: u32 = 4;
     /// It writes nonsense into the region.
-    pub const BROKEN: u32 = 4;
+    pub const BROKEN: u32 = 5;
 }
 
 impl Link {
@@ -38,17 +40,39 @@ impl Link {
         if !dead && closed == closed::BEGUN && self.closing.load(Ordering::Acquire) {
             return true;
         }
-        self.note_end(if closed != 0 { other::CLOSED } else { other::DIED });
+        let orderly = closed & (closed::BEGUN | closed::DONE) != 0;
+        let changed = self.other.load(Ordering::Relaxed) == other::CHANGED;
+        self.note_end(if orderly && !changed { other::CLOSED } else { other::DIED });
         false
     }
 
     pub(super) fn look_for_end(&self) -> bool {
         self.believed_at.store(sys::ticks(), Ordering::Relaxed);
-        if !self.engine.look_at_peer() {
-            self.note_lost(lost(Way::Pull) | lost(Way::Push));
-            self.ring();
+        if self.note_events(os::poll_few(self.descriptors(), 0)) && !self.engine.peer.is_as_it_was()
+        {
+            self.note_changed();
         }
-        self.note_events(os::poll_few(self.descriptors(), 0))
+        self.is_there()
+    }
+
+    /// What was agreed is no longer so, and there is no other agreement: it ends, for both.
+    #[cold]
+    fn note_changed(&self) {
+        // Not if it closes: then that is known.
+        let closed = &self.mine().closed.0;
+        let _ = closed.compare_exchange(0, closed::UNEQUAL, Ordering::AcqRel, Ordering::Relaxed);
+        self.note_end(other::CHANGED);
+        self.ring();
+    }
+
+    fn is_there(&self) -> bool {
+        self.other.load(Ordering::Relaxed) < other::CHANGED
+    }
+
+    /// Whether what the other process says that it has done can be believed: no longer if it is
+    /// our equal no longer.
+    pub fn is_trusted(&self) -> bool {
+        self.believe() || self.other.load(Ordering::Relaxed) != other::CHANGED
     }
 
     /// Looks for the other's end, and at its rights, but not more often than every few
@@ -58,7 +82,7 @@ impl Link {
         if since > BELIEVED_TICKS {
             return self.look_for_end();
         }
-        self.other.load(Ordering::Relaxed) < other::CLOSED
+        self.is_there()
     }
 
     pub(super) fn note_end(&self, end: u32) {
@@ -86,11 +110,16 @@ impl Link {
     #[inline]
     pub fn end_of_other(&self) -> u32 {
         let known = self.other.load(Ordering::Acquire);
-        if known == other::ALIVE && self.theirs().closed.0.load(Ordering::Acquire) != 0 {
-            self.note_end(other::CLOSING);
-            return other::CLOSING;
+        if known != other::ALIVE {
+            return known;
         }
-        known
+        let end = match self.theirs().closed.0.load(Ordering::Acquire) {
+            0 => return known,
+            closed::UNEQUAL => other::CHANGED,
+            _ => other::CLOSING,
+        };
+        self.note_end(end);
+        end
     }
 
     #[cold]

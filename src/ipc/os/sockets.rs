@@ -119,9 +119,9 @@ pub fn remove_file(address: &UnixAddress) {
     let _ = unsafe { call(libc::SYS_unlinkat, [at, path, 0]) };
 }
 
-/// An option of a socket that is a number.
-pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
-    let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
+/// An option of a socket that is plain numbers.
+fn numbers_of<const N: usize>(fd: i32, option: i32) -> Result<[i32; N]> {
+    let (mut value, mut len) = ([0i32; N], size_of::<[i32; N]>() as u32);
     let (at, room) = (&raw mut value as usize, &raw mut len as usize);
     let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
     // SAFETY: the kernel writes at most `len` bytes.
@@ -129,14 +129,45 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     Ok(value)
 }
 
-/// The user who has connected, or made a pair; -1 where it cannot be told.
-pub fn user_of(socket: i32) -> u32 {
-    let (mut found, mut len) = (libc::ucred { pid: 0, uid: u32::MAX, gid: 0 }, 12u32);
-    let (at, room) = (&raw mut found as usize, &raw mut len as usize);
-    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize);
-    // SAFETY: the kernel writes at most `len` bytes.
-    let _ = unsafe { call(libc::SYS_getsockopt, [socket as usize, level, option, at, room]) };
-    found.uid
+/// An option of a socket that is a number.
+pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
+    numbers_of(fd, option).map(|[value]| value)
+}
+
+/// A process and its user, by the kernel's word, in numbers of our namespaces. What is not to be
+/// seen from here is 0, and 65534.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    pub pid: i32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Who has made the other end of a socket: of a pair who has made both; of one that was connected
+/// who has called `listen`, or `connect`. An error: nobody is known.
+pub fn maker_of(socket: i32) -> Result<Credentials> {
+    let [pid, uid, gid] = numbers_of(socket, libc::SO_PEERCRED)?;
+    let known = uid != -1;
+    known.then_some(Credentials { pid, uid: uid as u32, gid: gid as u32 }).ok_or(libc::ENOTCONN)
+}
+
+/// The same as a descriptor, since Linux 6.5.
+pub fn process_of_maker(socket: i32) -> Option<Fd> {
+    const SO_PEERPIDFD: i32 = 77;
+    let [number] = numbers_of(socket, SO_PEERPIDFD).ok()?;
+    fd(Ok(number as usize)).ok()
+}
+
+/// Whether neither end of a unix socket has a name, as those of a pair.
+pub fn is_nameless(socket: i32) -> bool {
+    [libc::SYS_getsockname, libc::SYS_getpeername].iter().all(|&number| {
+        let mut address = libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] };
+        let mut len = size_of_val(&address) as u32;
+        let (at, room) = (&raw mut address as usize, &raw mut len as usize);
+        // SAFETY: the kernel writes at most `len` bytes.
+        let told = unsafe { call(number, [socket as usize, at, room]) };
+        told.is_ok() && len as usize == offset_of!(libc::sockaddr_un, sun_path)
+    })
 }
 
 fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
@@ -319,8 +350,8 @@ pub struct Beside {
     pub fds: Vec<Foreign>,
     /// There were more of them than found a number, or room, here.
     pub cut: bool,
-    /// The process that sent it, by the kernel's word; 0: unknown, or not to be seen from here.
-    pub pid: i32,
+    /// Who has sent what came last; all of that has one sender, where credentials are asked for.
+    pub sender: Credentials,
     /// The same as a descriptor, since Linux 6.5.
     pub process: Option<Fd>,
 }
@@ -337,6 +368,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let got =
         unsafe { call(libc::SYS_recvmsg, [socket as usize, &raw mut message as usize, flags]) }?;
     beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
+    (beside.sender, beside.process) = (Credentials::default(), None);
     // SAFETY: the kernel has filled `control` up to the length it says.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
@@ -351,7 +383,8 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
-                    beside.pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                    let libc::ucred { pid, uid, gid } = data.cast::<libc::ucred>().read_unaligned();
+                    beside.sender = Credentials { pid, uid, gid };
                 }
                 (libc::SOL_SOCKET, SCM_PIDFD) if payload >= 4 => {
                     // Negative: why there is none.
