@@ -36,7 +36,7 @@ impl Role {
 }
 
 /// What became of a post.
-pub enum Posted {
+pub enum AfterPost {
     /// It is over with this count, and nothing of it is remembered.
     Over(usize),
     /// It has this number. A read that has met nothing: until this changes there is nothing to do,
@@ -251,7 +251,7 @@ impl Endpoint {
 
     /// A message is over with its post, and nobody has a cookie for it: it is not remembered.
     #[inline(always)]
-    fn pass(&mut self, lane: &Lane, role: Role, count: usize) -> Posted {
+    fn pass(&mut self, lane: &Lane, role: Role, count: usize) -> AfterPost {
         let (number, room_end) = (self.next, self.room_head);
         if role == Role::Writer {
             self.own(number).room_end = room_end;
@@ -259,7 +259,7 @@ impl Endpoint {
         self.next = number.wrapping_add(1);
         self.note_done(lane, role);
         tally::note_message(direction(role), Regime::Eager, count);
-        Posted::Over(count)
+        AfterPost::Over(count)
     }
 
     /// Posts a write. The caller rings. An eager one is over at once, unless there is a cookie:
@@ -274,7 +274,7 @@ impl Endpoint {
         ours: Buffer,
         direct: impl FnOnce() -> bool,
         cookie: bool,
-    ) -> Result<Posted, NoRoom> {
+    ) -> Result<AfterPost, NoRoom> {
         self.check_room(lane)?;
         let (number, len) = (self.next, ours.len);
         let place = if len <= MOST_EAGER { self.take_room(lane, len)? } else { None };
@@ -284,7 +284,7 @@ impl Endpoint {
             let kind = if direct() { kind::DIRECT } else { kind::STREAMED };
             self.remember(ours, kind, cookie);
             publish_buffer(desc, number, kind, ours);
-            return Ok(Posted::Waits(number, None));
+            return Ok(AfterPost::Waits(number, None));
         };
         // SAFETY: the caller's promise; the room was taken for `len` bytes.
         unsafe { original::copy(to, ours.addr, len) };
@@ -300,7 +300,7 @@ impl Endpoint {
             desc.number.swap(number.wrapping_add(1), Ordering::AcqRel);
         }
         if cookie {
-            return Ok(Posted::Waits(self.remember(ours, kind::EAGER, cookie), None));
+            return Ok(AfterPost::Waits(self.remember(ours, kind::EAGER, cookie), None));
         }
         // Before we are done with it: then the reader's place may be used again.
         let count = eager_count(lane, number, len).unwrap_or(len);
@@ -327,7 +327,7 @@ impl Endpoint {
         lane: &Lane,
         ours: Buffer,
         cookie: bool,
-    ) -> Result<Posted, NoRoom> {
+    ) -> Result<AfterPost, NoRoom> {
         self.check_room(lane)?;
         let number = self.next;
         let (own, theirs) = (self.own_desc(lane, number), self.other_desc(lane, number));
@@ -344,7 +344,7 @@ impl Endpoint {
         let hint = Hint::of(&theirs.number);
         // What is wrong will be found by who waits: only then does nobody look at the buffer again.
         let matched = self.is_matched(lane, number).unwrap_or(false);
-        Ok(Posted::Waits(number, (!matched).then_some(hint)))
+        Ok(AfterPost::Waits(number, (!matched).then_some(hint)))
     }
 
     /// What a blocking read that has met nothing waits for, if that is eager: it is over then. As

@@ -8,7 +8,7 @@ pub use ends::other;
 
 use super::across::{Across, Pinned};
 use super::blocks::{self, BlockAddress};
-use super::endpoint::{Buffer, Endpoint, Hint, NoRoom, Posted, Role};
+use super::endpoint::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
 use super::engine::{MessagePiece, Outcome};
 use super::handshake::Established;
 use super::lock::{Held, Lock, Released};
@@ -204,7 +204,7 @@ impl Link {
         len: usize,
         cookie: bool,
         pinned: &mut Pinned<'_>,
-    ) -> Result<(Held<'_, Endpoint>, Posted), Unposted> {
+    ) -> Result<(Held<'_, Endpoint>, AfterPost), Unposted> {
         let gone = self.end_before(role);
         if role == Role::Writer && gone != other::ALIVE {
             return Err(Unposted { error: self.failure(role, gone), until: None });
@@ -268,8 +268,8 @@ impl Link {
             kicks::kick();
         }
         match posted {
-            Posted::Waits(number, _) => Ok(number),
-            Posted::Over(_) => Err(-libc::EINVAL as isize), // not where there is a cookie
+            AfterPost::Waits(number, _) => Ok(number),
+            AfterPost::Over(_) => Err(-libc::EINVAL as isize), // not where there is a cookie
         }
     }
 

@@ -8,7 +8,7 @@
 use super::across::Pinned;
 use super::blocks;
 use super::doorbell::how;
-use super::endpoint::{Endpoint, Hint, Posted, Role, Step};
+use super::endpoint::{AfterPost, Endpoint, Hint, Role, Step};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS, other};
 use super::lock::Held;
 use super::os;
@@ -53,15 +53,15 @@ impl Link {
             // SAFETY: the caller's promise.
             match unsafe { self.post(role, addr, len, false, &mut pinned) } {
                 // The common case: an eager message.
-                Ok((endpoint, Posted::Over(count))) => {
+                Ok((endpoint, AfterPost::Over(count))) => {
                     self.ring_after(endpoint.release());
                     return count as isize;
                 }
-                Ok((endpoint, Posted::Waits(number, Some(hint)))) => {
+                Ok((endpoint, AfterPost::Waits(number, Some(hint)))) => {
                     drop(endpoint);
                     return self.wait_for_short(number, hint);
                 }
-                Ok((endpoint, Posted::Waits(number, None))) => {
+                Ok((endpoint, AfterPost::Waits(number, None))) => {
                     return self.begin_and_wait(role, number, endpoint);
                 }
                 Err(Unposted { error, until: None }) => return error,
