@@ -285,8 +285,8 @@ impl Drop for Disk {
     }
 }
 
-/// Whoever writes a page back believes it clean then; the engine writes it all the same, and
-/// nobody but the module can say so.
+/// Whoever writes a page back believes it clean then: the engine has written all of it by that
+/// time, or the module says that it did so later.
 fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     let _disk = Disk::new()?;
     let bench = Bench::new()?;
@@ -296,11 +296,12 @@ fn page_written_back_under_way_reaches_the_disk() -> Outcome {
             return Ok(());
         }
     }
-    fail!("written back too late each time");
+    fail!("the copy was over too early each time");
 }
 
-/// Whether the copy was still under way when all had been written back: a guest that the host
-/// holds up is late for that.
+/// Whether the copy was under way when it began to be written back: a guest that the host holds up
+/// is late for that. To write back waits for the transfers (see adma_range_invalidate), so it may be
+/// over in the end.
 fn reaches_the_disk_under_way(bench: &Bench, path: &str) -> Outcome<bool> {
     const LEN: usize = 64 * PAGE;
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
@@ -314,8 +315,8 @@ fn reaches_the_disk_under_way(bench: &Bench, path: &str) -> Outcome<bool> {
     let channels = device.info()?.channels;
     bench.slow_down()?;
     let request = device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(16, channels))?;
-    file.sync_all()?;
     let under_way = device.wait(request.id, Duration::ZERO) == Err(EAGAIN);
+    file.sync_all()?;
     ensure_eq!(device.end(&request)?, 0, "failed pieces");
     drop((dst, device));
     bench.clear()?;
