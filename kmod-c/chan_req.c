@@ -119,7 +119,7 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 
 	if (cr->failed || adma_chan_req_left(cr)) {
 		atomic64_or(cr->pieces, &req->failed);
-	} else {
+	} else if (cr->sent) {
 		ch->good++;
 		if (!ch->ordered)
 			/* After the data, which the answers were about. */
@@ -341,13 +341,15 @@ bool adma_chan_req_close(struct adma_chan_req *cr)
 	struct adma_request *req = cr->req;
 	u64 pieces = cr->pieces;
 	bool trusted = cr->sent && cr->trusted;
+	unsigned long begun = cr->begun;
 	u32 turn = adma_chan_req_turn(cr);
 	dma_cookie_t word = 0;
 	unsigned long irq;
 
 	if (ch->ordered && cr->sent) {
-		trusted &= adma_is_recent(cr->begun);
 		word = adma_chan_req_send_word(cr);
+		/* From here on it may be somebody else's, see below. */
+		trusted &= adma_is_recent(begun);
 		dma_async_issue_pending(ch->chan);
 	}
 	spin_lock_irqsave(&ch->lock, irq);

@@ -88,6 +88,8 @@ int adma_export(struct file *port, struct adma_export *arg)
 	if (!arg->flags || !arg->len || arg->len > ADMA_MAX_LEN ||
 	    !access_ok(u64_to_user_ptr(addr), arg->len))
 		return -EINVAL;
+	if (READ_ONCE(file->closed))
+		return -ESHUTDOWN;
 	buf = kvzalloc(struct_size(buf, range, adma_ranges_of(addr, arg->len)),
 		       GFP_KERNEL_ACCOUNT);
 	if (!buf)

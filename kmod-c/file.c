@@ -20,10 +20,17 @@
 /* ... and somebody who is about to fork, for requests and works of it. */
 #define ADMA_LET_GO_MS	100
 
+/*
+ * Each holds a chan_req of every channel it has pieces for, also while it waits
+ * for a page: one user leaves enough of them to others.
+ */
+#define ADMA_USER_REQUESTS	(ADMA_CHAN_REQS / 2)
+
 /* What all open files of a user have. */
 struct adma_user {
 	unsigned int files;
-	atomic64_t bytes;	/* under way */
+	atomic_t requests;	/* under way, */
+	atomic64_t bytes;	/* and their bytes */
 };
 
 /* By number; the lock is of their files, too. */
@@ -34,6 +41,10 @@ int adma_slot_take(struct adma_file *file)
 {
 	int i, ret = -EAGAIN;
 
+	if (atomic_inc_return(&file->user->requests) > ADMA_USER_REQUESTS) {
+		atomic_dec(&file->user->requests);
+		return ret;
+	}
 	spin_lock(&file->lock);
 	for (i = 0; i < ADMA_SLOTS && ret < 0; i++) {
 		struct adma_slot *slot = &file->slot[i];
@@ -47,6 +58,8 @@ int adma_slot_take(struct adma_file *file)
 		ret = i;
 	}
 	spin_unlock(&file->lock);
+	if (ret < 0)
+		atomic_dec(&file->user->requests);
 	return ret;
 }
 
@@ -57,6 +70,7 @@ void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
 	struct adma_slot *slot = &file->slot[nr];
 
 	atomic64_sub(bytes, &file->user->bytes);
+	atomic_dec(&file->user->requests);
 	spin_lock(&file->lock);
 	slot->failed = failed;
 	slot->state = failed ? ADMA_FAILED : ADMA_FREE;
@@ -236,6 +250,7 @@ static void adma_file_shut(struct adma_file *file)
 					  file->words[i].page,
 					  file->words[i].dma);
 	}
+	adma_kept_open(file, false);
 	adma_user_put(file->user, file->cred->user->uid);
 	file->user = NULL;
 }
@@ -250,7 +265,6 @@ static void adma_file_free(struct kref *kref)
 	for (i = 0; i < ADMA_SLOTS; i++)
 		adma_request_free(file->slot[i].req);
 	xa_destroy(&file->exports);
-	adma_kept_open(file, false);
 	xa_destroy(&file->table);
 	put_cred(file->cred);
 	put_pid(file->owner);

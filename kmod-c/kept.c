@@ -125,15 +125,16 @@ static bool adma_range_is_old(struct adma_range *range, unsigned int ages)
 static unsigned long adma_ranges_evict(struct adma_file *file,
 				       unsigned long pages, unsigned int ages)
 {
+	bool ages_only = ages == ADMA_AGES;
 	/* To the end, all round, and once more for those that were young. */
-	int passes = ages == ADMA_AGES ? 1 : 3;
+	int passes = ages_only ? 1 : 3;
 	unsigned long freed = 0, index;
 	struct adma_range *range;
 
 	while (freed < pages && passes--) {
 		rcu_read_lock();
 		xa_for_each_start(&file->table, index, range,
-				  READ_ONCE(file->hand)) {
+				  ages_only ? 0 : READ_ONCE(file->hand)) {
 			if (freed >= pages)
 				break;
 			if (!adma_range_is_old(range, ages) ||
@@ -144,13 +145,14 @@ static unsigned long adma_ranges_evict(struct adma_file *file,
 					       ADMA_RANGE_PAGES) ?: 1;
 		}
 		rcu_read_unlock();
-		WRITE_ONCE(file->hand, freed < pages ? 0 : index);
+		if (!ages_only)
+			WRITE_ONCE(file->hand, freed < pages ? 0 : index);
 	}
 	return freed;
 }
 
 /* Of the files of one user, or of all. */
-static unsigned long adma_files_evict(const struct adma_user *user,
+static unsigned long adma_files_evict(const struct user_struct *user,
 				      unsigned long pages, unsigned int ages)
 {
 	unsigned long freed = 0;
@@ -158,7 +160,7 @@ static unsigned long adma_files_evict(const struct adma_user *user,
 
 	mutex_lock(&adma_files_lock);
 	list_for_each_entry(file, &adma_files, files) {
-		if (!user || file->user == user)
+		if (!user || file->cred->user == user)
 			freed += adma_ranges_evict(file, pages - freed, ages);
 		if (freed >= pages)
 			break;
@@ -180,7 +182,7 @@ void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
 
 	/* A moment for their workers; it is not waited for what they do. */
 	if (of_user && freed < pages &&
-	    adma_files_evict(file->user, pages - freed, 1))
+	    adma_files_evict(file->cred->user, pages - freed, 1))
 		schedule_timeout_killable(1);
 	adma_file_catch_up(file, 0);
 }

@@ -125,6 +125,7 @@ static struct adma_request *adma_request_new(struct adma_file *file,
 		ret = adma_pieces_read(arg, req->piece);
 	if (ret) {
 		adma_slot_leave(file, nr, 0, 0);
+		wake_up_all(&file->wait);
 		return ERR_PTR(ret);
 	}
 	memset(req, 0, offsetof(struct adma_request, max_ranges));

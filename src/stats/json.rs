@@ -55,8 +55,6 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
             ("submit_calls", helper.submit_calls),
             ("wait_calls", helper.wait_calls),
             ("system_calls", helper.system_calls),
-            // The helper once copied small bits itself; whoever reads this finds the key.
-            ("kernel_bytes", 0),
             ("redone_pieces", helper.redone_pieces),
             ("requests", helper.requests),
             ("pinned_pages", helper.pinned_pages),
@@ -216,7 +214,6 @@ mod tests {
             ("submit_calls", 1_000_000),
             ("wait_calls", 17),
             ("system_calls", 1_000_317),
-            ("kernel_bytes", 0),
             ("redone_pieces", 3),
             ("requests", 1000),
             ("pinned_pages", 512),

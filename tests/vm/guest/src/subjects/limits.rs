@@ -11,6 +11,7 @@ use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
 use crate::verdict::{Context, Outcome};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 tests! {
@@ -22,6 +23,8 @@ tests! {
     limit_close_of_somebody_elses_file_waits_for_none_of_its_requests
     limit_of_open_files_is_emfile_and_their_pages_are_charged
     limit_of_open_files_does_not_count_those_that_only_a_port_is_left_of
+    limit_of_requests_leaves_channels_to_other_users
+    limit_reached_through_a_port_without_a_file_is_nobody_elses_business
 }
 
 const SMALL: usize = 4 * PAGE;
@@ -278,4 +281,68 @@ fn limit_of_open_files_does_not_count_those_that_only_a_port_is_left_of() -> Out
         Ok(())
     })?;
     child.succeed()
+}
+
+/// Each request holds a place on its channel, however few bytes it has.
+fn limit_of_requests_leaves_channels_to_other_users() -> Outcome {
+    const FILES: usize = 8;
+    let bench = Bench::new()?;
+    let devices = (0..FILES).map(|_| Device::open()).collect::<Outcome<Vec<_>>>()?;
+    let (dst, src) = (Region::of_scattered_pages(SMALL)?, Region::of_scattered_pages(SMALL)?);
+    let piece = Piece::new(&dst, 0, &src, 0, SMALL).on(0);
+    devices.iter().try_for_each(|device| device.carry(&mut [piece]).map(drop))?;
+    bench.slow_down_one()?;
+    let mut under_way = Vec::new();
+    let mut refused = None;
+    'all: for device in &devices {
+        for number in 0..SLOTS {
+            let Submitted { result, out } = device.submit(&mut [piece]);
+            if result.is_err() {
+                refused = Some((result, number));
+                break 'all;
+            }
+            under_way.push((device, out));
+        }
+    }
+    println!("{} requests, then {refused:?}", under_way.len());
+    bench.clear()?;
+    for (device, out) in &under_way {
+        ensure_eq!(device.end(out)?, 0, "failed pieces");
+    }
+    let Some((result, number)) = refused else { fail!("{} are taken", under_way.len()) };
+    ensure_eq!(result, Err(EAGAIN), "one request too many");
+    ensure!(number < SLOTS, "it was the file's limit");
+    Ok(())
+}
+
+/// What others keep is let go for their own user only.
+fn limit_reached_through_a_port_without_a_file_is_nobody_elses_business() -> Outcome {
+    let kept = Gate::new()?;
+    let mode = |mode| fs::set_permissions(PATH, fs::Permissions::from_mode(mode)).context(PATH);
+    mode(0o666)?;
+    let child = fork(|| {
+        kept.pass();
+        become_nobody()?;
+        limit_locked_memory(0)?;
+        let own = Device::open()?;
+        let Ok(port) = own.port() else { fail!("no port") };
+        drop(own);
+        let memory = Region::of_small_pages(LARGE)?;
+        memory.fill(1);
+        for _ in 0..50 {
+            let refused = port.export(memory.address(0), LARGE, EXPORT_READ);
+            ensure_eq!(refused, Err(ESHUTDOWN), "an export of a closed file");
+        }
+        Ok(())
+    })?;
+    let device = Device::open()?;
+    let buffers = Buffers::new()?;
+    device.carry(&mut [buffers.piece(LARGE)])?;
+    let before = device.info()?.evictions;
+    kept.open();
+    let outcome = child.succeed();
+    mode(0o640)?;
+    outcome?;
+    ensure_eq!(device.info()?.evictions, before, "ranges of another user let go");
+    Ok(())
 }
