@@ -295,6 +295,8 @@ fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
         "bell",
         "bell_unread",
         "bell_many",
+        "bell_peeked",
+        "bell_timed",
         "page",
         "silent",
         "interrupted",

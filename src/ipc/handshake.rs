@@ -19,7 +19,7 @@
 //! was found and can be used for something else, or closed.
 
 use super::across::{Across, Pinned};
-use super::blocking::{CLOSERS, COPIERS};
+use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS};
 use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::hidden::Hidden;
@@ -257,14 +257,22 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     let (chosen, pin, token) = (page.chosen, pinned.pin, random());
     mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
-    region.fix(&memory, equal)?; // for both have mapped it
+    // Both have mapped it. Who is not our equal can hold its lock for as long as it likes.
+    let memory = match equal || os::is_sealed_for_good(&memory) {
+        true => memory,
+        false => {
+            let seal = move || os::seal_for_good(&memory).map(|()| memory);
+            talk.leave_to_thread(&SEALERS, seal).await.ok_or(libc::EMFILE)??
+        }
+    };
+    region.fix(&memory, equal)?;
 
     // Both or neither: one of them may see less of the other.
     let equal = equal && theirs.equal != 0;
     let agreed = Agreed::new(pid, asked_by_me, theirs.chosen).filter(|_| equal && pid > 0);
     let is_auto = settings.engines == Engines::Auto;
     let [pull, push] = match agreed.filter(|_| is_auto) {
-        Some(agreed) => match talk.leave_to_thread(move || agreed.probe()).await {
+        Some(agreed) => match talk.leave_to_thread(&COPIERS, move || agreed.probe()).await {
             // It says that it has agreed, and has not.
             Some([Err(Failed::Stranger), _]) => return Err(libc::EPROTO),
             Some(tried) => tried.map(|way| way.map_err(|why| why.to_string())),
@@ -418,6 +426,7 @@ impl Talk {
     /// Does what may last for ever, if the other side wants it to. `None`: nobody can do it.
     async fn leave_to_thread<T: Send + 'static>(
         &self,
+        pool: &'static Pool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let [here, there] = os::unix_pair().ok()?.map(Hidden::new);
@@ -427,7 +436,7 @@ impl Talk {
             *answer.lock() = Some(work());
             drop(there); // which is seen here
         };
-        let taken = COPIERS.take(Box::new(job));
+        let taken = pool.take(Box::new(job));
         let look = || result.lock().take().ok_or(libc::EAGAIN);
         if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
     }

@@ -47,6 +47,8 @@ pub struct Link {
     /// One of our sleepers polls, the others sleep on the doorbell's word.
     polling: AtomicBool,
     believed_at: AtomicU64,
+    /// The other process was our equal, and is so no longer.
+    changed: AtomicBool,
     /// How many, or nearly so.
     writes: AtomicU32,
 }
@@ -84,6 +86,7 @@ impl Link {
             must_help: AtomicBool::new(!all),
             polling: AtomicBool::new(false),
             believed_at: AtomicU64::new(sys::ticks()),
+            changed: AtomicBool::new(false),
             writes: AtomicU32::new(0),
             established,
         }

@@ -215,7 +215,12 @@ impl Arrived {
         let Ok(times) = times.try_into().map(u32::from_ne_bytes) else { return Ok(()) };
         let serial = u64::from_ne_bytes(serial);
         let memory = memory.and_then(Result::ok);
-        let view = memory.and_then(|memory| Mapping::new(&memory, by.equal, kind == LEND).ok());
+        let view = memory.map(|memory| Mapping::new(&memory, by.equal, kind == LEND));
+        if matches!(view, Some(Err(libc::ETIMEDOUT))) {
+            // It holds the lock of what it sends: we wait for that once, and no more.
+            return Err(libc::EPROTO);
+        }
+        let view = view.and_then(Result::ok);
         if serial != 0 && by.wanted {
             keep(&mut self.mappings, (serial, view.map(Arc::new)));
         }

@@ -144,10 +144,10 @@ impl Drop for Foreign {
     }
 }
 
-/// Closes a unix socket that a stranger has the other end of: at once if nothing is in it, which
-/// is so with everybody honest. What is in it may be files that are closed with it.
+/// Closes a unix socket that a stranger has the other end of. What is in it may be files that would
+/// be closed with it.
 pub fn close_socket(socket: Fd) {
-    if socket.is_there() && !sockets::is_empty_for_good(&socket) {
+    if socket.is_there() && !sockets::empty_for_good(&socket) {
         close_by_thread(socket.into_raw());
     }
 }

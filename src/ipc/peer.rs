@@ -141,8 +141,9 @@ impl Peer {
         let status = os::open(&file("status")?, 0).ok()?;
         let [mut mine, mut theirs] = [[0; 64]; 2];
         let mine = sys::read_link(c"/proc/thread-self/ns/user", &mut mine)?;
-        let same = sys::read_link(&file("ns/user")?, &mut theirs)? == mine;
         let standing = Standing::of(&status)?;
+        // After that: in a namespace of its own it could look as it likes, and never come back.
+        let same = sys::read_link(&file("ns/user")?, &mut theirs)? == mine;
         let equal =
             same && standing.is_settled_as(self.credentials) && standing == Standing::own()?;
         // Alive now, so the number was its own all the time.

@@ -341,6 +341,28 @@ static void bell_carries_many(void)
 			break; /* as many as there is room for */
 }
 
+static void empty_one_lingers(void)
+{
+	int bell = connected_doorbell(), fd = lingering();
+
+	send_with(bell, "", 0, &fd, 1);
+	close(fd);
+}
+
+static void last_of_many_over_the_bell_lingers(void)
+{
+	int bell = connected_doorbell(), fds[253];
+
+	for (int i = 0; i < 252; i++)
+		fds[i] = STDIN_FILENO;
+	fds[252] = lingering();
+	send_with(bell, record, sizeof(record), fds, 253);
+	close(fds[252]);
+}
+
+/* What whoever has made the doorbell can set on a copy of our end. */
+static int option_of_our_end;
+
 /* Of a connection that one reads from with a limit, or that is closed at once. */
 static void expect_bell_holds_nobody_up(void (*scene)(void), bool reads)
 {
@@ -357,6 +379,9 @@ static void expect_bell_holds_nobody_up(void (*scene)(void), bool reads)
 
 	if (connection < 0)
 		fail("accept: %s", strerror(-connection));
+	if (option_of_our_end &&
+	    setsockopt(doorbell(), SOL_SOCKET, option_of_our_end, &(int){ 1 }, sizeof(int)))
+		fail("setsockopt: %s", strerror(errno));
 	wait_done();
 	if (reads) {
 		adma_cookie_t cookie = adma_iread(connection, data, sizeof(data));
@@ -387,6 +412,20 @@ static void bell(void)
 static void bell_unread(void)
 {
 	expect_bell_holds_nobody_up(bell_lingers, false);
+}
+
+/* A look at what is there begins behind the first byte. */
+static void bell_peeked(void)
+{
+	option_of_our_end = SO_PEEK_OFF;
+	expect_bell_holds_nobody_up(empty_one_lingers, false);
+}
+
+/* Times take room from descriptors, and the last finds none. */
+static void bell_timed(void)
+{
+	option_of_our_end = SO_TIMESTAMP;
+	expect_bell_holds_nobody_up(last_of_many_over_the_bell_lingers, true);
 }
 
 static void bell_many(void)
@@ -626,6 +665,7 @@ int main(int argc, char **argv)
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "greeting", greeting }, { "unaccepted", unaccepted }, { "bell", bell },
 		{ "bell_unread", bell_unread }, { "bell_many", bell_many }, { "page", page },
+		{ "bell_peeked", bell_peeked }, { "bell_timed", bell_timed },
 		{ "silent", silent }, { "interrupted", interrupted },
 		{ "closed", closed_listeners }, { "limit", limit },
 	};

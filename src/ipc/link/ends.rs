@@ -41,15 +41,19 @@ impl Link {
             return true;
         }
         let orderly = closed & (closed::BEGUN | closed::DONE) != 0;
-        let changed = self.other.load(Ordering::Relaxed) == other::CHANGED;
-        self.note_end(if orderly && !changed { other::CLOSED } else { other::DIED });
+        self.note_end(if orderly && !self.has_changed() { other::CLOSED } else { other::DIED });
         false
     }
 
     pub(super) fn look_for_end(&self) -> bool {
         self.believed_at.store(sys::ticks(), Ordering::Relaxed);
-        if self.note_events(os::poll_few(self.descriptors(), 0)) && !self.engine.peer.is_as_it_was()
-        {
+        let look = || {
+            let events = os::poll_few(self.descriptors(), 0);
+            self.note_events(events);
+            events[1] & libc::POLLIN == 0
+        };
+        // Also of one that has hung up. Of one that has ended by now there is nothing to be read.
+        if look() && !self.engine.peer.is_as_it_was() && look() {
             self.note_changed();
         }
         self.is_there()
@@ -61,6 +65,7 @@ impl Link {
         // Not if it closes: then that is known.
         let closed = &self.mine().closed.0;
         let _ = closed.compare_exchange(0, closed::UNEQUAL, Ordering::AcqRel, Ordering::Relaxed);
+        self.changed.store(true, Ordering::Release);
         self.note_end(other::CHANGED);
         self.ring();
     }
@@ -70,9 +75,14 @@ impl Link {
     }
 
     /// Whether what the other process says that it has done can be believed: no longer if it is
-    /// our equal no longer.
+    /// our equal no longer, whatever becomes of it then.
     pub fn is_trusted(&self) -> bool {
-        self.believe() || self.other.load(Ordering::Relaxed) != other::CHANGED
+        self.believe();
+        !self.has_changed()
+    }
+
+    fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Acquire) || self.other.load(Ordering::Relaxed) == other::CHANGED
     }
 
     /// Looks for the other's end, and at its rights, but not more often than every few

@@ -110,6 +110,8 @@ pub enum Share {
 pub fn seal_block(memory: &Fd, share: Share) -> Result<()> {
     let is_sealed = seals(memory.raw())? & FINAL_SEALS & !SIZE_SEALS != 0;
     match share {
+        // Who has it already may hold its lock.
+        Share::Read if is_sealed_for_good(memory) => Ok(()),
         Share::Read => seal_for_good(memory),
         Share::Lent if is_sealed => Err(libc::EBUSY),
         Share::Everything if !is_sealed => add_seals(memory, libc::F_SEAL_SEAL).map(drop),

@@ -222,28 +222,20 @@ pub fn do_not_linger(fd: i32) {
     let _ = set_socket_option(fd, libc::SO_LINGER, libc::linger { l_onoff: 0, l_linger: 0 });
 }
 
-/// Takes no more in, and tells whether there is nothing that was sent before. No unix socket
-/// lingers, but what is in it may.
-pub fn is_empty_for_good(socket: &Fd) -> bool {
+/// Takes out all that has come, and nothing more comes; what was sent along is closed as all that is
+/// (`Foreign`). It is not looked for, which whoever has a copy of our end could make us do in the
+/// wrong place (SO_PEEK_OFF). False: there is no end to it.
+pub fn empty_for_good(socket: &Fd) -> bool {
+    /// More than fit into any queue.
+    const MOST: usize = 10_000;
     shut_down(socket.raw(), libc::SHUT_RD);
-    let (fd, mut bytes) = (socket.raw() as usize, 0i32);
-    // SAFETY: the kernel writes one number.
-    let counted =
-        unsafe { call(libc::SYS_ioctl, [fd, libc::FIONREAD as usize, &raw mut bytes as usize]) };
-    if counted.is_err() || bytes != 0 {
-        return false;
-    }
-    if socket_option(socket.raw(), libc::SO_TYPE) == Ok(libc::SOCK_STREAM) {
-        return true;
-    }
-    // A packet may have no bytes. But it would have credentials, for which there is no room.
+    // A packet may have no bytes, as the end. But it has credentials.
     let _ = set_socket_option(socket.raw(), libc::SO_PASSCRED, 1);
-    let piece = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
-    let mut message = header(&piece);
-    let flags = (libc::MSG_DONTWAIT | libc::MSG_PEEK) as usize;
-    // SAFETY: the message points to what lives here.
-    let got = unsafe { call(libc::SYS_recvmsg, [fd, &raw mut message as usize, flags]) };
-    got == Ok(0) && message.msg_flags & libc::MSG_CTRUNC == 0
+    (0..MOST).any(|_| {
+        let (mut room, mut beside) = ([0; 256], Beside::default());
+        let got = receive(socket.raw(), &mut room, &mut beside);
+        got == Ok(0) && !beside.any
+    })
 }
 
 /// What is sent to wake somebody.
@@ -301,9 +293,10 @@ const SCM_MAX_FD: u32 = 253;
 struct CmsgBuffer([u8; CMSG_ROOM]);
 
 // SAFETY: sums.
-const CMSG_ROOM: usize =
-    unsafe { libc::CMSG_SPACE(4 * SCM_MAX_FD) + libc::CMSG_SPACE(12) + libc::CMSG_SPACE(4) }
-        as usize;
+const CMSG_ROOM: usize = unsafe { libc::CMSG_SPACE(4 * SCM_MAX_FD) + libc::CMSG_SPACE(12) + libc::CMSG_SPACE(4) }
+        as usize
+        // Times, labels: whoever has a copy of our end can ask for them.
+        + 4096;
 
 /// Points to what must outlive it.
 fn header(piece: &libc::iovec) -> libc::msghdr {
@@ -350,6 +343,8 @@ pub struct Beside {
     pub fds: Vec<Foreign>,
     /// There were more of them than found a number, or room, here.
     pub cut: bool,
+    /// Something came along.
+    any: bool,
     /// Who has sent what came last; all of that has one sender, where credentials are asked for.
     pub sender: Credentials,
     /// The same as a descriptor, since Linux 6.5.
@@ -368,6 +363,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let got =
         unsafe { call(libc::SYS_recvmsg, [socket as usize, &raw mut message as usize, flags]) }?;
     beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
+    beside.any |= message.msg_controllen != 0;
     (beside.sender, beside.process) = (Credentials::default(), None);
     // SAFETY: the kernel has filled `control` up to the length it says.
     unsafe {
