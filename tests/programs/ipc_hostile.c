@@ -361,7 +361,7 @@ static void last_of_many_over_the_bell_lingers(void)
 }
 
 /* What whoever has made the doorbell can set on a copy of our end. */
-static int option_of_our_end;
+static int options_of_our_end[2];
 
 /* Of a connection that one reads from with a limit, or that is closed at once. */
 static void expect_bell_holds_nobody_up(void (*scene)(void), bool reads)
@@ -379,9 +379,10 @@ static void expect_bell_holds_nobody_up(void (*scene)(void), bool reads)
 
 	if (connection < 0)
 		fail("accept: %s", strerror(-connection));
-	if (option_of_our_end &&
-	    setsockopt(doorbell(), SOL_SOCKET, option_of_our_end, &(int){ 1 }, sizeof(int)))
-		fail("setsockopt: %s", strerror(errno));
+	for (int i = 0; i < 2 && options_of_our_end[i]; i++)
+		if (setsockopt(doorbell(), SOL_SOCKET, options_of_our_end[i], &(int){ 1 },
+			       sizeof(int)))
+			fail("setsockopt: %s", strerror(errno));
 	wait_done();
 	if (reads) {
 		adma_cookie_t cookie = adma_iread(connection, data, sizeof(data));
@@ -417,14 +418,15 @@ static void bell_unread(void)
 /* A look at what is there begins behind the first byte. */
 static void bell_peeked(void)
 {
-	option_of_our_end = SO_PEEK_OFF;
+	options_of_our_end[0] = SO_PEEK_OFF;
 	expect_bell_holds_nobody_up(empty_one_lingers, false);
 }
 
-/* Times take room from descriptors, and the last finds none. */
+/* Times and senders take room from descriptors, and the last finds none. */
 static void bell_timed(void)
 {
-	option_of_our_end = SO_TIMESTAMP;
+	options_of_our_end[0] = SO_TIMESTAMP;
+	options_of_our_end[1] = SO_PASSCRED;
 	expect_bell_holds_nobody_up(last_of_many_over_the_bell_lingers, true);
 }
 
