@@ -116,8 +116,8 @@ struct adma_piece {
  * EBADF	not a port
  * ENOENT	the port has no such export, or not any more
  * EACCES	the export does not allow this direction
- * EAGAIN	too many requests or pages of this file, or bytes of this user,
- *		under way
+ * EAGAIN	too many requests or pages of this file, or requests or bytes of
+ *		this user, under way
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
  * EBUSY	the channels are full, or being tested; the mapping changes all
  *		the time

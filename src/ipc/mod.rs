@@ -109,14 +109,16 @@
 //! | it | what becomes of it |
 //! | --- | --- |
 //! | sends a file, or a socket, that takes as long to close as it likes (FUSE, `SO_LINGER`) | only memory is closed at once, everything else by a thread (`blocking`) |
-//! | leaves such a file in the queue of a socket that we close | a socket, or a listener, is closed at once if nothing is in it, and by a thread otherwise (`hidden`) |
+//! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`hidden`) |
 //! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
 //! | sends more of them than there are threads | they wait to be closed; while that is more than one message can bring nobody new is let in (`-EMFILE`), and each connection can add one message |
 //! | says nothing | the oldest of the user with most such clients makes room for others (`accept`) |
 //! | is an equal, with a page for its sign that never comes | a thread looks for the sign; the handshake has its limit |
 //!
 //! What is left: where the program has no numbers left for descriptors, the kernel closes in our
-//! call what finds none.
+//! call what finds none. Whoever has all threads of a kind held up, sixteen, by files that never
+//! close or locks that it never lets go, keeps new strangers out, with files everybody
+//! (`-EMFILE`), while that lasts.
 //!
 //! # Progress
 //!
