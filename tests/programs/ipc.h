@@ -14,8 +14,11 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #define KIB 1024ul
@@ -73,6 +76,60 @@ static long entries_of(const char *folder)
 		number++;
 	closedir(list);
 	return number;
+}
+
+/* Sends bytes with descriptors beside them; answers as sendmsg does. */
+__attribute__((unused))
+static ssize_t send_with(int to, const void *bytes, size_t len, const int *fds, int count, int flags)
+{
+	char beside[CMSG_SPACE(253 * sizeof(int))] = "";
+	struct iovec piece = { (void *)bytes, len };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+
+	if (count) {
+		message.msg_control = beside;
+		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(count * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+	}
+	return sendmsg(to, &message, MSG_NOSIGNAL | flags);
+}
+
+/* The same where only the other's end may keep it from being sent. */
+__attribute__((unused))
+static void say(int to, const void *bytes, size_t len, const int *fds, int count)
+{
+	if (send_with(to, bytes, len, fds, count, 0) != (ssize_t)len && errno != EPIPE)
+		fail("sendmsg: %s", strerror(errno));
+}
+
+/* A socket that is connected to an abstract name, and nothing more; negative: it is not. */
+__attribute__((unused))
+static int try_client(const char *name, int kind)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	socklen_t len = offsetof(struct sockaddr_un, sun_path) + strlen(name);
+	int client = socket(AF_UNIX, SOCK_STREAM | kind, 0);
+
+	strcpy(address.sun_path + 1, name + 1);
+	if (connect(client, (void *)&address, len) == 0)
+		return client;
+	close(client);
+	return -1;
+}
+
+__attribute__((unused))
+static int plain_client(const char *name)
+{
+	int client = try_client(name, 0);
+
+	if (client < 0)
+		fail("connect: %s", strerror(errno));
+	return client;
 }
 
 /* The parent's end of a connected pair; the child gets the other and runs `other`. */

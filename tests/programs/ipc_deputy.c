@@ -406,26 +406,33 @@ static byte *region(void)
 /* What is claimed: what was not lent, what was, pieces that never end, what others have borrowed. */
 static enum { LIES, LENT, UNFINISHED, ELSEWHERE } lies;
 
-/* The post of the first message of either lane that has this length. */
-static int claim(int connection)
+/*
+ * Claims the first message of either lane that has this length: from buffer to buffer, in two pieces
+ * or four, all of which the writer has finished, or none. Answers its post.
+ */
+static volatile uint32_t *claim_pieces(bool finished)
 {
 	volatile uint32_t *post = NULL;
 
+	for (byte *at = region(); !post; at += 128)
+		if (*(volatile uint64_t *)(at + 8) == MIB && *(volatile uint32_t *)at == 1)
+			post = (volatile uint32_t *)at;
+	for (uint64_t back = 1; back <= 4; back++) {
+		post[8] = finished ? back : 0;
+		*(volatile uint64_t *)((byte *)post + 256) = back << 12;
+	}
+	return post;
+}
+
+static int claim(int connection)
+{
 	become(SOMEBODY);
 	room = lies != LIES ? adma_alloc(8 * MIB) : message_memory(8 * MIB);
 	if (lies != LIES)
 		EXPECT(adma_lend(connection, NULL), 0);
 	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
 		fail("the post is refused");
-	for (byte *at = region(); !post; at += 128)
-		if (*(volatile uint64_t *)(at + 8) == MIB && *(volatile uint32_t *)at == 1)
-			post = (volatile uint32_t *)at;
-	/* From buffer to buffer, in two pieces or four, all of which the writer has finished. */
-	for (uint64_t back = 1; back <= 4; back++) {
-		post[8] = lies == UNFINISHED ? 0 : back;
-		*(volatile uint64_t *)((byte *)post + 256) = back << 12;
-	}
-	post[1] = 2;
+	claim_pieces(lies != UNFINISHED)[1] = 2;
 	EXPECT(adma_write(connection, "now", 3), 3);
 	sleep_ms(30000); /* killed before */
 	return 0;
@@ -434,18 +441,10 @@ static int claim(int connection)
 /* The first message of the lane, of which it says that it has copied everything. */
 static int change_and_claim(int connection)
 {
-	volatile uint32_t *post = NULL;
-
 	change(connection);
 	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
 		fail("the post is refused");
-	for (byte *at = region(); !post; at += 128)
-		if (*(volatile uint64_t *)(at + 8) == MIB && *(volatile uint32_t *)at == 1)
-			post = (volatile uint32_t *)at;
-	for (uint64_t back = 1; back <= 4; back++) {
-		post[8] = back;
-		*(volatile uint64_t *)((byte *)post + 256) = back << 12;
-	}
+	claim_pieces(true);
 	tell();
 	sleep_ms(3000);
 	return 0;

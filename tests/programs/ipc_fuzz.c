@@ -70,25 +70,6 @@ static struct hello overhear(void)
 
 static int all_fds[8];
 
-static void send_some(int to, const char *bytes, size_t len, int count, const int *fds)
-{
-	char beside[CMSG_SPACE(8 * sizeof(int))] = "";
-	struct iovec piece = { (char *)bytes, len };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-
-	if (count) {
-		message.msg_control = beside;
-		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(count * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-	}
-	sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
 static void spoil(char *bytes, size_t len)
 {
 	for (uint32_t times = roll(4); times; times--)
@@ -123,9 +104,9 @@ static void lie_in_greeting(const struct hello *honest, int to)
 		spoil(bytes, HELLO);
 	size_t first = roll(8) ? HELLO : roll(HELLO) + 1;
 
-	send_some(to, bytes, first, count, fds);
+	send_with(to, bytes, first, fds, count, MSG_DONTWAIT);
 	if (first < HELLO)
-		send_some(to, bytes + first, HELLO - first, roll(2) ? 0 : roll(4), all_fds);
+		send_with(to, bytes + first, HELLO - first, all_fds, roll(2) ? 0 : roll(4), MSG_DONTWAIT);
 	for (uint32_t step = 2; step <= roll(5); step++) {
 		memcpy(bytes, honest->bytes, HELLO);
 		*(uint32_t *)(bytes + STEP) = step;
@@ -135,7 +116,7 @@ static void lie_in_greeting(const struct hello *honest, int to)
 			*(uint64_t *)(bytes + TOKEN) = token(to);
 		if (roll(4) == 0)
 			spoil(bytes, HELLO);
-		send_some(to, bytes, HELLO, roll(10) ? 0 : roll(3), all_fds);
+		send_with(to, bytes, HELLO, all_fds, roll(10) ? 0 : roll(3), MSG_DONTWAIT);
 	}
 }
 

@@ -7,13 +7,10 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <linux/userfaultfd.h>
-#include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
-#include <sys/un.h>
 
 enum { MEMORY, BELL, HELLO = 200 };
 
@@ -133,22 +130,6 @@ static size_t take_hello(int from, char *bytes, int fds[2])
 	return got;
 }
 
-static void give_hello(int to, char *bytes, size_t len, const int *fds, int count)
-{
-	char beside[CMSG_SPACE(250 * sizeof(int))] = "";
-	struct iovec piece = { bytes, len };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
-				  .msg_controllen = CMSG_SPACE(count * sizeof(int)) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(count * sizeof(int));
-	memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-	if (sendmsg(to, &message, MSG_NOSIGNAL) != (ssize_t)len && errno != EPIPE)
-		fail("sendmsg: %s", strerror(errno));
-}
-
 /* Attaches in a process of its own, in time, to what `change` sends. */
 static void expect_refusal(void (*change)(char *bytes, size_t len, int fds[2], int to))
 {
@@ -186,25 +167,25 @@ static int silent;
 
 static void silent_bell(char *bytes, size_t len, int fds[2], int to)
 {
-	give_hello(to, bytes, len, (int[]){ fds[MEMORY], silent }, 2);
+	say(to, bytes, len, (int[]){ fds[MEMORY], silent }, 2);
 }
 
 static void silent_memory(char *bytes, size_t len, int fds[2], int to)
 {
-	give_hello(to, bytes, len, (int[]){ silent, fds[BELL] }, 2);
+	say(to, bytes, len, (int[]){ silent, fds[BELL] }, 2);
 }
 
 static void silent_door(char *bytes, size_t len, int fds[2], int to)
 {
 	bytes[8] ^= 1; /* another version */
-	give_hello(to, bytes, len, (int[]){ fds[MEMORY], fds[BELL], silent }, 3);
+	say(to, bytes, len, (int[]){ fds[MEMORY], fds[BELL], silent }, 3);
 }
 
 static void wrong_bell(char *bytes, size_t len, int fds[2], int to)
 {
 	int wrong = socket(AF_UNIX, SOCK_DGRAM, 0);
 
-	give_hello(to, bytes, len, (int[]){ fds[MEMORY], wrong }, 2);
+	say(to, bytes, len, (int[]){ fds[MEMORY], wrong }, 2);
 	close(wrong);
 }
 
@@ -214,7 +195,7 @@ static void pipe_bell(char *bytes, size_t len, int fds[2], int to)
 
 	if (pipe(wrong))
 		fail("pipe");
-	give_hello(to, bytes, len, (int[]){ fds[MEMORY], wrong[1] }, 2);
+	say(to, bytes, len, (int[]){ fds[MEMORY], wrong[1] }, 2);
 }
 
 static void unsealed_memory(char *bytes, size_t len, int fds[2], int to)
@@ -223,7 +204,7 @@ static void unsealed_memory(char *bytes, size_t len, int fds[2], int to)
 
 	if (ftruncate(wrong, 1 << 21))
 		fail("ftruncate");
-	give_hello(to, bytes, len, (int[]){ wrong, fds[BELL] }, 2);
+	say(to, bytes, len, (int[]){ wrong, fds[BELL] }, 2);
 }
 
 static int stalled;
@@ -250,8 +231,8 @@ static void stalled_memory(char *bytes, size_t len, int fds[2], int to)
 	stalled = dup(fds[MEMORY]);
 	pthread_create(&thread, NULL, write_nothing, page);
 	sleep_ms(100);
-	give_hello(to, bytes, len, fds, 2);
-	give_hello(to, bytes, len, fds, 2); /* which is not what comes next */
+	say(to, bytes, len, fds, 2);
+	say(to, bytes, len, fds, 2); /* which is not what comes next */
 }
 
 static void silence(void)
@@ -288,7 +269,7 @@ static void many(void)
 
 	pthread_create(&thread, NULL, attach, (void *)(long)pair[1]);
 	for (size_t i = 0; i < len; i++) {
-		give_hello(pair[0], bytes + i, 1, extra, 20);
+		say(pair[0], bytes + i, 1, extra, 20);
 		sleep_ms(2);
 		if (entries_of("/proc/self/fd") > before + 40)
 			fail("%ld descriptors are accepted", entries_of("/proc/self/fd") - before);
@@ -311,17 +292,6 @@ static void *accept_all(void *unused)
 	return NULL;
 }
 
-static int stranger(const char *name)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	int client = socket(AF_UNIX, SOCK_STREAM, 0);
-
-	strcpy(address.sun_path + 1, name + 1);
-	if (connect(client, (void *)&address, offsetof(struct sockaddr_un, sun_path) + strlen(name)))
-		fail("connect: %s", strerror(errno));
-	return client;
-}
-
 /* Whatever has come is closed in the end, and until then there is not much of it. */
 static void stuck(void)
 {
@@ -342,7 +312,7 @@ static void stuck(void)
 		for (int i = 0; i < STUCK + OTHERS; i++) {
 			int fd = i < STUCK ? silent : null;
 
-			give_hello(stranger(name), "x", 1, (int[]){ fd, fd, fd }, i < STUCK ? 1 : 3);
+			say(plain_client(name), "x", 1, (int[]){ fd, fd, fd }, i < STUCK ? 1 : 3);
 		}
 		pause();
 	}

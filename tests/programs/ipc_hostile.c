@@ -7,11 +7,9 @@
 #include <grp.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
-#include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 
 /* Longer than anything here may take, on a busy machine too. */
 enum { LINGER = 20, SOON = 8 };
@@ -32,28 +30,6 @@ static void become_somebody(void)
 			      setresuid(1001, 1001, 1001)))
 		fail("setresuid: %s", strerror(errno));
 	prctl(PR_SET_DUMPABLE, 1);
-}
-
-static int try_client(int kind)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	socklen_t len = offsetof(struct sockaddr_un, sun_path) + strlen(name);
-	int client = socket(AF_UNIX, SOCK_STREAM | kind, 0);
-
-	strcpy(address.sun_path + 1, name + 1);
-	if (connect(client, (void *)&address, len) == 0)
-		return client;
-	close(client);
-	return -1;
-}
-
-static int plain_client(void)
-{
-	int client = try_client(0);
-
-	if (client < 0)
-		fail("connect: %s", strerror(errno));
-	return client;
 }
 
 static bool same_user;
@@ -128,63 +104,48 @@ static int has_network(void)
 	return can;
 }
 
-static bool send_with(int to, const void *bytes, size_t len, const int *fds, int count)
-{
-	char beside[CMSG_SPACE(253 * sizeof(int))] = "";
-	struct iovec piece = { (void *)bytes, len };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
-				  .msg_controllen = CMSG_SPACE(count * sizeof(int)) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(count * sizeof(int));
-	memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-	return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len;
-}
-
 /* ---- what comes with greetings ------------------------------------------------------------ */
 
 static void one_lingers(void)
 {
-	int client = plain_client(), fd = lingering();
+	int client = plain_client(name), fd = lingering();
 
-	send_with(client, "x", 1, &fd, 1);
+	send_with(client, "x", 1, &fd, 1, MSG_DONTWAIT);
 	close(fd);
 }
 
 static void last_of_many_lingers(void)
 {
-	int client = plain_client(), fds[253];
+	int client = plain_client(name), fds[253];
 
 	for (int i = 0; i < 252; i++)
 		fds[i] = STDIN_FILENO;
 	fds[252] = lingering();
-	send_with(client, "x", 1, fds, 253);
+	send_with(client, "x", 1, fds, 253, MSG_DONTWAIT);
 	close(fds[252]);
 }
 
 /* It is never received, but closed with the socket. */
 static void unread_lingers(void)
 {
-	int client = plain_client(), fd = lingering();
+	int client = plain_client(name), fd = lingering();
 
 	send_with(client, "not what is wanted, and more than one looks at at once, in front of "
 		  "what is not looked at: this message is longer than any greeting", 130,
-		  (int[]){ STDIN_FILENO }, 1);
-	send_with(client, "x", 1, &fd, 1);
+		  (int[]){ STDIN_FILENO }, 1, MSG_DONTWAIT);
+	send_with(client, "x", 1, &fd, 1, MSG_DONTWAIT);
 	close(fd);
 }
 
 /* The same, in the queue of a socket that is sent. */
 static void socket_has_what_lingers(void)
 {
-	int client = plain_client(), fd = lingering(), pair[2];
+	int client = plain_client(name), fd = lingering(), pair[2];
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair))
 		fail("socketpair");
-	send_with(pair[0], "", 0, &fd, 1);
-	send_with(client, "x", 1, &pair[1], 1);
+	send_with(pair[0], "", 0, &fd, 1, MSG_DONTWAIT);
+	send_with(client, "x", 1, &pair[1], 1, MSG_DONTWAIT);
 	close(fd);
 	close(pair[1]);
 }
@@ -192,7 +153,7 @@ static void socket_has_what_lingers(void)
 /* The same, urgently. */
 static void urgent_lingers(void)
 {
-	int client = plain_client(), fd = lingering(), pair[2];
+	int client = plain_client(name), fd = lingering(), pair[2];
 	char beside[CMSG_SPACE(sizeof(int))] = "";
 	struct iovec piece = { "x", 1 };
 	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
@@ -206,7 +167,7 @@ static void urgent_lingers(void)
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &fd, sizeof(int));
 	sendmsg(client, &message, MSG_OOB); /* not in every kernel */
-	send_with(client, "x", 1, &pair[1], 1);
+	send_with(client, "x", 1, &pair[1], 1, MSG_DONTWAIT);
 	close(fd);
 }
 
@@ -326,7 +287,7 @@ static void bell_lingers(void)
 {
 	int bell = connected_doorbell(), fd = lingering();
 
-	send_with(bell, record, sizeof(record), &fd, 1);
+	send_with(bell, record, sizeof(record), &fd, 1, MSG_DONTWAIT);
 	close(fd);
 }
 
@@ -337,7 +298,7 @@ static void bell_carries_many(void)
 	for (int i = 0; i < 18; i++)
 		many[i] = open("/dev/null", O_RDONLY);
 	for (int i = 0; i < 400; i++)
-		if (!send_with(bell, record, 1 + i % 9, many, 18))
+		if (send_with(bell, record, 1 + i % 9, many, 18, MSG_DONTWAIT) < 0)
 			break; /* as many as there is room for */
 }
 
@@ -345,7 +306,7 @@ static void empty_one_lingers(void)
 {
 	int bell = connected_doorbell(), fd = lingering();
 
-	send_with(bell, "", 0, &fd, 1);
+	send_with(bell, "", 0, &fd, 1, MSG_DONTWAIT);
 	close(fd);
 }
 
@@ -356,7 +317,7 @@ static void last_of_many_over_the_bell_lingers(void)
 	for (int i = 0; i < 252; i++)
 		fds[i] = STDIN_FILENO;
 	fds[252] = lingering();
-	send_with(bell, record, sizeof(record), fds, 253);
+	send_with(bell, record, sizeof(record), fds, 253, MSG_DONTWAIT);
 	close(fds[252]);
 }
 
@@ -499,7 +460,7 @@ static bool hand_on(int from, int to)
 /* An equal, whose page is gone when it says where it is. */
 static void without_page(void)
 {
-	int pair[2], client = plain_client();
+	int pair[2], client = plain_client(name);
 	pthread_t thread;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) ||
@@ -553,7 +514,7 @@ static void crowd(void)
 		for (int i = 0; i < MANY; i++) {
 			all[i].events = 0;
 			if (all[i].fd < 0)
-				all[i].fd = try_client(SOCK_NONBLOCK);
+				all[i].fd = try_client(name, SOCK_NONBLOCK);
 		}
 		poll(all, MANY, 1);
 		for (int i = 0; i < MANY; i++)
@@ -596,7 +557,7 @@ static void *interrupt(void *thread)
 static void interrupted(void)
 {
 	struct sigaction action = { .sa_handler = nothing };
-	int listener = adma_listen(name), client = plain_client();
+	int listener = adma_listen(name), client = plain_client(name);
 	pthread_t self = pthread_self(), other;
 
 	sigaction(SIGUSR1, &action, NULL);
@@ -614,7 +575,7 @@ static void closed_listeners(void)
 		int listener = adma_listen(name);
 
 		for (int i = 0; i < 10; i++)
-			EXPECT(write(plain_client(), "adma-ipc", 8), 8);
+			EXPECT(write(plain_client(name), "adma-ipc", 8), 8);
 		expect_honest(listener, "silence");
 		close(listener);
 		for (int fd = 3; fd < 200; fd++) { /* the clients' ends */
@@ -653,7 +614,7 @@ static void limit(void)
 	if (bind(listener, (void *)&address, offsetof(struct sockaddr_un, sun_path) + strlen(name)) ||
 	    listen(listener, 0))
 		fail("listen");
-	plain_client();
+	plain_client(name);
 	pthread_create(&thread, NULL, accept_late, (void *)(long)listener);
 	double begun = seconds();
 

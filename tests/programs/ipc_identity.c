@@ -9,10 +9,8 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 
 enum { SOMEBODY = 1001, HELLO = 1, READY = 2, VERDICT = 3, BYTE = 2 };
 
@@ -52,26 +50,6 @@ static bool hear(struct liar *liar)
 		got += count;
 	}
 	return true;
-}
-
-static void say(int socket, const void *bytes, size_t len, const int *fds, int count)
-{
-	char beside[CMSG_SPACE(2 * sizeof(int))] = "";
-	struct iovec piece = { (void *)bytes, len };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-
-	if (count) {
-		message.msg_control = beside;
-		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(count * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-	}
-	if (sendmsg(socket, &message, MSG_NOSIGNAL) != (ssize_t)len && errno != EPIPE)
-		fail("sendmsg: %s", strerror(errno));
 }
 
 /* What is known of the protocol without having heard anything. */

@@ -4,9 +4,7 @@
 #include "ipc_echo.h"
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <stddef.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 static void *attach_end(void *socket_fd)
 {
@@ -276,17 +274,6 @@ static void together(void)
 	unlink(contest.path);
 	*strrchr(contest.path, '/') = 0;
 	rmdir(contest.path);
-}
-
-static int plain_client(const char *name)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	int client = socket(AF_UNIX, SOCK_STREAM, 0);
-
-	strcpy(address.sun_path + 1, name + 1);
-	if (connect(client, (void *)&address, offsetof(struct sockaddr_un, sun_path) + strlen(name)))
-		fail("connect: %s", strerror(errno));
-	return client;
 }
 
 /* A client that says nothing, or not enough, keeps nobody else from being accepted. */
