@@ -2,7 +2,7 @@
 //! whether a thread of this process is still there.
 
 use super::lookup::rare;
-use super::signal_mask::SignalsHeld;
+use super::signal_mask::{self, SignalsHeld, signal_set};
 use super::sys;
 use super::text::Text;
 use alloc::boxed::Box;
@@ -25,8 +25,12 @@ rare! {
     ) -> i32;
 }
 
-/// Has a thread do the job, on a stack of `stack` bytes, with all signals blocked: handlers of the
-/// program are not for it. Answers an errno if there is no such thread.
+/// The C library's own two: a thread that is cancelled, and one that must change its user with all
+/// others, for which setuid waits.
+const OF_THE_C_LIBRARY: u64 = signal_set(32) | signal_set(33);
+
+/// Has a thread do the job, on a stack of `stack` bytes, with all signals of the program blocked:
+/// its handlers are not for it. Answers an errno if there is no such thread.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();
     let job: ThreadBody = Box::new(job);
@@ -57,6 +61,7 @@ unsafe fn create(stack: usize, job: *mut c_void) -> Option<i32> {
 }
 
 extern "C" fn run(job: *mut c_void) -> *mut c_void {
+    signal_mask::change_signal_mask(libc::SIG_UNBLOCK, OF_THE_C_LIBRARY);
     // SAFETY: made by `spawn`, for this call.
     unsafe { Box::from_raw(job.cast::<ThreadBody>())() };
     core::ptr::null_mut()

@@ -139,6 +139,9 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 		adma_connection_info(connection, text, sizeof(text));
 		if (about && !strstr(text, about))
 			fail("%s does not say: %s", text, about);
+		/* Changes nothing, but is answered only when every thread has heard of it. */
+		if (setresuid(-1, -1, -1))
+			fail("setresuid: %s", strerror(errno));
 		expect_engine(connection, engine);
 		if (i == 1)
 			exit(echo(connection));
@@ -285,8 +288,15 @@ static void yama(const char *scope)
 		two_children(nobody, "shared memory", about);
 }
 
+static void *nothing(void *unused)
+{
+	return unused;
+}
+
 int main(int argc, char **argv)
 {
+	pthread_t first; /* with which the C library unblocks its own signals, and only then */
+
 	const char *what = argc > 1 ? argv[1] : "";
 	const char *unseen = "cannot be seen from this namespace";
 	const char *unequal = "has not the same user and rights";
@@ -294,6 +304,8 @@ int main(int argc, char **argv)
 	const char *one = "process_vm, one copy, not every way is allowed";
 	const char *none = "shared memory, two copies";
 
+	if (pthread_create(&first, NULL, nothing, NULL) || pthread_join(first, NULL))
+		fail("no thread");
 	make_room();
 	pthread_atfork(NULL, NULL, make_room);
 	alarm(100);
