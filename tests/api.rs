@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{finish, library, link_flags, plain, root, scratch, skip, succeed, victim_with};
+use common::{
+    executable, finish, library, link_flags, plain, root, scratch, skip, succeed, victim_with,
+};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -115,14 +117,18 @@ fn check_copy_makes_no_system_call() {
     let log = scratch("strace").join("log");
     let mut command = plain("strace");
     command.arg("-o").arg(&log).arg(program(Way::Linked)).arg("looking");
-    let (out, _) = succeed(command.env("ADMA_CHANNELS", "1"));
-    let text = std::fs::read_to_string(&log).unwrap();
-    let calls: Vec<_> =
-        text.lines().map(|line| line.split('(').next().unwrap().to_owned()).collect();
-    let first = calls.iter().position(|call| call == "getppid").expect("the first mark");
-    assert_eq!(calls.get(first + 1).map(String::as_str), Some("getppid"), "after {out}");
-    let looks: u64 = out.split_whitespace().next().unwrap().parse().unwrap();
-    assert!(looks > 10, "the copy was over at once: {out}");
+    command.env("ADMA_CHANNELS", "1");
+    // On a busy machine the copy may be over before the program gets a CPU to look.
+    let looked = (0..50).any(|_| {
+        let (out, _) = succeed(&mut command);
+        let text = std::fs::read_to_string(&log).unwrap();
+        let calls: Vec<_> =
+            text.lines().map(|line| line.split('(').next().unwrap().to_owned()).collect();
+        let first = calls.iter().position(|call| call == "getppid").expect("the first mark");
+        assert_eq!(calls.get(first + 1).map(String::as_str), Some("getppid"), "after {out}");
+        out.split_whitespace().next().unwrap().parse::<u64>().unwrap() > 10
+    });
+    assert!(looked, "every copy was over at once");
 }
 
 /// A slow system: so the other threads look while one of them tries.
@@ -264,8 +270,7 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     let (tools, calls) = (place.join("tools"), place.join("calls"));
     std::fs::create_dir(&tools).unwrap();
     let ldconfig = format!("#!/bin/sh\necho refreshed >>{}\n", calls.display());
-    std::fs::write(tools.join("ldconfig"), ldconfig).unwrap();
-    std::fs::set_permissions(tools.join("ldconfig"), PermissionsExt::from_mode(0o755)).unwrap();
+    executable(&tools.join("ldconfig"), &ldconfig);
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let install = || {
         let mut command = plain(root().join("install.sh"));

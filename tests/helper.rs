@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{finish, library, number, plain, root, skip, text, victim};
+use common::{copy_program, finish, library, number, plain, root, skip, text, victim};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +32,7 @@ impl Readable {
         fs::create_dir_all(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         fs::copy(library(), folder.join("libadma.so")).unwrap();
-        fs::copy(victim("stats_copies"), folder.join("stats_copies")).unwrap();
+        copy_program(victim("stats_copies"), folder.join("stats_copies"));
         Self(folder)
     }
 }

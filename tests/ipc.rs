@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    finish_within, library, link_flags, number, plain, root, skip, statistics, succeed, victim_with,
+    finish, finish_within, library, link_flags, number, plain, root, skip, statistics, succeed,
+    victim_with,
 };
 use serde_json::Value;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ fn preloaded(name: &str, arguments: &str) -> Command {
 
 /// Whether a program has shown that it is right: not where it cannot.
 fn shows(test: &str, command: &mut Command) -> bool {
-    let done = finish_within(command, Duration::from_secs(120));
+    let done = finish(command);
     let err = String::from_utf8_lossy(&done.stderr);
     if done.status.code() == Some(CANNOT_SHOW) {
         skip(test, err.trim());
@@ -47,7 +48,7 @@ fn shows(test: &str, command: &mut Command) -> bool {
 /// Without and with the library preloaded.
 fn passes(test: &str, name: &str, arguments: &str) {
     for mut command in [ipc(name, arguments), preloaded(name, arguments)] {
-        let done = finish_within(&mut command, Duration::from_secs(120));
+        let done = finish(&mut command);
         let (out, err) = (
             String::from_utf8_lossy(&done.stdout).into_owned(),
             String::from_utf8_lossy(&done.stderr).into_owned(),
@@ -177,7 +178,9 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
     let all = all.chain(lent.map(|scene| (scene, None)));
     for (scene, knob) in all {
         let mut command = ipc("ipc_deputy", scene);
-        command.envs(knob).env("ADMA_IPC_TIMEOUT", "2").arg(&victim);
+        // The one that must not be waited for is longer than a busy machine takes for the rest.
+        let timeout = if scene == "closed" { "20" } else { "2" };
+        command.envs(knob).env("ADMA_IPC_TIMEOUT", timeout).arg(&victim);
         shows("nobody_is_made_to_reach_into_a_program_that_has_not_agreed", &mut command);
     }
 }
@@ -260,7 +263,7 @@ fn block_that_cannot_be_lent_stays_as_it_was() {
 #[test]
 fn who_lends_in_vain_can_lend_again() {
     let mut command = ipc("ipc_blocks", "lent_late");
-    shows("who_lends_in_vain_can_lend_again", command.env("ADMA_IPC_TIMEOUT", "1"));
+    shows("who_lends_in_vain_can_lend_again", command.env("ADMA_IPC_TIMEOUT", "4"));
 }
 
 #[test]
@@ -274,7 +277,7 @@ fn greetings_have_a_limit() {
 
 #[test]
 fn silent_clients_keep_nobody_from_being_accepted() {
-    succeed(ipc("ipc_sockets", "stalled").env("ADMA_IPC_TIMEOUT", "5"));
+    succeed(ipc("ipc_sockets", "stalled").env("ADMA_IPC_TIMEOUT", "12"));
 }
 
 /// Descriptors that are not what they must be, too many of them, and files that never answer.
@@ -282,7 +285,9 @@ fn silent_clients_keep_nobody_from_being_accepted() {
 fn whatever_comes_with_a_greeting_is_looked_at_before_it_is_used() {
     for arguments in ["wrong", "many", "silence", "stuck"] {
         let test = "whatever_comes_with_a_greeting_is_looked_at_before_it_is_used";
-        shows(test, ipc("ipc_greeting", arguments).env("ADMA_IPC_TIMEOUT", "1"));
+        // What is wrong is seen, and not only given up for in the end.
+        let timeout = if arguments == "stuck" { "1" } else { "20" };
+        shows(test, ipc("ipc_greeting", arguments).env("ADMA_IPC_TIMEOUT", timeout));
     }
 }
 
@@ -406,7 +411,7 @@ fn peer_that_says_and_writes_anything_does_no_harm() {
     let (greetings, messages) = if is_quick() { ("3000", "500") } else { ("30000", "5000") };
     for (what, rounds) in [("greeting", greetings), ("region", messages)] {
         let mut command = ipc("ipc_fuzz", &format!("{what} {rounds} {now}"));
-        let done = finish_within(command.env("ADMA_IPC_TIMEOUT", "1"), Duration::from_secs(300));
+        let done = finish_within(command.env("ADMA_IPC_TIMEOUT", "1"), Duration::from_secs(600));
         let err = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{command:?}: {}\n{err}", done.status);
     }
@@ -426,7 +431,7 @@ fn log_info_names_the_engine_and_why() {
     ];
     for (program, arguments, why) in cases {
         let mut command = ipc(program, arguments);
-        let done = finish_within(command.env("ADMA_LOG", "info"), Duration::from_secs(60));
+        let done = finish(command.env("ADMA_LOG", "info"));
         let err = String::from_utf8_lossy(&done.stderr);
         if done.status.code() == Some(CANNOT_SHOW) {
             skip("log_info_names_the_engine_and_why", err.trim());

@@ -6,14 +6,11 @@
 
 mod common;
 
-use common::{finish_within, found, plain, preloaded, scratch, skip};
+use common::{finish, found, plain, preloaded, scratch, skip};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// What a run left: exit status and stdout, and the files of its folder.
 #[derive(PartialEq)]
@@ -60,7 +57,7 @@ fn run(mut bash: Command, folder: &Path, script: &str) -> Traces {
     std::fs::write(folder.join("words.txt"), words(3 << 20)).unwrap();
     bash.args(["-euc", script]).current_dir(folder);
     bash.env("LC_ALL", "C").env("TZ", "UTC").env("HOME", folder).env("PYTHONHASHSEED", "0");
-    let done = finish_within(&mut bash, LIMIT);
+    let done = finish(&mut bash);
     if !done.status.success() {
         eprintln!("{}", String::from_utf8_lossy(&done.stderr));
     }

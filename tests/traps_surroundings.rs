@@ -8,8 +8,8 @@ use common::traps::{
     offloading_victims, says, survives, survives_offloaded,
 };
 use common::{
-    finish, found, is_root, library, plain, preloaded, skip, statistics, succeed, victim,
-    victim_with,
+    copy_program, finish, found, is_root, library, plain, preloaded, skip, statistics, succeed,
+    victim, victim_with,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -297,7 +297,7 @@ fn set_user_id_program_ignores_the_statistics_file() {
     let folder = common::scratch("secure");
     let (copy, report) = (folder.join("program"), folder.join("report"));
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
-    std::fs::copy(&program, &copy).unwrap();
+    copy_program(&program, &copy);
     let run = |args: &[&str]| {
         let mut command = plain(&copy);
         fixed(command.args(args)).env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &report);

@@ -403,7 +403,8 @@ mod tests {
         let at = os::map_page_at(0).unwrap();
         // SAFETY: memory of the test; structures as in linux/userfaultfd.h.
         let faults = unsafe {
-            let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+            let faults = libc::syscall(libc::SYS_userfaultfd, flags) as i32;
             let (mut api, mut range) = ([0xaau64, 0, 0], [at as u64, 4096, 1, 0]);
             if libc::ioctl(faults, 0xc018_aa3f, &mut api) != 0
                 || libc::ioctl(faults, 0xc020_aa00, &mut range) != 0
@@ -417,14 +418,16 @@ mod tests {
             let (tell, answers) = std::sync::mpsc::channel();
             // SAFETY: as above.
             scope.spawn(move || unsafe { libc::pwrite(stranger, at as *const c_void, 1, 0) });
-            std::thread::sleep(core::time::Duration::from_millis(100));
+            // It is at the page that does not come.
+            let stuck = os::poll([(faults.raw(), libc::POLLIN)], 60_000);
             scope.spawn(move || {
                 let lent = Mapping::new(ours, false, true).map(drop);
                 let fixed = MappedRegion::new(ours).and_then(|it| it.fix(ours, false));
                 tell.send([lent, fixed]).unwrap();
             });
-            let answer = answers.recv_timeout(core::time::Duration::from_secs(20));
+            let answer = answers.recv_timeout(core::time::Duration::from_secs(120));
             drop(faults); // now they come
+            assert_eq!(stuck, [libc::POLLIN]);
             assert_eq!(answer, Ok([Err(libc::ETIMEDOUT); 2]));
         });
     }

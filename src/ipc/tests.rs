@@ -178,7 +178,7 @@ fn checking_alone_makes_progress() {
         let mut left = vec![iwrite(a, &data), iread(b, &mut got)];
         let begun = Instant::now();
         while !left.is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+            assert!(begun.elapsed() < Duration::from_secs(120), "{what}");
             left.retain(|&cookie| {
                 let count = check(cookie);
                 assert!(count == IN_PROGRESS || count == 1 << 20, "{what}: {count}");

@@ -12,8 +12,8 @@ mod report;
 mod warnings;
 
 use common::{
-    command, executable, finish, found, is_root, library, plain, preloaded, root, scratch, skip,
-    statistics, succeed, text, victim, victim_with,
+    command, copy_program, executable, finish, found, is_root, library, plain, preloaded, root,
+    scratch, skip, statistics, succeed, text, victim, victim_with,
 };
 use std::fs;
 use std::io::Write;

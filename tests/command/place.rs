@@ -16,7 +16,7 @@ fn library_is_found_in_every_layout_of_an_installation() {
         let place = scratch("layout").canonicalize().unwrap();
         for (from, to) in [(command(), place.join(binary)), (library(), place.join(lib))] {
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(from, to).unwrap();
+            copy_program(from, to);
         }
         let expected = format!("{}\n", place.join(lib).display());
         let (out, err) = succeed(plain(place.join(binary)).arg("--libpath").current_dir("/"));
@@ -38,7 +38,7 @@ fn library_is_found_in_every_layout_of_an_installation() {
 #[test]
 fn command_without_its_library_says_so_and_runs_nothing() {
     let place = scratch("alone");
-    fs::copy(command(), place.join("adma")).unwrap();
+    copy_program(command(), place.join("adma"));
     for arguments in [&["echo", "ran"][..], &["--libpath"], &["check"]] {
         let done = finish(plain(place.join("adma")).args(arguments));
         assert_eq!(done.status.code(), Some(125), "{arguments:?}");
@@ -51,7 +51,7 @@ fn command_without_its_library_says_so_and_runs_nothing() {
 #[test]
 fn library_that_cannot_be_loaded_does_not_check_for_ever() {
     let place = scratch("broken");
-    fs::copy(command(), place.join("adma")).unwrap();
+    copy_program(command(), place.join("adma"));
     fs::write(place.join("libadma.so"), "no library").unwrap();
     let done = finish(plain(place.join("adma")).arg("check"));
     assert_eq!(done.status.code(), Some(125));

@@ -116,7 +116,7 @@ fn program_with_rights_of_its_own_is_warned_of() {
         ("/bin/true".into(), "sgid"),
         ("/bin/true".into(), "able"),
     ] {
-        fs::copy(from, place.join(to)).unwrap();
+        copy_program(from, place.join(to));
         fs::set_permissions(place.join(to), fs::Permissions::from_mode(0o755)).unwrap();
     }
     fs::set_permissions(place.join("suid"), fs::Permissions::from_mode(0o4755)).unwrap();

@@ -13,6 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The repository.
@@ -102,9 +103,11 @@ pub fn plain(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs to the end, or kills after a minute: a hang is a failure, never a stuck test run.
+/// Runs to the end, or kills after five minutes: a hang is a failure, never a stuck test run.
+/// Nothing takes that long, and nothing that only takes long may fail: the machine can be as busy
+/// as it likes.
 pub fn finish(command: &mut Command) -> Output {
-    finish_within(command, Duration::from_secs(60))
+    finish_within(command, Duration::from_secs(300))
 }
 
 pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
@@ -119,29 +122,70 @@ pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
         if begun.elapsed() > limit {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("{command:?} still ran after {limit:?}");
+            panic!("{command:?} still ran after {limit:?}: {}{}", stdout.text(), stderr.text());
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+    // What it has left behind may hold its output, and must not hold us.
+    let begun = Instant::now();
+    while !(stdout.thread.is_finished() && stderr.thread.is_finished()) {
+        if begun.elapsed() > limit.min(Duration::from_secs(100)) {
+            let said = format!("{}{}", stdout.text(), stderr.text());
+            panic!("{command:?}: {status}, and has left a process behind: {said}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Output { status, stdout: stdout.bytes(), stderr: stderr.bytes() }
 }
 
-fn gather(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut all = Vec::new();
-        let _ = from.read_to_end(&mut all);
-        all
-    })
+/// What is read behind our back.
+struct Gathered {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Gathered {
+    fn bytes(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap().clone()
+    }
+
+    fn text(&self) -> String {
+        text(&self.bytes())
+    }
+}
+
+fn gather(mut from: impl Read + Send + 'static) -> Gathered {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let into = bytes.clone();
+    let thread = std::thread::spawn(move || {
+        let mut some = [0; 1 << 16];
+        loop {
+            match from.read(&mut some) {
+                Ok(count @ 1..) => into.lock().unwrap().extend_from_slice(&some[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
+    });
+    Gathered { bytes, thread }
 }
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Writes a script, or another file that can be executed.
+/// Writes a script, or another file that can be executed. Another process does: what this one has
+/// open for writing, the children that other tests are just starting have open as well until they
+/// execute something, and a file that is open for writing cannot be executed ("Text file busy").
 pub fn executable(path: &Path, contents: &str) {
-    std::fs::write(path, contents).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut shell = plain("sh");
+    shell.args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"]);
+    succeed(shell.arg(path).arg(contents));
+}
+
+/// Copies a program that is to be executed there; by another process, as above.
+pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
+    succeed(plain("cp").arg(from).arg(to));
 }
 
 /// Runs and insists on exit status 0; returns standard output and standard error as text.

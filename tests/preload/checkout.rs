@@ -30,11 +30,11 @@ impl Checkout {
         fs::create_dir_all(tree.join("target/release")).unwrap();
         fs::create_dir_all(tree.join("include")).unwrap();
         for file in ["preload.sh", "build.rs", "Cargo.toml", "Cargo.lock", "include/adma.map"] {
-            fs::copy(root().join(file), tree.join(file)).unwrap();
+            copy_program(root().join(file), tree.join(file));
         }
-        copy_folder(&root().join("src"), &tree.join("src"));
-        fs::copy(library(), tree.join("target/release/libadma.so")).unwrap();
-        fs::copy(common::command(), tree.join("target/release/adma")).unwrap();
+        succeed(plain("cp").arg("-R").arg(root().join("src")).arg(&tree));
+        copy_program(library(), tree.join("target/release/libadma.so"));
+        copy_program(common::command(), tree.join("target/release/adma"));
         let checkout = Self { folder, tree };
         checkout.cargo(BUILD);
         checkout
@@ -104,18 +104,5 @@ impl Checkout {
             let _ = symlink(found, folder.join(tool));
         }
         folder
-    }
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy_folder(&path, &to);
-        } else {
-            fs::copy(&path, &to).unwrap();
-        }
     }
 }

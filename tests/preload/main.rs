@@ -15,7 +15,8 @@ mod telling;
 
 use checkout::{BUILD, Checkout};
 use common::{
-    executable, finish, library, plain, root, scratch, skip, succeed, text, victim, victim_with,
+    copy_program, executable, finish, library, plain, root, scratch, skip, succeed, text, victim,
+    victim_with,
 };
 use serde_json::Value;
 use std::ffi::OsStr;

@@ -125,8 +125,7 @@ fn options_end_at_the_program_or_at_two_dashes() {
     assert_eq!(out, "-- -q\n");
     // A program whose name begins with a dash.
     let odd = checkout.folder.join("bin/-odd");
-    fs::write(&odd, "#!/bin/sh\necho odd \"$@\"\n").unwrap();
-    fs::set_permissions(&odd, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&odd, "#!/bin/sh\necho odd \"$@\"\n");
     let (out, _) = succeed(checkout.shim().args(["--", "-odd", "a"]));
     assert_eq!(out, "odd a\n");
 }

@@ -39,7 +39,7 @@ static void dies_without_handler(bool notif)
 		uint64_t word = 0;
 
 		signal(SIGSEGV, SIG_DFL);
-		alarm(20);
+		alarm(200);
 		spoil(&pair, true);
 		if (notif) {
 			if (adma_icopy_notif(from(&pair), to(&pair), MIB, &word, 1) == 0)

@@ -96,7 +96,7 @@ static void subject_fork(void)
 		pid_t pid = fork();
 
 		if (pid == 0) {
-			alarm(30);
+			alarm(200);
 			for (int i = 0; i < COPIES; i++)
 				is_unknown(cookies[i]);
 			struct pair own = new_pair(MIB, 1, 2);
@@ -134,7 +134,7 @@ static void subject_fork(void)
 				      : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 
 		if (pid == 0) {
-			alarm(30);
+			alarm(200);
 			for (int i = 0; i < COPIES; i++)
 				is_unknown(cookies[i]);
 			EXPECT(adma_poll_fd() != fd);

@@ -58,7 +58,7 @@ static void subject_limited(void)
 	struct pair pairs[THREADS];
 	pthread_t threads[THREADS];
 
-	alarm(20);
+	alarm(200);
 	if (getuid() == 0 && setresuid(65534, 65534, 65534))
 		cannot_be_shown("root, and for ever");
 	for (int i = 0; i < THREADS; i++)

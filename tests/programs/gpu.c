@@ -68,20 +68,19 @@ static void ways(const char *how)
 	(void)how;
 	warm_up(dst, src, LEN);
 	unsigned long straight = ask("fake_cuda_straight"), all = carried();
-	for (int i = 0; i < 40; i++)
+	/* On a busy machine the card gets only a part of them. */
+	for (int i = 0; i < 40 || (carried() - all < 32 << 20 && i < 2000); i++)
 		copy(dst, src, LEN, "ways");
 	printf("%lu %lu\n", ask("fake_cuda_straight") - straight, carried() - all);
 }
 
-/* The explicit interface. */
-static void asynchronous(const char *how)
-{
-	enum { COPIES = 8 };
-	byte *dst = map_at(NULL, COPIES * LEN), *src = map_at(NULL, COPIES * LEN);
+enum { COPIES = 8 };
 
-	(void)how;
-	warm_up(dst, src, COPIES * LEN);
+/* How many bytes of these copies the card has carried; and how many there were. */
+static unsigned long start_and_wait(byte *dst, byte *src, unsigned long *all)
+{
 	unsigned long before = carried(), bytes = 0;
+
 	for (int round = 0; round < 20; round++) {
 		fill(src, LEN, ++round_number);
 		adma_cookie_t cookie = adma_icopy((void *)src, (void *)dst, LEN);
@@ -122,16 +121,35 @@ static void asynchronous(const char *how)
 			fail("adma_poll_fd");
 		fill(src, LEN, ++round_number);
 		cookie = adma_icopy((void *)src, (void *)dst, LEN);
-		if (poll(&wanted, 1, 20000) != 1)
+		if (poll(&wanted, 1, 100000) != 1)
 			fail("the descriptor does not become readable");
 		if (adma_wait_copy(cookie))
 			fail("adma_wait_copy after poll");
 		expect(dst, LEN, round_number, "adma_poll_fd");
 		bytes += (4 + COPIES) * LEN;
 	}
-	/* Nearly all of it; a copy that the service thread did not take in time is taken back. */
-	if (carried() - before < bytes / 2)
-		fail("the card has carried %lu of %lu bytes", carried() - before, bytes);
+	*all = bytes;
+	return carried() - before;
+}
+
+/* The explicit interface. */
+static void asynchronous(const char *how)
+{
+	byte *dst = map_at(NULL, COPIES * LEN), *src = map_at(NULL, COPIES * LEN);
+	unsigned long by_card, all;
+	int tries = 0;
+
+	(void)how;
+	warm_up(dst, src, COPIES * LEN);
+	/*
+	 * Nearly all of it; a copy that the service thread did not take in time is taken back, which
+	 * on a busy machine is more than half of them now and then.
+	 */
+	do
+		by_card = start_and_wait(dst, src, &all);
+	while (by_card < all / 2 && ++tries < 6);
+	if (by_card < all / 2)
+		fail("the card has carried %lu of %lu bytes", by_card, all);
 }
 
 /*
@@ -141,7 +159,7 @@ static void asynchronous(const char *how)
 static void overdue(const char *how)
 {
 	byte *dst = map_at(NULL, LEN), *src = map_at(NULL, LEN);
-	time_t end = time(NULL) + 40;
+	time_t end = time(NULL) + 200;
 
 	(void)how;
 	warm_up(dst, src, LEN);

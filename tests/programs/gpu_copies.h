@@ -64,7 +64,7 @@ static void warm_up(byte *dst, byte *src, size_t len)
 {
 	int in_a_row = 0;
 
-	for (time_t end = time(NULL) + 40; in_a_row < 3;) {
+	for (time_t end = time(NULL) + 200; in_a_row < 3;) {
 		unsigned long before = carried();
 
 		copy(dst, src, len, "warming up");

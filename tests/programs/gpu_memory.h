@@ -171,7 +171,7 @@ static void idle(const char *how)
 	warm_up(dst, src, LEN);
 	if (ask("fake_cuda_registered") < 2 * LEN)
 		fail("only %lu bytes are registered", ask("fake_cuda_registered"));
-	for (time_t end = time(NULL) + 40; ask("fake_cuda_registered") > 4096; usleep(10000))
+	for (time_t end = time(NULL) + 200; ask("fake_cuda_registered") > 4096; usleep(10000))
 		if (time(NULL) > end)
 			fail("%lu bytes are registered still", ask("fake_cuda_registered"));
 	warm_up(dst, src, LEN);

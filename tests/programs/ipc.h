@@ -132,6 +132,24 @@ static int plain_client(const char *name)
 	return client;
 }
 
+__attribute__((unused))
+static double seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* No more are open than before: what strangers send is closed by a thread, when it gets a CPU. */
+__attribute__((unused))
+static void expect_descriptors(long before)
+{
+	for (double begun = seconds(); entries_of("/proc/self/fd") > before; sleep_ms(10))
+		if (seconds() - begun > 60)
+			fail("%ld descriptors are left", entries_of("/proc/self/fd") - before);
+}
+
 /* The parent's end of a connected pair; the child gets the other and runs `other`. */
 __attribute__((unused))
 static int with_child(int (*other)(int connection), pid_t *child)
@@ -177,15 +195,6 @@ static byte *message_memory(size_t size)
 	if (!block)
 		fail("no block of %zu bytes", size);
 	return block;
-}
-
-__attribute__((unused))
-static double seconds(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
 __attribute__((unused))

@@ -645,10 +645,10 @@ static int with_stranger(int (*other)(int connection), pid_t *child)
 	socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
 	*child = fork();
 	if (*child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(pair[0]);
 		if (setresuid(65534, 65534, 65534))
 			fail("cannot become another user");
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* which goes with the user */
 		connection = adma_attach(pair[1]);
 		close(pair[1]);
 		exit(other(connection));

@@ -120,6 +120,15 @@ static void lie_in_greeting(const struct hello *honest, int to)
 	}
 }
 
+/* A busy machine need not come to the end of all rounds. */
+static bool is_late(void)
+{
+	static double first;
+
+	first = first ? first : seconds();
+	return seconds() - first > 180;
+}
+
 static struct hello honest;
 
 static void *lie_and_end(void *to)
@@ -146,7 +155,7 @@ static void greetings(long rounds)
 	all_fds[5] = socket(AF_INET, SOCK_STREAM, 0);
 	all_fds[6] = socket(AF_UNIX, SOCK_DGRAM, 0);
 	all_fds[7] = open("/proc/self/mem", O_RDWR);
-	for (long round = 0; round < rounds; round++) {
+	for (long round = 0; round < rounds && (round < 1000 || !is_late()); round++) {
 		int pair[2];
 		double begun = seconds();
 		pthread_t liar;
@@ -246,12 +255,12 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 	pid_t child = fork();
 
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(pair[0]);
 		state = seed ^ 0x5555;
 		if (stranger && (setgroups(0, NULL) || setresgid(SOMEBODY, SOMEBODY, SOMEBODY) ||
 				 setresuid(SOMEBODY, SOMEBODY, SOMEBODY)))
 			_exit(1);
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* which goes with the user */
 		int connection = adma_attach(pair[1]);
 		byte *room = blocks ? adma_alloc(2 * MIB) : pages_between_guards(2 * MIB);
 
@@ -325,7 +334,7 @@ static void regions(long rounds)
 {
 	bool root = getuid() == 0;
 
-	for (long done = 0, peers = 0; done < rounds; peers++)
+	for (long done = 0, peers = 0; done < rounds && (done < 500 || !is_late()); peers++)
 		done += one_peer(root && peers % 2, peers / 2 % 2, peers % 8 == 7);
 }
 

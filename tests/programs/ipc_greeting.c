@@ -1,7 +1,7 @@
 /*
  * Greetings that are not what they should be: somebody in the middle changes what comes with
  * them. Whatever it is, making a connection ends within its limit. One test by name, see main;
- * run with ADMA_IPC_TIMEOUT=1.
+ * run with ADMA_IPC_TIMEOUT=20, and "stuck" with 1.
  */
 #include "ipc.h"
 #include <fcntl.h>
@@ -151,7 +151,7 @@ static void expect_refusal(void (*change)(char *bytes, size_t len, int fds[2], i
 	change(bytes, len, fds, pair[0]);
 	struct pollfd heard = { .fd = result[0], .events = POLLIN };
 
-	if (poll(&heard, 1, 5000) != 1 || read(result[0], &got, sizeof(got)) != sizeof(got))
+	if (poll(&heard, 1, 15000) != 1 || read(result[0], &got, sizeof(got)) != sizeof(got))
 		got = -EBUSY;
 	if (got != -EPROTO) {
 		end_silence();
@@ -276,7 +276,7 @@ static void many(void)
 	}
 	pthread_join(thread, &got);
 	EXPECT((long)got, -EPROTO);
-	EXPECT(entries_of("/proc/self/fd"), before);
+	expect_descriptors(before);
 }
 
 /* ---- more that cannot be closed than there are threads for it ---------------------------- */
@@ -316,20 +316,22 @@ static void stuck(void)
 		}
 		pause();
 	}
-	for (double begun = seconds(); seconds() - begun < 3; sleep_ms(1)) {
-		long now = entries_of("/proc/self/fd") - before;
+	/* For three seconds, and until they have come. */
+	for (double begun = seconds(), now; (now = seconds() - begun) < 3 || (most < 10 && now < 60);
+	     sleep_ms(1)) {
+		long more = entries_of("/proc/self/fd") - before;
 
-		most = now > most ? now : most;
+		most = more > most ? more : most;
 	}
 	end_silence();
 	if (most < 10 || most > MOST)
 		fail("%ld descriptors", most);
-	for (double begun = seconds(); entries_of("/proc/self/fd") > before; sleep_ms(10))
-		if (seconds() - begun > 8)
-			fail("%ld descriptors are left", entries_of("/proc/self/fd") - before);
-	/* And everybody is let in again. */
-	int connection = adma_connect(name);
+	expect_descriptors(before);
+	/* And everybody is let in again, who comes as often as a busy machine needs. */
+	int connection = -ETIMEDOUT;
 
+	for (int tries = 0; connection == -ETIMEDOUT && tries < 20; tries++)
+		connection = adma_connect(name);
 	if (connection < 0)
 		fail("connect: %s", strerror(-connection));
 }
@@ -338,7 +340,7 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 
-	alarm(60);
+	alarm(200);
 	if (!strcmp(what, "silence"))
 		silence();
 	else if (!strcmp(what, "wrong"))

@@ -34,6 +34,7 @@ static void become_somebody(void)
 	    setresuid(SOMEBODY, SOMEBODY, SOMEBODY))
 		cannot_be_shown("only root can become others");
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* which goes with the user */
 }
 
 /* The server's next greeting. */
@@ -564,7 +565,7 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 
-	alarm(60);
+	alarm(200);
 	signal(SIGPIPE, SIG_IGN);
 	overhear();
 	if (!strcmp(what, "relayed"))

@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 	pid_t child;
 
 	seed = argc > 1 ? atoi(argv[1]) : 1;
-	alarm(100);
+	alarm(200);
 	connection = with_child(talk_as_the_other, &child);
 	talk(connection);
 	expect_good_end(child);

@@ -166,14 +166,14 @@ static int write_three(int connection)
 {
 	sleep_ms(100);
 	EXPECT(adma_write(connection, "end", 3), 3);
-	sleep_ms(60000);
+	sleep_ms(200000);
 	return 0;
 }
 
 static int say_nothing(int connection)
 {
 	(void)connection;
-	sleep_ms(60000);
+	sleep_ms(200000);
 	return 0;
 }
 
@@ -301,7 +301,7 @@ static void transfer_large(int connection, byte *room, bool writes)
 			sleep_ms(1);
 		begun = seconds();
 		EXPECT(adma_wait(cookie), LARGE);
-		if (seconds() - begun > 3)
+		if (seconds() - begun > 3.8) /* nobody sleeps for longer than four seconds */
 			fail("message %d took %.1f s", i, seconds() - begun);
 		if (write(told[1], &more, 1) != 1)
 			fail("write");
@@ -349,7 +349,7 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 
-	alarm(60); /* a standstill ends the test */
+	alarm(200); /* a standstill ends the test */
 	if (!strcmp(what, "ring"))
 		ring(argc > 2);
 	else if (!strcmp(what, "asleep"))

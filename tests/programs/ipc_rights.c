@@ -308,7 +308,7 @@ int main(int argc, char **argv)
 		fail("no thread");
 	make_room();
 	pthread_atfork(NULL, NULL, make_room);
-	alarm(100);
+	alarm(200);
 	if (!strcmp(what, "refused"))
 		refused(argv[2]);
 	else if (!strcmp(what, "lost"))

@@ -107,8 +107,9 @@ static void interrupted(void)
 	int listener = adma_listen(name);
 
 	sigaction(SIGALRM, &action, NULL);
-	ualarm(50000, 0);
+	ualarm(50000, 50000); /* the first may come too early */
 	EXPECT(adma_accept(listener), -EINTR);
+	ualarm(0, 0);
 	EXPECT(adma_close(listener), 0);
 }
 
@@ -219,7 +220,7 @@ static void strangers(void)
 		if (round == 0)
 			before = entries_of("/proc/self/fd");
 	}
-	EXPECT(entries_of("/proc/self/fd"), before);
+	expect_descriptors(before);
 	if (met == 0)
 		fail("no stranger came through: nothing was shown");
 }
@@ -305,7 +306,7 @@ static void stalled(void)
 
 		if (connection < 0)
 			fail("accept: %s", strerror(-connection));
-		if (seconds() - begun > 3)
+		if (seconds() - begun > 10) /* with ADMA_IPC_TIMEOUT=12 */
 			fail("accepted after %.1f s", seconds() - begun);
 		ask_echo(connection, 100);
 		EXPECT(adma_close(connection), 0);
@@ -356,7 +357,8 @@ static void forked(void)
 	close(pair[0]);
 	pthread_join(thread, &got);
 	EXPECT((long)got, -ECONNRESET);
-	EXPECT(sockets(), 1);
+	while (sockets() > 1) /* some are closed by a thread */
+		sleep_ms(1);
 	EXPECT(status, 0);
 }
 

@@ -95,7 +95,7 @@ static void *copy_until_told(void *unused)
 /* Sent to the process, all of whose threads block it: it has to wait for one of them. */
 static void waited_for(void)
 {
-	struct timespec second = { 5, 0 };
+	struct timespec second = { 60, 0 };
 	siginfo_t info;
 	pthread_t thread;
 	sigset_t set;

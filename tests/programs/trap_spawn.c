@@ -47,10 +47,10 @@ static int become_daemon(void)
     close(ends[1]);
     expect_success(child, "parent of the daemon");
     struct pollfd until = {ends[0], POLLIN, 0};
-    if (poll(&until, 1, 20000) != 1 || read(ends[0], &answer, 1) != 1 || answer != 'k')
+    if (poll(&until, 1, 100000) != 1 || read(ends[0], &answer, 1) != 1 || answer != 'k')
         wrong("the daemon did not come to the end of its copies");
     /* It has written its report when it is gone, and its end of the pipe with it. */
-    if (poll(&until, 1, 20000) != 1 || read(ends[0], &answer, 1) != 0)
+    if (poll(&until, 1, 100000) != 1 || read(ends[0], &answer, 1) != 0)
         wrong("the daemon did not end");
     return 0;
 }

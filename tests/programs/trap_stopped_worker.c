@@ -8,7 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 
-enum { ROUNDS = 100, MOST = 64, SIZE = 2 << 20, PATIENCE_MS = 20000 };
+enum { ROUNDS = 100, MOST = 64, SIZE = 2 << 20, PATIENCE_MS = 60000 };
 
 static struct shared {
     atomic_int stopped, failed;

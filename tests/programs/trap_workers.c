@@ -55,19 +55,25 @@ static unsigned long long blocked_by_worker(void)
 static void expect_signals_blocked(void)
 {
     for (int ms = 0; blocked_by_worker(); ms += 10) {
-        if (ms > 2000)
+        if (ms > 4000) /* idle ones leave after five seconds */
             wrong("a worker blocks only %llx", blocked_by_worker());
         sleep_ms(10);
     }
 }
 
+/* They may look round a little before they sleep, which on a busy machine is later. */
 static void expect_no_cpu_time(void)
 {
-    sleep_ms(15); /* they may look round a little before they sleep */
-    long before = cpu_time_us();
-    sleep_ms(60);
-    if (cpu_time_us() - before > 6000)
-        wrong("idle workers used %ld us of CPU time in 60 ms", cpu_time_us() - before);
+    for (int tries = 0;; tries++) {
+        sleep_ms(15);
+        long before = cpu_time_us();
+        sleep_ms(60);
+        long used = cpu_time_us() - before;
+        if (used <= 6000)
+            return;
+        if (tries == 20)
+            wrong("idle workers used %ld us of CPU time in 60 ms", used);
+    }
 }
 
 int main(void)
@@ -80,9 +86,11 @@ int main(void)
 
     copy_checked(b, 2, "large copy");
     expect_workers(b, "after the first large copy");
-    sleep_ms(10); /* until all of them have their names */
-    if (threads_named("") != 1 + threads_named("adma-"))
-        wrong("a thread has another name than adma-");
+    for (int ms = 0; threads_named("") != 1 + threads_named("adma-"); ms += 10) {
+        if (ms > 4000) /* each names itself when it gets a CPU */
+            wrong("a thread has another name than adma-");
+        sleep_ms(10);
+    }
     if (!__libc_single_threaded)
         wrong("glibc was told about threads");
     expect_signals_blocked();
@@ -91,13 +99,14 @@ int main(void)
         wrong("%d descriptors are open, not %d", count_descriptors(), descriptors);
 
     if (threads_named("adma-") != 0 || workers_expected()) {
+        copy_checked(b, 4, "large copy before idleness");
         sleep_ms(1000);
         if (workers_expected() && threads_named("adma-") == 0)
             wrong("the workers have left after a second");
-        for (int ms = 0; ms < 6000 && threads_named("") != 1; ms += 50)
+        for (int ms = 0; ms < 30000 && threads_named("") != 1; ms += 50)
             sleep_ms(50);
     }
-    expect_alone("seven seconds after the last large copy");
+    expect_alone("half a minute after the last large copy");
     copy_checked(b, 3, "large copy after idleness");
     expect_workers(b, "after idleness");
     return 0;

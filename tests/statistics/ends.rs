@@ -7,7 +7,7 @@ fn ended(manner: &str) -> (std::process::ExitStatus, Vec<Value>) {
     let folder = Folder::new();
     let mut command = fixed("stats_ends", manner);
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
-    let done = finish_within(&mut command, Duration::from_secs(30));
+    let done = finish(&mut command);
     assert_eq!(text(&done.stderr), "", "{manner}");
     let read = |name: &String| parsed(&fs::read_to_string(folder.join(name)).unwrap());
     (done.status, folder.names().iter().map(read).collect())
@@ -70,7 +70,7 @@ fn process_that_leaves_without_exit_handlers_reports_nevertheless() {
 fn program_whose_file_was_replaced_reports_under_its_name() {
     let folder = Folder::new();
     let (program, report) = (folder.join("program"), folder.join("report-%e"));
-    fs::copy(victim("stats_ends"), &program).unwrap();
+    copy_program(victim("stats_ends"), &program);
     let mut command = preloaded(&program);
     command.arg("replaced").env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "1");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", report);
@@ -115,7 +115,7 @@ fn daemon_reports_its_own_copies_to_the_file() {
     let done = finish(&mut command);
     assert_eq!((done.status.code(), text(&done.stderr)), (Some(0), String::new()));
     // It goes on after the process that we have waited for.
-    let report = (0..500).find_map(|_| {
+    let report = (0..6000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(20));
         let text = fs::read_to_string(folder.join("report")).ok()?;
         text.ends_with('\n').then(|| parsed(&text))

@@ -31,7 +31,7 @@ fn text_shows_paths_reasons_bars_and_percentiles() {
 fn text_with_a_long_program_name_and_many_channels_fits_80_columns() {
     let folder = Folder::new();
     let program = folder.join("a_program_with_quite_a_long_name_of_its_own");
-    fs::copy(victim("stats_copies"), &program).unwrap();
+    copy_program(victim("stats_copies"), &program);
     let mut command = preloaded(&program);
     command.args(["memcpy", "1000000", "20"]);
     command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "64").env("ADMA_STATS", "text");

@@ -11,7 +11,7 @@ mod numbers;
 mod profile;
 
 use common::{
-    finish, finish_within, fixed, number, only_report, plain, preloaded, scratch, skip, succeed,
+    copy_program, finish, fixed, number, only_report, plain, preloaded, scratch, skip, succeed,
     text, victim,
 };
 use serde_json::Value;

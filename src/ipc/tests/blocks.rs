@@ -71,7 +71,7 @@ fn large_messages_between_any_memory_are_copied_by_workers_too() {
         let (before, begun) = (by_workers(), Instant::now());
         let mut round = 0;
         while by_workers() == before || round < 20 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no worker has copied anything");
+            assert!(begun.elapsed() < Duration::from_secs(240), "no worker has copied anything");
             let size = [3 << 20, (4 << 20) + 5, (9 << 20) - 1, 300_001][round % 4];
             let (data, mut got) = (bytes(size + 77, round), vec![UNTOUCHED; size + 200]);
             let (data, to) = (&data[round % 77..][..size], round * 13 % 100);
