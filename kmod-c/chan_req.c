@@ -261,15 +261,15 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 }
 
 /*
- * Hands over some transfers, which touch the request's ranges from @first_range
- * on. ESTALE: one of those has died, and with it what the transfers are made of.
+ * Hands over the request's next transfers. ESTALE: a range that they touch has
+ * died, and with it what they are made of.
  */
-int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, unsigned int first_range)
+int adma_chan_req_send(struct adma_chan_req *cr)
 {
 	struct adma_request *req = cr->req;
+	const struct adma_xfer *xfer = req->xfer;
+	unsigned int i, nr = req->nr_xfers, tries = 0;
 	struct adma_channel *ch = cr->ch;
-	unsigned int i, tries = 0;
 	s32 units = 0;
 	int ret = 0;
 
@@ -287,7 +287,7 @@ int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
 	 * now on sees the charge, and waits: see adma_range_drain().
 	 */
 	smp_mb();
-	for (i = first_range; i < req->nr_ranges && !ret; i++) {
+	for (i = req->first_range; i < req->nr_ranges && !ret; i++) {
 		if (READ_ONCE(req->range[i]->dead))
 			ret = -ESTALE;
 	}
