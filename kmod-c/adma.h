@@ -261,6 +261,7 @@ struct adma_chan_req {
 	unsigned long sent_at;		/* jiffies: before the last one */
 	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
+	bool word_came;			/* what has no answer by now was lost */
 	bool failed;
 };
 

@@ -132,7 +132,7 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 
 void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 {
-	if (cr->closed && !adma_chan_req_left(cr))
+	if (cr->closed && (cr->word_came || !adma_chan_req_left(cr)))
 		adma_chan_req_over(cr);
 }
 
@@ -175,10 +175,8 @@ static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res
 		ch->erred |= param.last;
 		adma_watch_soon(ch);
 	}
-	if (good && ch->ordered)
-		adma_chan_req_over(cr);
-	else
-		adma_chan_req_over_if_answered(cr);
+	cr->word_came |= good && ch->ordered;
+	adma_chan_req_over_if_answered(cr);
 out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
@@ -315,20 +313,24 @@ int adma_chan_req_send(struct adma_chan_req *cr)
 }
 
 /* The last transfer of a channel that works in order. */
-static dma_cookie_t adma_chan_req_send_word(struct adma_chan_req *cr)
+static bool adma_chan_req_send_word(struct adma_chan_req *cr)
 {
 	struct adma_words *words = adma_words_of(cr);
 	size_t at = cr->req->slot * ADMA_WORD_STRIDE;
 	size_t value = PAGE_SIZE / 2 + at;
-	dma_cookie_t ret;
+	dma_cookie_t cookie;
 
 	WRITE_ONCE(*(u64 *)(words->page + value), cr->req->id);
 	adma_chan_req_charge(cr, 1);
-	ret = adma_chan_req_transfer(cr, words->dma + at, words->dma + value,
-				     ADMA_WORD_STRIDE, DMA_PREP_INTERRUPT);
-	if (ret < 0)
+	cookie = adma_chan_req_transfer(cr, words->dma + at, words->dma + value,
+					ADMA_WORD_STRIDE, DMA_PREP_INTERRUPT);
+	dma_async_issue_pending(cr->ch->chan);
+	if (cookie < 0) {
 		adma_chan_req_charge(cr, -1);
-	return ret;
+		return false;
+	}
+	cr->cookie = cookie;
+	return adma_is_recent(cr->begun);
 }
 
 /*
@@ -337,31 +339,18 @@ static dma_cookie_t adma_chan_req_send_word(struct adma_chan_req *cr)
  */
 bool adma_chan_req_close(struct adma_chan_req *cr)
 {
-	struct adma_channel *ch = cr->ch;
+	bool trusted = cr->sent && (!cr->ch->ordered || adma_chan_req_send_word(cr));
 	struct adma_request *req = cr->req;
+	struct adma_channel *ch = cr->ch;
 	u64 pieces = cr->pieces;
-	bool trusted = cr->sent && cr->trusted;
-	unsigned long begun = cr->begun;
-	u32 turn = adma_chan_req_turn(cr);
-	dma_cookie_t word = 0;
 	unsigned long irq;
 
-	if (ch->ordered && cr->sent) {
-		word = adma_chan_req_send_word(cr);
-		/* From here on it may be somebody else's, see below. */
-		trusted &= adma_is_recent(begun);
-		dma_async_issue_pending(ch->chan);
-	}
 	spin_lock_irqsave(&ch->lock, irq);
-	/* Otherwise it was answered already, and is somebody else's. */
-	if (adma_chan_req_turn(cr) == turn) {
-		cr->closed = true;
-		if (word > 0)
-			cr->cookie = word;
-		trusted &= cr->trusted && !cr->failed;
-		adma_chan_req_over_if_answered(cr);
-	}
+	cr->closed = true;
+	trusted &= cr->trusted && !cr->failed;
+	/* From here on it may be somebody else's. */
+	adma_chan_req_over_if_answered(cr);
 	spin_unlock_irqrestore(&ch->lock, irq);
 	adma_watch_soon(ch);
-	return trusted && word >= 0 && !(atomic64_read(&req->failed) & pieces);
+	return trusted && !(atomic64_read(&req->failed) & pieces);
 }
