@@ -85,8 +85,7 @@ struct adma_range {
 	u8 age;			/* rounds without use */
 
 	struct mmu_interval_notifier notifier;
-	struct list_head list;	/* of file->gone */
-	struct list_head lru;	/* of its control group, for the shrinker */
+	struct list_head lru;	/* of its control group, then of file->gone */
 	struct rcu_head rcu;
 
 	spinlock_t lock;	/* of dead and of adding to pinned */
@@ -186,7 +185,6 @@ struct adma_channel {
 	struct dma_chan *chan;
 	struct device *dev;	/* for mapping */
 	unsigned int device;	/* its number in adma_devices */
-	int node;
 	bool ordered;		/* see adma_is_ordered() */
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */

@@ -222,21 +222,18 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_request *req)
 {
-	bool trusted = !ch->ordered || adma_channel_moves(ch);
 	struct adma_chan_req *cr;
 	unsigned long irq;
 
-	if (!trusted) {
-		/* Answers without an interrupt may be waiting to be fetched. */
+	/* Answers without an interrupt may be waiting to be fetched. */
+	if (ch->ordered && !adma_channel_moves(ch))
 		adma_channel_poll(ch);
-		trusted = adma_channel_moves(ch);
-	}
 	spin_lock_irqsave(&ch->lock, irq);
 	cr = list_first_entry_or_null(&ch->free, struct adma_chan_req, list);
 	if (cr) {
 		cr->req = req;
 		cr->begun = jiffies;
-		cr->trusted = trusted;
+		cr->trusted = !ch->ordered || adma_channel_moves(ch);
 		list_move_tail(&cr->list, &ch->reqs);
 		refcount_inc(&req->parts);
 	}

@@ -143,7 +143,6 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 
 	ch->chan = chan;
 	ch->dev = dmaengine_get_dma_device(chan);
-	ch->node = dev_to_node(ch->dev);
 	ch->ordered = adma_is_ordered(chan->device);
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->reqs);
@@ -164,7 +163,7 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 	ch->device = adma_device_number(ch->dev);
 	adma_align = max_t(unsigned int, adma_align,
 			   1U << chan->device->copy_align);
-	if (ch->node != adma_channels[0].node)
+	if (dev_to_node(ch->dev) != dev_to_node(adma_channels[0].dev))
 		adma_several_nodes = true;
 	return 0;
 }
@@ -268,7 +267,7 @@ int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 		if (health != ADMA_UP)
 			continue;
 		any[nr_any++] = i;
-		if (adma_channels[i].node == node)
+		if (dev_to_node(adma_channels[i].dev) == node)
 			near[nr_near++] = i;
 	}
 	if (nr_near)
