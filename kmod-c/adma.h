@@ -350,13 +350,13 @@ static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
 
 int adma_charge_pages(struct adma_file *file, unsigned int pages);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
-struct adma_file *adma_file_new(void);
-void adma_file_close(struct adma_file *file);
+int adma_file_open(struct inode *inode, struct file *filp);
+int adma_file_release(struct inode *inode, struct file *filp);
 void adma_file_catch_up(struct adma_file *file, u64 sequence);
 void adma_file_put(struct adma_file *file);
-int adma_ended(void *file, struct adma_wait *arg);
-int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
-		    int (*ended)(void *of, struct adma_wait *arg), void *of);
+int adma_ended(struct file *filp, struct adma_wait *arg);
+int adma_wait_until(struct file *filp, struct adma_wait *arg,
+		    int (*ended)(struct file *filp, struct adma_wait *arg));
 
 /* export.c */
 
@@ -438,7 +438,7 @@ struct adma_request {
 
 void adma_request_put(struct adma_request *req);
 int adma_request_reserve(struct adma_request *req, unsigned int more);
-int adma_submit(struct adma_file *file, struct adma_submit *arg);
+int adma_submit(struct file *filp, struct adma_submit *arg);
 
 /* xfer.c */
 

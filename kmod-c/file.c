@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/dma-mapping.h>
+#include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/pid.h>
 #include <linux/sched/mm.h>
@@ -125,9 +126,10 @@ void adma_file_catch_up(struct adma_file *file, u64 sequence)
  * Waits until @ended does not answer EAGAIN, for so long as the caller likes; 0:
  * only looks.
  */
-int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
-		    int (*ended)(void *of, struct adma_wait *arg), void *of)
+int adma_wait_until(struct file *filp, struct adma_wait *arg,
+		    int (*ended)(struct file *filp, struct adma_wait *arg))
 {
+	struct adma_file *file = filp->private_data;
 	u64 limit = 0;
 	long left;
 	int ret;
@@ -137,7 +139,7 @@ int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
 		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1,
 			      MAX_SCHEDULE_TIMEOUT - 1);
 	left = wait_event_interruptible_timeout(file->wait,
-						(ret = ended(of, arg)) != -EAGAIN,
+						(ret = ended(filp, arg)) != -EAGAIN,
 						limit);
 	if (left < 0)
 		return -EINTR;
@@ -148,9 +150,9 @@ int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
  * Whether a request is over; EINVAL when nobody has had such a number yet. Once
  * told, failed pieces are forgotten.
  */
-int adma_ended(void *of, struct adma_wait *arg)
+int adma_ended(struct file *filp, struct adma_wait *arg)
 {
-	struct adma_file *file = of;
+	struct adma_file *file = filp->private_data;
 	struct adma_request *req = READ_ONCE(file->slot[arg->id % ADMA_SLOTS]);
 	int ret = 0;
 
@@ -242,17 +244,20 @@ static void adma_file_drain(struct work_struct *work)
  * Somebody to whom the file was passed on waits for nothing of its owner's, who
  * may have requests under way and pages locked for as long as he likes.
  */
-void adma_file_close(struct adma_file *file)
+int adma_file_release(struct inode *inode, struct file *filp)
 {
+	struct adma_file *file = filp->private_data;
+
 	adma_exports_close(file, NULL);
 	__module_get(THIS_MODULE);
 	if (task_tgid(current) == file->owner)
 		adma_file_drain(&file->drain);
 	else
 		queue_work(adma_reaper, &file->drain);
+	return 0;
 }
 
-struct adma_file *adma_file_new(void)
+int adma_file_open(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file;
 	unsigned int i;
@@ -261,7 +266,7 @@ struct adma_file *adma_file_new(void)
 	file = kzalloc(struct_size(file, words, adma_nr_channels),
 		       GFP_KERNEL_ACCOUNT);
 	if (!file)
-		return ERR_PTR(-ENOMEM);
+		return -ENOMEM;
 	kref_init(&file->kref);
 	spin_lock_init(&file->lock);
 	init_waitqueue_head(&file->wait);
@@ -287,7 +292,8 @@ struct adma_file *adma_file_new(void)
 	}
 	if (ret) {
 		adma_file_put(file);
-		return ERR_PTR(ret);
+		return ret;
 	}
-	return file;
+	filp->private_data = file;
+	return nonseekable_open(inode, filp);
 }

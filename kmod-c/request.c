@@ -272,8 +272,9 @@ static u32 adma_request_close(struct adma_request *req)
 	return told ? channels : 0;
 }
 
-int adma_submit(struct adma_file *file, struct adma_submit *arg)
+int adma_submit(struct file *filp, struct adma_submit *arg)
 {
+	struct adma_file *file = filp->private_data;
 	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
 	u8 channels[ADMA_MAX_PIECES];	/* where pieces went */
 	struct adma_request *req;
@@ -319,7 +320,7 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	if (!arg->accepted) {
 		wait.id = arg->id;
 		wait_event_killable(file->wait,
-				    adma_ended(file, &wait) != -EAGAIN);
+				    adma_ended(filp, &wait) != -EAGAIN);
 		arg->id = 0;
 		arg->channels = 0;
 	}
