@@ -442,8 +442,7 @@ int adma_submit(struct file *filp, struct adma_submit *arg);
 
 /* xfer.c */
 
-int adma_piece_send(struct adma_request *req, const struct adma_piece *piece,
-		    struct adma_chan_req *cr);
+int adma_piece_send(struct adma_request *req, const struct adma_piece *piece);
 
 /* device.c */
 

@@ -231,20 +231,20 @@ static int adma_pieces_start(struct adma_request *req, unsigned int count,
 	for (; req->accepted < count; req->accepted++) {
 		unsigned int nr = req->accepted;
 		const struct adma_piece *piece = &req->piece[nr];
-		struct adma_chan_req **cr;
 
 		channel = adma_channel_pick(piece->channel,
 					    adma_own_addr(req, nr),
 					    adma_range_of(adma_own_addr(req, 0)) + nr);
 		if (channel < 0)
 			return channel;
-		cr = &req->part[channel];
-		if (!*cr)
-			*cr = adma_chan_req_begin(&adma_channels[channel], req);
-		if (!*cr)
+		if (!req->part[channel])
+			req->part[channel] =
+				adma_chan_req_begin(&adma_channels[channel], req);
+		req->cr = req->part[channel];
+		if (!req->cr)
 			return -EBUSY;
-		(*cr)->pieces |= BIT_ULL(nr);
-		ret = adma_piece_send(req, piece, *cr);
+		req->cr->pieces |= BIT_ULL(nr);
+		ret = adma_piece_send(req, piece);
 		if (ret)
 			return ret;
 		channels[nr] = channel;

@@ -200,12 +200,10 @@ static int adma_piece_try(struct adma_request *req,
  * Hands a piece to a channel. What has been begun of one that fails ends with
  * the request; when it is begun anew, that copies the same bytes.
  */
-int adma_piece_send(struct adma_request *req, const struct adma_piece *piece,
-		    struct adma_chan_req *cr)
+int adma_piece_send(struct adma_request *req, const struct adma_piece *piece)
 {
 	int ret, tries = 0;
 
-	req->cr = cr;
 	do {
 		ret = adma_piece_try(req, piece);
 		/* To look it up anew is the business of a buffer's owner. */
@@ -213,6 +211,6 @@ int adma_piece_send(struct adma_request *req, const struct adma_piece *piece,
 			return -EFAULT;
 	} while (ret == -ESTALE && ++tries < ADMA_PIECE_TRIES);
 	if (!ret)
-		dma_async_issue_pending(cr->ch->chan);
+		dma_async_issue_pending(req->cr->ch->chan);
 	return ret == -ESTALE ? -EBUSY : ret;
 }
