@@ -85,8 +85,7 @@ struct adma_range {
 	u8 age;			/* rounds without use */
 
 	struct mmu_interval_notifier notifier;
-	struct list_head list;	/* of file->gone */
-	struct list_head lru;	/* of its control group, for the shrinker */
+	struct list_head lru;	/* of its control group, then of file->gone */
 	struct rcu_head rcu;
 
 	spinlock_t lock;	/* of dead and of adding to pinned */
@@ -156,7 +155,6 @@ extern struct list_lru adma_lru;
 
 int adma_kept_init(void);
 void adma_kept_exit(void);
-void adma_kept_open(struct adma_file *file, bool open);
 struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
 				  bool longterm);
 bool adma_range_forget(struct adma_range *range);
@@ -187,8 +185,7 @@ struct adma_channel {
 	struct dma_chan *chan;
 	struct device *dev;	/* for mapping */
 	unsigned int device;	/* its number in adma_devices */
-	int node;
-	bool ordered;		/* see adma_providers[] */
+	bool ordered;		/* see adma_is_ordered() */
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
 	atomic_long_t queued;	/* units of transfers that are not answered */
@@ -262,6 +259,7 @@ struct adma_chan_req {
 	unsigned long sent_at;		/* jiffies: before the last one */
 	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
+	bool word_came;			/* what has no answer by now was lost */
 	bool failed;
 };
 
@@ -282,8 +280,7 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units);
 dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 				    dma_addr_t src, size_t len,
 				    unsigned long flags);
-int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, unsigned int first_range);
+int adma_chan_req_send(struct adma_chan_req *cr);
 bool adma_chan_req_close(struct adma_chan_req *cr);
 void adma_chan_req_next_turn(struct adma_chan_req *cr);
 void adma_chan_req_over(struct adma_chan_req *cr);
@@ -293,11 +290,11 @@ bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 
 /* file.c */
 
-struct adma_slot {
-	u64 id;			/* the last request that had it */
-	u64 failed;
-	enum { ADMA_FREE, ADMA_BUSY, ADMA_FAILED } state;
-	struct adma_request *req;	/* of whoever has it; for the next one */
+/* What all open files of a user have. */
+struct adma_user {
+	unsigned int files;
+	atomic_t requests;	/* under way, */
+	atomic64_t bytes;	/* and their bytes */
 };
 
 /* An open file, and as long as requests of it are under way. */
@@ -314,8 +311,8 @@ struct adma_file {
 	atomic_long_t pages;	/* pinned, kept or not */
 
 	spinlock_t lock;	/* of what follows */
-	u64 sequence;
-	struct adma_slot slot[ADMA_SLOTS];
+	u64 sequence;		/* of requests */
+	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */
 	struct list_head gone;	/* ranges that nobody holds any more */
 
 	struct xarray exports;	/* by number; its lock is of what follows */
@@ -339,6 +336,8 @@ struct adma_file {
 	} words[];
 };
 
+extern struct list_head adma_files;
+extern struct mutex adma_files_lock;
 extern unsigned long adma_max_bytes;
 extern unsigned long adma_max_pages;
 extern unsigned long adma_max_files;
@@ -349,19 +348,15 @@ static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
 	adma_count(what, 1);
 }
 
-int adma_slot_take(struct adma_file *file);
-void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
-		     u64 failed);
-int adma_charge_bytes(struct adma_request *req, u64 len);
 int adma_charge_pages(struct adma_file *file, unsigned int pages);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
-struct adma_file *adma_file_new(void);
-void adma_file_close(struct adma_file *file);
+int adma_file_open(struct inode *inode, struct file *filp);
+int adma_file_release(struct inode *inode, struct file *filp);
 void adma_file_catch_up(struct adma_file *file, u64 sequence);
 void adma_file_put(struct adma_file *file);
-int adma_ended(void *file, struct adma_wait *arg);
-int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
-		    int (*ended)(void *of, struct adma_wait *arg), void *of);
+int adma_ended(struct file *filp, struct adma_wait *arg);
+int adma_wait_until(struct file *filp, struct adma_wait *arg,
+		    int (*ended)(struct file *filp, struct adma_wait *arg));
 
 /* export.c */
 
@@ -398,33 +393,6 @@ int adma_port(struct adma_file *file);
 
 #define ADMA_BATCH	64
 
-struct adma_request {
-	struct adma_file *file;
-	struct adma_buf *buf;	/* between processes: the other side */
-	u64 id;
-	unsigned int slot;
-	unsigned int accepted;
-	u64 bytes;		/* charged */
-	atomic64_t failed;	/* pieces */
-	refcount_t parts;	/* not over, and one while it is submitted */
-	struct work_struct end;
-	struct adma_chan_req *cr[ADMA_MAX_CHANNELS];	/* NULL: has no part */
-	unsigned int nr_ranges;
-
-	/* What follows stays when the slot is given to somebody else. */
-	unsigned int max_ranges;
-	struct adma_range **range;	/* held until it is over */
-	struct adma_piece piece[ADMA_MAX_PIECES];
-	struct adma_xfer xfer[ADMA_BATCH];	/* not yet handed over */
-};
-
-void adma_request_free(struct adma_request *req);
-void adma_request_put(struct adma_request *req);
-int adma_request_reserve(struct adma_request *req, unsigned int more);
-int adma_submit(struct adma_file *file, struct adma_submit *arg);
-
-/* xfer.c */
-
 /* One side of a piece, as far as it has got. */
 struct adma_side {
 	u64 addr;
@@ -433,27 +401,48 @@ struct adma_side {
 	unsigned int nr;		/* its number there */
 };
 
-/* A submission: pages are pinned step by step, and copied meanwhile. */
-struct adma_submission {
-	struct adma_request *req;
-	bool push;		/* between processes: the buffer is written */
-	unsigned int own;	/* ... and number of the caller's next range */
-	unsigned int chunk;	/* pages at most; four times as many each time */
+/* What one slot of a file has under way; it stays with the slot, for the next. */
+struct adma_request {
+	struct adma_file *file;
+	unsigned int slot;
+	u64 id;			/* the last one's */
+	enum { ADMA_FREE, ADMA_BUSY, ADMA_FAILED } state;
+	struct work_struct end;
+	unsigned int max_ranges;
+	struct adma_range **range;	/* held until it is over */
+	struct adma_piece piece[ADMA_MAX_PIECES];
+	struct adma_xfer xfer[ADMA_BATCH];	/* not yet handed over */
+
+	/* 0 at its beginning: */
+	atomic64_t failed;	/* pieces; until somebody was told */
+	struct adma_buf *buf;	/* between processes: the other side */
+	bool push;		/* ... is written */
+	unsigned int own;	/* ... number of the caller's next range */
+	unsigned int accepted;
+	u64 bytes;		/* charged */
+	refcount_t parts;	/* not over, and one while it is submitted */
+	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* NULL: has none */
+	unsigned int nr_ranges;
+	unsigned int chunk;	/* pages pinned at once; then four times as many */
 	unsigned int pinned;	/* pages */
-	u8 channel[ADMA_MAX_PIECES];	/* where pieces went */
 
 	/* The piece that is on its way to a channel. */
 	struct adma_chan_req *cr;
 	struct adma_side dst;
 	struct adma_side src;
 	u64 left;
-	unsigned int nr;	/* transfers in req->xfer; the last may grow */
-	size_t bytes;		/* of them */
+	unsigned int nr_xfers;	/* the last one may grow */
+	size_t xfer_bytes;	/* of them */
 	unsigned int first_range;	/* that they touch */
 };
 
-int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
-		    struct adma_chan_req *cr);
+void adma_request_put(struct adma_request *req);
+int adma_request_reserve(struct adma_request *req, unsigned int more);
+int adma_submit(struct file *filp, struct adma_submit *arg);
+
+/* xfer.c */
+
+int adma_piece_send(struct adma_request *req, const struct adma_piece *piece);
 
 /* device.c */
 

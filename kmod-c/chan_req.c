@@ -132,7 +132,7 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 
 void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 {
-	if (cr->closed && !adma_chan_req_left(cr))
+	if (cr->closed && (cr->word_came || !adma_chan_req_left(cr)))
 		adma_chan_req_over(cr);
 }
 
@@ -175,10 +175,8 @@ static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res
 		ch->erred |= param.last;
 		adma_watch_soon(ch);
 	}
-	if (good && ch->ordered)
-		adma_chan_req_over(cr);
-	else
-		adma_chan_req_over_if_answered(cr);
+	cr->word_came |= good && ch->ordered;
+	adma_chan_req_over_if_answered(cr);
 out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
@@ -224,21 +222,18 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_request *req)
 {
-	bool trusted = !ch->ordered || adma_channel_moves(ch);
 	struct adma_chan_req *cr;
 	unsigned long irq;
 
-	if (!trusted) {
-		/* Answers without an interrupt may be waiting to be fetched. */
+	/* Answers without an interrupt may be waiting to be fetched. */
+	if (ch->ordered && !adma_channel_moves(ch))
 		adma_channel_poll(ch);
-		trusted = adma_channel_moves(ch);
-	}
 	spin_lock_irqsave(&ch->lock, irq);
 	cr = list_first_entry_or_null(&ch->free, struct adma_chan_req, list);
 	if (cr) {
 		cr->req = req;
 		cr->begun = jiffies;
-		cr->trusted = trusted;
+		cr->trusted = !ch->ordered || adma_channel_moves(ch);
 		list_move_tail(&cr->list, &ch->reqs);
 		refcount_inc(&req->parts);
 	}
@@ -261,15 +256,15 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 }
 
 /*
- * Hands over some transfers, which touch the request's ranges from @first_range
- * on. ESTALE: one of those has died, and with it what the transfers are made of.
+ * Hands over the request's next transfers. ESTALE: a range that they touch has
+ * died, and with it what they are made of.
  */
-int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, unsigned int first_range)
+int adma_chan_req_send(struct adma_chan_req *cr)
 {
 	struct adma_request *req = cr->req;
+	const struct adma_xfer *xfer = req->xfer;
+	unsigned int i, nr = req->nr_xfers, tries = 0;
 	struct adma_channel *ch = cr->ch;
-	unsigned int i, tries = 0;
 	s32 units = 0;
 	int ret = 0;
 
@@ -287,7 +282,7 @@ int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
 	 * now on sees the charge, and waits: see adma_range_drain().
 	 */
 	smp_mb();
-	for (i = first_range; i < req->nr_ranges && !ret; i++) {
+	for (i = req->first_range; i < req->nr_ranges && !ret; i++) {
 		if (READ_ONCE(req->range[i]->dead))
 			ret = -ESTALE;
 	}
@@ -315,20 +310,24 @@ int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
 }
 
 /* The last transfer of a channel that works in order. */
-static dma_cookie_t adma_chan_req_send_word(struct adma_chan_req *cr)
+static bool adma_chan_req_send_word(struct adma_chan_req *cr)
 {
 	struct adma_words *words = adma_words_of(cr);
 	size_t at = cr->req->slot * ADMA_WORD_STRIDE;
 	size_t value = PAGE_SIZE / 2 + at;
-	dma_cookie_t ret;
+	dma_cookie_t cookie;
 
 	WRITE_ONCE(*(u64 *)(words->page + value), cr->req->id);
 	adma_chan_req_charge(cr, 1);
-	ret = adma_chan_req_transfer(cr, words->dma + at, words->dma + value,
-				     ADMA_WORD_STRIDE, DMA_PREP_INTERRUPT);
-	if (ret < 0)
+	cookie = adma_chan_req_transfer(cr, words->dma + at, words->dma + value,
+					ADMA_WORD_STRIDE, DMA_PREP_INTERRUPT);
+	dma_async_issue_pending(cr->ch->chan);
+	if (cookie < 0) {
 		adma_chan_req_charge(cr, -1);
-	return ret;
+		return false;
+	}
+	cr->cookie = cookie;
+	return adma_is_recent(cr->begun);
 }
 
 /*
@@ -337,31 +336,18 @@ static dma_cookie_t adma_chan_req_send_word(struct adma_chan_req *cr)
  */
 bool adma_chan_req_close(struct adma_chan_req *cr)
 {
-	struct adma_channel *ch = cr->ch;
+	bool trusted = cr->sent && (!cr->ch->ordered || adma_chan_req_send_word(cr));
 	struct adma_request *req = cr->req;
+	struct adma_channel *ch = cr->ch;
 	u64 pieces = cr->pieces;
-	bool trusted = cr->sent && cr->trusted;
-	unsigned long begun = cr->begun;
-	u32 turn = adma_chan_req_turn(cr);
-	dma_cookie_t word = 0;
 	unsigned long irq;
 
-	if (ch->ordered && cr->sent) {
-		word = adma_chan_req_send_word(cr);
-		/* From here on it may be somebody else's, see below. */
-		trusted &= adma_is_recent(begun);
-		dma_async_issue_pending(ch->chan);
-	}
 	spin_lock_irqsave(&ch->lock, irq);
-	/* Otherwise it was answered already, and is somebody else's. */
-	if (adma_chan_req_turn(cr) == turn) {
-		cr->closed = true;
-		if (word > 0)
-			cr->cookie = word;
-		trusted &= cr->trusted && !cr->failed;
-		adma_chan_req_over_if_answered(cr);
-	}
+	cr->closed = true;
+	trusted &= cr->trusted && !cr->failed;
+	/* From here on it may be somebody else's. */
+	adma_chan_req_over_if_answered(cr);
 	spin_unlock_irqrestore(&ch->lock, irq);
 	adma_watch_soon(ch);
-	return trusted && word >= 0 && !(atomic64_read(&req->failed) & pieces);
+	return trusted && !(atomic64_read(&req->failed) & pieces);
 }

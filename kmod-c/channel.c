@@ -16,25 +16,6 @@ bool adma_several_nodes;	/* have channels */
 unsigned int adma_align = 1;	/* that suits all channels */
 
 /*
- * Drivers that are known to keep to what we rely on; others are refused.
- *
- * Ordered: transfers of a channel are carried out in turn, answered in turn,
- * and none is carried out after one that went wrong until all before are
- * answered or lost. So the word behind the data proves the data.
- * Otherwise: in any order, but each transfer is answered (with
- * DMA_PREP_INTERRUPT), and not before it is over. The word is ours to write.
- *
- * Not here: ptdma, whose callbacks take an error for success.
- */
-static const struct adma_provider {
-	const char *driver;
-	bool ordered;
-} adma_providers[] = {
-	{ "ioatdma", true },
-	{ "idxd", false },
-};
-
-/*
  * Each time it is asked, ioatdma sets its timer anew while the channel has
  * finished nothing since a reset. Asked all the time about a channel that fails
  * at once after each reset, it would never reset it again, and nothing there
@@ -90,19 +71,25 @@ int adma_channel_retry(struct adma_channel *ch, int tries)
  * Holding them
  */
 
-/* NULL: it is refused. */
-static const struct adma_provider *adma_provider(struct dma_device *device)
+/*
+ * Drivers that are known to keep to what we rely on; others are refused (EINVAL).
+ *
+ * Ordered (1): transfers of a channel are carried out in turn, answered in turn,
+ * and none is carried out after one that went wrong until all before are
+ * answered or lost. So the word behind the data proves the data.
+ * Otherwise (0): in any order, but each transfer is answered (with
+ * DMA_PREP_INTERRUPT), and not before it is over. The word is ours to write.
+ *
+ * Not here: ptdma, whose callbacks take an error for success.
+ */
+static int adma_is_ordered(struct dma_device *device)
 {
 	const char *driver = dev_driver_string(device->dev);
-	bool ordered = !dma_has_cap(DMA_COMPLETION_NO_ORDER, device->cap_mask);
-	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(adma_providers); i++) {
-		if (!strcmp(adma_providers[i].driver, driver) &&
-		    (ordered || !adma_providers[i].ordered))
-			return &adma_providers[i];
-	}
-	return NULL;
+	if (!strcmp(driver, "ioatdma") &&
+	    !dma_has_cap(DMA_COMPLETION_NO_ORDER, device->cap_mask))
+		return 1;
+	return strcmp(driver, "idxd") ? -EINVAL : 0;
 }
 
 /* Says who is refused, and takes none. */
@@ -110,7 +97,7 @@ static bool adma_channel_refused(struct dma_chan *chan, void *last)
 {
 	struct dma_device *device = chan->device, **told = last;
 
-	if (!adma_provider(device) && *told != device) {
+	if (adma_is_ordered(device) < 0 && *told != device) {
 		*told = device;
 		dev_notice(device->dev,
 			   "adma: %s is not known to keep order, not used\n",
@@ -130,8 +117,8 @@ static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 	struct dma_device *device = chan->device;
 	struct adma_search *search = param;
 
-	if (!adma_provider(device) || (search->node != NUMA_NO_NODE &&
-				       search->node != dev_to_node(device->dev)))
+	if (adma_is_ordered(device) < 0 || (search->node != NUMA_NO_NODE &&
+					    search->node != dev_to_node(device->dev)))
 		return false;
 	return search->seen++ == search->skip;
 }
@@ -156,8 +143,7 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 
 	ch->chan = chan;
 	ch->dev = dmaengine_get_dma_device(chan);
-	ch->node = dev_to_node(ch->dev);
-	ch->ordered = adma_provider(chan->device)->ordered;
+	ch->ordered = adma_is_ordered(chan->device);
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->reqs);
 	INIT_LIST_HEAD(&ch->free);
@@ -177,7 +163,7 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 	ch->device = adma_device_number(ch->dev);
 	adma_align = max_t(unsigned int, adma_align,
 			   1U << chan->device->copy_align);
-	if (ch->node != adma_channels[0].node)
+	if (dev_to_node(ch->dev) != dev_to_node(adma_channels[0].dev))
 		adma_several_nodes = true;
 	return 0;
 }
@@ -281,7 +267,7 @@ int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 		if (health != ADMA_UP)
 			continue;
 		any[nr_any++] = i;
-		if (adma_channels[i].node == node)
+		if (dev_to_node(adma_channels[i].dev) == node)
 			near[nr_near++] = i;
 	}
 	if (nr_near)

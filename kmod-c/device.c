@@ -47,24 +47,6 @@ MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 struct workqueue_struct *adma_workqueue;	/* ends of requests, watches */
 struct workqueue_struct *adma_reaper;	/* ends of ranges; may wait long */
 
-static int adma_open(struct inode *inode, struct file *filp)
-{
-	struct adma_file *file = adma_file_new();
-
-	if (IS_ERR(file))
-		return PTR_ERR(file);
-	filp->private_data = file;
-	return nonseekable_open(inode, filp);
-}
-
-static int adma_release(struct inode *inode, struct file *filp)
-{
-	struct adma_file *file = filp->private_data;
-
-	adma_file_close(file);
-	return 0;
-}
-
 static int adma_info(struct adma_file *file, struct adma_info *arg)
 {
 	if (arg->reserved)
@@ -175,10 +157,10 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		ret = adma_info(file, &arg.info);
 		break;
 	case ADMA_IOC_SUBMIT:
-		ret = adma_submit(file, &arg.submit);
+		ret = adma_submit(filp, &arg.submit);
 		break;
 	case ADMA_IOC_WAIT:
-		ret = adma_wait_until(file, &arg.wait, adma_ended, file);
+		ret = adma_wait_until(filp, &arg.wait, adma_ended);
 		break;
 	case ADMA_IOC_EXPORT:
 		ret = adma_export(filp, &arg.export);
@@ -225,8 +207,8 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 
 static const struct file_operations adma_fops = {
 	.owner = THIS_MODULE,
-	.open = adma_open,
-	.release = adma_release,
+	.open = adma_file_open,
+	.release = adma_file_release,
 	.unlocked_ioctl = adma_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.mmap = adma_mmap,

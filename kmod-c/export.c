@@ -130,9 +130,8 @@ int adma_export(struct file *port, struct adma_export *arg)
 }
 
 /* Takes it back; EAGAIN while somebody uses it. */
-static int adma_buf_drop(void *of, struct adma_wait *arg)
+static int adma_buf_drop(struct file *port, struct adma_wait *arg)
 {
-	struct file *port = of;
 	struct adma_file *file = port->private_data;
 	struct adma_buf *buf;
 	int ret = -ENOENT;
@@ -157,7 +156,7 @@ int adma_unexport(struct file *port, struct adma_wait *arg)
 		return ret;
 	/* What is over may not have been told yet. */
 	adma_channels_poll();
-	return adma_wait_until(port->private_data, arg, adma_buf_drop, port);
+	return adma_wait_until(port, arg, adma_buf_drop);
 }
 
 /* A buffer, for one request: until it is left, its ranges stay. */

@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/dma-mapping.h>
+#include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/pid.h>
 #include <linux/sched/mm.h>
@@ -20,62 +21,8 @@
 /* ... and somebody who is about to fork, for requests and works of it. */
 #define ADMA_LET_GO_MS	100
 
-/*
- * Each holds a chan_req of every channel it has pieces for, also while it waits
- * for a page: one user leaves enough of them to others.
- */
-#define ADMA_USER_REQUESTS	(ADMA_CHAN_REQS / 2)
-
-/* What all open files of a user have. */
-struct adma_user {
-	unsigned int files;
-	atomic_t requests;	/* under way, */
-	atomic64_t bytes;	/* and their bytes */
-};
-
-/* By number; the lock is of their files, too. */
-static DEFINE_XARRAY_FLAGS(adma_users, XA_FLAGS_ACCOUNT);
-
-/* Answers the slot's number, which is part of its request's. */
-int adma_slot_take(struct adma_file *file)
-{
-	int i, ret = -EAGAIN;
-
-	if (atomic_inc_return(&file->user->requests) > ADMA_USER_REQUESTS) {
-		atomic_dec(&file->user->requests);
-		return ret;
-	}
-	spin_lock(&file->lock);
-	for (i = 0; i < ADMA_SLOTS && ret < 0; i++) {
-		struct adma_slot *slot = &file->slot[i];
-
-		if (slot->state != ADMA_FREE)
-			continue;
-		/* 0 is no number. */
-		slot->id = ++file->sequence * ADMA_SLOTS + i;
-		slot->failed = 0;
-		slot->state = ADMA_BUSY;
-		ret = i;
-	}
-	spin_unlock(&file->lock);
-	if (ret < 0)
-		atomic_dec(&file->user->requests);
-	return ret;
-}
-
-/* Failed pieces are kept until somebody has been told. */
-void adma_slot_leave(struct adma_file *file, unsigned int nr, u64 bytes,
-		     u64 failed)
-{
-	struct adma_slot *slot = &file->slot[nr];
-
-	atomic64_sub(bytes, &file->user->bytes);
-	atomic_dec(&file->user->requests);
-	spin_lock(&file->lock);
-	slot->failed = failed;
-	slot->state = failed ? ADMA_FAILED : ADMA_FREE;
-	spin_unlock(&file->lock);
-}
+LIST_HEAD(adma_files);
+DEFINE_MUTEX(adma_files_lock);	/* of the list, and of users' files */
 
 /*
  * Pinned pages count against RLIMIT_MEMLOCK of the user, and show up in VmPin
@@ -111,52 +58,31 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
 	atomic_long_sub(pages, &file->pages);
 }
 
-int adma_charge_bytes(struct adma_request *req, u64 len)
+/* Adds it to the files of its user, who is known by his other files. */
+static int adma_file_list(struct adma_file *file)
 {
-	atomic64_t *bytes = &req->file->user->bytes;
-	int tries;
+	struct adma_user *user = NULL;
+	struct adma_file *other;
+	int ret = 0;
 
-	for (tries = 0; tries < 2; tries++) {
-		if (tries)
-			adma_file_catch_up(req->file, 0);
-		if (atomic64_add_return(len, bytes) <= READ_ONCE(adma_max_bytes)) {
-			req->bytes += len;
-			return 0;
-		}
-		atomic64_sub(len, bytes);
+	mutex_lock(&adma_files_lock);
+	list_for_each_entry(other, &adma_files, files) {
+		if (other->cred->user == file->cred->user)
+			user = other->user;
 	}
-	return -EAGAIN;
-}
-
-static struct adma_user *adma_user_get(kuid_t uid)
-{
-	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
-	struct adma_user *user;
-
-	if (!new)
-		return ERR_PTR(-ENOMEM);
-	xa_lock(&adma_users);
-	user = __xa_cmpxchg(&adma_users, __kuid_val(uid), NULL, new,
-			    GFP_KERNEL_ACCOUNT);
 	if (!user)
-		swap(user, new);
-	if (xa_is_err(user))
-		user = ERR_PTR(xa_err(user));
-	else if (user->files && user->files >= adma_max_files)
-		user = ERR_PTR(-EMFILE);
-	else
+		user = kzalloc(sizeof(*user), GFP_KERNEL_ACCOUNT);
+	if (!user) {
+		ret = -ENOMEM;
+	} else if (user->files && user->files >= adma_max_files) {
+		ret = -EMFILE;
+	} else {
 		user->files++;
-	xa_unlock(&adma_users);
-	kfree(new);
-	return user;
-}
-
-static void adma_user_put(struct adma_user *user, kuid_t uid)
-{
-	xa_lock(&adma_users);
-	if (!--user->files)
-		kfree(__xa_erase(&adma_users, __kuid_val(uid)));
-	xa_unlock(&adma_users);
+		file->user = user;
+		list_add_tail(&file->files, &adma_files);
+	}
+	mutex_unlock(&adma_files_lock);
+	return ret;
 }
 
 /* Whether one of the file's requests up to that one is not over. */
@@ -166,9 +92,12 @@ static bool adma_file_busy(struct adma_file *file, u64 sequence)
 	unsigned int i;
 
 	spin_lock(&file->lock);
-	for (i = 0; i < ADMA_SLOTS; i++)
-		busy |= file->slot[i].state == ADMA_BUSY &&
-			file->slot[i].id / ADMA_SLOTS <= sequence;
+	for (i = 0; i < ADMA_SLOTS; i++) {
+		struct adma_request *req = file->slot[i];
+
+		busy |= req && req->state == ADMA_BUSY &&
+			req->id / ADMA_SLOTS <= sequence;
+	}
 	spin_unlock(&file->lock);
 	return busy;
 }
@@ -197,9 +126,10 @@ void adma_file_catch_up(struct adma_file *file, u64 sequence)
  * Waits until @ended does not answer EAGAIN, for so long as the caller likes; 0:
  * only looks.
  */
-int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
-		    int (*ended)(void *of, struct adma_wait *arg), void *of)
+int adma_wait_until(struct file *filp, struct adma_wait *arg,
+		    int (*ended)(struct file *filp, struct adma_wait *arg))
 {
+	struct adma_file *file = filp->private_data;
 	u64 limit = 0;
 	long left;
 	int ret;
@@ -209,7 +139,7 @@ int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
 		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1,
 			      MAX_SCHEDULE_TIMEOUT - 1);
 	left = wait_event_interruptible_timeout(file->wait,
-						(ret = ended(of, arg)) != -EAGAIN,
+						(ret = ended(filp, arg)) != -EAGAIN,
 						limit);
 	if (left < 0)
 		return -EINTR;
@@ -220,20 +150,20 @@ int adma_wait_until(struct adma_file *file, struct adma_wait *arg,
  * Whether a request is over; EINVAL when nobody has had such a number yet. Once
  * told, failed pieces are forgotten.
  */
-int adma_ended(void *of, struct adma_wait *arg)
+int adma_ended(struct file *filp, struct adma_wait *arg)
 {
-	struct adma_file *file = of;
-	struct adma_slot *slot = &file->slot[arg->id % ADMA_SLOTS];
+	struct adma_file *file = filp->private_data;
+	struct adma_request *req = READ_ONCE(file->slot[arg->id % ADMA_SLOTS]);
 	int ret = 0;
 
 	spin_lock(&file->lock);
-	if (!arg->id || slot->id < arg->id) {
+	if (!arg->id || !req || req->id < arg->id) {
 		ret = -EINVAL;
-	} else if (slot->id == arg->id && slot->state == ADMA_BUSY) {
+	} else if (req->id == arg->id && req->state == ADMA_BUSY) {
 		ret = -EAGAIN;
-	} else if (slot->id == arg->id && slot->state == ADMA_FAILED) {
-		arg->failed = slot->failed;
-		slot->state = ADMA_FREE;
+	} else if (req->id == arg->id && req->state == ADMA_FAILED) {
+		arg->failed = atomic64_read(&req->failed);
+		req->state = ADMA_FREE;
 	}
 	spin_unlock(&file->lock);
 	return ret;
@@ -250,8 +180,11 @@ static void adma_file_shut(struct adma_file *file)
 					  file->words[i].page,
 					  file->words[i].dma);
 	}
-	adma_kept_open(file, false);
-	adma_user_put(file->user, file->cred->user->uid);
+	mutex_lock(&adma_files_lock);
+	list_del(&file->files);
+	if (!--file->user->files)
+		kfree(file->user);
+	mutex_unlock(&adma_files_lock);
 	file->user = NULL;
 }
 
@@ -262,8 +195,11 @@ static void adma_file_free(struct kref *kref)
 
 	if (file->user)
 		adma_file_shut(file);
-	for (i = 0; i < ADMA_SLOTS; i++)
-		adma_request_free(file->slot[i].req);
+	for (i = 0; i < ADMA_SLOTS; i++) {
+		if (file->slot[i])
+			kfree(file->slot[i]->range);
+		kvfree(file->slot[i]);
+	}
 	xa_destroy(&file->exports);
 	xa_destroy(&file->table);
 	put_cred(file->cred);
@@ -308,56 +244,56 @@ static void adma_file_drain(struct work_struct *work)
  * Somebody to whom the file was passed on waits for nothing of its owner's, who
  * may have requests under way and pages locked for as long as he likes.
  */
-void adma_file_close(struct adma_file *file)
+int adma_file_release(struct inode *inode, struct file *filp)
 {
+	struct adma_file *file = filp->private_data;
+
 	adma_exports_close(file, NULL);
 	__module_get(THIS_MODULE);
 	if (task_tgid(current) == file->owner)
 		adma_file_drain(&file->drain);
 	else
 		queue_work(adma_reaper, &file->drain);
+	return 0;
 }
 
-struct adma_file *adma_file_new(void)
+int adma_file_open(struct inode *inode, struct file *filp)
 {
-	const struct cred *cred = current_cred();
-	struct adma_user *user = adma_user_get(cred->user->uid);
 	struct adma_file *file;
 	unsigned int i;
+	int ret;
 
-	if (IS_ERR(user))
-		return ERR_CAST(user);
 	file = kzalloc(struct_size(file, words, adma_nr_channels),
 		       GFP_KERNEL_ACCOUNT);
-	if (!file) {
-		adma_user_put(user, cred->user->uid);
-		return ERR_PTR(-ENOMEM);
-	}
+	if (!file)
+		return -ENOMEM;
 	kref_init(&file->kref);
 	spin_lock_init(&file->lock);
 	init_waitqueue_head(&file->wait);
 	file->mm = current->mm;
 	mmgrab(file->mm);
 	file->owner = get_pid(task_tgid(current));
-	file->cred = get_cred(cred);
-	file->user = user;
+	file->cred = get_current_cred();
 	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
 	xa_init_flags(&file->table, XA_FLAGS_ACCOUNT);
 	INIT_LIST_HEAD(&file->gone);
 	INIT_WORK(&file->reap, adma_reap_work);
 	INIT_WORK(&file->drain, adma_file_drain);
 	file->keep_pages = adma_keep_pages;
-	adma_kept_open(file, true);
-	for (i = 0; i < adma_nr_channels; i++) {
+	ret = adma_file_list(file);
+	for (i = 0; i < adma_nr_channels && !ret; i++) {
 		struct adma_words *words = &file->words[i];
 
 		words->page = dma_alloc_coherent(adma_channels[i].dev,
 						 PAGE_SIZE, &words->dma,
 						 GFP_KERNEL_ACCOUNT);
-		if (!words->page) {
-			adma_file_put(file);
-			return ERR_PTR(-ENOMEM);
-		}
+		if (!words->page)
+			ret = -ENOMEM;
 	}
-	return file;
+	if (ret) {
+		adma_file_put(file);
+		return ret;
+	}
+	filp->private_data = file;
+	return nonseekable_open(inode, filp);
 }

@@ -140,12 +140,8 @@ static bool adma_in_trouble(struct adma_channel *ch)
 		trouble |= adma_chan_req_silent(cr);
 	}
 	/* One that is still being submitted may have lost a transfer. */
-	list_for_each_entry(cr, &ch->reqs, list) {
-		if (!trouble)
-			break;
-		cr->trusted = false;
-		cr->failed |= ch->ordered && !cr->closed;
-	}
+	list_for_each_entry(cr, &ch->reqs, list)
+		cr->failed |= trouble && ch->ordered && !cr->closed;
 	spin_unlock_irqrestore(&ch->lock, irq);
 	return trouble;
 }

@@ -17,9 +17,6 @@
 #define ADMA_AGE_MS	1000
 #define ADMA_AGES	5
 
-static LIST_HEAD(adma_files);
-static DEFINE_MUTEX(adma_files_lock);
-
 struct kmem_cache *adma_range_slab;
 struct list_lru adma_lru;	/* all kept ranges, by memory control group */
 
@@ -293,17 +290,6 @@ static int adma_shrinker_register(void)
 	return register_shrinker(adma_shrinker, "adma");
 }
 #endif
-
-/* All open files; before their other parts are used, and after. */
-void adma_kept_open(struct adma_file *file, bool open)
-{
-	mutex_lock(&adma_files_lock);
-	if (open)
-		list_add_tail(&file->files, &adma_files);
-	else
-		list_del(&file->files);
-	mutex_unlock(&adma_files_lock);
-}
 
 int adma_kept_init(void)
 {

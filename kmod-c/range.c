@@ -41,14 +41,13 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 		seq = mmu_interval_read_begin(&range->notifier);
 		got = pin_user_pages_fast(addr, count, flags, range->pages + at);
 		spin_lock(&range->lock);
+		ret = 0;
 		if (got < count)
 			ret = got == -ENOMEM ? got : -EFAULT;
 		else if (range->dead ||
 			 mmu_interval_read_retry(&range->notifier, seq))
 			ret = -ESTALE;
 		else
-			ret = 0;
-		if (!ret)
 			bitmap_set(range->pinned, at, count);
 		spin_unlock(&range->lock);
 		/* A partial pin is still a pin. */
@@ -285,7 +284,7 @@ void adma_ranges_reap(struct adma_file *file)
 	spin_lock(&file->lock);
 	list_splice_init(&file->gone, &gone);
 	spin_unlock(&file->lock);
-	list_for_each_entry_safe(range, next, &gone, list)
+	list_for_each_entry_safe(range, next, &gone, lru)
 		adma_range_end(range);
 	wake_up_all(&file->wait);
 }
@@ -305,7 +304,7 @@ static void adma_range_release(struct kref *kref)
 	struct adma_file *file = range->file;
 
 	spin_lock(&file->lock);
-	list_add_tail(&range->list, &file->gone);
+	list_add_tail(&range->lru, &file->gone);
 	atomic_inc(&file->leaving);
 	/* The work's own hold; it cannot get past the lock before. */
 	if (queue_work(adma_reaper, &file->reap))

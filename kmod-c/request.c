@@ -7,19 +7,17 @@
 #include "adma.h"
 #include "trace.h"
 
-void adma_request_free(struct adma_request *req)
-{
-	if (req)
-		kfree(req->range);
-	kvfree(req);
-}
+/*
+ * Each holds a chan_req of every channel it has pieces for, also while it waits
+ * for a page: one user leaves enough of them to others.
+ */
+#define ADMA_USER_REQUESTS	(ADMA_CHAN_REQS / 2)
 
 static void adma_request_end(struct work_struct *work)
 {
 	struct adma_request *req = container_of(work, struct adma_request, end);
 	u64 failed = atomic64_read(&req->failed);
 	struct adma_file *file = req->file;
-	u64 bytes = req->bytes;
 	unsigned int i;
 
 	/* Pieces that were not taken are known to the caller. */
@@ -30,9 +28,14 @@ static void adma_request_end(struct work_struct *work)
 	if (req->buf)
 		adma_buf_leave(req->buf);
 	adma_ranges_trim(file);
-	trace_adma_complete(req->id, bytes, failed);
-	/* From here on it is somebody else's. */
-	adma_slot_leave(file, req->slot, bytes, failed);
+	trace_adma_complete(req->id, req->bytes, failed);
+	atomic64_sub(req->bytes, &file->user->bytes);
+	atomic_dec(&file->user->requests);
+	spin_lock(&file->lock);
+	/* From here on it is somebody else's, or kept until he has been told. */
+	atomic64_set(&req->failed, failed);
+	req->state = failed ? ADMA_FAILED : ADMA_FREE;
+	spin_unlock(&file->lock);
 	atomic_dec(&file->ending);
 	wake_up_all(&file->wait);
 	adma_file_put(file);
@@ -104,45 +107,80 @@ int adma_request_reserve(struct adma_request *req, unsigned int more)
 	return 0;
 }
 
-/* A slot's request, with its pieces. */
-static struct adma_request *adma_request_new(struct adma_file *file,
-					     const struct adma_submit *arg)
+/* The request of a slot, made when it is first asked for. */
+static struct adma_request *adma_request_of(struct adma_file *file,
+					    unsigned int slot)
 {
-	struct adma_request *req;
-	int nr, ret = -ENOMEM;
+	struct adma_request *first, *req = READ_ONCE(file->slot[slot]);
 
-	nr = adma_slot_take(file);
-	if (nr < 0) {
-		adma_file_catch_up(file, 0);
-		nr = adma_slot_take(file);
-	}
-	if (nr < 0)
-		return ERR_PTR(nr);
-	/* Until it is left, nobody else touches the slot's request. */
-	req = file->slot[nr].req ?: kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
-	file->slot[nr].req = req;
 	if (req)
-		ret = adma_pieces_read(arg, req->piece);
-	if (ret) {
-		adma_slot_leave(file, nr, 0, 0);
-		wake_up_all(&file->wait);
-		return ERR_PTR(ret);
-	}
-	memset(req, 0, offsetof(struct adma_request, max_ranges));
-	req->id = file->slot[nr].id;
-	req->slot = nr;
+		return req;
+	req = kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
+	if (!req)
+		return NULL;
 	req->file = file;
-	refcount_set(&req->parts, 1);
+	req->slot = slot;
 	INIT_WORK(&req->end, adma_request_end);
-	kref_get(&file->kref);
-	return req;
+	first = cmpxchg(&file->slot[slot], NULL, req);
+	if (first)
+		kvfree(req);
+	return first ?: req;
 }
 
-static u64 adma_own_addr(const struct adma_submission *sub, unsigned int nr)
+/* One that is free: until it is over, nobody else touches it. */
+static struct adma_request *adma_request_take(struct adma_file *file)
 {
-	const struct adma_piece *piece = &sub->req->piece[nr];
+	struct adma_request *req;
+	int i, ret = -EAGAIN;
 
-	return sub->push ? piece->src : piece->dst;
+	if (atomic_inc_return(&file->user->requests) > ADMA_USER_REQUESTS)
+		goto err_uncount;
+	for (i = 0; i < ADMA_SLOTS; i++) {
+		req = adma_request_of(file, i);
+		if (!req) {
+			ret = -ENOMEM;
+			break;
+		}
+		spin_lock(&file->lock);
+		if (req->state != ADMA_FREE) {
+			spin_unlock(&file->lock);
+			continue;
+		}
+		req->state = ADMA_BUSY;
+		/* 0 is no number. */
+		req->id = ++file->sequence * ADMA_SLOTS + i;
+		spin_unlock(&file->lock);
+		memset_startat(req, 0, failed);
+		req->chunk = 1;
+		refcount_set(&req->parts, 1);
+		kref_get(&file->kref);
+		return req;
+	}
+err_uncount:
+	atomic_dec(&file->user->requests);
+	return ERR_PTR(ret);
+}
+
+static u64 adma_own_addr(const struct adma_request *req, unsigned int nr)
+{
+	return req->push ? req->piece[nr].src : req->piece[nr].dst;
+}
+
+static int adma_charge_bytes(struct adma_request *req, u64 len)
+{
+	atomic64_t *bytes = &req->file->user->bytes;
+	int tries;
+
+	for (tries = 0; tries < 2; tries++) {
+		if (tries)
+			adma_file_catch_up(req->file, 0);
+		if (atomic64_add_return(len, bytes) <= READ_ONCE(adma_max_bytes)) {
+			req->bytes += len;
+			return 0;
+		}
+		atomic64_sub(len, bytes);
+	}
+	return -EAGAIN;
 }
 
 /*
@@ -150,24 +188,26 @@ static u64 adma_own_addr(const struct adma_submission *sub, unsigned int nr)
  * the caller likes, and then the buffer, whose owner may wait for its end; from
  * there on only channels are waited for. Answers for how many pieces.
  */
-static unsigned int adma_request_prepare(struct adma_submission *sub,
+static unsigned int adma_request_prepare(struct adma_request *req,
 					 const struct adma_submit *arg, int *ret)
 {
-	u32 wanted = sub->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
-	struct adma_request *req = sub->req;
+	u32 wanted = req->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
 	struct adma_buf *buf;
 	unsigned int i;
 
+	*ret = adma_pieces_read(arg, req->piece);
+	if (*ret)
+		return 0;
 	for (i = 0; i < arg->count; i++) {
-		u64 addr = adma_own_addr(sub, i), len = req->piece[i].len;
+		u64 addr = adma_own_addr(req, i), len = req->piece[i].len;
 
 		*ret = adma_charge_bytes(req, len);
 		if (arg->flags && !*ret)
 			*ret = adma_request_reserve(req, adma_ranges_of(addr, len));
 		if (arg->flags && !*ret)
-			*ret = adma_ranges_fill(req->file, addr, len, !sub->push,
+			*ret = adma_ranges_fill(req->file, addr, len, !req->push,
 						req->range, &req->nr_ranges,
-						&sub->pinned);
+						&req->pinned);
 		if (*ret)
 			break;
 	}
@@ -183,31 +223,31 @@ static unsigned int adma_request_prepare(struct adma_submission *sub,
 }
 
 /* The first piece is under way while the next one is pinned. */
-static int adma_pieces_start(struct adma_submission *sub, unsigned int count)
+static int adma_pieces_start(struct adma_request *req, unsigned int count,
+			     u8 *channels)
 {
-	struct adma_request *req = sub->req;
 	int ret, channel;
 
 	for (; req->accepted < count; req->accepted++) {
 		unsigned int nr = req->accepted;
 		const struct adma_piece *piece = &req->piece[nr];
-		struct adma_chan_req **cr;
 
 		channel = adma_channel_pick(piece->channel,
-					    adma_own_addr(sub, nr),
-					    adma_range_of(adma_own_addr(sub, 0)) + nr);
+					    adma_own_addr(req, nr),
+					    adma_range_of(adma_own_addr(req, 0)) + nr);
 		if (channel < 0)
 			return channel;
-		cr = &req->cr[channel];
-		if (!*cr)
-			*cr = adma_chan_req_begin(&adma_channels[channel], req);
-		if (!*cr)
+		if (!req->part[channel])
+			req->part[channel] =
+				adma_chan_req_begin(&adma_channels[channel], req);
+		req->cr = req->part[channel];
+		if (!req->cr)
 			return -EBUSY;
-		(*cr)->pieces |= BIT_ULL(nr);
-		ret = adma_piece_send(sub, piece, *cr);
+		req->cr->pieces |= BIT_ULL(nr);
+		ret = adma_piece_send(req, piece);
 		if (ret)
 			return ret;
-		sub->channel[nr] = channel;
+		channels[nr] = channel;
 		adma_count(ADMA_STAT_COPIES, 1);
 		adma_count(ADMA_STAT_BYTES, piece->len);
 		if (req->buf)
@@ -224,51 +264,53 @@ static u32 adma_request_close(struct adma_request *req)
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_channels; i++) {
-		if (!req->cr[i])
+		if (!req->part[i])
 			continue;
 		channels |= BIT(i);
-		told &= adma_chan_req_close(req->cr[i]);
+		told &= adma_chan_req_close(req->part[i]);
 	}
 	return told ? channels : 0;
 }
 
-int adma_submit(struct adma_file *file, struct adma_submit *arg)
+int adma_submit(struct file *filp, struct adma_submit *arg)
 {
-	struct adma_submission sub = {
-		.push = arg->flags & ADMA_SUBMIT_PUSH,
-		.chunk = 1,
-	};
+	struct adma_file *file = filp->private_data;
 	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
-	unsigned int i, ready;
+	u8 channels[ADMA_MAX_PIECES];	/* where pieces went */
 	struct adma_request *req;
-	int ret = 0, refused;
+	unsigned int i, ready;
 	struct adma_wait wait;
+	int ret, refused;
 
 	memset_startat(arg, 0, id);
 	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
 	    arg->flags == (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH) ||
 	    (!arg->flags && (arg->export || arg->port)))
 		return -EINVAL;
-	req = adma_request_new(file, arg);
+	req = adma_request_take(file);
+	if (req == ERR_PTR(-EAGAIN)) {
+		adma_file_catch_up(file, 0);
+		req = adma_request_take(file);
+	}
 	if (IS_ERR(req))
 		return PTR_ERR(req);
 
-	sub.req = req;
-	ready = adma_request_prepare(&sub, arg, &ret);
-	refused = adma_pieces_start(&sub, ready);
+	req->push = arg->flags & ADMA_SUBMIT_PUSH;
+	ready = adma_request_prepare(req, arg, &ret);
+	refused = adma_pieces_start(req, ready, channels);
 	if (refused)
 		ret = refused;
 	arg->channels = adma_request_close(req);
 	arg->id = req->id;
 	arg->slot = req->slot;
 	arg->accepted = req->accepted;
-	arg->pinned = sub.pinned;
+	arg->pinned = req->pinned;
 	trace_adma_submit(req->id, arg->count, req->accepted, req->bytes,
-			  sub.pinned, ret);
+			  req->pinned, ret);
 	adma_request_put(req);
 	/* Only for the caller's statistics: a failure is his loss. */
 	for (i = 0; i < arg->accepted; i++) {
-		if (put_user(sub.channel[i], &user[i].channel))
+		if (put_user(channels[i], &user[i].channel))
 			break;
 	}
 	/*
@@ -278,7 +320,7 @@ int adma_submit(struct adma_file *file, struct adma_submit *arg)
 	if (!arg->accepted) {
 		wait.id = arg->id;
 		wait_event_killable(file->wait,
-				    adma_ended(file, &wait) != -EAGAIN);
+				    adma_ended(filp, &wait) != -EAGAIN);
 		arg->id = 0;
 		arg->channels = 0;
 	}

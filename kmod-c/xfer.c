@@ -36,10 +36,9 @@ static int adma_side_hold(struct adma_request *req, struct adma_side *side,
 }
 
 /* Finds the range of the next byte. */
-static int adma_side_enter(struct adma_submission *sub, struct adma_side *side)
+static int adma_side_enter(struct adma_request *req, struct adma_side *side)
 {
 	u64 index = adma_range_of(side->addr);
-	struct adma_request *req = sub->req;
 	struct adma_range *range;
 
 	if (side->range && side->range->index == index)
@@ -48,86 +47,85 @@ static int adma_side_enter(struct adma_submission *sub, struct adma_side *side)
 		range = adma_range_get(req->file, index, side->write, false);
 	} else {
 		/* All are pinned: the buffer's, and the caller's own in turn. */
-		range = side->write == sub->push ?
+		range = side->write == req->push ?
 			req->buf->range[index - adma_range_of(req->buf->addr)] :
-			req->range[sub->own++];
+			req->range[req->own++];
 		kref_get(&range->kref);
 	}
 	return adma_side_hold(req, side, range);
 }
 
 /* The next @len bytes of a side, in its range, pinned and mapped. */
-static int adma_side_fill(struct adma_submission *sub, struct adma_side *side,
+static int adma_side_fill(struct adma_request *req, struct adma_side *side,
 			  size_t len)
 {
 	struct adma_range *range = adma_range_fill(side->range, side->addr, len,
 						   side->write,
-						   sub->cr->ch->device,
-						   &sub->pinned);
+						   req->cr->ch->device,
+						   &req->pinned);
 
 	if (range == side->range)
 		return 0;
-	return adma_side_hold(sub->req, side, range);
+	return adma_side_hold(req, side, range);
 }
 
 /*
  * The batch
  */
 
-static int adma_batch_send(struct adma_submission *sub)
+static int adma_batch_send(struct adma_request *req)
 {
-	int ret = adma_chan_req_send(sub->cr, sub->req->xfer, sub->nr,
-				     sub->first_range);
+	int ret = adma_chan_req_send(req->cr);
 
 	if (ret)
 		return ret;
 	/* The engine copies while more is pinned. */
-	if (sub->pinned)
-		dma_async_issue_pending(sub->cr->ch->chan);
-	sub->nr = 0;
-	sub->bytes = 0;
+	if (req->pinned)
+		dma_async_issue_pending(req->cr->ch->chan);
+	req->nr_xfers = 0;
+	req->xfer_bytes = 0;
 	cond_resched();
 	return 0;
 }
 
 /* Adds stretches that cross no page to a transfer while they lie together. */
-static int adma_batch_add(struct adma_submission *sub, size_t len)
+static int adma_batch_add(struct adma_request *req, size_t len)
 {
-	dma_addr_t *dst = sub->dst.range->mapping[sub->cr->ch->device].addr;
-	dma_addr_t *src = sub->src.range->mapping[sub->cr->ch->device].addr;
-	struct adma_request *req = sub->req;
+	dma_addr_t *dst = req->dst.range->mapping[req->cr->ch->device].addr;
+	dma_addr_t *src = req->src.range->mapping[req->cr->ch->device].addr;
 	int ret;
 
 	while (len) {
 		size_t part = min3(len,
-				   PAGE_SIZE - offset_in_page(sub->dst.addr),
-				   PAGE_SIZE - offset_in_page(sub->src.addr));
-		dma_addr_t to = dst[adma_page_of(sub->dst.addr)] +
-				offset_in_page(sub->dst.addr);
-		dma_addr_t from = src[adma_page_of(sub->src.addr)] +
-				  offset_in_page(sub->src.addr);
+				   PAGE_SIZE - offset_in_page(req->dst.addr),
+				   PAGE_SIZE - offset_in_page(req->src.addr));
+		dma_addr_t to = dst[adma_page_of(req->dst.addr)] +
+				offset_in_page(req->dst.addr);
+		dma_addr_t from = src[adma_page_of(req->src.addr)] +
+				  offset_in_page(req->src.addr);
 		struct adma_xfer *xfer = NULL;
 
-		if (sub->nr)
-			xfer = &req->xfer[sub->nr - 1];
+		if (req->nr_xfers)
+			xfer = &req->xfer[req->nr_xfers - 1];
 		if (!xfer || to != xfer->dst + xfer->len ||
 		    from != xfer->src + xfer->len ||
 		    xfer->len + part > ADMA_MAX_XFER) {
-			if (sub->nr == ADMA_BATCH || sub->bytes >= ADMA_MAX_XFER) {
-				ret = adma_batch_send(sub);
+			if (req->nr_xfers == ADMA_BATCH ||
+			    req->xfer_bytes >= ADMA_MAX_XFER) {
+				ret = adma_batch_send(req);
 				if (ret)
 					return ret;
 			}
-			if (!sub->nr)
-				sub->first_range = min(sub->dst.nr, sub->src.nr);
-			xfer = &req->xfer[sub->nr++];
+			if (!req->nr_xfers)
+				req->first_range = min(req->dst.nr, req->src.nr);
+			xfer = &req->xfer[req->nr_xfers++];
 			*xfer = (struct adma_xfer) { .dst = to, .src = from };
 		}
 		xfer->len += part;
-		sub->bytes += part;
-		sub->dst.addr += part;
-		sub->src.addr += part;
-		sub->left -= part;
+		req->xfer_bytes += part;
+		req->dst.addr += part;
+		req->src.addr += part;
+		req->left -= part;
 		len -= part;
 	}
 	return 0;
@@ -137,64 +135,64 @@ static int adma_batch_add(struct adma_submission *sub, size_t len)
  * The next stretch that crosses no range. The first page is under way before
  * the second one is pinned, then 4 and 16; after that a batch at a time.
  */
-static int adma_step(struct adma_submission *sub)
+static int adma_step(struct adma_request *req)
 {
-	size_t room = sub->chunk * PAGE_SIZE;
-	struct adma_side *dst = &sub->dst, *src = &sub->src;
-	unsigned int device = sub->cr->ch->device;
+	size_t room = req->chunk * PAGE_SIZE;
+	struct adma_side *dst = &req->dst, *src = &req->src;
+	unsigned int device = req->cr->ch->device;
 	bool ready;
 	size_t len;
 	int ret;
 
 	/* In this order: what was pinned for writing also serves readers. */
-	ret = adma_side_enter(sub, dst);
+	ret = adma_side_enter(req, dst);
 	if (!ret)
-		ret = adma_side_enter(sub, src);
+		ret = adma_side_enter(req, src);
 	if (ret)
 		return ret;
-	len = min3(sub->left, (u64)adma_range_rest(dst->addr),
+	len = min3(req->left, (u64)adma_range_rest(dst->addr),
 		   (u64)adma_range_rest(src->addr));
 	ready = adma_range_ready(src->range, src->addr, len, device) &&
 		adma_range_ready(dst->range, dst->addr, len, device);
 	if (!ready) {
 		len = min3(len, room - offset_in_page(dst->addr),
 			   room - offset_in_page(src->addr));
-		ret = adma_side_fill(sub, src, len);
+		ret = adma_side_fill(req, src, len);
 		if (!ret)
-			ret = adma_side_fill(sub, dst, len);
+			ret = adma_side_fill(req, dst, len);
 		if (ret)
 			return ret;
 	}
-	ret = adma_batch_add(sub, len);
-	if (ret || ready || sub->chunk == ADMA_RANGE_PAGES)
+	ret = adma_batch_add(req, len);
+	if (ret || ready || req->chunk == ADMA_RANGE_PAGES)
 		return ret;
-	sub->chunk *= 4;
-	return adma_batch_send(sub);
+	req->chunk *= 4;
+	return adma_batch_send(req);
 }
 
-static int adma_piece_try(struct adma_submission *sub,
+static int adma_piece_try(struct adma_request *req,
 			  const struct adma_piece *piece)
 {
-	const struct adma_buf *buf = sub->req->buf;
+	const struct adma_buf *buf = req->buf;
 	int ret = 0;
 
-	sub->dst = (struct adma_side) { .addr = piece->dst, .write = true };
-	sub->src = (struct adma_side) { .addr = piece->src };
-	sub->left = piece->len;
-	sub->nr = 0;
-	sub->bytes = 0;
+	req->dst = (struct adma_side) { .addr = piece->dst, .write = true };
+	req->src = (struct adma_side) { .addr = piece->src };
+	req->left = piece->len;
+	req->nr_xfers = 0;
+	req->xfer_bytes = 0;
 	if (buf) {
-		u64 *offset = sub->push ? &sub->dst.addr : &sub->src.addr;
+		u64 *offset = req->push ? &req->dst.addr : &req->src.addr;
 
-		if (*offset > buf->len || sub->left > buf->len - *offset ||
+		if (*offset > buf->len || req->left > buf->len - *offset ||
 		    !IS_ALIGNED(buf->addr + *offset, adma_align))
 			return -EINVAL;
 		*offset += buf->addr;
 	}
-	while (!ret && sub->left)
-		ret = adma_step(sub);
-	if (!ret && sub->nr)
-		ret = adma_batch_send(sub);
+	while (!ret && req->left)
+		ret = adma_step(req);
+	if (!ret && req->nr_xfers)
+		ret = adma_batch_send(req);
 	return ret;
 }
 
@@ -202,19 +200,17 @@ static int adma_piece_try(struct adma_submission *sub,
  * Hands a piece to a channel. What has been begun of one that fails ends with
  * the request; when it is begun anew, that copies the same bytes.
  */
-int adma_piece_send(struct adma_submission *sub, const struct adma_piece *piece,
-		    struct adma_chan_req *cr)
+int adma_piece_send(struct adma_request *req, const struct adma_piece *piece)
 {
 	int ret, tries = 0;
 
-	sub->cr = cr;
 	do {
-		ret = adma_piece_try(sub, piece);
+		ret = adma_piece_try(req, piece);
 		/* To look it up anew is the business of a buffer's owner. */
-		if (ret == -ESTALE && sub->req->buf)
+		if (ret == -ESTALE && req->buf)
 			return -EFAULT;
 	} while (ret == -ESTALE && ++tries < ADMA_PIECE_TRIES);
 	if (!ret)
-		dma_async_issue_pending(cr->ch->chan);
+		dma_async_issue_pending(req->cr->ch->chan);
 	return ret == -ESTALE ? -EBUSY : ret;
 }
