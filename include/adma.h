@@ -261,7 +261,8 @@ const char *adma_strerror(int result);
  *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then
  *   trace this one in every way, and only the latest connection's may. It is not done unasked.
  *   Rights of ptrace(2) that are lost later are noticed, and messages go through shared memory
- *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, and pages that may be locked
+ *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, one user or a socket
+ *   that was not accepted, and pages that may be locked
  *   (RLIMIT_MEMLOCK).
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! HELLO    who I am and what I ask of you; with it a region, one end of a doorbell socket, and the
-//!          kernel helper's port to my posts if I have one. The kernel says beside it who sent it
+//!          kernel helper's port to my posts if I have one; or nothing, if you have come to me from
+//!          another user. The kernel says beside it who sent it
 //! READY    I have mapped the region; whether you are my equal, where the page lies that you have
 //!          asked for, and what the helper knows it by; and a number made up just now
 //! VERDICT  whether you are reached there, and what I would do; and your number
@@ -13,7 +14,8 @@
 //!
 //! All of it has one sender (`peer`).
 //!
-//! Of the two regions and doorbell sockets those of the side with the greater nonce are used. The
+//! Of two regions and doorbell sockets those of the side with the greater nonce are used. Who has
+//! sent no doorbell has not shown that it takes part itself, and is no equal. The
 //! doorbell socket is nobody's but ours: closed when its process dies or executes another
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
@@ -26,7 +28,7 @@ use super::hidden::Hidden;
 use super::lock::Lock;
 use super::mappings::Mappings;
 use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn, Way};
-use super::peer::Peer;
+use super::peer::{self, Peer};
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
 use crate::os::sys;
@@ -34,7 +36,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
-use alloc::vec;
+use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::mem::offset_of;
 use core::pin::Pin;
@@ -42,7 +44,7 @@ use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 11;
+const VERSION: u32 = 12;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
@@ -209,18 +211,24 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     // The kernel would skip an urgent byte, and close what came with it in our call.
     let _urgent = SwitchedOn::new(socket, libc::SO_OOBINLINE);
 
-    let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-    let [doorbell, others_doorbell] = os::unix_pair()?.map(Hidden::new);
+    let gives = peer::gets_descriptors(socket);
+    let mine_given = match gives {
+        true => {
+            let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
+            Some((memory, os::unix_pair()?.map(Hidden::new)))
+        }
+        false => None,
+    };
     let across = match settings.engines {
-        Engines::Auto | Engines::Helper => Across::new(settings.helper),
-        Engines::SharedMemory => None,
+        Engines::Auto | Engines::Helper if gives => Across::new(settings.helper),
+        _ => None,
     };
     let demand = Demand { seed: random(), word: random() };
     let (nonce, region) = (random(), region::SIZE as u32);
     let (magic, version) = (MAGIC, VERSION);
     let mut mine = Greeting { magic, version, nonce, region, demand, ..Greeting::default() };
-    let mut fds = vec![memory.raw(), others_doorbell.raw()];
-    fds.extend(across.iter().flat_map(Across::descriptors));
+    let given = mine_given.iter().flat_map(|(memory, [_, bell])| [memory.raw(), bell.raw()]);
+    let fds: Vec<i32> = given.chain(across.iter().flat_map(Across::descriptors)).collect();
     let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
     // What we have asked for, of all things, is asked of us by who has nobody to ask.
     if theirs.region != mine.region || theirs.nonce == nonce || theirs.demand == demand {
@@ -231,24 +239,34 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     if beside.cut && beside.fds.len() < 2 {
         return Err(libc::EMFILE);
     }
-    let their_port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
-    let Ok([their_memory, their_doorbell]) = <[Foreign; 2]>::try_from(beside.fds) else {
-        return Err(libc::EPROTO);
-    };
-    let their_memory = their_memory.into_memory()?;
-    MappedRegion::check(&their_memory)?;
-    let their_doorbell = Hidden::new(their_doorbell.into_socket()?);
     let mut peer = talk.peer.take().ok_or(libc::EPROTO)?;
-    if !peer.has_made(&their_doorbell) {
-        return Err(libc::EPROTO);
-    }
+    let their_port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
     let across = across.zip(their_port).map(|(across, port)| across.with(port));
-    let ours = nonce > theirs.nonce;
-    let (memory, doorbell) = if ours { (memory, doorbell) } else { (their_memory, their_doorbell) };
+    let their_given = match <[Foreign; 2]>::try_from(beside.fds) {
+        Ok([memory, bell]) => {
+            let memory = memory.into_memory()?;
+            MappedRegion::check(&memory)?;
+            let bell = Hidden::new(bell.into_socket()?);
+            if !peer.has_made(&bell) {
+                return Err(libc::EPROTO);
+            }
+            Some((memory, bell))
+        }
+        Err(fds) if fds.is_empty() => None,
+        Err(_) => return Err(libc::EPROTO),
+    };
+    let has_given = their_given.is_some();
+    let (memory, doorbell, ours) = match (mine_given, their_given) {
+        (Some((memory, [bell, others])), _) if !has_given || nonce > theirs.nonce => {
+            others.close_our_copy();
+            (memory, bell, true)
+        }
+        (_, Some((memory, bell))) => (memory, bell, false),
+        _ => return Err(libc::EPROTO),
+    };
     let region = MappedRegion::new(&memory)?;
-    others_doorbell.close_our_copy();
 
-    let (pid, equal) = (peer.pid(), peer.meet(socket, processes.is_err()));
+    let (pid, equal) = (peer.pid(), has_given && peer.meet(socket, processes.is_err()));
     talk.peer = Some(peer);
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);

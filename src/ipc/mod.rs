@@ -112,10 +112,13 @@
 //! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`hidden`) |
 //! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
 //! | sends more of them than there are threads | they wait to be closed; while that is more than one message can bring nobody new is let in (`-EMFILE`), and each connection can add one message |
+//! | comes to a listener, is greeted and reads nothing, a thousand times | who has come from another user is sent no descriptors in greetings: those that are not taken count for our user, who could send none any more. Region and doorbell are its own, it is no equal, and has no port |
+//! | closes its half of the doorbell, so that there is always something to hear | that is its end |
 //! | says nothing | the oldest of the user with most such clients makes room for others (`accept`) |
 //! | is an equal, with a page for its sign that never comes | a thread looks for the sign; the handshake has its limit |
 //!
-//! What is left: where the program has no numbers left for descriptors, the kernel closes in our
+//! What is left: a process of another user that takes part in messages from many blocks and does not
+//! take their descriptors, over many connections. Where the program has no numbers left for descriptors, the kernel closes in our
 //! call what finds none. Whoever has all threads of a kind held up, sixteen, by files that never
 //! close or locks that it never lets go, keeps new strangers out, with files everybody
 //! (`-EMFILE`), while that lasts.

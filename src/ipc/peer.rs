@@ -117,7 +117,7 @@ impl Peer {
         let maker = || os::process_of_maker(pair.raw()).as_ref().and_then(number_in_proc);
         os::maker_of(pair.raw()).is_ok_and(|maker| maker.pid == self.pid())
             && (self.pid() > 0 || self.number == maker())
-            && os::is_nameless(pair.raw())
+            && os::are_nameless(pair.raw()) == [true; 2]
     }
 
     /// Whether it is our equal, by what it has said over a socket so far. `by_number`: the kernel
@@ -169,6 +169,14 @@ impl Peer {
         let status = self.known.iter().map(|known| &known.status);
         self.process.iter().chain(status).map(Fd::raw)
     }
+}
+
+/// Whether descriptors are sent over a socket: not to who has come to us from another user. Those
+/// that it does not take count for our user, who can send only so many.
+pub fn gets_descriptors(socket: i32) -> bool {
+    let ours = |maker: Credentials| [sys::geteuid() as u32, 0].contains(&maker.uid);
+    let [was_not_accepted, _] = os::are_nameless(socket);
+    was_not_accepted || os::maker_of(socket).ok().is_none_or(ours)
 }
 
 /// As long as a status gets with some hundred groups.

@@ -24,13 +24,18 @@ static void expect_soon(double begun, const char *what)
 
 /* ---- the other side -------------------------------------------------------------------- */
 
-static void become_somebody(void)
+static void become(uid_t user)
 {
-	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(1001, 1001, 1001) ||
-			      setresuid(1001, 1001, 1001)))
+	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(user, user, user) ||
+			      setresuid(user, user, user)))
 		fail("setresuid: %s", strerror(errno));
 	prctl(PR_SET_DUMPABLE, 1);
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* which has gone with the user */
+}
+
+static void become_somebody(void)
+{
+	become(1001);
 }
 
 static bool same_user;
@@ -43,11 +48,11 @@ static pid_t hostile(void (*scene)(void))
 	pid_t child = fork();
 
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (left_to_parent)
 			close(left_to_parent);
 		if (!same_user)
 			become_somebody();
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* of who it is now */
 		scene();
 		EXPECT(write(done[1], "x", 1), 1);
 		for (;;)
@@ -397,6 +402,24 @@ static void bell_many(void)
 	expect_bell_holds_nobody_up(bell_carries_many, true);
 }
 
+static void half_closed_bell(void)
+{
+	EXPECT(shutdown(connected_doorbell(), SHUT_WR), 0);
+}
+
+/* It would always have something to tell, and who sleeps until then would not sleep at all. */
+static void bell_half(void)
+{
+	int listener = adma_listen(name);
+	pid_t child = hostile(half_closed_bell);
+	int connection = adma_accept(listener);
+	char byte;
+
+	EXPECT(adma_read(connection, &byte, 1), -ECONNRESET);
+	EXPECT(adma_close(connection), 0);
+	end(child);
+}
+
 /* ---- a page that never comes -------------------------------------------------------------- */
 
 static void *attach(void *socket_fd)
@@ -537,6 +560,59 @@ static void silent(void)
 	end(child);
 }
 
+/* They say something, are greeted, and read nothing. */
+static void deaf_crowd(void)
+{
+	enum { DEAF = 100 };
+
+	for (int i = 0; i < DEAF; i++) {
+		struct pollfd one = { .fd = plain_client(name), .events = POLLIN };
+
+		say(one.fd, "adma-ipc", 8, NULL, 0);
+		if (poll(&one, 1, 20000) != 1)
+			fail("client %d is not greeted", i);
+	}
+}
+
+static void *accept_them(void *listener)
+{
+	for (;;)
+		adma_accept((int)(long)listener);
+	return NULL;
+}
+
+static void serve_deaf(int listener)
+{
+	struct rlimit limit = { 100, 1024 };
+	int pair[2];
+	pthread_t thread;
+
+	become(54321); /* root has no limit */
+	pthread_create(&thread, NULL, accept_them, (void *)(long)listener);
+	wait_done();
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || setrlimit(RLIMIT_NOFILE, &limit))
+		fail("socketpair, setrlimit: %s", strerror(errno));
+	if (send_with(pair[0], "x", 1, pair, 1, 0) != 1)
+		fail("no descriptor can be sent any more: %s", strerror(errno));
+	exit(0);
+}
+
+/* Descriptors that were sent and not received count for the user who has sent them. */
+static void deaf(void)
+{
+	int listener = adma_listen(name), status;
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	pid_t child = hostile(deaf_crowd), server = fork();
+
+	if (server == 0)
+		serve_deaf(listener);
+	waitpid(server, &status, 0);
+	end(child);
+	EXPECT(status, 0);
+}
+
 static void nothing(int signal)
 {
 	(void)signal;
@@ -628,7 +704,8 @@ int main(int argc, char **argv)
 		{ "greeting", greeting }, { "unaccepted", unaccepted }, { "bell", bell },
 		{ "bell_unread", bell_unread }, { "bell_many", bell_many }, { "page", page },
 		{ "bell_peeked", bell_peeked }, { "bell_timed", bell_timed },
-		{ "silent", silent }, { "interrupted", interrupted },
+		{ "bell_half", bell_half },
+		{ "silent", silent }, { "deaf", deaf }, { "interrupted", interrupted },
 		{ "closed", closed_listeners }, { "limit", limit },
 	};
 

@@ -158,9 +158,10 @@ pub fn process_of_maker(socket: i32) -> Option<Fd> {
     fd(Ok(number as usize)).ok()
 }
 
-/// Whether neither end of a unix socket has a name, as those of a pair.
-pub fn is_nameless(socket: i32) -> bool {
-    [libc::SYS_getsockname, libc::SYS_getpeername].iter().all(|&number| {
+/// Whether our end of a unix socket, and the other, have no name: as those of a pair. One that was
+/// accepted has that of its listener.
+pub fn are_nameless(socket: i32) -> [bool; 2] {
+    [libc::SYS_getsockname, libc::SYS_getpeername].map(|number| {
         let mut address = libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] };
         let mut len = size_of_val(&address) as u32;
         let (at, room) = (&raw mut address as usize, &raw mut len as usize);
