@@ -255,7 +255,7 @@ const char *adma_strerror(int result);
  *   capabilities, in the same user namespace, who keep no tracers out (PR_SET_DUMPABLE), and
  *   only while the other one is the program that made the connection: a process that executes
  *   another one, set-user-id or not, is not reached any more, also by root. One that changes its
- *   user or capabilities loses such connections, as does the other side: -ECONNRESET, within
+ *   user, user namespace or capabilities loses such connections, as does the other side: -ECONNRESET, within
  *   milliseconds. Connect after that. Only such processes write into each other's adma_alloc.
  *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1,
  *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then

@@ -138,6 +138,9 @@ programs! {
     process_that_keeps_tracers_out_is_not_reached_by_root_either: "ipc_rights" "keeps_out";
     process_with_fewer_capabilities_falls_back_to_shared_memory: "ipc_rights" "poorer";
     users_that_can_change_back_fall_back_to_shared_memory: "ipc_rights" "changeable";
+    two_users_without_names_fall_back_to_shared_memory: "ipc_rights" "nameless";
+    user_namespace_entered_later_ends_a_connection_of_equals: "ipc_rights" "changed_namespace";
+    user_changed_behind_a_first_thread_that_has_left_is_noticed: "ipc_rights" "changed_thread";
     two_users_fall_back_to_shared_memory: "ipc_rights" "users";
     bytes_that_somebody_else_was_made_to_write_are_no_greeting: "ipc_identity" "relayed";
     bytes_from_before_it_was_asked_who_sends_them_make_no_equal: "ipc_identity" "early";

@@ -51,11 +51,12 @@
 //! | another user | no | a server of root reads and writes for it whatever it becomes |
 //! | same user, more or fewer capabilities; a user it could change back to | no | what the richer one may reach |
 //! | another user namespace | no: capabilities mean other things there | the same |
+//! | users that the namespace has no numbers for | no: all of them look alike there | the same |
 //! | another process namespace | from where its number can be seen, if both can look at each other, as above | |
 //! | executes a set-user-id program, or one with capabilities | no: another program, and refused by the kernel to who has no right of its own over it | memory of that program |
 //! | executes any other program | no: another program | memory that nobody has agreed to give |
 //! | ends, and its number is given away | no: another program | the same |
-//! | changes its user or capabilities | no: the connection of two equals ends, `-ECONNRESET` for both. This is looked at before a block is sent that can be written, before a count is believed and a piece copied, if the last look is some milliseconds old. What it has got it keeps | blocks of a process that it is no equal of, and lies that are believed; until then what it could do before |
+//! | changes its user, user namespace or capabilities; its first thread, or if that has ended any other: one that changes alone has the memory of those that do not | no: the connection of two equals ends, `-ECONNRESET` for both. This is looked at before a block is sent that can be written, before a count is believed and a piece copied, if the last look is some milliseconds old. What it has got it keeps | blocks of a process that it is no equal of, and lies that are believed; until then what it could do before |
 //! | keeps tracers out (`PR_SET_DUMPABLE`), or has agreed to nothing | no | what it wants to keep to itself |
 //! | lies about all of this | its own memory only | nothing |
 //! | has somebody else say what makes it an equal: a `cat` of root's into its socket, a process that ends and leaves its number, this very process, which rings whatever it was given as a doorbell | not even connected: all bytes of all greetings have one sender, and it has made the doorbell; nothing of ours is a doorbell of others | memory of this process, or of any other of its user |
@@ -100,9 +101,8 @@
 //!
 //! What is left: that another program, of the same user with the same rights, has a page where
 //! the sign was, out of 2^34 chosen at random; what the kernel lets processes of one user do
-//! to each other anyway; a process of another user that was given a socket of ours, keeps it, and
-//! hands it on to an equal, which takes it (a copy of it can look at greetings, unseen); and of a
-//! process whose first thread has ended that another thread of it changes its user.
+//! to each other anyway; and a process of another user that was given a socket of ours, keeps it, and
+//! hands it on to an equal, which takes it (a copy of it can look at greetings, unseen).
 //!
 //! # Whom a stranger holds up
 //!

@@ -233,12 +233,41 @@ pub fn map_page_at(at: usize) -> Result<usize> {
     }
 }
 
-/// Opens a file of /proc, for `read_again`, a folder, for `lock_folder`, or a file's name only.
+/// Opens a folder, or a file's name only.
 pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
+    open_at(libc::AT_FDCWD, path, flags)
+}
+
+/// Opens a file of a folder of /proc, for `read_again`, or a folder in it.
+pub fn open_in(folder: &Fd, path: &CStr, flags: i32) -> Result<Fd> {
+    open_at(folder.raw(), path, flags)
+}
+
+fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
     let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let at = libc::AT_FDCWD as usize;
     // SAFETY: a terminated path.
-    fd(unsafe { call(libc::SYS_openat, [at, path.as_ptr() as usize, flags]) })
+    fd(unsafe { call(libc::SYS_openat, [folder as usize, path.as_ptr() as usize, flags]) })
+}
+
+/// What is in a folder.
+pub fn for_each_name(folder: &Fd, mut look: impl FnMut(&CStr)) {
+    const NAME: usize = core::mem::offset_of!(libc::dirent64, d_name);
+    const LEN: usize = core::mem::offset_of!(libc::dirent64, d_reclen);
+    let mut room = [0u8; 1024];
+    let (at, len) = (room.as_mut_ptr() as usize, room.len());
+    loop {
+        // SAFETY: the kernel writes inside `room`.
+        let got = unsafe { call(libc::SYS_getdents64, [folder.raw() as usize, at, len]) };
+        let Some(mut rest) = got.ok().and_then(|got| room.get(..got)) else { return };
+        if rest.is_empty() {
+            return;
+        }
+        while let [_, ..] = rest {
+            let len = usize::from(u16::from_ne_bytes([rest[LEN], rest[LEN + 1]]));
+            CStr::from_bytes_until_nul(&rest[NAME..len]).iter().for_each(|name| look(name));
+            rest = &rest[len..];
+        }
+    }
 }
 
 /// What a file of /proc says now.

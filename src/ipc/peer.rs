@@ -19,21 +19,24 @@ use super::os::{self, Credentials, Fd};
 use crate::os::sys;
 use alloc::ffi::CString;
 use alloc::format;
+use core::ffi::CStr;
 
-/// What decides over a process's rights, as its /proc/N/status tells: its users and groups (real,
-/// effective, saved, and for files), and what it may and does use of capabilities.
+/// What decides over a process's rights, as its folder in /proc tells: its users and groups (real,
+/// effective, saved, and for files), what it may and does use of capabilities, and where these hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     users: [u32; 4],
     groups: [u32; 4],
     permitted: u64,
     effective: u64,
+    /// The user namespace, as a file; `None`: it may not be looked at.
+    namespace: Option<(u64, u64)>,
 }
 
 impl Standing {
-    /// Also of a text that ends anywhere; a program's name, which stands there too, may be any
-    /// bytes but a line of its own.
-    fn read(text: &[u8]) -> Option<Self> {
+    /// Of a status, which may end anywhere; a program's name, which stands there too, may be any
+    /// bytes but a line of its own. With it whether the thread has ended.
+    fn read(text: &[u8]) -> Option<(Self, bool)> {
         let whole_lines = &text[..text.iter().rposition(|&byte| byte == b'\n')?];
         let mut lines = whole_lines.split(|&byte| byte == b'\n');
         let mut line = |name: &str| {
@@ -46,21 +49,47 @@ impl Standing {
         };
         let set = |line: &str| u64::from_str_radix(line, 16).ok();
         // In the order in which they stand there.
-        Some(Self {
+        let ended = line("State:")?.starts_with(['Z', 'X']);
+        let standing = Self {
             users: four(line("Uid:")?)?,
             groups: four(line("Gid:")?)?,
             permitted: set(line("CapPrm:")?)?,
             effective: set(line("CapEff:")?)?,
-        })
+            namespace: None,
+        };
+        Some((standing, ended))
+    }
+
+    /// Of the process, or thread, of a folder. It is that of the first thread: one that changes
+    /// alone shares its memory with those that do not. When the first has ended all others count.
+    fn of(folder: &Fd) -> Option<Self> {
+        let status = |folder: &Fd| {
+            let status = os::open_in(folder, c"status", 0).ok()?;
+            Self::read(os::read_again(&status, &mut [0; STATUS])?)
+        };
+        let (mut standing, ended) = status(folder)?;
+        if ended {
+            let threads = os::open_in(folder, c"task", libc::O_DIRECTORY).ok()?;
+            let mut all = [None; 2];
+            os::for_each_name(&threads, |name| {
+                let thread = os::open_in(&threads, name, libc::O_DIRECTORY).ok();
+                // The first is there, too, as ended, and again as `..`.
+                if let Some((standing, false)) = thread.as_ref().and_then(status) {
+                    all[usize::from(all[0].is_some_and(|first| first != standing))] = Some(standing);
+                }
+            });
+            let [Some(only), None] = all else { return None };
+            standing = only;
+        }
+        // After that: in a namespace of its own it could look as it likes, and never come back.
+        let namespace = os::open_in(folder, c"ns/user", 0).ok();
+        standing.namespace = namespace.and_then(|namespace| sys::file_of(namespace.raw()));
+        Some(standing)
     }
 
     /// Of the thread that calls.
     fn own() -> Option<Self> {
-        Self::read(sys::read_file(c"/proc/thread-self/status", &mut [0; STATUS])?)
-    }
-
-    fn of(status: &Fd) -> Option<Self> {
-        Self::read(os::read_again(status, &mut [0; STATUS])?)
+        Self::of(&os::open(c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
     }
 
     /// Whether it is that of such a process, and there is no other user that it could become again.
@@ -69,11 +98,31 @@ impl Standing {
     }
 }
 
+/// Whether a number, of ours, is that of one user, or group, alone. All that a namespace has no
+/// numbers for are called alike there.
+fn stands_for_one(number: u32, map: &CStr, called: &CStr) -> bool {
+    let mut rooms = [[0; 64]; 2];
+    let [map_room, called_room] = &mut rooms;
+    let words = |text: Option<&[u8]>| {
+        let text = core::str::from_utf8(text?).ok()?;
+        let mut words = text.split_whitespace().map_while(|word| word.parse::<u32>().ok());
+        Some([words.next(), words.next(), words.next()])
+    };
+    let all_have_numbers =
+        words(sys::read_file(map, map_room)) == Some([Some(0), Some(0), Some(u32::MAX)]);
+    let others = words(sys::read_file(called, called_room)).and_then(|words| words[0]);
+    all_have_numbers || others.is_some_and(|others| others != number)
+}
+
+fn is_one_user(uid: u32) -> bool {
+    stands_for_one(uid, c"/proc/self/uid_map", c"/proc/sys/kernel/overflowuid")
+}
+
 /// What an equal is known by.
 #[derive(Debug)]
 struct Known {
-    /// Its /proc/N/status, which stands for this process and no later one.
-    status: Fd,
+    /// Its folder in /proc, which stands for this process and no later one.
+    folder: Fd,
     standing: Standing,
 }
 
@@ -135,25 +184,29 @@ impl Peer {
 
     /// `None`: it has not the same rights, or this cannot be found out.
     fn compare(&self) -> Option<Known> {
-        let process = self.process.as_ref()?;
-        let number = number_in_proc(process)?;
-        let file = |name| CString::new(format!("/proc/{number}/{name}")).ok();
-        let status = os::open(&file("status")?, 0).ok()?;
-        let [mut mine, mut theirs] = [[0; 64]; 2];
-        let mine = sys::read_link(c"/proc/thread-self/ns/user", &mut mine)?;
-        let standing = Standing::of(&status)?;
-        // After that: in a namespace of its own it could look as it likes, and never come back.
-        let same = sys::read_link(&file("ns/user")?, &mut theirs)? == mine;
-        let equal =
-            same && standing.is_settled_as(self.credentials) && standing == Standing::own()?;
+        let number = number_in_proc(self.process.as_ref()?)?;
+        let path = CString::new(format!("/proc/{number}")).ok()?;
+        let folder = os::open(&path, libc::O_DIRECTORY).ok()?;
+        let standing = Standing::of(&folder)?;
+        let Credentials { uid, gid, .. } = self.credentials;
+        let equal = standing.is_settled_as(self.credentials)
+            && standing == Standing::own()?
+            && standing.namespace.is_some()
+            && is_one_user(uid)
+            && stands_for_one(gid, c"/proc/self/gid_map", c"/proc/sys/kernel/overflowgid");
         // Alive now, so the number was its own all the time.
-        (equal && !self.has_ended()).then_some(Known { status, standing })
+        (equal && !self.has_ended()).then_some(Known { folder, standing })
     }
 
     /// Whether an equal still is: to be asked now and then. Of others there is nothing to be said.
     pub fn is_as_it_was(&self) -> bool {
-        let same = |known: &Known| Standing::of(&known.status) == Some(known.standing);
-        self.known.as_ref().is_none_or(same)
+        self.known.as_ref().is_none_or(|Known { folder, standing }| {
+            // Who keeps tracers out from now on does not show its namespace; without capabilities
+            // it can do no more in one than in another.
+            let hidden = Standing { namespace: None, ..*standing };
+            Standing::of(folder)
+                .is_some_and(|now| now == *standing || (now == hidden && now.permitted == 0))
+        })
     }
 
     pub fn has_ended(&self) -> bool {
@@ -166,15 +219,17 @@ impl Peer {
     }
 
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        let status = self.known.iter().map(|known| &known.status);
-        self.process.iter().chain(status).map(Fd::raw)
+        let folder = self.known.iter().map(|known| &known.folder);
+        self.process.iter().chain(folder).map(Fd::raw)
     }
 }
 
 /// Whether descriptors are sent over a socket: not to who has come to us from another user. Those
 /// that it does not take count for our user, who can send only so many.
 pub fn gets_descriptors(socket: i32) -> bool {
-    let ours = |maker: Credentials| [sys::geteuid() as u32, 0].contains(&maker.uid);
+    let ours = |maker: Credentials| {
+        maker.uid == 0 || (maker.uid == sys::geteuid() as u32 && is_one_user(maker.uid))
+    };
     let [was_not_accepted, _] = os::are_nameless(socket);
     was_not_accepted || os::maker_of(socket).ok().is_none_or(ours)
 }
@@ -197,11 +252,13 @@ mod tests {
 
     #[test]
     fn standing_is_read_and_unsettled_users_are_seen() {
-        let text = "Name:\tUid: \u{fffd}\nUid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nCapInh:\t0\n\
+        let text = "Name:\tUid: \u{fffd}\nState:\tS (sleeping)\nUid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nCapInh:\t0\n\
                     CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000010\n";
-        let standing = Standing::read(text.as_bytes()).unwrap();
-        let (users, groups) = ([1, 2, 3, 4], [5; 4]);
-        assert_eq!(standing, Standing { users, groups, permitted: 0x1ff_ffff_ffff, effective: 16 });
+        let (standing, ended) = Standing::read(text.as_bytes()).unwrap();
+        let (users, groups, namespace) = ([1, 2, 3, 4], [5; 4], None);
+        let (permitted, effective) = (0x1ff_ffff_ffff, 16);
+        assert!(!ended && Standing::read(text.replace("\tS (", "\tZ (").as_bytes()).unwrap().1);
+        assert_eq!(standing, Standing { users, groups, permitted, effective, namespace });
         let credentials = |uid, gid| Credentials { pid: 1, uid, gid };
         assert!(!standing.is_settled_as(credentials(1, 5)));
         let settled = Standing { users: [7; 4], ..standing };
