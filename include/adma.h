@@ -276,7 +276,7 @@ const char *adma_strerror(int result);
  * errno is never changed. Errors are returned as negative values of errno.h:
  *   -EPIPE       the other side has closed (reads return 0)
  *   -ECONNRESET  the other process has ended without adma_close: killed, or by exit; or one of
- *                the two has changed its user or capabilities, see Rights
+ *                the two has changed its user, user namespace or capabilities, see Rights
  *   -EPROTO      the other process does not keep to the protocol; close the connection
  *   -EBADF       no such connection, or closed by another thread meanwhile
  *   -EPERM       a connection of the parent
@@ -323,7 +323,7 @@ int adma_connect(const char *path);
  * other sockets, -EMFILE when there are 4096 connections or no descriptors left, or while 256 that
  * strangers have sent wait to be closed. Whoever else has the socket, or a copy of it, can look at
  * the greetings: over one that a process of another user (and not root) has made, two processes are
- * taken for strangers. The library keeps up to three descriptors for each connection, two more with
+ * taken for strangers. The library keeps up to four descriptors for each connection, two more with
  * the kernel helper, and in a program with
  * threads two for each one that waits long. They are not to be closed while the connection
  * lasts: another file might get the number.

@@ -146,6 +146,7 @@ programs! {
     bytes_from_before_it_was_asked_who_sends_them_make_no_equal: "ipc_identity" "early";
     doorbell_is_a_pair_that_its_sender_has_made: "ipc_identity" "bells";
     server_cannot_be_made_to_greet_itself: "ipc_identity" "rung";
+    doorbell_of_who_had_the_number_before_is_refused: "ipc_identity" "bell_of_ended";
     number_that_was_given_away_makes_no_equal: "ipc_identity" "number";
     number_that_was_given_away_to_an_equal_makes_none: "ipc_identity" "number root";
     process_that_is_there_is_known_by_its_number: "ipc_identity" "living";

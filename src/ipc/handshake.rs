@@ -247,9 +247,7 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
             let memory = memory.into_memory()?;
             MappedRegion::check(&memory)?;
             let bell = Hidden::new(bell.into_socket()?);
-            if !peer.has_made(&bell) {
-                return Err(libc::EPROTO);
-            }
+            peer.check_maker(&bell)?;
             Some((memory, bell))
         }
         Err(fds) if fds.is_empty() => None,

@@ -270,6 +270,15 @@ pub fn for_each_name(folder: &Fd, mut look: impl FnMut(&CStr)) {
     }
 }
 
+/// Where a short link of a folder leads, and zeros.
+pub fn link_in(folder: &Fd, path: &CStr) -> Option<[u8; 32]> {
+    let mut room = [0; 32];
+    let (at, len, path) = (room.as_mut_ptr() as usize, room.len(), path.as_ptr() as usize);
+    // SAFETY: a terminated path, and the kernel writes inside `room`.
+    let got = unsafe { call(libc::SYS_readlinkat, [folder.raw() as usize, path, at, len]) };
+    got.is_ok().then_some(room)
+}
+
 /// What a file of /proc says now.
 pub fn read_again<'a>(file: &Fd, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let (at, len) = (room.as_mut_ptr() as usize, room.len());

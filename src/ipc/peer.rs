@@ -29,8 +29,8 @@ struct Standing {
     groups: [u32; 4],
     permitted: u64,
     effective: u64,
-    /// The user namespace, as a file; `None`: it may not be looked at.
-    namespace: Option<(u64, u64)>,
+    /// The name of the user namespace; `None`: it may not be looked at.
+    namespace: Option<[u8; 32]>,
 }
 
 impl Standing {
@@ -60,38 +60,6 @@ impl Standing {
         Some((standing, ended))
     }
 
-    /// Of the process, or thread, of a folder. It is that of the first thread: one that changes
-    /// alone shares its memory with those that do not. When the first has ended all others count.
-    fn of(folder: &Fd) -> Option<Self> {
-        let status = |folder: &Fd| {
-            let status = os::open_in(folder, c"status", 0).ok()?;
-            Self::read(os::read_again(&status, &mut [0; STATUS])?)
-        };
-        let (mut standing, ended) = status(folder)?;
-        if ended {
-            let threads = os::open_in(folder, c"task", libc::O_DIRECTORY).ok()?;
-            let mut all = [None; 2];
-            os::for_each_name(&threads, |name| {
-                let thread = os::open_in(&threads, name, libc::O_DIRECTORY).ok();
-                // The first is there, too, as ended, and again as `..`.
-                if let Some((standing, false)) = thread.as_ref().and_then(status) {
-                    all[usize::from(all[0].is_some_and(|first| first != standing))] = Some(standing);
-                }
-            });
-            let [Some(only), None] = all else { return None };
-            standing = only;
-        }
-        // After that: in a namespace of its own it could look as it likes, and never come back.
-        let namespace = os::open_in(folder, c"ns/user", 0).ok();
-        standing.namespace = namespace.and_then(|namespace| sys::file_of(namespace.raw()));
-        Some(standing)
-    }
-
-    /// Of the thread that calls.
-    fn own() -> Option<Self> {
-        Self::of(&os::open(c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
-    }
-
     /// Whether it is that of such a process, and there is no other user that it could become again.
     fn is_settled_as(&self, Credentials { uid, gid, .. }: Credentials) -> bool {
         self.users == [uid; 4] && self.groups == [gid; 4]
@@ -118,11 +86,58 @@ fn is_one_user(uid: u32) -> bool {
     stands_for_one(uid, c"/proc/self/uid_map", c"/proc/sys/kernel/overflowuid")
 }
 
+/// A process, or thread, in /proc: it stands for this one and no later one. Both are held open, for
+/// there may be no numbers for descriptors later.
+#[derive(Debug)]
+struct ProcFolder {
+    folder: Fd,
+    status: Fd,
+}
+
+impl ProcFolder {
+    fn new(folder: Fd) -> Option<Self> {
+        let status = os::open_in(&folder, c"status", 0).ok()?;
+        Some(Self { folder, status })
+    }
+
+    /// Of the thread that calls.
+    fn own() -> Option<Self> {
+        Self::new(os::open(c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
+    }
+
+    fn status(&self) -> Option<(Standing, bool)> {
+        Standing::read(os::read_again(&self.status, &mut [0; STATUS])?)
+    }
+
+    /// It is that of the first thread: one that changes alone shares its memory with those that do
+    /// not. When the first has ended all others count, and have the same.
+    fn standing(&self) -> Option<Standing> {
+        let (mut standing, ended) = self.status()?;
+        if ended {
+            let threads = os::open_in(&self.folder, c"task", libc::O_DIRECTORY).ok()?;
+            let mut all = [None; 2];
+            os::for_each_name(&threads, |name| {
+                let thread = os::open_in(&threads, name, libc::O_DIRECTORY).ok();
+                // The first is there, too, as ended, and again as `..`.
+                let thread = thread.and_then(Self::new).and_then(|thread| thread.status());
+                if let Some((standing, false)) = thread {
+                    all[usize::from(all[0].is_some_and(|first| first != standing))] =
+                        Some(standing);
+                }
+            });
+            let [Some(only), None] = all else { return None };
+            standing = only;
+        }
+        // After that: in a namespace of its own it could look as it likes, and never come back.
+        standing.namespace = os::link_in(&self.folder, c"ns/user");
+        Some(standing)
+    }
+}
+
 /// What an equal is known by.
 #[derive(Debug)]
 struct Known {
-    /// Its folder in /proc, which stands for this process and no later one.
-    folder: Fd,
+    folder: ProcFolder,
     standing: Standing,
 }
 
@@ -132,16 +147,16 @@ pub struct Peer {
     credentials: Credentials,
     /// Becomes readable when it ends; none where the kernel gives none.
     process: Option<Fd>,
-    /// What it is called under /proc, if the kernel has given that descriptor with the byte.
-    number: Option<i32>,
+    /// What it is known by, if the kernel has given that descriptor with the byte.
+    identity: Option<Identity>,
     /// None: it is not our equal.
     known: Option<Known>,
 }
 
 impl Peer {
     pub fn new(credentials: Credentials, process: Option<Fd>) -> Self {
-        let number = process.as_ref().and_then(number_in_proc);
-        Self { credentials, process, number, known: None }
+        let identity = process.as_ref().and_then(|process| identity(process).ok());
+        Self { credentials, process, identity, known: None }
     }
 
     /// Its number; 0: it is not to be seen from here.
@@ -152,21 +167,29 @@ impl Peer {
     /// Makes sure that it has sent this, too: for numbers are its own while it is there. Who has
     /// ended meanwhile is nobody's equal, and nothing follows from it.
     pub fn check_sender(&self, credentials: Credentials, process: Option<&Fd>) -> os::Result<()> {
-        let number = process.and_then(number_in_proc);
+        let sender = process.and_then(|process| identity(process).ok());
         match self.credentials == credentials {
-            true if self.number == number || self.has_ended() => Ok(()),
-            // For want of a descriptor, or of one to look it up.
-            true if number.is_none() => Err(libc::EMFILE),
+            true if self.identity == sender || self.has_ended() => Ok(()),
+            // For want of a descriptor, now or before, or of one to look it up.
+            true if sender.is_none() || self.identity.is_none() => Err(libc::EMFILE),
             _ => Err(libc::EPROTO),
         }
     }
 
-    /// Whether a socket is one of a pair that it has made.
-    pub fn has_made(&self, pair: &Fd) -> bool {
-        let maker = || os::process_of_maker(pair.raw()).as_ref().and_then(number_in_proc);
-        os::maker_of(pair.raw()).is_ok_and(|maker| maker.pid == self.pid())
-            && (self.pid() > 0 || self.number == maker())
-            && os::are_nameless(pair.raw()) == [true; 2]
+    /// Makes sure that a socket is one of a pair that it has made.
+    pub fn check_maker(&self, pair: &Fd) -> os::Result<()> {
+        let numbered = os::maker_of(pair.raw()).is_ok_and(|maker| maker.pid == self.pid());
+        if !numbered || os::are_nameless(pair.raw()) != [true; 2] {
+            return Err(libc::EPROTO);
+        }
+        if self.identity.is_none() || self.has_ended() {
+            return Ok(());
+        }
+        match os::process_of_maker(pair.raw()).and_then(|maker| identity(&maker)) {
+            Ok(maker) if Some(maker) == self.identity => Ok(()),
+            Err(errno @ (libc::EMFILE | libc::ENFILE)) => Err(errno),
+            _ => Err(libc::EPROTO),
+        }
     }
 
     /// Whether it is our equal, by what it has said over a socket so far. `by_number`: the kernel
@@ -184,13 +207,13 @@ impl Peer {
 
     /// `None`: it has not the same rights, or this cannot be found out.
     fn compare(&self) -> Option<Known> {
-        let number = number_in_proc(self.process.as_ref()?)?;
+        let number = number_in_proc(self.process.as_ref()?).ok()?;
         let path = CString::new(format!("/proc/{number}")).ok()?;
-        let folder = os::open(&path, libc::O_DIRECTORY).ok()?;
-        let standing = Standing::of(&folder)?;
+        let folder = ProcFolder::new(os::open(&path, libc::O_DIRECTORY).ok()?)?;
+        let standing = folder.standing()?;
         let Credentials { uid, gid, .. } = self.credentials;
         let equal = standing.is_settled_as(self.credentials)
-            && standing == Standing::own()?
+            && standing == ProcFolder::own()?.standing()?
             && standing.namespace.is_some()
             && is_one_user(uid)
             && stands_for_one(gid, c"/proc/self/gid_map", c"/proc/sys/kernel/overflowgid");
@@ -204,8 +227,8 @@ impl Peer {
             // Who keeps tracers out from now on does not show its namespace; without capabilities
             // it can do no more in one than in another.
             let hidden = Standing { namespace: None, ..*standing };
-            Standing::of(folder)
-                .is_some_and(|now| now == *standing || (now == hidden && now.permitted == 0))
+            let now = folder.standing();
+            now.is_some_and(|now| now == *standing || (now == hidden && now.permitted == 0))
         })
     }
 
@@ -219,8 +242,11 @@ impl Peer {
     }
 
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        let folder = self.known.iter().map(|known| &known.folder);
-        self.process.iter().chain(folder).map(Fd::raw)
+        let known = self
+            .known
+            .iter()
+            .flat_map(|Known { folder: ProcFolder { folder, status }, .. }| [folder, status]);
+        self.process.iter().chain(known).map(Fd::raw)
     }
 }
 
@@ -238,12 +264,22 @@ pub fn gets_descriptors(socket: i32) -> bool {
 const STATUS: usize = 8192;
 
 /// What a process is called under /proc, which may be mounted for another namespace than ours.
-fn number_in_proc(process: &Fd) -> Option<i32> {
-    let path = CString::new(format!("/proc/self/fdinfo/{}", process.raw())).ok()?;
-    let mut room = [0; 256];
-    let text = core::str::from_utf8(sys::read_file(&path, &mut room)?).ok()?;
-    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    number.trim().parse().ok().filter(|number| *number > 0)
+/// One that has ended has none.
+fn number_in_proc(process: &Fd) -> os::Result<i32> {
+    let path = CString::new(format!("/proc/self/fdinfo/{}", process.raw()));
+    let (file, mut room) = (os::open(&path.map_err(|_| libc::EINVAL)?, 0)?, [0; 256]);
+    let text = os::read_again(&file, &mut room).and_then(|text| core::str::from_utf8(text).ok());
+    let number = text.and_then(|text| text.lines().find_map(|line| line.strip_prefix("Pid:")));
+    let number = number.and_then(|number| number.trim().parse().ok());
+    number.filter(|number| *number > 0).ok_or(libc::ESRCH)
+}
+
+/// What a process is called under /proc, and its file: since Linux 6.9 each process has one, whoever
+/// gets its number later.
+type Identity = (i32, Option<(u64, u64)>);
+
+fn identity(process: &Fd) -> os::Result<Identity> {
+    number_in_proc(process).map(|number| (number, sys::file_of(process.raw())))
 }
 
 #[cfg(test)]
@@ -308,8 +344,9 @@ mod tests {
         assert_eq!(check(Credentials { uid: own.uid + 1, ..own }, own.pid), Err(libc::EPROTO));
 
         let [pair, _other] = os::unix_pair().unwrap();
-        assert!(peer.has_made(&pair));
-        assert!(!Peer::new(Credentials { pid: 1, ..own }, process(1)).has_made(&pair));
+        assert_eq!(peer.check_maker(&pair), Ok(()));
+        let other = Peer::new(Credentials { pid: 1, ..own }, process(1));
+        assert_eq!(other.check_maker(&pair), Err(libc::EPROTO));
         let name = format!("@adma-test-peer-{}", own.pid);
         let address = os::unix_address(name.as_bytes()).unwrap();
         let (listener, client) = (os::unix_socket().unwrap(), os::unix_socket().unwrap());
@@ -317,6 +354,8 @@ mod tests {
         os::listen(&listener).unwrap();
         os::connect(&client, &address, sys::nanoseconds() + 1_000_000_000).unwrap();
         let accepted = os::accept(listener.raw()).unwrap();
-        assert!(![listener, client, accepted].iter().any(|socket| peer.has_made(socket)));
+        assert!(
+            [listener, client, accepted].iter().all(|socket| peer.check_maker(socket).is_err())
+        );
     }
 }

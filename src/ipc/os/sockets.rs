@@ -152,10 +152,10 @@ pub fn maker_of(socket: i32) -> Result<Credentials> {
 }
 
 /// The same as a descriptor, since Linux 6.5.
-pub fn process_of_maker(socket: i32) -> Option<Fd> {
+pub fn process_of_maker(socket: i32) -> Result<Fd> {
     const SO_PEERPIDFD: i32 = 77;
-    let [number] = numbers_of(socket, SO_PEERPIDFD).ok()?;
-    fd(Ok(number as usize)).ok()
+    let [number] = numbers_of(socket, SO_PEERPIDFD)?;
+    fd(Ok(number as usize))
 }
 
 /// Whether our end of a unix socket, and the other, have no name: as those of a pair. One that was
