@@ -273,7 +273,12 @@ fn who_lends_in_vain_can_lend_again() {
 #[test]
 fn greetings_have_a_limit() {
     // A listener that accepts nobody, one who says nothing, and those who talk nonsense.
-    let cases = [("ipc_limits", "queue"), ("ipc_sockets", "silence"), ("ipc_sockets", "strangers")];
+    let cases = [
+        ("ipc_limits", "queue"),
+        ("ipc_sockets", "silence"),
+        ("ipc_sockets", "strangers"),
+        ("ipc_sockets", "closed_meanwhile"),
+    ];
     for (program, arguments) in cases {
         succeed(ipc(program, arguments).env("ADMA_IPC_TIMEOUT", "1"));
     }

@@ -50,7 +50,16 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         return os::accept(listener).and(Err(libc::EINVAL)); // what accept says
     }
     let file = sys::file_of(listener).ok_or(libc::EBADF)?;
+    // Another thread may close it, and the number become that of another file.
+    let still = || match sys::file_of(listener) == Some(file) {
+        true => Ok(()),
+        false => {
+            forget(Some(file));
+            Err(libc::EBADF)
+        }
+    };
     loop {
+        still()?;
         // Also those of listeners that nobody asks any more.
         while let Some(late) = take(|incoming| incoming.handshake.milliseconds() == 0) {
             if late.listener == file {
@@ -87,6 +96,7 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             BACKLOG.lock().push(incoming);
         }
         if said[0] != 0 {
+            still()?;
             let _socket = Hidden::new(os::accept(listener)?);
             let (user, since) = (
                 os::maker_of(_socket.raw()).map_or(u32::MAX, |maker| maker.uid),
@@ -101,10 +111,9 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
     }
 }
 
-/// A listener is closed.
-pub fn forget(listener: i32) {
-    let Some(file) = sys::file_of(listener) else { return };
-    while take(|incoming| incoming.listener == file).is_some() {}
+/// A listener was closed, which was this file.
+pub fn forget(listener: Option<(u64, u64)>) {
+    while take(|incoming| Some(incoming.listener) == listener).is_some() {}
 }
 
 /// In the child of a fork: they are the parent's.

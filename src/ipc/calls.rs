@@ -74,8 +74,9 @@ fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
 
 pub extern "C" fn adma_close(connection: c_int) -> c_int {
     if os::is_listener(connection) {
-        accept::forget(connection);
+        let file = sys::file_of(connection);
         os::close_listener(connection, settings().patience);
+        accept::forget(file); // also what another thread has just accepted
         return 0;
     }
     nothing_or(table::close(connection))
