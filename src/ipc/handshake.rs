@@ -168,6 +168,9 @@ impl Handshake {
 
     /// `None`: there is nothing to do until there are `events`.
     pub fn go_on(&mut self) -> Option<Result<Established>> {
+        if let Err(errno) = os::look_for_heap() {
+            return Some(Err(errno));
+        }
         match self.steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => Some(done),
             Poll::Pending if self.milliseconds() == 0 => Some(Err(libc::ETIMEDOUT)),

@@ -22,7 +22,7 @@ pub use sockets::WAKE;
 use super::blocking::CLOSERS;
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
-use alloc::{boxed::Box, sync::Arc};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +30,15 @@ use memory::seals;
 
 /// The negated errno, or a value.
 pub type Result<T> = core::result::Result<T, i32>;
+
+/// Looked for where something begins that takes little bits of memory here and there: in mid-way
+/// there would be nobody to tell that there is none. Another thread may still be faster.
+pub fn look_for_heap() -> Result<()> {
+    let mut some = Vec::<u8>::new();
+    let found = some.try_reserve_exact(64 << 10);
+    core::hint::black_box(some.as_ptr()); // or the compiler would know that there is
+    found.map_err(|_| libc::ENOMEM)
+}
 
 /// A system call with as many arguments as it has.
 ///
