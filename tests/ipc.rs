@@ -365,6 +365,9 @@ fn every_engine_carries_every_size() {
         succeed(command.env(knob, value));
         succeed(command.env("BLOCKS", "1"));
     }
+    for arguments in ["threads", "unequal"] {
+        succeed(ipc("ipc_ends", arguments).env("ADMA_IPC_ENGINE", "shm"));
+    }
 }
 
 /// By both processes, and by workers of both.

@@ -199,7 +199,7 @@ fn finish(mut greeting: Handshake) -> Result<Established> {
         if let Some(done) = greeting.go_on() {
             return done;
         }
-        os::poll([greeting.events()], greeting.milliseconds());
+        os::poll_few([greeting.events()], greeting.milliseconds());
     }
 }
 

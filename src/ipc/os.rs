@@ -10,8 +10,8 @@ pub use memory::{
     sealed_memory_of_others, take_pages_away,
 };
 pub use sockets::{
-    Beside, Credentials, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, are_nameless, bind,
-    connect, is_listener, is_socket_file, listen, lock_folder, maker_of, poll, poll_entry,
+    Beside, Credentials, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, are_nameless,
+    bind, connect, is_listener, is_socket_file, listen, lock_folder, maker_of, poll_entry,
     poll_few, poll_set, poll_until_signal, process_of_maker, receive, refuse_descriptors,
     remove_file, send, send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket,
 };
@@ -164,7 +164,7 @@ pub fn close_socket(socket: Fd) {
 /// Closes a listener. What those have sent who were not accepted is closed with it, and waited for
 /// only so long.
 pub fn close_listener(listener: i32, patience: u64) {
-    if poll([(listener, libc::POLLIN)], 0) == [0] {
+    if poll_few([(listener, libc::POLLIN)], 0) == [0] {
         return sys::close(listener);
     }
     let (closed, end) = (Arc::new(AtomicU32::new(0)), sys::nanoseconds() + patience);

@@ -2,7 +2,7 @@
 
 use super::{Fd, Foreign, Result, call, fd, open};
 use crate::os::sys::{self, nanoseconds};
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::offset_of;
 
@@ -106,7 +106,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
         match unsafe { call(libc::SYS_flock, [folder.raw() as usize, operation]) } {
             Ok(_) => return Some(folder),
             Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
-                poll([(-1, 0)], 1);
+                poll_few([(-1, 0)], 1);
             }
             Err(_) => return None,
         }
@@ -248,14 +248,8 @@ pub fn send_byte(socket: i32) {
 }
 
 /// What descriptors have to say, each about its events; -1 has nothing. Nothing where the system
-/// refuses, or a signal comes: the caller comes back at once.
-pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16> {
-    let fds: Vec<(i32, i16)> = fds.into_iter().collect();
-    poll_until_signal(&fds, limit_ms).unwrap_or_else(|_| vec![0; fds.len()])
-}
-
-/// The same for few, and for a set of the caller's: without memory from the heap, which a program
-/// may have used up when it waits.
+/// refuses, or a signal comes: the caller comes back at once. Without memory from the heap, which a
+/// program may have used up when it waits.
 pub fn poll_few<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> [i16; N] {
     let mut set = fds.map(poll_entry);
     poll_set(&mut set, limit_ms);
@@ -274,7 +268,7 @@ pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) {
     }
 }
 
-/// The same for who wants to know of signals: they are an error.
+/// The same for many, for who wants to know of signals: they are an error.
 pub fn poll_until_signal(fds: &[(i32, i16)], limit_ms: i32) -> Result<Vec<i16>> {
     let mut set: Vec<libc::pollfd> = fds.iter().copied().map(poll_entry).collect();
     let (at, len) = (set.as_mut_ptr() as usize, set.len());
