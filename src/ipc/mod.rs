@@ -118,7 +118,10 @@
 //! | is an equal, with a page for its sign that never comes | a thread looks for the sign; the handshake has its limit |
 //!
 //! What is left: a process of another user that takes part in messages from many blocks and does not
-//! take their descriptors, over many connections. Where the program has no numbers left for descriptors, the kernel closes in our
+//! take their descriptors, over many connections. A child that is forked while files of strangers wait
+//! to be closed has them, too, until it executes a program or ends: closing them takes as long there,
+//! and a child that has just been forked is no place for threads. Who closes a listener, or accepts
+//! when another thread closes it, is held up by a client that comes at that very moment. Where the program has no numbers left for descriptors, the kernel closes in our
 //! call what finds none. Whoever has all threads of a kind held up, sixteen, by files that never
 //! close or locks that it never lets go, keeps new strangers out, with files everybody
 //! (`-EMFILE`), while that lasts.
