@@ -419,7 +419,7 @@ mod tests {
             // SAFETY: as above.
             scope.spawn(move || unsafe { libc::pwrite(stranger, at as *const c_void, 1, 0) });
             // It is at the page that does not come.
-            let stuck = os::poll([(faults.raw(), libc::POLLIN)], 60_000);
+            let stuck = os::poll_few([(faults.raw(), libc::POLLIN)], 60_000);
             scope.spawn(move || {
                 let lent = Mapping::new(ours, false, true).map(drop);
                 let fixed = MappedRegion::new(ours).and_then(|it| it.fix(ours, false));

@@ -307,11 +307,6 @@ mod tests {
         }
     }
 
-    fn own_credentials() -> Credentials {
-        let [pair, _] = os::unix_pair().unwrap();
-        os::maker_of(pair.raw()).unwrap()
-    }
-
     #[test]
     fn this_process_is_its_own_equal_and_a_dead_one_is_nobodys() {
         let [pair, _other] = os::unix_pair().unwrap();
@@ -319,7 +314,7 @@ mod tests {
             let mut peer = Peer::new(credentials, process);
             peer.meet(pair.raw(), by_number) && peer.is_as_it_was() && !peer.has_ended()
         };
-        let own = own_credentials();
+        let own = os::maker_of(pair.raw()).unwrap();
         let process = |pid: i32| os::watch_process(pid).ok();
         assert!(meets(own, process(own.pid), false) && meets(own, None, true));
         assert!(!meets(own, None, false), "a number is nobody where there are descriptors");
@@ -329,33 +324,5 @@ mod tests {
         let (pid, ended) = (child.id() as i32, process(child.id() as i32));
         child.wait().unwrap();
         assert!(!meets(Credentials { pid, ..own }, ended, false));
-    }
-
-    #[test]
-    fn all_that_was_sent_was_sent_by_one_and_only_pairs_are_its_own() {
-        let own = own_credentials();
-        let process = |pid: i32| os::watch_process(pid).ok();
-        let peer = Peer::new(own, process(own.pid));
-        let check = |credentials, pid| peer.check_sender(credentials, process(pid).as_ref());
-        assert_eq!(check(own, own.pid), Ok(()));
-        assert_eq!(check(own, -1), Err(libc::EMFILE));
-        assert_eq!(check(own, 1), Err(libc::EPROTO));
-        assert_eq!(check(Credentials { pid: 1, ..own }, own.pid), Err(libc::EPROTO));
-        assert_eq!(check(Credentials { uid: own.uid + 1, ..own }, own.pid), Err(libc::EPROTO));
-
-        let [pair, _other] = os::unix_pair().unwrap();
-        assert_eq!(peer.check_maker(&pair), Ok(()));
-        let other = Peer::new(Credentials { pid: 1, ..own }, process(1));
-        assert_eq!(other.check_maker(&pair), Err(libc::EPROTO));
-        let name = format!("@adma-test-peer-{}", own.pid);
-        let address = os::unix_address(name.as_bytes()).unwrap();
-        let (listener, client) = (os::unix_socket().unwrap(), os::unix_socket().unwrap());
-        os::bind(&listener, &address).unwrap();
-        os::listen(&listener).unwrap();
-        os::connect(&client, &address, sys::nanoseconds() + 1_000_000_000).unwrap();
-        let accepted = os::accept(listener.raw()).unwrap();
-        assert!(
-            [listener, client, accepted].iter().all(|socket| peer.check_maker(socket).is_err())
-        );
     }
 }
