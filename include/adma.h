@@ -304,7 +304,10 @@ int adma_listen(const char *path);
  * Waits for somebody and returns a connection: a number from 2^30 up, not a descriptor.
  * Errors of accept(2), and those of adma_attach: one client's, and the next call is for another.
  * Clients that do not greet hold up nobody else; where there are more than 128, those of the user
- * who has most of them are dropped.
+ * who has most of them are dropped. It returns with the first who is ready. Others that have come
+ * meanwhile come to the listener again, if nobody goes on accepting them within a quarter of a
+ * second: so it can be polled, and several threads or processes can accept from it. (Not those
+ * that have called connect(2) and adma_attach.)
  */
 int adma_accept(int listener);
 

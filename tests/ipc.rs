@@ -94,6 +94,9 @@ programs! {
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
     accepting_can_be_interrupted: "ipc_sockets" "interrupted";
+    slow_client_is_not_forgotten_by_who_polls_the_listener: "ipc_accept" "polled";
+    slow_client_is_left_to_another_process_that_accepts: "ipc_accept" "processes";
+    slow_client_is_left_to_another_thread_that_accepts: "ipc_accept" "threads";
     connection_info_keeps_to_its_room: "ipc_sockets" "about";
     of_two_who_listen_at_one_path_one_does: "ipc_sockets" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";

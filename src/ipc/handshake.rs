@@ -17,6 +17,11 @@
 //! doorbell socket is nobody's but ours: closed when its process dies or executes another
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
+//!
+//! Who has accepted a client says the first bytes of its HELLO at once, and the rest when that
+//! greets. So a client knows whether it waits in the listener's queue, where everybody who accepts
+//! can find it, or was taken out of there by somebody who may not look after it any more: a server
+//! that got another connection, and polls its listener for the next. Then it comes again.
 
 use super::across::{Across, Pinned};
 use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS};
@@ -136,32 +141,72 @@ fn is_left_over(address: &os::UnixAddress) -> bool {
     connected == Err(libc::ECONNREFUSED)
 }
 
+/// Who was accepted and hears nothing for so long, in nanoseconds, comes again; then for twice as
+/// long, and so on. Much longer than greetings take, on a busy machine too.
+const FORGOTTEN: u64 = 250_000_000;
+
 /// Connects, and greets, within one limit.
 pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
     let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
-    let socket = Hidden::new(os::unix_socket()?);
-    os::connect(&socket, &address, end)?;
-    finish(Handshake::new(socket.raw(), settings, end))
+    let connected = |end| {
+        let socket = Hidden::new(os::unix_socket()?);
+        os::connect(&socket, &address, end).map(|()| socket)
+    };
+    let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
+    let mut greeting = Handshake::new(socket.raw(), settings, end, false);
+    loop {
+        let done = greeting.finish(patience);
+        // Of several processes that accept the one may have ended that has taken us in.
+        let ended =
+            matches!(done, Some(Err(libc::ECONNRESET | libc::EPIPE))) && greeting.moved() != 0;
+        if let Some(done) = done
+            && (!ended || patience > 8 * FORGOTTEN)
+        {
+            return done;
+        }
+        patience *= 2;
+        let again = match connected(sys::nanoseconds()) {
+            Ok(again) => again,
+            Err(_) if ended => return Err(libc::ECONNRESET),
+            // The queue is full, so there is somebody to accept.
+            Err(_) => continue,
+        };
+        // The server cannot say its last word from now on; it may have done so. And it sees that we
+        // are gone before it misses our page.
+        os::shut_down(socket.raw(), libc::SHUT_RDWR);
+        if !ended && let Some(Ok(done)) = greeting.go_on() {
+            return Ok(done);
+        }
+        greeting = Handshake::new(again.raw(), settings, end, false);
+        socket = again;
+    }
 }
 
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
 /// can look after many.
 pub struct Handshake {
-    pub end: u64,
-    wants: Arc<Wants>,
+    end: u64,
+    socket: i32,
+    wants: Arc<Lock<Wants>>,
     steps: Pin<Box<dyn Future<Output = Result<Established>> + Send>>,
 }
 
-/// What greetings wait for: a descriptor, and its events.
-type Wants = Lock<(i32, i16)>;
+/// What greetings wait for.
+struct Wants {
+    /// A descriptor, and its events.
+    event: (i32, i16),
+    /// When something was heard or said last, a moment of `sys::nanoseconds`; 0: nothing was heard.
+    moved: u64,
+}
 
 impl Handshake {
-    /// Whoever is at the other end of a connected unix socket, which stays open meanwhile.
-    pub fn new(socket: i32, settings: Settings, end: u64) -> Self {
-        let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
-        let talk = Talk { socket, wants: wants.clone(), peer: None };
-        Self { end, wants, steps: Box::pin(greet(talk, settings)) }
+    /// Whoever is at the other end of a connected unix socket, which stays open meanwhile; we have
+    /// `accepted` it, or not.
+    pub fn new(socket: i32, settings: Settings, end: u64, accepted: bool) -> Self {
+        let wants = Arc::new(Lock::new(Wants { event: (socket, libc::POLLIN), moved: 0 }));
+        let talk = Talk { socket, wants: wants.clone(), peer: None, said: 0 };
+        Self { end, socket, wants, steps: Box::pin(greet(talk, settings, accepted)) }
     }
 
     /// `None`: there is nothing to do until there are `events`.
@@ -174,31 +219,44 @@ impl Handshake {
     }
 
     pub fn events(&self) -> (i32, i16) {
-        *self.wants.lock()
+        self.wants.lock().event
+    }
+
+    /// When it went on last; 0: it has not begun.
+    pub fn moved(&self) -> u64 {
+        self.wants.lock().moved
     }
 
     /// How long the other side may still take.
     pub fn milliseconds(&self) -> i32 {
         self.end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000) as i32
     }
+
+    /// Waits for the end. `None`: somebody was there and says nothing for so many nanoseconds.
+    fn finish(&mut self, patience: u64) -> Option<Result<Established>> {
+        loop {
+            let done = self.go_on();
+            let Wants { event, moved } = *self.wants.lock();
+            let waits_for_other = moved != 0 && event.0 == self.socket;
+            let silent = sys::nanoseconds().saturating_sub(moved);
+            if done.is_some() || (waits_for_other && silent >= patience) {
+                return done;
+            }
+            let left =
+                if waits_for_other { (patience - silent).div_ceil(1_000_000) } else { u64::MAX };
+            os::poll([event], left.min(self.milliseconds() as u64) as i32);
+        }
+    }
 }
 
 /// Whoever is at the other end of a connected unix socket, within the usual limit.
 pub fn meet(socket: i32, settings: Settings) -> Result<Established> {
-    finish(Handshake::new(socket, settings, sys::nanoseconds() + settings.patience))
+    let end = sys::nanoseconds() + settings.patience;
+    let done = Handshake::new(socket, settings, end, false).finish(u64::MAX);
+    done.unwrap_or(Err(libc::ETIMEDOUT))
 }
 
-/// Waits for the end.
-fn finish(mut greeting: Handshake) -> Result<Established> {
-    loop {
-        if let Some(done) = greeting.go_on() {
-            return done;
-        }
-        os::poll([greeting.events()], greeting.milliseconds());
-    }
-}
-
-async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
+async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Established> {
     let socket = talk.socket;
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
@@ -209,6 +267,17 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     // The kernel would skip an urgent byte, and close what came with it in our call.
     let _urgent = SwitchedOn::new(socket, libc::SO_OOBINLINE);
 
+    let (magic, version) = (MAGIC, VERSION);
+    let mut mine = Greeting { magic, version, ..Greeting::default() };
+    if accepted {
+        talk.said = os::send(socket, &mine.bytes()[..SAME], &[]).unwrap_or(0);
+        // One that says nothing costs nothing more.
+        let is_there = || match os::poll_few([(socket, libc::POLLIN)], 0) {
+            [0] => Err(libc::EAGAIN),
+            _ => Ok(()),
+        };
+        talk.when_ready(socket, libc::POLLIN, is_there).await?;
+    }
     let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
     let [doorbell, others_doorbell] = os::unix_pair()?.map(Hidden::new);
     let across = match settings.engines {
@@ -217,8 +286,7 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     };
     let demand = Demand { seed: random(), word: random() };
     let (nonce, region) = (random(), region::SIZE as u32);
-    let (magic, version) = (MAGIC, VERSION);
-    let mut mine = Greeting { magic, version, nonce, region, demand, ..Greeting::default() };
+    mine = Greeting { nonce, region, demand, ..mine };
     let mut fds = vec![memory.raw(), others_doorbell.raw()];
     fds.extend(across.iter().flat_map(Across::descriptors));
     let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
@@ -395,9 +463,11 @@ fn random() -> u64 {
 /// One side of a conversation.
 struct Talk {
     socket: i32,
-    wants: Arc<Wants>,
+    wants: Arc<Lock<Wants>>,
     /// Who has sent all that came so far; none: nothing came.
     peer: Option<Peer>,
+    /// So many bytes of the next greeting.
+    said: usize,
 }
 
 impl Talk {
@@ -413,7 +483,7 @@ impl Talk {
                 match attempt() {
                     Err(libc::EINTR) => {}
                     Err(libc::EAGAIN) => {
-                        *self.wants.lock() = (fd, events);
+                        self.wants.lock().event = (fd, events);
                         return Poll::Pending;
                     }
                     done => return Poll::Ready(done),
@@ -449,12 +519,14 @@ impl Talk {
         fds: &[i32],
     ) -> Result<(Greeting, Beside)> {
         mine.step = step;
-        let (bytes, mut sent, mut fds) = (mine.bytes(), 0, fds);
+        let (bytes, mut sent) = (mine.bytes(), core::mem::take(&mut self.said));
+        let mut fds = fds;
         while sent < bytes.len() {
             let send = || os::send(self.socket, &bytes[sent..], fds);
             sent += self.when_ready(self.socket, libc::POLLOUT, send).await?;
             fds = &[];
         }
+        self.note_moved(false);
         let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
         let most_fds = if step == HELLO { os::MOST_FDS } else { 0 };
         // Exactly one of them: what comes after may be the program's own.
@@ -469,6 +541,7 @@ impl Talk {
                 _ if beside.fds.len() > most_fds => return Err(libc::EPROTO),
                 count => count,
             };
+            self.note_moved(true);
             self.note_sender(beside.sender, beside.process.take())?;
             let known = got.min(SAME);
             if theirs.bytes()[..known] != bytes[..known] {
@@ -476,6 +549,13 @@ impl Talk {
             }
         }
         if theirs.step == step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
+    }
+
+    fn note_moved(&self, heard: bool) {
+        let mut wants = self.wants.lock();
+        if heard || wants.moved != 0 {
+            wants.moved = sys::nanoseconds();
+        }
     }
 
     /// Everything comes from one process, or it is nobody's word.
