@@ -323,7 +323,7 @@ int adma_connect(const char *path);
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
  * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, or several, -EAFNOSUPPORT for
  * other sockets, -EMFILE when there are 4096 connections or no descriptors left, or while 256 that
- * strangers have sent wait to be closed. Whoever else has the socket, or a copy of it, can look at
+ * the other's user has sent wait to be closed. Whoever else has the socket, or a copy of it, can look at
  * the greetings: over one that a process of another user (and not root) has made, two processes are
  * taken for strangers. The library keeps up to three descriptors for each connection, two more with
  * the kernel helper, and in a program with

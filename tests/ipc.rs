@@ -142,6 +142,7 @@ programs! {
     process_with_fewer_capabilities_falls_back_to_shared_memory: "ipc_rights" "poorer";
     users_that_can_change_back_fall_back_to_shared_memory: "ipc_rights" "changeable";
     two_users_fall_back_to_shared_memory: "ipc_rights" "users";
+    two_users_without_threads_fall_back_to_shared_memory: "ipc_rights" "no_threads";
     bytes_that_somebody_else_was_made_to_write_are_no_greeting: "ipc_identity" "relayed";
     bytes_from_before_it_was_asked_who_sends_them_make_no_equal: "ipc_identity" "early";
     doorbell_is_a_pair_that_its_sender_has_made: "ipc_identity" "bells";
@@ -212,6 +213,7 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
         "nobody",
         "dumpable",
         "users",
+        "no_threads",
     ];
     for arguments in cases {
         let test = "rights_that_one_side_has_or_loses_are_enough_for_blocks";
@@ -300,6 +302,8 @@ fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
     let scenes = [
         "greeting",
         "unaccepted",
+        "closers",
+        "locked",
         "bell",
         "bell_unread",
         "bell_many",

@@ -4,7 +4,7 @@
 //! more, here, they come to the listener again (`handshake`), where other processes find them, and
 //! who polls it.
 
-use super::blocking::CLOSERS;
+use super::blocking::{CLOSERS, User};
 use super::handshake::{Established, Handshake};
 use super::hidden::Hidden;
 use super::lock::Lock;
@@ -27,7 +27,7 @@ const ATTENTION: u64 = 2_000_000;
 struct Incoming {
     /// Which file it is.
     listener: (u64, u64),
-    user: u32,
+    user: User,
     since: u64,
     /// Goes before its socket does.
     handshake: Handshake,
@@ -63,7 +63,7 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
                 return Err(libc::ETIMEDOUT);
             }
         }
-        if CLOSERS.is_behind() {
+        if CLOSERS.is_swamped() {
             return Err(libc::EMFILE);
         }
         let (mut events, mut limit) = (vec![(listener, libc::POLLIN)], i32::MAX);
@@ -97,11 +97,9 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             }
         }
         if said[0] != 0 {
-            let socket = Hidden::new(os::accept(listener)?);
-            let (user, since) = (
-                os::maker_of(socket.raw()).map_or(u32::MAX, |maker| maker.uid),
-                sys::nanoseconds(),
-            );
+            let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
+            let user = os::user_of(socket.raw());
+            let socket = Hidden::new(socket, user);
             let end = since + settings.patience;
             let handshake = Handshake::new(socket.raw(), settings, end, true);
             let incoming = Incoming { listener: file, user, since, handshake, socket };

@@ -24,7 +24,7 @@
 //! that got another connection, and polls its listener for the next. Then it comes again.
 
 use super::across::{Across, Pinned};
-use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS};
+use super::blocking::{CLOSERS, COPIERS, OURS, Pool, SEALERS, User};
 use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::hidden::Hidden;
@@ -149,9 +149,11 @@ const FORGOTTEN: u64 = 250_000_000;
 pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
     let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
-    let connected = |end| {
-        let socket = Hidden::new(os::unix_socket()?);
-        os::connect(&socket, &address, end).map(|()| socket)
+    let connected = |end| -> Result<Hidden> {
+        let socket = os::unix_socket()?;
+        os::connect(&socket, &address, end)?;
+        let user = os::user_of(socket.raw());
+        Ok(Hidden::new(socket, user))
     };
     let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
     let mut greeting = Handshake::new(socket.raw(), settings, end, false);
@@ -205,7 +207,8 @@ impl Handshake {
     /// `accepted` it, or not.
     pub fn new(socket: i32, settings: Settings, end: u64, accepted: bool) -> Self {
         let wants = Arc::new(Lock::new(Wants { event: (socket, libc::POLLIN), moved: 0 }));
-        let talk = Talk { socket, wants: wants.clone(), peer: None, said: 0 };
+        let user = os::user_of(socket);
+        let talk = Talk { socket, user, wants: wants.clone(), peer: None, said: 0 };
         Self { end, socket, wants, steps: Box::pin(greet(talk, settings, accepted)) }
     }
 
@@ -278,8 +281,12 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         };
         talk.when_ready(socket, libc::POLLIN, is_there).await?;
     }
+    // Nothing is made for it that has to be closed again.
+    if CLOSERS.is_behind(talk.user) {
+        return Err(libc::EMFILE);
+    }
     let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-    let [doorbell, others_doorbell] = os::unix_pair()?.map(Hidden::new);
+    let [mut doorbell, others_doorbell] = os::unix_pair()?.map(|end| Hidden::new(end, talk.user));
     let across = match settings.engines {
         Engines::Auto | Engines::Helper => Across::new(settings.helper),
         Engines::SharedMemory => None,
@@ -305,7 +312,8 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     };
     let their_memory = their_memory.into_memory()?;
     MappedRegion::check(&their_memory)?;
-    let their_doorbell = Hidden::new(their_doorbell.into_socket()?);
+    let their_doorbell = Hidden::new(their_doorbell.into_socket()?, talk.user);
+    doorbell.user = talk.user; // who is there has said something by now
     let mut peer = talk.peer.take().ok_or(libc::EPROTO)?;
     if !peer.has_made(&their_doorbell) {
         return Err(libc::EPROTO);
@@ -326,14 +334,14 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
     // Both have mapped it. Who is not our equal can hold its lock for as long as it likes.
-    let memory = match equal || os::is_sealed_for_good(&memory) {
-        true => memory,
-        false => {
-            let seal = move || os::seal_for_good(&memory).map(|()| memory);
-            talk.leave_to_thread(&SEALERS, seal).await.ok_or(libc::EMFILE)??
-        }
-    };
-    region.fix(&memory, equal)?;
+    if equal {
+        os::seal_for_good(&memory)?;
+    } else if !os::is_sealed_for_good(&memory) {
+        // Where there is no thread for that it can take pages away: we find others in their place.
+        let sealed = talk.leave_to_thread(&SEALERS, move || os::seal_for_good(&memory)).await;
+        sealed.unwrap_or(Ok(()))?;
+    }
+    region.find_pages()?;
 
     // Both or neither: one of them may see less of the other.
     let equal = equal && theirs.equal != 0;
@@ -395,7 +403,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     // Who is there now has been there since before the token was made, and so has sent that. One
     // that has ended may have left small messages.
     let equal = equal && !peer.has_ended();
-    let mappings = Mappings::new(blocks, equal);
+    let mappings = Mappings::new(blocks, equal, talk.user);
     let allowed = [may_pull, may_push].map(|may| AtomicBool::new(may && equal));
     let terms = Terms {
         equal,
@@ -463,6 +471,8 @@ fn random() -> u64 {
 /// One side of a conversation.
 struct Talk {
     socket: i32,
+    /// Who is at its other end.
+    user: User,
     wants: Arc<Lock<Wants>>,
     /// Who has sent all that came so far; none: nothing came.
     peer: Option<Peer>,
@@ -499,14 +509,14 @@ impl Talk {
         pool: &'static Pool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let [here, there] = os::unix_pair().ok()?.map(Hidden::new);
+        let [here, there] = os::unix_pair().ok()?.map(|end| Hidden::new(end, OURS));
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
         let job = move || {
             *answer.lock() = Some(work());
             drop(there); // which is seen here
         };
-        let taken = pool.take(Box::new(job));
+        let taken = pool.take(self.user, Box::new(job));
         let look = || result.lock().take().ok_or(libc::EAGAIN);
         if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
     }
@@ -527,12 +537,12 @@ impl Talk {
             fds = &[];
         }
         self.note_moved(false);
-        let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
+        let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::of(self.user), 0);
         let most_fds = if step == HELLO { os::MOST_FDS } else { 0 };
         // Exactly one of them: what comes after may be the program's own.
         while got < bytes.len() {
             let room = &mut theirs.bytes()[got..];
-            let receive = || match CLOSERS.is_behind() {
+            let receive = || match CLOSERS.is_behind(self.user) {
                 true => Err(libc::EMFILE),
                 false => os::receive(self.socket, room, &mut beside),
             };
@@ -561,6 +571,7 @@ impl Talk {
     /// Everything comes from one process, or it is nobody's word.
     fn note_sender(&mut self, sender: Credentials, process: Option<Fd>) -> Result<()> {
         let Some(peer) = &self.peer else {
+            self.user = sender.uid;
             self.peer = Some(Peer::new(sender, process));
             return Ok(());
         };

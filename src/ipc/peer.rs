@@ -107,7 +107,7 @@ impl Peer {
         match self.credentials == credentials {
             true if self.number == number || self.has_ended() => Ok(()),
             // For want of a descriptor, or of one to look it up.
-            true if number.is_none() => Err(libc::EMFILE),
+            true if number.is_none() || self.number.is_none() => Err(libc::EMFILE),
             _ => Err(libc::EPROTO),
         }
     }

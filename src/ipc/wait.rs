@@ -228,7 +228,7 @@ impl Link {
             return taken;
         }
         // Whoever has it keeps it, but cannot take pages away any more.
-        blocks::settle(serial)?;
+        blocks::settle(serial, mappings.user)?;
         taken.map(|()| mappings.note_lent(serial))
     }
 
