@@ -403,7 +403,8 @@ int adma_free(void *addr);
  *   -EINVAL      addr is not what adma_alloc has returned to this process
  *   -EBUSY       somebody has got the block already, or it was lent before
  *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it.
- *                The next call, with another block or NULL, meets the other's next one
+ *                The next call, with another block or NULL, meets the other's next one, but not
+ *                before that process has heard of it: until then it is -ETIMEDOUT again
  *   -EPROTO      the other process can still take its pages away: free it
  *   -ENOMEM      that process has taken pages away, and there are no others: free it
  *   -EOPNOTSUPP  ADMA_IPC_ENGINE, of either process, does without such memory

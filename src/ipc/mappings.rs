@@ -18,7 +18,6 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// So many are kept. A block that its owner has freed costs address space only.
 const MOST: usize = 64;
@@ -27,9 +26,12 @@ const MOST: usize = 64;
 const LOOKED_AT: u64 = 1_000_000_000;
 
 /// What comes over the doorbell socket beside `os::WAKE`: a block, and one that is lent, or, with
-/// 0 for its serial, that none is; with it the number of times.
+/// 0 for its serial, that none is; with it the number of times. That the last time shall not count,
+/// and that it does not.
 const BLOCK: u8 = 2;
 const LEND: u8 = 3;
+const TAKE_BACK: u8 = 4;
+const AGREED: u8 = 5;
 const RECORD: usize = 1 + size_of::<u64>() + size_of::<u32>();
 
 /// One block. It stays mapped while somebody copies.
@@ -107,16 +109,26 @@ struct Arrived {
     lends: u32,
 }
 
+/// What has gone the other way.
+#[derive(Default)]
+struct Sent {
+    /// The serials of those that were sent last, and whether the other side may write them.
+    blocks: VecDeque<(u64, bool)>,
+    /// How often we have lent a block, or none.
+    lends: u32,
+    /// The last time was taken back, and the other side has not agreed yet: it may have counted it,
+    /// and lent something itself.
+    in_doubt: bool,
+}
+
 pub struct Mappings {
     /// Otherwise none is shown, or mapped.
     pub wanted: bool,
     equal: bool,
     /// Of the other process.
     pub user: User,
-    /// The serials of those that were sent last, and whether the other side may write them.
-    sent: Lock<VecDeque<(u64, bool)>>,
-    /// How often we have lent a block, or none.
-    lends: AtomicU32,
+    sent: Lock<Sent>,
+    /// Locked first, where both are.
     arrived: Arc<Lock<Arrived>>,
 }
 
@@ -129,8 +141,7 @@ impl core::fmt::Debug for Mappings {
 impl Mappings {
     /// With a process that is our equal, or not.
     pub fn new(wanted: bool, equal: bool, user: User) -> Self {
-        let (sent, arrived, lends) = (Lock::default(), Arc::default(), AtomicU32::new(0));
-        Self { wanted, equal, user, sent, lends, arrived }
+        Self { wanted, equal, user, sent: Lock::default(), arrived: Arc::default() }
     }
 
     /// Sees to it that the other side has a block of ours, to read it or to write it. False: it
@@ -143,7 +154,7 @@ impl Mappings {
         still: impl FnOnce() -> bool,
     ) -> bool {
         let mut sent = self.sent.lock();
-        if let Some((_, writable)) = sent.iter().find(|sent| sent.0 == serial) {
+        if let Some((_, writable)) = sent.blocks.iter().find(|sent| sent.0 == serial) {
             return *writable || !to_write;
         }
         let share = if self.equal { Share::Everything } else { Share::Read };
@@ -151,7 +162,7 @@ impl Mappings {
             && (if self.equal { still() } else { !to_write })
             && blocks::send(serial, socket, &record(BLOCK, serial, 0), share).is_ok();
         if shown {
-            keep(&mut sent, (serial, self.equal));
+            keep(&mut sent.blocks, (serial, self.equal));
         }
         shown
     }
@@ -160,25 +171,34 @@ impl Mappings {
     /// 0, that there is none. Answers how often we have done so.
     pub fn lend(&self, socket: i32, serial: u64) -> os::Result<u32> {
         let mut sent = self.sent.lock();
-        let times = self.lends.load(Relaxed) + 1;
+        let times = sent.lends + 1;
         let record = record(LEND, serial, times);
         if serial == 0 {
             os::send(socket, &record, &[])?;
         } else {
             blocks::send(serial, socket, &record, Share::Lent)?;
-            keep(&mut sent, (serial, false));
+            keep(&mut sent.blocks, (serial, false));
         }
-        self.lends.store(times, Relaxed);
+        sent.lends = times;
         Ok(times)
     }
 
-    /// The other side has not lent anything: this time does not count, unless another thread has
+    /// The other side has not lent anything: this time shall not count, unless another thread has
     /// gone on from there.
     pub fn take_back(&self, socket: i32, times: u32) {
-        let _sent = self.sent.lock();
-        if self.lends.compare_exchange(times, times - 1, Relaxed, Relaxed).is_ok() {
-            let _ = os::send(socket, &record(LEND, 0, times - 1), &[]);
+        let met = self.has_borrowed(times);
+        let mut sent = self.sent.lock();
+        if sent.lends == times && !met {
+            sent.in_doubt = os::send(socket, &record(TAKE_BACK, 0, times), &[]).is_ok();
         }
+    }
+
+    /// Whether it is not known what was lent last: nothing can be lent before it is.
+    pub fn is_in_doubt(&self) -> bool {
+        let borrowed = self.arrived.lock().lends;
+        let mut sent = self.sent.lock();
+        sent.in_doubt &= borrowed < sent.lends;
+        sent.in_doubt
     }
 
     /// Whether the other side has lent a block as often, or none.
@@ -189,7 +209,7 @@ impl Mappings {
     /// The other side has mapped a block, and can write it.
     pub fn note_lent(&self, serial: u64) {
         let mut sent = self.sent.lock();
-        sent.iter_mut().filter(|sent| sent.0 == serial).for_each(|sent| sent.1 = true);
+        sent.blocks.iter_mut().filter(|sent| sent.0 == serial).for_each(|sent| sent.1 = true);
     }
 
     /// Whether a block has come in, or will not.
@@ -231,7 +251,7 @@ impl Mappings {
             let (mut room, mut beside) = ([0; RECORD], Beside::of(self.user));
             match os::receive(socket, &mut room, &mut beside) {
                 Ok(0) if beside.fds.is_empty() => break,
-                Ok(count) => arrived.take(&room[..count], beside.fds, self)?,
+                Ok(count) => arrived.take(&room[..count], beside.fds, self, socket)?,
                 Err(libc::EINTR) => {}
                 Err(_) => break,
             }
@@ -267,7 +287,13 @@ impl Arrived {
         self.mappings.iter().find(|(serial, _)| *serial == place.serial).map(|(_, view)| view)
     }
 
-    fn take(&mut self, packet: &[u8], mut fds: Vec<Foreign>, by: &Mappings) -> os::Result<()> {
+    fn take(
+        &mut self,
+        packet: &[u8],
+        mut fds: Vec<Foreign>,
+        by: &Mappings,
+        socket: i32,
+    ) -> os::Result<()> {
         // None: it only wakes, or there was no number for it here.
         let memory = fds.pop().map(Foreign::into_memory);
         let no_block =
@@ -275,17 +301,35 @@ impl Arrived {
         if no_block || !fds.is_empty() {
             return Err(libc::EPROTO);
         }
-        let Some((&kind @ (BLOCK | LEND), rest)) = packet.split_first() else { return Ok(()) };
+        let Some((&kind, rest)) = packet.split_first() else { return Ok(()) };
         let Some((&serial, times)) = rest.split_first_chunk() else { return Ok(()) };
         let Ok(times) = times.try_into().map(u32::from_ne_bytes) else { return Ok(()) };
         let serial = u64::from_ne_bytes(serial);
         let memory = memory.and_then(Result::ok);
-        let view = memory.map_or(View::Unmapped, |memory| by.view(memory, serial, kind == LEND));
-        if serial != 0 && by.wanted {
-            keep(&mut self.mappings, (serial, view));
-        }
-        if kind == LEND {
-            self.lends = times;
+        let is_lent = kind == LEND;
+        match kind {
+            BLOCK | LEND => {
+                let view = memory.map_or(View::Unmapped, |memory| by.view(memory, serial, is_lent));
+                if serial != 0 && by.wanted {
+                    keep(&mut self.mappings, (serial, view));
+                }
+                self.lends = if is_lent { times } else { self.lends };
+            }
+            TAKE_BACK => {
+                let sent = by.sent.lock();
+                // Unless we have lent something for it.
+                if sent.lends < times {
+                    self.lends = self.lends.min(times - 1);
+                    let _ = os::send(socket, &record(AGREED, 0, times), &[]);
+                }
+            }
+            AGREED => {
+                let mut sent = by.sent.lock();
+                if sent.in_doubt && sent.lends == times {
+                    (sent.in_doubt, sent.lends) = (false, times - 1);
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -405,6 +449,7 @@ mod tests {
         for (times, counts) in [(2, 1), (1, 0), (7, 0)] {
             lender.take_back(there.raw(), times);
             borrower.take_in(here.raw()).unwrap();
+            lender.take_in(there.raw()).unwrap();
             assert!(borrower.has_borrowed(counts) && !borrower.has_borrowed(counts + 1));
         }
         assert_eq!(lender.lend(there.raw(), 0)?, 1);
@@ -414,6 +459,29 @@ mod tests {
         lender.note_lent(serial);
         assert!(lender.show(there.raw(), serial, true, || true));
         Ok(mapping)
+    }
+
+    /// Who has lent in vain takes it back; the other side lends, before it hears of that or after.
+    #[test]
+    fn time_that_is_taken_back_counts_for_both_or_for_none() {
+        for heard_first in [false, true] {
+            let [here, there] = os::unix_pair().unwrap();
+            let (one, other) = (mappings(false), mappings(false));
+            assert_eq!(one.lend(here.raw(), 0), Ok(1));
+            one.take_back(here.raw(), 1);
+            if heard_first {
+                other.take_in(there.raw()).unwrap();
+            }
+            assert_eq!(other.lend(there.raw(), 0), Ok(1));
+            other.take_in(there.raw()).unwrap();
+            assert_eq!(other.has_borrowed(1), !heard_first, "the first was met");
+            assert!(one.is_in_doubt());
+            one.take_in(here.raw()).unwrap();
+            assert!(!one.is_in_doubt() && one.has_borrowed(1));
+            assert_eq!(one.lend(here.raw(), 0), Ok(if heard_first { 1 } else { 2 }));
+            other.take_in(there.raw()).unwrap();
+            assert!(other.has_borrowed(if heard_first { 1 } else { 2 }));
+        }
     }
 
     #[test]
@@ -603,7 +671,7 @@ mod tests {
         }
         for (index, (block, serial)) in all.into_iter().enumerate() {
             let kept = index >= 6;
-            assert_eq!(sender.sent.lock().contains(&(serial, true)), kept);
+            assert_eq!(sender.sent.lock().blocks.contains(&(serial, true)), kept);
             assert_eq!(receiver.find(BlockAddress { serial, offset: 0 }).is_some(), kept);
             // SAFETY: nobody uses it any more.
             unsafe { blocks::free(block, 2) }.unwrap();
