@@ -305,7 +305,10 @@ int adma_listen(const char *path);
  * Waits for somebody and returns a connection: a number from 2^30 up, not a descriptor.
  * Errors of accept(2), and those of adma_attach: one client's, and the next call is for another.
  * Clients that do not greet hold up nobody else; where there are more than 128, those of the user
- * who has most of them are dropped.
+ * who has most of them are dropped. It returns with the first who is ready. Others that have come
+ * meanwhile come to the listener again, if nobody goes on accepting them within a quarter of a
+ * second: so it can be polled, and several threads or processes can accept from it. (Not those
+ * that have called connect(2) and adma_attach.)
  */
 int adma_accept(int listener);
 
@@ -320,9 +323,9 @@ int adma_connect(const char *path);
  * The socket is used for greetings only and can be closed, or used for other things, when
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
  * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, or several, -EAFNOSUPPORT for
- * other sockets, -ENOMEM without memory, -EMFILE when there are 4096 connections or no descriptors left, or while 256 that
- * strangers have sent wait to be closed. Whoever else has the socket, or a copy of it, can look at
- * the greetings: over one that a process of another user (and not root) has made, two processes are
+ * other sockets, -ENOMEM without memory, -EMFILE when there are 4096 connections or no descriptors
+ * left, or while 256 that the other's user has sent wait to be closed. Whoever else has the socket,
+ * or a copy of it, can look at the greetings: over one that a process of another user (and not root) has made, two processes are
  * taken for strangers. The library keeps up to four descriptors for each connection, two more with
  * the kernel helper, and in a program with
  * threads two for each one that waits long. They are not to be closed while the connection
@@ -401,7 +404,8 @@ int adma_free(void *addr);
  *   -EINVAL      addr is not what adma_alloc has returned to this process
  *   -EBUSY       somebody has got the block already, or it was lent before
  *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it.
- *                The next call, with another block or NULL, meets the other's next one
+ *                The next call, with another block or NULL, meets the other's next one, but not
+ *                before that process has heard of it: until then it is -ETIMEDOUT again
  *   -EPROTO      the other process can still take its pages away: free it
  *   -ENOMEM      that process has taken pages away, and there are no others: free it
  *   -EOPNOTSUPP  ADMA_IPC_ENGINE, of either process, does without such memory

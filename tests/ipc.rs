@@ -94,6 +94,9 @@ programs! {
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
     accepting_can_be_interrupted: "ipc_sockets" "interrupted";
+    slow_client_is_not_forgotten_by_who_polls_the_listener: "ipc_accept" "polled";
+    slow_client_is_left_to_another_process_that_accepts: "ipc_accept" "processes";
+    slow_client_is_left_to_another_thread_that_accepts: "ipc_accept" "threads";
     connection_info_keeps_to_its_room: "ipc_sockets" "about";
     of_two_who_listen_at_one_path_one_does: "ipc_sockets" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
@@ -142,6 +145,7 @@ programs! {
     user_namespace_entered_later_ends_a_connection_of_equals: "ipc_rights" "changed_namespace";
     user_changed_behind_a_first_thread_that_has_left_is_noticed: "ipc_rights" "changed_thread";
     two_users_fall_back_to_shared_memory: "ipc_rights" "users";
+    two_users_without_threads_fall_back_to_shared_memory: "ipc_rights" "no_threads";
     bytes_that_somebody_else_was_made_to_write_are_no_greeting: "ipc_identity" "relayed";
     bytes_from_before_it_was_asked_who_sends_them_make_no_equal: "ipc_identity" "early";
     doorbell_is_a_pair_that_its_sender_has_made: "ipc_identity" "bells";
@@ -213,6 +217,7 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
         "nobody",
         "dumpable",
         "users",
+        "no_threads",
     ];
     for arguments in cases {
         let test = "rights_that_one_side_has_or_loses_are_enough_for_blocks";
@@ -306,6 +311,8 @@ fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
     let scenes = [
         "greeting",
         "unaccepted",
+        "closers",
+        "locked",
         "bell",
         "bell_unread",
         "bell_many",

@@ -10,7 +10,6 @@
 //! shared      large messages that worker threads copy too, and what is left to a thread
 //! table       handles; whose connections these are after a fork
 //! link        one connection: posting, copying; in it ends: of the other process, and ours
-//! kicks       who is to be woken from long sleeps
 //! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
 //!             layout: how messages are cut
 //! accept      who has come to a listener and has not finished the handshake
@@ -22,6 +21,7 @@
 //! region      what both processes see, and its law
 //! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
+//! kicks       who is to be woken from long sleeps
 //! tally       what a report tells of messages; counts: how that lies in live files
 //! os          system calls; in it memory and sockets; blocking: threads for those that somebody
 //!             who cannot wait has to make
@@ -43,7 +43,7 @@
 //! that their owner has pinned itself. What is executed afterwards has other pages. Only an equal
 //! gets blocks that it can write, and is believed what it says to have copied.
 //! Memory that both have is a file as well, whose lock a stranger can hold without end: nothing is
-//! asked of it that waits for that lock, but by a thread (`os::seal_with_stranger`).
+//! asked of it that waits for that lock, but by a thread (`blocking::SEALERS`).
 //!
 //! | the other process | reached | what an attacker would gain otherwise |
 //! | --- | --- | --- |
@@ -111,7 +111,8 @@
 //! | sends a file, or a socket, that takes as long to close as it likes (FUSE, `SO_LINGER`) | only memory is closed at once, everything else by a thread (`blocking`) |
 //! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`hidden`) |
 //! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
-//! | sends more of them than there are threads | they wait to be closed; while that is more than one message can bring nobody new is let in (`-EMFILE`), and each connection can add one message |
+//! | sends more of them than there are threads | each user has a share of the threads; the rest waits to be closed, and while that is more than one message can bring nothing more is taken in from that user (`-EMFILE`, and its connections break) |
+//! | holds the lock of memory that it has sent, or got | a thread waits for it; a block is not mapped before that, and its messages wait a second, and are streamed then; without a thread they are streamed at once, and a region is not sealed |
 //! | comes to a listener, is greeted and reads nothing, a thousand times | who has come from another user is sent no descriptors in greetings: those that are not taken count for our user, who could send none any more. Region and doorbell are its own, it is no equal, and has no port |
 //! | closes its half of the doorbell, so that there is always something to hear | that is its end |
 //! | says nothing | the oldest of the user with most such clients makes room for others (`accept`) |
@@ -121,10 +122,13 @@
 //! take their descriptors, over many connections. A child that is forked while files of strangers wait
 //! to be closed has them, too, until it executes a program or ends: closing them takes as long there,
 //! and a child that has just been forked is no place for threads. Who closes a listener, or accepts
-//! when another thread closes it, is held up by a client that comes at that very moment. Where the program has no numbers left for descriptors, the kernel closes in our
-//! call what finds none. Whoever has all threads of a kind held up, sixteen, by files that never
-//! close or locks that it never lets go, keeps new strangers out, with files everybody
-//! (`-EMFILE`), while that lasts.
+//! when another thread closes it, is held up by a client that comes at that very moment. Where the
+//! program has no numbers left for descriptors, the kernel closes in our call what finds none. A
+//! client that is refused takes a descriptor until its socket can be closed; where a thousand of all users wait nobody is let in (`-EMFILE`). Whoever has several users at hand,
+//! four, can have all threads of a kind held up: then descriptors of other strangers wait as well,
+//! and their blocks are not mapped. A stranger
+//! whose region could not be sealed can take pages away, and we find new ones in their place: memory
+//! that we have given it already.
 //!
 //! # Progress
 //!

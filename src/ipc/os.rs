@@ -14,12 +14,13 @@ pub use sockets::{
     bind, connect, is_listener, is_socket_file, listen, lock_folder, maker_of, poll_entry,
     poll_few, poll_set, poll_until_signal, process_of_maker, receive, refuse_descriptors,
     remove_file, send, send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket,
+    user_of,
 };
 
 #[cfg(test)]
 pub use sockets::WAKE;
 
-use super::blocking::CLOSERS;
+use super::blocking::{CLOSERS, OURS, User};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
@@ -109,6 +110,7 @@ fn fd(answer: Result<usize>) -> Result<Fd> {
 pub struct Foreign {
     fd: i32,
     known: bool,
+    user: User,
 }
 
 impl Foreign {
@@ -148,16 +150,17 @@ impl Drop for Foreign {
         if self.known || seals(self.fd).is_ok() {
             sys::close(self.fd);
         } else {
-            close_by_thread(self.fd);
+            close_by_thread(self.fd, self.user);
         }
     }
 }
 
-/// Closes a unix socket that a stranger has the other end of. What is in it may be files that would
-/// be closed with it.
-pub fn close_socket(socket: Fd) {
-    if socket.is_there() && !sockets::empty_for_good(&socket) {
-        close_by_thread(socket.into_raw());
+/// Closes a unix socket that a user has the other end of. What is in it may be files that would be
+/// closed with it; they stay there while others wait.
+pub fn close_socket(socket: Fd, user: User) {
+    let is_empty = || !CLOSERS.is_behind(user) && sockets::empty_for_good(&socket, user);
+    if socket.is_there() && !is_empty() {
+        close_by_thread(socket.into_raw(), user);
     }
 }
 
@@ -169,22 +172,24 @@ pub fn close_listener(listener: i32, patience: u64) {
     }
     let (closed, end) = (Arc::new(AtomicU32::new(0)), sys::nanoseconds() + patience);
     let told = closed.clone();
-    CLOSERS.queue(Box::new(move || {
+    let close = move || {
         sys::close(listener);
         told.store(1, Ordering::Release);
         sys::futex_wake(told.as_ptr(), 1);
-    }));
+    };
+    CLOSERS.queue(OURS, Box::new(close));
     while closed.load(Ordering::Acquire) == 0 && sys::nanoseconds() < end {
         sys::futex_wait(closed.as_ptr(), 0, end.saturating_sub(sys::nanoseconds()).max(1));
     }
 }
 
 /// It stays open until there is a thread for it; see `CLOSERS.is_behind`.
-fn close_by_thread(fd: i32) {
-    CLOSERS.queue(Box::new(move || {
+fn close_by_thread(fd: i32, user: User) {
+    let close = move || {
         sockets::do_not_linger(fd);
         sys::close(fd);
-    }));
+    };
+    CLOSERS.queue(user, Box::new(close));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

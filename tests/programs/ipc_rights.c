@@ -9,6 +9,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 enum { NOBODY = 65534 };
@@ -371,6 +372,16 @@ static void two_users(int which)
 		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
+/* Nor has any of them a thread for what may take long. */
+static void two_users_without_threads(int which)
+{
+	struct rlimit none = { 0, 0 };
+
+	two_users(which);
+	if (setrlimit(RLIMIT_NPROC, &none))
+		fail("setrlimit: %s", strerror(errno));
+}
+
 /* ---- Yama ------------------------------------------------------------------------------- */
 
 /* Only root may change it, so this is for a guest. */
@@ -443,6 +454,8 @@ int main(int argc, char **argv)
 		two_children(nameless_users, none, unequal);
 	else if (!strcmp(what, "users"))
 		two_children(two_users, none, unequal);
+	else if (!strcmp(what, "no_threads"))
+		two_children(two_users_without_threads, none, unequal);
 	else if (!strcmp(what, "yama"))
 		yama(argv[2]);
 	else

@@ -1,6 +1,7 @@
 //! Unix sockets, and what travels over them.
 
 use super::{Fd, Foreign, Result, call, fd, open};
+use crate::ipc::blocking::{OURS, User};
 use crate::os::sys::{self, nanoseconds};
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -151,6 +152,11 @@ pub fn maker_of(socket: i32) -> Result<Credentials> {
     known.then_some(Credentials { pid, uid: uid as u32, gid: gid as u32 }).ok_or(libc::ENOTCONN)
 }
 
+/// Its user.
+pub fn user_of(socket: i32) -> User {
+    maker_of(socket).map_or(OURS, |maker| maker.uid)
+}
+
 /// The same as a descriptor, since Linux 6.5.
 pub fn process_of_maker(socket: i32) -> Result<Fd> {
     const SO_PEERPIDFD: i32 = 77;
@@ -226,14 +232,14 @@ pub fn do_not_linger(fd: i32) {
 /// Takes out all that has come, and nothing more comes; what was sent along is closed as all that is
 /// (`Foreign`). It is not looked for, which whoever has a copy of our end could make us do in the
 /// wrong place (SO_PEEK_OFF). False: there is no end to it.
-pub fn empty_for_good(socket: &Fd) -> bool {
+pub fn empty_for_good(socket: &Fd, user: User) -> bool {
     /// More than fit into any queue.
     const MOST: usize = 10_000;
     shut_down(socket.raw(), libc::SHUT_RD);
     // A packet may have no bytes, as the end. But it has credentials.
     let _ = set_socket_option(socket.raw(), libc::SO_PASSCRED, 1);
     (0..MOST).any(|_| {
-        let (mut room, mut beside) = ([0; 256], Beside::default());
+        let (mut room, mut beside) = ([0; 256], Beside::of(user));
         let got = receive(socket.raw(), &mut room, &mut beside);
         got == Ok(0) && !beside.any
     })
@@ -335,6 +341,8 @@ const SCM_PIDFD: i32 = 4;
 /// What came with a message beside its bytes.
 #[derive(Default)]
 pub struct Beside {
+    /// Who closes slowly what it has sent makes nobody else wait.
+    user: User,
     pub fds: Vec<Foreign>,
     /// There were more of them than found a number, or room, here.
     pub cut: bool,
@@ -344,6 +352,12 @@ pub struct Beside {
     pub sender: Credentials,
     /// The same as a descriptor, since Linux 6.5.
     pub process: Option<Fd>,
+}
+
+impl Beside {
+    pub fn of(user: User) -> Self {
+        Self { user, ..Self::default() }
+    }
 }
 
 /// Receives at most `bytes`; answers how many. 0: the other end is closed.
@@ -370,7 +384,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for index in 0..payload / size_of::<i32>() {
                         let fd = data.cast::<i32>().add(index).read_unaligned();
-                        beside.fds.push(Foreign { fd, known: false });
+                        beside.fds.push(Foreign { fd, known: false, user: beside.user });
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
