@@ -255,13 +255,14 @@ const char *adma_strerror(int result);
  *   capabilities, in the same user namespace, who keep no tracers out (PR_SET_DUMPABLE), and
  *   only while the other one is the program that made the connection: a process that executes
  *   another one, set-user-id or not, is not reached any more, also by root. One that changes its
- *   user or capabilities loses such connections, as does the other side: -ECONNRESET, within
+ *   user, user namespace or capabilities loses such connections, as does the other side: -ECONNRESET, within
  *   milliseconds. Connect after that. Only such processes write into each other's adma_alloc.
  *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1,
  *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then
  *   trace this one in every way, and only the latest connection's may. It is not done unasked.
  *   Rights of ptrace(2) that are lost later are noticed, and messages go through shared memory
- *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, and pages that may be locked
+ *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, one user or a socket
+ *   that was not accepted, and pages that may be locked
  *   (RLIMIT_MEMLOCK).
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
@@ -275,7 +276,7 @@ const char *adma_strerror(int result);
  * errno is never changed. Errors are returned as negative values of errno.h:
  *   -EPIPE       the other side has closed (reads return 0)
  *   -ECONNRESET  the other process has ended without adma_close: killed, or by exit; or one of
- *                the two has changed its user or capabilities, see Rights
+ *                the two has changed its user, user namespace or capabilities, see Rights
  *   -EPROTO      the other process does not keep to the protocol; close the connection
  *   -EBADF       no such connection, or closed by another thread meanwhile
  *   -EPERM       a connection of the parent
@@ -304,7 +305,10 @@ int adma_listen(const char *path);
  * Waits for somebody and returns a connection: a number from 2^30 up, not a descriptor.
  * Errors of accept(2), and those of adma_attach: one client's, and the next call is for another.
  * Clients that do not greet hold up nobody else; where there are more than 128, those of the user
- * who has most of them are dropped.
+ * who has most of them are dropped. It returns with the first who is ready. Others that have come
+ * meanwhile come to the listener again, if nobody goes on accepting them within a quarter of a
+ * second: so it can be polled, and several threads or processes can accept from it. (Not those
+ * that have called connect(2) and adma_attach.)
  */
 int adma_accept(int listener);
 
@@ -319,10 +323,10 @@ int adma_connect(const char *path);
  * The socket is used for greetings only and can be closed, or used for other things, when
  * both calls have returned. -ETIMEDOUT when the other side does not answer within
  * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, or several, -EAFNOSUPPORT for
- * other sockets, -EMFILE when there are 4096 connections or no descriptors left, or while 256 that
- * strangers have sent wait to be closed. Whoever else has the socket, or a copy of it, can look at
- * the greetings: over one that a process of another user (and not root) has made, two processes are
- * taken for strangers. The library keeps up to three descriptors for each connection, two more with
+ * other sockets, -ENOMEM without memory, -EMFILE when there are 4096 connections or no descriptors
+ * left, or while 256 that the other's user has sent wait to be closed. Whoever else has the socket,
+ * or a copy of it, can look at the greetings: over one that a process of another user (and not root) has made, two processes are
+ * taken for strangers. The library keeps up to four descriptors for each connection, two more with
  * the kernel helper, and in a program with
  * threads two for each one that waits long. They are not to be closed while the connection
  * lasts: another file might get the number.
@@ -400,7 +404,8 @@ int adma_free(void *addr);
  *   -EINVAL      addr is not what adma_alloc has returned to this process
  *   -EBUSY       somebody has got the block already, or it was lent before
  *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it.
- *                The next call, with another block or NULL, meets the other's next one
+ *                The next call, with another block or NULL, meets the other's next one, but not
+ *                before that process has heard of it: until then it is -ETIMEDOUT again
  *   -EPROTO      the other process can still take its pages away: free it
  *   -ENOMEM      that process has taken pages away, and there are no others: free it
  *   -EOPNOTSUPP  ADMA_IPC_ENGINE, of either process, does without such memory

@@ -94,6 +94,9 @@ programs! {
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
     accepting_can_be_interrupted: "ipc_sockets" "interrupted";
+    slow_client_is_not_forgotten_by_who_polls_the_listener: "ipc_accept" "polled";
+    slow_client_is_left_to_another_process_that_accepts: "ipc_accept" "processes";
+    slow_client_is_left_to_another_thread_that_accepts: "ipc_accept" "threads";
     connection_info_keeps_to_its_room: "ipc_sockets" "about";
     of_two_who_listen_at_one_path_one_does: "ipc_sockets" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
@@ -138,11 +141,16 @@ programs! {
     process_that_keeps_tracers_out_is_not_reached_by_root_either: "ipc_rights" "keeps_out";
     process_with_fewer_capabilities_falls_back_to_shared_memory: "ipc_rights" "poorer";
     users_that_can_change_back_fall_back_to_shared_memory: "ipc_rights" "changeable";
+    two_users_without_names_fall_back_to_shared_memory: "ipc_rights" "nameless";
+    user_namespace_entered_later_ends_a_connection_of_equals: "ipc_rights" "changed_namespace";
+    user_changed_behind_a_first_thread_that_has_left_is_noticed: "ipc_rights" "changed_thread";
     two_users_fall_back_to_shared_memory: "ipc_rights" "users";
+    two_users_without_threads_fall_back_to_shared_memory: "ipc_rights" "no_threads";
     bytes_that_somebody_else_was_made_to_write_are_no_greeting: "ipc_identity" "relayed";
     bytes_from_before_it_was_asked_who_sends_them_make_no_equal: "ipc_identity" "early";
     doorbell_is_a_pair_that_its_sender_has_made: "ipc_identity" "bells";
     server_cannot_be_made_to_greet_itself: "ipc_identity" "rung";
+    doorbell_of_who_had_the_number_before_is_refused: "ipc_identity" "bell_of_ended";
     number_that_was_given_away_makes_no_equal: "ipc_identity" "number";
     number_that_was_given_away_to_an_equal_makes_none: "ipc_identity" "number root";
     process_that_is_there_is_known_by_its_number: "ipc_identity" "living";
@@ -209,6 +217,7 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
         "nobody",
         "dumpable",
         "users",
+        "no_threads",
     ];
     for arguments in cases {
         let test = "rights_that_one_side_has_or_loses_are_enough_for_blocks";
@@ -269,7 +278,12 @@ fn who_lends_in_vain_can_lend_again() {
 #[test]
 fn greetings_have_a_limit() {
     // A listener that accepts nobody, one who says nothing, and those who talk nonsense.
-    let cases = [("ipc_limits", "queue"), ("ipc_sockets", "silence"), ("ipc_sockets", "strangers")];
+    let cases = [
+        ("ipc_limits", "queue"),
+        ("ipc_sockets", "silence"),
+        ("ipc_sockets", "strangers"),
+        ("ipc_sockets", "closed_meanwhile"),
+    ];
     for (program, arguments) in cases {
         succeed(ipc(program, arguments).env("ADMA_IPC_TIMEOUT", "1"));
     }
@@ -297,13 +311,17 @@ fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
     let scenes = [
         "greeting",
         "unaccepted",
+        "closers",
+        "locked",
         "bell",
         "bell_unread",
         "bell_many",
         "bell_peeked",
         "bell_timed",
+        "bell_half",
         "page",
         "silent",
+        "deaf",
         "interrupted",
         "closed",
         "limit",
@@ -353,6 +371,9 @@ fn every_engine_carries_every_size() {
         let mut command = ipc("ipc_messages", &format!("{engine} 4000000"));
         succeed(command.env(knob, value));
         succeed(command.env("BLOCKS", "1"));
+    }
+    for arguments in ["threads", "unequal"] {
+        succeed(ipc("ipc_ends", arguments).env("ADMA_IPC_ENGINE", "shm"));
     }
 }
 

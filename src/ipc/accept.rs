@@ -1,8 +1,10 @@
 //! Who has come to a listener and has not finished the handshake. They are looked after together,
 //! by whoever accepts, so that one who says nothing keeps nobody else out. No lock is held while
-//! one of them is: who goes on with a handshake takes it out meanwhile.
+//! one of them is: who goes on with a handshake takes it out meanwhile. When nobody accepts any
+//! more, here, they come to the listener again (`handshake`), where other processes find them, and
+//! who polls it.
 
-use super::blocking::CLOSERS;
+use super::blocking::{CLOSERS, User};
 use super::handshake::{Established, Handshake};
 use super::hidden::Hidden;
 use super::lock::Lock;
@@ -18,14 +20,18 @@ const MOST: usize = 128;
 /// For so long, in nanoseconds, nobody has to make room for others.
 const GRACE: u64 = 250_000_000;
 
+/// For so long one that has just come, or said something, is likely to go on: the next stays in the
+/// listener's queue, where everybody can find it.
+const ATTENTION: u64 = 2_000_000;
+
 struct Incoming {
     /// Which file it is.
     listener: (u64, u64),
-    user: u32,
+    user: User,
     since: u64,
     /// Goes before its socket does.
     handshake: Handshake,
-    _socket: Hidden,
+    socket: Hidden,
 }
 
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
@@ -50,21 +56,35 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         return os::accept(listener).and(Err(libc::EINVAL)); // what accept says
     }
     let file = sys::file_of(listener).ok_or(libc::EBADF)?;
+    // Another thread may close it, and the number become that of another file.
+    let still = || match sys::file_of(listener) == Some(file) {
+        true => Ok(()),
+        false => {
+            forget(Some(file));
+            Err(libc::EBADF)
+        }
+    };
     loop {
+        still()?;
         // Also those of listeners that nobody asks any more.
         while let Some(late) = take(|incoming| incoming.handshake.milliseconds() == 0) {
             if late.listener == file {
                 return Err(libc::ETIMEDOUT);
             }
         }
-        if CLOSERS.is_behind() {
+        if CLOSERS.is_swamped() {
             return Err(libc::EMFILE);
         }
         let (mut events, mut limit) = (vec![(listener, libc::POLLIN)], i32::MAX);
+        let now = sys::nanoseconds();
         let backlog = BACKLOG.lock();
-        for Incoming { handshake, .. } in backlog.iter().filter(|one| one.listener == file) {
+        for Incoming { handshake, since, .. } in backlog.iter().filter(|one| one.listener == file) {
             events.push(handshake.events());
             limit = limit.min(handshake.milliseconds());
+            if now < handshake.moved().max(*since) + ATTENTION {
+                events[0].0 = -1;
+                limit = limit.min((ATTENTION / 1_000_000) as i32);
+            }
         }
         let full = backlog.len() >= MOST;
         let makes_room = oldest_of_greediest(&backlog).filter(|_| full);
@@ -78,33 +98,48 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         let alone = events.len() == 1 && !full;
         let said = if alone { vec![1] } else { os::poll_until_signal(&events, limit)? };
         let ready = events.iter().zip(&said).skip(1).filter(|(_, said)| **said != 0);
+        // Everybody who has something to say is gone on with, and then the next comes in.
         for ((fd, _), _) in ready {
             let is_it = |one: &Incoming| one.listener == file && one.handshake.events().0 == *fd;
-            let Some(mut incoming) = take(is_it) else { continue };
-            if let Some(done) = incoming.handshake.go_on() {
+            if let Some(done) = take(is_it).and_then(|incoming| go_on(incoming, listener)) {
                 return done;
             }
-            BACKLOG.lock().push(incoming);
         }
         if said[0] != 0 {
-            let _socket = Hidden::new(os::accept(listener)?);
-            let (user, since) = (
-                os::maker_of(_socket.raw()).map_or(u32::MAX, |maker| maker.uid),
-                sys::nanoseconds(),
-            );
+            still()?;
+            let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
+            let user = os::user_of(socket.raw());
+            let socket = Hidden::new(socket, user);
             let end = since + settings.patience;
-            let handshake = Handshake::new(_socket.raw(), settings, end);
-            let incoming = Incoming { listener: file, user, since, handshake, _socket };
+            let handshake = Handshake::new(socket.raw(), settings, end, true);
+            let incoming = Incoming { listener: file, user, since, handshake, socket };
             drop(makes_room.and_then(|since| take(|one| one.since == since)));
-            BACKLOG.lock().push(incoming);
+            if let Some(done) = go_on(incoming, listener) {
+                return done;
+            }
         }
     }
 }
 
-/// A listener is closed.
-pub fn forget(listener: i32) {
-    let Some(file) = sys::file_of(listener) else { return };
-    while take(|incoming| incoming.listener == file).is_some() {}
+/// The answer, if that was its last step. One that is gone is not worth mentioning where there are
+/// others: it may have come again.
+fn go_on(mut incoming: Incoming, listener: i32) -> Option<os::Result<Established>> {
+    let (done, file) = (incoming.handshake.go_on(), incoming.listener);
+    let Some(done) = done else {
+        BACKLOG.lock().push(incoming);
+        return None;
+    };
+    let others = || {
+        BACKLOG.lock().iter().any(|one| one.listener == file)
+            || os::poll_few([(listener, libc::POLLIN)], 0) != [0]
+    };
+    let is_gone = || os::poll_few([(incoming.socket.raw(), 0)], 0)[0] & libc::POLLHUP != 0;
+    (done.is_ok() || !is_gone() || !others()).then_some(done)
+}
+
+/// A listener was closed, which was this file.
+pub fn forget(listener: Option<(u64, u64)>) {
+    while take(|incoming| Some(incoming.listener) == listener).is_some() {}
 }
 
 /// In the child of a fork: they are the parent's.

@@ -10,6 +10,7 @@
 //! lent, and sealed when the other side has mapped it to write. Such pages have to be there for
 //! good, that is written, or looked at: see `os::first_hole`.
 
+use super::blocking::User;
 use super::lock::Lock;
 use super::os::{self, Fd, Share};
 use crate::os::sys;
@@ -158,9 +159,9 @@ pub fn is_sealed(serial: u64) -> bool {
 
 /// From now on a block that was lent keeps its pages, also those that are gone already: whoever
 /// has got it could take them away until now.
-pub fn settle(serial: u64) -> os::Result<()> {
+pub fn settle(serial: u64, user: User) -> os::Result<()> {
     let block = get(serial)?;
-    os::seal_with_stranger(&block.memory).map_err(|_| libc::EPROTO)?;
+    os::seal_with_stranger(&block.memory, user).map_err(|_| libc::EPROTO)?;
     // SAFETY: mapped for as long as the program does not free it, which it does not now.
     unsafe { os::find_pages(block.at, block.size) }
 }
@@ -202,7 +203,7 @@ mod tests {
             // SAFETY: memory of the test.
             unsafe { os::take_pages_away(block, SIZE) };
             let found = std::thread::scope(|scope| {
-                scope.spawn(|| settle(serial).unwrap());
+                scope.spawn(|| settle(serial, 0).unwrap());
                 while pages() == 0 {
                     std::thread::yield_now();
                 }

@@ -63,7 +63,8 @@ pub extern "C" fn adma_attach(socket: c_int) -> c_int {
 }
 
 fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
-    let link = table::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
+    let owner = os::look_for_heap().and_then(|()| table::become_owner());
+    let link = owner.and_then(|owner| Ok(Link::new(establish()?, owner)));
     answer(link.and_then(|link| {
         if settings().tell {
             text::say(format_args!("connection: {}", link.story));
@@ -74,8 +75,9 @@ fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
 
 pub extern "C" fn adma_close(connection: c_int) -> c_int {
     if os::is_listener(connection) {
-        accept::forget(connection);
+        let file = sys::file_of(connection);
         os::close_listener(connection, settings().patience);
+        accept::forget(file); // also what another thread has just accepted
         return 0;
     }
     nothing_or(table::close(connection))
@@ -83,8 +85,8 @@ pub extern "C" fn adma_close(connection: c_int) -> c_int {
 
 /// Null: there is no memory, or no descriptor.
 pub extern "C" fn adma_alloc(len: usize) -> *mut c_void {
-    let block = table::become_owner().and_then(|owner| blocks::allocate(len, owner));
-    block.unwrap_or(core::ptr::null_mut())
+    let owner = os::look_for_heap().and_then(|()| table::become_owner());
+    owner.and_then(|owner| blocks::allocate(len, owner)).unwrap_or(core::ptr::null_mut())
 }
 
 /// # Safety

@@ -41,9 +41,11 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// What it means between two sides with these nonces: who asks, and who is asked.
+    /// What it means between two sides with these nonces: who asks, and who is asked. The latter may
+    /// have heard the demand before it chose its nonce, and must not get what it likes: so what was
+    /// stirred is bound to what went in, and cannot be counted back.
     pub fn between(self, asks: u64, asked: u64) -> Self {
-        let bound = |word: u64| stir(stir(word ^ asks).wrapping_add(asked));
+        let bound = |word: u64| stir(stir(word ^ asks).wrapping_add(asked)) ^ word ^ asked;
         Self { seed: bound(self.seed), word: bound(self.word) }
     }
 }
@@ -222,6 +224,30 @@ mod tests {
         for (asks, asked) in nonces.iter().flat_map(|&asks| nonces.map(|asked| (asks, asked))) {
             let Demand { seed, word } = demand.between(asks, asked);
             assert!(seen.insert(place(seed, 0)) && seen.insert(word as usize), "{asks} {asked}");
+        }
+    }
+
+    /// Who is asked knows the demand when it chooses its nonce, and counts back from where it wants
+    /// the page to be, or what is to be the word in it.
+    #[test]
+    fn who_is_asked_cannot_choose_the_place() {
+        let inverse = |odd: u64| {
+            let step = |x: u64| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
+            (0..6).fold(odd, |x, _| step(x))
+        };
+        let unshift = |word: u64, by: u32| word ^ word >> by ^ word >> (2 * by).min(63);
+        let unstir = |word: u64| {
+            let word = unshift(word, 31).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+            let word = unshift(word, 27).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+            unshift(word, 30)
+        };
+        let (demand, asks) = (Demand { seed: 5, word: 6 }, 1234);
+        for wanted in [1, 0x1234_5678_9abc_def0, 1 << 63] {
+            assert_eq!(stir(unstir(wanted)), wanted);
+            let nonce = unstir(wanted).wrapping_sub(stir(demand.seed ^ asks));
+            assert_ne!(demand.between(asks, nonce).seed, wanted);
+            let nonce = unstir(wanted).wrapping_sub(stir(demand.word ^ asks));
+            assert_ne!(demand.between(asks, nonce).word, wanted);
         }
     }
 

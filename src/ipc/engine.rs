@@ -127,7 +127,7 @@ impl Transport {
 
     /// Where a part of the other's block is here.
     pub fn view(&self, way: Way, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
-        let view = self.mappings.find(place)??;
+        let view = self.mappings.find(place)?;
         let at = view.at(place.offset, len, way == Way::Push)?;
         Some((view, at))
     }

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! HELLO    who I am and what I ask of you; with it a region, one end of a doorbell socket, and the
-//!          kernel helper's port to my posts if I have one. The kernel says beside it who sent it
+//!          kernel helper's port to my posts if I have one; or nothing, if you have come to me from
+//!          another user. The kernel says beside it who sent it
 //! READY    I have mapped the region; whether you are my equal, where the page lies that you have
 //!          asked for, and what the helper knows it by; and a number made up just now
 //! VERDICT  whether you are reached there, and what I would do; and your number
@@ -13,20 +14,26 @@
 //!
 //! All of it has one sender (`peer`).
 //!
-//! Of the two regions and doorbell sockets those of the side with the greater nonce are used. The
+//! Of two regions and doorbell sockets those of the side with the greater nonce are used. Who has
+//! sent no doorbell has not shown that it takes part itself, and is no equal. The
 //! doorbell socket is nobody's but ours: closed when its process dies or executes another
 //! program, whatever became of the socket the greetings went over. That one is left as it
 //! was found and can be used for something else, or closed.
+//!
+//! Who has accepted a client says the first bytes of its HELLO at once, and the rest when that
+//! greets. So a client knows whether it waits in the listener's queue, where everybody who accepts
+//! can find it, or was taken out of there by somebody who may not look after it any more: a server
+//! that got another connection, and polls its listener for the next. Then it comes again.
 
 use super::across::{Across, Pinned};
-use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS};
+use super::blocking::{CLOSERS, COPIERS, OURS, Pool, SEALERS, User};
 use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::hidden::Hidden;
 use super::lock::Lock;
 use super::mappings::Mappings;
 use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn, Way};
-use super::peer::Peer;
+use super::peer::{self, Peer};
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
 use crate::os::sys;
@@ -34,7 +41,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
-use alloc::vec;
+use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::mem::offset_of;
 use core::pin::Pin;
@@ -42,7 +49,7 @@ use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 11;
+const VERSION: u32 = 12;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
@@ -136,36 +143,82 @@ fn is_left_over(address: &os::UnixAddress) -> bool {
     connected == Err(libc::ECONNREFUSED)
 }
 
+/// Who was accepted and hears nothing for so long, in nanoseconds, comes again; then for twice as
+/// long, and so on. Much longer than greetings take, on a busy machine too.
+const FORGOTTEN: u64 = 250_000_000;
+
 /// Connects, and greets, within one limit.
 pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
     let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
-    let socket = Hidden::new(os::unix_socket()?);
-    os::connect(&socket, &address, end)?;
-    finish(Handshake::new(socket.raw(), settings, end))
+    let connected = |end| -> Result<Hidden> {
+        let socket = os::unix_socket()?;
+        os::connect(&socket, &address, end)?;
+        let user = os::user_of(socket.raw());
+        Ok(Hidden::new(socket, user))
+    };
+    let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
+    let mut greeting = Handshake::new(socket.raw(), settings, end, false);
+    loop {
+        let done = greeting.finish(patience);
+        // Of several processes that accept the one may have ended that has taken us in.
+        let ended =
+            matches!(done, Some(Err(libc::ECONNRESET | libc::EPIPE))) && greeting.moved() != 0;
+        if let Some(done) = done
+            && (!ended || patience > 8 * FORGOTTEN)
+        {
+            return done;
+        }
+        patience *= 2;
+        let again = match connected(sys::nanoseconds()) {
+            Ok(again) => again,
+            Err(_) if ended => return Err(libc::ECONNRESET),
+            // The queue is full, so there is somebody to accept.
+            Err(_) => continue,
+        };
+        // The server cannot say its last word from now on; it may have done so. And it sees that we
+        // are gone before it misses our page.
+        os::shut_down(socket.raw(), libc::SHUT_RDWR);
+        if !ended && let Some(Ok(done)) = greeting.go_on() {
+            return Ok(done);
+        }
+        greeting = Handshake::new(again.raw(), settings, end, false);
+        socket = again;
+    }
 }
 
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
 /// can look after many.
 pub struct Handshake {
-    pub end: u64,
-    wants: Arc<Wants>,
+    end: u64,
+    socket: i32,
+    wants: Arc<Lock<Wants>>,
     steps: Pin<Box<dyn Future<Output = Result<Established>> + Send>>,
 }
 
-/// What greetings wait for: a descriptor, and its events.
-type Wants = Lock<(i32, i16)>;
+/// What greetings wait for.
+struct Wants {
+    /// A descriptor, and its events.
+    event: (i32, i16),
+    /// When something was heard or said last, a moment of `sys::nanoseconds`; 0: nothing was heard.
+    moved: u64,
+}
 
 impl Handshake {
-    /// Whoever is at the other end of a connected unix socket, which stays open meanwhile.
-    pub fn new(socket: i32, settings: Settings, end: u64) -> Self {
-        let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
-        let talk = Talk { socket, wants: wants.clone(), peer: None };
-        Self { end, wants, steps: Box::pin(greet(talk, settings)) }
+    /// Whoever is at the other end of a connected unix socket, which stays open meanwhile; we have
+    /// `accepted` it, or not.
+    pub fn new(socket: i32, settings: Settings, end: u64, accepted: bool) -> Self {
+        let wants = Arc::new(Lock::new(Wants { event: (socket, libc::POLLIN), moved: 0 }));
+        let user = os::user_of(socket);
+        let talk = Talk { socket, user, wants: wants.clone(), peer: None, said: 0 };
+        Self { end, socket, wants, steps: Box::pin(greet(talk, settings, accepted)) }
     }
 
     /// `None`: there is nothing to do until there are `events`.
     pub fn go_on(&mut self) -> Option<Result<Established>> {
+        if let Err(errno) = os::look_for_heap() {
+            return Some(Err(errno));
+        }
         match self.steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => Some(done),
             Poll::Pending if self.milliseconds() == 0 => Some(Err(libc::ETIMEDOUT)),
@@ -174,31 +227,44 @@ impl Handshake {
     }
 
     pub fn events(&self) -> (i32, i16) {
-        *self.wants.lock()
+        self.wants.lock().event
+    }
+
+    /// When it went on last; 0: it has not begun.
+    pub fn moved(&self) -> u64 {
+        self.wants.lock().moved
     }
 
     /// How long the other side may still take.
     pub fn milliseconds(&self) -> i32 {
         self.end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000) as i32
     }
+
+    /// Waits for the end. `None`: somebody was there and says nothing for so many nanoseconds.
+    fn finish(&mut self, patience: u64) -> Option<Result<Established>> {
+        loop {
+            let done = self.go_on();
+            let Wants { event, moved } = *self.wants.lock();
+            let waits_for_other = moved != 0 && event.0 == self.socket;
+            let silent = sys::nanoseconds().saturating_sub(moved);
+            if done.is_some() || (waits_for_other && silent >= patience) {
+                return done;
+            }
+            let left =
+                if waits_for_other { (patience - silent).div_ceil(1_000_000) } else { u64::MAX };
+            os::poll_few([event], left.min(self.milliseconds() as u64) as i32);
+        }
+    }
 }
 
 /// Whoever is at the other end of a connected unix socket, within the usual limit.
 pub fn meet(socket: i32, settings: Settings) -> Result<Established> {
-    finish(Handshake::new(socket, settings, sys::nanoseconds() + settings.patience))
+    let end = sys::nanoseconds() + settings.patience;
+    let done = Handshake::new(socket, settings, end, false).finish(u64::MAX);
+    done.unwrap_or(Err(libc::ETIMEDOUT))
 }
 
-/// Waits for the end.
-fn finish(mut greeting: Handshake) -> Result<Established> {
-    loop {
-        if let Some(done) = greeting.go_on() {
-            return done;
-        }
-        os::poll([greeting.events()], greeting.milliseconds());
-    }
-}
-
-async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
+async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Established> {
     let socket = talk.socket;
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
@@ -209,18 +275,38 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     // The kernel would skip an urgent byte, and close what came with it in our call.
     let _urgent = SwitchedOn::new(socket, libc::SO_OOBINLINE);
 
-    let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-    let [doorbell, others_doorbell] = os::unix_pair()?.map(Hidden::new);
+    let (magic, version) = (MAGIC, VERSION);
+    let mut mine = Greeting { magic, version, ..Greeting::default() };
+    if accepted {
+        talk.said = os::send(socket, &mine.bytes()[..SAME], &[]).unwrap_or(0);
+        // One that says nothing costs nothing more.
+        let is_there = || match os::poll_few([(socket, libc::POLLIN)], 0) {
+            [0] => Err(libc::EAGAIN),
+            _ => Ok(()),
+        };
+        talk.when_ready(socket, libc::POLLIN, is_there).await?;
+    }
+    // Nothing is made for it that has to be closed again.
+    if CLOSERS.is_behind(talk.user) {
+        return Err(libc::EMFILE);
+    }
+    let gives = peer::gets_descriptors(socket);
+    let mine_given = match gives {
+        true => {
+            let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
+            Some((memory, os::unix_pair()?.map(|end| Hidden::new(end, talk.user))))
+        }
+        false => None,
+    };
     let across = match settings.engines {
-        Engines::Auto | Engines::Helper => Across::new(settings.helper),
-        Engines::SharedMemory => None,
+        Engines::Auto | Engines::Helper if gives => Across::new(settings.helper),
+        _ => None,
     };
     let demand = Demand { seed: random(), word: random() };
     let (nonce, region) = (random(), region::SIZE as u32);
-    let (magic, version) = (MAGIC, VERSION);
-    let mut mine = Greeting { magic, version, nonce, region, demand, ..Greeting::default() };
-    let mut fds = vec![memory.raw(), others_doorbell.raw()];
-    fds.extend(across.iter().flat_map(Across::descriptors));
+    mine = Greeting { nonce, region, demand, ..mine };
+    let given = mine_given.iter().flat_map(|(memory, [_, bell])| [memory.raw(), bell.raw()]);
+    let fds: Vec<i32> = given.chain(across.iter().flat_map(Across::descriptors)).collect();
     let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
     // What we have asked for, of all things, is asked of us by who has nobody to ask.
     if theirs.region != mine.region || theirs.nonce == nonce || theirs.demand == demand {
@@ -231,24 +317,33 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     if beside.cut && beside.fds.len() < 2 {
         return Err(libc::EMFILE);
     }
-    let their_port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
-    let Ok([their_memory, their_doorbell]) = <[Foreign; 2]>::try_from(beside.fds) else {
-        return Err(libc::EPROTO);
-    };
-    let their_memory = their_memory.into_memory()?;
-    MappedRegion::check(&their_memory)?;
-    let their_doorbell = Hidden::new(their_doorbell.into_socket()?);
     let mut peer = talk.peer.take().ok_or(libc::EPROTO)?;
-    if !peer.has_made(&their_doorbell) {
-        return Err(libc::EPROTO);
-    }
+    let their_port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
     let across = across.zip(their_port).map(|(across, port)| across.with(port));
-    let ours = nonce > theirs.nonce;
-    let (memory, doorbell) = if ours { (memory, doorbell) } else { (their_memory, their_doorbell) };
+    let their_given = match <[Foreign; 2]>::try_from(beside.fds) {
+        Ok([memory, bell]) => {
+            let memory = memory.into_memory()?;
+            MappedRegion::check(&memory)?;
+            let bell = Hidden::new(bell.into_socket()?, talk.user);
+            peer.check_maker(&bell)?;
+            Some((memory, bell))
+        }
+        Err(fds) if fds.is_empty() => None,
+        Err(_) => return Err(libc::EPROTO),
+    };
+    let has_given = their_given.is_some();
+    let (memory, mut doorbell, ours) = match (mine_given, their_given) {
+        (Some((memory, [bell, others])), _) if !has_given || nonce > theirs.nonce => {
+            others.close_our_copy();
+            (memory, bell, true)
+        }
+        (_, Some((memory, bell))) => (memory, bell, false),
+        _ => return Err(libc::EPROTO),
+    };
+    doorbell.user = talk.user; // who is there has said something by now
     let region = MappedRegion::new(&memory)?;
-    others_doorbell.close_our_copy();
 
-    let (pid, equal) = (peer.pid(), peer.meet(socket, processes.is_err()));
+    let (pid, equal) = (peer.pid(), has_given && peer.meet(socket, processes.is_err()));
     talk.peer = Some(peer);
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);
@@ -258,14 +353,14 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
     // Both have mapped it. Who is not our equal can hold its lock for as long as it likes.
-    let memory = match equal || os::is_sealed_for_good(&memory) {
-        true => memory,
-        false => {
-            let seal = move || os::seal_for_good(&memory).map(|()| memory);
-            talk.leave_to_thread(&SEALERS, seal).await.ok_or(libc::EMFILE)??
-        }
-    };
-    region.fix(&memory, equal)?;
+    if equal {
+        os::seal_for_good(&memory)?;
+    } else if !os::is_sealed_for_good(&memory) {
+        // Where there is no thread for that it can take pages away: we find others in their place.
+        let sealed = talk.leave_to_thread(&SEALERS, move || os::seal_for_good(&memory)).await;
+        sealed.unwrap_or(Ok(()))?;
+    }
+    region.find_pages()?;
 
     // Both or neither: one of them may see less of the other.
     let equal = equal && theirs.equal != 0;
@@ -327,7 +422,7 @@ async fn greet(mut talk: Talk, settings: Settings) -> Result<Established> {
     // Who is there now has been there since before the token was made, and so has sent that. One
     // that has ended may have left small messages.
     let equal = equal && !peer.has_ended();
-    let mappings = Mappings::new(blocks, equal);
+    let mappings = Mappings::new(blocks, equal, talk.user);
     let allowed = [may_pull, may_push].map(|may| AtomicBool::new(may && equal));
     let terms = Terms {
         equal,
@@ -395,9 +490,13 @@ fn random() -> u64 {
 /// One side of a conversation.
 struct Talk {
     socket: i32,
-    wants: Arc<Wants>,
+    /// Who is at its other end.
+    user: User,
+    wants: Arc<Lock<Wants>>,
     /// Who has sent all that came so far; none: nothing came.
     peer: Option<Peer>,
+    /// So many bytes of the next greeting.
+    said: usize,
 }
 
 impl Talk {
@@ -413,7 +512,7 @@ impl Talk {
                 match attempt() {
                     Err(libc::EINTR) => {}
                     Err(libc::EAGAIN) => {
-                        *self.wants.lock() = (fd, events);
+                        self.wants.lock().event = (fd, events);
                         return Poll::Pending;
                     }
                     done => return Poll::Ready(done),
@@ -429,14 +528,14 @@ impl Talk {
         pool: &'static Pool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let [here, there] = os::unix_pair().ok()?.map(Hidden::new);
+        let [here, there] = os::unix_pair().ok()?.map(|end| Hidden::new(end, OURS));
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
         let job = move || {
             *answer.lock() = Some(work());
             drop(there); // which is seen here
         };
-        let taken = pool.take(Box::new(job));
+        let taken = pool.take(self.user, Box::new(job));
         let look = || result.lock().take().ok_or(libc::EAGAIN);
         if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
     }
@@ -449,18 +548,20 @@ impl Talk {
         fds: &[i32],
     ) -> Result<(Greeting, Beside)> {
         mine.step = step;
-        let (bytes, mut sent, mut fds) = (mine.bytes(), 0, fds);
+        let (bytes, mut sent) = (mine.bytes(), core::mem::take(&mut self.said));
+        let mut fds = fds;
         while sent < bytes.len() {
             let send = || os::send(self.socket, &bytes[sent..], fds);
             sent += self.when_ready(self.socket, libc::POLLOUT, send).await?;
             fds = &[];
         }
-        let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
+        self.note_moved(false);
+        let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::of(self.user), 0);
         let most_fds = if step == HELLO { os::MOST_FDS } else { 0 };
         // Exactly one of them: what comes after may be the program's own.
         while got < bytes.len() {
             let room = &mut theirs.bytes()[got..];
-            let receive = || match CLOSERS.is_behind() {
+            let receive = || match CLOSERS.is_behind(self.user) {
                 true => Err(libc::EMFILE),
                 false => os::receive(self.socket, room, &mut beside),
             };
@@ -469,6 +570,7 @@ impl Talk {
                 _ if beside.fds.len() > most_fds => return Err(libc::EPROTO),
                 count => count,
             };
+            self.note_moved(true);
             self.note_sender(beside.sender, beside.process.take())?;
             let known = got.min(SAME);
             if theirs.bytes()[..known] != bytes[..known] {
@@ -478,9 +580,17 @@ impl Talk {
         if theirs.step == step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
     }
 
+    fn note_moved(&self, heard: bool) {
+        let mut wants = self.wants.lock();
+        if heard || wants.moved != 0 {
+            wants.moved = sys::nanoseconds();
+        }
+    }
+
     /// Everything comes from one process, or it is nobody's word.
     fn note_sender(&mut self, sender: Credentials, process: Option<Fd>) -> Result<()> {
         let Some(peer) = &self.peer else {
+            self.user = sender.uid;
             self.peer = Some(Peer::new(sender, process));
             return Ok(());
         };

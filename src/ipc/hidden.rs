@@ -2,6 +2,7 @@
 //! and would hide the end of its parent from the other side: it closes them. Whoever is at their
 //! other end cannot hold up who closes them.
 
+use super::blocking::User;
 use super::os::{self, Fd};
 use crate::os::sys;
 use core::mem::ManuallyDrop;
@@ -16,15 +17,17 @@ static ALL: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 #[derive(Debug)]
 pub struct Hidden {
     socket: ManuallyDrop<Fd>,
+    /// Who has the other end.
+    pub user: User,
     place: Option<&'static AtomicI32>,
 }
 
 impl Hidden {
-    pub fn new(socket: Fd) -> Self {
+    pub fn new(socket: Fd, user: User) -> Self {
         let number = socket.raw() + 1;
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         let free = |place: &&AtomicI32| place.compare_exchange(0, number, success, failure).is_ok();
-        Self { socket: ManuallyDrop::new(socket), place: ALL.iter().find(free) }
+        Self { socket: ManuallyDrop::new(socket), user, place: ALL.iter().find(free) }
     }
 
     /// Closes a socket that the other side goes on with: only we could put something into it.
@@ -57,7 +60,7 @@ impl Drop for Hidden {
     fn drop(&mut self) {
         self.reveal(); // before it is closed: another file might get the number
         // SAFETY: nobody uses it any more.
-        os::close_socket(unsafe { ManuallyDrop::take(&mut self.socket) });
+        os::close_socket(unsafe { ManuallyDrop::take(&mut self.socket) }, self.user);
     }
 }
 

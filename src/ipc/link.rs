@@ -108,7 +108,7 @@ impl Link {
     /// What tells of the other's end: the socket, and its process where that is known.
     pub fn descriptors(&self) -> [(i32, i16); 2] {
         let process = self.engine.peer.process().unwrap_or(-1);
-        [self.socket.raw(), process].map(|fd| (fd, libc::POLLIN))
+        [(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP), (process, libc::POLLIN)]
     }
 
     /// All that are open for this connection.

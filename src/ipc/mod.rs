@@ -10,7 +10,6 @@
 //! shared      large messages that worker threads copy too, and what is left to a thread
 //! table       handles; whose connections these are after a fork
 //! link        one connection: posting, copying; in it ends: of the other process, and ours
-//! kicks       who is to be woken from long sleeps
 //! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
 //!             layout: how messages are cut
 //! accept      who has come to a listener and has not finished the handshake
@@ -22,6 +21,7 @@
 //! region      what both processes see, and its law
 //! doorbell    who sleeps and who wakes; claims: who copies which piece
 //! blocks      memory of ours that the other may map
+//! kicks       who is to be woken from long sleeps
 //! tally       what a report tells of messages; counts: how that lies in live files
 //! os          system calls; in it memory and sockets; blocking: threads for those that somebody
 //!             who cannot wait has to make
@@ -43,7 +43,7 @@
 //! that their owner has pinned itself. What is executed afterwards has other pages. Only an equal
 //! gets blocks that it can write, and is believed what it says to have copied.
 //! Memory that both have is a file as well, whose lock a stranger can hold without end: nothing is
-//! asked of it that waits for that lock, but by a thread (`os::seal_with_stranger`).
+//! asked of it that waits for that lock, but by a thread (`blocking::SEALERS`).
 //!
 //! | the other process | reached | what an attacker would gain otherwise |
 //! | --- | --- | --- |
@@ -51,11 +51,12 @@
 //! | another user | no | a server of root reads and writes for it whatever it becomes |
 //! | same user, more or fewer capabilities; a user it could change back to | no | what the richer one may reach |
 //! | another user namespace | no: capabilities mean other things there | the same |
+//! | users that the namespace has no numbers for | no: all of them look alike there | the same |
 //! | another process namespace | from where its number can be seen, if both can look at each other, as above | |
 //! | executes a set-user-id program, or one with capabilities | no: another program, and refused by the kernel to who has no right of its own over it | memory of that program |
 //! | executes any other program | no: another program | memory that nobody has agreed to give |
 //! | ends, and its number is given away | no: another program | the same |
-//! | changes its user or capabilities | no: the connection of two equals ends, `-ECONNRESET` for both. This is looked at before a block is sent that can be written, before a count is believed and a piece copied, if the last look is some milliseconds old. What it has got it keeps | blocks of a process that it is no equal of, and lies that are believed; until then what it could do before |
+//! | changes its user, user namespace or capabilities; its first thread, or if that has ended any other: one that changes alone has the memory of those that do not | no: the connection of two equals ends, `-ECONNRESET` for both. This is looked at before a block is sent that can be written, before a count is believed and a piece copied, if the last look is some milliseconds old. What it has got it keeps | blocks of a process that it is no equal of, and lies that are believed; until then what it could do before |
 //! | keeps tracers out (`PR_SET_DUMPABLE`), or has agreed to nothing | no | what it wants to keep to itself |
 //! | lies about all of this | its own memory only | nothing |
 //! | has somebody else say what makes it an equal: a `cat` of root's into its socket, a process that ends and leaves its number, this very process, which rings whatever it was given as a doorbell | not even connected: all bytes of all greetings have one sender, and it has made the doorbell; nothing of ours is a doorbell of others | memory of this process, or of any other of its user |
@@ -100,9 +101,8 @@
 //!
 //! What is left: that another program, of the same user with the same rights, has a page where
 //! the sign was, out of 2^34 chosen at random; what the kernel lets processes of one user do
-//! to each other anyway; a process of another user that was given a socket of ours, keeps it, and
-//! hands it on to an equal, which takes it (a copy of it can look at greetings, unseen); and of a
-//! process whose first thread has ended that another thread of it changes its user.
+//! to each other anyway; and a process of another user that was given a socket of ours, keeps it, and
+//! hands it on to an equal, which takes it (a copy of it can look at greetings, unseen).
 //!
 //! # Whom a stranger holds up
 //!
@@ -111,14 +111,24 @@
 //! | sends a file, or a socket, that takes as long to close as it likes (FUSE, `SO_LINGER`) | only memory is closed at once, everything else by a thread (`blocking`) |
 //! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`hidden`) |
 //! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
-//! | sends more of them than there are threads | they wait to be closed; while that is more than one message can bring nobody new is let in (`-EMFILE`), and each connection can add one message |
+//! | sends more of them than there are threads | each user has a share of the threads; the rest waits to be closed, and while that is more than one message can bring nothing more is taken in from that user (`-EMFILE`, and its connections break) |
+//! | holds the lock of memory that it has sent, or got | a thread waits for it; a block is not mapped before that, and its messages wait a second, and are streamed then; without a thread they are streamed at once, and a region is not sealed |
+//! | comes to a listener, is greeted and reads nothing, a thousand times | who has come from another user is sent no descriptors in greetings: those that are not taken count for our user, who could send none any more. Region and doorbell are its own, it is no equal, and has no port |
+//! | closes its half of the doorbell, so that there is always something to hear | that is its end |
 //! | says nothing | the oldest of the user with most such clients makes room for others (`accept`) |
 //! | is an equal, with a page for its sign that never comes | a thread looks for the sign; the handshake has its limit |
 //!
-//! What is left: where the program has no numbers left for descriptors, the kernel closes in our
-//! call what finds none. Whoever has all threads of a kind held up, sixteen, by files that never
-//! close or locks that it never lets go, keeps new strangers out, with files everybody
-//! (`-EMFILE`), while that lasts.
+//! What is left: a process of another user that takes part in messages from many blocks and does not
+//! take their descriptors, over many connections. A child that is forked while files of strangers wait
+//! to be closed has them, too, until it executes a program or ends: closing them takes as long there,
+//! and a child that has just been forked is no place for threads. Who closes a listener, or accepts
+//! when another thread closes it, is held up by a client that comes at that very moment. Where the
+//! program has no numbers left for descriptors, the kernel closes in our call what finds none. A
+//! client that is refused takes a descriptor until its socket can be closed; where a thousand of all users wait nobody is let in (`-EMFILE`). Whoever has several users at hand,
+//! four, can have all threads of a kind held up: then descriptors of other strangers wait as well,
+//! and their blocks are not mapped. A stranger
+//! whose region could not be sealed can take pages away, and we find new ones in their place: memory
+//! that we have given it already.
 //!
 //! # Progress
 //!

@@ -10,19 +10,20 @@ pub use memory::{
     sealed_memory_of_others, take_pages_away,
 };
 pub use sockets::{
-    Beside, Credentials, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, bind, connect,
-    is_listener, is_nameless, is_socket_file, listen, lock_folder, maker_of, poll, poll_entry,
+    Beside, Credentials, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, are_nameless,
+    bind, connect, is_listener, is_socket_file, listen, lock_folder, maker_of, poll_entry,
     poll_few, poll_set, poll_until_signal, process_of_maker, receive, refuse_descriptors,
     remove_file, send, send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket,
+    user_of,
 };
 
 #[cfg(test)]
 pub use sockets::WAKE;
 
-use super::blocking::CLOSERS;
+use super::blocking::{CLOSERS, OURS, User};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
-use alloc::{boxed::Box, sync::Arc};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +31,15 @@ use memory::seals;
 
 /// The negated errno, or a value.
 pub type Result<T> = core::result::Result<T, i32>;
+
+/// Looked for where something begins that takes little bits of memory here and there: in mid-way
+/// there would be nobody to tell that there is none. Another thread may still be faster.
+pub fn look_for_heap() -> Result<()> {
+    let mut some = Vec::<u8>::new();
+    let found = some.try_reserve_exact(64 << 10);
+    core::hint::black_box(some.as_ptr()); // or the compiler would know that there is
+    found.map_err(|_| libc::ENOMEM)
+}
 
 /// A system call with as many arguments as it has.
 ///
@@ -100,6 +110,7 @@ fn fd(answer: Result<usize>) -> Result<Fd> {
 pub struct Foreign {
     fd: i32,
     known: bool,
+    user: User,
 }
 
 impl Foreign {
@@ -139,43 +150,46 @@ impl Drop for Foreign {
         if self.known || seals(self.fd).is_ok() {
             sys::close(self.fd);
         } else {
-            close_by_thread(self.fd);
+            close_by_thread(self.fd, self.user);
         }
     }
 }
 
-/// Closes a unix socket that a stranger has the other end of. What is in it may be files that would
-/// be closed with it.
-pub fn close_socket(socket: Fd) {
-    if socket.is_there() && !sockets::empty_for_good(&socket) {
-        close_by_thread(socket.into_raw());
+/// Closes a unix socket that a user has the other end of. What is in it may be files that would be
+/// closed with it; they stay there while others wait.
+pub fn close_socket(socket: Fd, user: User) {
+    let is_empty = || !CLOSERS.is_behind(user) && sockets::empty_for_good(&socket, user);
+    if socket.is_there() && !is_empty() {
+        close_by_thread(socket.into_raw(), user);
     }
 }
 
 /// Closes a listener. What those have sent who were not accepted is closed with it, and waited for
 /// only so long.
 pub fn close_listener(listener: i32, patience: u64) {
-    if poll([(listener, libc::POLLIN)], 0) == [0] {
+    if poll_few([(listener, libc::POLLIN)], 0) == [0] {
         return sys::close(listener);
     }
     let (closed, end) = (Arc::new(AtomicU32::new(0)), sys::nanoseconds() + patience);
     let told = closed.clone();
-    CLOSERS.queue(Box::new(move || {
+    let close = move || {
         sys::close(listener);
         told.store(1, Ordering::Release);
         sys::futex_wake(told.as_ptr(), 1);
-    }));
+    };
+    CLOSERS.queue(OURS, Box::new(close));
     while closed.load(Ordering::Acquire) == 0 && sys::nanoseconds() < end {
         sys::futex_wait(closed.as_ptr(), 0, end.saturating_sub(sys::nanoseconds()).max(1));
     }
 }
 
 /// It stays open until there is a thread for it; see `CLOSERS.is_behind`.
-fn close_by_thread(fd: i32) {
-    CLOSERS.queue(Box::new(move || {
+fn close_by_thread(fd: i32, user: User) {
+    let close = move || {
         sockets::do_not_linger(fd);
         sys::close(fd);
-    }));
+    };
+    CLOSERS.queue(user, Box::new(close));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,12 +247,50 @@ pub fn map_page_at(at: usize) -> Result<usize> {
     }
 }
 
-/// Opens a file of /proc, for `read_again`, a folder, for `lock_folder`, or a file's name only.
+/// Opens a folder, or a file's name only.
 pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
+    open_at(libc::AT_FDCWD, path, flags)
+}
+
+/// Opens a file of a folder of /proc, for `read_again`, or a folder in it.
+pub fn open_in(folder: &Fd, path: &CStr, flags: i32) -> Result<Fd> {
+    open_at(folder.raw(), path, flags)
+}
+
+fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
     let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let at = libc::AT_FDCWD as usize;
     // SAFETY: a terminated path.
-    fd(unsafe { call(libc::SYS_openat, [at, path.as_ptr() as usize, flags]) })
+    fd(unsafe { call(libc::SYS_openat, [folder as usize, path.as_ptr() as usize, flags]) })
+}
+
+/// What is in a folder.
+pub fn for_each_name(folder: &Fd, mut look: impl FnMut(&CStr)) {
+    const NAME: usize = core::mem::offset_of!(libc::dirent64, d_name);
+    const LEN: usize = core::mem::offset_of!(libc::dirent64, d_reclen);
+    let mut room = [0u8; 1024];
+    let (at, len) = (room.as_mut_ptr() as usize, room.len());
+    loop {
+        // SAFETY: the kernel writes inside `room`.
+        let got = unsafe { call(libc::SYS_getdents64, [folder.raw() as usize, at, len]) };
+        let Some(mut rest) = got.ok().and_then(|got| room.get(..got)) else { return };
+        if rest.is_empty() {
+            return;
+        }
+        while let [_, ..] = rest {
+            let len = usize::from(u16::from_ne_bytes([rest[LEN], rest[LEN + 1]]));
+            CStr::from_bytes_until_nul(&rest[NAME..len]).iter().for_each(|name| look(name));
+            rest = &rest[len..];
+        }
+    }
+}
+
+/// Where a short link of a folder leads, and zeros.
+pub fn link_in(folder: &Fd, path: &CStr) -> Option<[u8; 32]> {
+    let mut room = [0; 32];
+    let (at, len, path) = (room.as_mut_ptr() as usize, room.len(), path.as_ptr() as usize);
+    // SAFETY: a terminated path, and the kernel writes inside `room`.
+    let got = unsafe { call(libc::SYS_readlinkat, [folder.raw() as usize, path, at, len]) };
+    got.is_ok().then_some(room)
 }
 
 /// What a file of /proc says now.

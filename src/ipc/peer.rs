@@ -19,21 +19,24 @@ use super::os::{self, Credentials, Fd};
 use crate::os::sys;
 use alloc::ffi::CString;
 use alloc::format;
+use core::ffi::CStr;
 
-/// What decides over a process's rights, as its /proc/N/status tells: its users and groups (real,
-/// effective, saved, and for files), and what it may and does use of capabilities.
+/// What decides over a process's rights, as its folder in /proc tells: its users and groups (real,
+/// effective, saved, and for files), what it may and does use of capabilities, and where these hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     users: [u32; 4],
     groups: [u32; 4],
     permitted: u64,
     effective: u64,
+    /// The name of the user namespace; `None`: it may not be looked at.
+    namespace: Option<[u8; 32]>,
 }
 
 impl Standing {
-    /// Also of a text that ends anywhere; a program's name, which stands there too, may be any
-    /// bytes but a line of its own.
-    fn read(text: &[u8]) -> Option<Self> {
+    /// Of a status, which may end anywhere; a program's name, which stands there too, may be any
+    /// bytes but a line of its own. With it whether the thread has ended.
+    fn read(text: &[u8]) -> Option<(Self, bool)> {
         let whole_lines = &text[..text.iter().rposition(|&byte| byte == b'\n')?];
         let mut lines = whole_lines.split(|&byte| byte == b'\n');
         let mut line = |name: &str| {
@@ -46,21 +49,15 @@ impl Standing {
         };
         let set = |line: &str| u64::from_str_radix(line, 16).ok();
         // In the order in which they stand there.
-        Some(Self {
+        let ended = line("State:")?.starts_with(['Z', 'X']);
+        let standing = Self {
             users: four(line("Uid:")?)?,
             groups: four(line("Gid:")?)?,
             permitted: set(line("CapPrm:")?)?,
             effective: set(line("CapEff:")?)?,
-        })
-    }
-
-    /// Of the thread that calls.
-    fn own() -> Option<Self> {
-        Self::read(sys::read_file(c"/proc/thread-self/status", &mut [0; STATUS])?)
-    }
-
-    fn of(status: &Fd) -> Option<Self> {
-        Self::read(os::read_again(status, &mut [0; STATUS])?)
+            namespace: None,
+        };
+        Some((standing, ended))
     }
 
     /// Whether it is that of such a process, and there is no other user that it could become again.
@@ -69,11 +66,78 @@ impl Standing {
     }
 }
 
+/// Whether a number, of ours, is that of one user, or group, alone. All that a namespace has no
+/// numbers for are called alike there.
+fn stands_for_one(number: u32, map: &CStr, called: &CStr) -> bool {
+    let mut rooms = [[0; 64]; 2];
+    let [map_room, called_room] = &mut rooms;
+    let words = |text: Option<&[u8]>| {
+        let text = core::str::from_utf8(text?).ok()?;
+        let mut words = text.split_whitespace().map_while(|word| word.parse::<u32>().ok());
+        Some([words.next(), words.next(), words.next()])
+    };
+    let all_have_numbers =
+        words(sys::read_file(map, map_room)) == Some([Some(0), Some(0), Some(u32::MAX)]);
+    let others = words(sys::read_file(called, called_room)).and_then(|words| words[0]);
+    all_have_numbers || others.is_some_and(|others| others != number)
+}
+
+fn is_one_user(uid: u32) -> bool {
+    stands_for_one(uid, c"/proc/self/uid_map", c"/proc/sys/kernel/overflowuid")
+}
+
+/// A process, or thread, in /proc: it stands for this one and no later one. Both are held open, for
+/// there may be no numbers for descriptors later.
+#[derive(Debug)]
+struct ProcFolder {
+    folder: Fd,
+    status: Fd,
+}
+
+impl ProcFolder {
+    fn new(folder: Fd) -> Option<Self> {
+        let status = os::open_in(&folder, c"status", 0).ok()?;
+        Some(Self { folder, status })
+    }
+
+    /// Of the thread that calls.
+    fn own() -> Option<Self> {
+        Self::new(os::open(c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
+    }
+
+    fn status(&self) -> Option<(Standing, bool)> {
+        Standing::read(os::read_again(&self.status, &mut [0; STATUS])?)
+    }
+
+    /// It is that of the first thread: one that changes alone shares its memory with those that do
+    /// not. When the first has ended all others count, and have the same.
+    fn standing(&self) -> Option<Standing> {
+        let (mut standing, ended) = self.status()?;
+        if ended {
+            let threads = os::open_in(&self.folder, c"task", libc::O_DIRECTORY).ok()?;
+            let mut all = [None; 2];
+            os::for_each_name(&threads, |name| {
+                let thread = os::open_in(&threads, name, libc::O_DIRECTORY).ok();
+                // The first is there, too, as ended, and again as `..`.
+                let thread = thread.and_then(Self::new).and_then(|thread| thread.status());
+                if let Some((standing, false)) = thread {
+                    all[usize::from(all[0].is_some_and(|first| first != standing))] =
+                        Some(standing);
+                }
+            });
+            let [Some(only), None] = all else { return None };
+            standing = only;
+        }
+        // After that: in a namespace of its own it could look as it likes, and never come back.
+        standing.namespace = os::link_in(&self.folder, c"ns/user");
+        Some(standing)
+    }
+}
+
 /// What an equal is known by.
 #[derive(Debug)]
 struct Known {
-    /// Its /proc/N/status, which stands for this process and no later one.
-    status: Fd,
+    folder: ProcFolder,
     standing: Standing,
 }
 
@@ -83,16 +147,16 @@ pub struct Peer {
     credentials: Credentials,
     /// Becomes readable when it ends; none where the kernel gives none.
     process: Option<Fd>,
-    /// What it is called under /proc, if the kernel has given that descriptor with the byte.
-    number: Option<i32>,
+    /// What it is known by, if the kernel has given that descriptor with the byte.
+    identity: Option<Identity>,
     /// None: it is not our equal.
     known: Option<Known>,
 }
 
 impl Peer {
     pub fn new(credentials: Credentials, process: Option<Fd>) -> Self {
-        let number = process.as_ref().and_then(number_in_proc);
-        Self { credentials, process, number, known: None }
+        let identity = process.as_ref().and_then(|process| identity(process).ok());
+        Self { credentials, process, identity, known: None }
     }
 
     /// Its number; 0: it is not to be seen from here.
@@ -103,21 +167,29 @@ impl Peer {
     /// Makes sure that it has sent this, too: for numbers are its own while it is there. Who has
     /// ended meanwhile is nobody's equal, and nothing follows from it.
     pub fn check_sender(&self, credentials: Credentials, process: Option<&Fd>) -> os::Result<()> {
-        let number = process.and_then(number_in_proc);
+        let sender = process.and_then(|process| identity(process).ok());
         match self.credentials == credentials {
-            true if self.number == number || self.has_ended() => Ok(()),
-            // For want of a descriptor, or of one to look it up.
-            true if number.is_none() => Err(libc::EMFILE),
+            true if self.identity == sender || self.has_ended() => Ok(()),
+            // For want of a descriptor, now or before, or of one to look it up.
+            true if sender.is_none() || self.identity.is_none() => Err(libc::EMFILE),
             _ => Err(libc::EPROTO),
         }
     }
 
-    /// Whether a socket is one of a pair that it has made.
-    pub fn has_made(&self, pair: &Fd) -> bool {
-        let maker = || os::process_of_maker(pair.raw()).as_ref().and_then(number_in_proc);
-        os::maker_of(pair.raw()).is_ok_and(|maker| maker.pid == self.pid())
-            && (self.pid() > 0 || self.number == maker())
-            && os::is_nameless(pair.raw())
+    /// Makes sure that a socket is one of a pair that it has made.
+    pub fn check_maker(&self, pair: &Fd) -> os::Result<()> {
+        let numbered = os::maker_of(pair.raw()).is_ok_and(|maker| maker.pid == self.pid());
+        if !numbered || os::are_nameless(pair.raw()) != [true; 2] {
+            return Err(libc::EPROTO);
+        }
+        if self.identity.is_none() || self.has_ended() {
+            return Ok(());
+        }
+        match os::process_of_maker(pair.raw()).and_then(|maker| identity(&maker)) {
+            Ok(maker) if Some(maker) == self.identity => Ok(()),
+            Err(errno @ (libc::EMFILE | libc::ENFILE)) => Err(errno),
+            _ => Err(libc::EPROTO),
+        }
     }
 
     /// Whether it is our equal, by what it has said over a socket so far. `by_number`: the kernel
@@ -135,25 +207,29 @@ impl Peer {
 
     /// `None`: it has not the same rights, or this cannot be found out.
     fn compare(&self) -> Option<Known> {
-        let process = self.process.as_ref()?;
-        let number = number_in_proc(process)?;
-        let file = |name| CString::new(format!("/proc/{number}/{name}")).ok();
-        let status = os::open(&file("status")?, 0).ok()?;
-        let [mut mine, mut theirs] = [[0; 64]; 2];
-        let mine = sys::read_link(c"/proc/thread-self/ns/user", &mut mine)?;
-        let standing = Standing::of(&status)?;
-        // After that: in a namespace of its own it could look as it likes, and never come back.
-        let same = sys::read_link(&file("ns/user")?, &mut theirs)? == mine;
-        let equal =
-            same && standing.is_settled_as(self.credentials) && standing == Standing::own()?;
+        let number = number_in_proc(self.process.as_ref()?).ok()?;
+        let path = CString::new(format!("/proc/{number}")).ok()?;
+        let folder = ProcFolder::new(os::open(&path, libc::O_DIRECTORY).ok()?)?;
+        let standing = folder.standing()?;
+        let Credentials { uid, gid, .. } = self.credentials;
+        let equal = standing.is_settled_as(self.credentials)
+            && standing == ProcFolder::own()?.standing()?
+            && standing.namespace.is_some()
+            && is_one_user(uid)
+            && stands_for_one(gid, c"/proc/self/gid_map", c"/proc/sys/kernel/overflowgid");
         // Alive now, so the number was its own all the time.
-        (equal && !self.has_ended()).then_some(Known { status, standing })
+        (equal && !self.has_ended()).then_some(Known { folder, standing })
     }
 
     /// Whether an equal still is: to be asked now and then. Of others there is nothing to be said.
     pub fn is_as_it_was(&self) -> bool {
-        let same = |known: &Known| Standing::of(&known.status) == Some(known.standing);
-        self.known.as_ref().is_none_or(same)
+        self.known.as_ref().is_none_or(|Known { folder, standing }| {
+            // Who keeps tracers out from now on does not show its namespace; without capabilities
+            // it can do no more in one than in another.
+            let hidden = Standing { namespace: None, ..*standing };
+            let now = folder.standing();
+            now.is_some_and(|now| now == *standing || (now == hidden && now.permitted == 0))
+        })
     }
 
     pub fn has_ended(&self) -> bool {
@@ -166,21 +242,44 @@ impl Peer {
     }
 
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        let status = self.known.iter().map(|known| &known.status);
-        self.process.iter().chain(status).map(Fd::raw)
+        let known = self
+            .known
+            .iter()
+            .flat_map(|Known { folder: ProcFolder { folder, status }, .. }| [folder, status]);
+        self.process.iter().chain(known).map(Fd::raw)
     }
+}
+
+/// Whether descriptors are sent over a socket: not to who has come to us from another user. Those
+/// that it does not take count for our user, who can send only so many.
+pub fn gets_descriptors(socket: i32) -> bool {
+    let ours = |maker: Credentials| {
+        maker.uid == 0 || (maker.uid == sys::geteuid() as u32 && is_one_user(maker.uid))
+    };
+    let [was_not_accepted, _] = os::are_nameless(socket);
+    was_not_accepted || os::maker_of(socket).ok().is_none_or(ours)
 }
 
 /// As long as a status gets with some hundred groups.
 const STATUS: usize = 8192;
 
 /// What a process is called under /proc, which may be mounted for another namespace than ours.
-fn number_in_proc(process: &Fd) -> Option<i32> {
-    let path = CString::new(format!("/proc/self/fdinfo/{}", process.raw())).ok()?;
-    let mut room = [0; 256];
-    let text = core::str::from_utf8(sys::read_file(&path, &mut room)?).ok()?;
-    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    number.trim().parse().ok().filter(|number| *number > 0)
+/// One that has ended has none.
+fn number_in_proc(process: &Fd) -> os::Result<i32> {
+    let path = CString::new(format!("/proc/self/fdinfo/{}", process.raw()));
+    let (file, mut room) = (os::open(&path.map_err(|_| libc::EINVAL)?, 0)?, [0; 256]);
+    let text = os::read_again(&file, &mut room).and_then(|text| core::str::from_utf8(text).ok());
+    let number = text.and_then(|text| text.lines().find_map(|line| line.strip_prefix("Pid:")));
+    let number = number.and_then(|number| number.trim().parse().ok());
+    number.filter(|number| *number > 0).ok_or(libc::ESRCH)
+}
+
+/// What a process is called under /proc, and its file: since Linux 6.9 each process has one, whoever
+/// gets its number later.
+type Identity = (i32, Option<(u64, u64)>);
+
+fn identity(process: &Fd) -> os::Result<Identity> {
+    number_in_proc(process).map(|number| (number, sys::file_of(process.raw())))
 }
 
 #[cfg(test)]
@@ -189,11 +288,13 @@ mod tests {
 
     #[test]
     fn standing_is_read_and_unsettled_users_are_seen() {
-        let text = "Name:\tUid: \u{fffd}\nUid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nCapInh:\t0\n\
+        let text = "Name:\tUid: \u{fffd}\nState:\tS (sleeping)\nUid:\t1\t2\t3\t4\nGid:\t5\t5\t5\t5\nCapInh:\t0\n\
                     CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000010\n";
-        let standing = Standing::read(text.as_bytes()).unwrap();
-        let (users, groups) = ([1, 2, 3, 4], [5; 4]);
-        assert_eq!(standing, Standing { users, groups, permitted: 0x1ff_ffff_ffff, effective: 16 });
+        let (standing, ended) = Standing::read(text.as_bytes()).unwrap();
+        let (users, groups, namespace) = ([1, 2, 3, 4], [5; 4], None);
+        let (permitted, effective) = (0x1ff_ffff_ffff, 16);
+        assert!(!ended && Standing::read(text.replace("\tS (", "\tZ (").as_bytes()).unwrap().1);
+        assert_eq!(standing, Standing { users, groups, permitted, effective, namespace });
         let credentials = |uid, gid| Credentials { pid: 1, uid, gid };
         assert!(!standing.is_settled_as(credentials(1, 5)));
         let settled = Standing { users: [7; 4], ..standing };
@@ -206,11 +307,6 @@ mod tests {
         }
     }
 
-    fn own_credentials() -> Credentials {
-        let [pair, _] = os::unix_pair().unwrap();
-        os::maker_of(pair.raw()).unwrap()
-    }
-
     #[test]
     fn this_process_is_its_own_equal_and_a_dead_one_is_nobodys() {
         let [pair, _other] = os::unix_pair().unwrap();
@@ -218,7 +314,7 @@ mod tests {
             let mut peer = Peer::new(credentials, process);
             peer.meet(pair.raw(), by_number) && peer.is_as_it_was() && !peer.has_ended()
         };
-        let own = own_credentials();
+        let own = os::maker_of(pair.raw()).unwrap();
         let process = |pid: i32| os::watch_process(pid).ok();
         assert!(meets(own, process(own.pid), false) && meets(own, None, true));
         assert!(!meets(own, None, false), "a number is nobody where there are descriptors");
@@ -228,30 +324,5 @@ mod tests {
         let (pid, ended) = (child.id() as i32, process(child.id() as i32));
         child.wait().unwrap();
         assert!(!meets(Credentials { pid, ..own }, ended, false));
-    }
-
-    #[test]
-    fn all_that_was_sent_was_sent_by_one_and_only_pairs_are_its_own() {
-        let own = own_credentials();
-        let process = |pid: i32| os::watch_process(pid).ok();
-        let peer = Peer::new(own, process(own.pid));
-        let check = |credentials, pid| peer.check_sender(credentials, process(pid).as_ref());
-        assert_eq!(check(own, own.pid), Ok(()));
-        assert_eq!(check(own, -1), Err(libc::EMFILE));
-        assert_eq!(check(own, 1), Err(libc::EPROTO));
-        assert_eq!(check(Credentials { pid: 1, ..own }, own.pid), Err(libc::EPROTO));
-        assert_eq!(check(Credentials { uid: own.uid + 1, ..own }, own.pid), Err(libc::EPROTO));
-
-        let [pair, _other] = os::unix_pair().unwrap();
-        assert!(peer.has_made(&pair));
-        assert!(!Peer::new(Credentials { pid: 1, ..own }, process(1)).has_made(&pair));
-        let name = format!("@adma-test-peer-{}", own.pid);
-        let address = os::unix_address(name.as_bytes()).unwrap();
-        let (listener, client) = (os::unix_socket().unwrap(), os::unix_socket().unwrap());
-        os::bind(&listener, &address).unwrap();
-        os::listen(&listener).unwrap();
-        os::connect(&client, &address, sys::nanoseconds() + 1_000_000_000).unwrap();
-        let accepted = os::accept(listener.raw()).unwrap();
-        assert!(![listener, client, accepted].iter().any(|socket| peer.has_made(socket)));
     }
 }

@@ -216,10 +216,8 @@ impl MappedRegion {
         os::map_shared(memory, SIZE, true).map(|at| Self(at.cast()))
     }
 
-    /// When both have mapped it: sees to it that no page can be taken away, and that those are
-    /// there which every message needs; otherwise touching one might be the end of us.
-    pub fn fix(&self, memory: &Fd, of_equal: bool) -> os::Result<()> {
-        if of_equal { os::seal_for_good(memory) } else { os::seal_with_stranger(memory) }?;
+    /// Finds the pages that every message needs; otherwise touching one might be the end of us.
+    pub fn find_pages(&self) -> os::Result<()> {
         let mut start = self.0 as usize;
         for lane in &self.lanes {
             let chunks = lane.chunk_pages();
@@ -235,8 +233,8 @@ impl core::ops::Deref for MappedRegion {
     type Target = Region;
 
     fn deref(&self) -> &Region {
-        // SAFETY: mapped for as long as we live, of the right size and page-aligned; sealed,
-        // so no page can go away; and every bit pattern is a valid `Region`.
+        // SAFETY: mapped for as long as we live, of the right size, which is sealed, and
+        // page-aligned; and every bit pattern is a valid `Region`, also that of a new page.
         unsafe { &*self.0 }
     }
 }
@@ -263,7 +261,8 @@ mod tests {
             unsafe { libc::fallocate(memory.raw(), mode, 0, SIZE as i64) }
         };
         assert_eq!(punch(), 0);
-        region.fix(&memory, true).unwrap();
+        os::seal_for_good(&memory).unwrap();
+        region.find_pages().unwrap();
         assert_eq!(punch(), -1);
         assert!(MappedRegion::new(&memory).is_err(), "mapped anew");
         // What is not there is only what chunks lie in.

@@ -53,7 +53,7 @@ impl Link {
                 link.copy(role, number, piece);
                 link.ring_own();
             });
-            job.is_some_and(|job| blocking::COPIERS.take(job))
+            job.is_some_and(|job| blocking::COPIERS.take(blocking::OURS, job))
         });
         if !taken {
             self.finish(role, number, Outcome::NotThisTime);

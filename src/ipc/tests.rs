@@ -1,5 +1,5 @@
 //! Both ends in one process, on every engine: the same tests against the same bytes. In it ends:
-//! messages that do not just arrive; blocks: messages between them, and workers.
+//! messages that do not just arrive; blocks: messages between them.
 
 mod blocks;
 mod ends;
@@ -13,7 +13,7 @@ use super::link::Link;
 use super::settings::{Engines, Settings};
 use super::{MOST_EAGER, handshake, os, table};
 use crate::backend::libc as original;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -130,16 +130,6 @@ fn exchange([a, b]: [i32; 2], data: &[u8], got: &mut [u8]) -> [isize; 2] {
     })
 }
 
-/// Who is late with a cookie while others send a whole window holds them up.
-fn patiently(mut transfer: impl FnMut() -> isize) -> usize {
-    loop {
-        match transfer() {
-            refused if refused == -libc::EAGAIN as isize => thread::yield_now(),
-            count => return usize::try_from(count).unwrap_or_else(|_| panic!("{count}")),
-        }
-    }
-}
-
 /// Around every border, and some beyond.
 fn sizes() -> impl Iterator<Item = usize> {
     let borders = [1, 64, 257, MOST_EAGER, 65_536, 300_000, 4 << 20];
@@ -210,20 +200,6 @@ fn both_directions_at_once_with_reads_waited_for_first() {
 }
 
 #[test]
-fn unequal_lengths_transfer_the_shorter_and_touch_nothing_else() {
-    for Pair { ends, what } in every_pair() {
-        for (one, other) in [(10, 4), (40_000, 100), (1 << 20, 70_000), (1 << 20, 0)] {
-            for (sent, wanted) in [(one, other), (other, one)] {
-                let (data, mut got) = (bytes(sent, 7), vec![UNTOUCHED; wanted]);
-                let counts = exchange(ends, &data, &mut got);
-                assert_eq!(counts, [other as isize; 2], "{what} {sent} {wanted}");
-                assert!(has_only(&got, 0, &data[..other]), "{what} {sent} {wanted}");
-            }
-        }
-    }
-}
-
-#[test]
 fn eager_write_whose_read_is_there_returns_the_shorter_count() {
     let &Pair { ends: [a, b], .. } = &pair();
     let data = bytes(100, 1);
@@ -269,44 +245,6 @@ fn eager_messages_written_ahead_arrive_whole_whatever_their_sizes() {
             assert_eq!(read(b, &mut data), size(turn) as isize);
             assert!(has_only(&data, 0, &bytes(size(turn), turn)), "{turn}");
         }
-    }
-}
-
-#[test]
-fn many_threads_on_one_connection_each_get_a_whole_message_and_its_count() {
-    for Pair { ends: [a, b], what } in every_pair() {
-        let (sum_written, sum_read) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let (sum_written, sum_read) = (&sum_written, &sum_read);
-        thread::scope(|scope| {
-            for thread in 1..=4usize {
-                scope.spawn(move || {
-                    for round in 0..300 {
-                        let data = vec![thread as u8; [50 * thread, 5000, 100_000][round % 3]];
-                        // Who writes an eager message learns its count by a cookie.
-                        let count = patiently(|| match data.len() > MOST_EAGER {
-                            true => write(a, &data),
-                            false => wait(iwrite(a, &data)),
-                        });
-                        sum_written.fetch_add(count, Ordering::Relaxed);
-                    }
-                });
-                scope.spawn(move || {
-                    for round in 0..300 {
-                        let mut got = vec![0xff; [100_000, 45 * (5 - thread)][round / 2 % 2]];
-                        let count = patiently(|| match round % 2 {
-                            0 => read(b, &mut got),
-                            _ => wait(iread(b, &mut got)),
-                        });
-                        let mut bytes = got.iter();
-                        let whole = bytes.by_ref().take(count).all(|byte| *byte == got[0]);
-                        assert!(whole && bytes.all(|&byte| byte == 0xff), "{what}: {count}");
-                        sum_read.fetch_add(count, Ordering::Relaxed);
-                    }
-                });
-            }
-        });
-        let sums = [sum_written, sum_read].map(|sum| sum.load(Ordering::Relaxed));
-        assert_eq!(sums[0], sums[1], "{what}");
     }
 }
 

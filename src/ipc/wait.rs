@@ -200,23 +200,15 @@ impl Link {
         if let Some(errno) = gone() {
             return Err(errno);
         }
-        let lent = serial.and_then(|serial| Ok((serial, mappings.lend(socket, serial)?)));
-        if lent.is_err() {
-            // The other side waits all the same.
-            let _ = mappings.lend(socket, 0);
-        }
-        let (serial, times) = lent?;
-        let done = || serial == 0 || blocks::is_sealed(serial);
-        let taken = loop {
+        let wait_for = |done: &dyn Fn() -> bool| loop {
             self.take_in();
-            if done() && mappings.has_borrowed(times) {
+            if done() {
                 break Ok(());
             }
             if let Some(errno) = gone() {
                 break Err(errno);
             }
             if sys::nanoseconds() >= limit {
-                mappings.take_back(socket, times);
                 break Err(libc::ETIMEDOUT);
             }
             self.believe();
@@ -224,11 +216,23 @@ impl Link {
                 os::poll_few([(-1, 0)], 1);
             }
         };
+        wait_for(&|| !mappings.is_in_doubt())?;
+        let lent = serial.and_then(|serial| Ok((serial, mappings.lend(socket, serial)?)));
+        if lent.is_err() {
+            // The other side waits all the same.
+            let _ = mappings.lend(socket, 0);
+        }
+        let (serial, times) = lent?;
+        let is_sealed = || serial == 0 || blocks::is_sealed(serial);
+        let taken = wait_for(&|| is_sealed() && mappings.has_borrowed(times));
+        if taken == Err(libc::ETIMEDOUT) {
+            mappings.take_back(socket, times);
+        }
         if serial == 0 {
             return taken;
         }
         // Whoever has it keeps it, but cannot take pages away any more.
-        blocks::settle(serial)?;
+        blocks::settle(serial, mappings.user)?;
         taken.map(|()| mappings.note_lent(serial))
     }
 

@@ -295,7 +295,7 @@ static void *accept_all(void *unused)
 /* Whatever has come is closed in the end, and until then there is not much of it. */
 static void stuck(void)
 {
-	enum { STUCK = 20, OTHERS = 200, MOST = 256 + 3 + 20 };
+	enum { STUCK = 20, OTHERS = 200, MOST = 256 + 3 + STUCK + OTHERS };
 	char name[60];
 	pthread_t thread;
 

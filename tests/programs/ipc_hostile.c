@@ -24,13 +24,20 @@ static void expect_soon(double begun, const char *what)
 
 /* ---- the other side -------------------------------------------------------------------- */
 
-static void become_somebody(void)
+static int somebody = 1001;
+
+static void become(uid_t user)
 {
-	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(1001, 1001, 1001) ||
-			      setresuid(1001, 1001, 1001)))
+	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(user, user, user) ||
+			      setresuid(user, user, user)))
 		fail("setresuid: %s", strerror(errno));
 	prctl(PR_SET_DUMPABLE, 1);
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* which has gone with the user */
+}
+
+static void become_somebody(void)
+{
+	become(somebody);
 }
 
 static bool same_user;
@@ -43,11 +50,11 @@ static pid_t hostile(void (*scene)(void))
 	pid_t child = fork();
 
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (left_to_parent)
 			close(left_to_parent);
 		if (!same_user)
 			become_somebody();
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* of who it is now */
 		scene();
 		EXPECT(write(done[1], "x", 1), 1);
 		for (;;)
@@ -259,19 +266,58 @@ static void unaccepted(void)
 	end(child);
 }
 
+/* More than there are threads to close them, and then more than may wait for that. */
+enum { STUCK = 17, WAITING = 300 };
+
+static void all_linger(void)
+{
+	int fds[WAITING / 2];
+
+	for (int i = 0; i < STUCK; i++)
+		socket_has_what_lingers();
+	for (int i = 0; i < WAITING / 2; i++)
+		fds[i] = open("/dev/null", O_RDONLY);
+	for (int i = 0; i < 2; i++)
+		send_with(plain_client(name), "x", 1, fds, WAITING / 2, MSG_DONTWAIT);
+}
+
+/* A user who has all of its descriptors closed slowly holds up no other user. */
+static void closers(void)
+{
+	int listener = adma_listen(name);
+
+	if (!has_network())
+		cannot_be_shown("no network here");
+	if (getuid())
+		cannot_be_shown("cannot become another user");
+	pid_t child = hostile(all_linger);
+
+	wait_done();
+	for (int i = 0; i < STUCK + 2; i++) {
+		int refused = adma_accept(listener);
+
+		if (refused >= 0)
+			fail("accepted");
+	}
+	somebody = 1002;
+	expect_honest(listener, "files linger");
+	end(child);
+}
+
 /* ---- what comes over the doorbell ------------------------------------------------------- */
 
-/* Our end of it: the only socket of its kind that a client has. */
+/* Our end of it: of the only sockets of their kind that a client has the latest. */
 static int doorbell(void)
 {
-	for (int fd = 3; fd < 100; fd++) {
-		int kind = 0;
-		socklen_t len = sizeof(kind);
+	int kind, bell = -1;
+	socklen_t len = sizeof(kind);
 
+	for (int fd = 3; fd < 1000; fd++)
 		if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &len) == 0 && kind == SOCK_SEQPACKET)
-			return fd;
-	}
-	fail("no doorbell");
+			bell = fd;
+	if (bell < 0)
+		fail("no doorbell");
+	return bell;
 }
 
 static int connected_doorbell(void)
@@ -397,12 +443,123 @@ static void bell_many(void)
 	expect_bell_holds_nobody_up(bell_carries_many, true);
 }
 
+static void half_closed_bell(void)
+{
+	EXPECT(shutdown(connected_doorbell(), SHUT_WR), 0);
+}
+
+/* It would always have something to tell, and who sleeps until then would not sleep at all. */
+static void bell_half(void)
+{
+	int listener = adma_listen(name);
+	pid_t child = hostile(half_closed_bell);
+	int connection = adma_accept(listener);
+	char byte;
+
+	EXPECT(adma_read(connection, &byte, 1), -ECONNRESET);
+	EXPECT(adma_close(connection), 0);
+	end(child);
+}
+
+/* ---- memory whose lock is never let go ------------------------------------------------------ */
+
+static int page_that_never_comes(byte *at);
+
+struct held {
+	int memory;
+	byte *source;
+};
+
+static void *hold(void *it)
+{
+	struct held *held = it;
+
+	pwrite(held->memory, (void *)held->source, PAGE, 0);
+	return NULL;
+}
+
+/* Many connections, over each of which memory is lent that cannot be sealed. */
+static void lend_what_is_locked(void)
+{
+	static struct held all[STUCK];
+	char lend[13] = { 3, 7 };
+
+	for (int i = 0; i < STUCK; i++) {
+		all[i].memory = memfd_create("held", MFD_ALLOW_SEALING);
+		all[i].source = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				     -1, 0);
+		if (fallocate(all[i].memory, 0, 0, PAGE) ||
+		    fcntl(all[i].memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) ||
+		    page_that_never_comes(all[i].source) < 0)
+			fail("no memory: %s", strerror(errno));
+	}
+	become_somebody();
+	for (int i = 0; i < STUCK; i++) {
+		pthread_t thread;
+
+		pthread_create(&thread, NULL, hold, &all[i]);
+	}
+	sleep_ms(200); /* until they do */
+	for (int i = 0; i < STUCK; i++) {
+		int bell = connected_doorbell();
+
+		lend[9] = 1;
+		send_with(bell, lend, sizeof(lend), &all[i].memory, 1, MSG_DONTWAIT);
+	}
+}
+
+/* Neither who waits with a limit, on whatever connection, nor another user. */
+static void locked(void)
+{
+	static char data[STUCK][1000];
+	int listener = adma_listen(name), faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	adma_cookie_t cookies[STUCK];
+
+	if (faults < 0)
+		cannot_be_shown("no userfaultfd here");
+	if (getuid())
+		cannot_be_shown("cannot become another user");
+	close(faults);
+	same_user = true;
+	pid_t child = hostile(lend_what_is_locked);
+
+	for (int i = 0; i < STUCK; i++) {
+		int connection = adma_accept(listener);
+
+		if (connection < 0)
+			fail("accept: %s", strerror(-connection));
+		cookies[i] = adma_iread(connection, data[i], sizeof(data[i]));
+	}
+	wait_done();
+	double begun = seconds();
+
+	EXPECT(adma_wait_for(cookies[0], 100), -ETIMEDOUT);
+	expect_soon(begun, "100 ms");
+	same_user = false;
+	somebody = 1002;
+	expect_honest(listener, "locks are held");
+	end(child);
+}
+
 /* ---- a page that never comes -------------------------------------------------------------- */
 
 static void *attach(void *socket_fd)
 {
 	adma_attach((int)(long)socket_fd);
 	return NULL;
+}
+
+/* Negative: it does come. */
+static int page_that_never_comes(byte *at)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = { .range = { (unsigned long)at, PAGE },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) || ioctl(faults, UFFDIO_REGISTER, &range))
+		return -1;
+	return faults;
 }
 
 /* The page that says that we agree to be reached: alone, where nothing else is. */
@@ -415,15 +572,9 @@ static void take_sign_away(void)
 	while (fgets(line, sizeof(line), maps))
 		if (sscanf(line, "%lx-%lx rw-p", &from, &to) == 2 && to - from == PAGE &&
 		    from >= 0x100000000000 && from < 0x500000000000) {
-			struct uffdio_api api = { .api = UFFD_API };
-			struct uffdio_register range = { .range = { from, PAGE },
-							 .mode = UFFDIO_REGISTER_MODE_MISSING };
-			int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
-
-			if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
-			    mmap((void *)from, PAGE, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE |
+			if (mmap((void *)from, PAGE, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE |
 				 MAP_ANONYMOUS, -1, 0) == MAP_FAILED ||
-			    ioctl(faults, UFFDIO_REGISTER, &range))
+			    page_that_never_comes((byte *)from) < 0)
 				fail("userfaultfd: %s", strerror(errno));
 			fclose(maps);
 			return;
@@ -537,6 +688,61 @@ static void silent(void)
 	end(child);
 }
 
+/* They say something, are greeted, and read nothing. */
+static void deaf_crowd(void)
+{
+	enum { DEAF = 100, GREETING = 88 };
+
+	for (int i = 0; i < DEAF; i++) {
+		int client = plain_client(name), heard = 0;
+
+		say(client, "adma-ipc", 8, NULL, 0);
+		while (heard < GREETING) {
+			sleep_ms(1);
+			ioctl(client, FIONREAD, &heard);
+		}
+	}
+}
+
+static void *accept_them(void *listener)
+{
+	for (;;)
+		adma_accept((int)(long)listener);
+	return NULL;
+}
+
+static void serve_deaf(int listener)
+{
+	struct rlimit limit = { 100, 1024 };
+	int pair[2];
+	pthread_t thread;
+
+	become(54321); /* root has no limit */
+	pthread_create(&thread, NULL, accept_them, (void *)(long)listener);
+	wait_done();
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || setrlimit(RLIMIT_NOFILE, &limit))
+		fail("socketpair, setrlimit: %s", strerror(errno));
+	if (send_with(pair[0], "x", 1, pair, 1, 0) != 1)
+		fail("no descriptor can be sent any more: %s", strerror(errno));
+	exit(0);
+}
+
+/* Descriptors that were sent and not received count for the user who has sent them. */
+static void deaf(void)
+{
+	int listener = adma_listen(name), status;
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	pid_t child = hostile(deaf_crowd), server = fork();
+
+	if (server == 0)
+		serve_deaf(listener);
+	waitpid(server, &status, 0);
+	end(child);
+	EXPECT(status, 0);
+}
+
 static void nothing(int signal)
 {
 	(void)signal;
@@ -626,9 +832,11 @@ int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "greeting", greeting }, { "unaccepted", unaccepted }, { "bell", bell },
+		{ "closers", closers }, { "locked", locked },
 		{ "bell_unread", bell_unread }, { "bell_many", bell_many }, { "page", page },
 		{ "bell_peeked", bell_peeked }, { "bell_timed", bell_timed },
-		{ "silent", silent }, { "interrupted", interrupted },
+		{ "bell_half", bell_half },
+		{ "silent", silent }, { "deaf", deaf }, { "interrupted", interrupted },
 		{ "closed", closed_listeners }, { "limit", limit },
 	};
 

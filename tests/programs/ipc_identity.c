@@ -459,6 +459,57 @@ static void number(bool of_root)
 		fail("the watcher ended with %#x", status);
 }
 
+/* A process has the number of another one, which has made its doorbell and ended. */
+static void bell_of_ended(void)
+{
+	struct clone_args args = { .flags = CLONE_FILES, .exit_signal = SIGCHLD };
+	static int bell[2];
+	int pair[2], status;
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair");
+	bell[0] = dup(pair[0]);
+	bell[1] = dup(pair[0]);
+	pid_t maker = syscall(SYS_clone3, &args, sizeof(args));
+
+	if (maker == 0) {
+		int made[2];
+
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, made) || dup2(made[0], bell[0]) < 0 ||
+		    dup2(made[1], bell[1]) < 0)
+			_exit(1);
+		_exit(0);
+	}
+	waitpid(maker, &status, 0);
+	args = (struct clone_args){ .set_tid = (uint64_t)&maker, .set_tid_size = 1,
+				    .exit_signal = SIGCHLD };
+	pid_t heir = syscall(SYS_clone3, &args, sizeof(args));
+
+	if (heir == 0) {
+		struct liar liar = { 0 };
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+		become_somebody();
+		prepare(&liar, pair[1]);
+		say_hello(&liar, bell[1], sizeof(liar.mine));
+		hear(&liar);
+		say_rest(&liar, pair[1], pair[1]);
+		_exit(0);
+	}
+	if (heir != maker)
+		cannot_be_shown("process numbers cannot be chosen here");
+	close(pair[1]);
+	if (getsockopt(pair[0], SOL_SOCKET, 77 /* SO_PEERPIDFD */, &status,
+		       &(socklen_t){ sizeof(status) }))
+		cannot_be_shown("the kernel has no SO_PEERPIDFD");
+	EXPECT(adma_attach(pair[0]), -EPROTO);
+	close(pair[0]);
+	waitpid(heir, &status, 0);
+}
+
 static int read_one(int connection)
 {
 	char byte;
@@ -576,6 +627,8 @@ int main(int argc, char **argv)
 		bells();
 	else if (!strcmp(what, "rung"))
 		rung();
+	else if (!strcmp(what, "bell_of_ended"))
+		bell_of_ended();
 	else if (!strcmp(what, "number"))
 		number(argc > 2);
 	else if (!strcmp(what, "living"))

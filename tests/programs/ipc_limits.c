@@ -451,13 +451,26 @@ static void no_heap(void)
 	/* What another thread waits with, and a connection that nobody waits on. */
 	pthread_create(&thread, NULL, wait_too, (void *)(long)connections[1]);
 	adma_cookie_t later = adma_iread(connections[2], (void *)(room + 9 * MIB), 100);
+	char name[40];
+	int pair[2];
 
+	snprintf(name, sizeof(name), "@adma-no-heap-%d", getpid());
+	int listener = adma_listen(name);
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || plain_client(name) < 0)
+		fail("socketpair");
 	sleep_ms(50);
 	setrlimit(RLIMIT_DATA, &none);
 	setrlimit(RLIMIT_AS, &none);
 	for (size_t size = MIB; size >= 8; size /= 2)
 		while (malloc(size))
 			;
+	/* Nothing new is begun. */
+	EXPECT(adma_attach(pair[0]), -ENOMEM);
+	EXPECT(adma_connect(name), -ENOMEM);
+	EXPECT(adma_accept(listener), -ENOMEM);
+	if (adma_alloc(100))
+		fail("there is memory");
 	EXPECT(adma_read(connections[0], (void *)room, 100), 100);
 	EXPECT(adma_wait_for(later, 20000), 100);
 	pthread_join(thread, NULL);

@@ -9,6 +9,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 enum { NOBODY = 65534 };
@@ -110,6 +111,86 @@ static void namespaces(bool both, const char *engine)
 	if (connection < 0)
 		fail("attach: %s", strerror(-connection));
 	ask_echoes(connection, engine, child);
+}
+
+/* ---- rights that change in mid-connection ------------------------------------------------ */
+
+/* Answers until that ends. */
+static int echo_until_reset(int connection)
+{
+	long got;
+
+	while ((got = adma_read(connection, (void *)room, MIB)) > 0 &&
+	       (got = adma_write(connection, (void *)room, got)) > 0)
+		;
+	return got == -ECONNRESET ? 0 : 3;
+}
+
+/* Its capabilities look the same as before. */
+static int enter_namespace(int connection)
+{
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct data[2];
+
+	if (syscall(SYS_capget, &header, data))
+		fail("capget: %s", strerror(errno));
+	/* With one thread only: the library's own leave soon. */
+	while (unshare(CLONE_NEWUSER)) {
+		if (errno != EINVAL)
+			fail("unshare: %s", strerror(errno));
+		sleep_ms(10);
+	}
+	if (syscall(SYS_capset, &header, data))
+		fail("capset: %s", strerror(errno));
+	return echo_until_reset(connection);
+}
+
+static void *change_user(void *connection)
+{
+	char state = 0;
+	FILE *stat;
+
+	while (state != 'Z') { /* the first thread */
+		sleep_ms(1);
+		stat = fopen("/proc/self/stat", "r");
+		if (!stat || fscanf(stat, "%*d %*s %c", &state) != 1)
+			fail("no /proc/self/stat");
+		fclose(stat);
+	}
+	if (setresuid(NOBODY, NOBODY, NOBODY))
+		fail("setresuid: %s", strerror(errno));
+	_exit(echo_until_reset((int)(long)connection));
+}
+
+/* The system goes on telling of the first thread, which is root's. */
+static int leave_to_thread(int connection)
+{
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, change_user, (void *)(long)connection);
+	pthread_exit(NULL);
+}
+
+/* The connection of two equals ends, for both, with what one of them becomes. */
+static void changed(int (*other)(int connection))
+{
+	pid_t child;
+	double begun = seconds();
+	long got = 1;
+
+	if (getuid() || access("/proc/self/ns/user", F_OK))
+		cannot_be_shown("only root can become others");
+	int connection = with_child(other, &child);
+
+	expect_engine(connection, "process_vm");
+	for (size_t len = 100; got > 0 && seconds() - begun < 20; len = MIB + 100 - len) {
+		got = adma_write(connection, (void *)room, len);
+		if (got > 0)
+			got = adma_read(connection, (void *)room, MIB);
+	}
+	EXPECT(got, -ECONNRESET);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
 }
 
 /* ---- two children ---------------------------------------------------------------------- */
@@ -257,6 +338,30 @@ static void both_can_change_back(int which)
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
+static int turns[2];
+
+/* Two users whom one namespace has no names for, with all rights there. */
+static void nameless_users(int which)
+{
+	char name[60];
+	pid_t owner = getpid();
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	if (which == 0) {
+		if (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY) ||
+		    unshare(CLONE_NEWUSER))
+			cannot_be_shown("no user namespaces here");
+		EXPECT(write(turns[1], &owner, sizeof(owner)), sizeof(owner));
+	} else {
+		EXPECT(read(turns[0], &owner, sizeof(owner)), sizeof(owner));
+		snprintf(name, sizeof(name), "/proc/%d/ns/user", owner);
+		if (setns(open(name, O_RDONLY), CLONE_NEWUSER))
+			fail("setns: %s", strerror(errno));
+	}
+	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
 static void two_users(int which)
 {
 	if (which == 0)
@@ -265,6 +370,16 @@ static void two_users(int which)
 		cannot_be_shown("cannot become another user");
 	else
 		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
+/* Nor has any of them a thread for what may take long. */
+static void two_users_without_threads(int which)
+{
+	struct rlimit none = { 0, 0 };
+
+	two_users(which);
+	if (setrlimit(RLIMIT_NPROC, &none))
+		fail("setrlimit: %s", strerror(errno));
 }
 
 /* ---- Yama ------------------------------------------------------------------------------- */
@@ -331,8 +446,16 @@ int main(int argc, char **argv)
 		two_children(second_is_poorer, none, unequal);
 	else if (!strcmp(what, "changeable"))
 		two_children(both_can_change_back, none, unequal);
+	else if (!strcmp(what, "changed_namespace"))
+		changed(enter_namespace);
+	else if (!strcmp(what, "changed_thread"))
+		changed(leave_to_thread);
+	else if (!strcmp(what, "nameless") && pipe(turns) == 0)
+		two_children(nameless_users, none, unequal);
 	else if (!strcmp(what, "users"))
 		two_children(two_users, none, unequal);
+	else if (!strcmp(what, "no_threads"))
+		two_children(two_users_without_threads, none, unequal);
 	else if (!strcmp(what, "yama"))
 		yama(argv[2]);
 	else

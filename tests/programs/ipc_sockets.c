@@ -320,6 +320,36 @@ static void stalled(void)
 	EXPECT(adma_close(listener), 0);
 }
 
+static void *accept_one(void *listener)
+{
+	return (void *)(long)adma_accept((int)(long)listener);
+}
+
+/* Run with ADMA_IPC_TIMEOUT=1. Who accepts does not go on with another file of the same number. */
+static void closed_meanwhile(void)
+{
+	char names[2][60];
+	pthread_t thread;
+	void *got;
+
+	for (int i = 0; i < 2; i++)
+		snprintf(names[i], sizeof(names[i]), "@adma-closed-%d-%d", getpid(), i);
+	int listener = adma_listen(names[0]), other = adma_listen(names[1]);
+	struct pollfd queue = { .fd = listener, .events = POLLIN };
+
+	plain_client(names[0]);
+	plain_client(names[1]);
+	pthread_create(&thread, NULL, accept_one, (void *)(long)listener);
+	while (poll(&queue, 1, 0)) /* until it is taken out */
+		sleep_ms(1);
+	EXPECT(adma_close(listener), 0);
+	EXPECT(dup2(other, listener), listener);
+	pthread_join(thread, &got);
+	EXPECT((long)got, -EBADF);
+	EXPECT(poll(&queue, 1, 0), 1);
+	EXPECT(adma_close(other), 0);
+}
+
 /* How many sockets this process has. */
 static int sockets(void)
 {
@@ -398,7 +428,7 @@ int main(int argc, char **argv)
 		{ "kinds", kinds }, { "other_sockets", other_sockets }, { "silence", silence },
 		{ "interrupted", interrupted }, { "about", about }, { "strangers", strangers },
 		{ "together", together }, { "stalled", stalled }, { "noexec", noexec },
-		{ "forked", forked },
+		{ "forked", forked }, { "closed_meanwhile", closed_meanwhile },
 	};
 
 	make_room();

@@ -9,6 +9,7 @@ use crate::backend::libc as original;
 use crate::ipc::blocks::BlockAddress;
 use crate::ipc::claims::{self, Broken, Cursors, flag};
 use crate::ipc::engine::{MessagePiece, Outcome, Remote, Transport};
+use crate::ipc::mappings::Arrival;
 use crate::ipc::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
@@ -54,8 +55,12 @@ impl Endpoint {
         if own.is_streamed() {
             return self.judge(lane, number, true);
         }
-        if let Some(place) = own.theirs.block.filter(|place| !engine.mappings.knows(*place)) {
-            return Ok(Step::Fetch(place));
+        if let Some(place) = own.theirs.block {
+            match engine.mappings.knows(place) {
+                Arrival::Settled => {}
+                Arrival::Missing => return Ok(Step::Fetch(place)),
+                Arrival::Soon => return self.judge(lane, number, true),
+            }
         }
         let busy = limited && own.claimed > own.finished;
         if !busy && engine.reaches(role.way(), own.theirs) {

@@ -29,7 +29,9 @@ pub mod other {
 impl Link {
     /// What polling its descriptors has told: notes the end of the other side. True: it is there.
     pub fn note_events(&self, events: [i16; 2]) -> bool {
-        let hung_up = events[0] & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
+        // Nothing more comes: the other side does that to no connection, and we only when we close.
+        let half = if self.closing.load(Ordering::Acquire) { 0 } else { libc::POLLRDHUP };
+        let hung_up = events[0] & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL | half) != 0;
         let dead = events[1] & libc::POLLIN != 0;
         if !hung_up && !dead {
             return true;

@@ -1,7 +1,7 @@
 //! Memory that two processes map: made, sealed, found and mapped.
 
 use super::{Fd, Result, call, fd};
-use crate::ipc::blocking::SEALERS;
+use crate::ipc::blocking::{SEALERS, User};
 use crate::os::sys;
 use crate::plan::PAGE;
 use core::ffi::{CStr, c_void};
@@ -57,7 +57,7 @@ pub(super) fn seals(fd: i32) -> Result<i32> {
 }
 
 /// When both have mapped it: from now on its pages stay where they are. The other side may have
-/// been faster, and nothing is added then.
+/// been faster, and nothing is added then. Waits for the memory's lock.
 pub fn seal_for_good(memory: &Fd) -> Result<()> {
     let added = add_seals(memory, FINAL_SEALS);
     match seals(memory.raw())? & FINAL_SEALS {
@@ -66,29 +66,25 @@ pub fn seal_for_good(memory: &Fd) -> Result<()> {
     }
 }
 
-/// The same for memory that a stranger has as well.
-pub fn seal_with_stranger(memory: &Fd) -> Result<()> {
-    if is_sealed_for_good(memory) { Ok(()) } else { with_lock(memory, seal_for_good) }
-}
-
-/// What waits for the lock of memory that a stranger has as well: it can hold that for as long as
-/// it likes, by a write(2) of bytes that never come. So a thread does it, and is waited for a
-/// second.
-fn with_lock<T: Send + 'static>(memory: &Fd, work: fn(&Fd) -> Result<T>) -> Result<T> {
+/// The same for memory that a user has got as well who is not our equal: it can hold its lock for as
+/// long as it likes, by a write(2) of bytes that never come. So a thread does it, and is waited for
+/// a second.
+pub fn seal_with_stranger(memory: &Fd, user: User) -> Result<()> {
+    if is_sealed_for_good(memory) {
+        return Ok(());
+    }
     let same = fd(Ok(sys::duplicate(memory.raw(), 0).try_into().map_err(|_| libc::EMFILE)?))?;
-    let done = SEALERS.within(1_000_000_000, move || work(&same));
+    let done = SEALERS.within(user, 1_000_000_000, move || seal_for_good(&same));
     done.unwrap_or(Err(libc::ETIMEDOUT))
 }
 
-/// Where the first page is missing of memory that a stranger has made, or its size. Of what is
-/// sealed for good none goes away any more, but such as were only asked for, by fallocate(2): they
-/// count as missing. Their number would tell nothing, for some may lie behind the end; and to look
-/// at one would make it, at our cost.
+/// Where the first page is missing, or the size. Of what is sealed for good none goes away any more,
+/// but such as were only asked for, by fallocate(2): they count as missing. Their number would tell
+/// nothing, for some may lie behind the end; and to look at one would make it, at our cost. Waits
+/// for the memory's lock.
 pub fn first_hole(memory: &Fd) -> Result<usize> {
-    with_lock(memory, |memory| {
-        // SAFETY: no memory of ours.
-        unsafe { call(libc::SYS_lseek, [memory.raw() as usize, 0, libc::SEEK_HOLE as usize]) }
-    })
+    // SAFETY: no memory of ours.
+    unsafe { call(libc::SYS_lseek, [memory.raw() as usize, 0, libc::SEEK_HOLE as usize]) }
 }
 
 pub fn is_sealed_for_good(memory: &Fd) -> bool {

@@ -1,8 +1,9 @@
 //! Unix sockets, and what travels over them.
 
 use super::{Fd, Foreign, Result, call, fd, open};
+use crate::ipc::blocking::{OURS, User};
 use crate::os::sys::{self, nanoseconds};
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::offset_of;
 
@@ -106,7 +107,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
         match unsafe { call(libc::SYS_flock, [folder.raw() as usize, operation]) } {
             Ok(_) => return Some(folder),
             Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
-                poll([(-1, 0)], 1);
+                poll_few([(-1, 0)], 1);
             }
             Err(_) => return None,
         }
@@ -151,16 +152,22 @@ pub fn maker_of(socket: i32) -> Result<Credentials> {
     known.then_some(Credentials { pid, uid: uid as u32, gid: gid as u32 }).ok_or(libc::ENOTCONN)
 }
 
-/// The same as a descriptor, since Linux 6.5.
-pub fn process_of_maker(socket: i32) -> Option<Fd> {
-    const SO_PEERPIDFD: i32 = 77;
-    let [number] = numbers_of(socket, SO_PEERPIDFD).ok()?;
-    fd(Ok(number as usize)).ok()
+/// Its user.
+pub fn user_of(socket: i32) -> User {
+    maker_of(socket).map_or(OURS, |maker| maker.uid)
 }
 
-/// Whether neither end of a unix socket has a name, as those of a pair.
-pub fn is_nameless(socket: i32) -> bool {
-    [libc::SYS_getsockname, libc::SYS_getpeername].iter().all(|&number| {
+/// The same as a descriptor, since Linux 6.5.
+pub fn process_of_maker(socket: i32) -> Result<Fd> {
+    const SO_PEERPIDFD: i32 = 77;
+    let [number] = numbers_of(socket, SO_PEERPIDFD)?;
+    fd(Ok(number as usize))
+}
+
+/// Whether our end of a unix socket, and the other, have no name: as those of a pair. One that was
+/// accepted has that of its listener.
+pub fn are_nameless(socket: i32) -> [bool; 2] {
+    [libc::SYS_getsockname, libc::SYS_getpeername].map(|number| {
         let mut address = libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] };
         let mut len = size_of_val(&address) as u32;
         let (at, room) = (&raw mut address as usize, &raw mut len as usize);
@@ -225,14 +232,14 @@ pub fn do_not_linger(fd: i32) {
 /// Takes out all that has come, and nothing more comes; what was sent along is closed as all that is
 /// (`Foreign`). It is not looked for, which whoever has a copy of our end could make us do in the
 /// wrong place (SO_PEEK_OFF). False: there is no end to it.
-pub fn empty_for_good(socket: &Fd) -> bool {
+pub fn empty_for_good(socket: &Fd, user: User) -> bool {
     /// More than fit into any queue.
     const MOST: usize = 10_000;
     shut_down(socket.raw(), libc::SHUT_RD);
     // A packet may have no bytes, as the end. But it has credentials.
     let _ = set_socket_option(socket.raw(), libc::SO_PASSCRED, 1);
     (0..MOST).any(|_| {
-        let (mut room, mut beside) = ([0; 256], Beside::default());
+        let (mut room, mut beside) = ([0; 256], Beside::of(user));
         let got = receive(socket.raw(), &mut room, &mut beside);
         got == Ok(0) && !beside.any
     })
@@ -247,14 +254,8 @@ pub fn send_byte(socket: i32) {
 }
 
 /// What descriptors have to say, each about its events; -1 has nothing. Nothing where the system
-/// refuses, or a signal comes: the caller comes back at once.
-pub fn poll(fds: impl IntoIterator<Item = (i32, i16)>, limit_ms: i32) -> Vec<i16> {
-    let fds: Vec<(i32, i16)> = fds.into_iter().collect();
-    poll_until_signal(&fds, limit_ms).unwrap_or_else(|_| vec![0; fds.len()])
-}
-
-/// The same for few, and for a set of the caller's: without memory from the heap, which a program
-/// may have used up when it waits.
+/// refuses, or a signal comes: the caller comes back at once. Without memory from the heap, which a
+/// program may have used up when it waits.
 pub fn poll_few<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> [i16; N] {
     let mut set = fds.map(poll_entry);
     poll_set(&mut set, limit_ms);
@@ -273,7 +274,7 @@ pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) {
     }
 }
 
-/// The same for who wants to know of signals: they are an error.
+/// The same for many, for who wants to know of signals: they are an error.
 pub fn poll_until_signal(fds: &[(i32, i16)], limit_ms: i32) -> Result<Vec<i16>> {
     let mut set: Vec<libc::pollfd> = fds.iter().copied().map(poll_entry).collect();
     let (at, len) = (set.as_mut_ptr() as usize, set.len());
@@ -340,6 +341,8 @@ const SCM_PIDFD: i32 = 4;
 /// What came with a message beside its bytes.
 #[derive(Default)]
 pub struct Beside {
+    /// Who closes slowly what it has sent makes nobody else wait.
+    user: User,
     pub fds: Vec<Foreign>,
     /// There were more of them than found a number, or room, here.
     pub cut: bool,
@@ -349,6 +352,12 @@ pub struct Beside {
     pub sender: Credentials,
     /// The same as a descriptor, since Linux 6.5.
     pub process: Option<Fd>,
+}
+
+impl Beside {
+    pub fn of(user: User) -> Self {
+        Self { user, ..Self::default() }
+    }
 }
 
 /// Receives at most `bytes`; answers how many. 0: the other end is closed.
@@ -375,7 +384,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for index in 0..payload / size_of::<i32>() {
                         let fd = data.cast::<i32>().add(index).read_unaligned();
-                        beside.fds.push(Foreign { fd, known: false });
+                        beside.fds.push(Foreign { fd, known: false, user: beside.user });
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {

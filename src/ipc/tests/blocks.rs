@@ -1,9 +1,8 @@
-//! Messages between blocks, and large ones that workers copy too.
+//! Messages between blocks.
 
 use super::super::settings::Workers;
-use super::super::tally::{self, Means, MessageCounts};
 use super::*;
-use crate::backend::threads::workers;
+use core::sync::atomic::AtomicUsize;
 
 /// A block, freed in the end.
 struct OwnedBlock(usize, usize);
@@ -53,32 +52,4 @@ fn large_pieces_between_blocks_are_carried_where_others_can_help() {
         assert_eq!(carried(size, to.bytes()), if all { size } else { 0 }, "{size}");
     }
     assert_eq!(carried(1 << 20, &mut vec![0; 1 << 20]), 0, "what does not lie in a block");
-}
-
-#[test]
-fn large_messages_between_any_memory_are_copied_by_workers_too() {
-    original::resolve();
-    workers::settle_in();
-    workers::start(3);
-    static COUNTS: MessageCounts = MessageCounts::new();
-    tally::begin(|_| &COUNTS);
-    let by_workers = || COUNTS.told().map_or(0, |all| all.copied[Means::Workers as usize].1);
-    let help = || Some(Workers { cpus: 8, copy: original::copy, count: || 3, crowded: || {} });
-    let settings = Settings { workers: help, ..DEFAULT };
-    // Of both sides, of one, and of the other: the pieces are the same for both.
-    for settings in [[settings, settings], [settings, DEFAULT], [DEFAULT, settings]] {
-        let pair = pair_with(settings, "workers");
-        let (before, begun) = (by_workers(), Instant::now());
-        let mut round = 0;
-        while by_workers() == before || round < 20 {
-            assert!(begun.elapsed() < Duration::from_secs(240), "no worker has copied anything");
-            let size = [3 << 20, (4 << 20) + 5, (9 << 20) - 1, 300_001][round % 4];
-            let (data, mut got) = (bytes(size + 77, round), vec![UNTOUCHED; size + 200]);
-            let (data, to) = (&data[round % 77..][..size], round * 13 % 100);
-            let counts = send(pair.ends, data, &mut got[to..to + size]);
-            assert_eq!(counts, [size as isize; 2]);
-            assert!(has_only(&got, to, data), "{size}");
-            round += 1;
-        }
-    }
 }

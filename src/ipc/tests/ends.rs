@@ -3,7 +3,6 @@
 
 use super::super::endpoint::Step;
 use super::super::engine::MessagePiece;
-use super::super::region::WINDOW;
 use super::super::region::kind::{DIRECT, EAGER, STREAMED};
 use super::*;
 
@@ -83,23 +82,6 @@ fn cookies_never_waited_for_end_with_their_connection() {
 }
 
 #[test]
-fn full_table_is_eagain_and_a_million_are_refused() {
-    for size in [1, 100_000] {
-        let (data, mut got) = (bytes(size, 0), vec![0; size]);
-        let &Pair { ends: [a, b], .. } = &pair();
-        let cookies = [(); WINDOW].map(|()| iwrite(a, &data));
-        assert!(cookies.iter().all(|&cookie| cookie > 0));
-        for _ in 0..if size == 1 { 1_000_000 } else { 1000 } {
-            assert_eq!(iwrite(a, &data), i64::from(-libc::EAGAIN));
-        }
-        assert_eq!(write(a, &data), -libc::EAGAIN as isize);
-        assert_eq!(read(b, &mut got), size as isize);
-        assert_eq!(wait(cookies[0]), size as isize);
-        assert!(iwrite(a, &data) > 0, "one was waited for, one more is taken");
-    }
-}
-
-#[test]
 fn long_sleepers_are_woken_by_message_and_by_close() {
     for delay in [1, 10, 60] {
         let &Pair { ends: [a, b], .. } = &pair();
@@ -157,26 +139,6 @@ fn calls_of_other_threads_are_ebadf_when_their_connection_is_closed() {
             });
         }
     }
-}
-
-#[test]
-fn bad_buffer_of_a_large_message_is_efault_on_both_sides() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    let good = bytes(1 << 20, 0);
-    let nowhere = 4096 as *mut core::ffi::c_void;
-    // SAFETY: not the caller's at all; the kernel notices, for the message is large.
-    let bad = |role: Role, handle: i32| unsafe {
-        match role {
-            Writer => adma_iwrite(handle, nowhere, 1 << 20),
-            Reader => adma_iread(handle, nowhere, 1 << 20),
-        }
-    };
-    let (fault, mut got) = (-libc::EFAULT as isize, vec![0; 1 << 20]);
-    assert_eq!([bad(Writer, a), iread(b, &mut got)].map(wait), [fault; 2]);
-    assert_eq!([iwrite(a, &good), bad(Reader, b)].map(wait), [fault; 2]);
-    // The connection goes on.
-    assert_eq!([iwrite(a, &good), iread(b, &mut got)].map(wait), [1 << 20; 2]);
-    assert!(got == good);
 }
 
 fn forge_first_write(handle: i32, kind: u32, at: u64, len: u64) {

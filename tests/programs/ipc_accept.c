@@ -1,0 +1,201 @@
+/*
+ * Servers that accept in every way that accept(2) knows, and a client that is slow to greet:
+ * whoever still accepts gets it. One scene by name, see main.
+ */
+#include "ipc.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+/* Longer than anything here may take, on a busy machine too. */
+enum { LONG = 60000 };
+
+static char name[60];
+static int listener, arrived[2], gate[2];
+
+/* ---- clients ----------------------------------------------------------------------------- */
+
+static void pass(int from, const char *what)
+{
+	struct pollfd one = { .fd = from, .events = POLLIN };
+	char byte;
+
+	if (poll(&one, 1, LONG) != 1 || read(from, &byte, 1) != 1)
+		fail("%s", what);
+}
+
+/* The first message of a client waits at the gate. */
+static void send_slowly(int signal, siginfo_t *about, void *context)
+{
+	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+	struct mmsghdr message = { .msg_hdr = *(struct msghdr *)registers[REG_RSI] };
+	static bool held;
+
+	(void)signal;
+	(void)about;
+	if (!held) {
+		held = true;
+		EXPECT(write(arrived[1], "x", 1), 1);
+		pass(gate[0], "the gate stays closed");
+	}
+	int sent = sendmmsg(registers[REG_RDI], &message, 1, registers[REG_RDX]);
+
+	registers[REG_RAX] = sent == 1 ? (long)message.msg_len : -errno;
+}
+
+static void become_slow(void)
+{
+	struct sigaction action = { .sa_sigaction = send_slowly, .sa_flags = SA_SIGINFO };
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendmsg, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
+
+	sigaction(SIGSYS, &action, NULL);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		cannot_be_shown("no seccomp filters here");
+}
+
+static pid_t client(bool slow)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (slow)
+			become_slow();
+		int connection = adma_connect(name);
+
+		if (connection < 0)
+			fail("a %s client: connect is %s", slow ? "slow" : "quick",
+			     strerror(-connection));
+		EXPECT(adma_write(connection, slow ? "slow" : "quick", 6), 6);
+		EXPECT(adma_close(connection), 0);
+		exit(0);
+	}
+	if (slow)
+		pass(arrived[0], "the slow client has not come");
+	return child;
+}
+
+/* ---- servers ----------------------------------------------------------------------------- */
+
+static void open_gate(void)
+{
+	EXPECT(write(gate[1], "x", 1), 1);
+}
+
+/* Accepts somebody; says whether that was the slow one. */
+static bool accept_one(void)
+{
+	char got[6] = "";
+	int connection;
+
+	/* One that has gone may be told of. */
+	do
+		connection = adma_accept(listener);
+	while (connection == -ECONNRESET || connection == -EPIPE);
+	if (connection < 0)
+		fail("accept: %s", strerror(-connection));
+	EXPECT(adma_read(connection, got, 6), 6);
+	EXPECT(adma_close(connection), 0);
+	return !strcmp(got, "slow");
+}
+
+/* It accepts when the listener says that there is somebody. */
+static bool poll_and_accept(void)
+{
+	struct pollfd one = { .fd = listener, .events = POLLIN };
+
+	if (poll(&one, 1, LONG) != 1)
+		fail("nobody is there");
+	return accept_one();
+}
+
+static void polled(void)
+{
+	pid_t slow = client(true), quick = client(false);
+
+	EXPECT(poll_and_accept(), false);
+	open_gate();
+	EXPECT(poll_and_accept(), true);
+	expect_good_end(quick);
+	expect_good_end(slow);
+}
+
+/* Two processes accept; the one that has taken the slow client off the queue goes away then. */
+static void processes(void)
+{
+	int turn[2];
+
+	if (pipe(turn))
+		fail("pipe");
+	pid_t other = fork();
+
+	if (other == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pass(turn[0], "it is never this one's turn");
+		EXPECT(accept_one(), true);
+		exit(0);
+	}
+	pid_t slow = client(true), quick = client(false);
+
+	EXPECT(accept_one(), false);
+	EXPECT(write(turn[1], "x", 1), 1);
+	open_gate();
+	expect_good_end(quick);
+	expect_good_end(slow);
+	expect_good_end(other);
+}
+
+static void *accept_in_thread(void *slow)
+{
+	*(bool *)slow = accept_one();
+	if (!*(bool *)slow)
+		open_gate();
+	return NULL;
+}
+
+static void threads(void)
+{
+	for (int round = 0; round < 10; round++) {
+		bool slow[2];
+		pthread_t both[2];
+
+		for (int i = 0; i < 2; i++)
+			pthread_create(&both[i], NULL, accept_in_thread, &slow[i]);
+		sleep_ms(round % 3 * 10); /* or they come later than the first client */
+		pid_t first = client(true), second = client(false);
+
+		for (int i = 0; i < 2; i++)
+			pthread_join(both[i], NULL);
+		EXPECT(slow[0] + slow[1], 1);
+		expect_good_end(first);
+		expect_good_end(second);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct { const char *name; void (*run)(void); } all[] = {
+		{ "polled", polled }, { "processes", processes }, { "threads", threads },
+	};
+
+	alarm(110);
+	if (pipe(arrived) || pipe(gate))
+		fail("pipe");
+	snprintf(name, sizeof(name), "@adma-accept-%d", getpid());
+	listener = adma_listen(name);
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (argc > 1 && !strcmp(argv[1], all[i].name)) {
+			all[i].run();
+			EXPECT(adma_close(listener), 0);
+			return 0;
+		}
+	fail("no scene is called %s", argc > 1 ? argv[1] : "");
+}
