@@ -255,15 +255,15 @@ const char *adma_strerror(int result);
  *   capabilities, in the same user namespace, who keep no tracers out (PR_SET_DUMPABLE), and
  *   only while the other one is the program that made the connection: a process that executes
  *   another one, set-user-id or not, is not reached any more, also by root. One that changes its
- *   user, user namespace or capabilities loses such connections, as does the other side: -ECONNRESET, within
- *   milliseconds. Connect after that. Only such processes write into each other's adma_alloc.
+ *   user, user namespace or capabilities loses such connections, as does the other side:
+ *   -ECONNRESET, within milliseconds. Connect after that. Only such processes write into each
+ *   other's adma_alloc.
  *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1,
  *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then
  *   trace this one in every way, and only the latest connection's may. It is not done unasked.
  *   Rights of ptrace(2) that are lost later are noticed, and messages go through shared memory
- *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, one user or a socket
- *   that was not accepted, and pages that may be locked
- *   (RLIMIT_MEMLOCK).
+ *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, one
+ *   user or a socket that was not accepted, and pages that may be locked (RLIMIT_MEMLOCK).
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
  *   is for one thread.
@@ -325,9 +325,10 @@ int adma_connect(const char *path);
  * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, or several, -EAFNOSUPPORT for
  * other sockets, -ENOMEM without memory, -EMFILE when there are 4096 connections or no descriptors
  * left, or while 256 that the other's user has sent wait to be closed. Whoever else has the socket,
- * or a copy of it, can look at the greetings: over one that a process of another user (and not root) has made, two processes are
- * taken for strangers. The library keeps up to four descriptors for each connection, two more with
- * the kernel helper, and in a program with
+ * or a copy of it, can look at the greetings: over one that a process of another user (and not
+ * root) has made, two processes are taken for strangers. Two users over a socket whose both ends
+ * have names (bind) cannot be told apart as server and client: -EPROTO. The library keeps up to
+ * four descriptors for each connection, two more with the kernel helper, and in a program with
  * threads two for each one that waits long. They are not to be closed while the connection
  * lasts: another file might get the number.
  */

@@ -118,17 +118,22 @@
 //! | says nothing | the oldest of the user with most such clients makes room for others (`accept`) |
 //! | is an equal, with a page for its sign that never comes | a thread looks for the sign; the handshake has its limit |
 //!
-//! What is left: a process of another user that takes part in messages from many blocks and does not
-//! take their descriptors, over many connections. A child that is forked while files of strangers wait
-//! to be closed has them, too, until it executes a program or ends: closing them takes as long there,
-//! and a child that has just been forked is no place for threads. Who closes a listener, or accepts
-//! when another thread closes it, is held up by a client that comes at that very moment. Where the
-//! program has no numbers left for descriptors, the kernel closes in our call what finds none. A
-//! client that is refused takes a descriptor until its socket can be closed; where a thousand of all users wait nobody is let in (`-EMFILE`). Whoever has several users at hand,
-//! four, can have all threads of a kind held up: then descriptors of other strangers wait as well,
-//! and their blocks are not mapped. A stranger
-//! whose region could not be sealed can take pages away, and we find new ones in their place: memory
-//! that we have given it already.
+//! What is left, for who has many connections or users at hand:
+//!
+//! - A process of another user that takes part in messages from many blocks and does not take their
+//!   descriptors, over many connections, uses up what our user may have in flight.
+//! - A child that is forked while files of strangers wait to be closed has them, too, until it
+//!   executes a program or ends: closing them takes as long there, and a child that has just been
+//!   forked is no place for threads.
+//! - Who closes a listener, or accepts when another thread closes it, is held up by a client that
+//!   comes at that very moment with such a file.
+//! - Where the program has no numbers left for descriptors, the kernel closes in our call what finds
+//!   none. A client that is refused takes a descriptor until its socket can be closed; where a
+//!   thousand of all users wait nobody is let in (`-EMFILE`).
+//! - Four users can have all threads of a kind held up: then descriptors of other strangers wait as
+//!   well, and their blocks are not mapped.
+//! - A stranger whose region could not be sealed, for want of a thread, can take pages away, and we
+//!   find new ones in their place: memory that we have given it already.
 //!
 //! # Progress
 //!
