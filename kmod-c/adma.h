@@ -185,7 +185,7 @@ struct adma_channel {
 	struct dma_chan *chan;
 	struct device *dev;	/* for mapping */
 	unsigned int device;	/* its number in adma_devices */
-	bool ordered;		/* see adma_is_ordered() */
+	bool ordered;		/* see adma_order_of() */
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
 	atomic_long_t queued;	/* units of transfers that are not answered */
@@ -310,9 +310,9 @@ struct adma_file {
 	atomic_t kept;		/* ranges of the table */
 	atomic_long_t pages;	/* pinned, kept or not */
 
-	spinlock_t lock;	/* of what follows */
-	u64 sequence;		/* of requests */
 	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */
+	spinlock_t lock;	/* of their ids and states, and of what follows */
+	u64 sequence;		/* of requests */
 	struct list_head gone;	/* ranges that nobody holds any more */
 
 	struct xarray exports;	/* by number; its lock is of what follows */
@@ -413,7 +413,7 @@ struct adma_request {
 	struct adma_piece piece[ADMA_MAX_PIECES];
 	struct adma_xfer xfer[ADMA_BATCH];	/* not yet handed over */
 
-	/* 0 at its beginning: */
+	/* 0 at its beginning, but for parts and chunk: */
 	atomic64_t failed;	/* pieces; until somebody was told */
 	struct adma_buf *buf;	/* between processes: the other side */
 	bool push;		/* ... is written */

@@ -82,7 +82,7 @@ int adma_channel_retry(struct adma_channel *ch, int tries)
  *
  * Not here: ptdma, whose callbacks take an error for success.
  */
-static int adma_is_ordered(struct dma_device *device)
+static int adma_order_of(struct dma_device *device)
 {
 	const char *driver = dev_driver_string(device->dev);
 
@@ -97,7 +97,7 @@ static bool adma_channel_refused(struct dma_chan *chan, void *last)
 {
 	struct dma_device *device = chan->device, **told = last;
 
-	if (adma_is_ordered(device) < 0 && *told != device) {
+	if (adma_order_of(device) < 0 && *told != device) {
 		*told = device;
 		dev_notice(device->dev,
 			   "adma: %s is not known to keep order, not used\n",
@@ -117,8 +117,8 @@ static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 	struct dma_device *device = chan->device;
 	struct adma_search *search = param;
 
-	if (adma_is_ordered(device) < 0 || (search->node != NUMA_NO_NODE &&
-					    search->node != dev_to_node(device->dev)))
+	if (adma_order_of(device) < 0 || (search->node != NUMA_NO_NODE &&
+					  search->node != dev_to_node(device->dev)))
 		return false;
 	return search->seen++ == search->skip;
 }
@@ -143,7 +143,7 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 
 	ch->chan = chan;
 	ch->dev = dmaengine_get_dma_device(chan);
-	ch->ordered = adma_is_ordered(chan->device);
+	ch->ordered = adma_order_of(chan->device);
 	spin_lock_init(&ch->lock);
 	INIT_LIST_HEAD(&ch->reqs);
 	INIT_LIST_HEAD(&ch->free);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* An open file: its slots, its limits, and the end of its requests. */
+/* An open file: its pages and its user, waiting for its requests, the close. */
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/dma-mapping.h>
@@ -61,20 +61,20 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
 /* Adds it to the files of its user, who is known by his other files. */
 static int adma_file_list(struct adma_file *file)
 {
-	struct adma_user *user = NULL;
+	/* Not with the lock, which is everybody's: it may take long. */
+	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
+	struct adma_user *user = new;
 	struct adma_file *other;
 	int ret = 0;
 
+	if (!new)
+		return -ENOMEM;
 	mutex_lock(&adma_files_lock);
 	list_for_each_entry(other, &adma_files, files) {
 		if (other->cred->user == file->cred->user)
 			user = other->user;
 	}
-	if (!user)
-		user = kzalloc(sizeof(*user), GFP_KERNEL_ACCOUNT);
-	if (!user) {
-		ret = -ENOMEM;
-	} else if (user->files && user->files >= adma_max_files) {
+	if (user->files && user->files >= adma_max_files) {
 		ret = -EMFILE;
 	} else {
 		user->files++;
@@ -82,6 +82,8 @@ static int adma_file_list(struct adma_file *file)
 		list_add_tail(&file->files, &adma_files);
 	}
 	mutex_unlock(&adma_files_lock);
+	if (user != new)
+		kfree(new);
 	return ret;
 }
 
@@ -93,7 +95,7 @@ static bool adma_file_busy(struct adma_file *file, u64 sequence)
 
 	spin_lock(&file->lock);
 	for (i = 0; i < ADMA_SLOTS; i++) {
-		struct adma_request *req = file->slot[i];
+		struct adma_request *req = READ_ONCE(file->slot[i]);
 
 		busy |= req && req->state == ADMA_BUSY &&
 			req->id / ADMA_SLOTS <= sequence;
