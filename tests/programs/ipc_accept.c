@@ -2,10 +2,7 @@
  * Servers that accept in every way that accept(2) knows, and a client that is slow to greet:
  * whoever still accepts gets it. One scene by name, see main.
  */
-#include "ipc.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/syscall.h>
+#include "ipc_filter.h"
 #include <ucontext.h>
 
 /* Longer than anything here may take, on a busy machine too. */
@@ -44,23 +41,6 @@ static void send_slowly(int signal, siginfo_t *about, void *context)
 	registers[REG_RAX] = sent == 1 ? (long)message.msg_len : -errno;
 }
 
-static void become_slow(void)
-{
-	struct sigaction action = { .sa_sigaction = send_slowly, .sa_flags = SA_SIGINFO };
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendmsg, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
-
-	sigaction(SIGSYS, &action, NULL);
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		cannot_be_shown("no seccomp filters here");
-}
-
 static pid_t client(bool slow)
 {
 	pid_t child = fork();
@@ -68,7 +48,7 @@ static pid_t client(bool slow)
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (slow)
-			become_slow();
+			trap_call(SYS_sendmsg, send_slowly);
 		int connection = adma_connect(name);
 
 		if (connection < 0)

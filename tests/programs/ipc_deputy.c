@@ -3,14 +3,12 @@
  * address, and then becomes, or leaves its number to, another program. One test by name, see
  * main; the path of ipc_victim comes second.
  */
-#include "ipc.h"
+#include "ipc_filter.h"
 #include "ipc_victim.h"
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
 #include <linux/sched.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -271,21 +269,6 @@ static void raced(const char *path)
 
 /* ---- a peer that changes its user --------------------------------------------------------- */
 
-static void kill_for(int call)
-{
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		cannot_be_shown("no seccomp filters here");
-}
-
 static int in_two[2]; /* tells the other process to go on */
 
 static void tell(void)
@@ -341,8 +324,8 @@ static void changed(void)
 	pid_t child;
 	int connection = with_changing(change_and_read, &child);
 
-	kill_for(SYS_process_vm_readv);
-	kill_for(SYS_process_vm_writev);
+	filter_call(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS);
+	filter_call(SYS_process_vm_writev, SECCOMP_RET_KILL_PROCESS);
 	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -ECONNRESET);
 	EXPECT(adma_read(connection, (void *)room, 8 * MIB), -ECONNRESET);
 	expect_good_end(child);

@@ -2,12 +2,10 @@
  * The ends of a connection, and what can go wrong with it; one test by name, see main.
  */
 #include "ipc_echo.h"
+#include "ipc_filter.h"
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
 
 /* ---- the other process is stopped --------------------------------------------------- */
@@ -46,24 +44,6 @@ static void stopped(void)
 	expect_good_end(child);
 }
 
-/* A filter that makes a signal of a call: its handler runs where the call would have. */
-static void trap(int call, void (*handler)(int, siginfo_t *, void *))
-{
-	struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
-
-	sigaction(SIGSYS, &action, NULL);
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		cannot_be_shown("no seccomp filters here");
-}
-
 /* In the middle of a piece: it is claimed, and not copied yet. */
 static void stop_in_call(int signal, siginfo_t *about, void *context)
 {
@@ -75,7 +55,7 @@ static void stop_in_call(int signal, siginfo_t *about, void *context)
 
 static int stop_in_piece(int connection)
 {
-	trap(SYS_process_vm_readv, stop_in_call);
+	trap_call(SYS_process_vm_readv, stop_in_call);
 	long got = adma_read(connection, (void *)room, 8 * MIB);
 
 	if (got == 8 * MIB)
@@ -209,7 +189,7 @@ static int linger_in_piece(int connection)
 	pthread_t thread;
 
 	pthread_create(&thread, NULL, close_meanwhile, (void *)(long)connection);
-	trap(SYS_process_vm_writev, linger_in_call);
+	trap_call(SYS_process_vm_writev, linger_in_call);
 	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -EBADF);
 	pthread_join(thread, NULL);
 	return 0;

@@ -3,14 +3,12 @@
  * messages take then; one test by name, see main.
  */
 #include "ipc_echo.h"
+#include "ipc_filter.h"
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
 enum { NOBODY = 65534 };
 
@@ -18,17 +16,7 @@ enum { NOBODY = 65534 };
 
 static void refuse(int call)
 {
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		cannot_be_shown("no seccomp filters here");
+	filter_call(call, SECCOMP_RET_ERRNO | EPERM);
 }
 
 static int echo_and_lose(int connection)
