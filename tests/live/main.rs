@@ -22,6 +22,7 @@ use live::{Live, NO_STATUS, ended};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -113,7 +114,16 @@ impl Victim {
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
     }
 
+    /// The next line, within minutes.
     fn answer(&mut self) -> String {
+        let mut ready = libc::pollfd {
+            fd: self.answers.get_ref().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let known = !self.answers.buffer().is_empty();
+        // SAFETY: one descriptor to look at.
+        assert!(known || unsafe { libc::poll(&mut ready, 1, 300_000) } == 1, "no answer");
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
         line.trim().to_owned()
