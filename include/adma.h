@@ -326,10 +326,11 @@ int adma_connect(const char *path);
  * other sockets, -ENOMEM without memory, -EMFILE when there are 4096 connections or no descriptors
  * left, or while 256 that the other's user has sent wait to be closed. Whoever else has the socket,
  * or a copy of it, can look at the greetings: over one that a process of another user (and not
- * root) has made, two processes are taken for strangers. Two users over a socket whose both ends
- * have names (bind) cannot be told apart as server and client: -EPROTO. The library keeps up to
- * four descriptors for each connection, two more with the kernel helper, and in a program with
- * threads two for each one that waits long. They are not to be closed while the connection
+ * root) has made, two processes are taken for strangers. Who accepts with accept(2) and has
+ * accepted a client of adma_connect is to call this at once: after a quarter of a second without an
+ * answer that client comes again. The library keeps up to four descriptors for each connection, two
+ * more with the kernel helper, and in a program with threads two for each one that waits long. They
+ * are not to be closed while the connection
  * lasts: another file might get the number.
  */
 int adma_attach(int socket);

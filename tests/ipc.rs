@@ -100,6 +100,7 @@ programs! {
     connection_info_keeps_to_its_room: "ipc_sockets" "about";
     of_two_who_listen_at_one_path_one_does: "ipc_sockets" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
+    client_of_another_user_may_have_a_name: "ipc_sockets" "named";
     child_forked_during_greetings_has_none_of_the_sockets: "ipc_sockets" "forked";
     threads_that_only_wait_never_find_the_table_full: "ipc_limits" "crowd";
     more_readers_than_places_wait_for_those_before_them: "ipc_limits" "many_readers";

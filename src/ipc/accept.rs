@@ -81,7 +81,9 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         for Incoming { handshake, since, .. } in backlog.iter().filter(|one| one.listener == file) {
             events.push(handshake.events());
             limit = limit.min(handshake.milliseconds());
-            if now < handshake.moved().max(*since) + ATTENTION {
+            // Who says its greetings byte by byte has it for no longer than a few honest ones.
+            let moved = handshake.moved().clamp(*since, since + 4 * ATTENTION);
+            if now < moved + ATTENTION {
                 events[0].0 = -1;
                 limit = limit.min((ATTENTION / 1_000_000) as i32);
             }

@@ -152,10 +152,10 @@ pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
     let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
     let connected = |end| -> Result<Hidden> {
-        let socket = os::unix_socket()?;
+        let mut socket = Hidden::new(os::unix_socket()?, OURS);
         os::connect(&socket, &address, end)?;
-        let user = os::user_of(socket.raw());
-        Ok(Hidden::new(socket, user))
+        socket.user = os::user_of(socket.raw());
+        Ok(socket)
     };
     let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
     let mut greeting = Handshake::new(socket.raw(), settings, end, false);
@@ -290,7 +290,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     if CLOSERS.is_behind(talk.user) {
         return Err(libc::EMFILE);
     }
-    let gives = peer::gets_descriptors(socket);
+    let gives = peer::gets_descriptors(socket, accepted);
     let mine_given = match gives {
         true => {
             let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
@@ -352,15 +352,20 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let (chosen, pin, token) = (page.chosen, pinned.pin, random());
     mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
-    // Both have mapped it. Who is not our equal can hold its lock for as long as it likes.
+    // Both have mapped it, and who has made it seals it. Who is not our equal can hold its lock for
+    // as long as it likes, and a thread that waits for it cannot be killed: so nobody takes that of
+    // a stranger's memory, and of our own not the caller, if there is any thread.
+    let memory = Arc::new(memory);
     if equal {
         os::seal_for_good(&memory)?;
-    } else if !os::is_sealed_for_good(&memory) {
-        // Where there is no thread for that it can take pages away: we find others in their place.
-        let sealed = talk.leave_to_thread(&SEALERS, move || os::seal_for_good(&memory)).await;
-        sealed.unwrap_or(Ok(()))?;
+    } else if ours {
+        let same = memory.clone();
+        match talk.leave_to_thread(&SEALERS, move || os::seal_for_good(&same)).await {
+            Some(sealed) => sealed?,
+            None if SEALERS.is_behind(talk.user) => return Err(libc::EMFILE),
+            None => os::seal_for_good(&memory)?,
+        }
     }
-    region.find_pages()?;
 
     // Both or neither: one of them may see less of the other.
     let equal = equal && theirs.equal != 0;
@@ -402,6 +407,11 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let (theirs, _) = talk.exchange(&mut mine, VERDICT, &[]).await?;
     let peer = talk.peer.take().filter(|_| theirs.token == token).ok_or(libc::EPROTO)?;
     drop(pinned); // until here the other side may have looked at it
+    // By now it is, on both sides; or its pages could be taken away.
+    if !os::is_sealed_for_good(&memory) {
+        return Err(libc::EPROTO);
+    }
+    region.find_pages()?;
 
     // Both or neither: what one posts the other must be able to fetch.
     let both = helper && theirs.helper != 0;

@@ -112,7 +112,7 @@
 //! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`hidden`) |
 //! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
 //! | sends more of them than there are threads | each user has a share of the threads; the rest waits to be closed, and while that is more than one message can bring nothing more is taken in from that user (`-EMFILE`, and its connections break) |
-//! | holds the lock of memory that it has sent, or got | a thread waits for it; a block is not mapped before that, and its messages wait a second, and are streamed then; without a thread they are streamed at once, and a region is not sealed |
+//! | holds the lock of memory that it has sent, or got | a region is sealed by who has made it, and not used before; for a block of others a thread waits, it is not mapped before that, and its messages wait a second, and are streamed then, without a thread at once |
 //! | comes to a listener, is greeted and reads nothing, a thousand times | who has come from another user is sent no descriptors in greetings: those that are not taken count for our user, who could send none any more. Region and doorbell are its own, it is no equal, and has no port |
 //! | closes its half of the doorbell, so that there is always something to hear | that is its end |
 //! | says nothing | the oldest of the user with most such clients makes room for others (`accept`) |
@@ -129,11 +129,13 @@
 //!   comes at that very moment with such a file.
 //! - Where the program has no numbers left for descriptors, the kernel closes in our call what finds
 //!   none. A client that is refused takes a descriptor until its socket can be closed; where a
-//!   thousand of all users wait nobody is let in (`-EMFILE`).
+//!   thousand of all users wait nobody is let in (`-EMFILE`): two users can see to that.
 //! - Four users can have all threads of a kind held up: then descriptors of other strangers wait as
 //!   well, and their blocks are not mapped.
-//! - A stranger whose region could not be sealed, for want of a thread, can take pages away, and we
-//!   find new ones in their place: memory that we have given it already.
+//! - A thread that waits for the lock of a stranger's block, or closes its file, cannot be killed
+//!   while that lasts: so long our process does not quite end, and setuid(2) and the like wait for it.
+//! - Who has made a region and can make no thread seals it itself, and waits for a server that holds
+//!   its lock.
 //!
 //! # Progress
 //!

@@ -158,8 +158,7 @@ impl Drop for Foreign {
 /// Closes a unix socket that a user has the other end of. What is in it may be files that would be
 /// closed with it; they stay there while others wait.
 pub fn close_socket(socket: Fd, user: User) {
-    let is_empty = || !CLOSERS.is_behind(user) && sockets::empty_for_good(&socket, user);
-    if socket.is_there() && !is_empty() {
+    if socket.is_there() && !sockets::empty_for_good(&socket, user) {
         close_by_thread(socket.into_raw(), user);
     }
 }
@@ -177,7 +176,9 @@ pub fn close_listener(listener: i32, patience: u64) {
         told.store(1, Ordering::Release);
         sys::futex_wake(told.as_ptr(), 1);
     };
-    CLOSERS.queue(OURS, Box::new(close));
+    if !CLOSERS.take(OURS, Box::new(close)) {
+        return sys::close(listener); // nobody else can
+    }
     while closed.load(Ordering::Acquire) == 0 && sys::nanoseconds() < end {
         sys::futex_wait(closed.as_ptr(), 0, end.saturating_sub(sys::nanoseconds()).max(1));
     }

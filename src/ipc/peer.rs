@@ -251,13 +251,14 @@ impl Peer {
 }
 
 /// Whether descriptors are sent over a socket: not to who has come to us from another user. Those
-/// that it does not take count for our user, who can send only so many.
-pub fn gets_descriptors(socket: i32) -> bool {
+/// that it does not take count for our user, who can send only so many. Without having `accepted`
+/// it ourselves we know by our end's name; of two that have names either could be the server's.
+pub fn gets_descriptors(socket: i32, accepted: bool) -> bool {
     let ours = |maker: Credentials| {
         maker.uid == 0 || (maker.uid == sys::geteuid() as u32 && is_one_user(maker.uid))
     };
-    let [was_not_accepted, _] = os::are_nameless(socket);
-    was_not_accepted || os::maker_of(socket).ok().is_none_or(ours)
+    let has_come = accepted || os::are_nameless(socket) == [false, true];
+    !has_come || os::maker_of(socket).ok().is_none_or(ours)
 }
 
 /// As long as a status gets with some hundred groups.

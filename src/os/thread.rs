@@ -29,14 +29,19 @@ rare! {
 /// others, for which setuid waits.
 const OF_THE_C_LIBRARY: u64 = signal_set(32) | signal_set(33);
 
-/// Has a thread do the job, on a stack of `stack` bytes, with all signals of the program blocked:
-/// its handlers are not for it. Answers an errno if there is no such thread.
+/// Has a thread do the job, on a stack of `stack` bytes or more, with all signals of the program
+/// blocked: its handlers are not for it. Answers an errno if there is no such thread.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();
     let job: ThreadBody = Box::new(job);
     let job = Box::into_raw(Box::new(job));
     // SAFETY: `run` is never unloaded, and gets what it expects.
-    let errno = unsafe { create(stack, job.cast()) }.unwrap_or(libc::ENOSYS);
+    let create = |stack| unsafe { create(stack, job.cast()) }.unwrap_or(libc::ENOSYS);
+    let errno = match create(Some(stack)) {
+        // A program's own variables of threads lie there, too, and may be larger than that.
+        libc::EINVAL => create(None),
+        errno => errno,
+    };
     if errno == 0 {
         return Ok(());
     }
@@ -47,13 +52,15 @@ pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i3
 
 /// # Safety
 /// `job` is `run`'s.
-unsafe fn create(stack: usize, job: *mut c_void) -> Option<i32> {
+unsafe fn create(stack: Option<usize>, job: *mut c_void) -> Option<i32> {
     // SAFETY: the attributes are made, used and ended here.
     unsafe {
         let (mut attributes, mut thread) = (core::mem::zeroed(), 0);
         pthread_attr_init()?(&mut attributes);
         pthread_attr_setdetachstate()?(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        pthread_attr_setstacksize()?(&mut attributes, stack);
+        if let Some(stack) = stack {
+            pthread_attr_setstacksize()?(&mut attributes, stack);
+        }
         let errno = pthread_create()?(&mut thread, &mut attributes, run, job);
         pthread_attr_destroy()?(&mut attributes);
         Some(errno)

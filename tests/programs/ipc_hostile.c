@@ -271,12 +271,16 @@ enum { STUCK = 17, WAITING = 300 };
 
 static void all_linger(void)
 {
-	int fds[WAITING / 2];
+	int fds[WAITING / 2], client;
 
 	for (int i = 0; i < STUCK; i++)
 		socket_has_what_lingers();
 	for (int i = 0; i < WAITING / 2; i++)
 		fds[i] = open("/dev/null", O_RDONLY);
+	/* In one queue more than the server lets wait of all users. */
+	client = plain_client(name);
+	for (int i = 0; i < 8; i++)
+		send_with(client, "x", 1, fds, WAITING / 2, MSG_DONTWAIT);
 	for (int i = 0; i < 2; i++)
 		send_with(plain_client(name), "x", 1, fds, WAITING / 2, MSG_DONTWAIT);
 }
@@ -284,16 +288,18 @@ static void all_linger(void)
 /* A user who has all of its descriptors closed slowly holds up no other user. */
 static void closers(void)
 {
+	struct rlimit enough = { 4096, 4096 };
 	int listener = adma_listen(name);
 
 	if (!has_network())
 		cannot_be_shown("no network here");
 	if (getuid())
 		cannot_be_shown("cannot become another user");
+	setrlimit(RLIMIT_NOFILE, &enough);
 	pid_t child = hostile(all_linger);
 
 	wait_done();
-	for (int i = 0; i < STUCK + 2; i++) {
+	for (int i = 0; i < STUCK + 3; i++) {
 		int refused = adma_accept(listener);
 
 		if (refused >= 0)

@@ -26,6 +26,7 @@ struct liar {
 	int socket, memory, bell[2];
 	byte *region;
 	struct greeting mine, theirs;
+	bool leaves_open; /* does not seal the region */
 };
 
 static void become_somebody(void)
@@ -108,6 +109,8 @@ static bool say_rest(struct liar *liar, int ready, int verdict)
 		return false;
 	if (liar->theirs.equal)
 		fail("process %d of user %d is taken for an equal", getpid(), getuid());
+	if (!liar->leaves_open)
+		fcntl(liar->memory, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
 	liar->mine.step = VERDICT;
 	liar->mine.token = liar->theirs.token;
 	liar->mine.pull = liar->mine.push = liar->mine.blocks = 1;
@@ -187,6 +190,13 @@ static void tell_the_truth(struct liar *liar, int socket, int cat)
 	say_rest(liar, socket, socket);
 }
 
+/* It could take pages away; and nobody else waits for the lock of its memory. */
+static void seal_nothing(struct liar *liar, int socket, int cat)
+{
+	liar->leaves_open = true;
+	tell_the_truth(liar, socket, cat);
+}
+
 static void last_byte_of_hello(struct liar *liar, int socket, int cat)
 {
 	hear(liar);
@@ -221,6 +231,7 @@ static void whole_ready(struct liar *liar, int socket, int cat)
 static void relayed(void)
 {
 	EXPECT(served(tell_the_truth), 0);
+	EXPECT(served(seal_nothing), -EPROTO);
 	EXPECT(served(last_byte_of_hello), -EPROTO);
 	EXPECT(served(middle_of_hello), -EPROTO);
 	EXPECT(served(whole_ready), -EPROTO);

@@ -350,6 +350,51 @@ static void closed_meanwhile(void)
 	EXPECT(adma_close(other), 0);
 }
 
+/*
+ * A client of another user, neither of them root. Asked for credentials, its socket gets a name
+ * when it connects.
+ */
+static void named(void)
+{
+	int on = 1, status, connection;
+	char name[60];
+
+	if (getuid())
+		cannot_be_shown("only root can become others");
+	snprintf(name, sizeof(name), "@adma-named-%d", getpid());
+	pid_t child = fork();
+
+	if (child == 0) {
+		struct sockaddr_un address = { .sun_family = AF_UNIX };
+		int client = socket(AF_UNIX, SOCK_STREAM, 0);
+
+		if (setresuid(1001, 1001, 1001))
+			fail("setresuid");
+		strcpy(address.sun_path + 1, name + 1);
+		setsockopt(client, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+		while (connect(client, (void *)&address,
+			       offsetof(struct sockaddr_un, sun_path) + strlen(name)))
+			sleep_ms(1);
+		connection = adma_attach(client);
+		if (connection < 0)
+			fail("attach: %s", strerror(-connection));
+		EXPECT(adma_write(connection, "good", 4), 4);
+		exit(adma_close(connection));
+	}
+	if (setresuid(1002, 1002, 1002))
+		fail("setresuid");
+	int listener = adma_listen(name);
+
+	connection = adma_accept(listener);
+	if (connection < 0)
+		fail("accept: %s", strerror(-connection));
+	EXPECT(adma_read(connection, name, 10), 4);
+	EXPECT(adma_close(connection), 0);
+	EXPECT(adma_close(listener), 0);
+	waitpid(child, &status, 0);
+	EXPECT(status, 0);
+}
+
 /* How many sockets this process has. */
 static int sockets(void)
 {
@@ -428,7 +473,7 @@ int main(int argc, char **argv)
 		{ "kinds", kinds }, { "other_sockets", other_sockets }, { "silence", silence },
 		{ "interrupted", interrupted }, { "about", about }, { "strangers", strangers },
 		{ "together", together }, { "stalled", stalled }, { "noexec", noexec },
-		{ "forked", forked }, { "closed_meanwhile", closed_meanwhile },
+		{ "forked", forked }, { "named", named }, { "closed_meanwhile", closed_meanwhile },
 	};
 
 	make_room();

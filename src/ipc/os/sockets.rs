@@ -1,7 +1,7 @@
 //! Unix sockets, and what travels over them.
 
 use super::{Fd, Foreign, Result, call, fd, open};
-use crate::ipc::blocking::{OURS, User};
+use crate::ipc::blocking::{CLOSERS, OURS, User};
 use crate::os::sys::{self, nanoseconds};
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -231,14 +231,14 @@ pub fn do_not_linger(fd: i32) {
 
 /// Takes out all that has come, and nothing more comes; what was sent along is closed as all that is
 /// (`Foreign`). It is not looked for, which whoever has a copy of our end could make us do in the
-/// wrong place (SO_PEEK_OFF). False: there is no end to it.
+/// wrong place (SO_PEEK_OFF). False: there is no end to it, or too much waits to be closed already.
 pub fn empty_for_good(socket: &Fd, user: User) -> bool {
     /// More than fit into any queue.
     const MOST: usize = 10_000;
     shut_down(socket.raw(), libc::SHUT_RD);
     // A packet may have no bytes, as the end. But it has credentials.
     let _ = set_socket_option(socket.raw(), libc::SO_PASSCRED, 1);
-    (0..MOST).any(|_| {
+    (0..MOST).take_while(|_| !CLOSERS.is_behind(user)).any(|_| {
         let (mut room, mut beside) = ([0; 256], Beside::of(user));
         let got = receive(socket.raw(), &mut room, &mut beside);
         got == Ok(0) && !beside.any
