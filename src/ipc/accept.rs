@@ -1,7 +1,7 @@
 //! Who has come to a listener and has not finished the handshake. They are looked after together,
 //! by whoever accepts, so that one who says nothing keeps nobody else out. No lock is held while
 //! one of them is: who goes on with a handshake takes it out meanwhile. When nobody accepts any
-//! more, here, they come to the listener again (`handshake`), where other processes find them, and
+//! more, here, they come to the listener again (`connect`), where other processes find them, and
 //! who polls it.
 
 use super::blocking::{CLOSERS, User};

@@ -5,7 +5,7 @@ use super::endpoint::{NUMBER_BITS, Role};
 use super::handshake::Established;
 use super::link::Link;
 use super::settings::settings;
-use super::{accept, blocks, handshake, os, table};
+use super::{accept, blocks, connect, handshake, os, table};
 use crate::os::{sys, text};
 use alloc::boxed::Box;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -43,7 +43,7 @@ fn nothing_or(result: os::Result<()>) -> c_int {
 pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    answer(handshake::listen(path.to_bytes()).map(os::Fd::into_raw))
+    answer(connect::listen(path.to_bytes()).map(os::Fd::into_raw))
 }
 
 pub extern "C" fn adma_accept(listener: c_int) -> c_int {
@@ -55,7 +55,7 @@ pub extern "C" fn adma_accept(listener: c_int) -> c_int {
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    entered(|| handshake::connect(path.to_bytes(), settings()))
+    entered(|| connect::connect(path.to_bytes(), settings()))
 }
 
 pub extern "C" fn adma_attach(socket: c_int) -> c_int {
@@ -63,8 +63,7 @@ pub extern "C" fn adma_attach(socket: c_int) -> c_int {
 }
 
 fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
-    let owner = os::look_for_heap().and_then(|()| table::become_owner());
-    let link = owner.and_then(|owner| Ok(Link::new(establish()?, owner)));
+    let link = table::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
     answer(link.and_then(|link| {
         if settings().tell {
             text::say(format_args!("connection: {}", link.story));
@@ -85,8 +84,8 @@ pub extern "C" fn adma_close(connection: c_int) -> c_int {
 
 /// Null: there is no memory, or no descriptor.
 pub extern "C" fn adma_alloc(len: usize) -> *mut c_void {
-    let owner = os::look_for_heap().and_then(|()| table::become_owner());
-    owner.and_then(|owner| blocks::allocate(len, owner)).unwrap_or(core::ptr::null_mut())
+    let block = table::become_owner().and_then(|owner| blocks::allocate(len, owner));
+    block.unwrap_or(core::ptr::null_mut())
 }
 
 /// # Safety

@@ -1,4 +1,5 @@
-//! The beginning of a connection: finding each other, and greetings over the socket.
+//! The beginning of a connection: greetings over the socket of two who have found each other
+//! (`connect`, `accept`).
 //!
 //! Both sides say the same things in the same order, so neither has a role. Each says three times
 //! what it knows by then:
@@ -23,7 +24,7 @@
 //! Who has accepted a client says the first bytes of its HELLO at once, and the rest when that
 //! greets. So a client knows whether it waits in the listener's queue, where everybody who accepts
 //! can find it, or was taken out of there by somebody who may not look after it any more: a server
-//! that got another connection, and polls its listener for the next. Then it comes again.
+//! that got another connection, and polls its listener for the next. Then it comes again (`connect`).
 
 use super::across::{Across, Pinned};
 use super::blocking::{CLOSERS, COPIERS, OURS, Pool, SEALERS, User};
@@ -112,81 +113,6 @@ pub struct Established {
     pub story: String,
 }
 
-/// Who comes second must not take a socket for left over that the first one is just making. They
-/// take turns for that; whoever holds the folder for other reasons is not waited for long.
-pub fn listen(path: &[u8]) -> Result<Fd> {
-    const TURN: u64 = 1_000_000_000;
-    let address = os::unix_address(path)?;
-    let socket = os::unix_socket()?;
-    let named = path[0] != b'@';
-    let _turn = named.then(|| os::lock_folder(path, sys::nanoseconds() + TURN));
-    match os::bind(&socket, &address) {
-        Err(libc::EADDRINUSE) if named && is_left_over(&address) => {
-            os::remove_file(&address);
-            os::bind(&socket, &address)?;
-        }
-        answer => answer?,
-    }
-    os::listen(&socket)?;
-    Ok(socket)
-}
-
-/// Whether this is a socket file that has nobody behind it. Connecting to any other file is
-/// refused, too, and that one is not ours to remove.
-fn is_left_over(address: &os::UnixAddress) -> bool {
-    if !os::is_socket_file(address) {
-        return false;
-    }
-    // Who has no time for us is there.
-    let at_once = sys::nanoseconds();
-    let connected = os::unix_socket().and_then(|socket| os::connect(&socket, address, at_once));
-    connected == Err(libc::ECONNREFUSED)
-}
-
-/// Who was accepted and hears nothing for so long, in nanoseconds, comes again; then for twice as
-/// long, and so on. Much longer than greetings take, on a busy machine too.
-const FORGOTTEN: u64 = 250_000_000;
-
-/// Connects, and greets, within one limit.
-pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
-    let end = sys::nanoseconds() + settings.patience;
-    let address = os::unix_address(path)?;
-    let connected = |end| -> Result<Hidden> {
-        let mut socket = Hidden::new(os::unix_socket()?, OURS);
-        os::connect(&socket, &address, end)?;
-        socket.user = os::user_of(socket.raw());
-        Ok(socket)
-    };
-    let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
-    let mut greeting = Handshake::new(socket.raw(), settings, end, false);
-    loop {
-        let done = greeting.finish(patience);
-        // Of several processes that accept the one may have ended that has taken us in.
-        let ended =
-            matches!(done, Some(Err(libc::ECONNRESET | libc::EPIPE))) && greeting.moved() != 0;
-        if let Some(done) = done
-            && (!ended || patience > 8 * FORGOTTEN)
-        {
-            return done;
-        }
-        patience *= 2;
-        let again = match connected(sys::nanoseconds()) {
-            Ok(again) => again,
-            Err(_) if ended => return Err(libc::ECONNRESET),
-            // The queue is full, so there is somebody to accept.
-            Err(_) => continue,
-        };
-        // The server cannot say its last word from now on; it may have done so. And it sees that we
-        // are gone before it misses our page.
-        os::shut_down(socket.raw(), libc::SHUT_RDWR);
-        if !ended && let Some(Ok(done)) = greeting.go_on() {
-            return Ok(done);
-        }
-        greeting = Handshake::new(again.raw(), settings, end, false);
-        socket = again;
-    }
-}
-
 /// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
 /// can look after many.
 pub struct Handshake {
@@ -241,7 +167,7 @@ impl Handshake {
     }
 
     /// Waits for the end. `None`: somebody was there and says nothing for so many nanoseconds.
-    fn finish(&mut self, patience: u64) -> Option<Result<Established>> {
+    pub fn finish(&mut self, patience: u64) -> Option<Result<Established>> {
         loop {
             let done = self.go_on();
             let Wants { event, moved } = *self.wants.lock();

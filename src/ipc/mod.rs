@@ -12,6 +12,7 @@
 //! link        one connection: posting, copying; in it ends: of the other process, and ours
 //! endpoint    one end of one direction: requests and matching; in it progress: who copies what,
 //!             layout: how messages are cut
+//! connect     who listens under a name, and who connects to it
 //! accept      who has come to a listener and has not finished the handshake
 //! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
 //!             sockets that belong to no connection yet
@@ -149,6 +150,7 @@ mod blocking;
 mod blocks;
 mod calls;
 pub mod claims;
+mod connect;
 mod consent;
 pub mod counts;
 pub mod doorbell;

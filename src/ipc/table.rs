@@ -123,6 +123,7 @@ pub fn owner() -> u64 {
 
 /// A number for this process, for connections to remember.
 pub fn become_owner() -> os::Result<u64> {
+    os::look_for_heap()?; // which all need who come for it
     if OWNER.load(Ordering::Acquire).is_null() {
         let page: *mut AtomicU64 = sys::page_wiped_on_fork().cast();
         if page.is_null() {
