@@ -75,60 +75,60 @@ macro_rules! programs {
 
 programs! {
     messages_of_every_size_and_order_arrive_whole: "ipc_messages" "process_vm";
-    stopped_process_is_not_needed_when_both_have_posted: "ipc_ends" "stopped";
-    both_close_and_nobody_touches_a_buffer_afterwards: "ipc_ends" "both_close";
+    stopped_process_is_not_needed_when_both_have_posted: "ipc_stopped" "stopped";
+    both_close_and_nobody_touches_a_buffer_afterwards: "ipc_stopped" "both_close";
     process_whose_first_thread_has_left_is_not_taken_for_dead: "ipc_ends" "first_thread";
     fork_leaves_connections_to_the_parent: "ipc_ends" "fork";
     child_that_outlives_a_dead_parent_does_not_hide_its_end: "ipc_ends" "orphan";
     exec_ends_a_connection: "ipc_ends" "exec";
     close_leaves_eager_messages_and_drops_the_rest: "ipc_ends" "close";
-    listen_accept_connect_by_path_and_by_abstract_name: "ipc_ends" "listen";
-    waiting_process_sleeps: "ipc_ends" "quiet";
-    hostile_peer_scribbles_and_nothing_outside_the_buffer_is_written: "ipc_ends" "hostile";
-    threads_share_a_connection: "ipc_ends" "threads";
-    lengths_that_differ_transfer_the_shorter: "ipc_ends" "unequal";
-    full_table_is_eagain_and_a_million_reads_are_refused: "ipc_ends" "full";
-    full_table_of_connections_is_emfile: "ipc_ends" "table";
+    listen_accept_connect_by_path_and_by_abstract_name: "ipc_listen" "listen";
+    waiting_process_sleeps: "ipc_waiting" "quiet";
+    hostile_peer_scribbles_and_nothing_outside_the_buffer_is_written: "ipc_scribble" "";
+    threads_share_a_connection: "ipc_threads" "threads";
+    lengths_that_differ_transfer_the_shorter: "ipc_messages" "unequal";
+    full_table_is_eagain_and_a_million_reads_are_refused: "ipc_limits" "full";
+    full_table_of_connections_is_emfile: "ipc_limits" "table";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
     numbers_that_the_program_has_given_to_its_own_files_are_left_alone: "ipc_ends" "all_closed";
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
-    accepting_can_be_interrupted: "ipc_sockets" "interrupted";
+    accepting_can_be_interrupted: "ipc_listen" "interrupted";
     slow_client_is_not_forgotten_by_who_polls_the_listener: "ipc_accept" "polled";
     slow_client_is_left_to_another_process_that_accepts: "ipc_accept" "processes";
     slow_client_is_left_to_another_thread_that_accepts: "ipc_accept" "threads";
-    connection_info_keeps_to_its_room: "ipc_sockets" "about";
-    of_two_who_listen_at_one_path_one_does: "ipc_sockets" "together";
+    connection_info_keeps_to_its_room: "ipc_words" "about";
+    of_two_who_listen_at_one_path_one_does: "ipc_listen" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
-    client_of_another_user_may_have_a_name: "ipc_sockets" "named";
+    client_of_another_user_may_have_a_name: "ipc_listen" "named";
     child_forked_during_greetings_has_none_of_the_sockets: "ipc_sockets" "forked";
-    threads_that_only_wait_never_find_the_table_full: "ipc_limits" "crowd";
-    more_readers_than_places_wait_for_those_before_them: "ipc_limits" "many_readers";
+    threads_that_only_wait_never_find_the_table_full: "ipc_threads" "crowd";
+    more_readers_than_places_wait_for_those_before_them: "ipc_threads" "many_readers";
     cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits" "late_cookie";
     both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits" "unread";
     page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits" "missing";
-    limit_of_a_wait_holds_for_who_copies_all_the_time: "ipc_limits" "limit";
-    limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_limits" "pages";
+    limit_of_a_wait_holds_for_who_copies_all_the_time: "ipc_waiting" "limit";
+    limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_waiting" "pages";
     too_few_descriptors_are_emfile: "ipc_limits" "descriptors";
-    every_error_that_is_named_has_words: "ipc_limits" "words";
+    every_error_that_is_named_has_words: "ipc_words" "errors";
     block_is_freed_once_and_only_as_a_whole: "ipc_blocks" "freed";
     blocks_freed_and_made_anew_are_never_confused: "ipc_blocks" "reused";
     block_freed_gives_its_pages_back_while_others_have_it_mapped: "ipc_blocks" "returned";
     blocks_stay_with_the_parent_after_fork: "ipc_blocks" "fork";
-    blocks_stay_with_the_parent_after_a_bare_fork: "ipc_blocks" "bare_fork";
+    blocks_stay_with_the_parent_after_a_bare_fork: "ipc_blocks" "fork bare";
     blocks_whose_descriptors_were_closed_are_carried_all_the_same: "ipc_blocks" "closed";
     buffer_with_a_hole_is_efault_when_the_other_is_a_block: "ipc_blocks" "hole";
-    block_whose_descriptor_was_closed_gives_its_pages_back: "ipc_blocks" "returned_closed";
+    block_whose_descriptor_was_closed_gives_its_pages_back: "ipc_blocks" "returned closed";
     block_is_made_while_signals_come: "ipc_blocks" "interrupted";
     block_beyond_a_limit_is_null_and_nobody_is_killed: "ipc_blocks" "limited";
     block_that_cannot_be_mapped_for_want_of_a_descriptor_is_carried: "ipc_blocks" "no_descriptors";
     block_never_becomes_a_standard_stream: "ipc_blocks" "standard";
     message_that_ends_behind_its_block_is_carried: "ipc_blocks" "straddling";
     process_connected_to_itself_has_blocks: "ipc_blocks" "alone";
-    block_that_is_not_what_it_should_be_is_not_mapped: "ipc_blocks" "lied_to";
-    block_that_loses_its_pages_all_the_time_ends_nobody: "ipc_blocks" "punched";
-    block_of_another_user_is_mapped_by_its_reader_to_read: "ipc_blocks" "strange";
-    block_that_was_lent_is_written_by_its_borrower_and_nothing_else_is: "ipc_blocks" "lent";
+    block_that_is_not_what_it_should_be_is_not_mapped: "ipc_block_lies" "lied_to";
+    block_that_loses_its_pages_all_the_time_ends_nobody: "ipc_block_lies" "punched";
+    block_of_another_user_is_mapped_by_its_reader_to_read: "ipc_lending" "strange";
+    block_that_was_lent_is_written_by_its_borrower_and_nothing_else_is: "ipc_lending" "lent";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
     right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
@@ -151,13 +151,13 @@ programs! {
     bytes_from_before_it_was_asked_who_sends_them_make_no_equal: "ipc_identity" "early";
     doorbell_is_a_pair_that_its_sender_has_made: "ipc_identity" "bells";
     server_cannot_be_made_to_greet_itself: "ipc_identity" "rung";
-    doorbell_of_who_had_the_number_before_is_refused: "ipc_identity" "bell_of_ended";
-    number_that_was_given_away_makes_no_equal: "ipc_identity" "number";
-    number_that_was_given_away_to_an_equal_makes_none: "ipc_identity" "number root";
-    process_that_is_there_is_known_by_its_number: "ipc_identity" "living";
+    doorbell_of_who_had_the_number_before_is_refused: "ipc_numbers" "bell_of_ended";
+    number_that_was_given_away_makes_no_equal: "ipc_numbers" "given_away";
+    number_that_was_given_away_to_an_equal_makes_none: "ipc_numbers" "given_away root";
+    process_that_is_there_is_known_by_its_number: "ipc_numbers" "living";
     two_who_got_their_socket_from_another_user_are_no_equals: "ipc_identity" "handed_on";
-    equal_that_has_laid_no_page_is_refused: "ipc_identity" "page";
-    demand_that_comes_back_is_refused: "ipc_identity" "reflected";
+    equal_that_has_laid_no_page_is_refused: "ipc_identity" "liar";
+    demand_that_comes_back_is_refused: "ipc_identity" "liar reflects";
 }
 
 /// A peer posts an address and becomes another program, or leaves its number to one: that is
@@ -166,30 +166,34 @@ programs! {
 fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
     let victim = victim_with("ipc_victim", &["-static"]);
     let scenes = [
-        "set_user_id",
-        "set_user_id_same",
-        "capability",
-        "capability_same",
-        "exec",
-        "exec_same",
-        "reused",
-        "raced",
-        "changed",
-        "changed_block",
-        "changed_claims",
-        "claimed",
+        ("ipc_deputy", "set_user_id"),
+        ("ipc_deputy", "set_user_id_same"),
+        ("ipc_deputy", "capability"),
+        ("ipc_deputy", "capability_same"),
+        ("ipc_deputy", "exec"),
+        ("ipc_deputy", "exec_same"),
+        ("ipc_deputy", "reused"),
+        ("ipc_deputy", "raced"),
+        ("ipc_changed", "messages"),
+        ("ipc_changed", "block"),
+        ("ipc_changed", "claims"),
+        ("ipc_claims", "claimed"),
     ];
-    let lent = ["claimed_lent", "claimed_unfinished", "claimed_elsewhere", "closed"];
+    let lent = ["claimed lent", "claimed unfinished", "claimed elsewhere", "closed"];
     // Workers copy, too; and who can be seen in a block.
     let alone = scenes.map(|scene| (scene, None));
     let shared = scenes.map(|scene| (scene, Some(("ADMA_CHANNELS", "3"))));
-    let all = alone.into_iter().chain(shared).chain([("claimed", Some(("BLOCKS", "1")))]);
-    let all = all.chain(lent.map(|scene| (scene, None)));
-    for (scene, knob) in all {
-        let mut command = ipc("ipc_deputy", scene);
+    let blocks = (("ipc_claims", "claimed"), Some(("BLOCKS", "1")));
+    let all = alone.into_iter().chain(shared).chain([blocks]);
+    let all = all.chain(lent.map(|scene| (("ipc_claims", scene), None)));
+    for ((program, scene), knob) in all {
+        let mut command = ipc(program, scene);
+        if program == "ipc_deputy" {
+            command.arg(&victim);
+        }
         // The one that must not be waited for is longer than a busy machine takes for the rest.
         let timeout = if scene == "closed" { "20" } else { "2" };
-        command.envs(knob).env("ADMA_IPC_TIMEOUT", timeout).arg(&victim);
+        command.envs(knob).env("ADMA_IPC_TIMEOUT", timeout);
         shows("nobody_is_made_to_reach_into_a_program_that_has_not_agreed", &mut command);
     }
 }
@@ -250,8 +254,8 @@ fn blocks_are_carried_without_rights_of_ptrace() {
 
 #[test]
 fn waiting_process_sleeps_also_where_it_must_help() {
-    succeed(ipc("ipc_ends", "quiet").env("ADMA_IPC_ENGINE", "shm"));
-    succeed(ipc("ipc_ends", "quiet beside").env("ADMA_IPC_ENGINE", "shm"));
+    succeed(ipc("ipc_waiting", "quiet").env("ADMA_IPC_ENGINE", "shm"));
+    succeed(ipc("ipc_waiting", "quiet beside").env("ADMA_IPC_ENGINE", "shm"));
 }
 
 fn is_quick() -> bool {
@@ -261,18 +265,18 @@ fn is_quick() -> bool {
 #[test]
 fn process_stopped_in_the_middle_of_a_piece_holds_nobody_up_without_limit() {
     let test = "process_stopped_in_the_middle_of_a_piece_holds_nobody_up_without_limit";
-    shows(test, ipc("ipc_ends", "frozen").env("ADMA_IPC_TIMEOUT", "1"));
+    shows(test, ipc("ipc_stopped", "frozen").env("ADMA_IPC_TIMEOUT", "1"));
 }
 
 #[test]
 fn block_that_cannot_be_lent_stays_as_it_was() {
-    let mut command = ipc("ipc_blocks", "not_lent");
+    let mut command = ipc("ipc_lending", "not_lent");
     shows("block_that_cannot_be_lent_stays_as_it_was", command.env("ADMA_IPC_TIMEOUT", "1"));
 }
 
 #[test]
 fn who_lends_in_vain_can_lend_again() {
-    let mut command = ipc("ipc_blocks", "lent_late");
+    let mut command = ipc("ipc_lending", "lent_late");
     shows("who_lends_in_vain_can_lend_again", command.env("ADMA_IPC_TIMEOUT", "4"));
 }
 
@@ -280,10 +284,10 @@ fn who_lends_in_vain_can_lend_again() {
 fn greetings_have_a_limit() {
     // A listener that accepts nobody, one who says nothing, and those who talk nonsense.
     let cases = [
-        ("ipc_limits", "queue"),
-        ("ipc_sockets", "silence"),
-        ("ipc_sockets", "strangers"),
-        ("ipc_sockets", "closed_meanwhile"),
+        ("ipc_silent", "queue"),
+        ("ipc_silent", "socket"),
+        ("ipc_greeting", "strangers"),
+        ("ipc_listen", "closed_meanwhile"),
     ];
     for (program, arguments) in cases {
         succeed(ipc(program, arguments).env("ADMA_IPC_TIMEOUT", "1"));
@@ -292,7 +296,7 @@ fn greetings_have_a_limit() {
 
 #[test]
 fn silent_clients_keep_nobody_from_being_accepted() {
-    succeed(ipc("ipc_sockets", "stalled").env("ADMA_IPC_TIMEOUT", "12"));
+    succeed(ipc("ipc_silent", "stalled").env("ADMA_IPC_TIMEOUT", "12"));
 }
 
 /// Descriptors that are not what they must be, too many of them, and files that never answer.
@@ -309,27 +313,18 @@ fn whatever_comes_with_a_greeting_is_looked_at_before_it_is_used() {
 /// Files that take long to close, however they come; a page that never does; clients that say nothing.
 #[test]
 fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
-    let scenes = [
-        "greeting",
-        "unaccepted",
-        "closers",
-        "locked",
-        "bell",
-        "bell_unread",
-        "bell_many",
-        "bell_peeked",
-        "bell_timed",
-        "bell_half",
-        "page",
-        "silent",
-        "deaf",
-        "interrupted",
-        "closed",
-        "limit",
+    let programs = [
+        ("ipc_lingering", &["greeting", "unaccepted", "closers"][..]),
+        ("ipc_doorbell", &["lingers", "unread", "many", "peeked", "timed", "half"]),
+        ("ipc_withheld", &["locked", "page"]),
+        ("ipc_silent", &["crowd", "deaf", "closed", "limit"]),
+        ("ipc_listen", &["interrupted silent"]),
     ];
-    for scene in scenes {
-        let test = "hostile_process_holds_nobody_up_and_leaves_no_descriptor";
-        shows(test, ipc("ipc_hostile", scene).env("ADMA_IPC_TIMEOUT", "2"));
+    for (program, scenes) in programs {
+        for scene in scenes {
+            let test = "hostile_process_holds_nobody_up_and_leaves_no_descriptor";
+            shows(test, ipc(program, scene).env("ADMA_IPC_TIMEOUT", "2"));
+        }
     }
 }
 
@@ -373,8 +368,8 @@ fn every_engine_carries_every_size() {
         succeed(command.env(knob, value));
         succeed(command.env("BLOCKS", "1"));
     }
-    for arguments in ["threads", "unequal"] {
-        succeed(ipc("ipc_ends", arguments).env("ADMA_IPC_ENGINE", "shm"));
+    for (program, arguments) in [("ipc_threads", "threads"), ("ipc_messages", "unequal")] {
+        succeed(ipc(program, arguments).env("ADMA_IPC_ENGINE", "shm"));
     }
 }
 

@@ -1,26 +1,16 @@
 /*
  * Servers that accept in every way that accept(2) knows, and a client that is slow to greet:
- * whoever still accepts gets it. One scene by name, see main.
+ * whoever still accepts gets it.
+ *
+ * usage: ipc_accept polled|processes|threads
  */
 #include "ipc_filter.h"
 #include <ucontext.h>
-
-/* Longer than anything here may take, on a busy machine too. */
-enum { LONG = 60000 };
 
 static char name[60];
 static int listener, arrived[2], gate[2];
 
 /* ---- clients ----------------------------------------------------------------------------- */
-
-static void pass(int from, const char *what)
-{
-	struct pollfd one = { .fd = from, .events = POLLIN };
-	char byte;
-
-	if (poll(&one, 1, LONG) != 1 || read(from, &byte, 1) != 1)
-		fail("%s", what);
-}
 
 /* The first message of a client waits at the gate. */
 static void send_slowly(int signal, siginfo_t *about, void *context)
@@ -33,8 +23,8 @@ static void send_slowly(int signal, siginfo_t *about, void *context)
 	(void)about;
 	if (!held) {
 		held = true;
-		EXPECT(write(arrived[1], "x", 1), 1);
-		pass(gate[0], "the gate stays closed");
+		send_byte(arrived[1]);
+		await_byte(gate[0]);
 	}
 	int sent = sendmmsg(registers[REG_RDI], &message, 1, registers[REG_RDX]);
 
@@ -43,23 +33,19 @@ static void send_slowly(int signal, siginfo_t *about, void *context)
 
 static pid_t client(bool slow)
 {
-	pid_t child = fork();
+	pid_t child = fork_child();
 
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (slow)
 			trap_call(SYS_sendmsg, send_slowly);
-		int connection = adma_connect(name);
+		int connection = made(adma_connect(name));
 
-		if (connection < 0)
-			fail("a %s client: connect is %s", slow ? "slow" : "quick",
-			     strerror(-connection));
 		EXPECT(adma_write(connection, slow ? "slow" : "quick", 6), 6);
 		EXPECT(adma_close(connection), 0);
 		exit(0);
 	}
 	if (slow)
-		pass(arrived[0], "the slow client has not come");
+		await_byte(arrived[0]);
 	return child;
 }
 
@@ -67,7 +53,7 @@ static pid_t client(bool slow)
 
 static void open_gate(void)
 {
-	EXPECT(write(gate[1], "x", 1), 1);
+	send_byte(gate[1]);
 }
 
 /* Accepts somebody; says whether that was the slow one. */
@@ -92,7 +78,7 @@ static bool poll_and_accept(void)
 {
 	struct pollfd one = { .fd = listener, .events = POLLIN };
 
-	if (poll(&one, 1, LONG) != 1)
+	if (poll(&one, 1, 60000) != 1)
 		fail("nobody is there");
 	return accept_one();
 }
@@ -113,20 +99,18 @@ static void processes(void)
 {
 	int turn[2];
 
-	if (pipe(turn))
-		fail("pipe");
-	pid_t other = fork();
+	make_pipe(turn);
+	pid_t other = fork_child();
 
 	if (other == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		pass(turn[0], "it is never this one's turn");
+		await_byte(turn[0]);
 		EXPECT(accept_one(), true);
 		exit(0);
 	}
 	pid_t slow = client(true), quick = client(false);
 
 	EXPECT(accept_one(), false);
-	EXPECT(write(turn[1], "x", 1), 1);
+	send_byte(turn[1]);
 	open_gate();
 	expect_good_end(quick);
 	expect_good_end(slow);
@@ -162,20 +146,16 @@ static void threads(void)
 
 int main(int argc, char **argv)
 {
-	struct { const char *name; void (*run)(void); } all[] = {
-		{ "polled", polled }, { "processes", processes }, { "threads", threads },
+	static const struct mode all[] = {
+		{ "polled", polled }, { "processes", processes }, { "threads", threads }, { 0 }
 	};
 
 	alarm(110);
-	if (pipe(arrived) || pipe(gate))
-		fail("pipe");
+	make_pipe(arrived);
+	make_pipe(gate);
 	snprintf(name, sizeof(name), "@adma-accept-%d", getpid());
 	listener = adma_listen(name);
-	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-		if (argc > 1 && !strcmp(argv[1], all[i].name)) {
-			all[i].run();
-			EXPECT(adma_close(listener), 0);
-			return 0;
-		}
-	fail("no scene is called %s", argc > 1 ? argv[1] : "");
+	run_mode(argc, argv, all);
+	EXPECT(adma_close(listener), 0);
+	return 0;
 }

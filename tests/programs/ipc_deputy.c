@@ -1,32 +1,21 @@
 /*
  * Nobody can make this process reach into a program that has not agreed: a peer posts an
- * address, and then becomes, or leaves its number to, another program. One test by name, see
- * main; the path of ipc_victim comes second.
+ * address, and then becomes, or leaves its number to, another program.
+ *
+ * usage: ipc_deputy set_user_id[_same]|capability[_same]|exec[_same]|reused|raced VICTIM; the last
+ * is the path of ipc_victim
  */
-#include "ipc_filter.h"
+#include "ipc_heir.h"
 #include "ipc_victim.h"
 #include <fcntl.h>
-#include <grp.h>
 #include <linux/capability.h>
-#include <linux/sched.h>
-#include <stddef.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/xattr.h>
 
-enum { SOMEBODY = 1001, TO_CHILD = 0, FROM_CHILD = 1 };
+enum { TO_CHILD, FROM_CHILD };
 
 static byte *room; /* 8 MiB */
-
-static void become(int user)
-{
-	if (user != (int)getuid() && (setgroups(0, NULL) || setresgid(user, user, user) ||
-				      setresuid(user, user, user)))
-		fail("setresuid: %s", strerror(errno));
-	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* which goes with the user */
-}
 
 /* ---- programs with rights of their own ------------------------------------------------- */
 
@@ -66,6 +55,22 @@ static void copy_program(const char *path, int mode, bool capable)
 	}
 }
 
+/* Becomes that program, with the other ends of these pipes. */
+static void exec_victim(const char *path, int pipes[2][2])
+{
+	dup2(pipes[TO_CHILD][0], 0);
+	dup2(pipes[FROM_CHILD][1], 1);
+	close(pipes[TO_CHILD][1]);
+	execl(path, "victim", (char *)NULL);
+	fail("exec: %s", strerror(errno));
+}
+
+static void make_pipes(int pipes[2][2])
+{
+	make_pipe(pipes[TO_CHILD]);
+	make_pipe(pipes[FROM_CHILD]);
+}
+
 /* ---- a peer that becomes another program ------------------------------------------------ */
 
 /* Both numbers of the user are what the processes have at first. */
@@ -81,20 +86,14 @@ struct scene {
 /* Posts an address of the program that it then becomes; descriptors stay. */
 static void become_program(int socket, int pipes[2][2], bool reads)
 {
-	int connection = adma_attach(socket);
+	int connection = made(adma_attach(socket));
 
-	if (connection < 0)
-		fail("attach: %s", strerror(-connection));
 	if ((reads ? adma_iread(connection, (void *)SECRET_AT, SECRET_LEN) :
 		     adma_iwrite(connection, (void *)SECRET_AT, SECRET_LEN)) <= 0)
 		fail("the post is refused");
-	dup2(pipes[TO_CHILD][0], 0);
-	dup2(pipes[FROM_CHILD][1], 1);
 	for (int fd = 3; fd < 200; fd++)
 		fcntl(fd, F_SETFD, 0);
-	close(pipes[TO_CHILD][1]);
-	execl(program, "victim", (char *)NULL);
-	fail("exec: %s", strerror(errno));
+	exec_victim(program, pipes);
 }
 
 static void show(const struct scene *scene, bool reads)
@@ -104,20 +103,18 @@ static void show(const struct scene *scene, bool reads)
 	char text[80] = "", want[80];
 	long got;
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || pipe(pipes[0]) || pipe(pipes[1]))
-		fail("socketpair: %s", strerror(errno));
-	child = fork();
+	make_pair(SOCK_STREAM, pair);
+	make_pipes(pipes);
+	child = fork_child();
 	if (child == 0) {
 		close(pair[0]);
-		become(scene->peer);
+		become_user(scene->peer);
 		become_program(pair[1], pipes, reads);
 	}
 	close(pair[1]);
 	close(pipes[TO_CHILD][0]);
 	close(pipes[FROM_CHILD][1]);
-	connection = adma_attach(pair[0]);
-	if (connection < 0)
-		fail("attach: %s", strerror(-connection));
+	connection = made(adma_attach(pair[0]));
 	expect_engine(connection, scene->engine);
 	if (read(pipes[FROM_CHILD][0], text, sizeof(text) - 1) <= 0)
 		fail("the program does not begin");
@@ -126,8 +123,7 @@ static void show(const struct scene *scene, bool reads)
 		clean_up();
 		cannot_be_shown("programs with rights of their own are not heeded here");
 	}
-	for (size_t i = 0; i < SECRET_LEN; i++)
-		room[i] = 1;
+	memset((void *)room, 1, SECRET_LEN);
 	adma_cookie_t cookie = reads ? adma_iwrite(connection, (void *)room, SECRET_LEN) :
 				       adma_iread(connection, (void *)room, SECRET_LEN);
 
@@ -135,27 +131,24 @@ static void show(const struct scene *scene, bool reads)
 	/* A writer may be done when its bytes lie in shared memory. */
 	if (scene->ends ? got != -ECONNRESET : !reads && got >= 0)
 		fail("a message to another program is %ld", got);
-	for (size_t i = 0; i < SECRET_LEN; i++)
-		if (room[i] != 1)
-			fail("byte %zu of another program was read", i);
+	expect_only(room, SECRET_LEN, 1, "another program was read");
 	close(pipes[TO_CHILD][1]);
 	if (waitpid(child, &status, 0) != child || status)
-		fail("%s was touched: status %#x", "another program", status);
+		fail("another program was touched: status %#x", status);
 	close(pipes[FROM_CHILD][0]);
 	adma_close(connection);
 }
 
-static void show_both(const struct scene *scene, const char *path)
+static void show_both(const struct scene *scene)
 {
 	pid_t child;
 	int status;
 
-	if (getuid())
-		cannot_be_shown("only root can become others");
-	copy_program(path, scene->mode, scene->capable);
-	child = fork();
+	root_only();
+	copy_program(variant, scene->mode, scene->capable);
+	child = fork_child();
 	if (child == 0) {
-		become(scene->server);
+		become_user(scene->server);
 		show(scene, true);
 		show(scene, false);
 		exit(0);
@@ -184,19 +177,13 @@ static void reused(void)
 {
 	pid_t child;
 	int connection = with_child(post_and_end, &child), status, pipes[2];
-	struct clone_args args = {
-		.set_tid = (uint64_t)&child, .set_tid_size = 1, .exit_signal = SIGCHLD,
-	};
 
-	for (size_t i = 0; i < SECRET_LEN; i++)
-		room[i] = 1;
-	if (pipe(pipes))
-		fail("pipe: %s", strerror(errno));
+	memset((void *)room, 1, SECRET_LEN);
+	make_pipe(pipes);
 	/* What the stranger has is what a fork of us has at that place. */
 	unsigned char *own = lay_down_secret();
 
-	waitpid(child, &status, 0);
-	pid_t stranger = syscall(SYS_clone3, &args, sizeof(args));
+	pid_t stranger = fork_heir(child);
 
 	if (stranger == 0) {
 		char byte;
@@ -206,8 +193,6 @@ static void reused(void)
 			;
 		_exit(is_untouched(own) ? 0 : TOUCHED);
 	}
-	if (stranger != child)
-		cannot_be_shown("process numbers cannot be chosen here");
 	long got = adma_write(connection, (void *)room, SECRET_LEN);
 
 	close(pipes[1]);
@@ -219,15 +204,15 @@ static void reused(void)
 
 /* ---- a peer that becomes another program while bytes are on their way --------------------- */
 
-static void raced(const char *path)
+static void raced(void)
 {
 	for (int round = 0; round < 100; round++) {
 		int pair[2], pipes[2][2], status;
 		char text[80];
 
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || pipe(pipes[0]) || pipe(pipes[1]))
-			fail("socketpair: %s", strerror(errno));
-		pid_t child = fork();
+		make_pair(SOCK_STREAM, pair);
+		make_pipes(pipes);
+		pid_t child = fork_child();
 
 		if (child == 0) {
 			int connection = adma_attach(pair[1]);
@@ -236,15 +221,11 @@ static void raced(const char *path)
 			if (adma_iread(connection, own, SECRET_LEN) <= 0)
 				fail("the post is refused");
 			EXPECT(adma_write(connection, "now", 3), 3);
-			dup2(pipes[TO_CHILD][0], 0);
-			dup2(pipes[FROM_CHILD][1], 1);
-			close(pipes[TO_CHILD][1]);
 			double begun = seconds();
 
 			while (seconds() - begun < round % 25 * 20e-6)
 				;
-			execl(path, "victim", (char *)NULL);
-			fail("exec: %s", strerror(errno));
+			exec_victim(variant, pipes);
 		}
 		close(pair[1]);
 		close(pipes[TO_CHILD][0]);
@@ -267,341 +248,27 @@ static void raced(const char *path)
 	}
 }
 
-/* ---- a peer that changes its user --------------------------------------------------------- */
-
-static int in_two[2]; /* tells the other process to go on */
-
-static void tell(void)
-{
-	if (write(in_two[1], "", 1) != 1)
-		fail("write");
-}
-
-static void await_telling(void)
-{
-	char byte;
-
-	if (read(in_two[0], &byte, 1) != 1)
-		fail("read");
-}
-
-/* Becomes another user, and says so not by the connection. */
-static void change(int connection)
-{
-	EXPECT(adma_read(connection, (void *)room, 64 * KIB), 64 * KIB);
-	become(SOMEBODY);
-	tell();
-}
-
-/* An equal that will be none. */
-static int with_changing(int (*other)(int connection), pid_t *child)
-{
-	if (getuid())
-		cannot_be_shown("only root can become others");
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, in_two))
-		fail("socketpair");
-	int connection = with_child(other, child);
-
-	expect_engine(connection, "process_vm, one copy, both processes copy");
-	EXPECT(adma_write(connection, (void *)room, 64 * KIB), 64 * KIB);
-	await_telling();
-	/* It is looked for that every few milliseconds. */
-	usleep(100000);
-	return connection;
-}
-
-static int change_and_read(int connection)
-{
-	change(connection);
-	EXPECT(adma_read(connection, (void *)room, 8 * MIB), -ECONNRESET);
-	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -ECONNRESET);
-	return 0;
-}
-
-/* The connection ends with that, on both sides. */
-static void changed(void)
-{
-	pid_t child;
-	int connection = with_changing(change_and_read, &child);
-
-	filter_call(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS);
-	filter_call(SYS_process_vm_writev, SECCOMP_RET_KILL_PROCESS);
-	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -ECONNRESET);
-	EXPECT(adma_read(connection, (void *)room, 8 * MIB), -ECONNRESET);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
-}
-
-/* Blocks of the other process that are mapped here to be written. */
-static int foreign_blocks(byte *own)
-{
-	FILE *maps = fopen("/proc/self/maps", "r");
-	unsigned long from, to;
-	char line[400], rights[8];
-	int found = 0;
-
-	while (fgets(line, sizeof(line), maps))
-		if (strstr(line, "memfd:adma-block") &&
-		    sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && rights[1] == 'w')
-			found += (unsigned long)own < from || (unsigned long)own >= to;
-	fclose(maps);
-	return found;
-}
-
-static int change_and_look(int connection)
-{
-	byte *block = adma_alloc(MIB);
-	int before = foreign_blocks(block);
-
-	change(connection);
-	EXPECT(adma_read(connection, (void *)block, 64 * KIB), -ECONNRESET);
-	EXPECT(foreign_blocks(block), before);
-	return 0;
-}
-
-/* Nothing more is shown to it, to write. */
-static void changed_block(void)
-{
-	pid_t child;
-	int connection = with_changing(change_and_look, &child);
-	byte *block = adma_alloc(MIB);
-
-	EXPECT(adma_write(connection, (void *)block, 64 * KIB), -ECONNRESET);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
-}
-
-/* ---- a peer that claims pieces and copies nothing ----------------------------------------- */
-
-static byte *region(void)
-{
-	FILE *maps = fopen("/proc/self/maps", "r");
-	char line[400];
-	unsigned long from;
-
-	while (fgets(line, sizeof(line), maps))
-		if (strstr(line, "memfd:adma ") && sscanf(line, "%lx-", &from) == 1) {
-			fclose(maps);
-			return (byte *)from;
-		}
-	fail("no region found");
-}
-
-/* What is claimed: what was not lent, what was, pieces that never end, what others have borrowed. */
-static enum { LIES, LENT, UNFINISHED, ELSEWHERE } lies;
-
-/*
- * Claims the first message of either lane that has this length: from buffer to buffer, in two pieces
- * or four, all of which the writer has finished, or none. Answers its post.
- */
-static volatile uint32_t *claim_pieces(bool finished)
-{
-	volatile uint32_t *post = NULL;
-
-	for (byte *at = region(); !post; at += 128)
-		if (*(volatile uint64_t *)(at + 8) == MIB && *(volatile uint32_t *)at == 1)
-			post = (volatile uint32_t *)at;
-	for (uint64_t back = 1; back <= 4; back++) {
-		post[8] = finished ? back : 0;
-		*(volatile uint64_t *)((byte *)post + 256) = back << 12;
-	}
-	return post;
-}
-
-static int claim(int connection)
-{
-	become(SOMEBODY);
-	room = lies != LIES ? adma_alloc(8 * MIB) : message_memory(8 * MIB);
-	if (lies != LIES)
-		EXPECT(adma_lend(connection, NULL), 0);
-	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
-		fail("the post is refused");
-	claim_pieces(lies != UNFINISHED)[1] = 2;
-	EXPECT(adma_write(connection, "now", 3), 3);
-	sleep_ms(200000); /* killed before */
-	return 0;
-}
-
-/* The first message of the lane, of which it says that it has copied everything. */
-static int change_and_claim(int connection)
-{
-	change(connection);
-	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
-		fail("the post is refused");
-	claim_pieces(true);
-	tell();
-	sleep_ms(3000);
-	return 0;
-}
-
-/* And nothing is believed. */
-static void changed_claims(void)
-{
-	pid_t child;
-	int connection = with_changing(change_and_claim, &child);
-
-	await_telling();
-	EXPECT(adma_read(connection, (void *)room, MIB), -ECONNRESET);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
-	EXPECT(adma_close(connection), 0);
-}
-
-static int with_somebody(int (*other)(int connection), pid_t *child)
-{
-	int pair[2];
-
-	if (getuid())
-		cannot_be_shown("only root can become others");
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair");
-	*child = fork();
-	if (*child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		become(SOMEBODY);
-		exit(other(adma_attach(pair[1])));
-	}
-	int connection = adma_attach(pair[0]);
-
-	expect_engine(connection, "shared memory, two copies");
-	return connection;
-}
-
-static int borrow(int connection)
-{
-	char go;
-
-	EXPECT(adma_lend(connection, NULL), 0);
-	return adma_read(connection, &go, 1);
-}
-
-static void claimed(void)
-{
-	pid_t child, borrower = 0;
-	long got;
-	int connection = with_somebody(claim, &child), other = 0;
-
-	if (lies == ELSEWHERE) {
-		other = with_somebody(borrow, &borrower);
-		room = adma_alloc(8 * MIB);
-		EXPECT(adma_lend(other, (void *)room), 0);
-		EXPECT(adma_lend(connection, NULL), 0);
-	} else if (lies != LIES) {
-		room = adma_alloc(8 * MIB);
-		EXPECT(adma_lend(connection, (void *)room), 0);
-	}
-	for (size_t i = 0; i < 8 * MIB; i++)
-		room[i] = 1;
-	adma_cookie_t cookie = adma_iread(connection, (void *)room, MIB);
-
-	sleep_ms(300);
-	/* From a block, which this side can map, it would have copied itself. */
-	long wanted = lies == LENT ? (long)MIB : lies == UNFINISHED ? -ETIMEDOUT : -EPROTO;
-	bool any_error = lies == LIES && !getenv("BLOCKS");
-
-	got = adma_wait_for(cookie, any_error || wanted == -ETIMEDOUT ? 500 : 60000);
-	if (any_error ? got >= 0 : got != wanted)
-		fail("%ld bytes are said to be there", got);
-	if (lies != LIES)
-		expect_only(room, 8 * MIB, 1, "claimed");
-	if (lies == UNFINISHED) {
-		double begun = seconds();
-
-		EXPECT(adma_close(connection), -ETIMEDOUT);
-		if (seconds() - begun > 30)
-			fail("closing took %.1f s", seconds() - begun);
-	}
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
-	EXPECT(adma_close(connection), 0);
-	if (borrower) {
-		EXPECT(adma_close(other), 0);
-		waitpid(borrower, NULL, 0);
-	}
-}
-
-/* The claims of the first message that this process has posted with this length. */
-static volatile uint64_t *claims_of(size_t len, unsigned from_cell)
-{
-	for (byte *at = region();; at += 128)
-		if (*(volatile uint64_t *)(at + 8) == len && *(volatile uint32_t *)at == 1)
-			return (volatile uint64_t *)(at + 256 - from_cell);
-}
-
-/* Says all the time that it has begun a piece of either message, and never ends one. */
-static int begin_forever(int connection)
-{
-	EXPECT(adma_iwrite(connection, (void *)room, MIB) > 0, 1);
-	EXPECT(adma_iread(connection, (void *)(room + MIB), 2 * MIB) > 0, 1);
-	volatile uint64_t *claims[] = { claims_of(MIB, 0), claims_of(2 * MIB, 128) };
-
-	EXPECT(adma_write(connection, "go", 2), 2);
-	while (true)
-		*claims[0] = *claims[1] = 1 << 12 | 1;
-	return 0;
-}
-
-/* Who can touch no buffer holds up nobody who closes, before or after his posts. */
-static void closed(void)
-{
-	for (int first = 0; first < 2; first++) {
-		pid_t child;
-		int connection = with_somebody(begin_forever, &child);
-		double begun;
-
-		sleep_ms(first ? 300 : 0);
-		EXPECT(adma_iread(connection, (void *)room, 4 * MIB) > 0, 1);
-		EXPECT(adma_iwrite(connection, (void *)room, 4 * MIB) > 0, 1);
-		sleep_ms(first ? 0 : 300);
-		begun = seconds();
-		EXPECT(adma_close(connection), 0);
-		if (seconds() - begun > 15) /* with ADMA_IPC_TIMEOUT=20 */
-			fail("closing took %.1f s", seconds() - begun);
-		EXPECT(adma_close(connection), -EBADF);
-		kill(child, SIGKILL);
-		waitpid(child, NULL, 0);
-	}
-}
-
 int main(int argc, char **argv)
 {
 	static const char both[] = "process_vm, one copy, both processes copy";
 	static const char none[] = "shared memory, two copies";
 	static const struct { const char *name; struct scene scene; } scenes[] = {
-		{ "set_user_id", { 0, SOMEBODY, 04755, false, 0, false, none } },
-		{ "set_user_id_same", { SOMEBODY, SOMEBODY, 04755, false, 0, false, both } },
-		{ "capability", { 0, SOMEBODY, 0755, true, SOMEBODY, false, none } },
-		{ "capability_same", { SOMEBODY, SOMEBODY, 0755, true, SOMEBODY, false, both } },
+		{ "set_user_id", { 0, STRANGER, 04755, false, 0, false, none } },
+		{ "set_user_id_same", { STRANGER, STRANGER, 04755, false, 0, false, both } },
+		{ "capability", { 0, STRANGER, 0755, true, STRANGER, false, none } },
+		{ "capability_same", { STRANGER, STRANGER, 0755, true, STRANGER, false, both } },
 		{ "exec", { 0, 0, 0755, false, 0, true, both } },
-		{ "exec_same", { SOMEBODY, SOMEBODY, 0755, false, SOMEBODY, true, both } },
+		{ "exec_same", { STRANGER, STRANGER, 0755, false, STRANGER, true, both } },
 	};
-	const char *what = argc > 2 ? argv[1] : "";
+	static const struct mode others[] = { { "reused", reused }, { "raced", raced }, { 0 } };
 
+	if (argc != 3)
+		fail("no victim is named");
+	variant = argv[2];
 	room = message_memory(8 * MIB);
 	alarm(200);
 	for (unsigned i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
-		if (!strcmp(what, scenes[i].name))
-			show_both(&scenes[i].scene, argv[2]);
-	if (!strcmp(what, "reused"))
-		reused();
-	else if (!strcmp(what, "raced"))
-		raced(argv[2]);
-	else if (!strcmp(what, "changed"))
-		changed();
-	else if (!strcmp(what, "closed"))
-		closed();
-	else if (!strcmp(what, "changed_block"))
-		changed_block();
-	else if (!strcmp(what, "changed_claims"))
-		changed_claims();
-	else if (!strncmp(what, "claimed", 7)) {
-		static const char *const all[] = { "", "_lent", "_unfinished", "_elsewhere" };
-
-		while (strcmp(what + 7, all[lies]))
-			lies++;
-		claimed();
-	}
-	else
-		fail("no test is called %s", what);
-	return 0;
+		if (!strcmp(argv[1], scenes[i].name))
+			show_both(&scenes[i].scene);
+	return run_mode(argc, argv, others);
 }

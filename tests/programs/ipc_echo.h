@@ -8,20 +8,19 @@
 static byte *room; /* 32 MiB */
 
 /* Each process for itself: a block that it has got by fork is not its own. */
-static void make_room(void)
+static inline void make_room(void)
 {
 	room = message_memory(32 * MIB);
 }
 
 /* Where LEND is set, both sides do. */
-static void lend_room(int connection)
+static inline void lend_room(int connection)
 {
 	if (getenv("LEND"))
 		EXPECT(adma_lend(connection, (void *)room), 0);
 }
 
-__attribute__((unused))
-static int echo(int connection)
+static inline int echo(int connection)
 {
 	long got;
 
@@ -31,8 +30,7 @@ static int echo(int connection)
 	return got == 0 ? 0 : 3;
 }
 
-__attribute__((unused))
-static void ask_echo(int connection, size_t size)
+static inline void ask_echo(int connection, size_t size)
 {
 	byte *back = room + 16 * MIB;
 

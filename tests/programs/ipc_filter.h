@@ -6,8 +6,16 @@
 #include <linux/seccomp.h>
 #include <sys/syscall.h>
 
-__attribute__((unused))
-static void filter_call(int call, unsigned answer)
+static inline void put_filter(struct sock_filter *filter, unsigned short len)
+{
+	struct sock_fprog program = { len, filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		cannot_be_shown("no seccomp filters here");
+}
+
+static inline void filter_call(int call, unsigned answer)
 {
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -15,16 +23,12 @@ static void filter_call(int call, unsigned answer)
 		BPF_STMT(BPF_RET | BPF_K, answer),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	struct sock_fprog program = { sizeof(filter) / sizeof(filter[0]), filter };
 
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		cannot_be_shown("no seccomp filters here");
+	put_filter(filter, sizeof(filter) / sizeof(filter[0]));
 }
 
 /* The handler runs where the call would have, and answers for it. */
-__attribute__((unused))
-static void trap_call(int call, void (*handler)(int, siginfo_t *, void *))
+static inline void trap_call(int call, void (*handler)(int, siginfo_t *, void *))
 {
 	struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };
 

@@ -5,13 +5,12 @@
  *
  * usage: ipc_fuzz greeting|region ROUNDS SEED, with ADMA_IPC_TIMEOUT=1
  */
-#include "ipc.h"
+#include "ipc_greeting.h"
+#include "ipc_inside.h"
 #include <fcntl.h>
-#include <grp.h>
 #include <sys/eventfd.h>
 
-/* A greeting: its step, its nonce, its token, and what it says of rights. */
-enum { HELLO = 88, STEP = 12, NONCE = 16, TOKEN = 40, RIGHTS = 60, SOMEBODY = 1001 };
+enum { WHOLE = sizeof(struct greeting) };
 #define SLACK 8.0 /* seconds that a busy machine may take */
 
 static uint64_t state;
@@ -34,38 +33,19 @@ static void expect_canary(const char *what)
 
 /* ---- greetings ------------------------------------------------------------------------ */
 
-struct hello {
-	char bytes[HELLO];
-	int fds[2];
-};
-
 /* What an honest process says first; the bell is our own. */
-static struct hello overhear(void)
-{
-	struct hello hello;
-	int pair[2];
-	char beside[256];
-	struct iovec piece = { hello.bytes, HELLO };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
-				  .msg_controllen = sizeof(beside) };
+static struct greeting honest;
+static int honest_fds[2];
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair");
-	if (fork() == 0) {
-		close(pair[0]);
-		adma_attach(pair[1]);
-		_exit(0);
-	}
-	close(pair[1]);
-	if (recvmsg(pair[0], &message, 0) != HELLO)
-		fail("greetings have another length");
-	memcpy(hello.fds, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(hello.fds));
-	close(pair[0]);
-	close(hello.fds[1]);
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair))
-		fail("socketpair");
-	hello.fds[1] = pair[1];
-	return hello;
+static void overhear(void)
+{
+	int from = honest_greeter(), bell[2];
+
+	honest = take_hello(from, honest_fds);
+	close(from);
+	close(honest_fds[BELL]);
+	make_pair(SOCK_SEQPACKET, bell);
+	honest_fds[BELL] = bell[1];
 }
 
 static int all_fds[8];
@@ -82,41 +62,41 @@ static void spoil(char *bytes, size_t len)
 /* The number that the other side has just made up, if it comes so far. */
 static uint64_t token(int from)
 {
-	char bytes[HELLO];
+	struct greeting theirs;
 
 	for (int greeting = 0; greeting < 2; greeting++)
-		if (recv(from, bytes, HELLO, MSG_WAITALL) != HELLO)
+		if (recv(from, &theirs, sizeof(theirs), MSG_WAITALL) != sizeof(theirs))
 			return 0;
-	return *(uint64_t *)(bytes + TOKEN);
+	return theirs.token;
 }
 
-static void lie_in_greeting(const struct hello *honest, int to)
+static void lie_in_greeting(int to)
 {
-	char bytes[HELLO];
+	struct greeting mine = honest;
+	char *bytes = (char *)&mine;
 	int fds[8], count = roll(8) ? 2 : roll(8);
 
-	memcpy(bytes, honest->bytes, HELLO);
-	for (int i = 0; i < 8; i++) /* another nonce */
-		bytes[NONCE + i] = roll(256);
+	mine.nonce = (uint64_t)roll(1u << 31) << 32 | roll(1u << 31);
 	for (int i = 0; i < count; i++)
-		fds[i] = i < 2 && roll(4) ? honest->fds[i] : all_fds[roll(8)];
+		fds[i] = i < 2 && roll(4) ? honest_fds[i] : all_fds[roll(8)];
 	if (roll(3) == 0)
-		spoil(bytes, HELLO);
-	size_t first = roll(8) ? HELLO : roll(HELLO) + 1;
+		spoil(bytes, WHOLE);
+	size_t first = roll(8) ? WHOLE : roll(WHOLE) + 1;
 
 	send_with(to, bytes, first, fds, count, MSG_DONTWAIT);
-	if (first < HELLO)
-		send_with(to, bytes + first, HELLO - first, all_fds, roll(2) ? 0 : roll(4), MSG_DONTWAIT);
+	if (first < WHOLE)
+		send_with(to, bytes + first, WHOLE - first, all_fds, roll(2) ? 0 : roll(4), MSG_DONTWAIT);
 	for (uint32_t step = 2; step <= roll(5); step++) {
-		memcpy(bytes, honest->bytes, HELLO);
-		*(uint32_t *)(bytes + STEP) = step;
-		for (int at = RIGHTS; at < HELLO; at += 4)
-			*(uint32_t *)(bytes + at) = roll(3);
+		mine = honest;
+		mine.step = step;
+		/* What it says of rights. */
+		for (uint32_t *word = &mine.chosen; word < (uint32_t *)(&mine + 1); word++)
+			*word = roll(3);
 		if (step == 3 && roll(8))
-			*(uint64_t *)(bytes + TOKEN) = token(to);
+			mine.token = token(to);
 		if (roll(4) == 0)
-			spoil(bytes, HELLO);
-		send_with(to, bytes, HELLO, all_fds, roll(10) ? 0 : roll(3), MSG_DONTWAIT);
+			spoil(bytes, WHOLE);
+		send_with(to, bytes, WHOLE, all_fds, roll(10) ? 0 : roll(3), MSG_DONTWAIT);
 	}
 }
 
@@ -129,13 +109,11 @@ static bool is_late(void)
 	return seconds() - first > 180;
 }
 
-static struct hello honest;
-
 static void *lie_and_end(void *to)
 {
 	int socket = (int)(long)to;
 
-	lie_in_greeting(&honest, socket);
+	lie_in_greeting(socket);
 	if (roll(200))
 		shutdown(socket, SHUT_WR);
 	else if (roll(20))
@@ -147,8 +125,8 @@ static void greetings(long rounds)
 {
 	long met = 0;
 
-	honest = overhear();
-	memcpy(all_fds, honest.fds, sizeof(honest.fds));
+	overhear();
+	memcpy(all_fds, honest_fds, sizeof(honest_fds));
 	all_fds[2] = open("/dev/null", O_RDWR);
 	all_fds[3] = memfd_create("fuzz", MFD_ALLOW_SEALING);
 	all_fds[4] = eventfd(0, 0);
@@ -160,10 +138,10 @@ static void greetings(long rounds)
 		double begun = seconds();
 		pthread_t liar;
 
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) ||
-		    setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, (int[]){ 1 }, sizeof(int)) ||
+		make_pair(SOCK_STREAM, pair);
+		if (setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, (int[]){ 1 }, sizeof(int)) ||
 		    pthread_create(&liar, NULL, lie_and_end, (void *)(long)pair[0]))
-			fail("socketpair, pthread_create: %s", strerror(errno));
+			fail("setsockopt, pthread_create: %s", strerror(errno));
 		int connection = adma_attach(pair[1]);
 
 		shutdown(pair[1], SHUT_RDWR);
@@ -194,21 +172,6 @@ static void greetings(long rounds)
 }
 
 /* ---- the region ------------------------------------------------------------------------ */
-
-static byte *region(size_t *size)
-{
-	FILE *maps = fopen("/proc/self/maps", "r");
-	char line[400];
-	unsigned long from, to;
-
-	while (fgets(line, sizeof(line), maps))
-		if (strstr(line, "memfd:adma ") && sscanf(line, "%lx-%lx", &from, &to) == 2) {
-			fclose(maps);
-			*size = to - from;
-			return (byte *)from;
-		}
-	fail("no region found");
-}
 
 static void lie_in_region(int connection, byte *room)
 {
@@ -250,17 +213,14 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 	long messages = 0;
 	uint64_t seed = state;
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair");
-	pid_t child = fork();
+	make_pair(SOCK_STREAM, pair);
+	pid_t child = fork_child();
 
 	if (child == 0) {
 		close(pair[0]);
 		state = seed ^ 0x5555;
-		if (stranger && (setgroups(0, NULL) || setresgid(SOMEBODY, SOMEBODY, SOMEBODY) ||
-				 setresuid(SOMEBODY, SOMEBODY, SOMEBODY)))
-			_exit(1);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* which goes with the user */
+		if (stranger)
+			become_user(STRANGER);
 		int connection = adma_attach(pair[1]);
 		byte *room = blocks ? adma_alloc(2 * MIB) : pages_between_guards(2 * MIB);
 
@@ -325,8 +285,7 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 		else
 			release_pages_between_guards(mine, 4 * MIB);
 	}
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
+	kill_child(child);
 	return messages + 1;
 }
 

@@ -1,18 +1,15 @@
 /*
- * Greetings that are not what they should be: somebody in the middle changes what comes with
- * them. Whatever it is, making a connection ends within its limit. One test by name, see main;
- * run with ADMA_IPC_TIMEOUT=20, and "stuck" with 1.
+ * Greetings that are not what they should be: somebody in the middle changes them, or what comes
+ * with them. Whatever it is, making a connection ends within its limit, and nothing is left.
+ *
+ * usage: ipc_greeting silence|wrong|many|stuck|strangers; with ADMA_IPC_TIMEOUT=20, but stuck and
+ * strangers with 1
  */
-#include "ipc.h"
-#include <fcntl.h>
+#include "ipc_faults.h"
+#include "ipc_greeting.h"
 #include <linux/fuse.h>
-#include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-
-enum { MEMORY, BELL, HELLO = 200 };
 
 /* ---- a file that answers nothing -------------------------------------------------------- */
 
@@ -65,11 +62,9 @@ static int silent_file(void)
 	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
 	if (device < 0 || !mkdtemp(folder) || mount("adma", folder, "fuse", 0, options))
 		cannot_be_shown("no file systems of one's own here");
-	server = fork();
-	if (server == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	server = fork_child();
+	if (server == 0)
 		serve(device);
-	}
 	close(device);
 	snprintf(options, sizeof(options), "%s/file", folder);
 	int file = open(options, O_RDWR);
@@ -90,55 +85,14 @@ static void end_silence(void)
 
 /* ---- somebody in the middle ------------------------------------------------------------- */
 
-static void *attach(void *socket_fd)
-{
-	return (void *)(long)adma_attach((int)(long)socket_fd);
-}
-
-/* A socket on which an honest process begins to greet. */
-static int honest(void)
-{
-	int pair[2];
-	pid_t child;
-
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair");
-	child = fork();
-	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(pair[0]);
-		adma_attach(pair[1]);
-		_exit(0);
-	}
-	close(pair[1]);
-	return pair[0];
-}
-
-static size_t take_hello(int from, char *bytes, int fds[2])
-{
-	char beside[256];
-	struct iovec piece = { bytes, HELLO };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
-				  .msg_controllen = sizeof(beside) };
-	ssize_t got = recvmsg(from, &message, 0);
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
-		if (c->cmsg_type == SCM_RIGHTS)
-			memcpy(fds, CMSG_DATA(c), 2 * sizeof(int));
-	if (got <= 0)
-		fail("no greeting");
-	return got;
-}
-
 /* Attaches in a process of its own, in time, to what `change` sends. */
-static void expect_refusal(void (*change)(char *bytes, size_t len, int fds[2], int to))
+static void expect_refusal(void (*change)(struct greeting *hello, int fds[2], int to))
 {
-	char bytes[HELLO];
-	int fds[2], pair[2], result[2], from = honest(), got = 0;
-	size_t len = take_hello(from, bytes, fds);
+	int fds[2], pair[2], result[2], from = honest_greeter(), got = 0;
+	struct greeting hello = take_hello(from, fds);
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || pipe(result))
-		fail("socketpair");
+	make_pair(SOCK_STREAM, pair);
+	make_pipe(result);
 	/* It may end only later: ending closes what cannot be closed. */
 	if (fork() == 0) {
 		close(pair[0]);
@@ -148,7 +102,7 @@ static void expect_refusal(void (*change)(char *bytes, size_t len, int fds[2], i
 		_exit(0);
 	}
 	close(pair[1]);
-	change(bytes, len, fds, pair[0]);
+	change(&hello, fds, pair[0]);
 	struct pollfd heard = { .fd = result[0], .events = POLLIN };
 
 	if (poll(&heard, 1, 15000) != 1 || read(result[0], &got, sizeof(got)) != sizeof(got))
@@ -165,46 +119,45 @@ static void expect_refusal(void (*change)(char *bytes, size_t len, int fds[2], i
 
 static int silent;
 
-static void silent_bell(char *bytes, size_t len, int fds[2], int to)
+static void silent_bell(struct greeting *hello, int fds[2], int to)
 {
-	say(to, bytes, len, (int[]){ fds[MEMORY], silent }, 2);
+	say(to, hello, sizeof(*hello), (int[]){ fds[MEMORY], silent }, 2);
 }
 
-static void silent_memory(char *bytes, size_t len, int fds[2], int to)
+static void silent_memory(struct greeting *hello, int fds[2], int to)
 {
-	say(to, bytes, len, (int[]){ silent, fds[BELL] }, 2);
+	say(to, hello, sizeof(*hello), (int[]){ silent, fds[BELL] }, 2);
 }
 
-static void silent_door(char *bytes, size_t len, int fds[2], int to)
+static void silent_door(struct greeting *hello, int fds[2], int to)
 {
-	bytes[8] ^= 1; /* another version */
-	say(to, bytes, len, (int[]){ fds[MEMORY], fds[BELL], silent }, 3);
+	hello->version ^= 1;
+	say(to, hello, sizeof(*hello), (int[]){ fds[MEMORY], fds[BELL], silent }, 3);
 }
 
-static void wrong_bell(char *bytes, size_t len, int fds[2], int to)
+static void wrong_bell(struct greeting *hello, int fds[2], int to)
 {
 	int wrong = socket(AF_UNIX, SOCK_DGRAM, 0);
 
-	say(to, bytes, len, (int[]){ fds[MEMORY], wrong }, 2);
+	say(to, hello, sizeof(*hello), (int[]){ fds[MEMORY], wrong }, 2);
 	close(wrong);
 }
 
-static void pipe_bell(char *bytes, size_t len, int fds[2], int to)
+static void pipe_bell(struct greeting *hello, int fds[2], int to)
 {
 	int wrong[2];
 
-	if (pipe(wrong))
-		fail("pipe");
-	say(to, bytes, len, (int[]){ fds[MEMORY], wrong[1] }, 2);
+	make_pipe(wrong);
+	say(to, hello, sizeof(*hello), (int[]){ fds[MEMORY], wrong[1] }, 2);
 }
 
-static void unsealed_memory(char *bytes, size_t len, int fds[2], int to)
+static void unsealed_memory(struct greeting *hello, int fds[2], int to)
 {
 	int wrong = memfd_create("wrong", MFD_ALLOW_SEALING);
 
 	if (ftruncate(wrong, 1 << 21))
 		fail("ftruncate");
-	say(to, bytes, len, (int[]){ wrong, fds[BELL] }, 2);
+	say(to, hello, sizeof(*hello), (int[]){ wrong, fds[BELL] }, 2);
 }
 
 static int stalled;
@@ -216,23 +169,17 @@ static void *write_nothing(void *page)
 }
 
 /* Somebody writes into the memory what never comes. */
-static void stalled_memory(char *bytes, size_t len, int fds[2], int to)
+static void stalled_memory(struct greeting *hello, int fds[2], int to)
 {
-	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register range = { .range = { (uintptr_t)page, 4096 },
-					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	byte *page = pages_between_guards(PAGE);
 	pthread_t thread;
 
-	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
-	    ioctl(faults, UFFDIO_REGISTER, &range))
-		cannot_be_shown("no userfaultfd here");
+	withhold_pages(page, PAGE);
 	stalled = dup(fds[MEMORY]);
-	pthread_create(&thread, NULL, write_nothing, page);
+	pthread_create(&thread, NULL, write_nothing, (void *)page);
 	sleep_ms(100);
-	say(to, bytes, len, fds, 2);
-	say(to, bytes, len, fds, 2); /* which is not what comes next */
+	say(to, hello, sizeof(*hello), fds, 2);
+	say(to, hello, sizeof(*hello), fds, 2); /* which is not what comes next */
 }
 
 static void silence(void)
@@ -255,21 +202,19 @@ static void wrong(void)
 /* Byte by byte, each with more descriptors than the whole may have. */
 static void many(void)
 {
-	char bytes[HELLO];
 	int fds[2], pair[2], extra[20];
-	size_t len = take_hello(honest(), bytes, fds);
+	struct greeting hello = take_hello(honest_greeter(), fds);
 	pthread_t thread;
 	void *got;
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair");
+	make_pair(SOCK_STREAM, pair);
 	for (int i = 0; i < 20; i++)
 		extra[i] = fds[MEMORY];
 	long before = entries_of("/proc/self/fd");
 
-	pthread_create(&thread, NULL, attach, (void *)(long)pair[1]);
-	for (size_t i = 0; i < len; i++) {
-		say(pair[0], bytes + i, 1, extra, 20);
+	pthread_create(&thread, NULL, attach_in_thread, (void *)(long)pair[1]);
+	for (size_t i = 0; i < sizeof(hello); i++) {
+		say(pair[0], (char *)&hello + i, 1, extra, 20);
 		sleep_ms(2);
 		if (entries_of("/proc/self/fd") > before + 40)
 			fail("%ld descriptors are accepted", entries_of("/proc/self/fd") - before);
@@ -305,10 +250,9 @@ static void stuck(void)
 	pthread_create(&thread, NULL, accept_all, NULL);
 	long before = entries_of("/proc/self/fd"), most = 0;
 
-	if (fork() == 0) {
+	if (fork_child() == 0) {
 		int null = open("/dev/null", O_RDONLY);
 
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (int i = 0; i < STUCK + OTHERS; i++) {
 			int fd = i < STUCK ? silent : null;
 
@@ -327,29 +271,95 @@ static void stuck(void)
 	if (most < 10 || most > MOST)
 		fail("%ld descriptors", most);
 	expect_descriptors(before);
-	/* And everybody is let in again, who comes as often as a busy machine needs. */
-	int connection = -ETIMEDOUT;
+	connect_patiently(name); /* and everybody is let in again */
+}
 
-	for (int tries = 0; connection == -ETIMEDOUT && tries < 20; tries++)
-		connection = adma_connect(name);
-	if (connection < 0)
-		fail("connect: %s", strerror(-connection));
+/* ---- strangers --------------------------------------------------------------------------- */
+
+/*
+ * Takes a message and whatever comes with it, changes a byte, and sends it back; with a bell of its
+ * own, for that of another process is refused.
+ */
+static bool mirror(int socket_fd, int bell, unsigned *state)
+{
+	struct greeting greeting;
+	char *bytes = (char *)&greeting;
+	int fds[2];
+	ssize_t got = take_with(socket_fd, bytes, sizeof(greeting), fds);
+
+	if (got <= 0)
+		return false;
+	*state = *state * 1664525 + 1013904223;
+	unsigned choice = *state >> 8;
+
+	/* Another nonce and demand, and no page, or it would not go on; and nonsense in one byte. */
+	greeting.nonce ^= 1ull << choice % 8 * 8;
+	greeting.seed ^= 1;
+	greeting.chosen = 0;
+	if (choice & 0x100)
+		bytes[(choice >> 9) % got] ^= 1 << (choice >> 20) % 8;
+	/* Descriptors: those that came, or none. */
+	int count = fds[MEMORY] < 0 || choice % 5 == 0 ? 0 : 2;
+
+	return send_with(socket_fd, bytes, got, (int[]){ fds[MEMORY], bell }, count, 0) == got;
+}
+
+/* Whatever a stranger says, making a connection ends, and so does using it. */
+static void strangers(void)
+{
+	long before = 0;
+	int met = 0;
+
+	for (unsigned round = 0; round < 400; round++) {
+		int pair[2];
+
+		make_pair(SOCK_STREAM, pair);
+		pid_t child = fork_child();
+
+		if (child == 0) {
+			unsigned state = round * 7919 + 1;
+			int bell[2];
+
+			close(pair[0]);
+			make_pair(SOCK_SEQPACKET, bell);
+			for (unsigned step = 0; step < 1 + round % 4; step++)
+				if (!mirror(pair[1], bell[1], &state))
+					break;
+			_exit(0);
+		}
+		close(pair[1]);
+		int connection = adma_attach(pair[0]);
+
+		close(pair[0]);
+		if (connection > 0) {
+			met++;
+			char data[10] = "";
+
+			adma_write(connection, data, 10);
+			long got = adma_read(connection, data, 10);
+
+			if (got > 10 || got == 0)
+				fail("read %ld of a stranger", got);
+			EXPECT(adma_close(connection), 0);
+		} else if (connection == 0 || connection == -EINVAL) {
+			fail("attach is %d", connection);
+		}
+		waitpid(child, NULL, 0);
+		if (round == 0)
+			before = entries_of("/proc/self/fd");
+	}
+	expect_descriptors(before);
+	if (met == 0)
+		fail("no stranger came through: nothing was shown");
 }
 
 int main(int argc, char **argv)
 {
-	const char *what = argc > 1 ? argv[1] : "";
+	static const struct mode all[] = {
+		{ "silence", silence }, { "wrong", wrong }, { "many", many }, { "stuck", stuck },
+		{ "strangers", strangers }, { 0 }
+	};
 
 	alarm(200);
-	if (!strcmp(what, "silence"))
-		silence();
-	else if (!strcmp(what, "wrong"))
-		wrong();
-	else if (!strcmp(what, "many"))
-		many();
-	else if (!strcmp(what, "stuck"))
-		stuck();
-	else
-		fail("no test is called %s", what);
-	return 0;
+	return run_mode(argc, argv, all);
 }

@@ -71,11 +71,10 @@ int main(int argc, char **argv)
 
 		if (round >= 300 && seconds() - first > 180)
 			rounds = round + 1;
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || pipe(connected))
-			fail("socketpair, pipe: %s", strerror(errno));
-		pid_t child = fork();
+		make_pair(SOCK_STREAM, pair);
+		make_pipe(connected);
+		pid_t child = fork_child();
 		if (child == 0) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			int connection = adma_attach(pair[1]);
 
 			close(connected[1]);

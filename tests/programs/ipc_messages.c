@@ -2,7 +2,7 @@
  * Messages of every size between two processes, in every order of posting and both ways,
  * and what surrounds the buffers stays as it was.
  *
- * usage: ipc_messages [engine] [largest size]
+ * usage: ipc_messages [engine] [largest size], or ipc_messages unequal: lengths that differ
  */
 #include "ipc.h"
 
@@ -83,10 +83,72 @@ static int other(int connection)
 	return 0;
 }
 
+/* ---- lengths that differ -------------------------------------------------------------- */
+
+static const struct { size_t sent, wanted; } lengths[] = {
+	{ 10, 4 }, { 4, 10 }, { MIB, 70000 }, { 70000, MIB }, { MIB, 0 }, { 0, MIB },
+	{ MIB, 1 }, { 100001, 100000 }, { 99999, 100000 }, { 3 * MIB + 5, 2 * MIB + 3 },
+	{ 40000, 33000 }, { 33000, 40000 }, { MIB, 20 * KIB },
+};
+enum { LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
+
+static int write_lengths(int connection)
+{
+	byte *room = pages_between_guards(4 * MIB);
+
+	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
+		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
+		size_t count = sent < wanted ? sent : wanted;
+		long got;
+
+		fill(room, sent, i);
+		if (i % 2) {
+			adma_cookie_t cookie = adma_iwrite(connection, (void *)room, sent);
+
+			got = adma_wait(cookie);
+		} else {
+			got = adma_write(connection, (void *)room, sent);
+		}
+		/* A small one need not have met its read. */
+		if (sent > 4096)
+			EXPECT(got, count);
+	}
+	return 0;
+}
+
+static int unequal(void)
+{
+	pid_t child;
+	int connection = with_child(write_lengths, &child);
+	byte *room = pages_between_guards(4 * MIB);
+
+	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
+		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
+		size_t count = sent < wanted ? sent : wanted;
+
+		memset((void *)room, 0xee, wanted + 2 * MARGIN);
+		if (i % 2) {
+			EXPECT(adma_read(connection, (void *)(room + MARGIN), wanted), count);
+		} else {
+			adma_cookie_t cookie =
+				adma_iread(connection, (void *)(room + MARGIN), wanted);
+
+			EXPECT(adma_wait(cookie), count);
+		}
+		expect_content(room + MARGIN, count, i, "the shorter length");
+		expect_only(room, MARGIN, 0xee, "before");
+		expect_only(room + MARGIN + count, wanted - count + MARGIN, 0xee, "behind");
+	}
+	finish(connection, child);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	pid_t child;
 
+	if (argc > 1 && !strcmp(argv[1], "unequal"))
+		return unequal();
 	if (argc > 2)
 		largest = strtoul(argv[2], NULL, 0);
 	int connection = with_child(other, &child);

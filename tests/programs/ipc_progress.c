@@ -1,27 +1,15 @@
 /*
  * Whoever waits on one connection makes the messages of all others go on: patterns that
  * would come to a standstill if it did not. Run with ADMA_IPC_ENGINE=shm, where a message
- * needs both sides; one test by name, see main.
+ * needs both sides.
+ *
+ * usage: ipc_progress ring [write_first]|asleep|handed_on|neighbours [write]
  */
-#include "ipc.h"
-#include <fcntl.h>
-#include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
+#include "ipc_faults.h"
 
 enum { PROCESSES = 4, ROUNDS = 5 };
 
 static const size_t sizes[] = { 10, 5000, 3 * MIB + 5, 10 * MIB };
-
-static int attach(int socket)
-{
-	int connection = adma_attach(socket);
-
-	if (connection < 0)
-		fail("attach: %s", strerror(-connection));
-	close(socket);
-	return connection;
-}
 
 /* ---- a ring of processes ------------------------------------------------------------- */
 
@@ -58,11 +46,11 @@ static int one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
 	int before, after;
 
 	if (number % 2) {
-		before = attach(from[1]);
-		after = attach(to[0]);
+		before = attach_and_close(from[1]);
+		after = attach_and_close(to[0]);
 	} else {
-		after = attach(to[0]);
-		before = attach(from[1]);
+		after = attach_and_close(to[0]);
+		before = attach_and_close(from[1]);
 	}
 	turn(before, after, number, write_first);
 	/* Nobody closes while others may still be reading. */
@@ -73,20 +61,18 @@ static int one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
 	return 0;
 }
 
-static void ring(bool write_first)
+static void ring(void)
 {
+	bool write_first = variant;
 	int pairs[PROCESSES][2];
 	pid_t children[PROCESSES];
 
 	for (int i = 0; i < PROCESSES; i++)
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]))
-			fail("socketpair: %s", strerror(errno));
+		make_pair(SOCK_STREAM, pairs[i]);
 	for (int i = 0; i < PROCESSES; i++) {
-		children[i] = fork();
-		if (children[i] == 0) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
+		children[i] = fork_child();
+		if (children[i] == 0)
 			exit(one_of_ring(pairs, i, write_first));
-		}
 	}
 	for (int i = 0; i < PROCESSES; i++)
 		expect_good_end(children[i]);
@@ -102,17 +88,13 @@ static int read_and_tell(int connection)
 
 	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
 	expect_content(room, 8 * MIB, 3, "read while its writer's process waits elsewhere");
-	if (write(told[1], "x", 1) != 1)
-		fail("write");
+	send_byte(told[1]);
 	return 0;
 }
 
 static int answer_when_told(int connection)
 {
-	char byte;
-
-	if (read(told[0], &byte, 1) != 1)
-		fail("read");
+	await_byte(told[0]);
 	EXPECT(adma_write(connection, "now", 3), 3);
 	return 0;
 }
@@ -127,14 +109,13 @@ static void *wait_for_answer(void *connection)
  * The thread that sleeps has not seen the message that needs it: it was posted later, on
  * another connection, by a thread that does not wait.
  */
-static void asleep(long pause_ms)
+static void asleep_for(long pause_ms)
 {
 	byte *room = pages_between_guards(8 * MIB);
 	pid_t reader, answerer;
 	pthread_t thread;
 
-	if (pipe(told))
-		fail("pipe");
+	make_pipe(told);
 	int large = with_child(read_and_tell, &reader);
 	int small = with_child(answer_when_told, &answerer);
 
@@ -149,6 +130,12 @@ static void asleep(long pause_ms)
 	expect_good_end(answerer);
 	EXPECT(adma_close(large), 0);
 	EXPECT(adma_close(small), 0);
+}
+
+static void asleep(void)
+{
+	for (long pause = 0; pause <= 20; pause += 5)
+		asleep_for(pause);
 }
 
 static void *wait_long(void *connection)
@@ -183,8 +170,7 @@ static void handed_on(void)
 	pid_t reader, first, second;
 	pthread_t threads[2];
 
-	if (pipe(told))
-		fail("pipe");
+	make_pipe(told);
 	int large = with_child(read_and_tell, &reader);
 	int ends = with_child(write_three, &first);
 	int stays = with_child(say_nothing, &second);
@@ -242,15 +228,9 @@ static void *make_late_pages(void *nothing)
 
 static void comes_late(byte *page)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_THREAD_ID };
-	struct uffdio_register range = { .range = { (uintptr_t)page, 4096 },
-					 .mode = UFFDIO_REGISTER_MODE_MISSING };
 	pthread_t thread;
 
-	late_pages = syscall(SYS_userfaultfd, O_CLOEXEC);
-	if (late_pages < 0 || ioctl(late_pages, UFFDIO_API, &api) ||
-	    ioctl(late_pages, UFFDIO_REGISTER, &range))
-		fail("userfaultfd: %s", strerror(errno));
+	late_pages = withhold_pages(page, PAGE);
 	pthread_create(&thread, NULL, make_late_pages, NULL);
 }
 
@@ -308,8 +288,9 @@ static void transfer_large(int connection, byte *room, bool writes)
 	}
 }
 
-static void neighbours(bool child_writes)
+static void neighbours(void)
 {
+	bool child_writes = variant;
 	int pairs[2][2], small, large;
 	byte *room = pages_between_guards(LARGE);
 	pthread_t thread;
@@ -317,21 +298,17 @@ static void neighbours(bool child_writes)
 
 	if (getuid())
 		cannot_be_shown("both sides may copy where neither is root");
-	if (close(syscall(SYS_userfaultfd, O_CLOEXEC)))
-		cannot_be_shown("no userfaultfd");
-	if (pipe(told))
-		fail("pipe");
+	expect_pages_can_be_withheld();
+	make_pipe(told);
 	for (int i = 0; i < 2; i++)
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]))
-			fail("socketpair: %s", strerror(errno));
-	child = fork();
+		make_pair(SOCK_STREAM, pairs[i]);
+	child = fork_child();
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		/* For root: the child reaches its parent, and not the other way round. */
 		prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	}
-	small = attach(pairs[0][child == 0]);
-	large = attach(pairs[1][child == 0]);
+	small = attach_and_close(pairs[0][child == 0]);
+	large = attach_and_close(pairs[1][child == 0]);
 	expect_engine(large, "process_vm, one copy, not every way");
 	if (child == 0)
 		pthread_create(&thread, NULL, look_after_everything, (void *)(long)small);
@@ -347,19 +324,11 @@ static void neighbours(bool child_writes)
 
 int main(int argc, char **argv)
 {
-	const char *what = argc > 1 ? argv[1] : "";
+	static const struct mode all[] = {
+		{ "ring", ring }, { "asleep", asleep }, { "handed_on", handed_on },
+		{ "neighbours", neighbours }, { 0 }
+	};
 
 	alarm(200); /* a standstill ends the test */
-	if (!strcmp(what, "ring"))
-		ring(argc > 2);
-	else if (!strcmp(what, "asleep"))
-		for (long pause = 0; pause <= 20; pause += 5)
-			asleep(pause);
-	else if (!strcmp(what, "handed_on"))
-		handed_on();
-	else if (!strcmp(what, "neighbours"))
-		neighbours(argc > 2);
-	else
-		fail("no test is called %s", what);
-	return 0;
+	return run_mode(argc, argv, all);
 }

@@ -1,13 +1,15 @@
 /*
  * What the system forbids: each way to keep a process out of another's memory, and the way
- * messages take then; one test by name, see main.
+ * messages take then.
+ *
+ * usage: ipc_rights NAME, of those in the table `in_two`; or
+ *        ipc_rights refused ENGINE|lost [both]|namespaces ENGINE [both]|changed_namespace|
+ *        changed_thread|yama SCOPE
  */
 #include "ipc_echo.h"
 #include "ipc_filter.h"
 #include <fcntl.h>
-#include <grp.h>
 #include <linux/capability.h>
-#include <stddef.h>
 #include <sys/resource.h>
 
 enum { NOBODY = 65534 };
@@ -29,14 +31,14 @@ static int echo_and_lose(int connection)
 }
 
 /* The right is lost in the middle of a connection: messages go on, another way. */
-static void lost(bool both)
+static void lost(void)
 {
 	pid_t child;
 	int connection = with_child(echo_and_lose, &child);
 
 	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	ask_echo(connection, MIB);
-	if (both) {
+	if (variant) { /* both */
 		refuse(SYS_process_vm_readv);
 		refuse(SYS_process_vm_writev);
 	}
@@ -45,8 +47,7 @@ static void lost(bool both)
 		ask_echo(connection, 100);
 		ask_echo(connection, 10000);
 	}
-	EXPECT(adma_close(connection), 0);
-	expect_good_end(child);
+	finish(connection, child);
 }
 
 /* Messages of every regime, and the end. */
@@ -59,46 +60,42 @@ static void ask_echoes(int connection, const char *engine, pid_t child)
 		ask_echo(connection, 100);
 		ask_echo(connection, 70000);
 	}
-	EXPECT(adma_close(connection), 0);
-	expect_good_end(child);
+	finish(connection, child);
 }
 
 /* From the beginning: both sides, or one. */
-static void refused(const char *engine)
+static void refused(void)
 {
 	pid_t child;
 
 	refuse(SYS_process_vm_readv);
 	int connection = with_child(echo, &child);
 
-	ask_echoes(connection, engine, child);
+	ask_echoes(connection, variant, child);
 }
 
 /* ---- user namespaces ------------------------------------------------------------------ */
 
+static bool both;
+
 /* Two processes in namespaces of their own, or one of them. */
-static void namespaces(bool both, const char *engine)
+static void namespaces(void)
 {
 	int pair[2], connection;
 	pid_t child;
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair: %s", strerror(errno));
-	child = fork();
+	make_pair(SOCK_STREAM, pair);
+	child = fork_child();
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (unshare(CLONE_NEWUSER))
 			cannot_be_shown("no user namespaces here");
-		connection = adma_attach(pair[1]);
-		exit(connection < 0 ? 1 : echo(connection));
+		exit(echo(made(adma_attach(pair[1]))));
 	}
 	close(pair[1]);
 	if (both && unshare(CLONE_NEWUSER))
 		cannot_be_shown("no user namespaces here");
-	connection = adma_attach(pair[0]);
-	if (connection < 0)
-		fail("attach: %s", strerror(-connection));
-	ask_echoes(connection, engine, child);
+	connection = made(adma_attach(pair[0]));
+	ask_echoes(connection, variant, child);
 }
 
 /* ---- rights that change in mid-connection ------------------------------------------------ */
@@ -181,6 +178,16 @@ static void changed(int (*other)(int connection))
 	EXPECT(adma_close(connection), 0);
 }
 
+static void changed_namespace(void)
+{
+	changed(enter_namespace);
+}
+
+static void changed_thread(void)
+{
+	changed(leave_to_thread);
+}
+
 /* ---- two children ---------------------------------------------------------------------- */
 
 /*
@@ -192,13 +199,11 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 	int pair[2];
 	pid_t children[2];
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair: %s", strerror(errno));
+	make_pair(SOCK_STREAM, pair);
 	for (int i = 0; i < 2; i++) {
-		children[i] = fork();
+		children[i] = fork_child();
 		if (children[i])
 			continue;
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		prepare(i);
 		int connection = adma_attach(pair[i]);
 		char text[300];
@@ -239,19 +244,15 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 /* In a new process namespace is only who is born there: its maker stays and waits. */
 static void enter_process_namespace(int which)
 {
-	int status;
 	pid_t child;
 
 	(void)which;
 	if (unshare(CLONE_NEWPID))
 		cannot_be_shown("no process namespaces here");
-	child = fork();
-	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	child = fork_child();
+	if (child == 0)
 		return;
-	}
-	waitpid(child, &status, 0);
-	exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+	end_like(child);
 }
 
 static void second_enters_process_namespace(int which)
@@ -265,9 +266,7 @@ static void second_enters_process_namespace(int which)
 /* A user without special rights, who may be traced by its own processes. */
 static void become_nobody(bool dumpable)
 {
-	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
-			      setresuid(NOBODY, NOBODY, NOBODY)))
-		cannot_be_shown("cannot become another user");
+	become_user(NOBODY);
 	if (prctl(PR_SET_DUMPABLE, dumpable, 0, 0, 0))
 		fail("prctl: %s", strerror(errno));
 }
@@ -334,8 +333,7 @@ static void nameless_users(int which)
 	char name[60];
 	pid_t owner = getpid();
 
-	if (getuid())
-		cannot_be_shown("only root can become others");
+	root_only();
 	if (which == 0) {
 		if (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY) ||
 		    unshare(CLONE_NEWUSER))
@@ -352,12 +350,8 @@ static void nameless_users(int which)
 
 static void two_users(int which)
 {
-	if (which == 0)
-		become_nobody(true);
-	else if (getuid() || setresuid(NOBODY - 1, NOBODY - 1, NOBODY - 1))
-		cannot_be_shown("cannot become another user");
-	else
-		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+	root_only();
+	become_user(NOBODY - which);
 }
 
 /* Nor has any of them a thread for what may take long. */
@@ -373,8 +367,9 @@ static void two_users_without_threads(int which)
 /* ---- Yama ------------------------------------------------------------------------------- */
 
 /* Only root may change it, so this is for a guest. */
-static void yama(const char *scope)
+static void yama(void)
 {
+	const char *scope = variant;
 	int file = open("/proc/sys/kernel/yama/ptrace_scope", O_WRONLY);
 	char about[40];
 	bool lets_in = *scope == '0';
@@ -400,57 +395,51 @@ static void *nothing(void *unused)
 	return unused;
 }
 
+/* Each in two children: what prepares them, the engine, and what is said about it. */
+static const char both_copy[] = "process_vm, one copy, both processes copy";
+static const char one_copies[] = "process_vm, one copy, not every way is allowed";
+static const char neither_copies[] = "shared memory, two copies";
+static const char unseen[] = "cannot be seen from this namespace";
+static const char unequal[] = "has not the same user and rights";
+
+static const struct {
+	const char *name;
+	void (*prepare)(int which);
+	const char *engine, *about;
+} in_two[] = {
+	{ "pid_namespace", second_enters_process_namespace, one_copies, NULL },
+	{ "pid_namespaces", enter_process_namespace, neither_copies, unseen },
+	{ "nobody", nobody, both_copy, NULL },
+	{ "dumpable", second_is_not_dumpable, neither_copies, NULL },
+	{ "dumpable_both", neither_is_dumpable, neither_copies, NULL },
+	{ "keeps_out", second_keeps_out, one_copies, NULL },
+	{ "poorer", second_is_poorer, neither_copies, unequal },
+	{ "changeable", both_can_change_back, neither_copies, unequal },
+	{ "nameless", nameless_users, neither_copies, unequal },
+	{ "users", two_users, neither_copies, unequal },
+	{ "no_threads", two_users_without_threads, neither_copies, unequal },
+};
+
 int main(int argc, char **argv)
 {
+	static const struct mode others[] = {
+		{ "refused", refused }, { "lost", lost }, { "namespaces", namespaces },
+		{ "changed_namespace", changed_namespace }, { "changed_thread", changed_thread },
+		{ "yama", yama }, { 0 }
+	};
 	pthread_t first; /* with which the C library unblocks its own signals, and only then */
-
-	const char *what = argc > 1 ? argv[1] : "";
-	const char *unseen = "cannot be seen from this namespace";
-	const char *unequal = "has not the same user and rights";
-	const char *both = "process_vm, one copy, both processes copy";
-	const char *one = "process_vm, one copy, not every way is allowed";
-	const char *none = "shared memory, two copies";
 
 	if (pthread_create(&first, NULL, nothing, NULL) || pthread_join(first, NULL))
 		fail("no thread");
 	make_room();
 	pthread_atfork(NULL, NULL, make_room);
 	alarm(200);
-	if (!strcmp(what, "refused"))
-		refused(argv[2]);
-	else if (!strcmp(what, "lost"))
-		lost(argc > 2);
-	else if (!strcmp(what, "namespaces"))
-		namespaces(argc > 3, argv[2]);
-	else if (!strcmp(what, "pid_namespace"))
-		two_children(second_enters_process_namespace, one, NULL);
-	else if (!strcmp(what, "pid_namespaces"))
-		two_children(enter_process_namespace, none, unseen);
-	else if (!strcmp(what, "nobody"))
-		two_children(nobody, both, NULL);
-	else if (!strcmp(what, "dumpable"))
-		two_children(second_is_not_dumpable, none, NULL);
-	else if (!strcmp(what, "dumpable_both"))
-		two_children(neither_is_dumpable, none, NULL);
-	else if (!strcmp(what, "keeps_out"))
-		two_children(second_keeps_out, one, NULL);
-	else if (!strcmp(what, "poorer"))
-		two_children(second_is_poorer, none, unequal);
-	else if (!strcmp(what, "changeable"))
-		two_children(both_can_change_back, none, unequal);
-	else if (!strcmp(what, "changed_namespace"))
-		changed(enter_namespace);
-	else if (!strcmp(what, "changed_thread"))
-		changed(leave_to_thread);
-	else if (!strcmp(what, "nameless") && pipe(turns) == 0)
-		two_children(nameless_users, none, unequal);
-	else if (!strcmp(what, "users"))
-		two_children(two_users, none, unequal);
-	else if (!strcmp(what, "no_threads"))
-		two_children(two_users_without_threads, none, unequal);
-	else if (!strcmp(what, "yama"))
-		yama(argv[2]);
-	else
-		fail("no test is called %s", what);
-	return 0;
+	make_pipe(turns);
+	both = argc > 3;
+	for (unsigned i = 0; i < sizeof(in_two) / sizeof(in_two[0]); i++)
+		if (argc > 1 && !strcmp(argv[1], in_two[i].name)) {
+			two_children(in_two[i].prepare, in_two[i].engine, in_two[i].about);
+			return 0;
+		}
+	return run_mode(argc, argv, others);
 }

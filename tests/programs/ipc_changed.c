@@ -1,0 +1,115 @@
+/*
+ * An equal that becomes another user in mid-connection: the connection ends for both, nothing more
+ * is shown to it, and nothing that it says is believed.
+ *
+ * usage: ipc_changed messages|block|claims
+ */
+#include "ipc_filter.h"
+#include "ipc_inside.h"
+
+static byte *room; /* 8 MiB */
+static int told[2]; /* a pipe from who has changed */
+
+/* Becomes another user, and says so not by the connection. */
+static void change(int connection)
+{
+	EXPECT(adma_read(connection, (void *)room, 64 * KIB), 64 * KIB);
+	become_user(STRANGER);
+	send_byte(told[1]);
+}
+
+/* An equal that will be none. */
+static int with_changing(int (*other)(int connection), pid_t *child)
+{
+	root_only();
+	make_pipe(told);
+	int connection = with_child(other, child);
+
+	expect_engine(connection, "process_vm, one copy, both processes copy");
+	EXPECT(adma_write(connection, (void *)room, 64 * KIB), 64 * KIB);
+	await_byte(told[0]);
+	/* It is looked for that every few milliseconds. */
+	sleep_ms(100);
+	return connection;
+}
+
+static int change_and_read(int connection)
+{
+	change(connection);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), -ECONNRESET);
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -ECONNRESET);
+	return 0;
+}
+
+/* The connection ends with that, on both sides. */
+static void changed(void)
+{
+	pid_t child;
+	int connection = with_changing(change_and_read, &child);
+
+	filter_call(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS);
+	filter_call(SYS_process_vm_writev, SECCOMP_RET_KILL_PROCESS);
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -ECONNRESET);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), -ECONNRESET);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+static int change_and_look(int connection)
+{
+	byte *block = adma_alloc(MIB);
+	int before = mappings("rw-s", "memfd:adma-block");
+
+	change(connection);
+	EXPECT(adma_read(connection, (void *)block, 64 * KIB), -ECONNRESET);
+	EXPECT(mappings("rw-s", "memfd:adma-block"), before);
+	return 0;
+}
+
+/* Nothing more is shown to it, to write. */
+static void changed_block(void)
+{
+	pid_t child;
+	int connection = with_changing(change_and_look, &child);
+	byte *block = adma_alloc(MIB);
+
+	EXPECT(adma_write(connection, (void *)block, 64 * KIB), -ECONNRESET);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* The first message of the lane, of which it says that it has copied everything. */
+static int change_and_claim(int connection)
+{
+	change(connection);
+	if (adma_iwrite(connection, (void *)room, MIB) <= 0)
+		fail("the post is refused");
+	claim_pieces(MIB, true);
+	send_byte(told[1]);
+	sleep_ms(3000);
+	return 0;
+}
+
+/* And nothing is believed. */
+static void changed_claims(void)
+{
+	pid_t child;
+	int connection = with_changing(change_and_claim, &child);
+
+	await_byte(told[0]);
+	EXPECT(adma_read(connection, (void *)room, MIB), -ECONNRESET);
+	kill_child(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct mode all[] = {
+		{ "messages", changed }, { "block", changed_block },
+		{ "claims", changed_claims }, { 0 }
+	};
+
+	room = message_memory(8 * MIB);
+	alarm(200);
+	return run_mode(argc, argv, all);
+}

@@ -1,0 +1,222 @@
+/*
+ * Listeners: at paths and at abstract names, two at one path, closed or interrupted while
+ * somebody accepts, and with a client of another user.
+ *
+ * usage: ipc_listen listen|together|interrupted [silent]|closed_meanwhile|named; closed_meanwhile
+ * with ADMA_IPC_TIMEOUT=1
+ */
+#include "ipc_echo.h"
+#include <fcntl.h>
+
+static char name[60];
+
+static void at(const char *path)
+{
+	int listener = adma_listen(path);
+	pid_t child;
+
+	if (listener < 0)
+		fail("%s: %s", path, strerror(-listener));
+	for (int round = 0; round < 3; round++) {
+		child = fork_child();
+		if (child == 0)
+			exit(echo(made(adma_connect(path))));
+		struct pollfd ready = { .fd = listener, .events = POLLIN };
+
+		if (poll(&ready, 1, 60000) != 1)
+			fail("a listener can be polled");
+		int connection = made(adma_accept(listener));
+
+		ask_echo(connection, 1000);
+		ask_echo(connection, MIB);
+		finish(connection, child);
+	}
+	EXPECT(adma_close(listener), 0);
+}
+
+static void listened(void)
+{
+	char folder[] = "/tmp/adma-test-XXXXXX", path[60], longest[300];
+
+	if (!mkdtemp(folder))
+		fail("mkdtemp");
+	snprintf(path, sizeof(path), "%s/socket", folder);
+	EXPECT(adma_connect(path), -ENOENT);
+	at(path);
+	EXPECT(adma_connect(path), -ECONNREFUSED);
+	at(path); /* the left-over file is replaced */
+	unlink(path);
+	/* But no other file, not even an empty one, and no link. */
+	close(open(path, O_CREAT | O_WRONLY, 0600));
+	EXPECT(adma_listen(path), -EADDRINUSE);
+	EXPECT(access(path, W_OK), 0);
+	unlink(path);
+	EXPECT(symlink("nowhere", path), 0);
+	EXPECT(adma_listen(path), -EADDRINUSE);
+	unlink(path);
+	rmdir(folder);
+	at(name);
+	memset(longest, 'x', sizeof(longest));
+	longest[sizeof(longest) - 1] = 0;
+	EXPECT(adma_listen(longest), -ENAMETOOLONG);
+	EXPECT(adma_listen(""), -ENOENT);
+	EXPECT(adma_accept(0), -ENOTSOCK);
+	EXPECT(adma_attach(-1), -EBADF);
+	EXPECT(adma_attach(1000000), -EBADF);
+	/* Somebody who speaks another language. */
+	int pair[2];
+
+	make_pair(SOCK_STREAM, pair);
+	if (write(pair[1], longest, 200) != 200)
+		fail("write");
+	EXPECT(adma_attach(pair[0]), -EPROTO);
+	close(pair[1]);
+	int gone = adma_attach(pair[0]);
+	if (gone != -ECONNRESET && gone != -EPIPE && gone != -EPROTO)
+		fail("attach to nobody: %d", gone);
+}
+
+struct contest {
+	char path[60];
+	pthread_barrier_t start, end;
+	int listeners[2];
+};
+
+static void *compete(void *argument)
+{
+	struct contest *contest = argument;
+
+	for (int round = 0; round < 1000; round++) {
+		pthread_barrier_wait(&contest->start);
+		contest->listeners[1] = adma_listen(contest->path);
+		pthread_barrier_wait(&contest->end);
+	}
+	return NULL;
+}
+
+/* Of two who listen at one path at the same time one does; also where a file was left over. */
+static void together(void)
+{
+	static struct contest contest = { "/tmp/adma-together-XXXXXX", .listeners = { 0 } };
+	pthread_t thread;
+
+	if (!mkdtemp(contest.path))
+		fail("mkdtemp");
+	strcat(contest.path, "/socket");
+	pthread_barrier_init(&contest.start, NULL, 2);
+	pthread_barrier_init(&contest.end, NULL, 2);
+	pthread_create(&thread, NULL, compete, &contest);
+	for (int round = 0; round < 1000; round++) {
+		int *both = contest.listeners;
+
+		pthread_barrier_wait(&contest.start);
+		both[0] = adma_listen(contest.path);
+		pthread_barrier_wait(&contest.end);
+		int one = both[0] > 0 ? 0 : 1;
+
+		if (both[one] <= 0 || both[1 - one] != -EADDRINUSE)
+			fail("round %d: %d and %d", round, both[0], both[1]);
+		close(both[one]);
+		if (round % 2)
+			unlink(contest.path);
+	}
+	pthread_join(thread, NULL);
+	unlink(contest.path);
+	*strrchr(contest.path, '/') = 0;
+	rmdir(contest.path);
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+/* With nobody there, or with a client that says nothing. */
+static void interrupted(void)
+{
+	struct sigaction action = { .sa_handler = nothing };
+	int listener = adma_listen(name), client = variant ? plain_client(name) : -1;
+
+	sigaction(SIGALRM, &action, NULL);
+	ualarm(50000, 50000); /* the first may come too early */
+	for (int i = 0; i < 3; i++)
+		EXPECT(adma_accept(listener), -EINTR);
+	ualarm(0, 0);
+	close(client);
+	EXPECT(adma_close(listener), 0);
+}
+
+static void *accept_one(void *listener)
+{
+	return (void *)(long)adma_accept((int)(long)listener);
+}
+
+/* Who accepts does not go on with another file of the same number. */
+static void closed_meanwhile(void)
+{
+	char other_name[70];
+	pthread_t thread;
+	void *got;
+
+	snprintf(other_name, sizeof(other_name), "%s-other", name);
+	int listener = adma_listen(name), other = adma_listen(other_name);
+	struct pollfd queue = { .fd = listener, .events = POLLIN };
+
+	plain_client(name);
+	plain_client(other_name);
+	pthread_create(&thread, NULL, accept_one, (void *)(long)listener);
+	while (poll(&queue, 1, 0)) /* until it is taken out */
+		sleep_ms(1);
+	EXPECT(adma_close(listener), 0);
+	EXPECT(dup2(other, listener), listener);
+	pthread_join(thread, &got);
+	EXPECT((long)got, -EBADF);
+	EXPECT(poll(&queue, 1, 0), 1);
+	EXPECT(adma_close(other), 0);
+}
+
+/*
+ * A client of another user, neither of them root. Asked for credentials, its socket gets a name
+ * when it connects.
+ */
+static void named(void)
+{
+	int on = 1, connection;
+	char got[10];
+
+	root_only();
+	pid_t child = fork_child();
+
+	if (child == 0) {
+		struct sockaddr_un address;
+		socklen_t len = abstract_address(name, &address);
+		int client = socket(AF_UNIX, SOCK_STREAM, 0);
+
+		become_user(STRANGER);
+		setsockopt(client, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+		while (connect(client, (void *)&address, len))
+			sleep_ms(1);
+		connection = made(adma_attach(client));
+		EXPECT(adma_write(connection, "good", 4), 4);
+		exit(adma_close(connection));
+	}
+	become_user(STRANGER + 1);
+	int listener = adma_listen(name);
+
+	connection = made(adma_accept(listener));
+	EXPECT(adma_read(connection, got, sizeof(got)), 4);
+	EXPECT(adma_close(connection), 0);
+	finish(listener, child);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct mode all[] = {
+		{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
+		{ "closed_meanwhile", closed_meanwhile }, { "named", named }, { 0 }
+	};
+
+	make_room();
+	snprintf(name, sizeof(name), "@adma-listen-%d", getpid());
+	return run_mode(argc, argv, all);
+}

@@ -1,0 +1,231 @@
+/*
+ * A process that is stopped or slow, between messages and in the middle of a piece: what can be
+ * done without it is done, what cannot has a limit, and no buffer is touched after closing.
+ *
+ * usage: ipc_stopped stopped|frozen|both_close; frozen with ADMA_IPC_TIMEOUT=1
+ */
+#include "ipc_echo.h"
+#include "ipc_filter.h"
+#include <fcntl.h>
+#include <ucontext.h>
+
+/* ---- the other process is stopped --------------------------------------------------- */
+
+static void expect_stop(pid_t child)
+{
+	int status;
+
+	if (waitpid(child, &status, WUNTRACED) != child || !WIFSTOPPED(status))
+		fail("it did not stop: %#x", status);
+}
+
+static int post_and_stop(int connection)
+{
+	adma_cookie_t read, written;
+
+	fill(room, 8 * MIB, 7);
+	written = adma_iwrite(connection, (void *)room, 8 * MIB);
+	read = adma_iread(connection, (void *)(room + 8 * MIB), 8 * MIB);
+	raise(SIGSTOP);
+	EXPECT(adma_wait(written), 8 * MIB);
+	EXPECT(adma_wait(read), 8 * MIB);
+	expect_content(room + 8 * MIB, 8 * MIB, 9, "read by who was stopped");
+	return 0;
+}
+
+/* Both have posted, so we need nothing of it: we pull its message and push ours. */
+static void stopped(void)
+{
+	pid_t child;
+	int connection = with_child(post_and_stop, &child);
+
+	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
+	expect_stop(child);
+	fill(room + 8 * MIB, 8 * MIB, 9);
+	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
+	expect_content(room, 8 * MIB, 7, "written by who is stopped");
+	EXPECT(adma_write(connection, (void *)(room + 8 * MIB), 8 * MIB), 8 * MIB);
+	/* It may be asked for small things too. */
+	EXPECT(adma_write(connection, (void *)room, 10), 10);
+	kill(child, SIGCONT);
+	expect_good_end(child);
+}
+
+/* In the middle of a piece: it is claimed, and not copied yet. */
+static void stop_in_call(int signal, siginfo_t *about, void *context)
+{
+	(void)signal;
+	(void)about;
+	raise(SIGSTOP);
+	((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = -EPERM;
+}
+
+static int stop_in_piece(int connection)
+{
+	trap_call(SYS_process_vm_readv, stop_in_call);
+	long got = adma_read(connection, (void *)room, 8 * MIB);
+
+	if (got == 8 * MIB)
+		expect_content(room, 8 * MIB, 4, "read by who was stopped in a piece");
+	_exit(got == 8 * MIB ? 8 : got == 0 ? 0 : 1);
+}
+
+static void expect_end(pid_t child, int want)
+{
+	int status;
+
+	if (waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
+	    WEXITSTATUS(status) != want)
+		fail("the other process ended with status %#x, want %d", status, want);
+}
+
+static volatile pid_t waiter;
+
+static void *wait_and_expect_ebadf(void *cookie)
+{
+	waiter = gettid();
+	EXPECT(adma_wait(*(adma_cookie_t *)cookie), -EBADF);
+	return NULL;
+}
+
+/* Until that thread sleeps, which it does only inside adma_wait. */
+static void expect_waiter(void)
+{
+	char path[60], text[200] = "";
+
+	while (!waiter)
+		sched_yield();
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", waiter);
+	while (!strstr(text, ") S ")) {
+		int fd = open(path, O_RDONLY);
+		long got = read(fd, text, sizeof(text) - 1);
+
+		close(fd);
+		if (got <= 0)
+			cannot_be_shown("no /proc");
+		text[got] = 0;
+	}
+	waiter = 0;
+}
+
+/* What can be done with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
+static void stopped_in_piece(int signal, bool closes, bool threaded)
+{
+	pid_t child;
+	pthread_t thread;
+	int status, connection = with_child(stop_in_piece, &child);
+
+	expect_engine(connection, "process_vm");
+	fill(room, 8 * MIB, 4);
+	adma_cookie_t cookie = adma_iwrite(connection, (void *)room, 8 * MIB);
+
+	expect_stop(child);
+	double begun = seconds();
+
+	EXPECT(adma_wait_for(cookie, 200), -ETIMEDOUT);
+	if (seconds() - begun < 0.199 || seconds() - begun > 20)
+		fail("200 ms took %.3f s", seconds() - begun);
+	EXPECT(adma_wait_for(cookie, 0), -ETIMEDOUT);
+	EXPECT(adma_check(cookie), -EINPROGRESS);
+	if (threaded) {
+		pthread_create(&thread, NULL, wait_and_expect_ebadf, &cookie);
+		expect_waiter();
+	}
+	if (closes) {
+		begun = seconds();
+		EXPECT(adma_close(connection), -ETIMEDOUT);
+		if (seconds() - begun < 0.99 || seconds() - begun > 9)
+			fail("closing took %.3f s", seconds() - begun);
+		EXPECT(adma_write(connection, (void *)room, 10), -EBADF);
+		EXPECT(adma_read(connection, (void *)room, 10), -EBADF);
+		EXPECT(adma_iread(connection, (void *)room, 10), -EBADF);
+	}
+	kill(child, signal);
+	if (threaded)
+		pthread_join(thread, NULL);
+	if (!closes)
+		EXPECT(adma_wait_for(cookie, 20000), signal == SIGCONT ? 8 * (long)MIB : -ECONNRESET);
+	EXPECT(adma_close(connection), 0);
+	EXPECT(adma_close(connection), -EBADF);
+	if (signal == SIGCONT)
+		expect_end(child, closes ? 0 : 8);
+	else
+		waitpid(child, &status, 0);
+}
+
+static void frozen(void)
+{
+	stopped_in_piece(SIGCONT, false, false);
+	stopped_in_piece(SIGKILL, false, false);
+	stopped_in_piece(SIGCONT, true, false);
+	stopped_in_piece(SIGKILL, true, false);
+	stopped_in_piece(SIGCONT, true, true);
+	stopped_in_piece(SIGKILL, true, true);
+}
+
+/* ---- both close ------------------------------------------------------------------------ */
+
+/* Seen by both processes: the other is in the middle of a piece, and has left it. */
+static volatile struct { int inside, closing, left; } *piece;
+
+static void linger_in_call(int signal, siginfo_t *about, void *context)
+{
+	(void)signal;
+	(void)about;
+	piece->inside = 1;
+	while (!piece->closing)
+		sleep_ms(1);
+	sleep_ms(600);
+	piece->left = 1;
+	((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = -EPERM;
+}
+
+static void *close_meanwhile(void *connection)
+{
+	while (!piece->inside)
+		sleep_ms(1);
+	piece->closing = 1;
+	EXPECT(adma_close((int)(long)connection), 0);
+	return NULL;
+}
+
+static int linger_in_piece(int connection)
+{
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, close_meanwhile, (void *)(long)connection);
+	trap_call(SYS_process_vm_writev, linger_in_call);
+	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -EBADF);
+	pthread_join(thread, NULL);
+	return 0;
+}
+
+/* The buffer is ours again when closing returns, also if the other side closes just then. */
+static void both_close(void)
+{
+	pid_t child;
+
+	piece = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int connection = with_child(linger_in_piece, &child);
+
+	expect_engine(connection, "process_vm");
+	if (adma_iread(connection, (void *)room, 8 * MIB) < 0)
+		fail("iread");
+	while (!piece->closing)
+		sleep_ms(1);
+	sleep_ms(100); /* now it is closing, too */
+	EXPECT(adma_close(connection), 0);
+	if (!piece->left)
+		fail("closed while the other process was about to write into the buffer");
+	expect_good_end(child);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct mode all[] = {
+		{ "stopped", stopped }, { "frozen", frozen }, { "both_close", both_close }, { 0 }
+	};
+
+	make_room();
+	return run_mode(argc, argv, all);
+}

@@ -1,0 +1,163 @@
+/*
+ * Many threads on one connection: messages stay whole, and whoever waits for its message gets it,
+ * however many do.
+ *
+ * usage: ipc_threads threads|crowd|many_readers
+ */
+#include "ipc_echo.h"
+
+static int connection_of_all;
+
+static void *thread_writes(void *number)
+{
+	unsigned char *data = malloc(200000);
+
+	memset(data, (int)(long)number, 200000);
+	for (int i = 0; i < 200; i++) {
+		size_t size = i % 3 == 0 ? 10 : i % 3 == 1 ? 5000 : 200000;
+
+		EXPECT(adma_write(connection_of_all, data, size), size);
+	}
+	free(data);
+	return NULL;
+}
+
+static void *thread_reads(void *unused)
+{
+	unsigned char *data = malloc(200000);
+
+	for (int i = 0; i < 200; i++) {
+		long got = adma_read(connection_of_all, data, 200000);
+
+		if (got != 10 && got != 5000 && got != 200000)
+			fail("a message of %ld bytes", got);
+		for (long at = 0; at < got; at++)
+			if (data[at] != data[0])
+				fail("a message of two");
+	}
+	free(data);
+	return unused;
+}
+
+static int eight_threads(int connection)
+{
+	pthread_t threads[8];
+
+	connection_of_all = connection;
+	for (long i = 0; i < 8; i++)
+		pthread_create(&threads[i], NULL, i % 2 ? thread_writes : thread_reads, (void *)i);
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	return 0;
+}
+
+static void threaded(void)
+{
+	pid_t child;
+	int connection = with_child(eight_threads, &child);
+
+	eight_threads(connection);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+enum { SMALL = 20000, LARGE = 500, SMALL_THREADS = 4, LARGE_THREADS = 2 };
+
+static void *write_many(void *large)
+{
+	size_t size = large ? 100000 : 10;
+	unsigned char *data = calloc(1, size);
+
+	for (int i = 0; i < (large ? LARGE : SMALL); i++)
+		EXPECT(adma_write(connection_of_all, data, size), size);
+	free(data);
+	return NULL;
+}
+
+static void *read_many(void *count)
+{
+	unsigned char *data = malloc(100000);
+
+	for (long i = 0; i < (long)count; i++) {
+		long got = adma_read(connection_of_all, data, 100000);
+
+		if (got != 10 && got != 100000)
+			fail("a message of %ld bytes", got);
+	}
+	free(data);
+	return NULL;
+}
+
+static int read_in_threads(int connection)
+{
+	enum { ALL = SMALL_THREADS * SMALL + LARGE_THREADS * LARGE, READERS = 3 };
+	pthread_t threads[READERS];
+
+	connection_of_all = connection;
+	for (long i = 0; i < READERS; i++) {
+		long count = ALL / READERS + (i < ALL % READERS);
+
+		pthread_create(&threads[i], NULL, read_many, (void *)count);
+	}
+	for (int i = 0; i < READERS; i++)
+		pthread_join(threads[i], NULL);
+	return 0;
+}
+
+/* Threads that only write, or only read, never hear of a table that is full. */
+static void crowd(void)
+{
+	pthread_t threads[SMALL_THREADS + LARGE_THREADS];
+	pid_t child;
+
+	connection_of_all = with_child(read_in_threads, &child);
+	for (long i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
+		pthread_create(&threads[i], NULL, write_many, (void *)(long)(i < LARGE_THREADS));
+	for (int i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
+		pthread_join(threads[i], NULL);
+	expect_good_end(child);
+	EXPECT(adma_close(connection_of_all), 0);
+}
+
+static void *read_one(void *connection)
+{
+	char data[10];
+
+	EXPECT(adma_read((int)(long)connection, data, 10), 10);
+	return NULL;
+}
+
+static int write_slowly(int connection)
+{
+	usleep(300000);
+	for (int i = 0; i < 300; i++)
+		EXPECT(adma_write(connection, (void *)room, 10), 10);
+	return 0;
+}
+
+/* 300 threads read, which is more than there are places: the last ones wait for those. */
+static void many_readers(void)
+{
+	pthread_t threads[300];
+	pid_t child;
+	int connection = with_child(write_slowly, &child);
+
+	for (int i = 0; i < 300; i++)
+		if (pthread_create(&threads[i], NULL, read_one, (void *)(long)connection))
+			fail("pthread_create");
+	for (int i = 0; i < 300; i++)
+		pthread_join(threads[i], NULL);
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct mode all[] = {
+		{ "threads", threaded }, { "crowd", crowd }, { "many_readers", many_readers },
+		{ 0 }
+	};
+
+	make_room();
+	return run_mode(argc, argv, all);
+}

@@ -1,0 +1,171 @@
+/*
+ * Waiting: it costs nothing, and its limit holds for who copies all the time and where the other
+ * has pages that do not come.
+ *
+ * usage: ipc_waiting quiet [beside]|limit|pages
+ */
+#include "ipc_echo.h"
+#include "ipc_faults.h"
+#include <sys/resource.h>
+
+/* ---- waiting costs nothing ------------------------------------------------------------ */
+
+static int late(int connection)
+{
+	sleep_ms(400);
+	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	sleep_ms(400);
+	EXPECT(adma_write(connection, (void *)room, 1), 1);
+	return 0;
+}
+
+static int sleep_on(int connection)
+{
+	(void)connection;
+	pause();
+	return 0;
+}
+
+/* Also where there is another connection, with a message that nobody reads. */
+static void quiet(void)
+{
+	struct rusage before, after;
+	pid_t child, other = 0;
+
+	if (variant) {
+		int connection = with_child(sleep_on, &other);
+
+		if (adma_iwrite(connection, (void *)room, 8 * MIB) <= 0)
+			fail("iwrite");
+	}
+	int connection = with_child(late, &child);
+
+	fill(room, MIB, 1);
+	getrusage(RUSAGE_SELF, &before);
+	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+	EXPECT(adma_read(connection, (void *)room, 1), 1);
+	getrusage(RUSAGE_SELF, &after);
+	long switches = after.ru_nvcsw - before.ru_nvcsw;
+	double used = after.ru_utime.tv_sec - before.ru_utime.tv_sec +
+		      (after.ru_utime.tv_usec - before.ru_utime.tv_usec) * 1e-6;
+
+	/*
+	 * Two waits of 400 ms: one short sleep and one long one each; and the copies' own, which
+	 * are at most one for each chunk of two MiB.
+	 */
+	if (switches > 100 || used > 0.1)
+		fail("waiting took %ld switches and %.3f s", switches, used);
+	expect_good_end(child);
+	if (other)
+		kill(other, SIGKILL);
+}
+
+/* ---- it has a limit --------------------------------------------------------------------- */
+
+enum { LONG = 2 * 1024 };
+
+/* Much to copy, in little memory: the same pages again and again. */
+static char *long_buffer(void)
+{
+	int memory = memfd_create("long", 0);
+	char *at = mmap(NULL, LONG * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			-1, 0);
+
+	if (ftruncate(memory, 16 * MIB))
+		fail("ftruncate");
+	for (size_t from = 0; from < LONG * MIB; from += 16 * MIB)
+		if (mmap(at + from, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory,
+			 0) == MAP_FAILED)
+			fail("mmap");
+	close(memory);
+	return at;
+}
+
+static int post_and_sleep(int connection)
+{
+	EXPECT(adma_iread(connection, long_buffer(), LONG * MIB) > 0, 1);
+	EXPECT(adma_write(connection, "posted", 6), 6);
+	sleep_ms(100000);
+	return 0;
+}
+
+/* A limit holds also for who copies all the time, but for the piece it is at. */
+static void limit(void)
+{
+	int waits = 0;
+	pid_t child;
+	int connection = with_child(post_and_sleep, &child);
+	adma_cookie_t cookie = adma_iwrite(connection, long_buffer(), LONG * MIB);
+	long got;
+
+	EXPECT(adma_read(connection, (void *)room, 6), 6);
+	while ((got = adma_wait_for(cookie, 2)) == -ETIMEDOUT)
+		waits++;
+	EXPECT(got, LONG * MIB);
+	/* A piece is a 64th. */
+	if (waits < 10)
+		fail("2 GiB were copied in %d waits of 2 ms", waits);
+	kill_child(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* ---- pages that do not come ------------------------------------------------------------ */
+
+static int go_on[2], posted[2];
+
+/* Its buffer has pages only when somebody brings them, and nobody does until it is told so. */
+static int without_pages(int connection)
+{
+	byte *data = pages_between_guards(MIB);
+	int faults = withhold_pages(data, MIB);
+	adma_cookie_t cookie = adma_iwrite(connection, (void *)data, MIB);
+
+	send_byte(posted[1]);
+	await_byte(go_on[0]);
+	close(faults);
+	EXPECT(adma_wait(cookie), MIB);
+	return 0;
+}
+
+static void pages(void)
+{
+	byte *data = pages_between_guards(MIB);
+	pid_t child;
+
+	expect_pages_can_be_withheld();
+	make_pipe(go_on);
+	make_pipe(posted);
+	int connection = with_child(without_pages, &child);
+
+	await_byte(posted[0]);
+	adma_cookie_t cookie = adma_iread(connection, (void *)data, MIB);
+
+	for (int i = 0; i < 3; i++) {
+		double begun = seconds();
+
+		EXPECT(adma_wait_for(cookie, 100), -ETIMEDOUT);
+		if (seconds() - begun > 20)
+			fail("a tenth of a second took %.1f s", seconds() - begun);
+		EXPECT(adma_check(cookie), -EINPROGRESS);
+		if (seconds() - begun > 30)
+			fail("looking took %.1f s", seconds() - begun);
+	}
+	send_byte(go_on[1]);
+	EXPECT(adma_wait_for(cookie, 20000), MIB);
+	expect_only(data, MIB, 0, "what was never written");
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct mode all[] = {
+		{ "quiet", quiet }, { "limit", limit }, { "pages", pages }, { 0 }
+	};
+
+	make_room();
+	alarm(200);
+	return run_mode(argc, argv, all);
+}
