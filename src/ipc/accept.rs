@@ -4,11 +4,10 @@
 //! more, here, they come to the listener again (`connect`), where other processes find them, and
 //! who polls it.
 
-use super::blocking::{CLOSERS, User};
+use super::blocking::CLOSERS;
 use super::handshake::{Established, Handshake};
-use super::hidden::Hidden;
 use super::lock::Lock;
-use super::os;
+use super::os::{self, Connected};
 use super::settings::Settings;
 use crate::os::sys;
 use alloc::vec;
@@ -27,11 +26,10 @@ const ATTENTION: u64 = 2_000_000;
 struct Incoming {
     /// Which file it is.
     listener: (u64, u64),
-    user: User,
     since: u64,
     /// Goes before its socket does.
     handshake: Handshake,
-    socket: Hidden,
+    socket: Connected,
 }
 
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
@@ -45,9 +43,9 @@ fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
 
 /// The one who has to make room, since when: of the user who has most, the oldest.
 fn oldest_of_greediest(backlog: &[Incoming]) -> Option<u64> {
-    let of_user = |user| backlog.iter().filter(move |incoming| incoming.user == user).count();
-    let key = |incoming: &&Incoming| (of_user(incoming.user), core::cmp::Reverse(incoming.since));
-    backlog.iter().max_by_key(key).map(|incoming| incoming.since)
+    let of_user = |user| backlog.iter().filter(move |one| one.socket.user == user).count();
+    let key = |one: &&Incoming| (of_user(one.socket.user), core::cmp::Reverse(one.since));
+    backlog.iter().max_by_key(key).map(|one| one.since)
 }
 
 /// Waits for the next whose handshake is over, well or not.
@@ -111,10 +109,10 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             still()?;
             let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
             let user = os::user_of(socket.raw());
-            let socket = Hidden::new(socket, user);
+            let socket = Connected::new(socket, user);
             let end = since + settings.patience;
             let handshake = Handshake::new(socket.raw(), settings, end, true);
-            let incoming = Incoming { listener: file, user, since, handshake, socket };
+            let incoming = Incoming { listener: file, since, handshake, socket };
             drop(makes_room.and_then(|since| take(|one| one.since == since)));
             if let Some(done) = go_on(incoming, listener) {
                 return done;

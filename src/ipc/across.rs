@@ -44,9 +44,8 @@ impl Across {
         Self { theirs: Some(theirs), ..self }
     }
 
-    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        let theirs = self.theirs.iter().map(Foreign::raw);
-        theirs.chain([self.port.raw()])
+    pub fn port(&self) -> i32 {
+        self.port.raw()
     }
 
     /// It has copied.

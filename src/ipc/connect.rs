@@ -1,10 +1,8 @@
 //! Finding each other: who listens under a name, and who connects to it. The other half, who
 //! accepts, is `accept`.
 
-use super::blocking::OURS;
 use super::handshake::{Established, Handshake};
-use super::hidden::Hidden;
-use super::os::{self, Fd, Result};
+use super::os::{self, Connected, Fd, Result};
 use super::settings::Settings;
 use crate::os::sys;
 
@@ -47,11 +45,11 @@ const FORGOTTEN: u64 = 250_000_000;
 pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
     let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
-    let connected = |end| -> Result<Hidden> {
-        let mut socket = Hidden::new(os::unix_socket()?, OURS);
+    let connected = |end| -> Result<Connected> {
+        let socket = os::unix_socket()?;
         os::connect(&socket, &address, end)?;
-        socket.user = os::user_of(socket.raw());
-        Ok(socket)
+        let user = os::user_of(socket.raw());
+        Ok(Connected::new(socket, user))
     };
     let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
     let mut greeting = Handshake::new(socket.raw(), settings, end, false);

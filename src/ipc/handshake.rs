@@ -27,13 +27,12 @@
 //! that got another connection, and polls its listener for the next. Then it comes again (`connect`).
 
 use super::across::{Across, Pinned};
-use super::blocking::{CLOSERS, COPIERS, OURS, Pool, SEALERS, User};
+use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS, User};
 use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
-use super::hidden::Hidden;
 use super::lock::Lock;
 use super::mappings::Mappings;
-use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn, Way};
+use super::os::{self, Beside, Connected, Credentials, Fd, Foreign, Result, SwitchedOn, Way};
 use super::peer::{self, Peer};
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
@@ -102,8 +101,8 @@ pub struct Established {
     pub region: MappedRegion,
     /// Which of the region's sides we are.
     pub side: usize,
-    /// The doorbell socket; hidden until `table` looks after it.
-    pub socket: Hidden,
+    /// The doorbell socket.
+    pub socket: Connected,
     pub engine: Transport,
     /// The sign that we have agreed, to be kept while the connection lasts.
     _page: Page,
@@ -220,7 +219,8 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let mine_given = match gives {
         true => {
             let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-            Some((memory, os::unix_pair()?.map(|end| Hidden::new(end, talk.user))))
+            let [bell, others] = os::unix_pair()?;
+            Some((memory, Connected::new(bell, talk.user), others))
         }
         false => None,
     };
@@ -231,8 +231,8 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let demand = Demand { seed: random(), word: random() };
     let (nonce, region) = (random(), region::SIZE as u32);
     mine = Greeting { nonce, region, demand, ..mine };
-    let given = mine_given.iter().flat_map(|(memory, [_, bell])| [memory.raw(), bell.raw()]);
-    let fds: Vec<i32> = given.chain(across.iter().flat_map(Across::descriptors)).collect();
+    let given = mine_given.iter().flat_map(|(memory, _, others)| [memory.raw(), others.raw()]);
+    let fds: Vec<i32> = given.chain(across.iter().map(Across::port)).collect();
     let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
     // What we have asked for, of all things, is asked of us by who has nobody to ask.
     if theirs.region != mine.region || theirs.nonce == nonce || theirs.demand == demand {
@@ -250,7 +250,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         Ok([memory, bell]) => {
             let memory = memory.into_memory()?;
             MappedRegion::check(&memory)?;
-            let bell = Hidden::new(bell.into_socket()?, talk.user);
+            let bell = Connected::new(bell.into_socket()?, talk.user);
             peer.check_maker(&bell)?;
             Some((memory, bell))
         }
@@ -259,10 +259,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     };
     let has_given = their_given.is_some();
     let (memory, mut doorbell, ours) = match (mine_given, their_given) {
-        (Some((memory, [bell, others])), _) if !has_given || nonce > theirs.nonce => {
-            others.close_our_copy();
-            (memory, bell, true)
-        }
+        (Some((memory, bell, _)), _) if !has_given || nonce > theirs.nonce => (memory, bell, true),
         (_, Some((memory, bell))) => (memory, bell, false),
         _ => return Err(libc::EPROTO),
     };
@@ -464,7 +461,7 @@ impl Talk {
         pool: &'static Pool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let [here, there] = os::unix_pair().ok()?.map(|end| Hidden::new(end, OURS));
+        let [here, there] = os::unix_pair().ok()?;
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
         let job = move || {

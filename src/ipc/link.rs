@@ -6,7 +6,7 @@ mod ends;
 
 pub use ends::other;
 
-use super::across::{Across, Pinned};
+use super::across::Pinned;
 use super::blocks::{self, BlockAddress};
 use super::endpoint::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
 use super::engine::{MessagePiece, Outcome};
@@ -109,12 +109,6 @@ impl Link {
     pub fn descriptors(&self) -> [(i32, i16); 2] {
         let process = self.engine.peer.process().unwrap_or(-1);
         [(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP), (process, libc::POLLIN)]
-    }
-
-    /// All that are open for this connection.
-    pub fn all_descriptors(&self) -> impl Iterator<Item = i32> {
-        let ports = self.engine.across.iter().flat_map(Across::descriptors);
-        ports.chain(self.engine.peer.descriptors()).chain([self.socket.raw()])
     }
 
     /// Something has changed that the other side may wait for.

@@ -14,8 +14,7 @@
 //!             layout: how messages are cut
 //! connect     who listens under a name, and who connects to it
 //! accept      who has come to a listener and has not finished the handshake
-//! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
-//!             sockets that belong to no connection yet
+//! handshake   the beginning: sockets, greetings, what each side may do to the other
 //! engine      bytes between two address spaces; across: by the kernel helper; mappings: where
 //!             the other's blocks are mapped here
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
@@ -110,7 +109,7 @@
 //! | it | what becomes of it |
 //! | --- | --- |
 //! | sends a file, or a socket, that takes as long to close as it likes (FUSE, `SO_LINGER`) | only memory is closed at once, everything else by a thread (`blocking`) |
-//! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`hidden`) |
+//! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`os`) |
 //! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
 //! | sends more of them than there are threads | each user has a share of the threads; the rest waits to be closed, and while that is more than one message can bring nothing more is taken in from that user (`-EMFILE`, and its connections break) |
 //! | holds the lock of memory that it has sent, or got | a region is sealed by who has made it, and not used before; for a block of others a thread waits, it is not mapped before that, and its messages wait a second, and are streamed then, without a thread at once |
@@ -157,7 +156,6 @@ pub mod doorbell;
 mod endpoint;
 mod engine;
 mod handshake;
-mod hidden;
 mod kicks;
 mod link;
 mod mappings;

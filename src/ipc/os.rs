@@ -21,12 +21,13 @@ pub use sockets::{
 pub use sockets::WAKE;
 
 use super::blocking::{CLOSERS, OURS, User};
+use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use memory::seals;
 
 /// The negated errno, or a value.
@@ -53,18 +54,61 @@ unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usi
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
+/// Our descriptors, for a child of a fork, which closes them: there they would hide the end of its
+/// parent from others. Each is a number and what its file is known by; 0: none. So many at a time;
+/// others are not looked after.
+struct Descriptors([AtomicU64; 1 << 15]);
+
+// SAFETY: atomic numbers.
+unsafe impl Zeroed for Descriptors {}
+
+static OPEN: Mapped<Descriptors> = Mapped::new();
+
+/// One more than the last place there that was ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// The number, and one, above so many bits that tell its file from others.
+const FILE_BITS: u32 = 40;
+
+fn mark_of(number: i32) -> u64 {
+    let Some((device, inode)) = sys::file_of(number) else { return 0 };
+    (number as u64 + 1) << FILE_BITS | (inode ^ device << 32) & ((1 << FILE_BITS) - 1)
+}
+
+/// In the child of a fork.
+pub fn close_after_fork() {
+    let Some(Descriptors(open)) = OPEN.get() else { return };
+    for place in &open[..USED.swap(0, Ordering::AcqRel)] {
+        let mark = place.swap(0, Ordering::AcqRel);
+        let number = (mark >> FILE_BITS) as i32 - 1;
+        if mark != 0 && mark_of(number) == mark {
+            sys::close(number);
+        }
+    }
+}
+
 /// A descriptor of ours: closed with its owner, unless the program has closed it, as daemons close
 /// all they find, and has opened a file of its own under the number.
 #[derive(Debug)]
 pub struct Fd {
     number: i32,
-    file: Option<(u64, u64)>,
+    mark: u64,
+    place: Option<&'static AtomicU64>,
 }
 
 impl Fd {
     /// A number that is ours from now on.
     pub fn owned(number: i32) -> Self {
-        Self { number, file: sys::file_of(number) }
+        let mark = mark_of(number);
+        let place = OPEN.get_or_map().and_then(|Descriptors(open)| {
+            let (first, all) = (number as usize % open.len(), 0..open.len());
+            let (new, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            let free = |&index: &usize| open[index].compare_exchange(0, mark, new, failure).is_ok();
+            let index = all.clone().skip(first).chain(all.take(first)).find(free)?;
+            USED.fetch_max(index + 1, Ordering::AcqRel);
+            Some(&open[index])
+        });
+        Self { number, mark, place }
     }
 
     pub fn raw(&self) -> i32 {
@@ -73,17 +117,26 @@ impl Fd {
 
     /// Whether the number still stands for it.
     pub fn is_there(&self) -> bool {
-        sys::file_of(self.number) == self.file
+        mark_of(self.number) == self.mark
     }
 
     /// From now on the number is somebody else's business.
     pub fn into_raw(self) -> i32 {
+        self.leave_place();
         ManuallyDrop::new(self).number
+    }
+
+    fn leave_place(&self) {
+        if let Some(place) = self.place {
+            let (mark, failure) = (self.mark, Ordering::Relaxed);
+            let _ = place.compare_exchange(mark, 0, Ordering::AcqRel, failure);
+        }
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
+        self.leave_place(); // before another file gets the number
         if self.is_there() {
             sys::close(self.number);
         }
@@ -155,11 +208,37 @@ impl Drop for Foreign {
     }
 }
 
-/// Closes a unix socket that a user has the other end of. What is in it may be files that would be
-/// closed with it; they stay there while others wait.
-pub fn close_socket(socket: Fd, user: User) {
-    if socket.is_there() && !sockets::empty_for_good(&socket, user) {
-        close_by_thread(socket.into_raw(), user);
+/// A unix socket whose other end somebody else has, who cannot hold up who closes it.
+#[derive(Debug)]
+pub struct Connected {
+    socket: ManuallyDrop<Fd>,
+    /// Who that is.
+    pub user: User,
+}
+
+impl Connected {
+    pub fn new(socket: Fd, user: User) -> Self {
+        Self { socket: ManuallyDrop::new(socket), user }
+    }
+}
+
+impl core::ops::Deref for Connected {
+    type Target = Fd;
+
+    fn deref(&self) -> &Fd {
+        &self.socket
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
+        // What is in it may be files that would be closed with it; they stay there while others
+        // wait.
+        if socket.is_there() && !sockets::empty_for_good(&socket, self.user) {
+            close_by_thread(socket.into_raw(), self.user);
+        }
     }
 }
 

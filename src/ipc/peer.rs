@@ -240,14 +240,6 @@ impl Peer {
     pub fn process(&self) -> Option<i32> {
         self.process.as_ref().map(Fd::raw)
     }
-
-    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        let known = self
-            .known
-            .iter()
-            .flat_map(|Known { folder: ProcFolder { folder, status }, .. }| [folder, status]);
-        self.process.iter().chain(known).map(Fd::raw)
-    }
 }
 
 /// Whether descriptors are sent over a socket: not to who has come to us from another user. Those
