@@ -39,10 +39,8 @@ pub enum Outcome {
     Refused,
     /// The helper, which is the only way here, has not copied this one.
     NotThisTime,
-    /// There is no such process.
-    Gone,
     /// There is another program than the one that has agreed.
-    Stranger,
+    Gone,
 }
 
 /// How the two processes copy, for as long as the connection lasts.
@@ -211,9 +209,10 @@ impl Transport {
             match unsafe { agreed.copy(way, ours + done, theirs + done, len - done) } {
                 Ok(0) => return Outcome::Fault,
                 Ok(bytes) => done += bytes.min(len - done),
-                Err(Failed::Stranger) => return Outcome::Stranger,
-                Err(Failed::System(libc::ESRCH)) => return Outcome::Gone,
+                Err(Failed::Stranger) => return Outcome::Gone,
                 Err(Failed::System(libc::EINTR | libc::EAGAIN)) => {}
+                // Also that there is no such process: its first thread may have left, and then it
+                // lives, but its number leads nowhere.
                 Err(Failed::System(_)) => return Outcome::Refused,
             }
         }

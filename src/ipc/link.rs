@@ -277,12 +277,9 @@ impl Link {
             // SAFETY: `endpoint` has handed out a part of both posts.
             let outcome = unsafe { self.engine.copy(way, piece) };
             match outcome {
-                Outcome::Whole => outcome,
+                Outcome::Whole | Outcome::Gone => outcome,
                 // A process that ends can look like bad memory, or a closed port.
-                _ if outcome == Outcome::Stranger || !self.look_for_end() => Outcome::Gone,
-                // Its first thread has left: it lives, but its number leads nowhere. Or it
-                // is about to end, which will be seen.
-                Outcome::Gone => Outcome::Refused,
+                _ if !self.look_for_end() => Outcome::Gone,
                 _ => outcome,
             }
         } else {

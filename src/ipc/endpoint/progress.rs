@@ -153,9 +153,7 @@ impl Endpoint {
             Outcome::Refused | Outcome::NotThisTime => {
                 claims::raise(claims, number, flag::REFUSED);
             }
-            Outcome::Gone | Outcome::Stranger => {
-                claims::raise(claims, number, flag::CANCELLED);
-            }
+            Outcome::Gone => claims::raise(claims, number, flag::CANCELLED),
         }
         let desc = self.own_desc(lane, number);
         let own = self.own(number);
