@@ -24,10 +24,10 @@ use super::blocking::{CLOSERS, OURS, User};
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use memory::seals;
 
 /// The negated errno, or a value.
@@ -248,18 +248,8 @@ pub fn close_listener(listener: i32, patience: u64) {
     if poll_few([(listener, libc::POLLIN)], 0) == [0] {
         return sys::close(listener);
     }
-    let (closed, end) = (Arc::new(AtomicU32::new(0)), sys::nanoseconds() + patience);
-    let told = closed.clone();
-    let close = move || {
-        sys::close(listener);
-        told.store(1, Ordering::Release);
-        sys::futex_wake(told.as_ptr(), 1);
-    };
-    if !CLOSERS.take(OURS, Box::new(close)) {
-        return sys::close(listener); // nobody else can
-    }
-    while closed.load(Ordering::Acquire) == 0 && sys::nanoseconds() < end {
-        sys::futex_wait(closed.as_ptr(), 0, end.saturating_sub(sys::nanoseconds()).max(1));
+    if CLOSERS.within(OURS, patience, move || sys::close(listener)).is_none() {
+        sys::close(listener); // nobody else can
     }
 }
 
