@@ -73,16 +73,16 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         if CLOSERS.is_swamped() {
             return Err(libc::EMFILE);
         }
-        let (mut events, mut limit) = (vec![(listener, libc::POLLIN)], i32::MAX);
+        let (mut events, mut limit) = (vec![os::poll_entry((listener, libc::POLLIN))], i32::MAX);
         let now = sys::nanoseconds();
         let backlog = BACKLOG.lock();
         for Incoming { handshake, since, .. } in backlog.iter().filter(|one| one.listener == file) {
-            events.push(handshake.events());
+            events.push(os::poll_entry(handshake.events()));
             limit = limit.min(handshake.milliseconds());
             // Who says its greetings byte by byte has it for no longer than a few honest ones.
             let moved = handshake.moved().clamp(*since, since + 4 * ATTENTION);
             if now < moved + ATTENTION {
-                events[0].0 = -1;
+                events[0].fd = -1;
                 limit = limit.min((ATTENTION / 1_000_000) as i32);
             }
         }
@@ -91,21 +91,23 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         drop(backlog);
         let ripe_in = makes_room.map(|since| (since + GRACE).saturating_sub(sys::nanoseconds()));
         if let Some(nanos @ 1..) = ripe_in {
-            events[0].0 = -1;
+            events[0].fd = -1;
             limit = limit.min(nanos.div_ceil(1_000_000) as i32);
         }
         // With nobody else to look after it waits here, as accept(2) does.
         let alone = events.len() == 1 && !full;
-        let said = if alone { vec![1] } else { os::poll_until_signal(&events, limit)? };
-        let ready = events.iter().zip(&said).skip(1).filter(|(_, said)| **said != 0);
+        if !alone {
+            os::poll_set(&mut events, limit)?;
+        }
         // Everybody who has something to say is gone on with, and then the next comes in.
-        for ((fd, _), _) in ready {
-            let is_it = |one: &Incoming| one.listener == file && one.handshake.events().0 == *fd;
+        for entry in events.iter().skip(1).filter(|entry| entry.revents != 0) {
+            let is_it =
+                |one: &Incoming| one.listener == file && one.handshake.events().0 == entry.fd;
             if let Some(done) = take(is_it).and_then(|incoming| go_on(incoming, listener)) {
                 return done;
             }
         }
-        if said[0] != 0 {
+        if alone || events[0].revents != 0 {
             still()?;
             let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
             let user = os::user_of(socket.raw());

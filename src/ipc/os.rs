@@ -12,9 +12,8 @@ pub use memory::{
 pub use sockets::{
     Beside, Credentials, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, are_nameless,
     bind, connect, is_listener, is_socket_file, listen, lock_folder, maker_of, poll_entry,
-    poll_few, poll_set, poll_until_signal, process_of_maker, receive, refuse_descriptors,
-    remove_file, send, send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket,
-    user_of,
+    poll_few, poll_set, process_of_maker, receive, refuse_descriptors, remove_file, send,
+    send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket, user_of,
 };
 
 #[cfg(test)]

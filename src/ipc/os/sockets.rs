@@ -258,7 +258,7 @@ pub fn send_byte(socket: i32) {
 /// program may have used up when it waits.
 pub fn poll_few<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> [i16; N] {
     let mut set = fds.map(poll_entry);
-    poll_set(&mut set, limit_ms);
+    let _ = poll_set(&mut set, limit_ms);
     set.map(|entry| entry.revents)
 }
 
@@ -266,21 +266,11 @@ pub fn poll_entry((fd, events): (i32, i16)) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
 }
 
-pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) {
+/// The same for many. An error, as a signal is, is for who wants to know of it.
+pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) -> Result<()> {
     let (at, len) = (set.as_mut_ptr() as usize, set.len());
-    // SAFETY: the kernel writes the answers.
-    if unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.is_err() {
-        set.iter_mut().for_each(|entry| entry.revents = 0);
-    }
-}
-
-/// The same for many, for who wants to know of signals: they are an error.
-pub fn poll_until_signal(fds: &[(i32, i16)], limit_ms: i32) -> Result<Vec<i16>> {
-    let mut set: Vec<libc::pollfd> = fds.iter().copied().map(poll_entry).collect();
-    let (at, len) = (set.as_mut_ptr() as usize, set.len());
-    // SAFETY: the kernel writes the answers.
-    unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }?;
-    Ok(set.iter().map(|entry| entry.revents).collect())
+    // SAFETY: the kernel writes the answers, or leaves zeros.
+    unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.map(drop)
 }
 
 /// The most descriptors that anybody has a use for in one message; and the most that can be sent.
