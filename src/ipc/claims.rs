@@ -150,29 +150,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_piece_is_claimed_once_whatever_the_order_of_ends() {
-        for total in 1..8usize {
-            for order in 0..1u32 << total {
-                let word = AtomicU64::new(77 << 32 | 0x123456);
-                let (mut own, mut taken) = ([0, 0], vec![false; total]);
-                for turn in 0..total {
-                    let side = (order >> turn & 1) as usize;
-                    let end = [Role::Reader, Role::Writer][side];
-                    let Ok(Some(piece)) = claim(&word, 9, end, own[side], total) else {
-                        panic!("{total} {order:b} {turn}")
-                    };
-                    own[side] += 1;
-                    assert!(!std::mem::replace(&mut taken[piece], true));
-                }
-                let all = Cursors { front: own[0], back: own[1], flags: 0 };
-                assert_eq!(cursors(&word, 9), all);
-                assert_eq!(claim(&word, 9, Role::Reader, own[0], total), Ok(None));
-                assert_eq!(claim(&word, 9, Role::Writer, own[1], total), Ok(None));
-            }
-        }
-    }
-
-    #[test]
     fn nonsense_in_the_word_is_never_a_piece_outside_the_message() {
         let mut state = 1u64;
         for _ in 0..100_000 {
