@@ -4,20 +4,8 @@
 mod memory;
 mod sockets;
 
-pub use memory::{
-    SIZE_SEALS, Sealed, Share, fill_with_pages, find_pages, first_hole, is_sealed_for_good,
-    map_inherited, map_shared, seal_block, seal_for_good, seal_with_stranger, sealed_memory,
-    sealed_memory_of_others, take_pages_away,
-};
-pub use sockets::{
-    Beside, Credentials, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, are_nameless,
-    bind, connect, is_listener, is_socket_file, listen, lock_folder, maker_of, poll_entry,
-    poll_few, poll_set, process_of_maker, receive, refuse_descriptors, remove_file, send,
-    send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket, user_of,
-};
-
-#[cfg(test)]
-pub use sockets::WAKE;
+pub use memory::*;
+pub use sockets::*;
 
 use super::blocking::{CLOSERS, OURS, User};
 use crate::os::mapped::{Mapped, Zeroed};
@@ -27,7 +15,6 @@ use alloc::{boxed::Box, vec::Vec};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use memory::seals;
 
 /// The negated errno, or a value.
 pub type Result<T> = core::result::Result<T, i32>;
