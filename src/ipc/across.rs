@@ -25,12 +25,6 @@ pub struct Across {
     off: AtomicBool,
 }
 
-impl core::fmt::Debug for Across {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "port {}", self.port.raw())
-    }
-}
-
 impl Across {
     /// Our half. `None`: there is no helper, or none that can do it.
     pub fn new(bring_up: fn() -> Option<HelperEngine>) -> Option<Self> {

@@ -71,7 +71,6 @@ fn stir(word: u64) -> u64 {
 }
 
 /// Our page for the other side; it goes with its owner.
-#[derive(Debug)]
 pub struct Page {
     pub at: usize,
     /// Which of the places it is, and one; 0: another, which only the kernel helper is told.

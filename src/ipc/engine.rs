@@ -56,7 +56,6 @@ pub struct Terms {
 }
 
 /// What this process may do to the other's memory.
-#[derive(Debug)]
 pub struct Transport {
     pub peer: Peer,
     /// None: it has not agreed to anything.

@@ -75,7 +75,6 @@ pub fn close_after_fork() {
 
 /// A descriptor of ours: closed with its owner, unless the program has closed it, as daemons close
 /// all they find, and has opened a file of its own under the number.
-#[derive(Debug)]
 pub struct Fd {
     number: i32,
     mark: u64,
@@ -145,7 +144,6 @@ fn fd(answer: Result<usize>) -> Result<Fd> {
 /// A descriptor that somebody else has sent: it may stand for anything, also for a file whose
 /// maker answers no question, not even that it is closed. So nothing is done with it before it is
 /// known to be what it must be.
-#[derive(Debug)]
 pub struct Foreign {
     fd: i32,
     known: bool,
@@ -195,7 +193,6 @@ impl Drop for Foreign {
 }
 
 /// A unix socket whose other end somebody else has, who cannot hold up who closes it.
-#[derive(Debug)]
 pub struct Connected {
     socket: ManuallyDrop<Fd>,
     /// Who that is.

@@ -88,7 +88,6 @@ fn is_one_user(uid: u32) -> bool {
 
 /// A process, or thread, in /proc: it stands for this one and no later one. Both are held open, for
 /// there may be no numbers for descriptors later.
-#[derive(Debug)]
 struct ProcFolder {
     folder: Fd,
     status: Fd,
@@ -135,14 +134,12 @@ impl ProcFolder {
 }
 
 /// What an equal is known by.
-#[derive(Debug)]
 struct Known {
     folder: ProcFolder,
     standing: Standing,
 }
 
 /// The other process: who has sent the first byte.
-#[derive(Debug)]
 pub struct Peer {
     credentials: Credentials,
     /// Becomes readable when it ends; none where the kernel gives none.
