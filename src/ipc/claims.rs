@@ -122,15 +122,10 @@ pub fn claim(
 
 /// Raises a flag: nobody claims after this.
 pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
-    let mut seen = word.load(Ordering::Acquire);
-    loop {
+    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
         let view = cursors_of(seen, generation);
-        let next = word_of(Cursors { flags: view.flags | flag, ..view }, generation);
-        match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return,
-            Err(now) => seen = now,
-        }
-    }
+        Some(word_of(Cursors { flags: view.flags | flag, ..view }, generation))
+    });
 }
 
 /// How many pieces a side has finished: a word that only that side writes, with as much of

@@ -230,7 +230,10 @@ impl Link {
     #[cold]
     fn unposted(&self, role: Role, gone: u32, why: NoRoom) -> Unposted {
         let (error, until) = match why {
-            NoRoom::Broken => (self.far_ahead(role), None),
+            // The other side says that it is done with what we have not posted. Who closes gives up
+            // posts that met nothing, and has said so before; so does who hears that we close. From
+            // anybody else it is nonsense.
+            NoRoom::Broken => (self.end_for(role).unwrap_or_else(|| self.broken()), None),
             NoRoom::Uncollected => (-libc::EAGAIN as isize, None),
             _ if self.closing.load(Ordering::Acquire) => (-libc::EBADF as isize, None),
             NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(role, gone), None),

@@ -64,10 +64,12 @@ impl Link {
     /// as there are, with workers.
     pub fn copy_with_workers(&self, role: Role, number: u32, piece: MessagePiece) {
         let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.pin == 0;
-        let workers = self.engine.workers.filter(|_| by_calls && self.is_shared(piece));
+        let (message, shares) = (piece.theirs.message, self.engine.terms.shares);
+        let is_shared = by_calls && shares && message >= SHARED_FROM;
+        let workers = self.engine.workers.filter(|_| is_shared);
         let Some(workers) = workers else { return self.copy(role, number, piece) };
         // One for each MiB that the caller does not copy itself, and not too many for the tables.
-        let (all, message) = ((workers.count)(), piece.theirs.message);
+        let all = (workers.count)();
         let wanted = match message < SPREAD_BELOW {
             true => ((message >> 20) - 1).min(5),
             false => piece.of / 2,
@@ -101,10 +103,6 @@ impl Link {
         for piece in failed.iter().filter_map(|piece| piece.lock().take()) {
             self.copy(role, number, piece);
         }
-    }
-
-    fn is_shared(&self, piece: MessagePiece) -> bool {
-        self.engine.terms.shares && piece.theirs.message >= SHARED_FROM
     }
 
     /// The next piece of a message, as long as some are `left`.

@@ -9,7 +9,7 @@ use super::across::Pinned;
 use super::blocks;
 use super::doorbell::how;
 use super::endpoint::{AfterPost, Endpoint, Hint, Role, Step};
-use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS, other};
+use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
 use super::lock::Held;
 use super::os;
 use super::region::LINE;
@@ -193,10 +193,7 @@ impl Link {
             return serial.map(drop);
         }
         self.note_events(os::poll_few(self.descriptors(), 0));
-        let gone = || match self.end_of_other() {
-            other::ALIVE if !self.closing.load(Ordering::Acquire) => None,
-            gone => Some(-self.failure(Role::Writer, gone) as i32),
-        };
+        let gone = || self.end_for(Role::Writer).map(|end| -end as i32);
         if let Some(errno) = gone() {
             return Err(errno);
         }
