@@ -11,10 +11,11 @@ use super::blocks::{self, BlockAddress};
 use super::endpoint::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
 use super::engine::{MessagePiece, Outcome};
 use super::handshake::Established;
+use super::kicks::{self, NEEDY};
 use super::lock::{Held, Lock, Released};
 use super::os::{self, Way};
 use super::region::{Lane, Side};
-use super::{MOST_EAGER, OFFLOAD, kicks};
+use super::{MOST_EAGER, OFFLOAD};
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -74,7 +75,7 @@ impl Link {
         let Established { engine, others, .. } = &established;
         let all = engine.may(Way::Pull) && engine.may(Way::Push) && *others == [true; 2];
         if !all {
-            kicks::note_needy();
+            NEEDY.fetch_add(1, Ordering::Relaxed);
         }
         Self {
             owner,
@@ -329,7 +330,7 @@ impl Link {
 
     fn note_needy(&self) {
         if !self.must_help.swap(true, Ordering::Relaxed) {
-            kicks::note_needy();
+            NEEDY.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -403,7 +404,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.must_help.load(Ordering::Relaxed) {
-            kicks::forget_needy();
+            NEEDY.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

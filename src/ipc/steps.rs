@@ -2,14 +2,14 @@
 
 use super::claims::Broken;
 use super::endpoint::{Endpoint, Hint, Role, Step};
-use super::kicks;
+use super::kicks::NEEDY;
 use super::link::{Link, other};
 use super::lock::Held;
 use super::table;
 use core::sync::atomic::Ordering;
 
 fn has_needy_others(link: &Link) -> bool {
-    kicks::needy() > u32::from(link.must_help.load(Ordering::Relaxed))
+    NEEDY.load(Ordering::Relaxed) > u32::from(link.must_help.load(Ordering::Relaxed))
 }
 
 /// Does something for any connection but this one. True: something was done.
