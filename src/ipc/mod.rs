@@ -64,17 +64,9 @@
 //! | any of them, of a block that was lent to it (`adma_lend`) | the block, mapped by both | nothing: see below |
 //! | an equal, with pages that never come (userfaultfd, a file of FUSE) | yes; who waits with a limit leaves the call to a thread (`blocking`), and closing gives up | time: a wait without a limit lasts as long as the call, for the kernel has the buffer. It could stop us just as well |
 //!
-//! Which process it is says the kernel, of every byte (`SCM_PIDFD`; before Linux 6.5 its number in
-//! `SCM_CREDENTIALS`, with its user and group, if it is there and repeats a number that was made
-//! after it was looked at); that it takes part itself say a socket pair of its making
-//! (`SO_PEERCRED`), and the page that was asked for where it lets itself be reached; that it is
-//! still the same program says its memory, in the very call that reads or writes (`consent`); what
-//! rights it has says /proc, held open. Where any of this is not to be had it is not an equal.
-//!
-//! Who may be between the two says `SO_PEERCRED` of the socket that the greetings go over: of
-//! `adma_accept` who has connected, of `adma_connect` who listens, of `adma_attach` the same, and of
-//! a pair who has made it, whoever has inherited it or got it since. That is the user of the
-//! other process, or root, or they are no equals.
+//! Who it is, what rights it has and that nobody is between the two finds out `peer`; that it is
+//! still the same program `consent`, in the very call that reads or writes. Where any of this is not
+//! to be had it is not an equal.
 //!
 //! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
 //! whole, also what is put there later for others, and written by an equal, or by who has borrowed
@@ -95,9 +87,6 @@
 //! into one block. Both lend at the same time, a block or none. A borrower maps the block to write,
 //! and then seals it, so that nobody can take pages away from the other; whoever lends waits for the
 //! seal, sets it itself where it does not come, and finds pages anew that were taken away before.
-//!
-//! Worker threads reach no more than the thread that waits (`shared`): it makes such a call first,
-//! and theirs begin with the same sign.
 //!
 //! What is left: that another program, of the same user with the same rights, has a page where
 //! the sign was, out of 2^34 chosen at random; what the kernel lets processes of one user do
@@ -139,9 +128,8 @@
 //!
 //! # Progress
 //!
-//! There is no helper thread. Waiting and checking make things go on, for every message of
-//! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
-//! then polls sockets that also tell of the other's end.
+//! There is no helper thread: waiting and checking make things go on, for every message of the
+//! process (`wait`, `watch`).
 
 mod accept;
 mod across;

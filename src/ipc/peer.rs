@@ -2,11 +2,13 @@
 //! user, in the same user namespace, with the same capabilities, and nothing of that only for
 //! the time being.
 //!
-//! Whose words they are the kernel says of every byte, for bytes can be somebody else's: of a
-//! process that was made to write them, like a `cat` of root's into a socket of ours. So all
-//! greetings have one sender, from the first byte to the last, and it shows that it takes part
-//! itself: the doorbell socket that came with them is a pair that it has made, which nobody can
-//! write or forge for it; and the page that was asked for lies in its memory (`consent`).
+//! Whose words they are the kernel says of every byte (`SCM_PIDFD`; before Linux 6.5 its number in
+//! `SCM_CREDENTIALS`, if it is there and repeats a number that was made after it was looked at),
+//! for bytes can be somebody else's: of a process that was made to write them, like a `cat` of
+//! root's into a socket of ours. So all greetings have one sender, from the first byte to the last,
+//! and it shows that it takes part itself: the doorbell socket that came with them is a pair that it
+//! has made, which nobody can write or forge for it; and the page that was asked for lies in its
+//! memory (`consent`). Its rights are read in /proc, in files that are held open.
 //!
 //! Nor must anybody else be between the two, who could listen: the socket of the greetings was
 //! made by the same user, or by root. The kernel knows that (`SO_PEERCRED`) of one that was
