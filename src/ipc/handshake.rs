@@ -49,7 +49,7 @@ use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 12;
+const VERSION: u32 = 13;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
