@@ -176,12 +176,6 @@ impl Link {
         (place.is_some(), place.filter(shown))
     }
 
-    /// Takes a block in that the other side must have sent.
-    pub fn fetch(&self, place: BlockAddress) {
-        self.take_in();
-        self.engine.mappings.give_up(place);
-    }
-
     /// Takes in what the other side has sent. Whoever polls the socket may have been meant by
     /// other bytes there, and looks again.
     pub fn take_in(&self) {

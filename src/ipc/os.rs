@@ -300,17 +300,9 @@ pub fn map_page_at(at: usize) -> Result<usize> {
     }
 }
 
-/// Opens a folder, or a file's name only.
-pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
-    open_at(libc::AT_FDCWD, path, flags)
-}
-
-/// Opens a file of a folder of /proc, for `read_again`, or a folder in it.
-pub fn open_in(folder: &Fd, path: &CStr, flags: i32) -> Result<Fd> {
-    open_at(folder.raw(), path, flags)
-}
-
-fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
+/// Opens a folder, a file of /proc, or a file's name only; its path may begin in another folder.
+pub fn open(folder: Option<&Fd>, path: &CStr, flags: i32) -> Result<Fd> {
+    let folder = folder.map_or(libc::AT_FDCWD, Fd::raw);
     let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     // SAFETY: a terminated path.
     fd(unsafe { call(libc::SYS_openat, [folder as usize, path.as_ptr() as usize, flags]) })

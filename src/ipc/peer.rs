@@ -97,13 +97,13 @@ struct ProcFolder {
 
 impl ProcFolder {
     fn new(folder: Fd) -> Option<Self> {
-        let status = os::open_in(&folder, c"status", 0).ok()?;
+        let status = os::open(Some(&folder), c"status", 0).ok()?;
         Some(Self { folder, status })
     }
 
     /// Of the thread that calls.
     fn own() -> Option<Self> {
-        Self::new(os::open(c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
+        Self::new(os::open(None, c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
     }
 
     fn status(&self) -> Option<(Standing, bool)> {
@@ -115,10 +115,10 @@ impl ProcFolder {
     fn standing(&self) -> Option<Standing> {
         let (mut standing, ended) = self.status()?;
         if ended {
-            let threads = os::open_in(&self.folder, c"task", libc::O_DIRECTORY).ok()?;
+            let threads = os::open(Some(&self.folder), c"task", libc::O_DIRECTORY).ok()?;
             let mut all = [None; 2];
             os::for_each_name(&threads, |name| {
-                let thread = os::open_in(&threads, name, libc::O_DIRECTORY).ok();
+                let thread = os::open(Some(&threads), name, libc::O_DIRECTORY).ok();
                 // The first is there, too, as ended, and again as `..`.
                 let thread = thread.and_then(Self::new).and_then(|thread| thread.status());
                 if let Some((standing, false)) = thread {
@@ -208,7 +208,7 @@ impl Peer {
     fn compare(&self) -> Option<Known> {
         let number = number_in_proc(self.process.as_ref()?).ok()?;
         let path = CString::new(format!("/proc/{number}")).ok()?;
-        let folder = ProcFolder::new(os::open(&path, libc::O_DIRECTORY).ok()?)?;
+        let folder = ProcFolder::new(os::open(None, &path, libc::O_DIRECTORY).ok()?)?;
         let standing = folder.standing()?;
         let Credentials { uid, gid, .. } = self.credentials;
         let equal = standing.is_settled_as(self.credentials)
@@ -259,7 +259,7 @@ const STATUS: usize = 8192;
 /// One that has ended has none.
 fn number_in_proc(process: &Fd) -> os::Result<i32> {
     let path = CString::new(format!("/proc/self/fdinfo/{}", process.raw()));
-    let (file, mut room) = (os::open(&path.map_err(|_| libc::EINVAL)?, 0)?, [0; 256]);
+    let (file, mut room) = (os::open(None, &path.map_err(|_| libc::EINVAL)?, 0)?, [0; 256]);
     let text = os::read_again(&file, &mut room).and_then(|text| core::str::from_utf8(text).ok());
     let number = text.and_then(|text| text.lines().find_map(|line| line.strip_prefix("Pid:")));
     let number = number.and_then(|number| number.trim().parse().ok());

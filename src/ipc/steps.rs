@@ -40,7 +40,9 @@ impl Link {
             }
             Ok(Step::Fetch(place)) => {
                 drop(endpoint);
-                self.fetch(place);
+                // The other side must have sent it.
+                self.take_in();
+                self.engine.mappings.give_up(place);
             }
             step => return Some((endpoint, step)),
         }

@@ -87,7 +87,7 @@ pub fn is_socket_file(address: &UnixAddress) -> bool {
     // SAFETY: terminated: `unix_address` leaves room for the zero.
     let path = unsafe { CStr::from_ptr(address.0.sun_path.as_ptr()) };
     let kind = |stat: &libc::stat| stat.st_mode & libc::S_IFMT;
-    let file = open(path, libc::O_PATH | libc::O_NOFOLLOW);
+    let file = open(None, path, libc::O_PATH | libc::O_NOFOLLOW);
     file.is_ok_and(|file| sys::stat(file.raw(), kind) == Some(libc::S_IFSOCK))
 }
 
@@ -100,7 +100,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
         Some(0) => folder[0] = b'/',
         Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
     }
-    let folder = open(CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
+    let folder = open(None, CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
     let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
     loop {
         // SAFETY: no memory.
