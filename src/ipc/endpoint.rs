@@ -13,7 +13,6 @@ use super::MOST_EAGER;
 use super::blocks::BlockAddress;
 use super::claims::{self, Broken, Cursors};
 use super::engine::{Remote, Terms};
-use super::os::Way;
 use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Direction, Means, Regime};
 use crate::backend::libc as original;
@@ -25,15 +24,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use layout::{Helpers, Layout};
 
 pub use super::claims::Role;
-
-impl Role {
-    pub fn way(self) -> Way {
-        match self {
-            Role::Writer => Way::Push,
-            Role::Reader => Way::Pull,
-        }
-    }
-}
 
 /// What became of a post.
 pub enum AfterPost {

@@ -28,11 +28,12 @@
 
 use super::across::{Across, Pinned};
 use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS, User};
+use super::claims::Role;
 use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::lock::Lock;
 use super::mappings::Mappings;
-use super::os::{self, Beside, Connected, Credentials, Fd, Foreign, Result, SwitchedOn, Way};
+use super::os::{self, Beside, Connected, Credentials, Fd, Foreign, Result, SwitchedOn};
 use super::peer::{self, Peer};
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
@@ -106,7 +107,7 @@ pub struct Established {
     pub engine: Transport,
     /// The sign that we have agreed, to be kept while the connection lasts.
     _page: Page,
-    /// Whether the other side may pull, and push; at first.
+    /// Whether the other side may push, as a writer, and pull, as a reader; at first.
     pub others: [bool; 2],
     /// Which engine, and why, in one line.
     pub story: String,
@@ -271,7 +272,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);
     let page = Page::lay(asked_of_me, equal).ok_or(libc::ENOMEM)?;
-    let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], page.at, SIGN);
+    let pinned = Pinned::new(across.as_ref(), &Role::BOTH, page.at, SIGN);
     let (chosen, pin, token) = (page.chosen, pinned.pin, random());
     mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
@@ -338,7 +339,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
 
     // Both or neither: what one posts the other must be able to fetch.
     let both = helper && theirs.helper != 0;
-    let others = [theirs.pull != 0 && equal, theirs.push != 0 && equal];
+    let others = [theirs.push != 0 && equal, theirs.pull != 0 && equal];
     let all = may_pull && may_push && others == [true; 2];
     let mut story = story(both, [pull, push], others, yama, let_in);
     if settings.engines == Engines::Helper && !both {
@@ -356,7 +357,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     // that has ended may have left small messages.
     let equal = equal && !peer.has_ended();
     let mappings = Mappings::new(blocks, equal, talk.user);
-    let allowed = [may_pull, may_push].map(|may| AtomicBool::new(may && equal));
+    let allowed = [may_push, may_pull].map(|may| AtomicBool::new(may && equal));
     let terms = Terms {
         equal,
         reader_alone: !equal && !both,
@@ -382,7 +383,7 @@ fn story(
     yama: u8,
     let_in: bool,
 ) -> String {
-    let ways = [pull.is_ok(), push.is_ok(), others[0], others[1]];
+    let ways = [push.is_ok(), pull.is_ok(), others[0], others[1]];
     let mut text = if helper { "helper, one copy by the engine; else " } else { "" }.to_string();
     text += match ways.iter().filter(|&&way| way).count() {
         4 => "process_vm, one copy, both processes copy",
@@ -398,7 +399,7 @@ fn story(
     if ways[2..] == [false, false] {
         text += "; the other side may not copy either";
     }
-    if (!ways[0] || !ways[2]) && yama > 0 {
+    if (!ways[1] || !ways[3]) && yama > 0 {
         text += &format!("; Yama is at {yama}");
         if yama == 1 && !let_in {
             text += ", ADMA_IPC_PTRACER=1 on both sides would let them";

@@ -13,7 +13,7 @@ use super::engine::{MessagePiece, Outcome};
 use super::handshake::Established;
 use super::kicks::{self, NEEDY};
 use super::lock::{Held, Lock, Released};
-use super::os::{self, Way};
+use super::os;
 use super::region::{Lane, Side};
 use super::{MOST_EAGER, OFFLOAD};
 use crate::os::sys;
@@ -29,8 +29,8 @@ pub const LEAST_SPIN: u64 = 2_000;
 pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
 /// The bit of `Side::lost`.
-fn lost(way: Way) -> u32 {
-    1 << way as u32
+fn lost(role: Role) -> u32 {
+    1 << role as u32
 }
 
 pub struct Link {
@@ -73,7 +73,7 @@ impl core::ops::Deref for Link {
 impl Link {
     pub fn new(established: Established, owner: u64) -> Self {
         let Established { engine, others, .. } = &established;
-        let all = engine.may(Way::Pull) && engine.may(Way::Push) && *others == [true; 2];
+        let all = engine.may(Role::Reader) && engine.may(Role::Writer) && *others == [true; 2];
         if !all {
             NEEDY.fetch_add(1, Ordering::Relaxed);
         }
@@ -148,8 +148,8 @@ impl Link {
 
     /// Whether the other side may reach the buffers of our writes, or of our reads.
     pub fn other_may(&self, role: Role) -> bool {
-        let way = role.other().way();
-        self.others[way as usize] && self.theirs().lost.load(Ordering::Relaxed) & lost(way) == 0
+        let role = role.other();
+        self.others[role as usize] && self.theirs().lost.load(Ordering::Relaxed) & lost(role) == 0
     }
 
     // ---- posting -------------------------------------------------------------------------
@@ -242,7 +242,7 @@ impl Link {
     /// Whether somebody can carry what lies in a buffer of ours: the other side can fetch what
     /// the helper knows, and what it has mapped.
     fn is_direct(&self, buffer: &Buffer) -> bool {
-        self.engine.may(Way::Push)
+        self.engine.may(Role::Writer)
             || self.other_may(Role::Writer)
             || buffer.pin != 0
             || buffer.block.is_some()
@@ -270,10 +270,9 @@ impl Link {
 
     /// Copies a piece that was claimed, with no lock held; see `carry`.
     pub fn copy(&self, role: Role, number: u32, piece: MessagePiece) {
-        let way = role.way();
         let outcome = if self.believe() {
             // SAFETY: `endpoint` has handed out a part of both posts.
-            let outcome = unsafe { self.engine.copy(way, piece) };
+            let outcome = unsafe { self.engine.copy(role, piece) };
             match outcome {
                 Outcome::Whole | Outcome::Gone => outcome,
                 // A process that ends can look like bad memory, or a closed port.
@@ -284,8 +283,8 @@ impl Link {
             Outcome::Gone
         };
         if outcome == Outcome::Refused {
-            self.engine.forget(way);
-            self.note_lost(lost(way));
+            self.engine.forget(role);
+            self.note_lost(lost(role));
         }
         if outcome == Outcome::NotThisTime {
             self.note_needy();
@@ -375,7 +374,7 @@ impl Link {
         let trusted = || role == Role::Writer || (self.engine.terms.equal && self.believe());
         let across = self.engine.across.as_ref();
         let across = across.filter(|across| large && across.is_on() && trusted());
-        Pinned::new(across, &[role.other().way()], addr, len)
+        Pinned::new(across, &[role.other()], addr, len)
     }
 
     fn unpin(&self, pin: u64) {

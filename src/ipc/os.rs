@@ -8,6 +8,7 @@ pub use memory::*;
 pub use sockets::*;
 
 use super::blocking::{CLOSERS, OURS, User};
+use super::claims::Role;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
@@ -245,31 +246,23 @@ fn close_by_thread(fd: i32, user: User) {
     CLOSERS.queue(user, Box::new(close));
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Out of the other process.
-    Pull,
-    /// Into it.
-    Push,
-}
-
 /// Copies between two ranges of our memory and two of another process's, in order; answers the
 /// bytes copied. All of them are in the memory that the process has at one moment, and it is at
-/// that moment that the kernel asks whether we may.
+/// that moment that the kernel asks whether we may. A reader pulls, a writer pushes.
 ///
 /// # Safety
 /// For a pull no Rust reference covers `ours`; a push changes `theirs` in that process.
 pub unsafe fn copy_across(
-    way: Way,
+    role: Role,
     pid: i32,
     ours: [(usize, usize); 2],
     theirs: [(usize, usize); 2],
 ) -> Result<usize> {
     let range = |(at, len)| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
     let (ours, theirs) = (ours.map(range), theirs.map(range));
-    let number = match way {
-        Way::Pull => libc::SYS_process_vm_readv,
-        Way::Push => libc::SYS_process_vm_writev,
+    let number = match role {
+        Role::Reader => libc::SYS_process_vm_readv,
+        Role::Writer => libc::SYS_process_vm_writev,
     };
     let (ours, theirs) = (ours.as_ptr() as usize, theirs.as_ptr() as usize);
     // SAFETY: the kernel checks all ranges; the rest is the caller's promise.

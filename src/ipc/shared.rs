@@ -44,7 +44,7 @@ impl Link {
     /// Copies a piece that was claimed, with no lock held. Who is `limited` does nothing that may
     /// take longer than copying.
     pub fn copy_or_defer(&self, role: Role, number: u32, piece: MessagePiece, limited: bool) {
-        if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
+        if !limited || !self.engine.may_hang(role, piece.theirs) {
             return self.copy_with_workers(role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
@@ -63,7 +63,7 @@ impl Link {
     /// Copies a piece that was claimed, with no lock held; and of a large message as many more
     /// as there are, with workers.
     pub fn copy_with_workers(&self, role: Role, number: u32, piece: MessagePiece) {
-        let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.pin == 0;
+        let by_calls = self.engine.may_hang(role, piece.theirs) && piece.theirs.pin == 0;
         let (message, shares) = (piece.theirs.message, self.engine.terms.shares);
         let is_shared = by_calls && shares && message >= SHARED_FROM;
         let workers = self.engine.workers.filter(|_| is_shared);
@@ -75,7 +75,7 @@ impl Link {
             false => piece.of / 2,
         };
         let helpers = workers.helpers(role).min(wanted).min(all);
-        if helpers == 0 || !self.believe() || !self.engine.shows_sign(role.way()) {
+        if helpers == 0 || !self.believe() || !self.engine.shows_sign(role) {
             return self.copy(role, number, piece);
         }
         let (first, left) = (Lock::new(Some(piece)), AtomicUsize::new(AT_ONCE));
@@ -86,7 +86,7 @@ impl Link {
             while let Some(piece) = next.or_else(|| self.claim(role, number, &left)) {
                 next = None;
                 // SAFETY: `endpoint` has handed out a part of both posts.
-                let copied = unsafe { self.engine.copy_by_calls(role.way(), piece, means) };
+                let copied = unsafe { self.engine.copy_by_calls(role, piece, means) };
                 if copied != Outcome::Whole {
                     left.store(0, Ordering::Relaxed);
                     *failed[who].lock() = Some(piece);

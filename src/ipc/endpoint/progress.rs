@@ -63,7 +63,7 @@ impl Endpoint {
             }
         }
         let busy = limited && own.claimed > own.finished;
-        if !busy && engine.reaches(role.way(), own.theirs) {
+        if !busy && engine.reaches(role, own.theirs) {
             if own.claimed == 0 {
                 // What is left there may look like ours, of a message 65536 before.
                 claims::note_finished(own_finished, number, 0);
