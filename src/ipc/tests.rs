@@ -218,24 +218,6 @@ fn a_window_of_mixed_sizes_is_matched_in_order_and_waited_for_backwards() {
 }
 
 #[test]
-fn writer_sleeps_while_the_reader_is_a_window_behind() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            for round in 0..2000usize {
-                assert_eq!(write(a, &round.to_le_bytes()), 8);
-            }
-        });
-        thread::sleep(Duration::from_millis(30));
-        for round in 0..2000usize {
-            let mut got = [0; 8];
-            assert_eq!(read(b, &mut got), 8);
-            assert_eq!(usize::from_le_bytes(got), round);
-        }
-    });
-}
-
-#[test]
 fn numbers_wrap_around() {
     let &Pair { ends: [a, b], .. } = &pair();
     for handle in [a, b] {
