@@ -96,9 +96,7 @@ pub struct MessagePiece {
     pub ours: usize,
     pub theirs: Remote,
     pub len: usize,
-    /// How many pieces the message has.
-    pub of: usize,
-    /// And this side copies all of them.
+    /// This side copies all of the message.
     pub alone: bool,
 }
 

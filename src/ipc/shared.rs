@@ -72,7 +72,7 @@ impl Link {
         let all = (workers.count)();
         let wanted = match message < SPREAD_BELOW {
             true => ((message >> 20) - 1).min(5),
-            false => piece.of / 2,
+            false => message >> 22,
         };
         let helpers = workers.helpers(role).min(wanted).min(all);
         if helpers == 0 || !self.believe() || !self.engine.shows_sign(role) {

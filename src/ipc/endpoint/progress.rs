@@ -315,8 +315,7 @@ impl OwnPost {
         let (at, len) = self.layout.piece(index);
         let block = self.theirs.block.map(|place| place.plus(at));
         let theirs = Remote { addr: self.theirs.addr + at, offset: at, block, ..self.theirs };
-        let (of, alone) = (self.layout.pieces(), self.layout.is_alone());
-        MessagePiece { ours: self.ours.addr + at, theirs, len, of, alone }
+        MessagePiece { ours: self.ours.addr + at, theirs, len, alone: self.layout.is_alone() }
     }
 }
 
