@@ -7,7 +7,7 @@
 use super::blocking::CLOSERS;
 use super::handshake::{Established, Handshake};
 use super::lock::Lock;
-use super::os::{self, Connected};
+use super::os::{self, Fd};
 use super::settings::Settings;
 use crate::os::sys;
 use alloc::vec;
@@ -29,7 +29,7 @@ struct Incoming {
     since: u64,
     /// Goes before its socket does.
     handshake: Handshake,
-    socket: Connected,
+    socket: Fd,
 }
 
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
@@ -43,8 +43,8 @@ fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
 
 /// The one who has to make room, since when: of the user who has most, the oldest.
 fn oldest_of_greediest(backlog: &[Incoming]) -> Option<u64> {
-    let of_user = |user| backlog.iter().filter(move |one| one.socket.user == user).count();
-    let key = |one: &&Incoming| (of_user(one.socket.user), core::cmp::Reverse(one.since));
+    let of_user = |user| backlog.iter().filter(move |one| one.socket.other_end == user).count();
+    let key = |one: &&Incoming| (of_user(one.socket.other_end), core::cmp::Reverse(one.since));
     backlog.iter().max_by_key(key).map(|one| one.since)
 }
 
@@ -111,7 +111,7 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             still()?;
             let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
             let user = os::user_of(socket.raw());
-            let socket = Connected::new(socket, user);
+            let socket = socket.connected(user);
             let end = since + settings.patience;
             let handshake = Handshake::new(socket.raw(), settings, end, true);
             let incoming = Incoming { listener: file, since, handshake, socket };

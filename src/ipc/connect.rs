@@ -2,7 +2,7 @@
 //! accepts, is `accept`.
 
 use super::handshake::{Established, Handshake};
-use super::os::{self, Connected, Fd, Result};
+use super::os::{self, Fd, Result};
 use super::settings::Settings;
 use crate::os::sys;
 
@@ -45,11 +45,11 @@ const FORGOTTEN: u64 = 250_000_000;
 pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
     let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
-    let connected = |end| -> Result<Connected> {
+    let connected = |end| -> Result<Fd> {
         let socket = os::unix_socket()?;
         os::connect(&socket, &address, end)?;
         let user = os::user_of(socket.raw());
-        Ok(Connected::new(socket, user))
+        Ok(socket.connected(user))
     };
     let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
     let mut greeting = Handshake::new(socket.raw(), settings, end, false);

@@ -33,7 +33,7 @@ use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
 use super::lock::Lock;
 use super::mappings::Mappings;
-use super::os::{self, Beside, Connected, Credentials, Fd, Foreign, Result, SwitchedOn};
+use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn};
 use super::peer::{self, Peer};
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
@@ -103,7 +103,7 @@ pub struct Established {
     /// Which of the region's sides we are.
     pub side: usize,
     /// The doorbell socket.
-    pub socket: Connected,
+    pub socket: Fd,
     pub engine: Transport,
     /// The sign that we have agreed, to be kept while the connection lasts.
     _page: Page,
@@ -221,7 +221,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         true => {
             let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
             let [bell, others] = os::unix_pair()?;
-            Some((memory, Connected::new(bell, talk.user), others))
+            Some((memory, bell.connected(talk.user), others))
         }
         false => None,
     };
@@ -251,7 +251,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         Ok([memory, bell]) => {
             let memory = memory.into_memory()?;
             MappedRegion::check(&memory)?;
-            let bell = Connected::new(bell.into_socket()?, talk.user);
+            let bell = bell.into_socket()?.connected(talk.user);
             peer.check_maker(&bell)?;
             Some((memory, bell))
         }
@@ -264,7 +264,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         (_, Some((memory, bell))) => (memory, bell, false),
         _ => return Err(libc::EPROTO),
     };
-    doorbell.user = talk.user; // who is there has said something by now
+    doorbell.other_end = Some(talk.user); // who is there has said something by now
     let region = MappedRegion::new(&memory)?;
 
     let (pid, equal) = (peer.pid(), has_given && peer.meet(socket, processes.is_err()));

@@ -80,6 +80,8 @@ pub struct Fd {
     number: i32,
     mark: u64,
     place: Option<&'static AtomicU64>,
+    /// Of a socket who has its other end, and cannot hold up who closes it.
+    pub other_end: Option<User>,
 }
 
 impl Fd {
@@ -94,7 +96,13 @@ impl Fd {
             USED.fetch_max(index + 1, Ordering::AcqRel);
             Some(&open[index])
         });
-        Self { number, mark, place }
+        Self { number, mark, place, other_end: None }
+    }
+
+    /// A socket that this user has the other end of.
+    pub fn connected(mut self, user: User) -> Self {
+        self.other_end = Some(user);
+        self
     }
 
     pub fn raw(&self) -> i32 {
@@ -123,8 +131,12 @@ impl Fd {
 impl Drop for Fd {
     fn drop(&mut self) {
         self.leave_place(); // before another file gets the number
-        if self.is_there() {
-            sys::close(self.number);
+        match self.other_end {
+            _ if !self.is_there() => {}
+            // What is in it may be files that would be closed with it; they stay there while others
+            // wait.
+            Some(user) if !empty_for_good(self, user) => close_by_thread(self.number, user),
+            _ => sys::close(self.number),
         }
     }
 }
@@ -193,39 +205,6 @@ impl Drop for Foreign {
     }
 }
 
-/// A unix socket whose other end somebody else has, who cannot hold up who closes it.
-pub struct Connected {
-    socket: ManuallyDrop<Fd>,
-    /// Who that is.
-    pub user: User,
-}
-
-impl Connected {
-    pub fn new(socket: Fd, user: User) -> Self {
-        Self { socket: ManuallyDrop::new(socket), user }
-    }
-}
-
-impl core::ops::Deref for Connected {
-    type Target = Fd;
-
-    fn deref(&self) -> &Fd {
-        &self.socket
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
-        let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
-        // What is in it may be files that would be closed with it; they stay there while others
-        // wait.
-        if socket.is_there() && !sockets::empty_for_good(&socket, self.user) {
-            close_by_thread(socket.into_raw(), self.user);
-        }
-    }
-}
-
 /// Closes a listener. What those have sent who were not accepted is closed with it, and waited for
 /// only so long.
 pub fn close_listener(listener: i32, patience: u64) {
@@ -240,7 +219,7 @@ pub fn close_listener(listener: i32, patience: u64) {
 /// It stays open until there is a thread for it; see `CLOSERS.is_behind`.
 fn close_by_thread(fd: i32, user: User) {
     let close = move || {
-        sockets::do_not_linger(fd);
+        do_not_linger(fd);
         sys::close(fd);
     };
     CLOSERS.queue(user, Box::new(close));
