@@ -41,35 +41,30 @@ unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usi
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
-/// Our descriptors, for a child of a fork, which closes them: there they would hide the end of its
-/// parent from others. Each is a number and what its file is known by; 0: none. So many at a time;
-/// others are not looked after.
-struct Descriptors([AtomicU64; 1 << 15]);
+/// By their numbers what the files of our descriptors are known by; 0: it is not ours. A child of a
+/// fork closes them: there they would hide the end of its parent from others. Greater numbers are
+/// not looked after.
+struct Descriptors([AtomicU64; 1 << 16]);
 
 // SAFETY: atomic numbers.
 unsafe impl Zeroed for Descriptors {}
 
 static OPEN: Mapped<Descriptors> = Mapped::new();
 
-/// One more than the last place there that was ever used.
+/// One more than the greatest number that was ever ours.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The number, and one, above so many bits that tell its file from others.
-const FILE_BITS: u32 = 40;
-
 fn mark_of(number: i32) -> u64 {
-    let Some((device, inode)) = sys::file_of(number) else { return 0 };
-    (number as u64 + 1) << FILE_BITS | (inode ^ device << 32) & ((1 << FILE_BITS) - 1)
+    sys::file_of(number).map_or(0, |(device, inode)| inode ^ device.rotate_left(32))
 }
 
 /// In the child of a fork.
 pub fn close_after_fork() {
     let Some(Descriptors(open)) = OPEN.get() else { return };
-    for place in &open[..USED.swap(0, Ordering::AcqRel)] {
+    for (number, place) in open.iter().enumerate().take(USED.swap(0, Ordering::AcqRel)) {
         let mark = place.swap(0, Ordering::AcqRel);
-        let number = (mark >> FILE_BITS) as i32 - 1;
-        if mark != 0 && mark_of(number) == mark {
-            sys::close(number);
+        if mark != 0 && mark_of(number as i32) == mark {
+            sys::close(number as i32);
         }
     }
 }
@@ -79,7 +74,6 @@ pub fn close_after_fork() {
 pub struct Fd {
     number: i32,
     mark: u64,
-    place: Option<&'static AtomicU64>,
     /// Of a socket who has its other end, and cannot hold up who closes it.
     pub other_end: Option<User>,
 }
@@ -87,16 +81,12 @@ pub struct Fd {
 impl Fd {
     /// A number that is ours from now on.
     pub fn owned(number: i32) -> Self {
-        let mark = mark_of(number);
-        let place = OPEN.get_or_map().and_then(|Descriptors(open)| {
-            let (first, all) = (number as usize % open.len(), 0..open.len());
-            let (new, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-            let free = |&index: &usize| open[index].compare_exchange(0, mark, new, failure).is_ok();
-            let index = all.clone().skip(first).chain(all.take(first)).find(free)?;
-            USED.fetch_max(index + 1, Ordering::AcqRel);
-            Some(&open[index])
-        });
-        Self { number, mark, place, other_end: None }
+        let (mark, open) = (mark_of(number), OPEN.get_or_map());
+        if let Some(place) = open.and_then(|open| open.0.get(number as usize)) {
+            place.store(mark, Ordering::Release);
+            USED.fetch_max(number as usize + 1, Ordering::AcqRel);
+        }
+        Self { number, mark, other_end: None }
     }
 
     /// A socket that this user has the other end of.
@@ -121,7 +111,7 @@ impl Fd {
     }
 
     fn leave_place(&self) {
-        if let Some(place) = self.place {
+        if let Some(place) = OPEN.get().and_then(|open| open.0.get(self.number as usize)) {
             let (mark, failure) = (self.mark, Ordering::Relaxed);
             let _ = place.compare_exchange(mark, 0, Ordering::AcqRel, failure);
         }
