@@ -35,10 +35,9 @@ pub enum Outcome {
     Whole,
     /// Either side's buffer is not what was posted.
     Fault,
-    /// The system does not let us, or not any more.
+    /// The system does not let us, or not any more; or the helper has not copied this one, and there
+    /// is no other way.
     Refused,
-    /// The helper, which is the only way here, has not copied this one.
-    NotThisTime,
     /// There is another program than the one that has agreed.
     Gone,
 }
@@ -152,7 +151,7 @@ impl Transport {
                 return Outcome::Whole;
             }
             if !may {
-                return Outcome::NotThisTime;
+                return Outcome::Refused;
             }
         }
         // SAFETY: the caller's promise.

@@ -284,9 +284,8 @@ impl Link {
         };
         if outcome == Outcome::Refused {
             self.engine.forget(role);
-            self.note_lost(lost(role));
-        }
-        if outcome == Outcome::NotThisTime {
+            // The other side has to know what we cannot do any more.
+            self.mine().lost.fetch_or(lost(role), Ordering::Relaxed);
             self.note_needy();
         }
         if outcome == Outcome::Gone && self.end_of_other() != other::CHANGED {
@@ -301,12 +300,6 @@ impl Link {
         if waited_for {
             self.ring();
         }
-    }
-
-    /// The other side has to know what we cannot do any more.
-    fn note_lost(&self, lost: u32) {
-        self.mine().lost.fetch_or(lost, Ordering::Relaxed);
-        self.note_needy();
     }
 
     /// Whether messages need both sides.

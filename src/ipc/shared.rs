@@ -56,7 +56,7 @@ impl Link {
             job.is_some_and(|job| blocking::COPIERS.take(blocking::OURS, job))
         });
         if !taken {
-            self.finish(role, number, Outcome::NotThisTime);
+            self.finish(role, number, Outcome::Refused); // this time
         }
     }
 

@@ -150,9 +150,7 @@ impl Endpoint {
         match outcome {
             Outcome::Whole => {}
             Outcome::Fault => claims::raise(claims, number, flag::FAULT),
-            Outcome::Refused | Outcome::NotThisTime => {
-                claims::raise(claims, number, flag::REFUSED);
-            }
+            Outcome::Refused => claims::raise(claims, number, flag::REFUSED),
             Outcome::Gone => claims::raise(claims, number, flag::CANCELLED),
         }
         let desc = self.own_desc(lane, number);
