@@ -21,7 +21,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
-use layout::{Helpers, Layout};
+use layout::Layout;
 
 pub use super::claims::Role;
 
@@ -390,13 +390,7 @@ impl Endpoint {
                 // Both sides know the same of both buffers, and cut alike.
                 let blocks = shown && block.is_some();
                 let source = if role == Role::Writer { own.ours.addr } else { at };
-                let helpers = match terms {
-                    Terms { shares: true, .. } if blocks => Helpers::Blocks,
-                    Terms { reader_alone: true, .. } if !blocks => Helpers::ReaderAlone,
-                    Terms { shares: true, .. } => Helpers::AnyMemory(source),
-                    _ => Helpers::Nobody,
-                };
-                own.layout = Layout::new(count, helpers);
+                own.layout = Layout::new(count, terms, blocks, source);
                 let block = block.filter(|_| own.ours.in_block);
                 own.theirs = Remote { addr: at, pin, offset: 0, block, message: count };
                 over = count == 0;
