@@ -89,22 +89,19 @@ impl Link {
             let Some(mut endpoint) = self.endpoint(role).0.try_lock() else { continue };
             for number in endpoint.unfinished() {
                 match self.go_on(role, number, limited, endpoint) {
-                    None => {
-                        self.ring_own();
-                        return true;
-                    }
-                    Some((held, Ok(Step::Over))) => {
-                        self.let_go(held);
-                        self.ring_own();
-                        return true;
-                    }
+                    None => {}
+                    Some((held, Ok(Step::Over))) => self.let_go(held),
                     Some((held, Err(Broken))) => {
                         drop(held);
                         self.broken();
-                        return true;
                     }
-                    Some((held, _)) => endpoint = held,
+                    Some((held, _)) => {
+                        endpoint = held;
+                        continue;
+                    }
                 }
+                self.ring_own();
+                return true;
             }
         }
         false
