@@ -110,8 +110,6 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         if alone || events[0].revents != 0 {
             still()?;
             let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
-            let user = os::user_of(socket.raw());
-            let socket = socket.connected(user);
             let end = since + settings.patience;
             let handshake = Handshake::new(socket.raw(), settings, end, true);
             let incoming = Incoming { listener: file, since, handshake, socket };

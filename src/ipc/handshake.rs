@@ -220,8 +220,9 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let mine_given = match gives {
         true => {
             let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-            let [bell, others] = os::unix_pair()?;
-            Some((memory, bell.connected(talk.user), others))
+            let [mut bell, others] = os::unix_pair()?;
+            bell.other_end = Some(talk.user);
+            Some((memory, bell, others))
         }
         false => None,
     };
@@ -251,7 +252,8 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         Ok([memory, bell]) => {
             let memory = memory.into_memory()?;
             MappedRegion::check(&memory)?;
-            let bell = bell.into_socket()?.connected(talk.user);
+            let mut bell = bell.into_socket()?;
+            bell.other_end = Some(talk.user);
             peer.check_maker(&bell)?;
             Some((memory, bell))
         }

@@ -89,12 +89,6 @@ impl Fd {
         Self { number, mark, other_end: None }
     }
 
-    /// A socket that this user has the other end of.
-    pub fn connected(mut self, user: User) -> Self {
-        self.other_end = Some(user);
-        self
-    }
-
     pub fn raw(&self) -> i32 {
         self.number
     }

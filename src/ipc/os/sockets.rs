@@ -53,9 +53,16 @@ pub fn bind(socket: &Fd, address: &UnixAddress) -> Result<()> {
     unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
 }
 
+/// Knows who has its other end.
+fn connected(mut socket: Fd) -> Fd {
+    socket.other_end = Some(user_of(socket.raw()));
+    socket
+}
+
 /// Connects; a listener that accepts nobody is waited for until `end`, a moment of
 /// `sys::nanoseconds`.
-pub fn connect(socket: &Fd, address: &UnixAddress, end: u64) -> Result<()> {
+pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
+    let socket = unix_socket()?;
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     loop {
         // At least a microsecond, for 0 would be without end.
@@ -64,7 +71,7 @@ pub fn connect(socket: &Fd, address: &UnixAddress, end: u64) -> Result<()> {
         set_socket_option(socket.raw(), libc::SO_SNDTIMEO, limit)?;
         // SAFETY: the kernel reads the address.
         match unsafe { call(libc::SYS_connect, [fd, at, address.1]) } {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(connected(socket)),
             Err(libc::EAGAIN) => return Err(libc::ETIMEDOUT),
             Err(libc::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -78,8 +85,9 @@ pub fn listen(socket: &Fd) -> Result<()> {
 }
 
 pub fn accept(listener: i32) -> Result<Fd> {
+    let flags = libc::SOCK_CLOEXEC as usize;
     // SAFETY: no address is asked for.
-    fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize]) })
+    fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, flags]) }).map(connected)
 }
 
 /// Whether a path leads to a socket, and not by a link.
