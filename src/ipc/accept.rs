@@ -4,11 +4,10 @@
 //! more, here, they come to the listener again (`connect`), where other processes find them, and
 //! who polls it.
 
-use super::blocking::{CLOSERS, User};
+use super::blocking::CLOSERS;
 use super::handshake::{Established, Handshake};
-use super::hidden::Hidden;
 use super::lock::Lock;
-use super::os;
+use super::os::{self, Fd};
 use super::settings::Settings;
 use crate::os::sys;
 use alloc::vec;
@@ -27,11 +26,10 @@ const ATTENTION: u64 = 2_000_000;
 struct Incoming {
     /// Which file it is.
     listener: (u64, u64),
-    user: User,
     since: u64,
     /// Goes before its socket does.
     handshake: Handshake,
-    socket: Hidden,
+    socket: Fd,
 }
 
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
@@ -45,9 +43,9 @@ fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
 
 /// The one who has to make room, since when: of the user who has most, the oldest.
 fn oldest_of_greediest(backlog: &[Incoming]) -> Option<u64> {
-    let of_user = |user| backlog.iter().filter(move |incoming| incoming.user == user).count();
-    let key = |incoming: &&Incoming| (of_user(incoming.user), core::cmp::Reverse(incoming.since));
-    backlog.iter().max_by_key(key).map(|incoming| incoming.since)
+    let of_user = |user| backlog.iter().filter(move |one| one.socket.other_end == user).count();
+    let key = |one: &&Incoming| (of_user(one.socket.other_end), core::cmp::Reverse(one.since));
+    backlog.iter().max_by_key(key).map(|one| one.since)
 }
 
 /// Waits for the next whose handshake is over, well or not.
@@ -75,16 +73,16 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         if CLOSERS.is_swamped() {
             return Err(libc::EMFILE);
         }
-        let (mut events, mut limit) = (vec![(listener, libc::POLLIN)], i32::MAX);
+        let (mut events, mut limit) = (vec![os::poll_entry((listener, libc::POLLIN))], i32::MAX);
         let now = sys::nanoseconds();
         let backlog = BACKLOG.lock();
         for Incoming { handshake, since, .. } in backlog.iter().filter(|one| one.listener == file) {
-            events.push(handshake.events());
+            events.push(os::poll_entry(handshake.events()));
             limit = limit.min(handshake.milliseconds());
             // Who says its greetings byte by byte has it for no longer than a few honest ones.
             let moved = handshake.moved().clamp(*since, since + 4 * ATTENTION);
             if now < moved + ATTENTION {
-                events[0].0 = -1;
+                events[0].fd = -1;
                 limit = limit.min((ATTENTION / 1_000_000) as i32);
             }
         }
@@ -93,28 +91,28 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
         drop(backlog);
         let ripe_in = makes_room.map(|since| (since + GRACE).saturating_sub(sys::nanoseconds()));
         if let Some(nanos @ 1..) = ripe_in {
-            events[0].0 = -1;
+            events[0].fd = -1;
             limit = limit.min(nanos.div_ceil(1_000_000) as i32);
         }
         // With nobody else to look after it waits here, as accept(2) does.
         let alone = events.len() == 1 && !full;
-        let said = if alone { vec![1] } else { os::poll_until_signal(&events, limit)? };
-        let ready = events.iter().zip(&said).skip(1).filter(|(_, said)| **said != 0);
+        if !alone {
+            os::poll_set(&mut events, limit)?;
+        }
         // Everybody who has something to say is gone on with, and then the next comes in.
-        for ((fd, _), _) in ready {
-            let is_it = |one: &Incoming| one.listener == file && one.handshake.events().0 == *fd;
+        for entry in events.iter().skip(1).filter(|entry| entry.revents != 0) {
+            let is_it =
+                |one: &Incoming| one.listener == file && one.handshake.events().0 == entry.fd;
             if let Some(done) = take(is_it).and_then(|incoming| go_on(incoming, listener)) {
                 return done;
             }
         }
-        if said[0] != 0 {
+        if alone || events[0].revents != 0 {
             still()?;
             let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
-            let user = os::user_of(socket.raw());
-            let socket = Hidden::new(socket, user);
             let end = since + settings.patience;
             let handshake = Handshake::new(socket.raw(), settings, end, true);
-            let incoming = Incoming { listener: file, user, since, handshake, socket };
+            let incoming = Incoming { listener: file, since, handshake, socket };
             drop(makes_room.and_then(|since| take(|one| one.since == since)));
             if let Some(done) = go_on(incoming, listener) {
                 return done;

@@ -7,8 +7,9 @@
 //!
 //! Nothing here is an error: what the helper does not carry goes another way.
 
+use super::claims::Role;
 use super::consent::Sign;
-use super::os::{Fd, Foreign, Way};
+use super::os::{Fd, Foreign};
 use super::settings::HelperEngine;
 use crate::backend::ioat::{There, abi, helper};
 use core::mem::offset_of;
@@ -25,12 +26,6 @@ pub struct Across {
     off: AtomicBool,
 }
 
-impl core::fmt::Debug for Across {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "port {}", self.port.raw())
-    }
-}
-
 impl Across {
     /// Our half. `None`: there is no helper, or none that can do it.
     pub fn new(bring_up: fn() -> Option<HelperEngine>) -> Option<Self> {
@@ -44,9 +39,8 @@ impl Across {
         Self { theirs: Some(theirs), ..self }
     }
 
-    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        let theirs = self.theirs.iter().map(Foreign::raw);
-        theirs.chain([self.port.raw()])
+    pub fn port(&self) -> i32 {
+        self.port.raw()
     }
 
     /// It has copied.
@@ -66,7 +60,7 @@ impl Across {
     /// As `Engine::copy` for `ours`.
     pub unsafe fn copy(
         &self,
-        way: Way,
+        role: Role,
         ours: usize,
         pin: u64,
         offset: usize,
@@ -76,7 +70,7 @@ impl Across {
         let there = There { port, export: pin, offset };
         let HelperEngine { engine, how } = &self.helper;
         // SAFETY: the caller's promise.
-        let copied = unsafe { engine.copy_across(way == Way::Push, ours, there, len, how) };
+        let copied = unsafe { engine.copy_across(role == Role::Writer, ours, there, len, how) };
         if let Err(libc::EBADF | libc::EPERM | libc::ENODEV | libc::ENOTTY | libc::EPROTO) = copied
         {
             self.off.store(true, Relaxed);
@@ -89,11 +83,11 @@ impl Across {
         let (mut found, mark, len) = (0u64, !word, size_of::<u64>());
         // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
         unsafe {
-            self.copy(Way::Pull, &raw mut found as usize, pin, offset_of!(Sign, word), len)?;
+            self.copy(Role::Reader, &raw mut found as usize, pin, offset_of!(Sign, word), len)?;
             if (&raw const found).read_volatile() != word {
                 return Err(libc::EBADMSG);
             }
-            self.copy(Way::Push, &raw const mark as usize, pin, offset_of!(Sign, mark), len)
+            self.copy(Role::Writer, &raw const mark as usize, pin, offset_of!(Sign, mark), len)
         }
     }
 }
@@ -107,11 +101,11 @@ pub struct Pinned<'a> {
 }
 
 impl<'a> Pinned<'a> {
-    /// Lets the other side do this to a buffer, if it can be had.
-    pub fn new(across: Option<&'a Across>, ways: &[Way], addr: usize, len: usize) -> Self {
-        let flags = ways.iter().fold(0, |flags, way| match way {
-            Way::Pull => flags | abi::EXPORT_READ,
-            Way::Push => flags | abi::EXPORT_WRITE,
+    /// Lets the other side read a buffer, or write it, if that can be had.
+    pub fn new(across: Option<&'a Across>, roles: &[Role], addr: usize, len: usize) -> Self {
+        let flags = roles.iter().fold(0, |flags, role| match role {
+            Role::Reader => flags | abi::EXPORT_READ,
+            Role::Writer => flags | abi::EXPORT_WRITE,
         });
         let post = |across: &Across| helper::export(across.port.raw(), addr, len, flags).ok();
         Self { across, pin: across.and_then(post).unwrap_or(0) }

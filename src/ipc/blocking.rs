@@ -12,25 +12,18 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::alloc::Layout;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// A job; `None`: there is no memory for it.
 pub fn job<T: FnOnce() + Send + 'static>(work: T) -> Option<Job> {
-    let layout = Layout::new::<T>();
-    if layout.size() == 0 {
-        return Some(Box::new(work)); // needs none
-    }
-    // SAFETY: of some size; what is written there is the box's from then on.
-    unsafe {
-        let at = alloc::alloc::alloc(layout).cast::<T>();
-        (!at.is_null()).then(|| {
-            at.write(work);
-            Box::from_raw(at) as Job
-        })
-    }
+    let mut room = Vec::new();
+    room.try_reserve_exact(1).ok()?;
+    room.push(work);
+    let one = Box::into_raw(room.into_boxed_slice()).cast::<T>();
+    // SAFETY: a box of one of them lies in memory as a box of a slice with one.
+    Some(unsafe { Box::from_raw(one) })
 }
 
 /// So many may be held up at a time, of one kind.
@@ -142,14 +135,14 @@ impl Pool {
         sys::futex_wake(self.news.as_ptr(), 1);
     }
 
-    /// What a thread answers within so many nanoseconds. `None`: none can do it, or it takes
-    /// longer, and may be done all the same.
+    /// What a thread answers within so many nanoseconds. `None`: there is no thread for it.
+    /// `Some(None)`: it takes longer, and may be done all the same.
     pub fn within<T: Send + 'static>(
         &'static self,
         user: User,
         nanos: u64,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
+    ) -> Option<Option<T>> {
         let answer = Arc::new((Lock::new(None), AtomicU32::new(0)));
         let theirs = answer.clone();
         let limit = sys::nanoseconds() + nanos;
@@ -158,13 +151,14 @@ impl Pool {
             theirs.1.store(1, Ordering::Release);
             sys::futex_wake(theirs.1.as_ptr(), 1);
         });
-        let mut taken = self.take(user, job);
-        while taken && answer.1.load(Ordering::Acquire) == 0 {
+        if !self.take(user, job) {
+            return None;
+        }
+        while answer.1.load(Ordering::Acquire) == 0 && sys::nanoseconds() < limit {
             let left = limit.saturating_sub(sys::nanoseconds());
-            taken = left > 0;
             sys::futex_wait(answer.1.as_ptr(), 0, left.max(1));
         }
-        answer.0.lock().take()
+        Some(answer.0.lock().take())
     }
 
     fn work(&self) {
@@ -263,7 +257,7 @@ mod tests {
         OWN.queue(1, hanging(&gate));
         let minute = 60_000_000_000;
         for user in 2..30 {
-            assert_eq!(OWN.within(user, minute, move || user), Some(user));
+            assert_eq!(OWN.within(user, minute, move || user), Some(Some(user)));
         }
         assert_eq!(OWN.within(1, 1_000_000, || ()), None);
         drop(release); // and those that have waited are done

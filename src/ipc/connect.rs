@@ -1,9 +1,7 @@
 //! Finding each other: who listens under a name, and who connects to it. The other half, who
 //! accepts, is `accept`.
 
-use super::blocking::OURS;
 use super::handshake::{Established, Handshake};
-use super::hidden::Hidden;
 use super::os::{self, Fd, Result};
 use super::settings::Settings;
 use crate::os::sys;
@@ -35,8 +33,7 @@ fn is_left_over(address: &os::UnixAddress) -> bool {
     }
     // Who has no time for us is there.
     let at_once = sys::nanoseconds();
-    let connected = os::unix_socket().and_then(|socket| os::connect(&socket, address, at_once));
-    connected == Err(libc::ECONNREFUSED)
+    matches!(os::connect(address, at_once), Err(libc::ECONNREFUSED))
 }
 
 /// Who was accepted and hears nothing for so long, in nanoseconds, comes again; then for twice as
@@ -47,13 +44,7 @@ const FORGOTTEN: u64 = 250_000_000;
 pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
     let end = sys::nanoseconds() + settings.patience;
     let address = os::unix_address(path)?;
-    let connected = |end| -> Result<Hidden> {
-        let mut socket = Hidden::new(os::unix_socket()?, OURS);
-        os::connect(&socket, &address, end)?;
-        socket.user = os::user_of(socket.raw());
-        Ok(socket)
-    };
-    let (mut socket, mut patience) = (connected(end)?, FORGOTTEN);
+    let (mut socket, mut patience) = (os::connect(&address, end)?, FORGOTTEN);
     let mut greeting = Handshake::new(socket.raw(), settings, end, false);
     loop {
         let done = greeting.finish(patience);
@@ -66,7 +57,7 @@ pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
             return done;
         }
         patience *= 2;
-        let again = match connected(sys::nanoseconds()) {
+        let again = match os::connect(&address, sys::nanoseconds()) {
             Ok(again) => again,
             Err(_) if ended => return Err(libc::ECONNRESET),
             // The queue is full, so there is somebody to accept.

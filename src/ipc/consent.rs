@@ -13,7 +13,8 @@
 //! first goes into it, and who of them asks: a page that was laid for another connection, or for
 //! the other direction of this one, is not there.
 
-use super::os::{self, Way};
+use super::claims::Role;
+use super::os;
 use crate::os::{sys, text};
 use crate::plan::PAGE;
 use core::ffi::c_void;
@@ -71,7 +72,6 @@ fn stir(word: u64) -> u64 {
 }
 
 /// Our page for the other side; it goes with its owner.
-#[derive(Debug)]
 pub struct Page {
     pub at: usize,
     /// Which of the places it is, and one; 0: another, which only the kernel helper is told.
@@ -140,18 +140,18 @@ impl Agreed {
     /// For a pull no Rust reference covers `ours`; a push changes `theirs` in that process.
     pub unsafe fn copy(
         &self,
-        way: Way,
+        role: Role,
         ours: usize,
         theirs: usize,
         len: usize,
     ) -> Result<usize, Failed> {
         // SAFETY: the caller's promise.
-        match unsafe { self.copy_behind_sign(way, ours, theirs, len) } {
+        match unsafe { self.copy_behind_sign(role, ours, theirs, len) } {
             // The kernel also says so, before it has looked at anything, of an address of ours
             // that nobody can have.
             Err(libc::EFAULT) if len > 0 => {
                 // SAFETY: nothing but the sign.
-                let sign = unsafe { self.copy_behind_sign(way, 0, 0, 0) };
+                let sign = unsafe { self.copy_behind_sign(role, 0, 0, 0) };
                 if let Ok(Some(_)) = sign { Ok(0) } else { Err(Failed::Stranger) }
             }
             Err(libc::EFAULT) => Err(Failed::Stranger),
@@ -164,36 +164,36 @@ impl Agreed {
     /// `None`: the sign is not there.
     unsafe fn copy_behind_sign(
         &self,
-        way: Way,
+        role: Role,
         ours: usize,
         theirs: usize,
         len: usize,
     ) -> os::Result<Option<usize>> {
         const WORD: usize = size_of::<u64>();
-        let (mut word, there) = match way {
-            Way::Pull => (0, self.at + offset_of!(Sign, word)),
-            Way::Push => (!self.word, self.at + offset_of!(Sign, mark)),
+        let (mut word, there) = match role {
+            Role::Reader => (0, self.at + offset_of!(Sign, word)),
+            Role::Writer => (!self.word, self.at + offset_of!(Sign, mark)),
         };
         let here = [(&raw mut word as usize, WORD), (ours, len)];
         // SAFETY: `word` is ours and nobody looks at it meanwhile; the caller's promise.
         let bytes =
-            unsafe { os::copy_across(way, self.pid, here, [(there, WORD), (theirs, len)]) }?;
+            unsafe { os::copy_across(role, self.pid, here, [(there, WORD), (theirs, len)]) }?;
         // SAFETY: a word of ours, which the kernel may have written.
         let word = unsafe { (&raw const word).read_volatile() };
-        let right = way == Way::Push || word == self.word;
+        let right = role == Role::Writer || word == self.word;
         Ok(bytes.checked_sub(WORD).filter(|_| right))
     }
 
     /// Whether the sign is there, and can be read, or written.
-    pub fn shows_sign(&self, way: Way) -> Result<(), Failed> {
+    pub fn shows_sign(&self, role: Role) -> Result<(), Failed> {
         // SAFETY: nothing but the sign.
-        unsafe { self.copy(way, 0, 0, 0) }.map(drop)
+        unsafe { self.copy(role, 0, 0, 0) }.map(drop)
     }
 
     /// Both ways; nothing is written into a process that was not recognised.
     pub fn probe(&self) -> [Result<(), Failed>; 2] {
-        let pull = self.shows_sign(Way::Pull);
-        [pull, pull.and_then(|()| self.shows_sign(Way::Push))]
+        let pull = self.shows_sign(Role::Reader);
+        [pull, pull.and_then(|()| self.shows_sign(Role::Writer))]
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
         // SAFETY: both live through the call.
         let pull = |agreed: &Agreed, len: usize| unsafe {
             (here as *mut u8).write_bytes(0, 100);
-            let got = agreed.copy(Way::Pull, here, there, len);
+            let got = agreed.copy(Role::Reader, here, there, len);
             (got, (here as *const u8).read())
         };
         assert_eq!(agreed.probe(), [Ok(()), Ok(())]);
@@ -270,9 +270,9 @@ mod tests {
         assert_eq!(pull(&Agreed { word: 1, ..agreed }, 100).0, Err(Failed::Stranger));
         // SAFETY: addresses that nobody has.
         unsafe {
-            assert_eq!(agreed.copy(Way::Pull, here, 4096, 8), Ok(0));
-            assert_eq!(agreed.copy(Way::Push, 4096, here, 8), Ok(0));
-            assert_eq!(agreed.copy(Way::Pull, usize::MAX - 99, there, 9), Ok(0));
+            assert_eq!(agreed.copy(Role::Reader, here, 4096, 8), Ok(0));
+            assert_eq!(agreed.copy(Role::Writer, 4096, here, 8), Ok(0));
+            assert_eq!(agreed.copy(Role::Reader, usize::MAX - 99, there, 9), Ok(0));
         }
         drop(page);
         assert_eq!(pull(&agreed, 100), (Err(Failed::Stranger), 0));

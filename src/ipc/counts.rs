@@ -6,12 +6,6 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-#[derive(Clone, Copy)]
-pub enum Direction {
-    Sent,
-    Received,
-}
-
 /// How a message has travelled.
 #[derive(Clone, Copy)]
 pub enum Regime {
@@ -71,8 +65,8 @@ impl MessageCounts {
 
     /// A message is over, with so many bytes.
     #[inline]
-    pub fn note_message(&self, direction: Direction, regime: Regime, bytes: usize) {
-        for kind in [direction as usize, DIRECTIONS.len() + regime as usize] {
+    pub fn note_message(&self, received: bool, regime: Regime, bytes: usize) {
+        for kind in [usize::from(received), DIRECTIONS.len() + regime as usize] {
             self.0[2 * kind].fetch_add(1, Relaxed);
             self.0[2 * kind + 1].fetch_add(bytes as u64, Relaxed);
         }

@@ -168,19 +168,4 @@ mod interleavings {
             sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
         });
     }
-
-    #[test]
-    fn wanted_byte_is_always_asked_for() {
-        explore(4, || {
-            let shared = Arc::new((Doorbell::new(), AtomicU32::new(0)));
-            let other = beside(&shared, |shared| {
-                shared.1.store(1, Ordering::Release);
-                shared.0.answer()
-            });
-            shared.0.announce(how::BYTE);
-            let saw = shared.1.load(Ordering::Acquire) == 1;
-            let byte = other.join().unwrap();
-            assert!(saw || byte);
-        });
-    }
 }

@@ -13,27 +13,17 @@ use super::MOST_EAGER;
 use super::blocks::BlockAddress;
 use super::claims::{self, Broken, Cursors};
 use super::engine::{Remote, Terms};
-use super::os::Way;
 use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
-use super::tally::{self, Direction, Means, Regime};
+use super::tally::{self, Means, Regime};
 use crate::backend::libc as original;
 use crate::os::sync::{fetch, full_fence};
 use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
-use layout::{Helpers, Layout};
+use layout::Layout;
 
 pub use super::claims::Role;
-
-impl Role {
-    pub fn way(self) -> Way {
-        match self {
-            Role::Writer => Way::Push,
-            Role::Reader => Way::Pull,
-        }
-    }
-}
 
 /// What became of a post.
 pub enum AfterPost {
@@ -258,7 +248,7 @@ impl Endpoint {
         }
         self.next = number.wrapping_add(1);
         self.note_done(lane, role);
-        tally::note_message(direction(role), Regime::Eager, count);
+        tally::note_message(role == Role::Reader, Regime::Eager, count);
         AfterPost::Over(count)
     }
 
@@ -359,7 +349,7 @@ impl Endpoint {
         let count = unsafe { take_eager(lane, number, own.ours) }.ok()??;
         own.state = State::Free;
         self.note_done(lane, Role::Reader);
-        tally::note_message(Direction::Received, Regime::Eager, count);
+        tally::note_message(true, Regime::Eager, count);
         Some(count)
     }
 
@@ -400,13 +390,7 @@ impl Endpoint {
                 // Both sides know the same of both buffers, and cut alike.
                 let blocks = shown && block.is_some();
                 let source = if role == Role::Writer { own.ours.addr } else { at };
-                let helpers = match terms {
-                    Terms { shares: true, .. } if blocks => Helpers::Blocks,
-                    Terms { reader_alone: true, .. } if !blocks => Helpers::ReaderAlone,
-                    Terms { shares: true, .. } => Helpers::AnyMemory(source),
-                    _ => Helpers::Nobody,
-                };
-                own.layout = Layout::new(count, helpers);
+                own.layout = Layout::new(count, terms, blocks, source);
                 let block = block.filter(|_| own.ours.in_block);
                 own.theirs = Remote { addr: at, pin, offset: 0, block, message: count };
                 over = count == 0;
@@ -445,7 +429,7 @@ impl Endpoint {
 
     #[cold]
     fn count(&mut self, lane: &Lane, number: u32, bytes: usize) {
-        let direction = direction(self.role);
+        let received = self.role == Role::Reader;
         let own = self.own(number);
         let regime = match claims::cursors(lane.claims(number), number) {
             _ if own.kind == kind::EAGER => Regime::Eager,
@@ -453,7 +437,7 @@ impl Endpoint {
             Cursors { front: 1.., back: 1.., .. } => Regime::TwoEnded,
             _ => Regime::OneCopy,
         };
-        tally::note_message(direction, regime, bytes);
+        tally::note_message(received, regime, bytes);
     }
 
     pub fn has_unfinished(&self) -> bool {
@@ -507,10 +491,6 @@ impl Endpoint {
 
 /// The part of a message's number that fits into a cookie.
 pub const NUMBER_BITS: u32 = 0x7fff_ffff;
-
-fn direction(role: Role) -> Direction {
-    [Direction::Sent, Direction::Received][role as usize]
-}
 
 /// What an eager write learns at once: the count, if its read is there.
 #[inline]

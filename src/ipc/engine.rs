@@ -17,9 +17,9 @@
 
 use super::across::Across;
 use super::blocks::BlockAddress;
+use super::claims::Role;
 use super::consent::{Agreed, Failed};
 use super::mappings::{Mapping, Mappings};
-use super::os::Way;
 use super::peer::Peer;
 use super::settings::Workers;
 use super::tally::{self, Means};
@@ -35,14 +35,11 @@ pub enum Outcome {
     Whole,
     /// Either side's buffer is not what was posted.
     Fault,
-    /// The system does not let us, or not any more.
+    /// The system does not let us, or not any more; or the helper has not copied this one, and there
+    /// is no other way.
     Refused,
-    /// The helper, which is the only way here, has not copied this one.
-    NotThisTime,
-    /// There is no such process.
-    Gone,
     /// There is another program than the one that has agreed.
-    Stranger,
+    Gone,
 }
 
 /// How the two processes copy, for as long as the connection lasts.
@@ -58,13 +55,12 @@ pub struct Terms {
 }
 
 /// What this process may do to the other's memory.
-#[derive(Debug)]
 pub struct Transport {
     pub peer: Peer,
     /// None: it has not agreed to anything.
     pub agreed: Option<Agreed>,
     pub terms: Terms,
-    /// Pull, and push, by `process_vm_readv` and its like.
+    /// By role: a writer pushes, by `process_vm_writev`, and a reader pulls.
     pub allowed: [AtomicBool; 2],
     pub across: Option<Across>,
     pub mappings: Mappings,
@@ -99,46 +95,44 @@ pub struct MessagePiece {
     pub ours: usize,
     pub theirs: Remote,
     pub len: usize,
-    /// How many pieces the message has.
-    pub of: usize,
-    /// And this side copies all of them.
+    /// This side copies all of the message.
     pub alone: bool,
 }
 
 impl Transport {
     /// Whether a message can be copied whose other buffer is this.
-    pub fn reaches(&self, way: Way, theirs: Remote) -> bool {
+    pub fn reaches(&self, role: Role, theirs: Remote) -> bool {
         // What a reader gets from who is not its equal it copies itself: a count is no evidence.
         // What it has lent we have mapped to write, and nothing else.
-        let trusted = self.terms.equal || way == Way::Pull;
-        self.may(way)
+        let trusted = self.terms.equal || role == Role::Reader;
+        self.may(role)
             || (trusted && theirs.pin != 0 && self.across.is_some())
-            || self.maps(way, theirs)
+            || self.maps(role, theirs)
     }
 
-    fn maps(&self, way: Way, theirs: Remote) -> bool {
-        theirs.block.is_some_and(|place| self.view(way, place, 0).is_some())
+    fn maps(&self, role: Role, theirs: Remote) -> bool {
+        theirs.block.is_some_and(|place| self.view(role, place, 0).is_some())
     }
 
     /// Whether a piece of this will be copied by a call that may wait for pages of the other.
-    pub fn may_hang(&self, way: Way, theirs: Remote) -> bool {
-        self.may(way) && !self.maps(way, theirs)
+    pub fn may_hang(&self, role: Role, theirs: Remote) -> bool {
+        self.may(role) && !self.maps(role, theirs)
     }
 
     /// Where a part of the other's block is here.
-    pub fn view(&self, way: Way, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
+    fn view(&self, role: Role, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
         let view = self.mappings.find(place)?;
-        let at = view.at(place.offset, len, way == Way::Push)?;
+        let at = view.at(place.offset, len, role == Role::Writer)?;
         Some((view, at))
     }
 
-    pub fn may(&self, way: Way) -> bool {
-        self.allowed[way as usize].load(Relaxed)
+    pub fn may(&self, role: Role) -> bool {
+        self.allowed[role as usize].load(Relaxed)
     }
 
     /// The system has taken the right back.
-    pub fn forget(&self, way: Way) {
-        self.allowed[way as usize].store(false, Relaxed);
+    pub fn forget(&self, role: Role) {
+        self.allowed[role as usize].store(false, Relaxed);
     }
 
     /// Copies one piece.
@@ -146,39 +140,39 @@ impl Transport {
     /// # Safety
     /// A part of a buffer that our program has posted and still waits for, and of one that the
     /// other has posted.
-    pub unsafe fn copy(&self, way: Way, piece: MessagePiece) -> Outcome {
+    pub unsafe fn copy(&self, role: Role, piece: MessagePiece) -> Outcome {
         let MessagePiece { ours, theirs, len, .. } = piece;
         if let Some(across) = self.across.as_ref().filter(|_| theirs.pin != 0) {
-            let may = self.may(way) || theirs.block.is_some();
+            let may = self.may(role) || theirs.block.is_some();
             // SAFETY: the caller's promise.
-            let copy = || unsafe { across.copy(way, ours, theirs.pin, theirs.offset, len) };
+            let copy = || unsafe { across.copy(role, ours, theirs.pin, theirs.offset, len) };
             if (across.is_on() || !may) && copy().is_ok() {
                 tally::note_copied(Means::Helper, len);
                 return Outcome::Whole;
             }
             if !may {
-                return Outcome::NotThisTime;
+                return Outcome::Refused;
             }
         }
         // SAFETY: the caller's promise.
         unsafe {
-            if self.copy_in_blocks(way, piece) {
+            if self.copy_in_blocks(role, piece) {
                 return Outcome::Whole;
             }
-            self.copy_by_calls(way, piece, Means::ProcessVm)
+            self.copy_by_calls(role, piece, Means::ProcessVm)
         }
     }
 
     /// False: they do not both lie in blocks, or the other's cannot be mapped.
-    unsafe fn copy_in_blocks(&self, way: Way, piece: MessagePiece) -> bool {
+    unsafe fn copy_in_blocks(&self, role: Role, piece: MessagePiece) -> bool {
         let MessagePiece { ours, theirs, len, alone, .. } = piece;
         // Whether the CPUs are the two processes' own, for both copy.
         let is_busy = |workers: &Workers| !alone && workers.cpus <= 2;
         let Some(place) = theirs.block else { return false };
-        let Some((_view, theirs_here)) = self.view(way, place, len) else { return false };
-        let (to, from) = match way {
-            Way::Pull => (ours, theirs_here),
-            Way::Push => (theirs_here, ours),
+        let Some((_view, theirs_here)) = self.view(role, place, len) else { return false };
+        let (to, from) = match role {
+            Role::Reader => (ours, theirs_here),
+            Role::Writer => (theirs_here, ours),
         };
         // SAFETY: both lie in blocks, which nobody can make smaller; the view stays mapped.
         unsafe {
@@ -193,8 +187,8 @@ impl Transport {
     }
 
     /// Whether the other is the program that has agreed, and this thread may reach it.
-    pub fn shows_sign(&self, way: Way) -> bool {
-        self.may(way) && self.agreed.is_some_and(|agreed| agreed.shows_sign(way).is_ok())
+    pub fn shows_sign(&self, role: Role) -> bool {
+        self.may(role) && self.agreed.is_some_and(|agreed| agreed.shows_sign(role).is_ok())
     }
 
     /// The same by `process_vm_readv` or `process_vm_writev`; also for threads that may not
@@ -202,18 +196,19 @@ impl Transport {
     ///
     /// # Safety
     /// As `copy`.
-    pub unsafe fn copy_by_calls(&self, way: Way, piece: MessagePiece, means: Means) -> Outcome {
+    pub unsafe fn copy_by_calls(&self, role: Role, piece: MessagePiece, means: Means) -> Outcome {
         let MessagePiece { ours, theirs: Remote { addr: theirs, .. }, len, .. } = piece;
-        let Some(agreed) = self.agreed.filter(|_| self.may(way)) else { return Outcome::Refused };
+        let Some(agreed) = self.agreed.filter(|_| self.may(role)) else { return Outcome::Refused };
         let mut done = 0;
         while done < len {
             // SAFETY: the caller's promise, a part of it.
-            match unsafe { agreed.copy(way, ours + done, theirs + done, len - done) } {
+            match unsafe { agreed.copy(role, ours + done, theirs + done, len - done) } {
                 Ok(0) => return Outcome::Fault,
                 Ok(bytes) => done += bytes.min(len - done),
-                Err(Failed::Stranger) => return Outcome::Stranger,
-                Err(Failed::System(libc::ESRCH)) => return Outcome::Gone,
+                Err(Failed::Stranger) => return Outcome::Gone,
                 Err(Failed::System(libc::EINTR | libc::EAGAIN)) => {}
+                // Also that there is no such process: its first thread may have left, and then it
+                // lives, but its number leads nowhere.
                 Err(Failed::System(_)) => return Outcome::Refused,
             }
         }

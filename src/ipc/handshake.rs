@@ -27,13 +27,13 @@
 //! that got another connection, and polls its listener for the next. Then it comes again (`connect`).
 
 use super::across::{Across, Pinned};
-use super::blocking::{CLOSERS, COPIERS, OURS, Pool, SEALERS, User};
+use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS, User};
+use super::claims::Role;
 use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
-use super::hidden::Hidden;
 use super::lock::Lock;
 use super::mappings::Mappings;
-use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn, Way};
+use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn};
 use super::peer::{self, Peer};
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
@@ -50,7 +50,7 @@ use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 12;
+const VERSION: u32 = 13;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
@@ -102,12 +102,12 @@ pub struct Established {
     pub region: MappedRegion,
     /// Which of the region's sides we are.
     pub side: usize,
-    /// The doorbell socket; hidden until `table` looks after it.
-    pub socket: Hidden,
+    /// The doorbell socket.
+    pub socket: Fd,
     pub engine: Transport,
     /// The sign that we have agreed, to be kept while the connection lasts.
     _page: Page,
-    /// Whether the other side may pull, and push; at first.
+    /// Whether the other side may push, as a writer, and pull, as a reader; at first.
     pub others: [bool; 2],
     /// Which engine, and why, in one line.
     pub story: String,
@@ -220,7 +220,9 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let mine_given = match gives {
         true => {
             let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-            Some((memory, os::unix_pair()?.map(|end| Hidden::new(end, talk.user))))
+            let [mut bell, others] = os::unix_pair()?;
+            bell.other_end = Some(talk.user);
+            Some((memory, bell, others))
         }
         false => None,
     };
@@ -231,8 +233,8 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let demand = Demand { seed: random(), word: random() };
     let (nonce, region) = (random(), region::SIZE as u32);
     mine = Greeting { nonce, region, demand, ..mine };
-    let given = mine_given.iter().flat_map(|(memory, [_, bell])| [memory.raw(), bell.raw()]);
-    let fds: Vec<i32> = given.chain(across.iter().flat_map(Across::descriptors)).collect();
+    let given = mine_given.iter().flat_map(|(memory, _, others)| [memory.raw(), others.raw()]);
+    let fds: Vec<i32> = given.chain(across.iter().map(Across::port)).collect();
     let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
     // What we have asked for, of all things, is asked of us by who has nobody to ask.
     if theirs.region != mine.region || theirs.nonce == nonce || theirs.demand == demand {
@@ -250,7 +252,8 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         Ok([memory, bell]) => {
             let memory = memory.into_memory()?;
             MappedRegion::check(&memory)?;
-            let bell = Hidden::new(bell.into_socket()?, talk.user);
+            let mut bell = bell.into_socket()?;
+            bell.other_end = Some(talk.user);
             peer.check_maker(&bell)?;
             Some((memory, bell))
         }
@@ -259,14 +262,11 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     };
     let has_given = their_given.is_some();
     let (memory, mut doorbell, ours) = match (mine_given, their_given) {
-        (Some((memory, [bell, others])), _) if !has_given || nonce > theirs.nonce => {
-            others.close_our_copy();
-            (memory, bell, true)
-        }
+        (Some((memory, bell, _)), _) if !has_given || nonce > theirs.nonce => (memory, bell, true),
         (_, Some((memory, bell))) => (memory, bell, false),
         _ => return Err(libc::EPROTO),
     };
-    doorbell.user = talk.user; // who is there has said something by now
+    doorbell.other_end = Some(talk.user); // who is there has said something by now
     let region = MappedRegion::new(&memory)?;
 
     let (pid, equal) = (peer.pid(), has_given && peer.meet(socket, processes.is_err()));
@@ -274,7 +274,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     let yama = engine::yama_scope();
     let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);
     let page = Page::lay(asked_of_me, equal).ok_or(libc::ENOMEM)?;
-    let pinned = Pinned::new(across.as_ref(), &[Way::Pull, Way::Push], page.at, SIGN);
+    let pinned = Pinned::new(across.as_ref(), &Role::BOTH, page.at, SIGN);
     let (chosen, pin, token) = (page.chosen, pinned.pin, random());
     mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
     let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
@@ -341,7 +341,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
 
     // Both or neither: what one posts the other must be able to fetch.
     let both = helper && theirs.helper != 0;
-    let others = [theirs.pull != 0 && equal, theirs.push != 0 && equal];
+    let others = [theirs.push != 0 && equal, theirs.pull != 0 && equal];
     let all = may_pull && may_push && others == [true; 2];
     let mut story = story(both, [pull, push], others, yama, let_in);
     if settings.engines == Engines::Helper && !both {
@@ -359,7 +359,7 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
     // that has ended may have left small messages.
     let equal = equal && !peer.has_ended();
     let mappings = Mappings::new(blocks, equal, talk.user);
-    let allowed = [may_pull, may_push].map(|may| AtomicBool::new(may && equal));
+    let allowed = [may_push, may_pull].map(|may| AtomicBool::new(may && equal));
     let terms = Terms {
         equal,
         reader_alone: !equal && !both,
@@ -385,7 +385,7 @@ fn story(
     yama: u8,
     let_in: bool,
 ) -> String {
-    let ways = [pull.is_ok(), push.is_ok(), others[0], others[1]];
+    let ways = [push.is_ok(), pull.is_ok(), others[0], others[1]];
     let mut text = if helper { "helper, one copy by the engine; else " } else { "" }.to_string();
     text += match ways.iter().filter(|&&way| way).count() {
         4 => "process_vm, one copy, both processes copy",
@@ -401,7 +401,7 @@ fn story(
     if ways[2..] == [false, false] {
         text += "; the other side may not copy either";
     }
-    if (!ways[0] || !ways[2]) && yama > 0 {
+    if (!ways[1] || !ways[3]) && yama > 0 {
         text += &format!("; Yama is at {yama}");
         if yama == 1 && !let_in {
             text += ", ADMA_IPC_PTRACER=1 on both sides would let them";
@@ -464,7 +464,7 @@ impl Talk {
         pool: &'static Pool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let [here, there] = os::unix_pair().ok()?.map(|end| Hidden::new(end, OURS));
+        let [here, there] = os::unix_pair().ok()?;
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
         let job = move || {

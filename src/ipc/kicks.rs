@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Connections that go on only with our help, or nearly so many: a child made without fork
 /// handlers has its parent's, until it has a connection of its own.
-static NEEDY: AtomicU32 = AtomicU32::new(0);
+pub static NEEDY: AtomicU32 = AtomicU32::new(0);
 
 /// Where sleepers are kicked, and how many there are.
 static SLEEPERS: Lock<Vec<i32>> = Lock::new(Vec::new());
@@ -20,18 +20,6 @@ pub fn forget_sleepers() {
     NEEDY.store(0, Ordering::Relaxed);
     ASLEEP.store(0, Ordering::Relaxed);
     SLEEPERS.renew();
-}
-
-pub fn needy() -> u32 {
-    NEEDY.load(Ordering::Relaxed)
-}
-
-pub fn note_needy() {
-    NEEDY.fetch_add(1, Ordering::Relaxed);
-}
-
-pub fn forget_needy() {
-    NEEDY.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.

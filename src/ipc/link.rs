@@ -6,15 +6,16 @@ mod ends;
 
 pub use ends::other;
 
-use super::across::{Across, Pinned};
+use super::across::Pinned;
 use super::blocks::{self, BlockAddress};
 use super::endpoint::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
 use super::engine::{MessagePiece, Outcome};
 use super::handshake::Established;
+use super::kicks::{self, NEEDY};
 use super::lock::{Held, Lock, Released};
-use super::os::{self, Way};
+use super::os;
 use super::region::{Lane, Side};
-use super::{MOST_EAGER, OFFLOAD, kicks};
+use super::{MOST_EAGER, OFFLOAD};
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -28,8 +29,8 @@ pub const LEAST_SPIN: u64 = 2_000;
 pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
 /// The bit of `Side::lost`.
-fn lost(way: Way) -> u32 {
-    1 << way as u32
+fn lost(role: Role) -> u32 {
+    1 << role as u32
 }
 
 pub struct Link {
@@ -72,9 +73,9 @@ impl core::ops::Deref for Link {
 impl Link {
     pub fn new(established: Established, owner: u64) -> Self {
         let Established { engine, others, .. } = &established;
-        let all = engine.may(Way::Pull) && engine.may(Way::Push) && *others == [true; 2];
+        let all = engine.may(Role::Reader) && engine.may(Role::Writer) && *others == [true; 2];
         if !all {
-            kicks::note_needy();
+            NEEDY.fetch_add(1, Ordering::Relaxed);
         }
         Self {
             owner,
@@ -109,12 +110,6 @@ impl Link {
     pub fn descriptors(&self) -> [(i32, i16); 2] {
         let process = self.engine.peer.process().unwrap_or(-1);
         [(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP), (process, libc::POLLIN)]
-    }
-
-    /// All that are open for this connection.
-    pub fn all_descriptors(&self) -> impl Iterator<Item = i32> {
-        let ports = self.engine.across.iter().flat_map(Across::descriptors);
-        ports.chain(self.engine.peer.descriptors()).chain([self.socket.raw()])
     }
 
     /// Something has changed that the other side may wait for.
@@ -153,8 +148,8 @@ impl Link {
 
     /// Whether the other side may reach the buffers of our writes, or of our reads.
     pub fn other_may(&self, role: Role) -> bool {
-        let way = role.other().way();
-        self.others[way as usize] && self.theirs().lost.load(Ordering::Relaxed) & lost(way) == 0
+        let role = role.other();
+        self.others[role as usize] && self.theirs().lost.load(Ordering::Relaxed) & lost(role) == 0
     }
 
     // ---- posting -------------------------------------------------------------------------
@@ -179,12 +174,6 @@ impl Link {
             self.engine.mappings.show(socket, place.serial, to_write, || self.look_for_end())
         };
         (place.is_some(), place.filter(shown))
-    }
-
-    /// Takes a block in that the other side must have sent.
-    pub fn fetch(&self, place: BlockAddress) {
-        self.take_in();
-        self.engine.mappings.give_up(place);
     }
 
     /// Takes in what the other side has sent. Whoever polls the socket may have been meant by
@@ -236,7 +225,10 @@ impl Link {
     #[cold]
     fn unposted(&self, role: Role, gone: u32, why: NoRoom) -> Unposted {
         let (error, until) = match why {
-            NoRoom::Broken => (self.far_ahead(role), None),
+            // The other side says that it is done with what we have not posted. Who closes gives up
+            // posts that met nothing, and has said so before; so does who hears that we close. From
+            // anybody else it is nonsense.
+            NoRoom::Broken => (self.end_for(role).unwrap_or_else(|| self.broken()), None),
             NoRoom::Uncollected => (-libc::EAGAIN as isize, None),
             _ if self.closing.load(Ordering::Acquire) => (-libc::EBADF as isize, None),
             NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(role, gone), None),
@@ -250,7 +242,7 @@ impl Link {
     /// Whether somebody can carry what lies in a buffer of ours: the other side can fetch what
     /// the helper knows, and what it has mapped.
     fn is_direct(&self, buffer: &Buffer) -> bool {
-        self.engine.may(Way::Push)
+        self.engine.may(Role::Writer)
             || self.other_may(Role::Writer)
             || buffer.pin != 0
             || buffer.block.is_some()
@@ -278,27 +270,22 @@ impl Link {
 
     /// Copies a piece that was claimed, with no lock held; see `carry`.
     pub fn copy(&self, role: Role, number: u32, piece: MessagePiece) {
-        let way = role.way();
         let outcome = if self.believe() {
             // SAFETY: `endpoint` has handed out a part of both posts.
-            let outcome = unsafe { self.engine.copy(way, piece) };
+            let outcome = unsafe { self.engine.copy(role, piece) };
             match outcome {
-                Outcome::Whole => outcome,
+                Outcome::Whole | Outcome::Gone => outcome,
                 // A process that ends can look like bad memory, or a closed port.
-                _ if outcome == Outcome::Stranger || !self.look_for_end() => Outcome::Gone,
-                // Its first thread has left: it lives, but its number leads nowhere. Or it
-                // is about to end, which will be seen.
-                Outcome::Gone => Outcome::Refused,
+                _ if !self.look_for_end() => Outcome::Gone,
                 _ => outcome,
             }
         } else {
             Outcome::Gone
         };
         if outcome == Outcome::Refused {
-            self.engine.forget(way);
-            self.note_lost(lost(way));
-        }
-        if outcome == Outcome::NotThisTime {
+            self.engine.forget(role);
+            // The other side has to know what we cannot do any more.
+            self.mine().lost.fetch_or(lost(role), Ordering::Relaxed);
             self.note_needy();
         }
         if outcome == Outcome::Gone && self.end_of_other() != other::CHANGED {
@@ -315,12 +302,6 @@ impl Link {
         }
     }
 
-    /// The other side has to know what we cannot do any more.
-    fn note_lost(&self, lost: u32) {
-        self.mine().lost.fetch_or(lost, Ordering::Relaxed);
-        self.note_needy();
-    }
-
     /// Whether messages need both sides.
     pub fn is_needy(&self) -> bool {
         if self.must_help.load(Ordering::Relaxed) {
@@ -335,7 +316,7 @@ impl Link {
 
     fn note_needy(&self) {
         if !self.must_help.swap(true, Ordering::Relaxed) {
-            kicks::note_needy();
+            NEEDY.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -386,7 +367,7 @@ impl Link {
         let trusted = || role == Role::Writer || (self.engine.terms.equal && self.believe());
         let across = self.engine.across.as_ref();
         let across = across.filter(|across| large && across.is_on() && trusted());
-        Pinned::new(across, &[role.other().way()], addr, len)
+        Pinned::new(across, &[role.other()], addr, len)
     }
 
     fn unpin(&self, pin: u64) {
@@ -409,7 +390,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.must_help.load(Ordering::Relaxed) {
-            kicks::forget_needy();
+            NEEDY.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

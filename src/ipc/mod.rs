@@ -14,8 +14,7 @@
 //!             layout: how messages are cut
 //! connect     who listens under a name, and who connects to it
 //! accept      who has come to a listener and has not finished the handshake
-//! handshake   the beginning: sockets, greetings, what each side may do to the other; hidden:
-//!             sockets that belong to no connection yet
+//! handshake   the beginning: sockets, greetings, what each side may do to the other
 //! engine      bytes between two address spaces; across: by the kernel helper; mappings: where
 //!             the other's blocks are mapped here
 //! consent     the sign that a program has agreed to be reached; peer: whether it is our equal
@@ -65,17 +64,9 @@
 //! | any of them, of a block that was lent to it (`adma_lend`) | the block, mapped by both | nothing: see below |
 //! | an equal, with pages that never come (userfaultfd, a file of FUSE) | yes; who waits with a limit leaves the call to a thread (`blocking`), and closing gives up | time: a wait without a limit lasts as long as the call, for the kernel has the buffer. It could stop us just as well |
 //!
-//! Which process it is says the kernel, of every byte (`SCM_PIDFD`; before Linux 6.5 its number in
-//! `SCM_CREDENTIALS`, with its user and group, if it is there and repeats a number that was made
-//! after it was looked at); that it takes part itself say a socket pair of its making
-//! (`SO_PEERCRED`), and the page that was asked for where it lets itself be reached; that it is
-//! still the same program says its memory, in the very call that reads or writes (`consent`); what
-//! rights it has says /proc, held open. Where any of this is not to be had it is not an equal.
-//!
-//! Who may be between the two says `SO_PEERCRED` of the socket that the greetings go over: of
-//! `adma_accept` who has connected, of `adma_connect` who listens, of `adma_attach` the same, and of
-//! a pair who has made it, whoever has inherited it or got it since. That is the user of the
-//! other process, or root, or they are no equals.
+//! Who it is, what rights it has and that nobody is between the two finds out `peer`; that it is
+//! still the same program `consent`, in the very call that reads or writes. Where any of this is not
+//! to be had it is not an equal.
 //!
 //! A descriptor is consent to what it stands for and no more: a block (`blocks`) can be seen as a
 //! whole, also what is put there later for others, and written by an equal, or by who has borrowed
@@ -97,9 +88,6 @@
 //! and then seals it, so that nobody can take pages away from the other; whoever lends waits for the
 //! seal, sets it itself where it does not come, and finds pages anew that were taken away before.
 //!
-//! Worker threads reach no more than the thread that waits (`shared`): it makes such a call first,
-//! and theirs begin with the same sign.
-//!
 //! What is left: that another program, of the same user with the same rights, has a page where
 //! the sign was, out of 2^34 chosen at random; what the kernel lets processes of one user do
 //! to each other anyway; and a process of another user that was given a socket of ours, keeps it, and
@@ -110,7 +98,7 @@
 //! | it | what becomes of it |
 //! | --- | --- |
 //! | sends a file, or a socket, that takes as long to close as it likes (FUSE, `SO_LINGER`) | only memory is closed at once, everything else by a thread (`blocking`) |
-//! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`hidden`) |
+//! | leaves such a file in the queue of a socket that we close | a socket is emptied first; a listener that has clients is closed by a thread (`os`) |
 //! | sends more of them than are expected | there is room for as many as can be sent, for the kernel closes in our call what has none; then the greeting is refused, or the connection broken |
 //! | sends more of them than there are threads | each user has a share of the threads; the rest waits to be closed, and while that is more than one message can bring nothing more is taken in from that user (`-EMFILE`, and its connections break) |
 //! | holds the lock of memory that it has sent, or got | a region is sealed by who has made it, and not used before; for a block of others a thread waits, it is not mapped before that, and its messages wait a second, and are streamed then, without a thread at once |
@@ -140,9 +128,8 @@
 //!
 //! # Progress
 //!
-//! There is no helper thread. Waiting and checking make things go on, for every message of
-//! the process; somebody who waits spins a little, sleeps on a futex for milliseconds, and
-//! then polls sockets that also tell of the other's end.
+//! There is no helper thread: waiting and checking make things go on, for every message of the
+//! process (`wait`, `watch`).
 
 mod accept;
 mod across;
@@ -157,7 +144,6 @@ pub mod doorbell;
 mod endpoint;
 mod engine;
 mod handshake;
-mod hidden;
 mod kicks;
 mod link;
 mod mappings;

@@ -4,30 +4,18 @@
 mod memory;
 mod sockets;
 
-pub use memory::{
-    SIZE_SEALS, Sealed, Share, fill_with_pages, find_pages, first_hole, is_sealed_for_good,
-    map_inherited, map_shared, seal_block, seal_for_good, seal_with_stranger, sealed_memory,
-    sealed_memory_of_others, take_pages_away,
-};
-pub use sockets::{
-    Beside, Credentials, MOST_FDS, SO_PASSPIDFD, SwitchedOn, UnixAddress, accept, are_nameless,
-    bind, connect, is_listener, is_socket_file, listen, lock_folder, maker_of, poll_entry,
-    poll_few, poll_set, poll_until_signal, process_of_maker, receive, refuse_descriptors,
-    remove_file, send, send_byte, shut_down, socket_option, unix_address, unix_pair, unix_socket,
-    user_of,
-};
-
-#[cfg(test)]
-pub use sockets::WAKE;
+pub use memory::*;
+pub use sockets::*;
 
 use super::blocking::{CLOSERS, OURS, User};
+use super::claims::Role;
+use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU32, Ordering};
-use memory::seals;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The negated errno, or a value.
 pub type Result<T> = core::result::Result<T, i32>;
@@ -53,18 +41,52 @@ unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usi
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
+/// By their numbers what the files of our descriptors are known by; 0: it is not ours. A child of a
+/// fork closes them: there they would hide the end of its parent from others. Greater numbers are
+/// not looked after.
+struct Descriptors([AtomicU64; 1 << 16]);
+
+// SAFETY: atomic numbers.
+unsafe impl Zeroed for Descriptors {}
+
+static OPEN: Mapped<Descriptors> = Mapped::new();
+
+/// One more than the greatest number that was ever ours.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+fn mark_of(number: i32) -> u64 {
+    sys::file_of(number).map_or(0, |(device, inode)| inode ^ device.rotate_left(32))
+}
+
+/// In the child of a fork.
+pub fn close_after_fork() {
+    let Some(Descriptors(open)) = OPEN.get() else { return };
+    for (number, place) in open.iter().enumerate().take(USED.swap(0, Ordering::AcqRel)) {
+        let mark = place.swap(0, Ordering::AcqRel);
+        if mark != 0 && mark_of(number as i32) == mark {
+            sys::close(number as i32);
+        }
+    }
+}
+
 /// A descriptor of ours: closed with its owner, unless the program has closed it, as daemons close
 /// all they find, and has opened a file of its own under the number.
-#[derive(Debug)]
 pub struct Fd {
     number: i32,
-    file: Option<(u64, u64)>,
+    mark: u64,
+    /// Of a socket who has its other end, and cannot hold up who closes it.
+    pub other_end: Option<User>,
 }
 
 impl Fd {
     /// A number that is ours from now on.
     pub fn owned(number: i32) -> Self {
-        Self { number, file: sys::file_of(number) }
+        let (mark, open) = (mark_of(number), OPEN.get_or_map());
+        if let Some(place) = open.and_then(|open| open.0.get(number as usize)) {
+            place.store(mark, Ordering::Release);
+            USED.fetch_max(number as usize + 1, Ordering::AcqRel);
+        }
+        Self { number, mark, other_end: None }
     }
 
     pub fn raw(&self) -> i32 {
@@ -73,19 +95,32 @@ impl Fd {
 
     /// Whether the number still stands for it.
     pub fn is_there(&self) -> bool {
-        sys::file_of(self.number) == self.file
+        mark_of(self.number) == self.mark
     }
 
     /// From now on the number is somebody else's business.
     pub fn into_raw(self) -> i32 {
+        self.leave_place();
         ManuallyDrop::new(self).number
+    }
+
+    fn leave_place(&self) {
+        if let Some(place) = OPEN.get().and_then(|open| open.0.get(self.number as usize)) {
+            let (mark, failure) = (self.mark, Ordering::Relaxed);
+            let _ = place.compare_exchange(mark, 0, Ordering::AcqRel, failure);
+        }
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        if self.is_there() {
-            sys::close(self.number);
+        self.leave_place(); // before another file gets the number
+        match self.other_end {
+            _ if !self.is_there() => {}
+            // What is in it may be files that would be closed with it; they stay there while others
+            // wait.
+            Some(user) if !empty_for_good(self, user) => close_by_thread(self.number, user),
+            _ => sys::close(self.number),
         }
     }
 }
@@ -106,7 +141,6 @@ fn fd(answer: Result<usize>) -> Result<Fd> {
 /// A descriptor that somebody else has sent: it may stand for anything, also for a file whose
 /// maker answers no question, not even that it is closed. So nothing is done with it before it is
 /// known to be what it must be.
-#[derive(Debug)]
 pub struct Foreign {
     fd: i32,
     known: bool,
@@ -155,69 +189,43 @@ impl Drop for Foreign {
     }
 }
 
-/// Closes a unix socket that a user has the other end of. What is in it may be files that would be
-/// closed with it; they stay there while others wait.
-pub fn close_socket(socket: Fd, user: User) {
-    if socket.is_there() && !sockets::empty_for_good(&socket, user) {
-        close_by_thread(socket.into_raw(), user);
-    }
-}
-
 /// Closes a listener. What those have sent who were not accepted is closed with it, and waited for
 /// only so long.
 pub fn close_listener(listener: i32, patience: u64) {
     if poll_few([(listener, libc::POLLIN)], 0) == [0] {
         return sys::close(listener);
     }
-    let (closed, end) = (Arc::new(AtomicU32::new(0)), sys::nanoseconds() + patience);
-    let told = closed.clone();
-    let close = move || {
-        sys::close(listener);
-        told.store(1, Ordering::Release);
-        sys::futex_wake(told.as_ptr(), 1);
-    };
-    if !CLOSERS.take(OURS, Box::new(close)) {
-        return sys::close(listener); // nobody else can
-    }
-    while closed.load(Ordering::Acquire) == 0 && sys::nanoseconds() < end {
-        sys::futex_wait(closed.as_ptr(), 0, end.saturating_sub(sys::nanoseconds()).max(1));
+    if CLOSERS.within(OURS, patience, move || sys::close(listener)).is_none() {
+        sys::close(listener); // nobody else can
     }
 }
 
 /// It stays open until there is a thread for it; see `CLOSERS.is_behind`.
 fn close_by_thread(fd: i32, user: User) {
     let close = move || {
-        sockets::do_not_linger(fd);
+        do_not_linger(fd);
         sys::close(fd);
     };
     CLOSERS.queue(user, Box::new(close));
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Out of the other process.
-    Pull,
-    /// Into it.
-    Push,
-}
-
 /// Copies between two ranges of our memory and two of another process's, in order; answers the
 /// bytes copied. All of them are in the memory that the process has at one moment, and it is at
-/// that moment that the kernel asks whether we may.
+/// that moment that the kernel asks whether we may. A reader pulls, a writer pushes.
 ///
 /// # Safety
 /// For a pull no Rust reference covers `ours`; a push changes `theirs` in that process.
 pub unsafe fn copy_across(
-    way: Way,
+    role: Role,
     pid: i32,
     ours: [(usize, usize); 2],
     theirs: [(usize, usize); 2],
 ) -> Result<usize> {
     let range = |(at, len)| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
     let (ours, theirs) = (ours.map(range), theirs.map(range));
-    let number = match way {
-        Way::Pull => libc::SYS_process_vm_readv,
-        Way::Push => libc::SYS_process_vm_writev,
+    let number = match role {
+        Role::Reader => libc::SYS_process_vm_readv,
+        Role::Writer => libc::SYS_process_vm_writev,
     };
     let (ours, theirs) = (ours.as_ptr() as usize, theirs.as_ptr() as usize);
     // SAFETY: the kernel checks all ranges; the rest is the caller's promise.
@@ -248,17 +256,9 @@ pub fn map_page_at(at: usize) -> Result<usize> {
     }
 }
 
-/// Opens a folder, or a file's name only.
-pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
-    open_at(libc::AT_FDCWD, path, flags)
-}
-
-/// Opens a file of a folder of /proc, for `read_again`, or a folder in it.
-pub fn open_in(folder: &Fd, path: &CStr, flags: i32) -> Result<Fd> {
-    open_at(folder.raw(), path, flags)
-}
-
-fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
+/// Opens a folder, a file of /proc, or a file's name only; its path may begin in another folder.
+pub fn open(folder: Option<&Fd>, path: &CStr, flags: i32) -> Result<Fd> {
+    let folder = folder.map_or(libc::AT_FDCWD, Fd::raw);
     let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     // SAFETY: a terminated path.
     fd(unsafe { call(libc::SYS_openat, [folder as usize, path.as_ptr() as usize, flags]) })

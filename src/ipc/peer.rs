@@ -2,11 +2,13 @@
 //! user, in the same user namespace, with the same capabilities, and nothing of that only for
 //! the time being.
 //!
-//! Whose words they are the kernel says of every byte, for bytes can be somebody else's: of a
-//! process that was made to write them, like a `cat` of root's into a socket of ours. So all
-//! greetings have one sender, from the first byte to the last, and it shows that it takes part
-//! itself: the doorbell socket that came with them is a pair that it has made, which nobody can
-//! write or forge for it; and the page that was asked for lies in its memory (`consent`).
+//! Whose words they are the kernel says of every byte (`SCM_PIDFD`; before Linux 6.5 its number in
+//! `SCM_CREDENTIALS`, if it is there and repeats a number that was made after it was looked at),
+//! for bytes can be somebody else's: of a process that was made to write them, like a `cat` of
+//! root's into a socket of ours. So all greetings have one sender, from the first byte to the last,
+//! and it shows that it takes part itself: the doorbell socket that came with them is a pair that it
+//! has made, which nobody can write or forge for it; and the page that was asked for lies in its
+//! memory (`consent`). Its rights are read in /proc, in files that are held open.
 //!
 //! Nor must anybody else be between the two, who could listen: the socket of the greetings was
 //! made by the same user, or by root. The kernel knows that (`SO_PEERCRED`) of one that was
@@ -88,7 +90,6 @@ fn is_one_user(uid: u32) -> bool {
 
 /// A process, or thread, in /proc: it stands for this one and no later one. Both are held open, for
 /// there may be no numbers for descriptors later.
-#[derive(Debug)]
 struct ProcFolder {
     folder: Fd,
     status: Fd,
@@ -96,13 +97,13 @@ struct ProcFolder {
 
 impl ProcFolder {
     fn new(folder: Fd) -> Option<Self> {
-        let status = os::open_in(&folder, c"status", 0).ok()?;
+        let status = os::open(Some(&folder), c"status", 0).ok()?;
         Some(Self { folder, status })
     }
 
     /// Of the thread that calls.
     fn own() -> Option<Self> {
-        Self::new(os::open(c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
+        Self::new(os::open(None, c"/proc/thread-self", libc::O_DIRECTORY).ok()?)
     }
 
     fn status(&self) -> Option<(Standing, bool)> {
@@ -114,10 +115,10 @@ impl ProcFolder {
     fn standing(&self) -> Option<Standing> {
         let (mut standing, ended) = self.status()?;
         if ended {
-            let threads = os::open_in(&self.folder, c"task", libc::O_DIRECTORY).ok()?;
+            let threads = os::open(Some(&self.folder), c"task", libc::O_DIRECTORY).ok()?;
             let mut all = [None; 2];
             os::for_each_name(&threads, |name| {
-                let thread = os::open_in(&threads, name, libc::O_DIRECTORY).ok();
+                let thread = os::open(Some(&threads), name, libc::O_DIRECTORY).ok();
                 // The first is there, too, as ended, and again as `..`.
                 let thread = thread.and_then(Self::new).and_then(|thread| thread.status());
                 if let Some((standing, false)) = thread {
@@ -135,14 +136,12 @@ impl ProcFolder {
 }
 
 /// What an equal is known by.
-#[derive(Debug)]
 struct Known {
     folder: ProcFolder,
     standing: Standing,
 }
 
 /// The other process: who has sent the first byte.
-#[derive(Debug)]
 pub struct Peer {
     credentials: Credentials,
     /// Becomes readable when it ends; none where the kernel gives none.
@@ -209,7 +208,7 @@ impl Peer {
     fn compare(&self) -> Option<Known> {
         let number = number_in_proc(self.process.as_ref()?).ok()?;
         let path = CString::new(format!("/proc/{number}")).ok()?;
-        let folder = ProcFolder::new(os::open(&path, libc::O_DIRECTORY).ok()?)?;
+        let folder = ProcFolder::new(os::open(None, &path, libc::O_DIRECTORY).ok()?)?;
         let standing = folder.standing()?;
         let Credentials { uid, gid, .. } = self.credentials;
         let equal = standing.is_settled_as(self.credentials)
@@ -240,14 +239,6 @@ impl Peer {
     pub fn process(&self) -> Option<i32> {
         self.process.as_ref().map(Fd::raw)
     }
-
-    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        let known = self
-            .known
-            .iter()
-            .flat_map(|Known { folder: ProcFolder { folder, status }, .. }| [folder, status]);
-        self.process.iter().chain(known).map(Fd::raw)
-    }
 }
 
 /// Whether descriptors are sent over a socket: not to who has come to us from another user. Those
@@ -268,7 +259,7 @@ const STATUS: usize = 8192;
 /// One that has ended has none.
 fn number_in_proc(process: &Fd) -> os::Result<i32> {
     let path = CString::new(format!("/proc/self/fdinfo/{}", process.raw()));
-    let (file, mut room) = (os::open(&path.map_err(|_| libc::EINVAL)?, 0)?, [0; 256]);
+    let (file, mut room) = (os::open(None, &path.map_err(|_| libc::EINVAL)?, 0)?, [0; 256]);
     let text = os::read_again(&file, &mut room).and_then(|text| core::str::from_utf8(text).ok());
     let number = text.and_then(|text| text.lines().find_map(|line| line.strip_prefix("Pid:")));
     let number = number.and_then(|number| number.trim().parse().ok());

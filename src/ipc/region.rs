@@ -90,13 +90,6 @@ impl Descriptor {
     }
 }
 
-#[repr(C)]
-pub struct Chunk {
-    pub number: AtomicU32,
-    pub len: AtomicU32,
-    pub offset: AtomicU64,
-}
-
 /// One direction.
 #[repr(C)]
 pub struct Lane {
@@ -104,7 +97,8 @@ pub struct Lane {
     pub done: [CachePadded<AtomicU32>; 2],
     pub produced: CachePadded<AtomicU32>,
     pub consumed: CachePadded<AtomicU32>,
-    pub chunks: [CachePadded<Chunk>; CHUNKS],
+    /// Which message each chunk belongs to; its other end knows the rest.
+    pub chunks: [CachePadded<AtomicU32>; CHUNKS],
     cells: [MessageCell; WINDOW],
     eager: UnsafeCell<[u8; EAGER_ROOM]>,
     data: UnsafeCell<[[u8; CHUNK]; CHUNKS]>,

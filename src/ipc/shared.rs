@@ -44,7 +44,7 @@ impl Link {
     /// Copies a piece that was claimed, with no lock held. Who is `limited` does nothing that may
     /// take longer than copying.
     pub fn copy_or_defer(&self, role: Role, number: u32, piece: MessagePiece, limited: bool) {
-        if !limited || !self.engine.may_hang(role.way(), piece.theirs) {
+        if !limited || !self.engine.may_hang(role, piece.theirs) {
             return self.copy_with_workers(role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
@@ -56,24 +56,26 @@ impl Link {
             job.is_some_and(|job| blocking::COPIERS.take(blocking::OURS, job))
         });
         if !taken {
-            self.finish(role, number, Outcome::NotThisTime);
+            self.finish(role, number, Outcome::Refused); // this time
         }
     }
 
     /// Copies a piece that was claimed, with no lock held; and of a large message as many more
     /// as there are, with workers.
     pub fn copy_with_workers(&self, role: Role, number: u32, piece: MessagePiece) {
-        let by_calls = self.engine.may_hang(role.way(), piece.theirs) && piece.theirs.pin == 0;
-        let workers = self.engine.workers.filter(|_| by_calls && self.is_shared(piece));
+        let by_calls = self.engine.may_hang(role, piece.theirs) && piece.theirs.pin == 0;
+        let (message, shares) = (piece.theirs.message, self.engine.terms.shares);
+        let is_shared = by_calls && shares && message >= SHARED_FROM;
+        let workers = self.engine.workers.filter(|_| is_shared);
         let Some(workers) = workers else { return self.copy(role, number, piece) };
         // One for each MiB that the caller does not copy itself, and not too many for the tables.
-        let (all, message) = ((workers.count)(), piece.theirs.message);
+        let all = (workers.count)();
         let wanted = match message < SPREAD_BELOW {
             true => ((message >> 20) - 1).min(5),
-            false => piece.of / 2,
+            false => message >> 22,
         };
         let helpers = workers.helpers(role).min(wanted).min(all);
-        if helpers == 0 || !self.believe() || !self.engine.shows_sign(role.way()) {
+        if helpers == 0 || !self.believe() || !self.engine.shows_sign(role) {
             return self.copy(role, number, piece);
         }
         let (first, left) = (Lock::new(Some(piece)), AtomicUsize::new(AT_ONCE));
@@ -84,7 +86,7 @@ impl Link {
             while let Some(piece) = next.or_else(|| self.claim(role, number, &left)) {
                 next = None;
                 // SAFETY: `endpoint` has handed out a part of both posts.
-                let copied = unsafe { self.engine.copy_by_calls(role.way(), piece, means) };
+                let copied = unsafe { self.engine.copy_by_calls(role, piece, means) };
                 if copied != Outcome::Whole {
                     left.store(0, Ordering::Relaxed);
                     *failed[who].lock() = Some(piece);
@@ -101,10 +103,6 @@ impl Link {
         for piece in failed.iter().filter_map(|piece| piece.lock().take()) {
             self.copy(role, number, piece);
         }
-    }
-
-    fn is_shared(&self, piece: MessagePiece) -> bool {
-        self.engine.terms.shares && piece.theirs.message >= SHARED_FROM
     }
 
     /// The next piece of a message, as long as some are `left`.

@@ -2,14 +2,14 @@
 
 use super::claims::Broken;
 use super::endpoint::{Endpoint, Hint, Role, Step};
-use super::kicks;
+use super::kicks::NEEDY;
 use super::link::{Link, other};
 use super::lock::Held;
 use super::table;
 use core::sync::atomic::Ordering;
 
 fn has_needy_others(link: &Link) -> bool {
-    kicks::needy() > u32::from(link.must_help.load(Ordering::Relaxed))
+    NEEDY.load(Ordering::Relaxed) > u32::from(link.must_help.load(Ordering::Relaxed))
 }
 
 /// Does something for any connection but this one. True: something was done.
@@ -40,7 +40,9 @@ impl Link {
             }
             Ok(Step::Fetch(place)) => {
                 drop(endpoint);
-                self.fetch(place);
+                // The other side must have sent it.
+                self.take_in();
+                self.engine.mappings.give_up(place);
             }
             step => return Some((endpoint, step)),
         }
@@ -87,22 +89,19 @@ impl Link {
             let Some(mut endpoint) = self.endpoint(role).0.try_lock() else { continue };
             for number in endpoint.unfinished() {
                 match self.go_on(role, number, limited, endpoint) {
-                    None => {
-                        self.ring_own();
-                        return true;
-                    }
-                    Some((held, Ok(Step::Over))) => {
-                        self.let_go(held);
-                        self.ring_own();
-                        return true;
-                    }
+                    None => {}
+                    Some((held, Ok(Step::Over))) => self.let_go(held),
                     Some((held, Err(Broken))) => {
                         drop(held);
                         self.broken();
-                        return true;
                     }
-                    Some((held, _)) => endpoint = held,
+                    Some((held, _)) => {
+                        endpoint = held;
+                        continue;
+                    }
                 }
+                self.ring_own();
+                return true;
             }
         }
         false

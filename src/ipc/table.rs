@@ -6,10 +6,10 @@
 //!
 //! After a fork the connections are the parent's. A page that the kernel wipes in the child
 //! tells, without a system call and however the child was made: it holds a number that every
-//! connection remembers. Regions are not inherited at all; sockets are closed in the child.
+//! connection remembers. Regions are not inherited at all; descriptors are closed in the child.
 
 use super::link::Link;
-use super::{accept, blocking, blocks, hidden, kicks, os};
+use super::{accept, blocking, blocks, kicks, os};
 use crate::os::sys;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -165,7 +165,6 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
         let link = unsafe { &*link };
         link.handle.store(handle, Ordering::Release);
         place.handle.store(handle, Ordering::Release);
-        link.socket.reveal();
         return Ok(handle as i32);
     }
     // SAFETY: as above.
@@ -201,22 +200,10 @@ pub fn close(handle: i32) -> os::Result<()> {
     Ok(())
 }
 
-/// In the child of a fork: the sockets are the parent's. Kept open here they would hide the
-/// parent's end from the other side. Closed only if the number still stands for it.
+/// In the child of a fork: all of it is the parent's.
 pub fn forget_after_fork() {
     accept::forget_after_fork();
-    hidden::forget_after_fork();
     blocking::forget_after_fork();
     blocks::forget_after_fork();
-    for place in &TABLE[..USED.load(Ordering::Acquire) as usize] {
-        let link = place.link.load(Ordering::Acquire);
-        if link.is_null() || place.handle.load(Ordering::Acquire) == 0 {
-            continue;
-        }
-        // SAFETY: the child's copy of a connection that was open when it was made.
-        let link = unsafe { &*link };
-        if link.owner != owner() && link.socket.is_there() {
-            link.all_descriptors().for_each(sys::close);
-        }
-    }
+    os::close_after_fork();
 }

@@ -1,7 +1,7 @@
 //! Messages and bytes, for reports. Nothing is counted unless somebody wants one. Where the counts
 //! are, in a live file or in private memory, is the business of `stats`.
 
-pub use super::counts::{Direction, Means, MessageCounts, Regime};
+pub use super::counts::{Means, MessageCounts, Regime};
 
 use crate::os::once::Once;
 
@@ -21,9 +21,9 @@ pub fn is_on() -> bool {
 
 /// A message is over, with so many bytes.
 #[inline]
-pub fn note_message(direction: Direction, regime: Regime, bytes: usize) {
+pub fn note_message(received: bool, regime: Regime, bytes: usize) {
     if let Some(counts) = COUNTS.get() {
-        counts(true).note_message(direction, regime, bytes);
+        counts(true).note_message(received, regime, bytes);
     }
 }
 

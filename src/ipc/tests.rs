@@ -11,7 +11,7 @@ use super::calls::{
 use super::endpoint::Role::{self, Reader, Writer};
 use super::link::Link;
 use super::settings::{Engines, Settings};
-use super::{MOST_EAGER, handshake, os, table};
+use super::{handshake, os, table};
 use crate::backend::libc as original;
 use core::sync::atomic::Ordering;
 use std::thread;
@@ -120,47 +120,6 @@ fn send([a, b]: [i32; 2], data: &[u8], got: &mut [u8]) -> [isize; 2] {
     })
 }
 
-/// The same, both ends of which are posted before either waits.
-fn exchange([a, b]: [i32; 2], data: &[u8], got: &mut [u8]) -> [isize; 2] {
-    let (written, taken) = (iwrite(a, data), iread(b, got));
-    thread::scope(|scope| {
-        let writer = scope.spawn(move || wait(written));
-        let taken = wait(taken);
-        [writer.join().unwrap(), taken]
-    })
-}
-
-/// Around every border, and some beyond.
-fn sizes() -> impl Iterator<Item = usize> {
-    let borders = [1, 64, 257, MOST_EAGER, 65_536, 300_000, 4 << 20];
-    borders.into_iter().flat_map(|size| [size - 1, size, size + 1]).chain([16 << 20])
-}
-
-#[test]
-fn messages_of_every_size_arrive_whole_on_every_engine() {
-    for Pair { ends, what } in every_pair() {
-        for size in sizes() {
-            for carry in [send, exchange] {
-                let (data, mut got) = (bytes(size, 3), vec![0; size]);
-                assert_eq!(carry(ends, &data, &mut got), [size as isize; 2], "{what}");
-                assert!(got == data, "{what}, {size} bytes");
-            }
-        }
-    }
-}
-
-#[test]
-fn either_side_completes_a_direct_message_alone() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    for first in [Writer, Reader] {
-        let (data, mut got) = (bytes(3 << 20, 1), vec![0; 3 << 20]);
-        let (written, taken) = (iwrite(a, &data), iread(b, &mut got));
-        let order = if first == Writer { [written, taken] } else { [taken, written] };
-        assert_eq!(order.map(wait), [3 << 20; 2]);
-        assert!(got == data);
-    }
-}
-
 #[test]
 fn checking_alone_makes_progress() {
     for Pair { ends: [a, b], what } in every_pair() {
@@ -217,18 +176,6 @@ fn eager_write_whose_read_is_there_returns_the_shorter_count() {
     }
 }
 
-#[test]
-fn eager_write_without_a_read_does_not_wait_and_outlives_the_close_of_its_writer() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    let mut got = [0; 10];
-    // Both write first, and read then.
-    assert_eq!((write(a, &[1; 100]), write(b, &[2; 100]), write(a, &[3; 5])), (100, 100, 5));
-    assert_eq!((read(a, &mut got), got), (10, [2; 10]));
-    close(a);
-    assert_eq!((read(b, &mut got), got), (10, [1; 10]));
-    assert_eq!((read(b, &mut got), read(b, &mut got)), (5, 0));
-}
-
 /// Short ones lie beside their posts, others in the room, which is gone through several times.
 #[test]
 fn eager_messages_written_ahead_arrive_whole_whatever_their_sizes() {
@@ -268,24 +215,6 @@ fn a_window_of_mixed_sizes_is_matched_in_order_and_waited_for_backwards() {
             assert!(got.into_iter().eq(all()), "{what}");
         });
     }
-}
-
-#[test]
-fn writer_sleeps_while_the_reader_is_a_window_behind() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            for round in 0..2000usize {
-                assert_eq!(write(a, &round.to_le_bytes()), 8);
-            }
-        });
-        thread::sleep(Duration::from_millis(30));
-        for round in 0..2000usize {
-            let mut got = [0; 8];
-            assert_eq!(read(b, &mut got), 8);
-            assert_eq!(usize::from_le_bytes(got), round);
-        }
-    });
 }
 
 #[test]

@@ -8,9 +8,8 @@
 use super::across::Pinned;
 use super::blocks;
 use super::doorbell::how;
-use super::endpoint::{AfterPost, Endpoint, Hint, Role, Step};
-use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS, other};
-use super::lock::Held;
+use super::endpoint::{AfterPost, Hint, Role};
+use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
 use super::os;
 use super::region::LINE;
 use super::watch::{self, AnnouncedSleep};
@@ -62,7 +61,8 @@ impl Link {
                     return self.wait_for_short(number, hint);
                 }
                 Ok((endpoint, AfterPost::Waits(number, None))) => {
-                    return self.begin_and_wait(role, number, endpoint);
+                    self.let_go(endpoint);
+                    return self.wait(role, number);
                 }
                 Err(Unposted { error, until: None }) => return error,
                 Err(Unposted { until: Some(hint), .. }) => match self.help_anybody(false) {
@@ -71,24 +71,6 @@ impl Link {
                 },
             }
         }
-    }
-
-    /// What was just posted.
-    #[inline(never)]
-    fn begin_and_wait(&self, role: Role, number: u32, mut endpoint: Held<'_, Endpoint>) -> isize {
-        let (_, lane) = self.endpoint(role);
-        match endpoint.advance(lane, &self.engine, self.other_may(role), false, number) {
-            Ok(Step::Over) => return self.collected(endpoint, number),
-            Ok(Step::Copy(piece)) => {
-                drop(endpoint);
-                if piece.of > 1 {
-                    self.ring();
-                }
-                self.copy_with_workers(role, number, piece);
-            }
-            _ => self.let_go(endpoint),
-        }
-        self.wait(role, number)
     }
 
     /// A read that comes first spins before it does anything else: what it meets is often eager.
@@ -193,10 +175,7 @@ impl Link {
             return serial.map(drop);
         }
         self.note_events(os::poll_few(self.descriptors(), 0));
-        let gone = || match self.end_of_other() {
-            other::ALIVE if !self.closing.load(Ordering::Acquire) => None,
-            gone => Some(-self.failure(Role::Writer, gone) as i32),
-        };
+        let gone = || self.end_for(Role::Writer).map(|end| -end as i32);
         if let Some(errno) = gone() {
             return Err(errno);
         }

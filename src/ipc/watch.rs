@@ -77,7 +77,7 @@ impl<'a> AnnouncedSleep<'a> {
                 &mut few[..]
             }
         };
-        os::poll_set(set, limit);
+        let _ = os::poll_set(set, limit);
         for (link, entries) in self.links().zip(set[1..].chunks_exact(2)) {
             let events = [entries[0].revents, entries[1].revents];
             link.note_events(events);

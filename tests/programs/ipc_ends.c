@@ -184,10 +184,17 @@ static void again(void)
 	expect_descriptors(before);
 }
 
-/* Daemons close what they find; what they open then is theirs. */
+static void expect_open(const int files[30])
+{
+	for (int i = 0; i < 30; i++)
+		if (fcntl(files[i], F_GETFD) < 0)
+			fail("a file of the program was closed: %d", files[i]);
+}
+
+/* Daemons close what they find; what they open then is theirs, and their children's. */
 static void all_closed(void)
 {
-	pid_t child;
+	pid_t child, mine;
 	int connection = with_child(echo, &child), files[30];
 	void *block = adma_alloc(100000);
 
@@ -196,11 +203,15 @@ static void all_closed(void)
 		cannot_be_shown("no close_range in this kernel");
 	for (int i = 0; i < 30; i++)
 		files[i] = open("/dev/null", O_RDONLY);
+	mine = fork();
+	if (mine == 0) {
+		expect_open(files);
+		_exit(0);
+	}
+	expect_good_end(mine);
 	EXPECT(adma_close(connection), 0);
 	EXPECT(adma_free(block), 0);
-	for (int i = 0; i < 30; i++)
-		if (fcntl(files[i], F_GETFD) < 0)
-			fail("a file of the program was closed: %d", files[i]);
+	expect_open(files);
 	kill_child(child);
 }
 

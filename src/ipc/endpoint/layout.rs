@@ -3,6 +3,7 @@
 
 use crate::ipc::OFFLOAD;
 use crate::ipc::claims::MOST_PIECES;
+use crate::ipc::engine::Terms;
 use crate::plan::PAGE;
 
 /// From here on workers copy, too, where there are any and no block or helper is better: to wake
@@ -12,18 +13,6 @@ pub const SHARED_FROM: usize = 3 << 20;
 /// Below this the pieces are short, and the order keeps threads apart. (Sixteen CPUs, 16 MiB:
 /// 260 us; 460 in pieces of 2 MiB.)
 pub const SPREAD_BELOW: usize = 32 << 20;
-
-/// Who copies beside the two threads that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Helpers {
-    Nobody,
-    /// Workers of either side; with where the message lies in its writer.
-    AnyMemory(usize),
-    /// Workers of either side, all of them for each piece between blocks.
-    Blocks,
-    /// Those of the reader, in the same way: its writer copies nothing.
-    ReaderAlone,
-}
 
 /// The pieces of one message. The default is nobody's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,16 +29,18 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub fn new(count: usize, helpers: Helpers) -> Self {
-        let piece = match helpers {
-            Helpers::AnyMemory(source) if count >= SHARED_FROM => {
-                return Self::by_tables(count, source);
-            }
-            Helpers::ReaderAlone => count.clamp(1, most_helped(count)),
-            Helpers::Blocks => piece_size(count, (count / 8).min(most_helped(count))),
+    /// Of so many bytes, which lie at `source` in the writer; both in `blocks` or not.
+    pub fn new(count: usize, terms: Terms, blocks: bool, source: usize) -> Self {
+        let Terms { shares, reader_alone, .. } = terms;
+        let alone = reader_alone && !blocks;
+        let piece = match (blocks, shares) {
+            // Workers of either side, all of them for each piece.
+            (true, true) => piece_size(count, (count / 8).min(most_helped(count))),
+            // Those of the reader, in the same way.
+            _ if alone => count.clamp(1, most_helped(count)),
+            (false, true) if count >= SHARED_FROM => return Self::by_tables(count, source),
             _ => piece_size(count, count / 64),
         };
-        let alone = helpers == Helpers::ReaderAlone;
         Self { count, first: piece, piece, per_table: 1, alone }
     }
 
@@ -133,27 +124,30 @@ fn most_helped(count: usize) -> usize {
 mod tests {
     use super::*;
 
-    const HELPERS: [Helpers; 6] = [
-        Helpers::Nobody,
-        Helpers::Blocks,
-        Helpers::ReaderAlone,
-        Helpers::AnyMemory(0),
-        Helpers::AnyMemory(4096),
-        Helpers::AnyMemory(0x7fff_1234_5678),
+    const NOBODY: Terms = Terms { equal: true, reader_alone: false, shares: false };
+    const SHARED: Terms = Terms { shares: true, ..NOBODY };
+    const ALONE: Terms = Terms { reader_alone: true, ..NOBODY };
+
+    const CASES: [(Terms, bool, usize); 6] = [
+        (NOBODY, false, 0),
+        (SHARED, true, 0),
+        (ALONE, false, 0),
+        (SHARED, false, 0),
+        (SHARED, false, 4096),
+        (SHARED, false, 0x7fff_1234_5678),
     ];
 
     #[test]
     fn pieces_cover_every_message_and_are_never_too_many() {
-        for helpers in HELPERS {
+        for (terms, blocks, source) in CASES {
             for shift in 0..47 {
                 for count in [1usize << shift, (1 << shift) + 1, (1 << shift) * 2 - 1] {
-                    let layout = Layout::new(count, helpers);
+                    let layout = Layout::new(count, terms, blocks, source);
                     let pieces = layout.pieces();
                     assert!((1..=MOST_PIECES).contains(&pieces), "{count} {pieces}");
-                    let alone = helpers == Helpers::ReaderAlone;
                     assert!(count >= OFFLOAD || pieces == 1, "{count}");
-                    assert_eq!(layout.is_alone(), alone || pieces == 1);
-                    assert!(!alone || (pieces == 1) == (count <= 16 << 20), "{count}");
+                    assert_eq!(layout.is_alone(), terms == ALONE || pieces == 1);
+                    assert!(terms != ALONE || (pieces == 1) == (count <= 16 << 20), "{count}");
                     let mut all: Vec<_> = (0..pieces).map(|index| layout.piece(index)).collect();
                     all.sort();
                     let mut end = 0;
@@ -172,7 +166,7 @@ mod tests {
     fn pieces_for_workers_begin_at_page_tables_of_the_writer() {
         for source in [0usize, 8, 4096, (1 << 20) + 4096, (2 << 20) - 4096, 0x7f12_3456_7890] {
             for (count, cut) in [(4 << 20, 256 << 10), (31 << 20, 256 << 10), (65 << 20, 2 << 20)] {
-                let layout = Layout::new(count, Helpers::AnyMemory(source));
+                let layout = Layout::new(count, SHARED, false, source);
                 for index in 1..layout.pieces() {
                     let (at, _) = layout.piece(index);
                     assert!((source + at).is_multiple_of(cut), "{source} {count} {index}");
@@ -188,7 +182,7 @@ mod tests {
         const TABLE: usize = 2 << 20;
         for source in [0usize, 4096, 300 << 10, (2 << 20) - 4096] {
             for count in [4usize << 20, 6 << 20, (8 << 20) - 1] {
-                let layout = Layout::new(count, Helpers::AnyMemory(source));
+                let layout = Layout::new(count, SHARED, false, source);
                 let table = |index: usize| (source + layout.piece(index).0) / TABLE;
                 let (tables, pieces) = (count / TABLE, layout.pieces());
                 for first in 0..pieces - tables {

@@ -63,7 +63,7 @@ impl Endpoint {
             }
         }
         let busy = limited && own.claimed > own.finished;
-        if !busy && engine.reaches(role.way(), own.theirs) {
+        if !busy && engine.reaches(role, own.theirs) {
             if own.claimed == 0 {
                 // What is left there may look like ours, of a message 65536 before.
                 claims::note_finished(own_finished, number, 0);
@@ -150,12 +150,8 @@ impl Endpoint {
         match outcome {
             Outcome::Whole => {}
             Outcome::Fault => claims::raise(claims, number, flag::FAULT),
-            Outcome::Refused | Outcome::NotThisTime => {
-                claims::raise(claims, number, flag::REFUSED);
-            }
-            Outcome::Gone | Outcome::Stranger => {
-                claims::raise(claims, number, flag::CANCELLED);
-            }
+            Outcome::Refused => claims::raise(claims, number, flag::REFUSED),
+            Outcome::Gone => claims::raise(claims, number, flag::CANCELLED),
         }
         let desc = self.own_desc(lane, number);
         let own = self.own(number);
@@ -203,20 +199,17 @@ impl Endpoint {
         let index = self.chunks;
         let lying = index.wrapping_sub(lane.consumed.0.load(Ordering::Acquire));
         let own = self.own(number);
-        let len = CHUNK.min(own.layout.count - own.stream_at);
+        let len = own.next_chunk();
         if lying as usize > CHUNKS {
             return Err(Broken);
         }
         if lying as usize == CHUNKS || len == 0 {
             return Ok(false);
         }
-        let chunk = &lane.chunks[index as usize % CHUNKS].0;
         // SAFETY: inside the buffer that was posted; the chunk is free for us to write.
         unsafe { original::copy(lane.chunk_bytes(index), own.ours.addr + own.stream_at, len) };
         tally::note_copied(Means::SharedMemory, len);
-        chunk.number.store(number, Ordering::Relaxed);
-        chunk.len.store(len as u32, Ordering::Relaxed);
-        chunk.offset.store(own.stream_at as u64, Ordering::Relaxed);
+        lane.chunks[index as usize % CHUNKS].0.store(number, Ordering::Relaxed);
         own.stream_at += len;
         self.chunks = index.wrapping_add(1);
         lane.produced.0.store(self.chunks, Ordering::Release);
@@ -233,10 +226,7 @@ impl Endpoint {
         if lying == 0 {
             return Ok(false);
         }
-        let chunk = &lane.chunks[index as usize % CHUNKS].0;
-        let number = chunk.number.load(Ordering::Relaxed);
-        let len = chunk.len.load(Ordering::Relaxed) as usize;
-        let offset = chunk.offset.load(Ordering::Relaxed);
+        let number = lane.chunks[index as usize % CHUNKS].0.load(Ordering::Relaxed);
         let own = self.own(number);
         if own.number != number || own.state != State::Posted {
             return Err(Broken);
@@ -245,16 +235,11 @@ impl Endpoint {
         let view = claims::cursors(lane.claims(number), number);
         let own = self.own(number);
         own.heed(view.flags);
-        let right = own.matched
-            && own.state == State::Posted
-            && own.is_streamed()
-            && offset == own.stream_at as u64
-            && (1..=CHUNK).contains(&len)
-            && len <= own.layout.count - own.stream_at;
-        if !right {
+        let len = own.next_chunk();
+        if !own.matched || own.state != State::Posted || !own.is_streamed() || len == 0 {
             return Err(Broken);
         }
-        // SAFETY: just checked to lie inside the buffer that was posted.
+        // SAFETY: inside the buffer that was posted.
         unsafe { original::copy(own.ours.addr + own.stream_at, lane.chunk_bytes(index), len) };
         tally::note_copied(Means::SharedMemory, len);
         own.stream_at += len;
@@ -310,6 +295,11 @@ impl OwnPost {
         self.kind == kind::STREAMED
     }
 
+    /// The length of the next chunk, as both sides count.
+    fn next_chunk(&self) -> usize {
+        CHUNK.min(self.layout.count - self.stream_at)
+    }
+
     /// What a side has said that may no longer touch the other's memory.
     fn heed(&mut self, flags: u32) {
         if flags & flag::REFUSED != 0 {
@@ -323,8 +313,7 @@ impl OwnPost {
         let (at, len) = self.layout.piece(index);
         let block = self.theirs.block.map(|place| place.plus(at));
         let theirs = Remote { addr: self.theirs.addr + at, offset: at, block, ..self.theirs };
-        let (of, alone) = (self.layout.pieces(), self.layout.is_alone());
-        MessagePiece { ours: self.ours.addr + at, theirs, len, of, alone }
+        MessagePiece { ours: self.ours.addr + at, theirs, len, alone: self.layout.is_alone() }
     }
 }
 

@@ -140,15 +140,11 @@ impl Link {
         -libc::EPROTO as isize
     }
 
-    /// The other side says that it is done with what we have not posted. Who closes gives up
-    /// posts that met nothing, and has said so before; so does who hears that we close. From
-    /// anybody else it is nonsense.
-    #[cold]
-    pub fn far_ahead(&self, role: Role) -> isize {
-        match self.end_of_other() {
-            other::ALIVE if !self.closing.load(Ordering::Acquire) => self.broken(),
-            gone => self.failure(role, gone),
-        }
+    /// What a message gets if either side has come to its end.
+    pub fn end_for(&self, role: Role) -> Option<isize> {
+        let gone = self.end_of_other();
+        let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
+        over.then(|| self.failure(role, gone))
     }
 
     /// What a message gets that will not be transferred. That we close ourselves comes first:

@@ -75,7 +75,7 @@ pub fn seal_with_stranger(memory: &Fd, user: User) -> Result<()> {
     }
     let same = fd(Ok(sys::duplicate(memory.raw(), 0).try_into().map_err(|_| libc::EMFILE)?))?;
     let done = SEALERS.within(user, 1_000_000_000, move || seal_for_good(&same));
-    done.unwrap_or(Err(libc::ETIMEDOUT))
+    done.flatten().unwrap_or(Err(libc::ETIMEDOUT))
 }
 
 /// Where the first page is missing, or the size. Of what is sealed for good none goes away any more,

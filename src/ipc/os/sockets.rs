@@ -53,9 +53,16 @@ pub fn bind(socket: &Fd, address: &UnixAddress) -> Result<()> {
     unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
 }
 
+/// Knows who has its other end.
+fn connected(mut socket: Fd) -> Fd {
+    socket.other_end = Some(user_of(socket.raw()));
+    socket
+}
+
 /// Connects; a listener that accepts nobody is waited for until `end`, a moment of
 /// `sys::nanoseconds`.
-pub fn connect(socket: &Fd, address: &UnixAddress, end: u64) -> Result<()> {
+pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
+    let socket = unix_socket()?;
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     loop {
         // At least a microsecond, for 0 would be without end.
@@ -64,7 +71,7 @@ pub fn connect(socket: &Fd, address: &UnixAddress, end: u64) -> Result<()> {
         set_socket_option(socket.raw(), libc::SO_SNDTIMEO, limit)?;
         // SAFETY: the kernel reads the address.
         match unsafe { call(libc::SYS_connect, [fd, at, address.1]) } {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(connected(socket)),
             Err(libc::EAGAIN) => return Err(libc::ETIMEDOUT),
             Err(libc::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -78,8 +85,9 @@ pub fn listen(socket: &Fd) -> Result<()> {
 }
 
 pub fn accept(listener: i32) -> Result<Fd> {
+    let flags = libc::SOCK_CLOEXEC as usize;
     // SAFETY: no address is asked for.
-    fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize]) })
+    fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, flags]) }).map(connected)
 }
 
 /// Whether a path leads to a socket, and not by a link.
@@ -87,7 +95,7 @@ pub fn is_socket_file(address: &UnixAddress) -> bool {
     // SAFETY: terminated: `unix_address` leaves room for the zero.
     let path = unsafe { CStr::from_ptr(address.0.sun_path.as_ptr()) };
     let kind = |stat: &libc::stat| stat.st_mode & libc::S_IFMT;
-    let file = open(path, libc::O_PATH | libc::O_NOFOLLOW);
+    let file = open(None, path, libc::O_PATH | libc::O_NOFOLLOW);
     file.is_ok_and(|file| sys::stat(file.raw(), kind) == Some(libc::S_IFSOCK))
 }
 
@@ -100,7 +108,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
         Some(0) => folder[0] = b'/',
         Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
     }
-    let folder = open(CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
+    let folder = open(None, CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
     let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
     loop {
         // SAFETY: no memory.
@@ -258,7 +266,7 @@ pub fn send_byte(socket: i32) {
 /// program may have used up when it waits.
 pub fn poll_few<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> [i16; N] {
     let mut set = fds.map(poll_entry);
-    poll_set(&mut set, limit_ms);
+    let _ = poll_set(&mut set, limit_ms);
     set.map(|entry| entry.revents)
 }
 
@@ -266,21 +274,11 @@ pub fn poll_entry((fd, events): (i32, i16)) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
 }
 
-pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) {
+/// The same for many. An error, as a signal is, is for who wants to know of it.
+pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) -> Result<()> {
     let (at, len) = (set.as_mut_ptr() as usize, set.len());
-    // SAFETY: the kernel writes the answers.
-    if unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.is_err() {
-        set.iter_mut().for_each(|entry| entry.revents = 0);
-    }
-}
-
-/// The same for many, for who wants to know of signals: they are an error.
-pub fn poll_until_signal(fds: &[(i32, i16)], limit_ms: i32) -> Result<Vec<i16>> {
-    let mut set: Vec<libc::pollfd> = fds.iter().copied().map(poll_entry).collect();
-    let (at, len) = (set.as_mut_ptr() as usize, set.len());
-    // SAFETY: the kernel writes the answers.
-    unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }?;
-    Ok(set.iter().map(|entry| entry.revents).collect())
+    // SAFETY: the kernel writes the answers, or leaves zeros.
+    unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.map(drop)
 }
 
 /// The most descriptors that anybody has a use for in one message; and the most that can be sent.

@@ -81,29 +81,6 @@ fn cookies_never_waited_for_end_with_their_connection() {
     }
 }
 
-#[test]
-fn long_sleepers_are_woken_by_message_and_by_close() {
-    for delay in [1, 10, 60] {
-        let &Pair { ends: [a, b], .. } = &pair();
-        let sleep = move || thread::sleep(Duration::from_millis(delay));
-        thread::scope(|scope| {
-            // Two sleepers: one polls, the other sleeps behind it.
-            let reader = || scope.spawn(move || assert_eq!(read(b, &mut [0; 4]), 4));
-            let readers = [reader(), reader()];
-            sleep();
-            assert_eq!((write(a, &[1; 4]), write(a, &[2; 4])), (4, 4));
-            readers.into_iter().for_each(|reader| reader.join().unwrap());
-            scope.spawn(move || assert_eq!(read(b, &mut [0; 4]), 0));
-            scope.spawn(move || assert_eq!(read(a, &mut [0; 4]), -libc::EBADF as isize));
-            sleep();
-            assert_eq!(close(a), 0);
-        });
-        assert_eq!(write(b, &[0; 4]), -libc::EPIPE as isize);
-        assert_eq!(read(a, &mut [0; 4]), -libc::EBADF as isize);
-        assert_eq!((close(b), close(b)), (0, -libc::EBADF));
-    }
-}
-
 /// Calls one after the other until one tells of an end.
 fn until_the_end(role: Role, handle: i32) -> isize {
     let mut data = vec![0; 70_000];
