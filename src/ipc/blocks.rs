@@ -169,14 +169,6 @@ pub fn settle(serial: u64, user: User) -> os::Result<()> {
 /// In the child of a fork: the memory is the parent's, which the child can see and use, but
 /// not free.
 pub fn forget_after_fork() {
-    if !ANY.load(Ordering::Acquire) {
-        return;
-    }
-    if let Some(blocks) = BLOCKS.try_lock() {
-        for memory in blocks.iter().map(|block| &block.memory).filter(|memory| memory.is_there()) {
-            sys::close(memory.raw());
-        }
-    }
     BLOCKS.renew();
 }
 

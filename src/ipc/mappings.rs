@@ -132,12 +132,6 @@ pub struct Mappings {
     arrived: Arc<Lock<Arrived>>,
 }
 
-impl core::fmt::Debug for Mappings {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "{} mappings", self.arrived.lock().mappings.len())
-    }
-}
-
 impl Mappings {
     /// With a process that is our equal, or not.
     pub fn new(wanted: bool, equal: bool, user: User) -> Self {

@@ -41,30 +41,45 @@ unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usi
     if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
 }
 
-/// By their numbers what the files of our descriptors are known by; 0: it is not ours. A child of a
-/// fork closes them: there they would hide the end of its parent from others. Greater numbers are
-/// not looked after.
+/// The marks of our descriptors; 0: none. A child of a fork closes them: there they would hide the
+/// end of its parent from others. Of two whose numbers are so far apart that they have the same
+/// place, the first is not looked after.
 struct Descriptors([AtomicU64; 1 << 16]);
 
 // SAFETY: atomic numbers.
 unsafe impl Zeroed for Descriptors {}
 
+impl Descriptors {
+    fn place(&self, number: i32) -> &AtomicU64 {
+        &self.0[number as usize % self.0.len()]
+    }
+}
+
 static OPEN: Mapped<Descriptors> = Mapped::new();
 
-/// One more than the greatest number that was ever ours.
+/// One more than the greatest number of ours so far.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
+/// Of a mark so many bits tell the file from others; above them is the number.
+const FILE_BITS: u32 = 40;
+
+/// What a number stands for now; 0: nothing.
 fn mark_of(number: i32) -> u64 {
-    sys::file_of(number).map_or(0, |(device, inode)| inode ^ device.rotate_left(32))
+    let file = |(device, inode): (u64, u64)| (inode ^ device << 32) & ((1 << FILE_BITS) - 1);
+    sys::file_of(number).map_or(0, |found| (number as u64) << FILE_BITS | file(found))
 }
 
 /// In the child of a fork.
 pub fn close_after_fork() {
-    let Some(Descriptors(open)) = OPEN.get() else { return };
-    for (number, place) in open.iter().enumerate().take(USED.swap(0, Ordering::AcqRel)) {
-        let mark = place.swap(0, Ordering::AcqRel);
-        if mark != 0 && mark_of(number as i32) == mark {
-            sys::close(number as i32);
+    let used = USED.load(Ordering::Acquire);
+    for place in OPEN.get().iter().flat_map(|open| open.0.iter().take(used)) {
+        let mark = place.load(Ordering::Acquire);
+        if mark != 0 {
+            place.store(0, Ordering::Release);
+            let number = (mark >> FILE_BITS) as i32;
+            if mark_of(number) == mark {
+                sys::close(number);
+            }
         }
     }
 }
@@ -81,9 +96,9 @@ pub struct Fd {
 impl Fd {
     /// A number that is ours from now on.
     pub fn owned(number: i32) -> Self {
-        let (mark, open) = (mark_of(number), OPEN.get_or_map());
-        if let Some(place) = open.and_then(|open| open.0.get(number as usize)) {
-            place.store(mark, Ordering::Release);
+        let mark = mark_of(number);
+        if let Some(open) = OPEN.get_or_map() {
+            open.place(number).store(mark, Ordering::Release);
             USED.fetch_max(number as usize + 1, Ordering::AcqRel);
         }
         Self { number, mark, other_end: None }
@@ -104,24 +119,32 @@ impl Fd {
         ManuallyDrop::new(self).number
     }
 
+    /// Also of a number that is somebody else's by now: the mark tells.
     fn leave_place(&self) {
-        if let Some(place) = OPEN.get().and_then(|open| open.0.get(self.number as usize)) {
+        if let Some(open) = OPEN.get() {
             let (mark, failure) = (self.mark, Ordering::Relaxed);
-            let _ = place.compare_exchange(mark, 0, Ordering::AcqRel, failure);
+            let _ = open.place(self.number).compare_exchange(mark, 0, Ordering::AcqRel, failure);
         }
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        self.leave_place(); // before another file gets the number
-        match self.other_end {
-            _ if !self.is_there() => {}
+        let is_there = self.is_there();
+        if let Some(user) = self.other_end.filter(|_| is_there) {
+            // Also if a child is forked now, which has it as well.
+            shut_down(self.number, libc::SHUT_RDWR);
             // What is in it may be files that would be closed with it; they stay there while others
-            // wait.
-            Some(user) if !empty_for_good(self, user) => close_by_thread(self.number, user),
-            _ => sys::close(self.number),
+            // wait, and a child that closed them would have to wait itself.
+            if !empty_for_good(self, user) {
+                self.leave_place();
+                return close_by_thread(self.number, user);
+            }
         }
+        if is_there {
+            sys::close(self.number);
+        }
+        self.leave_place();
     }
 }
 
