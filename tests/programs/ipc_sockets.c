@@ -4,7 +4,6 @@
 #include "ipc_echo.h"
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
 
 static void *attach_end(void *socket_fd)
 {
@@ -393,19 +392,6 @@ static void named(void)
 	EXPECT(adma_close(listener), 0);
 	waitpid(child, &status, 0);
 	EXPECT(status, 0);
-}
-
-/* How many sockets this process has. */
-static int sockets(void)
-{
-	int number = 0;
-
-	for (int fd = 0; fd < 100; fd++) {
-		struct stat stat;
-
-		number += fstat(fd, &stat) == 0 && S_ISSOCK(stat.st_mode);
-	}
-	return number;
 }
 
 /* A child that is made during the greetings has none of what the connection will have. */
