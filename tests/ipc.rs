@@ -334,14 +334,10 @@ fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
 }
 
 programs! {
+    client_that_drips_its_greetings_keeps_no_honest_one_out: "ipc_drip" "";
     stranger_of_the_same_number_breaks_no_connection_of_equals: "ipc_same_number" "";
     listener_is_closed_where_no_thread_can_be_made: "ipc_no_thread" "";
     child_forked_while_connect_waits_has_not_its_socket: "ipc_waiting_connect" "";
-}
-
-#[test]
-fn clients_that_drip_their_greetings_keep_no_honest_one_out() {
-    succeed(ipc("ipc_drip", "").env("ADMA_IPC_TIMEOUT", "15"));
 }
 
 #[test]
