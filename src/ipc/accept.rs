@@ -24,6 +24,9 @@ const GRACE: u64 = 250_000_000;
 /// listener's queue, where everybody can find it.
 const ATTENTION: u64 = 2_000_000;
 
+/// So long, in milliseconds, who may let in nobody is held up before it is told so.
+const BREATH: i32 = 10;
+
 struct Incoming {
     /// Which file it is.
     listener: (u64, u64),
@@ -73,6 +76,8 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             }
         }
         if CLOSERS.is_swamped() {
+            // Whoever polls the listener asks again at once, as long as somebody waits there.
+            os::poll_few([(-1, 0)], BREATH);
             return Err(libc::EMFILE);
         }
         let (mut events, mut limit) = (vec![(listener, libc::POLLIN)], i32::MAX);

@@ -58,6 +58,10 @@ impl core::ops::Deref for Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
+        // A child that is forked from now on has it, and must not hide the end from the other side.
+        if self.is_there() {
+            os::shut_down(self.raw(), libc::SHUT_RDWR);
+        }
         self.reveal(); // before it is closed: another file might get the number
         // SAFETY: nobody uses it any more.
         os::close_socket(unsafe { ManuallyDrop::take(&mut self.socket) }, self.user);
