@@ -338,6 +338,14 @@ programs! {
     stranger_of_the_same_number_breaks_no_connection_of_equals: "ipc_same_number" "";
     listener_is_closed_where_no_thread_can_be_made: "ipc_no_thread" "";
     child_forked_while_connect_waits_has_not_its_socket: "ipc_waiting_connect" "";
+    client_is_not_forgotten_with_its_last_word: "ipc_accept" "last_word";
+    server_that_may_let_in_nobody_is_not_told_so_without_pause: "ipc_swamped" "";
+}
+
+#[test]
+fn child_forked_while_a_socket_is_closed_does_not_hide_the_end() {
+    let test = "child_forked_while_a_socket_is_closed_does_not_hide_the_end";
+    shows(test, ipc("ipc_end_forked", "").env("ADMA_IPC_TIMEOUT", "1"));
 }
 
 #[test]

@@ -22,17 +22,18 @@ static void pass(int from, const char *what)
 		fail("%s", what);
 }
 
-/* The first message of a client waits at the gate. */
+/* Which message of a slow client waits at the gate: of three greetings the first, or the last. */
+enum { FIRST = 1, LAST = 3 };
+static int held = FIRST;
+
 static void send_slowly(int signal, siginfo_t *about, void *context)
 {
 	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
 	struct mmsghdr message = { .msg_hdr = *(struct msghdr *)registers[REG_RSI] };
-	static bool held;
 
 	(void)signal;
 	(void)about;
-	if (!held) {
-		held = true;
+	if (--held == 0) {
 		EXPECT(write(arrived[1], "x", 1), 1);
 		pass(gate[0], "the gate stays closed");
 	}
@@ -41,6 +42,7 @@ static void send_slowly(int signal, siginfo_t *about, void *context)
 	registers[REG_RAX] = sent == 1 ? (long)message.msg_len : -errno;
 }
 
+/* A quick one comes when the slow one is at the gate. */
 static pid_t client(bool slow)
 {
 	pid_t child = fork();
@@ -49,6 +51,8 @@ static pid_t client(bool slow)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (slow)
 			trap_call(SYS_sendmsg, send_slowly);
+		else
+			pass(arrived[0], "the slow client has not come");
 		int connection = adma_connect(name);
 
 		if (connection < 0)
@@ -58,8 +62,6 @@ static pid_t client(bool slow)
 		EXPECT(adma_close(connection), 0);
 		exit(0);
 	}
-	if (slow)
-		pass(arrived[0], "the slow client has not come");
 	return child;
 }
 
@@ -106,6 +108,13 @@ static void polled(void)
 	EXPECT(poll_and_accept(), true);
 	expect_good_end(quick);
 	expect_good_end(slow);
+}
+
+/* The server must not have said its last word then: the client would take that for the end. */
+static void last_word(void)
+{
+	held = LAST;
+	polled();
 }
 
 /* Two processes accept; the one that has taken the slow client off the queue goes away then. */
@@ -164,6 +173,7 @@ int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "polled", polled }, { "processes", processes }, { "threads", threads },
+		{ "last_word", last_word },
 	};
 
 	alarm(110);
