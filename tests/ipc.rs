@@ -339,6 +339,7 @@ programs! {
     listener_is_closed_where_no_thread_can_be_made: "ipc_no_thread" "";
     child_forked_while_connect_waits_has_not_its_socket: "ipc_waiting_connect" "";
     client_is_not_forgotten_with_its_last_word: "ipc_accept" "last_word";
+    client_that_has_come_again_elsewhere_is_not_told_of: "ipc_accept" "elsewhere";
     server_that_may_let_in_nobody_is_not_told_so_without_pause: "ipc_swamped" "";
 }
 

@@ -37,6 +37,12 @@ struct Incoming {
     socket: Hidden,
 }
 
+impl Incoming {
+    fn is_gone(&self) -> bool {
+        os::poll_few([(self.socket.raw(), 0)], 0)[0] & libc::POLLHUP != 0
+    }
+}
+
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
 
 /// Takes one out, to be dropped or gone on with while the lock is not held.
@@ -67,6 +73,9 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             Err(libc::EBADF)
         }
     };
+    // Who was left over from another call, and has gone since, may have come again, and have been
+    // accepted elsewhere.
+    while take(|incoming| incoming.listener == file && incoming.is_gone()).is_some() {}
     loop {
         still()?;
         // Also those of listeners that nobody asks any more.
@@ -140,8 +149,7 @@ fn go_on(mut incoming: Incoming, listener: i32) -> Option<os::Result<Established
         BACKLOG.lock().iter().any(|one| one.listener == file)
             || os::poll_few([(listener, libc::POLLIN)], 0) != [0]
     };
-    let is_gone = || os::poll_few([(incoming.socket.raw(), 0)], 0)[0] & libc::POLLHUP != 0;
-    (done.is_ok() || !is_gone() || !others()).then_some(done)
+    (done.is_ok() || !incoming.is_gone() || !others()).then_some(done)
 }
 
 /// A listener was closed, which was this file.

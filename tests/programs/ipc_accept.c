@@ -142,6 +142,27 @@ static void processes(void)
 	expect_good_end(other);
 }
 
+/* Who has left a client to another process, where it has come again, is not told of its end. */
+static void elsewhere(void)
+{
+	processes();
+	pid_t third = client(false);
+
+	if (fork() == 0) {
+		sleep_ms(300); /* nobody is in the queue when the server accepts again */
+		EXPECT(write(arrived[1], "x", 1), 1);
+		_exit(0);
+	}
+	int connection = adma_accept(listener);
+	char got[6];
+
+	if (connection < 0)
+		fail("accept: %s", strerror(-connection));
+	EXPECT(adma_read(connection, got, 6), 6);
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(third);
+}
+
 static void *accept_in_thread(void *slow)
 {
 	*(bool *)slow = accept_one();
@@ -173,7 +194,7 @@ int main(int argc, char **argv)
 {
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "polled", polled }, { "processes", processes }, { "threads", threads },
-		{ "last_word", last_word },
+		{ "last_word", last_word }, { "elsewhere", elsewhere },
 	};
 
 	alarm(110);
