@@ -10,8 +10,8 @@
 static int forked[2];
 
 /*
- * In place of recvmsg(2). What comes no more is looked for only where a socket is about to be closed:
- * at that moment there is a child, which stays until its parent ends.
+ * In place of recvmsg(2). That nothing more comes is seen only where a socket is about to be closed. If
+ * it is the one that was connected, and no doorbell, there is a child now, until its parent ends.
  */
 static void receive_and_fork(int signal, siginfo_t *about, void *context)
 {
@@ -23,7 +23,14 @@ static void receive_and_fork(int signal, siginfo_t *about, void *context)
 	(void)about;
 	registers[REG_RAX] = got == 1 ? (long)message.msg_len : -errno;
 	*(struct msghdr *)registers[REG_RSI] = message.msg_hdr;
-	if (got == 1 && message.msg_len == 0 && fork() == 0) {
+	static bool done;
+	int kind = 0;
+
+	getsockopt(registers[REG_RDI], SOL_SOCKET, SO_TYPE, &kind, &(socklen_t){ sizeof(kind) });
+	if (got != 1 || message.msg_len != 0 || kind != SOCK_STREAM || done)
+		return;
+	done = true;
+	if (fork() == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		EXPECT(write(forked[1], "x", 1), 1);
 		for (;;)
