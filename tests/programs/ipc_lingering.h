@@ -29,7 +29,10 @@ static int lingering(void)
 	return sender;
 }
 
-/* Sends one in the queue of another socket, where nobody can keep it from lingering. */
+/*
+ * Sends one in the queue of another socket, where nobody can keep it from lingering. It is not to be
+ * taken in before this has returned: we would close it last, and wait.
+ */
 static void send_lingering(int to)
 {
 	int fd = lingering(), pair[2];

@@ -14,7 +14,7 @@ enum { TOO_OFTEN = 1000 };
 
 static char name[60];
 
-static void keep_coming(void)
+static void keep_coming(int first_are_there)
 {
 	int file = open("/dev/null", O_RDONLY), many[MOST_FDS];
 
@@ -23,6 +23,7 @@ static void keep_coming(void)
 	for (int i = 0; i < STUCK; i++)
 		send_lingering(plain_client(name));
 	say(plain_client(name), "x", 1, many, MOST_FDS);
+	EXPECT(write(first_are_there, "x", 1), 1);
 	for (;;) /* each waits until there is room in the listener's queue */
 		say(plain_client(name), "x", 1, NULL, 0);
 }
@@ -30,10 +31,11 @@ static void keep_coming(void)
 int main(void)
 {
 	struct rlimit enough = { 4096, 4096 };
-	int told = 0;
+	int told = 0, first[2];
+	char word;
 
 	alarm(100);
-	if (setrlimit(RLIMIT_NOFILE, &enough))
+	if (setrlimit(RLIMIT_NOFILE, &enough) || pipe(first))
 		cannot_be_shown("too few descriptors");
 	snprintf(name, sizeof(name), "@adma-swamped-%d", getpid());
 	int listener = adma_listen(name);
@@ -42,7 +44,14 @@ int main(void)
 
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		keep_coming();
+		keep_coming(first[1]);
+	}
+	close(first[1]);
+	if (read(first[0], &word, 1) != 1) {
+		int status;
+
+		waitpid(child, &status, 0);
+		return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 	}
 	for (int i = 0; i < CLIENTS; i++)
 		if (adma_accept(listener) >= 0)
