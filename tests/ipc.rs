@@ -328,6 +328,28 @@ fn hostile_process_holds_nobody_up_and_leaves_no_descriptor() {
     }
 }
 
+programs! {
+    client_that_drips_its_greetings_keeps_no_honest_one_out: "ipc_drip" "";
+    stranger_of_the_same_number_breaks_no_connection_of_equals: "ipc_same_number" "";
+    listener_is_closed_where_no_thread_can_be_made: "ipc_no_thread" "";
+    child_forked_while_connect_waits_has_not_its_socket: "ipc_waiting_connect" "";
+    client_is_not_forgotten_with_its_last_word: "ipc_accept" "last_word";
+    client_that_has_come_again_elsewhere_is_not_told_of: "ipc_accept" "elsewhere";
+    server_that_may_let_in_nobody_is_not_told_so_without_pause: "ipc_swamped" "";
+}
+
+#[test]
+fn block_that_cannot_be_looked_at_is_waited_for_a_second() {
+    let test = "block_that_cannot_be_looked_at_is_waited_for_a_second";
+    shows(test, ipc("ipc_looked_at", "").env("ADMA_IPC_TIMEOUT", "3"));
+}
+
+#[test]
+fn child_forked_while_a_socket_is_closed_does_not_hide_the_end() {
+    let test = "child_forked_while_a_socket_is_closed_does_not_hide_the_end";
+    shows(test, ipc("ipc_end_forked", "").env("ADMA_IPC_TIMEOUT", "1"));
+}
+
 #[test]
 fn page_that_is_missing_ends_its_process_where_messages_go_through_shared_memory() {
     succeed(ipc("ipc_limits", "missing_shared").env("ADMA_IPC_ENGINE", "shm"));

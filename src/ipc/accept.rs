@@ -23,6 +23,9 @@ const GRACE: u64 = 250_000_000;
 /// listener's queue, where everybody can find it.
 const ATTENTION: u64 = 2_000_000;
 
+/// So long, in milliseconds, who may let in nobody is held up before it is told so.
+const BREATH: i32 = 10;
+
 struct Incoming {
     /// Which file it is.
     listener: (u64, u64),
@@ -30,6 +33,12 @@ struct Incoming {
     /// Goes before its socket does.
     handshake: Handshake,
     socket: Fd,
+}
+
+impl Incoming {
+    fn is_gone(&self) -> bool {
+        os::poll_few([(self.socket.raw(), 0)], 0)[0] & libc::POLLHUP != 0
+    }
 }
 
 static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
@@ -62,6 +71,9 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             Err(libc::EBADF)
         }
     };
+    // Who was left over from another call, and has gone since, may have come again, and have been
+    // accepted elsewhere.
+    while take(|incoming| incoming.listener == file && incoming.is_gone()).is_some() {}
     loop {
         still()?;
         // Also those of listeners that nobody asks any more.
@@ -71,6 +83,8 @@ pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
             }
         }
         if CLOSERS.is_swamped() {
+            // Whoever polls the listener asks again at once, as long as somebody waits there.
+            os::poll_few([(-1, 0)], BREATH);
             return Err(libc::EMFILE);
         }
         let (mut events, mut limit) = (vec![os::poll_entry((listener, libc::POLLIN))], i32::MAX);
@@ -133,8 +147,7 @@ fn go_on(mut incoming: Incoming, listener: i32) -> Option<os::Result<Established
         BACKLOG.lock().iter().any(|one| one.listener == file)
             || os::poll_few([(listener, libc::POLLIN)], 0) != [0]
     };
-    let is_gone = || os::poll_few([(incoming.socket.raw(), 0)], 0)[0] & libc::POLLHUP != 0;
-    (done.is_ok() || !is_gone() || !others()).then_some(done)
+    (done.is_ok() || !incoming.is_gone() || !others()).then_some(done)
 }
 
 /// A listener was closed, which was this file.

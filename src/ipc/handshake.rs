@@ -1,8 +1,8 @@
 //! The beginning of a connection: greetings over the socket of two who have found each other
 //! (`connect`, `accept`).
 //!
-//! Both sides say the same things in the same order, so neither has a role. Each says three times
-//! what it knows by then:
+//! Both sides say the same things in the same order, so neither has a role, but for who has the last
+//! word. Each says three times what it knows by then:
 //!
 //! ```text
 //! HELLO    who I am and what I ask of you; with it a region, one end of a doorbell socket, and the
@@ -25,6 +25,8 @@
 //! greets. So a client knows whether it waits in the listener's queue, where everybody who accepts
 //! can find it, or was taken out of there by somebody who may not look after it any more: a server
 //! that got another connection, and polls its listener for the next. Then it comes again (`connect`).
+//! With the last word of who has accepted it is connected, and comes no more: so that is said when
+//! there is nothing left to hear, by who returns with the connection.
 
 use super::across::{Across, Pinned};
 use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS, User};
@@ -330,7 +332,14 @@ async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Est
         token: theirs.token,
         ..mine
     };
-    let (theirs, _) = talk.exchange(&mut mine, VERDICT, &[]).await?;
+    let (theirs, _) = match accepted {
+        true => {
+            let heard = talk.hear(&mut mine, VERDICT).await?;
+            talk.say(&mut mine, VERDICT, &[]).await?;
+            heard
+        }
+        false => talk.exchange(&mut mine, VERDICT, &[]).await?,
+    };
     let peer = talk.peer.take().filter(|_| theirs.token == token).ok_or(libc::EPROTO)?;
     drop(pinned); // until here the other side may have looked at it
     // By now it is, on both sides; or its pages could be taken away.
@@ -483,6 +492,11 @@ impl Talk {
         step: u32,
         fds: &[i32],
     ) -> Result<(Greeting, Beside)> {
+        self.say(mine, step, fds).await?;
+        self.hear(mine, step).await
+    }
+
+    async fn say(&mut self, mine: &mut Greeting, step: u32, fds: &[i32]) -> Result<()> {
         mine.step = step;
         let (bytes, mut sent) = (mine.bytes(), core::mem::take(&mut self.said));
         let mut fds = fds;
@@ -492,6 +506,11 @@ impl Talk {
             fds = &[];
         }
         self.note_moved(false);
+        Ok(())
+    }
+
+    async fn hear(&mut self, mine: &mut Greeting, step: u32) -> Result<(Greeting, Beside)> {
+        let bytes = mine.bytes();
         let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::of(self.user), 0);
         let most_fds = if step == HELLO { os::MOST_FDS } else { 0 };
         // Exactly one of them: what comes after may be the program's own.

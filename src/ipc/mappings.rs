@@ -216,6 +216,17 @@ impl Mappings {
         }
     }
 
+    /// So many nanoseconds until a block is waited for no longer that a thread looks at: nobody
+    /// tells of that moment.
+    pub fn nanos_to_settle(&self) -> u64 {
+        let now = sys::nanoseconds();
+        let left = |(_, view): &(u64, View)| match view {
+            View::LookedAt(until) => until.checked_sub(now),
+            _ => None,
+        };
+        self.arrived.lock().mappings.iter().filter_map(left).min().unwrap_or(u64::MAX)
+    }
+
     /// The block of a place, if it is mapped.
     pub fn find(&self, place: BlockAddress) -> Option<Arc<Mapping>> {
         match self.arrived.lock().find(place) {

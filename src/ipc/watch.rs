@@ -65,7 +65,9 @@ impl<'a> AnnouncedSleep<'a> {
         let kicks = self.kicks.as_ref().map_or(-1, |kicks| kicks.raw());
         let [own, process] = self.link.descriptors();
         let mut few = [(kicks, libc::POLLIN), own, process].map(os::poll_entry);
-        let (mut all, mut limit) = (Vec::new(), nanos.min(self.most).div_ceil(1_000_000) as i32);
+        let settled = self.links().map(|link| link.engine.mappings.nanos_to_settle()).min();
+        let nanos = nanos.min(self.most).min(settled.unwrap_or(u64::MAX));
+        let (mut all, mut limit) = (Vec::new(), nanos.div_ceil(1_000_000) as i32);
         let set = match all.try_reserve(few.len() + 2 * self.others.len()) {
             Ok(()) => {
                 let others = self.others.iter().flat_map(|other| other.descriptors());

@@ -2,7 +2,7 @@
  * Servers that accept in every way that accept(2) knows, and a client that is slow to greet:
  * whoever still accepts gets it.
  *
- * usage: ipc_accept polled|processes|threads
+ * usage: ipc_accept polled|last_word|processes|elsewhere|threads
  */
 #include "ipc_filter.h"
 #include <ucontext.h>
@@ -12,17 +12,18 @@ static int listener, arrived[2], gate[2];
 
 /* ---- clients ----------------------------------------------------------------------------- */
 
-/* The first message of a client waits at the gate. */
+/* Which message of a slow client waits at the gate: of three greetings the first, or the last. */
+enum { FIRST = 1, LAST = 3 };
+static int held = FIRST;
+
 static void send_slowly(int signal, siginfo_t *about, void *context)
 {
 	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
 	struct mmsghdr message = { .msg_hdr = *(struct msghdr *)registers[REG_RSI] };
-	static bool held;
 
 	(void)signal;
 	(void)about;
-	if (!held) {
-		held = true;
+	if (--held == 0) {
 		send_byte(arrived[1]);
 		await_byte(gate[0]);
 	}
@@ -31,6 +32,7 @@ static void send_slowly(int signal, siginfo_t *about, void *context)
 	registers[REG_RAX] = sent == 1 ? (long)message.msg_len : -errno;
 }
 
+/* A quick one comes when the slow one is at the gate. */
 static pid_t client(bool slow)
 {
 	pid_t child = fork_child();
@@ -38,14 +40,14 @@ static pid_t client(bool slow)
 	if (child == 0) {
 		if (slow)
 			trap_call(SYS_sendmsg, send_slowly);
+		else
+			await_byte(arrived[0]);
 		int connection = made(adma_connect(name));
 
 		EXPECT(adma_write(connection, slow ? "slow" : "quick", 6), 6);
 		EXPECT(adma_close(connection), 0);
 		exit(0);
 	}
-	if (slow)
-		await_byte(arrived[0]);
 	return child;
 }
 
@@ -94,6 +96,13 @@ static void polled(void)
 	expect_good_end(slow);
 }
 
+/* The server must not have said its last word then: the client would take that for the end. */
+static void last_word(void)
+{
+	held = LAST;
+	polled();
+}
+
 /* Two processes accept; the one that has taken the slow client off the queue goes away then. */
 static void processes(void)
 {
@@ -115,6 +124,25 @@ static void processes(void)
 	expect_good_end(quick);
 	expect_good_end(slow);
 	expect_good_end(other);
+}
+
+/* Who has left a client to another process, where it has come again, is not told of its end. */
+static void elsewhere(void)
+{
+	processes();
+	pid_t third = client(false);
+
+	if (fork_child() == 0) {
+		sleep_ms(300); /* nobody is in the queue when the server accepts again */
+		send_byte(arrived[1]);
+		_exit(0);
+	}
+	int connection = made(adma_accept(listener));
+	char got[6];
+
+	EXPECT(adma_read(connection, got, 6), 6);
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(third);
 }
 
 static void *accept_in_thread(void *slow)
@@ -147,7 +175,8 @@ static void threads(void)
 int main(int argc, char **argv)
 {
 	static const struct mode all[] = {
-		{ "polled", polled }, { "processes", processes }, { "threads", threads }, { 0 }
+		{ "polled", polled }, { "last_word", last_word }, { "processes", processes },
+		{ "elsewhere", elsewhere }, { "threads", threads }, { 0 }
 	};
 
 	alarm(110);

@@ -1,0 +1,104 @@
+/*
+ * A client that says its greetings byte by byte, each as soon as the one before was heard: whoever
+ * accepts gives it some milliseconds, and then looks for others again.
+ *
+ * Nothing depends on how busy the machine is. The server is this process, and whenever it polls, the
+ * client, which is this process as well, says a byte a millisecond later. What counts is how many it
+ * has said when the server looks at its listener, where an honest client waits.
+ */
+#include "ipc_filter.h"
+#include <ucontext.h>
+
+/* All three greetings are listened to, whoever says them; a tenth of that is too much. */
+enum { GREETING = 88, STEP = 12, ALL = 3 * GREETING, TOO_MANY = ALL / 10 };
+
+static char greeting[GREETING];
+static int dripping, said, said_before_look = -1;
+
+/* What an honest process says first, without what comes with it. */
+static void overhear(void)
+{
+	int pair[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		fail("socketpair: %s", strerror(errno));
+	pid_t child = fork();
+
+	if (child == 0) {
+		close(pair[0]);
+		adma_attach(pair[1]);
+		_exit(0);
+	}
+	close(pair[1]);
+	EXPECT(recv(pair[0], greeting, GREETING, MSG_WAITALL), GREETING);
+	EXPECT(greeting[STEP], 1);
+	close(pair[0]);
+	waitpid(child, NULL, 0);
+}
+
+static void say_next_byte(void)
+{
+	char next = greeting[said % GREETING];
+
+	if (said % GREETING == STEP)
+		next = 1 + said / GREETING; /* they differ in nothing else */
+	say(dripping, &next, 1, NULL, 0);
+	said++;
+}
+
+/* In place of poll(2). Who accepts polls its listener, or -1 for it, and all clients. */
+static void drip_and_poll(int signal, siginfo_t *about, void *context)
+{
+	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+	struct pollfd *fds = (void *)registers[REG_RDI];
+	nfds_t count = registers[REG_RSI];
+	int limit = registers[REG_RDX];
+	struct timespec time = { limit / 1000, limit % 1000 * 1000000l };
+
+	(void)signal;
+	(void)about;
+	if (count > 1 && fds[0].fd >= 0 && said_before_look < 0)
+		said_before_look = said;
+	if (count > 1 && said_before_look < 0) {
+		sleep_ms(1);
+		say_next_byte();
+	}
+	int ready = ppoll(fds, count, limit < 0 ? NULL : &time, NULL);
+
+	registers[REG_RAX] = ready < 0 ? -errno : ready;
+}
+
+int main(void)
+{
+	char name[60];
+
+	alarm(100);
+	snprintf(name, sizeof(name), "@adma-drip-%d", getpid());
+	overhear();
+	int listener = adma_listen(name);
+
+	if (listener < 0)
+		fail("listen: %s", strerror(-listener));
+	dripping = plain_client(name);
+	pid_t honest = fork();
+
+	if (honest == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		int connection = adma_connect(name);
+
+		if (connection < 0)
+			fail("an honest client: connect is %s", strerror(-connection));
+		exit(adma_close(connection));
+	}
+	trap_call(SYS_poll, drip_and_poll);
+	int connection = adma_accept(listener);
+
+	if (said_before_look < 0 || said_before_look >= TOO_MANY)
+		fail("%d of %d bytes are heard before the server looks for others", said_before_look,
+		     ALL);
+	if (connection < 0)
+		fail("accept: %s", strerror(-connection));
+	expect_good_end(honest);
+	EXPECT(adma_close(connection), 0);
+	return 0;
+}

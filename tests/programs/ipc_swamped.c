@@ -1,0 +1,68 @@
+/*
+ * More files of strangers wait to be closed than of all users may, so nobody new is let in. A server
+ * that polls its listener, where somebody waits, is told so; but not as often as it can ask.
+ */
+#include "ipc_lingering.h"
+#include <fcntl.h>
+#include <sys/resource.h>
+
+/* Who holds up the threads that close files, who brings many, and who is refused and then waits. */
+enum { STUCK = 8, MOST_FDS = 253, REFUSED = 1000, CLIENTS = STUCK + 1 + REFUSED };
+
+/* In a second. Without a pause it is told some 100,000 times. */
+enum { TOO_OFTEN = 1000 };
+
+static char name[60];
+
+static void keep_coming(int first_are_there)
+{
+	int file = open("/dev/null", O_RDONLY), many[MOST_FDS];
+
+	for (int i = 0; i < MOST_FDS; i++)
+		many[i] = file;
+	for (int i = 0; i < STUCK; i++)
+		send_lingering(plain_client(name));
+	say(plain_client(name), "x", 1, many, MOST_FDS);
+	EXPECT(write(first_are_there, "x", 1), 1);
+	for (;;) /* each waits until there is room in the listener's queue */
+		say(plain_client(name), "x", 1, NULL, 0);
+}
+
+int main(void)
+{
+	struct rlimit enough = { 4096, 4096 };
+	int told = 0, first[2];
+	char word;
+
+	alarm(100);
+	if (setrlimit(RLIMIT_NOFILE, &enough) || pipe(first))
+		cannot_be_shown("too few descriptors");
+	snprintf(name, sizeof(name), "@adma-swamped-%d", getpid());
+	int listener = adma_listen(name);
+	struct pollfd queue = { .fd = listener, .events = POLLIN };
+	pid_t child = fork();
+
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		keep_coming(first[1]);
+	}
+	close(first[1]);
+	if (read(first[0], &word, 1) != 1) {
+		int status;
+
+		waitpid(child, &status, 0);
+		return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	}
+	for (int i = 0; i < CLIENTS; i++)
+		if (adma_accept(listener) >= 0)
+			fail("a client that says nonsense is accepted");
+	for (double begun = seconds(); seconds() - begun < 1; told++) {
+		EXPECT(poll(&queue, 1, 60000), 1);
+		EXPECT(adma_accept(listener), -EMFILE);
+	}
+	if (told > TOO_OFTEN)
+		fail("told %d times in a second that nobody is let in", told);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	return 0;
+}
