@@ -20,9 +20,8 @@ static void overhear(void)
 {
 	int pair[2];
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair: %s", strerror(errno));
-	pid_t child = fork();
+	make_pair(SOCK_STREAM, pair);
+	pid_t child = fork_child();
 
 	if (child == 0) {
 		close(pair[0]);
@@ -75,29 +74,19 @@ int main(void)
 	alarm(100);
 	snprintf(name, sizeof(name), "@adma-drip-%d", getpid());
 	overhear();
-	int listener = adma_listen(name);
+	int listener = made(adma_listen(name));
 
-	if (listener < 0)
-		fail("listen: %s", strerror(-listener));
 	dripping = plain_client(name);
-	pid_t honest = fork();
+	pid_t honest = fork_child();
 
-	if (honest == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		int connection = adma_connect(name);
-
-		if (connection < 0)
-			fail("an honest client: connect is %s", strerror(-connection));
-		exit(adma_close(connection));
-	}
+	if (honest == 0)
+		exit(adma_close(made(adma_connect(name))));
 	trap_call(SYS_poll, drip_and_poll);
-	int connection = adma_accept(listener);
+	int connection = made(adma_accept(listener));
 
 	if (said_before_look < 0 || said_before_look >= TOO_MANY)
 		fail("%d of %d bytes are heard before the server looks for others", said_before_look,
 		     ALL);
-	if (connection < 0)
-		fail("accept: %s", strerror(-connection));
 	expect_good_end(honest);
 	EXPECT(adma_close(connection), 0);
 	return 0;

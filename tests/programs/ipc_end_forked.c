@@ -30,9 +30,8 @@ static void receive_and_fork(int signal, siginfo_t *about, void *context)
 	if (got != 1 || message.msg_len != 0 || kind != SOCK_STREAM || done)
 		return;
 	done = true;
-	if (fork() == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		EXPECT(write(forked[1], "x", 1), 1);
+	if (fork_child() == 0) {
+		send_byte(forked[1]);
 		for (;;)
 			pause();
 	}
@@ -40,7 +39,6 @@ static void receive_and_fork(int signal, siginfo_t *about, void *context)
 
 static void give_up(const char *name)
 {
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	trap_call(SYS_recvmsg, receive_and_fork);
 	EXPECT(adma_connect(name), -ETIMEDOUT);
 	for (;;)
@@ -52,25 +50,23 @@ int main(void)
 	char name[60], heard[1000];
 
 	alarm(100);
-	if (pipe(forked))
-		fail("pipe: %s", strerror(errno));
+	make_pipe(forked);
 	snprintf(name, sizeof(name), "@adma-end-forked-%d", getpid());
 	int listener = adma_listen(name);
-	pid_t client = fork();
+	pid_t client = fork_child();
 
 	if (client == 0)
 		give_up(name);
 	int server = accept(listener, NULL, NULL);
 	struct timeval limit = { .tv_sec = 60 };
 
-	EXPECT(read(forked[0], heard, 1), 1);
+	await_byte(forked[0]);
 	setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	for (long got = 1; got > 0;) {
 		got = recv(server, heard, sizeof(heard), 0);
 		if (got < 0)
 			fail("the client has gone, and nobody hears of it: %s", strerror(errno));
 	}
-	kill(client, SIGKILL);
-	waitpid(client, NULL, 0);
+	kill_child(client);
 	return 0;
 }

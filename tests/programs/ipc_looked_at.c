@@ -4,11 +4,7 @@
  *
  * Run with ADMA_IPC_TIMEOUT=3: so long the stranger waits in vain for its block to be taken.
  */
-#include "ipc.h"
-#include <fcntl.h>
-#include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
+#include "ipc_faults.h"
 
 /* Who were not woken then would sleep four seconds, for each of them. */
 enum { STRANGERS = 3, TOO_LONG = 9 };
@@ -18,15 +14,10 @@ static void *block;
 /* Its faults are never answered. */
 static void *page_that_never_comes(void)
 {
-	struct uffdio_api api = { .api = UFFD_API };
-	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	struct uffdio_register range = { .range = { (uintptr_t)page, PAGE },
-					 .mode = UFFDIO_REGISTER_MODE_MISSING };
-	int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	byte *page = pages_between_guards(PAGE);
 
-	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) || ioctl(faults, UFFDIO_REGISTER, &range))
-		cannot_be_shown("no userfaultfd here");
-	return page;
+	withhold_pages(page, PAGE);
+	return (void *)page;
 }
 
 /* The memory of the block, which is the only one here. */
@@ -72,7 +63,7 @@ static void lend_and_write(int pair, int told)
 	pthread_join(lender, NULL);
 	adma_cookie_t cookie = adma_iwrite(connection, block, MIB);
 
-	EXPECT(write(told, "x", 1), 1);
+	send_byte(told);
 	EXPECT(adma_wait(cookie), MIB);
 	_exit(0); /* the write ends with the process */
 }
@@ -85,9 +76,9 @@ int main(void)
 
 	alarm(100);
 	for (int i = 0; i < STRANGERS; i++) {
-		if (pipe(told[i]) || socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-			fail("socketpair: %s", strerror(errno));
-		children[i] = fork();
+		make_pipe(told[i]);
+		make_pair(SOCK_STREAM, pair);
+		children[i] = fork_child();
 		if (children[i] == 0)
 			lend_and_write(pair[1], told[i][1]);
 		close(pair[1]);

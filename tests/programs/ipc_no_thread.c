@@ -27,10 +27,9 @@ int main(void)
 	snprintf(name, sizeof(name), "@adma-no-thread-%d", getpid());
 	int listener = adma_listen(name);
 	struct pollfd queue = { .fd = listener, .events = POLLIN };
-	pid_t client = fork();
+	pid_t client = fork_child();
 
 	if (client == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(listener);
 		int connection = adma_connect(name);
 
@@ -42,9 +41,7 @@ int main(void)
 	EXPECT(poll(&queue, 1, 60000), 1);
 	refuse_threads();
 	EXPECT(adma_close(listener), 0);
-	listener = adma_listen(name);
-	if (listener < 0)
-		fail("listen under the same name: %s", strerror(-listener));
+	listener = made(adma_listen(name));
 	expect_good_end(client);
 	EXPECT(adma_close(listener), 0);
 	return 0;

@@ -24,7 +24,7 @@ static void send_too_much(int done)
 	for (int i = STUCK; i < CLIENTS; i++)
 		if (send_with(plain_client(name), "x", 1, many, MOST_FDS, 0) != 1)
 			fail("sendmsg: %s", strerror(errno));
-	EXPECT(write(done, "x", 1), 1);
+	send_byte(done);
 }
 
 static pid_t stranger(void)
@@ -32,8 +32,7 @@ static pid_t stranger(void)
 	int done[2], status;
 	char byte;
 
-	if (pipe(done))
-		fail("pipe: %s", strerror(errno));
+	make_pipe(done);
 	pid_t child = fork();
 
 	if (child == 0) {
@@ -106,7 +105,6 @@ int main(void)
 		ask(connection, message);
 	EXPECT(adma_close(connection), 0);
 	expect_good_end(equal);
-	kill(other, SIGKILL);
-	waitpid(other, NULL, 0);
+	kill_child(other);
 	return 0;
 }

@@ -23,7 +23,7 @@ static void keep_coming(int first_are_there)
 	for (int i = 0; i < STUCK; i++)
 		send_lingering(plain_client(name));
 	say(plain_client(name), "x", 1, many, MOST_FDS);
-	EXPECT(write(first_are_there, "x", 1), 1);
+	send_byte(first_are_there);
 	for (;;) /* each waits until there is room in the listener's queue */
 		say(plain_client(name), "x", 1, NULL, 0);
 }
@@ -40,12 +40,10 @@ int main(void)
 	snprintf(name, sizeof(name), "@adma-swamped-%d", getpid());
 	int listener = adma_listen(name);
 	struct pollfd queue = { .fd = listener, .events = POLLIN };
-	pid_t child = fork();
+	pid_t child = fork_child();
 
-	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (child == 0)
 		keep_coming(first[1]);
-	}
 	close(first[1]);
 	if (read(first[0], &word, 1) != 1) {
 		int status;
@@ -62,7 +60,6 @@ int main(void)
 	}
 	if (told > TOO_OFTEN)
 		fail("told %d times in a second that nobody is let in", told);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
+	kill_child(child);
 	return 0;
 }

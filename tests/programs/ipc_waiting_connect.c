@@ -15,12 +15,11 @@ static void *connect_to_name(void *unused)
 /* One client fills its queue. */
 static int full_listener(void)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address;
+	socklen_t len = abstract_address(name, &address);
 	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
 
-	strcpy(address.sun_path + 1, name + 1);
-	if (bind(listener, (void *)&address, offsetof(struct sockaddr_un, sun_path) + strlen(name)) ||
-	    listen(listener, 0))
+	if (bind(listener, (void *)&address, len) || listen(listener, 0))
 		fail("listen: %s", strerror(errno));
 	plain_client(name);
 	return listener;
