@@ -49,6 +49,11 @@ impl Across {
         self
     }
 
+    pub fn disown(&mut self) {
+        self.port.disown();
+        self.theirs.iter_mut().for_each(Foreign::disown);
+    }
+
     /// Whether it is worth another try where there is another way.
     pub fn is_on(&self) -> bool {
         !self.off.load(Relaxed)

@@ -126,6 +126,12 @@ impl Transport {
         Some((view, at))
     }
 
+    /// The program has closed all descriptors, and opened others.
+    pub fn disown(&mut self) {
+        self.peer.disown();
+        self.across.iter_mut().for_each(Across::disown);
+    }
+
     pub fn may(&self, role: Role) -> bool {
         self.allowed[role as usize].load(Relaxed)
     }

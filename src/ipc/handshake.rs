@@ -29,7 +29,7 @@
 //! there is nothing left to hear, by who returns with the connection.
 
 use super::across::{Across, Pinned};
-use super::blocking::{CLOSERS, COPIERS, Pool, SEALERS, User};
+use super::blocking::{CLOSERS, COPIERS, OURS, Pool, SEALERS, User};
 use super::claims::Role;
 use super::consent::{Agreed, Demand, Failed, Page, SIGN};
 use super::engine::{self, Terms, Transport};
@@ -473,7 +473,8 @@ impl Talk {
         pool: &'static Pool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let [here, there] = os::unix_pair().ok()?;
+        let [here, mut there] = os::unix_pair().ok()?;
+        there.other_end = Some(OURS); // so that its end is seen also where a child has it
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
         let job = move || {

@@ -392,5 +392,9 @@ impl Drop for Link {
         if self.must_help.load(Ordering::Relaxed) {
             NEEDY.fetch_sub(1, Ordering::Relaxed);
         }
+        // A socket is known by its file, others that belong to the connection are not.
+        if !self.socket.is_there() {
+            self.established.engine.disown();
+        }
     }
 }

@@ -219,9 +219,11 @@ impl Mappings {
     /// So many nanoseconds until a block is waited for no longer that a thread looks at: nobody
     /// tells of that moment.
     pub fn nanos_to_settle(&self) -> u64 {
+        const MILLISECOND: u64 = 1_000_000;
         let now = sys::nanoseconds();
         let left = |(_, view): &(u64, View)| match view {
-            View::LookedAt(until) => until.checked_sub(now),
+            // Who was just too early looks once more.
+            View::LookedAt(until) => (until + MILLISECOND).checked_sub(now),
             _ => None,
         };
         self.arrived.lock().mappings.iter().filter_map(left).min().unwrap_or(u64::MAX)

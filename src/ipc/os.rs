@@ -60,26 +60,34 @@ static OPEN: Mapped<Descriptors> = Mapped::new();
 /// One more than the greatest number of ours so far.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Of a mark so many bits tell the file from others; above them is the number.
+/// Of a mark so many bits tell the file from others, and that it is a socket; above them is the
+/// number.
 const FILE_BITS: u32 = 40;
+const SOCKET: u64 = 1 << (FILE_BITS - 1);
 
-/// What a number stands for now; 0: nothing.
+/// What a number stands for now; 0: nothing. Of sockets no two have the same; of processes and ports
+/// all may have.
 fn mark_of(number: i32) -> u64 {
-    let file = |(device, inode): (u64, u64)| (inode ^ device << 32) & ((1 << FILE_BITS) - 1);
-    sys::file_of(number).map_or(0, |found| (number as u64) << FILE_BITS | file(found))
+    let mark = |stat: &libc::stat| {
+        let file = (stat.st_ino ^ stat.st_dev << 32) & (SOCKET - 1);
+        let socket = if stat.st_mode & libc::S_IFMT == libc::S_IFSOCK { SOCKET } else { 0 };
+        (number as u64) << FILE_BITS | socket | file
+    };
+    sys::stat(number, mark).unwrap_or(0)
 }
 
 /// In the child of a fork.
 pub fn close_after_fork() {
-    let used = USED.load(Ordering::Acquire);
-    for place in OPEN.get().iter().flat_map(|open| open.0.iter().take(used)) {
-        let mark = place.load(Ordering::Acquire);
-        if mark != 0 {
-            place.store(0, Ordering::Release);
-            let number = (mark >> FILE_BITS) as i32;
-            if mark_of(number) == mark {
-                sys::close(number);
-            }
+    let Some(Descriptors(open)) = OPEN.get() else { return };
+    let open = &open[..open.len().min(USED.load(Ordering::Acquire))];
+    let number = |mark: u64| (mark >> FILE_BITS) as i32;
+    let is_there = |mark: u64| mark_of(number(mark)) == mark;
+    // Whoever closes what it finds, and opens files of its own, has closed our sockets as well.
+    let found = open.iter().map(|place| place.load(Ordering::Acquire));
+    let untouched = found.filter(|mark| mark & SOCKET != 0).all(is_there);
+    for mark in open.iter().map(|place| place.swap(0, Ordering::AcqRel)) {
+        if mark != 0 && (untouched || mark & SOCKET != 0) && is_there(mark) {
+            sys::close(number(mark));
         }
     }
 }
@@ -98,8 +106,8 @@ impl Fd {
     pub fn owned(number: i32) -> Self {
         let mark = mark_of(number);
         if let Some(open) = OPEN.get_or_map() {
-            open.place(number).store(mark, Ordering::Release);
             USED.fetch_max(number as usize + 1, Ordering::AcqRel);
+            open.place(number).store(mark, Ordering::Release);
         }
         Self { number, mark, other_end: None }
     }
@@ -117,6 +125,12 @@ impl Fd {
     pub fn into_raw(self) -> i32 {
         self.leave_place();
         ManuallyDrop::new(self).number
+    }
+
+    /// The program has closed it, and may have a file of its own there that looks the same.
+    pub fn disown(&mut self) {
+        self.leave_place();
+        self.number = -1;
     }
 
     /// Also of a number that is somebody else's by now: the mark tells.
@@ -166,7 +180,8 @@ fn fd(answer: Result<usize>) -> Result<Fd> {
 /// known to be what it must be.
 pub struct Foreign {
     fd: i32,
-    known: bool,
+    /// It was found to be right, and is ours.
+    known: Option<Fd>,
     user: User,
 }
 
@@ -196,7 +211,11 @@ impl Foreign {
 
     /// The kernel has found it to be right.
     pub fn note_known(&mut self) {
-        self.known = true;
+        self.known = Some(Fd::owned(self.fd));
+    }
+
+    pub fn disown(&mut self) {
+        self.known.iter_mut().for_each(Fd::disown);
     }
 }
 
@@ -204,7 +223,9 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         // Of all that can be sent only memory is known to be closed at once: a socket may linger,
         // or have got what does.
-        if self.known || seals(self.fd).is_ok() {
+        if self.known.is_some() {
+            // which closes it
+        } else if seals(self.fd).is_ok() {
             sys::close(self.fd);
         } else {
             close_by_thread(self.fd, self.user);

@@ -220,6 +220,12 @@ impl Peer {
         (equal && !self.has_ended()).then_some(Known { folder, standing })
     }
 
+    pub fn disown(&mut self) {
+        let folder = self.known.iter_mut().map(|known| &mut known.folder);
+        let in_proc = folder.flat_map(|folder| [&mut folder.folder, &mut folder.status]);
+        in_proc.chain(&mut self.process).for_each(Fd::disown);
+    }
+
     /// Whether an equal still is: to be asked now and then. Of others there is nothing to be said.
     pub fn is_as_it_was(&self) -> bool {
         self.known.as_ref().is_none_or(|Known { folder, standing }| {

@@ -7,6 +7,7 @@
 #include "ipc_echo.h"
 #include <fcntl.h>
 #include <sys/syscall.h>
+#include <sys/syscall.h>
 
 /* ---- the first thread leaves ------------------------------------------------------------- */
 
@@ -184,25 +185,59 @@ static void again(void)
 	expect_descriptors(before);
 }
 
-static void expect_open(const int files[30])
+enum { FILES = 30 };
+
+static void open_nothing(int two[2], pid_t other)
 {
-	for (int i = 0; i < 30; i++)
+	(void)other;
+	two[0] = open("/dev/null", O_RDONLY);
+	two[1] = open("/dev/null", O_RDONLY);
+}
+
+/* Files of one process look the same, as do all processes and events in older kernels. */
+static void open_process(int two[2], pid_t other)
+{
+	two[0] = syscall(SYS_pidfd_open, other, 0);
+	two[1] = syscall(SYS_pidfd_open, other, 0);
+}
+
+static void open_sockets(int two[2], pid_t other)
+{
+	(void)other;
+	make_pair(SOCK_STREAM, two);
+}
+
+static void expect_open(const int files[FILES])
+{
+	for (int i = 0; i < FILES; i++)
 		if (fcntl(files[i], F_GETFD) < 0)
 			fail("a file of the program was closed: %d", files[i]);
 }
 
-/* Daemons close what they find; what they open then is theirs, and their children's. */
-static void all_closed(void)
+/* Nobody has said anything there, and one can. */
+static void expect_quiet(const int files[FILES])
+{
+	for (int i = 0; i < FILES; i++) {
+		char byte;
+
+		EXPECT(recv(files[i], &byte, 1, MSG_DONTWAIT), -1);
+		EXPECT(errno, EAGAIN);
+		EXPECT(send(files[i], "x", 1, MSG_NOSIGNAL), 1);
+		EXPECT(recv(files[i ^ 1], &byte, 1, 0), 1);
+	}
+}
+
+static void close_all_and_open(void (*open_two)(int two[2], pid_t other))
 {
 	pid_t child, mine;
-	int connection = with_child(echo, &child), files[30];
+	int connection = with_child(echo, &child), files[FILES];
 	void *block = adma_alloc(100000);
 
 	ask_echo(connection, 100000);
 	if (close_range(3, ~0u, 0))
 		cannot_be_shown("no close_range in this kernel");
-	for (int i = 0; i < 30; i++)
-		files[i] = open("/dev/null", O_RDONLY);
+	for (int i = 0; i < FILES; i += 2)
+		open_two(files + i, child);
 	mine = fork();
 	if (mine == 0) {
 		expect_open(files);
@@ -212,7 +247,19 @@ static void all_closed(void)
 	EXPECT(adma_close(connection), 0);
 	EXPECT(adma_free(block), 0);
 	expect_open(files);
+	if (open_two == open_sockets)
+		expect_quiet(files);
+	for (int i = 0; i < FILES; i++)
+		close(files[i]); /* the next time they have the same numbers */
 	kill_child(child);
+}
+
+/* Daemons close what they find; what they open then is theirs, and their children's. */
+static void all_closed(void)
+{
+	close_all_and_open(open_nothing);
+	close_all_and_open(open_process);
+	close_all_and_open(open_sockets);
 }
 
 int main(int argc, char **argv)

@@ -172,9 +172,11 @@ impl Link {
                 endpoint.cancel(lane, number);
             }
         }
-        self.ring();
+        if self.socket.is_there() {
+            self.ring();
+            os::shut_down(self.socket.raw(), libc::SHUT_RD);
+        }
         self.mine().doorbell.0.ring();
-        os::shut_down(self.socket.raw(), libc::SHUT_RD);
     }
 
     /// Waits until the other side has let go of our buffers. Only then may the program have
@@ -205,7 +207,9 @@ impl Link {
             endpoint.lock().take_pins().for_each(|pin| self.unpin(pin));
         }
         self.mine().closed.0.store(closed::DONE, Ordering::Release);
-        os::shut_down(self.socket.raw(), libc::SHUT_RDWR);
+        if self.socket.is_there() {
+            os::shut_down(self.socket.raw(), libc::SHUT_RDWR);
+        }
         true
     }
 }

@@ -382,7 +382,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for index in 0..payload / size_of::<i32>() {
                         let fd = data.cast::<i32>().add(index).read_unaligned();
-                        beside.fds.push(Foreign { fd, known: false, user: beside.user });
+                        beside.fds.push(Foreign { fd, known: None, user: beside.user });
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
