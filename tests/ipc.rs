@@ -347,7 +347,9 @@ fn block_that_cannot_be_looked_at_is_waited_for_a_second() {
 #[test]
 fn child_forked_while_a_socket_is_closed_does_not_hide_the_end() {
     let test = "child_forked_while_a_socket_is_closed_does_not_hide_the_end";
-    shows(test, ipc("ipc_end_forked", "").env("ADMA_IPC_TIMEOUT", "1"));
+    for scene in ["client", "thread"] {
+        shows(test, ipc("ipc_end_forked", scene).env("ADMA_IPC_TIMEOUT", "3"));
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 /*
- * A client gives up, and another thread of it forks while its socket is just being closed: the server
- * hears of the end all the same, and not only when the child ends.
+ * A thread forks while another one is about to close a socket of a connection that is being made:
+ * whoever is at the other end hears of it all the same, and not only when the child ends.
  *
- * Run with ADMA_IPC_TIMEOUT=1.
+ * usage: ipc_end_forked client|thread, with ADMA_IPC_TIMEOUT=3
  */
 #include "ipc_filter.h"
 #include <ucontext.h>
@@ -45,11 +45,10 @@ static void give_up(const char *name)
 		pause();
 }
 
-int main(void)
+static void client_gives_up(void)
 {
 	char name[60], heard[1000];
 
-	alarm(100);
 	make_pipe(forked);
 	snprintf(name, sizeof(name), "@adma-end-forked-%d", getpid());
 	int listener = adma_listen(name);
@@ -68,5 +67,73 @@ int main(void)
 			fail("the client has gone, and nobody hears of it: %s", strerror(errno));
 	}
 	kill_child(client);
-	return 0;
+}
+
+static pid_t child;
+
+/*
+ * In place of socketpair(2). The first pair has a doorbell, the second one is for a thread that looks
+ * for the other's sign. The child is made without the library's knowledge, which would close it there.
+ */
+static void pair_and_fork(int signal, siginfo_t *about, void *context)
+{
+	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+	static int pairs;
+
+	(void)signal;
+	(void)about;
+	registers[REG_RAX] = socketpair(AF_UNIX, SOCK_SEQPACKET, 0, (int *)registers[REG_R10]) ? -errno : 0;
+	if (++pairs != 2)
+		return;
+	child = syscall(SYS_fork);
+	while (child == 0)
+		pause();
+}
+
+/* As the library makes them: the handler makes others. */
+static void trap_pairs(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+
+	sigaction(SIGSYS, &(struct sigaction){ .sa_sigaction = pair_and_fork, .sa_flags = SA_SIGINFO },
+		  NULL);
+	put_filter(filter, sizeof(filter) / sizeof(filter[0]));
+}
+
+/* Who has left something to a thread hears that it is done, while there is time for greetings. */
+static void thread_is_done(void)
+{
+	int pair[2];
+
+	make_pair(SOCK_STREAM, pair);
+	pid_t other = fork_child();
+
+	if (other == 0) {
+		made(adma_attach(pair[1]));
+		exit(0);
+	}
+	trap_pairs();
+	sleep_ms(500); /* so the other has no time left when this one's is over */
+	made(adma_attach(pair[0]));
+	if (child <= 0)
+		fail("nothing was left to a thread");
+	kill_child(child);
+	expect_good_end(other);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct mode all[] = {
+		{ "client", client_gives_up }, { "thread", thread_is_done }, { 0 }
+	};
+
+	alarm(100);
+	return run_mode(argc, argv, all);
 }
