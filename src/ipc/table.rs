@@ -6,7 +6,8 @@
 //!
 //! After a fork the connections are the parent's. A page that the kernel wipes in the child
 //! tells, without a system call and however the child was made: it holds a number that every
-//! connection remembers. Regions are not inherited at all; descriptors are closed in the child.
+//! connection remembers. Regions are not inherited at all; descriptors are closed in the child, but
+//! for some that another thread opens or closes in that very moment.
 
 use super::link::Link;
 use super::{accept, blocking, blocks, kicks, os};
