@@ -99,7 +99,7 @@ fn message_from_block_to_block_is_carried() -> Outcome {
 fn message_regimes_are_kept() -> Outcome {
     // The probes of the connection are two words each way.
     const PROBES: u64 = 32;
-    let large = 8 * (65535 + 65536 + 65537);
+    let large = 8 * (32769 + 65535 + 65536 + 65537);
     let (bytes, _) = carried(&mut program("ipc_messages", &["helper", "100000"], "helper")?)?;
     ensure!((large..=large + PROBES).contains(&bytes), "{bytes}, want {large} and no small ones");
     Ok(())
