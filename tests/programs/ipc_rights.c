@@ -78,6 +78,16 @@ static void refused(void)
 
 static bool both;
 
+/* With one thread only: one that was joined, or is the library's own, leaves soon. */
+static void enter_user_namespace(void)
+{
+	while (unshare(CLONE_NEWUSER)) {
+		if (errno != EINVAL)
+			cannot_be_shown("no user namespaces here");
+		sleep_ms(10);
+	}
+}
+
 /* Two processes in namespaces of their own, or one of them. */
 static void namespaces(void)
 {
@@ -87,13 +97,12 @@ static void namespaces(void)
 	make_pair(SOCK_STREAM, pair);
 	child = fork_child();
 	if (child == 0) {
-		if (unshare(CLONE_NEWUSER))
-			cannot_be_shown("no user namespaces here");
+		enter_user_namespace();
 		exit(echo(made(adma_attach(pair[1]))));
 	}
 	close(pair[1]);
-	if (both && unshare(CLONE_NEWUSER))
-		cannot_be_shown("no user namespaces here");
+	if (both)
+		enter_user_namespace();
 	connection = made(adma_attach(pair[0]));
 	ask_echoes(connection, variant, child);
 }
@@ -119,12 +128,7 @@ static int enter_namespace(int connection)
 
 	if (syscall(SYS_capget, &header, data))
 		fail("capget: %s", strerror(errno));
-	/* With one thread only: the library's own leave soon. */
-	while (unshare(CLONE_NEWUSER)) {
-		if (errno != EINVAL)
-			fail("unshare: %s", strerror(errno));
-		sleep_ms(10);
-	}
+	enter_user_namespace();
 	if (syscall(SYS_capset, &header, data))
 		fail("capset: %s", strerror(errno));
 	return echo_until_reset(connection);
