@@ -7,40 +7,33 @@
  * has said when the server looks at its listener, where an honest client waits.
  */
 #include "ipc_filter.h"
+#include "ipc_greeting.h"
 #include <ucontext.h>
 
 /* All three greetings are listened to, whoever says them; a tenth of that is too much. */
-enum { GREETING = 88, STEP = 12, ALL = 3 * GREETING, TOO_MANY = ALL / 10 };
+enum { LENGTH = sizeof(struct greeting), ALL = 3 * LENGTH, TOO_MANY = ALL / 10 };
 
-static char greeting[GREETING];
+static struct greeting greeting;
 static int dripping, said, said_before_look = -1;
 
 /* What an honest process says first, without what comes with it. */
 static void overhear(void)
 {
-	int pair[2];
+	int from = honest_greeter(), fds[2];
 
-	make_pair(SOCK_STREAM, pair);
-	pid_t child = fork_child();
-
-	if (child == 0) {
-		close(pair[0]);
-		adma_attach(pair[1]);
-		_exit(0);
-	}
-	close(pair[1]);
-	EXPECT(recv(pair[0], greeting, GREETING, MSG_WAITALL), GREETING);
-	EXPECT(greeting[STEP], 1);
-	close(pair[0]);
-	waitpid(child, NULL, 0);
+	greeting = take_hello(from, fds);
+	EXPECT(greeting.step, HELLO);
+	close(from);
+	close(fds[MEMORY]);
+	close(fds[BELL]);
 }
 
 static void say_next_byte(void)
 {
-	char next = greeting[said % GREETING];
+	char next;
 
-	if (said % GREETING == STEP)
-		next = 1 + said / GREETING; /* they differ in nothing else */
+	greeting.step = HELLO + said / LENGTH; /* they differ in nothing else */
+	next = ((char *)&greeting)[said % LENGTH];
 	say(dripping, &next, 1, NULL, 0);
 	said++;
 }
@@ -82,11 +75,12 @@ int main(void)
 	if (honest == 0)
 		exit(adma_close(made(adma_connect(name))));
 	trap_call(SYS_poll, drip_and_poll);
-	int connection = made(adma_accept(listener));
+	int connection = adma_accept(listener);
 
 	if (said_before_look < 0 || said_before_look >= TOO_MANY)
 		fail("%d of %d bytes are heard before the server looks for others", said_before_look,
 		     ALL);
+	made(connection);
 	expect_good_end(honest);
 	EXPECT(adma_close(connection), 0);
 	return 0;

@@ -2,6 +2,7 @@
 #ifndef IPC_LINGERING_H
 #define IPC_LINGERING_H
 #include "ipc.h"
+#include <fcntl.h>
 #include <netinet/in.h>
 
 /* A socket that others of this machine can connect to. */
@@ -70,5 +71,25 @@ static inline void send_lingering(int to)
 	send_one_that_lingers(pair[0], "", 0, 0);
 	send_with(to, "x", 1, &pair[1], 1, MSG_DONTWAIT);
 	close(pair[1]);
+}
+
+/* As many as a message can bring. */
+enum { MOST_FDS = 253 };
+
+/* More clients than there are threads to close the files of one user. */
+enum { HOLDERS = 8 };
+
+/* They hold up the threads; and so many others, whose files wait to be closed then. */
+static inline void send_files_that_wait(const char *listener, int others)
+{
+	int file = open("/dev/null", O_RDONLY), many[MOST_FDS];
+
+	for (int i = 0; i < MOST_FDS; i++)
+		many[i] = file;
+	for (int i = 0; i < HOLDERS; i++)
+		send_lingering(plain_client(listener));
+	for (int i = 0; i < others; i++)
+		if (send_with(plain_client(listener), "x", 1, many, MOST_FDS, 0) != 1)
+			fail("sendmsg: %s", strerror(errno));
 }
 #endif

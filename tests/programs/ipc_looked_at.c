@@ -88,12 +88,8 @@ int main(void)
 	double took = 0;
 
 	for (int i = 0; i < STRANGERS; i++) {
-		int status;
-
-		if (read(told[i][0], (void *)got, 1) != 1) {
-			waitpid(children[i], &status, 0);
-			exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-		}
+		if (read(told[i][0], (void *)got, 1) != 1)
+			end_like(children[i]);
 		took -= seconds();
 		EXPECT(adma_read(connections[i], (void *)got, MIB), MIB);
 		took += seconds();

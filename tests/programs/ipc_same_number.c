@@ -4,32 +4,16 @@
  * connections between equals of that number go on, and new blocks are sent over them.
  */
 #include "ipc_lingering.h"
-#include <fcntl.h>
 #include <sys/resource.h>
 
-/* More than there are threads to close the files of one user; and as many as a message can bring. */
-enum { STUCK = 8, MOST_FDS = 253, CLIENTS = STUCK + 2 };
+/* What two more have sent is more than 256 files. */
+enum { OTHERS = 2, CLIENTS = HOLDERS + OTHERS };
 
 static char name[60];
 
-/* What every client has sent waits to be accepted, and more than 256 files to be closed then. */
-static void send_too_much(int done)
-{
-	int file = open("/dev/null", O_RDONLY), many[MOST_FDS];
-
-	for (int i = 0; i < MOST_FDS; i++)
-		many[i] = file;
-	for (int i = 0; i < STUCK; i++)
-		send_lingering(plain_client(name));
-	for (int i = STUCK; i < CLIENTS; i++)
-		if (send_with(plain_client(name), "x", 1, many, MOST_FDS, 0) != 1)
-			fail("sendmsg: %s", strerror(errno));
-	send_byte(done);
-}
-
 static pid_t stranger(void)
 {
-	int done[2], status;
+	int done[2];
 	char byte;
 
 	make_pipe(done);
@@ -39,15 +23,14 @@ static pid_t stranger(void)
 		if (unshare(CLONE_NEWUSER))
 			cannot_be_shown("no user namespaces here");
 		prctl(PR_SET_PDEATHSIG, SIGKILL); /* which has gone with the namespace */
-		send_too_much(done[1]);
+		send_files_that_wait(name, OTHERS);
+		send_byte(done[1]);
 		for (;;)
 			pause();
 	}
 	close(done[1]);
-	if (read(done[0], &byte, 1) != 1) {
-		waitpid(child, &status, 0);
-		exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-	}
+	if (read(done[0], &byte, 1) != 1)
+		end_like(child);
 	return child;
 }
 

@@ -3,11 +3,10 @@
  * that polls its listener, where somebody waits, is told so; but not as often as it can ask.
  */
 #include "ipc_lingering.h"
-#include <fcntl.h>
 #include <sys/resource.h>
 
 /* Who holds up the threads that close files, who brings many, and who is refused and then waits. */
-enum { STUCK = 8, MOST_FDS = 253, REFUSED = 1000, CLIENTS = STUCK + 1 + REFUSED };
+enum { REFUSED = 1000, CLIENTS = HOLDERS + 1 + REFUSED };
 
 /* In a second. Without a pause it is told some 100,000 times. */
 enum { TOO_OFTEN = 1000 };
@@ -16,13 +15,7 @@ static char name[60];
 
 static void keep_coming(int first_are_there)
 {
-	int file = open("/dev/null", O_RDONLY), many[MOST_FDS];
-
-	for (int i = 0; i < MOST_FDS; i++)
-		many[i] = file;
-	for (int i = 0; i < STUCK; i++)
-		send_lingering(plain_client(name));
-	say(plain_client(name), "x", 1, many, MOST_FDS);
+	send_files_that_wait(name, 1);
 	send_byte(first_are_there);
 	for (;;) /* each waits until there is room in the listener's queue */
 		say(plain_client(name), "x", 1, NULL, 0);
@@ -45,12 +38,8 @@ int main(void)
 	if (child == 0)
 		keep_coming(first[1]);
 	close(first[1]);
-	if (read(first[0], &word, 1) != 1) {
-		int status;
-
-		waitpid(child, &status, 0);
-		return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-	}
+	if (read(first[0], &word, 1) != 1)
+		end_like(child);
 	for (int i = 0; i < CLIENTS; i++)
 		if (adma_accept(listener) >= 0)
 			fail("a client that says nonsense is accepted");
