@@ -65,7 +65,7 @@ pub fn connect(path: &[u8], settings: Settings) -> Result<Established> {
         };
         // The server cannot say its last word from now on; it may have done so. And it sees that we
         // are gone before it misses our page.
-        os::shut_down(socket.raw(), libc::SHUT_RDWR);
+        os::shut_down(&socket, libc::SHUT_RDWR);
         if !ended && let Some(Ok(done)) = greeting.go_on() {
             return Ok(done);
         }

@@ -147,7 +147,7 @@ impl Drop for Fd {
         let is_there = self.is_there();
         if let Some(user) = self.other_end.filter(|_| is_there) {
             // Also if a child is forked now, which has it as well.
-            shut_down(self.number, libc::SHUT_RDWR);
+            shut_down(self, libc::SHUT_RDWR);
             // What is in it may be files that would be closed with it; they stay there while others
             // wait, and a child that closed them would have to wait itself.
             if !empty_for_good(self, user) {

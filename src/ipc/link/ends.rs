@@ -174,8 +174,8 @@ impl Link {
         }
         if self.socket.is_there() {
             self.ring();
-            os::shut_down(self.socket.raw(), libc::SHUT_RD);
         }
+        os::shut_down(&self.socket, libc::SHUT_RD);
         self.mine().doorbell.0.ring();
     }
 
@@ -207,9 +207,7 @@ impl Link {
             endpoint.lock().take_pins().for_each(|pin| self.unpin(pin));
         }
         self.mine().closed.0.store(closed::DONE, Ordering::Release);
-        if self.socket.is_there() {
-            os::shut_down(self.socket.raw(), libc::SHUT_RDWR);
-        }
+        os::shut_down(&self.socket, libc::SHUT_RDWR);
         true
     }
 }

@@ -220,10 +220,13 @@ pub fn is_listener(fd: i32) -> bool {
 }
 
 /// Nothing is sent or received any more. To stop `SHUT_RD` only: from then on polling this end
-/// returns at once, and the other end hears nothing of it.
-pub fn shut_down(socket: i32, how: i32) {
-    // SAFETY: no memory.
-    let _ = unsafe { call(libc::SYS_shutdown, [socket as usize, how as usize]) };
+/// returns at once, and the other end hears nothing of it. A socket that the program has there
+/// instead is left alone.
+pub fn shut_down(socket: &Fd, how: i32) {
+    if socket.is_there() {
+        // SAFETY: no memory.
+        let _ = unsafe { call(libc::SYS_shutdown, [socket.raw() as usize, how as usize]) };
+    }
 }
 
 /// Nobody can send descriptors to it from now on; since Linux 6.16.
@@ -237,13 +240,12 @@ pub fn do_not_linger(fd: i32) {
     let _ = set_socket_option(fd, libc::SO_LINGER, libc::linger { l_onoff: 0, l_linger: 0 });
 }
 
-/// Takes out all that has come, and nothing more comes; what was sent along is closed as all that is
-/// (`Foreign`). It is not looked for, which whoever has a copy of our end could make us do in the
+/// Takes out all that has come to a socket that is shut down; what was sent along is closed as all
+/// that is (`Foreign`). It is not looked for, which whoever has a copy of our end could make us do in the
 /// wrong place (SO_PEEK_OFF). False: there is no end to it, or too much waits to be closed already.
 pub fn empty_for_good(socket: &Fd, user: User) -> bool {
     /// More than fit into any queue.
     const MOST: usize = 10_000;
-    shut_down(socket.raw(), libc::SHUT_RD);
     // A packet may have no bytes, as the end. But it has credentials.
     let _ = set_socket_option(socket.raw(), libc::SO_PASSCRED, 1);
     (0..MOST).take_while(|_| !CLOSERS.is_behind(user)).any(|_| {
