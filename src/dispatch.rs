@@ -135,8 +135,7 @@ impl Dispatcher {
         self.wanted_min.store(min.unwrap_or(0), Ordering::Relaxed);
         self.wanted_channels.store(channels.unwrap_or(0), Ordering::Relaxed);
         if !config.profile && !self.closed.load(Ordering::Relaxed) {
-            // Never higher than configured, or no copy would arrive to notice the next change.
-            set_min(config, self.min(config).min(config.min_bytes.unwrap_or(FLOOR)));
+            set_min(config, self.entry_min(config, FLOOR));
         }
         if self.engine.load(Ordering::Relaxed) == life::THREADS {
             self.start_workers(config); // or as many as before
@@ -161,6 +160,13 @@ impl Dispatcher {
 
     fn min(&self, config: &Config) -> usize {
         self.fixed_min(config).unwrap_or(FLOOR)
+    }
+
+    /// The smallest call that is considered, where sizes are learned from `learned` bytes on. Never
+    /// above the configured threshold, whatever the user wants now: only calls that are considered
+    /// notice the next change.
+    fn entry_min(&self, config: &Config, learned: usize) -> usize {
+        self.fixed_min(config).unwrap_or(learned).min(config.min_bytes.unwrap_or(learned))
     }
 
     fn learns(&self, config: &Config) -> bool {
@@ -212,9 +218,9 @@ impl Dispatcher {
         }
     }
 
-    /// Copies below this are never considered.
+    /// Calls below this are not considered, nor counted.
     pub fn floor(&self) -> usize {
-        self.config().map_or(FLOOR, |config| self.min(config))
+        self.config().map_or(FLOOR, |config| self.entry_min(config, FLOOR))
     }
 
     /// The size from which copies are carried; `None`: it is learned.
@@ -244,7 +250,7 @@ impl Dispatcher {
         if let Some(op) = op.filter(|_| config.profile) {
             self.recorder.profile(op, task.len);
         }
-        if task.len < self.min(config) || self.closed.load(Ordering::Relaxed) {
+        if task.len < self.entry_min(config, FLOOR) || self.closed.load(Ordering::Relaxed) {
             // SAFETY: the caller's promise.
             return unsafe { task.alone() };
         }
@@ -279,7 +285,7 @@ impl Dispatcher {
                 if config.profile {
                     self.recorder.profile(call.op, total);
                 }
-                let floor = if self.learns(config) { TRANSFERS_FROM } else { self.min(config) };
+                let floor = self.entry_min(config, TRANSFERS_FROM);
                 total >= floor.max(2) && !self.closed.load(Ordering::Relaxed)
             });
             // SAFETY: the caller's promise.
@@ -322,6 +328,9 @@ impl Dispatcher {
         let (copy, len) = (operation.as_copy(), operation.len());
         if !operation.is_in_any_order() {
             return Err(Fallback::Overlap);
+        }
+        if len < self.min(config) {
+            return Err(Fallback::BelowMin);
         }
         let carded = self.offloads(config) && config.gpu().is_some();
         if carded && copy.is_some_and(|(dst, src)| gpu::GPU.takes(dst, src, len)) {
