@@ -52,6 +52,8 @@ struct Decision<'a> {
     /// How many bytes the caller does alone first, by libc and timed; 0: none.
     first: usize,
     pieces: Pieces,
+    /// The learner has chosen the stores of the pieces.
+    stores_chosen: bool,
     /// The destination was never written: its pages are made on the way.
     fresh: bool,
     in_a_row: bool,
@@ -366,6 +368,7 @@ impl Dispatcher {
             Kind::Compares if self.differed.load(Ordering::Relaxed) => Kind::Differing,
             kind => kind,
         });
+        learner.note_begin(now);
         let in_a_row = learner.is_in_a_row(now);
         let by = self.engine_for(config, operation);
         let cell = learner.cell(len, in_a_row);
@@ -399,16 +402,30 @@ impl Dispatcher {
         let verdict = verdict.filter(|_| by != Err(Fallback::RealTime)); // it was not asked
         let first = by.and(timed).map_or(0, |first| first.max(O::FIRST).min(len / 2));
         // Pages that were just made are in the cache, where ordinary stores find them.
-        let streams = matches!(by, Ok(EngineKind::Threads(_)))
+        let stores_chosen = config.copy_loop.is_none()
+            && matches!(by, Ok(EngineKind::Threads(_)))
             && operation.written().is_some()
             && fresh.is_none()
             && len >= STREAM_FROM;
         let pieces = match config.copy_loop {
-            None if streams => learner.streaming(len).choose(),
+            None if stores_chosen => learner.stores(len).choose(len),
             copy_loop => Pieces::All(copy_loop.unwrap_or(CopyLoop::Ordinary)),
         };
         let (begun, fresh) = (now, fresh.is_some());
-        Decision { config, begun, done, by, learner, cell, verdict, first, pieces, fresh, in_a_row }
+        Decision {
+            config,
+            begun,
+            done,
+            by,
+            learner,
+            cell,
+            verdict,
+            first,
+            pieces,
+            stores_chosen,
+            fresh,
+            in_a_row,
+        }
     }
 
     /// Does what is left of the call, the way that was decided.
@@ -464,7 +481,9 @@ impl Dispatcher {
         let (now, len) = (sys::ticks(), operation.len());
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
         learner.note_end(now);
-        learner.streaming(len).record(&completion.seen);
+        if decision.stores_chosen && completion.path == Path::Engine {
+            learner.note_stores(decision.pieces, whole, &completion.seen, now);
+        }
         self.callers.note(begun, now);
         // A transfer cannot be taken back from a worker that does not run, so its caller has
         // waited. Where as many ranks as CPUs poll, none gains by help from another's CPU.

@@ -49,8 +49,8 @@ impl Dispatcher {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
-        let streams =
-            config.copy_loop.is_none() && self.learner(Kind::Copies).streaming(largest).pays();
+        let streams = config.copy_loop.is_none()
+            && self.learner(Kind::Copies).stores(largest).streaming_pays();
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
         Ok(match self.ready(config)? {
