@@ -78,6 +78,10 @@ pub struct Dispatcher {
     closed: AtomicBool,
     /// Why the engine is off.
     why_off: AtomicU32,
+    /// Ticks that large calls have taken which did not pay for an engine: see `engine`.
+    unaided_ticks: AtomicU64,
+    /// The helper could not be opened; known to the children of a fork, too.
+    no_helper: Refusal,
     workers: AtomicUsize,
     carried: AtomicU64,
     /// What the user wants instead of what is configured; false, 0: nothing.
@@ -104,6 +108,8 @@ impl Dispatcher {
             engine: AtomicU32::new(life::COLD),
             closed: AtomicBool::new(false),
             why_off: AtomicU32::new(Fallback::Off as u32),
+            unaided_ticks: AtomicU64::new(0),
+            no_helper: Refusal::new(),
             workers: AtomicUsize::new(0),
             carried: AtomicU64::new(0),
             off: AtomicBool::new(false),
@@ -205,17 +211,26 @@ impl Dispatcher {
         Op::ALL.into_iter().for_each(|op| original::set_min(op, NEVER));
     }
 
-    /// In the child of a fork, which has neither the workers nor the helper's open file.
+    /// In the child of a fork, which has neither the workers nor the helper's open file. What was
+    /// never used is not touched: each page that is costs the child a microsecond.
     pub fn forget_after_fork(&self) {
-        threads::forget_after_fork();
-        asynchronous::forget_after_fork();
-        self.ioat.forget_after_fork();
-        gpu::GPU.forget_after_fork();
-        cpus::forget_after_fork();
-        if self.engine.load(Ordering::Relaxed) != life::OFF {
+        process::claim_memory();
+        let state = self.engine.load(Ordering::Relaxed);
+        if state != life::COLD {
+            threads::forget_after_fork();
+            self.ioat.forget_after_fork();
+        }
+        if !matches!(state, life::COLD | life::OFF) {
             self.engine.store(life::COLD, Ordering::Relaxed);
         }
-        if self.config().is_some_and(|config| config.counts() || config.profile) {
+        asynchronous::forget_after_fork();
+        cpus::forget_after_fork();
+        self.forget_unaided();
+        let Some(config) = self.config() else { return };
+        if config.gpu().is_some() {
+            gpu::GPU.forget_after_fork();
+        }
+        if config.counts() || config.profile {
             self.recorder.forget_after_fork();
         }
     }
@@ -338,7 +353,7 @@ impl Dispatcher {
         if carded && copy.is_some_and(|(dst, src)| gpu::GPU.takes(dst, src, len)) {
             return Ok(EngineKind::Gpu);
         }
-        match (self.ready(config)?, copy) {
+        match (self.ready(config, len)?, copy) {
             (EngineKind::Ioat, None) => Err(Fallback::Unsupported),
             (EngineKind::Ioat, Some((dst, src))) if !self.ioat.suits(dst, src) => {
                 Err(Fallback::Unaligned)
@@ -512,6 +527,9 @@ impl Dispatcher {
         }
         if completion.path != Path::Engine {
             cell.note_libc(whole);
+        }
+        if completion.path == Path::Libc(Fallback::Starting) {
+            self.note_unaided(whole.ticks);
         }
         if config.counts() {
             let saved = decision.verdict.and_then(|_| cell.saved(whole));

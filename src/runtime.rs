@@ -217,6 +217,7 @@ fn complain_about_helper() {
 /// The program counts its threads after a fork, and would find those that wait for work.
 extern "C" fn before_fork() {
     workers::dismiss(Dismissal::ToBeAlone);
+    DISPATCHER.forget_unaided();
     DISPATCHER.ioat.let_go();
 }
 

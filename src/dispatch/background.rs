@@ -53,7 +53,7 @@ impl Dispatcher {
             && self.learner(Kind::Copies).stores(largest).streaming_pays();
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
-        Ok(match self.ready(config)? {
+        Ok(match self.ready(config, usize::MAX)? {
             EngineKind::Threads(workers) => {
                 asynchronous::By::Workers { workers, copy_loop, stream_from }
             }

@@ -1,5 +1,9 @@
-//! The engine's life: it is started by the first large call, and switched off for good, without a
-//! word, where it cannot be had.
+//! The engine's life: it is started by the first large call that pays for it, and switched off for
+//! good, without a word, where it cannot be had.
+//!
+//! Starting costs about 100 µs, and so does ending a process that has workers. A process that makes
+//! few copies below 2 MiB and ends, as the child of a server that forks for each request does, would
+//! lose by it. So these stay with libc until they have taken `START_TICKS` together.
 
 use super::Dispatcher;
 use crate::backend::threads::workers;
@@ -9,6 +13,13 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::{cpus, real_time};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
+
+/// A call from this size on pays for starting an engine: libc takes 200 µs and more for it.
+const START_BYTES: usize = 2 << 20;
+
+/// Ticks, about 1.5 ms, that smaller calls take together before an engine is started for them: so
+/// long that a process which ends right then has lost some hundredths of its time.
+const START_TICKS: u64 = 1 << 22;
 
 /// Where the engine is in its life.
 pub mod life {
@@ -35,13 +46,13 @@ impl Dispatcher {
     pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
         let config = self.config()?;
         let up =
-            self.ready(config).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
+            self.ready(config, usize::MAX).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
         up.then_some((&self.ioat, self.how_ioat(config)))
     }
 
     /// How many workers there are for messages, started if need be; 0: none, or no CPU for them.
     pub fn helpers(&self) -> usize {
-        match self.config().map(|config| self.ready(config)) {
+        match self.config().map(|config| self.ready(config, usize::MAX)) {
             Some(Ok(engine @ EngineKind::Threads(workers)))
                 if !self.closed.load(Ordering::Relaxed) && !self.is_crowded(engine) =>
             {
@@ -101,18 +112,40 @@ impl Dispatcher {
         }
     }
 
-    /// The engine, if it is up; the first large call starts it.
+    /// The engine, if it is up, or if a call of `len` bytes pays for starting it.
     #[inline]
-    pub(super) fn ready(&self, config: &Config) -> Result<EngineKind, Fallback> {
+    pub(super) fn ready(&self, config: &Config, len: usize) -> Result<EngineKind, Fallback> {
         if !self.offloads(config) {
             return Err(Fallback::Off);
         }
         match self.engine.load(Ordering::Acquire) {
-            life::THREADS => self.threads(),
+            life::THREADS if workers::are_made() || self.pays(config, len) => self.threads(),
             life::IOAT => Ok(EngineKind::Ioat),
-            life::COLD => self.start(config),
+            life::COLD if self.pays(config, len) => self.start(config),
+            life::THREADS | life::COLD => Err(Fallback::Starting),
             life::STARTING => Err(Fallback::Starting),
             _ => Err(self.why_off()),
+        }
+    }
+
+    /// Whether a call of `len` bytes, with those that libc has done, pays for making workers. A fixed
+    /// threshold is believed.
+    fn pays(&self, config: &Config, len: usize) -> bool {
+        len >= START_BYTES
+            || self.unaided_ticks.load(Ordering::Relaxed) >= START_TICKS
+            || !self.learns(config)
+    }
+
+    /// Counts the ticks of a call that did not pay for an engine.
+    pub(super) fn note_unaided(&self, ticks: u64) {
+        let before = self.unaided_ticks.load(Ordering::Relaxed);
+        self.unaided_ticks.store(before.saturating_add(ticks), Ordering::Relaxed);
+    }
+
+    /// There are no workers because of a fork: making others has to pay for itself again.
+    pub fn forget_unaided(&self) {
+        if self.unaided_ticks.load(Ordering::Relaxed) != 0 {
+            self.unaided_ticks.store(0, Ordering::Relaxed);
         }
     }
 
@@ -139,11 +172,15 @@ impl Dispatcher {
         {
             return Err(Fallback::Starting);
         }
-        if matches!(config.backend, Backend::Auto | Backend::Ioat) && self.ioat.start() {
+        let asks_helper = matches!(config.backend, Backend::Auto | Backend::Ioat);
+        if asks_helper && !self.no_helper.is_recent() && self.ioat.start() {
             config.keep.inspect(|&bytes| self.ioat.keep(bytes));
             workers::start(1); // for callers that wait for a word and never ask
             self.engine.store(life::IOAT, Ordering::Release);
             return Ok(EngineKind::Ioat);
+        }
+        if asks_helper {
+            self.no_helper.note();
         }
         if !self.start_workers(config) {
             self.engine.store(life::COLD, Ordering::Release);
@@ -153,13 +190,17 @@ impl Dispatcher {
         self.threads()
     }
 
-    /// As many as are wanted or there are CPUs for. False: somebody else is just asking for the
-    /// CPUs, and the next copy will be told.
+    /// Prepares for as many workers as are wanted, or as there are CPUs for. False: another thread is
+    /// just asking for the CPUs, and the next call will start them.
     pub(super) fn start_workers(&self, config: &Config) -> bool {
-        match (self.channels(config), cpus::Limits::try_now()) {
-            (Some(channels), _) => workers::start(channels),
-            (None, Some(limits)) => workers::start_on(&limits),
-            (None, None) => return false,
+        match self.channels(config) {
+            Some(channels) => workers::start(channels),
+            // Known from the process that has forked this one.
+            None if workers::knows_cpus() => workers::prepare(),
+            None => match cpus::Limits::try_now() {
+                Some(limits) => workers::start_on(&limits),
+                None => return false,
+            },
         }
         true
     }

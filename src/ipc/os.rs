@@ -55,6 +55,7 @@ impl Descriptors {
     }
 }
 
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 static OPEN: Mapped<Descriptors> = Mapped::new();
 
 /// One more than the greatest number of ours so far.

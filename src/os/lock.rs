@@ -42,7 +42,10 @@ impl<T> Lock<T> {
 
     /// In the child of a fork: whoever had it locked was a thread of the parent.
     fn free_after_fork(&self) {
-        self.state.store(FREE, Ordering::Release);
+        // A page that is written would be copied for the child.
+        if self.state.load(Ordering::Relaxed) != FREE {
+            self.state.store(FREE, Ordering::Release);
+        }
     }
 
     #[inline]

@@ -13,6 +13,7 @@ use core::fmt::{self, Write};
 /// Room for a report: not on the stack, which may be a small one, and not from an allocator
 /// that the program may be inside of. Mapped at start-up where a report is wanted. Pages that
 /// are not used cost nothing.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 pub static BUFFERS: Mapped<TryLock<ReportBuffers>> = Mapped::new();
 
 // SAFETY: a lock that is free, and bytes.

@@ -34,9 +34,9 @@ pub struct Copy {
 
 /// In the child of a fork: what was under way is the parent's.
 pub fn forget_after_fork() {
-    per_process::forget_after_fork();
-    PENDING.forget_everything();
-    settle_in();
+    if per_process::forget_after_fork() {
+        PENDING.forget_everything();
+    }
 }
 
 /// Fetches what `begin` will change, while the caller decides.

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 static POLL_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// What is this process's own. It lies in a page that the kernel wipes in every child, also in
 /// one that runs no handlers; null until there is something to know.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 static OURS: AtomicPtr<Ours> = AtomicPtr::new(core::ptr::null_mut());
 /// Where there is no such page.
 static PLAIN: Ours = Ours { tag: AtomicU32::new(0), poll: AtomicI32::new(0) };
@@ -28,10 +29,14 @@ pub(super) fn prefetch() {
     fetch_to_change(OURS.load(Ordering::Relaxed) as usize);
 }
 
-/// In the child of a fork: cookies and descriptor are the parent's.
-pub(super) fn forget_after_fork() {
+/// In the child of a fork: cookies and descriptor are the parent's. False: there were none.
+pub(super) fn forget_after_fork() -> bool {
+    if ours().is_none() {
+        return false;
+    }
     PLAIN.tag.store(0, Ordering::Relaxed);
     PLAIN.poll.store(0, Ordering::Relaxed);
+    true
 }
 
 pub fn pack(cookie: Cookie) -> i64 {

@@ -130,6 +130,7 @@ static SEGV: Front = Front::new(libc::SIGSEGV, handler::ON_SIGSEGV);
 static BUS: Front = Front::new(libc::SIGBUS, handler::ON_SIGBUS);
 
 /// Whether ours was ever put in front, or is just being put there.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 static EVER: AtomicBool = AtomicBool::new(false);
 
 /// Puts our handler in front of the program's where it is not. Before every shared copy: only
@@ -170,8 +171,10 @@ pub fn stands_in_front() -> bool {
 
 /// In the child of a fork: the thread that held the lock is not here.
 pub fn forget_after_fork() {
-    LOCKED.store(false, Ordering::Release);
-    put_off::forget_after_fork();
+    if EVER.load(Ordering::Relaxed) {
+        LOCKED.store(false, Ordering::Release);
+        put_off::forget_after_fork();
+    }
 }
 
 impl Front {

@@ -47,7 +47,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
         true
     };
     QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
-    summon(helpers as u32);
+    summon(helpers as u32, helpers as u32);
     let begun = sys::ticks();
     work(0);
     let done = sys::ticks();

@@ -246,6 +246,11 @@ impl Slot {
         self.failed_from.load(Ordering::Relaxed)..self.failed_to.load(Ordering::Relaxed)
     }
 
+    /// Whether it was taken, and not given back.
+    fn is_owned(&self) -> bool {
+        self.ticket.load(Ordering::Relaxed) & Ticket::OWNED != 0
+    }
+
     /// Gives the slot back. Nothing is unclaimed and nothing under way.
     pub(in crate::backend) fn leave(&self) {
         let now = Ticket(self.ticket.load(Ordering::Relaxed));
@@ -528,9 +533,7 @@ impl Queue {
 
     /// How many copies are in the queue now.
     pub fn copies(&self) -> usize {
-        let owned =
-            |shared: &&Shared| shared.slot.ticket.load(Ordering::Relaxed) & Ticket::OWNED != 0;
-        self.slots.iter().filter(owned).count()
+        self.slots.iter().filter(|shared| shared.slot.is_owned()).count()
     }
 
     /// A worker's look at all slots; `start` spreads the workers over them.
@@ -557,9 +560,14 @@ impl Queue {
     #[cfg(not(loom))]
     pub fn forget_everything(&self) {
         for shared in &self.slots {
-            shared.slot.leave();
+            // Writing to a page that nothing has changed would copy it for nothing.
+            if shared.slot.is_owned() {
+                shared.slot.leave();
+            }
         }
-        self.sleepers.store(0, Ordering::Relaxed);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.sleepers.store(0, Ordering::Relaxed);
+        }
     }
 }
 

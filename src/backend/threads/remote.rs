@@ -257,7 +257,7 @@ impl<'a> Transfer<'a> {
             self.move_bytes(from + piece.offset, piece.len) == piece.len
         };
         QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
-        summon(cut.count().clamp(1, workers) as u32);
+        summon(cut.count().clamp(1, workers) as u32, 1);
         let mut seen = Seen::default();
         let own = threads::work(shared, &mut seen, || false);
         let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];

@@ -159,7 +159,7 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
         let fresh = if how.fresh && cut.suits_making_pages(parties) { FRESH } else { 0 };
         QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode: mode | fresh });
         // Each worker that arrives calls two more, but a short copy is over before they all have.
-        summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
+        summon((task.len / CALL_EACH).clamp(1, how.workers) as u32, 1);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
     let done_alone = unsafe { own.run(copy_loop, None) };

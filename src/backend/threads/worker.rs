@@ -38,14 +38,15 @@ pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
     ATTEND.store((attend as *const ()).cast_mut(), Ordering::Release);
 }
 
-/// Calls more workers: wakes those that sleep, or makes them. Each worker that comes calls
-/// two again, so that many are up soon and the caller pays for one.
-pub fn summon(count: u32) {
+/// Calls more workers: wakes up to `count` of those that sleep, or makes up to `made` if none does.
+/// Each worker that comes calls two again, so that many are up soon and the caller pays for one:
+/// making one takes 30 µs.
+pub fn summon(count: u32, made: u32) {
     match QUEUE.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => workers::note_refusal(),
         None if !workers::lacks_workers() || !cpus::may_make_workers(process::is_filtered()) => {}
-        None => make(count, GENERATION.load(Ordering::Relaxed)),
+        None => make(made, GENERATION.load(Ordering::Relaxed)),
     }
 }
 

@@ -44,6 +44,7 @@ static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
 /// For how long the answer is believed, in ticks: a second or two.
 const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
 /// Whether there ever was a worker.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 pub(super) static EVER: AtomicBool = AtomicBool::new(false);
 /// The system refused something we need.
 static REFUSED: Refusal = Refusal::new();
@@ -142,6 +143,11 @@ pub fn is_worker_stack(at: usize) -> bool {
 pub fn start(workers: usize) {
     FOLLOWS_CPUS.store(false, Ordering::Relaxed);
     LIMIT.store(workers.min(MOST_WORKERS) as u32, Ordering::Relaxed);
+    prepare();
+}
+
+/// Prepares for as many threads as were allowed before.
+pub fn prepare() {
     process::mark_our_memory();
     // With more threads it takes milliseconds, which an idle worker has.
     if sys::has_one_thread() {
@@ -187,6 +193,17 @@ pub fn start_on(limits: &cpus::Limits) {
     FOLLOWS_CPUS.store(true, Ordering::Relaxed);
 }
 
+/// Whether CPUs were looked at a short while ago, perhaps before a fork: a child has the affinity and
+/// the control group of its parent.
+pub fn knows_cpus() -> bool {
+    FOLLOWS_CPUS.load(Ordering::Relaxed) && !cpus_may_have_changed()
+}
+
+/// Whether there are workers, or some that are just being made.
+pub fn are_made() -> bool {
+    ALIVE.load(Ordering::Relaxed) != 0
+}
+
 /// How many workers can be had now.
 pub fn workers() -> usize {
     if LIMIT.load(Ordering::Relaxed) == 0 && cpus_may_have_changed() && !real_time::is_real_time() {
@@ -216,7 +233,6 @@ pub(super) fn look_at_cpus() {
 
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
-    process::claim_memory();
     QUEUE.forget_everything();
     for worker in &WORKERS {
         worker.alive.store(0, Ordering::Relaxed);
