@@ -50,7 +50,8 @@
 //!             what an engine notes about one that goes on by itself; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
-//! os          cpus: what the machine leaves us; real_time: callers that wait for nobody; process:
+//! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
+//!             come; real_time: callers that wait for nobody; process:
 //!             whose memory this is; sync: atomics and sleeping; lock: one to wait for, and one
 //!             that nobody waits for; mapped: tables that most programs never need; lookup: finding
 //!             functions of the C library; folder: where live files are; signal_mask: which signals

@@ -1,8 +1,10 @@
-//! How the pieces of one copy are copied: by which loop, and with whose rights.
+//! How the pieces of one copy are copied: by which loop, with whose rights, and by whose memory policy.
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::os::cpus;
+use crate::os::memory_policy::{self, PolicyId};
 use core::arch::asm;
+use core::sync::atomic::AtomicU32;
 
 /// A bit that no packed mode has: the helper carries the piece.
 pub const BY_HELPER: usize = 1 << 25;
@@ -13,15 +15,27 @@ pub struct Mode {
     /// The caller's protection-key rights, where the CPU has keys: they belong to the
     /// thread, and a worker must see exactly the memory its caller sees.
     rights: Option<u32>,
+    /// By which the caller's new pages are placed.
+    policy: PolicyId,
 }
 
+const POLICY_SHIFT: u32 = 3;
+
 impl Mode {
-    /// With the rights of this thread.
+    /// With the rights and the memory policy of this thread.
     pub fn now(copy_loop: CopyLoop) -> Self {
-        Self { copy_loop, rights: cpus::features().protection_keys.then(read_rights) }
+        let rights = cpus::features().protection_keys.then(read_rights);
+        Self { copy_loop, rights, policy: memory_policy::of_caller() }
     }
 
-    pub fn adopt_rights(self) {
+    /// Whether workers can place new pages as the caller would.
+    pub fn can_be_shared(self) -> bool {
+        self.policy != memory_policy::UNKNOWN
+    }
+
+    /// Takes on what belongs to the caller, for a worker that has the memory policy in `policy`.
+    pub fn adopt(self, policy: &AtomicU32) {
+        memory_policy::take_on(self.policy, policy);
         if let Some(rights) = self.rights.filter(|&rights| rights != read_rights()) {
             // SAFETY: only exists where the CPU has keys. The caller runs with these rights
             // and can reach its stack and our data, so a worker can too.
@@ -32,14 +46,15 @@ impl Mode {
         }
     }
 
-    /// rights: 32 bits | for others: 29 bits | has rights | copy_loop: 2 bits
+    /// rights: 32 bits | for others: 24 bits | policy: 5 bits | has rights | copy_loop: 2 bits
     pub fn pack(self) -> usize {
         let kind = match self.copy_loop {
             CopyLoop::Ordinary => 0,
             CopyLoop::Stream => 1,
         };
         let has_rights = usize::from(self.rights.is_some());
-        (self.rights.unwrap_or(0) as usize) << 32 | has_rights << 2 | kind
+        let policy = (self.policy as usize) << POLICY_SHIFT;
+        (self.rights.unwrap_or(0) as usize) << 32 | policy | has_rights << 2 | kind
     }
 
     pub fn unpack(packed: usize) -> Self {
@@ -48,7 +63,8 @@ impl Mode {
             _ => CopyLoop::Stream,
         };
         let rights = (packed & 4 != 0).then_some((packed >> 32) as u32);
-        Self { copy_loop, rights }
+        let policy = (packed >> POLICY_SHIFT) as PolicyId & ((1 << memory_policy::BITS) - 1);
+        Self { copy_loop, rights, policy }
     }
 }
 
@@ -71,8 +87,10 @@ mod tests {
     fn mode_survives_packing() {
         for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
             for rights in [None, Some(0), Some(u32::MAX)] {
-                let mode = Mode { copy_loop, rights };
-                assert_eq!(Mode::unpack(mode.pack()), mode);
+                for policy in [memory_policy::ANY, 1, memory_policy::UNKNOWN] {
+                    let mode = Mode { copy_loop, rights, policy };
+                    assert_eq!(Mode::unpack(mode.pack()), mode);
+                }
             }
         }
     }

@@ -12,6 +12,8 @@ pub mod lookup;
 #[cfg(not(loom))]
 pub mod mapped;
 #[cfg(not(loom))]
+pub mod memory_policy;
+#[cfg(not(loom))]
 pub mod once;
 #[cfg(not(loom))]
 pub mod process;

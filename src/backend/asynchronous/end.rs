@@ -18,7 +18,7 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Woken, pause};
 use crate::os::sys;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The caller holds signals while it works on pieces: a handler that waited for the same copy would
 /// wait for ever. So it copies at most this many bytes in one go.
@@ -50,12 +50,12 @@ pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
 }
 
 /// What a worker does with a part that it has found.
-fn attend(part: &'static Entry, bytes: &AtomicU64) {
+fn attend(part: &'static Entry, bytes: &AtomicU64, policy: &AtomicU32) {
     if part.is_carried_by_helper() && !is_over(part, WATCH_NANOS) {
         return;
     }
     if let Some((copy, index)) = PENDING.claim(part, End::Back) {
-        Mode::unpack(copy.mode).adopt_rights();
+        Mode::unpack(copy.mode).adopt(policy);
         if copy.mode & BY_HELPER == 0 {
             bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
         }

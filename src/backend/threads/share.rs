@@ -143,7 +143,11 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
         Pieces::All(copy_loop) => (copy_loop, 0),
         Pieces::Alternate => (CopyLoop::Ordinary, ALTERNATE),
     };
-    let mode = Mode::now(copy_loop).pack() | alternate | task.work.bits();
+    let mode = Mode::now(copy_loop);
+    if !mode.can_be_shared() {
+        return Err(Refused::Busy);
+    }
+    let mode = mode.pack() | alternate | task.work.bits();
     let shared = take_slot(how.workers)?;
 
     let alone = how.share.map_or(0, |share| (task.len as f64 * f64::from(share)) as usize);

@@ -1,0 +1,146 @@
+//! The memory policy of a caller (numactl, set_mempolicy), for workers that touch its pages first.
+//!
+//! A new page comes from the node that the policy of its mapping names (mbind), which holds for all
+//! threads, or else from the one that the policy of the thread names which touches the page first;
+//! by default that is the node which this thread runs on. So a worker takes on the policy of the
+//! caller before it copies for it, and where that is the default, prefers the caller's node.
+//!
+//! Policies are kept in a table and known by their place in it, because a copy in the queue has few
+//! bits to spare. On a machine with one node nothing is asked, and neither is it under a seccomp
+//! filter, which may kill for it.
+
+use super::{process, sys};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A place in the table that fits into `BITS` bits.
+pub type PolicyId = u32;
+pub const BITS: u32 = 5;
+/// Nothing is to be taken on.
+pub const ANY: PolicyId = 0;
+/// The policy of the caller cannot be told to others: its copies stay with libc.
+pub const UNKNOWN: PolicyId = (1 << BITS) - 1;
+
+const DEFAULT: u32 = 0;
+const PREFERRED: u32 = 1;
+const LOCAL: u32 = 4;
+/// Flags of set_mempolicy stand beside the mode, from this bit on.
+const FLAGS: u32 = !0 << 13;
+const ONLY_ALLOWED_NODES: usize = 1 << 2; // MPOL_F_MEMS_ALLOWED
+/// Nodes that a kernel can be built for, and those that we can name.
+const MOST_NODES: usize = 1024;
+const NAMED_NODES: usize = 64;
+
+/// Whether this process may have memory of more than one node.
+static SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
+
+static TABLE: [Entry; UNKNOWN as usize - 1] = [const { Entry::new() }; UNKNOWN as usize - 1];
+
+struct Entry {
+    /// `FREE`, `TAKEN` while it is being written, or the mode and one.
+    state: AtomicU32,
+    nodes: AtomicU64,
+}
+
+impl Entry {
+    const FREE: u32 = 0;
+    const TAKEN: u32 = u32::MAX;
+
+    const fn new() -> Self {
+        Self { state: AtomicU32::new(Self::FREE), nodes: AtomicU64::new(0) }
+    }
+
+    /// Whether it holds this policy, perhaps from now on.
+    fn holds(&self, (mode, nodes): (u32, u64)) -> bool {
+        let (set, other) = (Ordering::Acquire, Ordering::Acquire);
+        match self.state.compare_exchange(Self::FREE, Self::TAKEN, set, other) {
+            Ok(_) => {
+                self.nodes.store(nodes, Ordering::Relaxed);
+                self.state.store(mode + 1, Ordering::Release);
+                true
+            }
+            Err(state) => state == mode + 1 && self.nodes.load(Ordering::Relaxed) == nodes,
+        }
+    }
+}
+
+/// Asks how many nodes there are, when an engine is started.
+pub fn prepare() {
+    if !process::is_filtered()
+        && let Some((_, nodes)) = ask(ONLY_ALLOWED_NODES)
+    {
+        SEVERAL_NODES.store(nodes.count_ones() > 1, Ordering::Relaxed);
+    }
+}
+
+/// The policy by which this thread's pages are placed, as a worker is to take it on.
+pub fn of_caller() -> PolicyId {
+    if !SEVERAL_NODES.load(Ordering::Relaxed) || process::is_filtered() {
+        return ANY;
+    }
+    let policy = ask(0).and_then(|(mode, nodes)| match mode & !FLAGS {
+        DEFAULT | LOCAL => prefer_this_node(),
+        PREFERRED if nodes == 0 => prefer_this_node(),
+        _ => Some((mode, nodes)),
+    });
+    let found = policy.and_then(|policy| TABLE.iter().position(|entry| entry.holds(policy)));
+    found.map_or(UNKNOWN, |at| at as PolicyId + 1)
+}
+
+/// Takes a policy on, for a worker that has the one in `own`.
+pub fn take_on(policy: PolicyId, own: &AtomicU32) {
+    if policy == ANY || policy == own.load(Ordering::Relaxed) || process::is_filtered() {
+        return;
+    }
+    let Some(entry) = TABLE.get(policy as usize - 1) else { return };
+    let mode = entry.state.load(Ordering::Acquire).wrapping_sub(1) as usize;
+    let nodes = entry.nodes.load(Ordering::Relaxed);
+    let mask = &raw const nodes as usize;
+    // SAFETY: reads one word. A refusal leaves the policy as it was.
+    unsafe { sys::syscall(libc::SYS_set_mempolicy, [mode, mask, NAMED_NODES + 1, 0, 0, 0]) };
+    own.store(policy, Ordering::Relaxed);
+}
+
+/// Mode and nodes of this thread's policy; `None`: the kernel does not say, or there are too many.
+fn ask(flags: usize) -> Option<(u32, u64)> {
+    let mut mode = 0u32;
+    // Not cleared, for that is a call of memset: the kernel fills all of it.
+    let mut nodes = MaybeUninit::<[u64; MOST_NODES / 64]>::uninit();
+    let arguments = [&raw mut mode as usize, nodes.as_mut_ptr() as usize, MOST_NODES, 0, flags, 0];
+    // SAFETY: the kernel writes the mode, and as many bits as we say.
+    let nodes = unsafe {
+        if sys::syscall(libc::SYS_get_mempolicy, arguments) != 0 {
+            return None;
+        }
+        nodes.assume_init_ref()
+    };
+    nodes[1..].iter().all(|&more| more == 0).then_some((mode, nodes[0]))
+}
+
+/// The default policy of this thread, in the words of another.
+fn prefer_this_node() -> Option<(u32, u64)> {
+    let mut node = 0u32;
+    // SAFETY: writes one number.
+    let answer = unsafe { sys::syscall(libc::SYS_getcpu, [0, &raw mut node as usize, 0, 0, 0, 0]) };
+    (answer == 0 && (node as usize) < NAMED_NODES).then_some((PREFERRED, 1 << node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_holds_one_policy_for_good() {
+        let entry = Entry::new();
+        assert!(entry.holds((PREFERRED, 1)) && entry.holds((PREFERRED, 1)));
+        assert!(!entry.holds((PREFERRED, 2)) && !entry.holds((DEFAULT, 1)));
+    }
+
+    #[test]
+    fn this_thread_has_a_node_and_a_policy_or_the_kernel_has_none() {
+        if let Some((_, nodes)) = ask(ONLY_ALLOWED_NODES) {
+            assert_ne!(nodes, 0);
+            assert!(prefer_this_node().is_some());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+/* Pages of a fresh destination lie where the caller's memory policy says, whoever has copied. On a
+ * machine with two NUMA nodes and a CPU in each; the caller runs on the first, and workers on both.
+ * Policies are set after workers were made. */
+#include "trap.h"
+#include <linux/mempolicy.h>
+#include <sched.h>
+
+enum { NODES = 2, SIZE = 16 << 20, PAGES = SIZE / 4096 };
+
+static void set_policy(int mode, unsigned long nodes)
+{
+    if (syscall(SYS_set_mempolicy, mode, mode == MPOL_DEFAULT ? NULL : &nodes, 64))
+        cannot("set_mempolicy: %s", strerror(errno));
+}
+
+/* How many pages of a fresh destination lie on each node. */
+static void count_pages(uint64_t seed, size_t counts[NODES])
+{
+    static void *pages[PAGES];
+    static int places[PAGES];
+    struct blocks b = map_blocks(SIZE);
+    madvise(b.to, SIZE, MADV_NOHUGEPAGE);
+    copy_checked(b, seed, "copy into fresh memory");
+    for (int i = 0; i < PAGES; i++)
+        pages[i] = (char *)b.to + i * 4096;
+    if (syscall(SYS_move_pages, 0, (long)PAGES, pages, NULL, places, 0))
+        cannot("move_pages: %s", strerror(errno));
+    counts[0] = counts[1] = 0;
+    for (int i = 0; i < PAGES; i++)
+        if (places[i] < 0 || places[i] >= NODES)
+            wrong("page %d: %s", i, strerror(-places[i]));
+        else
+            counts[places[i]]++;
+    unmap_blocks(b);
+}
+
+static void *copy_by_policies(void *none)
+{
+    static const struct {
+        int mode;
+        unsigned long nodes;
+        const char *name;
+        size_t least[NODES];
+    } policies[] = {
+        {MPOL_DEFAULT, 0, "default", {PAGES, 0}},
+        {MPOL_BIND, 2, "bound to the other node", {0, PAGES}},
+        {MPOL_PREFERRED, 1, "preferring this node", {PAGES, 0}},
+        {MPOL_INTERLEAVE, 3, "interleaved", {PAGES * 2 / 5, PAGES * 2 / 5}},
+        {MPOL_DEFAULT, 0, "default again", {PAGES, 0}},
+    };
+    cpu_set_t first;
+    CPU_ZERO(&first);
+    CPU_SET(0, &first);
+    if (sched_setaffinity(0, sizeof first, &first))
+        cannot("sched_setaffinity: %s", strerror(errno));
+    for (unsigned p = 0; p < sizeof policies / sizeof *policies; p++)
+        for (int round = 0; round < 10; round++) {
+            size_t counts[NODES];
+            set_policy(policies[p].mode, policies[p].nodes);
+            count_pages(100 * p + round, counts);
+            if (counts[0] < policies[p].least[0] || counts[1] < policies[p].least[1])
+                wrong("%s: %zu and %zu of %d pages", policies[p].name, counts[0], counts[1], PAGES);
+        }
+    return none;
+}
+
+int main(void)
+{
+    unsigned long allowed = 0;
+    if (syscall(SYS_get_mempolicy, NULL, &allowed, 64, NULL, MPOL_F_MEMS_ALLOWED) || allowed != 3)
+        cannot("no two NUMA nodes");
+    expect_workers(map_blocks(SIZE), "before policies are set");
+    /* Workers may use the CPUs of the main thread, the caller its own. */
+    pthread_join(start_thread(copy_by_policies, NULL), NULL);
+    return 0;
+}
