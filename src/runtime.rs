@@ -231,6 +231,11 @@ pub fn before_being_alone() {
     workers::dismiss(Dismissal::ToBeAlone);
 }
 
+/// The program cannot have another thread: workers leave. False: there are none.
+pub fn make_room_for_threads() -> bool {
+    workers::dismiss(Dismissal::ToMakeRoom)
+}
+
 /// No worker keeps rights that the program is just giving up.
 pub fn before_rights_change() {
     workers::dismiss(Dismissal::ToChangeRights);

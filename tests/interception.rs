@@ -47,12 +47,13 @@ const ABOUT_MEMORY: [&str; 6] = [
 ];
 
 /// What is passed on after workers have left.
-const PASSED_ON: [&str; 16] = [
+const PASSED_ON: [&str; 17] = [
     "_Exit",
     "_exit",
     "abort",
     "capset",
     "initgroups",
+    "pthread_create",
     "setegid",
     "seteuid",
     "setgid",

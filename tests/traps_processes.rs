@@ -44,6 +44,67 @@ offloading_victims! {
     setns_right_after_a_copy_finds_the_process_alone: "trap_alone" "setns";
 }
 
+/// Without knobs, as most programs run. Shown where there is a CPU for a worker.
+#[test]
+fn processes_that_fork_for_each_small_copy_start_no_engine() {
+    for way in ["prefork", "turn"] {
+        succeed(plain(victim("trap_short")).arg(way));
+        succeed(preloaded(victim("trap_short")).arg(way));
+    }
+}
+
+/// Against a library with nothing in it: what a preloaded library costs anyhow is not ours.
+#[test]
+fn fork_touches_few_pages_of_ours_in_the_child() {
+    let faults = |library: &Path| -> i64 {
+        let mut command = plain(victim("trap_short"));
+        let (said, _) = succeed(command.arg("faults").env("LD_PRELOAD", library));
+        said.trim().parse().unwrap()
+    };
+    let (ours, empty) = (faults(&library()), faults(&a_library("trap_empty_library")));
+    assert!(ours - empty <= 8, "{ours} page faults, {empty} with an empty library");
+}
+
+/// Lines of a program's system calls `traced`, with the number of the thread before each; `None`:
+/// there is no strace.
+fn system_calls(test: &str, traced: &str, way: &str) -> Option<Vec<(String, String)>> {
+    if !found("strace") {
+        skip(test, "strace is not installed");
+        return None;
+    }
+    let folder = common::scratch("calls");
+    let log = folder.join("log");
+    let mut command = plain("strace");
+    command.args(["-f", "-e", &format!("trace={traced}"), "-o"]).arg(&log);
+    command.args(["-E", &format!("LD_PRELOAD={}", library().display())]);
+    succeed(command.env("ADMA_CHANNELS", "6").arg(victim("trap_short")).arg(way));
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    let parts = text.lines().filter_map(|line| line.split_once(' '));
+    Some(parts.map(|(thread, call)| (thread.into(), call.trim_start().into())).collect())
+}
+
+#[test]
+fn first_large_copy_makes_one_worker_and_workers_make_the_others() {
+    let test = "first_large_copy_makes_one_worker_and_workers_make_the_others";
+    let Some(calls) = system_calls(test, "clone", "large") else { return };
+    let makers: Vec<_> = calls.iter().filter(|(_, call)| call.contains("CLONE_THREAD")).collect();
+    let by_caller = makers.iter().filter(|(thread, _)| *thread == calls[0].0);
+    assert_eq!(by_caller.count(), 1, "{calls:?}");
+    assert!(makers.len() > 1, "{calls:?}");
+}
+
+#[test]
+fn helper_that_is_not_there_is_not_looked_for_in_every_child() {
+    let test = "helper_that_is_not_there_is_not_looked_for_in_every_child";
+    if Path::new("/dev/adma").exists() {
+        return skip(test, "the helper is there");
+    }
+    let Some(calls) = system_calls(test, "openat", "again") else { return };
+    let opened = calls.iter().filter(|(_, call)| call.contains("/dev/adma")).count();
+    assert_eq!(opened, 1, "{calls:?}");
+}
+
 #[test]
 fn child_of_a_bare_fork_does_not_report_its_parents_copies() {
     let test = "child_of_a_bare_fork_does_not_report_its_parents_copies";
@@ -267,6 +328,9 @@ fn cgroup_quota_changed_after_the_first_copy_workers_follow() {
 
 offloading_victims! {
     workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
+    main_thread_niced_while_copying_workers_follow: "trap_class" "later-niced";
+    main_thread_of_idle_class_while_copying_workers_follow: "trap_class" "later-idle";
+    main_thread_with_io_priority_while_copying_workers_follow: "trap_class" "later-io";
     first_copy_by_a_niced_thread_workers_are_not: "trap_class" "niced";
     first_copy_by_an_idle_class_thread_workers_are_not: "trap_class" "idle";
     first_copy_by_a_real_time_thread_workers_are_not: "trap_class" "fifo";

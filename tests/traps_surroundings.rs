@@ -187,13 +187,22 @@ fn process_limit_reached_copies_stay_with_libc() {
 }
 
 /// Without a report, as above.
+fn limited(test: &str, way: &str) {
+    let program = victim("trap_limits");
+    if can_be_shown(test, plain(&program).arg(way)) {
+        succeed(fixed(preloaded(&program).arg(way)));
+    }
+}
+
 #[test]
 fn process_limit_reached_and_lifted_workers_come_after_a_while() {
-    let test = "process_limit_reached_and_lifted_workers_come_after_a_while";
-    let program = victim("trap_limits");
-    if can_be_shown(test, plain(&program).arg("nproc-once")) {
-        succeed(fixed(preloaded(&program).arg("nproc-once")));
-    }
+    limited("process_limit_reached_and_lifted_workers_come_after_a_while", "nproc-once");
+}
+
+#[test]
+fn process_limit_with_room_for_own_threads_only_they_are_made_after_a_copy() {
+    let test = "process_limit_with_room_for_own_threads_only_they_are_made_after_a_copy";
+    limited(test, "room");
 }
 
 #[test]

@@ -45,8 +45,8 @@ impl Dispatcher {
     /// is not wanted.
     pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
         let config = self.config()?;
-        let up =
-            self.ready(config, usize::MAX).ok()? == EngineKind::Ioat && !self.closed.load(Ordering::Relaxed);
+        let up = self.ready(config, usize::MAX).ok()? == EngineKind::Ioat
+            && !self.closed.load(Ordering::Relaxed);
         up.then_some((&self.ioat, self.how_ioat(config)))
     }
 

@@ -1,6 +1,7 @@
 //! Functions of the C library for which our workers leave: those that work only in a process with
-//! one thread, and those that change the rights of all threads. The C library does not know our
-//! threads, so they would keep the old rights.
+//! one thread, those that change the rights of all threads, and the one that makes a thread, where the
+//! limit of threads is reached. The C library does not know our threads, so they would keep the old
+//! rights.
 
 use crate::runtime;
 use core::ffi::{CStr, c_int, c_void};
@@ -21,7 +22,7 @@ macro_rules! passed_on {
             };
             runtime::$before();
             // SAFETY: the program's own call, passed on.
-            unsafe { pass_on(&NEXT, NAME, first, second, third) }
+            unsafe { pass_on(&NEXT, NAME, [first, second, third, 0]) }
         }
     )*)* };
 }
@@ -32,15 +33,29 @@ passed_on! {
         setgroups initgroups capset;
 }
 
-/// None of these is a copy, so dlsym may be called; it is, on the first call of each.
-unsafe fn pass_on(
-    next: &AtomicPtr<c_void>,
-    name: &CStr,
-    first: usize,
-    second: usize,
-    third: usize,
+/// The limit of threads (RLIMIT_NPROC, pids.max) is the program's: workers make room for its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: usize,
+    attributes: usize,
+    start: usize,
+    argument: usize,
 ) -> c_int {
-    type NamespaceFn = unsafe extern "C" fn(usize, usize, usize) -> c_int;
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let call = || {
+        let arguments = [thread, attributes, start, argument];
+        // SAFETY: the program's own call, passed on.
+        unsafe { pass_on(&NEXT, c"pthread_create", arguments) }
+    };
+    match call() {
+        libc::EAGAIN if runtime::make_room_for_threads() => call(),
+        answer => answer,
+    }
+}
+
+/// None of these is a copy, so dlsym may be called; it is, on the first call of each.
+unsafe fn pass_on(next: &AtomicPtr<c_void>, name: &CStr, arguments: [usize; 4]) -> c_int {
+    type AnyFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
     let mut function = next.load(Ordering::Relaxed);
     if function.is_null() {
         // SAFETY: a terminated name.
@@ -53,5 +68,8 @@ unsafe fn pass_on(
         return -1;
     }
     // SAFETY: a function of at most these arguments, none of them wider than a word.
-    unsafe { core::mem::transmute::<*mut c_void, NamespaceFn>(function)(first, second, third) }
+    unsafe {
+        let [first, second, third, fourth] = arguments;
+        core::mem::transmute::<*mut c_void, AnyFn>(function)(first, second, third, fourth)
+    }
 }

@@ -140,22 +140,58 @@ impl Limits {
     }
 }
 
-/// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling. A
-/// batch thread gets its share of a CPU but does not take it from the thread that has woken it:
-/// where no CPU is idle, starting a copy would else cost the time of a piece (`bench/run async`).
+/// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling; and
+/// makes it as nice as the main thread. A batch thread gets its share of a CPU but does not take it
+/// from the thread that has woken it: where no CPU is idle, starting a copy would else cost the time
+/// of a piece (`bench/run async`).
 pub fn run_anywhere() {
     // Not cleared, for that is a call of memset: the kernel says how much it has filled.
     let mut mask = MaybeUninit::<Mask>::uninit();
-    let size = affinity_of(sys::getpid(), mask.as_mut_ptr());
+    let main = sys::getpid();
+    let size = affinity_of(main, mask.as_mut_ptr());
     let parameters = 0i32; // struct sched_param: priority 0
-    let (batch, none) = (libc::SCHED_BATCH as usize, &raw const parameters as usize);
-    // SAFETY: both are readable; a refusal changes nothing.
+    let (main_class, own) = (Class::of(main), Class::of(0));
+    let is_idle = main_class.is_some_and(|class| class.policy == libc::SCHED_IDLE);
+    let policy = if is_idle { libc::SCHED_IDLE } else { libc::SCHED_BATCH } as usize;
+    let none = &raw const parameters as usize;
+    let io = io_priority_of(main);
+    // SAFETY: all are readable; a refusal changes nothing.
     unsafe {
         if size > 0 {
             sys::syscall(libc::SYS_sched_setaffinity, [0, size, mask.as_ptr() as usize, 0, 0, 0]);
         }
-        sys::syscall(libc::SYS_sched_setscheduler, [0, batch, none, 0, 0, 0]);
+        sys::syscall(libc::SYS_sched_setscheduler, [0, policy, none, 0, 0, 0]);
+        if let Some((main, own)) = main_class.zip(own)
+            && main.nice != own.nice
+        {
+            let (one, nice) = (libc::PRIO_PROCESS as usize, main.nice as usize);
+            sys::syscall(libc::SYS_setpriority, [one, 0, nice, 0, 0, 0]);
+        }
+        if io != io_priority_of(0) {
+            sys::syscall(libc::SYS_ioprio_set, [IOPRIO_WHO_PROCESS, 0, io as usize, 0, 0, 0]);
+        }
     }
+}
+
+const IOPRIO_WHO_PROCESS: usize = 1;
+
+/// The I/O priority of a thread, 0 for this one; 0 where it has none of its own.
+fn io_priority_of(tid: i32) -> u16 {
+    // SAFETY: no memory.
+    let answer = unsafe {
+        sys::syscall(libc::SYS_ioprio_get, [IOPRIO_WHO_PROCESS, tid as usize, 0, 0, 0, 0])
+    };
+    u16::try_from(answer).unwrap_or(0)
+}
+
+/// What workers take over from the main thread, as a number that changes with it: nice value, I/O
+/// priority, and whether it is SCHED_IDLE. 0 where the kernel does not say.
+pub fn worker_class() -> u64 {
+    let main = sys::getpid();
+    Class::of(main).map_or(0, |class| {
+        let is_idle = u64::from(class.policy == libc::SCHED_IDLE);
+        1 << 32 | is_idle << 24 | (class.nice as u8 as u64) << 16 | u64::from(io_priority_of(main))
+    })
 }
 
 /// How the scheduler treats a thread.

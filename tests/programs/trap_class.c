@@ -9,6 +9,10 @@
  * The workers that serve the main thread afterwards are as the main thread is, but SCHED_BATCH
  * at most, and use the CPUs that it may use. With "filtered" as second word the process is
  * under a seccomp filter from its start, which does not matter to anybody.
+ *
+ * Or the main thread itself changes while it copies and workers live, and they follow it:
+ *
+ *   later-niced, later-idle, later-io  its nice value, scheduling class, I/O priority
  */
 #include "filtered.h"
 #include "trap.h"
@@ -46,10 +50,17 @@ static void *copy_first(void *blocks)
     return NULL;
 }
 
-/* Of each worker: nice value, scheduling class and CPUs. What is wrong with one is in `fault`. */
+static int io_priority(pid_t tid)
+{
+    return syscall(SYS_ioprio_get, 1 /* IOPRIO_WHO_PROCESS */, tid);
+}
+
+/* Of each worker: nice value, scheduling class, I/O priority and CPUs. What is wrong with one is in
+ * `fault`. */
 static int look_at_workers(char fault[100])
 {
-    int seen = 0, usual = getpriority(PRIO_PROCESS, getpid());
+    int seen = 0, usual = getpriority(PRIO_PROCESS, getpid()), io = io_priority(getpid());
+    bool idle = sched_getscheduler(getpid()) == SCHED_IDLE;
     fault[0] = 0;
     cpu_set_t all;
     sched_getaffinity(getpid(), sizeof all, &all);
@@ -65,13 +76,15 @@ static int look_at_workers(char fault[100])
         cpu_set_t its;
         errno = 0;
         int nice = worker ? getpriority(PRIO_PROCESS, tid) : 0;
-        int class = worker ? sched_getscheduler(tid) : 0;
+        int class = worker ? sched_getscheduler(tid) : 0, its_io = worker ? io_priority(tid) : 0;
         if (!worker || errno || sched_getaffinity(tid, sizeof its, &its))
             continue; /* or it has ended meanwhile */
         seen++;
         if (nice != usual)
             snprintf(fault, 100, "a worker has the nice value %d, not %d", nice, usual);
-        if (class != SCHED_BATCH && class != SCHED_OTHER)
+        if (its_io != io)
+            snprintf(fault, 100, "a worker has the I/O priority %d, not %d", its_io, io);
+        if (idle ? class != SCHED_IDLE : class != SCHED_BATCH && class != SCHED_OTHER)
             snprintf(fault, 100, "a worker has the scheduling class %d", class);
         if (!CPU_EQUAL(&its, &all))
             snprintf(fault, 100, "a worker may use %d CPUs of %d", CPU_COUNT(&its),
@@ -94,11 +107,44 @@ static void have_no_right_to_schedule(void)
         cannot("capset: %s", strerror(errno));
 }
 
+/* Copies all the time, so that no worker is idle for long. */
+static void expect_followed(struct blocks b)
+{
+    char fault[100] = "";
+    for (int tries = 0; tries < 20000; tries++) {
+        copy_checked(b, tries, "copy after a change");
+        int seen = look_at_workers(fault);
+        if (!fault[0] && (seen || !workers_expected()))
+            return;
+    }
+    wrong("%s", fault[0] ? fault : "no worker came");
+}
+
+static void change_while_copying(struct blocks b)
+{
+    struct sched_param none = {0};
+    int refused;
+    expect_workers(b, "before a change");
+    if (!strcmp(way, "later-niced"))
+        refused = setpriority(PRIO_PROCESS, 0, 7);
+    else if (!strcmp(way, "later-idle"))
+        refused = sched_setscheduler(0, SCHED_IDLE, &none);
+    else
+        refused = syscall(SYS_ioprio_set, 1, 0, 2 << 13 | 6) != 0;
+    if (refused)
+        cannot("%s: %s", way, strerror(errno));
+    expect_followed(b);
+}
+
 int main(int count, char **words)
 {
     /* Small: an idle thread gets milliseconds in a minute, where others compute. */
     struct blocks first = map_blocks(512 * KIB), b = map_blocks(4 * MIB);
     way = count > 1 ? words[1] : "niced";
+    if (!strncmp(way, "later", 5)) {
+        change_while_copying(b);
+        return 0;
+    }
     if (count > 2 && !strcmp(words[2], "filtered"))
         be_filtered(words);
     if (!strcmp(way, "idle"))
@@ -111,7 +157,7 @@ int main(int count, char **words)
     for (int i = 0; i < 20; i++) {
         char fault[100];
         sleep_ms(20);
-        /* New ones find their place when they get a CPU. Idle ones stay for five seconds. */
+        /* New ones find their place when they get a CPU. */
         for (int tries = 0; look_at_workers(fault), fault[0]; tries++) {
             if (tries == 150)
                 wrong("%s", fault);

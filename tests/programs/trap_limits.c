@@ -9,7 +9,9 @@
  *   nproc-once  as nproc, and then the limit is lifted
  *   deadline    a SCHED_DEADLINE thread may make no threads; others may
  *
- * Workers come within some seconds, then.
+ * Workers come within some seconds, then. Or the limit leaves room for the program's own threads only:
+ *
+ *   room  it makes them right after a large copy
  */
 #include "trap.h"
 #include <sys/resource.h>
@@ -30,6 +32,36 @@ static void exhaust_processes(bool for_good)
         _exit(0);
     if (child > 0)
         cannot("RLIMIT_NPROC does not hinder fork here");
+}
+
+static void *wait_at(void *gate)
+{
+    pthread_barrier_wait(gate);
+    return NULL;
+}
+
+static void make_threads_up_to_the_limit(struct blocks b)
+{
+    enum { OWN = 4 };
+    struct rlimit limit = {1 + OWN, 1 + OWN};
+    /* Nobody else runs under this number, not even another of these programs. */
+    if (geteuid() == 0 && setresuid(54322, 54322, 54322))
+        cannot("cannot leave root: %s", strerror(errno));
+    if (setrlimit(RLIMIT_NPROC, &limit))
+        cannot("RLIMIT_NPROC: %s", strerror(errno));
+    for (int round = 0; round < 20; round++) {
+        pthread_t threads[OWN];
+        pthread_barrier_t gate;
+        pthread_barrier_init(&gate, NULL, OWN + 1);
+        copy_checked(b, round, "copy before threads");
+        for (int i = 0; i < OWN; i++)
+            threads[i] = start_thread(wait_at, &gate);
+        pthread_barrier_wait(&gate);
+        for (int i = 0; i < OWN; i++)
+            pthread_join(threads[i], NULL);
+        while (threads_named("") > 1 + threads_named("adma-"))
+            sleep_ms(1); /* joined ones are counted a little longer */
+    }
 }
 
 static void exhaust_address_space(void)
@@ -85,6 +117,10 @@ static void expect_workers_soon(struct blocks b)
 int main(int count, char **words)
 {
     struct blocks b = map_blocks(32 * MIB);
+    if (count > 1 && !strcmp(words[1], "room")) {
+        make_threads_up_to_the_limit(b);
+        return 0;
+    }
     if (count > 1 && !strcmp(words[1], "nproc"))
         exhaust_processes(true);
     else if (count > 1 && !strcmp(words[1], "nproc-once"))

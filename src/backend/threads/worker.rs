@@ -20,21 +20,21 @@ use crate::backend::mode::Mode;
 use crate::backend::{Refused, may_start};
 use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
-use crate::os::{cpus, process, sys};
+use crate::os::{cpus, memory_policy, process, sys};
 use core::arch::asm;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// An idle worker ends after this. Until then it is a thread that sleeps: some 20 KiB of memory
-/// and no CPU time, which is less than making it anew.
-const IDLE_NANOS: u64 = 5_000_000_000;
+/// An idle worker ends after this. Until then it counts against the program's limits (RLIMIT_NPROC,
+/// pids.max), and keeps the nice value it was made with. Making one anew takes 50 µs.
+const IDLE_NANOS: u64 = 100_000_000;
 
 /// What a worker does with a part of a copy that nobody waits for yet: see `attend_with`.
 #[unsafe(link_section = ".data")]
 static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Workers call `attend` with every part of a pending copy that they find, and where they
-/// count the bytes they copy. Set before the first is offered.
-pub fn attend_with(attend: fn(&'static Entry, &AtomicU64)) {
+/// Workers call `attend` with every part of a pending copy that they find, where they count the
+/// bytes they copy, and the memory policy that they have. Set before the first is offered.
+pub fn attend_with(attend: fn(&'static Entry, &AtomicU64, &AtomicU32)) {
     ATTEND.store((attend as *const ()).cast_mut(), Ordering::Release);
 }
 
@@ -107,6 +107,7 @@ fn spawn(generation: u32) {
         return;
     };
     WORKERS[number].generation.store(generation, Ordering::Relaxed);
+    WORKERS[number].policy.store(memory_policy::ANY, Ordering::Relaxed);
     EVER.store(true, Ordering::Relaxed);
     let made = WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack) > 0);
     if !made {
@@ -263,7 +264,7 @@ fn help(shared: &Shared, me: &Worker) {
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {
-        Mode::unpack(claim.copy.mode).adopt_rights();
+        Mode::unpack(claim.copy.mode).adopt(&me.policy);
         // Counted before it is over: then the caller may go on, and report.
         me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
         piece::run(shared, &claim, workers::can_be_interrupted().then_some(&me.sequence));
@@ -278,10 +279,12 @@ fn attend_to(part: &'static Entry, me: &Worker) {
         return;
     }
     // SAFETY: what `attend_with` has put there.
-    let attend = unsafe { core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64)>(attend) };
+    let attend = unsafe {
+        core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64, &AtomicU32)>(attend)
+    };
     let heard = QUEUE.bell();
     while part.slot.unclaimed() > 0 {
-        attend(part, &me.bytes);
+        attend(part, &me.bytes, &me.policy);
         if QUEUE.bell() != heard || part.is_carried_by_helper() {
             return;
         }

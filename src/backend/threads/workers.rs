@@ -8,7 +8,7 @@ use super::queue::{Queue, headcount};
 use super::refusal::Refusal;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
-use crate::os::{cpus, process, real_time, sys, thread};
+use crate::os::{cpus, memory_policy, process, real_time, sys, thread};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub const MOST_WORKERS: usize = 64;
@@ -43,6 +43,11 @@ static CPUS: AtomicU64 = AtomicU64::new(0);
 static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
 /// For how long the answer is believed, in ticks: a second or two.
 const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
+/// How the main thread was scheduled when the workers were made, see `cpus::worker_class`; and when
+/// we asked. The answer is believed for so many ticks: about 10 ms.
+static CLASS: AtomicU64 = AtomicU64::new(0);
+static CLASS_ASKED: AtomicU64 = AtomicU64::new(0);
+const CLASS_BELIEVED_TICKS: u64 = 1 << 25;
 /// Whether there ever was a worker.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 pub(super) static EVER: AtomicBool = AtomicBool::new(false);
@@ -82,6 +87,8 @@ pub(super) struct Worker {
     pub tid: AtomicU32,
     pub generation: AtomicU32,
     pub bytes: AtomicU64,
+    /// The memory policy that it has taken on.
+    pub policy: AtomicU32,
     /// It may have a piece of a shared copy.
     pub busy: AtomicBool,
     /// The upper end of its stack; 0: there is none yet. It stays when the worker has left.
@@ -97,6 +104,7 @@ impl Worker {
             tid: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
+            policy: AtomicU32::new(memory_policy::ANY),
             busy: AtomicBool::new(false),
             stack: AtomicUsize::new(0),
             sequence: Sequence::new(),
@@ -111,6 +119,11 @@ impl Worker {
             self.stack.store(top, Ordering::Relaxed);
         }
         Some(top)
+    }
+
+    /// Whether the thread is there, or is just being made or ending.
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire) != 0
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -149,6 +162,7 @@ pub fn start(workers: usize) {
 /// Prepares for as many threads as were allowed before.
 pub fn prepare() {
     process::mark_our_memory();
+    memory_policy::prepare();
     // With more threads it takes milliseconds, which an idle worker has.
     if sys::has_one_thread() {
         prepare_to_take_back();
@@ -231,6 +245,20 @@ pub(super) fn look_at_cpus() {
     }
 }
 
+/// Sends the workers away when the main thread's nice value, scheduling class or I/O priority has
+/// changed: those that are made then have the new ones. Idle ones leave soon anyhow.
+fn follow_class(now: u64) {
+    let age = now.wrapping_sub(CLASS_ASKED.load(Ordering::Relaxed));
+    if age < CLASS_BELIEVED_TICKS || process::is_filtered() {
+        return;
+    }
+    CLASS_ASKED.store(now, Ordering::Relaxed);
+    let class = cpus::worker_class();
+    if CLASS.swap(class, Ordering::Relaxed) != class && are_made() {
+        send_away();
+    }
+}
+
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
     QUEUE.forget_everything();
@@ -269,6 +297,7 @@ pub fn may_post() -> Result<(), Refused> {
     if !process::is_ours() {
         return Err(Refused::NotOurs);
     }
+    follow_class(sys::ticks());
     let nobody_comes =
         || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers(process::is_filtered());
     if user_has_changed() || nobody_comes() {
@@ -311,8 +340,9 @@ pub fn user_has_changed() -> bool {
     true
 }
 
-/// The same for callers that start a copy and go on: asked now and then.
+/// Like `user_has_changed`, for callers that start a copy and go on: asked now and then.
 pub fn user_was_seen_to_change(now: u64) -> bool {
+    follow_class(now);
     if USER.load(Ordering::Relaxed) == NO_MATTER
         || now.wrapping_sub(USER_ASKED.load(Ordering::Relaxed)) < USER_BELIEVED_TICKS
     {
@@ -338,30 +368,35 @@ pub enum Dismissal {
     ToBeAlone,
     /// Rights of the process change: no worker may keep the old ones.
     ToChangeRights,
+    /// The program has reached its limit of threads: no worker may take the place of its own.
+    ToMakeRoom,
 }
 
-/// Sends workers away, and waits until the kernel does not count them as threads any more
-/// where that takes no longer than it takes idle ones to leave. New ones come with the next
-/// copy.
-pub fn dismiss(why: Dismissal) {
+/// Sends workers away, and waits until the kernel does not count them as threads any more where that
+/// takes no longer than it takes idle ones to leave. New ones come with the next copy; not for a
+/// while where there is no room for them. False: there was nothing to wait for.
+pub fn dismiss(why: Dismissal) -> bool {
     if !EVER.load(Ordering::Relaxed) || !process::is_ours() {
-        return;
+        return false;
     }
     let idle = QUEUE.copies() == 0 && !PENDING.has_work();
-    if !idle && why == Dismissal::ToBeAlone {
-        return;
+    match why {
+        Dismissal::ToBeAlone if !idle => return false,
+        Dismissal::ToMakeRoom if !WORKERS.iter().any(Worker::is_alive) => return false,
+        Dismissal::ToMakeRoom => note_refusal(),
+        _ => {}
     }
     send_away();
-    if idle {
+    if idle || why == Dismissal::ToMakeRoom {
         wait_until_they_have_left();
     }
+    true
 }
 
 fn wait_until_they_have_left() {
     let end = sys::nanoseconds() + LEAVE_NANOS;
-    let is_alive = |worker: &&Worker| worker.alive.load(Ordering::Acquire) != 0;
     // One that leaves may just have made another.
-    while let Some(worker) = WORKERS.iter().find(is_alive) {
+    while let Some(worker) = WORKERS.iter().find(|worker| worker.is_alive()) {
         let now = sys::nanoseconds();
         if now >= end {
             return;
