@@ -45,7 +45,7 @@ pub const BENCHES: &[Bench] = &[
     Bench {
         name: "first",
         preload: false,
-        about: "the first ten copies of a fresh process, and what it reaches later",
+        about: "the first ten copies of a fresh process, what it reaches later, and short processes",
         run: benches::first::run,
     },
     Bench {
@@ -171,6 +171,7 @@ fn inner(name: &str, options: &Options) {
     }
     match name {
         "hog" => spawn::hog(),
+        "short" => benches::short::child(options),
         "first-ten" => benches::first::first_ten(options),
         "fresh-one" => benches::fresh::one(options),
         "vec-clone" => programs::vec_clone::run(options),

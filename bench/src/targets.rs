@@ -49,6 +49,16 @@ const TARGETS: &[Target] = &[
         keys: "first.*.*.of_steady",
         bound: AtLeast(0.85),
     },
+    Target {
+        text: "short processes, x libc's time",
+        keys: "first.short.prefork|prefork-8|turn|turn-1M|turn-8|exec-once.ratio",
+        bound: AtMost(1.03),
+    },
+    Target {
+        text: "first copy of 1M, us more than libc",
+        keys: "first.short.first-1M.more_us",
+        bound: AtMost(100.0),
+    },
     Target { text: "after pauses, x in a row", keys: "pauses.*.*.of_row", bound: AtLeast(0.9) },
     Target { text: "into fresh memory, x libc", keys: "fresh.all.*.libc", bound: AtLeast(2.5) },
     Target { text: "the same with one CPU", keys: "fresh.one.*.libc", bound: AtLeast(1.2) },

@@ -2,6 +2,7 @@
 //! when it has copied for a while. Every sample is a process of its own.
 
 use crate::arms::{interposed_memcpy, real_memcpy};
+use crate::benches::short;
 use crate::copies::{Copies, Target};
 use crate::measure::{Samples, now};
 use crate::options::{MIB, Options};
@@ -40,6 +41,7 @@ pub fn run(options: &Options) {
         }
     }
     table.print();
+    short::run(options, lib);
 }
 
 /// Nanoseconds of a copy, as a child measured them.

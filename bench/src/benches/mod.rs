@@ -14,6 +14,7 @@ pub mod others;
 pub mod pauses;
 pub mod pins;
 pub mod programs;
+pub mod short;
 pub mod small;
 pub mod start;
 pub mod syscall;
