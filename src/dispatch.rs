@@ -13,7 +13,7 @@ use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::refusal::Refusal;
 use crate::backend::threads::remote::{self, TransferCall};
 use crate::backend::threads::task::{Task, Work};
-use crate::backend::threads::{self, Cost, Pieces, Seen};
+use crate::backend::threads::{self, Cost, Pieces, Seen, workers};
 use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
 use crate::functions::{NEVER, Op};
@@ -29,6 +29,10 @@ use operation::{Kind, Operation};
 /// From this size up we ask whether the destination was ever written. Below it, asking would cost
 /// as much as there is to gain.
 const FRESH_FROM: usize = 1 << 20;
+
+/// Copies from this size up, in a row, tell how many workers add speed: they are long enough for all
+/// of them to come.
+const GAIN_FROM: usize = 16 << 20;
 
 /// No transfer below this is shared where sizes are learned: a call costs a microsecond and more
 /// before the first byte moves.
@@ -521,7 +525,11 @@ impl Dispatcher {
                 let [from, to] = completion.first;
                 let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
                 let bytes = whole.bytes - decision.first;
-                cell.record_pair(first, Cost { bytes, ticks: now.wrapping_sub(to) });
+                let rest = Cost { bytes, ticks: now.wrapping_sub(to) };
+                cell.record_pair(first, rest);
+                if decision.in_a_row && len >= GAIN_FROM {
+                    workers::note_gain(rest.times_as_fast_as(first));
+                }
             }
             cell.record(verdict, whole, completion.seen.waited, decision.in_a_row);
         }

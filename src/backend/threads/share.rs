@@ -42,6 +42,15 @@ pub struct Cost {
     pub ticks: u64,
 }
 
+impl Cost {
+    /// How many times as fast as `other` this was.
+    pub fn times_as_fast_as(self, other: Cost) -> usize {
+        let of = |a: usize, b: u64| a as u128 * u128::from(b.max(1));
+        let times = of(self.bytes, other.ticks) / of(other.bytes.max(1), self.ticks);
+        times.min(usize::MAX as u128) as usize
+    }
+}
+
 /// What the caller has measured in a shared copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {

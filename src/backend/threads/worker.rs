@@ -13,8 +13,8 @@ use super::cookies::{ENTRIES, Entry};
 use super::piece;
 use super::queue::{End, Queue, Shared, headcount};
 use super::workers::{
-    self, ALIVE, EVER, GENERATION, LIMIT, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS,
-    WORKERS, Worker,
+    self, ALIVE, EVER, GENERATION, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS, WORKERS,
+    Worker,
 };
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, may_start};
@@ -74,7 +74,7 @@ pub fn call_for_pending() {
     match QUEUE.wake_sleepers(1) {
         Some(true) => {}
         Some(false) => workers::note_refusal(),
-        None if Queue::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
+        None if Queue::lacks_workers(&ALIVE, workers::limit())
             && cpus::may_make_workers(process::is_filtered()) =>
         {
             spawn(GENERATION.load(Ordering::Relaxed));
@@ -94,7 +94,7 @@ fn spawn(generation: u32) {
         Err(Refused::System) => return workers::note_refusal(),
         Err(_) => return,
     }
-    let limit = LIMIT.load(Ordering::Relaxed);
+    let limit = workers::limit();
     let to_come = headcount::ONE + headcount::ONE_TO_COME;
     let before = headcount::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
     let take = |worker: &Worker| {

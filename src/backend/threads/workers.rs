@@ -37,6 +37,10 @@ const USUAL_FRAME: usize = 12 << 10;
 pub(super) static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts, and again when the CPUs have changed.
 pub(super) static LIMIT: AtomicU32 = AtomicU32::new(0);
+/// How many workers add speed, as measured; see `note_gain`.
+static USEFUL: AtomicU32 = AtomicU32::new(MOST_WORKERS as u32);
+/// So many always do: sixteen threads copied ten times as fast as one (bench/RESULTS-16.md).
+const USEFUL_ANYHOW: u32 = 15;
 /// Whether the limit follows the CPUs; which CPUs there were; and when we asked.
 static FOLLOWS_CPUS: AtomicBool = AtomicBool::new(false);
 static CPUS: AtomicU64 = AtomicU64::new(0);
@@ -223,7 +227,36 @@ pub fn workers() -> usize {
     if LIMIT.load(Ordering::Relaxed) == 0 && cpus_may_have_changed() && !real_time::is_real_time() {
         look_at_cpus(); // there is no worker to do it
     }
-    LIMIT.load(Ordering::Relaxed) as usize
+    limit() as usize
+}
+
+/// Most workers alive at once: as many as the user wants, or as there are CPUs for and as add speed.
+pub(super) fn limit() -> u32 {
+    let limit = LIMIT.load(Ordering::Relaxed);
+    match FOLLOWS_CPUS.load(Ordering::Relaxed) {
+        true => limit.min(USEFUL.load(Ordering::Relaxed)),
+        false => limit,
+    }
+}
+
+/// Notes how many times as fast as one thread a long copy was. Where the memory is full, more
+/// threads than half as many again only wait for it; they are sent away.
+pub fn note_gain(times: usize) {
+    let (before, now) = (USEFUL.load(Ordering::Relaxed), useful(times));
+    let alive = headcount::alive(ALIVE.load(Ordering::Relaxed));
+    // One copy may have been held up: a quarter of the way, down as well as up.
+    let now = (3 * before + now).div_ceil(4);
+    if now != before {
+        USEFUL.store(now, Ordering::Relaxed);
+        if alive > now + now / 4 {
+            send_away();
+        }
+    }
+}
+
+/// How many workers add speed where copies are so many times as fast as one thread.
+fn useful(times: usize) -> u32 {
+    (times + times / 2).clamp(USEFUL_ANYHOW as usize, MOST_WORKERS) as u32
 }
 
 /// Whether affinity and quota were looked at some time ago.
@@ -307,7 +340,7 @@ pub fn may_post() -> Result<(), Refused> {
 }
 
 pub(super) fn lacks_workers() -> bool {
-    headcount::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed)
+    headcount::alive(ALIVE.load(Ordering::Relaxed)) < limit()
 }
 
 /// Whether workers that are called will come. One that another thread is just making may not.
@@ -421,5 +454,17 @@ pub fn let_pieces_end() {
     let is_busy = |worker: &Worker| worker.busy.load(Ordering::Acquire);
     while WORKERS.iter().any(is_busy) && sys::ticks().wrapping_sub(begun) < LET_END_TICKS {
         sys::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_that_wait_for_memory_are_not_counted_as_useful() {
+        for (times, expected) in [(0, 15), (2, 15), (10, 15), (12, 18), (20, 30), (60, 64)] {
+            assert_eq!(useful(times), expected, "{times} times as fast");
+        }
     }
 }
