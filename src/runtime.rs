@@ -216,7 +216,7 @@ fn complain_about_helper() {
 
 /// The program counts its threads after a fork, and would find those that wait for work.
 extern "C" fn before_fork() {
-    workers::dismiss(Dismissal::ToBeAlone);
+    workers::dismiss(Dismissal::Alone);
     DISPATCHER.forget_unaided();
     DISPATCHER.ioat.let_go();
 }
@@ -228,17 +228,17 @@ extern "C" fn after_fork_here() {
 
 /// The same before other calls.
 pub fn before_being_alone() {
-    workers::dismiss(Dismissal::ToBeAlone);
+    workers::dismiss(Dismissal::Alone);
 }
 
 /// The program cannot have another thread: workers leave. False: there are none.
 pub fn make_room_for_threads() -> bool {
-    workers::dismiss(Dismissal::ToMakeRoom)
+    workers::dismiss(Dismissal::ThreadLimit)
 }
 
 /// No worker keeps rights that the program is just giving up.
 pub fn before_rights_change() {
-    workers::dismiss(Dismissal::ToChangeRights);
+    workers::dismiss(Dismissal::RightsChange);
 }
 
 extern "C" fn after_fork() {

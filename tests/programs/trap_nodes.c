@@ -5,7 +5,7 @@
 #include <linux/mempolicy.h>
 #include <sched.h>
 
-enum { NODES = 2, SIZE = 16 << 20, PAGES = SIZE / 4096 };
+enum { NODES = 2, SIZE = 4 << 20, PAGES = SIZE / 4096 };
 
 static void set_policy(int mode, unsigned long nodes)
 {
@@ -53,7 +53,7 @@ static void *copy_by_policies(void *none)
     if (sched_setaffinity(0, sizeof first, &first))
         cannot("sched_setaffinity: %s", strerror(errno));
     for (unsigned p = 0; p < sizeof policies / sizeof *policies; p++)
-        for (int round = 0; round < 10; round++) {
+        for (int round = 0; round < 4; round++) {
             size_t counts[NODES];
             set_policy(policies[p].mode, policies[p].nodes);
             count_pages(100 * p + round, counts);

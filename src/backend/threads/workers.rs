@@ -398,11 +398,11 @@ pub fn send_away() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dismissal {
     /// The program wants to be alone; while it copies it is not, and workers stay.
-    ToBeAlone,
+    Alone,
     /// Rights of the process change: no worker may keep the old ones.
-    ToChangeRights,
+    RightsChange,
     /// The program has reached its limit of threads: no worker may take the place of its own.
-    ToMakeRoom,
+    ThreadLimit,
 }
 
 /// Sends workers away, and waits until the kernel does not count them as threads any more where that
@@ -414,13 +414,13 @@ pub fn dismiss(why: Dismissal) -> bool {
     }
     let idle = QUEUE.copies() == 0 && !PENDING.has_work();
     match why {
-        Dismissal::ToBeAlone if !idle => return false,
-        Dismissal::ToMakeRoom if !WORKERS.iter().any(Worker::is_alive) => return false,
-        Dismissal::ToMakeRoom => note_refusal(),
+        Dismissal::Alone if !idle => return false,
+        Dismissal::ThreadLimit if !WORKERS.iter().any(Worker::is_alive) => return false,
+        Dismissal::ThreadLimit => note_refusal(),
         _ => {}
     }
     send_away();
-    if idle || why == Dismissal::ToMakeRoom {
+    if idle || why == Dismissal::ThreadLimit {
         wait_until_they_have_left();
     }
     true
