@@ -17,9 +17,9 @@ use core::sync::atomic::Ordering;
 /// A call from this size on pays for starting an engine: libc takes 200 µs and more for it.
 const START_BYTES: usize = 2 << 20;
 
-/// Ticks, about 1.5 ms, that smaller calls take together before an engine is started for them: so
+/// Ticks, about 3 ms, that smaller calls take together before an engine is started for them: so
 /// long that a process which ends right then has lost some hundredths of its time.
-const START_TICKS: u64 = 1 << 22;
+const START_TICKS: u64 = 1 << 23;
 
 /// Where the engine is in its life.
 pub mod life {
