@@ -347,6 +347,16 @@ fn dlopened_library_copies_right_in_every_way_of_opening() {
     }
 }
 
+/// The loader's locks are held by a thread that waits, or by one that the child of a fork lacks.
+#[test]
+fn calls_that_are_passed_on_wait_for_no_lock_of_the_loader() {
+    let test = "calls_that_are_passed_on_wait_for_no_lock_of_the_loader";
+    let program = victim_with("trap_loader", &["-rdynamic"]);
+    let loaded = victim_with("trap_loader", &["-shared", "-fPIC", "-DLIBRARY"]);
+    survives(test, &program, &["constructor", loaded.to_str().unwrap()]);
+    survives(test, &program, &["fork"]);
+}
+
 #[test]
 fn static_program_runs_as_without_us() {
     let program = victim_with("trap_copy", &["-static"]);
