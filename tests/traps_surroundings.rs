@@ -166,6 +166,29 @@ offloading_victims! {
     seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp" "idle-kill";
 }
 
+/// Without a report, for which a file is opened; and with as many workers as there are CPUs, so that
+/// those are looked at.
+#[test]
+fn seccomp_filter_for_all_threads_kills_for_openat_program_lives() {
+    let test = "seccomp_filter_for_all_threads_kills_for_openat_program_lives";
+    let program = victim("trap_seccomp");
+    if can_be_shown(test, plain(&program).arg("after-open")) {
+        succeed(preloaded(&program).arg("after-open"));
+        succeed(preloaded(&program).arg("after-open").env("ADMA_MIN_BYTES", "64K"));
+    }
+}
+
+/// Workers share the program's descriptors, of which the lowest free number is the next.
+#[test]
+fn descriptor_closed_and_opened_again_has_the_same_number() {
+    let test = "descriptor_closed_and_opened_again_has_the_same_number";
+    let program = victim("trap_closed");
+    if can_be_shown(test, plain(&program).arg("again")) {
+        succeed(preloaded(&program).arg("again").env("ADMA_MIN_BYTES", "64K"));
+        succeed(fixed(preloaded(&program).arg("again")));
+    }
+}
+
 offloading_victims! {
     filter_of_systemd_without_resources_from_the_start_copies_are_carried:
         "trap_filtered" "resources";
