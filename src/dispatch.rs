@@ -407,9 +407,7 @@ impl Dispatcher {
         let cell = if fresh.is_some() { &learner.fresh } else { cell };
         let verdict = (learns && by.is_ok_and(|by| by != EngineKind::Gpu)).then(|| match fresh {
             // Timed for a report only. An allocator has written to the first page.
-            Some(dst) if config.counts() && !sys::is_resident((dst + PAGE) & !(PAGE - 1)) => {
-                cell.decide_fresh(dst, len)
-            }
+            Some(dst) if config.counts() && is_absent(dst + PAGE) => cell.decide_fresh(dst, len),
             Some(_) => Ok(0),
             None => cell.decide(len, in_a_row),
         });
@@ -579,10 +577,12 @@ fn set_min(config: &Config, min: usize) {
 /// Whether memory was never written: none of a few of its pages is resident. Pages are made when a
 /// program first writes to them, not when it asks for memory.
 fn is_fresh(dst: usize, len: usize) -> bool {
-    !process::is_filtered()
-        && [2, 1, 3]
-            .iter()
-            .all(|&quarter| !sys::is_resident((dst + len / 4 * quarter) & !(PAGE - 1)))
+    [2, 1, 3].iter().all(|&quarter| is_absent(dst + len / 4 * quarter))
+}
+
+/// Whether the page of an address is not in memory; false where that cannot be asked.
+fn is_absent(address: usize) -> bool {
+    sys::NoFilter::look().is_some_and(|allowed| !sys::is_resident(address & !(PAGE - 1), allowed))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::backend::threads::workers;
 use crate::backend::{Refused, gpu, ioat, may_start};
 use crate::config::{Backend, Config};
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::{cpus, real_time};
+use crate::os::{cpus, real_time, sys};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
@@ -159,11 +159,11 @@ impl Dispatcher {
             return Err(self.switch_off(Fallback::Refused));
         };
         // Before anything is taken, because a child of vfork may be killed at any moment.
-        match may_start() {
-            Ok(()) => {}
+        let allowed = match may_start() {
+            Ok(allowed) => allowed,
             Err(Refused::NotOurs) => return Err(Fallback::Starting),
             Err(_) => return Err(self.switch_off(Fallback::Refused)),
-        }
+        };
         let (cold, starting) = (life::COLD, life::STARTING);
         if self
             .engine
@@ -173,7 +173,7 @@ impl Dispatcher {
             return Err(Fallback::Starting);
         }
         let asks_helper = matches!(config.backend, Backend::Auto | Backend::Ioat);
-        if asks_helper && !self.no_helper.is_recent() && self.ioat.start() {
+        if asks_helper && !self.no_helper.is_recent() && self.ioat.start(allowed) {
             config.keep.inspect(|&bytes| self.ioat.keep(bytes));
             workers::start(1); // for callers that wait for a word and never ask
             self.engine.store(life::IOAT, Ordering::Release);
@@ -193,11 +193,12 @@ impl Dispatcher {
     /// Prepares for as many workers as are wanted, or as there are CPUs for. False: another thread is
     /// just asking for the CPUs, and the next call will start them.
     pub(super) fn start_workers(&self, config: &Config) -> bool {
+        let limits = || sys::NoNewFilter::look().and_then(cpus::Limits::try_now);
         match self.channels(config) {
             Some(channels) => workers::start(channels),
             // Known from the process that has forked this one.
             None if workers::knows_cpus() => workers::prepare(),
-            None => match cpus::Limits::try_now() {
+            None => match limits() {
                 Some(limits) => workers::start_on(&limits),
                 None => return false,
             },

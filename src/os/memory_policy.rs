@@ -9,7 +9,7 @@
 //! bits to spare. On a machine with one node nothing is asked, and neither is it under a seccomp
 //! filter, which may kill for it.
 
-use super::{process, sys};
+use super::sys::{self, NoFilter};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -66,8 +66,7 @@ impl Entry {
 
 /// Asks how many nodes there are, when an engine is started.
 pub fn prepare() {
-    if !process::is_filtered()
-        && let Some((_, nodes)) = ask(ONLY_ALLOWED_NODES)
+    if let Some((_, nodes)) = NoFilter::look().and_then(|allowed| ask(ONLY_ALLOWED_NODES, allowed))
     {
         SEVERAL_NODES.store(nodes.count_ones() > 1, Ordering::Relaxed);
     }
@@ -75,12 +74,13 @@ pub fn prepare() {
 
 /// The policy by which this thread's pages are placed, as a worker is to take it on.
 pub fn of_caller() -> PolicyId {
-    if !SEVERAL_NODES.load(Ordering::Relaxed) || process::is_filtered() {
+    if !SEVERAL_NODES.load(Ordering::Relaxed) {
         return ANY;
     }
-    let policy = ask(0).and_then(|(mode, nodes)| match mode & !FLAGS {
-        DEFAULT | LOCAL => prefer_this_node(),
-        PREFERRED if nodes == 0 => prefer_this_node(),
+    let Some(allowed) = NoFilter::look() else { return ANY };
+    let policy = ask(0, allowed).and_then(|(mode, nodes)| match mode & !FLAGS {
+        DEFAULT | LOCAL => prefer_this_node(allowed),
+        PREFERRED if nodes == 0 => prefer_this_node(allowed),
         _ => Some((mode, nodes)),
     });
     let found = policy.and_then(|policy| TABLE.iter().position(|entry| entry.holds(policy)));
@@ -89,7 +89,7 @@ pub fn of_caller() -> PolicyId {
 
 /// Takes a policy on, for a worker that has the one in `own`.
 pub fn take_on(policy: PolicyId, own: &AtomicU32) {
-    if policy == ANY || policy == own.load(Ordering::Relaxed) || process::is_filtered() {
+    if policy == ANY || policy == own.load(Ordering::Relaxed) || NoFilter::look().is_none() {
         return;
     }
     let Some(entry) = TABLE.get(policy as usize - 1) else { return };
@@ -102,7 +102,7 @@ pub fn take_on(policy: PolicyId, own: &AtomicU32) {
 }
 
 /// Mode and nodes of this thread's policy; `None`: the kernel does not say, or there are too many.
-fn ask(flags: usize) -> Option<(u32, u64)> {
+fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
     let mut mode = 0u32;
     // Not cleared, for that is a call of memset: the kernel fills all of it.
     let mut nodes = MaybeUninit::<[u64; MOST_NODES / 64]>::uninit();
@@ -118,7 +118,7 @@ fn ask(flags: usize) -> Option<(u32, u64)> {
 }
 
 /// The default policy of this thread, in the words of another.
-fn prefer_this_node() -> Option<(u32, u64)> {
+fn prefer_this_node(_: NoFilter) -> Option<(u32, u64)> {
     let mut node = 0u32;
     // SAFETY: writes one number.
     let answer = unsafe { sys::syscall(libc::SYS_getcpu, [0, &raw mut node as usize, 0, 0, 0, 0]) };
@@ -138,9 +138,10 @@ mod tests {
 
     #[test]
     fn this_thread_has_a_node_and_a_policy_or_the_kernel_has_none() {
-        if let Some((_, nodes)) = ask(ONLY_ALLOWED_NODES) {
+        let Some(allowed) = NoFilter::look() else { return };
+        if let Some((_, nodes)) = ask(ONLY_ALLOWED_NODES, allowed) {
             assert_ne!(nodes, 0);
-            assert!(prefer_this_node().is_some());
+            assert!(prefer_this_node(allowed).is_some());
         }
     }
 }
