@@ -12,13 +12,14 @@
 use super::cookies::{ENTRIES, Entry};
 use super::piece;
 use super::queue::{End, Queue, Shared, headcount};
+use super::watch;
 use super::workers::{
-    self, ALIVE, EVER, GENERATION, LIMIT, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS,
-    WORKERS, Worker,
+    self, ALIVE, EVER, GENERATION, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS, WORKERS,
+    Worker,
 };
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, may_start};
-use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
+use crate::os::signal_mask::{self, FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
 use crate::os::{cpus, process, sys};
 use core::arch::asm;
@@ -73,7 +74,7 @@ pub fn call_for_pending() {
     match QUEUE.wake_sleepers(1) {
         Some(true) => {}
         Some(false) => workers::note_refusal(),
-        None if Queue::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
+        None if Queue::lacks_workers(&ALIVE, workers::limit())
             && cpus::may_make_workers(process::is_filtered()) =>
         {
             spawn(GENERATION.load(Ordering::Relaxed));
@@ -82,18 +83,21 @@ pub fn call_for_pending() {
     }
 }
 
-fn spawn(generation: u32) {
+/// Makes a worker. False: there are enough, or the system refuses.
+fn spawn(generation: u32) -> bool {
     if NO_MORE.is_recent() {
-        return;
+        return false;
     }
     // The new thread is born with all of them blocked.
-    let Some(_held) = SignalsHeld::all() else { return workers::note_refusal() };
-    match may_start() {
-        Ok(()) => {}
-        Err(Refused::System) => return workers::note_refusal(),
-        Err(_) => return,
+    let held = SignalsHeld::all();
+    let may = if held.is_some() { may_start() } else { Err(Refused::System) };
+    if let Err(refused) = may {
+        if refused == Refused::System {
+            workers::note_refusal();
+        }
+        return false;
     }
-    let limit = LIMIT.load(Ordering::Relaxed);
+    let limit = workers::limit();
     let to_come = headcount::ONE + headcount::ONE_TO_COME;
     let before = headcount::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
     let take = |worker: &Worker| {
@@ -103,7 +107,7 @@ fn spawn(generation: u32) {
     let number = if before < limit { free.next() } else { None };
     let Some(number) = number else {
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
-        return;
+        return false;
     };
     WORKERS[number].generation.store(generation, Ordering::Relaxed);
     EVER.store(true, Ordering::Relaxed);
@@ -116,6 +120,7 @@ fn spawn(generation: u32) {
     } else {
         ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
     }
+    made
 }
 
 /// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
@@ -191,6 +196,14 @@ extern "C" fn work(number: usize) -> ! {
 fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHeard>) -> bool {
     let me = &WORKERS[number];
     let heard = QUEUE.bell();
+    let can_leave_it = || {
+        let generation = me.generation.load(Ordering::Relaxed);
+        QUEUE.find_work(number).is_some() && workers::lacks_workers() && spawn(generation)
+    };
+    if watch::is_wanted() && !can_leave_it() {
+        watch::keep();
+        return true;
+    }
     // After a look at the bell, with which one is sent away.
     if !me.is_wanted() && !PENDING.has_work() {
         return true;
@@ -226,6 +239,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
     }
     workers::prepare_to_take_back();
     if workers::cpus_may_have_changed() {
+        signal_mask::look_at_handlers(); // as rarely: some are set by bare system calls
         workers::look_at_cpus();
     }
     *faults_heard = None;

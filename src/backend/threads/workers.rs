@@ -6,9 +6,10 @@
 use super::cookies::Table;
 use super::queue::{Queue, headcount};
 use super::refusal::Refusal;
+use super::watch;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
-use crate::os::{cpus, process, real_time, sys, thread};
+use crate::os::{cpus, holders, process, real_time, sys, thread};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub const MOST_WORKERS: usize = 64;
@@ -217,6 +218,7 @@ pub(super) fn look_at_cpus() {
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
     process::claim_memory();
+    watch::forget_after_fork();
     QUEUE.forget_everything();
     for worker in &WORKERS {
         worker.alive.store(0, Ordering::Relaxed);
@@ -262,7 +264,15 @@ pub fn may_post() -> Result<(), Refused> {
 }
 
 pub(super) fn lacks_workers() -> bool {
-    headcount::alive(ALIVE.load(Ordering::Relaxed)) < LIMIT.load(Ordering::Relaxed)
+    headcount::alive(ALIVE.load(Ordering::Relaxed)) < limit()
+}
+
+/// How many there may be, with the one that only watches.
+pub(super) fn limit() -> u32 {
+    match LIMIT.load(Ordering::Relaxed) {
+        0 => 0,
+        limit => limit + watch::workers(),
+    }
 }
 
 /// Whether workers that are called will come. One that another thread is just making may not.
@@ -313,6 +323,7 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
 pub fn send_away() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     QUEUE.ring_for_all();
+    watch::hurry();
 }
 
 /// For whom workers are dismissed.
@@ -359,6 +370,13 @@ fn wait_until_they_have_left() {
         while tid != 0 && thread::is_thread(tid) && sys::nanoseconds() < end {
             sys::yield_now();
         }
+    }
+}
+
+/// Ends the piece of every worker that has one, where they cannot be taken back: as at a bad page.
+pub(super) fn interrupt_pieces() {
+    for worker in WORKERS.iter().filter(|worker| worker.busy.load(Ordering::Acquire)) {
+        holders::interrupt(worker.tid.load(Ordering::Relaxed) as i32, libc::SIGBUS);
     }
 }
 

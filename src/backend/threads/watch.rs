@@ -1,0 +1,89 @@
+//! One worker at a time watches over callers that hold signals, instead of copying: see
+//! `os::holders`. It never hangs, because it touches no memory of the program's.
+//!
+//! A caller that finds nobody watching says that it is `WANTED`. The next worker that looks for
+//! work takes the role, unless it can make another worker, which then will. It gives the role back
+//! when no caller has held signals for a while.
+
+use super::workers::QUEUE;
+use crate::backend::signals;
+use crate::os::holders::{self, Watch};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::{process, sys};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Who watches; the one who does sleeps on it.
+static ROLE: AtomicU32 = AtomicU32::new(role::NONE);
+
+mod role {
+    pub const NONE: u32 = 0;
+    pub const WANTED: u32 = 1;
+    pub const TAKEN: u32 = 2;
+    /// Taken, and the one who watches is to leave if it can.
+    pub const HURRIED: u32 = 3;
+}
+
+/// From one look to the next. A signal that was sent to the process waits for one or two.
+const LOOK_NANOS: u64 = 4_000_000;
+/// After this many looks without a holder the role is given back.
+const IDLE_LOOKS: u32 = 5;
+
+fn change(from: u32, to: u32) -> bool {
+    ROLE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// Asks for a worker that watches over this caller. True: there was none, and the caller is to
+/// summon workers.
+pub fn ask_for(held: &SignalsHeld) -> bool {
+    // An exchange, not a load: either the one that just gives the role back sees this holder, or
+    // this sees that it was given back.
+    let asked = held.is_watched()
+        && ROLE.fetch_add(0, Ordering::AcqRel) == role::NONE
+        && change(role::NONE, role::WANTED);
+    if asked {
+        QUEUE.wake_sleepers(1); // beside those that are to copy
+    }
+    asked
+}
+
+/// Whether the next worker is to watch.
+pub fn is_wanted() -> bool {
+    ROLE.load(Ordering::Acquire) == role::WANTED
+}
+
+/// Workers beside those that copy: one, unless nobody watches.
+pub fn workers() -> u32 {
+    u32::from(ROLE.load(Ordering::Relaxed) != role::NONE)
+}
+
+/// A worker watches as long as there is something to watch.
+pub fn keep() {
+    if !change(role::WANTED, role::TAKEN) {
+        return;
+    }
+    let may_send = || !process::is_filtered() && signals::stands_in_front();
+    let (mut watch, mut idle) = (Watch::new(), 0);
+    loop {
+        sys::futex_wait(ROLE.as_ptr(), role::TAKEN, LOOK_NANOS);
+        idle = if watch.look(may_send) { 0 } else { idle + 1 };
+        let is_hurried = change(role::HURRIED, role::TAKEN);
+        if idle > IDLE_LOOKS || is_hurried && idle > 0 {
+            ROLE.swap(role::NONE, Ordering::AcqRel);
+            if !holders::is_any() || !change(role::NONE, role::TAKEN) {
+                return;
+            }
+        }
+    }
+}
+
+/// Workers are sent away: the one that watches need not sleep any longer.
+pub fn hurry() {
+    if change(role::TAKEN, role::HURRIED) {
+        sys::futex_wake(ROLE.as_ptr(), 1);
+    }
+}
+
+/// In the child of a fork nobody watches.
+pub fn forget_after_fork() {
+    ROLE.store(role::NONE, Ordering::Relaxed);
+}
