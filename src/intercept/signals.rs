@@ -8,7 +8,7 @@ macro_rules! by_sigaction {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
-            naked_asm!("jmp {ours}", ours = sym calls::$function)
+            naked_asm!(".cfi_startproc", "jmp {ours}", ".cfi_endproc", ours = sym calls::$function)
         }
     )* };
 }

@@ -42,6 +42,7 @@ macro_rules! handlers {
         #[unsafe(naked)]
         unsafe extern "C" fn $name<const STAND: usize>() {
             naked_asm!(
+                ".cfi_startproc",
                 "endbr64",
                 "mov r10, [rdx + {rip}]",
                 "lea r11, [rip + adma_loops_begin]",
@@ -71,6 +72,7 @@ macro_rules! handlers {
                 "4:",
                 "mov r11d, {stand}",
                 "jmp {unusual}",
+                ".cfi_endproc",
                 rip = const register(RIP),
                 code = const CODE,
                 end_loop = sym end_loop,
@@ -105,12 +107,16 @@ const fn next_of(stand: usize) -> usize {
 #[unsafe(naked)]
 unsafe extern "C" fn end_loop() {
     naked_asm!(
+        ".cfi_startproc",
         "push rdx",
+        ".cfi_adjust_cfa_offset 8",
         "mov rdi, r10",
         "call {after}",
         "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
         "mov [rdx + {rip}], rax",
         "ret",
+        ".cfi_endproc",
         after = sym after,
         rip = const register(RIP),
     )
@@ -125,15 +131,22 @@ extern "C" fn after(ip: usize) -> usize {
 #[unsafe(naked)]
 pub unsafe extern "C" fn unusual() {
     naked_asm!(
+        ".cfi_startproc",
         "endbr64",
         "push rdi",
+        ".cfi_adjust_cfa_offset 8",
         "push rsi",
+        ".cfi_adjust_cfa_offset 8",
         "push rdx",
+        ".cfi_adjust_cfa_offset 8",
         "mov ecx, r11d",
         "call {decide}",
         "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
         "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
         "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
         "test rax, rax",
         "jz 2f",
         "mov rcx, [rdx + {rcx}]",
@@ -144,6 +157,7 @@ pub unsafe extern "C" fn unusual() {
         "xor eax, eax",
         "jmp r11",
         "2: ret",
+        ".cfi_endproc",
         decide = sym decide,
         rcx = const register(14),
         r8 = const register(0),

@@ -5,7 +5,7 @@
 //! work takes the role, unless it can make another worker, which then will. It gives the role back
 //! when no caller has held signals for a while.
 
-use super::workers::QUEUE;
+use super::workers::{QUEUE, Worker};
 use crate::backend::signals;
 use crate::os::holders::{self, Watch};
 use crate::os::signal_mask::SignalsHeld;
@@ -19,7 +19,7 @@ mod role {
     pub const NONE: u32 = 0;
     pub const WANTED: u32 = 1;
     pub const TAKEN: u32 = 2;
-    /// Taken, and the one who watches is to leave if it can.
+    /// Taken, and the one who watches is to look at once.
     pub const HURRIED: u32 = 3;
 }
 
@@ -56,28 +56,28 @@ pub fn workers() -> u32 {
     u32::from(ROLE.load(Ordering::Relaxed) != role::NONE)
 }
 
-/// A worker watches as long as there is something to watch.
-pub fn keep() {
+/// This worker watches as long as there is something to watch.
+pub(super) fn keep(me: &Worker) {
     if !change(role::WANTED, role::TAKEN) {
         return;
     }
     let may_send = || !process::is_filtered() && signals::stands_in_front();
     let (mut watch, mut idle) = (Watch::new(), 0);
     loop {
-        sys::futex_wait(ROLE.as_ptr(), role::TAKEN, LOOK_NANOS);
+        change(role::HURRIED, role::TAKEN);
         idle = if watch.look(may_send) { 0 } else { idle + 1 };
-        let is_hurried = change(role::HURRIED, role::TAKEN);
-        if idle > IDLE_LOOKS || is_hurried && idle > 0 {
+        if idle > IDLE_LOOKS || idle > 0 && !me.is_wanted() {
             ROLE.swap(role::NONE, Ordering::AcqRel);
             if !holders::is_any() || !change(role::NONE, role::TAKEN) {
                 return;
             }
         }
+        sys::futex_wait(ROLE.as_ptr(), role::TAKEN, LOOK_NANOS);
     }
 }
 
 /// Workers are sent away: the one that watches need not sleep any longer.
-pub fn hurry() {
+pub(super) fn hurry() {
     if change(role::TAKEN, role::HURRIED) {
         sys::futex_wake(ROLE.as_ptr(), 1);
     }

@@ -22,7 +22,7 @@ use crate::backend::{Refused, may_start};
 use crate::os::signal_mask::{self, FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
 use crate::os::{cpus, process, sys};
-use core::arch::asm;
+use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// An idle worker ends after this. Until then it is a thread that sleeps: some 20 KiB of memory
@@ -136,19 +136,13 @@ fn clone_thread(number: usize, stack: usize) -> sys::SysResult {
         | libc::CLONE_CHILD_CLEARTID;
     let Worker { alive, tid, .. } = &WORKERS[number];
     let answer;
-    // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, with no frame
-    // to return to: it calls `work`, which never returns. The parent's registers are kept
-    // but for those named.
+    // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, and goes on in `begin`,
+    // which never returns. The parent's registers are kept but for those named.
     unsafe {
         asm!(
             "syscall",
             "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r12",
-            "call r13",
-            "ud2",
-            "2:",
+            "jz {begin}",
             inlateout("rax") libc::SYS_clone => answer,
             in("rdi") flags as usize,
             in("rsi") stack,
@@ -156,12 +150,27 @@ fn clone_thread(number: usize, stack: usize) -> sys::SysResult {
             in("r10") alive.as_ptr(),
             in("r8") 0usize,
             in("r12") number,
-            in("r13") work as *const (),
             lateout("rcx") _,
             lateout("r11") _,
+            begin = sym begin,
         );
     }
     answer
+}
+
+/// The first frame of a worker, which has no caller: backtraces end here.
+#[unsafe(naked)]
+unsafe extern "C" fn begin() {
+    naked_asm!(
+        ".cfi_startproc",
+        ".cfi_undefined rip",
+        "xor ebp, ebp",
+        "mov rdi, r12", // its number
+        "call {work}",
+        "ud2",
+        ".cfi_endproc",
+        work = sym work,
+    )
 }
 
 /// The life of a worker.
@@ -201,7 +210,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
         QUEUE.find_work(number).is_some() && workers::lacks_workers() && spawn(generation)
     };
     if watch::is_wanted() && !can_leave_it() {
-        watch::keep();
+        watch::keep(me);
         return true;
     }
     // After a look at the bell, with which one is sent away.
