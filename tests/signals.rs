@@ -7,7 +7,9 @@
 mod common;
 
 use common::faults::{CPU_SHARES, finish_with_report, offloading, outcome, without_us};
-use common::{finish, finish_within, found, plain, preloaded, scratch, skip, text, victim};
+use common::{
+    finish, finish_within, found, library, plain, preloaded, scratch, skip, text, victim,
+};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
@@ -293,4 +295,26 @@ fn handler_runs_in_a_caller_that_hangs_on_a_page() {
 fn handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing() {
     let test = "handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing";
     ends_on_hanging_pages_as_without_us(test, &["jumps"], &["copy", "fill", "compare"]);
+}
+
+/// Workers that hang cannot be taken back from then: they are interrupted.
+#[test]
+fn handler_runs_in_a_caller_that_waits_for_hanging_workers_without_membarrier() {
+    let test = "handler_runs_in_a_caller_that_waits_for_hanging_workers_without_membarrier";
+    if !found("strace") {
+        return skip(test, "no strace");
+    }
+    let Some(without) = without_us(test, "slow_pages", &["copy", "jumps"]) else { return };
+    let log = scratch("refused").join("calls");
+    let preload = format!("LD_PRELOAD={}", library().display());
+    let mut command = plain("strace");
+    command.args(["-f", "-e", "trace=membarrier", "-e", "inject=membarrier:error=EPERM", "-o"]);
+    command.arg(&log).args(["-E", &preload]).arg(victim("slow_pages")).args(["copy", "jumps"]);
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "3").env("ADMA_CPU_SHARE", "0");
+    let with = finish_within(&mut command, std::time::Duration::from_secs(120));
+    let calls = std::fs::read_to_string(&log).unwrap_or_default();
+    if !calls.contains("INJECTED") {
+        return skip(test, "strace does not trace here");
+    }
+    assert_eq!(outcome(&with), outcome(&without), "{calls}");
 }
