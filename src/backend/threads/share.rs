@@ -66,8 +66,9 @@ const LARGEST_CHUNK: usize = 128 << 20;
 /// and the worker takes many more to arrive.
 const CALL_EACH: usize = 64 << 10;
 
-/// A caller that has to wait for longer looks again after this long. Nobody wakes it: a worker that
-/// has copied a piece does better to claim the next one than to look for threads that wait.
+/// A caller that has to wait for longer than `NAP_AFTER_TICKS` sleeps for this long at a time. It is
+/// not woken: a worker that has copied a piece does better to claim the next one than to look for
+/// threads that wait.
 const NAP_NANOS: u64 = 20_000;
 const NAP_AFTER_TICKS: u64 = 2_000_000;
 /// Where pieces cannot be taken back, their workers are interrupted after this many naps, again and
@@ -184,7 +185,7 @@ unsafe fn share_chunk(
     if how.share.is_some() {
         leave_to_others(shared);
     }
-    // Without a worker nobody watches: the caller goes on by itself, with signals let in.
+    // Without a worker no thread watches: the caller goes on by itself, with signals let in.
     let (claimed, mut left) = match posted {
         true if workers::somebody_works() => work(shared, seen, &Wait::TakingBack(&held)),
         true => (0, leave_the_rest(shared)),

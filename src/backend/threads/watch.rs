@@ -1,9 +1,9 @@
 //! One worker at a time watches over callers that hold signals, instead of copying: see
 //! `os::holders`. It never hangs, because it touches no memory of the program's.
 //!
-//! A caller that finds nobody watching says that it is `WANTED`. The next worker that looks for
-//! work takes the role, unless it can make another worker, which then will. It gives the role back
-//! when no caller has held signals for a while.
+//! A caller that finds no worker in this role sets it to `WANTED`. The next worker that looks for
+//! work takes it, or makes another worker, which then does. The role is given back when no caller
+//! has held signals for a while.
 
 use super::workers::{QUEUE, Worker};
 use crate::backend::signals;
@@ -12,14 +12,14 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Who watches; the one who does sleeps on it.
+/// Whether a worker watches; that worker sleeps on it.
 static ROLE: AtomicU32 = AtomicU32::new(role::NONE);
 
 mod role {
     pub const NONE: u32 = 0;
     pub const WANTED: u32 = 1;
     pub const TAKEN: u32 = 2;
-    /// Taken, and the one who watches is to look at once.
+    /// Taken, and the worker is to look at once.
     pub const HURRIED: u32 = 3;
 }
 
@@ -35,8 +35,8 @@ fn change(from: u32, to: u32) -> bool {
 /// Asks for a worker that watches over this caller. True: there was none, and the caller is to
 /// summon workers.
 pub fn ask_for(held: &SignalsHeld) -> bool {
-    // An exchange, not a load: either the one that just gives the role back sees this holder, or
-    // this sees that it was given back.
+    // An exchange, not a load: either a worker that is giving the role back sees this holder, or this
+    // sees that it has given it back.
     let asked = held.is_watched()
         && ROLE.fetch_add(0, Ordering::AcqRel) == role::NONE
         && change(role::NONE, role::WANTED);
@@ -51,7 +51,7 @@ pub fn is_wanted() -> bool {
     ROLE.load(Ordering::Acquire) == role::WANTED
 }
 
-/// Workers beside those that copy: one, unless nobody watches.
+/// Workers beside those that copy: one while the role is taken or wanted.
 pub fn workers() -> u32 {
     u32::from(ROLE.load(Ordering::Relaxed) != role::NONE)
 }
@@ -76,14 +76,14 @@ pub(super) fn keep(me: &Worker) {
     }
 }
 
-/// Workers are sent away: the one that watches need not sleep any longer.
+/// Wakes the worker that watches, because workers are sent away.
 pub(super) fn hurry() {
     if change(role::TAKEN, role::HURRIED) {
         sys::futex_wake(ROLE.as_ptr(), 1);
     }
 }
 
-/// In the child of a fork nobody watches.
+/// In the child of a fork there are no workers.
 pub fn forget_after_fork() {
     ROLE.store(role::NONE, Ordering::Relaxed);
 }
