@@ -54,7 +54,8 @@ pub fn look_at_handlers() {
     LOOKED.store(true, Ordering::Relaxed);
 }
 
-fn handled() -> u64 {
+/// Signals that are held while others work on a copy.
+pub fn handled() -> u64 {
     if !LOOKED.load(Ordering::Relaxed) {
         look_at_handlers();
     }
