@@ -25,8 +25,9 @@ mod role {
 
 /// From one look to the next. A signal that was sent to the process waits for one or two.
 const LOOK_NANOS: u64 = 4_000_000;
-/// After this many looks without a holder the role is given back.
-const IDLE_LOOKS: u32 = 5;
+/// After this many looks without a holder, about 100 ms, the role is given back: taking it again
+/// costs a caller one more wake-up.
+const IDLE_LOOKS: u32 = 25;
 
 fn change(from: u32, to: u32) -> bool {
     ROLE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
