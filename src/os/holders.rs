@@ -110,8 +110,8 @@ pub fn interrupt(thread: i32, signal: i32) {
     unsafe { sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments) };
 }
 
-/// What one thread that watches remembers of the last look.
-pub struct Watch {
+/// What the worker that watches remembers of its last look at each holder.
+pub struct LastLook {
     seen: [(u32, u32); HOLDERS],
 }
 
@@ -119,7 +119,7 @@ pub struct Watch {
 /// one that was sent to the thread itself is shown to no other.
 const BLIND_LOOKS: u32 = 4;
 
-impl Watch {
+impl LastLook {
     pub const fn new() -> Self {
         Self { seen: [(0, 0); HOLDERS] }
     }

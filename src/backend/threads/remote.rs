@@ -21,7 +21,7 @@
 
 use super::piece::{BY_FUNCTION, PieceFn};
 use super::queue::{ClaimedPiece, Posted, UndoneBits};
-use super::share::Wait;
+use super::share::WaitMode;
 use super::worker::summon;
 use super::workers::{self, QUEUE};
 use crate::backend::copy_loop::CopyLoop;
@@ -260,7 +260,7 @@ impl<'a> Transfer<'a> {
         QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
         summon(cut.count().clamp(1, workers) as u32);
         let mut seen = Seen::default();
-        let (own, _) = threads::work(shared, &mut seen, &Wait::UntilDone);
+        let (own, _) = threads::work(shared, &mut seen, &WaitMode::UntilDone);
         let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
         QUEUE.leave(shared);

@@ -187,7 +187,7 @@ unsafe fn share_chunk(
     }
     // Without a worker no thread watches: the caller goes on by itself, with signals let in.
     let (claimed, mut left) = match posted {
-        true if workers::somebody_works() => work(shared, seen, &Wait::TakingBack(&held)),
+        true if workers::somebody_works() => work(shared, seen, &WaitMode::TakingBack(&held)),
         true => (0, leave_the_rest(shared)),
         false => (0, 0..0),
     };
@@ -243,27 +243,27 @@ pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
 }
 
 /// How a caller waits for pieces that others have begun.
-pub(super) enum Wait<'a> {
+pub(super) enum WaitMode<'a> {
     /// They cannot be taken back: they are system calls.
     UntilDone,
     /// For a while, then they are taken back. Signals are held.
     TakingBack(&'a SignalsHeld),
 }
 
-impl Wait<'_> {
+impl WaitMode<'_> {
     /// Whether signals have to be let in.
     fn must_end(&self) -> bool {
-        matches!(self, Wait::TakingBack(held) if held.must_end())
+        matches!(self, WaitMode::TakingBack(held) if held.must_end())
     }
 
     fn can_take_back(&self) -> bool {
-        matches!(self, Wait::TakingBack(_)) && workers::can_take_back()
+        matches!(self, WaitMode::TakingBack(_)) && workers::can_take_back()
     }
 }
 
 /// Works on what was posted as long as any of it is unclaimed and no signal waits, then waits for
 /// what others have begun. Returns how many bytes it has done itself, and which pieces are left.
-pub(super) fn work(shared: &Shared, seen: &mut Seen, how: &Wait) -> (usize, Range<usize>) {
+pub(super) fn work(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Range<usize>) {
     let (own, quickest) = claim_pieces(shared, seen, how);
     let left = leave_the_rest(shared);
     let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
@@ -288,7 +288,7 @@ fn leave_the_rest(shared: &Shared) -> Range<usize> {
 /// Copies pieces as long as there are any and no signal waits. Returns how many bytes that were, and
 /// how long the quickest piece took: the others may have been preempted, which says nothing about
 /// pieces.
-fn claim_pieces(shared: &Shared, seen: &mut Seen, how: &Wait) -> (usize, Option<u64>) {
+fn claim_pieces(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Option<u64>) {
     let (mut own, mut quickest, mut now) = (0, None, sys::ticks());
     while let Some(claim) = shared.claim(End::Front) {
         let len = claim.copy.cut.piece(claim.index).len;
@@ -323,7 +323,7 @@ fn leave_to_others(shared: &Shared) {
 
 /// Waits for pieces that others have begun, for about `patience` ticks or until signals have to be
 /// let in. Then they are taken back, because the workers that have them may not be running at all.
-pub(super) fn wait(shared: &Shared, patience: u64, how: &Wait) {
+pub(super) fn wait(shared: &Shared, patience: u64, how: &WaitMode) {
     let (begun, mut from, mut naps) = (sys::ticks(), 0, 0u32);
     while shared.is_busy(&mut from) {
         let waited = sys::ticks().wrapping_sub(begun);
@@ -420,7 +420,7 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(millis));
                 shared.finish(&theirs, piece_is::DONE);
             });
-            let (own, _) = work(shared, &mut seen, &Wait::UntilDone);
+            let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
             assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
         });
         queue.leave(shared);
