@@ -165,8 +165,8 @@ int adma_check_copy(adma_cookie_t cookie);
  *
  * The caller does not sit idle: parts of the copy that nobody has begun it
  * copies itself. So it takes no longer than memcpy() would have, however busy
- * the machine is. Signals are held while it copies, and come after 16 MiB at
- * the latest; it sleeps with signals open.
+ * the machine is. Signals that have a handler wait while it copies, for some
+ * milliseconds, as in memcpy(): see adma(7). It sleeps with signals open.
  *
  * Returns 0: it is over, and the cookie retired; -EINVAL as adma_check_copy().
  */

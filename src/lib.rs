@@ -39,7 +39,7 @@
 //!                            tuning: what its past tells; helper: its file and calls; abi: its
 //!                            interface
 //!             threads/       share: one shared copy; worker: one thread, from clone to exit;
-//!                            workers: all of them; queue: who claims which piece; cookies: the same
+//!                            workers: all of them; watch: the one that watches over callers; queue: who claims which piece; cookies: the same
 //!                            for copies that nobody waits for yet; piece: one claimed piece;
 //!                            task: what is done with its memory; remote: one shared transfer
 //!                            between processes; refusal: what the system refuses is tried again
@@ -55,7 +55,8 @@
 //!             whose memory this is; sync: atomics and sleeping; lock: one to wait for, and one
 //!             that nobody waits for; mapped: tables that most programs never need; lookup: finding
 //!             functions of the C library; folder: where live files are; signal_mask: which signals
-//!             come to a thread; put_off: those that wait for the end of a copy; text: made without
+//!             come to a thread; put_off: those that wait for the end of a copy; holders: threads
+//!             whose signals wait, and that may hang; text: made without
 //!             allocating; standard_error: the one the program started with; once, thread: as their
 //!             names say; sys: system calls
 //! freestanding  why the standard library is not there; export: names with versions

@@ -7,7 +7,9 @@
 mod common;
 
 use common::faults::{CPU_SHARES, finish_with_report, offloading, outcome, without_us};
-use common::{finish, found, plain, preloaded, scratch, skip, text};
+use common::{
+    finish, finish_within, found, library, plain, preloaded, scratch, skip, text, victim,
+};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
@@ -227,4 +229,92 @@ fn node_memory_trap_and_stack_overflow_stay_exceptions() {
         command
     });
     assert!(text(&with.stdout).contains("memory access out of bounds"), "{:?}", outcome(&with));
+}
+
+/// By how many milliseconds SIGALRM comes late while pages come slowly, the median of several.
+fn late(test: &str, command: &mut Command) -> Option<i64> {
+    let done = finish(command);
+    if done.status.code() == Some(77) {
+        skip(test, text(&done.stderr).trim());
+        return None;
+    }
+    assert!(done.status.success(), "{:?}", outcome(&done));
+    Some(text(&done.stdout).trim().parse().unwrap())
+}
+
+#[test]
+fn handler_runs_in_time_while_pages_come_slowly() {
+    let test = "handler_runs_in_time_while_pages_come_slowly";
+    for what in ["copy", "fill", "compare", "started"] {
+        for share in CPU_SHARES {
+            // A busy machine may be late by itself, but not all the time.
+            let mut seen = Vec::new();
+            let in_time = (0..5).any(|_| {
+                let arguments = [what, "late"];
+                let program = victim("slow_pages");
+                let Some(without) = late(test, plain(program).args(arguments)) else { return true };
+                let with = late(test, offloading("slow_pages", share).args(arguments)).unwrap();
+                seen.push((without, with));
+                with <= without + 20
+            });
+            assert!(in_time, "{what}, share {share}: late by {seen:?} ms without and with us");
+        }
+    }
+}
+
+/// Not with the statistics: where a signal ends the program there is no report.
+fn ends_on_hanging_pages_as_without_us(test: &str, hows: &[&str], whats: &[&str]) {
+    for arguments in whats.iter().flat_map(|&what| hows.iter().map(move |&how| [what, how])) {
+        let Some(without) = without_us(test, "slow_pages", &arguments) else { return };
+        assert_ne!(without.status.code(), Some(1), "without the library: {:?}", outcome(&without));
+        for share in CPU_SHARES {
+            let with = finish_within(
+                offloading("slow_pages", share).args(arguments),
+                std::time::Duration::from_secs(60),
+            );
+            assert_eq!(outcome(&with), outcome(&without), "{arguments:?}, share {share}");
+        }
+    }
+}
+
+#[test]
+fn process_that_hangs_on_a_page_dies_of_a_signal_with_default_action() {
+    let test = "process_that_hangs_on_a_page_dies_of_a_signal_with_default_action";
+    let whats = ["copy", "fill", "compare", "started", "remote"];
+    ends_on_hanging_pages_as_without_us(test, &["default"], &whats);
+}
+
+#[test]
+fn handler_runs_in_a_caller_that_hangs_on_a_page() {
+    let test = "handler_runs_in_a_caller_that_hangs_on_a_page";
+    let whats = ["copy", "fill", "compare", "started"];
+    ends_on_hanging_pages_as_without_us(test, &["handled", "directed"], &whats);
+}
+
+#[test]
+fn handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing() {
+    let test = "handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing";
+    ends_on_hanging_pages_as_without_us(test, &["jumps"], &["copy", "fill", "compare"]);
+}
+
+/// Workers that hang cannot be taken back from then: they are interrupted.
+#[test]
+fn handler_runs_in_a_caller_that_waits_for_hanging_workers_without_membarrier() {
+    let test = "handler_runs_in_a_caller_that_waits_for_hanging_workers_without_membarrier";
+    if !found("strace") {
+        return skip(test, "no strace");
+    }
+    let Some(without) = without_us(test, "slow_pages", &["copy", "jumps"]) else { return };
+    let log = scratch("refused").join("calls");
+    let preload = format!("LD_PRELOAD={}", library().display());
+    let mut command = plain("strace");
+    command.args(["-f", "-e", "trace=membarrier", "-e", "inject=membarrier:error=EPERM", "-o"]);
+    command.arg(&log).args(["-E", &preload]).arg(victim("slow_pages")).args(["copy", "jumps"]);
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "3").env("ADMA_CPU_SHARE", "0");
+    let with = finish_within(&mut command, std::time::Duration::from_secs(120));
+    let calls = std::fs::read_to_string(&log).unwrap_or_default();
+    if !calls.contains("INJECTED") {
+        return skip(test, "strace does not trace here");
+    }
+    assert_eq!(outcome(&with), outcome(&without), "{calls}");
 }

@@ -252,12 +252,23 @@ unsafe extern "C" {
 }
 
 // Registers in the loops: rdi next byte to write, r8 the first one, r9 source minus destination,
-// r10 the end, r11 the loop. Nothing lies on the stack, so every end is a plain return.
+// r10 the end, r11 the loop. Nothing lies on the stack, so every end is a plain return, and one
+// unwind entry holds for all of it. Debuggers and profilers go by the names and sizes.
 global_asm!(
     ".macro adma_label name",
     ".globl \\name",
     ".hidden \\name",
     "\\name:",
+    ".endm",
+
+    // Begins a function, which ends where `adma_close` says so.
+    ".macro adma_function name",
+    ".type \\name, @function",
+    "adma_label \\name",
+    ".endm",
+
+    ".macro adma_close name",
+    ".size \\name, . - \\name",
     ".endm",
 
     // Copies rcx bytes; rdi stays the next byte to write at every moment.
@@ -421,7 +432,8 @@ global_asm!(
 
     ".pushsection .text.adma_loops,\"ax\",@progbits",
     ".p2align 6",
-    "adma_label adma_copy_loop",
+    ".cfi_startproc",
+    "adma_function adma_copy_loop",
     "mov r11, rcx",
     "mov rax, r8",
     "mov r9, rsi",
@@ -442,38 +454,44 @@ global_asm!(
     "jne adma_loop_taken_back",
     "5:",
     "jmp r11",
+    "adma_close adma_copy_loop",
 
-    "adma_label adma_loop_movsb",
+    "adma_function adma_loop_movsb",
     "mov rcx, r10",
     "sub rcx, rdi",
     "adma_bytes",
     "jmp adma_loop_whole",
+    "adma_close adma_loop_movsb",
 
-    "adma_label adma_loop_avx2",
+    "adma_function adma_loop_avx2",
     "adma_head",
     "adma_strides 128, adma_body_avx2",
     "vzeroupper",
     "jmp adma_loop_whole",
+    "adma_close adma_loop_avx2",
 
-    "adma_label adma_loop_stream_avx512",
+    "adma_function adma_loop_stream_avx512",
     "adma_head",
     "adma_strides 64, adma_body_stream_avx512",
     "jmp adma_loop_whole",
+    "adma_close adma_loop_stream_avx512",
 
-    "adma_label adma_loop_stream_sse2",
+    "adma_function adma_loop_stream_sse2",
     "adma_head",
     "adma_strides 64, adma_body_stream_sse2",
     "jmp adma_loop_whole",
+    "adma_close adma_loop_stream_sse2",
 
     // Fills: the value stands where copies have their source.
-    "adma_label adma_fill_stosb",
+    "adma_function adma_fill_stosb",
     "lea rax, [r9 + r8]",
     "mov rcx, r10",
     "sub rcx, rdi",
     "rep stosb",
     "jmp adma_loop_whole",
+    "adma_close adma_fill_stosb",
 
-    "adma_label adma_fill_stream",
+    "adma_function adma_fill_stream",
     "lea rax, [r9 + r8]",
     "movq xmm0, rax",
     "punpcklqdq xmm0, xmm0",
@@ -503,18 +521,22 @@ global_asm!(
     "sub rcx, rdi",
     "rep stosb",
     "jmp adma_loop_whole",
+    "adma_close adma_fill_stream",
 
-    "adma_label adma_compare_avx2",
+    "adma_function adma_compare_avx2",
     "adma_compare 128, adma_body_compare_avx2",
     "vzeroupper",
     "adma_compare_bytes",
+    "adma_close adma_compare_avx2",
 
-    "adma_label adma_compare_sse2",
+    "adma_function adma_compare_sse2",
     "adma_compare 32, adma_body_compare_sse2",
     "adma_compare_bytes",
+    "adma_close adma_compare_sse2",
     "adma_label adma_loops_end",
 
-    "adma_loop_whole:",
+    // All ends, one behind the other.
+    "adma_function adma_loop_whole",
     "adma_end {whole}",
     "adma_loop_differs:",
     "adma_end {differs}",
@@ -527,8 +549,9 @@ global_asm!(
     "adma_label adma_loop_interrupted",
     "adma_leave_registers",
     "adma_end {interrupted}",
+    "adma_close adma_loop_whole",
 
-    "adma_label adma_commit",
+    "adma_function adma_commit",
     "mov rcx, [rdx]",
     "lea rax, [rip + adma_commit_sequence]",
     "mov [rcx + 8], rax",
@@ -548,9 +571,13 @@ global_asm!(
     "adma_commit_interrupted:",
     "mov eax, {interrupted}",
     "ret",
+    "adma_close adma_commit",
+    ".cfi_endproc",
     ".popsection",
 
     ".purgem adma_label",
+    ".purgem adma_function",
+    ".purgem adma_close",
     ".purgem adma_bytes",
     ".purgem adma_head",
     ".purgem adma_strides",

@@ -142,8 +142,10 @@ macro_rules! derived {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
+                ".cfi_startproc",
                 $($before,)*
                 "jmp qword ptr [rip + {entries} + {next}]",
+                ".cfi_endproc",
                 entries = sym ENTRIES,
                 next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
             )
@@ -300,6 +302,7 @@ pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
 macro_rules! move_bytes {
     ($($before:literal),*) => {
         naked_asm!(
+            ".cfi_startproc",
             $($before,)*
             "mov rcx, rdx",
             "mov r8, rdi",
@@ -315,13 +318,21 @@ macro_rules! move_bytes {
             "rep movsb",
             "cld",
             "ret",
+            ".cfi_endproc",
         )
     };
 }
 
 macro_rules! move_bytes_checked {
     ($result:literal) => {
-        naked_asm!(check_room!(), $result, "jmp {body}", body = sym bootstrap_keep_result)
+        naked_asm!(
+            ".cfi_startproc",
+            check_room!(),
+            $result,
+            "jmp {body}",
+            ".cfi_endproc",
+            body = sym bootstrap_keep_result
+        )
     };
 }
 
@@ -360,31 +371,45 @@ unsafe extern "C" fn bootstrap_mempcpy_chk() {
     move_bytes_checked!("lea rax, [rdi + rdx]")
 }
 
-/// rdi, al and rcx as `rep stosb` wants them; answers the first byte.
+/// rdi, al and rcx as `rep stosb` wants them, or eax for `rep stosd`; answers the first byte.
 macro_rules! fill_bytes {
-    ($($before:literal),*) => {
-        naked_asm!($($before,)* "mov r8, rdi", "rep stosb", "mov rax, r8", "ret")
+    ($stos:literal: $($before:literal),*) => {
+        naked_asm!(
+            ".cfi_startproc",
+            $($before,)*
+            "mov r8, rdi",
+            $stos,
+            "mov rax, r8",
+            "ret",
+            ".cfi_endproc",
+        )
     };
 }
 
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_memset() {
-    fill_bytes!("mov eax, esi", "mov rcx, rdx")
+    fill_bytes!("rep stosb": "mov eax, esi", "mov rcx, rdx")
 }
 
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_bzero() {
-    fill_bytes!("xor eax, eax", "mov rcx, rsi")
+    fill_bytes!("rep stosb": "xor eax, eax", "mov rcx, rsi")
 }
 
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_wmemset() {
-    naked_asm!("mov eax, esi", "mov rcx, rdx", "mov r8, rdi", "rep stosd", "mov rax, r8", "ret")
+    fill_bytes!("rep stosd": "mov eax, esi", "mov rcx, rdx")
 }
 
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_memset_chk() {
-    naked_asm!(check_room!(), "jmp {body}", body = sym bootstrap_memset)
+    naked_asm!(
+        ".cfi_startproc",
+        check_room!(),
+        "jmp {body}",
+        ".cfi_endproc",
+        body = sym bootstrap_memset
+    )
 }
 
 unsafe extern "C" fn bootstrap_memcmp(a: usize, b: usize, len: usize) -> i32 {

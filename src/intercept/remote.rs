@@ -14,9 +14,11 @@ macro_rules! entry {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
             naked_asm!(
+                ".cfi_startproc",
                 "cmp qword ptr [rip + {entries} + {min}], -1", // functions::NEVER
                 "jne {slow}",
                 "jmp qword ptr [rip + {entries} + {next}]",
+                ".cfi_endproc",
                 entries = sym ENTRIES,
                 min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
                 next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),

@@ -6,6 +6,8 @@ pub mod cpus;
 #[cfg(not(loom))]
 pub mod folder;
 #[cfg(not(loom))]
+pub mod holders;
+#[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
 pub mod lookup;

@@ -1,8 +1,10 @@
 //! Which signals come to a thread: holding them while a copy is under way, and letting those of
 //! bad pages through.
 
+use super::holders::{self, Holder};
+use super::sys::{self, NoFilter, SysResult, syscall};
 use super::put_off;
-use super::sys::{SysResult, syscall};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// All 64 signals, the C library's own two included.
 const EVERY_SIGNAL: u64 = !0;
@@ -10,30 +12,114 @@ const EVERY_SIGNAL: u64 = !0;
 /// What a bad page raises.
 const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
 
+/// glibc's own two, for cancellation and setuid. No program can block them, so a mask that has
+/// both is one of ours.
+pub const OF_THE_C_LIBRARY: u64 = signal_set(32) | signal_set(33);
+
+/// Signals that the program has a handler for; all of them before the first look. A handler could
+/// jump out of a copy that workers still carry on, a default action cannot: so these are the ones
+/// to hold, and a process that hangs on a page dies of the others.
+static HANDLED: AtomicU64 = AtomicU64::new(!0);
+static LOOKED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program handles a signal: before the kernel knows, and again afterwards, so that
+/// it is noted whatever a look at the kernel's table has meanwhile found.
+pub fn note_handler(signal: i32) {
+    if (1..=64).contains(&signal) {
+        HANDLED.fetch_or(signal_set(signal), Ordering::SeqCst);
+    }
+}
+
+/// Asks the kernel whether a signal still has a handler.
+pub fn look_at_handler(signal: i32) {
+    let set = signal_set(signal);
+    if HANDLED.load(Ordering::Relaxed) & set != 0 && !has_handler(signal) {
+        HANDLED.fetch_and(!set, Ordering::SeqCst);
+        if has_handler(signal) {
+            HANDLED.fetch_or(set, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Looks at all signals: handlers may be set by bare system calls.
+#[cold]
+pub fn look_at_handlers() {
+    for signal in 1..=64 {
+        if has_handler(signal) {
+            note_handler(signal);
+        } else {
+            look_at_handler(signal);
+        }
+    }
+    LOOKED.store(true, Ordering::Relaxed);
+}
+
+/// Signals that are held while others work on a copy.
+pub fn handled() -> u64 {
+    if !LOOKED.load(Ordering::Relaxed) {
+        look_at_handlers();
+    }
+    HANDLED.load(Ordering::Relaxed) | OF_THE_C_LIBRARY
+}
+
 /// While this lives, some signals do not come to this thread.
 pub struct SignalsHeld {
     before: u64,
     /// SIGSEGV and SIGBUS still come.
     but_faults: bool,
+    holder: Option<&'static Holder>,
+    since: u64,
 }
 
+/// After this long, in ticks (some milliseconds), a copy that others work on ends early if a signal
+/// waits.
+const HOLD_TICKS: u64 = 10_000_000;
+
 impl SignalsHeld {
-    /// Holds all of them: no handler can jump out of a copy that workers still carry on.
+    /// Holds all of them, for moments in which no handler may run.
     pub fn all() -> Option<Self> {
         Self::these(EVERY_SIGNAL, false)
     }
 
-    /// The same while a copy is shared: our own handler must hear of bad pages, as far as the
-    /// program itself would.
-    pub fn all_but_faults() -> Option<Self> {
-        Self::these(EVERY_SIGNAL & !FAULTS, true)
+    /// Holds those with a handler during system calls that workers take part in.
+    pub fn handled() -> Option<Self> {
+        Self::these(handled() | FAULTS, false)
+    }
+
+    /// Holds those with a handler while a copy is shared. Our own handler must hear of bad pages, as
+    /// far as the program itself would. A thread that hangs on a page is interrupted when a signal
+    /// waits for it, see `holders`.
+    pub fn while_copying() -> Option<Self> {
+        let signals = handled() & !FAULTS;
+        let mut held = Self::these(signals, true)?;
+        if signals & !held.before & !OF_THE_C_LIBRARY != 0 {
+            held.holder = holders::enter(held.before);
+            held.since = sys::ticks();
+        }
+        Some(held)
     }
 
     pub(super) fn these(signals: u64, but_faults: bool) -> Option<Self> {
         let mut before = 0;
         let answer = signal_mask(libc::SIG_BLOCK, &signals, &mut before);
         // Made only then, because dropping it sets a mask.
-        (answer == 0).then(|| Self { before, but_faults })
+        (answer == 0).then(|| Self { before, but_faults, holder: None, since: 0 })
+    }
+
+    /// Whether a thread has to watch over this one.
+    pub fn is_watched(&self) -> bool {
+        self.holder.is_some()
+    }
+
+    /// Says that this thread does not hang. Answers whether a signal has waited for long enough, so
+    /// that the copy is to be ended.
+    pub fn must_end(&self) -> bool {
+        let Some(holder) = self.holder else { return false };
+        holder.progress();
+        let is_long = sys::ticks().wrapping_sub(self.since) > HOLD_TICKS;
+        // Under a filter it cannot be asked whether one waits.
+        let waits = || NoFilter::look().is_none_or(|allowed| pending(allowed) & !self.before != 0);
+        holder.is_interrupted() || is_long && waits()
     }
 
     fn release(&self) {
@@ -51,6 +137,9 @@ impl SignalsHeld {
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
         // Before the first handler runs, which may never come back here.
+        if let Some(holder) = self.holder {
+            holder.leave();
+        }
         if self.but_faults && put_off::is_any() {
             Self::hold_what_was_put_off();
         }
@@ -61,6 +150,15 @@ impl Drop for SignalsHeld {
             self.release();
         }
     }
+}
+
+/// Signals that wait for this thread or for the process, of those that this thread blocks.
+pub fn pending(_: NoFilter) -> u64 {
+    let mut signals = 0u64;
+    let at = &raw mut signals as usize;
+    // SAFETY: the kernel writes 8 bytes.
+    unsafe { syscall(libc::SYS_rt_sigpending, [at, 8, 0, 0, 0, 0]) };
+    signals & !OF_THE_C_LIBRARY
 }
 
 /// While this lives, a worker hears of bad pages. At other times it blocks these two signals as
@@ -112,6 +210,16 @@ fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> SysResult {
 
 /// Whether a signal has its default action, as far as the kernel knows.
 pub fn has_default_action(signal: i32) -> bool {
+    action(signal) == libc::SIG_DFL
+}
+
+/// Whether a signal calls a function, as far as the kernel knows.
+fn has_handler(signal: i32) -> bool {
+    action(signal) > libc::SIG_IGN
+}
+
+/// The kernel's handler word for a signal: SIG_DFL, SIG_IGN or an address.
+fn action(signal: i32) -> usize {
     // The kernel's struct sigaction: handler, flags, restorer, mask.
     let mut action = [usize::MAX, 0, 0, 0];
     // SAFETY: a null new action only reads the old one, into 32 writable bytes.
@@ -119,5 +227,5 @@ pub fn has_default_action(signal: i32) -> bool {
         let at = &raw mut action as usize;
         syscall(libc::SYS_rt_sigaction, [signal as usize, 0, at, 8, 0, 0]);
     }
-    action[0] == libc::SIG_DFL
+    action[0]
 }

@@ -11,8 +11,8 @@ use crate::backend::mode::{BY_HELPER, Mode};
 use crate::backend::threads;
 use crate::backend::threads::cookies::{Cookie, CookieState, Ended, Entry};
 use crate::backend::threads::queue::{End, Posted};
-use crate::backend::threads::worker;
 use crate::backend::threads::workers::{self, PENDING, SPIN_TICKS};
+use crate::backend::threads::{watch, worker};
 use crate::backend::{ioat, libc as original, signals};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Woken, pause};
@@ -73,14 +73,17 @@ fn help(owner: &Entry) -> bool {
                 break;
             }
             if held.is_none() {
-                held = SignalsHeld::all_but_faults();
+                held = SignalsHeld::while_copying();
+                if held.as_ref().is_some_and(watch::ask_for) {
+                    worker::summon(1, 1);
+                }
             }
             let Some((copy, index)) = PENDING.claim(part, End::Front) else { break };
             if copy.mode & BY_HELPER == 0 {
                 own += copy.cut.piece(index).len;
             }
             run_piece(part, &copy, index);
-            if own >= CHUNK {
+            if own >= CHUNK || held.as_ref().is_some_and(SignalsHeld::must_end) {
                 total += core::mem::take(&mut own);
                 held = None; // what is pending comes now
             }
@@ -207,7 +210,7 @@ fn settle(owner: &Entry) {
         if part.slot.unclaimed() == 0 || !part.is_carried_by_helper() || !is_over(part, 0) {
             continue;
         }
-        let _held = SignalsHeld::all_but_faults();
+        let _held = SignalsHeld::while_copying();
         if let Some((copy, index)) = PENDING.claim(part, End::Front) {
             run_piece(part, &copy, index);
         }

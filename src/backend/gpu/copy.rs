@@ -69,7 +69,7 @@ impl Engine {
             unsafe { whole.by_libc(0, len) };
             return Ok(());
         }
-        let held = SignalsHeld::all().ok_or(Refused::Busy)?;
+        let held = SignalsHeld::handled().ok_or(Refused::Busy)?;
         let index = self.take_slot().ok_or(Refused::Busy)?;
         self.post(index, dst + own, src + own, len - own);
         let since = sys::ticks();

@@ -248,16 +248,11 @@ impl Kernel {
     }
 }
 
-/// All of them; or all but those of bad pages, which then come to our own handler.
+/// Those that have a handler; and those of bad pages, unless our own handler gets them.
 fn signals_are_held() -> bool {
-    // SAFETY: both sets are ours to write.
-    let is_held = |signal| unsafe {
-        let mut now: libc::sigset_t = core::mem::zeroed();
-        libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut now);
-        libc::sigismember(&now, signal) == 1
-    };
-    let others = [libc::SIGALRM, libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD, libc::SIGRTMAX()];
-    let faults = [libc::SIGSEGV, libc::SIGBUS];
-    others.into_iter().all(is_held)
-        && (faults.into_iter().all(is_held) || crate::backend::signals::stands_in_front())
+    use crate::os::signal_mask::{change_signal_mask, handled, signal_set};
+    let now = change_signal_mask(libc::SIG_BLOCK, 0);
+    let faults = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
+    handled() & !faults & !now == 0
+        && (faults & !now == 0 || crate::backend::signals::stands_in_front())
 }

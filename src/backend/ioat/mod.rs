@@ -357,7 +357,7 @@ impl Engine {
 
     fn hold_signals(&self, but_faults: bool) -> Result<SignalsHeld, Refused> {
         self.counts.others.fetch_add(2, Relaxed);
-        let held = if but_faults { SignalsHeld::all_but_faults() } else { SignalsHeld::all() };
+        let held = if but_faults { SignalsHeld::while_copying() } else { SignalsHeld::handled() };
         held.ok_or(Refused::System)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! All are written in terms of `sigaction`, with the flags and masks that glibc gives them, and
 //! work for any signal, so that only one original has to be found at start-up. Calls of it for
-//! other signals go straight there (`intercept/signals.rs`).
+//! other signals are passed on.
 
 use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
 use crate::os::lookup::{self, Function};
@@ -39,21 +39,21 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let front = Front::of(signal);
-    let Some(front) = front.filter(|_| EVER.load(Ordering::SeqCst)) else {
+    let Some(front) = Front::of(signal) else {
+        // SAFETY: the program's own call, passed on.
+        return unsafe { pass_on_and_note(signal, new, old) };
+    };
+    if !EVER.load(Ordering::SeqCst) {
         // SAFETY: the program's own call, passed on.
         let answer = unsafe { next()(signal, new, old) };
         // Another thread's copy may just have become the first that is shared.
-        if let Some(front) = front
-            && EVER.load(Ordering::SeqCst)
-            && process::is_ours()
-        {
+        if EVER.load(Ordering::SeqCst) && process::is_ours() {
             let _held = SignalsHeld::all();
             let _lock = DispositionLock::take();
             let _ = front.step_in(); // else the next copy tries again
         }
         return answer;
-    };
+    }
     // The program's memory is read before, and written after, the lock: it may be bad.
     // SAFETY: null, or the program's promise.
     let new = unsafe { new.as_ref() }.copied();
@@ -66,7 +66,29 @@ pub unsafe extern "C" fn sigaction(
     answer
 }
 
-/// The same for one of our two signals, with memory of our own.
+/// For a signal that is none of ours: notes whether it has a handler, see `signal_mask`.
+unsafe fn pass_on_and_note(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: null, or the program's promise.
+    let handler = unsafe { new.as_ref() }.map(|new| new.sa_sigaction);
+    let is_function = handler.is_some_and(|handler| handler > libc::SIG_IGN);
+    if is_function {
+        signal_mask::note_handler(signal);
+    }
+    // SAFETY: the program's own call.
+    let answer = unsafe { next()(signal, new, old) };
+    if is_function {
+        signal_mask::note_handler(signal);
+    } else if handler.is_some() && is_valid(signal) && process::is_ours() {
+        signal_mask::look_at_handler(signal); // a child of vfork has a table of its own
+    }
+    answer
+}
+
+/// sigaction for one of our two signals, with memory of our own.
 fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) -> c_int {
     let pass_on = |new: Option<&libc::sigaction>, old: *mut libc::sigaction| {
         let new = new.map_or(core::ptr::null(), |new| new);

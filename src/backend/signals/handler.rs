@@ -10,9 +10,9 @@
 use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
-use crate::os::process;
 use crate::os::put_off::{self, To};
-use crate::os::signal_mask::{SignalsHeld, block_signal, signal_set};
+use crate::os::signal_mask::{OF_THE_C_LIBRARY, SignalsHeld, block_signal, signal_set};
+use crate::os::{holders, process};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
 
@@ -37,17 +37,12 @@ const fn register(number: usize) -> usize {
 const RSP: usize = 15;
 const RIP: usize = 16;
 
-/// Signals that can be missing in a mask that blocks everything else: see `is_in_shared_copy`.
-const NEVER_HELD: u64 = signal_set(libc::SIGKILL)
-    | signal_set(libc::SIGSTOP)
-    | signal_set(libc::SIGSEGV)
-    | signal_set(libc::SIGBUS);
-
 macro_rules! handlers {
     ($($name:ident, $all:ident before $front:ident;)*) => { $(
         #[unsafe(naked)]
         unsafe extern "C" fn $name<const STAND: usize>() {
             naked_asm!(
+                ".cfi_startproc",
                 "endbr64",
                 "mov r10, [rdx + {rip}]",
                 "lea r11, [rip + adma_loops_begin]",
@@ -63,8 +58,9 @@ macro_rules! handlers {
                 "cmp dword ptr [rsi + {code}], 0",
                 "jg 3f",
                 "mov r10, [rdx + {mask}]",
-                "or r10, {never_held}",
-                "cmp r10, -1",
+                "mov r11, {of_the_c_library}",
+                "and r10, r11",
+                "cmp r10, r11",
                 "je 4f",
                 "3:",
                 "mov r11, [rip + {front} + {next}]",
@@ -76,11 +72,12 @@ macro_rules! handlers {
                 "4:",
                 "mov r11d, {stand}",
                 "jmp {unusual}",
+                ".cfi_endproc",
                 rip = const register(RIP),
                 code = const CODE,
                 end_loop = sym end_loop,
                 mask = const offset_of!(Ucontext, mask),
-                never_held = const NEVER_HELD,
+                of_the_c_library = const OF_THE_C_LIBRARY,
                 unusual = sym unusual,
                 r10 = const register(2),
                 front = sym $front,
@@ -110,12 +107,16 @@ const fn next_of(stand: usize) -> usize {
 #[unsafe(naked)]
 unsafe extern "C" fn end_loop() {
     naked_asm!(
+        ".cfi_startproc",
         "push rdx",
+        ".cfi_adjust_cfa_offset 8",
         "mov rdi, r10",
         "call {after}",
         "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
         "mov [rdx + {rip}], rax",
         "ret",
+        ".cfi_endproc",
         after = sym after,
         rip = const register(RIP),
     )
@@ -130,15 +131,22 @@ extern "C" fn after(ip: usize) -> usize {
 #[unsafe(naked)]
 pub unsafe extern "C" fn unusual() {
     naked_asm!(
+        ".cfi_startproc",
         "endbr64",
         "push rdi",
+        ".cfi_adjust_cfa_offset 8",
         "push rsi",
+        ".cfi_adjust_cfa_offset 8",
         "push rdx",
+        ".cfi_adjust_cfa_offset 8",
         "mov ecx, r11d",
         "call {decide}",
         "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
         "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
         "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
         "test rax, rax",
         "jz 2f",
         "mov rcx, [rdx + {rcx}]",
@@ -149,6 +157,7 @@ pub unsafe extern "C" fn unusual() {
         "xor eax, eax",
         "jmp r11",
         "2: ret",
+        ".cfi_endproc",
         decide = sym decide,
         rcx = const register(14),
         r8 = const register(0),
@@ -168,7 +177,11 @@ unsafe extern "C" fn decide(
     let (info, context) = unsafe { (&*info, &mut *context) };
     let is_sent = info.si_code <= 0;
     if is_sent && is_in_shared_copy(context) {
-        put_off(signal, info, context);
+        if holders::is_interrupt(info) {
+            interrupt(context);
+        } else {
+            put_off(signal, info, context);
+        }
         return 0;
     }
     let function = Front::of(signal).and_then(|front| function_to_run(front, stand));
@@ -214,10 +227,19 @@ fn comes_again(signal: i32, info: &libc::siginfo_t) -> bool {
     info.si_code > 0 && info.si_code != SI_KERNEL && !elsewhere
 }
 
-/// Who copies together with others has blocked everything but the two signals; the C library's
-/// own two, which no program can block, tell its mask from a program's.
+/// The C library's own two signals, which no program can block, tell the mask of a thread that
+/// shares a copy from a program's.
 fn is_in_shared_copy(context: &Ucontext) -> bool {
-    context.mask | NEVER_HELD == !0
+    context.mask & OF_THE_C_LIBRARY == OF_THE_C_LIBRARY
+}
+
+/// A thread of ours has found this one hanging in a page fault. If that keeps a signal waiting, its
+/// copy loop ends as at a bad page, and the caller goes on alone with signals let in.
+fn interrupt(context: &mut Ucontext) {
+    let [sp, ip] = [RSP, RIP].map(|number| context.registers[number]);
+    if workers::is_worker_stack(sp) || holders::note_interrupt(context.mask) {
+        context.registers[RIP] = copy_loop::recover(ip).unwrap_or(ip);
+    }
 }
 
 /// A signal that was sent while its thread shares a copy. The program's handler could jump out

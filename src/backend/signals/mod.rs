@@ -19,7 +19,8 @@
 //!   jumps to it. It stands in front of the default action too, so that a core file shows the
 //!   fault in the program's thread. It does not stand in front of SIG_IGN, which exec keeps.
 //! - `calls` are the C library's functions as the program sees them: it gets back what it set.
-//!   Before the first shared copy, and for all other signals, they only pass on.
+//!   Before the first shared copy, and for all other signals, they only pass on, and note which
+//!   signals have a handler.
 //!
 //! Whoever looks at or changes what the program has set takes a lock with all signals blocked:
 //! no handler can interrupt the holder, which makes these functions async-signal-safe. A child
@@ -35,7 +36,7 @@ use super::Refused;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
 use crate::os::sys;
-use crate::os::{process, put_off};
+use crate::os::{holders, process, put_off};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The kernel's struct sigaction.
@@ -161,7 +162,6 @@ pub fn program_handles_faults() -> bool {
 }
 
 /// Whether ours is in front just now, of both.
-#[cfg(test)]
 pub fn stands_in_front() -> bool {
     let stands = |front: &Front, now: Action| front.stand(now.handler).is_some();
     [&SEGV, &BUS]
@@ -174,6 +174,7 @@ pub fn forget_after_fork() {
     if EVER.load(Ordering::Relaxed) {
         LOCKED.store(false, Ordering::Release);
         put_off::forget_after_fork();
+        holders::forget_after_fork();
     }
 }
 

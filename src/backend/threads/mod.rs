@@ -15,6 +15,8 @@ mod share;
 #[cfg(not(loom))]
 pub mod task;
 #[cfg(not(loom))]
+pub mod watch;
+#[cfg(not(loom))]
 pub mod worker;
 #[cfg(not(loom))]
 pub mod workers;

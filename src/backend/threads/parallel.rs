@@ -7,7 +7,7 @@
 
 use super::piece::{BY_FUNCTION, PARALLEL, PieceFn};
 use super::queue::{ClaimedPiece, End, Posted, piece_is};
-use super::share::{take_slot, wait};
+use super::share::{WaitMode, take_slot, wait};
 use super::worker::summon;
 use super::workers::{self, QUEUE, SPIN_TICKS};
 use crate::backend::Refused;
@@ -37,7 +37,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
         return Err(Refused::Busy);
     }
     // A handler that jumped out of here would leave workers with our stack.
-    let _held = SignalsHeld::all().ok_or(Refused::System)?;
+    let _held = SignalsHeld::handled().ok_or(Refused::System)?;
     let shared = take_slot(workers)?;
     // One piece of the queue for each helper.
     let cut = Cut::from_parts(helpers, 0, 1);
@@ -55,7 +55,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
         shared.finish(&claim, piece_is::DONE); // a worker that has not begun need not come
     }
     let own = done.wrapping_sub(begun);
-    wait(shared, own.max(SPIN_TICKS), || false);
+    wait(shared, own.max(SPIN_TICKS), &WaitMode::UntilDone);
     QUEUE.leave(shared);
     Ok(Took { own, waited: sys::ticks().wrapping_sub(done) })
 }

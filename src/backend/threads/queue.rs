@@ -274,6 +274,8 @@ pub mod piece_is {
     pub const FAILED: u8 = 2;
     /// Compared: there is a difference in it.
     pub const DIFFERS: u8 = 3;
+    /// Claimed by the poster, which has not begun it: signals are to be let in first.
+    pub const LEFT: u8 = 4;
 }
 
 /// A slot of the queue: its pieces can be taken back.

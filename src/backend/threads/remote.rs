@@ -21,6 +21,7 @@
 
 use super::piece::{BY_FUNCTION, PieceFn};
 use super::queue::{ClaimedPiece, Posted, UndoneBits};
+use super::share::WaitMode;
 use super::worker::summon;
 use super::workers::{self, QUEUE};
 use crate::backend::copy_loop::CopyLoop;
@@ -146,7 +147,7 @@ pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>
         return then(Transfer::new(call, &mut lists));
     }
     // Nobody jumps out of it, or is killed, with the lock taken.
-    let held = if process::is_ours() { SignalsHeld::all() } else { None };
+    let held = if process::is_ours() { SignalsHeld::handled() } else { None };
     let mut lists = held.as_ref().and_then(|_| LONG.get_or_map()?.try_take());
     then(lists.as_mut().and_then(|lists| Transfer::new(call, lists)))
 }
@@ -248,7 +249,7 @@ impl<'a> Transfer<'a> {
     pub fn share(&self, from: usize, workers: usize) -> Result<(usize, Seen), Refused> {
         workers::may_post()?;
         // The kernel would not let a handler run in the middle either.
-        let held = SignalsHeld::all().ok_or(Refused::System)?;
+        let held = SignalsHeld::handled().ok_or(Refused::System)?;
         let shared = threads::take_slot(workers)?;
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
         let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION;
@@ -259,7 +260,7 @@ impl<'a> Transfer<'a> {
         QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
         summon(cut.count().clamp(1, workers) as u32, 1);
         let mut seen = Seen::default();
-        let own = threads::work(shared, &mut seen, || false);
+        let (own, _) = threads::work(shared, &mut seen, &WaitMode::UntilDone);
         let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
         let short = shared.undone(&mut room).next();
         QUEUE.leave(shared);

@@ -1,8 +1,9 @@
 //! Software channels: one task, from its posting to its last byte, by the caller and the workers.
 
 use super::piece::{self, ALTERNATE, FRESH};
-use super::queue::{End, Posted, Shared, UndoneBits};
+use super::queue::{End, Posted, Shared, UndoneBits, piece_is};
 use super::task::Task;
+use super::watch;
 use super::worker::summon;
 use super::workers::{self, NAP_NANOS, QUEUE, SPIN_TICKS};
 use crate::backend::copy_loop::{Copied, CopyLoop};
@@ -11,8 +12,9 @@ use crate::backend::{Refused, signals};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Ordering, pause};
 use crate::os::sys;
-use crate::plan::Cut;
+use crate::plan::{Cut, Piece};
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
 /// How copies are to be carried.
@@ -63,15 +65,21 @@ pub struct Seen {
     pub waited: u64,
 }
 
-/// Signals are held while a chunk is under way, because a handler that jumped out of it would leave
-/// workers writing. This is the size of a chunk for each thread that copies, which bounds how long
-/// signals are held. The last chunk may be half as large again.
+/// Signals with a handler are held while a chunk is under way, because a handler that jumped out of
+/// it would leave workers writing. This is the size of a chunk for each thread that copies. The last
+/// chunk may be half as large again. A chunk that takes longer ends early if a signal waits.
 const CHUNK_EACH: usize = 8 << 20;
 const LARGEST_CHUNK: usize = 128 << 20;
 
 /// The caller itself calls one worker per `CALL_EACH` bytes. Waking one takes about a microsecond,
 /// and the worker takes many more to arrive.
 const CALL_EACH: usize = 64 << 10;
+
+/// A caller that has to wait for longer sleeps, for `NAP_NANOS` at a time.
+const NAP_AFTER_TICKS: u64 = 2_000_000;
+/// Where pieces cannot be taken back, their workers are interrupted after this many naps, again and
+/// again.
+const NAPS: u32 = 50;
 
 /// Bytes copied by callers in copies that were shared.
 static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -127,22 +135,30 @@ pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused
         // No small last chunk: a rest of less than half a chunk goes along with the one before.
         let left = task.len - at;
         let part = task.part(at, if left < chunk + chunk / 2 { left } else { chunk });
-        // SAFETY: part of the caller's ranges.
-        answer = match unsafe { share_chunk(&part, how, &mut seen) } {
-            Ok(answer) => answer,
-            Err(refused) if at == 0 => return Err(refused),
+        let mut rest = part;
+        while rest.len > 0 && answer == 0 {
             // SAFETY: part of the caller's ranges.
-            Err(_) => unsafe { part.alone() },
-        };
+            (answer, rest) = match unsafe { share_chunk(&rest, how, &mut seen) } {
+                Ok((answer, left)) => (answer, rest.part(left.offset, left.len)),
+                Err(refused) if at == 0 && rest.len == part.len => return Err(refused),
+                // SAFETY: part of the caller's ranges.
+                Err(_) => unsafe { (rest.alone(), rest.part(0, 0)) },
+            };
+        }
         at += part.len;
     }
     Ok((answer, seen))
 }
 
-/// One chunk, from posting to the last byte.
-unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isize, Refused> {
+/// One chunk, from posting to the last byte, except for what is left when signals had to be let in:
+/// the part that is answered.
+unsafe fn share_chunk(
+    task: &Task,
+    how: &Options,
+    seen: &mut Seen,
+) -> Result<(isize, Piece), Refused> {
     workers::may_post()?;
-    let held = SignalsHeld::all_but_faults().ok_or(Refused::System)?;
+    let held = SignalsHeld::while_copying().ok_or(Refused::System)?;
     signals::stand_in_front()?;
     let (copy_loop, alternate) = match how.pieces {
         Pieces::All(copy_loop) => (copy_loop, 0),
@@ -167,6 +183,7 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
     if posted {
         let fresh = if how.fresh && cut.suits_making_pages(parties) { FRESH } else { 0 };
         QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode: mode | fresh });
+        watch::ask_for(&held);
         // Each worker that arrives calls two more, but a short copy is over before they all have.
         summon((task.len / CALL_EACH).clamp(1, how.workers) as u32, 1);
     }
@@ -178,13 +195,24 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
     if how.share.is_some() {
         leave_to_others(shared);
     }
-    let claimed = if posted { work(shared, seen, workers::can_take_back) } else { 0 };
+    // Without a worker no thread watches: the caller goes on by itself, with signals let in.
+    let (claimed, mut left) = match posted {
+        true if workers::somebody_works() => work(shared, seen, &WaitMode::TakingBack(&held)),
+        true => (0, leave_the_rest(shared)),
+        false => (0, 0..0),
+    };
+    if claimed == 0 {
+        left = 0..0;
+    }
     let failed = done_alone == Copied::BadPage || posted && shared.has_failed();
+    if failed {
+        left = 0..0; // in the order of addresses, and alone
+    }
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
     QUEUE.leave(shared);
     note_caller_bytes(own.len + claimed);
-    if failed {
+    if failed && !held.must_end() {
         note_fault();
     }
 
@@ -196,7 +224,7 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
         // SAFETY: part of the caller's ranges.
         answer = unsafe { task.again(0, own.len) };
     }
-    for index in undone.into_iter().flatten() {
+    for index in undone.into_iter().flatten().filter(|index| !left.contains(index)) {
         if answer != 0 {
             break;
         }
@@ -205,7 +233,12 @@ unsafe fn share_chunk(task: &Task, how: &Options, seen: &mut Seen) -> Result<isi
         answer = unsafe { task.again(own.len + piece.offset, piece.len) };
         seen.waited += sys::ticks().wrapping_sub(begun);
     }
-    Ok(answer)
+    let offset = |index: usize| own.len + if index == 0 { 0 } else { cut.piece(index).offset };
+    let (from, to) = match left.is_empty() {
+        true => (0, 0),
+        false => (offset(left.start), offset(left.end - 1) + cut.piece(left.end - 1).len),
+    };
+    Ok((answer, Piece { offset: from, len: to - from }))
 }
 
 /// Takes a slot of the queue. Workers are meant for CPUs that nobody else uses: with a caller on
@@ -219,21 +252,53 @@ pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     Ok(shared)
 }
 
-/// Works on what was posted as long as any of it is unclaimed, then waits for what others have
-/// begun. Returns how many bytes it has done itself.
-pub(super) fn work(shared: &Shared, seen: &mut Seen, may_take_back: fn() -> bool) -> usize {
-    let (own, quickest) = claim_pieces(shared, seen);
+/// How a caller waits for pieces that others have begun.
+pub(super) enum WaitMode<'a> {
+    /// They cannot be taken back: they are system calls.
+    UntilDone,
+    /// For a while, then they are taken back. Signals are held.
+    TakingBack(&'a SignalsHeld),
+}
+
+impl WaitMode<'_> {
+    /// Whether signals have to be let in.
+    fn must_end(&self) -> bool {
+        matches!(self, WaitMode::TakingBack(held) if held.must_end())
+    }
+
+    fn can_take_back(&self) -> bool {
+        matches!(self, WaitMode::TakingBack(_)) && workers::can_take_back()
+    }
+}
+
+/// Works on what was posted as long as any of it is unclaimed and no signal waits, then waits for
+/// what others have begun. Returns how many bytes it has done itself, and which pieces are left.
+pub(super) fn work(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Range<usize>) {
+    let (own, quickest) = claim_pieces(shared, seen, how);
+    let left = leave_the_rest(shared);
     let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
-    wait(shared, patience, may_take_back);
+    wait(shared, patience, how);
     let waited = sys::ticks().wrapping_sub(begun);
     seen.waited += waited.min(2 * patience); // longer: the caller itself did not run
     seen.late |= quickest.is_some() && waited > patience;
-    own
+    (own, left)
 }
 
-/// Copies pieces as long as there are any. Returns how many bytes that were, and how long the
-/// quickest piece took: the others may have been preempted, which says nothing about pieces.
-fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, Option<u64>) {
+/// Claims what is unclaimed, so that no worker begins it, and does not begin it either. Returns
+/// which pieces that were: workers claim from the other end, so they lie side by side.
+fn leave_the_rest(shared: &Shared) -> Range<usize> {
+    let mut left = 0..0;
+    while let Some(claim) = shared.claim(End::Front) {
+        shared.finish(&claim, piece_is::LEFT);
+        left = if left.is_empty() { claim.index } else { left.start }..claim.index + 1;
+    }
+    left
+}
+
+/// Copies pieces as long as there are any and no signal waits. Returns how many bytes that were, and
+/// how long the quickest piece took: the others may have been preempted, which says nothing about
+/// pieces.
+fn claim_pieces(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Option<u64>) {
     let (mut own, mut quickest, mut now) = (0, None, sys::ticks());
     while let Some(claim) = shared.claim(End::Front) {
         let len = claim.copy.cut.piece(claim.index).len;
@@ -246,6 +311,9 @@ fn claim_pieces(shared: &Shared, seen: &mut Seen) -> (usize, Option<u64>) {
         cost.ticks += ticks;
         own += len;
         quickest = Some(quickest.map_or(ticks, |before: u64| before.min(ticks)));
+        if how.must_end() {
+            break;
+        }
     }
     (own, quickest)
 }
@@ -263,21 +331,40 @@ fn leave_to_others(shared: &Shared) {
     }
 }
 
-/// Waits for pieces that others have begun, for about `patience` ticks. Then they are taken back,
-/// because whoever has them may not be running at all. A system call cannot be taken back.
-pub(super) fn wait(shared: &Shared, patience: u64, may_take_back: fn() -> bool) {
-    let (begun, mut from) = (sys::ticks(), 0);
-    while shared.is_busy(&mut from) && sys::ticks().wrapping_sub(begun) < patience {
-        pause();
-    }
+/// Waits for pieces that others have begun, for about `patience` ticks or until signals have to be
+/// let in. Then they are taken back, because the workers that have them may not be running at all.
+pub(super) fn wait(shared: &Shared, patience: u64, how: &WaitMode) {
+    let (begun, mut from, mut naps) = (sys::ticks(), 0, 0u32);
     while shared.is_busy(&mut from) {
-        if may_take_back() {
+        let waited = sys::ticks().wrapping_sub(begun);
+        if waited < patience.min(NAP_AFTER_TICKS) {
+            pause();
+            continue;
+        }
+        let must_end = how.must_end();
+        if (must_end || waited >= patience) && how.can_take_back() {
             shared.take_back();
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
-            return workers::drive_out(shared);
+            if workers::drive_out() {
+                return;
+            }
+            break;
         }
-        sys::sleep(NAP_NANOS);
+        nap(&mut naps, must_end);
     }
+    // Taken back from workers that cannot be interrupted any more: they must have left.
+    while workers::help_with(shared) {
+        nap(&mut naps, how.must_end());
+    }
+}
+
+/// Sleeps a little; `must_end`: workers that may hang in a page are interrupted now and then.
+fn nap(naps: &mut u32, must_end: bool) {
+    *naps += 1;
+    if must_end && naps.is_multiple_of(NAPS) {
+        workers::interrupt_pieces();
+    }
+    sys::sleep(NAP_NANOS);
 }
 
 /// Wakes a worker early, because a shared copy will come soon.
@@ -352,7 +439,7 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(millis));
                 shared.finish(&theirs, piece_is::DONE);
             });
-            let own = work(shared, &mut seen, || false);
+            let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
             assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
         });
         queue.leave(shared);

@@ -12,6 +12,7 @@
 use super::cookies::{ENTRIES, Entry};
 use super::piece;
 use super::queue::{End, Queue, Shared, headcount};
+use super::watch;
 use super::workers::{
     self, ALIVE, EVER, GENERATION, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS, WORKERS,
     Worker,
@@ -22,7 +23,7 @@ use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
 use crate::os::{cpus, memory_policy, process};
-use core::arch::asm;
+use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// An idle worker ends after this. Until then it counts against the program's limits (RLIMIT_NPROC,
@@ -85,16 +86,21 @@ pub fn call_for_pending() {
     }
 }
 
-fn spawn(generation: u32) {
+/// Makes a worker. False: there are enough, or the system refuses.
+fn spawn(generation: u32) -> bool {
     if NO_MORE.is_recent() {
-        return;
+        return false;
     }
     // The new thread is born with all of them blocked.
-    let Some(_held) = SignalsHeld::all() else { return workers::note_refusal() };
-    let allowed = match may_start() {
+    let held = SignalsHeld::all();
+    let allowed = match held.as_ref().map_or(Err(Refused::System), |_| may_start()) {
         Ok(allowed) => allowed,
-        Err(Refused::System) => return workers::note_refusal(),
-        Err(_) => return,
+        Err(refused) => {
+            if refused == Refused::System {
+                workers::note_refusal();
+            }
+            return false;
+        }
     };
     let limit = workers::limit();
     let to_come = headcount::ONE + headcount::ONE_TO_COME;
@@ -106,7 +112,7 @@ fn spawn(generation: u32) {
     let number = if before < limit { free.next() } else { None };
     let Some(number) = number else {
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
-        return;
+        return false;
     };
     WORKERS[number].generation.store(generation, Ordering::Relaxed);
     WORKERS[number].policy.store(memory_policy::ANY, Ordering::Relaxed);
@@ -121,6 +127,7 @@ fn spawn(generation: u32) {
     } else {
         ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
     }
+    made
 }
 
 /// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
@@ -136,19 +143,13 @@ fn clone_thread(number: usize, stack: usize, _: NoNewFilter) -> sys::SysResult {
         | libc::CLONE_CHILD_CLEARTID;
     let Worker { alive, tid, .. } = &WORKERS[number];
     let answer;
-    // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, with no frame
-    // to return to: it calls `work`, which never returns. The parent's registers are kept
-    // but for those named.
+    // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, and goes on in `begin`,
+    // which never returns. The parent's registers are kept but for those named.
     unsafe {
         asm!(
             "syscall",
             "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r12",
-            "call r13",
-            "ud2",
-            "2:",
+            "jz {begin}",
             inlateout("rax") libc::SYS_clone => answer,
             in("rdi") flags as usize,
             in("rsi") stack,
@@ -156,12 +157,29 @@ fn clone_thread(number: usize, stack: usize, _: NoNewFilter) -> sys::SysResult {
             in("r10") alive.as_ptr(),
             in("r8") 0usize,
             in("r12") number,
-            in("r13") work as *const (),
             lateout("rcx") _,
             lateout("r11") _,
+            begin = sym begin,
         );
     }
     answer
+}
+
+/// The first frame of a worker, which has no caller: backtraces end here.
+#[unsafe(naked)]
+unsafe extern "C" fn begin() {
+    naked_asm!(
+        ".cfi_startproc",
+        ".cfi_undefined rip",
+        "xor ebp, ebp",
+        "sub rsp, 16", // perf does not read the last word of a stack
+        ".cfi_adjust_cfa_offset 16",
+        "mov rdi, r12", // its number
+        "call {work}",
+        "ud2",
+        ".cfi_endproc",
+        work = sym work,
+    )
 }
 
 /// The life of a worker.
@@ -196,6 +214,14 @@ extern "C" fn work(number: usize) -> ! {
 fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHeard>) -> bool {
     let me = &WORKERS[number];
     let heard = QUEUE.bell();
+    let can_leave_it = || {
+        let generation = me.generation.load(Ordering::Relaxed);
+        QUEUE.find_work(number).is_some() && workers::lacks_workers() && spawn(generation)
+    };
+    if watch::is_wanted() && !can_leave_it() {
+        watch::keep(me);
+        return true;
+    }
     // After a look at the bell, with which one is sent away.
     if !me.is_wanted() && !PENDING.has_work() {
         return true;

@@ -6,11 +6,12 @@
 use super::cookies::Table;
 use super::queue::{Queue, Shared, headcount};
 use super::refusal::Refusal;
+use super::watch;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
-use crate::os::signal_mask::SignalsHeld;
+use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
-use crate::os::{cpus, memory_policy, process, real_time};
+use crate::os::{cpus, holders, memory_policy, process, real_time};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub const MOST_WORKERS: usize = 64;
@@ -195,18 +196,21 @@ pub(super) fn give_up_taking_back() {
     TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
 }
 
-/// Has every worker leave the pieces of a copy that were taken back. Where they cannot be interrupted
-/// (any more), nothing is taken back from now on, and they are waited for.
-pub(super) fn drive_out(shared: &Shared) {
+/// Has every worker leave the pieces that were taken back. False: they cannot be interrupted (any
+/// more); nothing is taken back from now on, and they have to be waited for.
+pub(super) fn drive_out() -> bool {
     let interrupted = NoFilter::look().is_some_and(sys::interrupt_workers);
     if interrupted && TAKE_BACK.load(Ordering::Relaxed) == take_back::READY {
-        return;
+        return true;
     }
     give_up_taking_back();
+    false
+}
+
+/// Whether a worker may have a piece of this copy.
+pub(super) fn help_with(shared: &Shared) -> bool {
     let address = core::ptr::from_ref(shared) as usize;
-    while WORKERS.iter().any(|worker| worker.helps.load(Ordering::Acquire) == address) {
-        sys::sleep(NAP_NANOS);
-    }
+    WORKERS.iter().any(|worker| worker.helps.load(Ordering::Acquire) == address)
 }
 
 pub(super) fn prepare_to_take_back() {
@@ -247,11 +251,11 @@ pub fn workers() -> usize {
     if cpus_may_have_changed() && !real_time::is_real_time() {
         look_at_cpus();
     }
-    limit() as usize
+    most() as usize
 }
 
-/// Most workers alive at once: as many as the user wants, or as there are CPUs for and as add speed.
-pub(super) fn limit() -> u32 {
+/// Most workers that copy: as many as the user wants, or as there are CPUs for and as add speed.
+fn most() -> u32 {
     let limit = LIMIT.load(Ordering::Relaxed);
     match FOLLOWS_CPUS.load(Ordering::Relaxed) {
         true => limit.min(USEFUL.load(Ordering::Relaxed)),
@@ -289,6 +293,7 @@ fn cpus_may_have_changed() -> bool {
 /// worker that opened one would take a descriptor number that the program counts on.
 fn look_at_cpus() {
     CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
+    signal_mask::look_at_handlers(); // as rarely: some are set by bare system calls
     // A handler that jumped out of this would leave a descriptor open and the buffers taken, as would
     // a child of vfork that is killed.
     let Some(_held) = SignalsHeld::all().filter(|_| process::is_ours()) else { return };
@@ -317,6 +322,7 @@ fn follow_class(now: u64) {
 
 /// In the child of a fork nobody works for us any more.
 pub fn forget_after_fork() {
+    watch::forget_after_fork();
     QUEUE.forget_everything();
     for worker in &WORKERS {
         worker.alive.store(0, Ordering::Relaxed);
@@ -363,6 +369,14 @@ pub fn may_post() -> Result<(), Refused> {
 
 pub(super) fn lacks_workers() -> bool {
     headcount::alive(ALIVE.load(Ordering::Relaxed)) < limit()
+}
+
+/// How many there may be, with the one that only watches.
+pub(super) fn limit() -> u32 {
+    match most() {
+        0 => 0,
+        most => most + watch::workers(),
+    }
 }
 
 /// Whether workers that are called will come. One that another thread is just making may not.
@@ -414,6 +428,7 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
 pub fn send_away() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     QUEUE.ring_for_all();
+    watch::hurry();
 }
 
 /// For whom workers are dismissed.
@@ -465,6 +480,16 @@ fn wait_until_they_have_left() {
         while tid != 0 && sys::is_thread(tid) && sys::nanoseconds() < end {
             sys::yield_now();
         }
+    }
+}
+
+/// Ends the piece of every worker that has one, where they cannot be taken back: as at a bad page.
+pub(super) fn interrupt_pieces() {
+    if NoFilter::look().is_none() {
+        return;
+    }
+    for worker in WORKERS.iter().filter(|worker| worker.helps.load(Ordering::Acquire) != 0) {
+        holders::interrupt(worker.tid.load(Ordering::Relaxed) as i32, libc::SIGBUS);
     }
 }
 

@@ -1,0 +1,90 @@
+//! One worker at a time watches over callers that hold signals, instead of copying: see
+//! `os::holders`. It never hangs, because it touches no memory of the program's.
+//!
+//! A caller that finds no worker in this role sets it to `WANTED`. The next worker that looks for
+//! work takes it, or makes another worker, which then does. The role is given back when no caller
+//! has held signals for a while.
+
+use super::workers::{QUEUE, Worker};
+use crate::backend::signals;
+use crate::os::holders::{self, LastLook};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sys::{self, NoFilter};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Whether a worker watches; that worker sleeps on it.
+static ROLE: AtomicU32 = AtomicU32::new(role::NONE);
+
+mod role {
+    pub const NONE: u32 = 0;
+    pub const WANTED: u32 = 1;
+    pub const TAKEN: u32 = 2;
+    /// Taken, and the worker is to look at once.
+    pub const HURRIED: u32 = 3;
+}
+
+/// From one look to the next. A signal that was sent to the process waits for one or two.
+const LOOK_NANOS: u64 = 4_000_000;
+/// After this many looks without a holder, about 100 ms, the role is given back: taking it again
+/// costs a caller one more wake-up.
+const IDLE_LOOKS: u32 = 25;
+
+fn change(from: u32, to: u32) -> bool {
+    ROLE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// Asks for a worker that watches over this caller. True: there was none, and the caller is to
+/// summon workers.
+pub fn ask_for(held: &SignalsHeld) -> bool {
+    // An exchange, not a load: either a worker that is giving the role back sees this holder, or this
+    // sees that it has given it back.
+    let asked = held.is_watched()
+        && ROLE.fetch_add(0, Ordering::AcqRel) == role::NONE
+        && change(role::NONE, role::WANTED);
+    if asked {
+        QUEUE.wake_sleepers(1); // beside those that are to copy
+    }
+    asked
+}
+
+/// Whether the next worker is to watch.
+pub fn is_wanted() -> bool {
+    ROLE.load(Ordering::Acquire) == role::WANTED
+}
+
+/// Workers beside those that copy: one while the role is taken or wanted.
+pub fn workers() -> u32 {
+    u32::from(ROLE.load(Ordering::Relaxed) != role::NONE)
+}
+
+/// This worker watches as long as there is something to watch.
+pub(super) fn keep(me: &Worker) {
+    if !change(role::WANTED, role::TAKEN) {
+        return;
+    }
+    let may_send = || NoFilter::look().is_some() && signals::stands_in_front();
+    let (mut last, mut idle) = (LastLook::new(), 0);
+    loop {
+        change(role::HURRIED, role::TAKEN);
+        idle = if last.look(may_send) { 0 } else { idle + 1 };
+        if idle > IDLE_LOOKS || idle > 0 && !me.is_wanted() {
+            ROLE.swap(role::NONE, Ordering::AcqRel);
+            if !holders::is_any() || !change(role::NONE, role::TAKEN) {
+                return;
+            }
+        }
+        sys::futex_wait(ROLE.as_ptr(), role::TAKEN, LOOK_NANOS);
+    }
+}
+
+/// Wakes the worker that watches, because workers are sent away.
+pub(super) fn hurry() {
+    if change(role::TAKEN, role::HURRIED) {
+        sys::futex_wake(ROLE.as_ptr(), 1);
+    }
+}
+
+/// In the child of a fork there are no workers.
+pub fn forget_after_fork() {
+    ROLE.store(role::NONE, Ordering::Relaxed);
+}

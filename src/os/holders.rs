@@ -1,0 +1,212 @@
+//! Threads that hold signals while they copy, and how one that hangs is interrupted.
+//!
+//! A thread in a page fault that does not end (NFS, FUSE, swap, userfaultfd) cannot look whether a
+//! signal waits for it. Another thread of ours, which touches no memory of the program's, watches
+//! over all that hold signals (`threads::watch`). One that has made no progress for some
+//! milliseconds is sent SIGBUS or SIGSEGV, which are never held, with `INTERRUPT` for its value.
+//! The handler (`signals`) then looks whether a signal waits, and if so ends the copy loop.
+
+use super::signal_mask::{self, signal_set};
+use super::sync::pause;
+use super::sys::{self, NoFilter};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// A thread that holds signals. What it is sent must not arrive after it has let signals in again,
+/// so `state` is taken by the sender, and `leave` waits for it.
+#[repr(align(64))]
+pub struct Holder {
+    state: AtomicU32,
+    thread: AtomicI32,
+    /// By which signal it can be interrupted; 0: by none, the program blocks both.
+    signal: AtomicI32,
+    /// The program's own mask.
+    before: AtomicU64,
+    /// Changes with every piece and every holder.
+    progress: AtomicU32,
+    /// It has been sent the signal at least once.
+    sent: AtomicBool,
+    /// It has got the signal while another one waited.
+    interrupted: AtomicBool,
+}
+
+mod state {
+    pub const FREE: u32 = 0;
+    pub const TAKEN: u32 = 1;
+    pub const HELD: u32 = 2;
+    pub const SENDING: u32 = 3;
+}
+
+/// More threads than can copy at the same time; another one is not watched.
+pub const HOLDERS: usize = 64;
+static ALL: [Holder; HOLDERS] = [const { Holder::new() }; HOLDERS];
+
+/// The value that comes with the signal.
+static INTERRUPT: u8 = 0;
+
+/// Enters this thread, which has just blocked signals; `before` is the mask that it had.
+pub fn enter(before: u64) -> Option<&'static Holder> {
+    let holder = ALL.iter().find(|holder| holder.take())?;
+    let open = |signal: &i32| before & signal_set(*signal) == 0;
+    let signal = [libc::SIGBUS, libc::SIGSEGV].into_iter().find(open).unwrap_or(0);
+    holder.thread.store(sys::gettid(), Ordering::Relaxed);
+    holder.signal.store(signal, Ordering::Relaxed);
+    holder.before.store(before, Ordering::Relaxed);
+    holder.sent.store(false, Ordering::Relaxed);
+    holder.interrupted.store(false, Ordering::Relaxed);
+    holder.progress();
+    holder.state.store(state::HELD, Ordering::Release);
+    Some(holder)
+}
+
+/// Whether any thread holds signals.
+pub fn is_any() -> bool {
+    ALL.iter().any(|holder| holder.state.load(Ordering::Acquire) != state::FREE)
+}
+
+/// In the child of a fork: only this thread is here, and it copies nothing.
+pub fn forget_after_fork() {
+    for holder in &ALL {
+        holder.state.store(state::FREE, Ordering::Relaxed);
+    }
+}
+
+/// Whether a signal that has come is one of ours.
+pub fn is_interrupt(info: &libc::siginfo_t) -> bool {
+    // SAFETY: of a signal that was queued with a value, which is what the code says.
+    info.si_code == libc::SI_QUEUE && unsafe { info.si_value() }.sival_ptr == interrupt_value()
+}
+
+fn interrupt_value() -> *mut libc::c_void {
+    (&raw const INTERRUPT).cast_mut().cast()
+}
+
+/// For the handler of such a signal, which has interrupted a thread with this mask: whether its
+/// copy is to be ended because a signal waits.
+pub fn note_interrupt(mask: u64) -> bool {
+    let thread = sys::gettid();
+    let is_ours = |holder: &&Holder| {
+        holder.state.load(Ordering::Relaxed) >= state::HELD
+            && holder.thread.load(Ordering::Relaxed) == thread
+    };
+    let Some(holder) = ALL.iter().find(is_ours) else { return false };
+    let pending = NoFilter::look().map_or(0, signal_mask::pending);
+    let waits = pending & mask & !holder.before.load(Ordering::Relaxed) != 0;
+    if waits {
+        holder.interrupted.store(true, Ordering::Relaxed);
+    }
+    waits
+}
+
+/// Sends a thread the signal that ends its copy loop.
+pub fn interrupt(thread: i32, signal: i32) {
+    // struct siginfo: signal, errno, code, then at 16 pid and user, and the value at 24.
+    let mut info = [0u64; 16];
+    info[0] = signal as u64;
+    info[1] = u64::from(libc::SI_QUEUE as u32);
+    info[2] = sys::getpid() as u64;
+    info[3] = interrupt_value() as u64;
+    let (process, info) = (sys::getpid() as usize, &raw const info as usize);
+    let arguments = [process, thread as usize, signal as usize, info, 0, 0];
+    // SAFETY: reads the siginfo.
+    unsafe { sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments) };
+}
+
+/// What the worker that watches remembers of its last look at each holder.
+pub struct LastLook {
+    seen: [(u32, u32); HOLDERS],
+}
+
+/// After this many looks without progress a thread is interrupted also if no signal can be seen:
+/// one that was sent to the thread itself is shown to no other.
+const BLIND_LOOKS: u32 = 4;
+
+impl LastLook {
+    pub const fn new() -> Self {
+        Self { seen: [(0, 0); HOLDERS] }
+    }
+
+    /// Interrupts those that have made no progress since the last look. False: none holds signals.
+    /// `may_send` tells whether our handler would get the signal, and whether the call is allowed.
+    pub fn look(&mut self, may_send: fn() -> bool) -> bool {
+        let (mut any, mut waiting) = (false, None);
+        for (holder, seen) in ALL.iter().zip(&mut self.seen) {
+            if holder.state.load(Ordering::Acquire) != state::HELD {
+                continue;
+            }
+            any = true;
+            let progress = holder.progress.load(Ordering::Relaxed);
+            if seen.0 != progress {
+                *seen = (progress, 0);
+                continue;
+            }
+            seen.1 += 1;
+            let ask = || NoFilter::look().map_or(0, signal_mask::pending);
+            let waiting = *waiting.get_or_insert_with(ask);
+            let is_seen = waiting & !holder.before.load(Ordering::Relaxed) != 0;
+            if (is_seen || seen.1.is_multiple_of(BLIND_LOOKS)) && may_send() {
+                holder.interrupt();
+            }
+        }
+        any
+    }
+}
+
+impl Holder {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(state::FREE),
+            thread: AtomicI32::new(0),
+            signal: AtomicI32::new(0),
+            before: AtomicU64::new(0),
+            progress: AtomicU32::new(0),
+            sent: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
+        }
+    }
+
+    fn change(&self, from: u32, to: u32) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn take(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == state::FREE && self.change(state::FREE, state::TAKEN)
+    }
+
+    pub fn progress(&self) {
+        let last = self.progress.load(Ordering::Relaxed);
+        self.progress.store(last.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    fn interrupt(&self) {
+        if !self.change(state::HELD, state::SENDING) {
+            return;
+        }
+        // Whichever thread this is by now, it cannot leave before the signal has been sent.
+        let signal = self.signal.load(Ordering::Relaxed);
+        if signal != 0 {
+            self.sent.store(true, Ordering::Relaxed);
+            interrupt(self.thread.load(Ordering::Relaxed), signal);
+        }
+        self.state.store(state::HELD, Ordering::Release);
+    }
+
+    /// Before signals are let in again.
+    pub fn leave(&self) {
+        for turn in 0u32.. {
+            if self.change(state::HELD, state::TAKEN) {
+                break;
+            }
+            // The sender may have been preempted.
+            if turn < 100 { pause() } else { sys::sleep(50_000) }
+        }
+        let sent = self.sent.load(Ordering::Relaxed);
+        self.state.store(state::FREE, Ordering::Release);
+        if sent {
+            sys::yield_now(); // what was sent arrives with the return from this call
+        }
+    }
+}
