@@ -14,6 +14,7 @@ use std::path::Path;
 const REPORT: &str = "text";
 
 pub fn run(options: Options) -> ! {
+    options::check_environment();
     let found = program::find(&options.words[0]).unwrap_or_else(|(status, why)| {
         let name = say::printable(&options.words[0].to_string_lossy());
         fail(status, format_args!("{name}: {why}"))
@@ -25,7 +26,6 @@ pub fn run(options: Options) -> ! {
     {
         say::say(obstacle);
     }
-    options.set();
     // To no purpose, and some loaders would complain.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
         preload(&library::preloadable(library::find()));

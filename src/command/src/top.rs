@@ -12,49 +12,54 @@ mod screen;
 mod set;
 
 use crate::live::{self, LiveProcess, State};
-use crate::say::{FAILED, fail};
 use crate::stats::live::Recorder;
 use crate::stats::worth;
+use clap::ValueHint;
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "\
-usage: {} top [PID] [--once] [--json]      what processes copy, each second
-       {} top --set PID WHAT ...           change a running process
+const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Shows what processes copy, each second, and changes running ones.
+#[derive(clap::Parser, Debug)]
+#[command(
+    name = "top",
+    verbatim_doc_comment,
+    override_usage = "adma top [PID] [--once] [--json]\n       adma top --set PID WHAT...",
+    after_help = "\
 WHAT is off, on, min=SIZE (64K, 1M), min=auto, channels=N or channels=auto.
 On a terminal: up and down choose a process, s sorts, space switches it off and
 on, + and - change its threshold, < and > its channels, r undoes, q leaves.
-Processes are seen that have statistics on: started by adma, or with ADMA_STATS.
-";
-
-const INTERVAL: Duration = Duration::from_secs(1);
-
-struct Wish {
-    pid: Option<i32>,
+Processes are seen that have statistics on: started by adma, or with ADMA_STATS."
+)]
+pub struct Wish {
+    /// one sample, then leave
+    #[arg(long)]
     once: bool,
+    /// for programs
+    #[arg(long)]
     json: bool,
+    /// change a running process
+    #[arg(long, requires = "pid")]
+    set: bool,
+    /// only this process
+    #[arg(value_parser = pid, value_hint = ValueHint::Other)]
+    pid: Option<i32>,
+    /// off, on, min=SIZE, channels=N
+    #[arg(hide = true, requires = "set")]
+    what: Vec<String>,
 }
 
-pub fn command(arguments: &[OsString]) -> i32 {
-    let mut wish = Wish { pid: None, once: false, json: false };
-    let words: Vec<String> =
-        arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    for (at, word) in words.iter().enumerate() {
-        match word.as_str() {
-            "--once" => wish.once = true,
-            "--json" => wish.json = true,
-            "-h" | "--help" => crate::options::tell_usage(USAGE),
-            "--set" => return set::command(&words[at + 1..]),
-            number => match number.parse() {
-                Ok(pid) if pid > 0 && wish.pid.is_none() => wish.pid = Some(pid),
-                _ => fail(FAILED, format_args!("top: unknown word {number}; see adma top --help")),
-            },
-        }
+fn pid(text: &str) -> Result<i32, &'static str> {
+    text.parse().ok().filter(|pid| *pid > 0).ok_or("want a process number")
+}
+
+pub fn command(wish: Wish) -> i32 {
+    if let (true, Some(pid)) = (wish.set, wish.pid) {
+        return set::command(pid, &wish.what);
     }
     if !wish.once && !wish.json && std::io::stdout().is_terminal() {
         return screen::run(&wish);

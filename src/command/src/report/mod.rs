@@ -22,22 +22,31 @@ mod units;
 #[cfg(test)]
 mod tests;
 
-use crate::say::{self, FAILED, fail, printable, say};
+use crate::say::{self, fail, printable, say};
 use figures::Figures;
 use process::ProcessReport;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::PathBuf;
 
-const USAGE: &str = "\
-usage: {} report FILE... [--html PAGE]
-
-Reads reports in JSON, of one process or of many, and prints one report of all
-of them; - is standard input. With --html it also makes PAGE, for a browser.
-To make such reports: {} --stats json --stats-file FILE program
-";
+/// Reads reports in JSON, of one process or of many, and prints one report of all
+/// of them; - is standard input.
+/// To make such reports: adma --stats json --stats-file FILE program
+#[derive(clap::Parser, Debug)]
+#[command(
+    name = "report",
+    verbatim_doc_comment,
+    override_usage = "adma report FILE... [--html PAGE]"
+)]
+pub struct Options {
+    /// Reports in JSON; - is standard input.
+    #[arg(value_name = "FILE", required = true, value_hint = clap::ValueHint::FilePath)]
+    files: Vec<OsString>,
+    /// also make a page for a browser
+    #[arg(long, value_name = "PAGE", value_hint = clap::ValueHint::FilePath)]
+    html: Option<PathBuf>,
+}
 
 /// More than a thousand full reports.
 const LONGEST_FILE: u64 = 256 << 20;
@@ -57,11 +66,10 @@ impl Report {
     }
 }
 
-pub fn command(arguments: &[OsString]) -> i32 {
-    let (files, page) = parse(arguments);
+pub fn command(Options { files, html }: Options) -> i32 {
     let mut processes = Vec::new();
     let mut status = 0;
-    for file in files {
+    for file in &files {
         match read(file).and_then(|text| all_in(&text, &mut processes)) {
             Ok(()) => {}
             // The others are still worth a look.
@@ -75,45 +83,13 @@ pub fn command(arguments: &[OsString]) -> i32 {
         return 1;
     }
     let report = Report::new(processes);
-    if let Some(path) = page
-        && let Err(error) = std::fs::write(path, page::of(&report))
+    if let Some(path) = html
+        && let Err(error) = std::fs::write(&path, page::of(&report))
     {
         fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
     }
     say::out(format_args!("{}", text::of(&report)));
     status
-}
-
-fn parse(arguments: &[OsString]) -> (Vec<&OsStr>, Option<&Path>) {
-    let (mut files, mut page, mut options) = (Vec::new(), None, true);
-    let mut words = arguments.iter().map(OsString::as_os_str);
-    while let Some(word) = words.next() {
-        let bytes = word.as_bytes();
-        if !options || bytes == b"-" || !bytes.starts_with(b"-") {
-            files.push(word);
-        } else if bytes == b"--" {
-            options = false;
-        } else if bytes == b"-h" || bytes == b"--help" {
-            crate::options::tell_usage(USAGE)
-        } else if bytes == b"--html" {
-            let path = words.next();
-            page = path.map(Path::new);
-            if page.is_none() {
-                fail(FAILED, "--html wants a value; see report --help");
-            }
-        } else if let Some(path) = bytes.strip_prefix(b"--html=") {
-            page = Some(Path::new(OsStr::from_bytes(path)));
-        } else {
-            fail(FAILED, format_args!("unknown option {}; see report --help", word.display()));
-        }
-    }
-    if files.is_empty() {
-        fail(
-            FAILED,
-            "report wants files with reports in JSON (adma --stats json); see report --help",
-        );
-    }
-    (files, page)
 }
 
 /// `-` is standard input.
