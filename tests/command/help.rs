@@ -31,9 +31,12 @@ fn help_fits_a_screen() {
 
 #[test]
 fn help_of_a_subcommand_is_its_own() {
-    for (subcommand, about) in
-        [("check", "what this machine offers"), ("report", "--html"), ("top", "--set PID")]
-    {
+    for (subcommand, about) in [
+        ("check", "what this machine offers"),
+        ("report", "--html"),
+        ("top", "--set PID"),
+        ("bench", "--with"),
+    ] {
         for option in ["-h", "--help"] {
             let (out, err) = succeed(adma().args([subcommand, option]));
             assert_eq!(err, "", "{subcommand}");
@@ -58,7 +61,7 @@ fn manual_page_names_every_option_and_subcommand() {
         };
         assert!(page.lines().any(told), "{option}");
     }
-    for subcommand in [".Cm check", ".Cm report", ".Cm top"] {
+    for subcommand in [".Cm bench", ".Cm check", ".Cm report", ".Cm top"] {
         assert!(page.contains(subcommand), "{subcommand}");
     }
     if found("mandoc") {

@@ -3,6 +3,7 @@
 //!
 //! What preload.sh has in common with it is tested in tests/preload.
 
+mod bench;
 #[path = "../common/mod.rs"]
 mod common;
 mod help;

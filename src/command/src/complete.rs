@@ -4,13 +4,14 @@
 //! the shell: `:files`, or `:command N` for the words of a program that begins at word N.
 
 use crate::options::{self, Options};
-use crate::{Check, knobs, live, report, say, top};
+use crate::{Check, bench, knobs, live, report, say, top};
 use clap::{Arg, Command, ValueHint};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
 
-const SUBCOMMANDS: [(&str, &str); 3] = [
+const SUBCOMMANDS: [(&str, &str); 4] = [
+    ("bench", "with and without adma in turn"),
     ("check", "what this machine offers"),
     ("report", "reports in JSON, as text and page"),
     ("top", "what processes copy right now"),
@@ -19,6 +20,7 @@ const SUBCOMMANDS: [(&str, &str); 3] = [
 /// What clap knows of a subcommand; of another word, that of `adma program`.
 fn command_of(word: &str) -> Option<Command> {
     Some(match word {
+        "bench" => options::command::<bench::Options>(),
         "check" => options::command::<Check>(),
         "report" => options::command::<report::Options>(),
         "top" => options::command::<top::Wish>(),

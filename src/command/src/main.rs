@@ -6,6 +6,7 @@
 //! complete    what a shell offers for a word of it
 //! run         adma program: finds the program and becomes it; program: how
 //! tree        or runs it, and reports for all its processes; job: as its parent, unnoticed
+//! bench       adma bench: runs it with and without the library in turn
 //! top         adma top: live statistics
 //! live        the files they are in; stats: what the library and the command share
 //! obstacle    why a program cannot be helped
@@ -23,6 +24,7 @@
 // Test executables hold the parts without `main`.
 #![cfg_attr(test, allow(dead_code))]
 
+mod bench;
 mod complete;
 mod job;
 #[path = "../../config/knobs.rs"]
@@ -61,6 +63,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
     // A subcommand is the first word; after an option or `--` that word is a program.
     let rest = arguments.get(1..).unwrap_or_default();
     match arguments.first().and_then(|word| word.to_str()) {
+        Some("bench") => bench::command(options::parse("bench", rest)),
         Some("check") => {
             options::parse::<Check>("check", rest);
             check()

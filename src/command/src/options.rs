@@ -17,7 +17,7 @@ const TEMPLATE: &str = "usage: {usage}\n\n{about-with-newline}\n{options}{after-
     disable_version_flag = true,
     override_usage = "\
 adma [options] [--] program [arguments]
-       adma check | report | top ...    each has a --help",
+       adma bench | check | report | top ...    each has a --help",
     about = "\
 Runs the program with its large memcpy, memset and the like carried by copy
 channels, and prints what was copied when it exits.",
@@ -146,7 +146,12 @@ pub fn check_environment() {
 /// `; did you mean NAME?`, if one is like enough; else a semicolon.
 pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let likeness = |known: &str| strsim::normalized_damerau_levenshtein(word, known);
-    let nearest = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    let is_beginning = |known: &&str| word.len() > 2 && known.starts_with(word);
+    let known: Vec<&str> = known.collect();
+    if let Some(longer) = known.iter().copied().find(is_beginning) {
+        return format!("; did you mean {longer}?");
+    }
+    let nearest = known.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     match nearest.filter(|nearest| likeness(nearest) > 0.6) {
         Some(nearest) => format!("; did you mean {nearest}?"),
         None => ";".to_owned(),

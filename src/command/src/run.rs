@@ -7,7 +7,8 @@
 use crate::options::{self, Options};
 use crate::say::{self, fail};
 use crate::{library, obstacle, program, tree};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// What the library writes at exit if nobody has said anything.
@@ -28,7 +29,7 @@ pub fn run(options: Options) -> ! {
     }
     // To no purpose, and some loaders would complain.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
-        preload(&library::preloadable(library::find()));
+        options::set("LD_PRELOAD", &preload_with(&library::preloadable(library::find())));
         report(&options, &found);
     }
     program::become_program(&found, options.words)
@@ -47,17 +48,22 @@ fn report(options: &Options, program: &Path) {
     options::set("ADMA_STATS", REPORT.as_ref());
 }
 
-/// Behind what is there already: AddressSanitizer, for one, insists on being first.
-fn preload(library: &Path) {
-    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let separator = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
-    if before.as_bytes().split(separator).any(|one| one == library.as_os_str().as_bytes()) {
-        return; // adma within adma
+/// LD_PRELOAD with our library behind what is there already: AddressSanitizer, for one, insists
+/// on being first.
+pub fn preload_with(library: &Path) -> OsString {
+    let before = preload_without(library);
+    if before.is_empty() {
+        return library.as_os_str().to_owned();
     }
-    let all = if before.is_empty() {
-        library.as_os_str().to_owned()
-    } else {
-        options::joined(&before, ":", library.as_os_str())
-    };
-    options::set("LD_PRELOAD", &all);
+    options::joined(&before, ":", library.as_os_str())
+}
+
+/// LD_PRELOAD as it would be without us: adma may run within adma.
+pub fn preload_without(library: &Path) -> OsString {
+    let found = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let separator = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
+    let others = found.as_bytes().split(separator);
+    let others: Vec<&[u8]> =
+        others.filter(|one| !one.is_empty() && *one != library.as_os_str().as_bytes()).collect();
+    OsString::from_vec(others.join(&b':'))
 }

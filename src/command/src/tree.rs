@@ -157,8 +157,7 @@ fn ended(process: &LiveProcess, child: i32, end: End) -> String {
     let is_child = process.pid == child;
     match (process.state, end) {
         (State::Replaced, _) => "became another program".into(),
-        (_, End::Signal(signal)) if is_child => format!("killed by signal {signal}"),
-        (_, End::Exit(code)) if is_child => format!("exit {code}"),
+        (_, end) if is_child => end.to_string(),
         (State::Running, _) => "still runs".into(),
         (State::Elsewhere, _) => "not known".into(),
         (State::Exited(code), _) => status("exit", code),

@@ -10,14 +10,14 @@
 //! units     numbers as people read them
 //! ```
 
-mod chart;
+pub mod chart;
 mod figures;
-mod html;
-mod page;
+pub mod html;
+pub mod page;
 mod process;
 mod sections;
 mod text;
-mod units;
+pub mod units;
 
 #[cfg(test)]
 mod tests;
