@@ -158,9 +158,12 @@ impl Statistics {
         self.counters().record(path, len, ticks);
     }
 
-    /// One call of the profile, of any size.
+    /// Counts one call of the profile, of any size. Makes the file where reports are collected:
+    /// there the process writes none of its own.
     pub fn profile(&self, op: Op, len: usize) {
-        self.counters().profile(op as usize, len);
+        let is_collected = || self.place.get().is_some_and(|place| place.is_collected);
+        let live = self.live().or_else(|| is_collected().then(|| self.live_or_made())?);
+        live.map_or(&self.private, |live| &live.recorder).profile(op as usize, len);
     }
 
     /// The file, made by the first copy.

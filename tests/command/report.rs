@@ -49,6 +49,23 @@ fn reports_of_several_files_standard_input_and_one_file_with_several_are_summed(
 }
 
 #[test]
+fn report_keeps_the_profile_and_the_letters_of_the_locale() {
+    let folder = scratch("profile");
+    let mut run = preloaded(victim("stats_copies"));
+    run.args(["memcpy", "100", "7", "memcpy", "300000", "3"]).env("ADMA_PROFILE", "1");
+    let lines: String = statistics(&mut run).iter().map(|value| format!("{value}\n")).collect();
+    fs::write(folder.join("x.json"), lines).unwrap();
+    let report = |locale: &str| {
+        succeed(adma().arg("report").arg(folder.join("x.json")).env("LC_ALL", locale)).0
+    };
+    let text = report("C.UTF-8");
+    let memcpy = text.lines().skip_while(|line| !line.contains("profile:")).nth(1).unwrap();
+    assert!(memcpy.starts_with("  memcpy ") && memcpy.contains(" calls "), "{text}");
+    assert!(!text.is_ascii() && text.contains("µs"), "{text}");
+    assert!(report("C").is_ascii() && report("C").contains("us"), "{}", report("C"));
+}
+
+#[test]
 fn report_of_bad_files_names_them_and_shows_the_others() {
     let (folder, _) = reports();
     let whole = fs::read(folder.join("0.json")).unwrap();

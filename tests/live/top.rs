@@ -165,7 +165,7 @@ fn set_refuses_what_it_does_not_know() {
         assert_eq!(text(&done.stderr).lines().count(), 1, "{}", text(&done.stderr));
         text(&done.stderr)
     };
-    assert!(set(&[]).contains("wants a process number"));
+    assert!(set(&[]).contains("<PID> is missing"));
     assert!(set(&["1", "off"]).contains("keeps no live statistics"));
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 3");

@@ -85,6 +85,39 @@ fn each_gives_one_report_per_process() {
 }
 
 #[test]
+fn profile_of_a_script_is_one_summed_report() {
+    let folder = Folder::new();
+    let script = format!("{}; {}; {}; true", copies(100, 3), copies(200, 5), copies(2_000_000, 1));
+    let (_, err) = succeed(adma(&folder).args(["-p", "sh", "-c", &script]));
+    for once in ["adma: ", "profile:", "suggested:"] {
+        assert_eq!(err.matches(once).count(), 1, "{once}: {err}");
+    }
+    let memcpy = err.lines().find(|line| line.starts_with("  memcpy ")).expect(&err);
+    let calls: u64 = memcpy.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(calls >= 9, "{err}");
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn signals_are_called_by_their_names() {
+    let folder = Folder::new();
+    let done = finish(adma(&folder).arg(victim("stats_ends")).arg("kill"));
+    assert!(text(&done.stderr).contains("; killed by SIGKILL\n"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn card_without_a_driver_is_said_once() {
+    // SAFETY: a terminated name.
+    if !unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
+        return skip("card_without_a_driver_is_said_once", "there is a driver");
+    }
+    let folder = Folder::new();
+    let (_, err) = succeed(adma(&folder).args(["-b", "gpu", "sh", "-c", "true; true"]));
+    assert!(err.starts_with("adma: warning: no GPU: no libcuda.so.1"), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+#[test]
 fn children_of_multiprocessing_are_in_the_report() {
     let test = "children_of_multiprocessing_are_in_the_report";
     if !found("python3") {

@@ -35,12 +35,12 @@ fn check_tells_what_the_machine_offers() {
     let checkout = Checkout::new();
     let (out, err) = succeed(checkout.shim().arg("--check"));
     assert_eq!(err, "");
-    for name in ["CPUs", "I/OAT", "channels", "gain"] {
+    for name in ["CPUs", "I/OAT", "channels", "gain", "kernel", "NUMA", "huge pages", "limits"] {
         let line = format!("\n  {name} ");
         assert!(out.contains(&line), "{name}: {out}");
     }
     assert!(out.starts_with("adma "), "{out}");
-    assert!(out.lines().count() <= 10, "a few lines: {out}");
+    assert!(out.lines().count() <= 14, "a few lines: {out}");
     for line in out.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }

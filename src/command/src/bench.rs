@@ -136,7 +136,8 @@ pub fn command(options: Options) -> i32 {
     let bench = Bench { options: &options, program: &found, signals: &signals };
     let stopped = bench.rounds(&mut result).err();
     let cleaned = options.cleanup.as_ref().map_or(Ok(()), |line| bench.shell(line, "cleanup"));
-    let report = if options.json { tell::json(&result) } else { tell::text(&result) };
+    let report =
+        if options.json { tell::json(&result) } else { say::in_locale(tell::text(&result)) };
     let interrupted = match stopped.or(cleaned.err()) {
         Some(Stop::Signal(signal)) => Some(signal),
         Some(Stop::Failed(why)) => {

@@ -4,7 +4,7 @@
 //! the shell: `:files`, or `:command N` for the words of a program that begins at word N.
 
 use crate::options::{self, Options};
-use crate::{Check, bench, knobs, live, report, say, top};
+use crate::{bench, check, knobs, live, report, say, top};
 use clap::{Arg, Command, ValueHint};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ const SUBCOMMANDS: [(&str, &str); 4] = [
 fn command_of(word: &str) -> Option<Command> {
     Some(match word {
         "bench" => options::command::<bench::Options>(),
-        "check" => options::command::<Check>(),
+        "check" => options::command::<check::Options>(),
         "report" => options::command::<report::Options>(),
         "top" => options::command::<top::Wish>(),
         _ => return None,

@@ -67,6 +67,12 @@ impl LiveProcess {
         self.bytes().saturating_add(self.messages().map_or(0, |told| told.total().1))
     }
 
+    /// Whether it has counted anything.
+    pub fn counted(&self) -> bool {
+        let is_profiled = self.live.recorder.every_size.count() > 0;
+        self.bytes() > 0 || is_profiled || self.messages().is_some()
+    }
+
     /// Seconds from its start to its end, or to now.
     pub fn seconds(&self) -> f64 {
         let head = &self.live.head;

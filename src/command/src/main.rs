@@ -10,6 +10,7 @@
 //! top         adma top: live statistics
 //! live        the files they are in; stats: what the library and the command share
 //! obstacle    why a program cannot be helped
+//! check       adma check: what this machine offers
 //! library     where the library is
 //! report      adma report: the JSON of processes as text and as a page
 //! say         messages of one line; standard output
@@ -25,6 +26,7 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod bench;
+mod check;
 mod complete;
 mod job;
 #[path = "../../config/knobs.rs"]
@@ -41,16 +43,9 @@ mod stats;
 mod top;
 mod tree;
 
-use clap::Parser;
 use options::Options;
 use std::ffi::OsString;
 use std::io::Write;
-
-/// Says what this machine offers: CPUs, the kernel helper, channels, and what a
-/// copy gains by them. Settings in the environment count, see --knobs.
-#[derive(Parser, Debug)]
-#[command(name = "check", verbatim_doc_comment)]
-struct Check {}
 
 #[cfg(not(test))]
 #[unsafe(no_mangle)]
@@ -64,10 +59,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
     let rest = arguments.get(1..).unwrap_or_default();
     match arguments.first().and_then(|word| word.to_str()) {
         Some("bench") => bench::command(options::parse("bench", rest)),
-        Some("check") => {
-            options::parse::<Check>("check", rest);
-            check()
-        }
+        Some("check") => options::parse::<check::Options>("check", rest).command(),
         Some("--complete") => {
             complete::command(rest);
             0
@@ -84,7 +76,8 @@ fn command(arguments: Vec<OsString>) -> i32 {
                 say::out(format_args!("{}\n", library::find().display()));
             } else if options.check {
                 options.set();
-                check();
+                options::check_environment();
+                return check::command(false);
             } else if options.words.is_empty() {
                 // Nobody else to tell if that fails.
                 let _ = std::io::stderr().write_all(options::help().as_bytes());
@@ -96,9 +89,4 @@ fn command(arguments: Vec<OsString>) -> i32 {
             0
         }
     }
-}
-
-fn check() -> ! {
-    options::check_environment();
-    library::check()
 }

@@ -182,8 +182,10 @@ pub fn help() -> String {
     by_our_name(&command::<Options>().render_help().to_string())
 }
 
+/// The usage by the name that we were called by.
 fn by_our_name(help: &str) -> String {
-    help.replace("adma ", &format!("{} ", say::name()))
+    let (usage, rest) = help.split_once("\n\n").unwrap_or((help, ""));
+    format!("{}\n\n{rest}", usage.replace("adma ", &format!("{} ", say::name())))
 }
 
 /// One line, as everything that is said here.

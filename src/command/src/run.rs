@@ -27,6 +27,9 @@ pub fn run(options: Options) -> ! {
     {
         say::say(obstacle);
     }
+    if !options.quiet && std::env::var_os("ADMA_BACKEND").is_some_and(|name| name == "gpu") {
+        complain_about_card();
+    }
     // To no purpose, and some loaders would complain.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
         options::set("LD_PRELOAD", &preload_with(&library::preloadable(library::find())));
@@ -42,28 +45,42 @@ fn report(options: &Options, program: &Path) {
     if is_set("ADMA_STATS") || tree::is_inside_another() {
         return;
     }
-    if !options.each && !["ADMA_STATS_FILE", "ADMA_PROFILE", "ADMA_LIVE"].into_iter().any(is_set) {
+    if !options.each && !["ADMA_STATS_FILE", "ADMA_LIVE"].into_iter().any(is_set) {
         tree::run(program, &options.words);
     }
     options::set("ADMA_STATS", REPORT.as_ref());
 }
 
+/// Says once why a graphics card that was asked for cannot serve any of the processes.
+fn complain_about_card() {
+    // SAFETY: a terminated name; the driver is only opened, as the library would.
+    if unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
+        say::say("warning: no GPU: no libcuda.so.1 that could be opened; worker threads serve");
+    }
+}
+
 /// LD_PRELOAD with our library behind what is there already: AddressSanitizer, for one, insists
 /// on being first.
 pub fn preload_with(library: &Path) -> OsString {
-    let before = preload_without(library);
-    if before.is_empty() {
-        return library.as_os_str().to_owned();
+    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    if before.as_bytes().split(separates).any(|one| one == library.as_os_str().as_bytes()) {
+        return before; // adma within adma
     }
-    options::joined(&before, ":", library.as_os_str())
+    match before.is_empty() {
+        true => library.as_os_str().to_owned(),
+        false => options::joined(&before, ":", library.as_os_str()),
+    }
 }
 
-/// LD_PRELOAD as it would be without us: adma may run within adma.
+/// LD_PRELOAD as it would be without us.
 pub fn preload_without(library: &Path) -> OsString {
-    let found = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let separator = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
-    let others = found.as_bytes().split(separator);
-    let others: Vec<&[u8]> =
-        others.filter(|one| !one.is_empty() && *one != library.as_os_str().as_bytes()).collect();
-    OsString::from_vec(others.join(&b':'))
+    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let ours = library.as_os_str().as_bytes();
+    let others = before.as_bytes().split(separates).filter(|one| *one != ours);
+    OsString::from_vec(others.collect::<Vec<_>>().join(&b':'))
+}
+
+/// The loader splits LD_PRELOAD there.
+fn separates(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || *byte == b':'
 }

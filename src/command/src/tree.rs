@@ -7,9 +7,11 @@
 //! Whoever wants the program to have this very process uses `--quiet` or `--each`.
 
 use crate::job::{End, Signals};
+use crate::knobs;
 use crate::live::{self, LiveProcess, State};
 use crate::options;
 use crate::program;
+use crate::say;
 use crate::stats::live::Recorder;
 use crate::stats::messages::MessageCounts;
 use crate::stats::units::{Bytes, Time};
@@ -48,7 +50,7 @@ pub fn run(program: &Path, words: &[OsString]) {
     }
     let end = signals.wait_for(child);
     let seconds = begun.elapsed().as_secs_f64();
-    let report = report(live::in_folder(&tree, false), child, end, seconds);
+    let report = say::in_locale(report(live::in_folder(&tree, false), child, end, seconds));
     live::remove_tree(&tree);
     signals.before_writing();
     // One write, so that it does not mix with what others say. Nobody to tell if that fails.
@@ -59,7 +61,7 @@ pub fn run(program: &Path, words: &[OsString]) {
 /// Empty where nobody has made a large copy or sent a message.
 fn report(mut processes: Vec<LiveProcess>, child: i32, end: End, seconds: f64) -> String {
     let mut out = String::new();
-    processes.retain(|process| process.bytes() > 0 || process.messages().is_some());
+    processes.retain(|process| process.counted());
     processes.sort_by_key(|process| std::cmp::Reverse(process.all_bytes()));
     // A `String` takes everything.
     let _ = write_report(&processes, child, end, seconds, &mut out);
@@ -100,7 +102,8 @@ fn write_report(
             processes.iter().any(|process| process.bytes() > 0),
             processes.iter().any(|process| process.messages().is_some()),
         ) {
-            (_, false) => "made large copies",
+            (false, false) => "made copies, no large ones",
+            (true, false) => "made large copies",
             (true, true) => "made large copies or sent messages",
             (false, true) => "sent messages",
         };
@@ -144,6 +147,11 @@ fn write_report(
     if copied {
         tables::sizes(&total, out)?;
         tables::percentiles(&total, scale, out)?;
+    }
+    if total.every_size.count() > 0 {
+        let learned = processes.iter().map(|p| p.live.facts.threshold.load(Relaxed));
+        let threshold = learned.filter(|&bytes| bytes > 0).min();
+        tables::profile(&total, &knobs::OPS, threshold, floor, out)?;
     }
     Ok(())
 }

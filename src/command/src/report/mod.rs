@@ -88,7 +88,7 @@ pub fn command(Options { files, html }: Options) -> i32 {
     {
         fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
     }
-    say::out(format_args!("{}", text::of(&report)));
+    say::out(format_args!("{}", say::in_locale(text::of(&report))));
     status
 }
 
