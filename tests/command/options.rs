@@ -105,6 +105,7 @@ fn bad_option_or_value_is_refused_in_one_line_that_says_what_was_meant() {
         ("-m 64KB", "--min-bytes 64KB: want auto, or bytes with an optional K, M or G suffix"),
         ("-c 0", "--channels 0: want auto, or a number from 1 to 64"),
         ("--stats jso", "did you mean json?"),
+        ("-q --html x", "--quiet does not go with --html; see adma --help"),
         ("report --htm", "unknown option --htm; did you mean --html? see adma report --help"),
         ("report", "<FILE>... is missing"),
         ("top --jsno", "did you mean --json?"),

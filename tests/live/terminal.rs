@@ -89,6 +89,21 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
     assert!(victim.end().success());
 }
 
+#[test]
+fn program_without_a_large_copy_costs_a_line_on_a_terminal_only() {
+    let folder = Folder::new();
+    let mut terminal = Terminal::start(adma(&folder).args(["-m", "auto", "echo", "hello"]));
+    let said = terminal.expect("nothing was carried");
+    assert!(
+        said.starts_with("hello") && said.contains("adma: no call of 256 KiB or more"),
+        "{said}"
+    );
+    assert!(terminal.child.wait().unwrap().success());
+    let mut terminal = Terminal::start(adma(&folder).args(["-m", "1M", "true"]));
+    terminal.expect("adma: no call of 1 MiB or more, nothing was carried");
+    assert!(terminal.child.wait().unwrap().success());
+}
+
 /// A shell that says `prompt> ` when it waits for a line, if there is one to be had.
 fn shell(test: &str) -> Option<(Folder, Terminal)> {
     if !found("bash") {

@@ -85,6 +85,48 @@ fn each_gives_one_report_per_process() {
 }
 
 #[test]
+fn page_is_made_in_one_step_also_of_killed_programs_and_without_a_large_copy() {
+    let folder = Folder::new();
+    let page = folder.join("run.html");
+    let ends = victim("stats_ends");
+    let both = format!("{} kill; {}", ends.display(), copies(4_000_000, 3));
+    let table: [(&[&str], i32, &[&str]); 4] = [
+        (&["sh", "-c", &both], 0, &["2 processes", "stats_ends", "stats_copies", "by size"]),
+        (&[ends.to_str().unwrap(), "kill"], -libc::SIGKILL, &["stats_ends (process "]),
+        (&["sh", "-c", "kill -SEGV $$"], -libc::SIGSEGV, &["No large copies"]),
+        (&["true"], 0, &["No large copies"]),
+    ];
+    for (program, status, parts) in table {
+        fs::write(&page, "THE OLD PAGE").unwrap();
+        let done = finish(adma(&folder).arg("--html").arg(&page).args(program)).status;
+        assert_eq!(done.code().unwrap_or_else(|| -done.signal().unwrap()), status, "{program:?}");
+        let made = fs::read_to_string(&page).unwrap();
+        assert!(made.starts_with("<!DOCTYPE html>") && made.ends_with("</html>\n"), "{made}");
+        for part in parts {
+            assert!(made.contains(part), "{program:?}: {part} is missing: {made}");
+        }
+        assert!(!made.contains("THE OLD PAGE"), "{made}");
+    }
+    let done = finish(adma(&folder).args(["--html", "/no/such/folder/page", "sh", "-c", "exit 3"]));
+    assert_eq!(done.status.code(), Some(3), "the program's");
+    assert!(text(&done.stderr).contains("/no/such/folder/page: No such file"));
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn file_of_reports_is_that_of_the_last_run() {
+    let folder = Folder::new();
+    let file = folder.join("run.json");
+    for _ in 0..2 {
+        let script = format!("{}; {}", copies(2_000_000, 3), copies(2_000_000, 2));
+        let mut command = adma(&folder);
+        command.args(["--stats", "json", "--stats-file"]).arg(&file).args(["sh", "-c", &script]);
+        succeed(&mut command);
+        assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 2);
+    }
+}
+
+#[test]
 fn profile_of_a_script_is_one_summed_report() {
     let folder = Folder::new();
     let script = format!("{}; {}; {}; true", copies(100, 3), copies(200, 5), copies(2_000_000, 1));

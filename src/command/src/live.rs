@@ -44,11 +44,14 @@ pub enum State {
 impl LiveProcess {
     /// The name of its program, fit for a terminal.
     pub fn program(&self) -> String {
+        let path = self.path_of_program();
+        let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("?");
+        name.strip_suffix(" (deleted)").unwrap_or(name).to_owned()
+    }
+
+    pub fn path_of_program(&self) -> String {
         let mut room = [0; 256];
-        let exe = self.live.head.exe(&mut room);
-        let name = Path::new(OsStr::from_bytes(exe)).file_name().unwrap_or(OsStr::new("?"));
-        let name = name.to_string_lossy();
-        crate::say::printable(name.strip_suffix(" (deleted)").unwrap_or(&name))
+        crate::say::printable(&String::from_utf8_lossy(self.live.head.exe(&mut room)))
     }
 
     /// Bytes of its large copies.

@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, Parser, ValueHint};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 const TEMPLATE: &str = "usage: {usage}\n\n{about-with-newline}\n{options}{after-help}\n";
 
@@ -37,6 +38,10 @@ pub struct Options {
     /// report as text, json, hlog (a comma list)
     #[arg(long, value_name = "FORMATS", value_parser = of_knob("ADMA_STATS"))]
     stats: Option<String>,
+    /// also make a page for a browser, of all processes
+    #[arg(long, value_name = "PAGE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["quiet", "each", "stats", "stats_file"])]
+    pub html: Option<PathBuf>,
     /// write the report there; %p process number, %e program
     #[arg(long, value_name = "PATH", value_parser = of_knob("ADMA_STATS_FILE"),
           value_hint = ValueHint::FilePath)]
@@ -89,6 +94,11 @@ impl Options {
     /// Options win over the environment.
     pub fn set(&self) {
         self.knobs.set();
+        if let Some(path) = self.stats_file.as_ref().filter(|path| !path.contains('%')) {
+            // Processes append to it. What another run has left there is not theirs.
+            let is_file = std::fs::metadata(path).is_ok_and(|about| about.is_file());
+            let _ = is_file.then(|| std::fs::write(path, "")); // they complain if it cannot be
+        }
         set_all(&[
             ("ADMA_STATS", &self.stats),
             ("ADMA_STATS", &self.quiet.then(|| "off".to_owned())),
@@ -221,6 +231,11 @@ fn explain(error: &clap::Error, name: &str) -> ! {
         }
         ErrorKind::MissingRequiredArgument => format!("{option} is missing; see {name} --help"),
         ErrorKind::TooManyValues => format!("{option} takes no value; see {name} --help"),
+        ErrorKind::ArgumentConflict => {
+            let other = context(ContextKind::PriorArg);
+            let other = other.split(' ').next().unwrap_or_default();
+            format!("{option} does not go with {other}; see {name} --help")
+        }
         ErrorKind::ValueValidation => {
             let why = std::error::Error::source(error).map_or(String::new(), |why| why.to_string());
             format!("{option} {value}: {why}")

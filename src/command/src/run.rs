@@ -5,7 +5,7 @@
 //! status are what they would be without us.
 
 use crate::options::{self, Options};
-use crate::say::{self, fail};
+use crate::say::{self, FAILED, fail};
 use crate::{library, obstacle, program, tree};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -42,11 +42,15 @@ pub fn run(options: Options) -> ! {
 /// reports for itself, or none does.
 fn report(options: &Options, program: &Path) {
     let is_set = |knob| std::env::var_os(knob).is_some();
+    if options.html.is_some() {
+        tree::run(program, options);
+        fail(FAILED, "--html: no folder for live statistics; see adma(1)");
+    }
     if is_set("ADMA_STATS") || tree::is_inside_another() {
         return;
     }
     if !options.each && !["ADMA_STATS_FILE", "ADMA_LIVE"].into_iter().any(is_set) {
-        tree::run(program, &options.words);
+        tree::run(program, options);
     }
     options::set("ADMA_STATS", REPORT.as_ref());
 }

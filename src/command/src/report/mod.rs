@@ -7,12 +7,15 @@
 //! text      the report for terminals
 //! page      the report for browsers; sections: what it shows of one process or of all;
 //!           chart: pictures; html: tags and escaping
+//! live      a live file as such a report; diff: two runs beside each other
 //! units     numbers as people read them
 //! ```
 
 pub mod chart;
+mod diff;
 mod figures;
 pub mod html;
+mod live;
 pub mod page;
 mod process;
 mod sections;
@@ -22,13 +25,14 @@ pub mod units;
 #[cfg(test)]
 mod tests;
 
-use crate::say::{self, fail, printable, say};
+use crate::live::LiveProcess;
+use crate::say::{self, FAILED, fail, printable, say};
 use figures::Figures;
 use process::ProcessReport;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Reads reports in JSON, of one process or of many, and prints one report of all
 /// of them; - is standard input.
@@ -37,7 +41,7 @@ use std::path::PathBuf;
 #[command(
     name = "report",
     verbatim_doc_comment,
-    override_usage = "adma report FILE... [--html PAGE]"
+    override_usage = "adma report FILE... [--html PAGE]\n       adma report --diff BEFORE AFTER"
 )]
 pub struct Options {
     /// Reports in JSON; - is standard input.
@@ -46,6 +50,9 @@ pub struct Options {
     /// also make a page for a browser
     #[arg(long, value_name = "PAGE", value_hint = clap::ValueHint::FilePath)]
     html: Option<PathBuf>,
+    /// compare two files with each other
+    #[arg(long, conflicts_with = "html")]
+    diff: bool,
 }
 
 /// More than a thousand full reports.
@@ -58,6 +65,17 @@ pub struct Report {
 }
 
 impl Report {
+    /// Of what is known of processes without their help.
+    pub fn of_live(processes: &[LiveProcess]) -> Self {
+        Self::new(processes.iter().map(ProcessReport::from).collect())
+    }
+
+    /// Makes the page anew.
+    pub fn write_page(&self, path: &Path) -> Result<(), String> {
+        let cannot = |error| format!("{}: {}", path.display(), say::reason(&error));
+        std::fs::write(path, page::of(self)).map_err(cannot)
+    }
+
     fn new(mut processes: Vec<ProcessReport>) -> Self {
         processes.sort_by_key(|process| std::cmp::Reverse(process.figures.bytes()));
         let mut total = Figures::default();
@@ -66,7 +84,10 @@ impl Report {
     }
 }
 
-pub fn command(Options { files, html }: Options) -> i32 {
+pub fn command(Options { files, html, diff }: Options) -> i32 {
+    if diff {
+        return compare(&files);
+    }
     let mut processes = Vec::new();
     let mut status = 0;
     for file in &files {
@@ -83,13 +104,26 @@ pub fn command(Options { files, html }: Options) -> i32 {
         return 1;
     }
     let report = Report::new(processes);
-    if let Some(path) = html
-        && let Err(error) = std::fs::write(&path, page::of(&report))
-    {
-        fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
+    if let Some(Err(why)) = html.map(|path| report.write_page(&path)) {
+        fail(1, why);
     }
     say::out(format_args!("{}", say::in_locale(text::of(&report))));
     status
+}
+
+fn compare(files: &[OsString]) -> i32 {
+    let [before, after] = files else {
+        fail(FAILED, "report --diff wants two files; see adma report --help")
+    };
+    let [before, after] = [before, after].map(|file| {
+        let mut processes = Vec::new();
+        if let Err(why) = read(file).and_then(|text| all_in(&text, &mut processes)) {
+            fail(1, format_args!("{}: {why}", printable(&file.to_string_lossy())));
+        }
+        Report::new(processes)
+    });
+    say::out(format_args!("{}", say::in_locale(diff::of(&before, &after))));
+    0
 }
 
 /// `-` is standard input.
