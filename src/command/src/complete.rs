@@ -71,7 +71,7 @@ fn answer(before: &[String], current: &str) -> String {
     };
     if let Some(arg) = open {
         let current = if current == "=" { "" } else { current };
-        if matches!(hint(arg), ValueHint::FilePath) {
+        if matches!(hint(arg), ValueHint::FilePath | ValueHint::DirPath) {
             return ":files\n".to_owned();
         }
         values(arg).iter().filter(|value| value.starts_with(current)).for_each(|v| offer(v, ""));
@@ -91,7 +91,7 @@ fn answer(before: &[String], current: &str) -> String {
         }
         programs().iter().for_each(|program| offer(program, ""));
     } else if command.get_name() == "top" {
-        for process in live::all() {
+        for process in live::all(false, None) {
             offer(&process.pid.to_string(), &process.program());
         }
     } else if command.get_positionals().next().is_some() {

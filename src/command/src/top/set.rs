@@ -57,7 +57,7 @@ impl Setting {
 
 /// `adma top --set PID WHAT ...`
 pub fn command(pid: i32, wanted: &[String]) -> i32 {
-    let processes = live::all();
+    let processes = live::all(false, None);
     let found = processes.iter().rfind(|p| p.pid == pid && p.state == State::Running);
     let Some(process) = found else {
         fail(1, format_args!("process {pid} keeps no live statistics that you could change"))
@@ -89,7 +89,7 @@ pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&process.path)?;
     let about = file.metadata()?;
-    if !about.is_file() || about.uid() != live::user() || about.len() != Live::SIZE as u64 {
+    if !about.is_file() || about.uid() != process.owner || about.len() != Live::SIZE as u64 {
         return Err(io::Error::other("its live file is not what it was"));
     }
     file.set_permissions(Permissions::from_mode(0o600))?;
