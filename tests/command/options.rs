@@ -23,7 +23,7 @@ fn option_does_what_its_knob_does_and_wins_over_it() {
     let channels = ("ADMA_CHANNELS", "5", "/channels", json!(3));
     let backend = ("ADMA_BACKEND", "threads", "/backend", json!("libc"));
     let stats = ("ADMA_STATS", "text", "/paths/engine/calls", json!(3));
-    let table: [(&str, &(&str, &str, &str, Value)); 14] = [
+    let table = [
         ("-m 512K", &min),
         ("-m512K", &min),
         ("-m=512K", &min),
