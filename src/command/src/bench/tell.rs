@@ -173,11 +173,13 @@ pub fn page(result: &Measured) -> String {
         .collect();
     let head = ["run", "wall, median", "quartiles", "range", "CPU", "peak memory", "verdict"];
     let table = html::table("Wall time, CPU time and memory", &head, &rows);
+    let names: Vec<String> =
+        arms().map(|(_, arm)| chart::cut(arm.name.trim_start_matches("with ADMA_"), 14)).collect();
     let bars: Vec<_> = arms()
-        .map(|(at, arm)| {
+        .map(|(at, _)| {
             let median = result.spread(at).median;
             let filling = if at == 0 { "libc" } else { "engine" };
-            (arm.name.as_str(), vec![(median * 1e9, filling)], time(median))
+            (names[at].as_str(), vec![(median * 1e9, filling)], time(median))
         })
         .collect();
     let most = arms().map(|(at, _)| result.spread(at).median).fold(0.0, f64::max);
@@ -190,7 +192,7 @@ pub fn page(result: &Measured) -> String {
     let name = result.words.join(" ");
     page::document(
         &name,
-        &format!("{} {}", words(result, 1), result.arms[1].name),
+        &format!("With adma: {}", words(result, 1)),
         &format!("<p class=\"faint\">{} · {}</p>\n", html::escaped(&name), subject(result)),
         &format!("<figure>{picture}</figure>\n{table}<ul>\n{notes}</ul>\n"),
     )
