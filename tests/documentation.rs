@@ -349,7 +349,9 @@ fn no_two_types_of_a_program_have_one_name() {
         sources("src").into_iter().partition(|path| !path.starts_with(root().join("src/command")));
     let shared = ["histogram", "live", "tables", "units", "worth"];
     let shared = shared.map(|name| root().join(format!("src/stats/{name}.rs")));
-    let shared = shared.into_iter().chain([root().join("src/ipc/counts.rs")]);
+    let shared = shared
+        .into_iter()
+        .chain(["ipc/counts.rs", "config/knobs.rs"].map(|file| root().join("src").join(file)));
     for program in [library, command.into_iter().chain(shared).collect()] {
         let mut seen = BTreeMap::new();
         for path in program {

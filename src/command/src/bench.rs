@@ -223,7 +223,7 @@ impl Bench<'_> {
         if let Some(line) = &self.options.prepare {
             self.shell(line, "prepare")?;
         }
-        let setting = measure::Setting {
+        let invocation = measure::Invocation {
             program: self.program,
             words: &self.options.words,
             input: self.options.input.as_deref(),
@@ -231,7 +231,7 @@ impl Bench<'_> {
             arm,
             tree,
         };
-        measure::run(&setting, self.signals).map_err(|error| match error {
+        measure::run(&invocation, self.signals).map_err(|error| match error {
             measure::Error::Interrupted(interrupted) => interrupted.into(),
             measure::Error::System(why) => Stop::Failed(why),
         })

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::Path;
 use std::time::Instant;
 
-pub struct Setting<'a> {
+pub struct Invocation<'a> {
     pub program: &'a Path,
     pub words: &'a [OsString],
     pub input: Option<&'a Path>,
@@ -52,11 +52,11 @@ impl From<io::Error> for Error {
 /// What is told of a failure.
 const LAST_LINES: usize = 5;
 
-pub fn run(setting: &Setting<'_>, signals: &Signals) -> Result<Run, Error> {
-    let input = setting.input.unwrap_or(Path::new("/dev/null"));
+pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Error> {
+    let input = invocation.input.unwrap_or(Path::new("/dev/null"));
     let named = |error| Error::System(format!("{}: {}", input.display(), say::reason(&error)));
     let input = File::open(input).map_err(named)?;
-    let mut out = if setting.keeps_output { memory()? } else { writable("/dev/null")? };
+    let mut out = if invocation.keeps_output { memory()? } else { writable("/dev/null")? };
     let mut err = memory()?;
     let begun = Instant::now();
     let (status, usage) = child(signals, || {
@@ -64,13 +64,13 @@ pub fn run(setting: &Setting<'_>, signals: &Signals) -> Result<Run, Error> {
             // SAFETY: open descriptors.
             unsafe { libc::dup2(file.as_raw_fd(), number as c_int) };
         }
-        for (name, value) in &setting.arm.environment {
+        for (name, value) in &invocation.arm.environment {
             options::set(name, value);
         }
-        if let Some(tree) = setting.tree {
+        if let Some(tree) = invocation.tree {
             options::set("ADMA_LIVE", tree.as_os_str());
         }
-        program::become_program(setting.program, setting.words.to_vec())
+        program::become_program(invocation.program, invocation.words.to_vec())
     })?;
     let wall = begun.elapsed().as_secs_f64();
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
@@ -81,7 +81,7 @@ pub fn run(setting: &Setting<'_>, signals: &Signals) -> Result<Run, Error> {
         system: seconds(usage.ru_stime),
         peak: (usage.ru_maxrss as u64).saturating_mul(1024),
         end,
-        output: if setting.keeps_output { Some(hash(&mut out)?) } else { None },
+        output: if invocation.keeps_output { Some(hash(&mut out)?) } else { None },
         complaint: if end == End::Exit(0) { String::new() } else { last_lines(&mut err)? },
     })
 }
