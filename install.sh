@@ -62,7 +62,8 @@ case $libdir in
 esac
 links+=("$libdir/libadma.so libadma.so.0") # for the linker; programs look for the other
 bash=$prefix/share/bash-completion/completions/adma zsh=$prefix/share/zsh/site-functions/_adma
-files=("$bash" "$zsh" "$libdir/libadma.so.0" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h"
+fish=$prefix/share/fish/vendor_completions.d/adma.fish
+files=("$bash" "$zsh" "$fish" "$libdir/libadma.so.0" "$libdir/pkgconfig/adma.pc" "$prefix/include/adma.h"
 	"$command")
 pages=$man/man
 for page in "$here"/man/*.[0-9]; do
@@ -103,6 +104,7 @@ put 755 "$libdir/libadma.so.0" <"$library"
 put 755 "$command" <"${library%/*}/adma"
 put 644 "$bash" <"$here/src/command/completions/adma.bash"
 put 644 "$zsh" <"$here/src/command/completions/_adma"
+put 644 "$fish" <"$here/src/command/completions/adma.fish"
 put 644 "$prefix/include/adma.h" <"$here/include/adma.h"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" \
 	"$here/adma.pc.in" | put 644 "$libdir/pkgconfig/adma.pc"

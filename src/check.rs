@@ -94,7 +94,7 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fm
         }
         libc::ENOENT => {
             writeln!(out, "helper not loaded (no /dev/adma); worker threads serve instead.")?;
-            writeln!(out, "              With such hardware: see kmod-c/README.md.")
+            writeln!(out, "              With such hardware: package adma-dkms, see adma(7).")
         }
         libc::EACCES => {
             let mut room = [0; 1024];

@@ -1,17 +1,18 @@
 //! What the knobs mean: the settings of this process.
 //!
-//! `knobs` is their table, `values` how their values are written, `environment` reads them at
-//! start-up, `programs` tells which programs are left out.
+//! `knobs` is their table and how their values are written, `environment` reads them at start-up,
+//! `programs` tells which programs are left out.
 
 mod environment;
 mod knobs;
 mod programs;
-mod values;
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu;
+use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
 use alloc::vec::Vec;
+use knobs::Value;
 
 // Of `runtime`, which test executables do not have.
 #[cfg(not(test))]
@@ -102,7 +103,89 @@ impl Formats {
     }
 }
 
+const EVERY_OP: u32 = (1 << knobs::OPS.len()) - 1;
+const _: () = assert!(knobs::MOST_CHANNELS == MOST_WORKERS);
+
 impl Config {
+    /// Takes a value into account that the table has accepted.
+    fn set(&mut self, knob: &str, value: Value<'_>) {
+        let number = match value {
+            Value::Number(number) => Some(number),
+            _ => None,
+        };
+        let word = match value {
+            Value::Word(word) => word,
+            _ => "",
+        };
+        let text = match value {
+            Value::Text(text) => text.as_bytes(),
+            _ => b"",
+        };
+        match knob {
+            "ADMA_BACKEND" => {
+                self.backend = match word {
+                    "ioat" => Backend::Ioat,
+                    "gpu" => Backend::Gpu,
+                    "threads" => Backend::Threads,
+                    "libc" => Backend::Libc,
+                    _ => Backend::Auto,
+                }
+            }
+            "ADMA_GOAL" => self.goal = if word == "cpu" { Goal::Cpu } else { Goal::Time },
+            "ADMA_MIN_BYTES" => self.min_bytes = number,
+            "ADMA_CHANNELS" => self.channels = number,
+            "ADMA_CPU_SHARE" => {
+                self.cpu_share = match value {
+                    Value::Share(share) => Some(share),
+                    _ => None,
+                }
+            }
+            "ADMA_STORES" => {
+                self.copy_loop = match word {
+                    "ordinary" => Some(CopyLoop::Ordinary),
+                    "stream" => Some(CopyLoop::Stream),
+                    _ => None,
+                }
+            }
+            "ADMA_KEEP" => self.keep = number,
+            "ADMA_OPS" => self.ops = if let Value::Words(ops) = value { ops } else { EVERY_OP },
+            "ADMA_STATS" => {
+                let bits = if let Value::Words(bits) = value { bits } else { 0 };
+                let has = |format: u32| bits >> format & 1 == 1;
+                self.stats = Formats { text: has(0), json: has(1), hlog: has(2) };
+            }
+            "ADMA_STATS_FILE" => self.stats_file = (text != b"stderr").then(|| text.to_vec()),
+            "ADMA_LIVE" => {
+                self.live = match word {
+                    "auto" => LiveFiles::Auto,
+                    "off" => LiveFiles::Off,
+                    _ => LiveFiles::In(text.to_vec()),
+                }
+            }
+            "ADMA_PROFILE" => self.profile = word == "1",
+            "ADMA_VERIFY" => self.verify = number.unwrap_or(0) as u32,
+            "ADMA_LOG" => {
+                self.log = match word {
+                    "error" => Level::Error,
+                    "info" => Level::Info,
+                    "debug" => Level::Debug,
+                    _ => Level::Warn,
+                }
+            }
+            "ADMA_IPC_ENGINE" => {
+                self.ipc_engine = match word {
+                    "helper" => ipc::Engines::Helper,
+                    "shm" => ipc::Engines::SharedMemory,
+                    _ => ipc::Engines::Auto,
+                }
+            }
+            "ADMA_IPC_PTRACER" => self.ipc_ptracer = word == "1",
+            "ADMA_IPC_TIMEOUT" => self.ipc_timeout = number.unwrap_or(10),
+            "ADMA_CHECK" => self.check = word == "1",
+            _ => {} // ADMA_ONLY, ADMA_NOT: see `programs`
+        }
+    }
+
     /// Whether a graphics card may be used: never by itself, for that starts a context there.
     pub fn gpu(&self) -> Option<gpu::Settings> {
         let spare_cpus = self.goal == Goal::Cpu;
@@ -139,7 +222,7 @@ impl Default for Config {
             cpu_share: None,
             copy_loop: None,
             keep: None,
-            ops: values::EVERY_OP,
+            ops: EVERY_OP,
             stats: Formats::default(),
             stats_file: None,
             profile: false,
@@ -151,6 +234,55 @@ impl Default for Config {
             check: false,
             live: LiveFiles::Auto,
             runtime_dir: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::functions::Op;
+
+    #[test]
+    fn every_default_in_the_table_is_what_leaving_the_knob_out_means() {
+        let untouched = format!("{:?}", Config::default());
+        for knob in &knobs::KNOBS {
+            let mut config = Config::default();
+            config.set(knob.name, knob.form.parse(knob.default).expect(knob.name));
+            assert_eq!(format!("{config:?}"), untouched, "{}", knob.name);
+        }
+    }
+
+    #[test]
+    fn every_value_but_the_default_sets_something() {
+        let untouched = format!("{:?}", Config::default());
+        for knob in knobs::KNOBS.iter().filter(|knob| !knob.name.ends_with("NOT")) {
+            let values: Vec<&str> = match knob.form {
+                knobs::Form::Word(words) | knobs::Form::List(_, words) => words.to_vec(),
+                knobs::Form::Path | knobs::Form::Folder => vec!["/there"],
+                knobs::Form::Share => vec!["0.5"],
+                knobs::Form::Programs => continue, // see `programs`
+                _ => vec!["7"],
+            };
+            for value in values.into_iter().filter(|value| *value != knob.default) {
+                let mut config = Config::default();
+                config.set(knob.name, knob.form.parse(value).expect(knob.name));
+                assert_ne!(format!("{config:?}"), untouched, "{}={value}", knob.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_functions_in_the_table_are_those_of_the_operations() {
+        assert_eq!(knobs::OPS, Op::ALL.map(Op::name));
+    }
+
+    #[test]
+    fn manual_names_every_knob() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/man/adma.7");
+        let text = std::fs::read_to_string(page).unwrap();
+        for knob in knobs::KNOBS.iter().filter(|knob| !knob.about.is_empty()) {
+            assert!(text.contains(knob.name), "{}", knob.name);
         }
     }
 }

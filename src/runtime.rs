@@ -211,7 +211,7 @@ fn complain_about_helper() {
     let remedy = match -sys::may_read(helper::PATH) as i32 {
         0 => return,
         libc::EACCES => "no permission for /dev/adma (join the group adma)",
-        _ => "no /dev/adma (load the kernel helper, see kmod-c/README.md)",
+        _ => "no /dev/adma (load the kernel helper, see adma(7))",
     };
     say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
 }

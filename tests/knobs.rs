@@ -1,9 +1,11 @@
 //! Every ADMA_ knob: what its values do, and that a bad one costs one line and nothing else.
 
 mod common;
+#[path = "../src/config/knobs.rs"]
+mod table;
 
 use common::{
-    finish, fixed, number, only_report, plain, preloaded, root, scratch, skip, statistics, succeed,
+    finish, fixed, number, only_report, plain, preloaded, scratch, skip, statistics, succeed,
     victim,
 };
 use serde_json::Value;
@@ -200,13 +202,7 @@ fn shares(json: &Value) -> (u64, u64) {
 
 #[test]
 fn table_here_has_every_knob_of_the_library() {
-    let source = std::fs::read_to_string(root().join("src/config/knobs.rs")).unwrap();
-    let theirs: Vec<&str> = source
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
-        .collect();
-    let ours: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
-    assert_eq!(ours, theirs);
+    assert_eq!(KNOBS.each_ref().map(|knob| knob.name), table::KNOBS.map(|knob| knob.name));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The environment, read once, at start-up. A bad value costs one line on standard error; the
 //! program always runs.
 
-use super::knobs::{KNOBS, Knob};
+use super::knobs::{self, Knob};
 use super::{Config, Level};
 use crate::os::text::say;
 use alloc::string::{String, ToString};
@@ -43,11 +43,12 @@ fn apply<'a>(config: &mut Config, variable: &'a [u8]) -> Option<Complaint<'a>> {
     if !name.starts_with(b"ADMA_") {
         return None;
     }
-    let Some(knob) = KNOBS.iter().find(|knob| knob.name.as_bytes() == name) else {
-        return Some(Complaint::Unknown(name));
-    };
-    let set = core::str::from_utf8(value).is_ok_and(|value| (knob.set)(config, value));
-    (!set).then_some(Complaint::BadValue(knob, value))
+    let Some(knob) = knobs::knob(name) else { return Some(Complaint::Unknown(name)) };
+    match core::str::from_utf8(value).ok().and_then(|value| knob.form.parse(value)) {
+        Some(value) => config.set(knob.name, value),
+        None => return Some(Complaint::BadValue(knob, value)),
+    }
+    None
 }
 
 /// What is wrong with one ADMA_ variable.
@@ -65,7 +66,7 @@ impl Complaint<'_> {
                 "{}={}: want {}; using {}",
                 knob.name,
                 show(given),
-                knob.want,
+                knob.form,
                 knob.default
             )),
             Complaint::Unknown(name) => {
@@ -120,6 +121,7 @@ unsafe fn begins(string: *const c_char, beginning: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::knobs::KNOBS;
     use super::*;
 
     #[test]

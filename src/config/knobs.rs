@@ -1,209 +1,276 @@
-//! Every knob in one table: name, default, what is wanted, what it sets.
+//! Every knob in one table: name, default, the form of its values, what it does.
+//!
+//! The library reads the environment by it; the command `adma`, which compiles this very file,
+//! checks options and knobs by it and prints it as help.
+#![forbid(unsafe_code)]
+#![allow(dead_code)] // library and command each use a part of it
 
-use super::programs::is_list_of_programs;
-use super::values::{auto_or, choose, formats, none_or_size, ops, share, size, within};
-use super::{Backend, Config, Goal, Level, LiveFiles};
-use crate::backend::copy_loop::CopyLoop;
-use crate::backend::threads::workers::MOST_WORKERS;
-use crate::ipc;
+use core::fmt::{Display, Formatter, Result as Written};
 
+#[derive(Debug, PartialEq)]
 pub struct Knob {
     pub name: &'static str,
     /// As it would be written; the meaning of leaving the knob out.
     pub default: &'static str,
-    pub want: &'static str,
-    /// False: the value is not what is wanted, and nothing has been changed.
-    pub set: fn(&mut Config, &str) -> bool,
+    pub form: Form,
+    /// Lines of at most 53 columns; empty: not for users.
+    pub about: &'static [&'static str],
+}
+
+/// How values are written.
+#[derive(Debug, PartialEq)]
+pub enum Form {
+    Word(&'static [&'static str]),
+    /// One word alone, or a comma list of the others.
+    List(&'static str, &'static [&'static str]),
+    /// `auto`, or bytes; 0 only where it says so.
+    Size {
+        zero: bool,
+    },
+    /// `auto`, or a number between these.
+    AutoOr(usize, usize),
+    Number(usize, usize),
+    /// `auto`, or a part of 1.
+    Share,
+    Path,
+    /// `auto`, `off` or an absolute path.
+    Folder,
+    /// Names of programs, without folders.
+    Programs,
+}
+
+/// What a value means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    Auto,
+    Word(&'a str),
+    /// One bit for each word of a list.
+    Words(u32),
+    Number(usize),
+    Share(f32),
+    Text(&'a str),
+}
+
+const SWITCH: Form = Form::Word(&["0", "1"]);
+pub const MOST_CHANNELS: usize = 64;
+const LONGEST_PATH: usize = 2048;
+
+macro_rules! knob {
+    ($name:literal, $default:literal, $form:expr, $($about:literal),*) => {
+        Knob { name: $name, default: $default, form: $form, about: &[$($about),*] }
+    };
 }
 
 pub const KNOBS: [Knob; 20] = [
-    Knob {
-        name: "ADMA_BACKEND",
-        default: "auto",
-        want: "auto, ioat, gpu, threads or libc",
-        set: |config, value| {
-            let names = [
-                ("auto", Backend::Auto),
-                ("ioat", Backend::Ioat),
-                ("gpu", Backend::Gpu),
-                ("threads", Backend::Threads),
-                ("libc", Backend::Libc),
-            ];
-            choose(&mut config.backend, &names, value)
-        },
-    },
-    Knob {
-        name: "ADMA_GOAL",
-        default: "time",
-        want: "time or cpu",
-        set: |config, value| {
-            choose(&mut config.goal, &[("time", Goal::Time), ("cpu", Goal::Cpu)], value)
-        },
-    },
-    Knob {
-        name: "ADMA_MIN_BYTES",
-        default: "auto",
-        want: "auto, or bytes with an optional K, M or G suffix",
-        set: |config, value| auto_or(&mut config.min_bytes, value, size),
-    },
-    Knob {
-        name: "ADMA_CHANNELS",
-        default: "auto",
-        want: "auto, or a number from 1 to 64",
-        set: |config, value| auto_or(&mut config.channels, value, |v| within(v, 1, MOST_WORKERS)),
-    },
-    Knob {
-        name: "ADMA_CPU_SHARE",
-        default: "auto",
-        want: "auto, or a number from 0 to 1",
-        set: |config, value| auto_or(&mut config.cpu_share, value, share),
-    },
-    Knob {
-        name: "ADMA_STORES",
-        default: "auto",
-        want: "auto, ordinary or stream",
-        set: |config, value| {
-            let names = [
-                ("auto", None),
-                ("ordinary", Some(CopyLoop::Ordinary)),
-                ("stream", Some(CopyLoop::Stream)),
-            ];
-            choose(&mut config.copy_loop, &names, value)
-        },
-    },
-    Knob {
-        name: "ADMA_KEEP",
-        default: "auto",
-        want: "auto, 0, or bytes with an optional K, M or G suffix",
-        set: |config, value| auto_or(&mut config.keep, value, none_or_size),
-    },
-    Knob {
-        name: "ADMA_OPS",
-        default: "all",
-        want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
-               memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev, \
-               memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp",
-        set: |config, value| ops(value).map(|ops| config.ops = ops).is_some(),
-    },
-    Knob {
-        name: "ADMA_STATS",
-        default: "off",
-        want: "off, or a comma list of text, json, hlog",
-        set: |config, value| formats(value).map(|formats| config.stats = formats).is_some(),
-    },
-    Knob {
-        name: "ADMA_STATS_FILE",
-        default: "stderr",
-        want: "stderr, or a path (%p: process number, %e: program)",
-        set: |config, value| {
-            if value.is_empty() || value.len() > 2048 {
-                return false;
-            }
-            config.stats_file = (value != "stderr").then(|| value.as_bytes().to_vec());
-            true
-        },
-    },
-    Knob {
-        name: "ADMA_LIVE",
-        default: "auto",
-        want: "auto, off, or the absolute path of a folder",
-        set: |config, value| {
-            config.live = match value {
-                "auto" => LiveFiles::Auto,
-                "off" => LiveFiles::Off,
-                path if path.starts_with('/') && path.len() < 2048 => LiveFiles::In(path.into()),
-                _ => return false,
-            };
-            true
-        },
-    },
-    Knob {
-        name: "ADMA_ONLY",
-        default: "*",
-        want: "a comma list of program names, in which * and ? stand for others",
-        set: |_, value| is_list_of_programs(value), // see `programs`
-    },
-    Knob {
-        name: "ADMA_NOT",
-        default: "none",
-        want: "none, or a comma list of program names, in which * and ? stand for others",
-        set: |_, value| is_list_of_programs(value), // see `programs`
-    },
-    Knob {
-        name: "ADMA_PROFILE",
-        default: "0",
-        want: "0 or 1",
-        set: |config, value| choose(&mut config.profile, &SWITCH, value),
-    },
-    Knob {
-        name: "ADMA_VERIFY",
-        default: "0",
-        want: "0, or n to compare every n-th carried copy",
-        set: |config, value| {
-            within(value, 0, u32::MAX as usize).map(|n| config.verify = n as u32).is_some()
-        },
-    },
-    Knob {
-        name: "ADMA_LOG",
-        default: "warn",
-        want: "error, warn, info or debug",
-        set: |config, value| {
-            let names = [
-                ("error", Level::Error),
-                ("warn", Level::Warn),
-                ("info", Level::Info),
-                ("debug", Level::Debug),
-            ];
-            choose(&mut config.log, &names, value)
-        },
-    },
-    Knob {
-        name: "ADMA_IPC_ENGINE",
-        default: "auto",
-        want: "auto, helper or shm",
-        set: |config, value| {
-            let names = [
-                ("auto", ipc::Engines::Auto),
-                ("helper", ipc::Engines::Helper),
-                ("shm", ipc::Engines::SharedMemory),
-            ];
-            choose(&mut config.ipc_engine, &names, value)
-        },
-    },
-    Knob {
-        name: "ADMA_IPC_PTRACER",
-        default: "0",
-        want: "0 or 1",
-        set: |config, value| choose(&mut config.ipc_ptracer, &SWITCH, value),
-    },
-    Knob {
-        name: "ADMA_IPC_TIMEOUT",
-        default: "10",
-        want: "seconds, 1 to 86400",
-        set: |config, value| {
-            within(value, 1, 86400).map(|seconds| config.ipc_timeout = seconds).is_some()
-        },
-    },
-    Knob {
-        name: "ADMA_CHECK",
-        default: "0",
-        want: "0 or 1 (preload.sh --check)",
-        set: |config, value| choose(&mut config.check, &SWITCH, value),
-    },
+    knob!(
+        "ADMA_BACKEND",
+        "auto",
+        Form::Word(&["auto", "ioat", "gpu", "threads", "libc"]),
+        "I/OAT, else threads; or ioat, gpu, threads, libc"
+    ),
+    knob!(
+        "ADMA_GOAL",
+        "time",
+        Form::Word(&["time", "cpu"]),
+        "or cpu: rather by engines that leave CPUs free"
+    ),
+    knob!("ADMA_MIN_BYTES", "auto", Form::Size { zero: false }, "auto, or a size: 65536, 64K, 1M"),
+    knob!(
+        "ADMA_CHANNELS",
+        "auto",
+        Form::AutoOr(1, MOST_CHANNELS),
+        "how many channels one copy may use, 1 to 64; with 1",
+        "on I/OAT copies take turns on the channels"
+    ),
+    knob!(
+        "ADMA_CPU_SHARE",
+        "auto",
+        Form::Share,
+        "part of a copy the caller does itself, 0 to 1; then",
+        "it waits awake, unless ADMA_GOAL=cpu"
+    ),
+    knob!(
+        "ADMA_STORES",
+        "auto",
+        Form::Word(&["auto", "ordinary", "stream"]),
+        "how pieces are written: ordinary, or stream, which",
+        "leaves the cache alone"
+    ),
+    knob!(
+        "ADMA_KEEP",
+        "auto",
+        Form::Size { zero: true },
+        "what stays pinned for I/OAT or a GPU, as 64M"
+    ),
+    knob!("ADMA_OPS", "all", Form::List("all", &OPS), "intercepted functions, e.g. memcpy,memmove"),
+    knob!("ADMA_STATS", "off", Form::List("off", &FORMATS), "text, json, hlog (a comma list)"),
+    knob!("ADMA_STATS_FILE", "stderr", Form::Path, "path; %p process number, %e program"),
+    knob!(
+        "ADMA_LIVE",
+        "auto",
+        Form::Folder,
+        "where live statistics are kept: auto, off, or",
+        "a folder, which turns them on"
+    ),
+    knob!("ADMA_ONLY", "*", Form::Programs, "only for programs of these names: python3*,redis*"),
+    knob!("ADMA_NOT", "none", Form::Programs, "not for programs of these names"),
+    knob!("ADMA_PROFILE", "0", SWITCH, "1: count every copy and suggest a threshold"),
+    knob!(
+        "ADMA_VERIFY",
+        "0",
+        Form::Number(0, u32::MAX as usize),
+        "n: compare every n-th carried copy"
+    ),
+    knob!(
+        "ADMA_LOG",
+        "warn",
+        Form::Word(&["error", "warn", "info", "debug"]),
+        "error, warn, info, debug; to standard error"
+    ),
+    knob!(
+        "ADMA_IPC_ENGINE",
+        "auto",
+        Form::Word(&["auto", "helper", "shm"]),
+        "messages between processes: helper or shm, where",
+        "nobody reaches the memory of another process"
+    ),
+    knob!("ADMA_IPC_PTRACER", "0", SWITCH, "1: let the other process in where Yama keeps it out"),
+    knob!(
+        "ADMA_IPC_TIMEOUT",
+        "10",
+        Form::Number(1, 86400),
+        "seconds for greetings, and for last pieces at close"
+    ),
+    knob!("ADMA_CHECK", "0", SWITCH,),
 ];
 
-const SWITCH: [(&str, bool); 2] = [("0", false), ("1", true)];
+pub const FORMATS: [&str; 3] = ["text", "json", "hlog"];
 
-impl PartialEq for Knob {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
+/// The functions that are intercepted, in the order of `functions::Op`.
+pub const OPS: [&str; 18] = [
+    "memcpy",
+    "memmove",
+    "mempcpy",
+    "bcopy",
+    "wmemcpy",
+    "wmemmove",
+    "memcpy_chk",
+    "memmove_chk",
+    "mempcpy_chk",
+    "process_vm_readv",
+    "process_vm_writev",
+    "memset",
+    "memset_chk",
+    "bzero",
+    "wmemset",
+    "memcmp",
+    "bcmp",
+    "wmemcmp",
+];
+
+/// The knob of this name.
+pub fn knob(name: &[u8]) -> Option<&'static Knob> {
+    KNOBS.iter().find(|knob| knob.name.as_bytes() == name)
+}
+
+impl Form {
+    /// `None`: the value is not what is wanted.
+    pub fn parse<'a>(&self, text: &'a str) -> Option<Value<'a>> {
+        let number = |number: Option<usize>| number.map(Value::Number);
+        match self {
+            Form::Size { .. } | Form::AutoOr(..) | Form::Share if text == "auto" => {
+                Some(Value::Auto)
+            }
+            Form::Word(words) => words.contains(&text).then_some(Value::Word(text)),
+            Form::List(alone, _) if text == *alone => Some(Value::Word(text)),
+            Form::List(_, words) => text
+                .split(',')
+                .try_fold(0, |bits, word| {
+                    Some(bits | 1 << words.iter().position(|known| *known == word)?)
+                })
+                .map(Value::Words),
+            Form::Size { zero: true } if text == "0" => number(Some(0)),
+            Form::Size { .. } => number(size(text)),
+            Form::AutoOr(least, most) | Form::Number(least, most) => {
+                number(whole(text).filter(|number| (least..=most).contains(&number)))
+            }
+            Form::Share => share(text).map(Value::Share),
+            Form::Path => {
+                (!text.is_empty() && text.len() <= LONGEST_PATH).then_some(Value::Text(text))
+            }
+            Form::Folder if matches!(text, "auto" | "off") => Some(Value::Word(text)),
+            Form::Folder => {
+                (text.starts_with('/') && text.len() < LONGEST_PATH).then_some(Value::Text(text))
+            }
+            Form::Programs => is_list_of_programs(text).then_some(Value::Text(text)),
+        }
     }
 }
 
-impl core::fmt::Debug for Knob {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        out.write_str(self.name)
+/// What is wanted, for a message.
+impl Display for Form {
+    fn fmt(&self, out: &mut Formatter<'_>) -> Written {
+        let list = |out: &mut Formatter<'_>, words: &[&str], last: &str| {
+            for (at, word) in words.iter().enumerate() {
+                let before = if at == 0 {
+                    ""
+                } else if at + 1 < words.len() {
+                    ", "
+                } else {
+                    last
+                };
+                write!(out, "{before}{word}")?;
+            }
+            Ok(())
+        };
+        match self {
+            Form::Word(words) => list(out, words, " or "),
+            Form::List(alone, words) => {
+                write!(out, "{alone}, or a comma list of ")?;
+                list(out, words, ", ")
+            }
+            Form::Size { zero } => {
+                let zero = if *zero { " 0," } else { "" };
+                write!(out, "auto,{zero} or bytes with an optional K, M or G suffix")
+            }
+            Form::AutoOr(least, most) => write!(out, "auto, or a number from {least} to {most}"),
+            Form::Number(least, most) => write!(out, "a number from {least} to {most}"),
+            Form::Share => write!(out, "auto, or a number from 0 to 1"),
+            Form::Path => write!(out, "stderr, or a path (%p: process number, %e: program)"),
+            Form::Folder => write!(out, "auto, off, or the absolute path of a folder"),
+            Form::Programs => {
+                write!(out, "a comma list of program names, in which * and ? stand for others")
+            }
+        }
     }
+}
+
+/// Digits, then nothing or one of K, M, G in either case. Nothing else, no sign, no blank.
+pub fn size(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = whole(digits)?.checked_mul(1 << shift)?;
+    (bytes > 0).then_some(bytes)
+}
+
+/// `str::parse` would take a plus sign.
+fn whole(digits: &str) -> Option<usize> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+fn share(text: &str) -> Option<f32> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: f32 = plain.then(|| text.parse().ok())??;
+    (0.0..=1.0).contains(&number).then_some(number)
+}
+
+/// Names of programs without their folders.
+pub fn is_list_of_programs(value: &str) -> bool {
+    value.split(',').all(|pattern| !pattern.is_empty() && !pattern.contains('/'))
 }
 
 #[cfg(test)]
@@ -211,23 +278,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_default_in_the_table_is_what_leaving_the_knob_out_means() {
-        let untouched = format!("{:?}", Config::default());
-        for knob in &KNOBS {
-            let mut config = Config::default();
-            assert!((knob.set)(&mut config, knob.default), "{}", knob.name);
-            assert_eq!(format!("{config:?}"), untouched, "{}", knob.name);
+    fn size_accepts_suffixes_and_nothing_else() {
+        let good = [
+            ("1", 1),
+            ("65536", 65536),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("1M", 1 << 20),
+            ("2G", 2 << 30),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Some(bytes), "{text}");
         }
-    }
-
-    #[test]
-    fn manual_and_help_name_every_knob() {
-        let root = env!("CARGO_MANIFEST_DIR");
-        for file in ["man/adma.7", "src/command/src/knobs.txt"] {
-            let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
-            for knob in KNOBS.iter().filter(|knob| knob.name != "ADMA_CHECK") {
-                assert!(text.contains(knob.name), "{file} does not mention {}", knob.name);
-            }
+        for text in ["", "0", "K", "64KB", "-1", "+1", " 1", "1 ", "1.5M", "0x10", "١", "64Kk"] {
+            assert_eq!(size(text), None, "{text}");
         }
+        assert_eq!(size("99999999999999999999"), None);
+        assert_eq!(size("18446744073709551615G"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Which programs are left out, by ADMA_ONLY and ADMA_NOT.
 
 use super::environment::environment;
+use super::knobs::is_list_of_programs;
 use core::ffi::{CStr, c_char};
 
 /// Whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and without
@@ -28,11 +29,6 @@ fn leaves_out<'a>(
     }
     let is_among = |list: &[u8]| names().iter().any(|name| is_among(list, name));
     !check && (only.is_some_and(|list| !is_among(list)) || not.is_some_and(is_among))
-}
-
-/// Names of programs without their folders.
-pub fn is_list_of_programs(value: &str) -> bool {
-    value.split(',').all(|pattern| !pattern.is_empty() && !pattern.contains('/'))
 }
 
 /// Whether one of a comma list of patterns is this name.

@@ -101,7 +101,8 @@ rare! {
 pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
     let mut formats = config.stats;
-    formats.text |= config.profile && !formats.any();
+    let is_collected = matches!(config.live, LiveFiles::In(_));
+    formats.text |= config.profile && !formats.any() && !is_collected;
     let recorder: &Recorder = DISPATCHER.recorder.settle();
     let messages = DISPATCHER.recorder.messages(false).told();
     if !formats.any() || (recorder.is_empty() && messages.is_none()) {

@@ -158,9 +158,12 @@ impl Statistics {
         self.counters().record(path, len, ticks);
     }
 
-    /// One call of the profile, of any size.
+    /// Counts one call of the profile, of any size. Makes the file where reports are collected:
+    /// there the process writes none of its own.
     pub fn profile(&self, op: Op, len: usize) {
-        self.counters().profile(op as usize, len);
+        let is_collected = || self.place.get().is_some_and(|place| place.is_collected);
+        let live = self.live().or_else(|| is_collected().then(|| self.live_or_made())?);
+        live.map_or(&self.private, |live| &live.recorder).profile(op as usize, len);
     }
 
     /// The file, made by the first copy.
@@ -359,7 +362,7 @@ mod tests {
     #[test]
     fn first_large_copy_makes_the_file_and_takes_over_what_was_counted() {
         let (statistics, folder) = statistics("first");
-        statistics.profile(Op::Memcpy, 100);
+        statistics.private.profile(Op::Memcpy as usize, 100);
         assert!(statistics.live().is_none() && !folder.exists());
         statistics.record(Path::Engine, 1 << 20, 5);
         let live = statistics.live().unwrap();
@@ -379,7 +382,8 @@ mod tests {
         // What was mapped is our own now, and the file stays as it was.
         live.recorder.record(Path::Engine, 1 << 20, 5);
         assert_eq!(live.head.magic.load(Ordering::Relaxed), 0);
-        statistics.record(Path::Engine, 1 << 20, 5);
+        // A profile that is collected needs no large copy.
+        statistics.profile(Op::Memcpy, 100);
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2, "a file of its own");
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -8,6 +8,7 @@ use super::live::{Flow, Recorder};
 use super::messages::Messages;
 use super::units::{Bytes, Time};
 use core::fmt::{Result, Write};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Copies and bytes by the engine and by libc, and why.
 pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
@@ -79,6 +80,40 @@ pub fn sizes(recorder: &Recorder, out: &mut dyn Write) -> Result {
     writeln!(out)?;
     picture(out, &[(&recorder.engine.sizes, '#'), (&recorder.libc.sizes, '-')])?;
     writeln!(out, "  {:>18}    # engine   - libc", "")
+}
+
+/// Every copy that came through, by function and by size, and the threshold that measuring has
+/// found. `names`: of the functions.
+pub fn profile(
+    recorder: &Recorder,
+    names: &[&str],
+    threshold: Option<u64>,
+    floor: u64,
+    out: &mut dyn Write,
+) -> Result {
+    writeln!(out, "\n  profile: every copy that came through")?;
+    for (name, calls) in names.iter().zip(&recorder.by_function) {
+        let (count, bytes) = (calls.calls.load(Relaxed), calls.bytes.load(Relaxed));
+        if count > 0 {
+            writeln!(out, "  {name:<16}{count:>12} calls{:>13}", Bytes(bytes))?;
+        }
+    }
+    picture(out, &[(&recorder.every_size, '#')])?;
+    let large = |from: u64| -> u64 {
+        let buckets = recorder.every_size.buckets().filter(|bucket| bucket.0 >= from);
+        buckets.fold(0, |sum, bucket| sum.saturating_add(bucket.0.saturating_mul(bucket.2)))
+    };
+    match threshold {
+        Some(bytes) => writeln!(
+            out,
+            "  suggested: ADMA_MIN_BYTES={bytes} ({:.0} % of the bytes are in such copies)",
+            100.0 * large(bytes) as f64 / large(0).max(1) as f64
+        ),
+        None if large(floor) == 0 => {
+            writeln!(out, "  suggested: none; no copy reaches {}", Bytes(floor))
+        }
+        None => writeln!(out, "  suggested: none; no size was measured to gain"),
+    }
 }
 
 /// One line for each power of two in use, with a bar; the first histogram's part comes first.

@@ -56,7 +56,9 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         tables::percentiles(recorder, snapshot.nanoseconds_per_tick, out)?;
     }
     if snapshot.profile {
-        profile(snapshot, out)?;
+        let names = Op::ALL.map(Op::name);
+        let threshold = snapshot.threshold.map(|bytes| bytes as u64);
+        tables::profile(snapshot.recorder, &names, threshold, snapshot.floor as u64, out)?;
     }
     Ok(())
 }
@@ -98,33 +100,6 @@ fn registrations(
         Bytes(most_bytes)
     )?;
     writeln!(out, "                    {evicted} made room, {gone} changed by the program")
-}
-
-fn profile(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
-    let recorder = snapshot.recorder;
-    writeln!(out, "\n  profile: every copy that came through")?;
-    for (op, calls) in Op::ALL.iter().zip(&recorder.by_function) {
-        let (count, bytes) = (calls.calls.load(Relaxed), calls.bytes.load(Relaxed));
-        if count > 0 {
-            writeln!(out, "  {:<16}{count:>12} calls{:>13}", op.name(), Bytes(bytes))?;
-        }
-    }
-    tables::picture(out, &[(&recorder.every_size, '#')])?;
-    let large = |from: u64| -> u64 {
-        recorder.every_size.buckets().filter(|b| b.0 >= from).map(|b| b.0 * b.2).sum()
-    };
-    let all = large(0).max(1);
-    match snapshot.threshold {
-        Some(bytes) => writeln!(
-            out,
-            "  suggested: ADMA_MIN_BYTES={bytes} ({:.0} % of the bytes are in such copies)",
-            100.0 * large(bytes as u64) as f64 / all as f64
-        ),
-        None if large(snapshot.floor as u64) == 0 => {
-            writeln!(out, "  suggested: none; no copy reaches {}", Bytes(snapshot.floor as u64))
-        }
-        None => writeln!(out, "  suggested: none; no size was measured to gain"),
-    }
 }
 
 #[cfg(test)]

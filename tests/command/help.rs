@@ -2,15 +2,18 @@
 
 use super::*;
 
-/// The options, from their table.
+/// What a shell would offer for the last of these words.
+fn offered(words: &[&str]) -> Vec<String> {
+    let (out, err) = succeed(adma().arg("--complete").args(words));
+    assert_eq!(err, "", "{words:?}");
+    out.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+}
+
+/// The options, as the command itself knows them.
 fn options() -> Vec<String> {
-    let source = fs::read_to_string(root().join("src/command/src/options.rs")).unwrap();
-    let table =
-        source.split("const OPTIONS").nth(1).unwrap().split("];").next().unwrap().to_owned();
-    let words = table.split('"').filter(|word| word.starts_with('-')).map(str::to_owned);
-    let words: Vec<_> = words.collect();
-    assert!(words.len() >= 17, "{words:?}");
-    words
+    let options = offered(&["-"]);
+    assert!(options.len() >= 17, "{options:?}");
+    options
 }
 
 #[test]
@@ -20,7 +23,7 @@ fn help_fits_a_screen() {
     assert!(out.lines().count() <= 24, "{} lines", out.lines().count());
     assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
     assert!(out.starts_with("usage: adma "), "{out}");
-    for option in options() {
+    for option in options().into_iter().filter(|option| option != "--check") {
         let named = |line: &str| line.split([' ', ',']).any(|word| word == option);
         assert!(out.lines().any(named), "{option}");
     }
@@ -28,9 +31,12 @@ fn help_fits_a_screen() {
 
 #[test]
 fn help_of_a_subcommand_is_its_own() {
-    for (subcommand, about) in
-        [("check", "what this machine offers"), ("report", "--html"), ("top", "--set PID")]
-    {
+    for (subcommand, about) in [
+        ("check", "what this machine offers"),
+        ("report", "--html"),
+        ("top", "--set PID"),
+        ("bench", "--with"),
+    ] {
         for option in ["-h", "--help"] {
             let (out, err) = succeed(adma().args([subcommand, option]));
             assert_eq!(err, "", "{subcommand}");
@@ -55,7 +61,7 @@ fn manual_page_names_every_option_and_subcommand() {
         };
         assert!(page.lines().any(told), "{option}");
     }
-    for subcommand in [".Cm check", ".Cm report", ".Cm top"] {
+    for subcommand in [".Cm bench", ".Cm check", ".Cm report", ".Cm top"] {
         assert!(page.contains(subcommand), "{subcommand}");
     }
     if found("mandoc") {
@@ -69,6 +75,14 @@ fn completions(name: &str) -> PathBuf {
     root().join("src/command/completions").join(name)
 }
 
+/// With our own command first in PATH.
+fn shell(name: &str) -> Command {
+    let mut shell = plain(name);
+    let path = std::env::var("PATH").unwrap();
+    shell.env("PATH", format!("{}:{path}", command().parent().unwrap().display()));
+    shell
+}
+
 /// What bash offers for the last of these words.
 fn completed(words: &[&str]) -> Vec<String> {
     let line = format!(
@@ -77,46 +91,58 @@ fn completed(words: &[&str]) -> Vec<String> {
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
         words.len() - 1
     );
-    let (out, err) = succeed(plain("bash").args(["--norc", "-c", &line]).current_dir(root()));
+    let (out, err) = succeed(shell("bash").args(["--norc", "-c", &line]).current_dir(root()));
     assert_eq!(err, "", "{words:?}");
     out.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn completion_of_bash_knows_options_values_programs_and_files() {
-    let offered = completed(&["adma", "-"]);
-    for option in options() {
-        assert!(offered.contains(&option), "{option}: {offered:?}");
+    assert_eq!(completed(&["adma", "-"]), options());
+    // Words, and what is offered for the last of them.
+    let table: [(&[&str], &[&str]); 10] = [
+        (&["adma", "--libp"], &["--libpath"]),
+        (&["adma", "-b", "th"], &["threads"]),
+        (&["adma", "--backend", "=", "th"], &["threads"]),
+        (&["adma", "-q", "--stats", "js"], &["json"]),
+        (&["adma", "report", "--h"], &["--html", "--help"]),
+        (&["adma", "report", "Cargo.t"], &["Cargo.toml"]),
+        (&["adma", "report", "--html", "Cargo.t"], &["Cargo.toml"]),
+        (&["adma", "cat", "Cargo.t"], &["Cargo.toml"]),
+        (&["adma", "top", "--o"], &["--once"]),
+        (&["adma", "check", "x"], &[""]),
+    ];
+    for (words, expected) in table {
+        assert_eq!(completed(words), expected, "{words:?}");
     }
-    assert_eq!(completed(&["adma", "--libp"]), ["--libpath"]);
-    assert_eq!(completed(&["adma", "-b", "th"]), ["threads"]);
-    assert_eq!(completed(&["adma", "-q", "--stats", "js"]), ["json"]);
-    assert!(completed(&["adma", "che"]).contains(&"check".to_owned()));
-    assert!(!completed(&["adma", "-q", "repor"]).contains(&"report".to_owned()));
-    assert!(completed(&["adma", "-q", "readlin"]).contains(&"readlink".to_owned()));
-    assert!(completed(&["adma", "-m", "64K", "--", "readlin"]).contains(&"readlink".to_owned()));
-    assert_eq!(completed(&["adma", "report", "--h"]), ["--html", "--help"]);
-    assert_eq!(completed(&["adma", "report", "Cargo.t"]), ["Cargo.toml"]);
-    assert_eq!(completed(&["adma", "cat", "Cargo.t"]), ["Cargo.toml"]);
+    let has = |words: &[&str], word: &str| completed(words).iter().any(|offer| offer == word);
+    assert!(has(&["adma", "che"], "check") && !has(&["adma", "-q", "repor"], "report"));
+    assert!(has(&["adma", "-m", "64K", "--", "readlin"], "readlink"));
+    // Words of the shell itself are no programs.
+    assert!(!has(&["adma", "whil"], "while") && !has(&["adma", "mapfil"], "mapfile"));
     let line = format!("source '{}'; complete -p adma", completions("adma.bash").display());
     assert!(succeed(plain("bash").args(["--norc", "-c", &line])).0.contains("-F _adma"));
 }
 
 #[test]
-fn completion_of_zsh_loads_and_knows_every_option() {
-    let file = fs::read_to_string(completions("_adma")).unwrap();
-    for option in options() {
-        let known = |word: &str| word == option || word.trim_end_matches(['{', '}']) == option;
-        assert!(file.split([' ', ',', '\'', '[', '(', ')', '{', '}', '\n']).any(known), "{option}");
+fn completion_of_zsh_and_fish_loads() {
+    let test = "completion_of_zsh_and_fish_loads";
+    if found("zsh") {
+        let folder = completions("");
+        let script = "autoload -Uz compinit && compinit -D && whence -v _adma && \
+                      autoload +X _adma && [[ ${_comps[adma]} == _adma ]] && echo loaded";
+        let mut zsh = shell("zsh");
+        zsh.args(["-f", "-c", &format!("fpath=('{}' $fpath); {script}", folder.display())]);
+        let (out, err) = succeed(zsh.env("HOME", scratch("zsh")));
+        assert!(out.ends_with("loaded\n") && err.is_empty(), "{out}{err}");
+    } else {
+        skip(test, "zsh is not installed");
     }
-    if !found("zsh") {
-        return skip("completion_of_zsh_loads_and_knows_every_option", "zsh is not installed");
+    if !found("fish") {
+        return skip(test, "fish is not installed");
     }
-    let folder = completions("");
-    let script = "autoload -Uz compinit && compinit -D && whence -v _adma && \
-                  autoload +X _adma && [[ ${_comps[adma]} == _adma ]] && echo loaded";
-    let mut zsh = plain("zsh");
-    zsh.args(["-f", "-c", &format!("fpath=('{}' $fpath); {script}", folder.display())]);
-    let (out, err) = succeed(zsh.env("HOME", scratch("zsh")));
-    assert!(out.ends_with("loaded\n") && err.is_empty(), "{out}{err}");
+    let script =
+        format!("source '{}'; complete -C 'adma -b th'", completions("adma.fish").display());
+    let (out, _) = succeed(shell("fish").args(["-c", &script]).env("HOME", scratch("fish")));
+    assert_eq!(out.trim(), "threads");
 }

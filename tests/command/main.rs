@@ -1,11 +1,13 @@
-//! The command adma as it is installed: where it finds its library, what the program inherits,
-//! what it says of programs that cannot be helped, and its reports in a browser.
+//! The command adma as it is installed: its options, where it finds its library, what the program
+//! inherits, what it says of programs that cannot be helped, and its reports in a browser.
 //!
 //! What preload.sh has in common with it is tested in tests/preload.
 
+mod bench;
 #[path = "../common/mod.rs"]
 mod common;
 mod help;
+mod options;
 mod place;
 mod program;
 mod report;

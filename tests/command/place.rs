@@ -65,7 +65,12 @@ fn check_is_a_word_and_an_option() {
         assert!(out.starts_with("adma ") && out.contains("\n  gain "), "{out}");
         assert_eq!(err, "");
     }
-    let done = finish(adma().args(["check", "this"]));
-    assert_eq!(done.status.code(), Some(125));
-    assert!(text(&done.stderr).contains("adma -- check"), "{}", text(&done.stderr));
+    let (out, _) = succeed(adma().args(["check", "--json"]).env("ADMA_CHANNELS", "1"));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    for key in
+        ["version", "cpus", "ioat", "channels", "gain", "kernel", "numa", "huge_pages", "limits"]
+    {
+        assert!(json[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {json}");
+    }
+    assert!(json["gain"].as_str().unwrap().contains("one CPU") || json["gain_ratio"].is_f64());
 }

@@ -49,6 +49,47 @@ fn reports_of_several_files_standard_input_and_one_file_with_several_are_summed(
 }
 
 #[test]
+fn report_of_two_runs_shows_what_has_changed() {
+    let (folder, all) = reports();
+    let files = ["0.json", "2.json"].map(|name| folder.join(name));
+    let (out, err) = succeed(adma().args(["report", "--diff"]).args(&files));
+    assert_eq!(err, "");
+    let row = |name: &str| -> Vec<String> {
+        let line = out.lines().find(|line| line.trim_start().starts_with(name)).expect(&out);
+        line.trim_start()[name.len()..].split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(row("adma:"), ["before", "after", "change"]);
+    let calls = |at: usize| {
+        let paths = &all[at]["paths"];
+        paths["engine"]["calls"].as_u64().unwrap() + paths["libc"]["calls"].as_u64().unwrap()
+    };
+    assert_eq!(row("large copies")[..2], [calls(0).to_string(), calls(2).to_string()]);
+    assert_eq!(row("their bytes").last().unwrap(), "30.00"); // 9000000 for 300000
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    for bad in [&files[..1], &[files[0].clone(), folder.join("none.json")]] {
+        let done = finish(adma().args(["report", "--diff"]).args(bad));
+        assert!(done.status.code() > Some(0) && text(&done.stderr).lines().count() == 1);
+    }
+}
+
+#[test]
+fn report_keeps_the_profile_and_the_letters_of_the_locale() {
+    let folder = scratch("profile");
+    let mut run = preloaded(victim("stats_copies"));
+    run.args(["memcpy", "100", "7", "memcpy", "300000", "3"]).env("ADMA_PROFILE", "1");
+    let lines: String = statistics(&mut run).iter().map(|value| format!("{value}\n")).collect();
+    fs::write(folder.join("x.json"), lines).unwrap();
+    let report = |locale: &str| {
+        succeed(adma().arg("report").arg(folder.join("x.json")).env("LC_ALL", locale)).0
+    };
+    let text = report("C.UTF-8");
+    let memcpy = text.lines().skip_while(|line| !line.contains("profile:")).nth(1).unwrap();
+    assert!(memcpy.starts_with("  memcpy ") && memcpy.contains(" calls "), "{text}");
+    assert!(!text.is_ascii() && text.contains("µs"), "{text}");
+    assert!(report("C").is_ascii() && report("C").contains("us"), "{}", report("C"));
+}
+
+#[test]
 fn report_of_bad_files_names_them_and_shows_the_others() {
     let (folder, _) = reports();
     let whole = fs::read(folder.join("0.json")).unwrap();

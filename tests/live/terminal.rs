@@ -11,10 +11,14 @@ struct Terminal {
 
 impl Terminal {
     fn start(command: &mut Command) -> Self {
+        Self::of(command, 100, "xterm-256color")
+    }
+
+    fn of(command: &mut Command, columns: u16, term: &str) -> Self {
         use std::os::fd::FromRawFd;
         use std::os::unix::process::CommandExt;
         let (mut master, mut slave) = (0, 0);
-        let size = libc::winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = libc::winsize { ws_row: 40, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let null = std::ptr::null_mut();
         // SAFETY: two places for descriptors, which become ours.
         let (master, slave) = unsafe {
@@ -23,7 +27,7 @@ impl Terminal {
             (fs::File::from_raw_fd(master), fs::File::from_raw_fd(slave))
         };
         let end = || Stdio::from(slave.try_clone().unwrap());
-        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color");
+        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", term);
         // SAFETY: calls that are allowed between fork and exec.
         unsafe {
             command.pre_exec(|| {
@@ -71,9 +75,11 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 5");
     let mut command = plain(common::command());
-    let mut top = Terminal::start(command.env("XDG_RUNTIME_DIR", &folder.0).arg("top"));
+    let pid = victim.child.id().to_string();
+    command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", &pid]);
+    let mut top = Terminal::start(&mut command);
     top.expect("adma top: 1 process,");
-    top.expect(&victim.child.id().to_string());
+    top.expect(&pid);
     top.expect("engine"); // below the table, and between jumps over blanks
     top.type_in(" ");
     // The key is answered when it is; the copy after that obeys.
@@ -83,10 +89,62 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
     };
     assert!(eventually(obeys), "still on");
     top.expect("OFF");
+    top.type_in("h");
+    top.expect("PgDn");
+    top.type_in("h/zz");
+    top.expect("filter:");
+    top.expect("matches"); // none does
+    top.type_in("\u{1b}");
+    top.expect("engine");
     top.type_in("sq");
     assert!(top.child.wait().unwrap().success());
     top.expect("\u{1b}[?1049l"); // the screen is as it was
     assert!(victim.end().success());
+}
+
+#[test]
+fn top_drops_columns_where_there_is_no_room_and_prints_lines_on_a_dumb_terminal() {
+    let folder = Folder::new();
+    let mut victim = watched(&folder);
+    victim.ask("copy 1048576 5");
+    let pid = victim.child.id().to_string();
+    // Columns of the terminal, and the last of the table.
+    for (columns, last) in [(200, "MSGS/S"), (75, "SAVED"), (40, "ENGINE"), (30, "BYTES/S")] {
+        let mut command = plain(common::command());
+        command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", &pid, "--once"]);
+        let mut top = Terminal::of(&mut command, columns, "dumb");
+        let head = top.expect("\n");
+        assert!(head.trim_end().ends_with(last), "{columns}: {head}");
+        let row = top.expect("\n");
+        for line in [&head, &row] {
+            assert!(line.trim_end().chars().count() <= columns.into(), "{columns}: {line}");
+        }
+        assert!(row.contains(&format!("{pid} live")), "{row}");
+        assert!(top.child.wait().unwrap().success());
+    }
+    let mut command = plain(common::command());
+    command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", &pid]);
+    let mut top = Terminal::of(&mut command, 80, "dumb");
+    for _ in 0..2 {
+        assert!(!top.expect("PID PROGRAM").contains('\u{1b}'));
+    }
+    assert!(victim.end().success());
+    assert_eq!(top.child.wait().unwrap().code(), Some(1), "there is nothing left to show");
+}
+
+#[test]
+fn program_without_a_large_copy_costs_a_line_on_a_terminal_only() {
+    let folder = Folder::new();
+    let mut terminal = Terminal::start(adma(&folder).args(["-m", "auto", "echo", "hello"]));
+    let said = terminal.expect("nothing was carried");
+    assert!(
+        said.starts_with("hello") && said.contains("adma: no call of 256 KiB or more"),
+        "{said}"
+    );
+    assert!(terminal.child.wait().unwrap().success());
+    let mut terminal = Terminal::start(adma(&folder).args(["-m", "1M", "true"]));
+    terminal.expect("adma: no call of 1 MiB or more, nothing was carried");
+    assert!(terminal.child.wait().unwrap().success());
 }
 
 /// A shell that says `prompt> ` when it waits for a line, if there is one to be had.

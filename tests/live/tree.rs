@@ -53,12 +53,12 @@ fn report_of_processes_that_send_messages_tells_of_these() {
     let folder = Folder::new();
     let mut sender = Victim::start(adma(&folder).arg(victim("live")).stderr(Stdio::piped()));
     assert_eq!(sender.ask("messages 5"), "sent");
-    let table = top(&folder, &["--once"]);
-    assert!(table.lines().nth(1).is_some_and(|line| !line.ends_with(" 0.0")), "{table}");
     let json: Value = serde_json::from_str(&top(&folder, &["--once", "--json"])).unwrap();
-    let told = json["processes"].as_array().unwrap().iter().map(|process| &process["messages"]);
-    let sent: u64 = told.map(|told| number(&told["sent"]["messages"])).sum();
-    assert_eq!(sent, 5, "{json}");
+    let sent = |process: &&Value| process["messages"]["sent"]["messages"] == 5;
+    let one = json["processes"].as_array().unwrap().iter().find(sent);
+    let pid = one.unwrap_or_else(|| panic!("{json}"))["pid"].to_string();
+    let table = top(&folder, &["--once", &pid]);
+    assert!(table.lines().nth(1).is_some_and(|line| !line.ends_with(" 0.0")), "{table}");
     drop(sender.child.stdin.take());
     let done = sender.child.wait_with_output().unwrap();
     let err = text(&done.stderr);
@@ -82,6 +82,81 @@ fn each_gives_one_report_per_process() {
     let (_, err) = succeed(adma(&folder).args(["sh", "-c", &inner]));
     assert_eq!(err.matches("adma: ").count(), 1, "{err}");
     nothing_is_left(&folder);
+}
+
+#[test]
+fn page_is_made_in_one_step_also_of_killed_programs_and_without_a_large_copy() {
+    let folder = Folder::new();
+    let page = folder.join("run.html");
+    let ends = victim("stats_ends");
+    let both = format!("{} kill; {}", ends.display(), copies(4_000_000, 3));
+    let table: [(&[&str], i32, &[&str]); 4] = [
+        (&["sh", "-c", &both], 0, &["2 processes", "stats_ends", "stats_copies", "by size"]),
+        (&[ends.to_str().unwrap(), "kill"], -libc::SIGKILL, &["stats_ends (process "]),
+        (&["sh", "-c", "kill -SEGV $$"], -libc::SIGSEGV, &["No large copies"]),
+        (&["true"], 0, &["No large copies"]),
+    ];
+    for (program, status, parts) in table {
+        fs::write(&page, "THE OLD PAGE").unwrap();
+        let done = finish(adma(&folder).arg("--html").arg(&page).args(program)).status;
+        assert_eq!(done.code().unwrap_or_else(|| -done.signal().unwrap()), status, "{program:?}");
+        let made = fs::read_to_string(&page).unwrap();
+        assert!(made.starts_with("<!DOCTYPE html>") && made.ends_with("</html>\n"), "{made}");
+        for part in parts {
+            assert!(made.contains(part), "{program:?}: {part} is missing: {made}");
+        }
+        assert!(!made.contains("THE OLD PAGE"), "{made}");
+    }
+    let done = finish(adma(&folder).args(["--html", "/no/such/folder/page", "sh", "-c", "exit 3"]));
+    assert_eq!(done.status.code(), Some(3), "the program's");
+    assert!(text(&done.stderr).contains("/no/such/folder/page: No such file"));
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn file_of_reports_is_that_of_the_last_run() {
+    let folder = Folder::new();
+    let file = folder.join("run.json");
+    for _ in 0..2 {
+        let script = format!("{}; {}", copies(2_000_000, 3), copies(2_000_000, 2));
+        let mut command = adma(&folder);
+        command.args(["--stats", "json", "--stats-file"]).arg(&file).args(["sh", "-c", &script]);
+        succeed(&mut command);
+        assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 2);
+    }
+}
+
+#[test]
+fn profile_of_a_script_is_one_summed_report() {
+    let folder = Folder::new();
+    let script = format!("{}; {}; {}; true", copies(100, 3), copies(200, 5), copies(2_000_000, 1));
+    let (_, err) = succeed(adma(&folder).args(["-p", "sh", "-c", &script]));
+    for once in ["adma: ", "profile:", "suggested:"] {
+        assert_eq!(err.matches(once).count(), 1, "{once}: {err}");
+    }
+    let memcpy = err.lines().find(|line| line.starts_with("  memcpy ")).expect(&err);
+    let calls: u64 = memcpy.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(calls >= 9, "{err}");
+    nothing_is_left(&folder);
+}
+
+#[test]
+fn signals_are_called_by_their_names() {
+    let folder = Folder::new();
+    let done = finish(adma(&folder).arg(victim("stats_ends")).arg("kill"));
+    assert!(text(&done.stderr).contains("; killed by SIGKILL\n"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn card_without_a_driver_is_said_once() {
+    // SAFETY: a terminated name.
+    if !unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
+        return skip("card_without_a_driver_is_said_once", "there is a driver");
+    }
+    let folder = Folder::new();
+    let (_, err) = succeed(adma(&folder).args(["-b", "gpu", "sh", "-c", "true; true"]));
+    assert!(err.starts_with("adma: warning: no GPU: no libcuda.so.1"), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
 }
 
 #[test]

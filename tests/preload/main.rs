@@ -1,4 +1,4 @@
-//! preload.sh as its users meet it: what reaches the program, what its options do, when it
+//! preload.sh as its users meet it: what reaches the program, when it
 //! builds, and what it says when something is missing.
 //!
 //! Every test has a checkout of its own, with library and command already built and a cargo that
@@ -8,7 +8,6 @@ mod building;
 mod checkout;
 #[path = "../common/mod.rs"]
 mod common;
-mod options;
 mod place;
 mod program;
 mod telling;

@@ -20,12 +20,44 @@
 //! it has seen this process stopped, and the kernel reaches the youngest of a group first: when
 //! this process goes on, the program does already, or was not meant.
 
+use std::fmt::{Display, Formatter, Result as Written};
+
 /// How the program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Exit(i32),
     Signal(i32),
 }
+
+impl End {
+    /// From a status that `wait` has told.
+    pub fn of(status: i32) -> Self {
+        if libc::WIFEXITED(status) {
+            End::Exit(libc::WEXITSTATUS(status))
+        } else {
+            End::Signal(libc::WTERMSIG(status))
+        }
+    }
+}
+
+/// `exit 3`, `killed by SIGTERM`.
+impl Display for End {
+    fn fmt(&self, out: &mut Formatter<'_>) -> Written {
+        match self {
+            End::Exit(status) => write!(out, "exit {status}"),
+            End::Signal(signal) => match SIGNALS.get(*signal as usize) {
+                Some(name) if !name.is_empty() => write!(out, "killed by SIG{name}"),
+                _ => write!(out, "killed by signal {signal}"),
+            },
+        }
+    }
+}
+
+const SIGNALS: [&str; 32] = [
+    "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+];
 
 /// The signals of this process as they were found, and those that are waited for instead of taken.
 pub struct Signals {
@@ -81,11 +113,7 @@ impl Signals {
     pub fn wait_for(&self, child: i32) -> End {
         let mut program = Program { child, is_stopped: false };
         loop {
-            // SAFETY: a set and a place for the answer.
-            let (signal, info) = unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                (libc::sigwaitinfo(&self.waited_for, &mut info), info)
-            };
+            let (signal, info) = self.wait();
             if signal > 0 && ![libc::SIGCHLD, libc::SIGCONT].contains(&signal) {
                 pass_on(signal, &info, child);
             }
@@ -93,6 +121,20 @@ impl Signals {
                 return end;
             }
         }
+    }
+
+    fn wait(&self) -> (i32, libc::siginfo_t) {
+        // SAFETY: a set and a place for the answer.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (libc::sigwaitinfo(&self.waited_for, &mut info), info)
+        }
+    }
+
+    /// Waits for a signal. Returns it, and whether a process has sent it, not a terminal.
+    pub fn next(&self) -> (i32, bool) {
+        let (signal, info) = self.wait();
+        (signal, info.si_code <= 0)
     }
 
     /// A terminal may forbid those in the background to write: by a signal that must not wait.
@@ -165,11 +207,8 @@ impl Program {
         let which = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
         // SAFETY: a place for the answer.
         while unsafe { libc::waitpid(self.child, &mut status, which) } == self.child {
-            if libc::WIFEXITED(status) {
-                return News::Ended(End::Exit(libc::WEXITSTATUS(status)));
-            }
-            if libc::WIFSIGNALED(status) {
-                return News::Ended(End::Signal(libc::WTERMSIG(status)));
+            if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+                return News::Ended(End::of(status));
             }
             self.is_stopped = libc::WIFSTOPPED(status);
             news = News::StoppedOrGoesOn;

@@ -1,8 +1,6 @@
 //! Where the library is: beside us in the source tree, or in the library folder of the same
 //! installation, as which a Python wheel counts too; and what the loader can be told of it.
 
-use crate::options::set;
-use crate::program::execute;
 use crate::say::{FAILED, fail};
 use std::fs;
 use std::io;
@@ -29,7 +27,7 @@ pub fn find() -> PathBuf {
 }
 
 /// The file itself, whatever links lead to it.
-fn myself() -> PathBuf {
+pub fn myself() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|error| {
         fail(FAILED, format_args!("cannot tell where I am, so not where the library is: {error}"))
     })
@@ -94,18 +92,6 @@ fn copy(library: &Path, folder: &Path, user: u32) -> Result<PathBuf, String> {
         fs::write(&fresh, &bytes).and_then(|()| fs::rename(&fresh, &place)).map_err(cannot)?;
     }
     Ok(place)
-}
-
-/// The library itself answers, in a process of which it takes over the start-up: ours, again.
-pub fn check() -> ! {
-    if std::env::var_os("ADMA_CHECK").is_some_and(|value| value == "1") {
-        fail(FAILED, "the library could not be loaded");
-    }
-    let library = preloadable(find());
-    set("ADMA_CHECK", "1".as_ref());
-    set("LD_PRELOAD", library.as_os_str());
-    let error = execute(&myself(), vec!["adma".into(), "check".into()]);
-    fail(FAILED, format_args!("cannot start again: {error}"))
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ const MOST: usize = 4096;
 /// One process as its live file shows it.
 pub struct LiveProcess {
     pub path: PathBuf,
+    /// The user's number.
+    pub owner: u32,
     pub pid: i32,
     pub live: Box<Live>,
     pub state: State,
@@ -44,11 +46,28 @@ pub enum State {
 impl LiveProcess {
     /// The name of its program, fit for a terminal.
     pub fn program(&self) -> String {
+        let path = self.path_of_program();
+        let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("?");
+        name.strip_suffix(" (deleted)").unwrap_or(name).to_owned()
+    }
+
+    /// Its arguments, while it runs; the name of its program otherwise.
+    pub fn command_line(&self) -> String {
+        let words = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " ");
+        let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let first = first.rsplit('/').next().unwrap_or(first);
+        match self.state {
+            State::Running if !first.is_empty() => {
+                crate::say::printable(format!("{first} {rest}").trim_end())
+            }
+            _ => self.program(),
+        }
+    }
+
+    pub fn path_of_program(&self) -> String {
         let mut room = [0; 256];
-        let exe = self.live.head.exe(&mut room);
-        let name = Path::new(OsStr::from_bytes(exe)).file_name().unwrap_or(OsStr::new("?"));
-        let name = name.to_string_lossy();
-        crate::say::printable(name.strip_suffix(" (deleted)").unwrap_or(&name))
+        crate::say::printable(&String::from_utf8_lossy(self.live.head.exe(&mut room)))
     }
 
     /// Bytes of its large copies.
@@ -65,6 +84,12 @@ impl LiveProcess {
     /// Bytes of its large copies and its messages.
     pub fn all_bytes(&self) -> u64 {
         self.bytes().saturating_add(self.messages().map_or(0, |told| told.total().1))
+    }
+
+    /// Whether it has counted anything.
+    pub fn counted(&self) -> bool {
+        let is_profiled = self.live.recorder.every_size.count() > 0;
+        self.bytes() > 0 || is_profiled || self.messages().is_some()
     }
 
     /// Seconds from its start to its end, or to now.
@@ -140,11 +165,20 @@ pub fn make_tree() -> Option<PathBuf> {
 
 /// Every process of this user that keeps a live file. Files of processes that have gone are
 /// removed, unless somebody is about to collect them.
-pub fn all() -> Vec<LiveProcess> {
+/// With `everybody` those of other users too, as far as this user may read them: root's right.
+pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
     let mut all = Vec::new();
-    for place in places().into_iter().filter(|place| is_private(place)) {
-        remove_old_trees(&place);
-        all.extend(in_folder(&place, true));
+    let mut places = places();
+    places.extend(folder.map(Path::to_owned));
+    if everybody {
+        places.extend(places_of_others());
+    }
+    for place in places.into_iter().filter(|place| owner(place).is_some()) {
+        let is_ours = is_private(&place);
+        if is_ours {
+            remove_old_trees(&place);
+        }
+        all.extend(in_folder(&place, is_ours));
         for tree in trees(&place) {
             all.extend(in_folder(&tree, false));
         }
@@ -157,20 +191,18 @@ pub fn all() -> Vec<LiveProcess> {
 /// Every process with a file in one folder.
 pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
     let mut found = Vec::new();
-    if !is_private(folder) {
-        return found;
-    }
+    let Some(owner) = owner(folder) else { return found };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
         let Some(pid) = pid_of(&entry.file_name()) else { continue };
         let path = entry.path();
-        match read(&path) {
+        match read(&path, owner) {
             Ok(live) => {
                 let state = state(&live, pid);
                 if tidy && !matches!(state, State::Running | State::Elsewhere) {
                     let _ = fs::remove_file(&path); // somebody else may have been quicker
                     continue;
                 }
-                found.push(LiveProcess { path, pid, live, state });
+                found.push(LiveProcess { path, owner, pid, live, state });
             }
             // Of a process that died while it made the file, or of another version.
             Err(_) if tidy && !exists(pid) => {
@@ -199,12 +231,12 @@ fn pid_of(name: &OsStr) -> Option<i32> {
     (digits(pid, 10) && digits(unique, 16)).then(|| pid.parse().ok())?
 }
 
-fn read(path: &Path) -> io::Result<Box<Live>> {
+fn read(path: &Path, owner: u32) -> io::Result<Box<Live>> {
     let strange = || io::Error::from(io::ErrorKind::InvalidData);
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let about = file.metadata()?;
-    if !about.is_file() || about.uid() != user() || about.len() != Live::SIZE as u64 {
+    if !about.is_file() || about.uid() != owner || about.len() != Live::SIZE as u64 {
         return Err(strange());
     }
     let live = read_whole(&mut file)?;
@@ -319,9 +351,39 @@ pub fn remove_tree(tree: &Path) {
 
 /// A folder of this user's that nobody else can look into, and no link.
 fn is_private(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|about| {
-        about.is_dir() && about.uid() == user() && about.permissions().mode() & 0o077 == 0
-    })
+    owner(path) == Some(user())
+}
+
+/// The user whose folder this is, where no other user can look into it, and it is no link.
+fn owner(path: &Path) -> Option<u32> {
+    let about = fs::symlink_metadata(path).ok()?;
+    (about.is_dir() && about.permissions().mode() & 0o077 == 0).then_some(about.uid())
+}
+
+/// Where live files of other users are: folders that are named after their owner.
+fn places_of_others() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for (folder, before, after) in
+        [("/run/user", "", "adma"), ("/dev/shm", "adma-", ""), ("/tmp", "adma-", "")]
+    {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(before)?.parse().ok());
+            let path = if after.is_empty() { entry.path() } else { entry.path().join(after) };
+            if number.is_some_and(|number: u32| number != user() && owner(&path) == Some(number)) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The name of a user, or the number.
+pub fn name_of(user: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let is_wanted = |line: &&str| line.split(':').nth(2) == Some(&user.to_string());
+    let name = users.lines().find(is_wanted).and_then(|line| line.split(':').next());
+    name.map_or(user.to_string(), crate::say::printable)
 }
 
 fn is_in_memory(path: &Path) -> bool {
@@ -377,14 +439,14 @@ mod tests {
         fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
         let path = folder.join("1-1");
         fs::write(&path, "short").unwrap();
-        assert!(read(&path).is_err());
+        assert!(read(&path, user()).is_err());
         fs::write(&path, vec![0; Live::SIZE]).unwrap();
-        assert!(read(&path).is_err(), "no magic");
+        assert!(read(&path, user()).is_err(), "no magic");
         fs::write(&path, vec![0xff; Live::SIZE]).unwrap();
-        assert!(read(&path).is_err());
+        assert!(read(&path, user()).is_err());
         let link = folder.join("2-2");
         std::os::unix::fs::symlink("/proc/self/stat", &link).unwrap();
-        assert!(read(&link).is_err());
+        assert!(read(&link, user()).is_err());
         assert!(in_folder(&folder, false).is_empty());
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(!is_private(&folder));

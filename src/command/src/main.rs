@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! main        which subcommand
-//! options     what stands on the command line
+//! options     what stands on the command line; knobs: the library's table of them
+//! complete    what a shell offers for a word of it
 //! run         adma program: finds the program and becomes it; program: how
 //! tree        or runs it, and reports for all its processes; job: as its parent, unnoticed
+//! bench       adma bench: runs it with and without the library in turn
 //! top         adma top: live statistics
 //! live        the files they are in; stats: what the library and the command share
 //! obstacle    why a program cannot be helped
+//! check       adma check: what this machine offers
 //! library     where the library is
 //! report      adma report: the JSON of processes as text and as a page
 //! say         messages of one line; standard output
@@ -22,7 +25,12 @@
 // Test executables hold the parts without `main`.
 #![cfg_attr(test, allow(dead_code))]
 
+mod bench;
+mod check;
+mod complete;
 mod job;
+#[path = "../../config/knobs.rs"]
+mod knobs;
 mod library;
 mod live;
 mod obstacle;
@@ -35,15 +43,9 @@ mod stats;
 mod top;
 mod tree;
 
-use options::Task;
+use options::Options;
 use std::ffi::OsString;
-
-const CHECK: &str = "\
-usage: {} check
-
-Says what this machine offers: CPUs, the kernel helper, channels, and what a
-copy gains by them. Settings in the environment count, see --knobs.
-";
+use std::io::Write;
 
 #[cfg(not(test))]
 #[unsafe(no_mangle)]
@@ -54,27 +56,35 @@ extern "C" fn main() -> i32 {
 
 fn command(arguments: Vec<OsString>) -> i32 {
     // A subcommand is the first word; after an option or `--` that word is a program.
+    let rest = arguments.get(1..).unwrap_or_default();
     match arguments.first().and_then(|word| word.to_str()) {
-        Some("check") => {
-            options::none("check", CHECK, &arguments[1..]);
-            library::check()
+        Some("bench") => bench::command(options::parse("bench", rest)),
+        Some("check") => options::parse::<check::Options>("check", rest).command(),
+        Some("--complete") => {
+            complete::command(rest);
+            0
         }
-        Some("report") => report::command(&arguments[1..]),
-        Some("top") => top::command(&arguments[1..]),
+        Some("report") => report::command(options::parse("report", rest)),
+        Some("top") => top::command(options::parse("top", rest)),
         _ => {
-            let options = options::parse(arguments);
-            match options.task {
-                Task::Run => run::run(options),
-                Task::Check => {
-                    options.set();
-                    library::check()
-                }
-                Task::LibraryPath => say::out(format_args!("{}\n", library::find().display())),
-                Task::Help => say::out(format_args!("{}", options::help())),
-                Task::Knobs => say::out(format_args!("{}", options::KNOBS)),
-                Task::Version => {
-                    say::out(format_args!("adma {}\n", env!("CARGO_PKG_VERSION")));
-                }
+            let options: Options = options::parse("", &arguments);
+            if options.list_knobs {
+                say::out(format_args!("{}", options::list_of_knobs()));
+            } else if options.version {
+                say::out(format_args!("adma {}\n", env!("CARGO_PKG_VERSION")));
+            } else if options.libpath {
+                say::out(format_args!("{}\n", library::find().display()));
+            } else if options.check {
+                options.set();
+                options::check_environment();
+                return check::command(false);
+            } else if options.words.is_empty() {
+                // Nobody else to tell if that fails.
+                let _ = std::io::stderr().write_all(options::help().as_bytes());
+                return say::FAILED;
+            } else {
+                options.set();
+                run::run(options);
             }
             0
         }

@@ -5,15 +5,17 @@
 //! status are what they would be without us.
 
 use crate::options::{self, Options};
-use crate::say::{self, fail};
+use crate::say::{self, FAILED, fail};
 use crate::{library, obstacle, program, tree};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// What the library writes at exit if nobody has said anything.
 const REPORT: &str = "text";
 
 pub fn run(options: Options) -> ! {
+    options::check_environment();
     let found = program::find(&options.words[0]).unwrap_or_else(|(status, why)| {
         let name = say::printable(&options.words[0].to_string_lossy());
         fail(status, format_args!("{name}: {why}"))
@@ -25,10 +27,12 @@ pub fn run(options: Options) -> ! {
     {
         say::say(obstacle);
     }
-    options.set();
+    if !options.quiet && std::env::var_os("ADMA_BACKEND").is_some_and(|name| name == "gpu") {
+        complain_about_card();
+    }
     // To no purpose, and some loaders would complain.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
-        preload(&library::preloadable(library::find()));
+        options::set("LD_PRELOAD", &preload_with(&library::preloadable(library::find())));
         report(&options, &found);
     }
     program::become_program(&found, options.words)
@@ -38,26 +42,49 @@ pub fn run(options: Options) -> ! {
 /// reports for itself, or none does.
 fn report(options: &Options, program: &Path) {
     let is_set = |knob| std::env::var_os(knob).is_some();
+    if options.html.is_some() {
+        tree::run(program, options);
+        fail(FAILED, "--html: no folder for live statistics; see adma(1)");
+    }
     if is_set("ADMA_STATS") || tree::is_inside_another() {
         return;
     }
-    if !options.each && !["ADMA_STATS_FILE", "ADMA_PROFILE", "ADMA_LIVE"].into_iter().any(is_set) {
-        tree::run(program, &options.words);
+    if !options.each && !["ADMA_STATS_FILE", "ADMA_LIVE"].into_iter().any(is_set) {
+        tree::run(program, options);
     }
     options::set("ADMA_STATS", REPORT.as_ref());
 }
 
-/// Behind what is there already: AddressSanitizer, for one, insists on being first.
-fn preload(library: &Path) {
-    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let separator = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
-    if before.as_bytes().split(separator).any(|one| one == library.as_os_str().as_bytes()) {
-        return; // adma within adma
+/// Says once why a graphics card that was asked for cannot serve any of the processes.
+fn complain_about_card() {
+    // SAFETY: a terminated name; the driver is only opened, as the library would.
+    if unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
+        say::say("warning: no GPU: no libcuda.so.1 that could be opened; worker threads serve");
     }
-    let all = if before.is_empty() {
-        library.as_os_str().to_owned()
-    } else {
-        options::joined(&before, ":", library.as_os_str())
-    };
-    options::set("LD_PRELOAD", &all);
+}
+
+/// LD_PRELOAD with our library behind what is there already: AddressSanitizer, for one, insists
+/// on being first.
+pub fn preload_with(library: &Path) -> OsString {
+    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    if before.as_bytes().split(separates).any(|one| one == library.as_os_str().as_bytes()) {
+        return before; // adma within adma
+    }
+    match before.is_empty() {
+        true => library.as_os_str().to_owned(),
+        false => options::joined(&before, ":", library.as_os_str()),
+    }
+}
+
+/// LD_PRELOAD as it would be without us.
+pub fn preload_without(library: &Path) -> OsString {
+    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let ours = library.as_os_str().as_bytes();
+    let others = before.as_bytes().split(separates).filter(|one| *one != ours);
+    OsString::from_vec(others.collect::<Vec<_>>().join(&b':'))
+}
+
+/// The loader splits LD_PRELOAD there.
+fn separates(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || *byte == b':'
 }

@@ -42,6 +42,26 @@ pub fn out(what: Arguments<'_>) {
     }
 }
 
+/// Text for people, in letters that their locale has.
+pub fn in_locale(text: String) -> String {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
+    let locale = set.unwrap_or_default().to_string_lossy().to_uppercase();
+    if text.is_ascii() || locale.contains("UTF-8") || locale.contains("UTF8") {
+        return text;
+    }
+    let plain = |c| match c {
+        'µ' => 'u',
+        '−' | '–' => '-',
+        '…' => '.',
+        '\u{202f}' => ' ',
+        c if c.is_ascii() => c,
+        _ => '?',
+    };
+    text.chars().map(plain).collect()
+}
+
 /// Text of others, as a terminal may see it: a program's name can hold escape sequences.
 pub fn printable(text: &str) -> String {
     let hidden = |c: char| {

@@ -2,61 +2,85 @@
 //!
 //! ```text
 //! sample      reads all live files, twice makes a rate
-//! lines       a table for pipes and files; json for programs
-//! screen      the same on a terminal, by ratatui
+//! columns     those of the table, as far as there is room
+//! lines       the table for pipes and files; json and metrics for programs
+//! screen      the table on a terminal, by ratatui
 //! set         what the user wants of a process goes into its live file
 //! ```
 
+mod columns;
 mod lines;
+mod metrics;
 mod screen;
 mod set;
 
 use crate::live::{self, LiveProcess, State};
-use crate::say::{FAILED, fail};
 use crate::stats::live::Recorder;
 use crate::stats::worth;
+use clap::ValueHint;
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "\
-usage: {} top [PID] [--once] [--json]      what processes copy, each second
-       {} top --set PID WHAT ...           change a running process
-
-WHAT is off, on, min=SIZE (64K, 1M), min=auto, channels=N or channels=auto.
-On a terminal: up and down choose a process, s sorts, space switches it off and
-on, + and - change its threshold, < and > its channels, r undoes, q leaves.
-Processes are seen that have statistics on: started by adma, or with ADMA_STATS.
-";
-
 const INTERVAL: Duration = Duration::from_secs(1);
 
-struct Wish {
-    pid: Option<i32>,
+/// Shows what processes copy, each second, and changes running ones.
+#[derive(clap::Parser, Debug)]
+#[command(
+    name = "top",
+    verbatim_doc_comment,
+    override_usage = "adma top [PID] [--all] [--once] [--json | --metrics]\n       adma top --set PID WHAT...",
+    after_help = "\
+WHAT is off, on, min=SIZE (64K, 1M), min=auto, channels=N or channels=auto.
+On a terminal h shows the keys. Processes are seen that have statistics on:
+started by adma, or with ADMA_STATS, or with ADMA_LIVE=DIR for --folder DIR."
+)]
+pub struct Wish {
+    /// one sample, then leave
+    #[arg(long)]
     once: bool,
+    /// for programs
+    #[arg(long)]
     json: bool,
+    /// one sample for Prometheus
+    #[arg(long, conflicts_with = "json")]
+    metrics: bool,
+    /// processes of all users; for root
+    #[arg(long)]
+    all: bool,
+    /// also those that keep their statistics there
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    folder: Option<PathBuf>,
+    /// change a running process
+    #[arg(long, requires = "pid")]
+    set: bool,
+    /// only this process
+    #[arg(value_parser = pid, value_hint = ValueHint::Other)]
+    pid: Option<i32>,
+    /// off, on, min=SIZE, channels=N
+    #[arg(hide = true, requires = "set")]
+    what: Vec<String>,
 }
 
-pub fn command(arguments: &[OsString]) -> i32 {
-    let mut wish = Wish { pid: None, once: false, json: false };
-    let words: Vec<String> =
-        arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    for (at, word) in words.iter().enumerate() {
-        match word.as_str() {
-            "--once" => wish.once = true,
-            "--json" => wish.json = true,
-            "-h" | "--help" => crate::options::tell_usage(USAGE),
-            "--set" => return set::command(&words[at + 1..]),
-            number => match number.parse() {
-                Ok(pid) if pid > 0 && wish.pid.is_none() => wish.pid = Some(pid),
-                _ => fail(FAILED, format_args!("top: unknown word {number}; see adma top --help")),
-            },
-        }
+fn pid(text: &str) -> Result<i32, &'static str> {
+    text.parse().ok().filter(|pid| *pid > 0).ok_or("want a process number")
+}
+
+impl Wish {
+    fn shows_users(&self) -> bool {
+        self.all
     }
-    if !wish.once && !wish.json && std::io::stdout().is_terminal() {
+}
+
+pub fn command(wish: Wish) -> i32 {
+    if let (true, Some(pid)) = (wish.set, wish.pid) {
+        return set::command(pid, &wish.what);
+    }
+    let can_draw = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+    let wants_lines = wish.once || wish.json || wish.metrics;
+    if !wants_lines && can_draw && std::io::stdout().is_terminal() {
         return screen::run(&wish);
     }
     lines::run(&wish)
@@ -66,6 +90,9 @@ pub fn command(arguments: &[OsString]) -> i32 {
 struct Row {
     process: LiveProcess,
     program: String,
+    /// Its command line, while it runs.
+    command: String,
+    user: String,
     copies: u64,
     bytes: u64,
     copies_per_second: f64,
@@ -84,6 +111,13 @@ impl Row {
 
     fn is_off(&self) -> bool {
         self.process.live.facts.off.load(Relaxed) == 1
+    }
+
+    /// Copies from this size up are carried: as the user, the configuration or learning has it.
+    fn threshold(&self) -> Option<u64> {
+        let (control, facts) = (&self.process.live.control, &self.process.live.facts);
+        let known = [&control.min_bytes, &facts.min_bytes, &facts.threshold];
+        known.into_iter().map(|bytes| bytes.load(Relaxed)).find(|&bytes| bytes > 0)
     }
 
     /// The reason for which libc has copied most.
@@ -116,8 +150,9 @@ impl Sampler {
     }
 
     /// All processes, or one. Of a process that was not seen before the rate is that of its life.
-    fn sample(&mut self, pid: Option<i32>) -> Vec<Row> {
-        let mut processes = live::all();
+    fn sample(&mut self, wish: &Wish) -> Vec<Row> {
+        let pid = wish.pid;
+        let mut processes = live::all(wish.all, wish.folder.as_deref());
         // Who has become another program is shown as what it is now.
         processes.retain(|process| {
             pid.is_none_or(|pid| process.pid == pid) && process.state != State::Replaced
@@ -147,6 +182,8 @@ impl Sampler {
             std::array::from_fn(|at| now[at].saturating_sub(before[at]) as f64);
         Row {
             program: process.program(),
+            command: process.command_line(),
+            user: live::name_of(process.owner),
             copies,
             bytes,
             copies_per_second: copies_new / passed,

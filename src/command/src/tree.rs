@@ -7,26 +7,31 @@
 //! Whoever wants the program to have this very process uses `--quiet` or `--each`.
 
 use crate::job::{End, Signals};
+use crate::knobs;
 use crate::live::{self, LiveProcess, State};
-use crate::options;
+use crate::options::{self, Options};
 use crate::program;
+use crate::report::Report;
+use crate::say;
 use crate::stats::live::Recorder;
 use crate::stats::messages::MessageCounts;
 use crate::stats::units::{Bytes, Time};
 use crate::stats::{tables, worth};
-use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io::IsTerminal;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+/// What the library considers at least, unless that is fixed.
+const FLOOR: usize = 256 << 10;
 /// The processes that are named.
 const NAMED: usize = 3;
 
 /// Runs the program, reports, and ends as it has ended. Returns only where no files can be kept,
 /// and nothing has been done.
-pub fn run(program: &Path, words: &[OsString]) {
+pub fn run(program: &Path, options: &Options) {
     let Some(tree) = live::make_tree() else { return };
     options::set("ADMA_LIVE", tree.as_os_str());
     options::set("ADMA_STATS", "off".as_ref());
@@ -39,7 +44,7 @@ pub fn run(program: &Path, words: &[OsString]) {
         // The program does not outlive a command that is killed, as it would not without us.
         // SAFETY: changes what becomes of this process.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        program::become_program(program, words.to_vec());
+        program::become_program(program, options.words.clone());
     }
     if child < 0 {
         signals.as_found();
@@ -48,18 +53,29 @@ pub fn run(program: &Path, words: &[OsString]) {
     }
     let end = signals.wait_for(child);
     let seconds = begun.elapsed().as_secs_f64();
-    let report = report(live::in_folder(&tree, false), child, end, seconds);
+    let mut processes = live::in_folder(&tree, false);
     live::remove_tree(&tree);
+    processes.retain(LiveProcess::counted);
     signals.before_writing();
+    if let Some(Err(why)) =
+        options.html.as_ref().map(|path| Report::of_live(&processes).write_page(path))
+    {
+        say::say(why);
+    }
+    let report = say::in_locale(report(processes, child, end, seconds));
     // One write, so that it does not mix with what others say. Nobody to tell if that fails.
     let _ = std::io::stderr().write_all(report.as_bytes());
     signals.end_as(end)
 }
 
-/// Empty where nobody has made a large copy or sent a message.
+/// Where no process has made a large copy or sent a message, one line for a terminal.
 fn report(mut processes: Vec<LiveProcess>, child: i32, end: End, seconds: f64) -> String {
     let mut out = String::new();
-    processes.retain(|process| process.bytes() > 0 || process.messages().is_some());
+    if processes.is_empty() && std::io::stderr().is_terminal() {
+        let fixed = std::env::var("ADMA_MIN_BYTES").ok().and_then(|value| knobs::size(&value));
+        let floor = Bytes(fixed.unwrap_or(FLOOR) as u64);
+        return format!("adma: no call of {floor} or more, nothing was carried\n");
+    }
     processes.sort_by_key(|process| std::cmp::Reverse(process.all_bytes()));
     // A `String` takes everything.
     let _ = write_report(&processes, child, end, seconds, &mut out);
@@ -100,7 +116,8 @@ fn write_report(
             processes.iter().any(|process| process.bytes() > 0),
             processes.iter().any(|process| process.messages().is_some()),
         ) {
-            (_, false) => "made large copies",
+            (false, false) => "made copies, no large ones",
+            (true, false) => "made large copies",
             (true, true) => "made large copies or sent messages",
             (false, true) => "sent messages",
         };
@@ -145,6 +162,11 @@ fn write_report(
         tables::sizes(&total, out)?;
         tables::percentiles(&total, scale, out)?;
     }
+    if total.every_size.count() > 0 {
+        let learned = processes.iter().map(|p| p.live.facts.threshold.load(Relaxed));
+        let threshold = learned.filter(|&bytes| bytes > 0).min();
+        tables::profile(&total, &knobs::OPS, threshold, floor, out)?;
+    }
     Ok(())
 }
 
@@ -157,8 +179,7 @@ fn ended(process: &LiveProcess, child: i32, end: End) -> String {
     let is_child = process.pid == child;
     match (process.state, end) {
         (State::Replaced, _) => "became another program".into(),
-        (_, End::Signal(signal)) if is_child => format!("killed by signal {signal}"),
-        (_, End::Exit(code)) if is_child => format!("exit {code}"),
+        (_, end) if is_child => end.to_string(),
         (State::Running, _) => "still runs".into(),
         (State::Elsewhere, _) => "not known".into(),
         (State::Exited(code), _) => status("exit", code),

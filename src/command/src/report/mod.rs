@@ -7,37 +7,53 @@
 //! text      the report for terminals
 //! page      the report for browsers; sections: what it shows of one process or of all;
 //!           chart: pictures; html: tags and escaping
+//! live      a live file as such a report; diff: two runs beside each other
 //! units     numbers as people read them
 //! ```
 
-mod chart;
+pub mod chart;
+mod diff;
 mod figures;
-mod html;
-mod page;
+pub mod html;
+mod live;
+pub mod page;
 mod process;
 mod sections;
 mod text;
-mod units;
+pub mod units;
 
 #[cfg(test)]
 mod tests;
 
+use crate::live::LiveProcess;
 use crate::say::{self, FAILED, fail, printable, say};
 use figures::Figures;
 use process::ProcessReport;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-const USAGE: &str = "\
-usage: {} report FILE... [--html PAGE]
-
-Reads reports in JSON, of one process or of many, and prints one report of all
-of them; - is standard input. With --html it also makes PAGE, for a browser.
-To make such reports: {} --stats json --stats-file FILE program
-";
+/// Reads reports in JSON, of one process or of many, and prints one report of all
+/// of them; - is standard input.
+/// To make such reports: adma --stats json --stats-file FILE program
+#[derive(clap::Parser, Debug)]
+#[command(
+    name = "report",
+    verbatim_doc_comment,
+    override_usage = "adma report FILE... [--html PAGE]\n       adma report --diff BEFORE AFTER"
+)]
+pub struct Options {
+    /// Reports in JSON; - is standard input.
+    #[arg(value_name = "FILE", required = true, value_hint = clap::ValueHint::FilePath)]
+    files: Vec<OsString>,
+    /// also make a page for a browser
+    #[arg(long, value_name = "PAGE", value_hint = clap::ValueHint::FilePath)]
+    html: Option<PathBuf>,
+    /// compare two files with each other
+    #[arg(long, conflicts_with = "html")]
+    diff: bool,
+}
 
 /// More than a thousand full reports.
 const LONGEST_FILE: u64 = 256 << 20;
@@ -49,6 +65,17 @@ pub struct Report {
 }
 
 impl Report {
+    /// Of what is known of processes without their help.
+    pub fn of_live(processes: &[LiveProcess]) -> Self {
+        Self::new(processes.iter().map(ProcessReport::from).collect())
+    }
+
+    /// Makes the page anew.
+    pub fn write_page(&self, path: &Path) -> Result<(), String> {
+        let cannot = |error| format!("{}: {}", path.display(), say::reason(&error));
+        std::fs::write(path, page::of(self)).map_err(cannot)
+    }
+
     fn new(mut processes: Vec<ProcessReport>) -> Self {
         processes.sort_by_key(|process| std::cmp::Reverse(process.figures.bytes()));
         let mut total = Figures::default();
@@ -57,11 +84,13 @@ impl Report {
     }
 }
 
-pub fn command(arguments: &[OsString]) -> i32 {
-    let (files, page) = parse(arguments);
+pub fn command(Options { files, html, diff }: Options) -> i32 {
+    if diff {
+        return compare(&files);
+    }
     let mut processes = Vec::new();
     let mut status = 0;
-    for file in files {
+    for file in &files {
         match read(file).and_then(|text| all_in(&text, &mut processes)) {
             Ok(()) => {}
             // The others are still worth a look.
@@ -75,45 +104,26 @@ pub fn command(arguments: &[OsString]) -> i32 {
         return 1;
     }
     let report = Report::new(processes);
-    if let Some(path) = page
-        && let Err(error) = std::fs::write(path, page::of(&report))
-    {
-        fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
+    if let Some(Err(why)) = html.map(|path| report.write_page(&path)) {
+        fail(1, why);
     }
-    say::out(format_args!("{}", text::of(&report)));
+    say::out(format_args!("{}", say::in_locale(text::of(&report))));
     status
 }
 
-fn parse(arguments: &[OsString]) -> (Vec<&OsStr>, Option<&Path>) {
-    let (mut files, mut page, mut options) = (Vec::new(), None, true);
-    let mut words = arguments.iter().map(OsString::as_os_str);
-    while let Some(word) = words.next() {
-        let bytes = word.as_bytes();
-        if !options || bytes == b"-" || !bytes.starts_with(b"-") {
-            files.push(word);
-        } else if bytes == b"--" {
-            options = false;
-        } else if bytes == b"-h" || bytes == b"--help" {
-            crate::options::tell_usage(USAGE)
-        } else if bytes == b"--html" {
-            let path = words.next();
-            page = path.map(Path::new);
-            if page.is_none() {
-                fail(FAILED, "--html wants a value; see report --help");
-            }
-        } else if let Some(path) = bytes.strip_prefix(b"--html=") {
-            page = Some(Path::new(OsStr::from_bytes(path)));
-        } else {
-            fail(FAILED, format_args!("unknown option {}; see report --help", word.display()));
+fn compare(files: &[OsString]) -> i32 {
+    let [before, after] = files else {
+        fail(FAILED, "report --diff wants two files; see adma report --help")
+    };
+    let [before, after] = [before, after].map(|file| {
+        let mut processes = Vec::new();
+        if let Err(why) = read(file).and_then(|text| all_in(&text, &mut processes)) {
+            fail(1, format_args!("{}: {why}", printable(&file.to_string_lossy())));
         }
-    }
-    if files.is_empty() {
-        fail(
-            FAILED,
-            "report wants files with reports in JSON (adma --stats json); see report --help",
-        );
-    }
-    (files, page)
+        Report::new(processes)
+    });
+    say::out(format_args!("{}", say::in_locale(diff::of(&before, &after))));
+    0
 }
 
 /// `-` is standard input.

@@ -22,22 +22,7 @@ pub fn of(report: &Report) -> String {
         [first, ..] => format!("{} and {} more", first.program(), processes.len() - 1),
         [] => String::new(),
     };
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-         style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>adma: {name}</title>\n<style>\n{style}</style>\n</head>\n<body>\n\
-         <a class=\"skip wide\" href=\"#figures\">Skip to the figures</a>\n{patterns}\
-         <header class=\"wide\"><h1>{head}</h1>\n<p class=\"faint\">{subject}</p>\n{cards}</header>\n\
-         <main class=\"wide\" id=\"figures\">\n",
-        name = escaped(&name),
-        style = include_str!("page.css"),
-        patterns = PATTERNS,
-        head = escaped(&headline(total)),
-        subject = escaped(&subject(processes)),
-        cards = cards(report),
-    );
+    let mut out = String::new();
     let several = processes.len() > 1;
     sections::all(&mut out, total, if several { "all processes" } else { "this process" }, 2);
     if several {
@@ -50,13 +35,29 @@ pub fn of(report: &Report) -> String {
             let _ = writeln!(out, "<p>The {rest} that copied least are in the table only.</p>");
         }
     }
-    let _ = write!(
-        out,
-        "</main>\n<footer class=\"wide faint\">Made by <code>adma report</code> {}. This page \
-         loads nothing: it can be kept, sent and printed.</footer>\n</body>\n</html>\n",
-        env!("CARGO_PKG_VERSION")
-    );
-    out
+    let head =
+        format!("<p class=\"faint\">{}</p>\n{}", escaped(&subject(processes)), cards(report));
+    document(&name, &headline(total), &head, &out)
+}
+
+/// A whole page. `head` and `main` are tags, the others text.
+pub fn document(name: &str, headline: &str, head: &str, main: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         style-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>adma: {name}</title>\n<style>\n{style}</style>\n</head>\n<body>\n\
+         <a class=\"skip wide\" href=\"#figures\">Skip to the figures</a>\n{PATTERNS}\
+         <header class=\"wide\"><h1>{headline}</h1>\n{head}</header>\n\
+         <main class=\"wide\" id=\"figures\">\n{main}</main>\n\
+         <footer class=\"wide faint\">Made by adma {version}. This page loads nothing: it can be \
+         kept, sent and printed.</footer>\n</body>\n</html>\n",
+        name = escaped(name),
+        style = include_str!("page.css"),
+        headline = escaped(headline),
+        version = env!("CARGO_PKG_VERSION"),
+    )
 }
 
 /// Fillings that differ without colour.

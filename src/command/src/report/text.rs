@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::chart::cut;
-use super::figures::{Figures, PARTS, TimeSaved, Traffic, in_words};
+use super::figures::{Distribution, Figures, PARTS, TimeSaved, Traffic, in_words};
 use super::units::{bytes, nanoseconds, percent, seconds};
 use std::fmt::Write;
 
@@ -42,9 +42,18 @@ pub fn of(report: &Report) -> String {
     }
     if total.bytes() > 0 {
         out.push('\n');
-        picture(&mut out, total);
+        picture(&mut out, &[(&total.engine.sizes, '#'), (&total.libc.sizes, '-')]);
         let _ = writeln!(out, "  {:>18}    # engine   - libc\n", "");
         percentiles(&mut out, total);
+    }
+    if let Some(profile) = &total.profile {
+        out += "\n  profile: every copy that came through\n";
+        let mut functions: Vec<_> = profile.functions.iter().collect();
+        functions.sort_by_key(|function| std::cmp::Reverse(function.2));
+        for (name, calls, sum) in functions {
+            let _ = writeln!(out, "  {:<16}{calls:>12} calls{:>13}", cut(name, 16), bytes(*sum));
+        }
+        picture(&mut out, &[(&profile.sizes, '#')]);
     }
     if processes.len() > 1 {
         list(&mut out, report);
@@ -143,23 +152,24 @@ fn rare(out: &mut String, total: &Figures) {
 }
 
 /// One line for each power of two in use, with a bar; the engine's part comes first.
-fn picture(out: &mut String, total: &Figures) {
+/// One line for each power of two in use, with a bar.
+fn picture(out: &mut String, histograms: &[(&Distribution, char)]) {
     const WIDTH: u128 = 44;
-    let (engine, libc) = (total.engine.sizes.classes(), total.libc.sizes.classes());
+    let classes: Vec<_> = histograms.iter().map(|(all, mark)| (all.classes(), *mark)).collect();
     let of = |all: &[(u32, u64, u64)], wanted| {
         all.iter().find(|class| class.0 == wanted).map_or(0, |class| class.1)
     };
-    let used = || engine.iter().chain(&libc).map(|class| class.0);
+    let used = || classes.iter().flat_map(|(all, _)| all).map(|class| class.0);
     let (Some(first), Some(last)) = (used().min(), used().max()) else { return };
-    let both = |class| of(&engine, class).saturating_add(of(&libc, class));
-    let most = (first..=last).map(both).max().unwrap_or(1).max(1);
+    let sum = |class| classes.iter().fold(0u64, |sum, (all, _)| sum.saturating_add(of(all, class)));
+    let most = (first..=last).map(sum).max().unwrap_or(1).max(1);
     for class in first..=last {
         let to = 1u64.checked_shl(class + 1).map_or("16 EiB".to_owned(), bytes);
-        let _ = write!(out, "  {:>8} - {to:<8}{:>10} ", bytes(1 << class), both(class));
-        for (all, mark) in [(&engine, '#'), (&libc, '-')] {
+        let _ = write!(out, "  {:>8} - {to:<8}{:>10} ", bytes(1 << class), sum(class));
+        for (all, mark) in &classes {
             // Rounded up: one copy is seen, however many others there are.
             let length = (u128::from(of(all, class)) * WIDTH).div_ceil(u128::from(most));
-            out.extend(std::iter::repeat_n(mark, length.min(WIDTH) as usize));
+            out.extend(std::iter::repeat_n(*mark, length.min(WIDTH) as usize));
         }
         out.push('\n');
     }

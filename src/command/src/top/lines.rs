@@ -1,30 +1,32 @@
 //! A table for pipes and files, and JSON for programs: one sample, or one each second.
 
-use super::{INTERVAL, Row, Sampler, Wish};
-use crate::live::State;
-use crate::say::{fail, say};
+use super::columns::Layout;
+use super::{INTERVAL, Row, Sampler, Wish, metrics};
+use crate::say::{self, fail, say};
 use crate::stats::live::Flow;
 use crate::stats::messages::Messages;
-use crate::stats::units::{Bytes, Time};
 use serde_json::{Map, Value, json};
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub fn run(wish: &Wish) -> i32 {
     let mut sampler = Sampler::new();
     loop {
-        let rows = sampler.sample(wish.pid);
+        let rows = sampler.sample(wish);
         if let (Some(pid), true) = (wish.pid, rows.is_empty()) {
             fail(1, format_args!("process {pid} keeps no live statistics, or has ended"));
         }
-        let text = if wish.json { format!("{}\n", json(&rows)) } else { table(&rows) };
+        let text = match (wish.json, wish.metrics) {
+            (true, _) => format!("{}\n", json(&rows)),
+            (_, true) => metrics::of(&rows),
+            _ => say::in_locale(table(&rows, wish)),
+        };
         let mut out = std::io::stdout().lock();
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
             return 1; // nobody reads any more
         }
-        if wish.once {
-            if rows.is_empty() && !wish.json {
+        if wish.once || wish.metrics {
+            if rows.is_empty() && !wish.json && !wish.metrics {
                 say("no process keeps live statistics now; programs run by adma do");
             }
             return 0;
@@ -33,56 +35,22 @@ pub fn run(wish: &Wish) -> i32 {
     }
 }
 
-fn table(rows: &[Row]) -> String {
-    let mut text = format!("{}\n", HEAD);
-    for row in rows {
-        let _ = writeln!(text, "{}", columns(row).join(" ")); // a `String` takes everything
-    }
+fn table(rows: &[Row], wish: &Wish) -> String {
+    let layout = Layout::new(rows, width(), wish.shows_users());
+    let line = |cells: Vec<String>| format!("{}\n", cells.join(" ").trim_end());
+    let mut text = line(layout.titles());
+    rows.iter().for_each(|row| text += &line(layout.cells(row)));
     text
 }
 
-/// 80 columns, as many as a terminal has.
-pub const HEAD: &str =
-    "    PID PROGRAM      COPIES/S  BYTES/S ENGINE BECAUSE     CALLER    SAVED MSGS/S";
-/// The widths of the columns under that; positive ones are flush right.
-pub const WIDTHS: [i32; COLUMNS] = [7, -12, 8, 8, 6, -11, 6, 8, 6];
-pub const COLUMNS: usize = 9;
-
-/// What the table tells of a process, each column as wide as `HEAD` has it.
-pub fn columns(row: &Row) -> [String; COLUMNS] {
-    let percent = |part: f64| format!("{:.0} %", 100.0 * part);
-    let saved = |seconds: f64| {
-        let sign = if seconds < 0.0 { "-" } else { "" };
-        format!("{sign}{}", Time((seconds.abs() * 1e9) as u64))
-    };
-    let state = match row.process.state {
-        State::Running if row.is_off() => "OFF",
-        State::Running => row.because(),
-        State::Elsewhere => "elsewhere",
-        _ => "ended",
-    };
-    let cells = [
-        row.process.pid.to_string(),
-        row.program.chars().take(12).collect(),
-        rate(row.copies_per_second, 7),
-        Bytes(row.bytes_per_second as u64).to_string(),
-        percent(row.engine),
-        state.to_owned(),
-        row.caller().map_or("-".to_owned(), percent),
-        row.saved.map_or("-".to_owned(), saved),
-        rate(row.messages_per_second, 5),
-    ];
-    let mut widths = WIDTHS.into_iter();
-    cells.map(|cell| match widths.next().unwrap_or(0) {
-        width @ 0.. => format!("{cell:>0$}", width as usize),
-        width => format!("{cell:<0$}", -width as usize),
-    })
-}
-
-/// With a digit behind the point, where there is room for it.
-fn rate(per_second: f64, room: usize) -> String {
-    let text = format!("{per_second:.1}");
-    if text.len() <= room { text } else { format!("{per_second:.0}") }
+/// Columns of the terminal; a pipe or a file takes all.
+fn width() -> usize {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: a place for the answer.
+    match unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } {
+        0 if size.ws_col > 0 => size.ws_col.into(),
+        _ => 1000,
+    }
 }
 
 /// As the report at exit has it; null: none.
@@ -112,6 +80,8 @@ fn json(rows: &[Row]) -> Value {
         json!({
             "pid": row.process.pid,
             "program": row.program,
+            "command": row.command,
+            "user": row.user,
             "state": format!("{:?}", row.process.state),
             "off": row.is_off(),
             "backend": row.process.backend(),

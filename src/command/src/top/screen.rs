@@ -1,6 +1,6 @@
 //! The table on a terminal, with keys.
 
-use super::lines::{HEAD, WIDTHS, columns};
+use super::columns::{self, Layout as Columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
 use crate::say::{FAILED, fail};
@@ -15,7 +15,16 @@ use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-const KEYS: &str = "q leave  up/down choose  s sort  space off/on  +/- size  </> channels  r undo";
+const KEYS: &str = "q leave  h help  / filter  s sort  space off/on  +/- threshold  r undo";
+const HELP: &str = "\
+up, down, k, j      choose a process          PgUp, PgDn, Home, End   further
+s                   sort by another column    /                       filter by command line
+space               switch it off and on      + -                     change its threshold
+< >                 change its channels       r                       as configured again
+h, ?                this help                 q, Esc                  leave
+
+BECAUSE: why libc copies    FROM: copies from this size up are carried
+CALLER: part of shared copies that the caller made itself";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -35,12 +44,12 @@ impl Order {
         }
     }
 
-    fn column(self) -> usize {
+    fn column(self) -> &'static str {
         match self {
-            Order::Pid => 0,
-            Order::Copies => 2,
-            Order::Bytes => 3,
-            Order::Saved => 7,
+            Order::Pid => columns::PID,
+            Order::Copies => columns::COPIES,
+            Order::Bytes => columns::BYTES,
+            Order::Saved => columns::SAVED,
         }
     }
 
@@ -57,6 +66,16 @@ impl Order {
 
 struct Screen {
     rows: Vec<Row>,
+    /// Processes, also those that the filter leaves out.
+    all: usize,
+    /// What a command line must hold.
+    filter: String,
+    /// Keys go into the filter.
+    is_typing: bool,
+    shows_help: bool,
+    shows_users: bool,
+    /// Rows that fit on the screen.
+    page: usize,
     order: Order,
     /// The process that was chosen; it keeps the choice when rows move.
     chosen: Option<i32>,
@@ -70,11 +89,20 @@ pub fn run(wish: &Wish) -> i32 {
         Err(error) => fail(FAILED, format_args!("top: the terminal cannot be used: {error}")),
     };
     let mut sampler = Sampler::new();
-    let mut screen =
-        Screen { rows: Vec::new(), order: Order::Bytes, chosen: wish.pid, message: String::new() };
+    let mut screen = Screen {
+        rows: Vec::new(),
+        all: 0,
+        filter: String::new(),
+        is_typing: false,
+        shows_help: false,
+        shows_users: wish.shows_users(),
+        page: 1,
+        order: Order::Bytes,
+        chosen: wish.pid,
+        message: String::new(),
+    };
     let result = loop {
-        screen.rows = sampler.sample(wish.pid);
-        screen.order.sort(&mut screen.rows);
+        screen.take(sampler.sample(wish));
         let next = Instant::now() + INTERVAL;
         // Keys are answered at once, the numbers change each second.
         let left = loop {
@@ -105,15 +133,53 @@ pub fn run(wish: &Wish) -> i32 {
 }
 
 impl Screen {
+    fn take(&mut self, rows: Vec<Row>) {
+        self.all = rows.len();
+        self.rows = rows;
+        self.rows.retain(|row| row.command.contains(&self.filter));
+        self.order.sort(&mut self.rows);
+    }
+
+    /// Takes a key into the filter.
+    fn type_in(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(letter) => self.filter.push(letter),
+            _ => {}
+        }
+        self.rows.retain(|row| row.command.contains(&self.filter));
+    }
+
     fn leaves_on(&mut self, event: &Event) -> bool {
         let Event::Key(key) = event else { return false };
         if key.kind == KeyEventKind::Release {
             return false;
         }
         self.message.clear();
+        let interrupts =
+            key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+        if self.is_typing && !interrupts {
+            self.type_in(key.code);
+            return false;
+        }
+        if std::mem::take(&mut self.shows_help) && !interrupts {
+            return false; // any key
+        }
+        let (page, all) = (self.page as isize, self.rows.len() as isize);
         match key.code {
+            KeyCode::Char('h' | '?') => self.shows_help = true,
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::PageUp => self.choose(-page),
+            KeyCode::PageDown => self.choose(page),
+            KeyCode::Home => self.choose(-all),
+            KeyCode::End => self.choose(all),
             KeyCode::Char('q') | KeyCode::Esc => return true,
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Char('c') if interrupts => return true,
             KeyCode::Up | KeyCode::Char('k') => self.choose(-1),
             KeyCode::Down | KeyCode::Char('j') => self.choose(1),
             KeyCode::Char('s') => {
@@ -173,35 +239,43 @@ impl Screen {
         control.change.fetch_add(1, Relaxed);
     }
 
-    fn draw(&self, frame: &mut Frame<'_>) {
+    fn draw(&mut self, frame: &mut Frame<'_>) {
         let [title, table, detail, keys] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Min(4),
-            Constraint::Length(12),
+            Constraint::Length(frame.area().height.saturating_sub(6).min(12)),
             Constraint::Length(1),
         ])
         .areas(frame.area());
         let total: f64 = self.rows.iter().map(|row| row.bytes_per_second).sum();
         let total = crate::stats::units::Bytes(total as u64);
-        let plural = if self.rows.len() == 1 { "" } else { "es" };
-        let heading = format!("adma top: {} process{plural}, {total}/s", self.rows.len());
+        let plural = if self.all == 1 { "" } else { "es" };
+        self.page = usize::from(table.height.saturating_sub(1)).max(1);
+        let shown = self.rows.len().min(self.page);
+        let part = if shown < self.all { format!("{shown} of ") } else { String::new() };
+        let filter = match (self.is_typing, self.filter.is_empty()) {
+            (true, _) => format!("  filter: {}_", self.filter),
+            (false, false) => format!("  filter: {}", self.filter),
+            (false, true) => String::new(),
+        };
+        let heading = format!("adma top: {part}{} process{plural}, {total}/s{filter}", self.all);
         frame.render_widget(Line::from(heading).bold(), title);
 
-        let header = HEAD.split_whitespace().enumerate().map(|(at, title)| {
-            let title = Line::from(match WIDTHS[at] {
-                width @ 0.. => format!("{title:>0$}", width as usize),
-                width => format!("{title:<0$}", -width as usize),
-            });
-            if at == self.order.column() { title.reversed() } else { title }
+        let columns = Columns::new(&self.rows, table.width.into(), self.shows_users);
+        let header = columns.titles().into_iter().map(|title| {
+            let is_order = title.trim() == self.order.column();
+            let title = Line::from(title);
+            if is_order { title.reversed() } else { title }
         });
-        let widths = WIDTHS.map(|width| Constraint::Length(width.unsigned_abs() as u16));
-        let rows = self.rows.iter().map(|row| Cells::new(columns(row)));
+        let widths = columns.0.iter().map(|(_, width)| Constraint::Length(*width as u16));
+        let rows = self.rows.iter().map(|row| Cells::new(columns.cells(row)));
         let list = Table::new(rows, widths)
             .header(Cells::new(header).style(Style::new().bold().underlined()))
             .row_highlight_style(Style::new().reversed());
         let mut state = TableState::default().with_selected(self.position());
         frame.render_stateful_widget(list, table, &mut state);
-        frame.render_widget(Paragraph::new(self.detail()), detail);
+        let below = if self.shows_help { HELP.to_owned() } else { self.detail() };
+        frame.render_widget(Paragraph::new(below), detail);
         let line = if self.message.is_empty() { KEYS } else { &self.message };
         frame.render_widget(Line::from(line).dim(), keys);
     }
@@ -209,7 +283,11 @@ impl Screen {
     /// All that is known of the chosen process.
     fn detail(&self) -> String {
         let Some(row) = self.position().map(|at| &self.rows[at]) else {
-            return "no process has live statistics: start one with adma".to_owned();
+            let why = match self.all {
+                0 => "no process has live statistics: start one with adma",
+                _ => "no process matches the filter",
+            };
+            return why.to_owned();
         };
         let (process, recorder) = (&row.process, row.recorder());
         let mut text = format!("{} (pid {}), {}", row.program, process.pid, process.backend());
@@ -240,9 +318,8 @@ impl Screen {
 }
 
 fn threshold(row: &Row) -> u64 {
-    let (control, facts) = (&row.process.live.control, &row.process.live.facts);
-    let known = [&control.min_bytes, &facts.min_bytes, &facts.threshold, &facts.floor];
-    known.into_iter().map(|bytes| bytes.load(Relaxed)).find(|&bytes| bytes > 0).unwrap_or(256 << 10)
+    let floor = row.process.live.facts.floor.load(Relaxed);
+    row.threshold().unwrap_or(if floor > 0 { floor } else { 256 << 10 })
 }
 
 fn channels(row: &Row) -> u32 {

@@ -4,6 +4,7 @@
 //! writable for a moment, and a few numbers of it are written in place. The library checks each
 //! of them. Nothing is said to the process; its next large copy sees it.
 
+use crate::knobs;
 use crate::live::{self, LiveProcess, State};
 use crate::say::{self, FAILED, fail};
 use crate::stats::live::{Control, Live, MOST_CHANNELS};
@@ -38,7 +39,7 @@ impl Setting {
             None if word == "off" || word == "on" => self.off = word == "off",
             Some(("min", "auto")) => self.min_bytes = 0,
             Some(("channels", "auto")) => self.channels = 0,
-            Some(("min", size)) => match bytes(size) {
+            Some(("min", size)) => match knobs::size(size).map(|bytes| bytes as u64) {
                 Some(bytes) if Control::BYTES.contains(&bytes) => self.min_bytes = bytes,
                 _ => return false,
             },
@@ -54,26 +55,9 @@ impl Setting {
     }
 }
 
-/// As the library takes it: digits, then nothing or K, M or G.
-fn bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.chars().last()?.to_ascii_uppercase() {
-        'K' => (&text[..text.len() - 1], 10),
-        'M' => (&text[..text.len() - 1], 20),
-        'G' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    plain.then(|| digits.parse::<u64>().ok()?.checked_mul(1 << shift))?
-}
-
 /// `adma top --set PID WHAT ...`
-pub fn command(words: &[String]) -> i32 {
-    let (Some(pid), Some(wanted)) =
-        (words.first().and_then(|word| word.parse::<i32>().ok()), words.get(1..))
-    else {
-        fail(FAILED, "top --set wants a process number, and what to change; see adma top --help")
-    };
-    let processes = live::all();
+pub fn command(pid: i32, wanted: &[String]) -> i32 {
+    let processes = live::all(false, None);
     let found = processes.iter().rfind(|p| p.pid == pid && p.state == State::Running);
     let Some(process) = found else {
         fail(1, format_args!("process {pid} keeps no live statistics that you could change"))
@@ -105,7 +89,7 @@ pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&process.path)?;
     let about = file.metadata()?;
-    if !about.is_file() || about.uid() != live::user() || about.len() != Live::SIZE as u64 {
+    if !about.is_file() || about.uid() != process.owner || about.len() != Live::SIZE as u64 {
         return Err(io::Error::other("its live file is not what it was"));
     }
     file.set_permissions(Permissions::from_mode(0o600))?;

@@ -1,0 +1,271 @@
+//! `adma bench program`: runs it with and without the library in turn, and says what that shows.
+//!
+//! ```text
+//! arm         what differs between the runs: the environment
+//! measure     one run of the program: times, memory, how it ended, what it wrote
+//! compare     medians, spread, outliers, the ratio and its confidence interval
+//! tell        the result as text, as JSON and as a page
+//! ```
+
+mod arm;
+mod compare;
+mod measure;
+mod tell;
+
+use crate::job::{End, Signals};
+use crate::options::{self, KnobOptions};
+use crate::say::{self, FAILED, fail, printable, say};
+use crate::{live, obstacle, program};
+use arm::Arm;
+use clap::ValueHint;
+use measure::{Interrupted, Run};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Runs the program with and without adma in turn, and says which is faster, with
+/// a confidence interval of 95 %, and whether its output and exit status differ.
+#[derive(clap::Parser, Debug)]
+#[command(
+    name = "bench",
+    verbatim_doc_comment,
+    override_usage = "adma bench [options] [--] program [arguments]",
+    after_help = "\
+Ctrl-C ends the runs and reports those that were complete.
+Exit status: 0; 1 if the program fails, or ends or writes differently; 125 adma
+cannot be set up, 126 the program cannot be executed, 127 it cannot be found."
+)]
+pub struct Options {
+    /// rounds; default 10, and more of short programs
+    #[arg(short = 'n', long, value_name = "N", value_parser = number)]
+    runs: Option<usize>,
+    /// rounds before, which do not count; default 1
+    #[arg(short, long, value_name = "N", value_parser = number, default_value = "1", hide_default_value = true)]
+    warmup: usize,
+    /// one more arm, with this knob; "A=1 B=2" for several
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = arm::settings)]
+    with: Vec<String>,
+    #[command(flatten)]
+    knobs: KnobOptions,
+    /// what every run reads; default: nothing
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    input: Option<PathBuf>,
+    /// a command line for sh before the first run
+    #[arg(long, value_name = "COMMAND")]
+    setup: Option<String>,
+    /// before each run
+    #[arg(long, value_name = "COMMAND")]
+    prepare: Option<String>,
+    /// after the last run
+    #[arg(long, value_name = "COMMAND")]
+    cleanup: Option<String>,
+    /// throw the output away instead of comparing it
+    #[arg(long)]
+    discard_output: bool,
+    /// measure a program that fails
+    #[arg(long)]
+    ignore_failure: bool,
+    /// print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// also make a page for a browser
+    #[arg(long, value_name = "PAGE", value_hint = ValueHint::FilePath)]
+    html: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, required = true, hide = true, value_name = "program",
+          value_hint = ValueHint::CommandWithArguments)]
+    words: Vec<OsString>,
+}
+
+const FEWEST: usize = 10;
+const MOST: usize = 100;
+/// Short programs run more often, until this has passed.
+const ENOUGH: Duration = Duration::from_secs(3);
+
+fn number(text: &str) -> Result<usize, &'static str> {
+    let number = text.parse().ok().filter(|number| *number <= 1000);
+    number.ok_or("want a number up to 1000")
+}
+
+/// What was measured.
+pub struct Measured {
+    words: Vec<String>,
+    arms: Vec<Arm>,
+    /// One run of each arm.
+    rounds: Vec<Vec<Run>>,
+    /// All that were asked for.
+    is_complete: bool,
+    /// Large copies of a run with adma: how many, bytes, bytes by the engine; `None`: not looked.
+    copies: Option<(u64, u64, u64)>,
+}
+
+/// Why no more runs are made.
+enum Stop {
+    Signal(i32),
+    Failed(String),
+}
+
+impl From<Interrupted> for Stop {
+    fn from(Interrupted(signal): Interrupted) -> Self {
+        Stop::Signal(signal)
+    }
+}
+
+pub fn command(options: Options) -> i32 {
+    options.knobs.set();
+    options::check_environment();
+    if options.runs == Some(0) {
+        fail(FAILED, "--runs 0: want a number from 1 up");
+    }
+    let found = program::find(&options.words[0]).unwrap_or_else(|(status, why)| {
+        fail(status, printable(&format!("{}: {why}", options.words[0].display())))
+    });
+    if let Some(obstacle) = obstacle::of(&found) {
+        fail(FAILED, obstacle);
+    }
+    let words = options.words.iter().map(|word| printable(&word.to_string_lossy())).collect();
+    let mut result = Measured {
+        words,
+        arms: arm::all(&options.with),
+        rounds: Vec::new(),
+        is_complete: false,
+        copies: None,
+    };
+    let signals = Signals::held();
+    let bench = Bench { options: &options, program: &found, signals: &signals };
+    let stopped = bench.rounds(&mut result).err();
+    let cleaned = options.cleanup.as_ref().map_or(Ok(()), |line| bench.shell(line, "cleanup"));
+    let report =
+        if options.json { tell::json(&result) } else { say::in_locale(tell::text(&result)) };
+    let interrupted = match stopped.or(cleaned.err()) {
+        Some(Stop::Signal(signal)) => Some(signal),
+        Some(Stop::Failed(why)) => {
+            progress("");
+            say(why);
+            return 1;
+        }
+        None => None,
+    };
+    if !result.rounds.is_empty() {
+        if let Some(path) = &options.html
+            && let Err(error) = std::fs::write(path, tell::page(&result))
+        {
+            fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
+        }
+        say::out(format_args!("{report}"));
+    }
+    if let Some(signal) = interrupted {
+        signals.end_as(End::Signal(signal));
+    }
+    i32::from(!result.is_alike() || (result.fails() && !options.ignore_failure))
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    program: &'a Path,
+    signals: &'a Signals,
+}
+
+impl Bench<'_> {
+    fn rounds(&self, result: &mut Measured) -> Result<(), Stop> {
+        let options = self.options;
+        if let Some(line) = &options.setup {
+            self.shell(line, "setup")?;
+        }
+        for round in 0..options.warmup {
+            progress(&format!("warm-up {} of {}", round + 1, options.warmup));
+            for (at, arm) in result.arms.iter().enumerate() {
+                // The first arm with adma tells what it copies.
+                let tree = live::make_tree().filter(|_| at == 1 && round == 0);
+                let run = self.one(arm, tree.as_deref());
+                if let Some(tree) = tree {
+                    result.copies = Some(arm::copies(&tree));
+                    live::remove_tree(&tree);
+                }
+                self.check(arm, &run?, None)?;
+            }
+        }
+        let begun = Instant::now();
+        while !self.is_enough(result.rounds.len(), begun.elapsed()) {
+            let round = result.rounds.len();
+            let total = options.runs.unwrap_or(FEWEST).max(round + 1);
+            let left = begun.elapsed().as_secs_f64() / round.max(1) as f64 * (total - round) as f64;
+            let left = if round > 0 { format!(", about {left:.0} s left") } else { String::new() };
+            progress(&format!("round {} of {total}{left}", round + 1));
+            let mut runs: Vec<Option<Run>> = result.arms.iter().map(|_| None).collect();
+            // There and back, so that a machine that gets slower is unfair to none of them.
+            let mut order: Vec<usize> = (0..result.arms.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for at in order {
+                let run = self.one(&result.arms[at], None)?;
+                let other = runs[0].as_ref().filter(|_| at > 0);
+                self.check(&result.arms[at], &run, other)?;
+                runs[at] = Some(run);
+            }
+            result.rounds.push(runs.into_iter().flatten().collect());
+        }
+        progress("");
+        result.is_complete = true;
+        Ok(())
+    }
+
+    fn is_enough(&self, rounds: usize, passed: Duration) -> bool {
+        match self.options.runs {
+            Some(wanted) => rounds >= wanted,
+            None => rounds >= FEWEST && (passed >= ENOUGH || rounds >= MOST),
+        }
+    }
+
+    fn one(&self, arm: &Arm, tree: Option<&Path>) -> Result<Run, Stop> {
+        if let Some(line) = &self.options.prepare {
+            self.shell(line, "prepare")?;
+        }
+        let invocation = measure::Invocation {
+            program: self.program,
+            words: &self.options.words,
+            input: self.options.input.as_deref(),
+            keeps_output: !self.options.discard_output,
+            arm,
+            tree,
+        };
+        measure::run(&invocation, self.signals).map_err(|error| match error {
+            measure::Error::Interrupted(interrupted) => interrupted.into(),
+            measure::Error::System(why) => Stop::Failed(why),
+        })
+    }
+
+    /// Stops at a failure, unless that is what is to be measured.
+    fn check(&self, arm: &Arm, run: &Run, without: Option<&Run>) -> Result<(), Stop> {
+        if run.end == End::Exit(0) || self.options.ignore_failure {
+            return Ok(());
+        }
+        let mut why = format!("the program fails {}: {}", arm.name, run.end);
+        if without.is_some() {
+            why += ", and not without adma";
+        }
+        why += "; --ignore-failure measures it all the same";
+        for line in run.complaint.lines() {
+            why += &format!("\n  {}", printable(line));
+        }
+        Err(Stop::Failed(why))
+    }
+
+    fn shell(&self, line: &str, what: &str) -> Result<(), Stop> {
+        match measure::shell(line, self.signals)? {
+            End::Exit(0) => Ok(()),
+            end => Err(Stop::Failed(format!("the {what} command fails: {end}"))),
+        }
+    }
+}
+
+/// One line that is written over, for people who wait.
+fn progress(what: &str) {
+    let mut err = std::io::stderr();
+    if err.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb") {
+        let what = if what.is_empty() { String::new() } else { format!("adma: {what}") };
+        let _ = write!(err, "\r\x1b[K{what}"); // nobody to tell if that fails
+    }
+}

@@ -1,0 +1,61 @@
+//! What differs between the runs: the environment.
+
+use crate::{library, live, options, run};
+use std::ffi::OsString;
+use std::path::Path;
+
+pub struct Arm {
+    pub name: String,
+    /// Variables, and what they are set to.
+    pub environment: Vec<(String, OsString)>,
+}
+
+/// Without adma, with it, and with it and each of these settings.
+pub fn all(with: &[String]) -> Vec<Arm> {
+    let library = library::preloadable(library::find());
+    let preload = |value| vec![("LD_PRELOAD".to_owned(), value)];
+    let ours = || {
+        let mut environment = preload(run::preload_with(&library));
+        for (knob, value) in [("ADMA_STATS", "off"), ("ADMA_LIVE", "off")] {
+            environment.push((knob.to_owned(), value.into()));
+        }
+        environment
+    };
+    let mut arms = vec![
+        Arm {
+            name: "without adma".to_owned(),
+            environment: preload(run::preload_without(&library)),
+        },
+        Arm { name: "with adma".to_owned(), environment: ours() },
+    ];
+    for settings in with {
+        let mut environment = ours();
+        let pairs = settings.split_whitespace().filter_map(|setting| setting.split_once('='));
+        environment.extend(pairs.map(|(knob, value)| (knob.to_owned(), value.into())));
+        arms.push(Arm { name: format!("with {settings}"), environment });
+    }
+    arms
+}
+
+/// `KNOB=VALUE`, several of them with blanks between.
+pub fn settings(text: &str) -> Result<String, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    for word in &words {
+        let (knob, value) = word.split_once('=').ok_or("want KNOB=VALUE")?;
+        options::accepted(knob, value)?;
+    }
+    if words.is_empty() { Err("want KNOB=VALUE".to_owned()) } else { Ok(words.join(" ")) }
+}
+
+/// Large copies of all processes with a live file here: how many, bytes, bytes by the engine.
+pub fn copies(tree: &Path) -> (u64, u64, u64) {
+    live::in_folder(tree, false).iter().fold((0, 0, 0), |(calls, bytes, carried), process| {
+        let recorder = &process.live.recorder;
+        let count = recorder.engine.sizes.count().saturating_add(recorder.libc.sizes.count());
+        (
+            calls.saturating_add(count),
+            bytes.saturating_add(process.bytes()),
+            carried.saturating_add(recorder.engine_bytes()),
+        )
+    })
+}

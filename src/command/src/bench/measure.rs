@@ -1,0 +1,179 @@
+//! One run of the program: times, memory, how it ended, what it wrote.
+
+use super::arm::Arm;
+use crate::job::{End, Signals};
+use crate::{options, program, say};
+use std::ffi::{OsString, c_int};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
+use std::time::Instant;
+
+pub struct Invocation<'a> {
+    pub program: &'a Path,
+    pub words: &'a [OsString],
+    pub input: Option<&'a Path>,
+    pub keeps_output: bool,
+    pub arm: &'a Arm,
+    /// Where its processes keep live statistics.
+    pub tree: Option<&'a Path>,
+}
+
+/// Times in seconds, of the program and the children that it has waited for.
+pub struct Run {
+    pub wall: f64,
+    pub user: f64,
+    pub system: f64,
+    /// Bytes of its largest process.
+    pub peak: u64,
+    pub end: End,
+    /// A hash of what it wrote to standard output.
+    pub output: Option<u64>,
+    /// The last it wrote to standard error, if it failed.
+    pub complaint: String,
+}
+
+/// By this signal.
+pub struct Interrupted(pub i32);
+
+pub enum Error {
+    Interrupted(Interrupted),
+    System(String),
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Error::System(say::reason(&error))
+    }
+}
+
+/// What is told of a failure.
+const LAST_LINES: usize = 5;
+
+pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Error> {
+    let input = invocation.input.unwrap_or(Path::new("/dev/null"));
+    let named = |error| Error::System(format!("{}: {}", input.display(), say::reason(&error)));
+    let input = File::open(input).map_err(named)?;
+    let mut out = if invocation.keeps_output { memory()? } else { writable("/dev/null")? };
+    let mut err = memory()?;
+    let begun = Instant::now();
+    let (status, usage) = child(signals, || {
+        for (number, file) in [&input, &out, &err].into_iter().enumerate() {
+            // SAFETY: open descriptors.
+            unsafe { libc::dup2(file.as_raw_fd(), number as c_int) };
+        }
+        for (name, value) in &invocation.arm.environment {
+            options::set(name, value);
+        }
+        if let Some(tree) = invocation.tree {
+            options::set("ADMA_LIVE", tree.as_os_str());
+        }
+        program::become_program(invocation.program, invocation.words.to_vec())
+    })?;
+    let wall = begun.elapsed().as_secs_f64();
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    let end = End::of(status);
+    Ok(Run {
+        wall,
+        user: seconds(usage.ru_utime),
+        system: seconds(usage.ru_stime),
+        peak: (usage.ru_maxrss as u64).saturating_mul(1024),
+        end,
+        output: if invocation.keeps_output { Some(hash(&mut out)?) } else { None },
+        complaint: if end == End::Exit(0) { String::new() } else { last_lines(&mut err)? },
+    })
+}
+
+/// A command line for sh, with our own input and output.
+pub fn shell(line: &str, signals: &Signals) -> Result<End, Interrupted> {
+    let words = ["sh", "-c", line].map(OsString::from).to_vec();
+    let done = child(signals, || program::become_program(Path::new("/bin/sh"), words.clone()));
+    match done {
+        Ok((status, _)) => Ok(End::of(status)),
+        Err(Error::Interrupted(interrupted)) => Err(interrupted),
+        Err(Error::System(_)) => Ok(End::Exit(say::FAILED)),
+    }
+}
+
+/// Waits for a child that does this. A signal for us ends it: a terminal has sent it to the child
+/// as well, others are passed on, and the second one kills.
+fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::rusage), Error> {
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        signals.as_found();
+        become_program(); // which does not return
+        std::process::exit(say::FAILED);
+    }
+    if child < 0 {
+        return Err(io::Error::last_os_error().into());
+    }
+    let mut interrupted = None;
+    loop {
+        let (signal, is_sent) = signals.next();
+        match signal {
+            libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
+                let again = interrupted.replace(signal).is_some();
+                if again || is_sent {
+                    // SAFETY: a signal to a child that nobody has waited for.
+                    unsafe { libc::kill(child, if again { libc::SIGKILL } else { signal }) };
+                }
+            }
+            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => {
+                // SAFETY: stops this process, as the terminal has stopped the child.
+                unsafe { libc::raise(libc::SIGSTOP) };
+            }
+            _ => {}
+        }
+        let mut status = 0;
+        // SAFETY: all zeros is a valid `rusage`; places for the answers.
+        let (done, usage) = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            (libc::wait4(child, &mut status, libc::WNOHANG, &mut usage), usage)
+        };
+        if done == child {
+            return match interrupted {
+                Some(signal) => Err(Error::Interrupted(Interrupted(signal))),
+                None => Ok((status, usage)),
+            };
+        }
+    }
+}
+
+/// A file without a name.
+fn memory() -> io::Result<File> {
+    // SAFETY: a terminated name; the descriptor is ours alone.
+    unsafe {
+        match libc::memfd_create(c"adma-bench".as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            descriptor => Ok(File::from_raw_fd(descriptor)),
+        }
+    }
+}
+
+fn writable(path: &str) -> io::Result<File> {
+    File::options().write(true).open(path)
+}
+
+fn hash(file: &mut File) -> io::Result<u64> {
+    file.rewind()?;
+    let (mut hasher, mut part) = (DefaultHasher::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(hasher.finish()),
+            length => hasher.write(&part[..length]),
+        }
+    }
+}
+
+fn last_lines(file: &mut File) -> io::Result<String> {
+    let length = file.metadata()?.len();
+    file.seek(io::SeekFrom::Start(length.saturating_sub(4096)))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"))
+}

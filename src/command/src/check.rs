@@ -1,0 +1,143 @@
+//! `adma check`: what this machine offers.
+//!
+//! Of copies the library itself tells, in a process of which it takes over the start-up: ours,
+//! executed again. What the system tells is added here.
+
+use crate::library;
+use crate::options::set;
+use crate::program::execute;
+use crate::say::{self, FAILED, fail};
+use crate::stats::units::Bytes;
+use serde_json::{Map, Value};
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+/// Says what this machine offers: CPUs, the kernel helper, channels, what a copy
+/// gains by them, and what the system allows. Settings in the environment count,
+/// see --knobs.
+#[derive(clap::Parser, Debug)]
+#[command(name = "check", verbatim_doc_comment)]
+pub struct Options {
+    /// for programs
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn command(json: bool) -> i32 {
+    let (text, status) = of_library();
+    if status != 0 {
+        say::out(format_args!("{text}"));
+        return status;
+    }
+    let rows = of_system();
+    if json {
+        say::out(format_args!("{}\n", Value::Object(as_json(&text, &rows))));
+    } else {
+        let rows: String =
+            rows.iter().map(|(name, value)| format!("  {name:<12}{value}\n")).collect();
+        say::out(format_args!("{text}{rows}"));
+    }
+    0
+}
+
+impl Options {
+    pub fn command(self) -> i32 {
+        crate::options::check_environment();
+        command(self.json)
+    }
+}
+
+/// What the library tells, and its exit status.
+fn of_library() -> (String, i32) {
+    if std::env::var_os("ADMA_CHECK").is_some_and(|value| value == "1") {
+        fail(FAILED, "the library could not be loaded");
+    }
+    let preloaded = library::preloadable(library::find());
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        fail(FAILED, say::reason(&std::io::Error::last_os_error()));
+    }
+    // SAFETY: fresh descriptors, of nobody else.
+    let [mut from, to] = ends.map(|end| unsafe { fs::File::from_raw_fd(end) });
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: open descriptors.
+        unsafe { libc::dup2(to.as_raw_fd(), libc::STDOUT_FILENO) };
+        set("ADMA_CHECK", "1".as_ref());
+        set("LD_PRELOAD", preloaded.as_os_str());
+        let error = execute(&library::myself(), vec!["adma".into(), "check".into()]);
+        fail(FAILED, format_args!("cannot start again: {error}"))
+    }
+    drop(to);
+    let (mut text, mut status) = (String::new(), 0);
+    let read = from.read_to_string(&mut text);
+    // SAFETY: a place for the answer.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    if read.is_err() || waited != child {
+        fail(FAILED, "cannot start again");
+    }
+    let is_exit = libc::WIFEXITED(status);
+    (text, if is_exit { libc::WEXITSTATUS(status) } else { FAILED })
+}
+
+/// What the system allows, as names and values.
+fn of_system() -> Vec<(&'static str, String)> {
+    let word = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
+    let kernel = word("/proc/sys/kernel/osrelease").unwrap_or("not known".to_owned());
+    let nodes = fs::read_dir("/sys/devices/system/node").map_or(1, |entries| {
+        let is_node =
+            |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
+        entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count()
+    });
+    let plural = if nodes == 1 { "" } else { "s" };
+    let huge = word("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let chosen = huge.split(['[', ']']).nth(1).unwrap_or("not known");
+    let reserved = word("/proc/sys/vm/nr_hugepages").unwrap_or("0".to_owned());
+    let threads = match limit(libc::RLIMIT_NPROC) {
+        Some(threads) => threads.to_string(),
+        None => "unlimited".to_owned(),
+    };
+    let pinned = match limit(libc::RLIMIT_MEMLOCK) {
+        Some(bytes) => Bytes(bytes).to_string(),
+        None => "unlimited".to_owned(),
+    };
+    vec![
+        ("kernel", kernel),
+        ("NUMA", format!("{nodes} node{plural}")),
+        ("huge pages", format!("transparent: {chosen}; {reserved} reserved")),
+        ("limits", format!("{threads} threads (RLIMIT_NPROC), {pinned} pinned (RLIMIT_MEMLOCK)")),
+    ]
+}
+
+fn limit(which: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the answer.
+    unsafe { libc::getrlimit(which, &mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// One key for each line, its name in small letters; what a line goes on with belongs to it.
+fn as_json(text: &str, rows: &[(&str, String)]) -> Map<String, Value> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    for line in text.lines().skip(1) {
+        let (name, value) = line.split_at(line.len().min(14));
+        match (name.trim(), all.last_mut()) {
+            ("", Some(last)) => last.1 += &format!(" {}", value.trim()),
+            (name, _) => all.push((name.to_owned(), value.trim().to_owned())),
+        }
+    }
+    all.extend(rows.iter().map(|(name, value)| (name.to_string(), value.clone())));
+    let key = |name: &str| name.to_lowercase().replace('/', "").replace(' ', "_");
+    let mut map: Map<String, Value> =
+        all.iter().map(|(name, value)| (key(name), value.as_str().into())).collect();
+    let ratio = |(_, value): &(String, String)| {
+        value.split(" x libc").next()?.rsplit(' ').next()?.parse::<f64>().ok()
+    };
+    let gain = all.iter().find(|(name, _)| name == "gain").and_then(ratio);
+    map.insert("gain_ratio".to_owned(), gain.map_or(Value::Null, Value::from));
+    map.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    map
+}

@@ -1,0 +1,144 @@
+//! `adma --complete WORD...`, for shells: what the last of these words could become.
+//!
+//! Answers one candidate a line, with a tab and what it is about; or one line that leaves it to
+//! the shell: `:files`, or `:command N` for the words of a program that begins at word N.
+
+use crate::options::{self, Options};
+use crate::{bench, check, knobs, live, report, say, top};
+use clap::{Arg, Command, ValueHint};
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
+
+const SUBCOMMANDS: [(&str, &str); 4] = [
+    ("bench", "with and without adma in turn"),
+    ("check", "what this machine offers"),
+    ("report", "reports in JSON, as text and page"),
+    ("top", "what processes copy right now"),
+];
+
+/// What clap knows of a subcommand; of another word, that of `adma program`.
+fn command_of(word: &str) -> Option<Command> {
+    Some(match word {
+        "bench" => options::command::<bench::Options>(),
+        "check" => options::command::<check::Options>(),
+        "report" => options::command::<report::Options>(),
+        "top" => options::command::<top::Wish>(),
+        _ => return None,
+    })
+}
+
+pub fn command(words: &[OsString]) {
+    let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let Some((current, before)) = words.split_last() else { return };
+    say::out(format_args!("{}", answer(before, current)));
+}
+
+fn answer(before: &[String], current: &str) -> String {
+    let subcommand = before.first().and_then(|word| command_of(word));
+    let from = usize::from(subcommand.is_some());
+    let command = subcommand.unwrap_or_else(options::command::<Options>);
+    let takes_program =
+        command.get_positionals().any(|arg| hint(arg) == ValueHint::CommandWithArguments);
+    let mut at = from;
+    // The option whose value is being written.
+    let mut open: Option<&Arg> = None;
+    let mut options_end = false;
+    while at < before.len() {
+        let word = &before[at];
+        at += 1;
+        if open.is_some() && word == "=" {
+            continue; // bash makes a word of it
+        }
+        if open.take().is_some() {
+            continue;
+        }
+        if options_end || !word.starts_with('-') {
+            if takes_program {
+                return format!(":command {at}\n");
+            }
+        } else if word == "--" {
+            options_end = true;
+        } else {
+            open = option(&command, word).filter(|arg| arg.get_action().takes_values());
+        }
+    }
+    let mut out = String::new();
+    let mut offer = |word: &str, about: &str| {
+        if word.starts_with(current) {
+            let _ = writeln!(out, "{word}\t{about}"); // a `String` takes everything
+        }
+    };
+    if let Some(arg) = open {
+        let current = if current == "=" { "" } else { current };
+        if matches!(hint(arg), ValueHint::FilePath | ValueHint::DirPath) {
+            return ":files\n".to_owned();
+        }
+        values(arg).iter().filter(|value| value.starts_with(current)).for_each(|v| offer(v, ""));
+    } else if current.starts_with('-') && !options_end {
+        for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
+            let about = arg.get_help().map_or(String::new(), ToString::to_string);
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            let long = arg.get_long().map(|long| format!("--{long}"));
+            short.into_iter().chain(long).for_each(|word| offer(&word, &about));
+        }
+    } else if takes_program {
+        if before.is_empty() {
+            SUBCOMMANDS.iter().for_each(|(word, about)| offer(word, about));
+        }
+        if current.contains('/') {
+            return ":files\n".to_owned();
+        }
+        programs().iter().for_each(|program| offer(program, ""));
+    } else if command.get_name() == "top" {
+        for process in live::all(false, None) {
+            offer(&process.pid.to_string(), &process.program());
+        }
+    } else if command.get_positionals().next().is_some() {
+        return ":files\n".to_owned();
+    }
+    out
+}
+
+fn hint(arg: &Arg) -> ValueHint {
+    arg.get_value_hint()
+}
+
+/// The option that a word stands for, unless it brings its value along.
+fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
+    match word.strip_prefix("--") {
+        Some(long) => command.get_arguments().find(|arg| arg.get_long() == Some(long)),
+        None => command.get_arguments().find(|arg| {
+            arg.get_short().is_some_and(|short| word.ends_with(short) && word.len() == 2)
+        }),
+    }
+}
+
+/// The words that an option of the same name as a knob takes.
+fn values(arg: &Arg) -> Vec<&'static str> {
+    let name = format!("ADMA_{}", arg.get_id().as_str().to_uppercase());
+    match knobs::knob(name.as_bytes()).map(|knob| &knob.form) {
+        Some(knobs::Form::Word(words)) => words.to_vec(),
+        Some(knobs::Form::List(alone, words)) => [&[*alone], *words].concat(),
+        Some(knobs::Form::Size { .. }) => vec!["auto", "256K", "1M", "4M"],
+        _ => Vec::new(),
+    }
+}
+
+/// Names of the programs in PATH.
+fn programs() -> Vec<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut names: Vec<String> = std::env::split_paths(&path)
+        .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten())
+        .filter(|entry| {
+            let is_program = |about: std::fs::Metadata| {
+                about.is_file() && about.permissions().mode() & 0o111 != 0
+            };
+            std::fs::metadata(entry.path()).is_ok_and(is_program)
+        })
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}

@@ -1,0 +1,59 @@
+//! `adma top --metrics`: one sample in the text format of Prometheus.
+
+use super::Row;
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The value of a label, with what the format wants escaped.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+pub fn of(rows: &[Row]) -> String {
+    let mut out = String::new();
+    let mut family =
+        |name: &str, kind: &str, help: &str, of: &dyn Fn(&Row) -> Vec<(String, f64)>| {
+            // A `String` takes everything.
+            let _ = writeln!(out, "# HELP adma_{name} {help}\n# TYPE adma_{name} {kind}");
+            for row in rows {
+                let (pid, program) = (row.process.pid, label(&row.program));
+                for (more, value) in of(row) {
+                    let _ = writeln!(
+                        out,
+                        "adma_{name}{{pid=\"{pid}\",program=\"{program}\"{more}}} {value}"
+                    );
+                }
+            }
+        };
+    let by = |name: &str, value: &str| format!(",{name}=\"{}\"", label(value));
+    family("copies_total", "counter", "Large copies.", &|row| {
+        let recorder = row.recorder();
+        let counts = [("engine", &recorder.engine), ("libc", &recorder.libc)];
+        counts.map(|(path, flow)| (by("path", path), flow.sizes.count() as f64)).to_vec()
+    });
+    family("bytes_total", "counter", "Bytes of large copies.", &|row| {
+        let recorder = row.recorder();
+        let bytes = [("engine", recorder.engine_bytes()), ("libc", recorder.libc_bytes())];
+        bytes.map(|(path, bytes)| (by("path", path), bytes as f64)).to_vec()
+    });
+    family("fallbacks_total", "counter", "Large copies that libc made, by reason.", &|row| {
+        let reasons = row.recorder().fallbacks().filter(|(_, count)| *count > 0);
+        reasons.map(|(why, count)| (by("reason", why), count as f64)).collect()
+    });
+    family("messages_total", "counter", "Messages between processes.", &|row| {
+        let told = row.process.messages().map(|told| told.directions.to_vec());
+        let rows = told.unwrap_or_default().into_iter();
+        rows.map(|(name, count, _)| (by("direction", name), count as f64)).collect()
+    });
+    family("threshold_bytes", "gauge", "Copies from this size up are carried.", &|row| {
+        row.threshold().map(|bytes| (String::new(), bytes as f64)).into_iter().collect()
+    });
+    family("channels", "gauge", "Channels beside the caller.", &|row| {
+        let channels = row.process.live.facts.channels.load(Relaxed);
+        vec![(by("backend", &row.process.backend()), f64::from(channels))]
+    });
+    family("off", "gauge", "Whether it was switched off by adma top.", &|row| {
+        vec![(String::new(), f64::from(u8::from(row.is_off())))]
+    });
+    out
+}

@@ -1,0 +1,164 @@
+//! `adma bench`: with and without adma in turn.
+
+use super::*;
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+fn bench(options: &[&str], program: &[&str]) -> Command {
+    let mut command = adma();
+    command.arg("bench").args(options).arg("--").args(program);
+    command
+}
+
+/// Status, standard output and standard error.
+fn done(options: &[&str], program: &[&str]) -> (Option<i32>, String, String) {
+    let done = finish(&mut bench(options, program));
+    (done.status.code(), text(&done.stdout), text(&done.stderr))
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bench_of_programs_that_copy_tells_times_memory_output_and_a_verdict() {
+    let victim = victim("stats_copies");
+    let mut programs = vec![vec![victim.to_str().unwrap(), "memcpy", "4000000", "40"]];
+    if found("python3") {
+        programs.push(vec!["python3", "-c", "a = bytearray(16 << 20); print(len(bytes(a)))"]);
+    } else {
+        skip("bench_of_programs_that_copy", "python3 is not installed");
+    }
+    for program in programs {
+        let options = ["-n7", "--with", "ADMA_BACKEND=libc", "--json"];
+        let (status, out, err) = done(&options, &program);
+        assert_eq!((status, err.as_str()), (Some(0), ""), "{out}");
+        let json: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&json["rounds"], &json["complete"]), (&7.into(), &true.into()));
+        assert_eq!(json["output"], "same", "{json}");
+        assert!(json["copies"]["calls"].as_u64() > Some(0), "{json}");
+        let arms = json["arms"].as_array().unwrap();
+        let names = ["without adma", "with adma", "with ADMA_BACKEND=libc"];
+        assert_eq!(arms.len(), names.len());
+        for (arm, name) in arms.iter().zip(names) {
+            assert_eq!((&arm["name"], &arm["ends"][0]), (&name.into(), &"exit 0".into()));
+            let wall = |key: &str| arm["wall"][key].as_f64().unwrap();
+            let (q1, median, q3) = (wall("q1"), wall("median"), wall("q3"));
+            assert!(0.0 < q1 && q1 <= median && median <= q3 && q3 <= wall("max"), "{arm}");
+            assert_eq!(arm["wall"]["runs"].as_array().unwrap().len(), 7);
+            assert!(arm["cpu"]["user"].as_f64() >= Some(0.0), "{arm}");
+            assert!(arm["peak_bytes"].as_u64() > Some(1 << 20), "{arm}");
+        }
+        for arm in &arms[1..] {
+            let ratio = |key: &str| arm["ratio"][key].as_f64().unwrap();
+            assert!(ratio("low") <= ratio("estimate") && ratio("estimate") <= ratio("high"));
+            let verdicts = ["faster", "slower", "same", "unknown"];
+            assert!(verdicts.contains(&arm["verdict"].as_str().unwrap()), "{arm}");
+        }
+    }
+}
+
+#[test]
+fn bench_reports_as_text_and_page() {
+    let page = scratch("bench").join("bench.html");
+    let (status, out, err) =
+        done(&["-n2", "-w0", "--html", page.to_str().unwrap()], &["true", "<b>"]);
+    assert_eq!((status, err.as_str()), (Some(0), ""));
+    assert!(out.starts_with("adma: true <b>: 2 rounds of 2 runs in turn\n"), "{out}");
+    assert!(out.contains("with adma: not known (") && out.contains("takes 6 rounds"), "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("true &lt;b&gt;"), "{page}");
+    assert!(!page.contains("<b>\n") && !page.contains("<script"), "{page}");
+}
+
+#[test]
+fn bench_of_a_program_that_fails_says_how_and_stops() {
+    let fails = ["sh", "-c", "echo a reason >&2; exit 3"];
+    let (status, out, err) = done(&[], &fails);
+    assert_eq!((status, out.as_str()), (Some(1), ""));
+    assert!(err.starts_with("adma: the program fails without adma: exit 3; "), "{err}");
+    assert!(err.ends_with("\n  a reason\n"), "{err}");
+    let (status, out, _) = done(&["-n1", "--ignore-failure"], &fails);
+    assert_eq!(status, Some(0), "{out}");
+    assert!(out.contains("with adma it ends by exit 3"), "{out}");
+    let (status, _, err) = done(&[], &["sh", "-c", "[ -z \"$LD_PRELOAD\" ] || kill -SEGV $$"]);
+    assert_eq!(status, Some(1));
+    assert!(err.contains("fails with adma: killed by SIGSEGV"), "{err}");
+}
+
+#[test]
+fn bench_compares_what_the_program_writes_and_how_it_ends() {
+    let differs = "OUTPUT DIFFERS with adma";
+    // Options, program, status and what is said.
+    let table: [(&[&str], &str, i32, &str); 5] = [
+        (&[], "echo \"$LD_PRELOAD\"", 1, differs),
+        (&[], "echo $$", 0, "output: another in each run, also without adma"),
+        (&[], "echo alike", 0, "output: the same in all runs"),
+        (&["--discard-output"], "echo \"$LD_PRELOAD\"", 0, "output: not compared"),
+        (&["--ignore-failure"], "[ -z \"$LD_PRELOAD\" ]", 1, "with adma it ends by exit 1"),
+    ];
+    for (options, script, expected, said) in table {
+        let (status, out, err) = done(&[&["-n2"], options].concat(), &["sh", "-c", script]);
+        assert_eq!(status, Some(expected), "{script}: {out}{err}");
+        assert!(out.contains(said), "{script}: {out}");
+    }
+}
+
+#[test]
+fn bench_runs_its_commands_and_reads_its_input_in_order() {
+    let log = scratch("order").join("log");
+    let (options, input) = (["setup", "prepare", "cleanup"], log.with_extension("input"));
+    fs::write(&input, "a line\n").unwrap();
+    let mut command = adma();
+    command.args(["bench", "-n1", "-w1", "-i"]).arg(&input).env("LOG", &log);
+    for option in options {
+        command.arg(format!("--{option}")).arg(format!("echo {option} >>$LOG"));
+    }
+    command.args(["--with", "ADMA_MIN_BYTES=1M ADMA_CHANNELS=2", "sh", "-c"]);
+    command.arg("read line; echo $line $ADMA_MIN_BYTES $ADMA_CHANNELS >>$LOG");
+    let (out, err) = succeed(&mut command);
+    assert_eq!(err, "", "{out}");
+    let round = ["prepare", "a line", "prepare", "a line", "prepare", "a line 1M 2"];
+    let expected = [&["setup"][..], &round, &round, &["cleanup"]].concat();
+    assert_eq!(lines(&log), expected);
+    let bad = done(&["--setup", "exit 4", "--cleanup", "echo cleaned"], &["true"]);
+    assert_eq!(
+        bad,
+        (Some(1), "cleaned\n".into(), "adma: the setup command fails: exit 4\n".into())
+    );
+    let (status, _, err) = done(&["-i", "/no/such/file"], &["true"]);
+    assert_eq!((status, err.contains("/no/such/file: No such file")), (Some(1), true), "{err}");
+}
+
+#[test]
+fn bench_that_is_interrupted_reports_what_was_complete_and_cleans_up() {
+    let log = scratch("interrupted").join("log");
+    // Two rounds of two runs, then one that waits.
+    let script = "echo $$ >>$LOG; [ $(wc -l <$LOG) -lt 5 ] || exec sleep 1000";
+    for to_group in [true, false] {
+        let _ = fs::remove_file(&log);
+        let mut command =
+            bench(&["-w0", "--cleanup", "echo cleaned >>$LOG"], &["sh", "-c", script]);
+        command.env("LOG", &log).process_group(0);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        let is_asleep = || {
+            let pid = lines(&log).get(4).cloned().unwrap_or_default();
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
+        };
+        while !is_asleep() {
+            assert!(Instant::now() < limit, "{:?}", lines(&log));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let pid = child.id() as i32;
+        // SAFETY: a signal to a child of ours, or to the group that it leads.
+        unsafe { libc::kill(if to_group { -pid } else { pid }, libc::SIGINT) };
+        let done = child.wait_with_output().unwrap();
+        assert_eq!(done.status.signal(), Some(libc::SIGINT), "{}", text(&done.stderr));
+        let out = text(&done.stdout);
+        assert!(out.contains(": 2 rounds of 2 runs in turn, ended early\n"), "{out}");
+        assert_eq!(lines(&log)[5..], ["cleaned"]);
+    }
+}
