@@ -15,11 +15,13 @@
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
+#include <linux/notifier.h>
 #include <linux/percpu.h>
 #include <linux/refcount.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
+#include <linux/srcu.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -85,10 +87,11 @@ struct adma_range {
 	u8 age;			/* rounds without use */
 
 	struct mmu_interval_notifier notifier;
+	struct list_head all;	/* of file->ranges */
 	struct list_head lru;	/* of its control group, then of file->gone */
 	struct rcu_head rcu;
 
-	spinlock_t lock;	/* of dead and of adding to pinned */
+	spinlock_t lock;	/* of dead, of mappings and of adding to pinned */
 	bool dead;
 
 	struct mutex fill;	/* of changing what follows */
@@ -106,6 +109,8 @@ struct adma_range {
 
 void adma_reap_work(struct work_struct *work);
 void adma_ranges_reap(struct adma_file *file);
+void adma_ranges_unmap(struct adma_file *file, unsigned int device);
+bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page);
 struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
 				  bool longterm);
 void adma_range_put(struct adma_range *range);
@@ -181,11 +186,21 @@ void adma_watch_soon(struct adma_channel *ch);
 
 #define ADMA_CHAN_REQS	256	/* of one channel under way at most, and the probe */
 
+/* What pages are mapped for; a reference is held until the module goes. */
+struct adma_device {
+	struct device *dev;
+	struct notifier_block notifier;	/* of its bus: the driver goes */
+	bool gone;		/* nothing is mapped, nor will be */
+};
+
 struct adma_channel {
-	struct dma_chan *chan;
+	struct dma_chan *chan;	/* NULL: given back; see adma_srcu */
 	struct device *dev;	/* for mapping */
 	unsigned int device;	/* its number in adma_devices */
 	bool ordered;		/* see adma_order_of() */
+	bool leaving;		/* nothing begins on it any more */
+	wait_queue_head_t wait;	/* for transfers to end */
+	unsigned long refused;	/* jiffies: takes nothing since; 0: it does */
 	unsigned long asked;	/* jiffies: the driver was, what is over */
 	unsigned long moved;	/* jiffies: the last answer, or end of a pause */
 	atomic_long_t queued;	/* units of transfers that are not answered */
@@ -207,7 +222,8 @@ struct adma_channel {
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
-extern struct device *adma_devices[ADMA_MAX_CHANNELS];
+extern struct adma_device adma_devices[ADMA_MAX_CHANNELS];
+extern struct srcu_struct adma_srcu;
 extern unsigned int adma_nr_devices;
 extern unsigned int adma_nr_channels;
 extern unsigned long adma_depth;
@@ -218,9 +234,16 @@ int adma_channels_request(unsigned int most, int node);
 void adma_channels_release(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
 void adma_channel_poll(struct adma_channel *ch);
+void adma_channel_issue(struct adma_channel *ch);
 void adma_channels_poll(void);
 int adma_channel_retry(struct adma_channel *ch, int tries);
 unsigned int adma_channels_usable(void);
+
+/* Whether transfers may begin on it. */
+static inline bool adma_channel_is_up(const struct adma_channel *ch)
+{
+	return READ_ONCE(ch->health) == ADMA_UP && !READ_ONCE(ch->leaving);
+}
 
 /* chan_req.c */
 
@@ -285,6 +308,7 @@ bool adma_chan_req_close(struct adma_chan_req *cr);
 void adma_chan_req_next_turn(struct adma_chan_req *cr);
 void adma_chan_req_over(struct adma_chan_req *cr);
 void adma_chan_req_over_if_answered(struct adma_chan_req *cr);
+void adma_chan_reqs_abandon(struct adma_channel *ch);
 bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 		       unsigned long since);
 
@@ -313,6 +337,7 @@ struct adma_file {
 	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */
 	spinlock_t lock;	/* of their ids and states, and of what follows */
 	u64 sequence;		/* of requests */
+	struct list_head ranges;	/* all of them, to unmap a device's */
 	struct list_head gone;	/* ranges that nobody holds any more */
 
 	struct xarray exports;	/* by number; its lock is of what follows */
@@ -329,10 +354,14 @@ struct adma_file {
 	struct list_head files;	/* all of them */
 	atomic64_t counts[ADMA_STATS];	/* of ranges only */
 
-	/* Per channel: a page with a word and the value for it by slot. */
+	/*
+	 * Per channel: a page with a word and the value for it by slot. The page
+	 * stays when the channel is given back, for user space looks at it.
+	 */
 	struct adma_words {
-		void *page;
+		struct page *page;
 		dma_addr_t dma;
+		bool mapped;
 	} words[];
 };
 
@@ -349,6 +378,7 @@ static inline void adma_count_for(struct adma_file *file, enum adma_stat what)
 }
 
 int adma_charge_pages(struct adma_file *file, unsigned int pages);
+void adma_files_unmap(unsigned int device);
 void adma_uncharge_pages(struct adma_file *file, unsigned int pages);
 int adma_file_open(struct inode *inode, struct file *filp);
 int adma_file_release(struct inode *inode, struct file *filp);

@@ -64,8 +64,8 @@ static u32 adma_chan_req_left(const struct adma_chan_req *cr)
 }
 
 /*
- * Whether it may still carry out transfers from or to memory of @file, of
- * requests that had begun by then.
+ * Whether it may still carry out transfers from or to memory of @file (NULL: of
+ * any), of requests that had begun by then.
  */
 bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 		       unsigned long since)
@@ -74,11 +74,14 @@ bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
 	struct adma_chan_req *cr;
 	bool busy = false;
 
+	if (!READ_ONCE(ch->chan))
+		return false;
 	spin_lock_irqsave(&ch->lock, irq);
 	list_for_each_entry(cr, &ch->reqs, list) {
 		struct adma_buf *buf = cr->req->buf;
 
-		if ((cr->req->file == file || (buf && buf->file == file)) &&
+		if ((!file || cr->req->file == file ||
+		     (buf && buf->file == file)) &&
 		    !time_after(cr->begun, since) &&
 		    !time_after(jiffies, READ_ONCE(cr->sent_at) + limit) &&
 		    adma_chan_req_left(cr))
@@ -115,7 +118,8 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 {
 	struct adma_request *req = cr->req;
 	struct adma_channel *ch = cr->ch;
-	u64 *word = adma_words_of(cr)->page + req->slot * ADMA_WORD_STRIDE;
+	u64 *word = page_address(adma_words_of(cr)->page) +
+		    req->slot * ADMA_WORD_STRIDE;
 
 	if (cr->failed || adma_chan_req_left(cr)) {
 		atomic64_or(cr->pieces, &req->failed);
@@ -128,12 +132,31 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 	adma_chan_req_next_turn(cr);
 	list_move(&cr->list, &ch->free);
 	adma_request_put(req);
+	wake_up_all(&ch->wait);
 }
 
+/* The channel's lock is held. A channel that was given back has been reset. */
 void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
 {
-	if (cr->closed && (cr->word_came || !adma_chan_req_left(cr)))
+	bool lost = cr->ch->ordered && !READ_ONCE(cr->ch->chan);
+
+	if (cr->closed && (cr->word_came || lost || !adma_chan_req_left(cr)))
 		adma_chan_req_over(cr);
+}
+
+/* The channel was given back: what is not over never will be. */
+void adma_chan_reqs_abandon(struct adma_channel *ch)
+{
+	struct adma_chan_req *cr, *next;
+	unsigned long irq;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
+		cr->failed = true;
+		adma_chan_req_over_if_answered(cr);
+	}
+	spin_unlock_irqrestore(&ch->lock, irq);
+	wake_up_all(&ch->wait);
 }
 
 static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
@@ -145,6 +168,9 @@ static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
 			return;	/* it was over long ago */
 	} while (!atomic64_try_cmpxchg(&cr->done, &done, done + units));
 	atomic_long_sub(units, &cr->ch->queued);
+	/* The count was changed with a full barrier. */
+	if (waitqueue_active(&cr->ch->wait))
+		wake_up_all(&cr->ch->wait);
 }
 
 static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res)
@@ -185,7 +211,10 @@ out_unlock:
  * Submission
  */
 
-/* Hands over one transfer, which has been charged; answers its cookie. */
+/*
+ * Hands over one transfer, which has been charged; answers its cookie. The
+ * caller holds adma_srcu and has seen ch->chan.
+ */
 dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 				    dma_addr_t src, size_t len,
 				    unsigned long flags)
@@ -205,10 +234,14 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 	/* The driver may keep a lock from prep to submit: nothing between. */
 	while (!(tx = dmaengine_prep_dma_memcpy(ch->chan, dst, src, len,
 						flags | DMA_CTRL_ACK))) {
+		if (!READ_ONCE(ch->refused))
+			WRITE_ONCE(ch->refused, jiffies ?: 1);
 		ret = adma_channel_retry(ch, tries++);
 		if (ret)
 			return ret;
 	}
+	if (READ_ONCE(ch->refused))
+		WRITE_ONCE(ch->refused, 0);
 	tx->callback_result = adma_chan_req_answered;
 	tx->callback_param = param.ptr;
 	cookie = dmaengine_submit(tx);
@@ -256,10 +289,28 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 }
 
 /*
- * Hands over the request's next transfers. ESTALE: a range that they touch has
- * died, and with it what they are made of.
+ * A channel that takes nothing though it has nothing to do, or does not move,
+ * is not full: its device is down (AER), or it is stuck. It is examined, as one
+ * that fails.
  */
-int adma_chan_req_send(struct adma_chan_req *cr)
+static void adma_channel_check_refusal(struct adma_channel *ch)
+{
+	unsigned long irq, since = READ_ONCE(ch->refused);
+
+	if (!since || adma_is_recent(since) ||
+	    (atomic_long_read(&ch->queued) && adma_is_recent(READ_ONCE(ch->moved))))
+		return;
+	spin_lock_irqsave(&ch->lock, irq);
+	ch->erred = true;
+	spin_unlock_irqrestore(&ch->lock, irq);
+	adma_watch_soon(ch);
+}
+
+/*
+ * Hands over the request's next transfers. ESTALE: a range that they touch has
+ * died, and with it what they are made of. The caller holds adma_srcu.
+ */
+static int adma_chan_req_send_batch(struct adma_chan_req *cr)
 {
 	struct adma_request *req = cr->req;
 	const struct adma_xfer *xfer = req->xfer;
@@ -306,6 +357,18 @@ int adma_chan_req_send(struct adma_chan_req *cr)
 	if (ret >= 0)
 		return 0;
 	adma_chan_req_charge(cr, -units);
+	if (ret == -EBUSY)
+		adma_channel_check_refusal(ch);
+	return ret;
+}
+
+int adma_chan_req_send(struct adma_chan_req *cr)
+{
+	int ret = -EBUSY, idx = srcu_read_lock(&adma_srcu);
+
+	if (READ_ONCE(cr->ch->chan) && !READ_ONCE(cr->ch->leaving))
+		ret = adma_chan_req_send_batch(cr);
+	srcu_read_unlock(&adma_srcu, idx);
 	return ret;
 }
 
@@ -315,13 +378,21 @@ static bool adma_chan_req_send_word(struct adma_chan_req *cr)
 	struct adma_words *words = adma_words_of(cr);
 	size_t at = cr->req->slot * ADMA_WORD_STRIDE;
 	size_t value = PAGE_SIZE / 2 + at;
-	dma_cookie_t cookie;
+	dma_cookie_t cookie = -ENODEV;
+	int idx;
 
-	WRITE_ONCE(*(u64 *)(words->page + value), cr->req->id);
+	WRITE_ONCE(*(u64 *)(page_address(words->page) + value), cr->req->id);
 	adma_chan_req_charge(cr, 1);
-	cookie = adma_chan_req_transfer(cr, words->dma + at, words->dma + value,
-					ADMA_WORD_STRIDE, DMA_PREP_INTERRUPT);
-	dma_async_issue_pending(cr->ch->chan);
+	idx = srcu_read_lock(&adma_srcu);
+	if (READ_ONCE(cr->ch->chan)) {
+		if (words->mapped)
+			cookie = adma_chan_req_transfer(cr, words->dma + at,
+							words->dma + value,
+							ADMA_WORD_STRIDE,
+							DMA_PREP_INTERRUPT);
+		dma_async_issue_pending(cr->ch->chan);
+	}
+	srcu_read_unlock(&adma_srcu, idx);
 	if (cookie < 0) {
 		adma_chan_req_charge(cr, -1);
 		return false;

@@ -9,8 +9,15 @@
 
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
-struct device *adma_devices[ADMA_MAX_CHANNELS];
+struct adma_device adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
+
+/*
+ * Whoever calls the driver does so inside a read side of this, and has seen
+ * there that ch->chan is not NULL. So a channel can be given back while others
+ * are about to use it: see adma_channel_leave().
+ */
+DEFINE_SRCU(adma_srcu);
 
 bool adma_several_nodes;	/* have channels */
 unsigned int adma_align = 1;	/* that suits all channels */
@@ -30,20 +37,40 @@ unsigned int adma_align = 1;	/* that suits all channels */
  */
 #define ADMA_RING_TRIES		50
 
+/* How long transfers in flight may take to end before their driver goes. */
+#define ADMA_LEAVE_MS		3000
+
 /*
  * Whoever has waited for something gets what the driver knows by now; of a
  * channel that is aside, what it knew a moment ago.
  */
 void adma_channel_poll(struct adma_channel *ch)
 {
-	dma_async_issue_pending(ch->chan);
+	int idx = srcu_read_lock(&adma_srcu);
+	struct dma_chan *chan = READ_ONCE(ch->chan);
+
+	if (!chan)
+		goto out_unlock;
+	dma_async_issue_pending(chan);
 	if (READ_ONCE(ch->health) != ADMA_UP &&
 	    time_before(jiffies, READ_ONCE(ch->asked) +
 			msecs_to_jiffies(ADMA_QUIET_MS)))
-		return;
+		goto out_unlock;
 	WRITE_ONCE(ch->asked, jiffies);
-	dma_async_is_tx_complete(ch->chan, READ_ONCE(ch->chan->cookie), NULL,
-				 NULL);
+	dma_async_is_tx_complete(chan, READ_ONCE(chan->cookie), NULL, NULL);
+out_unlock:
+	srcu_read_unlock(&adma_srcu, idx);
+}
+
+/* Hands over what was submitted. */
+void adma_channel_issue(struct adma_channel *ch)
+{
+	int idx = srcu_read_lock(&adma_srcu);
+	struct dma_chan *chan = READ_ONCE(ch->chan);
+
+	if (chan)
+		dma_async_issue_pending(chan);
+	srcu_read_unlock(&adma_srcu, idx);
 }
 
 /* For whoever was refused room: transfers may be over and not yet answered. */
@@ -60,7 +87,7 @@ int adma_channel_retry(struct adma_channel *ch, int tries)
 {
 	if (!tries)
 		adma_count(ADMA_STAT_RING_FULL, 1);
-	if (tries == ADMA_RING_TRIES)
+	if (tries == ADMA_RING_TRIES || READ_ONCE(ch->leaving))
 		return -EBUSY;
 	adma_channel_poll(ch);
 	usleep_range(100, 200);
@@ -123,16 +150,78 @@ static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 	return search->seen++ == search->skip;
 }
 
+/*
+ * Gives a channel back to its driver: nothing begins on it any more, what is in
+ * flight has ADMA_LEAVE_MS to end. ioatdma resets the channel as it takes it
+ * back, so what has not ended then never will, and is over.
+ */
+static void adma_channel_leave(struct adma_channel *ch)
+{
+	struct dma_chan *chan = ch->chan;
+	unsigned long now = jiffies;
+
+	if (!chan)
+		return;
+	adma_watch_soon(ch);
+	wait_event_timeout(ch->wait, !adma_channel_busy(ch, NULL, now),
+			   msecs_to_jiffies(ADMA_LEAVE_MS));
+	WRITE_ONCE(ch->chan, NULL);
+	synchronize_srcu(&adma_srcu);
+	cancel_delayed_work_sync(&ch->watch);
+	dma_release_channel(chan);
+	adma_chan_reqs_abandon(ch);
+	dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page, ch->probe_dma);
+	ch->probe_page = NULL;
+}
+
+/*
+ * The driver of a device goes: unbind, remove, another one takes it over. It is
+ * called before the driver's own remove. Copies go on over other channels.
+ */
+static int adma_device_event(struct notifier_block *notifier,
+			     unsigned long event, void *dev)
+{
+	struct adma_device *device =
+		container_of(notifier, struct adma_device, notifier);
+	unsigned int i, number = device - adma_devices;
+
+	if (event != BUS_NOTIFY_UNBIND_DRIVER || dev != device->dev ||
+	    device->gone)
+		return NOTIFY_DONE;
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (adma_channels[i].device == number)
+			WRITE_ONCE(adma_channels[i].leaving, true);
+	}
+	/* Who has not seen that has charged what he submits after this. */
+	synchronize_srcu(&adma_srcu);
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (adma_channels[i].device == number)
+			adma_channel_leave(&adma_channels[i]);
+	}
+	WRITE_ONCE(device->gone, true);
+	adma_files_unmap(number);
+	dev_info(device->dev, "adma: its channels are given back\n");
+	return NOTIFY_OK;
+}
+
 /* Pages are mapped once for each device, not for each channel. */
 static unsigned int adma_device_number(struct device *dev)
 {
+	struct adma_device *device;
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_devices; i++) {
-		if (adma_devices[i] == dev)
+		if (adma_devices[i].dev == dev)
 			return i;
 	}
-	adma_devices[adma_nr_devices] = dev;
+	device = &adma_devices[adma_nr_devices];
+	*device = (struct adma_device) {
+		.dev = get_device(dev),
+		/* Before those that complain about what is still mapped. */
+		.notifier = { .notifier_call = adma_device_event, .priority = 1 },
+	};
+	if (dev->bus)
+		bus_register_notifier(dev->bus, &device->notifier);
 	return adma_nr_devices++;
 }
 
@@ -145,6 +234,7 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 	ch->dev = dmaengine_get_dma_device(chan);
 	ch->ordered = adma_order_of(chan->device);
 	spin_lock_init(&ch->lock);
+	init_waitqueue_head(&ch->wait);
 	INIT_LIST_HEAD(&ch->reqs);
 	INIT_LIST_HEAD(&ch->free);
 	INIT_DELAYED_WORK(&ch->watch, adma_watch);
@@ -171,7 +261,8 @@ static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
 static void adma_channel_exit(struct adma_channel *ch)
 {
 	cancel_delayed_work_sync(&ch->watch);
-	dma_release_channel(ch->chan);
+	if (ch->chan)
+		dma_release_channel(ch->chan);
 	/* Nothing moves any more, a silent probe included. */
 	if (ch->probe_page)
 		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
@@ -213,9 +304,20 @@ int adma_channels_request(unsigned int most, int node)
 
 void adma_channels_release(void)
 {
+	struct adma_device *device;
+	unsigned int i;
+
+	/* First: from here on nothing is given back behind our back. */
+	for (i = 0; i < adma_nr_devices; i++) {
+		device = &adma_devices[i];
+		if (device->dev->bus)
+			bus_unregister_notifier(device->dev->bus,
+						&device->notifier);
+	}
 	while (adma_nr_channels)
 		adma_channel_exit(&adma_channels[--adma_nr_channels]);
-	adma_nr_devices = 0;
+	while (adma_nr_devices)
+		put_device(adma_devices[--adma_nr_devices].dev);
 }
 
 unsigned int adma_channels_usable(void)
@@ -223,7 +325,7 @@ unsigned int adma_channels_usable(void)
 	unsigned int i, usable = 0;
 
 	for (i = 0; i < adma_nr_channels; i++)
-		usable += READ_ONCE(adma_channels[i].health) == ADMA_UP;
+		usable += adma_channel_is_up(&adma_channels[i]);
 	return usable;
 }
 
@@ -255,16 +357,16 @@ int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 	int node = NUMA_NO_NODE, ret = -ENODEV;
 
 	if (wanted != ADMA_CHANNEL_ANY &&
-	    READ_ONCE(adma_channels[wanted].health) == ADMA_UP)
+	    adma_channel_is_up(&adma_channels[wanted]))
 		return wanted;
 	if (adma_several_nodes)
 		node = adma_node_of(addr);
 	for (i = 0; i < adma_nr_channels; i++) {
-		enum adma_health health = READ_ONCE(adma_channels[i].health);
+		struct adma_channel *ch = &adma_channels[i];
 
-		if (health == ADMA_ASIDE)
+		if (READ_ONCE(ch->health) == ADMA_ASIDE && !READ_ONCE(ch->leaving))
 			ret = -EBUSY;	/* it may come back */
-		if (health != ADMA_UP)
+		if (!adma_channel_is_up(ch))
 			continue;
 		any[nr_any++] = i;
 		if (dev_to_node(adma_channels[i].dev) == node)

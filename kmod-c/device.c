@@ -200,9 +200,7 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 	vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND,
 		     VM_MAYWRITE | VM_MAYEXEC);
 	vma->vm_pgoff = 0;
-	return dma_mmap_coherent(adma_channels[channel].dev, vma,
-				 file->words[channel].page,
-				 file->words[channel].dma, PAGE_SIZE);
+	return vm_insert_page(vma, vma->vm_start, file->words[channel].page);
 }
 
 static const struct file_operations adma_fops = {

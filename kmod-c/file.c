@@ -24,6 +24,17 @@
 LIST_HEAD(adma_files);
 DEFINE_MUTEX(adma_files_lock);	/* of the list, and of users' files */
 
+static void adma_words_unmap(struct adma_file *file, unsigned int channel)
+{
+	struct adma_words *words = &file->words[channel];
+
+	lockdep_assert_held(&adma_files_lock);
+	if (words->mapped)
+		dma_unmap_page(adma_channels[channel].dev, words->dma, PAGE_SIZE,
+			       DMA_BIDIRECTIONAL);
+	words->mapped = false;
+}
+
 /*
  * Pinned pages count against RLIMIT_MEMLOCK of the user, and show up in VmPin
  * of the process, as io_uring's do. At the limit, what is only kept goes first.
@@ -58,6 +69,45 @@ void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
 	atomic_long_sub(pages, &file->pages);
 }
 
+/*
+ * Words of a channel. The lock of all files is held: a device that goes finds
+ * them mapped, or they are not mapped for it.
+ */
+static void adma_words_map(struct adma_file *file, unsigned int channel)
+{
+	const struct adma_channel *ch = &adma_channels[channel];
+	struct adma_words *words = &file->words[channel];
+
+	lockdep_assert_held(&adma_files_lock);
+	if (READ_ONCE(adma_devices[ch->device].gone))
+		return;
+	words->dma = dma_map_page(ch->dev, words->page, 0, PAGE_SIZE,
+				  DMA_BIDIRECTIONAL);
+	if (dma_mapping_error(ch->dev, words->dma))
+		return;
+	words->mapped = true;
+	/* Without words the end is told by ADMA_IOC_WAIT only. */
+	if (!adma_reaches(ch->dev, words->dma, words->page))
+		adma_words_unmap(file, channel);
+}
+
+/* The device goes. No transfer from or to any of its mappings is in flight. */
+void adma_files_unmap(unsigned int device)
+{
+	struct adma_file *file;
+	unsigned int i;
+
+	mutex_lock(&adma_files_lock);
+	list_for_each_entry(file, &adma_files, files) {
+		adma_ranges_unmap(file, device);
+		for (i = 0; i < adma_nr_channels; i++) {
+			if (adma_channels[i].device == device)
+				adma_words_unmap(file, i);
+		}
+	}
+	mutex_unlock(&adma_files_lock);
+}
+
 /* Adds it to the files of its user, who is known by his other files. */
 static int adma_file_list(struct adma_file *file)
 {
@@ -65,13 +115,14 @@ static int adma_file_list(struct adma_file *file)
 	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
 	struct adma_user *user = new;
 	struct adma_file *other;
+	unsigned int i;
 	int ret = 0;
 
 	if (!new)
 		return -ENOMEM;
 	mutex_lock(&adma_files_lock);
 	list_for_each_entry(other, &adma_files, files) {
-		if (other->cred->user == file->cred->user)
+		if (other->user && other->cred->user == file->cred->user)
 			user = other->user;
 	}
 	if (user->files && user->files >= adma_max_files) {
@@ -79,7 +130,9 @@ static int adma_file_list(struct adma_file *file)
 	} else {
 		user->files++;
 		file->user = user;
-		list_add_tail(&file->files, &adma_files);
+		list_move_tail(&file->files, &adma_files);
+		for (i = 0; i < adma_nr_channels; i++)
+			adma_words_map(file, i);
 	}
 	mutex_unlock(&adma_files_lock);
 	if (user != new)
@@ -176,18 +229,13 @@ static void adma_file_shut(struct adma_file *file)
 {
 	unsigned int i;
 
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (file->words[i].page)
-			dma_free_coherent(adma_channels[i].dev, PAGE_SIZE,
-					  file->words[i].page,
-					  file->words[i].dma);
-	}
 	mutex_lock(&adma_files_lock);
-	list_del(&file->files);
+	for (i = 0; i < adma_nr_channels; i++)
+		adma_words_unmap(file, i);
 	if (!--file->user->files)
 		kfree(file->user);
-	mutex_unlock(&adma_files_lock);
 	file->user = NULL;
+	mutex_unlock(&adma_files_lock);
 }
 
 static void adma_file_free(struct kref *kref)
@@ -197,6 +245,13 @@ static void adma_file_free(struct kref *kref)
 
 	if (file->user)
 		adma_file_shut(file);
+	mutex_lock(&adma_files_lock);
+	list_del(&file->files);
+	mutex_unlock(&adma_files_lock);
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (file->words[i].page)
+			put_page(file->words[i].page);
+	}
 	for (i = 0; i < ADMA_SLOTS; i++) {
 		if (file->slot[i])
 			kfree(file->slot[i]->range);
@@ -278,20 +333,20 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	file->cred = get_current_cred();
 	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
 	xa_init_flags(&file->table, XA_FLAGS_ACCOUNT);
+	INIT_LIST_HEAD(&file->files);
+	INIT_LIST_HEAD(&file->ranges);
 	INIT_LIST_HEAD(&file->gone);
 	INIT_WORK(&file->reap, adma_reap_work);
 	INIT_WORK(&file->drain, adma_file_drain);
 	file->keep_pages = adma_keep_pages;
-	ret = adma_file_list(file);
+	ret = 0;
 	for (i = 0; i < adma_nr_channels && !ret; i++) {
-		struct adma_words *words = &file->words[i];
-
-		words->page = dma_alloc_coherent(adma_channels[i].dev,
-						 PAGE_SIZE, &words->dma,
-						 GFP_KERNEL_ACCOUNT);
-		if (!words->page)
+		file->words[i].page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+		if (!file->words[i].page)
 			ret = -ENOMEM;
 	}
+	if (!ret)
+		ret = adma_file_list(file);
 	if (ret) {
 		adma_file_put(file);
 		return ret;

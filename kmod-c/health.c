@@ -226,8 +226,11 @@ void adma_watch(struct work_struct *work)
 	struct adma_channel *ch =
 		container_of(to_delayed_work(work), struct adma_channel, watch);
 	unsigned int pause = ADMA_WATCH_MS;
+	int idx = srcu_read_lock(&adma_srcu);
 	bool trouble;
 
+	if (!READ_ONCE(ch->chan))
+		goto out_unlock;
 	adma_channel_poll(ch);
 	trouble = adma_in_trouble(ch);
 	if (trouble || ch->health == ADMA_ASIDE)
@@ -235,6 +238,8 @@ void adma_watch(struct work_struct *work)
 	if (!list_empty(&ch->reqs) || ch->health == ADMA_ASIDE)
 		queue_delayed_work(adma_workqueue, &ch->watch,
 				   msecs_to_jiffies(pause));
+out_unlock:
+	srcu_read_unlock(&adma_srcu, idx);
 }
 
 /* Something was submitted, and its answer may get lost; or it went wrong. */

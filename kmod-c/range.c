@@ -69,7 +69,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
  * costs more than the engine saves. Before 6.10 dma_need_sync() says no to
  * everything behind an IOMMU.
  */
-static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
+bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 {
 	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
 
@@ -82,19 +82,52 @@ static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 static void adma_range_unmap(struct adma_range *range, unsigned int device,
 			     dma_addr_t addr, unsigned int pages)
 {
-	dma_unmap_page_attrs(adma_devices[device], addr, pages * PAGE_SIZE,
+	dma_unmap_page_attrs(adma_devices[device].dev, addr, pages * PAGE_SIZE,
 			     range->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
 			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 
-/* Maps what is pinned, what lies together in one go. */
+/* Nothing in flight touches what was mapped for the device. */
+static void adma_range_unmap_all(struct adma_range *range, unsigned int device)
+{
+	struct adma_mapping *map = &range->mapping[device];
+	unsigned int at;
+
+	lockdep_assert_held(&range->lock);
+	for_each_set_bit(at, map->mapped, ADMA_RANGE_PAGES) {
+		if (map->run[at])
+			adma_range_unmap(range, device, map->addr[at],
+					 map->run[at]);
+		map->run[at] = 0;
+	}
+	bitmap_zero(map->mapped, ADMA_RANGE_PAGES);
+}
+
+/* The device goes: nothing is mapped for it any more, see adma_range_map(). */
+void adma_ranges_unmap(struct adma_file *file, unsigned int device)
+{
+	struct adma_range *range;
+
+	spin_lock(&file->lock);
+	list_for_each_entry(range, &file->ranges, all) {
+		spin_lock(&range->lock);
+		adma_range_unmap_all(range, device);
+		spin_unlock(&range->lock);
+	}
+	spin_unlock(&file->lock);
+}
+
+/* Maps what is pinned, what lies together in one go. The caller holds the lock. */
 static int adma_range_map(struct adma_range *range, unsigned int at,
 			  unsigned int end, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
-	struct device *dev = adma_devices[device];
+	struct device *dev = adma_devices[device].dev;
 	unsigned int i, run;
 
+	lockdep_assert_held(&range->lock);
+	if (READ_ONCE(adma_devices[device].gone))
+		return -EBUSY;
 	for (; at < end; at += run) {
 		struct page **page = range->pages + at;
 		dma_addr_t addr;
@@ -160,10 +193,13 @@ static int adma_range_add(struct adma_range *range, u64 addr, size_t len,
 		*pinned += stop - at;
 	}
 	at = adma_page_of(addr);
+	spin_lock(&range->lock);
 	for (i = 0; i < adma_nr_devices && !ret; i++) {
-		if (i == device || device == ADMA_EVERY_DEVICE)
+		if (i == device || (device == ADMA_EVERY_DEVICE &&
+				    !READ_ONCE(adma_devices[i].gone)))
 			ret = adma_range_map(range, at, end, i);
 	}
+	spin_unlock(&range->lock);
 	mutex_unlock(&range->fill);
 	return ret;
 }
@@ -252,15 +288,13 @@ static void adma_range_end(struct adma_range *range)
 	unsigned int i, at, stop;
 
 	mmu_interval_notifier_remove(&range->notifier);
-	for (i = 0; i < adma_nr_devices; i++) {
-		struct adma_mapping *map = &range->mapping[i];
-
-		for_each_set_bit(at, map->mapped, ADMA_RANGE_PAGES) {
-			if (map->run[at])
-				adma_range_unmap(range, i, map->addr[at],
-						 map->run[at]);
-		}
-	}
+	spin_lock(&range->file->lock);
+	spin_lock(&range->lock);
+	for (i = 0; i < adma_nr_devices; i++)
+		adma_range_unmap_all(range, i);
+	spin_unlock(&range->lock);
+	list_del(&range->all);
+	spin_unlock(&range->file->lock);
 	for_each_set_bitrange(at, stop, range->pinned, ADMA_RANGE_PAGES)
 		unpin_user_pages_dirty_lock(range->pages + at, stop - at,
 					    range->write);
@@ -410,5 +444,8 @@ struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
 		return ERR_PTR(ret);
 	}
 	kref_get(&file->kref);
+	spin_lock(&file->lock);
+	list_add(&range->all, &file->ranges);
+	spin_unlock(&file->lock);
 	return range;
 }

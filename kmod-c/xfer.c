@@ -81,7 +81,7 @@ static int adma_batch_send(struct adma_request *req)
 		return ret;
 	/* The engine copies while more is pinned. */
 	if (req->pinned)
-		dma_async_issue_pending(req->cr->ch->chan);
+		adma_channel_issue(req->cr->ch);
 	req->nr_xfers = 0;
 	req->xfer_bytes = 0;
 	cond_resched();
@@ -211,6 +211,6 @@ int adma_piece_send(struct adma_request *req, const struct adma_piece *piece)
 			return -EFAULT;
 	} while (ret == -ESTALE && ++tries < ADMA_PIECE_TRIES);
 	if (!ret)
-		dma_async_issue_pending(req->cr->ch->chan);
+		adma_channel_issue(req->cr->ch);
 	return ret == -ESTALE ? -EBUSY : ret;
 }

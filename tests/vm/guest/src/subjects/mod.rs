@@ -41,6 +41,7 @@ mod refusals;
 mod rings;
 mod statistics;
 mod traps;
+mod unbind;
 mod wreck;
 mod wreck_dead;
 mod wreck_ends;
@@ -80,6 +81,7 @@ pub const SUBJECTS: &[(&str, &[Test])] = &[
     ("wreck_dead", wreck_dead::TESTS),
     ("wreck_end", wreck_ends::TESTS),
     ("wreck_export", wreck_exports::TESTS),
+    ("wreck_unbind", unbind::TESTS),
     // A checker of mappings gives up for good when its own allocations fail: last.
     ("z_allocation", allocation::TESTS),
     // And Yama stays at 3 for good.
