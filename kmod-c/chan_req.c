@@ -289,16 +289,14 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 }
 
 /*
- * A channel that takes nothing though it has nothing to do, or does not move,
- * is not full: its device is down (AER), or it is stuck. It is examined, as one
- * that fails.
+ * A channel that takes nothing though nothing is in flight is not full: its
+ * device is down (AER), or its driver gone. It is examined, as one that fails.
  */
 static void adma_channel_check_refusal(struct adma_channel *ch)
 {
 	unsigned long irq, since = READ_ONCE(ch->refused);
 
-	if (!since || adma_is_recent(since) ||
-	    (atomic_long_read(&ch->queued) && adma_is_recent(READ_ONCE(ch->moved))))
+	if (!since || adma_is_recent(since) || atomic_long_read(&ch->queued))
 		return;
 	spin_lock_irqsave(&ch->lock, irq);
 	ch->erred = true;
