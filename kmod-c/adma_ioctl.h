@@ -15,7 +15,9 @@
  * that channel itself writes the request's id into the request's word of the
  * channel's page (see ADMA_WORDS_OFFSET). A request is over when the word of
  * every channel in its mask holds its id. A channel that fails writes no word:
- * whoever has waited long enough asks with ADMA_IOC_WAIT.
+ * after a reasonable time ask with ADMA_IOC_WAIT. poll() says POLLIN while no
+ * request of the file is in flight, and POLLERR while a failed one was not asked
+ * for.
  */
 #ifndef _UAPI_ADMA_IOCTL_H
 #define _UAPI_ADMA_IOCTL_H
@@ -23,7 +25,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ADMA_ABI_VERSION	2
+#define ADMA_ABI_VERSION	3
 
 #define ADMA_ALIGN		64	/* of a piece's destination and length */
 #define ADMA_MAX_PIECES		64	/* of a request; bits of adma_wait.failed */
@@ -205,16 +207,17 @@ struct adma_export {
  * EPERM	the port of another process
  */
 
-#define ADMA_IOC_TYPE	0xAD
+/* 0xDA is free in Documentation/userspace-api/ioctl/ioctl-number.rst. */
+#define ADMA_IOC_TYPE	0xDA
 
-/* Without the size in the number: the structures may grow. */
-#define ADMA_IOC_INFO	_IO(ADMA_IOC_TYPE, 0)	/* struct adma_info */
-#define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
-#define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
-#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 3)	/* 0 */
+/* The size in the number may be a newer structure's: @size says how long it is. */
+#define ADMA_IOC_INFO	_IOWR(ADMA_IOC_TYPE, 0, struct adma_info)
+#define ADMA_IOC_SUBMIT	_IOWR(ADMA_IOC_TYPE, 1, struct adma_submit)
+#define ADMA_IOC_WAIT	_IOWR(ADMA_IOC_TYPE, 2, struct adma_wait)
+#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 3)
 
 /* Of a port. */
-#define ADMA_IOC_EXPORT	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_export */
-#define ADMA_IOC_UNEXPORT	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_wait */
+#define ADMA_IOC_EXPORT	_IOWR(ADMA_IOC_TYPE, 4, struct adma_export)
+#define ADMA_IOC_UNEXPORT	_IOWR(ADMA_IOC_TYPE, 5, struct adma_wait)
 
 #endif /* _UAPI_ADMA_IOCTL_H */

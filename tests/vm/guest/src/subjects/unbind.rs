@@ -168,7 +168,8 @@ fn wreck_unbind_while_a_submission_waits_for_a_page_returns() -> Outcome {
             own.submit(&mut pieces);
             fail!("a fault without an answer was passed")
         })?;
-        let begun = || kernel::Statistics::now().is_ok_and(|now| now.since(&before).descriptors > 0);
+        let begun =
+            || kernel::Statistics::now().is_ok_and(|now| now.since(&before).descriptors > 0);
         ensure!(eventually(PATIENCE, begun), "nothing was begun: no userfaultfd here?");
         first.unbind()?;
         expect_copies(&device, first.left)?;
