@@ -32,51 +32,31 @@ enum adma_health {
 	ADMA_OUT,		/* until the module is loaded again */
 };
 
-/**
- * struct adma_channel - a channel of a dmaengine driver that we hold
- * @chan: NULL once it was given back, see adma_srcu
- * @dev: what pages are mapped for; held by reference (see hold.c)
- * @device: number of @dev
- * @ordered: transfers complete in order, see adma_order_of()
- * @leaving: nothing begins on it any more
- * @wait: woken as transfers complete
- * @refused: jiffies of the first refusal since it last took a transfer, or 0
- * @asked: jiffies when the driver was last asked for completions
- * @moved: jiffies of the last completion, or of the end of a pause
- * @queued: units in flight
- * @req: all chan_reqs, by number
- * @lock: protects @reqs, @free, @good, @erred, and how chan_reqs end
- * @reqs: chan_reqs in flight, oldest first
- * @free: the others
- * @good: chan_reqs that ended well
- * @erred: an error that the watch has not seen yet
- * @watch: sole writer of what follows; others read @health
- * @errors: without enough good chan_reqs between them
- * @good_seen: @good when it was last examined
- */
+/* A channel of a dmaengine driver that we hold. */
 struct adma_channel {
-	struct dma_chan *chan;
-	struct device *dev;
-	unsigned int device;
-	bool ordered;
-	bool leaving;
-	wait_queue_head_t wait;
-	unsigned long refused;
-	unsigned long asked;
-	unsigned long moved;
-	atomic_long_t queued;
-	struct adma_chan_req *req;
+	struct dma_chan *chan;	/* NULL: was given back, see adma_srcu */
+	struct device *dev;	/* for mapping; a reference is held, see hold.c */
+	unsigned int device;	/* its number */
+	bool ordered;		/* see adma_order_of() */
+	bool leaving;		/* nothing begins on it any more */
+	wait_queue_head_t wait;	/* woken as transfers complete */
+	unsigned long refused;	/* jiffies: takes no transfer since; 0: it does */
+	unsigned long asked;	/* jiffies: its driver was, for completions */
+	unsigned long moved;	/* jiffies: last completion, or end of a pause */
+	atomic_long_t queued;	/* units in flight */
+	struct adma_chan_req *req;	/* all of them, by number */
 
-	spinlock_t lock;
-	struct list_head reqs;
-	struct list_head free;
-	unsigned int good;
-	bool erred;
+	spinlock_t lock;	/* protects what follows, and how chan_reqs end */
+	struct list_head reqs;	/* in flight, oldest first */
+	struct list_head free;	/* the others */
+	unsigned int good;	/* chan_reqs that ended well */
+	bool erred;		/* an error that the watch has not seen yet */
 
+	/* Written by the watch alone; others read the health. */
 	struct delayed_work watch;
 	enum adma_health health;
-	unsigned int errors;
-	unsigned int good_seen;
+	unsigned int errors;	/* without enough good chan_reqs between them */
+	unsigned int good_seen;	/* when it was last examined */
 	void *probe_page;
 	dma_addr_t probe_dma;
 };
@@ -88,26 +68,16 @@ struct adma_words {
 	bool mapped;
 };
 
-/**
- * struct adma_job - a request, as channels see it
- * @id: value of its words
- * @slot: number of its words
- * @words: by channel
- * @owner: whose memory it reads and writes; the second may be NULL
- * @buf: the export that it reaches, or NULL
- * @failed: mask of pieces
- * @parts: chan_reqs that are not over, and the submitter
- * @end: called when @parts is 0, with interrupts off
- */
+/* A request, as channels see it. */
 struct adma_job {
-	u64 id;
-	unsigned int slot;
-	struct adma_words *words;
-	const void *owner[2];
-	const void *buf;
-	atomic64_t failed;
-	refcount_t parts;
-	void (*end)(struct adma_job *job);
+	u64 id;			/* value of its words */
+	unsigned int slot;	/* number of its words */
+	struct adma_words *words;	/* by channel */
+	const void *owner[2];	/* whose memory it touches; the second may be NULL */
+	const void *buf;	/* export that it reaches, or NULL */
+	atomic64_t failed;	/* mask of pieces */
+	refcount_t parts;	/* chan_reqs that are not over, and the submitter */
+	void (*end)(struct adma_job *job);	/* there are none; interrupts are off */
 };
 
 struct adma_xfer {
@@ -116,33 +86,25 @@ struct adma_xfer {
 	size_t len;
 };
 
-/**
- * struct adma_chan_req - what one channel does of a request; then of the next one
- * @done: upper half: the turn, how often it was used; lower half: units
- *	completed, the first ones if in order. Changed together, without the lock
- * @pieces: mask, of the request
- * @sent: units submitted, written by the submitter
- * @cookie: of the last transfer
- * @begun: jiffies before the first transfer
- * @sent_at: jiffies before the last one
- * @trusted: no transfer was lost, or we would know
- * @closed: its last transfer is submitted
- * @word_came: what has not completed by now was lost
- */
+/* What one channel does of a request; then of the next one. */
 struct adma_chan_req {
 	struct adma_channel *ch;
 	struct adma_job *job;
-	struct list_head list;
+	struct list_head list;		/* of ch->reqs or ch->free */
+	/*
+	 * Upper half: the turn, how often it was used. Lower half: units completed,
+	 * the first ones if in order. Changed together, without the lock.
+	 */
 	atomic64_t done;
 	/* 0 at the beginning of a turn: */
-	u64 pieces;
-	u32 sent;
-	dma_cookie_t cookie;
-	unsigned long begun;
-	unsigned long sent_at;
-	bool trusted;
-	bool closed;
-	bool word_came;
+	u64 pieces;			/* mask, of the request */
+	u32 sent;			/* units submitted; by the submitter */
+	dma_cookie_t cookie;		/* of the last transfer */
+	unsigned long begun;		/* jiffies before the first transfer */
+	unsigned long sent_at;		/* jiffies before the last one */
+	bool trusted;			/* no transfer was lost, or we would know */
+	bool closed;			/* its last transfer is submitted */
+	bool word_came;			/* what has not completed by now was lost */
 	bool failed;
 };
 

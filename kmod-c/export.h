@@ -4,27 +4,20 @@
 
 #include "file.h"
 
-/**
- * struct adma_buf - an exported buffer; the lock of file->exports protects it
- * @port: only compared
- * @listed: in the table
- * @refuse: why nothing new begins, or 0
- * @requests: that use it; they need the ranges
- * @range: with a reference each
- */
+/* An exported buffer; the lock of file->exports protects it. */
 struct adma_buf {
 	struct adma_file *file;
-	const struct file *port;
+	const struct file *port;	/* only compared */
 	u64 id;
 	u64 addr;
 	u64 len;
 	u32 flags;
-	bool listed;
-	int refuse;
-	unsigned int requests;
+	bool listed;		/* in the table */
+	int refuse;		/* why nothing new begins, or 0 */
+	unsigned int requests;	/* that use it; they need the ranges */
 	struct rcu_head rcu;
 	unsigned int nr;
-	struct adma_range *range[];
+	struct adma_range *range[];	/* with a reference each */
 };
 
 struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,

@@ -16,32 +16,21 @@ struct adma_user {
 	atomic64_t bytes;	/* and their bytes */
 };
 
-/**
- * struct adma_file - an open file, until the last of its requests is over
- * @owner: the process that opened it
- * @user: NULL once it was closed and drained
- * @ending: requests that are over, but for their work
- * @lock: protects @sequence, and ids and states of requests
- * @slot: requests; NULL: was never used
- * @sequence: of requests
- * @exports: by number; its lock protects what follows
- * @last_export: its number
- * @closed: nothing is exported any more
- */
+/* An open file, until the last of its requests is over. */
 struct adma_file {
 	struct adma_mem mem;
-	struct pid *owner;
-	struct adma_user *user;
-	atomic_t ending;
+	struct pid *owner;	/* the process that opened it */
+	struct adma_user *user;	/* NULL: was closed and drained */
+	atomic_t ending;	/* requests that are over, but for their work */
 
-	spinlock_t lock;
-	struct adma_request *slot[ADMA_SLOTS];
-	u64 sequence;
+	spinlock_t lock;	/* protects sequence, ids and states of requests */
+	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */
+	u64 sequence;		/* of requests */
 
-	struct xarray exports;
-	u64 last_export;
+	struct xarray exports;	/* by number; its lock protects what follows */
+	u64 last_export;	/* its number */
 	unsigned int nr_exports;
-	bool closed;
+	bool closed;		/* nothing is exported any more */
 
 	struct work_struct drain;
 	struct adma_words words[];

@@ -34,55 +34,34 @@ struct adma_device {
 	bool gone;		/* nothing is mapped, nor will be */
 };
 
-/**
- * struct adma_mem - what we hold of a process's memory, for one open file
- * @kref: the file, its requests, ports and ranges
- * @release: frees what embeds it
- * @died: a range of an export has died
- * @mm: only compared, but for the ranges' notifiers
- * @cred: of the opener, whose user is charged
- * @wait: woken when ranges are reaped and requests end
- * @pages: pages held by pins
- * @kept: ranges in @table
- * @leaving: ranges that nothing refers to, not yet reaped
- * @keep_pages: high-water mark of @table
- * @counts: of ranges
- * @lock: protects the lists
- * @ranges: all of them, to unmap a device's
- * @gone: to be reaped
- * @dirty: ... and to wait for page locks
- * @table: kept ranges, by index and whether for writing
- * @folios: pins of each large folio, by its frame number
- * @words: by channel; adma_mems_lock protects their mapping
- * @all: of adma_mems
- */
+/* What we hold of a process's memory, for one open file. */
 struct adma_mem {
-	struct kref kref;
+	struct kref kref;	/* the file, its requests, ports and ranges */
 	void (*release)(struct kref *kref);
 	void (*died)(struct adma_mem *mem, struct adma_range *range);
-	struct mm_struct *mm;
-	const struct cred *cred;
-	wait_queue_head_t wait;
-	atomic_long_t pages;
-	atomic_t kept;
-	atomic_t leaving;
-	unsigned long keep_pages;
-	atomic64_t counts[ADMA_STATS];
+	struct mm_struct *mm;	/* only compared, but for notifiers */
+	const struct cred *cred;	/* of the opener, whose user is charged */
+	wait_queue_head_t wait;	/* for ranges to be reaped and requests to end */
+	atomic_long_t pages;	/* held by pins */
+	atomic_t kept;		/* ranges in the table */
+	atomic_t leaving;	/* ranges to be reaped */
+	unsigned long keep_pages;	/* high-water mark of the table */
+	atomic64_t counts[ADMA_STATS];	/* of ranges */
 
-	spinlock_t lock;
-	struct list_head ranges;
-	struct list_head gone;
-	struct list_head dirty;
+	spinlock_t lock;	/* protects the lists */
+	struct list_head ranges;	/* all of them, to unmap a device's */
+	struct list_head gone;	/* to be reaped */
+	struct list_head dirty;	/* ... waiting for page locks */
 	struct work_struct reap;
 	struct work_struct reap_dirty;
-	struct xarray table;
-	struct xarray folios;
-	struct adma_words *words;
-	struct list_head all;
+	struct xarray table;	/* kept ranges, by adma_key() */
+	struct xarray folios;	/* pins of each large folio, by frame number */
+	struct adma_words *words;	/* adma_mems_lock protects their mapping */
+	struct list_head all;	/* of adma_mems */
 };
 
-/**
- * struct adma_range - pages side by side in one process, some pinned and mapped
+/*
+ * Pages side by side in one process, aligned, some of them pinned and mapped.
  *
  *	adma_range_get()              adma_range_retire()      last put
  *	----------------> kept in the ------------------> used ---------> reaped
@@ -92,39 +71,30 @@ struct adma_mem {
  *
  * A range that is not to be kept begins as "used only". One whose mapping changes
  * is dead: nothing is submitted to it any more.
- *
- * @kref: the table, and whatever uses it
- * @write: pinned for writing, and mapped so
- * @age: rounds without use
- * @all: of mem->ranges
- * @lru: of its control group, then of mem->gone or mem->dirty
- * @lock: protects @dead, the mappings, and adding to @pinned
- * @fill: serialises pinning; never taken for another process's range
- * @mapping: by device
  */
 struct adma_range {
-	struct kref kref;
+	struct kref kref;	/* the table, and whatever uses it */
 	struct adma_mem *mem;
 	u64 index;		/* address / ADMA_RANGE_SIZE */
-	bool write;
-	u8 age;
+	bool write;		/* pinned and mapped for writing */
+	u8 age;			/* rounds without use */
 
 	struct mmu_interval_notifier notifier;
-	struct list_head all;
-	struct list_head lru;
+	struct list_head all;	/* of mem->ranges */
+	struct list_head lru;	/* of its control group, then mem->gone or ->dirty */
 	struct rcu_head rcu;
 
-	spinlock_t lock;
+	spinlock_t lock;	/* protects dead, mappings, and adding to pinned */
 	bool dead;
 
-	struct mutex fill;
+	struct mutex fill;	/* serialises pinning; only of the own process */
 	DECLARE_BITMAP(pinned, ADMA_RANGE_PAGES);
 	struct page *pages[ADMA_RANGE_PAGES];
 	struct adma_mapping {
 		DECLARE_BITMAP(mapped, ADMA_RANGE_PAGES);
 		dma_addr_t addr[ADMA_RANGE_PAGES];
 		u8 run[ADMA_RANGE_PAGES];	/* pages mapped together, at the first */
-	} mapping[];
+	} mapping[];		/* by device */
 };
 
 extern struct adma_device adma_devices[ADMA_MAX_CHANNELS];

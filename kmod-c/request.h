@@ -6,61 +6,43 @@
 
 #define ADMA_BATCH	64
 
-/**
- * struct adma_side - one side of a piece, as far as it has got
- * @addr: of the next byte
- * @range: of all its bytes, pinned and mapped, in order
- * @first: index of the first one
- * @batch: number of the first one that the batch touches
- */
+/* One side of a piece, as far as it has got. */
 struct adma_side {
-	u64 addr;
-	struct adma_range **range;
-	u64 first;
-	unsigned int batch;
+	u64 addr;			/* of the next byte */
+	struct adma_range **range;	/* of all its bytes, in order */
+	u64 first;			/* index of the first one */
+	unsigned int batch;		/* number of the first one of the batch */
 };
 
-/**
- * struct adma_request - what one slot of a file has in flight; then the next one
- * @range: references, until it is over
- * @xfer: not yet submitted; the last one may grow
- * @buf: between processes: the other side
- * @push: ... is written
- * @own: ... number of the caller's next range
- * @begun: jiffies of the first part
- * @used: mask of channels
- * @doubt: a word would not prove that all data has come
- * @part: open, by channel
- * @pinned: pages
- */
+/* What one slot of a file has in flight; then the next one. */
 struct adma_request {
 	struct adma_job job;
 	struct adma_file *file;
 	enum { ADMA_FREE, ADMA_BUSY, ADMA_FAILED } state;
 	struct work_struct end;
 	unsigned int max_ranges;
-	struct adma_range **range;
+	struct adma_range **range;	/* references, until it is over */
 	struct adma_piece piece[ADMA_MAX_PIECES];
-	struct adma_xfer xfer[ADMA_BATCH];
+	struct adma_xfer xfer[ADMA_BATCH];	/* not yet submitted */
 
 	/* 0 at its beginning: */
-	struct adma_buf *buf;
-	bool push;
-	unsigned int own;
+	struct adma_buf *buf;	/* between processes: the other side */
+	bool push;		/* ... is written */
+	unsigned int own;	/* ... number of the caller's next range */
 	unsigned int accepted;
 	u64 bytes;		/* charged */
-	unsigned long begun;
-	u32 used;
-	bool doubt;
-	struct adma_chan_req *part[ADMA_MAX_CHANNELS];
+	unsigned long begun;	/* jiffies of the first part */
+	u32 used;		/* mask of channels */
+	bool doubt;		/* words would not prove that all data has come */
+	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* open ones */
 	unsigned int nr_ranges;
-	unsigned int pinned;
+	unsigned int pinned;	/* pages */
 
 	/* The piece that is being submitted. */
 	struct adma_chan_req *cr;
 	struct adma_side dst;
 	struct adma_side src;
-	unsigned int nr_xfers;
+	unsigned int nr_xfers;	/* the last one may grow */
 	size_t xfer_bytes;
 };
 
