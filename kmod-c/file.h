@@ -21,7 +21,6 @@ struct adma_file {
 	struct adma_mem mem;
 	struct pid *owner;	/* the process that opened it */
 	struct adma_user *user;	/* NULL: was closed and drained */
-	atomic_t ending;	/* requests that are over, but for their work */
 
 	spinlock_t lock;	/* protects sequence, ids and states of requests */
 	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */

@@ -3,16 +3,16 @@
  * The health of channels, and knowing when a transfer is dead.
  *
  * A transfer that is late may still be carried out. It is dead when its own
- * answer (callback_result) says that it went well, or when a transfer that was
- * submitted to the same channel after it went wrong has been answered, well or
- * not: channels work in order, and ioatdma takes no new transfer until it has
- * reset the channel. That later transfer is the probe. An answer that says
+ * completion (callback_result) reports success, or when a transfer that was
+ * submitted to the same channel after it failed has completed, well or not:
+ * channels work in order, and ioatdma takes no new transfer until it has reset
+ * the channel. That later transfer is the probe. A completion that says
  * "aborted" proves nothing by itself, for ioatdma gives it before the reset.
  *
- * On a channel without order every answer proves the end of its own transfer,
+ * On a channel without order every completion proves the end of its own transfer,
  * good or not, and nothing else does: the probe only shows whether it works.
  *
- * A queue is no failure: a channel is silent when nothing on it was answered
+ * A queue is no failure: a channel is silent when nothing on it has completed
  * for timeout_ms, however long something has waited for its turn.
  */
 #include <linux/delay.h>
@@ -39,14 +39,14 @@ static unsigned long adma_timeout(void)
 
 /*
  * The probe: two transfers within a page of the channel's own. Two, because
- * ioatdma's own reset leaves the first one of a stuck chain unanswered.
+ * ioatdma's own reset never completes the first one of a stuck chain.
  */
 
 #define ADMA_PROBE_LEN		64
 /* Repetitions of one that failed. */
 #define ADMA_PROBES		3
 
-/* EIO: answered, but not well. ETIMEDOUT: nothing is known. */
+/* Returns -EIO if it completed with an error, -ETIMEDOUT if nothing is known. */
 static int adma_probe(struct adma_channel *ch)
 {
 	unsigned long irq, end = jiffies + adma_timeout();
@@ -69,7 +69,7 @@ static int adma_probe(struct adma_channel *ch)
 						ADMA_PROBE_LEN,
 						DMA_PREP_INTERRUPT);
 		if (cookie > 0) {
-			/* An answer to either tells about what was before both. */
+			/* Completion of either tells about what was before both. */
 			if (!sent++)
 				cr->cookie = cookie;
 			continue;
@@ -97,7 +97,7 @@ static int adma_probe(struct adma_channel *ch)
 }
 
 /*
- * The watch: looks after chan_reqs whose answer does not come, and after
+ * The watch: looks after chan_reqs that do not complete, and after
  * channels that are put aside. It alone changes a channel's health.
  */
 
@@ -143,7 +143,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	return trouble;
 }
 
-/* The probe was answered: what was submitted before it is over. */
+/* The probe has completed: what was submitted before it is over. */
 static void adma_end_suspects(struct adma_channel *ch)
 {
 	struct adma_chan_req *cr, *next;
@@ -192,7 +192,7 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 		ret = adma_probe(ch);
 	/*
 	 * While nothing is known pages stay pinned and callers wait: it may still
-	 * write. With nobody waiting it is given up before long; after some
+	 * write. With no request waiting it is given up before long; after some
 	 * errors ioatdma itself does not look at a channel any more.
 	 */
 	if (ret != -ETIMEDOUT)

@@ -111,7 +111,7 @@ static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
 	range = adma_range_new(mem, index, write);
 	if (IS_ERR(range))
 		return range;
-	/* All before it is in the table: whoever takes it out undoes it. */
+	/* All before it is in the table: taking it out undoes it. */
 	kref_get(&range->kref);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	atomic_inc(&mem->kept);
@@ -201,7 +201,10 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 	if (of_user && freed < pages &&
 	    adma_mems_evict(mem->cred->user, pages - freed, 1))
 		schedule_timeout_killable(1);
+	/* Requests may be over and not know it: the word comes before the interrupt. */
 	adma_channels_poll();
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->ending),
+				    msecs_to_jiffies(ADMA_ROOM_MS));
 	adma_ranges_reap(mem);
 	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
 				    msecs_to_jiffies(ADMA_ROOM_MS));

@@ -52,15 +52,17 @@ static bool adma_page_sealable(struct page *page)
 	unsigned int seals = F_SEAL_SEAL;
 	struct inode *inode;
 
+	if (PageAnon(page))
+		return false;
 	rcu_read_lock();
-	mapping = READ_ONCE(compound_head(page)->mapping);
-	if (mapping && !((unsigned long)mapping & PAGE_MAPPING_FLAGS)) {
-		inode = READ_ONCE(mapping->host);
-		if (inode && inode->i_sb->s_magic == TMPFS_MAGIC)
-			seals = READ_ONCE(SHMEM_I(inode)->seals);
-		else if (inode && inode->i_sb->s_magic == HUGETLBFS_MAGIC)
-			seals = READ_ONCE(HUGETLBFS_I(inode)->seals);
-	}
+	mapping = READ_ONCE(page_folio(page)->mapping);
+	inode = mapping ? READ_ONCE(mapping->host) : NULL;
+	if (inode && inode->i_sb->s_magic == TMPFS_MAGIC)
+		seals = READ_ONCE(SHMEM_I(inode)->seals);
+#ifdef CONFIG_HUGETLBFS
+	if (inode && inode->i_sb->s_magic == HUGETLBFS_MAGIC)
+		seals = READ_ONCE(HUGETLBFS_I(inode)->seals);
+#endif
 	rcu_read_unlock();
 	return !(seals & F_SEAL_SEAL);
 }
@@ -75,7 +77,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 	int i, got, ret, tries = ADMA_TRIES;
 	unsigned long seq;
 
-	/* Whoever reaches a buffer of ours brings another memory map along. */
+	/* A copier that reaches an export has another memory map. */
 	if (WARN_ON_ONCE(current->mm != range->mem->mm))
 		return -EFAULT;
 	/* To unshare a page that the child of a fork has changes the mapping. */
@@ -447,7 +449,7 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 	bool hit;
 
 	spin_lock(&range->lock);
-	/* Whoever is just pinning pages of it begins again. */
+	/* A thread that is just pinning pages of it begins again. */
 	mmu_interval_set_seq(notifier, seq);
 	/* Pages that are pinned, and not only their neighbours? */
 	hit = find_next_bit(range->pinned, stop, first) < stop;

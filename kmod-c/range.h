@@ -44,6 +44,7 @@ struct adma_mem {
 	wait_queue_head_t wait;	/* for ranges to be reaped and requests to end */
 	atomic_long_t pages;	/* held by pins */
 	atomic_t kept;		/* ranges in the table */
+	atomic_t ending;	/* requests that are over, but for their work */
 	atomic_t leaving;	/* ranges to be reaped */
 	unsigned long keep_pages;	/* high-water mark of the table */
 	atomic64_t counts[ADMA_STATS];	/* of ranges */

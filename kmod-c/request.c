@@ -51,7 +51,7 @@ static void adma_request_end(struct work_struct *work)
 	atomic64_set(&req->job.failed, failed);
 	req->state = failed ? ADMA_FAILED : ADMA_FREE;
 	spin_unlock(&file->lock);
-	atomic_dec(&file->ending);
+	atomic_dec(&file->mem.ending);
 	wake_up_all(&file->mem.wait);
 	adma_mem_put(&file->mem);
 }
@@ -61,7 +61,7 @@ static void adma_job_end(struct adma_job *job)
 {
 	struct adma_request *req = container_of(job, struct adma_request, job);
 
-	atomic_inc(&req->file->ending);
+	atomic_inc(&req->file->mem.ending);
 	queue_work(adma_workqueue, &req->end);
 }
 
@@ -188,7 +188,7 @@ void adma_requests_catch_up(struct adma_file *file, u64 sequence)
 	adma_channels_poll();
 	wait_event_killable_timeout(mem->wait,
 				    sequence ? !adma_requests_busy(file, sequence) :
-					       !atomic_read(&file->ending),
+					       !atomic_read(&mem->ending),
 				    limit);
 	adma_ranges_reap(mem);
 	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),

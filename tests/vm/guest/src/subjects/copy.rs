@@ -223,6 +223,7 @@ fn copy_is_not_overtaken_by_its_words() -> Outcome {
 fn copy_taken_in_part_is_not_overtaken_by_its_words() -> Outcome {
     let bench = Bench::new()?;
     bench.arm_all(Fault::always(Kind::Overtaken).value(60))?;
+    bench.arm_all(Fault::always(Kind::Slow).value(5000))?;
     // The second piece has two batches, of which the queue takes one.
     const LEN: usize = 129 * PAGE;
     let _depth = Parameter::set("adma", "depth", 16 * PAGE as u64)?;
