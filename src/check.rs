@@ -35,7 +35,8 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     }
     let workers = config.channels.unwrap_or(cpus - 1).min(workers::MOST_WORKERS);
     let is_wanted = matches!(config.backend, Backend::Auto | Backend::Ioat);
-    let has_helper = is_wanted && ioat.start();
+    let has_helper =
+        is_wanted && sys::NoNewFilter::look().is_some_and(|allowed| ioat.start(allowed));
     helper(is_wanted, ioat, out)?;
     if has_helper {
         writeln!(out, "  channels    {} I/OAT", ioat.channels())?;

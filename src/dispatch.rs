@@ -18,7 +18,7 @@ use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
 use crate::functions::{NEVER, Op};
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
-use crate::os::{cpus, process, real_time, sys};
+use crate::os::{cpus, real_time, sys};
 use crate::plan::PAGE;
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
@@ -52,6 +52,8 @@ struct Decision<'a> {
     /// How many bytes the caller does alone first, by libc and timed; 0: none.
     first: usize,
     pieces: Pieces,
+    /// The learner has chosen the stores of the pieces.
+    stores_chosen: bool,
     /// The destination was never written: its pages are made on the way.
     fresh: bool,
     in_a_row: bool,
@@ -135,8 +137,7 @@ impl Dispatcher {
         self.wanted_min.store(min.unwrap_or(0), Ordering::Relaxed);
         self.wanted_channels.store(channels.unwrap_or(0), Ordering::Relaxed);
         if !config.profile && !self.closed.load(Ordering::Relaxed) {
-            // Never higher than configured, or no copy would arrive to notice the next change.
-            set_min(config, self.min(config).min(config.min_bytes.unwrap_or(FLOOR)));
+            set_min(config, self.entry_min(config, FLOOR));
         }
         if self.engine.load(Ordering::Relaxed) == life::THREADS {
             self.start_workers(config); // or as many as before
@@ -161,6 +162,13 @@ impl Dispatcher {
 
     fn min(&self, config: &Config) -> usize {
         self.fixed_min(config).unwrap_or(FLOOR)
+    }
+
+    /// The smallest call that is considered, where sizes are learned from `learned` bytes on. Never
+    /// above the configured threshold, whatever the user wants now: only calls that are considered
+    /// notice the next change.
+    fn entry_min(&self, config: &Config, learned: usize) -> usize {
+        self.fixed_min(config).unwrap_or(learned).min(config.min_bytes.unwrap_or(learned))
     }
 
     fn learns(&self, config: &Config) -> bool {
@@ -212,9 +220,9 @@ impl Dispatcher {
         }
     }
 
-    /// Copies below this are never considered.
+    /// Calls below this are not considered, nor counted.
     pub fn floor(&self) -> usize {
-        self.config().map_or(FLOOR, |config| self.min(config))
+        self.config().map_or(FLOOR, |config| self.entry_min(config, FLOOR))
     }
 
     /// The size from which copies are carried; `None`: it is learned.
@@ -244,7 +252,7 @@ impl Dispatcher {
         if let Some(op) = op.filter(|_| config.profile) {
             self.recorder.profile(op, task.len);
         }
-        if task.len < self.min(config) || self.closed.load(Ordering::Relaxed) {
+        if task.len < self.entry_min(config, FLOOR) || self.closed.load(Ordering::Relaxed) {
             // SAFETY: the caller's promise.
             return unsafe { task.alone() };
         }
@@ -279,7 +287,7 @@ impl Dispatcher {
                 if config.profile {
                     self.recorder.profile(call.op, total);
                 }
-                let floor = if self.learns(config) { TRANSFERS_FROM } else { self.min(config) };
+                let floor = self.entry_min(config, TRANSFERS_FROM);
                 total >= floor.max(2) && !self.closed.load(Ordering::Relaxed)
             });
             // SAFETY: the caller's promise.
@@ -323,6 +331,9 @@ impl Dispatcher {
         if !operation.is_in_any_order() {
             return Err(Fallback::Overlap);
         }
+        if len < self.min(config) {
+            return Err(Fallback::BelowMin);
+        }
         let carded = self.offloads(config) && config.gpu().is_some();
         if carded && copy.is_some_and(|(dst, src)| gpu::GPU.takes(dst, src, len)) {
             return Ok(EngineKind::Gpu);
@@ -357,6 +368,7 @@ impl Dispatcher {
             Kind::Compares if self.differed.load(Ordering::Relaxed) => Kind::Differing,
             kind => kind,
         });
+        learner.note_begin(now);
         let in_a_row = learner.is_in_a_row(now);
         let by = self.engine_for(config, operation);
         let cell = learner.cell(len, in_a_row);
@@ -376,9 +388,7 @@ impl Dispatcher {
         let cell = if fresh.is_some() { &learner.fresh } else { cell };
         let verdict = (learns && by.is_ok_and(|by| by != EngineKind::Gpu)).then(|| match fresh {
             // Timed for a report only. An allocator has written to the first page.
-            Some(dst) if config.counts() && !sys::is_resident((dst + PAGE) & !(PAGE - 1)) => {
-                cell.decide_fresh(dst, len)
-            }
+            Some(dst) if config.counts() && is_absent(dst + PAGE) => cell.decide_fresh(dst, len),
             Some(_) => Ok(0),
             None => cell.decide(len, in_a_row),
         });
@@ -390,16 +400,30 @@ impl Dispatcher {
         let verdict = verdict.filter(|_| by != Err(Fallback::RealTime)); // it was not asked
         let first = by.and(timed).map_or(0, |first| first.max(O::FIRST).min(len / 2));
         // Pages that were just made are in the cache, where ordinary stores find them.
-        let streams = matches!(by, Ok(EngineKind::Threads(_)))
+        let stores_chosen = config.copy_loop.is_none()
+            && matches!(by, Ok(EngineKind::Threads(_)))
             && operation.written().is_some()
             && fresh.is_none()
             && len >= STREAM_FROM;
         let pieces = match config.copy_loop {
-            None if streams => learner.streaming(len).choose(),
+            None if stores_chosen => learner.stores(len).choose(len),
             copy_loop => Pieces::All(copy_loop.unwrap_or(CopyLoop::Ordinary)),
         };
         let (begun, fresh) = (now, fresh.is_some());
-        Decision { config, begun, done, by, learner, cell, verdict, first, pieces, fresh, in_a_row }
+        Decision {
+            config,
+            begun,
+            done,
+            by,
+            learner,
+            cell,
+            verdict,
+            first,
+            pieces,
+            stores_chosen,
+            fresh,
+            in_a_row,
+        }
     }
 
     /// Does what is left of the call, the way that was decided.
@@ -455,7 +479,9 @@ impl Dispatcher {
         let (now, len) = (sys::ticks(), operation.len());
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
         learner.note_end(now);
-        learner.streaming(len).record(&completion.seen);
+        if decision.stores_chosen && completion.path == Path::Engine {
+            learner.note_stores(decision.pieces, whole, &completion.seen, now);
+        }
         self.callers.note(begun, now);
         // A transfer cannot be taken back from a worker that does not run, so its caller has
         // waited. Where as many ranks as CPUs poll, none gains by help from another's CPU.
@@ -525,10 +551,12 @@ fn set_min(config: &Config, min: usize) {
 /// Whether memory was never written: none of a few of its pages is resident. Pages are made when a
 /// program first writes to them, not when it asks for memory.
 fn is_fresh(dst: usize, len: usize) -> bool {
-    !process::is_filtered()
-        && [2, 1, 3]
-            .iter()
-            .all(|&quarter| !sys::is_resident((dst + len / 4 * quarter) & !(PAGE - 1)))
+    [2, 1, 3].iter().all(|&quarter| is_absent(dst + len / 4 * quarter))
+}
+
+/// Whether the page of an address is not in memory; false where that cannot be asked.
+fn is_absent(address: usize) -> bool {
+    sys::NoFilter::look().is_some_and(|allowed| !sys::is_resident(address & !(PAGE - 1), allowed))
 }
 
 #[cfg(test)]

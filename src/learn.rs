@@ -26,11 +26,13 @@
 //! numbers without locks: a lost update costs a sample, not a copy.
 #![forbid(unsafe_code)]
 
-use crate::backend::copy_loop::CopyLoop;
+mod stores;
+
 use crate::backend::threads::workers::SPIN_TICKS;
 use crate::backend::threads::{Cost, Pieces, Seen};
 use crate::stats::Fallback;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use stores::{LastCopy, Stores};
 
 /// No copy below this is considered. One half as large would gain a fifth at best, and that only
 /// in a row and out of memory.
@@ -87,7 +89,8 @@ const BUDGET_IN_DOUBT: u64 = 10;
 pub struct Learner {
     /// By size, and for each size: copies after a pause, copies in a row.
     cells: [[Cell; 2]; SIZES],
-    streams: [Streaming; SIZES],
+    stores: [Stores; SIZES],
+    last_copy: LastCopy,
     /// Those into memory that was never written, of any size. Always shared: what is known of
     /// them tells what that was worth.
     pub fresh: Cell,
@@ -177,7 +180,8 @@ impl Learner {
     pub const fn new() -> Self {
         Self {
             cells: [const { [const { Cell::new() }; 2] }; SIZES],
-            streams: [const { Streaming::new() }; SIZES],
+            stores: [const { Stores::new() }; SIZES],
+            last_copy: LastCopy::new(),
             fresh: Cell::new(),
             last_end: AtomicU64::new(0),
         }
@@ -207,8 +211,23 @@ impl Learner {
         cell
     }
 
-    pub fn streaming(&self, len: usize) -> &Streaming {
-        &self.streams[class(len)]
+    pub fn stores(&self, len: usize) -> &Stores {
+        &self.stores[class(len)]
+    }
+
+    /// A large call begins: what came between the last copy and this one is known.
+    pub fn note_begin(&self, now: u64) {
+        if let Some((whole, streamed)) = self.last_copy.take(now) {
+            self.stores(whole.bytes).record(whole, streamed);
+        }
+    }
+
+    /// Notes a shared copy that has ended `now`, and whose stores were chosen here.
+    pub fn note_stores(&self, pieces: Pieces, whole: Cost, seen: &Seen, now: u64) {
+        match pieces {
+            Pieces::Alternate => self.stores(whole.bytes).record_pieces(seen),
+            Pieces::All(copy_loop) => self.last_copy.set(whole, copy_loop, now),
+        }
     }
 
     /// The smallest size for which the engine is used at every pace that was seen: as a fixed
@@ -223,10 +242,11 @@ impl Learner {
     /// For the log, every cell that copies have come to: from which size, whether in a row, and
     /// what sharing gains by series and by pairs, and streaming stores; 0 where it was not tried.
     pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, [f32; 3])> {
-        let number = |parts: &AtomicU32| parts.load(Relaxed) as f32 / ONE as f32;
+        let number = |parts: u32| parts as f32 / ONE as f32;
         let of = move |at: usize| {
-            let (cell, streaming) = (&self.cells[at / 2][at % 2], &self.streams[at / 2]);
-            let gains = [&cell.gain, &cell.pair, &streaming.gain].map(number);
+            let cell = &self.cells[at / 2][at % 2];
+            let [series, pairs] = [&cell.gain, &cell.pair].map(|parts| parts.load(Relaxed));
+            let gains = [series, pairs, self.stores[at / 2].pieces_gain()].map(number);
             (FLOOR << (at / 2), at % 2 == 1, cell, gains)
         };
         (0..2 * SIZES).map(of).filter(|(_, _, cell, _)| cell.calls() > 0)
@@ -264,14 +284,8 @@ impl Cell {
 
     /// Which way a copy of `len` bytes goes; `in_a_row`: it follows another one.
     pub fn decide(&self, len: usize, in_a_row: bool) -> Verdict {
-        let calls = add(&self.calls);
-        if !self.trying.load(Relaxed) && self.is_time_to_try(len) {
-            self.trying.store(true, Relaxed);
-            self.since.store(0, Relaxed);
-        }
         // A long copy, or one after a pause, does not depend on which way the one before it went.
-        let by_turns = !in_a_row || self.usual(len) >= SETTLING_TICKS;
-        let tries = self.trying.load(Relaxed) && (!by_turns || is_other_turn(calls));
+        let (calls, tries) = self.turn(len, !in_a_row || self.usual(len) >= SETTLING_TICKS);
         match (self.libc_won.load(Relaxed), tries) {
             (false, true) => Err(Fallback::Compared),
             (true, false) => Err(Fallback::Learned),
@@ -282,7 +296,18 @@ impl Cell {
         }
     }
 
-    /// The same into memory that was never written. Now and then the first bytes from `dst` on are
+    /// Counts a copy of `len` bytes. Returns how many there were before it, and whether it is to go
+    /// the other way because a series is on: every copy of it, or about every second one by turns.
+    fn turn(&self, len: usize, by_turns: bool) -> (u32, bool) {
+        let calls = add(&self.calls);
+        if !self.trying.load(Relaxed) && self.is_time_to_try(len) {
+            self.trying.store(true, Relaxed);
+            self.since.store(0, Relaxed);
+        }
+        (calls, self.trying.load(Relaxed) && (!by_turns || is_other_turn(calls)))
+    }
+
+    /// Like `decide`, into memory that was never written. Now and then the first bytes from `dst` on are
     /// timed: whole page tables, so that huge pages cost what they cost by the byte.
     pub fn decide_fresh(&self, dst: usize, len: usize) -> Verdict {
         let timed = is_turn(add(&self.calls), FRESH_PAIRS_THEN) && len >= FRESH_PAIRS_FROM;
@@ -340,6 +365,10 @@ impl Cell {
     /// Notes the cost of a copy that has just ended, and how many ticks of it were spent waiting for
     /// workers.
     pub fn record(&self, verdict: Verdict, whole: Cost, waited: u64, in_a_row: bool) {
+        self.note(verdict, whole, waited, in_a_row, whole.bytes >= LARGE);
+    }
+
+    fn note(&self, verdict: Verdict, whole: Cost, waited: u64, in_a_row: bool, large: bool) {
         let since = u64::from(add(&self.since)) + 1;
         let passed = since.saturating_mul(whole.ticks);
         let settled = !in_a_row || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
@@ -363,7 +392,6 @@ impl Cell {
         let tried = cost(usual.saturating_mul(if libc_won { 2 } else { 4 }));
         let costs = self.settled_costs.fetch_add(tried.into(), Relaxed) + u64::from(tried);
         let settled = self.settled.fetch_add(1, Relaxed) + 1;
-        let large = whole.bytes >= LARGE;
         let (least, most) = if large && !libc_won { (LARGE_STAYS, 0) } else { (STAYS, 1) };
         let against = u32::from(ratio(tried, usual) >= least);
         let against = self.against.fetch_add(against, Relaxed) + against;
@@ -391,6 +419,18 @@ impl Cell {
         [&self.settled_costs, &self.tried].into_iter().for_each(|n| n.store(0, Relaxed));
     }
 
+    /// Like `record`, for copies and what the program did after them. That varies, and only ever
+    /// upwards: what counts is how little the usual way takes, so an average falls quickly and rises
+    /// slowly. Large copies can lose as much as others.
+    fn record_with_rest(&self, verdict: Verdict, whole: Cost) {
+        let usual = self.cost.load(Relaxed);
+        self.note(verdict, whole, 0, true, false);
+        let average = self.cost.load(Relaxed);
+        if usual > 0 && average > usual && !self.trying.load(Relaxed) {
+            self.cost.store(usual + (average - usual) / 8, Relaxed);
+        }
+    }
+
     /// What a pair has shown: the first bytes by libc, the rest by the engine.
     pub fn record_pair(&self, first: Cost, rest: Cost) {
         let gain = ratio(per_mebibyte(first), per_mebibyte(rest));
@@ -399,43 +439,6 @@ impl Cell {
         if self.price.load(Relaxed) == 0 {
             let gained = rest.ticks * u64::from(gain.saturating_sub(ONE)) / u64::from(ONE);
             self.price.store(gained.max(rest.ticks / 16).max(1), Relaxed);
-        }
-    }
-}
-
-/// Whether streaming stores pay for copies of one size. All zeros: nothing is known.
-pub struct Streaming {
-    gain: AtomicU32,
-    calls: AtomicU32,
-}
-
-impl Streaming {
-    /// Both kinds of stores are compared in the first copies, and then in one of so many.
-    const THEN: u32 = 32;
-
-    const fn new() -> Self {
-        Self { gain: AtomicU32::new(0), calls: AtomicU32::new(0) }
-    }
-
-    pub fn choose(&self) -> Pieces {
-        let calls = add(&self.calls);
-        if is_turn(calls, Self::THEN) {
-            return Pieces::Alternate;
-        }
-        Pieces::All(if self.pays() { CopyLoop::Stream } else { CopyLoop::Ordinary })
-    }
-
-    /// Untried it is believed to: `bench/run loops` shows no case from `STREAM_FROM` up in
-    /// which several threads lose by it.
-    pub fn pays(&self) -> bool {
-        let gain = self.gain.load(Relaxed);
-        gain == 0 || gain > ONE
-    }
-
-    pub fn record(&self, seen: &Seen) {
-        if seen.ordinary.bytes > 0 && seen.streamed.bytes > 0 {
-            let gain = ratio(per_mebibyte(seen.ordinary), per_mebibyte(seen.streamed));
-            blend(&self.gain, gain, 4);
         }
     }
 }

@@ -268,32 +268,6 @@ fn threshold_is_the_first_size_that_gains() {
     }
 }
 
-#[test]
-fn streaming_is_known_after_three_copies_and_looked_at_again() {
-    let streaming = Streaming::new();
-    let seen = |ordinary, streamed| Seen {
-        ordinary: Cost { bytes: 1 << 20, ticks: ordinary },
-        streamed: Cost { bytes: 1 << 20, ticks: streamed },
-        ..Seen::default()
-    };
-    assert!(streaming.pays());
-    for _ in 0..3 {
-        assert_eq!(streaming.choose(), Pieces::Alternate);
-        streaming.record(&seen(100, 150));
-    }
-    assert_eq!(streaming.choose(), Pieces::All(CopyLoop::Ordinary));
-    streaming.record(&seen(100, 0)); // no such pieces: nothing is learned
-    let mut compared = 0;
-    for _ in 0..10 * Streaming::THEN {
-        if streaming.choose() == Pieces::Alternate {
-            compared += 1;
-            streaming.record(&seen(150, 100));
-        }
-    }
-    assert!((5..15).contains(&compared));
-    assert!(streaming.pays());
-}
-
 /// Whether memory is fresh costs a system call to know. It is saved where copies are quick, and
 /// spent again soon after they are not.
 #[test]

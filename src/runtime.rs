@@ -24,7 +24,7 @@ use crate::stats::report::BUFFERS;
 use crate::{check, config, ipc};
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 static DISPATCHER: Dispatcher = Dispatcher::new();
@@ -120,14 +120,16 @@ fn note_end(bytes: usize, begun: u64) {
 /// "open" comes last.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: unsafe extern "C" fn(i32, *const *const c_char) = start;
 
 #[unsafe(link_section = ".text.start")] // see `intercept::entry`, as for the next ones
-extern "C" fn start() {
-    signals::calls::set_original(original::resolve());
+unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
+    original::resolve();
+    signals::calls::set_original();
     // LD_PRELOAD reaches every descendant, also one that another C library has been linked with.
     let register_atfork = register_atfork();
-    if register_atfork.is_none() || config::leaves_this_program_out() {
+    // SAFETY: glibc gives constructors what `main` gets, at least a null.
+    if register_atfork.is_none() || unsafe { config::leaves_this_program_out(*arguments) } {
         let nothing = Config { backend: Backend::Libc, ..Config::default() };
         if let Some(config) = CONFIG.set(nothing) {
             DISPATCHER.configure(config);
@@ -195,8 +197,8 @@ extern "C" fn start() {
         // to atomics.
         unsafe { register(Some(before_fork), Some(after_fork_here), Some(after_fork), object) };
     }
-    // What a seccomp filter does to the calls that it takes nobody knows.
-    if let Some(settings) = card.filter(|_| !process::is_filtered()) {
+    // A filter may kill for the calls that it takes.
+    if let Some(settings) = card.filter(|_| sys::NoFilter::look().is_some()) {
         gpu::start(&settings);
     }
     // Both at once: until here every copy, our own included, is the bootstrap's.

@@ -6,9 +6,12 @@ use common::traps::{
     a_library, engine_bytes, engine_calls, fixed, linked, offloaded, offloading_victims, says,
     survives, survives_offloaded,
 };
-use common::{found, library, plain, preloaded, skip, statistics, succeed, victim, victim_with};
+use common::{
+    finish, found, library, plain, preloaded, skip, statistics, succeed, victim, victim_with,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 // fork, vfork, exec, spawn.
 
@@ -137,6 +140,23 @@ fn main_leaves_by_pthread_exit_process_ends_with_its_last_thread() {
     says(&program, &["main-leaves"], &["last thread"]);
     let processes = statistics(fixed(preloaded(&program).arg("main-leaves")));
     assert!(offloaded(&processes) > 0, "{processes:?}");
+}
+
+#[test]
+fn main_leaves_by_the_bare_call_process_ends_at_once_with_its_status() {
+    let program = victim("trap_exit");
+    for way in ["bare", "bare-later"] {
+        let status = |command: &mut Command| finish(command.arg(way)).status.code();
+        assert_eq!(status(&mut plain(&program)), Some(3), "without the library");
+        // Idle workers may stay for longer, so the quickest run tells.
+        let quickest = (0..20).map(|_| {
+            let begun = Instant::now();
+            assert_eq!(status(fixed(&mut preloaded(&program))), Some(3), "{way}");
+            begun.elapsed()
+        });
+        let quickest = quickest.min().unwrap();
+        assert!(quickest < Duration::from_secs(1), "{way}: {quickest:?}");
+    }
 }
 
 #[test]

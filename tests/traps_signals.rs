@@ -32,9 +32,18 @@ offloading_victims! {
 
 #[test]
 fn stopped_worker_is_not_waited_for_and_writes_nothing_later() {
-    let name = "stopped_worker_is_not_waited_for_and_writes_nothing_later";
+    stopped_worker("stopped_worker_is_not_waited_for_and_writes_nothing_later", &[]);
+}
+
+#[test]
+fn stopped_worker_that_cannot_be_interrupted_any_more_is_waited_for() {
+    let name = "stopped_worker_that_cannot_be_interrupted_any_more_is_waited_for";
+    stopped_worker(name, &["refused"]);
+}
+
+fn stopped_worker(name: &str, args: &[&str]) {
     let program = victim("trap_stopped_worker");
-    if survives(name, &program, &[]).is_none() {
+    if survives(name, &program, args).is_none() {
         return;
     }
     // Whatever the caller leaves to the workers they have when they are stopped. On a busy machine
@@ -42,7 +51,7 @@ fn stopped_worker_is_not_waited_for_and_writes_nothing_later() {
     let taken_back = |process: &serde_json::Value| process["taken_back"].as_u64().unwrap();
     let some_were = (0..30).any(|_| {
         let mut command = preloaded(&program);
-        let processes = statistics(fixed(&mut command).env("ADMA_CPU_SHARE", "0"));
+        let processes = statistics(fixed(command.args(args)).env("ADMA_CPU_SHARE", "0"));
         processes.iter().map(taken_back).sum::<u64>() > 0
     });
     assert!(some_were, "no piece was ever taken back");

@@ -166,6 +166,29 @@ offloading_victims! {
     seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp" "idle-kill";
 }
 
+/// Without a report, for which a file is opened; and with as many workers as there are CPUs, so that
+/// those are looked at.
+#[test]
+fn seccomp_filter_for_all_threads_kills_for_openat_program_lives() {
+    let test = "seccomp_filter_for_all_threads_kills_for_openat_program_lives";
+    let program = victim("trap_seccomp");
+    if can_be_shown(test, plain(&program).arg("after-open")) {
+        succeed(preloaded(&program).arg("after-open"));
+        succeed(preloaded(&program).arg("after-open").env("ADMA_MIN_BYTES", "64K"));
+    }
+}
+
+/// Workers share the program's descriptors, of which the lowest free number is the next.
+#[test]
+fn descriptor_closed_and_opened_again_has_the_same_number() {
+    let test = "descriptor_closed_and_opened_again_has_the_same_number";
+    let program = victim("trap_closed");
+    if can_be_shown(test, plain(&program).arg("again")) {
+        succeed(preloaded(&program).arg("again").env("ADMA_MIN_BYTES", "64K"));
+        succeed(fixed(preloaded(&program).arg("again")));
+    }
+}
+
 offloading_victims! {
     filter_of_systemd_without_resources_from_the_start_copies_are_carried:
         "trap_filtered" "resources";
@@ -344,6 +367,19 @@ fn dlopened_library_copies_right_in_every_way_of_opening() {
     let lines = ["library constructor", "library function", "library destructor"];
     for way in ["now", "deepbind", "namespace"] {
         says(&program, &[other.to_str().unwrap(), way], &lines);
+    }
+}
+
+/// The loader's locks are held by a thread that waits, or by one that the child of a fork lacks.
+#[test]
+fn calls_that_are_passed_on_wait_for_no_lock_of_the_loader() {
+    let test = "calls_that_are_passed_on_wait_for_no_lock_of_the_loader";
+    let program = victim_with("trap_loader", &["-rdynamic"]);
+    let loaded = victim_with("trap_loader", &["-shared", "-fPIC", "-DLIBRARY"]);
+    for way in [&["constructor", loaded.to_str().unwrap()][..], &["fork"]] {
+        if can_be_shown(test, plain(&program).args(way)) {
+            succeed(preloaded(&program).args(way));
+        }
     }
 }
 

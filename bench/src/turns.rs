@@ -25,6 +25,10 @@ pub enum Heat {
     /// Cold, and the program reads the destination afterwards: what a loop
     /// saves by passing the cache by may have to be paid here.
     Read,
+    /// Hot, and the program writes the source before and reads the destination
+    /// afterwards. All three are timed: what workers leave in their caches is
+    /// fetched from there.
+    Used,
 }
 
 impl Heat {
@@ -35,6 +39,7 @@ impl Heat {
             Heat::Cold => "cold",
             Heat::Hot => "hot",
             Heat::Read => "read",
+            Heat::Used => "used",
         }
     }
 }
@@ -106,14 +111,17 @@ fn turn(place: &mut Place, arm: &Arm, size: usize, heat: Heat, burst: usize, tim
         spots.clear();
         spots.extend((0..batch).map(|_| match heat {
             Heat::Cold | Heat::Read => place.walk.step(size, &place.pair),
-            Heat::Hot => place.pair.spot(0),
+            Heat::Hot | Heat::Used => place.pair.spot(0),
         }));
         let start = now();
         for spot in &spots {
+            if heat == Heat::Used {
+                write(*spot, size);
+            }
             // SAFETY: both ways to a spot keep `size` inside the pair, and the
             // team was gathered.
             unsafe { arm.run(&place.team, *spot, size) };
-            if heat == Heat::Read {
+            if matches!(heat, Heat::Read | Heat::Used) {
                 read(*spot, size);
             }
         }
@@ -125,6 +133,14 @@ fn turn(place: &mut Place, arm: &Arm, size: usize, heat: Heat, burst: usize, tim
     times.first.push(taken[0]);
     times.next.push(mean(&taken[1..]));
     times.all.push(mean(&taken));
+}
+
+/// Changes every cache line of the source.
+fn write(spot: Spot, size: usize) {
+    for at in (0..size & !63).step_by(64) {
+        // SAFETY: inside the copy that will be made from there.
+        unsafe { spot.src.add(at).cast_mut().cast::<u64>().write_volatile(at as u64) };
+    }
 }
 
 /// Looks at every cache line of the destination.

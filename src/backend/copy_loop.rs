@@ -70,11 +70,11 @@ impl Sequence {
     }
 
     /// Tells the kernel of it, for this thread. False: the kernel has no such thing, or refuses it.
-    pub fn register(&self) -> bool {
+    pub fn register(&self, allowed: sys::NoFilter) -> bool {
         // The kernel wants to find all zeros but the CPU number, which is "not yet" as it was.
         // SAFETY: no other thread uses it.
         unsafe { *self.0.get() = [0; 4] };
-        sys::register_rseq(self.0.get() as usize, size_of::<Self>(), SIGNATURE)
+        sys::register_rseq(self.0.get() as usize, size_of::<Self>(), SIGNATURE, allowed)
     }
 }
 

@@ -205,7 +205,7 @@ fn piece_of_another_generation_is_not_written() {
 /// returned, the worker writes nothing any more.
 #[test]
 fn piece_taken_back_in_the_middle_is_not_written_any_more() {
-    if !sys::expect_interruptions() {
+    if !sys::expect_interruptions(sys::NoFilter::assumed()) {
         return; // a kernel without it: pieces are never taken back there
     }
     const LEN: usize = 4 << 20;
@@ -237,7 +237,7 @@ fn piece_taken_back_in_the_middle_is_not_written_any_more() {
                     std::hint::spin_loop();
                 }
                 generation.store(2, Ordering::SeqCst);
-                assert!(sys::interrupt_workers());
+                assert!(sys::interrupt_workers(sys::NoFilter::assumed()));
                 // SAFETY: inside; the worker writes no more.
                 unsafe { core::ptr::write_bytes(dst as *mut u8, 7, LEN) };
                 let (ours, copied) = worker.join().unwrap();
@@ -272,7 +272,7 @@ fn take_over(sequence: &Sequence) -> bool {
             sys::syscall(libc::SYS_rseq, [area, size, UNREGISTER, SIGNATURE as usize, 0, 0]);
         }
     }
-    sequence.register()
+    sequence.register(sys::NoFilter::assumed())
 }
 
 fn give_up(sequence: &Sequence) {

@@ -4,12 +4,11 @@
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
 use crate::functions::{EntryPoint, NEVER, Op};
-use crate::os::lookup::{self, Found, Name, find_next};
+use crate::os::lookup::{self, Function, Names, find_in_libc, find_next};
 use crate::os::sys;
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::mem::offset_of;
-use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// What the exported functions read. Until start-up every call goes to the slow path: the
@@ -51,53 +50,49 @@ static LIBC_MEMSET: AtomicPtr<c_void> =
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-// Those that libc does not derive from another. Each name costs a third of a microsecond at
-// start-up, because what has to be read for it is in no cache.
-const OPS: [Op; 6] = [Op::Memmove, Op::Mempcpy, Op::Memset, Op::Wmemset, Op::Memcmp, Op::Wmemcmp];
-static NAMES: [Name; OPS.len() + 1] = [
-    Name::new(c"memmove"),
-    Name::new(c"mempcpy"),
-    Name::new(c"memset"),
-    Name::new(c"wmemset"),
-    Name::new(c"memcmp"),
-    Name::new(c"wmemcmp"),
-    Name::new(c"sigaction"), // for `signals`, on the same walk
+// Those that libc does not derive from another, for each of which start-up pays.
+const OPS: [(Op, Function); 6] = [
+    (Op::Memmove, Function::memmove),
+    (Op::Mempcpy, Function::mempcpy),
+    (Op::Memset, Function::memset),
+    (Op::Wmemset, Function::wmemset),
+    (Op::Memcmp, Function::memcmp),
+    (Op::Wmemcmp, Function::wmemcmp),
 ];
 
-// The others. Unless somebody else has defined one of the above, they are derived from those, as in
-// libc.
+// The others. Unless another library has defined one of the above, they are derived from those, as
+// in libc.
 macro_rules! others {
     ($($name:literal for $op:ident,)*) => {
         const OTHERS: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
-        static OTHER_NAMES: [Name; OTHERS.len()] = [$(Name::new($name)),*];
+        static OTHER_NAMES: Names<{ OTHERS.len() }> = Names::new(concat!($($name, "\0"),*));
     };
 }
 
 others! {
-    c"memcpy" for Memcpy,
-    c"bcopy" for Bcopy,
-    c"wmemcpy" for Wmemcpy,
-    c"wmemmove" for Wmemmove,
-    c"__memcpy_chk" for MemcpyChk,
-    c"__memmove_chk" for MemmoveChk,
-    c"__mempcpy_chk" for MempcpyChk,
-    c"__memset_chk" for MemsetChk,
-    c"bzero" for Bzero,
-    c"bcmp" for Bcmp,
-    c"process_vm_readv" for ProcessVmReadv,
-    c"process_vm_writev" for ProcessVmWritev,
+    "memcpy" for Memcpy,
+    "bcopy" for Bcopy,
+    "wmemcpy" for Wmemcpy,
+    "wmemmove" for Wmemmove,
+    "__memcpy_chk" for MemcpyChk,
+    "__memmove_chk" for MemmoveChk,
+    "__mempcpy_chk" for MempcpyChk,
+    "__memset_chk" for MemsetChk,
+    "bzero" for Bzero,
+    "bcmp" for Bcmp,
+    "process_vm_readv" for ProcessVmReadv,
+    "process_vm_writev" for ProcessVmWritev,
 }
 
-/// Looks the originals up. That may allocate: only for start-up, never for the hook. Answers the
-/// original sigaction.
-pub fn resolve() -> *mut c_void {
-    let Found { functions: [functions @ .., sigaction], libc } = find_next(&NAMES);
+/// Finds the originals, at start-up.
+pub fn resolve() {
+    let libc = lookup::resolve();
     let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
-    OPS.into_iter().zip(functions).for_each(|(op, found)| set_next(op, found));
-    if functions.into_iter().all(is_libcs) {
+    OPS.into_iter().for_each(|(op, function)| set_next(op, lookup::found(function)));
+    if OPS.into_iter().all(|(op, _)| is_libcs(next(op))) {
         derive_others();
     } else {
-        // Somebody else's may call another by name: then it must not come back.
+        // Another library's may call another by name: then it must not come back.
         let others = find_next(&OTHER_NAMES).functions;
         OTHERS.into_iter().zip(others).for_each(|(op, found)| set_next(op, found));
     }
@@ -109,9 +104,8 @@ pub fn resolve() -> *mut c_void {
     if is_libcs(next(Op::Memmove)) {
         LIBC_MEMMOVE.store(next(Op::Memmove), Ordering::Release);
     } else {
-        find_beyond_others(&libc);
+        find_beyond_others();
     }
-    sigaction
 }
 
 /// Sets those that are not looked up. The two calls that copy between processes stay bare system
@@ -174,22 +168,17 @@ fn set_next(op: Op, found: *mut c_void) {
 
 /// Finds libc's own memmove where others have one as well.
 #[cold]
-fn find_beyond_others(libc: &Range<usize>) {
-    // SAFETY: terminated names; the library is loaded already, and stays.
-    let found = unsafe {
-        let handle = lookup::open(c"libc.so.6", libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if handle.is_null() {
-            return;
-        }
-        libc::dlsym(handle, c"memmove".as_ptr())
-    };
-    if !libc.contains(&(found as usize)) {
+fn find_beyond_others() {
+    static MEMMOVE: Names<1> = Names::new("memmove\0");
+    let found = find_in_libc(&MEMMOVE);
+    let [memmove] = found.functions;
+    if memmove.is_null() {
         return;
     }
-    LIBC_MEMMOVE.store(found, Ordering::Release);
+    LIBC_MEMMOVE.store(memmove, Ordering::Release);
     let memcpy = &ENTRIES[Op::Memcpy as usize].next;
-    if libc.contains(&(memcpy.load(Ordering::Relaxed) as usize)) {
-        memcpy.store(found, Ordering::Release);
+    if found.libc.contains(&(memcpy.load(Ordering::Relaxed) as usize)) {
+        memcpy.store(memmove, Ordering::Release);
     }
 }
 

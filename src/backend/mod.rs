@@ -24,7 +24,7 @@ mod stretch;
 pub mod threads;
 
 #[cfg(not(loom))]
-use crate::os::process;
+use crate::os::{process, sys::NoNewFilter};
 
 /// Why a backend did not carry a copy. The copy is libc's then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,9 @@ pub enum Refused {
 /// Whether an engine may be started, or workers made: this is not a vfork child, and the program
 /// has not installed a seccomp filter since it started.
 #[cfg(not(loom))]
-pub fn may_start() -> Result<(), Refused> {
+pub fn may_start() -> Result<NoNewFilter, Refused> {
     if !process::is_ours() {
         return Err(Refused::NotOurs);
     }
-    if process::has_new_filter() {
-        return Err(Refused::System);
-    }
-    Ok(())
+    NoNewFilter::look().ok_or(Refused::System)
 }

@@ -5,10 +5,14 @@ use core::ffi::{CStr, c_char};
 
 /// Whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and without
 /// allocating: a program that is left out has nothing to do with us.
-pub fn leaves_this_program_out() -> bool {
+///
+/// # Safety
+/// `called`: the program's `argv[0]`, a string that stays, or null.
+pub unsafe fn leaves_this_program_out(called: *const c_char) -> bool {
     // SAFETY: reads a value the kernel has given the process.
     let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    !raised && leaves_out(environment(), names_of_program)
+    // SAFETY: the caller's promise.
+    !raised && leaves_out(environment(), || unsafe { names_of_program(called) })
 }
 
 fn leaves_out<'a>(
@@ -64,14 +68,14 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 /// The names of this program: of the file that was executed, which may be a script, and what it
 /// was told to be called. The file behind links would be a third, but redis-server is
 /// redis-check-rdb that way.
-fn names_of_program() -> [&'static [u8]; 2] {
-    // SAFETY: terminated strings that the kernel and the C library have put there for good, or
-    // null. The second is looked up: most programs never need it of us.
+///
+/// # Safety
+/// A string that stays, or null.
+unsafe fn names_of_program(called: *const c_char) -> [&'static [u8]; 2] {
+    // SAFETY: strings that the kernel has put there for good, or null.
     let [file, called] = unsafe {
         let file = libc::getauxval(libc::AT_EXECFN) as *const c_char;
-        let called = libc::dlsym(libc::RTLD_DEFAULT, c"program_invocation_name".as_ptr());
-        let called = called.cast::<*const c_char>().as_ref();
-        [file, called.copied().unwrap_or(core::ptr::null())]
+        [file, called]
             .map(|name| if name.is_null() { &b""[..] } else { CStr::from_ptr(name).to_bytes() })
     };
     [file, called].map(|name| {

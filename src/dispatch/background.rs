@@ -6,7 +6,7 @@ use super::engine::EngineKind;
 use super::operation::Kind;
 use crate::backend::asynchronous;
 use crate::backend::copy_loop::CopyLoop;
-use crate::learn::STREAM_FROM;
+use crate::learn::{FLOOR, STREAM_FROM};
 use crate::os::sys;
 use crate::stats::{Fallback, Path};
 use core::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ impl Dispatcher {
         }
         let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
         let own = bytes.saturating_sub(begun.carried);
-        if config.is_some_and(|config| own >= self.min(config)) {
+        if config.is_some_and(|config| own >= self.entry_min(config, FLOOR)) {
             let why = refused.or(by.err()).unwrap_or(Fallback::Overlap);
             self.recorder.record(Path::Libc(why), own, sys::ticks().wrapping_sub(started));
         }
@@ -49,8 +49,8 @@ impl Dispatcher {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
-        let streams =
-            config.copy_loop.is_none() && self.learner(Kind::Copies).streaming(largest).pays();
+        let streams = config.copy_loop.is_none()
+            && self.learner(Kind::Copies).stores(largest).streaming_pays();
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
         Ok(match self.ready(config)? {

@@ -6,7 +6,7 @@ use crate::backend::threads::workers;
 use crate::backend::{Refused, gpu, ioat, may_start};
 use crate::config::{Backend, Config};
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::{cpus, real_time};
+use crate::os::{cpus, real_time, sys};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
@@ -126,11 +126,11 @@ impl Dispatcher {
             return Err(self.switch_off(Fallback::Refused));
         };
         // Before anything is taken, because a child of vfork may be killed at any moment.
-        match may_start() {
-            Ok(()) => {}
+        let allowed = match may_start() {
+            Ok(allowed) => allowed,
             Err(Refused::NotOurs) => return Err(Fallback::Starting),
             Err(_) => return Err(self.switch_off(Fallback::Refused)),
-        }
+        };
         let (cold, starting) = (life::COLD, life::STARTING);
         if self
             .engine
@@ -139,7 +139,7 @@ impl Dispatcher {
         {
             return Err(Fallback::Starting);
         }
-        if matches!(config.backend, Backend::Auto | Backend::Ioat) && self.ioat.start() {
+        if matches!(config.backend, Backend::Auto | Backend::Ioat) && self.ioat.start(allowed) {
             config.keep.inspect(|&bytes| self.ioat.keep(bytes));
             workers::start(1); // for callers that wait for a word and never ask
             self.engine.store(life::IOAT, Ordering::Release);
@@ -156,10 +156,13 @@ impl Dispatcher {
     /// As many as are wanted or there are CPUs for. False: somebody else is just asking for the
     /// CPUs, and the next copy will be told.
     pub(super) fn start_workers(&self, config: &Config) -> bool {
-        match (self.channels(config), cpus::Limits::try_now()) {
-            (Some(channels), _) => workers::start(channels),
-            (None, Some(limits)) => workers::start_on(&limits),
-            (None, None) => return false,
+        let limits = || sys::NoNewFilter::look().and_then(cpus::Limits::try_now);
+        match self.channels(config) {
+            Some(channels) => workers::start(channels),
+            None => match limits() {
+                Some(limits) => workers::start_on(&limits),
+                None => return false,
+            },
         }
         true
     }

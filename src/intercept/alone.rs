@@ -2,26 +2,18 @@
 //! one thread, and those that change the rights of all threads. The C library does not know our
 //! threads, so they would keep the old rights.
 
+use crate::os::lookup::{self, Function};
 use crate::runtime;
-use core::ffi::{CStr, c_int, c_void};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::ffi::{c_int, c_void};
 
 macro_rules! passed_on {
     ($($before:ident: $($name:ident)*;)*) => { $($(
         /// Takes as many words as the longest of these functions takes arguments.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(first: usize, second: usize, third: usize) -> c_int {
-            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            const NAME: &CStr = match CStr::from_bytes_with_nul(
-                concat!(stringify!($name), "\0").as_bytes(),
-            ) {
-                Ok(name) => name,
-                Err(_) => panic!(),
-            };
             runtime::$before();
             // SAFETY: the program's own call, passed on.
-            unsafe { pass_on(&NEXT, NAME, first, second, third) }
+            unsafe { pass_on(Function::$name, first, second, third) }
         }
     )*)* };
 }
@@ -32,26 +24,14 @@ passed_on! {
         setgroups initgroups capset;
 }
 
-/// None of these is a copy, so dlsym may be called; it is, on the first call of each.
-unsafe fn pass_on(
-    next: &AtomicPtr<c_void>,
-    name: &CStr,
-    first: usize,
-    second: usize,
-    third: usize,
-) -> c_int {
-    type NamespaceFn = unsafe extern "C" fn(usize, usize, usize) -> c_int;
-    let mut function = next.load(Ordering::Relaxed);
-    if function.is_null() {
-        // SAFETY: a terminated name.
-        function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        next.store(function, Ordering::Relaxed);
-    }
+unsafe fn pass_on(function: Function, first: usize, second: usize, third: usize) -> c_int {
+    type RightsFn = unsafe extern "C" fn(usize, usize, usize) -> c_int;
+    let function = lookup::original(function);
     if function.is_null() {
         // SAFETY: the address of this thread's errno.
         unsafe { *libc::__errno_location() = libc::ENOSYS };
         return -1;
     }
     // SAFETY: a function of at most these arguments, none of them wider than a word.
-    unsafe { core::mem::transmute::<*mut c_void, NamespaceFn>(function)(first, second, third) }
+    unsafe { core::mem::transmute::<*mut c_void, RightsFn>(function)(first, second, third) }
 }

@@ -1,6 +1,7 @@
 //! The ways to end a process that run no destructors: a report is written first. Children of a
 //! fork leave by `_exit` more often than not.
 
+use crate::os::lookup::{self, Function};
 use crate::os::{signal_mask, sys};
 use crate::runtime;
 use crate::stats::live::ended;
@@ -23,12 +24,10 @@ unsafe extern "C" fn abort() -> ! {
     if signal_mask::has_default_action(libc::SIGABRT) {
         runtime::before_leaving(ended::ABORT, None);
     }
-    // SAFETY: a terminated name, and the function of that name.
-    unsafe {
-        let next = libc::dlsym(libc::RTLD_NEXT, c"abort".as_ptr());
-        if !next.is_null() {
-            core::mem::transmute::<*mut c_void, extern "C" fn() -> !>(next)();
-        }
+    let next = lookup::original(Function::abort);
+    if !next.is_null() {
+        // SAFETY: the function of that name.
+        unsafe { core::mem::transmute::<*mut c_void, extern "C" fn() -> !>(next)() };
     }
     sys::exit_group(128 + libc::SIGABRT)
 }

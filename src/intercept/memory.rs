@@ -4,47 +4,46 @@
 //! registered the same memory.
 
 use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
-use crate::os::lookup::{self, Name};
+use crate::os::lookup::{self, Function};
+use crate::os::sys;
 use core::ffi::{c_int, c_void};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
-
-static NAMES: [Name; 3] =
-    [Name::new(c"mprotect"), Name::new(c"pkey_mprotect"), Name::new(c"madvise")];
-static NEXT: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
-
-/// Places in the tables.
-const MPROTECT: usize = 0;
-const PKEY_MPROTECT: usize = 1;
-const MADVISE: usize = 2;
 
 type MappingFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
 
-/// Passes a call of the program on to the next definition after ours. All of them are looked up
-/// on the first call, by a walk that allocates nothing: allocators call these functions.
-unsafe fn pass_on(which: usize, arguments: [usize; 4]) -> c_int {
-    let mut function = NEXT[which].load(Ordering::Relaxed);
-    if function.is_null() {
-        let found = lookup::find_next(&NAMES).functions;
-        NEXT.iter().zip(found).for_each(|(next, found)| next.store(found, Ordering::Relaxed));
-        function = found[which];
-    }
-    if function.is_null() {
-        // SAFETY: the address of this thread's errno.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
-        return -1;
-    }
+/// Passes a call of the program on to the next definition after ours. Before start-up, when an
+/// allocator's constructor may call, that is the kernel's.
+unsafe fn pass_on(function: Function, arguments: [usize; 4]) -> c_int {
     let [start, len, third, fourth] = arguments;
-    // SAFETY: the program's own call, passed on.
-    unsafe { core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, third, fourth) }
+    let original = lookup::found(function);
+    if !original.is_null() {
+        // SAFETY: the program's own call, passed on.
+        return unsafe {
+            core::mem::transmute::<*mut c_void, MappingFn>(original)(start, len, third, fourth)
+        };
+    }
+    let number = match function {
+        Function::mprotect => libc::SYS_mprotect,
+        Function::pkey_mprotect => libc::SYS_pkey_mprotect,
+        _ => libc::SYS_madvise,
+    };
+    // SAFETY: the program's own call, and the address of this thread's errno.
+    unsafe {
+        match sys::syscall(number, [start, len, third, fourth, 0, 0]) as c_int {
+            answer @ 0.. => answer,
+            error => {
+                *libc::__errno_location() = -error;
+                -1
+            }
+        }
+    }
 }
 
-/// The same for a call after which memory is not what it was.
-unsafe fn change(which: usize, arguments: [usize; 4]) -> c_int {
+/// Like `pass_on`, for a call after which memory is not what it was.
+unsafe fn change(function: Function, arguments: [usize; 4]) -> c_int {
     let [start, len, ..] = arguments;
     GPU.memory_changes(start, len);
     // SAFETY: the caller's promise.
-    let answer = unsafe { pass_on(which, arguments) };
+    let answer = unsafe { pass_on(function, arguments) };
     GPU.memory_changes(start, len);
     answer
 }
@@ -52,14 +51,14 @@ unsafe fn change(which: usize, arguments: [usize; 4]) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(start: usize, len: usize, protection: usize) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { change(MPROTECT, [start, len, protection, 0]) }
+    unsafe { change(Function::mprotect, [start, len, protection, 0]) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pkey_mprotect(start: usize, len: usize, rights: usize, key: usize) -> c_int {
     GPU.end_for_keys();
     // SAFETY: the program's own call.
-    unsafe { change(PKEY_MPROTECT, [start, len, rights, key]) }
+    unsafe { change(Function::pkey_mprotect, [start, len, rights, key]) }
 }
 
 /// The kernel tells us of advice that takes pages away, but before they go. It does not tell us of
@@ -71,8 +70,8 @@ unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     // SAFETY: the program's own call.
     unsafe {
         match takes_away.contains(&(advice as i32)) {
-            true => change(MADVISE, [start, len, advice, 0]),
-            false => pass_on(MADVISE, [start, len, advice, 0]),
+            true => change(Function::madvise, [start, len, advice, 0]),
+            false => pass_on(Function::madvise, [start, len, advice, 0]),
         }
     }
 }

@@ -80,7 +80,8 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
 /// What the machine can still give; `None`: it does not say.
 fn available_bytes() -> Option<usize> {
     let mut room = [0; 256];
-    let text = core::str::from_utf8(sys::read_file(c"/proc/meminfo", &mut room)?).ok()?;
+    let text = sys::read_file(c"/proc/meminfo", &mut room, sys::NoFilter::assumed().into())?;
+    let text = core::str::from_utf8(text).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: usize = line.split_whitespace().next()?.parse().ok()?;
     Some(kib << 10)

@@ -126,7 +126,7 @@ pub fn owner() -> u64 {
 pub fn become_owner() -> os::Result<u64> {
     os::look_for_heap()?; // which all need who come for it
     if OWNER.load(Ordering::Acquire).is_null() {
-        let page: *mut AtomicU64 = sys::page_wiped_on_fork().cast();
+        let page: *mut AtomicU64 = sys::page_wiped_on_fork(sys::NoFilter::assumed()).cast();
         if page.is_null() {
             return Err(libc::ENOMEM);
         }

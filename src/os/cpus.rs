@@ -1,7 +1,7 @@
 //! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
 
 use crate::os::lock::TryLock;
-use crate::os::sys;
+use crate::os::sys::{self, NoFilter, NoNewFilter};
 use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -122,16 +122,20 @@ pub struct Limits {
 
 impl Limits {
     /// `None` when somebody else is just asking: the hook does not wait.
-    pub fn try_now() -> Option<Self> {
+    pub fn try_now(allowed: NoNewFilter) -> Option<Self> {
         let mut buffers = BUFFERS.try_take()?;
         let CpuBuffers { mask, groups, path, .. } = &mut *buffers;
         let (affinity, which) = by_affinity(mask);
-        Some(Self { affinity, quota: by_quota(groups, path), which })
+        Some(Self { affinity, quota: by_quota(groups, path, allowed), which })
     }
 
-    /// The same, and one CPU when somebody else is just asking.
+    /// Like `try_now`, and one CPU when that is not known.
     pub fn now() -> Self {
-        Self::try_now().unwrap_or(Self { affinity: 1, quota: None, which: 0 })
+        NoNewFilter::look().and_then(Self::try_now).unwrap_or(Self {
+            affinity: 1,
+            quota: None,
+            which: 0,
+        })
     }
 
     pub fn cpus(&self) -> usize {
@@ -143,7 +147,7 @@ impl Limits {
 /// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling. A
 /// batch thread gets its share of a CPU but does not take it from the thread that has woken it:
 /// where no CPU is idle, starting a copy would else cost the time of a piece (`bench/run async`).
-pub fn run_anywhere() {
+pub fn run_anywhere(_: NoFilter) {
     // Not cleared, for that is a call of memset: the kernel says how much it has filled.
     let mut mask = MaybeUninit::<Mask>::uninit();
     let size = affinity_of(sys::getpid(), mask.as_mut_ptr());
@@ -167,7 +171,7 @@ pub(super) struct Class {
 
 impl Class {
     /// Of a thread by its number, 0 for this one.
-    fn of(tid: i32) -> Option<Self> {
+    fn of(tid: i32, _: NoFilter) -> Option<Self> {
         let (tid, one) = (tid as usize, libc::PRIO_PROCESS as usize);
         // SAFETY: no memory.
         let (policy, priority) = unsafe {
@@ -184,15 +188,16 @@ impl Class {
         Some(Self { policy, nice: 20 - priority as i32 })
     }
 
-    /// The same from a file, with calls that every filter allows.
-    fn in_file(path: &CStr) -> Option<Self> {
-        Self::try_in_file(path).flatten()
+    /// From a file, with calls that the filter of the start allows.
+    fn in_file(path: &CStr, allowed: NoNewFilter) -> Option<Self> {
+        Self::try_in_file(path, allowed).flatten()
     }
 
-    /// The same; `None` when another thread is just asking, `Some(None)` when there is no such file.
-    pub fn try_in_file(path: &CStr) -> Option<Option<Self>> {
+    /// Like `in_file`; `None` when another thread is just asking, `Some(None)` when there is no such
+    /// file.
+    pub fn try_in_file(path: &CStr, allowed: NoNewFilter) -> Option<Option<Self>> {
         let mut buffers = BUFFERS.try_take()?;
-        Some(sys::read_file(path, &mut buffers.groups).and_then(Self::in_stat))
+        Some(sys::read_file(path, &mut buffers.groups, allowed).and_then(Self::in_stat))
     }
 
     /// The 19th and the 41st word of /proc/PID/stat; the second is a name that may hold
@@ -210,13 +215,17 @@ impl Class {
 
 /// Whether threads that this one makes serve others as well as those of the main thread would. A
 /// nice value stays with them, and so does SCHED_IDLE, because it takes rights to leave it; a
-/// SCHED_DEADLINE thread can make none. `filtered`: they will have to stay what they are born as.
-pub fn may_make_workers(filtered: bool) -> bool {
-    let classes = if filtered {
-        let main = Class::in_file(c"/proc/self/stat");
-        Class::in_file(c"/proc/thread-self/stat").zip(main)
-    } else {
-        Class::of(0).zip(Class::of(sys::getpid()))
+/// SCHED_DEADLINE thread can make none. Under a filter they have to stay what they are born as.
+pub fn may_make_workers() -> bool {
+    let (no_filter, no_new_filter) = (NoFilter::look(), NoNewFilter::look());
+    let filtered = no_filter.is_none();
+    let classes = match (no_filter, no_new_filter) {
+        (Some(allowed), _) => Class::of(0, allowed).zip(Class::of(sys::getpid(), allowed)),
+        (_, Some(allowed)) => {
+            let main = Class::in_file(c"/proc/self/stat", allowed);
+            Class::in_file(c"/proc/thread-self/stat", allowed).zip(main)
+        }
+        (None, None) => return false, // no thread may be made
     };
     // What cannot be known is as usual.
     let suits = classes.is_none_or(|(own, main)| own.makes_as_good_as(main, filtered));
@@ -273,8 +282,8 @@ fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
 
 /// The least that any control group of this process grants. The first large copy waits for this:
 /// no file is opened that cannot tell anything.
-fn by_quota(groups: &mut [u8], path: &mut [u8]) -> Option<f64> {
-    let groups = sys::read_file(c"/proc/self/cgroup", groups)?;
+fn by_quota(groups: &mut [u8], path: &mut [u8], allowed: NoNewFilter) -> Option<f64> {
+    let groups = sys::read_file(c"/proc/self/cgroup", groups, allowed)?;
     let mut least: Option<f64> = None;
     for line in groups.split(|&byte| byte == b'\n') {
         let Some((version, group)) = cpu_group(line) else { continue };
@@ -284,7 +293,7 @@ fn by_quota(groups: &mut [u8], path: &mut [u8]) -> Option<f64> {
         loop {
             let mut mounts = version.mounts().into_iter();
             if let Some(Some(quota)) =
-                mounts.find_map(|mount| quota_at(version, mount, group, path))
+                mounts.find_map(|mount| quota_at(version, mount, group, path, allowed))
             {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
             }
@@ -327,16 +336,22 @@ fn cpu_group(line: &[u8]) -> Option<(Version, &[u8])> {
 }
 
 /// `None`: there is no such group here. `Some(None)`: it has no limit.
-fn quota_at(version: Version, mount: &str, group: &[u8], path: &mut [u8]) -> Option<Option<f64>> {
+fn quota_at(
+    version: Version,
+    mount: &str,
+    group: &[u8],
+    path: &mut [u8],
+    allowed: NoNewFilter,
+) -> Option<Option<f64>> {
     let mut read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
         let parts = [mount.as_bytes(), group, file.as_bytes(), b"\0"];
         for (at, &byte) in parts.into_iter().flatten().enumerate() {
-            // Workers ask too, and must not call memcpy.
+            // Not by memcpy, that is, by us.
             // SAFETY: a byte of ours.
             unsafe { (&raw mut *path.get_mut(at)?).write_volatile(byte) };
         }
         let path = CStr::from_bytes_until_nul(path).ok()?;
-        sys::read_file(path, buffer).map(<[u8]>::len)
+        sys::read_file(path, buffer, allowed).map(<[u8]>::len)
     };
     let (mut quota, mut period) = ([0; 64], [0; 64]);
     if version == Version::Two {
@@ -381,12 +396,15 @@ mod tests {
 
     #[test]
     fn quota_of_a_group_that_is_not_there_is_not_known() {
+        let allowed = NoNewFilter::look().unwrap();
         for version in [Version::One, Version::Two] {
-            let quota = quota_at(version, "/sys/fs/cgroup", b"/no/such/group", &mut [0; 256]);
+            let mut path = [0; 256];
+            let quota = quota_at(version, "/sys/fs/cgroup", b"/no/such/group", &mut path, allowed);
             assert_eq!(quota, None);
         }
         // A path that does not fit cannot be asked for either.
-        assert_eq!(quota_at(Version::Two, "/sys/fs/cgroup", &[b'x'; 300], &mut [0; 256]), None);
+        let (mount, long) = ("/sys/fs/cgroup", [b'x'; 300]);
+        assert_eq!(quota_at(Version::Two, mount, &long, &mut [0; 256], allowed), None);
     }
 
     #[test]
@@ -405,9 +423,11 @@ mod tests {
         assert_eq!(Class::in_stat(line), Some(Class { policy: 5, nice: 19 }));
         assert_eq!(Class::in_stat(b"7 (a) S 1"), None);
         assert_eq!(Class::in_stat(b""), None);
-        assert!(Class::of(0).is_some());
-        assert_eq!(Class::in_file(c"/proc/thread-self/stat"), Class::of(0));
-        assert_eq!(Class::in_file(c"/proc/self/stat"), Class::of(sys::getpid()));
+        let Some(allowed) = NoFilter::look() else { return };
+        assert!(Class::of(0, allowed).is_some());
+        for (path, tid) in [(c"/proc/thread-self/stat", 0), (c"/proc/self/stat", sys::getpid())] {
+            assert_eq!(Class::in_file(path, allowed.into()), Class::of(tid, allowed));
+        }
     }
 
     #[test]
@@ -425,7 +445,7 @@ mod tests {
             assert!(!class(libc::SCHED_DEADLINE, 0).makes_as_good_as(main, filtered));
             assert_eq!(class(libc::SCHED_FIFO, 0).makes_as_good_as(main, filtered), !filtered);
         }
-        assert!(may_make_workers(false));
+        assert!(may_make_workers());
     }
 
     #[test]

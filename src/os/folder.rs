@@ -20,21 +20,21 @@ impl Drop for Folder {
 impl Folder {
     /// Opens a folder that nobody but this user can look into, and that is no link, made if need
     /// be. `None`: that is not possible.
-    pub fn open_or_make(path: &CStr) -> Option<Self> {
-        let folder = Self::open(path).or_else(|| {
+    pub fn open_or_make(path: &CStr, allowed: sys::NoFilter) -> Option<Self> {
+        let folder = Self::open(path, allowed.into()).or_else(|| {
             // SAFETY: `path` is terminated.
             unsafe {
                 let (at, path) = (libc::AT_FDCWD as usize, path.as_ptr() as usize);
                 sys::syscall(libc::SYS_mkdirat, [at, path, 0o700, 0, 0, 0]);
             }
-            Self::open(path)
+            Self::open(path, allowed.into())
         })?;
         (folder.is_private() && folder.is_in_memory()).then_some(folder)
     }
 
     /// Opens a folder that somebody we trust has made; under a seccomp filter no more can be
     /// asked.
-    pub fn open(path: &CStr) -> Option<Self> {
+    pub fn open(path: &CStr, _: sys::NoNewFilter) -> Option<Self> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: `path` is terminated.
         let fd = unsafe {
@@ -95,7 +95,7 @@ impl Folder {
         }
     }
 
-    pub fn remove(&self, name: &CStr) {
+    pub fn remove(&self, name: &CStr, _: sys::NoFilter) {
         // SAFETY: `name` is terminated.
         unsafe {
             let (folder, name) = (self.fd as usize, name.as_ptr() as usize);
@@ -148,10 +148,10 @@ mod tests {
     #[test]
     fn folder_is_made_private_and_used_again() {
         let place = scratch("made");
-        assert!(Folder::open_or_make(&path(&place)).is_some());
+        assert!(Folder::open_or_make(&path(&place), sys::NoFilter::assumed()).is_some());
         let mode = std::fs::metadata(&place).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o700);
-        let folder = Folder::open_or_make(&path(&place)).unwrap();
+        let folder = Folder::open_or_make(&path(&place), sys::NoFilter::assumed()).unwrap();
         let at = folder.map_new_file(c"file", 8192).unwrap();
         // SAFETY: just mapped.
         unsafe { at.cast::<u8>().add(8191).write(7) };
@@ -162,7 +162,7 @@ mod tests {
         // SAFETY: still mapped.
         assert_eq!(unsafe { at.cast::<u8>().add(8191).read() }, 0);
         assert_eq!(std::fs::read(place.join("file")).unwrap()[8191], 7);
-        folder.remove(c"file");
+        folder.remove(c"file", sys::NoFilter::assumed());
         assert!(!place.join("file").exists());
         std::fs::remove_dir_all(&place).unwrap();
     }
@@ -172,15 +172,21 @@ mod tests {
         let place = scratch("refused");
         std::fs::create_dir(&place).unwrap();
         std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(Folder::open_or_make(&path(&place)).is_none(), "others may look into it");
+        assert!(
+            Folder::open_or_make(&path(&place), sys::NoFilter::assumed()).is_none(),
+            "others may look into it"
+        );
         std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o700)).unwrap();
         let link = scratch("link");
         let _ = std::fs::remove_file(&link);
         symlink(&place, &link).unwrap();
-        assert!(Folder::open_or_make(&path(&link)).is_none(), "a link");
+        assert!(Folder::open_or_make(&path(&link), sys::NoFilter::assumed()).is_none(), "a link");
         std::fs::remove_file(&link).unwrap();
         std::fs::remove_dir(&place).unwrap();
-        assert!(Folder::open_or_make(c"/proc/self").is_none(), "no tmpfs");
+        assert!(
+            Folder::open_or_make(c"/proc/self", sys::NoFilter::assumed()).is_none(),
+            "no tmpfs"
+        );
     }
 
     #[test]

@@ -1,23 +1,113 @@
-//! The next definitions after ours, as dlsym(RTLD_NEXT) finds them, of many names in one walk
-//! over the loaded objects. dlsym takes more than a microsecond a name, which at the start of
-//! every small program is too much. What the walk does not find is left to dlsym.
+//! Functions of the C library, found at start-up by one walk over the loaded objects: the next
+//! definitions after ours, as dlsym(RTLD_NEXT) finds them.
+//!
+//! Nothing is looked up later, because dlsym and dl_iterate_phdr wait for locks of the loader. A
+//! thread may hold one for long (a constructor that waits for another thread), and the child of a
+//! fork inherits that of dl_iterate_phdr held. The walk allocates nothing, and takes a tenth of
+//! what dlsym takes for each name, which at the start of every small program is too much.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{c_char, c_void};
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::slice::from_raw_parts;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// A name to look for.
-pub struct Name {
-    name: &'static CStr,
-    hash: u32,
+/// Names to look for: where each begins in the text, and its hash. Offsets instead of addresses,
+/// which the loader would have to relocate.
+pub struct Names<const N: usize> {
+    text: &'static str,
+    names: [(u16, u32); N],
 }
 
-impl Name {
-    pub const fn new(name: &'static CStr) -> Self {
-        Self { name, hash: gnu_hash(name.to_bytes()) }
+impl<const N: usize> Names<N> {
+    /// `text`: N names, each with a zero behind it.
+    pub const fn new(text: &'static str) -> Self {
+        let (bytes, mut names, mut name, mut at) = (text.as_bytes(), [(0, 0); N], 0, 0);
+        while name < N {
+            let (start, mut hash) = (at, 5381u32);
+            while bytes[at] != 0 {
+                hash = hash.wrapping_mul(33).wrapping_add(bytes[at] as u32);
+                at += 1;
+            }
+            names[name] = (start as u16, hash);
+            (name, at) = (name + 1, at + 1);
+        }
+        assert!(at == bytes.len());
+        Self { text, names }
     }
 }
+
+macro_rules! functions {
+    ($($name:ident)*) => {
+        /// A function that `resolve` finds.
+        #[allow(non_camel_case_types, dead_code)]
+        #[derive(Clone, Copy, Debug)]
+        pub enum Function { $($name),* }
+
+        static NAMES: Names<COUNT> = Names::new(concat!($(stringify!($name), "\0"),*));
+        const COUNT: usize = [$(Function::$name),*].len();
+    };
+}
+
+// Each name costs about an eighth of a microsecond at start-up, because what has to be read for it
+// is in no cache.
+functions! {
+    memmove mempcpy memset wmemset memcmp wmemcmp
+    sigaction
+    abort
+    unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
+    initgroups capset
+    mprotect pkey_mprotect madvise
+    pthread_attr_init pthread_attr_setdetachstate pthread_attr_setstacksize pthread_attr_destroy
+    pthread_create
+    dlopen dlsym __cxa_atexit
+    __cxa_at_quick_exit on_exit sysconf getgrgid_r
+}
+
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
+static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
+#[unsafe(link_section = ".data")]
+static RESOLVED: AtomicBool = AtomicBool::new(false);
+
+/// Finds every `Function`, at start-up; returns where libc lies.
+pub fn resolve() -> Range<usize> {
+    let Found { functions, libc } = find_next(&NAMES);
+    for (place, function) in FOUND.iter().zip(functions) {
+        place.store(function, Ordering::Relaxed);
+    }
+    RESOLVED.store(true, Ordering::Release);
+    libc
+}
+
+/// What `resolve` has found, or null.
+pub fn found(function: Function) -> *mut c_void {
+    FOUND[function as usize].load(Ordering::Relaxed)
+}
+
+/// The function after ours, or null. A constructor of another library may call before our start-up:
+/// that is still the moment to look.
+pub fn original(function: Function) -> *mut c_void {
+    if !RESOLVED.load(Ordering::Acquire) {
+        resolve();
+    }
+    found(function)
+}
+
+/// Functions of the C library that most programs never need of us. A symbol that the loader has to
+/// find for us would cost every program more than one on the walk.
+macro_rules! rare {
+    ($(fn $name:ident($($argument:ty),*) -> $answer:ty;)*) => { $(
+        /// # Safety
+        /// As the function of this name.
+        pub unsafe fn $name() -> Option<unsafe extern "C" fn($($argument),*) -> $answer> {
+            let found = $crate::os::lookup::found($crate::os::lookup::Function::$name);
+            // SAFETY: null, which is `None`, or a function of this kind.
+            unsafe { core::mem::transmute(found) }
+        }
+    )* };
+}
+
+pub(crate) use rare;
 
 /// What was found under each name, null where there is nothing; and where libc lies.
 pub struct Found<const N: usize> {
@@ -25,61 +115,38 @@ pub struct Found<const N: usize> {
     pub libc: Range<usize>,
 }
 
-/// A function of the C library's that most programs never need of us. A symbol that the loader
-/// has to find for us costs every program a fraction of a microsecond, so these are looked up when
-/// they are needed; never for the hook.
-macro_rules! rare {
-    ($(fn $name:ident($($argument:ty),*) -> $answer:ty;)*) => { $(
-        /// # Safety
-        /// As the function of this name.
-        pub unsafe fn $name() -> Option<unsafe extern "C" fn($($argument),*) -> $answer> {
-            const NAME: &core::ffi::CStr = match core::ffi::CStr::from_bytes_with_nul(
-                concat!(stringify!($name), "\0").as_bytes(),
-            ) {
-                Ok(name) => name,
-                Err(_) => panic!(),
-            };
-            // SAFETY: a terminated name; null, which is `None`, or a function of this kind.
-            unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr())) }
-        }
-    )* };
-}
-
-pub(crate) use rare;
-
-rare! {
-    fn dlopen(*const c_char, i32) -> *mut c_void;
-}
-
-/// As dlopen; null where that is not to be had. Never for the hook.
-pub fn open(name: &CStr, flags: i32) -> *mut c_void {
-    // SAFETY: a terminated name; what the library does when it is loaded is its own business.
-    unsafe { dlopen().map_or(null_mut(), |dlopen| dlopen(name.as_ptr(), flags)) }
-}
-
-/// Looks up all of them. May allocate: only for start-up, never for the hook.
-pub fn find_next<const N: usize>(names: &'static [Name; N]) -> Found<N> {
-    let mut found = [null_mut(); N];
-    let libc = walk(names, &mut found);
-    for (name, found) in names.iter().zip(&mut found).filter(|(_, found)| found.is_null()) {
-        // SAFETY: a terminated name.
-        *found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.name.as_ptr()) };
+/// Looks up all of them in the objects after ours, up to libc. Only for start-up.
+pub fn find_next<const N: usize>(names: &'static Names<N>) -> Found<N> {
+    match find(names, false) {
+        // A library that was opened by dlopen comes after libc.
+        Found { libc, .. } if libc.is_empty() => find_in_libc(names),
+        found => found,
     }
-    Found { functions: found, libc }
 }
 
-fn walk(names: &[Name], found: &mut [*mut c_void]) -> Range<usize> {
-    let mut walk = Walk { names, found, behind_us: false, libc: 0..0 };
+/// Looks up all of them in libc only. Only for start-up.
+pub fn find_in_libc<const N: usize>(names: &'static Names<N>) -> Found<N> {
+    find(names, true)
+}
+
+fn find<const N: usize>(names: &'static Names<N>, only_libc: bool) -> Found<N> {
+    let mut functions = [null_mut(); N];
+    let Names { text, names } = names;
+    let found = &mut functions[..];
+    let mut walk = Walk { text, names, found, behind_us: only_libc, only_libc, libc: 0..0 };
     // SAFETY: the callback gets `walk` and uses it before this returns.
     unsafe { libc::dl_iterate_phdr(Some(look_into), (&raw mut walk).cast()) };
-    walk.libc
+    let libc = walk.libc;
+    Found { functions, libc }
 }
 
 struct Walk<'a> {
-    names: &'a [Name],
+    text: &'static str,
+    names: &'a [(u16, u32)],
     found: &'a mut [*mut c_void],
     /// Objects before ours, and ours, are passed over.
     behind_us: bool,
+    only_libc: bool,
     libc: Range<usize>,
 }
 
@@ -98,19 +165,19 @@ unsafe extern "C" fn look_into(
         walk.behind_us = whole.contains(&(look_into as *const () as usize));
         return 0;
     }
+    let is_libc = whole.contains(&(libc::__errno_location as *const () as usize));
     let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC);
-    if let Some(dynamic) = dynamic {
+    if let Some(dynamic) = dynamic.filter(|_| is_libc || !walk.only_libc) {
         // SAFETY: a loaded object, and where its dynamic section is.
         if let Some(table) = unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) } {
             let open = walk.names.iter().zip(&mut *walk.found);
-            for (name, found) in open.filter(|(_, found)| found.is_null()) {
+            for (&(at, hash), found) in open.filter(|(_, found)| found.is_null()) {
                 // SAFETY: the table of a loaded object.
-                *found = unsafe { table.look_up(name) };
+                *found = unsafe { table.look_up(&walk.text.as_bytes()[at as usize..], hash) };
             }
         }
     }
     // Behind libc nobody has anything of libc's.
-    let is_libc = whole.contains(&(libc::__errno_location as *const () as usize));
     if is_libc {
         walk.libc = whole;
     }
@@ -130,11 +197,14 @@ fn extent(base: usize, segments: &[libc::Elf64_Phdr]) -> Range<usize> {
 /// Byte by byte: comparing strings is done by memcmp, that is, by us.
 ///
 /// # Safety
-/// A terminated string.
-unsafe fn is_called(found: *const c_char, name: &CStr) -> bool {
-    let bytes = name.to_bytes_with_nul().iter().enumerate();
-    // SAFETY: the caller's promise; nothing behind the first difference, or the end, is read.
-    bytes.into_iter().all(|(i, &byte)| unsafe { found.add(i).read() } as u8 == byte)
+/// A terminated string; `name` ends with its first zero.
+unsafe fn is_called(found: *const c_char, name: &[u8]) -> bool {
+    let end = name.iter().enumerate().find(|&(i, &byte)| {
+        // SAFETY: the caller's promise; nothing behind the first difference, or the end, is read.
+        byte == 0 || unsafe { found.add(i).read() } as u8 != byte
+    });
+    // SAFETY: as above.
+    end.is_some_and(|(i, &byte)| byte == 0 && unsafe { found.add(i).read() } == 0)
 }
 
 /// The symbols that an object defines, as its dynamic section tells.
@@ -186,7 +256,7 @@ impl SymbolTable {
 
     /// # Safety
     /// The object is loaded and relocated.
-    unsafe fn look_up(&self, wanted: &Name) -> *mut c_void {
+    unsafe fn look_up(&self, name: &[u8], wanted: u32) -> *mut c_void {
         const HIDDEN: u16 = 0x8000;
         const FUNCTION: u8 = 2;
         const IFUNC: u8 = 10;
@@ -196,13 +266,13 @@ impl SymbolTable {
         unsafe {
             let [buckets, first, words, shift] = self.hash.cast::<[u32; 4]>().read();
             let filter = self.hash.add(4).cast::<u64>();
-            let word = filter.add((wanted.hash / 64 % words) as usize).read_unaligned();
-            if word >> (wanted.hash % 64) & word >> ((wanted.hash >> shift) % 64) & 1 == 0 {
+            let word = filter.add((wanted / 64 % words) as usize).read_unaligned();
+            if word >> (wanted % 64) & word >> ((wanted >> shift) % 64) & 1 == 0 {
                 return null_mut();
             }
             let bucket = filter.add(words as usize).cast::<u32>();
             let chain = bucket.add(buckets as usize);
-            let mut index = bucket.add((wanted.hash % buckets) as usize).read();
+            let mut index = bucket.add((wanted % buckets) as usize).read();
             if index < first {
                 return null_mut();
             }
@@ -211,10 +281,10 @@ impl SymbolTable {
                 let symbol = &*self.symbols.add(index as usize);
                 let is_default = self.versions.is_null()
                     || self.versions.add(index as usize).read() & HIDDEN == 0;
-                if hash | 1 == wanted.hash | 1
+                if hash | 1 == wanted | 1
                     && symbol.st_shndx != 0
                     && is_default
-                    && is_called(self.names.add(symbol.st_name as usize), wanted.name)
+                    && is_called(self.names.add(symbol.st_name as usize), name)
                 {
                     let value = self.base + symbol.st_value as usize;
                     return match symbol.st_info & 0xf {
@@ -234,40 +304,26 @@ impl SymbolTable {
     }
 }
 
-const fn gnu_hash(name: &[u8]) -> u32 {
-    let (mut hash, mut at) = (5381u32, 0);
-    while at < name.len() {
-        hash = hash.wrapping_mul(33).wrapping_add(name[at] as u32);
-        at += 1;
-    }
-    hash
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ffi::CStr;
 
     #[test]
     fn walk_finds_what_dlsym_finds() {
-        static NAMES: [Name; 6] = [
-            Name::new(c"memmove"),
-            Name::new(c"memcpy"),
-            Name::new(c"mempcpy"),
-            Name::new(c"__memmove_chk"),
-            Name::new(c"sigaction"),
-            Name::new(c"qsort"),
-        ];
-        let mut found = [null_mut(); 6];
-        let libc = walk(&NAMES, &mut found);
+        let libc = resolve();
         assert!(!libc.is_empty());
-        for (name, found) in NAMES.iter().zip(found) {
+        for (&(at, _), found) in NAMES.names.iter().zip(&FOUND) {
+            let name = CStr::from_bytes_until_nul(&NAMES.text.as_bytes()[at as usize..]).unwrap();
             // SAFETY: a terminated name.
-            let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.name.as_ptr()) };
-            assert_eq!(found, expected, "{:?}", name.name);
-            assert!(libc.contains(&(found as usize)));
+            let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+            let found = found.load(Ordering::Relaxed);
+            assert_eq!(found, expected, "{name:?}");
+            assert!(libc.contains(&(found as usize)), "{name:?}");
         }
-        static NOTHING: [Name; 1] = [Name::new(c"adma_no_such_function")];
+        assert_eq!(find_in_libc(&NAMES).functions, find_next(&NAMES).functions);
+        static NOTHING: Names<2> = Names::new("adma_no_such_function\0memmov\0");
         let nothing = find_next(&NOTHING);
-        assert_eq!((nothing.functions, nothing.libc), ([null_mut()], libc));
+        assert_eq!((nothing.functions, nothing.libc), ([null_mut(); 2], libc));
     }
 }

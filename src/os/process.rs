@@ -2,7 +2,8 @@
 //! a copy of it in which nobody works; neither may use what belongs to the parent.
 
 use super::sync::fetch_to_change;
-use super::sys;
+use super::sys::{self, NoFilter, NoNewFilter};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 /// The process all of this belongs to: a vfork child shares our memory and must not make
@@ -13,14 +14,11 @@ static PID: AtomicI32 = AtomicI32::new(0);
 /// null until the first engine is started.
 #[unsafe(link_section = ".data")]
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-/// The seccomp mode the process started with.
-#[unsafe(link_section = ".data")]
-static SECCOMP: AtomicI32 = AtomicI32::new(0);
 
 /// At start-up, before anybody copies.
 pub fn settle_in() {
     claim_memory();
-    SECCOMP.store(sys::seccomp_mode() as i32, Ordering::Relaxed);
+    NoNewFilter::note_start();
 }
 
 /// This process is the one whose memory it is.
@@ -35,6 +33,34 @@ pub fn claim_memory() {
 /// The process whose memory this is.
 pub fn pid() -> u32 {
     PID.load(Ordering::Relaxed) as u32
+}
+
+/// Whether the main thread has ended and others go on.
+pub fn main_has_ended() -> bool {
+    sys::has_ended(sys::getpid())
+}
+
+/// The status with which the main thread has ended, for the last thread of the process to end with;
+/// 0 where that is not known. Where the C library has made threads, they may be there, and the file
+/// would take a descriptor number from them; they end the process with a status of their own.
+pub fn status_of_main() -> usize {
+    let mut room = MaybeUninit::<[u8; 1024]>::uninit();
+    // Not by memset, that is, by us.
+    // SAFETY: bytes of our own, all of which are written before one is read.
+    let room = unsafe {
+        (0..1024).for_each(|at| room.as_mut_ptr().cast::<u8>().add(at).write_volatile(0));
+        room.assume_init_mut()
+    };
+    let allowed = NoNewFilter::look().filter(|_| sys::has_one_thread());
+    let stat = allowed.and_then(|allowed| sys::read_file(c"/proc/self/stat", room, allowed));
+    stat.and_then(exit_code).map_or(0, |code| code >> 8 & 0xff)
+}
+
+/// The 52nd word of /proc/PID/stat; the second is a name that may hold anything, in parentheses.
+fn exit_code(stat: &[u8]) -> Option<usize> {
+    let rest = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
+    let word = rest.split(|&byte| byte == b' ').nth(50)?;
+    core::str::from_utf8(word).ok()?.trim().parse().ok()
 }
 
 /// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran
@@ -66,8 +92,10 @@ pub fn prefetch() {
 /// Lets `shares_our_memory` answer without a system call, where the kernel can wipe a page.
 pub fn mark_our_memory() {
     let mut page = MARK.load(Ordering::Acquire);
-    if page.is_null() && !is_filtered() {
-        page = sys::page_wiped_on_fork().cast();
+    if page.is_null()
+        && let Some(allowed) = NoFilter::look()
+    {
+        page = sys::page_wiped_on_fork(allowed).cast();
     }
     if page.is_null() {
         return; // the process number will have to do
@@ -77,26 +105,39 @@ pub fn mark_our_memory() {
     MARK.store(page, Ordering::Release);
 }
 
-/// Whether this thread is under a seccomp filter, from the start or since: then only calls may
-/// be made that every program makes, those that stand in adma(7).
-pub fn is_filtered() -> bool {
-    started_filtered() || sys::seccomp_mode() != 0
-}
-
-/// Whether there was a seccomp filter when the process started.
-pub fn started_filtered() -> bool {
-    SECCOMP.load(Ordering::Relaxed) != 0
-}
-
-/// Whether the program has installed a seccomp filter since it started, which may kill where we
-/// would only be refused.
-pub fn has_new_filter() -> bool {
-    sys::seccomp_mode() as i32 != SECCOMP.load(Ordering::Relaxed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn status_is_found_in_the_file_whatever_the_process_is_called() {
+        let mut line = b"7 (a ) b) Z".to_vec();
+        (4..52).for_each(|_| line.extend(b" 1"));
+        line.extend(b" 768\n");
+        assert_eq!(exit_code(&line), Some(3 << 8));
+        assert_eq!(exit_code(&line[..line.len() - 5]), None);
+        assert_eq!(exit_code(b""), None);
+    }
+
+    #[test]
+    fn thread_that_was_joined_has_ended_and_this_one_has_not() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(sys::gettid()).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = told.recv().unwrap();
+        let seen = || (sys::has_ended(tid), sys::is_thread(tid as u32));
+        assert_eq!(seen(), (false, true));
+        assert!(!main_has_ended());
+        drop(go);
+        thread.join().unwrap();
+        // The C library is told a little earlier.
+        while seen() != (true, false) {
+            sys::yield_now();
+        }
+    }
 
     #[test]
     fn child_of_a_bare_fork_does_not_take_the_parents_workers_for_its_own() {

@@ -7,7 +7,7 @@
 //! some copies, and is believed for seconds.
 
 use super::cpus::Class;
-use super::{process, sys};
+use super::sys::{self, NoFilter, NoNewFilter};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,13 +29,13 @@ pub fn settle_in() {
 /// Whether this thread has real-time scheduling, as far as that can be known.
 pub fn is_real_time() -> bool {
     let now = sys::ticks();
-    if process::started_filtered() {
+    if sys::started_filtered() {
         // Not by a register: another thread may have its value next, and that is known for seconds.
         return ANSWERS_OF_FILES.recent_or(sys::gettid() as u64, now, by_file);
     }
     let thread = thread_register().unwrap_or_else(|| sys::gettid() as u64);
     // A filter that came since start-up may kill for the question.
-    ANSWERS.recent_or(thread, now, || Some(!process::has_new_filter() && by_call()))
+    ANSWERS.recent_or(thread, now, || Some(NoFilter::look().is_some_and(by_call)))
 }
 
 /// The register in which every thread has an address of its own, but that a thread which is made by
@@ -52,16 +52,17 @@ fn thread_register() -> Option<u64> {
     Some(base >> 6) // it is aligned to a cache line
 }
 
-fn by_call() -> bool {
+fn by_call(_: NoFilter) -> bool {
     // SAFETY: no memory.
     let policy = unsafe { sys::syscall(libc::SYS_sched_getscheduler, [0; 6]) };
     policy >= 0 && is_real_time_policy(policy as i32 & !libc::SCHED_RESET_ON_FORK)
 }
 
-/// With calls that every filter allows; `None`: another thread is just reading.
+/// With calls that the filter of the start allows; `None`: another thread is just reading.
 fn by_file() -> Option<bool> {
-    // Without /proc nothing can be known: that is as usual.
-    let class = Class::try_in_file(c"/proc/thread-self/stat")?;
+    // Under another filter, or without /proc, nothing can be known: that is as usual.
+    let Some(allowed) = NoNewFilter::look() else { return Some(false) };
+    let class = Class::try_in_file(c"/proc/thread-self/stat", allowed)?;
     Some(class.is_some_and(|class| is_real_time_policy(class.policy)))
 }
 
@@ -135,7 +136,8 @@ mod tests {
     fn this_thread_is_as_ordinary_by_its_file_as_by_the_call() {
         // Another test may just be reading.
         let by_file = std::iter::repeat_with(by_file).find_map(|answer| answer);
-        assert_eq!(by_file, Some(by_call()));
-        assert_eq!(is_real_time(), by_call());
+        let by_call = NoFilter::look().map(by_call);
+        assert_eq!(by_file, by_call);
+        assert_eq!(Some(is_real_time()), by_call);
     }
 }

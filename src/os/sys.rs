@@ -5,7 +5,7 @@
 
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 /// The kernel's answer: a value, or the negated errno.
 pub type SysResult = isize;
@@ -27,6 +27,61 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> SysResult {
         );
     }
     answer
+}
+
+/// Proof that this thread is under no seccomp filter, to be used at once. Calls that hardly any
+/// program makes take it, so that none is made without a look: a filter may kill for them.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFilter(());
+
+/// Proof that no seccomp filter has come since the process started, to be used at once. Calls take it
+/// that every program makes at its start, so that the filter which was there then allows them: those
+/// that stand in adma(7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoNewFilter(());
+
+/// The seccomp mode the process started with.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+static MODE_AT_START: AtomicI32 = AtomicI32::new(0);
+
+impl NoFilter {
+    pub fn look() -> Option<Self> {
+        (!started_filtered() && seccomp_mode() == 0).then_some(Self(()))
+    }
+
+    /// Without a look, for messages: a program asks for those by name, and its filter has to allow
+    /// what they need.
+    pub fn assumed() -> Self {
+        Self(())
+    }
+}
+
+impl NoNewFilter {
+    /// At start-up, before anything is copied.
+    pub fn note_start() {
+        MODE_AT_START.store(seccomp_mode(), Ordering::Relaxed);
+    }
+
+    pub fn look() -> Option<Self> {
+        (seccomp_mode() == MODE_AT_START.load(Ordering::Relaxed)).then_some(Self(()))
+    }
+}
+
+impl From<NoFilter> for NoNewFilter {
+    fn from(_: NoFilter) -> Self {
+        Self(())
+    }
+}
+
+/// Whether there was a seccomp filter when the process started.
+pub fn started_filtered() -> bool {
+    MODE_AT_START.load(Ordering::Relaxed) != 0
+}
+
+/// The seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
+fn seccomp_mode() -> i32 {
+    // SAFETY: PR_GET_SECCOMP takes no memory.
+    unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) as i32 }
 }
 
 /// Time stamp counter: the unit of all learning, turned into nanoseconds only for reports.
@@ -107,6 +162,27 @@ pub fn has_one_thread() -> bool {
     !flag.is_null() && unsafe { (*flag).load(Ordering::Relaxed) } != 0
 }
 
+/// Whether a thread of this process has ended, by its number: what it would hold cannot be locked. By
+/// a futex, which every filter allows.
+pub fn has_ended(tid: i32) -> bool {
+    let mut lock = tid as u32; // as if that thread held it
+    let operation = (libc::FUTEX_TRYLOCK_PI | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: a word of our own, of which no other thread knows.
+    let answer =
+        unsafe { syscall(libc::SYS_futex, [&raw mut lock as usize, operation, 0, 0, 0, 0]) };
+    answer == -libc::ESRCH as isize
+}
+
+/// Whether the kernel still counts a thread of this process, by its number.
+pub fn is_thread(tid: u32) -> bool {
+    let mut mask = 0u64;
+    // SAFETY: the kernel writes at most 8 bytes, or refuses because it would write more.
+    let answer = unsafe {
+        syscall(libc::SYS_sched_getaffinity, [tid as usize, 8, &raw mut mask as usize, 0, 0, 0])
+    };
+    answer != -libc::ESRCH as isize
+}
+
 pub fn yield_now() {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
@@ -140,7 +216,7 @@ pub fn geteuid() -> i32 {
 }
 
 /// Whether the page at `page` is in memory; true where the kernel does not say.
-pub fn is_resident(page: usize) -> bool {
+pub fn is_resident(page: usize, _: NoFilter) -> bool {
     let mut answer = 1u8;
     // SAFETY: the kernel writes one byte for the one page.
     let done = unsafe { syscall(libc::SYS_mincore, [page, 1, &raw mut answer as usize, 0, 0, 0]) };
@@ -149,28 +225,35 @@ pub fn is_resident(page: usize) -> bool {
 
 /// Makes pages as if they were written, without changing what they hold. Linux has it since 5.14;
 /// if it fails, copying will fault for them one by one, or fail, as without it.
-pub fn make_pages(start: usize, len: usize) {
+pub fn make_pages(start: usize, len: usize, _: NoFilter) {
     let advice = libc::MADV_POPULATE_WRITE as usize;
     // SAFETY: changes no byte.
     unsafe { syscall(libc::SYS_madvise, [start, len, advice, 0, 0, 0]) };
 }
 
 /// Tells the kernel where this thread's restartable sequence is. False: it refuses.
-pub fn register_rseq(area: usize, size: usize, signature: u32) -> bool {
+pub fn register_rseq(area: usize, size: usize, signature: u32, _: NoFilter) -> bool {
     // SAFETY: the kernel writes to the area as long as the thread lives, as the caller wants.
     unsafe { syscall(libc::SYS_rseq, [area, size, 0, signature as usize, 0, 0]) == 0 }
 }
 
 /// Tells the kernel that this process will call `interrupt_workers`. Takes milliseconds in a
 /// process of several threads. False: it refuses.
-pub fn expect_interruptions() -> bool {
+pub fn expect_interruptions(_: NoFilter) -> bool {
     membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0
 }
 
-/// When this returns true, every thread of this process that was inside a restartable sequence
-/// has left it, or will before it executes another instruction.
-pub fn interrupt_workers() -> bool {
-    membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ) == 0
+/// Has every thread of this process that is inside a restartable sequence leave it before it executes
+/// another instruction. False: that is not possible.
+pub fn interrupt_workers(_: NoFilter) -> bool {
+    loop {
+        match -membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ) as i32 {
+            0 => return true,
+            libc::ENOMEM => yield_now(), // for a moment
+            // The registration is lost after a restore from a checkpoint, for instance.
+            _ => return false,
+        }
+    }
 }
 
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 7;
@@ -179,12 +262,6 @@ const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 8;
 fn membarrier(command: usize) -> SysResult {
     // SAFETY: no memory.
     unsafe { syscall(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) }
-}
-
-/// The seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
-pub fn seccomp_mode() -> SysResult {
-    // SAFETY: PR_GET_SECCOMP takes no memory.
-    unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) }
 }
 
 /// `len` bytes of zeros, where the kernel chooses; `None`: there is no memory.
@@ -214,7 +291,7 @@ pub fn map_stack(len: usize) -> Option<usize> {
 
 /// A page of zeros that is all zeros again in the child of a fork, however that was made; or
 /// null. It is never unmapped.
-pub fn page_wiped_on_fork() -> *mut c_void {
+pub fn page_wiped_on_fork(_: NoFilter) -> *mut c_void {
     const SIZE: usize = 4096;
     let Some(page) = map(SIZE) else { return core::ptr::null_mut() };
     // SAFETY: advice about a fresh mapping, and perhaps its end.
@@ -257,7 +334,8 @@ pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
 }
 
 /// Opens a file to append to, made if need be; answers the descriptor. A pipe that nobody
-/// reads is not waited for, but whoever reads one later may take its time.
+/// reads is not waited for, but whoever reads one later may take its time. For reports only, which
+/// the user has asked for, filter or not.
 pub fn open_to_append(path: &CStr) -> SysResult {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
     let (at, name) = (libc::AT_FDCWD as usize, path.as_ptr() as usize);
@@ -273,8 +351,9 @@ pub fn open_to_append(path: &CStr) -> SysResult {
     }
 }
 
-/// Opens for reading; answers the descriptor. Not inherited over exec.
-pub fn open(path: &CStr) -> SysResult {
+/// Opens for reading; answers the descriptor. Not inherited over exec. Workers must not: the number
+/// is one of the program's.
+pub fn open(path: &CStr, _: NoNewFilter) -> SysResult {
     let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);
     // SAFETY: `path` is terminated.
     unsafe { syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) }
@@ -350,8 +429,8 @@ pub fn map_page(fd: i32, offset: usize) -> SysResult {
 }
 
 /// Reads a small file whole; `None` when it cannot be opened.
-pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let fd = usize::try_from(open(path)).ok()?;
+pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8], allowed: NoNewFilter) -> Option<&'a [u8]> {
+    let fd = usize::try_from(open(path, allowed)).ok()?;
     let mut filled = 0;
     while filled < buffer.len() {
         let rest = &mut buffer[filled..];

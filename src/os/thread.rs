@@ -1,13 +1,9 @@
-//! Threads of the C library's, for what is not a copy: their work may take locks and allocate. And
-//! whether a thread of this process is still there.
+//! Threads of the C library's, for what is not a copy: their work may take locks and allocate.
 
 use super::lookup::rare;
 use super::signal_mask::{self, SignalsHeld, signal_set};
-use super::sys;
-use super::text::Text;
 use alloc::boxed::Box;
-use core::ffi::{CStr, c_void};
-use core::fmt::Write;
+use core::ffi::c_void;
 
 type ThreadBody = Box<dyn FnOnce() + Send>;
 type ThreadAttributes = *mut libc::pthread_attr_t;
@@ -72,18 +68,4 @@ extern "C" fn run(job: *mut c_void) -> *mut c_void {
     // SAFETY: made by `spawn`, for this call.
     unsafe { Box::from_raw(job.cast::<ThreadBody>())() };
     core::ptr::null_mut()
-}
-
-/// Whether the kernel still counts a thread of this process, by its number.
-pub fn is_thread(tid: u32) -> bool {
-    let mut room = [0; 32];
-    let mut path = Text::over(&mut room);
-    let _ = write!(path, "/proc/self/task/{tid}\0"); // fits
-    CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(|path| {
-        let fd = sys::open(path);
-        if fd >= 0 {
-            sys::close(fd as i32);
-        }
-        fd >= 0
-    })
 }

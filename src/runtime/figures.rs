@@ -49,10 +49,7 @@ pub(super) fn keep_live_file(config: &Config) {
         }
     }
     let mut room = [0; 4096];
-    let exe = match process::is_filtered() {
-        true => None,
-        false => sys::read_link(c"/proc/self/exe", &mut room),
-    };
+    let exe = sys::NoFilter::look().and_then(|_| sys::read_link(c"/proc/self/exe", &mut room));
     let exe = exe.unwrap_or_default().to_vec();
     DISPATCHER.recorder.configure(Place { folders, is_collected, exe, publish, obey });
 }
@@ -148,8 +145,8 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
             pinned_pages: count(&ioat.costs.pinned_pages),
             costs: costs(&ioat.costs, passed as f64 / ticks as f64),
             // A call more, and not into a filter that came since.
-            kept: may_start().ok().and_then(|()| DISPATCHER.ioat.kept()),
-            module: may_start().ok().and_then(|()| helper::counted()),
+            kept: may_start().ok().and_then(|_| DISPATCHER.ioat.kept()),
+            module: may_start().ok().and_then(helper::counted),
         }),
         registrations: (backend == "gpu").then(|| gpu::GPU.counts.of_registrations()),
         messages,

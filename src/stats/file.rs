@@ -194,21 +194,20 @@ impl Statistics {
         if allowed == Err(Refused::NotOurs) || self.tried.swap(true, Ordering::Relaxed) {
             return None;
         }
-        // Not under a filter that came since start-up.
-        allowed.ok()?;
+        let allowed = allowed.ok()?;
         // A handler that jumps out of this, or copies itself, finds nothing half done.
         let _held = SignalsHeld::all()?;
-        let filtered = process::is_filtered();
+        let no_filter = sys::NoFilter::look();
         process::mark_our_memory();
         let name = self.choose_name();
         let mut found = None;
         for (number, path) in place.folders.iter().enumerate() {
             // Under a filter no call is made that not every program makes, so there the folder
             // has to be there already, made by the command.
-            let folder = match filtered {
-                true if place.is_collected => Folder::open(path),
-                true => None,
-                false => Folder::open_or_make(path),
+            let folder = match no_filter {
+                Some(allowed) => Folder::open_or_make(path, allowed),
+                None if place.is_collected => Folder::open(path, allowed),
+                None => None,
             };
             let Some(folder) = folder else { continue };
             found = folder.map_new_file(name, Live::SIZE);
@@ -216,14 +215,14 @@ impl Statistics {
                 self.folder.store(number as u32, Ordering::Relaxed);
                 break;
             }
-            if !filtered {
-                folder.remove(name);
+            if let Some(allowed) = no_filter {
+                folder.remove(name, allowed);
             }
         }
         // SAFETY: a fresh mapping of `Live::SIZE` bytes, page aligned, which stays. All zeros is a
         // `Live`, and it is used by shared reference only.
         let live: &'static Live = unsafe { &*found?.cast() };
-        self.begin(live, place, filtered);
+        self.begin(live, place, no_filter);
         self.file.store(core::ptr::from_ref(live).cast_mut(), Ordering::Release);
         self.publish(live);
         Some(live)
@@ -251,7 +250,7 @@ impl Statistics {
         unsafe { CStr::from_ptr(self.name.as_ptr().cast()) }
     }
 
-    fn begin(&self, live: &Live, place: &Place, filtered: bool) {
+    fn begin(&self, live: &Live, place: &Place, no_filter: Option<sys::NoFilter>) {
         let (head, relaxed) = (&live.head, Ordering::Relaxed);
         head.version.store(VERSION, relaxed);
         head.size.store(size_of::<Live>() as u32, relaxed);
@@ -263,7 +262,7 @@ impl Statistics {
             to.store(from.load(relaxed), relaxed);
         }
         head.set_exe(&place.exe);
-        if !filtered {
+        if no_filter.is_some() {
             head.pid_namespace.store(folder::pid_namespace(), relaxed);
         }
         self.absorb_private(live);
@@ -294,14 +293,14 @@ impl Statistics {
         live.head.status.store(status, Ordering::Relaxed);
         live.head.end_nanoseconds.store(sys::nanoseconds(), Ordering::Relaxed);
         live.head.ended.store(how, Ordering::Release);
-        if place.is_collected || process::is_filtered() {
-            return; // who reads next removes it
-        }
+        let Some(allowed) = sys::NoFilter::look().filter(|_| !place.is_collected) else {
+            return; // the next reader removes it
+        };
         let path = place.folders.get(self.folder.load(Ordering::Relaxed) as usize);
-        if let Some(folder) = path.and_then(|path| Folder::open(path))
+        if let Some(folder) = path.and_then(|path| Folder::open(path, allowed.into()))
             && folder.is_private()
         {
-            folder.remove(self.name());
+            folder.remove(self.name(), allowed);
         }
     }
 

@@ -197,10 +197,12 @@ pub enum Fallback {
     Early,
     /// The caller has real-time scheduling, and waits for nobody.
     RealTime,
+    /// Smaller than the threshold that the user has set in the running process.
+    BelowMin,
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 13] = [
+    pub const ALL: [Fallback; 14] = [
         Fallback::Off,
         Fallback::Overlap,
         Fallback::Learned,
@@ -214,6 +216,7 @@ impl Fallback {
         Fallback::Unsupported,
         Fallback::Early,
         Fallback::RealTime,
+        Fallback::BelowMin,
     ];
 
     pub fn name(self) -> &'static str {
@@ -230,6 +233,7 @@ impl Fallback {
             Fallback::Unsupported => "unsupported",
             Fallback::Early => "early",
             Fallback::RealTime => "real_time",
+            Fallback::BelowMin => "below_min",
             Fallback::Off => "off",
         }
     }

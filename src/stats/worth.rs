@@ -129,7 +129,8 @@ fn in_words(why: Fallback) -> &'static str {
         Fallback::Unaligned => "because the engine cannot copy such addresses",
         Fallback::Unsupported => "because the engine cannot do such calls",
         Fallback::Early => "because a comparison ended with its first bytes",
-        Fallback::RealTime => "because real-time threads wait for nobody",
+        Fallback::RealTime => "because real-time threads do not wait for workers",
+        Fallback::BelowMin => "because they are below the threshold set by adma top",
     }
 }
 

@@ -108,22 +108,27 @@ fn running_process_is_switched_off_and_on_and_changed() {
     let file = files(&folder.join("adma")).remove(0);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o400);
 
-    set(&["on", "min=2M", "channels=3"]);
+    set(&["on", "min=64M", "channels=3"]);
     victim.ask("copy 1048576 1");
-    let before = number(&seen(&folder, pid)["copies"]);
+    let before = seen(&folder, pid);
     victim.ask("copy 1048576 10");
     let json = seen(&folder, pid);
-    assert_eq!(number(&json["copies"]), before, "below the threshold: {json}");
-    victim.ask("copy 4194304 5");
+    let below = |json: &Value| number(&json["fallbacks"]["below_min"]);
+    assert_eq!(below(&json), below(&before) + 10, "{json}");
+    assert_eq!(number(&json["copies"]), number(&before["copies"]) + 10, "{json}");
+    victim.ask("copy 67108864 1");
     let json = seen(&folder, pid);
-    assert_eq!(number(&json["copies"]), before + 5, "{json}");
-    assert_eq!((number(&json["min_bytes"]), number(&json["channels"])), (2 * MIB, 3), "{json}");
+    assert_eq!(below(&json), below(&before) + 10, "{json}");
+    assert_eq!((number(&json["min_bytes"]), number(&json["channels"])), (64 * MIB, 3), "{json}");
 
+    // Calls below the threshold see that it is taken back.
     set(&["min=auto", "channels=auto"]);
-    victim.ask("copy 4194304 1");
-    let before = number(&seen(&folder, pid)["copies"]);
+    victim.ask("copy 1048576 1");
+    let before = seen(&folder, pid);
     victim.ask("copy 1048576 10");
-    assert_eq!(number(&seen(&folder, pid)["copies"]), before + 10, "as configured again");
+    let json = seen(&folder, pid);
+    assert_eq!(below(&json), below(&before), "as configured again: {json}");
+    assert_eq!(number(&json["copies"]), number(&before["copies"]) + 10, "{json}");
     assert!(victim.end().success());
 }
 

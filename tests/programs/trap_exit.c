@@ -8,6 +8,8 @@
  *   _exit       the same with _exit
  *   quick       quick_exit, with a handler that copies
  *   handler     exit() inside a signal handler that interrupts a copy
+ *   bare        main ends by the system call exit, with the status 3, right after a copy
+ *   bare-later  the same when workers have fallen asleep
  *
  * What was reached is written to stdout.
  */
@@ -138,6 +140,11 @@ int main(int count, char **words)
         quick_exit(0);
     } else if (!strcmp(way, "handler")) {
         exit_during_copy();
+    } else if (!strncmp(way, "bare", 4)) {
+        expect_workers(map_blocks(8 * MIB), way);
+        if (!strcmp(way, "bare-later"))
+            sleep_ms(60);
+        syscall(SYS_exit, 3);
     } else {
         wrong("no way %s", way);
     }

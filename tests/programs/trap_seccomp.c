@@ -6,6 +6,7 @@
  *   after-tsync   when workers live: futex answers EPERM in all threads
  *   idle-kill     when workers have come and gone: clone ends the process
  *   after-rare    when workers live: calls that hardly any program makes end the process
+ *   after-open    when workers live: openat and clone end the process, whatever its thread
  *
  * Copies stay right, and no thread is left that runs without end.
  */
@@ -18,6 +19,7 @@
 static const int making_threads[] = {SYS_clone, SYS_clone3, SYS_fork, SYS_vfork, -1};
 static const int threads_and_futex[] = {SYS_clone, SYS_clone3, SYS_futex, -1};
 static const int only_futex[] = {SYS_futex, -1};
+static const int opening[] = {SYS_openat, SYS_clone, SYS_clone3, -1};
 static const int rare[] = {SYS_mincore, SYS_membarrier, SYS_rseq, SYS_sched_setaffinity,
                            SYS_sched_setscheduler, SYS_process_vm_readv, -1};
 
@@ -78,9 +80,13 @@ int main(int count, char **words)
         sandbox(making_threads, SECCOMP_RET_KILL_PROCESS, 0);
     } else if (!strcmp(moment, "after-rare"))
         sandbox(rare, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC);
+    else if (!strcmp(moment, "after-open"))
+        sandbox(opening, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC);
     else
         wrong("no moment \"%s\"", moment);
     copy_several("copy under the filter");
+    if (!strcmp(moment, "after-open"))
+        sleep_ms(2500); /* what is known of the CPUs is looked at again every second or two */
     expect_idle();
     copy_several("copy after idleness under the filter");
     return 0;

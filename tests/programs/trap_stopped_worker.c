@@ -2,9 +2,16 @@
  * make more copies: whoever copies must not wait for them, and when they go on they must not
  * write into what is not theirs any more. A child stops them as a debugger would, one thread
  * at a time; the kernel's scheduler does the same to them, only for shorter and when it likes.
+ *
+ * With "refused" membarrier, by which they are interrupted, answers EPERM from now on, as after a
+ * restore from a checkpoint. Then a stopped worker has to be waited for, and is stopped for a moment
+ * only; a copy that hangs ends by an alarm.
  */
 #include "trap.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 
@@ -13,6 +20,30 @@ enum { ROUNDS = 100, MOST = 64, SIZE = 2 << 20, PATIENCE_MS = 60000 };
 static struct shared {
     atomic_int stopped, failed;
 } *shared;
+static bool refused;
+
+/* Interrupting workers is refused, and the filter does not show. */
+static void refuse_interruptions(void)
+{
+    const int interrupt = 1 << 7; /* MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ */
+    const unsigned argument = offsetof(struct seccomp_data, args[0]);
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, argument),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, interrupt, 0, 5),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, argument),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PR_GET_SECCOMP, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program))
+        cannot("no seccomp filter here: %s", strerror(errno));
+}
 
 struct tracer {
     pid_t parent;
@@ -83,7 +114,9 @@ static void trace(pid_t parent, int orders)
             nanosleep(&moment, NULL);
             stop_workers(&t);
             shared->stopped = 1;
-        } else {
+            sleep_ms(refused ? 20 : 0);
+        }
+        if (order != 's' || refused) {
             shared->stopped = 0;
             for (int i = 0; i < t.count; i++)
                 ptrace(PTRACE_CONT, t.seized[i], 0, 0);
@@ -91,9 +124,10 @@ static void trace(pid_t parent, int orders)
     }
 }
 
-int main(void)
+int main(int count, char **words)
 {
     int orders[2];
+    refused = count > 1 && !strcmp(words[1], "refused");
     shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || pipe(orders))
         wrong("no shared page or pipe");
@@ -107,6 +141,8 @@ int main(void)
     struct blocks b = map_blocks(SIZE);
     copy_checked(b, 1, "before");
     expect_workers(b, "before");
+    if (refused)
+        refuse_interruptions();
     uint64_t seed = 100;
     for (int round = 0; round < rounds(ROUNDS); round++) {
         if (write(orders[1], "s", 1) != 1)
@@ -114,7 +150,7 @@ int main(void)
         fill(b.from, b.size, seed);
         do /* most of the time, so that they are stopped in the middle */
             memcpy(b.to, b.from, b.size);
-        while (!shared->stopped);
+        while (!shared->stopped && !refused);
         check(b.to, b.size, seed++, "while workers were being stopped");
         if (shared->failed)
             cannot("a child may not trace its parent here");

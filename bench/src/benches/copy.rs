@@ -21,6 +21,8 @@ pub fn run(options: &Options) {
         "GB/s: libc. row: shim x libc, copies in a row. pause: the same for a copy\n\
          after a pause, when the workers sleep. ceiling: x libc, n threads without\n\
          the shim, awake. of it: shim over ceiling, in a row and after a pause.\n\
+         read: shim x libc, copies in a row whose destination is read at once;\n\
+         hot: the source is written before, too, and all of it timed.\n\
          learnt: copies the shim made before it was as fast as at the end.\n"
     );
     for heat in Heat::BOTH {
@@ -29,11 +31,20 @@ pub fn run(options: &Options) {
             match heat {
                 Heat::Cold | Heat::Read =>
                     "cold: every copy on memory not seen for the length of the buffers",
-                Heat::Hot => "hot: the same two buffers again; all copies in a row",
+                Heat::Hot | Heat::Used => "hot: the same two buffers again; all copies in a row",
             }
         );
         let mut table = Table::new([
-            "size", "GB/s", "row", "p10-p90", "pause", "ceiling", "of it", "p10-p90", "pause",
+            "size",
+            "GB/s",
+            "row",
+            "p10-p90",
+            "pause",
+            "ceiling",
+            "of it",
+            "p10-p90",
+            "pause",
+            "then read",
             "learnt",
         ]);
         for size in options.sizes(16 * KIB, 64 * MIB) {
@@ -60,18 +71,7 @@ fn cell(
     heat: Heat,
     options: &Options,
 ) -> Vec<String> {
-    let budget = Budget::new(options.seconds);
-    let mut warm = 0;
-    let times = rounds(place, arms, size, heat, options.burst(size), |times| {
-        let (rounds, used) = (times[LIBC].next.len(), budget.used());
-        if warm == 0 && rounds >= 10 && used >= 0.2 {
-            warm = rounds;
-        }
-        let measured = rounds - warm;
-        let steady = || ratios(&times[LIBC].next[warm..], &times[SHIM].next[warm..]).steady(0.005);
-        let early = measured % 16 == 0 && used >= 0.5 && steady();
-        warm > 0 && measured >= 9 && (used >= 1.0 || early)
-    });
+    let (times, warm) = measure(place, arms, size, heat, options);
     let view = View { times: &times, warm };
 
     let key = |name: &str| format!("copy.{}.{}.{name}", heat.name(), short(size));
@@ -111,8 +111,47 @@ fn cell(
         }
         None => line.extend(["-"; 4].map(String::from)),
     }
+    line.push(then_read(place, &arms[..=SHIM], size, heat, options));
     line.push(learnt.to_string());
     line
+}
+
+/// What is left of the gain where the program uses what was copied.
+fn then_read(
+    place: &mut Place,
+    arms: &[Arm],
+    size: usize,
+    heat: Heat,
+    options: &Options,
+) -> String {
+    let heat = if heat == Heat::Hot { Heat::Used } else { Heat::Read };
+    let (times, warm) = measure(place, arms, size, heat, options);
+    let row = View { times: &times, warm }.row(LIBC, SHIM);
+    spread(&format!("copy.{}.{}.row_libc", heat.name(), short(size)), &row);
+    median(&row)
+}
+
+/// Rounds of all arms for the time of one cell, and how many of them are warm-up.
+fn measure(
+    place: &mut Place,
+    arms: &[Arm],
+    size: usize,
+    heat: Heat,
+    options: &Options,
+) -> (Vec<Times>, usize) {
+    let budget = Budget::new(options.seconds);
+    let mut warm = 0;
+    let times = rounds(place, arms, size, heat, options.burst(size), |times| {
+        let (rounds, used) = (times[LIBC].next.len(), budget.used());
+        if warm == 0 && rounds >= 10 && used >= 0.2 {
+            warm = rounds;
+        }
+        let measured = rounds - warm;
+        let steady = || ratios(&times[LIBC].next[warm..], &times[SHIM].next[warm..]).steady(0.005);
+        let early = measured % 16 == 0 && used >= 0.5 && steady();
+        warm > 0 && measured >= 9 && (used >= 1.0 || early)
+    });
+    (times, warm)
 }
 
 /// The times after the warm-up.

@@ -174,7 +174,7 @@ fn beside(place: &mut Place, size: usize, heat: Heat, seconds: f64) -> Outcome {
     let arms = [Arm::libc(), Arm::shim()];
     let counted = |times: &[turns::Times], arm: usize| match heat {
         Heat::Cold | Heat::Read => times[arm].all.clone(),
-        Heat::Hot => times[arm].next.clone(),
+        Heat::Hot | Heat::Used => times[arm].next.clone(),
     };
     let budget = Budget::new(seconds);
     let mut warm = 0;

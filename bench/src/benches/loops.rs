@@ -28,6 +28,7 @@ fn table(place: &mut Place, threads: usize, heat: Heat, options: &Options) {
         Heat::Cold => "cold",
         Heat::Hot => "hot",
         Heat::Read => "cold, and the caller reads the destination afterwards",
+        Heat::Used => "hot, the source written before and the destination read afterwards",
     };
     println!("{threads} thread{}, {heat_text}", if threads > 1 { "s" } else { "" });
     let mut arms = vec![Arm::libc()];

@@ -2,9 +2,8 @@
 //! becomes readable when something has ended.
 
 use crate::backend::threads::cookies::Cookie;
-use crate::backend::{Refused, may_start};
 use crate::os::sync::fetch_to_change;
-use crate::os::{process, sys};
+use crate::os::sys;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// What the descriptor for ends stood for: device and inode.
@@ -58,15 +57,8 @@ fn ours_or_new() -> &'static Ours {
 
 #[cold]
 fn make_ours() -> &'static Ours {
-    // A filter may kill for a call it does not know.
-    let filtered = process::is_filtered() || may_start() == Err(Refused::System);
-    let mut page: *mut Ours = core::ptr::null_mut();
-    if !filtered {
-        page = sys::page_wiped_on_fork().cast();
-    }
-    if page.is_null() {
-        page = (&raw const PLAIN).cast_mut();
-    }
+    let wiped = sys::NoFilter::look().map(sys::page_wiped_on_fork).filter(|page| !page.is_null());
+    let page = wiped.map_or((&raw const PLAIN).cast_mut(), |page| page.cast());
     // Another thread may be first; a page is lost then.
     let null = core::ptr::null_mut();
     let made = OURS.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);

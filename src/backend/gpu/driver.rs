@@ -3,10 +3,11 @@
 //!
 //! All of them may allocate and take locks: only the service thread calls them.
 
-use crate::os::lookup;
+use crate::os::lookup::rare;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
+use core::ptr::null_mut;
 
 /// What a call answers; 0 is success.
 pub type CuResult = c_int;
@@ -74,7 +75,7 @@ macro_rules! functions {
             /// `None`: there is no such library here, or it lacks one of the functions.
             pub fn open() -> Option<Self> {
                 // The library stays: it does not like to be closed.
-                let handle = lookup::open(LIBRARY, libc::RTLD_NOW | libc::RTLD_LOCAL);
+                let handle = open_library( libc::RTLD_NOW | libc::RTLD_LOCAL);
                 if handle.is_null() {
                     return None;
                 }
@@ -93,18 +94,29 @@ macro_rules! functions {
     };
 }
 
+rare! {
+    fn dlopen(*const c_char, c_int) -> *mut c_void;
+    fn dlsym(*mut c_void, *const c_char) -> *mut c_void;
+}
+
+/// The driver's library, or null.
+fn open_library(flags: c_int) -> *mut c_void {
+    // SAFETY: a terminated name; what the library does when it is loaded is its own business.
+    unsafe { dlopen().map_or(null_mut(), |dlopen| dlopen(LIBRARY.as_ptr(), flags)) }
+}
+
 /// # Safety
 /// A handle of dlopen's.
 unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the caller's promise, and a terminated name.
-    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    let found = unsafe { dlsym()?(handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
 /// A function of the library, if the program or we have loaded it. For calls of the program's
 /// that are only passed on.
 pub fn loaded(name: &CStr) -> Option<*mut c_void> {
-    let handle = lookup::open(LIBRARY, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    let handle = open_library(libc::RTLD_LAZY | libc::RTLD_NOLOAD);
     // SAFETY: a handle of dlopen's.
     if handle.is_null() { None } else { unsafe { find(handle, name) } }
 }

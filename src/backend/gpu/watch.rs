@@ -210,7 +210,7 @@ pub struct Vma {
 pub fn anonymous(address: usize) -> Option<Vma> {
     let mut maps = vec![0; 64 << 10];
     let len = loop {
-        let len = sys::read_file(c"/proc/self/maps", &mut maps)?.len();
+        let len = sys::read_file(c"/proc/self/maps", &mut maps, sys::NoNewFilter::look()?)?.len();
         if len < maps.len() {
             break len;
         }

@@ -20,11 +20,11 @@ const COUNTED: [(&str, &CStr); 2] = [
 ];
 
 /// The module's own numbers, by name; `None` where they cannot be read.
-pub fn counted() -> Option<[(&'static str, u64); COUNTED.len()]> {
+pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTED.len()]> {
     let mut found = COUNTED.map(|(name, _)| (name, 0));
     for ((_, value), (_, path)) in found.iter_mut().zip(COUNTED) {
         let mut buffer = [0; 32];
-        let text = core::str::from_utf8(sys::read_file(path, &mut buffer)?).ok()?;
+        let text = core::str::from_utf8(sys::read_file(path, &mut buffer, allowed)?).ok()?;
         *value = text.trim().parse().ok()?;
     }
     Some(found)
@@ -54,12 +54,12 @@ impl Helper {
     }
 
     /// Opens the file and asks what it offers; or the errno of what failed.
-    pub fn open(&self) -> Result<abi::Info, i32> {
+    pub fn open(&self, allowed: sys::NoNewFilter) -> Result<abi::Info, i32> {
         #[cfg(test)]
         if self.fake.get().is_some() {
             return self.info();
         }
-        let low = errno_or_value(sys::open(PATH))?;
+        let low = errno_or_value(sys::open(PATH, allowed))?;
         let high = LOWEST_NUMBERS
             .iter()
             .map(|&lowest| errno_or_value(sys::duplicate(low, lowest)))

@@ -113,8 +113,8 @@ impl Engine {
 
     /// Opens the helper. By one thread at a time, with signals held: a handler that jumped
     /// out would leave a descriptor nobody knows. False: there is no engine to be had.
-    pub fn start(&self) -> bool {
-        let info = match self.helper.open() {
+    pub fn start(&self, allowed: sys::NoNewFilter) -> bool {
+        let info = match self.helper.open(allowed) {
             Ok(info) => info,
             Err(errno) => {
                 self.why_not.store(errno, Relaxed);

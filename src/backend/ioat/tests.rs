@@ -22,7 +22,7 @@ fn engine(kernel: &'static Kernel) -> Engine {
     workers::settle_in();
     let engine = Engine::new();
     assert!(engine.helper.fake.set(kernel).is_ok());
-    assert!(engine.start());
+    assert!(engine.start(crate::os::sys::NoNewFilter::look().unwrap()));
     engine
 }
 

@@ -5,6 +5,7 @@
 //! other signals go straight there (`intercept/signals.rs`).
 
 use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
+use crate::os::lookup::{self, Function};
 use crate::os::signal_mask::{self, SignalsHeld, signal_set};
 use crate::os::{process, sys};
 use core::ffi::{c_int, c_void};
@@ -14,8 +15,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 pub static ORIGINAL: AtomicPtr<c_void> =
     AtomicPtr::new((bare_sigaction as *const ()).cast_mut().cast());
 
-/// Takes note of the original, at start-up; null: none was found.
-pub fn set_original(found: *mut c_void) {
+/// Takes note of the original, once `lookup` has found it.
+pub fn set_original() {
+    let found = lookup::found(Function::sigaction);
     if !found.is_null() {
         ORIGINAL.store(found, Ordering::Release);
     }

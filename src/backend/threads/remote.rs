@@ -324,7 +324,7 @@ fn is_other_process(pid: usize) -> bool {
     let own = process::pid() as usize;
     // SAFETY: signal 0 is only a question.
     let ask = || unsafe { sys::syscall(libc::SYS_tgkill, [own, pid, 0, 0, 0, 0]) };
-    pid as u32 != own as u32 && !process::is_filtered() && ask() == -libc::ESRCH as isize
+    pid as u32 != own as u32 && sys::NoFilter::look().is_some() && ask() == -libc::ESRCH as isize
 }
 
 /// The segments of `len` bytes from number `from` on, as far as there is room for them.

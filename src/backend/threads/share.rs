@@ -4,7 +4,7 @@ use super::piece::{self, ALTERNATE, FRESH};
 use super::queue::{End, Posted, Shared, UndoneBits};
 use super::task::Task;
 use super::worker::summon;
-use super::workers::{self, QUEUE, SPIN_TICKS};
+use super::workers::{self, NAP_NANOS, QUEUE, SPIN_TICKS};
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, signals};
@@ -63,10 +63,6 @@ const LARGEST_CHUNK: usize = 128 << 20;
 /// The caller itself calls one worker per `CALL_EACH` bytes. Waking one takes about a microsecond,
 /// and the worker takes many more to arrive.
 const CALL_EACH: usize = 64 << 10;
-
-/// A caller that has to wait for longer looks again after this long. Nobody wakes it: a worker that
-/// has copied a piece does better to claim the next one than to look for threads that wait.
-const NAP_NANOS: u64 = 20_000;
 
 /// Bytes copied by callers in copies that were shared.
 static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -265,10 +261,7 @@ pub(super) fn wait(shared: &Shared, patience: u64, may_take_back: fn() -> bool) 
         if may_take_back() {
             shared.take_back();
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
-            while !sys::interrupt_workers() {
-                sys::yield_now(); // out of memory for a moment
-            }
-            return;
+            return workers::drive_out(shared);
         }
         sys::sleep(NAP_NANOS);
     }

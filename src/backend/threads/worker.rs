@@ -20,13 +20,17 @@ use crate::backend::mode::Mode;
 use crate::backend::{Refused, may_start};
 use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
-use crate::os::{cpus, process, sys};
+use crate::os::sys::{self, NoFilter, NoNewFilter};
+use crate::os::{cpus, process};
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// An idle worker ends after this. Until then it is a thread that sleeps: some 20 KiB of memory
 /// and no CPU time, which is less than making it anew.
 const IDLE_NANOS: u64 = 5_000_000_000;
+
+/// How often an idle worker looks whether the main thread has ended.
+const LOOK_AT_MAIN_NANOS: u64 = 10_000_000;
 
 /// What a worker does with a part of a copy that nobody waits for yet: see `attend_with`.
 #[unsafe(link_section = ".data")]
@@ -44,7 +48,7 @@ pub fn summon(count: u32) {
     match QUEUE.wake_sleepers(count) {
         Some(true) => {}
         Some(false) => workers::note_refusal(),
-        None if !workers::lacks_workers() || !cpus::may_make_workers(process::is_filtered()) => {}
+        None if !workers::lacks_workers() || !cpus::may_make_workers() => {}
         None => make(count, GENERATION.load(Ordering::Relaxed)),
     }
 }
@@ -74,7 +78,7 @@ pub fn call_for_pending() {
         Some(true) => {}
         Some(false) => workers::note_refusal(),
         None if Queue::lacks_workers(&ALIVE, LIMIT.load(Ordering::Relaxed))
-            && cpus::may_make_workers(process::is_filtered()) =>
+            && cpus::may_make_workers() =>
         {
             spawn(GENERATION.load(Ordering::Relaxed));
         }
@@ -88,11 +92,11 @@ fn spawn(generation: u32) {
     }
     // The new thread is born with all of them blocked.
     let Some(_held) = SignalsHeld::all() else { return workers::note_refusal() };
-    match may_start() {
-        Ok(()) => {}
+    let allowed = match may_start() {
+        Ok(allowed) => allowed,
         Err(Refused::System) => return workers::note_refusal(),
         Err(_) => return,
-    }
+    };
     let limit = LIMIT.load(Ordering::Relaxed);
     let to_come = headcount::ONE + headcount::ONE_TO_COME;
     let before = headcount::alive(ALIVE.fetch_add(to_come, Ordering::Relaxed));
@@ -107,7 +111,8 @@ fn spawn(generation: u32) {
     };
     WORKERS[number].generation.store(generation, Ordering::Relaxed);
     EVER.store(true, Ordering::Relaxed);
-    let made = WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack) > 0);
+    let made =
+        WORKERS[number].stack().is_some_and(|stack| clone_thread(number, stack, allowed) > 0);
     if !made {
         WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
@@ -120,7 +125,7 @@ fn spawn(generation: u32) {
 
 /// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
 /// thread is born with all of them blocked.
-fn clone_thread(number: usize, stack: usize) -> sys::SysResult {
+fn clone_thread(number: usize, stack: usize, _: NoNewFilter) -> sys::SysResult {
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -164,13 +169,13 @@ extern "C" fn work(number: usize) -> ! {
     let me = &WORKERS[number];
     let mut last = number * 64 % ENTRIES;
     set_name(number);
-    if !process::is_filtered() {
-        cpus::run_anywhere();
+    if let Some(allowed) = NoFilter::look() {
+        cpus::run_anywhere(allowed);
     }
     // From the first piece until it sleeps: two calls for each copy would delay every one of
     // them, and a signal that the program blocks should wait where the program can see it.
     let mut faults_heard = None;
-    if process::is_filtered() || !me.sequence.register() {
+    if !NoFilter::look().is_some_and(|allowed| me.sequence.register(allowed)) {
         workers::give_up_taking_back();
     }
     loop {
@@ -225,11 +230,8 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
         return true;
     }
     workers::prepare_to_take_back();
-    if workers::cpus_may_have_changed() {
-        workers::look_at_cpus();
-    }
     *faults_heard = None;
-    match QUEUE.sleep(heard, IDLE_NANOS) {
+    match sleep_idle(heard) {
         Woken::TimedOut if QUEUE.count_out(&ALIVE, heard) => leave(),
         Woken::TimedOut | Woken::LookAgain => {}
         Woken::Refused => {
@@ -251,14 +253,32 @@ fn hear_faults(heard: &mut Option<FaultsHeard>) -> bool {
     heard.is_some()
 }
 
-/// The end of a worker.
+/// Sleeps until there is work, for `IDLE_NANOS` at most; shorter where the main thread has ended, for
+/// the process lives as long as the last of its threads.
+fn sleep_idle(heard: u64) -> Woken {
+    let mut slept = 0;
+    loop {
+        match QUEUE.sleep(heard, LOOK_AT_MAIN_NANOS) {
+            Woken::TimedOut if slept < IDLE_NANOS && !process::main_has_ended() => {
+                slept += LOOK_AT_MAIN_NANOS;
+            }
+            woken => return woken,
+        }
+    }
+}
+
+/// The end of a worker. The last thread of a process gives its status: if the main thread has ended
+/// by a bare exit, that is the one it had given.
 fn leave() -> ! {
+    let status = if process::main_has_ended() { process::status_of_main() } else { 0 };
     // SAFETY: ends this thread only; the kernel clears `alive` when the stack is free again.
-    unsafe { asm!("syscall", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn, nostack)) }
+    unsafe {
+        asm!("syscall", in("rax") libc::SYS_exit, in("rdi") status, options(noreturn, nostack))
+    }
 }
 
 fn help(shared: &Shared, me: &Worker) {
-    me.busy.store(true, Ordering::Relaxed);
+    me.helps.store(core::ptr::from_ref(shared) as usize, Ordering::Relaxed);
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {
@@ -267,7 +287,7 @@ fn help(shared: &Shared, me: &Worker) {
         me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
         piece::run(shared, &claim, workers::can_be_interrupted().then_some(&me.sequence));
     }
-    me.busy.store(false, Ordering::Release);
+    me.helps.store(0, Ordering::Release);
 }
 
 /// One piece of a pending copy after the other, as long as nothing else has come up.

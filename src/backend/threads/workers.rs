@@ -4,11 +4,13 @@
 //! wait until idle workers end by themselves: they leave first, see `dismiss`.
 
 use super::cookies::Table;
-use super::queue::{Queue, headcount};
+use super::queue::{Queue, Shared, headcount};
 use super::refusal::Refusal;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
-use crate::os::{cpus, process, real_time, sys, thread};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::sys::{self, NoFilter, NoNewFilter};
+use crate::os::{cpus, process, real_time};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub const MOST_WORKERS: usize = 64;
@@ -19,6 +21,10 @@ const LEAVE_NANOS: u64 = 1_000_000_000;
 
 /// See `let_pieces_end`.
 const LET_END_TICKS: u64 = 200_000_000;
+
+/// A caller that has to wait for longer looks again after this long. Nobody wakes it: a worker that
+/// has copied a piece does better to claim the next one than to look for threads that wait.
+pub(super) const NAP_NANOS: u64 = 20_000;
 
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
@@ -81,8 +87,8 @@ pub(super) struct Worker {
     pub tid: AtomicU32,
     pub generation: AtomicU32,
     pub bytes: AtomicU64,
-    /// It may have a piece of a shared copy.
-    pub busy: AtomicBool,
+    /// Address of the shared copy of which it may have a piece; 0: none.
+    pub helps: AtomicUsize,
     /// The upper end of its stack; 0: there is none yet. It stays when the worker has left.
     stack: AtomicUsize,
     /// What makes its pieces come back to a caller that does not wait for it.
@@ -96,7 +102,7 @@ impl Worker {
             tid: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
-            busy: AtomicBool::new(false),
+            helps: AtomicUsize::new(0),
             stack: AtomicUsize::new(0),
             sequence: Sequence::new(),
         }
@@ -151,7 +157,7 @@ pub fn start(workers: usize) {
 
 /// Whether pieces can be taken back from workers that do not run (see `copy_loop::TakeBack`).
 pub fn can_take_back() -> bool {
-    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && !process::is_filtered()
+    TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && NoFilter::look().is_some()
 }
 
 /// Whether every worker can. Also those that work while nobody knows yet whether pieces can be
@@ -165,9 +171,23 @@ pub(super) fn give_up_taking_back() {
     TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
 }
 
+/// Has every worker leave the pieces of a copy that were taken back. Where they cannot be interrupted
+/// (any more), nothing is taken back from now on, and they are waited for.
+pub(super) fn drive_out(shared: &Shared) {
+    let interrupted = NoFilter::look().is_some_and(sys::interrupt_workers);
+    if interrupted && TAKE_BACK.load(Ordering::Relaxed) == take_back::READY {
+        return;
+    }
+    give_up_taking_back();
+    let address = core::ptr::from_ref(shared) as usize;
+    while WORKERS.iter().any(|worker| worker.helps.load(Ordering::Acquire) == address) {
+        sys::sleep(NAP_NANOS);
+    }
+}
+
 pub(super) fn prepare_to_take_back() {
     if TAKE_BACK.load(Ordering::Relaxed) == take_back::UNKNOWN {
-        let possible = !process::is_filtered() && sys::expect_interruptions();
+        let possible = NoFilter::look().is_some_and(sys::expect_interruptions);
         let answer = if possible { take_back::READY } else { take_back::NEVER };
         // Unless a worker has found meanwhile that it cannot be interrupted.
         let _ = TAKE_BACK.compare_exchange(
@@ -189,23 +209,26 @@ pub fn start_on(limits: &cpus::Limits) {
 
 /// How many workers can be had now.
 pub fn workers() -> usize {
-    if LIMIT.load(Ordering::Relaxed) == 0 && cpus_may_have_changed() && !real_time::is_real_time() {
-        look_at_cpus(); // there is no worker to do it
+    if cpus_may_have_changed() && !real_time::is_real_time() {
+        look_at_cpus();
     }
     LIMIT.load(Ordering::Relaxed) as usize
 }
 
 /// Whether affinity and quota were looked at some time ago.
-pub(super) fn cpus_may_have_changed() -> bool {
+fn cpus_may_have_changed() -> bool {
     let age = sys::ticks().wrapping_sub(CPUS_ASKED.load(Ordering::Relaxed));
     FOLLOWS_CPUS.load(Ordering::Relaxed) && age >= CPUS_BELIEVED_TICKS
 }
 
-/// Looks at affinity and quota again. Takes some tenths of a millisecond, so workers do it where
-/// there are any.
-pub(super) fn look_at_cpus() {
+/// Looks at affinity and quota again. A caller does it, in its own call: the quota is in files, and a
+/// worker that opened one would take a descriptor number that the program counts on.
+fn look_at_cpus() {
     CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
-    let Some(limits) = cpus::Limits::try_now() else { return };
+    // A handler that jumped out of this would leave a descriptor open and the buffers taken, as would
+    // a child of vfork that is killed.
+    let Some(_held) = SignalsHeld::all().filter(|_| process::is_ours()) else { return };
+    let Some(limits) = NoNewFilter::look().and_then(cpus::Limits::try_now) else { return };
     let workers = (limits.cpus() - 1).min(MOST_WORKERS) as u32;
     let before = LIMIT.swap(workers, Ordering::Relaxed);
     // New ones are for the CPUs there are now.
@@ -222,7 +245,7 @@ pub fn forget_after_fork() {
         worker.alive.store(0, Ordering::Relaxed);
         worker.tid.store(0, Ordering::Relaxed);
         worker.bytes.store(0, Ordering::Relaxed);
-        worker.busy.store(false, Ordering::Relaxed);
+        worker.helps.store(0, Ordering::Relaxed);
     }
     ALIVE.store(0, Ordering::Relaxed);
     TAKE_BACK.fetch_and(take_back::NEVER, Ordering::Relaxed);
@@ -253,8 +276,7 @@ pub fn may_post() -> Result<(), Refused> {
     if !process::is_ours() {
         return Err(Refused::NotOurs);
     }
-    let nobody_comes =
-        || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers(process::is_filtered());
+    let nobody_comes = || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers();
     if user_has_changed() || nobody_comes() {
         return Err(Refused::Busy);
     }
@@ -356,7 +378,7 @@ fn wait_until_they_have_left() {
     // They have left their stacks, but may still be counted.
     for worker in &WORKERS {
         let tid = worker.tid.swap(0, Ordering::Relaxed);
-        while tid != 0 && thread::is_thread(tid) && sys::nanoseconds() < end {
+        while tid != 0 && sys::is_thread(tid) && sys::nanoseconds() < end {
             sys::yield_now();
         }
     }
@@ -367,7 +389,7 @@ fn wait_until_they_have_left() {
 /// must not be what the process dies of.
 pub fn let_pieces_end() {
     let begun = sys::ticks();
-    let is_busy = |worker: &Worker| worker.busy.load(Ordering::Acquire);
+    let is_busy = |worker: &Worker| worker.helps.load(Ordering::Acquire) != 0;
     while WORKERS.iter().any(is_busy) && sys::ticks().wrapping_sub(begun) < LET_END_TICKS {
         sys::yield_now();
     }

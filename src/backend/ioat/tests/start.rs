@@ -17,7 +17,7 @@ fn helper_that_makes_no_sense_is_not_used() {
     for info in unsound {
         let engine = Engine::new();
         assert!(engine.helper.fake.set(Kernel::with(info)).is_ok());
-        assert!(!engine.start(), "{info:?}");
+        assert!(!engine.start(crate::os::sys::NoNewFilter::look().unwrap()), "{info:?}");
         assert_ne!(engine.why_not(), 0);
         assert_eq!(engine.channels(), 0);
     }
@@ -54,7 +54,7 @@ fn forgotten_engine_has_no_channels_and_starts_anew() {
     engine.forget_after_fork();
     assert_eq!((engine.channels(), count(&engine.counts.submits)), (0, 0));
     assert!(engine.words.iter().all(|words| words.load(Ordering::Relaxed) == 0));
-    assert!(engine.start());
+    assert!(engine.start(crate::os::sys::NoNewFilter::look().unwrap()));
     assert_eq!(copy(&engine, 100_000), Ok(()));
 }
 
@@ -64,6 +64,6 @@ fn helper_that_is_not_there_is_told_from_one_that_is() {
         return;
     }
     let engine = Engine::new();
-    assert!(!engine.start());
+    assert!(!engine.start(crate::os::sys::NoNewFilter::look().unwrap()));
     assert_eq!(engine.why_not(), libc::ENOENT);
 }

@@ -199,7 +199,8 @@ pub fn in_words(reason: &str) -> &'static str {
         "unaligned" => "the I/OAT engine cannot copy between such addresses",
         "unsupported" => "the I/OAT engine only copies, and within one process",
         "early" => "comparisons whose first bytes differed",
-        "real_time" => "real-time threads wait for nobody",
+        "real_time" => "real-time threads do not wait for workers",
+        "below_min" => "below the threshold set by adma top",
         _ => "",
     }
 }

@@ -1,0 +1,179 @@
+//! Streaming or ordinary stores, for copies of one size.
+//!
+//! Pieces of one copy that are made by turns tell which stores are faster (`record_pieces`). That is
+//! not all: streaming stores leave nothing in the caches, so a program that reads the destination
+//! next waits for the memory. So whole copies are compared too, each with the time that passes
+//! until the next large call. A few copies in a row go the other way now and then, see `Cell`.
+
+use super::{Cell, Cost, ONE, is_turn};
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::threads::{Pieces, Seen};
+use crate::stats::Fallback;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Ticks per MiB until the next large call that count: twice what it takes to write and read that
+/// much memory with cold caches. After a longer time what the copy has cost the program would be
+/// lost in what else it does.
+const MOST_AFTERWARDS: u64 = 1_000_000;
+
+/// Copies between two in which pieces are made by turns.
+const PIECES_EVERY: u32 = 32;
+
+/// Streaming has the place of sharing in the cell, ordinary stores that of libc.
+pub struct Stores(Cell);
+
+/// A copy that has ended; the next large call tells what came after it.
+pub struct LastCopy {
+    /// Bytes in the upper bits, the lowest one for streaming; 0: no copy.
+    copy: AtomicU64,
+    ticks: AtomicU64,
+    end: AtomicU64,
+}
+
+impl LastCopy {
+    pub const fn new() -> Self {
+        Self { copy: AtomicU64::new(0), ticks: AtomicU64::new(0), end: AtomicU64::new(0) }
+    }
+
+    pub fn set(&self, whole: Cost, copy_loop: CopyLoop, end: u64) {
+        self.ticks.store(whole.ticks, Relaxed);
+        self.end.store(end, Relaxed);
+        let streamed = u64::from(copy_loop == CopyLoop::Stream);
+        self.copy.store((whole.bytes as u64) << 1 | streamed, Relaxed);
+    }
+
+    /// Takes it, with the ticks until `now` added, and whether it was streamed. Copies of several
+    /// threads at once can be mixed up, which costs a sample.
+    pub fn take(&self, now: u64) -> Option<(Cost, bool)> {
+        let copy = self.copy.load(Relaxed);
+        if copy == 0 {
+            return None;
+        }
+        self.copy.store(0, Relaxed);
+        let bytes = copy >> 1;
+        let most = (bytes >> 10).saturating_mul(MOST_AFTERWARDS) >> 10;
+        let after = now.saturating_sub(self.end.load(Relaxed));
+        let ticks = self.ticks.load(Relaxed) + if after <= most { after } else { 0 };
+        Some((Cost { bytes: bytes as usize, ticks }, copy & 1 == 1))
+    }
+}
+
+impl Stores {
+    pub const fn new() -> Self {
+        Self(Cell::new())
+    }
+
+    /// The stores for the next copy of `len` bytes.
+    pub fn choose(&self, len: usize) -> Pieces {
+        let (calls, tries) = self.0.turn(len, false);
+        if is_turn(calls, PIECES_EVERY) {
+            return Pieces::Alternate;
+        }
+        let streams = self.pieces_pay() && self.0.is_shared() != tries;
+        Pieces::All(if streams { CopyLoop::Stream } else { CopyLoop::Ordinary })
+    }
+
+    /// Whether streaming is the better way. Untried it is believed to be: `bench/run loops` shows
+    /// no case from `STREAM_FROM` up in which several threads lose by it.
+    pub fn streaming_pays(&self) -> bool {
+        self.pieces_pay() && self.0.is_shared()
+    }
+
+    fn pieces_pay(&self) -> bool {
+        let gain = self.pieces_gain();
+        gain == 0 || gain > ONE
+    }
+
+    /// The gain of streaming by pieces in parts of `ONE`; 0: not known.
+    pub fn pieces_gain(&self) -> u32 {
+        self.0.pair.load(Relaxed)
+    }
+
+    /// Notes what pieces of one copy have shown that were made by turns.
+    pub fn record_pieces(&self, seen: &Seen) {
+        if seen.ordinary.bytes > 0 && seen.streamed.bytes > 0 {
+            self.0.record_pair(seen.ordinary, seen.streamed);
+        }
+    }
+
+    /// Notes a whole copy and what came after it.
+    pub fn record(&self, whole: Cost, streamed: bool) {
+        if self.pieces_pay() {
+            let verdict = if streamed { Ok(0) } else { Err(Fallback::Compared) };
+            self.0.record_with_rest(verdict, whole);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(ordinary: u64, streamed: u64) -> Seen {
+        Seen {
+            ordinary: Cost { bytes: 1 << 20, ticks: ordinary },
+            streamed: Cost { bytes: 1 << 20, ticks: streamed },
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn pieces_are_known_after_three_copies_and_looked_at_again() {
+        let stores = Stores::new();
+        assert!(stores.streaming_pays());
+        for _ in 0..3 {
+            assert_eq!(stores.choose(8 << 20), Pieces::Alternate);
+            stores.record_pieces(&seen(100, 150));
+        }
+        assert_eq!(stores.choose(8 << 20), Pieces::All(CopyLoop::Ordinary));
+        stores.record_pieces(&Seen { streamed: Cost::default(), ..seen(100, 0) });
+        let mut compared = 0;
+        for _ in 0..10 * PIECES_EVERY {
+            if stores.choose(8 << 20) == Pieces::Alternate {
+                compared += 1;
+                stores.record_pieces(&seen(150, 100));
+            }
+        }
+        assert!((5..15).contains(&compared));
+        assert!(stores.streaming_pays());
+    }
+
+    /// Makes copies of 4 MiB; `after` tells how long the program takes after a streamed one and
+    /// after another; each fourth time it does something else as well. Returns how many of the last
+    /// hundred were streamed.
+    fn streamed(stores: &Stores, copies: u32, after: [u64; 2]) -> usize {
+        let (last, len, mut now, mut streamed) = (LastCopy::new(), 4 << 20, 1 << 30, Vec::new());
+        for copy in 0..copies {
+            if let Some((whole, streamed)) = last.take(now) {
+                stores.record(whole, streamed);
+            }
+            let pieces = stores.choose(len);
+            let ticks = if pieces == Pieces::All(CopyLoop::Stream) { 100_000 } else { 200_000 };
+            now += ticks;
+            match pieces {
+                Pieces::Alternate => stores.record_pieces(&seen(200, 100)),
+                Pieces::All(copy_loop) => last.set(Cost { bytes: len, ticks }, copy_loop, now),
+            }
+            streamed.push(pieces == Pieces::All(CopyLoop::Stream));
+            now += after[usize::from(!streamed[streamed.len() - 1])];
+            now += if copy % 4 == 0 { u64::from(copy % 7) * 500_000 } else { 0 };
+        }
+        streamed.iter().rev().take(100).filter(|&&streamed| streamed).count()
+    }
+
+    #[test]
+    fn streaming_that_costs_the_program_more_afterwards_is_left() {
+        let stores = Stores::new();
+        assert!(streamed(&stores, 2000, [2_000_000, 1_000_000]) < 20);
+        assert!(!stores.streaming_pays());
+        // And taken up again when it gains.
+        assert!(streamed(&stores, 8000, [1_000_000, 1_000_000]) > 60);
+    }
+
+    #[test]
+    fn streaming_stays_where_what_comes_afterwards_does_not_depend_on_it() {
+        for after in [0, 1_000_000, 1 << 40] {
+            assert!(streamed(&Stores::new(), 2000, [after; 2]) > 60, "{after}");
+        }
+    }
+}

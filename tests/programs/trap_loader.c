@@ -1,0 +1,137 @@
+/* Calls that a library which stands in front of them has to pass on, while another thread holds a
+ * lock of the loader's:
+ *
+ *   constructor LIBRARY  a constructor of LIBRARY, which dlopen runs, waits for a thread that calls
+ *   fork                 the call is the child's of a fork during which a thread walks over the
+ *                        loaded objects (backtraces, profilers)
+ *
+ * Each call is made in a process of its own, which an alarm ends if it hangs. With LIBRARY defined
+ * this file is the library.
+ */
+#include "trap.h"
+#ifdef LIBRARY
+
+extern void while_loading(void);
+
+__attribute__((constructor)) static void start(void)
+{
+    while_loading();
+}
+
+#else
+#include <dlfcn.h>
+#include <grp.h>
+#include <link.h>
+#include <sched.h>
+
+extern int capset(void *header, const void *data);
+
+static void call_setgroups(void)
+{
+    gid_t groups[1000];
+    int count = getgroups(1000, groups);
+    if (count >= 0 && setgroups(count, groups)) {
+        /* not everybody may */
+    }
+}
+
+static const struct call {
+    const char *name;
+    void (*make)(void);
+    int status; /* of the process */
+} *call, calls[];
+
+/* gcc wants answers looked at; these are of no interest. */
+#define CALL(name, arguments)                                                                      \
+    static void call_##name(void)                                                                  \
+    {                                                                                              \
+        if (name arguments)                                                                        \
+            errno = 0;                                                                             \
+    }
+
+static char page[8192] __attribute__((aligned(4096)));
+
+CALL(unshare, (0))
+CALL(setns, (-1, 0))
+CALL(setuid, (getuid()))
+CALL(setgid, (getgid()))
+CALL(seteuid, (geteuid()))
+CALL(setegid, (getegid()))
+CALL(setreuid, (-1, -1))
+CALL(setregid, (-1, -1))
+CALL(setresuid, (-1, -1, -1))
+CALL(setresgid, (-1, -1, -1))
+CALL(capset, (NULL, NULL))
+CALL(mprotect, (page, 4096, PROT_READ | PROT_WRITE))
+CALL(pkey_mprotect, (page, 4096, PROT_READ | PROT_WRITE, -1))
+CALL(madvise, (page, 4096, MADV_NORMAL))
+
+#define ROW(name) {#name, call_##name, 0}
+static const struct call calls[] = {
+    {"abort", abort, SIGABRT}, ROW(unshare),   ROW(setns),     ROW(setuid),   ROW(setgid),
+    ROW(seteuid),              ROW(setegid),   ROW(setreuid),  ROW(setregid), ROW(setresuid),
+    ROW(setresgid),            ROW(setgroups), ROW(capset),    ROW(mprotect), ROW(pkey_mprotect),
+    ROW(madvise),
+};
+
+static void *make_call(void *nothing)
+{
+    call->make();
+    return nothing;
+}
+
+void while_loading(void)
+{
+    pthread_join(start_thread(make_call, NULL), NULL);
+}
+
+static atomic_bool walks, over;
+
+static int wait_inside(struct dl_phdr_info *object, size_t size, void *nothing)
+{
+    (void)object, (void)size, (void)nothing;
+    walks = true;
+    while (!over)
+        sleep_ms(1);
+    return 1;
+}
+
+static void *walk(void *nothing)
+{
+    dl_iterate_phdr(wait_inside, NULL);
+    return nothing;
+}
+
+int main(int count, char **words)
+{
+    if (count < 2)
+        wrong("want constructor LIBRARY, or fork");
+    bool forks = !strcmp(words[1], "fork");
+    pthread_t walker = forks ? start_thread(walk, NULL) : 0;
+    while (forks && !walks)
+        sleep_ms(1);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        call = &calls[i];
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            if (forks)
+                call->make();
+            else if (!dlopen(words[2], RTLD_NOW))
+                wrong("%s: %s", words[2], dlerror());
+            _exit(0);
+        }
+        int status = -1;
+        if (waitpid(child, &status, 0) != child)
+            wrong("no child: %s", strerror(errno));
+        if ((status & 0x7f) == SIGALRM)
+            wrong("%s hung", call->name);
+        if ((status & ~0x80) != call->status)
+            wrong("%s: the child ended with status 0x%x", call->name, status);
+    }
+    over = true;
+    if (forks)
+        pthread_join(walker, NULL);
+    return 0;
+}
+#endif
