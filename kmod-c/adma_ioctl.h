@@ -15,7 +15,9 @@
  * that channel itself writes the request's id into the request's word of the
  * channel's page (see ADMA_WORDS_OFFSET). A request is over when the word of
  * every channel in its mask holds its id. A channel that fails writes no word:
- * whoever has waited long enough asks with ADMA_IOC_WAIT.
+ * after a reasonable time ask with ADMA_IOC_WAIT. poll() says POLLIN while no
+ * request of the file is in flight, and POLLERR while a failed one was not asked
+ * for.
  */
 #ifndef _UAPI_ADMA_IOCTL_H
 #define _UAPI_ADMA_IOCTL_H
@@ -23,11 +25,11 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ADMA_ABI_VERSION	2
+#define ADMA_ABI_VERSION	3
 
 #define ADMA_ALIGN		64	/* of a piece's destination and length */
 #define ADMA_MAX_PIECES		64	/* of a request; bits of adma_wait.failed */
-#define ADMA_SLOTS		32	/* requests of an open file under way */
+#define ADMA_SLOTS		32	/* requests of an open file in flight */
 #define ADMA_MAX_CHANNELS	32	/* bits of adma_submit.channels */
 #define ADMA_MAX_EXPORTS	512	/* of an open file */
 
@@ -61,13 +63,13 @@ struct adma_info {
 	__u32 usable;		/* those of them that are not put aside */
 	__u32 src_align;	/* a piece's source is a multiple of this; 1: any */
 	__u32 reserved;		/* in: 0 */
-	__aligned_u64 max_bytes;	/* of one user under way at most */
+	__aligned_u64 max_bytes;	/* of one user in flight at most */
 	__aligned_u64 max_pages;	/* pinned for one open file at most */
 	__aligned_u64 keep_pages;	/* that stay pinned after a copy at most */
 	__aligned_u64 pages;		/* of this file that are pinned now */
 	__aligned_u64 hits;		/* ranges of 64 pages found pinned */
 	__aligned_u64 misses;		/* ... or not */
-	__aligned_u64 evictions;	/* ... let go for room, or for their age */
+	__aligned_u64 evictions;	/* ... retired for room, or for their age */
 	__aligned_u64 invalidations;	/* ... because their mapping changed */
 };
 
@@ -103,9 +105,9 @@ struct adma_piece {
 /*
  * Starts a request.
  *
- * 0: all pieces are under way. Otherwise the errno says why the first piece
+ * 0: all pieces are in flight. Otherwise the errno says why the first piece
  * from @accepted on was not taken; when @accepted is not 0 the ones before it
- * are under way as request @id all the same, when it is 0 nothing is and @id
+ * are in flight as request @id all the same, when it is 0 nothing is and @id
  * is 0. A piece that was not taken may have been copied in part, and its copy
  * may still be going on until the request is over.
  *
@@ -117,7 +119,7 @@ struct adma_piece {
  * ENOENT	the port has no such export, or not any more
  * EACCES	the export does not allow this direction
  * EAGAIN	too many requests or pages of this file, or requests or bytes of
- *		this user, under way
+ *		this user, in flight
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
  * EBUSY	the channels are full, or being tested; the mapping changes all
  *		the time
@@ -132,7 +134,7 @@ struct adma_submit {
 	__s32 port;		/* in: with PULL or PUSH its descriptor, or 0 */
 	__aligned_u64 export;	/* in: ... and the export's number, or 0 */
 	__aligned_u64 id;	/* the request's number, never used twice */
-	__u32 accepted;		/* pieces that are under way; the first ones */
+	__u32 accepted;		/* pieces that are in flight; the first ones */
 	__u32 slot;		/* number of the request's word */
 	/* Bit n: the word of channel n will hold @id; 0: only ADMA_IOC_WAIT tells. */
 	__u32 channels;
@@ -171,7 +173,7 @@ struct adma_wait {
  * the owner unmaps, remaps, discards or forks any of them, or their neighbours,
  * the export is void: transfers that go on end as they would, into pages that
  * are still pinned; later ones are refused with EFAULT; and when there are none
- * the pages are let go. Its number stays.
+ * the pages are unpinned. Its number stays.
  *
  * EINVAL	a bad address or length
  * EFAULT	memory that is not there or must not be written
@@ -190,31 +192,32 @@ struct adma_export {
 };
 
 /*
- * ADMA_IOC_PORT makes a port: it has no argument (0) and answers a descriptor,
+ * ADMA_IOC_PORT makes a port: it has no argument (0) and returns a descriptor,
  * closed by exec, that its maker sends to whom it likes. ADMA_IOC_EXPORT and
  * ADMA_IOC_UNEXPORT are calls of it, for its maker. Others can name it in a
  * submission, and reach what is exported through it, in the direction that its
  * maker allows. With the file it was made of, or with its own last descriptor,
- * the port is closed for good and its exports are let go.
+ * the port is closed for good and its exports are taken back.
  *
  * ADMA_IOC_UNEXPORT takes a buffer back: @id of struct adma_wait is the export,
  * @failed is 0. From the call on no transfer begins. 0: none goes on either;
- * nobody reads or writes the buffer, and the number is forgotten. With EAGAIN,
+ * no channel reads or writes the buffer, and the number is forgotten. With EAGAIN,
  * ETIMEDOUT and EINTR, as of ADMA_IOC_WAIT, the call has to be made again.
  * ENOENT	no such export
  * EPERM	the port of another process
  */
 
-#define ADMA_IOC_TYPE	0xAD
+/* 0xDA is free in Documentation/userspace-api/ioctl/ioctl-number.rst. */
+#define ADMA_IOC_TYPE	0xDA
 
-/* Without the size in the number: the structures may grow. */
-#define ADMA_IOC_INFO	_IO(ADMA_IOC_TYPE, 0)	/* struct adma_info */
-#define ADMA_IOC_SUBMIT	_IO(ADMA_IOC_TYPE, 1)	/* struct adma_submit */
-#define ADMA_IOC_WAIT	_IO(ADMA_IOC_TYPE, 2)	/* struct adma_wait */
-#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 3)	/* 0 */
+/* The size in the number may be a newer structure's: @size says how long it is. */
+#define ADMA_IOC_INFO	_IOWR(ADMA_IOC_TYPE, 0, struct adma_info)
+#define ADMA_IOC_SUBMIT	_IOWR(ADMA_IOC_TYPE, 1, struct adma_submit)
+#define ADMA_IOC_WAIT	_IOWR(ADMA_IOC_TYPE, 2, struct adma_wait)
+#define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 3)
 
 /* Of a port. */
-#define ADMA_IOC_EXPORT	_IO(ADMA_IOC_TYPE, 4)	/* struct adma_export */
-#define ADMA_IOC_UNEXPORT	_IO(ADMA_IOC_TYPE, 5)	/* struct adma_wait */
+#define ADMA_IOC_EXPORT	_IOWR(ADMA_IOC_TYPE, 4, struct adma_export)
+#define ADMA_IOC_UNEXPORT	_IOWR(ADMA_IOC_TYPE, 5, struct adma_wait)
 
 #endif /* _UAPI_ADMA_IOCTL_H */

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What one channel does of a request, from its first transfer to the word that
- * tells user space of its end. It is over when no more is to come and each of
- * its transfers has been answered; health.c looks after answers that do not come.
+ * tells user space of its end. It is over when it is closed and each of its
+ * transfers has completed; health.c looks after completions that do not come.
  *
  * A channel that works in order writes the word itself: that is the last
- * transfer, and what has no answer by then was lost. An error proves nothing
- * there (see health.c). On any other channel an error is an answer too, and the
- * word is written here.
+ * transfer, and what has not completed by then was lost. An error proves nothing
+ * there (see health.c). On any other channel an error is a completion too, and
+ * the word is written here.
  */
-#include "adma.h"
+#include <linux/mm.h>
+
+#include "channel.h"
+#include "stats.h"
 
 /*
- * What a driver gives back with an answer is a number and no pointer: ioatdma
- * never answers the transfer at the head of a chain that it aborts, and may do
- * so when its ring has come round, long after we have forgotten about it.
+ * Drivers are given a number and no pointer: ioatdma never completes the transfer
+ * at the head of a chain that it aborts, and may do so when its ring has come
+ * round, long after we have forgotten about it.
  */
 union adma_param {
 	void *ptr;
@@ -33,66 +36,71 @@ static_assert(ADMA_MAX_CHANNELS <= BIT(5) && ADMA_CHAN_REQS <= BIT(8) &&
 
 /*
  * ioatdma resets a channel that made no progress for 100 ms at the earliest.
- * It gives no answer to the transfer at the head, and may take new ones in
+ * It never completes the transfer at the head, and may take new ones in
  * meanwhile. So a word proves nothing when the channel stood still as the first
  * transfer was submitted, or that was long ago: data may have been lost.
  */
 #define ADMA_TRUSTED_MS		50
 
-/*
- * For so long a change of the mapping waits for transfers at most. ioatdma
- * ends a hung channel sooner; after that the pins alone keep others safe.
- */
-#define ADMA_LINGER_MS	3000
-
-static bool adma_is_recent(unsigned long when)
+bool adma_is_recent(unsigned long when)
 {
 	return time_before(jiffies, when + msecs_to_jiffies(ADMA_TRUSTED_MS));
 }
 
-/* Whether all it has to do was answered, or something a moment ago. */
+/* Whether all it has to do is completed, or something was a moment ago. */
 static bool adma_channel_moves(struct adma_channel *ch)
 {
 	return !atomic_long_read(&ch->queued) ||
 	       adma_is_recent(READ_ONCE(ch->moved));
 }
 
-/* Units that were handed over, or are just being, and are not over. */
+/* Units in flight, or about to be. */
 static u32 adma_chan_req_left(const struct adma_chan_req *cr)
 {
 	return READ_ONCE(cr->sent) - (u32)atomic64_read(&cr->done);
 }
 
 /*
- * Whether it may still carry out transfers from or to memory of @file, of
- * requests that had begun by then.
+ * Whether a channel may still carry out such transfers.
+ *
+ * ch->wait is woken when that changes.
  */
-bool adma_channel_busy(struct adma_channel *ch, const struct adma_file *file,
-		       unsigned long since)
+bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what)
 {
-	unsigned long irq, limit = msecs_to_jiffies(ADMA_LINGER_MS);
 	struct adma_chan_req *cr;
-	bool busy = false;
+	unsigned long irq;
+	bool found = false;
 
+	if (ch->ordered && !READ_ONCE(ch->chan))
+		return false;
 	spin_lock_irqsave(&ch->lock, irq);
 	list_for_each_entry(cr, &ch->reqs, list) {
-		struct adma_buf *buf = cr->req->buf;
+		const struct adma_job *job = cr->job;
 
-		if ((cr->req->file == file || (buf && buf->file == file)) &&
-		    !time_after(cr->begun, since) &&
-		    !time_after(jiffies, READ_ONCE(cr->sent_at) + limit) &&
-		    adma_chan_req_left(cr))
-			busy = true;
+		found |= (!what->owner || job->owner[0] == what->owner ||
+			  job->owner[1] == what->owner) &&
+			 (!what->buf || job->buf == what->buf) &&
+			 !time_after(cr->begun, what->begun_by) &&
+			 (!what->max_age ||
+			  !time_after(jiffies, READ_ONCE(cr->sent_at) +
+					       what->max_age)) &&
+			 adma_chan_req_left(cr);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
-	return busy;
+	return found;
+}
+
+void adma_job_put(struct adma_job *job)
+{
+	if (refcount_dec_and_test(&job->parts))
+		job->end(job);
 }
 
 /*
- * Answers
+ * Completion
  */
 
-/* What was lost is not queued any more; its answer would come too late. */
+/* What was lost is not queued any more; its completion would come too late. */
 void adma_chan_req_next_turn(struct adma_chan_req *cr)
 {
 	u64 next = (u64)(adma_chan_req_turn(cr) + 1) << 32;
@@ -107,33 +115,54 @@ void adma_chan_req_next_turn(struct adma_chan_req *cr)
 static struct adma_words *adma_words_of(struct adma_chan_req *cr)
 {
 	BUILD_BUG_ON(ADMA_SLOTS * ADMA_WORD_STRIDE > PAGE_SIZE / 2);
-	return &cr->req->file->words[cr->ch - adma_channels];
+	return &cr->job->words[cr->ch - adma_channels];
 }
 
-/* The channel's lock is held. The request may be gone afterwards. */
+/* The request may be gone afterwards. */
 void adma_chan_req_over(struct adma_chan_req *cr)
 {
-	struct adma_request *req = cr->req;
 	struct adma_channel *ch = cr->ch;
-	u64 *word = adma_words_of(cr)->page + req->slot * ADMA_WORD_STRIDE;
+	struct adma_job *job = cr->job;
+	u64 *word = page_address(adma_words_of(cr)->page) +
+		    job->slot * ADMA_WORD_STRIDE;
 
+	lockdep_assert_held(&ch->lock);
 	if (cr->failed || adma_chan_req_left(cr)) {
-		atomic64_or(cr->pieces, &req->failed);
+		atomic64_or(cr->pieces, &job->failed);
 	} else if (cr->sent) {
 		ch->good++;
 		if (!ch->ordered)
-			/* After the data, which the answers were about. */
-			smp_store_release(word, req->id);
+			/* After the data, which the completions were about. */
+			smp_store_release(word, job->id);
 	}
 	adma_chan_req_next_turn(cr);
 	list_move(&cr->list, &ch->free);
-	adma_request_put(req);
+	adma_job_put(job);
+	wake_up_all(&ch->wait);
 }
 
-void adma_chan_req_over_if_answered(struct adma_chan_req *cr)
+/* A channel that was given back has been reset. */
+void adma_chan_req_over_if_complete(struct adma_chan_req *cr)
 {
-	if (cr->closed && (cr->word_came || !adma_chan_req_left(cr)))
+	bool lost = cr->ch->ordered && !READ_ONCE(cr->ch->chan);
+
+	if (cr->closed && (cr->word_came || lost || !adma_chan_req_left(cr)))
 		adma_chan_req_over(cr);
+}
+
+/* The channel was given back: what is in flight never completes. */
+void adma_chan_reqs_abandon(struct adma_channel *ch)
+{
+	struct adma_chan_req *cr, *next;
+	unsigned long irq;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
+		cr->failed = true;
+		adma_chan_req_over_if_complete(cr);
+	}
+	spin_unlock_irqrestore(&ch->lock, irq);
+	wake_up_all(&ch->wait);
 }
 
 static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
@@ -145,9 +174,12 @@ static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
 			return;	/* it was over long ago */
 	} while (!atomic64_try_cmpxchg(&cr->done, &done, done + units));
 	atomic_long_sub(units, &cr->ch->queued);
+	/* The cmpxchg is a full barrier; pairs with prepare_to_wait_event(). */
+	if (waitqueue_active(&cr->ch->wait))
+		wake_up_all(&cr->ch->wait);
 }
 
-static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res)
+static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res)
 {
 	union adma_param param = { .ptr = ptr };
 	struct adma_channel *ch = &adma_channels[param.channel];
@@ -157,7 +189,7 @@ static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res
 
 	WRITE_ONCE(ch->moved, jiffies);
 	if (good && ch->ordered && !param.last) {
-		/* In turn and well, as nearly always. */
+		/* In order and well, as nearly always. */
 		adma_chan_req_advance(cr, param.turn, param.units);
 		return;
 	}
@@ -172,11 +204,13 @@ static void adma_chan_req_answered(void *ptr, const struct dmaengine_result *res
 		goto out_unlock;
 	if (!good) {
 		adma_count(ADMA_STAT_ERRORS, 1);
+		/* At once: a later part of the request trusts no word then. */
+		atomic64_or(cr->pieces, &cr->job->failed);
 		ch->erred |= param.last;
 		adma_watch_soon(ch);
 	}
 	cr->word_came |= good && ch->ordered;
-	adma_chan_req_over_if_answered(cr);
+	adma_chan_req_over_if_complete(cr);
 out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
@@ -185,7 +219,13 @@ out_unlock:
  * Submission
  */
 
-/* Hands over one transfer, which has been charged; answers its cookie. */
+/*
+ * Submit one transfer, which has been charged.
+ *
+ * Caller is inside adma_srcu and has seen ch->chan.
+ *
+ * Returns its cookie or an error.
+ */
 dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 				    dma_addr_t src, size_t len,
 				    unsigned long flags)
@@ -205,11 +245,15 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 	/* The driver may keep a lock from prep to submit: nothing between. */
 	while (!(tx = dmaengine_prep_dma_memcpy(ch->chan, dst, src, len,
 						flags | DMA_CTRL_ACK))) {
+		if (!READ_ONCE(ch->refused))
+			WRITE_ONCE(ch->refused, jiffies ?: 1);
 		ret = adma_channel_retry(ch, tries++);
 		if (ret)
 			return ret;
 	}
-	tx->callback_result = adma_chan_req_answered;
+	if (READ_ONCE(ch->refused))
+		WRITE_ONCE(ch->refused, 0);
+	tx->callback_result = adma_chan_req_complete;
 	tx->callback_param = param.ptr;
 	cookie = dmaengine_submit(tx);
 	if (dma_submit_error(cookie))
@@ -218,33 +262,31 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 	return cookie;
 }
 
-/* NULL: the channel has too many under way. */
+/* Returns NULL if the channel has too many in flight. */
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
-					  struct adma_request *req)
+					  struct adma_job *job)
 {
 	struct adma_chan_req *cr;
 	unsigned long irq;
 
-	/* Answers without an interrupt may be waiting to be fetched. */
+	/* Completions without an interrupt may be waiting to be fetched. */
 	if (ch->ordered && !adma_channel_moves(ch))
 		adma_channel_poll(ch);
 	spin_lock_irqsave(&ch->lock, irq);
 	cr = list_first_entry_or_null(&ch->free, struct adma_chan_req, list);
 	if (cr) {
-		cr->req = req;
+		cr->job = job;
 		cr->begun = jiffies;
 		cr->trusted = !ch->ordered || adma_channel_moves(ch);
 		list_move_tail(&cr->list, &ch->reqs);
-		refcount_inc(&req->parts);
+		refcount_inc(&job->parts);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
+	adma_watch_soon(ch);
 	return cr;
 }
 
-/*
- * Until they are handed over, they are as good as there. Less than none: they
- * were not handed over after all.
- */
+/* From here on units are in flight; less than 0: they were not submitted. */
 void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 {
 	struct adma_channel *ch = cr->ch;
@@ -253,22 +295,37 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 	WRITE_ONCE(cr->sent, cr->sent + units);
 	if (atomic_long_add_return(units, &ch->queued) == units)
 		WRITE_ONCE(ch->moved, jiffies);
+	if (units < 0)
+		wake_up_all(&ch->wait);
 }
 
 /*
- * Hands over the request's next transfers. ESTALE: a range that they touch has
- * died, and with it what they are made of.
+ * A channel that takes nothing though nothing is in flight is not full: its
+ * device is down (AER), or its driver gone. It is examined, as one that fails.
  */
-int adma_chan_req_send(struct adma_chan_req *cr)
+static void adma_channel_check_refusal(struct adma_channel *ch)
 {
-	struct adma_request *req = cr->req;
-	const struct adma_xfer *xfer = req->xfer;
-	unsigned int i, nr = req->nr_xfers, tries = 0;
+	unsigned long irq, since = READ_ONCE(ch->refused);
+
+	if (!since || adma_is_recent(since) || atomic_long_read(&ch->queued))
+		return;
+	spin_lock_irqsave(&ch->lock, irq);
+	ch->erred = true;
+	spin_unlock_irqrestore(&ch->lock, irq);
+	adma_watch_soon(ch);
+}
+
+static int adma_chan_req_send_locked(struct adma_chan_req *cr,
+				     const struct adma_xfer *xfer,
+				     unsigned int nr,
+				     bool (*stale)(struct adma_job *job))
+{
 	struct adma_channel *ch = cr->ch;
+	unsigned int i, tries = 0;
 	s32 units = 0;
 	int ret = 0;
 
-	/* So that nobody waits for all that somebody else has to copy. */
+	/* Bounds how long others wait for what is queued before them. */
 	while (atomic_long_read(&ch->queued) * ADMA_UNIT >= READ_ONCE(adma_depth)) {
 		ret = adma_channel_retry(ch, tries++);
 		if (ret)
@@ -277,15 +334,10 @@ int adma_chan_req_send(struct adma_chan_req *cr)
 	for (i = 0; i < nr; i++)
 		units += adma_units(xfer[i].len);
 	adma_chan_req_charge(cr, units);
-	/*
-	 * A range that is dead by now is seen here; whoever makes one dead from
-	 * now on sees the charge, and waits: see adma_range_drain().
-	 */
+	/* Pairs with adma_wait_for_flight(): we see it stale, or it sees the charge. */
 	smp_mb();
-	for (i = req->first_range; i < req->nr_ranges && !ret; i++) {
-		if (READ_ONCE(req->range[i]->dead))
-			ret = -ESTALE;
-	}
+	if (stale(cr->job))
+		ret = -ESTALE;
 	for (i = 0; i < nr && ret >= 0; i++) {
 		unsigned long flags = 0;
 
@@ -306,48 +358,88 @@ int adma_chan_req_send(struct adma_chan_req *cr)
 	if (ret >= 0)
 		return 0;
 	adma_chan_req_charge(cr, -units);
+	if (ret == -EBUSY)
+		adma_channel_check_refusal(ch);
 	return ret;
 }
 
-/* The last transfer of a channel that works in order. */
-static bool adma_chan_req_send_word(struct adma_chan_req *cr)
+/*
+ * Submit a batch of transfers.
+ * @stale: whether what they are made of is not valid any more
+ *
+ * Returns -ESTALE if it is, -EBUSY if the channel has no room or goes away.
+ */
+int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
+		       unsigned int nr, bool (*stale)(struct adma_job *job))
 {
-	struct adma_words *words = adma_words_of(cr);
-	size_t at = cr->req->slot * ADMA_WORD_STRIDE;
-	size_t value = PAGE_SIZE / 2 + at;
-	dma_cookie_t cookie;
+	int ret = -EBUSY, idx = srcu_read_lock(&adma_srcu);
 
-	WRITE_ONCE(*(u64 *)(words->page + value), cr->req->id);
+	if (READ_ONCE(cr->ch->chan) && !READ_ONCE(cr->ch->leaving))
+		ret = adma_chan_req_send_locked(cr, xfer, nr, stale);
+	srcu_read_unlock(&adma_srcu, idx);
+	return ret;
+}
+
+/*
+ * The last transfer on a channel that works in order: the word, or where none is
+ * wanted yet a transfer within the channel's own page, for its interrupt.
+ */
+static bool adma_chan_req_send_last(struct adma_chan_req *cr, bool word)
+{
+	size_t at = cr->job->slot * ADMA_WORD_STRIDE, value = PAGE_SIZE / 2 + at;
+	struct adma_words *words = adma_words_of(cr);
+	struct adma_channel *ch = cr->ch;
+	dma_addr_t to = ch->probe_dma + PAGE_SIZE / 2, from = ch->probe_dma;
+	dma_cookie_t cookie = -ENODEV;
+	int idx;
+
 	adma_chan_req_charge(cr, 1);
-	cookie = adma_chan_req_transfer(cr, words->dma + at, words->dma + value,
-					ADMA_WORD_STRIDE, DMA_PREP_INTERRUPT);
-	dma_async_issue_pending(cr->ch->chan);
+	idx = srcu_read_lock(&adma_srcu);
+	if (READ_ONCE(ch->chan)) {
+		if (word) {
+			WRITE_ONCE(*(u64 *)(page_address(words->page) + value),
+				   cr->job->id);
+			to = words->dma + at;
+			from = words->dma + value;
+		}
+		if (!word || words->mapped)
+			cookie = adma_chan_req_transfer(cr, to, from,
+							ADMA_WORD_STRIDE,
+							DMA_PREP_INTERRUPT);
+		dma_async_issue_pending(ch->chan);
+	}
+	srcu_read_unlock(&adma_srcu, idx);
 	if (cookie < 0) {
 		adma_chan_req_charge(cr, -1);
 		return false;
 	}
 	cr->cookie = cookie;
-	return adma_is_recent(cr->begun);
+	return true;
 }
 
 /*
- * True: once the word holds the request's id, all data has come. With the
- * submitter's hold gone, the request may be over.
+ * No transfer follows.
+ * @word: whether this is the request's last part on the channel
+ *
+ * The request may be over unless the caller has a part of its own.
+ *
+ * Returns whether the request's id in the word proves that all data has come,
+ * as far as this part is concerned.
  */
-bool adma_chan_req_close(struct adma_chan_req *cr)
+bool adma_chan_req_close(struct adma_chan_req *cr, bool word)
 {
-	bool trusted = cr->sent && (!cr->ch->ordered || adma_chan_req_send_word(cr));
-	struct adma_request *req = cr->req;
+	bool trusted = (cr->sent || word) &&
+		       (!cr->ch->ordered || adma_chan_req_send_last(cr, word));
 	struct adma_channel *ch = cr->ch;
+	struct adma_job *job = cr->job;
 	u64 pieces = cr->pieces;
 	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
 	cr->closed = true;
 	trusted &= cr->trusted && !cr->failed;
-	/* From here on it may be somebody else's. */
-	adma_chan_req_over_if_answered(cr);
+	/* From here on it may be another request's. */
+	adma_chan_req_over_if_complete(cr);
 	spin_unlock_irqrestore(&ch->lock, irq);
-	adma_watch_soon(ch);
-	return trusted && !(atomic64_read(&req->failed) & pieces);
+	return trusted && !(atomic64_read(&job->failed) & pieces);
 }

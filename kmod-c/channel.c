@@ -1,52 +1,68 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The channels: holding them, choosing one, handing it a transfer. */
+/* The channels: asking their drivers, choosing one. */
 #include <linux/delay.h>
-#include <linux/dma-mapping.h>
-#include <linux/module.h>
+#include <linux/mm.h>
 #include <linux/topology.h>
 
-#include "adma.h"
+#include "channel.h"
+#include "stats.h"
 
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
-struct device *adma_devices[ADMA_MAX_CHANNELS];
-unsigned int adma_nr_devices;
-
-bool adma_several_nodes;	/* have channels */
-unsigned int adma_align = 1;	/* that suits all channels */
+struct workqueue_struct *adma_workqueue;	/* ends of requests, watches */
 
 /*
- * Each time it is asked, ioatdma sets its timer anew while the channel has
- * finished nothing since a reset. Asked all the time about a channel that fails
- * at once after each reset, it would never reset it again, and nothing there
- * would ever be over. So a channel that is aside is asked about after so long:
- * more than the two times 200 ms after which ioatdma resets a hung one.
+ * Drivers are called inside a read side of this, after ch->chan was seen there.
+ * So a channel can be given back while others are about to use it: see
+ * adma_channel_leave().
+ */
+DEFINE_SRCU(adma_srcu);
+
+/*
+ * ioatdma restarts its timer each time it is asked while the channel has finished
+ * nothing since a reset. Asked all the time about a channel that fails at once
+ * after each reset, it would never reset it again. So a channel that is aside is
+ * asked only after this: more than the two times 200 ms after which ioatdma
+ * resets a hung one.
  */
 #define ADMA_QUIET_MS		500
 
 /*
- * A full ring is tried again so often, 100 us apart. The driver says no more
+ * Attempts to find room in a full ring, 100 us apart. The driver says no more
  * than "not now": it may also be resetting the channel.
  */
 #define ADMA_RING_TRIES		50
 
-/*
- * Whoever has waited for something gets what the driver knows by now; of a
- * channel that is aside, what it knew a moment ago.
- */
+/* Makes the driver tell what has completed; a channel that is aside, now and then. */
 void adma_channel_poll(struct adma_channel *ch)
 {
-	dma_async_issue_pending(ch->chan);
+	int idx = srcu_read_lock(&adma_srcu);
+	struct dma_chan *chan = READ_ONCE(ch->chan);
+
+	if (!chan)
+		goto out_unlock;
+	dma_async_issue_pending(chan);
 	if (READ_ONCE(ch->health) != ADMA_UP &&
 	    time_before(jiffies, READ_ONCE(ch->asked) +
 			msecs_to_jiffies(ADMA_QUIET_MS)))
-		return;
+		goto out_unlock;
 	WRITE_ONCE(ch->asked, jiffies);
-	dma_async_is_tx_complete(ch->chan, READ_ONCE(ch->chan->cookie), NULL,
-				 NULL);
+	dma_async_is_tx_complete(chan, READ_ONCE(chan->cookie), NULL, NULL);
+out_unlock:
+	srcu_read_unlock(&adma_srcu, idx);
 }
 
-/* For whoever was refused room: transfers may be over and not yet answered. */
+/* Starts what was submitted. */
+void adma_channel_issue(struct adma_channel *ch)
+{
+	int idx = srcu_read_lock(&adma_srcu);
+	struct dma_chan *chan = READ_ONCE(ch->chan);
+
+	if (chan)
+		dma_async_issue_pending(chan);
+	srcu_read_unlock(&adma_srcu, idx);
+}
+
 void adma_channels_poll(void)
 {
 	unsigned int i;
@@ -55,12 +71,12 @@ void adma_channels_poll(void)
 		adma_channel_poll(&adma_channels[i]);
 }
 
-/* The channel has no room; EBUSY when it has had none for too long. */
+/* Waits for room; returns -EBUSY when there was none for too long. */
 int adma_channel_retry(struct adma_channel *ch, int tries)
 {
 	if (!tries)
 		adma_count(ADMA_STAT_RING_FULL, 1);
-	if (tries == ADMA_RING_TRIES)
+	if (tries == ADMA_RING_TRIES || READ_ONCE(ch->leaving))
 		return -EBUSY;
 	adma_channel_poll(ch);
 	usleep_range(100, 200);
@@ -68,21 +84,19 @@ int adma_channel_retry(struct adma_channel *ch, int tries)
 }
 
 /*
- * Holding them
- */
-
-/*
- * Drivers that are known to keep to what we rely on; others are refused (EINVAL).
+ * What we may rely on with a driver.
  *
- * Ordered (1): transfers of a channel are carried out in turn, answered in turn,
- * and none is carried out after one that went wrong until all before are
- * answered or lost. So the word behind the data proves the data.
- * Otherwise (0): in any order, but each transfer is answered (with
- * DMA_PREP_INTERRUPT), and not before it is over. The word is ours to write.
+ * Ordered (1): transfers of a channel are carried out in order, complete in
+ * order, and none is carried out after one that failed until all before it have
+ * completed or are lost. So the word behind the data proves the data.
+ * Otherwise (0): in any order, but each transfer completes (with
+ * DMA_PREP_INTERRUPT), and not before it is over. We write the word.
  *
- * Not here: ptdma, whose callbacks take an error for success.
+ * Not here: ptdma, whose callbacks report errors as success.
+ *
+ * Returns -EINVAL for drivers that are not known.
  */
-static int adma_order_of(struct dma_device *device)
+int adma_order_of(struct dma_device *device)
 {
 	const char *driver = dev_driver_string(device->dev);
 
@@ -92,146 +106,28 @@ static int adma_order_of(struct dma_device *device)
 	return strcmp(driver, "idxd") ? -EINVAL : 0;
 }
 
-/* Says who is refused, and takes none. */
-static bool adma_channel_refused(struct dma_chan *chan, void *last)
-{
-	struct dma_device *device = chan->device, **told = last;
-
-	if (adma_order_of(device) < 0 && *told != device) {
-		*told = device;
-		dev_notice(device->dev,
-			   "adma: %s is not known to keep order, not used\n",
-			   dev_driver_string(device->dev));
-	}
-	return false;
-}
-
-struct adma_search {
-	int node;
-	unsigned int skip;	/* so many that cannot be had */
-	unsigned int seen;	/* but for those that we hold */
-};
-
-static bool adma_channel_wanted(struct dma_chan *chan, void *param)
-{
-	struct dma_device *device = chan->device;
-	struct adma_search *search = param;
-
-	if (adma_order_of(device) < 0 || (search->node != NUMA_NO_NODE &&
-					  search->node != dev_to_node(device->dev)))
-		return false;
-	return search->seen++ == search->skip;
-}
-
-/* Pages are mapped once for each device, not for each channel. */
-static unsigned int adma_device_number(struct device *dev)
-{
-	unsigned int i;
-
-	for (i = 0; i < adma_nr_devices; i++) {
-		if (adma_devices[i] == dev)
-			return i;
-	}
-	adma_devices[adma_nr_devices] = dev;
-	return adma_nr_devices++;
-}
-
-static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
-{
-	unsigned int i;
-	int ret;
-
-	ch->chan = chan;
-	ch->dev = dmaengine_get_dma_device(chan);
-	ch->ordered = adma_order_of(chan->device);
-	spin_lock_init(&ch->lock);
-	INIT_LIST_HEAD(&ch->reqs);
-	INIT_LIST_HEAD(&ch->free);
-	INIT_DELAYED_WORK(&ch->watch, adma_watch);
-	ch->req = kvcalloc(ADMA_CHAN_REQS, sizeof(*ch->req), GFP_KERNEL);
-	if (!ch->req)
-		return -ENOMEM;
-	for (i = 0; i < ADMA_CHAN_REQS; i++) {
-		ch->req[i].ch = ch;
-		if (&ch->req[i] != adma_probe_of(ch))
-			list_add_tail(&ch->req[i].list, &ch->free);
-	}
-	ret = adma_health_init(ch);
-	if (ret)
-		return ret;
-	/* Last: ranges are mapped for every device that has a number. */
-	ch->device = adma_device_number(ch->dev);
-	adma_align = max_t(unsigned int, adma_align,
-			   1U << chan->device->copy_align);
-	if (dev_to_node(ch->dev) != dev_to_node(adma_channels[0].dev))
-		adma_several_nodes = true;
-	return 0;
-}
-
-static void adma_channel_exit(struct adma_channel *ch)
-{
-	cancel_delayed_work_sync(&ch->watch);
-	dma_release_channel(ch->chan);
-	/* Nothing moves any more, a silent probe included. */
-	if (ch->probe_page)
-		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
-				  ch->probe_dma);
-	kvfree(ch->req);
-	memset(ch, 0, sizeof(*ch));
-}
-
-int adma_channels_request(unsigned int most, int node)
-{
-	struct adma_search search = { .node = node };
-	struct dma_device *refused = NULL;
-	dma_cap_mask_t mask;
-
-	dma_cap_zero(mask);
-	dma_cap_set(DMA_MEMCPY, mask);
-	most = min_t(unsigned int, most ?: ADMA_MAX_CHANNELS,
-		     ADMA_MAX_CHANNELS);
-	dma_request_channel(mask, adma_channel_refused, &refused);
-	while (adma_nr_channels < most) {
-		struct adma_channel *ch = &adma_channels[adma_nr_channels];
-		struct dma_chan *chan;
-
-		search.seen = 0;
-		chan = dma_request_channel(mask, adma_channel_wanted, &search);
-		if (search.seen <= search.skip)
-			break;
-		/* One that cannot be had is not the end of the search. */
-		if (chan && !adma_channel_init(ch, chan)) {
-			adma_nr_channels++;
-			continue;
-		}
-		if (chan)
-			adma_channel_exit(ch);
-		search.skip++;
-	}
-	return adma_nr_channels ? 0 : -ENODEV;
-}
-
-void adma_channels_release(void)
-{
-	while (adma_nr_channels)
-		adma_channel_exit(&adma_channels[--adma_nr_channels]);
-	adma_nr_devices = 0;
-}
-
 unsigned int adma_channels_usable(void)
 {
 	unsigned int i, usable = 0;
 
 	for (i = 0; i < adma_nr_channels; i++)
-		usable += READ_ONCE(adma_channels[i].health) == ADMA_UP;
+		usable += adma_channel_is_up(&adma_channels[i]);
 	return usable;
 }
 
-/*
- * Choosing one
- */
+bool adma_several_nodes(void)
+{
+	unsigned int i;
 
-/* The node of a page of the caller's; of the caller, if it is not there yet. */
+	for (i = 1; i < adma_nr_channels; i++) {
+		if (dev_to_node(adma_channels[i].dev) !=
+		    dev_to_node(adma_channels[0].dev))
+			return true;
+	}
+	return false;
+}
+
+/* Returns the node of the caller's page, or of the caller if it is not there. */
 static int adma_node_of(u64 addr)
 {
 	struct page *page;
@@ -245,8 +141,12 @@ static int adma_node_of(u64 addr)
 }
 
 /*
- * The channel that was asked for; otherwise one that is near to the page at
- * @addr, or any; which one of them follows from @first.
+ * Choose a channel for a piece.
+ * @wanted: the one that was asked for, or ADMA_CHANNEL_ANY
+ * @addr: a page of the caller's, to which it should be near
+ * @first: decides among equals
+ *
+ * Returns its number, -EBUSY if one may come back, or -ENODEV.
  */
 int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 {
@@ -255,19 +155,19 @@ int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 	int node = NUMA_NO_NODE, ret = -ENODEV;
 
 	if (wanted != ADMA_CHANNEL_ANY &&
-	    READ_ONCE(adma_channels[wanted].health) == ADMA_UP)
+	    adma_channel_is_up(&adma_channels[wanted]))
 		return wanted;
-	if (adma_several_nodes)
+	if (adma_several_nodes())
 		node = adma_node_of(addr);
 	for (i = 0; i < adma_nr_channels; i++) {
-		enum adma_health health = READ_ONCE(adma_channels[i].health);
+		struct adma_channel *ch = &adma_channels[i];
 
-		if (health == ADMA_ASIDE)
-			ret = -EBUSY;	/* it may come back */
-		if (health != ADMA_UP)
+		if (READ_ONCE(ch->health) == ADMA_ASIDE && !READ_ONCE(ch->leaving))
+			ret = -EBUSY;
+		if (!adma_channel_is_up(ch))
 			continue;
 		any[nr_any++] = i;
-		if (dev_to_node(adma_channels[i].dev) == node)
+		if (dev_to_node(ch->dev) == node)
 			near[nr_near++] = i;
 	}
 	if (nr_near)

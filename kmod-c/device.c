@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /dev/adma: the module, and the calls of a file. */
+/* /dev/adma: the module, and the calls of a file and of its ports. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/dma-mapping.h>
+#include <linux/anon_inodes.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/nospec.h>
+#include <linux/poll.h>
 #include <linux/uaccess.h>
 
-#include "adma.h"
 #include "compat.h"
+#include "hold.h"
+#include "request.h"
 
 static unsigned int adma_most_channels;
 module_param_named(channels, adma_most_channels, uint, 0444);
@@ -20,83 +22,81 @@ static int adma_node = NUMA_NO_NODE;
 module_param_named(node, adma_node, int, 0444);
 MODULE_PARM_DESC(node, "only channels of this NUMA node; -1: any (default)");
 
+bool adma_selftests;
+module_param_named(selftest, adma_selftests, bool, 0444);
+MODULE_PARM_DESC(selftest, "at load, see what channels do behind an error; may crash (default no)");
+
 unsigned int adma_timeout_ms = 1000;
 module_param_named(timeout_ms, adma_timeout_ms, uint, 0644);
-MODULE_PARM_DESC(timeout_ms, "a channel that is silent for so long is put aside (default 1000)");
+MODULE_PARM_DESC(timeout_ms, "how long a channel may be silent before it is put aside (default 1000)");
 
-unsigned long adma_max_bytes = 64UL << 20;
 module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
-MODULE_PARM_DESC(max_bytes, "bytes under way of one user at most (default 64 MiB)");
+MODULE_PARM_DESC(max_bytes, "bytes in flight of one user at most (default 64 MiB)");
 
 unsigned long adma_depth = 16UL << 20;
 module_param_named(depth, adma_depth, ulong, 0644);
 MODULE_PARM_DESC(depth, "bytes queued on one channel at most (default 16 MiB)");
 
-unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
 module_param_named(max_pages, adma_max_pages, ulong, 0644);
 MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
 
-unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
 module_param_named(keep_pages, adma_keep_pages, ulong, 0644);
 MODULE_PARM_DESC(keep_pages, "pages that stay pinned between copies, for each open file (default 64 MiB)");
 
-unsigned long adma_max_files = 1024;
 module_param_named(files, adma_max_files, ulong, 0644);
 MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 
-struct workqueue_struct *adma_workqueue;	/* ends of requests, watches */
-struct workqueue_struct *adma_reaper;	/* ends of ranges; may wait long */
-
 static int adma_info(struct adma_file *file, struct adma_info *arg)
 {
+	struct adma_mem *mem = &file->mem;
+
 	if (arg->reserved)
 		return -EINVAL;
 	if (arg->flags & ADMA_INFO_KEEP) {
-		WRITE_ONCE(file->keep_pages,
+		WRITE_ONCE(mem->keep_pages,
 			   min_t(u64, arg->keep_pages, adma_keep_pages));
 		/* Nothing: before a fork, which copies pinned pages apart. */
 		if (!arg->keep_pages) {
-			adma_ranges_drop(file);
-			adma_file_catch_up(file, READ_ONCE(file->sequence));
+			adma_ranges_retire(mem);
+			adma_requests_catch_up(file, READ_ONCE(file->sequence));
 		}
-		adma_ranges_trim(file);
+		adma_ranges_trim(mem);
 	}
 	*arg = (struct adma_info) {
 		.size = arg->size,
 		.flags = arg->flags,
 		.abi = ADMA_ABI_VERSION,
 		.features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS |
-			    (adma_several_nodes ? ADMA_FEATURE_NODES : 0),
+			    (adma_several_nodes() ? ADMA_FEATURE_NODES : 0),
 		.channels = adma_nr_channels,
 		.usable = adma_channels_usable(),
 		.src_align = adma_align,
 		.max_bytes = adma_max_bytes,
-		.max_pages = adma_max_pages,
-		.keep_pages = READ_ONCE(file->keep_pages),
-		.pages = atomic_long_read(&file->pages),
-		.hits = atomic64_read(&file->counts[ADMA_STAT_HITS]),
-		.misses = atomic64_read(&file->counts[ADMA_STAT_MISSES]),
-		.evictions = atomic64_read(&file->counts[ADMA_STAT_EVICTIONS]),
-		.invalidations = atomic64_read(&file->counts[ADMA_STAT_INVALIDATIONS]),
+		.max_pages = adma_page_limit(),
+		.keep_pages = READ_ONCE(mem->keep_pages),
+		.pages = atomic_long_read(&mem->pages),
+		.hits = atomic64_read(&mem->counts[ADMA_STAT_HITS]),
+		.misses = atomic64_read(&mem->counts[ADMA_STAT_MISSES]),
+		.evictions = atomic64_read(&mem->counts[ADMA_STAT_EVICTIONS]),
+		.invalidations = atomic64_read(&mem->counts[ADMA_STAT_INVALIDATIONS]),
 	};
 	return 0;
 }
 
-/* What each call takes, which flags it knows, and whether it is one of a port. */
+static const struct file_operations adma_port_fops;
+
+/* Which flags each call knows, and whether it is one of a port. */
 static const struct {
-	unsigned int size;
+	unsigned int cmd;
 	u32 flags;
 	bool port;
 } adma_calls[] = {
-	[_IOC_NR(ADMA_IOC_INFO)] = { sizeof(struct adma_info), ADMA_INFO_KEEP },
-	[_IOC_NR(ADMA_IOC_SUBMIT)] = { sizeof(struct adma_submit),
-				       ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH },
-	[_IOC_NR(ADMA_IOC_WAIT)] = { sizeof(struct adma_wait) },
-	[_IOC_NR(ADMA_IOC_PORT)] = { 0 },
-	[_IOC_NR(ADMA_IOC_EXPORT)] = { sizeof(struct adma_export),
-				       ADMA_EXPORT_READ | ADMA_EXPORT_WRITE,
-				       true },
-	[_IOC_NR(ADMA_IOC_UNEXPORT)] = { sizeof(struct adma_wait), 0, true },
+	{ ADMA_IOC_INFO, ADMA_INFO_KEEP },
+	{ ADMA_IOC_SUBMIT, ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH },
+	{ ADMA_IOC_WAIT },
+	{ ADMA_IOC_PORT },
+	{ ADMA_IOC_EXPORT, ADMA_EXPORT_READ | ADMA_EXPORT_WRITE, true },
+	{ ADMA_IOC_UNEXPORT, 0, true },
 };
 
 union adma_arg {
@@ -116,23 +116,36 @@ union adma_arg {
  */
 static int adma_arg_read(union adma_arg *arg, unsigned int nr, void __user *user)
 {
-	u32 size;
+	u32 size, known = _IOC_SIZE(adma_calls[nr].cmd);
 	int ret;
 
 	if (get_user(size, (u32 __user *)user))
 		return -EFAULT;
-	if (size < adma_calls[nr].size)
+	if (size < known)
 		return -EINVAL;
 	if (size > PAGE_SIZE)
 		return -E2BIG;
-	ret = copy_struct_from_user(arg, adma_calls[nr].size, user, size);
+	ret = copy_struct_from_user(arg, known, user, size);
 	if (ret)
 		return ret;
 	return arg->flags & ~adma_calls[nr].flags ? -EOPNOTSUPP : 0;
 }
 
+/* Returns a new port's descriptor. */
+static int adma_port(struct adma_file *file)
+{
+	int fd;
+
+	kref_get(&file->mem.kref);
+	fd = anon_inode_getfd("[adma-port]", &adma_port_fops, file,
+			      O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		adma_mem_put(&file->mem);
+	return fd;
+}
+
 /* Of /dev/adma and of ports. */
-long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
+static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 {
 	bool port = filp->f_op == &adma_port_fops;
 	struct adma_file *file = filp->private_data;
@@ -140,12 +153,14 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 	union adma_arg arg;
 	int ret;
 
-	if (current->mm != file->mm)
+	if (current->mm != file->mem.mm)
 		return -EPERM;
-	if (nr >= ARRAY_SIZE(adma_calls) || cmd != _IO(ADMA_IOC_TYPE, nr))
+	if (nr >= ARRAY_SIZE(adma_calls))
 		return -ENOTTY;
 	nr = array_index_nospec(nr, ARRAY_SIZE(adma_calls));
-	if (adma_calls[nr].port != port)
+	/* Structures may grow: the size in the number is not looked at. */
+	cmd = (cmd & ~IOCSIZE_MASK) | (adma_calls[nr].cmd & IOCSIZE_MASK);
+	if (cmd != adma_calls[nr].cmd || adma_calls[nr].port != port)
 		return -ENOTTY;
 	if (cmd == ADMA_IOC_PORT)
 		return user ? -EINVAL : adma_port(file);
@@ -157,10 +172,10 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		ret = adma_info(file, &arg.info);
 		break;
 	case ADMA_IOC_SUBMIT:
-		ret = adma_submit(filp, &arg.submit);
+		ret = adma_submit(filp, &adma_port_fops, &arg.submit);
 		break;
 	case ADMA_IOC_WAIT:
-		ret = adma_wait_until(filp, &arg.wait, adma_ended);
+		ret = adma_wait(file, &arg.wait);
 		break;
 	case ADMA_IOC_EXPORT:
 		ret = adma_export(filp, &arg.export);
@@ -170,8 +185,8 @@ long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		break;
 	}
 	/* Also with an error: it may name how far it got. */
-	if (copy_to_user((void __user *)user, &arg, adma_calls[nr].size)) {
-		/* Nobody would know its number. */
+	if (copy_to_user((void __user *)user, &arg, _IOC_SIZE(cmd))) {
+		/* The caller does not know its number. */
 		if (cmd == ADMA_IOC_EXPORT && !ret) {
 			arg.wait = (struct adma_wait) { .id = arg.export.id };
 			adma_unexport(filp, &arg.wait);
@@ -187,7 +202,7 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 	struct adma_file *file = filp->private_data;
 	unsigned long channel = vma->vm_pgoff;
 
-	if (current->mm != file->mm)
+	if (current->mm != file->mem.mm)
 		return -EPERM;
 	if (channel >= adma_nr_channels ||
 	    vma->vm_end - vma->vm_start != PAGE_SIZE ||
@@ -200,9 +215,18 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 	vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND,
 		     VM_MAYWRITE | VM_MAYEXEC);
 	vma->vm_pgoff = 0;
-	return dma_mmap_coherent(adma_channels[channel].dev, vma,
-				 file->words[channel].page,
-				 file->words[channel].dma, PAGE_SIZE);
+	return vm_insert_page(vma, vma->vm_start, file->words[channel].page);
+}
+
+/* Readable: nothing is in flight. Error: a failed request was not asked for yet. */
+static __poll_t adma_poll(struct file *filp, struct poll_table_struct *table)
+{
+	struct adma_file *file = filp->private_data;
+
+	if (current->mm != file->mem.mm)
+		return EPOLLERR;
+	poll_wait(filp, &file->mem.wait, table);
+	return adma_requests_poll(file);
 }
 
 static const struct file_operations adma_fops = {
@@ -212,6 +236,23 @@ static const struct file_operations adma_fops = {
 	.unlocked_ioctl = adma_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.mmap = adma_mmap,
+	.poll = adma_poll,
+};
+
+static int adma_port_release(struct inode *inode, struct file *port)
+{
+	struct adma_file *file = port->private_data;
+
+	adma_exports_close(file, port);
+	adma_mem_put(&file->mem);
+	return 0;
+}
+
+static const struct file_operations adma_port_fops = {
+	.owner = THIS_MODULE,
+	.release = adma_port_release,
+	.unlocked_ioctl = adma_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 };
 
 static struct miscdevice adma_device = {
@@ -222,6 +263,16 @@ static struct miscdevice adma_device = {
 	.mode = 0640,
 };
 
+static void adma_workqueues_destroy(void)
+{
+	if (adma_dirty_reaper)
+		destroy_workqueue(adma_dirty_reaper);
+	if (adma_reaper)
+		destroy_workqueue(adma_reaper);
+	if (adma_workqueue)
+		destroy_workqueue(adma_workqueue);
+}
+
 /* In the reverse order. */
 static void adma_cleanup(void)
 {
@@ -231,11 +282,11 @@ static void adma_cleanup(void)
 	 * the end of its last range after that.
 	 */
 	flush_workqueue(adma_workqueue);
+	flush_workqueue(adma_dirty_reaper);
 	flush_workqueue(adma_reaper);
 	adma_kept_exit();
 	adma_channels_release();
-	destroy_workqueue(adma_reaper);
-	destroy_workqueue(adma_workqueue);
+	adma_workqueues_destroy();
 }
 
 static int __init adma_init(void)
@@ -243,17 +294,17 @@ static int __init adma_init(void)
 	int ret = -ENOMEM;
 
 	adma_workqueue = alloc_workqueue("adma", WQ_UNBOUND, 0);
-	if (!adma_workqueue)
-		return ret;
-	/* Memory may be short because of the pages that it lets go. */
+	/* Memory may be short because of the pages that these unpin. */
 	adma_reaper = alloc_workqueue("adma_reaper",
 				      WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
-	if (!adma_reaper)
-		goto err_destroy_workqueue;
+	adma_dirty_reaper = alloc_workqueue("adma_dirty_reaper",
+					    WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	if (!adma_workqueue || !adma_reaper || !adma_dirty_reaper)
+		goto err_destroy_workqueues;
 	ret = adma_channels_request(adma_most_channels, adma_node);
 	if (ret) {
 		pr_err("no usable DMA_MEMCPY channel; is the engine's driver (ioatdma) loaded?\n");
-		goto err_destroy_reaper;
+		goto err_destroy_workqueues;
 	}
 	ret = adma_kept_init();
 	if (ret)
@@ -268,10 +319,8 @@ static int __init adma_init(void)
 
 err_release_channels:
 	adma_channels_release();
-err_destroy_reaper:
-	destroy_workqueue(adma_reaper);
-err_destroy_workqueue:
-	destroy_workqueue(adma_workqueue);
+err_destroy_workqueues:
+	adma_workqueues_destroy();
 	return ret;
 }
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Exports: buffers that a process lets others reach, and the ports to them (see
- * README.md, "Between two processes").
- *
- * All exports of a file are in one table, whose lock is of all that follows. A
+ * Exports: buffers that a process lets others reach (see README.md, "Between two
+ * processes"). All exports of a file are in one table, whose lock protects them. A
  * port is a descriptor and nothing else: a buffer knows which one it is for.
+ *
+ * Locks, outer first: that of a table of exports, then those of range.c.
  */
-#include <linux/anon_inodes.h>
 #include <linux/file.h>
-#include <linux/module.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "adma.h"
+#include "export.h"
 
-/* Lets go of what no request uses, nor can any more. */
-static void adma_buf_settle(struct adma_buf *buf)
+/* Puts the ranges once no request uses the buffer, nor can any more. */
+static void adma_buf_put_ranges(struct adma_buf *buf)
 {
+	lockdep_assert_held(&buf->file->exports.xa_lock);
 	if (buf->requests || !buf->refuse)
 		return;
 	while (buf->nr)
@@ -29,8 +29,8 @@ static void adma_buf_unlist(struct adma_buf *buf)
 	__xa_erase(&buf->file->exports, buf->id);
 	buf->file->nr_exports--;
 	buf->listed = false;
-	buf->refuse = -ENOENT;
-	adma_buf_settle(buf);
+	WRITE_ONCE(buf->refuse, -ENOENT);
+	adma_buf_put_ranges(buf);
 }
 
 static struct adma_buf *adma_buf_find(struct file *port, u64 id)
@@ -42,9 +42,9 @@ static struct adma_buf *adma_buf_find(struct file *port, u64 id)
 }
 
 /* A range has died, and with it what is exported of it. */
-void adma_exports_void(struct adma_range *range)
+void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 {
-	struct adma_file *file = range->file;
+	struct adma_file *file = adma_file_of(mem);
 	struct adma_buf *buf;
 	unsigned long id;
 
@@ -53,8 +53,8 @@ void adma_exports_void(struct adma_range *range)
 		u64 at = range->index - adma_range_of(buf->addr);
 
 		if (at < buf->nr && buf->range[at] == range) {
-			buf->refuse = buf->refuse ?: -EFAULT;
-			adma_buf_settle(buf);
+			WRITE_ONCE(buf->refuse, buf->refuse ?: -EFAULT);
+			adma_buf_put_ranges(buf);
 		}
 	}
 	xa_unlock(&file->exports);
@@ -76,12 +76,31 @@ void adma_exports_close(struct adma_file *file, const struct file *port)
 	xa_unlock(&file->exports);
 }
 
+static int adma_buf_pin(struct adma_buf *buf)
+{
+	u64 addr = buf->addr, end = addr + buf->len;
+	struct adma_range *range;
+	unsigned int pinned = 0;
+	size_t part;
+
+	for (; addr < end; addr += part) {
+		part = min_t(u64, adma_range_rest(addr), end - addr);
+		range = adma_range_get(&buf->file->mem, addr, part,
+				       buf->flags & ADMA_EXPORT_WRITE,
+				       ADMA_EVERY_DEVICE, &pinned);
+		if (IS_ERR(range))
+			return range == ERR_PTR(-EBUSY) ? -EFAULT : PTR_ERR(range);
+		buf->range[buf->nr++] = range;
+	}
+	return 0;
+}
+
 int adma_export(struct file *port, struct adma_export *arg)
 {
 	struct adma_file *file = port->private_data;
 	u64 addr = untagged_addr(arg->addr);
-	unsigned int i, pinned = 0;
 	struct adma_buf *buf;
+	unsigned int i;
 	int ret;
 
 	arg->id = 0;
@@ -99,9 +118,7 @@ int adma_export(struct file *port, struct adma_export *arg)
 	buf->addr = addr;
 	buf->len = arg->len;
 	buf->flags = arg->flags;
-	ret = adma_ranges_fill(file, addr, buf->len,
-			       buf->flags & ADMA_EXPORT_WRITE, buf->range,
-			       &buf->nr, &pinned);
+	ret = adma_buf_pin(buf);
 	xa_lock(&file->exports);
 	buf->id = ++file->last_export;
 	buf->listed = true;
@@ -113,7 +130,7 @@ int adma_export(struct file *port, struct adma_export *arg)
 		ret = -ESHUTDOWN;
 	else if (file->nr_exports > ADMA_MAX_EXPORTS)
 		ret = -EAGAIN;
-	/* Before it was to be found a range may have died. */
+	/* Before it could be found a range may have died. */
 	for (i = 0; i < buf->nr; i++) {
 		if (READ_ONCE(buf->range[i]->dead))
 			buf->refuse = -EFAULT;
@@ -123,44 +140,63 @@ int adma_export(struct file *port, struct adma_export *arg)
 	} else {
 		arg->id = buf->id;
 		adma_count(ADMA_STAT_EXPORTS, 1);
-		adma_buf_settle(buf);
+		adma_buf_put_ranges(buf);
 	}
 	xa_unlock(&file->exports);
 	return ret;
 }
 
-/* Takes it back; EAGAIN while somebody uses it. */
-static int adma_buf_drop(struct file *port, struct adma_wait *arg)
+/*
+ * Take a buffer back.
+ *
+ * Waits for transfers, and not for their submitter, who may have no processor for
+ * as long as its control group likes: it sees @refuse before it submits more.
+ */
+int adma_unexport(struct file *port, struct adma_wait *arg)
 {
 	struct adma_file *file = port->private_data;
+	struct adma_flight what = {};
 	struct adma_buf *buf;
-	int ret = -ENOENT;
+	u64 limit = 0;
+	int left;
 
+	arg->failed = 0;
 	xa_lock(&file->exports);
 	buf = adma_buf_find(port, arg->id);
 	if (buf) {
-		buf->refuse = -ENOENT;
-		ret = buf->requests ? -EAGAIN : 0;
-		if (!ret)
-			adma_buf_unlist(buf);
+		WRITE_ONCE(buf->refuse, -ENOENT);
+		buf->requests++;	/* ours: it stays meanwhile */
 	}
 	xa_unlock(&file->exports);
-	return ret;
+	if (!buf)
+		return -ENOENT;
+	if (arg->timeout_ns)
+		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1, INT_MAX);
+	what.buf = buf;
+	what.begun_by = jiffies;
+	left = adma_wait_for_flight(&what, limit, true);
+	xa_lock(&file->exports);
+	buf->requests--;
+	if (left > 0 && buf->listed)
+		adma_buf_unlist(buf);
+	else
+		adma_buf_put_ranges(buf);
+	xa_unlock(&file->exports);
+	if (left > 0)
+		return 0;
+	if (left < 0)
+		return -EINTR;
+	return limit ? -ETIMEDOUT : -EAGAIN;
 }
 
-int adma_unexport(struct file *port, struct adma_wait *arg)
-{
-	int ret = adma_buf_drop(port, arg);
-
-	if (ret != -EAGAIN)
-		return ret;
-	/* What is over may not have been told yet. */
-	adma_channels_poll();
-	return adma_wait_until(port, arg, adma_buf_drop);
-}
-
-/* A buffer, for one request: until it is left, its ranges stay. */
-struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
+/*
+ * A buffer, for one request.
+ * @fops: of ports
+ *
+ * Until adma_buf_leave() its ranges stay.
+ */
+struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
+				u64 id, u32 wanted)
 {
 	struct file *port = fget(fd);
 	struct adma_file *file;
@@ -169,7 +205,7 @@ struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
 
 	if (!port)
 		return ERR_PTR(ret);
-	if (port->f_op != &adma_port_fops)
+	if (port->f_op != fops)
 		goto out_put_port;
 	file = port->private_data;
 	xa_lock(&file->exports);
@@ -182,8 +218,7 @@ struct adma_buf *adma_buf_enter(int fd, u64 id, u32 wanted)
 		ret = -EACCES;
 	if (!ret) {
 		buf->requests++;
-		file->foreign++;
-		kref_get(&file->kref);
+		kref_get(&file->mem.kref);
 	}
 	xa_unlock(&file->exports);
 out_put_port:
@@ -197,37 +232,7 @@ void adma_buf_leave(struct adma_buf *buf)
 
 	xa_lock(&file->exports);
 	buf->requests--;
-	adma_buf_settle(buf);
-	/* Last: whoever closes the file goes on to see that all is let go. */
-	WRITE_ONCE(file->foreign, file->foreign - 1);
+	adma_buf_put_ranges(buf);
 	xa_unlock(&file->exports);
-	wake_up_all(&file->wait);
-	adma_file_put(file);
-}
-
-static int adma_port_release(struct inode *inode, struct file *port)
-{
-	adma_exports_close(port->private_data, port);
-	adma_file_put(port->private_data);
-	return 0;
-}
-
-const struct file_operations adma_port_fops = {
-	.owner = THIS_MODULE,
-	.release = adma_port_release,
-	.unlocked_ioctl = adma_ioctl,
-	.compat_ioctl = compat_ptr_ioctl,
-};
-
-/* Answers its descriptor. */
-int adma_port(struct adma_file *file)
-{
-	int fd;
-
-	kref_get(&file->kref);
-	fd = anon_inode_getfd("[adma-port]", &adma_port_fops, file,
-			      O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		adma_file_put(file);
-	return fd;
+	adma_mem_put(&file->mem);
 }

@@ -1,218 +1,76 @@
 // SPDX-License-Identifier: GPL-2.0
-/* An open file: its pages and its user, waiting for its requests, the close. */
-#include <linux/capability.h>
+/* Opening and closing /dev/adma. */
 #include <linux/cred.h>
-#include <linux/dma-mapping.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/pid.h>
-#include <linux/sched/mm.h>
-#include <linux/sched/signal.h>
-#include <linux/sched/user.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
 
-#include "adma.h"
+#include "request.h"
 
-/* How long a close waits for requests under way before it leaves them alone. */
+/* How long a close waits for transfers in flight before it leaves them alone. */
 #define ADMA_DRAIN_MS	10000
 
-/* For so long somebody who was refused room waits for works of his own file. */
-#define ADMA_CATCH_UP_MS	20
+unsigned long adma_max_files = 1024;
 
-/* ... and somebody who is about to fork, for requests and works of it. */
-#define ADMA_LET_GO_MS	100
-
-LIST_HEAD(adma_files);
-DEFINE_MUTEX(adma_files_lock);	/* of the list, and of users' files */
-
-/*
- * Pinned pages count against RLIMIT_MEMLOCK of the user, and show up in VmPin
- * of the process, as io_uring's do. At the limit, what is only kept goes first.
- */
-int adma_charge_pages(struct adma_file *file, unsigned int pages)
-{
-	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	int tries, ret;
-	long locked;
-
-	for (tries = 0; tries < 2; tries++) {
-		if (tries)
-			adma_ranges_make_room(file, pages, ret == -ENOMEM);
-		locked = atomic_long_add_return(pages,
-						&file->cred->user->locked_vm);
-		atomic64_add(pages, &file->mm->pinned_vm);
-		if (atomic_long_add_return(pages, &file->pages) > adma_max_pages)
-			ret = -EAGAIN;
-		else if (locked > limit && !capable(CAP_IPC_LOCK))
-			ret = -ENOMEM;
-		else
-			return 0;
-		adma_uncharge_pages(file, pages);
-	}
-	return ret;
-}
-
-void adma_uncharge_pages(struct adma_file *file, unsigned int pages)
-{
-	atomic_long_sub(pages, &file->cred->user->locked_vm);
-	atomic64_sub(pages, &file->mm->pinned_vm);
-	atomic_long_sub(pages, &file->pages);
-}
-
-/* Adds it to the files of its user, who is known by his other files. */
+/* Adds it to the files of its user, who is known by the other files. */
 static int adma_file_list(struct adma_file *file)
 {
 	/* Not with the lock, which is everybody's: it may take long. */
 	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
 	struct adma_user *user = new;
-	struct adma_file *other;
+	struct adma_mem *mem;
 	int ret = 0;
 
 	if (!new)
 		return -ENOMEM;
-	mutex_lock(&adma_files_lock);
-	list_for_each_entry(other, &adma_files, files) {
-		if (other->cred->user == file->cred->user)
-			user = other->user;
+	mutex_lock(&adma_mems_lock);
+	list_for_each_entry(mem, &adma_mems, all) {
+		if (adma_file_of(mem)->user &&
+		    mem->cred->user == file->mem.cred->user)
+			user = adma_file_of(mem)->user;
 	}
 	if (user->files && user->files >= adma_max_files) {
 		ret = -EMFILE;
 	} else {
 		user->files++;
 		file->user = user;
-		list_add_tail(&file->files, &adma_files);
+		adma_mem_list(&file->mem);
 	}
-	mutex_unlock(&adma_files_lock);
-	if (user != new)
+	mutex_unlock(&adma_mems_lock);
+	if (user != new || ret)
 		kfree(new);
 	return ret;
 }
 
-/* Whether one of the file's requests up to that one is not over. */
-static bool adma_file_busy(struct adma_file *file, u64 sequence)
-{
-	bool busy = false;
-	unsigned int i;
-
-	spin_lock(&file->lock);
-	for (i = 0; i < ADMA_SLOTS; i++) {
-		struct adma_request *req = READ_ONCE(file->slot[i]);
-
-		busy |= req && req->state == ADMA_BUSY &&
-			req->id / ADMA_SLOTS <= sequence;
-	}
-	spin_unlock(&file->lock);
-	return busy;
-}
-
-/*
- * For whoever was refused room: requests of the file may be over and not know
- * it yet, for the word comes before the interrupt. And for whoever wants all to
- * be let go that requests up to @sequence have used.
- */
-void adma_file_catch_up(struct adma_file *file, u64 sequence)
-{
-	long limit = msecs_to_jiffies(sequence ? ADMA_LET_GO_MS :
-						 ADMA_CATCH_UP_MS);
-
-	adma_channels_poll();
-	wait_event_killable_timeout(file->wait,
-				    sequence ? !adma_file_busy(file, sequence) :
-					       !atomic_read(&file->ending),
-				    limit);
-	adma_ranges_reap(file);
-	wait_event_killable_timeout(file->wait, !atomic_read(&file->leaving),
-				    limit);
-}
-
-/*
- * Waits until @ended does not answer EAGAIN, for so long as the caller likes; 0:
- * only looks.
- */
-int adma_wait_until(struct file *filp, struct adma_wait *arg,
-		    int (*ended)(struct file *filp, struct adma_wait *arg))
-{
-	struct adma_file *file = filp->private_data;
-	u64 limit = 0;
-	long left;
-	int ret;
-
-	arg->failed = 0;
-	if (arg->timeout_ns)
-		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1,
-			      MAX_SCHEDULE_TIMEOUT - 1);
-	left = wait_event_interruptible_timeout(file->wait,
-						(ret = ended(filp, arg)) != -EAGAIN,
-						limit);
-	if (left < 0)
-		return -EINTR;
-	return left || !limit ? ret : -ETIMEDOUT;
-}
-
-/*
- * Whether a request is over; EINVAL when nobody has had such a number yet. Once
- * told, failed pieces are forgotten.
- */
-int adma_ended(struct file *filp, struct adma_wait *arg)
-{
-	struct adma_file *file = filp->private_data;
-	struct adma_request *req = READ_ONCE(file->slot[arg->id % ADMA_SLOTS]);
-	int ret = 0;
-
-	spin_lock(&file->lock);
-	if (!arg->id || !req || req->id < arg->id) {
-		ret = -EINVAL;
-	} else if (req->id == arg->id && req->state == ADMA_BUSY) {
-		ret = -EAGAIN;
-	} else if (req->id == arg->id && req->state == ADMA_FAILED) {
-		arg->failed = atomic64_read(&req->failed);
-		req->state = ADMA_FREE;
-	}
-	spin_unlock(&file->lock);
-	return ret;
-}
-
-/* Nothing of its own is under way, nor will be. Ports may still hold it. */
+/* No request of its own is in flight, nor will be. Ports may still refer to it. */
 static void adma_file_shut(struct adma_file *file)
 {
-	unsigned int i;
-
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (file->words[i].page)
-			dma_free_coherent(adma_channels[i].dev, PAGE_SIZE,
-					  file->words[i].page,
-					  file->words[i].dma);
-	}
-	mutex_lock(&adma_files_lock);
-	list_del(&file->files);
+	mutex_lock(&adma_mems_lock);
+	adma_words_unmap(&file->mem);
 	if (!--file->user->files)
 		kfree(file->user);
-	mutex_unlock(&adma_files_lock);
 	file->user = NULL;
+	mutex_unlock(&adma_mems_lock);
 }
 
 static void adma_file_free(struct kref *kref)
 {
-	struct adma_file *file = container_of(kref, struct adma_file, kref);
+	struct adma_file *file = container_of(kref, struct adma_file, mem.kref);
 	unsigned int i;
 
 	if (file->user)
 		adma_file_shut(file);
-	for (i = 0; i < ADMA_SLOTS; i++) {
-		if (file->slot[i])
-			kfree(file->slot[i]->range);
-		kvfree(file->slot[i]);
+	adma_mem_exit(&file->mem);
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (file->words[i].page)
+			put_page(file->words[i].page);
 	}
+	adma_requests_free(file);
 	xa_destroy(&file->exports);
-	xa_destroy(&file->table);
-	put_cred(file->cred);
 	put_pid(file->owner);
-	mmdrop(file->mm);
 	kfree(file);
-}
-
-void adma_file_put(struct adma_file *file)
-{
-	kref_put(&file->kref, adma_file_free);
 }
 
 /*
@@ -223,28 +81,28 @@ void adma_file_put(struct adma_file *file)
 static void adma_file_drain(struct work_struct *work)
 {
 	struct adma_file *file = container_of(work, struct adma_file, drain);
-	bool idle;
+	struct adma_flight what = { .owner = &file->mem, .begun_by = jiffies };
+	long left;
 
-	idle = wait_event_timeout(file->wait, !adma_file_busy(file, U64_MAX) &&
-				  !READ_ONCE(file->foreign),
+	left = wait_event_timeout(file->mem.wait,
+				  !adma_requests_busy(file, U64_MAX),
 				  msecs_to_jiffies(ADMA_DRAIN_MS));
-	adma_ranges_drop(file);
-	/* Not in that work, which may be queued behind those of others. */
-	if (cancel_work_sync(&file->reap))
-		adma_file_put(file);	/* not the last: the caller has one */
-	adma_ranges_reap(file);
-	if (idle) {
+	if (left)
+		left = adma_wait_for_flight(&what, left, false);
+	adma_ranges_retire(&file->mem);
+	adma_ranges_reap_all(&file->mem);
+	if (left > 0) {
 		adma_file_shut(file);
 		module_put(THIS_MODULE);
 	} else {
 		pr_warn_once("adma: a channel is silent, its pages stay pinned\n");
 	}
-	adma_file_put(file);
+	adma_mem_put(&file->mem);
 }
 
 /*
- * Somebody to whom the file was passed on waits for nothing of its owner's, who
- * may have requests under way and pages locked for as long as he likes.
+ * A process to which the file was passed on waits for nothing of its owner's, who
+ * may have requests in flight and pages locked for as long as it likes.
  */
 int adma_file_release(struct inode *inode, struct file *filp)
 {
@@ -255,7 +113,7 @@ int adma_file_release(struct inode *inode, struct file *filp)
 	if (task_tgid(current) == file->owner)
 		adma_file_drain(&file->drain);
 	else
-		queue_work(adma_reaper, &file->drain);
+		queue_work(adma_dirty_reaper, &file->drain);
 	return 0;
 }
 
@@ -263,37 +121,29 @@ int adma_file_open(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file;
 	unsigned int i;
-	int ret;
+	int ret = 0;
 
 	file = kzalloc(struct_size(file, words, adma_nr_channels),
 		       GFP_KERNEL_ACCOUNT);
 	if (!file)
 		return -ENOMEM;
-	kref_init(&file->kref);
+	adma_mem_init(&file->mem);
+	file->mem.release = adma_file_free;
+	file->mem.died = adma_exports_void;
+	file->mem.words = file->words;
 	spin_lock_init(&file->lock);
-	init_waitqueue_head(&file->wait);
-	file->mm = current->mm;
-	mmgrab(file->mm);
 	file->owner = get_pid(task_tgid(current));
-	file->cred = get_current_cred();
 	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
-	xa_init_flags(&file->table, XA_FLAGS_ACCOUNT);
-	INIT_LIST_HEAD(&file->gone);
-	INIT_WORK(&file->reap, adma_reap_work);
 	INIT_WORK(&file->drain, adma_file_drain);
-	file->keep_pages = adma_keep_pages;
-	ret = adma_file_list(file);
 	for (i = 0; i < adma_nr_channels && !ret; i++) {
-		struct adma_words *words = &file->words[i];
-
-		words->page = dma_alloc_coherent(adma_channels[i].dev,
-						 PAGE_SIZE, &words->dma,
-						 GFP_KERNEL_ACCOUNT);
-		if (!words->page)
+		file->words[i].page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+		if (!file->words[i].page)
 			ret = -ENOMEM;
 	}
+	if (!ret)
+		ret = adma_file_list(file);
 	if (ret) {
-		adma_file_put(file);
+		adma_mem_put(&file->mem);
 		return ret;
 	}
 	filp->private_data = file;

@@ -3,38 +3,35 @@
  * The health of channels, and knowing when a transfer is dead.
  *
  * A transfer that is late may still be carried out. It is dead when its own
- * answer (callback_result) says that it went well, or when a transfer that was
- * submitted to the same channel after it went wrong has been answered, well or
- * not: channels work in order, and ioatdma takes no new transfer until it has
- * reset the channel. That later transfer is the probe. An answer that says
+ * completion (callback_result) reports success, or when a transfer that was
+ * submitted to the same channel after it failed has completed, well or not:
+ * channels work in order, and ioatdma takes no new transfer until it has reset
+ * the channel. That later transfer is the probe. A completion that says
  * "aborted" proves nothing by itself, for ioatdma gives it before the reset.
  *
- * On a channel without order every answer proves the end of its own transfer,
+ * On a channel without order every completion proves the end of its own transfer,
  * good or not, and nothing else does: the probe only shows whether it works.
  *
- * A queue is no failure: a channel is silent when nothing on it was answered
+ * A queue is no failure: a channel is silent when nothing on it has completed
  * for timeout_ms, however long something has waited for its turn.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 
-#include "adma.h"
-#include "trace.h"
-
-/* How often the watch looks for answers whose interrupt was lost. */
-#define ADMA_WATCH_MS		20
+#include "channel.h"
+#include "stats.h"
 
 /*
- * Errors without so many good chan_reqs between them are counted. A few are
- * passed over, after each of the next ones the channel rests for a while, and
- * then it is left out.
+ * Errors with fewer than ADMA_FORGIVEN good chan_reqs between them are counted. A
+ * few are passed over, after each of the next ones the channel rests for a while,
+ * and then it is left out.
  */
 #define ADMA_FORGIVEN		64
 #define ADMA_PASSED_OVER	2
 #define ADMA_MAX_ERRORS		7
 #define ADMA_REST_MS		1000
 
-/* For so long a channel may be silent. */
+/* Returns how long a channel may be silent. */
 static unsigned long adma_timeout(void)
 {
 	return msecs_to_jiffies(clamp(adma_timeout_ms, 10U, 60000U));
@@ -42,14 +39,14 @@ static unsigned long adma_timeout(void)
 
 /*
  * The probe: two transfers within a page of the channel's own. Two, because
- * ioatdma's own reset leaves the first one of a stuck chain unanswered.
+ * ioatdma's own reset never completes the first one of a stuck chain.
  */
 
 #define ADMA_PROBE_LEN		64
-/* So often one that went wrong is repeated. */
+/* Repetitions of one that failed. */
 #define ADMA_PROBES		3
 
-/* EIO: answered, but not well. ETIMEDOUT: nothing is known. */
+/* Returns -EIO if it completed with an error, -ETIMEDOUT if nothing is known. */
 static int adma_probe(struct adma_channel *ch)
 {
 	unsigned long irq, end = jiffies + adma_timeout();
@@ -72,7 +69,7 @@ static int adma_probe(struct adma_channel *ch)
 						ADMA_PROBE_LEN,
 						DMA_PREP_INTERRUPT);
 		if (cookie > 0) {
-			/* An answer to either tells about what was before both. */
+			/* Completion of either tells about what was before both. */
 			if (!sent++)
 				cr->cookie = cookie;
 			continue;
@@ -100,7 +97,7 @@ static int adma_probe(struct adma_channel *ch)
 }
 
 /*
- * The watch: looks after chan_reqs whose answer does not come, and after
+ * The watch: looks after chan_reqs that do not complete, and after
  * channels that are put aside. It alone changes a channel's health.
  */
 
@@ -135,8 +132,8 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	ch->errors += ch->erred;
 	ch->erred = false;
 	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
-		/* Nobody else looks, if its word has found no place. */
-		adma_chan_req_over_if_answered(cr);
+		/* Nothing else looks, if its word has found no place. */
+		adma_chan_req_over_if_complete(cr);
 		trouble |= adma_chan_req_silent(cr);
 	}
 	/* One that is still being submitted may have lost a transfer. */
@@ -146,7 +143,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	return trouble;
 }
 
-/* The probe was answered: what was submitted before it is over. */
+/* The probe has completed: what was submitted before it is over. */
 static void adma_end_suspects(struct adma_channel *ch)
 {
 	struct adma_chan_req *cr, *next;
@@ -169,7 +166,6 @@ static void adma_end_suspects(struct adma_channel *ch)
 
 static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 {
-	trace_adma_channel(dma_chan_name(ch->chan), health);
 	/* At most a few times for each channel and load of the module. */
 	if (health == ADMA_OUT)
 		dev_warn(ch->dev, "adma: %s is left out\n",
@@ -177,7 +173,7 @@ static void adma_set_health(struct adma_channel *ch, enum adma_health health)
 	WRITE_ONCE(ch->health, health);
 }
 
-/* Asks the channel itself, and draws the conclusions. Then it rests so long. */
+/* Probes the channel and sets its health. Returns the pause, in ms. */
 static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 {
 	bool rests;
@@ -196,7 +192,7 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 		ret = adma_probe(ch);
 	/*
 	 * While nothing is known pages stay pinned and callers wait: it may still
-	 * write. With nobody waiting it is given up before long; after some
+	 * write. With no request waiting it is given up before long; after some
 	 * errors ioatdma itself does not look at a channel any more.
 	 */
 	if (ret != -ETIMEDOUT)
@@ -226,8 +222,11 @@ void adma_watch(struct work_struct *work)
 	struct adma_channel *ch =
 		container_of(to_delayed_work(work), struct adma_channel, watch);
 	unsigned int pause = ADMA_WATCH_MS;
+	int idx = srcu_read_lock(&adma_srcu);
 	bool trouble;
 
+	if (!READ_ONCE(ch->chan))
+		goto out_unlock;
 	adma_channel_poll(ch);
 	trouble = adma_in_trouble(ch);
 	if (trouble || ch->health == ADMA_ASIDE)
@@ -235,23 +234,60 @@ void adma_watch(struct work_struct *work)
 	if (!list_empty(&ch->reqs) || ch->health == ADMA_ASIDE)
 		queue_delayed_work(adma_workqueue, &ch->watch,
 				   msecs_to_jiffies(pause));
+out_unlock:
+	srcu_read_unlock(&adma_srcu, idx);
 }
 
-/* Something was submitted, and its answer may get lost; or it went wrong. */
-void adma_watch_soon(struct adma_channel *ch)
+/*
+ * The self-test of README.md, "The first thing to test on hardware": a good
+ * transfer, one from an address that no memory has, and a good one behind it.
+ * ioatdma resets the channel within 2.2 s.
+ */
+static void adma_selftest(struct adma_channel *ch)
 {
-	queue_delayed_work(adma_workqueue, &ch->watch,
-			   msecs_to_jiffies(ADMA_WATCH_MS));
+	unsigned long irq, end = jiffies + 4 * HZ;
+	struct adma_chan_req *cr = adma_probe_of(ch);
+	u8 *page = ch->probe_page;
+	bool before, after;
+	unsigned int i;
+
+	spin_lock_irqsave(&ch->lock, irq);
+	adma_chan_req_next_turn(cr);
+	spin_unlock_irqrestore(&ch->lock, irq);
+	adma_chan_req_charge(cr, 3);
+	memset(page, 0x5a, ADMA_PROBE_LEN);
+	memset(page + ADMA_PROBE_LEN, 0, 3 * ADMA_PROBE_LEN);
+	for (i = 0; i < 3; i++)
+		adma_chan_req_transfer(cr, ch->probe_dma + (i + 1) * ADMA_PROBE_LEN,
+				       i == 1 ? BIT_ULL(45) : ch->probe_dma,
+				       ADMA_PROBE_LEN, DMA_PREP_INTERRUPT);
+	dma_async_issue_pending(ch->chan);
+	/* Not asked: that would put the driver's timer off. */
+	while (!READ_ONCE(cr->failed) && time_before(jiffies, end))
+		msleep(ADMA_WATCH_MS);
+	before = !memcmp(page, page + ADMA_PROBE_LEN, ADMA_PROBE_LEN);
+	after = !memcmp(page, page + 3 * ADMA_PROBE_LEN, ADMA_PROBE_LEN);
+	dev_info(ch->dev, "adma: selftest of %s: before the error: %s, error: %s, carried out after the error: %s\n",
+		 dma_chan_name(ch->chan), before ? "good" : "lost",
+		 READ_ONCE(cr->failed) ? "came" : "none", after ? "YES" : "no");
 }
 
 /* A channel has to show that it works. */
 int adma_health_init(struct adma_channel *ch)
 {
+	unsigned int tries = 0;
+	int ret;
+
 	ch->probe_page = dma_alloc_coherent(ch->dev, PAGE_SIZE, &ch->probe_dma,
 					    GFP_KERNEL);
 	if (!ch->probe_page)
 		return -ENOMEM;
-	if (adma_probe(ch)) {
+	if (adma_selftests && ch->ordered)
+		adma_selftest(ch);
+	do {
+		ret = adma_probe(ch);
+	} while (ret && adma_selftests && tries++ < ADMA_PROBES);
+	if (ret) {
 		dev_warn(ch->dev, "adma: %s fails its test, not used\n",
 			 dma_chan_name(ch->chan));
 		return -EIO;

@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Ranges that stay pinned from one copy to the next: how they are found again,
- * and which of them go to make room. A hit makes a range young, time and eviction
- * make it older: what was used since eviction last looked has a second chance,
- * and a hit takes no lock to be remembered.
+ * and which of them are retired to make room. A hit resets a range's age, time and
+ * eviction raise it: what was used since eviction last looked has a second
+ * chance, and a hit takes no lock to be remembered.
  */
 #include <linux/list_lru.h>
+#include <linux/pkeys.h>
 #include <linux/rcupdate.h>
-#include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/shrinker.h>
 
-#include "adma.h"
 #include "compat.h"
+#include "range.h"
 
-/* What was not used for so many rounds of so long is let go. */
+/* What was not used for ADMA_AGES rounds of ADMA_AGE_MS is retired. */
 #define ADMA_AGE_MS	1000
 #define ADMA_AGES	5
 
-struct kmem_cache *adma_range_slab;
-struct list_lru adma_lru;	/* all kept ranges, by memory control group */
+/* How often a range that dies while it is pinned is looked for again. */
+#define ADMA_TRIES	8
+
+/* How long a copy that finds no room waits for its own file's works. */
+#define ADMA_ROOM_MS	20
+
+unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
+
+/* Set once the lists are there: kernels before 6.7 register the shrinker first. */
+static bool adma_lru_ready;
 
 static void adma_age(struct work_struct *work);
 static DECLARE_DELAYED_WORK(adma_ager, adma_age);
@@ -29,79 +38,100 @@ static void adma_age_later(void)
 			   msecs_to_jiffies(ADMA_AGE_MS));
 }
 
-/* Out of the table, by whoever comes first. */
-static bool adma_range_take(struct adma_range *range)
-{
-	return xa_cmpxchg(&range->file->table, range->index, range, NULL, 0) ==
-	       range;
-}
-
-static void adma_range_drop(struct adma_range *range)
-{
-	list_lru_del_obj(&adma_lru, &range->lru);
-	atomic_dec(&range->file->kept);
-	adma_range_put(range);
-}
-
-/* Nobody finds it any more; its users go on. */
-bool adma_range_forget(struct adma_range *range)
-{
-	bool first = adma_range_take(range);
-
-	if (first)
-		adma_range_drop(range);
-	return first;
-}
-
 /*
- * The range of that index, for reading or writing, with a hold on it. Where
- * nothing is kept, one that is pinned for long only if that is asked for.
+ * A range that is found is not looked at by get_user_pages(), and so passes the
+ * thread's protection keys by: where a process has keys, nothing is kept.
  */
-struct adma_range *adma_range_get(struct adma_file *file, u64 index, bool write,
-				  bool longterm)
+static bool adma_keeps(const struct adma_mem *mem)
+{
+#ifdef CONFIG_X86_INTEL_MEMORY_PROTECTION_KEYS
+	if (READ_ONCE(mm_pkey_allocation_map(mem->mm)) & ~1)
+		return false;
+#endif
+	return READ_ONCE(mem->keep_pages);
+}
+
+/* Returns it with a reference. */
+static struct adma_range *adma_range_lookup(struct adma_mem *mem, u64 index,
+					    bool write)
 {
 	struct adma_range *range;
 
-	if (!READ_ONCE(file->keep_pages))
-		return adma_range_new(file, index, write, longterm);
 	rcu_read_lock();
-	range = xa_load(&file->table, index);
+	range = xa_load(&mem->table, adma_key(index, write));
 	if (range && (READ_ONCE(range->dead) ||
 		      !kref_get_unless_zero(&range->kref)))
 		range = NULL;
 	rcu_read_unlock();
-	if (range && write && !range->write) {
-		adma_range_forget(range);
-		adma_range_put(range);
-		range = NULL;
-	}
-	adma_count_for(file, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
-	if (range) {
-		if (READ_ONCE(range->age))
-			WRITE_ONCE(range->age, 0);
-		return range;
-	}
-	range = adma_range_new(file, index, write, true);
-	if (IS_ERR(range))
-		return range;
-	/* All before it is in the table: whoever takes it out undoes it. */
-	kref_get(&range->kref);
-	list_lru_add_obj(&adma_lru, &range->lru);
-	atomic_inc(&file->kept);
-	if (xa_insert(&file->table, index, range, GFP_KERNEL_ACCOUNT)) {
-		/* No memory; or somebody was quicker, and this is for us alone. */
-		adma_range_drop(range);
-		return range;
-	}
-	adma_age_later();
-	/* Before it was to be found the file may have been closed. */
-	if (!READ_ONCE(file->keep_pages))
-		adma_range_forget(range);
+	if (range && READ_ONCE(range->age))
+		WRITE_ONCE(range->age, 0);
 	return range;
 }
 
 /*
- * Whether it may go: nobody uses it, and nobody has for @ages rounds. Otherwise
+ * Find bytes of one range pinned and mapped.
+ *
+ * Neither sleeps nor allocates.
+ *
+ * Returns their range with a reference, or NULL.
+ */
+struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
+				   bool write, unsigned int device)
+{
+	struct adma_range *range;
+	int for_write;
+
+	if (!adma_keeps(mem))
+		return NULL;
+	/* What was pinned for writing also serves readers. */
+	for (for_write = 1; for_write >= write; for_write--) {
+		range = adma_range_lookup(mem, adma_range_of(addr), for_write);
+		if (range && adma_range_ready(range, addr, len, device)) {
+			adma_count_for(mem, ADMA_STAT_HITS);
+			return range;
+		}
+		if (range)
+			adma_range_put(range);
+	}
+	return NULL;
+}
+
+/* Returns a range of the table, or a new one, with a reference. */
+static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
+					      bool write)
+{
+	struct adma_range *range;
+
+	if (!adma_keeps(mem))
+		return adma_range_new(mem, index, write);
+	range = adma_range_lookup(mem, index, write);
+	adma_count_for(mem, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
+	if (range)
+		return range;
+	range = adma_range_new(mem, index, write);
+	if (IS_ERR(range))
+		return range;
+	/* All before it is in the table: taking it out undoes it. */
+	kref_get(&range->kref);
+	list_lru_add_obj(&adma_lru, &range->lru);
+	atomic_inc(&mem->kept);
+	if (xa_insert(&mem->table, adma_key(index, write), range,
+		      GFP_KERNEL_ACCOUNT)) {
+		/* No memory; or another thread was quicker, and this is ours alone. */
+		list_lru_del_obj(&adma_lru, &range->lru);
+		atomic_dec(&mem->kept);
+		adma_range_put(range);
+		return range;
+	}
+	adma_age_later();
+	/* Before it could be found the file may have been closed. */
+	if (!READ_ONCE(mem->keep_pages))
+		adma_range_retire(range);
+	return range;
+}
+
+/*
+ * Whether it may be retired: nothing uses it, nor has for @ages rounds. Otherwise
  * it is a round older. The caller sees to it that its memory stays.
  */
 static bool adma_range_is_old(struct adma_range *range, unsigned int ages)
@@ -115,125 +145,160 @@ static bool adma_range_is_old(struct adma_range *range, unsigned int ages)
 	return age >= ages;
 }
 
-/*
- * Lets go of about @pages pages that nobody uses and nobody has used for @ages
- * rounds: the coldest first, as far as the hand of a clock tells.
- */
-static unsigned long adma_ranges_evict(struct adma_file *file,
+/* Retires ranges of about @pages pages; the second pass takes younger ones, too. */
+static unsigned long adma_ranges_evict(struct adma_mem *mem,
 				       unsigned long pages, unsigned int ages)
 {
-	bool ages_only = ages == ADMA_AGES;
-	/* To the end, all round, and once more for those that were young. */
-	int passes = ages_only ? 1 : 3;
+	int passes = ages == ADMA_AGES ? 1 : 2;
 	unsigned long freed = 0, index;
 	struct adma_range *range;
 
 	while (freed < pages && passes--) {
 		rcu_read_lock();
-		xa_for_each_start(&file->table, index, range,
-				  ages_only ? 0 : READ_ONCE(file->hand)) {
+		xa_for_each(&mem->table, index, range) {
 			if (freed >= pages)
 				break;
 			if (!adma_range_is_old(range, ages) ||
-			    !adma_range_forget(range))
+			    !adma_range_retire(range))
 				continue;
-			adma_count_for(file, ADMA_STAT_EVICTIONS);
+			adma_count_for(mem, ADMA_STAT_EVICTIONS);
 			freed += bitmap_weight(range->pinned,
 					       ADMA_RANGE_PAGES) ?: 1;
 		}
 		rcu_read_unlock();
-		if (!ages_only)
-			WRITE_ONCE(file->hand, freed < pages ? 0 : index);
 	}
 	return freed;
 }
 
-/* Of the files of one user, or of all. */
-static unsigned long adma_files_evict(const struct user_struct *user,
-				      unsigned long pages, unsigned int ages)
+/* Of one user, or of all (NULL). */
+static unsigned long adma_mems_evict(const struct user_struct *user,
+				     unsigned long pages, unsigned int ages)
 {
 	unsigned long freed = 0;
-	struct adma_file *file;
+	struct adma_mem *mem;
 
-	mutex_lock(&adma_files_lock);
-	list_for_each_entry(file, &adma_files, files) {
-		if (!user || file->cred->user == user)
-			freed += adma_ranges_evict(file, pages - freed, ages);
+	mutex_lock(&adma_mems_lock);
+	list_for_each_entry(mem, &adma_mems, all) {
+		if (!user || mem->cred->user == user)
+			freed += adma_ranges_evict(mem, pages - freed, ages);
 		if (freed >= pages)
 			break;
 		cond_resched();
 	}
-	mutex_unlock(&adma_files_lock);
+	mutex_unlock(&adma_mems_lock);
 	return freed;
 }
 
 /*
- * For somebody who was refused pages, before he asks again. What is kept for
- * other files is in his way when the limit is the user's; they let go of it in
- * their own time, and until then he is refused.
+ * What other files of the user keep is in the way when the limit is the user's;
+ * it is reaped in their own time, and until then the caller is refused.
  */
-void adma_ranges_make_room(struct adma_file *file, unsigned int pages,
-			   bool of_user)
+static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_user)
 {
-	unsigned long freed = adma_ranges_evict(file, pages, 1);
+	unsigned long freed = adma_ranges_evict(mem, pages, 1);
 
-	/* A moment for their workers; it is not waited for what they do. */
+	/* A moment for their works, whose end is not waited for. */
 	if (of_user && freed < pages &&
-	    adma_files_evict(file->cred->user, pages - freed, 1))
+	    adma_mems_evict(mem->cred->user, pages - freed, 1))
 		schedule_timeout_killable(1);
-	adma_file_catch_up(file, 0);
+	/* Requests may be over and not know it: the word comes before the interrupt. */
+	adma_channels_poll();
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->ending),
+				    msecs_to_jiffies(ADMA_ROOM_MS));
+	adma_ranges_reap(mem);
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
+				    msecs_to_jiffies(ADMA_ROOM_MS));
+}
+
+/*
+ * Bytes of one range, pinned and mapped.
+ * @pinned: increased by the pages that this has pinned
+ *
+ * May wait for a page for as long as its provider likes.
+ *
+ * Returns their range with a reference: one that is kept, or another for the
+ * caller alone. -EBUSY if the mapping changes all the time.
+ */
+struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
+				  bool write, unsigned int device,
+				  unsigned int *pinned)
+{
+	unsigned int pages = adma_page_of(addr + len - 1) - adma_page_of(addr) + 1;
+	struct adma_range *range;
+	bool alone = false;
+	int ret, tries;
+
+	for (tries = 0; tries < ADMA_TRIES; tries++) {
+		range = alone ? adma_range_new(mem, adma_range_of(addr), write) :
+				adma_range_of_table(mem, adma_range_of(addr), write);
+		if (IS_ERR(range))
+			return range;
+		ret = adma_range_fill(range, addr, len, device, pinned);
+		if (!ret)
+			return range;
+		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2) {
+			/* Its other pages may be in the way. */
+			adma_range_retire(range);
+			adma_range_put(range);
+			adma_make_room(mem, pages, ret == -ENOMEM);
+			continue;
+		}
+		adma_range_put(range);
+		if (ret == -EBUSY && !alone)
+			alone = true;
+		else if (ret != -ESTALE)
+			return ERR_PTR(ret);
+	}
+	return ERR_PTR(-EBUSY);
 }
 
 /* Down to the mark, in ranges: one may have few pages, or none yet. */
-void adma_ranges_trim(struct adma_file *file)
+void adma_ranges_trim(struct adma_mem *mem)
 {
-	while (atomic_read(&file->kept) * ADMA_RANGE_PAGES >
-	       READ_ONCE(file->keep_pages) && adma_ranges_evict(file, 1, 1))
+	while (atomic_read(&mem->kept) * ADMA_RANGE_PAGES >
+	       READ_ONCE(mem->keep_pages) && adma_ranges_evict(mem, 1, 1))
 		;
 }
 
-/* Nothing is kept from now on. What somebody uses goes when he is done. */
-void adma_ranges_drop(struct adma_file *file)
+/* Nothing is kept from now on. */
+void adma_ranges_retire(struct adma_mem *mem)
 {
 	struct adma_range *range;
 	unsigned long index;
 
-	/* With the lock: who adds one after that sees it, see adma_range_get(). */
-	xa_lock(&file->table);
-	WRITE_ONCE(file->keep_pages, 0);
-	xa_unlock(&file->table);
+	/* With the lock: who adds one after that sees it, adma_range_of_table(). */
+	xa_lock(&mem->table);
+	WRITE_ONCE(mem->keep_pages, 0);
+	xa_unlock(&mem->table);
 	rcu_read_lock();
-	xa_for_each(&file->table, index, range)
-		adma_range_forget(range);
+	xa_for_each(&mem->table, index, range)
+		adma_range_retire(range);
 	rcu_read_unlock();
 }
 
-/*
- * What was not used for some seconds goes by itself: memory that is pinned
- * cannot be moved, swapped or given to somebody else.
- */
+/* Pinned memory cannot be moved or swapped: what is not used goes by itself. */
 static void adma_age(struct work_struct *work)
 {
-	adma_files_evict(NULL, ULONG_MAX, ADMA_AGES);
+	adma_mems_evict(NULL, ULONG_MAX, ADMA_AGES);
 	if (list_lru_count(&adma_lru))
 		adma_age_later();
 }
 
 /*
- * When memory is short. The lists are those of memory control groups: what a
- * container keeps goes when the container has no memory left. Kernels count
- * and scan pages, of which a range has about so many.
+ * The shrinker. Its lists are those of memory control groups: what a container
+ * keeps goes when the container has no memory left. It counts pages.
  */
 
 static unsigned long adma_shrink_count(struct shrinker *shrinker,
 				       struct shrink_control *sc)
 {
-	if (list_empty(&adma_files))
-		return 0;	/* at first the lists are not there yet */
+	/* Pairs with adma_kept_init(). */
+	if (!smp_load_acquire(&adma_lru_ready))
+		return 0;
 	return list_lru_shrink_count(&adma_lru, sc) * ADMA_RANGE_PAGES;
 }
 
-/* The lock of the list is held. */
+/* Caller holds the lock of the list. */
 static enum lru_status adma_shrink_one(struct list_head *item,
 				       struct list_lru_one *list,
 #ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
@@ -242,12 +307,16 @@ static enum lru_status adma_shrink_one(struct list_head *item,
 				       void *arg)
 {
 	struct adma_range *range = container_of(item, struct adma_range, lru);
+	struct adma_mem *mem = range->mem;
 
-	if (!adma_range_is_old(range, 1) || !adma_range_take(range))
+	/* As adma_range_retire(), but for that lock. */
+	if (!adma_range_is_old(range, 1) ||
+	    xa_cmpxchg(&mem->table, adma_key(range->index, range->write), range,
+		       NULL, 0) != range)
 		return LRU_ROTATE;
 	list_lru_isolate(list, item);
-	adma_count_for(range->file, ADMA_STAT_EVICTIONS);
-	atomic_dec(&range->file->kept);
+	adma_count_for(mem, ADMA_STAT_EVICTIONS);
+	atomic_dec(&mem->kept);
 	adma_range_put(range);
 	return LRU_REMOVED;
 }
@@ -309,6 +378,8 @@ int adma_kept_init(void)
 	ret = list_lru_init_memcg(&adma_lru, adma_shrinker);
 	if (ret)
 		goto err_free_shrinker;
+	/* Pairs with adma_shrink_count(). */
+	smp_store_release(&adma_lru_ready, true);
 	return 0;
 
 err_free_shrinker:

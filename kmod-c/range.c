@@ -3,66 +3,125 @@
  * Pinned ranges: pages of user memory that are pinned and mapped together, and
  * given up when the program changes their mapping (see README.md, "What munmap
  * waits for").
+ *
+ * Locks, outer first: adma_mems_lock (mutex), mem->lock, range->lock. The MMU
+ * notifier takes mem->lock and range->lock one after the other; both are never
+ * held where memory is allocated.
  */
-#include <linux/delay.h>
-#include <linux/dma-mapping.h>
+#include <linux/cred.h>
+#include <linux/hugetlb.h>
 #include <linux/iommu.h>
 #include <linux/list_lru.h>
-#include <linux/sched.h>
+#include <linux/magic.h>
+#include <linux/sched/mm.h>
+#include <linux/shmem_fs.h>
 
-#include "adma.h"
-#include "trace.h"
+#include "compat.h"
+#include "range.h"
 
 /* How often pages are pinned anew that have changed while they were pinned. */
 #define ADMA_TRIES	8
+
+/*
+ * How long after its submission a change of the mapping waits for a transfer.
+ * ioatdma ends a hung channel sooner; after that the pins alone keep others safe.
+ */
+#define ADMA_LINGER_MS	3000
+
+struct adma_device adma_devices[ADMA_MAX_CHANNELS];
+unsigned int adma_nr_devices;
+LIST_HEAD(adma_mems);
+DEFINE_MUTEX(adma_mems_lock);	/* of the list, of words, of users' files */
+struct kmem_cache *adma_range_slab;
+struct list_lru adma_lru;	/* kept ranges, by memory control group */
+struct workqueue_struct *adma_reaper;	/* of ranges that need no page lock */
+struct workqueue_struct *adma_dirty_reaper;	/* of the others; may wait long */
 
 static unsigned long adma_range_start(const struct adma_range *range)
 {
 	return range->index * ADMA_RANGE_SIZE;
 }
 
-/* ESTALE: the range has died, or its mapping changes all the time. */
+/*
+ * F_SEAL_WRITE fails while pages of a memory file are pinned: such ranges are not
+ * kept, unless no seal can be added any more. The inode may be on its way out.
+ */
+static bool adma_page_sealable(struct page *page)
+{
+	struct address_space *mapping;
+	unsigned int seals = F_SEAL_SEAL;
+	struct inode *inode;
+
+	if (PageAnon(page))
+		return false;
+	rcu_read_lock();
+	mapping = READ_ONCE(page_folio(page)->mapping);
+	inode = mapping ? READ_ONCE(mapping->host) : NULL;
+	if (inode && inode->i_sb->s_magic == TMPFS_MAGIC)
+		seals = READ_ONCE(SHMEM_I(inode)->seals);
+#ifdef CONFIG_HUGETLBFS
+	if (inode && inode->i_sb->s_magic == HUGETLBFS_MAGIC)
+		seals = READ_ONCE(HUGETLBFS_I(inode)->seals);
+#endif
+	rcu_read_unlock();
+	return !(seals & F_SEAL_SEAL);
+}
+
+/* Returns -ESTALE if the range has died, or its mapping changes all the time. */
 static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 {
 	unsigned long addr = adma_range_start(range) + at * PAGE_SIZE;
-	unsigned int flags = (range->write ? FOLL_WRITE : 0) |
-			     (range->longterm ? FOLL_LONGTERM : 0);
-	int got, ret, tries = ADMA_TRIES;
+	/* For long, always: a silent channel may keep any pin for good. */
+	unsigned int flags = FOLL_LONGTERM | (range->write ? FOLL_WRITE : 0);
+	struct page **pages = range->pages + at;
+	int i, got, ret, tries = ADMA_TRIES;
 	unsigned long seq;
 
-	/* Whoever reaches a buffer of ours brings another memory map along. */
-	if (WARN_ON_ONCE(current->mm != range->file->mm))
+	/* A copier that reaches an export has another memory map. */
+	if (WARN_ON_ONCE(current->mm != range->mem->mm))
 		return -EFAULT;
-	ret = adma_charge_pages(range->file, count);
-	if (ret)
-		return ret;
 	/* To unshare a page that the child of a fork has changes the mapping. */
 	do {
 		seq = mmu_interval_read_begin(&range->notifier);
-		got = pin_user_pages_fast(addr, count, flags, range->pages + at);
+		got = pin_user_pages_fast(addr, count, flags, pages);
+		if (got < count) {
+			/* A partial pin is still a pin. */
+			if (got > 0)
+				unpin_user_pages(pages, got);
+			return got == -ENOMEM ? got : -EFAULT;
+		}
+		ret = adma_charge(range->mem, pages, count);
+		if (ret) {
+			unpin_user_pages(pages, count);
+			return ret;
+		}
 		spin_lock(&range->lock);
-		ret = 0;
-		if (got < count)
-			ret = got == -ENOMEM ? got : -EFAULT;
-		else if (range->dead ||
-			 mmu_interval_read_retry(&range->notifier, seq))
+		if (range->dead || mmu_interval_read_retry(&range->notifier, seq))
 			ret = -ESTALE;
 		else
 			bitmap_set(range->pinned, at, count);
 		spin_unlock(&range->lock);
-		/* A partial pin is still a pin. */
-		if (ret && got > 0)
-			unpin_user_pages(range->pages + at, got);
-	} while (ret == -ESTALE && !READ_ONCE(range->dead) && --tries);
-	trace_adma_pin(addr, count, ret);
-	if (ret) {
-		adma_uncharge_pages(range->file, count);
+		if (ret) {
+			adma_uncharge(range->mem, pages, count);
+			unpin_user_pages(pages, count);
+		}
+	} while (ret && !READ_ONCE(range->dead) && --tries);
+	if (ret)
 		return ret;
+	for (i = 0; i < count; i++) {
+		if (adma_page_sealable(pages[i])) {
+			adma_range_retire(range);
+			break;
+		}
 	}
 	adma_count(ADMA_STAT_PINS, count);
 	adma_count(ADMA_STAT_PINNED_PAGES, count);
 	return 0;
 }
+
+/*
+ * Mapping
+ */
 
 /*
  * Whether the device reaches the page itself and not a bounce buffer, which
@@ -79,12 +138,27 @@ static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 }
 
 /* As no bounce buffer is ever used, no mapping needs a sync. */
-static void adma_range_unmap(struct adma_range *range, unsigned int device,
-			     dma_addr_t addr, unsigned int pages)
+static void adma_unmap(struct adma_range *range, unsigned int device,
+		       dma_addr_t addr, unsigned int pages)
 {
-	dma_unmap_page_attrs(adma_devices[device], addr, pages * PAGE_SIZE,
+	dma_unmap_page_attrs(adma_devices[device].dev, addr, pages * PAGE_SIZE,
 			     range->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
 			     DMA_ATTR_SKIP_CPU_SYNC);
+}
+
+/* Nothing in flight touches what is mapped for the device. */
+static void adma_range_unmap(struct adma_range *range, unsigned int device)
+{
+	struct adma_mapping *map = &range->mapping[device];
+	unsigned int at;
+
+	lockdep_assert_held(&range->lock);
+	for_each_set_bit(at, map->mapped, ADMA_RANGE_PAGES) {
+		if (map->run[at])
+			adma_unmap(range, device, map->addr[at], map->run[at]);
+		map->run[at] = 0;
+	}
+	bitmap_zero(map->mapped, ADMA_RANGE_PAGES);
 }
 
 /* Maps what is pinned, what lies together in one go. */
@@ -92,9 +166,12 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 			  unsigned int end, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
-	struct device *dev = adma_devices[device];
+	struct device *dev = adma_devices[device].dev;
 	unsigned int i, run;
 
+	lockdep_assert_held(&range->lock);
+	if (READ_ONCE(adma_devices[device].gone))
+		return -EBUSY;
 	for (; at < end; at += run) {
 		struct page **page = range->pages + at;
 		dma_addr_t addr;
@@ -112,7 +189,7 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 		if (dma_mapping_error(dev, addr))
 			return -EIO;
 		if (!adma_reaches(dev, addr, page[0])) {
-			adma_range_unmap(range, device, addr, run);
+			adma_unmap(range, device, addr, run);
 			return -EIO;
 		}
 		map->run[at] = run;
@@ -126,29 +203,34 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 	return 0;
 }
 
-/* Whether pages are pinned, and mapped for a device. Takes no lock. */
+/* Whether bytes are pinned, and mapped for a device. Takes no lock. */
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device)
 {
-	unsigned int first = adma_page_of(addr);
-	unsigned int end = first + adma_pages_of(addr, len);
+	unsigned int i, first = adma_page_of(addr), end = adma_page_of(addr + len - 1) + 1;
 
-	if (find_next_zero_bit(range->mapping[device].mapped, end, first) < end)
-		return false;
+	for (i = 0; i < adma_nr_devices; i++) {
+		if ((i == device || (device == ADMA_EVERY_DEVICE &&
+				     !READ_ONCE(adma_devices[i].gone))) &&
+		    find_next_zero_bit(range->mapping[i].mapped, end, first) < end)
+			return false;
+	}
 	/* Pairs with adma_range_map(): then the addresses are there. */
 	smp_rmb();
 	return true;
 }
 
 /*
- * Pins and maps what is not. EBUSY when somebody else is at it: he may be
- * waiting for a page that only the caller can provide (userfaultfd).
+ * Pin and map what is not.
+ *
+ * Returns -EBUSY if another thread is at it: it may be waiting for a page that
+ * only the caller can provide (userfaultfd).
  */
-static int adma_range_add(struct adma_range *range, u64 addr, size_t len,
-			  unsigned int device, unsigned int *pinned)
+int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
+		    unsigned int device, unsigned int *pinned)
 {
-	unsigned int at = adma_page_of(addr), stop, i;
-	unsigned int end = at + adma_pages_of(addr, len);
+	unsigned int first = adma_page_of(addr), end = adma_page_of(addr + len - 1) + 1;
+	unsigned int i, at = first, stop;
 	int ret = 0;
 
 	if (!mutex_trylock(&range->fill))
@@ -159,157 +241,134 @@ static int adma_range_add(struct adma_range *range, u64 addr, size_t len,
 			break;
 		*pinned += stop - at;
 	}
-	at = adma_page_of(addr);
+	spin_lock(&range->lock);
 	for (i = 0; i < adma_nr_devices && !ret; i++) {
-		if (i == device || device == ADMA_EVERY_DEVICE)
-			ret = adma_range_map(range, at, end, i);
+		if (i == device || (device == ADMA_EVERY_DEVICE &&
+				    !READ_ONCE(adma_devices[i].gone)))
+			ret = adma_range_map(range, first, end, i);
 	}
+	spin_unlock(&range->lock);
 	mutex_unlock(&range->fill);
 	return ret;
 }
 
 /*
- * The next bytes, pinned and mapped. Answers their range, or another one for
- * them alone: pages that cannot be kept can be had for one copy all the same,
- * and a range may be busy, or be for writing where that is not allowed.
+ * The end of a range
  */
-struct adma_range *adma_range_fill(struct adma_range *range, u64 addr,
-				   size_t len, bool write, unsigned int device,
-				   unsigned int *pinned)
-{
-	struct adma_range *alone;
-	int ret = -EFAULT, again;
 
-	if (!range->no_longterm)
-		ret = adma_range_add(range, addr, len, device, pinned);
-	if (!ret)
-		return range;
-	if (!range->longterm || ret == -ESTALE)
-		return ERR_PTR(ret);
-	/* Its other pages may still serve, unless they are in the way. */
-	if (ret != -EFAULT && ret != -EBUSY)
-		adma_range_forget(range);
-	alone = adma_range_new(range->file, range->index, write,
-			       device == ADMA_EVERY_DEVICE);
-	if (IS_ERR(alone))
-		return alone;
-	again = adma_range_add(alone, addr, len, device, pinned);
-	if (again) {
-		adma_range_put(alone);
-		return ERR_PTR(again);
-	}
-	/* A page of a file, perhaps: it need not be asked for in vain again. */
-	if (ret == -EFAULT && range->write == write && !alone->longterm)
-		range->no_longterm = true;
-	return alone;
-}
-
-/*
- * Adds the ranges of one side of a copy between processes, pinned and mapped
- * for every device by its owner; also with an error some of them.
- */
-int adma_ranges_fill(struct adma_file *file, u64 addr, u64 len, bool write,
-		     struct adma_range **range, unsigned int *nr,
-		     unsigned int *pinned)
-{
-	struct adma_range *held, *filled;
-	unsigned int tries = 0;
-	u64 end = addr + len;
-
-	while (addr < end) {
-		size_t part = min_t(u64, adma_range_rest(addr), end - addr);
-
-		held = adma_range_get(file, adma_range_of(addr), write, true);
-		if (IS_ERR(held))
-			return PTR_ERR(held);
-		filled = adma_range_fill(held, addr, part, write,
-					 ADMA_EVERY_DEVICE, pinned);
-		if (filled != held)
-			adma_range_put(held);
-		if (filled == ERR_PTR(-ESTALE)) {
-			if (tries++ == ADMA_TRIES)
-				return -EFAULT;
-			continue;
-		}
-		if (IS_ERR(filled))
-			return PTR_ERR(filled);
-		range[(*nr)++] = filled;
-		addr += part;
-	}
-	return 0;
-}
-
-/* Nobody looks at it any more. */
 static void adma_range_free(struct rcu_head *rcu)
 {
 	kmem_cache_free(adma_range_slab,
 			container_of(rcu, struct adma_range, rcu));
 }
 
-static void adma_range_end(struct adma_range *range)
+/* Anonymous pages need no lock to be marked dirty; pages of files do. */
+static bool adma_range_needs_lock(const struct adma_range *range)
 {
-	unsigned int pages = bitmap_weight(range->pinned, ADMA_RANGE_PAGES);
+	unsigned int at;
+
+	for_each_set_bit(at, range->pinned, ADMA_RANGE_PAGES) {
+		if (range->write && !PageAnon(range->pages[at]))
+			return true;
+	}
+	return false;
+}
+
+static void adma_range_reap(struct adma_range *range)
+{
+	bool locks = adma_range_needs_lock(range);
+	struct adma_mem *mem = range->mem;
 	unsigned int i, at, stop;
 
 	mmu_interval_notifier_remove(&range->notifier);
-	for (i = 0; i < adma_nr_devices; i++) {
-		struct adma_mapping *map = &range->mapping[i];
-
-		for_each_set_bit(at, map->mapped, ADMA_RANGE_PAGES) {
-			if (map->run[at])
-				adma_range_unmap(range, i, map->addr[at],
-						 map->run[at]);
-		}
+	spin_lock(&mem->lock);
+	spin_lock(&range->lock);
+	for (i = 0; i < adma_nr_devices; i++)
+		adma_range_unmap(range, i);
+	spin_unlock(&range->lock);
+	list_del(&range->all);
+	spin_unlock(&mem->lock);
+	for_each_set_bitrange(at, stop, range->pinned, ADMA_RANGE_PAGES) {
+		adma_uncharge(mem, range->pages + at, stop - at);
+		adma_count(ADMA_STAT_PINNED_PAGES, -(s64)(stop - at));
+		for (i = at; range->write && !locks && i < stop; i++)
+			set_page_dirty(range->pages[i]);
+		unpin_user_pages_dirty_lock(range->pages + at, stop - at, locks);
 	}
-	for_each_set_bitrange(at, stop, range->pinned, ADMA_RANGE_PAGES)
-		unpin_user_pages_dirty_lock(range->pages + at, stop - at,
-					    range->write);
-	adma_count(ADMA_STAT_PINNED_PAGES, -(s64)pages);
-	adma_uncharge_pages(range->file, pages);
-	atomic_dec(&range->file->leaving);
-	adma_file_put(range->file);
+	atomic_dec(&mem->leaving);
 	call_rcu(&range->rcu, adma_range_free);
+	adma_mem_put(mem);
 }
 
-/*
- * Lets go of the file's ranges that nobody holds any more. It waits for the
- * locks of their pages, and for munmap(): never inside the notifier, which may
- * be called with these held.
- */
-void adma_ranges_reap(struct adma_file *file)
+/* Caller has a reference to @mem. */
+static void adma_list_reap(struct adma_mem *mem, struct list_head *list)
 {
 	struct adma_range *range, *next;
 	LIST_HEAD(gone);
 
-	spin_lock(&file->lock);
-	list_splice_init(&file->gone, &gone);
-	spin_unlock(&file->lock);
+	spin_lock(&mem->lock);
+	list_splice_init(list, &gone);
+	spin_unlock(&mem->lock);
 	list_for_each_entry_safe(range, next, &gone, lru)
-		adma_range_end(range);
-	wake_up_all(&file->wait);
+		adma_range_reap(range);
+	wake_up_all(&mem->wait);
+}
+
+/*
+ * Unpin ranges that nothing refers to any more.
+ *
+ * Waits for the locks of their pages, and for munmap(): never inside the
+ * notifier, which may be called with these held, and never for another process's
+ * pages.
+ */
+void adma_ranges_reap(struct adma_mem *mem)
+{
+	adma_list_reap(mem, &mem->gone);
+	adma_list_reap(mem, &mem->dirty);
+}
+
+/* Waits for the works, too: nothing refers to the memory's ranges any more. */
+void adma_ranges_reap_all(struct adma_mem *mem)
+{
+	/* They may be queued behind those of others. Caller has a reference. */
+	if (cancel_work_sync(&mem->reap))
+		adma_mem_put(mem);
+	if (cancel_work_sync(&mem->reap_dirty))
+		adma_mem_put(mem);
+	adma_ranges_reap(mem);
 }
 
 /* One for each file and not for each range: munmap() gives up hundreds. */
-void adma_reap_work(struct work_struct *work)
+static void adma_reap_work(struct work_struct *work)
 {
-	struct adma_file *file = container_of(work, struct adma_file, reap);
+	struct adma_mem *mem = container_of(work, struct adma_mem, reap);
 
-	adma_ranges_reap(file);
-	adma_file_put(file);
+	adma_list_reap(mem, &mem->gone);
+	adma_mem_put(mem);
+}
+
+static void adma_reap_dirty_work(struct work_struct *work)
+{
+	struct adma_mem *mem = container_of(work, struct adma_mem, reap_dirty);
+
+	adma_list_reap(mem, &mem->dirty);
+	adma_mem_put(mem);
 }
 
 static void adma_range_release(struct kref *kref)
 {
 	struct adma_range *range = container_of(kref, struct adma_range, kref);
-	struct adma_file *file = range->file;
+	bool dirty = adma_range_needs_lock(range);
+	struct adma_mem *mem = range->mem;
 
-	spin_lock(&file->lock);
-	list_add_tail(&range->lru, &file->gone);
-	atomic_inc(&file->leaving);
-	/* The work's own hold; it cannot get past the lock before. */
-	if (queue_work(adma_reaper, &file->reap))
-		kref_get(&file->kref);
-	spin_unlock(&file->lock);
+	spin_lock(&mem->lock);
+	list_add_tail(&range->lru, dirty ? &mem->dirty : &mem->gone);
+	atomic_inc(&mem->leaving);
+	/* The work's own reference; it cannot get past the lock before. */
+	if (dirty ? queue_work(adma_dirty_reaper, &mem->reap_dirty) :
+		    queue_work(adma_reaper, &mem->reap))
+		kref_get(&mem->kref);
+	spin_unlock(&mem->lock);
 }
 
 void adma_range_put(struct adma_range *range)
@@ -317,30 +376,59 @@ void adma_range_put(struct adma_range *range)
 	kref_put(&range->kref, adma_range_release);
 }
 
-/*
- * Waits for the transfers of requests that have begun by now. It asks the
- * channels itself: their submitter may not have issued them yet, nor asked for
- * an interrupt, and may be waiting for the caller, or be the caller.
- */
-static void adma_range_drain(struct adma_range *range)
+/* Takes it out of the table. Returns whether it was there. */
+bool adma_range_retire(struct adma_range *range)
 {
-	unsigned long since;
-	unsigned int i, us;
+	struct adma_mem *mem = range->mem;
 
-	/* Pairs with adma_chan_req_send(): it sees the range dead, or we that. */
+	if (xa_cmpxchg(&mem->table, adma_key(range->index, range->write), range,
+		       NULL, 0) != range)
+		return false;
+	list_lru_del_obj(&adma_lru, &range->lru);
+	atomic_dec(&mem->kept);
+	adma_range_put(range);
+	return true;
+}
+
+/*
+ * A change of the mapping
+ */
+
+/*
+ * Wait until no such transfer is in flight.
+ * @timeout: jiffies
+ *
+ * The caller has made sure that none begins any more, but for a full barrier.
+ *
+ * Returns what is left of @timeout, 0 if it has passed, or -ERESTARTSYS.
+ */
+int adma_wait_for_flight(const struct adma_flight *what, long timeout,
+			 bool interruptible)
+{
+	long left = max(timeout, 1L);
+	unsigned int i;
+
+	/* Pairs with adma_chan_req_send(): it sees what we have set, or we that. */
 	smp_mb();
-	since = jiffies;	/* whoever begins later sees it in any case */
-	for (i = 0; i < adma_nr_channels; i++) {
+	for (i = 0; i < adma_nr_channels && left > 0; i++) {
 		struct adma_channel *ch = &adma_channels[i];
 
-		for (us = 20; adma_channel_busy(ch, range->file, since);
-		     us = min(2 * us, 2000U)) {
-			adma_channel_poll(ch);
-			/* To ask is an access to the device: not too often. */
-			if (adma_channel_busy(ch, range->file, since))
-				usleep_range(us, 2 * us);
-		}
+		if (!adma_in_flight(ch, what))
+			continue;
+		/* The last one may have completed without an interrupt so far. */
+		adma_channel_poll(ch);
+		if (!timeout)
+			left = !adma_in_flight(ch, what);
+		else if (interruptible)
+			left = wait_event_interruptible_timeout(ch->wait,
+								!adma_in_flight(ch, what),
+								left);
+		else
+			left = wait_event_timeout(ch->wait,
+						  !adma_in_flight(ch, what),
+						  left);
 	}
+	return left;
 }
 
 /* Unmap, remap, discard, truncate, fork, exit. */
@@ -354,10 +442,14 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 	unsigned int first = (max(change->start, start) - start) >> PAGE_SHIFT;
 	unsigned int stop = DIV_ROUND_UP(min(change->end, start + ADMA_RANGE_SIZE) -
 					 start, PAGE_SIZE);
+	struct adma_flight what = {
+		.owner = range->mem,
+		.max_age = msecs_to_jiffies(ADMA_LINGER_MS),
+	};
 	bool hit;
 
 	spin_lock(&range->lock);
-	/* Whoever is just pinning pages of it begins again. */
+	/* A thread that is just pinning pages of it begins again. */
 	mmu_interval_set_seq(notifier, seq);
 	/* Pages that are pinned, and not only their neighbours? */
 	hit = find_next_bit(range->pinned, stop, first) < stop;
@@ -366,17 +458,19 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 	spin_unlock(&range->lock);
 	if (!hit)
 		return true;
-	trace_adma_invalidate(change->start, change->end);
-	if (adma_range_forget(range))
-		adma_count_for(range->file, ADMA_STAT_INVALIDATIONS);
-	adma_exports_void(range);
+	if (adma_range_retire(range))
+		adma_count_for(range->mem, ADMA_STAT_INVALIDATIONS);
+	range->mem->died(range->mem, range);
 	/*
-	 * Whoever has transfers under way holds it. Reclaim cannot take a pinned
-	 * page: nothing changes for the program.
+	 * Whatever has transfers in flight refers to it. Reclaim cannot take a
+	 * pinned page: nothing changes for the program.
 	 */
 	if (kref_read(&range->kref) && mmu_notifier_range_blockable(change) &&
-	    !(current->flags & PF_MEMALLOC))
-		adma_range_drain(range);
+	    !(current->flags & PF_MEMALLOC)) {
+		/* What begins later sees that it is dead. */
+		what.begun_by = jiffies;
+		adma_wait_for_flight(&what, what.max_age, false);
+	}
 	return true;
 }
 
@@ -384,8 +478,7 @@ static const struct mmu_interval_notifier_ops adma_range_ops = {
 	.invalidate = adma_range_invalidate,
 };
 
-struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
-				  bool longterm)
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write)
 {
 	struct adma_range *range;
 	int ret;
@@ -395,20 +488,123 @@ struct adma_range *adma_range_new(struct adma_file *file, u64 index, bool write,
 	if (!range)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&range->kref);
-	range->file = file;
+	range->mem = mem;
 	range->index = index;
 	range->write = write;
-	range->longterm = longterm;
 	INIT_LIST_HEAD(&range->lru);
 	mutex_init(&range->fill);
 	spin_lock_init(&range->lock);
-	ret = mmu_interval_notifier_insert(&range->notifier, file->mm,
+	ret = mmu_interval_notifier_insert(&range->notifier, mem->mm,
 					   adma_range_start(range),
 					   ADMA_RANGE_SIZE, &adma_range_ops);
 	if (ret) {
 		kmem_cache_free(adma_range_slab, range);
 		return ERR_PTR(ret);
 	}
-	kref_get(&file->kref);
+	kref_get(&mem->kref);
+	spin_lock(&mem->lock);
+	list_add(&range->all, &mem->ranges);
+	spin_unlock(&mem->lock);
 	return range;
+}
+
+/*
+ * Memory of one file
+ */
+
+void adma_mem_init(struct adma_mem *mem)
+{
+	kref_init(&mem->kref);
+	mem->mm = current->mm;
+	mmgrab(mem->mm);
+	mem->cred = get_current_cred();
+	init_waitqueue_head(&mem->wait);
+	spin_lock_init(&mem->lock);
+	INIT_LIST_HEAD(&mem->ranges);
+	INIT_LIST_HEAD(&mem->gone);
+	INIT_LIST_HEAD(&mem->dirty);
+	INIT_LIST_HEAD(&mem->all);
+	INIT_WORK(&mem->reap, adma_reap_work);
+	INIT_WORK(&mem->reap_dirty, adma_reap_dirty_work);
+	xa_init_flags(&mem->table, XA_FLAGS_ACCOUNT);
+	xa_init_flags(&mem->folios, XA_FLAGS_ACCOUNT);
+	mem->keep_pages = READ_ONCE(adma_keep_pages);
+}
+
+static void adma_words_unmap_one(struct adma_mem *mem, unsigned int channel)
+{
+	struct adma_words *words = &mem->words[channel];
+
+	lockdep_assert_held(&adma_mems_lock);
+	if (words->mapped)
+		dma_unmap_page(adma_channels[channel].dev, words->dma, PAGE_SIZE,
+			       DMA_BIDIRECTIONAL);
+	words->mapped = false;
+}
+
+/* No request of the file uses them any more. */
+void adma_words_unmap(struct adma_mem *mem)
+{
+	unsigned int i;
+
+	for (i = 0; i < adma_nr_channels; i++)
+		adma_words_unmap_one(mem, i);
+}
+
+/* Maps the words, and lets a device that goes find what is mapped for it. */
+void adma_mem_list(struct adma_mem *mem)
+{
+	unsigned int i;
+
+	lockdep_assert_held(&adma_mems_lock);
+	list_add_tail(&mem->all, &adma_mems);
+	for (i = 0; i < adma_nr_channels; i++) {
+		const struct adma_channel *ch = &adma_channels[i];
+		struct adma_words *words = &mem->words[i];
+
+		if (READ_ONCE(adma_devices[ch->device].gone))
+			continue;
+		words->dma = dma_map_page(ch->dev, words->page, 0, PAGE_SIZE,
+					  DMA_BIDIRECTIONAL);
+		words->mapped = !dma_mapping_error(ch->dev, words->dma);
+		/* Without words only ADMA_IOC_WAIT tells of the end. */
+		if (words->mapped && !adma_reaches(ch->dev, words->dma, words->page))
+			adma_words_unmap_one(mem, i);
+	}
+}
+
+/* Nothing refers to it any more. */
+void adma_mem_exit(struct adma_mem *mem)
+{
+	mutex_lock(&adma_mems_lock);
+	list_del(&mem->all);
+	mutex_unlock(&adma_mems_lock);
+	xa_destroy(&mem->table);
+	xa_destroy(&mem->folios);
+	put_cred(mem->cred);
+	mmdrop(mem->mm);
+}
+
+/* The device goes. Nothing in flight touches any of its mappings. */
+void adma_mems_unmap(unsigned int device)
+{
+	struct adma_range *range;
+	struct adma_mem *mem;
+	unsigned int i;
+
+	mutex_lock(&adma_mems_lock);
+	list_for_each_entry(mem, &adma_mems, all) {
+		spin_lock(&mem->lock);
+		list_for_each_entry(range, &mem->ranges, all) {
+			spin_lock(&range->lock);
+			adma_range_unmap(range, device);
+			spin_unlock(&range->lock);
+		}
+		spin_unlock(&mem->lock);
+		for (i = 0; i < adma_nr_channels; i++) {
+			if (adma_channels[i].device == device)
+				adma_words_unmap_one(mem, i);
+		}
+	}
+	mutex_unlock(&adma_mems_lock);
 }

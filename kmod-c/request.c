@@ -1,22 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
-/* One request, from the caller's pieces to the last byte. */
+/*
+ * One request, from the caller's pieces to the last byte.
+ *
+ * A place of a channel (chan_req) is held only while nothing can fault: what is
+ * not found pinned is pinned after all open parts were closed. So no user keeps
+ * others out by pages that never come.
+ */
 #include <linux/nospec.h>
+#include <linux/poll.h>
 #include <linux/sched/signal.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "adma.h"
-#include "trace.h"
+#include "hold.h"
+#include "request.h"
 
-/*
- * Each holds a chan_req of every channel it has pieces for, also while it waits
- * for a page: one user leaves enough of them to others.
- */
+/* Requests of one user: leaves places of every channel to others. */
 #define ADMA_USER_REQUESTS	(ADMA_CHAN_REQS / 2)
+
+/* How often a piece is begun whose mapping changes, before it is refused. */
+#define ADMA_PIECE_TRIES	8
+
+/* How long a submission that finds no room waits for requests of its own file. */
+#define ADMA_CATCH_UP_MS	20
+
+/* ... and one that is about to fork, for requests and pages of it. */
+#define ADMA_FORK_MS	100
+
+unsigned long adma_max_bytes = 64UL << 20;
 
 static void adma_request_end(struct work_struct *work)
 {
 	struct adma_request *req = container_of(work, struct adma_request, end);
-	u64 failed = atomic64_read(&req->failed);
+	u64 failed = atomic64_read(&req->job.failed);
 	struct adma_file *file = req->file;
 	unsigned int i;
 
@@ -27,28 +43,202 @@ static void adma_request_end(struct work_struct *work)
 		adma_range_put(req->range[i]);
 	if (req->buf)
 		adma_buf_leave(req->buf);
-	adma_ranges_trim(file);
-	trace_adma_complete(req->id, req->bytes, failed);
+	adma_ranges_trim(&file->mem);
 	atomic64_sub(req->bytes, &file->user->bytes);
 	atomic_dec(&file->user->requests);
 	spin_lock(&file->lock);
-	/* From here on it is somebody else's, or kept until he has been told. */
-	atomic64_set(&req->failed, failed);
+	/* From here on the slot is another request's, or kept until WAIT. */
+	atomic64_set(&req->job.failed, failed);
 	req->state = failed ? ADMA_FAILED : ADMA_FREE;
 	spin_unlock(&file->lock);
-	atomic_dec(&file->ending);
-	wake_up_all(&file->wait);
-	adma_file_put(file);
+	atomic_dec(&file->mem.ending);
+	wake_up_all(&file->mem.wait);
+	adma_mem_put(&file->mem);
 }
 
-/* Letting pages go may sleep, and the last part may end in an interrupt. */
-void adma_request_put(struct adma_request *req)
+/* Unpinning may sleep, and the last part may end in an interrupt. */
+static void adma_job_end(struct adma_job *job)
 {
-	if (!refcount_dec_and_test(&req->parts))
-		return;
-	atomic_inc(&req->file->ending);
+	struct adma_request *req = container_of(job, struct adma_request, job);
+
+	atomic_inc(&req->file->mem.ending);
 	queue_work(adma_workqueue, &req->end);
 }
+
+/*
+ * Slots
+ */
+
+/* Returns the request of a slot, made when it is first asked for. */
+static struct adma_request *adma_request_of(struct adma_file *file,
+					    unsigned int slot)
+{
+	struct adma_request *first, *req = READ_ONCE(file->slot[slot]);
+
+	if (req)
+		return req;
+	req = kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
+	if (!req)
+		return NULL;
+	req->file = file;
+	req->job.slot = slot;
+	req->job.words = file->words;
+	req->job.owner[0] = &file->mem;
+	req->job.end = adma_job_end;
+	INIT_WORK(&req->end, adma_request_end);
+	first = cmpxchg(&file->slot[slot], NULL, req);
+	if (first)
+		kvfree(req);
+	return first ?: req;
+}
+
+/* Takes a free slot; returns -EAGAIN if there is none. */
+static struct adma_request *adma_request_take(struct adma_file *file)
+{
+	struct adma_request *req;
+	int i, ret = -EAGAIN;
+
+	if (atomic_inc_return(&file->user->requests) > ADMA_USER_REQUESTS)
+		goto err_uncount;
+	for (i = 0; i < ADMA_SLOTS; i++) {
+		req = adma_request_of(file, i);
+		if (!req) {
+			ret = -ENOMEM;
+			break;
+		}
+		spin_lock(&file->lock);
+		if (req->state != ADMA_FREE) {
+			spin_unlock(&file->lock);
+			continue;
+		}
+		req->state = ADMA_BUSY;
+		/* 0 is no number. */
+		req->job.id = ++file->sequence * ADMA_SLOTS + i;
+		spin_unlock(&file->lock);
+		memset_startat(req, 0, buf);
+		req->job.owner[1] = NULL;
+		req->job.buf = NULL;
+		atomic64_set(&req->job.failed, 0);
+		refcount_set(&req->job.parts, 1);
+		kref_get(&file->mem.kref);
+		return req;
+	}
+err_uncount:
+	atomic_dec(&file->user->requests);
+	return ERR_PTR(ret);
+}
+
+void adma_requests_free(struct adma_file *file)
+{
+	unsigned int i;
+
+	for (i = 0; i < ADMA_SLOTS; i++) {
+		if (file->slot[i])
+			kfree(file->slot[i]->range);
+		kvfree(file->slot[i]);
+	}
+}
+
+/* Whether one of the file's requests up to that one is not over. */
+bool adma_requests_busy(struct adma_file *file, u64 sequence)
+{
+	bool busy = false;
+	unsigned int i;
+
+	spin_lock(&file->lock);
+	for (i = 0; i < ADMA_SLOTS; i++) {
+		struct adma_request *req = READ_ONCE(file->slot[i]);
+
+		busy |= req && req->state == ADMA_BUSY &&
+			req->job.id / ADMA_SLOTS <= sequence;
+	}
+	spin_unlock(&file->lock);
+	return busy;
+}
+
+__poll_t adma_requests_poll(struct adma_file *file)
+{
+	__poll_t mask = EPOLLIN | EPOLLRDNORM;
+	unsigned int i;
+
+	spin_lock(&file->lock);
+	for (i = 0; i < ADMA_SLOTS; i++) {
+		struct adma_request *req = READ_ONCE(file->slot[i]);
+
+		if (req && req->state == ADMA_BUSY)
+			mask &= ~(EPOLLIN | EPOLLRDNORM);
+		if (req && req->state == ADMA_FAILED)
+			mask |= EPOLLERR;
+	}
+	spin_unlock(&file->lock);
+	return mask;
+}
+
+/*
+ * Wait for requests that are over and do not know it yet.
+ * @sequence: also for all up to this one, and for what they have pinned
+ *
+ * The word comes before the interrupt.
+ */
+void adma_requests_catch_up(struct adma_file *file, u64 sequence)
+{
+	long limit = msecs_to_jiffies(sequence ? ADMA_FORK_MS : ADMA_CATCH_UP_MS);
+	struct adma_mem *mem = &file->mem;
+
+	adma_channels_poll();
+	wait_event_killable_timeout(mem->wait,
+				    sequence ? !adma_requests_busy(file, sequence) :
+					       !atomic_read(&mem->ending),
+				    limit);
+	adma_ranges_reap(mem);
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
+				    limit);
+}
+
+/*
+ * Returns -EAGAIN if a request is not over, -EINVAL for an unknown number. Failed
+ * pieces are told once.
+ */
+int adma_ended(struct adma_file *file, struct adma_wait *arg)
+{
+	struct adma_request *req = READ_ONCE(file->slot[arg->id % ADMA_SLOTS]);
+	int ret = 0;
+
+	spin_lock(&file->lock);
+	if (!arg->id || !req || req->job.id < arg->id) {
+		ret = -EINVAL;
+	} else if (req->job.id == arg->id && req->state == ADMA_BUSY) {
+		ret = -EAGAIN;
+	} else if (req->job.id == arg->id && req->state == ADMA_FAILED) {
+		arg->failed = atomic64_read(&req->job.failed);
+		req->state = ADMA_FREE;
+	}
+	spin_unlock(&file->lock);
+	return ret;
+}
+
+/* Waits for the end of a request; timeout_ns 0: only looks. */
+int adma_wait(struct adma_file *file, struct adma_wait *arg)
+{
+	u64 limit = 0;
+	long left;
+	int ret;
+
+	arg->failed = 0;
+	if (arg->timeout_ns)
+		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1,
+			      MAX_SCHEDULE_TIMEOUT - 1);
+	left = wait_event_interruptible_timeout(file->mem.wait,
+						(ret = adma_ended(file, arg)) != -EAGAIN,
+						limit);
+	if (left < 0)
+		return -EINTR;
+	return left || !limit ? ret : -ETIMEDOUT;
+}
+
+/*
+ * Submission
+ */
 
 /* An address of the caller's, or an offset; into what, is seen later. */
 static bool adma_place_ok(u64 *addr, u64 len, unsigned int align, bool offset)
@@ -90,8 +280,25 @@ static int adma_pieces_read(const struct adma_submit *arg,
 	return 0;
 }
 
-/* Room for so many ranges more; it stays with the slot. */
-int adma_request_reserve(struct adma_request *req, unsigned int more)
+static int adma_charge_bytes(struct adma_request *req, u64 len)
+{
+	atomic64_t *bytes = &req->file->user->bytes;
+	int tries;
+
+	for (tries = 0; tries < 2; tries++) {
+		if (tries)
+			adma_requests_catch_up(req->file, 0);
+		if (atomic64_add_return(len, bytes) <= READ_ONCE(adma_max_bytes)) {
+			req->bytes += len;
+			return 0;
+		}
+		atomic64_sub(len, bytes);
+	}
+	return -EAGAIN;
+}
+
+/* Makes room for @more ranges; it stays with the slot. */
+static int adma_request_reserve(struct adma_request *req, unsigned int more)
 {
 	unsigned int want = roundup_pow_of_two(req->nr_ranges + more);
 	struct adma_range **range;
@@ -107,89 +314,155 @@ int adma_request_reserve(struct adma_request *req, unsigned int more)
 	return 0;
 }
 
-/* The request of a slot, made when it is first asked for. */
-static struct adma_request *adma_request_of(struct adma_file *file,
-					    unsigned int slot)
+/* Gives the places on all channels back: something may fault now. */
+static void adma_request_yield(struct adma_request *req)
 {
-	struct adma_request *first, *req = READ_ONCE(file->slot[slot]);
+	unsigned int i;
 
-	if (req)
-		return req;
-	req = kvzalloc(sizeof(*req), GFP_KERNEL_ACCOUNT);
-	if (!req)
-		return NULL;
-	req->file = file;
-	req->slot = slot;
-	INIT_WORK(&req->end, adma_request_end);
-	first = cmpxchg(&file->slot[slot], NULL, req);
-	if (first)
-		kvfree(req);
-	return first ?: req;
-}
-
-/* One that is free: until it is over, nobody else touches it. */
-static struct adma_request *adma_request_take(struct adma_file *file)
-{
-	struct adma_request *req;
-	int i, ret = -EAGAIN;
-
-	if (atomic_inc_return(&file->user->requests) > ADMA_USER_REQUESTS)
-		goto err_uncount;
-	for (i = 0; i < ADMA_SLOTS; i++) {
-		req = adma_request_of(file, i);
-		if (!req) {
-			ret = -ENOMEM;
-			break;
-		}
-		spin_lock(&file->lock);
-		if (req->state != ADMA_FREE) {
-			spin_unlock(&file->lock);
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (!req->part[i])
 			continue;
-		}
-		req->state = ADMA_BUSY;
-		/* 0 is no number. */
-		req->id = ++file->sequence * ADMA_SLOTS + i;
-		spin_unlock(&file->lock);
-		memset_startat(req, 0, failed);
-		req->chunk = 1;
-		refcount_set(&req->parts, 1);
-		kref_get(&file->kref);
-		return req;
+		/* Without order a later part's end proves nothing about this one. */
+		req->doubt |= !adma_chan_req_close(req->part[i], false) ||
+			      !adma_channels[i].ordered;
+		req->part[i] = NULL;
 	}
-err_uncount:
-	atomic_dec(&file->user->requests);
-	return ERR_PTR(ret);
 }
 
-static u64 adma_own_addr(const struct adma_request *req, unsigned int nr)
+/* Adds the ranges of one side; there is room for them. */
+static int adma_side_pin(struct adma_request *req, u64 addr, u64 len, bool write,
+			 unsigned int device)
 {
-	return req->push ? req->piece[nr].src : req->piece[nr].dst;
+	struct adma_mem *mem = &req->file->mem;
+	struct adma_range *range;
+	u64 end = addr + len;
+	size_t part;
+
+	for (; addr < end; addr += part) {
+		part = min_t(u64, adma_range_rest(addr), end - addr);
+		range = adma_range_find(mem, addr, part, write, device);
+		if (!range) {
+			adma_request_yield(req);
+			range = adma_range_get(mem, addr, part, write, device,
+					       &req->pinned);
+		}
+		if (IS_ERR(range))
+			return PTR_ERR(range);
+		req->range[req->nr_ranges++] = range;
+	}
+	return 0;
 }
 
-static int adma_charge_bytes(struct adma_request *req, u64 len)
+static struct adma_side adma_side(u64 addr, struct adma_range **range)
 {
-	atomic64_t *bytes = &req->file->user->bytes;
-	int tries;
+	return (struct adma_side) {
+		.addr = addr, .range = range, .first = adma_range_of(addr),
+	};
+}
 
-	for (tries = 0; tries < 2; tries++) {
-		if (tries)
-			adma_file_catch_up(req->file, 0);
-		if (atomic64_add_return(len, bytes) <= READ_ONCE(adma_max_bytes)) {
-			req->bytes += len;
-			return 0;
-		}
-		atomic64_sub(len, bytes);
+/* Pins both sides of a piece within the caller's memory. */
+static int adma_piece_pin(struct adma_request *req,
+			  const struct adma_piece *piece, unsigned int device)
+{
+	unsigned int nr_dst = adma_ranges_of(piece->dst, piece->len);
+	unsigned int nr_src = adma_ranges_of(piece->src, piece->len);
+	unsigned int first = req->nr_ranges;
+	int ret;
+
+	if (req->nr_ranges + nr_dst + nr_src > req->max_ranges)
+		adma_request_yield(req);
+	ret = adma_request_reserve(req, nr_dst + nr_src);
+	if (!ret)
+		ret = adma_side_pin(req, piece->dst, piece->len, true, device);
+	if (!ret)
+		ret = adma_side_pin(req, piece->src, piece->len, false, device);
+	if (ret)
+		return ret;
+	req->dst = adma_side(piece->dst, req->range + first);
+	req->src = adma_side(piece->src, req->range + first + nr_dst);
+	return 0;
+}
+
+/* Both sides of a piece between processes, which are pinned. */
+static int adma_piece_across(struct adma_request *req,
+			     const struct adma_piece *piece)
+{
+	u64 offset = req->push ? piece->dst : piece->src;
+	u64 own = req->push ? piece->src : piece->dst;
+	struct adma_buf *buf = req->buf;
+	struct adma_side theirs, ours;
+
+	if (offset > buf->len || piece->len > buf->len - offset ||
+	    !IS_ALIGNED(buf->addr + offset, adma_align))
+		return -EINVAL;
+	theirs = adma_side(buf->addr + offset, buf->range);
+	theirs.first = adma_range_of(buf->addr);
+	ours = adma_side(own, req->range + req->own);
+	req->own += adma_ranges_of(own, piece->len);
+	req->dst = req->push ? theirs : ours;
+	req->src = req->push ? ours : theirs;
+	return 0;
+}
+
+/* Opens a part of the request on a channel; -EBUSY if it has no place. */
+static int adma_part_open(struct adma_request *req, unsigned int channel)
+{
+	if (!req->part[channel])
+		req->part[channel] =
+			adma_chan_req_begin(&adma_channels[channel], &req->job);
+	req->cr = req->part[channel];
+	if (!req->cr)
+		return -EBUSY;
+	if (!req->used)
+		req->begun = jiffies;
+	req->used |= BIT(channel);
+	return 0;
+}
+
+/* Returns the channel that took the piece, or an error. */
+static int adma_piece_start(struct adma_request *req, unsigned int nr)
+{
+	const struct adma_piece *piece = &req->piece[nr];
+	u64 near = req->push ? piece->src : piece->dst;
+	u64 first = req->push ? req->piece[0].src : req->piece[0].dst;
+	int channel, ret, tries;
+
+	for (tries = 0; tries < ADMA_PIECE_TRIES; tries++) {
+		channel = adma_channel_pick(piece->channel, near,
+					    adma_range_of(first) + nr);
+		if (channel < 0)
+			return channel;
+		if (req->buf)
+			ret = adma_piece_across(req, piece);
+		else
+			ret = adma_piece_pin(req, piece,
+					     adma_channels[channel].device);
+		if (!ret)
+			ret = adma_part_open(req, channel);
+		if (ret)
+			return ret;
+		req->cr->pieces |= BIT_ULL(nr);
+		ret = adma_piece_send(req, piece->len);
+		if (!ret)
+			return channel;
+		/* To pin it anew is the business of a buffer's owner. */
+		if (ret == -ESTALE && req->buf)
+			return -EFAULT;
+		if (ret != -ESTALE)
+			return ret;
 	}
-	return -EAGAIN;
+	return -EBUSY;
 }
 
 /*
  * Before the first piece. Between processes that is all that may take as long as
  * the caller likes, and then the buffer, whose owner may wait for its end; from
- * there on only channels are waited for. Answers for how many pieces.
+ * there on only channels are waited for. Returns for how many pieces.
  */
 static unsigned int adma_request_prepare(struct adma_request *req,
-					 const struct adma_submit *arg, int *ret)
+					 const struct adma_submit *arg,
+					 const struct file_operations *port,
+					 int *ret)
 {
 	u32 wanted = req->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
 	struct adma_buf *buf;
@@ -199,80 +472,55 @@ static unsigned int adma_request_prepare(struct adma_request *req,
 	if (*ret)
 		return 0;
 	for (i = 0; i < arg->count; i++) {
-		u64 addr = adma_own_addr(req, i), len = req->piece[i].len;
+		const struct adma_piece *piece = &req->piece[i];
+		u64 own = req->push ? piece->src : piece->dst;
 
-		*ret = adma_charge_bytes(req, len);
+		*ret = adma_charge_bytes(req, piece->len);
 		if (arg->flags && !*ret)
-			*ret = adma_request_reserve(req, adma_ranges_of(addr, len));
+			*ret = adma_request_reserve(req, adma_ranges_of(own, piece->len));
 		if (arg->flags && !*ret)
-			*ret = adma_ranges_fill(req->file, addr, len, !req->push,
-						req->range, &req->nr_ranges,
-						&req->pinned);
+			*ret = adma_side_pin(req, own, piece->len, !req->push,
+					     ADMA_EVERY_DEVICE);
 		if (*ret)
 			break;
 	}
 	if (!arg->flags || !i)
 		return i;
-	buf = adma_buf_enter(arg->port, arg->export, wanted);
+	buf = adma_buf_enter(port, arg->port, arg->export, wanted);
 	if (IS_ERR(buf)) {
 		*ret = PTR_ERR(buf);
 		return 0;
 	}
 	req->buf = buf;
+	req->job.buf = buf;
+	req->job.owner[1] = &buf->file->mem;
 	return i;
 }
 
-/* The first piece is under way while the next one is pinned. */
-static int adma_pieces_start(struct adma_request *req, unsigned int count,
-			     u8 *channels)
-{
-	int ret, channel;
-
-	for (; req->accepted < count; req->accepted++) {
-		unsigned int nr = req->accepted;
-		const struct adma_piece *piece = &req->piece[nr];
-
-		channel = adma_channel_pick(piece->channel,
-					    adma_own_addr(req, nr),
-					    adma_range_of(adma_own_addr(req, 0)) + nr);
-		if (channel < 0)
-			return channel;
-		if (!req->part[channel])
-			req->part[channel] =
-				adma_chan_req_begin(&adma_channels[channel], req);
-		req->cr = req->part[channel];
-		if (!req->cr)
-			return -EBUSY;
-		req->cr->pieces |= BIT_ULL(nr);
-		ret = adma_piece_send(req, piece);
-		if (ret)
-			return ret;
-		channels[nr] = channel;
-		adma_count(ADMA_STAT_COPIES, 1);
-		adma_count(ADMA_STAT_BYTES, piece->len);
-		if (req->buf)
-			adma_count(ADMA_STAT_EXPORT_BYTES, piece->len);
-	}
-	return 0;
-}
-
-/* Answers the channels whose words tell its end; 0 if one's does not. */
+/* Returns the channels whose words tell its end; 0 if one's does not. */
 static u32 adma_request_close(struct adma_request *req)
 {
-	bool told = true;
-	u32 channels = 0;
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_channels; i++) {
-		if (!req->part[i])
+		if (!(req->used & BIT(i)))
 			continue;
-		channels |= BIT(i);
-		told &= adma_chan_req_close(req->part[i]);
+		/* A part that was closed before has no word yet. */
+		if (!req->part[i])
+			req->part[i] = adma_chan_req_begin(&adma_channels[i],
+							   &req->job);
+		if (req->part[i])
+			req->doubt |= !adma_chan_req_close(req->part[i], true);
+		else
+			req->doubt = true;
 	}
-	return told ? channels : 0;
+	if (req->doubt || !adma_is_recent(req->begun))
+		return 0;
+	return atomic64_read(&req->job.failed) ? 0 : req->used;
 }
 
-int adma_submit(struct file *filp, struct adma_submit *arg)
+int adma_submit(struct file *filp, const struct file_operations *port,
+		struct adma_submit *arg)
 {
 	struct adma_file *file = filp->private_data;
 	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
@@ -280,7 +528,7 @@ int adma_submit(struct file *filp, struct adma_submit *arg)
 	struct adma_request *req;
 	unsigned int i, ready;
 	struct adma_wait wait;
-	int ret, refused;
+	int ret, channel;
 
 	memset_startat(arg, 0, id);
 	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
@@ -289,38 +537,46 @@ int adma_submit(struct file *filp, struct adma_submit *arg)
 		return -EINVAL;
 	req = adma_request_take(file);
 	if (req == ERR_PTR(-EAGAIN)) {
-		adma_file_catch_up(file, 0);
+		adma_requests_catch_up(file, 0);
 		req = adma_request_take(file);
 	}
 	if (IS_ERR(req))
 		return PTR_ERR(req);
 
 	req->push = arg->flags & ADMA_SUBMIT_PUSH;
-	ready = adma_request_prepare(req, arg, &ret);
-	refused = adma_pieces_start(req, ready, channels);
-	if (refused)
-		ret = refused;
+	ready = adma_request_prepare(req, arg, port, &ret);
+	for (; req->accepted < ready; req->accepted++) {
+		channel = adma_piece_start(req, req->accepted);
+		if (channel < 0) {
+			ret = channel;
+			break;
+		}
+		channels[req->accepted] = channel;
+		adma_count(ADMA_STAT_COPIES, 1);
+		adma_count(ADMA_STAT_BYTES, req->piece[req->accepted].len);
+		if (req->buf)
+			adma_count(ADMA_STAT_EXPORT_BYTES,
+				   req->piece[req->accepted].len);
+	}
 	arg->channels = adma_request_close(req);
-	arg->id = req->id;
-	arg->slot = req->slot;
+	arg->id = req->job.id;
+	arg->slot = req->job.slot;
 	arg->accepted = req->accepted;
 	arg->pinned = req->pinned;
-	trace_adma_submit(req->id, arg->count, req->accepted, req->bytes,
-			  req->pinned, ret);
-	adma_request_put(req);
-	/* Only for the caller's statistics: a failure is his loss. */
+	adma_job_put(&req->job);
+	/* Only for the caller's statistics: a failure is its loss. */
 	for (i = 0; i < arg->accepted; i++) {
 		if (put_user(channels[i], &user[i].channel))
 			break;
 	}
 	/*
-	 * Nothing was taken, so nobody will wait for what was begun of it. A
+	 * Nothing was taken, so nothing will wait for what was begun of it. A
 	 * killed caller leaves it to the close of the file.
 	 */
 	if (!arg->accepted) {
 		wait.id = arg->id;
-		wait_event_killable(file->wait,
-				    adma_ended(filp, &wait) != -EAGAIN);
+		wait_event_killable(file->mem.wait,
+				    adma_ended(file, &wait) != -EAGAIN);
 		arg->id = 0;
 		arg->channels = 0;
 	}

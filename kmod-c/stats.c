@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Counters, one set for each processor.
+ * Per-CPU counters.
  *
- * Everybody may see in /sys/class/misc/adma/stats how many copies there were and
- * how many errors. The rest would show users how much the others copy, and is
- * for whoever may read /sys/kernel/debug/adma/stats.
+ * /sys/class/misc/adma/stats has copies and errors for everybody. The rest would
+ * show users how much others copy: /sys/kernel/debug/adma/stats is for root.
  */
 #include <linux/debugfs.h>
 #include <linux/device.h>
 #include <linux/seq_file.h>
 #include <linux/sysfs.h>
 
-#include "adma.h"
-
-#define CREATE_TRACE_POINTS
-#include "trace.h"
+#include "stats.h"
 
 DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);
 

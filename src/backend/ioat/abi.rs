@@ -7,7 +7,7 @@
 
 use core::mem::offset_of;
 
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 pub const ALIGN: usize = 64;
 pub const MAX_PIECES: usize = 64;
 pub const SLOTS: usize = 32;
@@ -33,17 +33,17 @@ pub const SUBMIT_PUSH: u32 = 1 << 1;
 pub const EXPORT_READ: u32 = 1 << 0;
 pub const EXPORT_WRITE: u32 = 1 << 1;
 
-pub const IOC_TYPE: usize = 0xad;
-pub const IOC_INFO: usize = io(0);
-pub const IOC_SUBMIT: usize = io(1);
-pub const IOC_WAIT: usize = io(2);
-pub const IOC_PORT: usize = io(3);
-pub const IOC_EXPORT: usize = io(4);
-pub const IOC_UNEXPORT: usize = io(5);
+pub const IOC_TYPE: usize = 0xda;
+pub const IOC_INFO: usize = iowr::<Info>(0);
+pub const IOC_SUBMIT: usize = iowr::<Submit>(1);
+pub const IOC_WAIT: usize = iowr::<Wait>(2);
+pub const IOC_PORT: usize = IOC_TYPE << 8 | 3;
+pub const IOC_EXPORT: usize = iowr::<Export>(4);
+pub const IOC_UNEXPORT: usize = iowr::<Wait>(5);
 
-/// linux/ioctl.h's `_IO`: no direction, no size.
-const fn io(number: usize) -> usize {
-    IOC_TYPE << 8 | number
+/// linux/ioctl.h's `_IOWR`: read and written, with the size of its structure.
+const fn iowr<T>(number: usize) -> usize {
+    3 << 30 | size_of::<T>() << 16 | IOC_TYPE << 8 | number
 }
 
 #[repr(C)]

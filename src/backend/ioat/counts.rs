@@ -20,8 +20,7 @@ pub struct Counts {
     pub costs: Costs,
 }
 
-/// Where the time of the requests went, all of them together, in ticks. What the call is made
-/// of is shown by the module's trace events.
+/// Where the time of the requests went, all of them together, in ticks.
 pub struct Costs {
     pub requests: AtomicU64,
     pub pinned_pages: AtomicU64,

@@ -52,9 +52,9 @@ static bool rest;
 module_param(rest, bool, 0644);
 MODULE_PARM_DESC(rest, "the channels take transfers and do not carry them out");
 
-static bool closed;
-module_param(closed, bool, 0644);
-MODULE_PARM_DESC(closed, "the channels take no transfer");
+static unsigned int closed;
+module_param(closed, uint, 0644);
+MODULE_PARM_DESC(closed, "mask of channels that take no transfer");
 
 struct soft_desc {
 	struct dma_async_tx_descriptor tx;
@@ -211,7 +211,8 @@ static struct dma_async_tx_descriptor *soft_prep(struct dma_chan *chan, dma_addr
 
 	if (hostile && (len > SZ_1M || !IS_ALIGNED(dst | src | len, 8)))
 		return NULL;
-	if (READ_ONCE(closed) || (places && atomic_read(&sc->used) >= places))
+	if (READ_ONCE(closed) & BIT(sc - soft_chans) ||
+	    (places && atomic_read(&sc->used) >= places))
 		return NULL;
 	desc = kzalloc(sizeof(*desc), GFP_NOWAIT);
 	if (!desc)

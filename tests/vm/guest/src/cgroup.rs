@@ -46,6 +46,11 @@ impl ControlGroup {
         text.trim().parse().map_err(|_| format!("not a number: {text:?}").into())
     }
 
+    /// More than this is swapped out, or kills.
+    pub fn limit(&self, bytes: u64) -> Outcome {
+        fs::write(self.0.join("memory.max"), bytes.to_string()).context("memory.max")
+    }
+
     /// As if it was at its limit; refused when so much is not to be had.
     pub fn reclaim(&self, bytes: usize) -> io::Result<()> {
         fs::write(self.0.join("memory.reclaim"), bytes.to_string())

@@ -1,115 +1,36 @@
-//! /dev/adma, call by call: a mirror of kmod-c/adma_ioctl.h and a thin wrapper.
+//! /dev/adma, call by call: a thin wrapper of the library's mirror of kmod-c/adma_ioctl.h.
 //!
 //! The calls are safe functions because of the memory law (see `memory`): a piece names
 //! bytes of regions, which no Rust reference covers, or addresses where nothing of ours
 //! lies. Whoever makes a piece keeps to that.
 
+use crate::abi;
 use crate::effort::PATIENCE;
 use crate::memory::{PAGE, Region};
 use crate::process::{become_nobody, limit_locked_memory};
 use crate::verdict::{Context, Outcome};
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 pub const PATH: &str = "/dev/adma";
 
-pub const ABI_VERSION: u32 = 2;
-pub const ALIGN: usize = 64;
-pub const MAX_PIECES: usize = 64;
-pub const SLOTS: usize = 32;
-pub const MAX_CHANNELS: u32 = 32;
-pub const WORD_STRIDE: usize = 64;
-pub const INFO_KEEP: u32 = 1;
-pub const FEATURE_WORDS: u32 = 1;
-pub const FEATURE_EXPORTS: u32 = 2;
-pub const MAX_EXPORTS: usize = 512;
-pub const CHANNEL_ANY: u32 = u32::MAX;
-pub const SUBMIT_PULL: u32 = 1;
-pub const SUBMIT_PUSH: u32 = 2;
-pub const EXPORT_READ: u32 = 1;
-pub const EXPORT_WRITE: u32 = 2;
+pub use crate::abi::{
+    ABI_VERSION, ALIGN, CHANNEL_ANY, EXPORT_READ, EXPORT_WRITE, Export, FEATURE_EXPORTS,
+    FEATURE_WORDS, INFO_KEEP, Info, MAX_EXPORTS, MAX_PIECES, Piece, SLOTS, SUBMIT_PULL,
+    SUBMIT_PUSH, Submit, WORD_STRIDE, Wait,
+};
 
-pub const INFO: u64 = 0xad00;
-pub const SUBMIT: u64 = 0xad01;
-pub const WAIT: u64 = 0xad02;
-pub const PORT: u64 = 0xad03;
-pub const EXPORT: u64 = 0xad04;
-pub const UNEXPORT: u64 = 0xad05;
+pub const MAX_CHANNELS: u32 = abi::MAX_CHANNELS as u32;
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Info {
-    pub size: u32,
-    pub flags: u32,
-    pub abi: u32,
-    pub features: u32,
-    pub channels: u32,
-    pub usable: u32,
-    pub src_align: u32,
-    pub reserved: u32,
-    pub max_bytes: u64,
-    pub max_pages: u64,
-    pub keep_pages: u64,
-    pub pages: u64,
-    pub hits: u64,
-    pub misses: u64,
-    pub evictions: u64,
-    pub invalidations: u64,
-}
-const _: () = assert!(size_of::<Info>() == 96 && offset_of!(Info, keep_pages) == 48);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Piece {
-    pub dst: u64,
-    pub src: u64,
-    pub len: u64,
-    pub channel: u32,
-    pub flags: u32,
-}
-const _: () = assert!(size_of::<Piece>() == 32 && offset_of!(Piece, flags) == 28);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Submit {
-    pub size: u32,
-    pub flags: u32,
-    pub pieces: u64,
-    pub count: u32,
-    pub port: i32,
-    pub export: u64,
-    pub id: u64,
-    pub accepted: u32,
-    pub slot: u32,
-    pub channels: u32,
-    pub pinned: u32,
-}
-const _: () = assert!(size_of::<Submit>() == 56 && offset_of!(Submit, accepted) == 40);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Export {
-    pub size: u32,
-    pub flags: u32,
-    pub addr: u64,
-    pub len: u64,
-    pub id: u64,
-}
-const _: () = assert!(size_of::<Export>() == 32);
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wait {
-    pub size: u32,
-    pub flags: u32,
-    pub id: u64,
-    pub timeout_ns: u64,
-    pub failed: u64,
-}
-const _: () = assert!(size_of::<Wait>() == 32 && offset_of!(Wait, failed) == 24);
+pub const INFO: u64 = abi::IOC_INFO as u64;
+pub const SUBMIT: u64 = abi::IOC_SUBMIT as u64;
+pub const WAIT: u64 = abi::IOC_WAIT as u64;
+pub const PORT: u64 = abi::IOC_PORT as u64;
+pub const EXPORT: u64 = abi::IOC_EXPORT as u64;
+pub const UNEXPORT: u64 = abi::IOC_UNEXPORT as u64;
 
 // ---- errors -------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@
 
 #[macro_use]
 mod verdict;
+#[path = "../../../../src/backend/ioat/abi.rs"]
+mod abi;
 mod canary;
 mod cgroup;
 mod device;

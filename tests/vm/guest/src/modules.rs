@@ -32,11 +32,17 @@ fn file() -> Outcome<String> {
 
 /// Puts the module in again.
 pub fn load() -> Outcome {
+    load_with(c"")
+}
+
+/// The same with parameters.
+pub fn load_with(parameters: &CStr) -> Outcome {
     let path = file()?;
     let module = File::open(&path).context(&path)?;
-    // SAFETY: an open file and a constant string.
-    let done =
-        unsafe { libc::syscall(libc::SYS_finit_module, module.as_raw_fd(), c"".as_ptr(), 0) };
+    // SAFETY: an open file and a string.
+    let done = unsafe {
+        libc::syscall(libc::SYS_finit_module, module.as_raw_fd(), parameters.as_ptr(), 0)
+    };
     ensure!(done == 0, "{path} does not load: {:?}", Errno::last());
     ensure!(
         eventually(Duration::from_secs(5), || Path::new(device::PATH).exists()),
@@ -60,7 +66,7 @@ pub fn load_client() -> Outcome {
 }
 
 /// Takes the module out as soon as nobody uses it.
-fn take_out() -> Outcome {
+pub fn take_out() -> Outcome {
     file()?;
     let begun = Instant::now();
     loop {

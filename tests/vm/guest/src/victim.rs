@@ -20,6 +20,7 @@ pub fn play(role: &str, arguments: &[&str]) -> Outcome {
         ("stranger", Ok([fd])) => stranger(*fd as i32),
         ("copies", Ok([count, len])) => copies(*count, *len, Region::of_small_pages),
         ("scattered", Ok([count, len])) => copies(*count, *len, Region::of_scattered_pages),
+        ("large", Ok([count, len])) => large(*count, *len),
         ("steady", Ok([len])) => steady(*len),
         ("oracle", Ok([seed])) => oracle(*seed as u64),
         ("threads", Ok([count])) => threads(*count),
@@ -57,6 +58,17 @@ fn copies(count: usize, len: usize, region: fn(usize) -> Outcome<Region>) -> Out
         memcpy(&dst, 0, &src, 0, len);
         trace::mark_end();
         dst.expect(seed).context(format_args!("copy {round} of {len} bytes"))?;
+    }
+    Ok(())
+}
+
+/// Copies that need not fit into memory.
+fn large(count: usize, len: usize) -> Outcome {
+    let (dst, src) = (Region::anonymous(len)?, Region::anonymous(len)?);
+    for seed in 1..=count as u64 {
+        src.fill(seed);
+        memcpy(&dst, 0, &src, 0, len);
+        dst.expect(seed).context(format_args!("copy {seed} of {len} bytes"))?;
     }
     Ok(())
 }

@@ -227,9 +227,11 @@ fn channel_bytes_queued_are_limited() -> Outcome {
     let device = Device::open()?;
     let len = MAX_PIECES * PAGE;
     let (dst, src) = (Region::of_scattered_pages(len)?, Region::of_scattered_pages(len)?);
+    let mut pieces = Piece::new(&dst, 0, &src, 0, len).split(MAX_PIECES, 1);
+    // Pinned, so that to submit them takes no time.
+    device.carry(&mut pieces)?;
     src.fill(1);
     bench.slow_down_one()?;
-    let mut pieces = Piece::new(&dst, 0, &src, 0, len).split(MAX_PIECES, 1);
     let Submitted { result, out } = device.submit(&mut pieces);
     ensure_eq!(result, Err(EBUSY), "{MAX_PIECES} pages for a queue of 16");
     let queued = out.accepted as usize * PAGE;
@@ -283,7 +285,7 @@ fn channel_with_a_stuck_submission_is_not_silent() -> Outcome {
         let Some(_faults) = from.leave_faults_unanswered()? else {
             skip!("no userfaultfd here");
         };
-        own.submit(&mut [Piece::new(&to, 0, &from, 0, 4 * PAGE).on(0)]);
+        own.submit(&mut Piece::new(&to, 0, &from, 0, 4 * PAGE).split(4, 1));
         fail!("a fault that nobody answers was passed")
     })?;
     let begun = || Statistics::now().is_ok_and(|now| now.since(&before).descriptors > 0);

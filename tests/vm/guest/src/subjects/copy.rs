@@ -3,7 +3,7 @@
 use crate::device::*;
 use crate::effort::rounds;
 use crate::faults::{Bench, Fault, Kind};
-use crate::kernel;
+use crate::kernel::{self, Parameter};
 use crate::memory::{PAGE, Region};
 use crate::oracle::Watched;
 use crate::random::Random;
@@ -223,20 +223,24 @@ fn copy_is_not_overtaken_by_its_words() -> Outcome {
 fn copy_taken_in_part_is_not_overtaken_by_its_words() -> Outcome {
     let bench = Bench::new()?;
     bench.arm_all(Fault::always(Kind::Overtaken).value(60))?;
-    let sides = Sides::new(65 * PAGE)?;
-    let words = sides.device.all_words()?;
+    bench.arm_all(Fault::always(Kind::Slow).value(5000))?;
+    // The second piece has two batches, of which the queue takes one.
+    const LEN: usize = 129 * PAGE;
+    let _depth = Parameter::set("adma", "depth", 16 * PAGE as u64)?;
+    let device = Device::open()?;
+    let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
+    let words = device.all_words()?;
     let struck = bench.struck()?;
-    sides.src.unmap_part(60 * PAGE, PAGE)?;
-    let piece = |at, len| Piece::new(&sides.dst, at, &sides.src, at, len).on(0);
-    let mut pieces = [piece(0, PAGE), piece(PAGE, 64 * PAGE)];
-    let Submitted { result, out } = sides.device.submit(&mut pieces);
-    ensure_eq!((result, out.accepted), (Err(EFAULT), 1), "result and accepted");
+    let piece = |at, len| Piece::new(&dst, at, &src, at, len).on(0);
+    let mut pieces = [piece(0, PAGE), piece(PAGE, LEN - PAGE)];
+    let Submitted { result, out } = device.submit(&mut pieces);
+    ensure_eq!((result, out.accepted), (Err(EBUSY), 1), "result and accepted");
     if !wait_by_words(&words, &out)? {
-        ensure_eq!(sides.device.end(&out)?, 0, "failed pieces");
+        ensure_eq!(device.end(&out)?, 0, "failed pieces");
     }
-    sides.dst.fill(9);
+    dst.fill(9);
     std::thread::sleep(Duration::from_millis(200));
-    sides.dst.expect(9).context("written after the end")?;
+    dst.expect(9).context("written after the end")?;
     ensure!(bench.struck()? > struck, "nothing was begun of the second piece: nothing was shown");
     Ok(())
 }

@@ -264,7 +264,7 @@ fn export_calls_are_for_the_owner_alone() -> Outcome {
     let mut unexport = Wait::new(scene.export, Duration::ZERO);
     ensure_eq!(call(port, UNEXPORT, &mut unexport), Err(EPERM), "UNEXPORT at the other's port");
     let Ok(own) = scene.device.port() else { fail!("no port") };
-    for number in [INFO, SUBMIT, WAIT, PORT, 0xad06, 0xad07] {
+    for number in [INFO, SUBMIT, WAIT, PORT, INFO + 6, INFO + 7] {
         let found = call(own.fd(), number, &mut Info::new());
         ensure_eq!(found, Err(ENOTTY), "call {number:#x} of a port");
         let found = call(port, number, &mut Info::new());

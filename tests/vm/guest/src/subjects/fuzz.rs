@@ -132,14 +132,19 @@ impl Fuzzer {
 
     // ---- calls ------------------------------------------------------------------------
 
+    /// One of the helper's, and one more.
+    fn known_number(&mut self) -> u64 {
+        const ALL: [u64; 7] = [INFO, SUBMIT, WAIT, PORT, EXPORT, UNEXPORT, INFO + 6];
+        ALL[self.random.below(7) as usize]
+    }
+
     fn random_bytes(&mut self) {
         let at = self.room();
         for i in 0..size_of::<Submit>() / 8 {
             let word = self.random.next();
             self.write(at + 8 * i, word);
         }
-        let number =
-            if self.random.once_in(8) { self.odd_number() } else { 0xad00 + self.random.below(7) };
+        let number = if self.random.once_in(8) { self.odd_number() } else { self.known_number() };
         let size = self.random.below(200) as u32;
         self.write(at, size);
         let pointer =

@@ -1,6 +1,8 @@
 //! Who may call, how structures grow, how words are mapped.
 
 use crate::device::*;
+use crate::effort::PATIENCE;
+use crate::faults::Bench;
 use crate::memory::{PAGE, Region};
 use crate::process::{Ended, become_nobody, become_victim, fork};
 use crate::verdict::{Context, Outcome};
@@ -26,6 +28,8 @@ tests! {
     interface_words_at_wrong_offset_or_length_are_einval
     interface_words_are_not_inherited_by_fork
     interface_words_remain_after_close
+    interface_poll_tells_of_requests_in_flight_and_failed
+    interface_number_of_a_larger_structure_is_understood
 }
 
 fn interface_info_values_are_sane() -> Outcome {
@@ -121,18 +125,20 @@ fn interface_larger_structure_with_nonzero_tail_is_e2big() -> Outcome {
 fn interface_unknown_call_is_enotty() -> Outcome {
     let device = Device::open()?;
     let mut info = Info::new();
-    let with_size = |number: u64| number | (size_of::<Info>() as u64) << 16 | 3 << 30;
+    // Without a direction, of another type, of numbers that there are not.
+    let other = |number: u64| INFO & !0xffff | number;
     for number in [
         EXPORT,
         UNEXPORT,
-        0xad06,
-        0xad07,
-        0xad7f,
-        0xadff,
-        0xae00,
+        INFO & 0xffff,
+        INFO & !(1 << 31),
+        INFO & !(1 << 30),
+        other(0xda06),
+        other(0xda07),
+        other(0xdaff),
+        other(0xad00),
         0x5401,
         0,
-        with_size(INFO),
         u32::MAX.into(),
     ] {
         let found = call(device.fd(), number, &mut info);
@@ -354,5 +360,41 @@ fn interface_words_remain_after_close() -> Outcome {
     if request.channels & 1 != 0 {
         ensure_eq!(words.of(request.slot), request.id, "the word after close");
     }
+    Ok(())
+}
+
+fn events(device: &Device) -> i16 {
+    let events = libc::POLLIN | libc::POLLOUT;
+    let mut look = libc::pollfd { fd: device.fd(), events, revents: 0 };
+    // SAFETY: one valid element.
+    unsafe { libc::poll(&mut look, 1, 0) };
+    look.revents
+}
+
+/// A sleeper in poll() is woken by the end of the last request.
+fn interface_poll_tells_of_requests_in_flight_and_failed() -> Outcome {
+    let bench = Bench::new()?;
+    let device = Device::open()?;
+    let (dst, src) = (Region::of_small_pages(4 * PAGE)?, Region::of_small_pages(4 * PAGE)?);
+    ensure_eq!(events(&device), libc::POLLIN, "events before the first request");
+    bench.slow_down_one()?;
+    let request = device.start(&mut Piece::new(&dst, 0, &src, 0, 4 * PAGE).split(4, 1))?;
+    ensure_eq!(events(&device), 0, "events with a request in flight");
+    let mut look = libc::pollfd { fd: device.fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid element.
+    let woken = unsafe { libc::poll(&mut look, 1, PATIENCE.as_millis() as i32) };
+    ensure_eq!((woken, look.revents), (1, libc::POLLIN), "after the end");
+    ensure_eq!(device.wait(request.id, Duration::ZERO), Ok(0), "the request");
+    Ok(())
+}
+
+/// The size in the number is a newer caller's; its structure says the same.
+fn interface_number_of_a_larger_structure_is_understood() -> Outcome {
+    let device = Device::open()?;
+    let mut info = [0u32; 40];
+    info[0] = size_of_val(&info) as u32;
+    let number = INFO & !(0x3fff << 16) | (size_of_val(&info) as u64) << 16;
+    ensure_eq!(call(device.fd(), number, &mut info), Ok(()), "a larger ADMA_IOC_INFO");
+    ensure_eq!(info[2], ABI_VERSION, "abi");
     Ok(())
 }

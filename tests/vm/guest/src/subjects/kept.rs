@@ -4,10 +4,9 @@ use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::{Bench, Fault, Kind};
-use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here, reserve_huge_pages};
-use crate::memory::{HUGE, Kind::Huge, PAGE, Region, memory_file};
+use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here};
+use crate::memory::{PAGE, Region, memory_file};
 use crate::modules;
-use crate::probes::Probe;
 use crate::process::{Gate, fork};
 use crate::random::Random;
 use crate::verdict::{Context, Outcome};
@@ -18,7 +17,6 @@ tests! {
     kept_pages_are_not_pinned_again
     kept_pages_serve_as_source_when_they_were_destination
     kept_source_that_may_only_be_read_beside_a_destination_is_copied
-    kept_first_page_is_under_way_before_the_second_is_pinned
     kept_pages_of_both_sides_in_one_line_are_not_pinned_again
     kept_pieces_over_the_edge_of_a_line_are_right
     kept_memory_that_changes_is_never_stale
@@ -33,7 +31,7 @@ tests! {
     kept_pages_go_when_their_control_group_is_short
     kept_pages_are_seen_as_pinned_by_the_process
     kept_neighbours_of_a_destination_are_left_alone
-    kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again
+    kept_pages_that_the_kernel_does_not_pin_for_long_are_efault
     kept_pages_are_gone_for_a_fork_right_after_a_copy
     kept_lines_without_a_page_are_not_more_than_pages_may_be
 }
@@ -76,7 +74,7 @@ fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
     let carry = |to, from| device.carry(&mut [Piece::new(&region, to, &region, from, LINE)]);
     carry(a, b)?;
     ensure_eq!(carry(third, a)?.pinned, 64, "pages pinned for the third buffer alone");
-    // What was pinned for reading is not written through.
+    // What was pinned for reading is not written through: it is pinned anew.
     ensure_eq!(carry(b, third)?.pinned, 64, "pages pinned to write what was pinned to read");
     for at in (0..LINE).step_by(8) {
         ensure_eq!(region.word(a + at), region.word(third + at), "at byte {at} of the copies");
@@ -107,27 +105,6 @@ fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome
             ensure_eq!(other.word(at), region.word(line + HALF + at), "at byte {at}");
             ensure_eq!(region.word(line + at), third.word(at), "beside it, at byte {at}");
         }
-    }
-    Ok(())
-}
-
-/// In memory that lies together each step is a transfer: 1 page, 4, 16, and then the rest.
-fn kept_first_page_is_under_way_before_the_second_is_pinned() -> Outcome {
-    reserve_huge_pages(2)?;
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_kind(Huge, HUGE)?, Region::of_kind(Huge, HUGE)?);
-    for pages in [22, 85] {
-        // Nothing of it is pinned any more.
-        ensure_eq!(device.keep(0).and(device.keep(1 << 14)), Ok(()), "to keep nothing, and again");
-        let mut costs = Vec::new();
-        for _ in 0..2 {
-            let before = Statistics::now()?;
-            let out = device.carry(&mut [Piece::new(&dst, 0, &src, 0, pages * PAGE)])?;
-            costs.push((out.pinned as usize, Statistics::now()?.since(&before).descriptors));
-        }
-        let [(pinned, steps), (again, whole)] = costs[..] else { unreachable!() };
-        ensure_eq!((pinned, again), (2 * pages, 0), "pages pinned for {pages} pages");
-        ensure_eq!(steps - whole, 3, "transfers that {pages} pages took more the first time");
     }
     Ok(())
 }
@@ -526,29 +503,15 @@ fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
     Ok(())
 }
 
-/// Kernels since 6.5 pin no page of a file for long that is to be written. It is copied all the
-/// same, and only the first copy asks for it in vain.
-fn kept_pages_that_the_kernel_does_not_keep_are_not_asked_for_again() -> Outcome {
+/// Every pin is for long, for a channel may be silent for ever: what the kernel does not pin so,
+/// as pages of a file that are to be written since 6.5, the processor copies.
+fn kept_pages_that_the_kernel_does_not_pin_for_long_are_efault() -> Outcome {
     modules::load_client()?;
-    let Some(pins) = Probe::event("adma/adma_pin")? else { skip!("no trace events here") };
     let _refused = Parameter::set("adma_client", "refuse_longterm", 1)?;
     let device = Device::open()?;
-    let (region, line) = with_whole_lines(2)?;
-    region.fill(1);
-    let mut counts = Vec::new();
-    for round in 1..=3 {
-        region.fill_part(line + LINE, PAGE, round);
-        let before = pins.count()?;
-        let out = device.carry(&mut [Piece::new(&region, line, &region, line + LINE, PAGE)])?;
-        ensure_eq!(out.pinned, 2, "pages pinned in round {round}");
-        counts.push(pins.count()? - before);
-        for at in (0..PAGE).step_by(8) {
-            let (found, wanted) = (region.word(line + at), region.word(line + LINE + at));
-            ensure_eq!(found, wanted, "at byte {at} in round {round}");
-        }
-    }
-    // Both sides, and at first each of them in vain.
-    ensure_eq!(counts, [4, 2, 2], "pins asked for");
+    let (dst, src) = pair(PAGE)?;
+    let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, PAGE)]);
+    ensure_eq!((result, out.accepted), (Err(EFAULT), 0), "without long-term pins");
     Ok(())
 }
 

@@ -4,13 +4,14 @@ use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually};
 use crate::faults::Bench;
-use crate::kernel::{Parameter, Statistics};
-use crate::memory::{PAGE, Region};
+use crate::kernel::{Pagemap, Parameter, Statistics, has_checkers};
+use crate::memory::{HUGE, Kind, PAGE, Region};
 use crate::modules;
 use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
 use crate::verdict::{Context, Outcome};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ tests! {
     limit_of_open_files_is_emfile_and_their_pages_are_charged
     limit_of_open_files_does_not_count_those_that_only_a_port_is_left_of
     limit_of_requests_leaves_channels_to_other_users
+    limit_of_users_that_wait_for_pages_leaves_channels_to_a_third
+    limit_of_locked_memory_counts_whole_huge_pages
     limit_reached_through_a_port_without_a_file_is_nobody_elses_business
 }
 
@@ -345,4 +348,123 @@ fn limit_reached_through_a_port_without_a_file_is_nobody_elses_business() -> Out
     outcome?;
     ensure_eq!(device.info()?.evictions, before, "ranges of another user let go");
     Ok(())
+}
+
+/// Two users have as many requests as they may, each of which waits for a page that never comes;
+/// a third one copies all the same, on every channel.
+fn limit_of_users_that_wait_for_pages_leaves_channels_to_a_third() -> Outcome {
+    if has_checkers() {
+        skip!("Linux 6.1 cannot wait for such a page when it is pinned for long, and says so");
+    }
+    const REQUESTS: usize = 128;
+    let device = Device::open()?;
+    let channels = device.info()?.channels;
+    let before = Statistics::now()?;
+    let mode = |mode| fs::set_permissions(PATH, fs::Permissions::from_mode(mode)).context(PATH);
+    mode(0o666)?;
+    let stuck = |user: u32| {
+        move || -> Outcome {
+            // To leave faults of the kernel unanswered is for root.
+            let waiting: Vec<_> = (0..REQUESTS).map(|_| Waiting::new(channels)).collect();
+            // SAFETY: no pointers; gives root up.
+            ensure!(unsafe { libc::setresuid(user, user, user) } == 0, "setresuid");
+            let devices = (0..REQUESTS / SLOTS).map(|_| Device::open());
+            let devices = devices.collect::<Outcome<Vec<_>>>()?;
+            std::thread::scope(|scope| {
+                for (number, waiting) in waiting.into_iter().enumerate() {
+                    let waiting = waiting?;
+                    let device = &devices[number / SLOTS];
+                    scope.spawn(move || waiting.submit(device));
+                }
+                Ok(())
+            })
+        }
+    };
+    let children = [fork(stuck(1001))?, fork(stuck(1002))?];
+    let all = || {
+        let copies = Statistics::now().map_or(0, |now| now.since(&before).copies);
+        copies >= 2 * (REQUESTS as u64) * u64::from(channels)
+    };
+    let begun = eventually(PATIENCE, all);
+    mode(0o640)?;
+    ensure!(begun, "not all requests have begun: {:?}", Statistics::now()?.since(&before));
+    let (dst, src) = (Region::of_small_pages(LARGE)?, Region::of_small_pages(LARGE)?);
+    let mut refused = 0;
+    for _ in 0..40 {
+        let mut pieces = Piece::new(&dst, 0, &src, 0, LARGE).split(channels as usize, channels);
+        let Submitted { result, out } = device.submit(&mut pieces);
+        refused += usize::from(result.is_err());
+        if out.accepted > 0 {
+            device.end(&out)?;
+        }
+    }
+    children.iter().for_each(|child| child.kill(libc::SIGKILL));
+    drop(children);
+    ensure_eq!(refused, 0, "copies of 40 that were refused");
+    Ok(())
+}
+
+/// A piece on each channel, and one that needs a page that never comes.
+struct Waiting {
+    dst: Region,
+    src: Region,
+    channels: u32,
+    _faults: OwnedFd,
+}
+
+impl Waiting {
+    fn new(channels: u32) -> Outcome<Waiting> {
+        let pages = channels as usize + 1;
+        let (dst, src) = (Region::of_small_pages(pages * PAGE)?, Region::anonymous(pages * PAGE)?);
+        (0..pages - 1).for_each(|page| src.set(page * PAGE, 1));
+        let Some(_faults) = src.leave_faults_unanswered()? else { skip!("no userfaultfd here") };
+        Ok(Waiting { dst, src, channels, _faults })
+    }
+
+    /// Comes back when the process is killed.
+    fn submit(&self, device: &Device) {
+        let pages = self.channels as usize + 1;
+        let whole = Piece::new(&self.dst, 0, &self.src, 0, pages * PAGE);
+        device.submit(&mut whole.split(pages, self.channels));
+    }
+}
+
+/// To pin a page of a huge one keeps all of it in memory.
+fn limit_of_locked_memory_counts_whole_huge_pages() -> Outcome {
+    const HUGE_PAGES: usize = 8;
+    let child = fork(|| {
+        let region = Region::of_kind(Kind::Transparent, HUGE_PAGES * HUGE)?;
+        region.touch();
+        let map = Pagemap::new()?;
+        let is_huge = |number: usize| {
+            let at = |offset: usize| map.physical(region.address(number * HUGE + offset));
+            at(0).is_some_and(|first| {
+                first % HUGE as u64 == 0 && at(HUGE - PAGE) == Some(first + (HUGE - PAGE) as u64)
+            })
+        };
+        if !(0..HUGE_PAGES).all(is_huge) {
+            skip!("no transparent huge pages");
+        }
+        let device = Device::with_limit(4 * HUGE)?;
+        let Ok(port) = device.port() else { fail!("no port") };
+        let export = |number: usize| port.export(region.address(number * HUGE), ALIGN, EXPORT_READ);
+        let (mut made, mut refused) = (Vec::new(), 0);
+        for number in 0..HUGE_PAGES {
+            match export(number) {
+                Ok(id) => made.push(id),
+                Err(ENOMEM) => refused += 1,
+                Err(errno) => fail!("export {number}: {errno:?}"),
+            }
+        }
+        let pages = device.info()?.pages as usize;
+        println!("{} exports, {refused} refused, {pages} pages", made.len());
+        ensure_eq!((made.len(), pages * PAGE), (4, 4 * HUGE), "exports, and bytes held");
+        // More of a page that is held anyway costs nothing.
+        ensure!(port.export(region.address(PAGE), ALIGN, EXPORT_READ).is_ok(), "beside the first");
+        for id in made {
+            ensure_eq!(port.unexport(id, PATIENCE), Ok(()), "unexport {id}");
+        }
+        Ok(())
+    })?;
+    child.succeed()
 }

@@ -97,14 +97,15 @@ fn page_untouched_destination_is_made() -> Outcome {
 }
 
 /// A swap device in compressed memory, for as long as this lives.
-struct Swap;
+pub struct Swap;
 
 impl Swap {
     const DEVICE: &str = "/dev/zram0";
 
-    fn new() -> Outcome<Swap> {
+    /// Of a size as 32M.
+    pub fn of(size: &str) -> Outcome<Swap> {
         let _ = Command::new("modprobe").arg("zram").output();
-        if fs::write("/sys/block/zram0/disksize", "32M").is_err() {
+        if fs::write("/sys/block/zram0/disksize", size).is_err() {
             skip!("this kernel has no zram to swap to");
         }
         let tool = |name: &str| Command::new(name).arg(Swap::DEVICE).output();
@@ -128,7 +129,7 @@ impl Drop for Swap {
 
 fn page_swapped_out_is_brought_back() -> Outcome {
     const LEN: usize = 16 * PAGE;
-    let _swap = Swap::new()?;
+    let _swap = Swap::of("32M")?;
     let device = Device::open()?;
     let map = Pagemap::new()?;
     let swap_out = |region: &Region, name: &str| -> Outcome {

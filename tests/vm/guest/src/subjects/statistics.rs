@@ -4,14 +4,12 @@ use crate::device::*;
 use crate::faults::Bench;
 use crate::kernel::{ALL_STATISTICS, STATISTICS, Statistics, settle};
 use crate::memory::{PAGE, Region};
-use crate::probes::Probe;
 use crate::process::{become_nobody, fork};
 use crate::verdict::{Context, Outcome};
 use std::fs;
 
 tests! {
     statistics_for_everybody_tell_nothing_about_sizes
-    statistics_events_tell_of_a_copy
     statistics_of_one_copy_are_exact
     statistics_pins_are_one_per_page_and_side
     statistics_pinned_pages_are_seen_under_way_and_zero_when_idle
@@ -36,34 +34,6 @@ fn statistics_for_everybody_tell_nothing_about_sizes() -> Outcome {
         Ok(())
     })?
     .succeed()
-}
-
-/// What `perf trace -e 'adma:*'` shows, as far as it happens in this thread.
-fn statistics_events_tell_of_a_copy() -> Outcome {
-    const LEN: usize = 64 * PAGE;
-    if Probe::event("kmem/kmalloc")?.is_none() {
-        skip!("this kernel has no trace events");
-    }
-    let probe = |name: &str| match Probe::event(&format!("adma/{name}"))? {
-        Some(probe) => Ok(probe),
-        None => fail!("there is no event {name}"),
-    };
-    let (submit, pin) = (probe("adma_submit")?, probe("adma_pin")?);
-    let (change, _others) =
-        (probe("adma_invalidate")?, ["adma_complete", "adma_channel"].map(probe));
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
-    let carry = || device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
-    let counts = || -> Outcome<_> { Ok((submit.count()?, pin.count()?, change.count()?)) };
-    carry()?;
-    let (submitted, pinned, changed) = counts()?;
-    ensure!((submitted, changed) == (1, 0) && pinned > 1, "{:?}", counts()?);
-    carry()?;
-    ensure_eq!(counts()?, (2, pinned, 0), "submissions, pins, changes after a warm copy");
-    dst.advise(0, LEN, libc::MADV_DONTNEED)?;
-    let (.., changed) = counts()?;
-    ensure!(changed > 0, "pages were given up, and nobody was told");
-    Ok(())
 }
 
 fn statistics_of_one_copy_are_exact() -> Outcome {

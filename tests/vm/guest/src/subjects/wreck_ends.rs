@@ -5,10 +5,13 @@ use crate::canary::Canary;
 use crate::device::*;
 use crate::effort::PATIENCE;
 use crate::faults::{Fault, Kind};
+use crate::kernel;
 use crate::memory::Region;
+use crate::modules;
 use crate::process::{Ended, fork};
 use crate::shim;
 use crate::verdict::{Context, Outcome};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -18,6 +21,7 @@ tests! {
     wreck_end_kill_with_stalled_channel_nobody_else_is_written
     wreck_end_program_with_failing_channels_copies_right
     wreck_end_reload_works
+    wreck_end_selftest_tells_what_follows_an_error
 }
 
 const STALL: Duration = Duration::from_millis(1500);
@@ -114,5 +118,24 @@ fn wreck_end_reload_works() -> Outcome {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+/// What a person with the hardware is asked to run: a line for each channel.
+fn wreck_end_selftest_tells_what_follows_an_error() -> Outcome {
+    on_wreck(|_| Ok(()))?;
+    kernel::announce("ioat");
+    let channels = Device::open()?.info()?.channels as usize;
+    modules::take_out()?;
+    modules::load_with(c"selftest=1")?;
+    let said = Command::new("dmesg").output()?;
+    let said = String::from_utf8_lossy(&said.stdout);
+    let wanted = "before the error: good, error: came, carried out after the error: no";
+    let found: Vec<_> = said.lines().filter(|line| line.contains("adma: selftest of")).collect();
+    println!("{}", found.join("\n"));
+    let usable = Device::open()?.info()?.usable as usize;
+    modules::reload()?;
+    ensure_eq!(found.iter().filter(|line| line.contains(wanted)).count(), channels, "as wanted");
+    ensure_eq!(usable, channels, "usable channels after the self-test");
     Ok(())
 }

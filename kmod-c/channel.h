@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The engine's side: DMA channels, what each of them does of a request, and
+ * their health. Nothing here knows of files or pages.
+ */
+#ifndef ADMA_CHANNEL_H
+#define ADMA_CHANNEL_H
+
+#include <linux/atomic.h>
+#include <linux/dmaengine.h>
+#include <linux/list.h>
+#include <linux/refcount.h>
+#include <linux/sizes.h>
+#include <linux/spinlock.h>
+#include <linux/srcu.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "adma_ioctl.h"
+
+#define ADMA_CHAN_REQS	256	/* of one channel in flight, and the probe */
+
+#define ADMA_MAX_XFER	SZ_1M	/* longest transfer */
+#define ADMA_UNIT	64	/* bytes; queues are counted in these */
+
+/* The watch looks for completions whose interrupt was lost. */
+#define ADMA_WATCH_MS	20
+
+enum adma_health {
+	ADMA_UP,
+	ADMA_ASIDE,		/* being examined, or resting after errors */
+	ADMA_OUT,		/* until the module is loaded again */
+};
+
+/* A channel of a dmaengine driver that we hold. */
+struct adma_channel {
+	struct dma_chan *chan;	/* NULL: was given back, see adma_srcu */
+	struct device *dev;	/* for mapping; a reference is held, see hold.c */
+	unsigned int device;	/* its number */
+	bool ordered;		/* see adma_order_of() */
+	bool leaving;		/* nothing begins on it any more */
+	wait_queue_head_t wait;	/* woken as transfers complete */
+	unsigned long refused;	/* jiffies: takes no transfer since; 0: it does */
+	unsigned long asked;	/* jiffies: its driver was, for completions */
+	unsigned long moved;	/* jiffies: last completion, or end of a pause */
+	atomic_long_t queued;	/* units in flight */
+	struct adma_chan_req *req;	/* all of them, by number */
+
+	spinlock_t lock;	/* protects what follows, and how chan_reqs end */
+	struct list_head reqs;	/* in flight, oldest first */
+	struct list_head free;	/* the others */
+	unsigned int good;	/* chan_reqs that ended well */
+	bool erred;		/* an error that the watch has not seen yet */
+
+	/* Written by the watch alone; others read the health. */
+	struct delayed_work watch;
+	enum adma_health health;
+	unsigned int errors;	/* without enough good chan_reqs between them */
+	unsigned int good_seen;	/* when it was last examined */
+	void *probe_page;
+	dma_addr_t probe_dma;
+};
+
+/* A page with a word and the value for it by slot; user space reads the words. */
+struct adma_words {
+	struct page *page;
+	dma_addr_t dma;
+	bool mapped;
+};
+
+/* A request, as channels see it. */
+struct adma_job {
+	u64 id;			/* value of its words */
+	unsigned int slot;	/* number of its words */
+	struct adma_words *words;	/* by channel */
+	const void *owner[2];	/* whose memory it touches; the second may be NULL */
+	const void *buf;	/* export that it reaches, or NULL */
+	atomic64_t failed;	/* mask of pieces */
+	refcount_t parts;	/* chan_reqs that are not over, and the submitter */
+	void (*end)(struct adma_job *job);	/* there are none; interrupts are off */
+};
+
+struct adma_xfer {
+	dma_addr_t dst;
+	dma_addr_t src;
+	size_t len;
+};
+
+/* What one channel does of a request; then of the next one. */
+struct adma_chan_req {
+	struct adma_channel *ch;
+	struct adma_job *job;
+	struct list_head list;		/* of ch->reqs or ch->free */
+	/*
+	 * Upper half: the turn, how often it was used. Lower half: units completed,
+	 * the first ones if in order. Changed together, without the lock.
+	 */
+	atomic64_t done;
+	/* 0 at the beginning of a turn: */
+	u64 pieces;			/* mask, of the request */
+	u32 sent;			/* units submitted; by the submitter */
+	dma_cookie_t cookie;		/* of the last transfer */
+	unsigned long begun;		/* jiffies before the first transfer */
+	unsigned long sent_at;		/* jiffies before the last one */
+	bool trusted;			/* no transfer was lost, or we would know */
+	bool closed;			/* its last transfer is submitted */
+	bool word_came;			/* what has not completed by now was lost */
+	bool failed;
+};
+
+/* Which transfers in flight to look for; NULL: any. */
+struct adma_flight {
+	const void *owner;
+	const void *buf;
+	unsigned long begun_by;	/* jiffies */
+	unsigned long max_age;	/* jiffies since submitted; 0: any */
+};
+
+extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
+extern unsigned int adma_nr_channels;
+extern unsigned int adma_timeout_ms;
+extern bool adma_selftests;
+extern unsigned long adma_depth;
+extern struct workqueue_struct *adma_workqueue;
+extern struct srcu_struct adma_srcu;
+
+static inline u32 adma_units(size_t len)
+{
+	return DIV_ROUND_UP(len, ADMA_UNIT);
+}
+
+/* Whether transfers may begin on it. */
+static inline bool adma_channel_is_up(const struct adma_channel *ch)
+{
+	return READ_ONCE(ch->health) == ADMA_UP && !READ_ONCE(ch->leaving);
+}
+
+static inline u32 adma_chan_req_turn(const struct adma_chan_req *cr)
+{
+	return (u64)atomic64_read(&cr->done) >> 32;
+}
+
+/* Transfers of no request, to see whether the channel works: see health.c. */
+static inline struct adma_chan_req *adma_probe_of(struct adma_channel *ch)
+{
+	return &ch->req[0];
+}
+
+static inline void adma_watch_soon(struct adma_channel *ch)
+{
+	queue_delayed_work(adma_workqueue, &ch->watch,
+			   msecs_to_jiffies(ADMA_WATCH_MS));
+}
+
+/* channel.c */
+int adma_order_of(struct dma_device *device);
+void adma_channel_poll(struct adma_channel *ch);
+void adma_channel_issue(struct adma_channel *ch);
+void adma_channels_poll(void);
+int adma_channel_retry(struct adma_channel *ch, int tries);
+unsigned int adma_channels_usable(void);
+bool adma_several_nodes(void);
+int adma_channel_pick(u32 wanted, u64 addr, u64 first);
+
+/* chan_req.c */
+struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
+					  struct adma_job *job);
+void adma_chan_req_charge(struct adma_chan_req *cr, s32 units);
+dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
+				    dma_addr_t src, size_t len,
+				    unsigned long flags);
+int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
+		       unsigned int nr, bool (*stale)(struct adma_job *job));
+bool adma_chan_req_close(struct adma_chan_req *cr, bool word);
+void adma_chan_req_next_turn(struct adma_chan_req *cr);
+void adma_chan_req_over(struct adma_chan_req *cr);
+void adma_chan_req_over_if_complete(struct adma_chan_req *cr);
+void adma_chan_reqs_abandon(struct adma_channel *ch);
+bool adma_is_recent(unsigned long when);
+bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what);
+void adma_job_put(struct adma_job *job);
+
+/* health.c */
+int adma_health_init(struct adma_channel *ch);
+void adma_watch(struct work_struct *work);
+
+#endif /* ADMA_CHANNEL_H */

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Holding the channels: asking for them, and giving them back. */
+#include <linux/device.h>
+#include <linux/dma-mapping.h>
+#include <linux/slab.h>
+
+#include "hold.h"
+#include "range.h"
+
+/* How long transfers in flight may take to end before their driver goes. */
+#define ADMA_LEAVE_MS		3000
+
+unsigned int adma_align = 1;
+
+/*
+ * Gives a channel back to its driver. What is in flight has ADMA_LEAVE_MS to end.
+ * ioatdma resets the channel as it takes it back, so what has not ended then never
+ * will, and is over. On a channel without order it keeps its pages.
+ */
+static void adma_channel_leave(struct adma_channel *ch)
+{
+	const struct adma_flight any = { .begun_by = jiffies };
+	struct dma_chan *chan = ch->chan;
+
+	if (!chan)
+		return;
+	adma_watch_soon(ch);
+	wait_event_timeout(ch->wait, !adma_in_flight(ch, &any),
+			   msecs_to_jiffies(ADMA_LEAVE_MS));
+	WRITE_ONCE(ch->chan, NULL);
+	synchronize_srcu(&adma_srcu);
+	cancel_delayed_work_sync(&ch->watch);
+	dma_release_channel(chan);
+	adma_chan_reqs_abandon(ch);
+	dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page, ch->probe_dma);
+	ch->probe_page = NULL;
+}
+
+/*
+ * The driver of a device goes: unbind, remove, another one takes it over. Called
+ * before the driver's own remove. Copies go on over other channels.
+ */
+static int adma_device_event(struct notifier_block *notifier,
+			     unsigned long event, void *dev)
+{
+	struct adma_device *device =
+		container_of(notifier, struct adma_device, notifier);
+	unsigned int i, number = device - adma_devices;
+
+	if (event != BUS_NOTIFY_UNBIND_DRIVER || dev != device->dev ||
+	    device->gone)
+		return NOTIFY_DONE;
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (adma_channels[i].device == number)
+			WRITE_ONCE(adma_channels[i].leaving, true);
+	}
+	/* After this, submitters have seen it, or have submitted. */
+	synchronize_srcu(&adma_srcu);
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (adma_channels[i].device == number)
+			adma_channel_leave(&adma_channels[i]);
+	}
+	WRITE_ONCE(device->gone, true);
+	adma_mems_unmap(number);
+	dev_info(device->dev, "adma: its channels are given back\n");
+	return NOTIFY_OK;
+}
+
+/* Pages are mapped once for each device, not for each channel. */
+static unsigned int adma_device_number(struct device *dev)
+{
+	struct adma_device *device;
+	unsigned int i;
+
+	for (i = 0; i < adma_nr_devices; i++) {
+		if (adma_devices[i].dev == dev)
+			return i;
+	}
+	device = &adma_devices[adma_nr_devices];
+	*device = (struct adma_device) {
+		.dev = get_device(dev),
+		/* Before those that complain about what is still mapped. */
+		.notifier = { .notifier_call = adma_device_event, .priority = 1 },
+	};
+	if (dev->bus)
+		bus_register_notifier(dev->bus, &device->notifier);
+	return adma_nr_devices++;
+}
+
+static int adma_channel_init(struct adma_channel *ch, struct dma_chan *chan)
+{
+	unsigned int i;
+	int ret;
+
+	ch->chan = chan;
+	ch->dev = dmaengine_get_dma_device(chan);
+	ch->ordered = adma_order_of(chan->device);
+	spin_lock_init(&ch->lock);
+	init_waitqueue_head(&ch->wait);
+	INIT_LIST_HEAD(&ch->reqs);
+	INIT_LIST_HEAD(&ch->free);
+	INIT_DELAYED_WORK(&ch->watch, adma_watch);
+	ch->req = kvcalloc(ADMA_CHAN_REQS, sizeof(*ch->req), GFP_KERNEL);
+	if (!ch->req)
+		return -ENOMEM;
+	for (i = 0; i < ADMA_CHAN_REQS; i++) {
+		ch->req[i].ch = ch;
+		if (&ch->req[i] != adma_probe_of(ch))
+			list_add_tail(&ch->req[i].list, &ch->free);
+	}
+	ret = adma_health_init(ch);
+	if (ret)
+		return ret;
+	/* Last: ranges are mapped for every device that has a number. */
+	ch->device = adma_device_number(ch->dev);
+	adma_align = max_t(unsigned int, adma_align,
+			   1U << chan->device->copy_align);
+	return 0;
+}
+
+static void adma_channel_exit(struct adma_channel *ch)
+{
+	cancel_delayed_work_sync(&ch->watch);
+	if (ch->chan)
+		dma_release_channel(ch->chan);
+	/* Nothing moves any more, a silent probe included. */
+	if (ch->probe_page)
+		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
+				  ch->probe_dma);
+	kvfree(ch->req);
+	memset(ch, 0, sizeof(*ch));
+}
+
+/* Says which drivers are refused, and takes none. */
+static bool adma_channel_refused(struct dma_chan *chan, void *last)
+{
+	struct dma_device *device = chan->device, **told = last;
+
+	if (adma_order_of(device) < 0 && *told != device) {
+		*told = device;
+		dev_notice(device->dev,
+			   "adma: %s is not known to keep order, not used\n",
+			   dev_driver_string(device->dev));
+	}
+	return false;
+}
+
+struct adma_search {
+	int node;
+	unsigned int skip;	/* channels that cannot be had */
+	unsigned int seen;	/* but for those that we hold */
+};
+
+static bool adma_channel_wanted(struct dma_chan *chan, void *param)
+{
+	struct dma_device *device = chan->device;
+	struct adma_search *search = param;
+
+	if (adma_order_of(device) < 0 || (search->node != NUMA_NO_NODE &&
+					  search->node != dev_to_node(device->dev)))
+		return false;
+	return search->seen++ == search->skip;
+}
+
+/* Returns -ENODEV if there is none. */
+int adma_channels_request(unsigned int most, int node)
+{
+	struct adma_search search = { .node = node };
+	struct dma_device *refused = NULL;
+	dma_cap_mask_t mask;
+
+	dma_cap_zero(mask);
+	dma_cap_set(DMA_MEMCPY, mask);
+	most = min_t(unsigned int, most ?: ADMA_MAX_CHANNELS,
+		     ADMA_MAX_CHANNELS);
+	dma_request_channel(mask, adma_channel_refused, &refused);
+	while (adma_nr_channels < most) {
+		struct adma_channel *ch = &adma_channels[adma_nr_channels];
+		struct dma_chan *chan;
+
+		search.seen = 0;
+		chan = dma_request_channel(mask, adma_channel_wanted, &search);
+		if (search.seen <= search.skip)
+			break;
+		/* One that cannot be had is not the end of the search. */
+		if (chan && !adma_channel_init(ch, chan)) {
+			adma_nr_channels++;
+			continue;
+		}
+		if (chan)
+			adma_channel_exit(ch);
+		search.skip++;
+	}
+	return adma_nr_channels ? 0 : -ENODEV;
+}
+
+void adma_channels_release(void)
+{
+	struct adma_device *device;
+	unsigned int i;
+
+	/* First: from here on no driver goes behind our back. */
+	for (i = 0; i < adma_nr_devices; i++) {
+		device = &adma_devices[i];
+		if (device->dev->bus)
+			bus_unregister_notifier(device->dev->bus,
+						&device->notifier);
+	}
+	while (adma_nr_channels)
+		adma_channel_exit(&adma_channels[--adma_nr_channels]);
+	while (adma_nr_devices)
+		put_device(adma_devices[--adma_nr_devices].dev);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* User memory: pinned ranges, what they are charged to, and which are kept. */
+#ifndef ADMA_RANGE_H
+#define ADMA_RANGE_H
+
+#include <linux/dma-mapping.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/mutex.h>
+#include <linux/notifier.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include "channel.h"
+#include "stats.h"
+
+/* Pages of a range, a power of two: see bench/run pins. */
+#define ADMA_RANGE_PAGES	64
+#define ADMA_RANGE_SIZE		(ADMA_RANGE_PAGES * PAGE_SIZE)
+
+struct adma_range;
+
+/* Instead of a device's number. */
+#define ADMA_EVERY_DEVICE	UINT_MAX
+
+/* What pages are mapped for; a reference is held until the module goes. */
+struct adma_device {
+	struct device *dev;
+	struct notifier_block notifier;	/* of its bus: the driver goes */
+	bool gone;		/* nothing is mapped, nor will be */
+};
+
+/* What we hold of a process's memory, for one open file. */
+struct adma_mem {
+	struct kref kref;	/* the file, its requests, ports and ranges */
+	void (*release)(struct kref *kref);
+	void (*died)(struct adma_mem *mem, struct adma_range *range);
+	struct mm_struct *mm;	/* only compared, but for notifiers */
+	const struct cred *cred;	/* of the opener, whose user is charged */
+	wait_queue_head_t wait;	/* for ranges to be reaped and requests to end */
+	atomic_long_t pages;	/* held by pins */
+	atomic_t kept;		/* ranges in the table */
+	atomic_t ending;	/* requests that are over, but for their work */
+	atomic_t leaving;	/* ranges to be reaped */
+	unsigned long keep_pages;	/* high-water mark of the table */
+	atomic64_t counts[ADMA_STATS];	/* of ranges */
+
+	spinlock_t lock;	/* protects the lists */
+	struct list_head ranges;	/* all of them, to unmap a device's */
+	struct list_head gone;	/* to be reaped */
+	struct list_head dirty;	/* ... waiting for page locks */
+	struct work_struct reap;
+	struct work_struct reap_dirty;
+	struct xarray table;	/* kept ranges, by adma_key() */
+	struct xarray folios;	/* pins of each large folio, by frame number */
+	struct adma_words *words;	/* adma_mems_lock protects their mapping */
+	struct list_head all;	/* of adma_mems */
+};
+
+/*
+ * Pages side by side in one process, aligned, some of them pinned and mapped.
+ *
+ *	adma_range_get()              adma_range_retire()      last put
+ *	----------------> kept in the ------------------> used ---------> reaped
+ *	                  table       mapping changed,    only            (unmapped,
+ *	                              room is needed,                     unpinned,
+ *	                              file is closed                      freed)
+ *
+ * A range that is not to be kept begins as "used only". One whose mapping changes
+ * is dead: nothing is submitted to it any more.
+ */
+struct adma_range {
+	struct kref kref;	/* the table, and whatever uses it */
+	struct adma_mem *mem;
+	u64 index;		/* address / ADMA_RANGE_SIZE */
+	bool write;		/* pinned and mapped for writing */
+	u8 age;			/* rounds without use */
+
+	struct mmu_interval_notifier notifier;
+	struct list_head all;	/* of mem->ranges */
+	struct list_head lru;	/* of its control group, then mem->gone or ->dirty */
+	struct rcu_head rcu;
+
+	spinlock_t lock;	/* protects dead, mappings, and adding to pinned */
+	bool dead;
+
+	struct mutex fill;	/* serialises pinning; only of the own process */
+	DECLARE_BITMAP(pinned, ADMA_RANGE_PAGES);
+	struct page *pages[ADMA_RANGE_PAGES];
+	struct adma_mapping {
+		DECLARE_BITMAP(mapped, ADMA_RANGE_PAGES);
+		dma_addr_t addr[ADMA_RANGE_PAGES];
+		u8 run[ADMA_RANGE_PAGES];	/* pages mapped together, at the first */
+	} mapping[];		/* by device */
+};
+
+extern struct adma_device adma_devices[ADMA_MAX_CHANNELS];
+extern unsigned int adma_nr_devices;
+extern unsigned long adma_keep_pages;
+extern unsigned long adma_max_pages;
+extern struct list_head adma_mems;
+extern struct mutex adma_mems_lock;
+extern struct kmem_cache *adma_range_slab;
+extern struct list_lru adma_lru;
+extern struct workqueue_struct *adma_reaper;
+extern struct workqueue_struct *adma_dirty_reaper;
+
+static inline u64 adma_range_of(u64 addr)
+{
+	return addr / ADMA_RANGE_SIZE;
+}
+
+static inline unsigned int adma_ranges_of(u64 addr, u64 len)
+{
+	return adma_range_of(addr + len - 1) - adma_range_of(addr) + 1;
+}
+
+static inline size_t adma_range_rest(u64 addr)
+{
+	return ADMA_RANGE_SIZE - addr % ADMA_RANGE_SIZE;
+}
+
+static inline unsigned int adma_page_of(u64 addr)
+{
+	return (addr >> PAGE_SHIFT) % ADMA_RANGE_PAGES;
+}
+
+/* Ranges for reading and for writing are apart: pages beside a destination are not written. */
+static inline unsigned long adma_key(u64 index, bool write)
+{
+	return index * 2 + write;
+}
+
+static inline void adma_mem_put(struct adma_mem *mem)
+{
+	kref_put(&mem->kref, mem->release);
+}
+
+static inline void adma_count_for(struct adma_mem *mem, enum adma_stat what)
+{
+	atomic64_inc(&mem->counts[what]);
+	adma_count(what, 1);
+}
+
+/* charge.c */
+int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr);
+void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr);
+unsigned long adma_page_limit(void);
+
+/* range.c */
+void adma_mem_init(struct adma_mem *mem);
+void adma_mem_list(struct adma_mem *mem);
+void adma_mem_exit(struct adma_mem *mem);
+void adma_words_unmap(struct adma_mem *mem);
+void adma_mems_unmap(unsigned int device);
+void adma_ranges_reap(struct adma_mem *mem);
+void adma_ranges_reap_all(struct adma_mem *mem);
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write);
+void adma_range_put(struct adma_range *range);
+bool adma_range_retire(struct adma_range *range);
+bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
+		      unsigned int device);
+int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
+		    unsigned int device, unsigned int *pinned);
+int adma_wait_for_flight(const struct adma_flight *what, long timeout,
+			 bool interruptible);
+
+/* kept.c */
+int adma_kept_init(void);
+void adma_kept_exit(void);
+struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
+				   bool write, unsigned int device);
+struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
+				  bool write, unsigned int device,
+				  unsigned int *pinned);
+void adma_ranges_retire(struct adma_mem *mem);
+void adma_ranges_trim(struct adma_mem *mem);
+
+#endif /* ADMA_RANGE_H */

@@ -1,0 +1,205 @@
+//! Channels that go away under the module: unbound from their driver, removed, bound again.
+//!
+//! Each test leaves all functions bound and driver and module afresh.
+
+use crate::device::*;
+use crate::effort::{PATIENCE, eventually};
+use crate::faults::{Bench, functions};
+use crate::kernel;
+use crate::memory::{PAGE, Region};
+use crate::modules;
+use crate::process::fork;
+use crate::shim::{self, Folder};
+use crate::verdict::{Context, Outcome};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+tests! {
+    wreck_unbind_idle_copies_go_on
+    wreck_unbind_in_flight_ends_every_request
+    wreck_unbind_under_a_program_copies_right
+    wreck_unbind_while_a_submission_waits_for_a_page_returns
+    wreck_unbind_removed_function_then_open_copies
+    wreck_unbind_and_bind_again_brings_the_channels_back
+}
+
+const PCI: &str = "/sys/bus/pci";
+const LEN: usize = 16 * PAGE;
+
+/// The first function of the engine by its name, as 0000:00:04.0, and the driver's channels
+/// that are left without it.
+struct First {
+    name: String,
+    left: u32,
+}
+
+impl First {
+    fn new(device: &Device) -> Outcome<First> {
+        let all = functions()?;
+        let channels = device.info()?.channels;
+        let each = channels / all.len() as u32;
+        Ok(First { name: all[0].name().to_owned(), left: channels - each })
+    }
+
+    fn unbind(&self) -> Outcome {
+        fs::write(format!("{PCI}/drivers/ioatdma/unbind"), &self.name).context("unbind")
+    }
+
+    fn remove(&self) -> Outcome {
+        fs::write(format!("{PCI}/devices/{}/remove", self.name), "1").context("remove")
+    }
+
+    /// The function bound again, if it is not, found anew if it was removed; then the module
+    /// loaded anew.
+    fn bring_back(&self) -> Outcome {
+        if !Path::new(&format!("{PCI}/devices/{}", self.name)).exists() {
+            fs::write(format!("{PCI}/rescan"), "1").context("rescan")?;
+        }
+        let bound = format!("{PCI}/devices/{}/driver", self.name);
+        if !Path::new(&bound).exists() {
+            fs::write(format!("{PCI}/drivers/ioatdma/bind"), &self.name).context("bind")?;
+        }
+        modules::load_again()
+    }
+}
+
+/// Runs a test with the first function; afterwards all of them are back, and work.
+fn on_first(run: impl FnOnce(Device, &First) -> Outcome) -> Outcome {
+    kernel::announce("ioat");
+    kernel::announce("adma");
+    let device = Device::open()?;
+    let channels = device.info()?.channels;
+    let first = First::new(&device)?;
+    let outcome = run(device, &first);
+    first.bring_back()?;
+    let device = Device::open()?;
+    ensure_eq!(device.info()?.usable, channels, "usable channels in the end");
+    Bench::new()?.find_channels(&device).context("in the end")?;
+    outcome
+}
+
+/// A copy over all channels that are left; refused where none is.
+fn expect_copies(device: &Device, left: u32) -> Outcome {
+    let info = device.info()?;
+    ensure_eq!(info.usable, left, "usable channels");
+    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
+    for seed in 1..20 {
+        src.fill(seed);
+        let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(8, info.channels);
+        if left == 0 {
+            ensure_eq!(device.submit(&mut pieces).result, Err(ENODEV), "without a channel");
+            continue;
+        }
+        device.carry(&mut pieces)?;
+        dst.expect(seed)?;
+    }
+    Ok(())
+}
+
+fn wreck_unbind_idle_copies_go_on() -> Outcome {
+    on_first(|device, first| {
+        expect_copies(&device, device.info()?.channels)?;
+        first.unbind()?;
+        expect_copies(&device, first.left)?;
+        expect_copies(&Device::open()?, first.left)
+    })
+}
+
+/// Every piece is copied or named; after unbind nothing is written any more.
+fn wreck_unbind_in_flight_ends_every_request() -> Outcome {
+    on_first(|device, first| {
+        let bench = Bench::new()?;
+        let channels = device.info()?.channels;
+        let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
+        src.fill(1);
+        bench.slow_down()?;
+        let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(16, channels);
+        let request = device.start(&mut pieces)?;
+        first.unbind()?;
+        let failed = device.end(&request)?;
+        println!("failed pieces: {failed:#x}");
+        for piece in (0..16).filter(|piece| failed & 1 << piece == 0) {
+            dst.expect_part(piece * PAGE, PAGE, 1).context(format_args!("piece {piece}"))?;
+        }
+        expect_copies(&device, first.left)
+    })
+}
+
+/// A program that copies all the time: its bytes are right, and it ends well.
+fn wreck_unbind_under_a_program_copies_right() -> Outcome {
+    on_first(|device, first| {
+        drop(device);
+        let folder = Folder::new("report")?;
+        let before = kernel::Statistics::now()?;
+        let mut command = shim::victim("steady", &["262144"])?;
+        shim::report_into(&mut command, &folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = command.spawn()?;
+        let copied = |more| {
+            let copies = || kernel::Statistics::now().is_ok_and(|now| now.copies > more);
+            eventually(PATIENCE, copies)
+        };
+        let begun = copied(before.copies + 20);
+        let unbound = first.unbind();
+        // Where channels are left they go on.
+        let goes_on = first.left == 0 || copied(kernel::Statistics::now()?.copies + 20);
+        drop(program.stdin.take());
+        let done = program.wait_with_output()?;
+        println!("{}", String::from_utf8_lossy(&done.stdout).trim());
+        unbound?;
+        ensure!(begun && goes_on, "the engine carried nothing: {begun}, {goes_on}");
+        ensure!(done.status.success(), "the program: {}", done.status);
+        Ok(())
+    })
+}
+
+/// The submission holds nothing of the channel meanwhile.
+fn wreck_unbind_while_a_submission_waits_for_a_page_returns() -> Outcome {
+    on_first(|device, first| {
+        let before = kernel::Statistics::now()?;
+        let stuck = fork(|| {
+            let own = Device::open()?;
+            let (to, from) = (Region::of_small_pages(4 * PAGE)?, Region::anonymous(4 * PAGE)?);
+            from.set(0, 1);
+            let Some(_faults) = from.leave_faults_unanswered()? else {
+                skip!("no userfaultfd here");
+            };
+            let mut pieces = Piece::new(&to, 0, &from, 0, 4 * PAGE).split(4, 1);
+            own.submit(&mut pieces);
+            fail!("a fault without an answer was passed")
+        })?;
+        let begun =
+            || kernel::Statistics::now().is_ok_and(|now| now.since(&before).descriptors > 0);
+        ensure!(eventually(PATIENCE, begun), "nothing was begun: no userfaultfd here?");
+        first.unbind()?;
+        expect_copies(&device, first.left)?;
+        stuck.kill(libc::SIGKILL);
+        Ok(())
+    })
+}
+
+/// The function is not even there any more; what is opened then, and what was opened before,
+/// has no pointer to it.
+fn wreck_unbind_removed_function_then_open_copies() -> Outcome {
+    on_first(|device, first| {
+        expect_copies(&device, device.info()?.channels)?;
+        first.remove()?;
+        expect_copies(&device, first.left)?;
+        for _ in 0..8 {
+            expect_copies(&Device::open()?, first.left)?;
+        }
+        Ok(())
+    })
+}
+
+/// With the next load of the module; until then the function is of no use to it.
+fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
+    on_first(|device, first| {
+        first.unbind()?;
+        fs::write(format!("{PCI}/drivers/ioatdma/bind"), &first.name).context("bind")?;
+        expect_copies(&device, first.left)?;
+        // It can be unbound again, and is none of the module's.
+        first.unbind()?;
+        expect_copies(&device, first.left)
+    })
+}
