@@ -2,6 +2,8 @@
 
 pub mod cookies;
 #[cfg(not(loom))]
+mod kernel_work;
+#[cfg(not(loom))]
 pub mod parallel;
 #[cfg(not(loom))]
 pub mod piece;
@@ -10,6 +12,8 @@ pub mod queue;
 pub mod refusal;
 #[cfg(not(loom))]
 pub mod remote;
+#[cfg(not(loom))]
+pub mod segments;
 #[cfg(not(loom))]
 mod share;
 #[cfg(not(loom))]
