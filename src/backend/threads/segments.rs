@@ -32,7 +32,7 @@ pub const AT_ONCE: usize = 32;
 /// Most bytes that the kernel transfers with one call (MAX_RW_COUNT).
 pub const MOST_BYTES: usize = 0x7fff_f000;
 /// End of the addresses that every program may have.
-const USER_END: usize = 1 << 47;
+pub const USER_END: usize = 1 << 47;
 /// A list this close above our own frame lies on the caller's stack.
 const NEAR: usize = 16 << 10;
 
