@@ -82,7 +82,9 @@ pub const KNOBS: [Knob; 20] = [
         default: "all",
         want: "all, or a comma list of memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, \
                memcpy_chk, memmove_chk, mempcpy_chk, process_vm_readv, process_vm_writev, \
-               memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp",
+               memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp, read, pread, readv, \
+               preadv, preadv2, read_chk, pread_chk, fread, fread_unlocked, fread_chk, \
+               fread_unlocked_chk",
         set: |config, value| ops(value).map(|ops| config.ops = ops).is_some(),
     },
     Knob {

@@ -9,6 +9,8 @@ pub mod parallel;
 pub mod piece;
 pub mod queue;
 #[cfg(not(loom))]
+pub mod reads;
+#[cfg(not(loom))]
 pub mod refusal;
 #[cfg(not(loom))]
 pub mod remote;
@@ -16,6 +18,8 @@ pub mod remote;
 pub mod segments;
 #[cfg(not(loom))]
 mod share;
+#[cfg(not(loom))]
+pub mod streams;
 #[cfg(not(loom))]
 pub mod task;
 #[cfg(not(loom))]

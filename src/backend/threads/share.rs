@@ -54,6 +54,20 @@ pub struct Seen {
     pub waited: u64,
 }
 
+impl Seen {
+    /// Adds what another chunk has shown.
+    pub fn add(&mut self, more: &Self) {
+        for (sum, more) in
+            [(&mut self.ordinary, more.ordinary), (&mut self.streamed, more.streamed)]
+        {
+            sum.bytes += more.bytes;
+            sum.ticks += more.ticks;
+        }
+        self.late |= more.late;
+        self.waited += more.waited;
+    }
+}
+
 /// Signals are held while a chunk is under way, because a handler that jumped out of it would leave
 /// workers writing. This is the size of a chunk for each thread that copies, which bounds how long
 /// signals are held. The last chunk may be half as large again.
@@ -112,12 +126,9 @@ pub fn note_fault() {
 /// # Safety
 /// What the program has promised of the task. A bad page ends as it would without us.
 pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused> {
-    let chunk = ((how.workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
     let (mut at, mut answer, mut seen) = (0, 0, Seen::default());
     while at < task.len && answer == 0 {
-        // No small last chunk: a rest of less than half a chunk goes along with the one before.
-        let left = task.len - at;
-        let part = task.part(at, if left < chunk + chunk / 2 { left } else { chunk });
+        let part = task.part(at, chunk_of(task.len - at, how.workers));
         // SAFETY: part of the caller's ranges.
         answer = match unsafe { share_chunk(&part, how, &mut seen) } {
             Ok(answer) => answer,
@@ -128,6 +139,13 @@ pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused
         at += part.len;
     }
     Ok((answer, seen))
+}
+
+/// Returns how many of the bytes that are left make the next chunk. No small last chunk: a rest of
+/// less than half a chunk goes along with the one before.
+pub(super) fn chunk_of(left: usize, workers: usize) -> usize {
+    let chunk = ((workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
+    if left < chunk + chunk / 2 { left } else { chunk }
 }
 
 /// One chunk, from posting to the last byte.
