@@ -1,12 +1,13 @@
 //! Which way a large call takes: the engine, or libc and why.
 //!
-//! Copies, fills, comparisons and transfers between processes (`operation`) take the same three
+//! Copies, fills, comparisons, transfers between processes and reads of files (`operation`) take the same three
 //! steps: `decide` chooses a way, `perform` goes it, and `learn_from` notes what came of it.
 
 mod background;
 mod callers;
 mod engine;
 pub mod operation;
+mod reads;
 
 use crate::backend::asynchronous;
 use crate::backend::copy_loop::CopyLoop;
@@ -16,7 +17,7 @@ use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::{self, Cost, Pieces, Seen, workers};
 use crate::backend::{Refused, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
-use crate::functions::{NEVER, Op};
+use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
 use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
 use crate::os::{cpus, process, real_time, sys};
 use crate::plan::PAGE;
@@ -33,10 +34,6 @@ const FRESH_FROM: usize = 1 << 20;
 /// Copies from this size up, in a row, tell how many workers add speed: they are long enough for all
 /// of them to come.
 const GAIN_FROM: usize = 16 << 20;
-
-/// No transfer below this is shared where sizes are learned: a call costs a microsecond and more
-/// before the first byte moves.
-const TRANSFERS_FROM: usize = 1 << 20;
 
 /// So many bytes at most are compared before anything else is thought of, even of the clock: a
 /// difference in them costs nothing.
@@ -147,7 +144,7 @@ impl Dispatcher {
         self.wanted_min.store(min.unwrap_or(0), Ordering::Relaxed);
         self.wanted_channels.store(channels.unwrap_or(0), Ordering::Relaxed);
         if !config.profile && !self.closed.load(Ordering::Relaxed) {
-            set_min(config, self.entry_min(config, FLOOR));
+            self.set_min(config);
         }
         if self.engine.load(Ordering::Relaxed) == life::THREADS {
             self.start_workers(config); // or as many as before
@@ -201,12 +198,20 @@ impl Dispatcher {
     /// Lets copies in. The last step of start-up.
     pub fn open(&self) {
         let Some(config) = self.config() else { return };
-        let min = match config.backend {
-            _ if config.profile => 0,
-            Backend::Libc if !config.counts() => NEVER,
-            _ => self.min(config),
-        };
-        set_min(config, min);
+        self.set_min(config);
+    }
+
+    /// Sets the bytes from which on calls come here, of those functions that are chosen.
+    fn set_min(&self, config: &Config) {
+        for op in Op::ALL.into_iter().filter(|&op| config.ops >> op as u32 & 1 == 1) {
+            let learned = if op.is_kernel_call() { KERNEL_CALLS_FROM } else { FLOOR };
+            let min = match config.backend {
+                _ if config.profile => 0,
+                Backend::Libc if !config.counts() => NEVER,
+                _ => self.entry_min(config, learned),
+            };
+            original::set_min(op, min);
+        }
     }
 
     /// From now on every entry jumps to libc. Copies that have arrived are carried to their end.
@@ -306,8 +311,8 @@ impl Dispatcher {
                 if config.profile {
                     self.recorder.profile(call.op, total);
                 }
-                let floor = self.entry_min(config, TRANSFERS_FROM);
-                total >= floor.max(2) && !self.closed.load(Ordering::Relaxed)
+                let least = self.entry_min(config, KERNEL_CALLS_FROM);
+                total >= least.max(2) && !self.closed.load(Ordering::Relaxed)
             });
             // SAFETY: the caller's promise.
             unsafe {
@@ -363,9 +368,9 @@ impl Dispatcher {
                 Err(Fallback::Unaligned)
             }
             (engine, _) if self.learns(config) && self.is_crowded(engine) => Err(Fallback::Busy),
-            // All ranks of a job transfer at the same time, and poll while they wait. A rank that
+            // All ranks of a job transfer, or read, at the same time, and poll while they wait. A rank that
             // took another's CPU would end sooner and make the job slower: each uses its part.
-            (EngineKind::Threads(workers), _) if operation.kind() == Kind::Transfers => {
+            (EngineKind::Threads(workers), _) if operation.kind().is_by_kernel() => {
                 match (workers + 1) / if config.channels.is_none() { config.ranks } else { 1 } {
                     0 | 1 => Err(Fallback::OneCpu),
                     cpus => Ok(EngineKind::Threads(cpus - 1)),
@@ -422,6 +427,7 @@ impl Dispatcher {
         let stores_chosen = config.copy_loop.is_none()
             && matches!(by, Ok(EngineKind::Threads(_)))
             && operation.written().is_some()
+            && !operation.kind().is_by_kernel()
             && fresh.is_none()
             && len >= STREAM_FROM;
         let pieces = match config.copy_loop {
@@ -502,9 +508,9 @@ impl Dispatcher {
             learner.note_stores(decision.pieces, whole, &completion.seen, now);
         }
         self.callers.note(begun, now);
-        // A transfer cannot be taken back from a worker that does not run, so its caller has
+        // A system call cannot be taken back from a worker that does not run, so its caller has
         // waited. Where as many ranks as CPUs poll, none gains by help from another's CPU.
-        let waited = operation.kind() == Kind::Transfers && completion.seen.late;
+        let waited = operation.kind().is_by_kernel() && completion.seen.late;
         // A busy card says nothing about the CPUs.
         let asked_cpus = decision.by.is_ok_and(|by| by != EngineKind::Gpu);
         if waited || completion.path == Path::Libc(Fallback::Busy) && asked_cpus {
@@ -540,7 +546,8 @@ impl Dispatcher {
         if config.counts() {
             let saved = decision.verdict.and_then(|_| cell.saved(whole));
             let bytes = operation.bytes(completion.answer);
-            self.recorder.record_judged(completion.path, bytes, whole.ticks, saved);
+            let is_read = operation.kind() == Kind::Reads;
+            self.recorder.record_judged(completion.path, is_read, bytes, whole.ticks, saved);
         }
     }
 
@@ -564,13 +571,6 @@ impl Dispatcher {
             counters.mismatched.fetch_add(1, Ordering::Relaxed);
             self.switch_off(Fallback::Off);
         }
-    }
-}
-
-/// From so many bytes on calls come here, of those functions that are chosen.
-fn set_min(config: &Config, min: usize) {
-    for op in Op::ALL.into_iter().filter(|&op| config.ops >> op as u32 & 1 == 1) {
-        original::set_min(op, min);
     }
 }
 

@@ -25,10 +25,21 @@ pub enum Op {
     Memcmp,
     Bcmp,
     Wmemcmp,
+    Read,
+    Pread,
+    Readv,
+    Preadv,
+    Preadv2,
+    ReadChk,
+    PreadChk,
+    Fread,
+    FreadUnlocked,
+    FreadChk,
+    FreadUnlockedChk,
 }
 
 impl Op {
-    pub const ALL: [Op; 18] = [
+    pub const ALL: [Op; 29] = [
         Op::Memcpy,
         Op::Memmove,
         Op::Mempcpy,
@@ -47,6 +58,17 @@ impl Op {
         Op::Memcmp,
         Op::Bcmp,
         Op::Wmemcmp,
+        Op::Read,
+        Op::Pread,
+        Op::Readv,
+        Op::Preadv,
+        Op::Preadv2,
+        Op::ReadChk,
+        Op::PreadChk,
+        Op::Fread,
+        Op::FreadUnlocked,
+        Op::FreadChk,
+        Op::FreadUnlockedChk,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -69,7 +91,24 @@ impl Op {
             Op::Memcmp => "memcmp",
             Op::Bcmp => "bcmp",
             Op::Wmemcmp => "wmemcmp",
+            Op::Read => "read",
+            Op::Pread => "pread",
+            Op::Readv => "readv",
+            Op::Preadv => "preadv",
+            Op::Preadv2 => "preadv2",
+            Op::ReadChk => "read_chk",
+            Op::PreadChk => "pread_chk",
+            Op::Fread => "fread",
+            Op::FreadUnlocked => "fread_unlocked",
+            Op::FreadChk => "fread_chk",
+            Op::FreadUnlockedChk => "fread_unlocked_chk",
         }
+    }
+
+    /// Whether the kernel copies, so that `KERNEL_CALLS_FROM` holds.
+    pub const fn is_kernel_call(self) -> bool {
+        matches!(self, Op::ProcessVmReadv | Op::ProcessVmWritev)
+            || self as usize >= Op::Read as usize
     }
 
     /// Bytes per counted unit.
@@ -80,6 +119,10 @@ impl Op {
         }
     }
 }
+
+/// No call of the kernel that copies less than this is shared where sizes are learned: it costs a
+/// microsecond and more before the first byte moves.
+pub const KERNEL_CALLS_FROM: usize = 1 << 20;
 
 /// What one exported function reads: below `min` units it jumps to `next`.
 #[repr(C)]

@@ -39,10 +39,13 @@
 //!                            tuning: what its past tells; helper: its file and calls; abi: its
 //!                            interface
 //!             threads/       share: one shared copy; worker: one thread, from clone to exit;
-//!                            workers: all of them; watch: the one that watches over callers; queue: who claims which piece; cookies: the same
-//!                            for copies that nobody waits for yet; piece: one claimed piece;
-//!                            task: what is done with its memory; remote: one shared transfer
-//!                            between processes; refusal: what the system refuses is tried again
+//!                            workers: all of them; watch: the one that watches over callers; queue:
+//!                            which piece is claimed; cookies: the same for copies that go on while
+//!                            their caller does something else; piece: one claimed piece;
+//!                            task: what is done with its memory; kernel_work: pieces that are
+//!                            system calls; remote: one shared transfer between processes; reads:
+//!                            one shared read of a file; streams: the same of fread; segments: lists
+//!                            of buffers; refusal: what the system refuses is tried again
 //!             signals/       our handler in front of the program's, for bad pages; the one that
 //!                            looks up: it asks workers whether the stack it is on is theirs
 //!             mode: with whose rights; copy_loop: how bytes move; caller_share: how much the caller
@@ -51,14 +54,14 @@
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
 //! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
-//!             come; real_time: callers that wait for nobody; process:
-//!             whose memory this is; sync: atomics and sleeping; lock: one to wait for, and one
-//!             that nobody waits for; mapped: tables that most programs never need; lookup: finding
-//!             functions of the C library; folder: where live files are; signal_mask: which signals
-//!             come to a thread; put_off: those that wait for the end of a copy; holders: threads
-//!             whose signals wait, and that may hang; text: made without
-//!             allocating; standard_error: the one the program started with; once, thread: as their
-//!             names say; sys: system calls
+//!             come; file: what is known of an open file; real_time: callers that wait for nobody;
+//!             process: whose memory this is; sync: atomics and sleeping; lock: one to wait for, and
+//!             one that nobody waits for; mapped: tables that most programs never need; lookup:
+//!             finding functions of the C library; folder: where live files are; signal_mask: which
+//!             signals come to a thread; put_off: those that wait for the end of a copy; holders:
+//!             threads whose signals wait, and that may hang; text: made without allocating;
+//!             standard_error: the one the program started with; once, thread: as their names say;
+//!             sys: system calls
 //! freestanding  why the standard library is not there; export: names with versions
 //! ```
 //!

@@ -69,6 +69,13 @@ impl Cut {
         Self { len, head, piece }
     }
 
+    /// For reads of files into memory that is in use: a piece is a system call, which wants more
+    /// bytes than a copy loop does.
+    pub fn for_reads(dst: usize, len: usize, parties: usize) -> Self {
+        let even = (len / (4 * parties)).next_multiple_of(PAGE);
+        Self::with_piece(dst, len, even.clamp(Self::LARGEST / 2, Self::TABLE))
+    }
+
     /// Whether pages are better made piece by piece than by faults. Many threads that do it in
     /// small pieces wait for each other more than for the faults.
     pub fn suits_making_pages(&self, parties: usize) -> bool {
@@ -195,6 +202,7 @@ mod tests {
                 for dst in [0x20000, 0x20001, 0x20fff] {
                     check_cut(dst, len, Cut::new(dst, len, parties));
                     check_cut(dst, len, Cut::for_fresh(dst, len, parties));
+                    check_cut(dst, len, Cut::for_reads(dst, len, parties));
                 }
             }
         }

@@ -4,7 +4,9 @@ mod figures;
 
 use crate::backend::asynchronous;
 use crate::backend::ioat::helper;
+use crate::backend::threads::reads::ReadCall;
 use crate::backend::threads::remote::TransferCall;
+use crate::backend::threads::streams::StreamCall;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
@@ -87,6 +89,24 @@ pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
 pub unsafe fn transfer(call: &TransferCall) -> isize {
     // SAFETY: the caller's promise.
     unsafe { DISPATCHER.transfer(call) }
+}
+
+/// read and its like, one way or the other.
+///
+/// # Safety
+/// The program's own call.
+pub unsafe fn read(call: &ReadCall) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.read(call) }
+}
+
+/// fread and its like, one way or the other.
+///
+/// # Safety
+/// The program's own call.
+pub unsafe fn read_stream(call: &StreamCall) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { DISPATCHER.read_stream(call) }
 }
 
 /// The same for a program that calls us by name.

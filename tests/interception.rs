@@ -70,6 +70,31 @@ const PASSED_ON: [&str; 17] = [
 /// Functions that fill; what they do is looked at in tests/fill.rs.
 const FILLS: [&str; 4] = ["memset", "__memset_chk", "bzero", "wmemset"];
 
+/// Functions that read files and are given the number of bytes; see tests/reads.rs.
+const READS: [&str; 8] = [
+    "read",
+    "__read",
+    "pread",
+    "pread64",
+    "__pread64",
+    "__read_chk",
+    "__pread_chk",
+    "__pread64_chk",
+];
+
+/// Functions that read files, whose bytes stand in a list or have to be multiplied first.
+const READS_OF_MANY: [&str; 9] = [
+    "readv",
+    "preadv",
+    "preadv64",
+    "preadv2",
+    "preadv64v2",
+    "fread",
+    "fread_unlocked",
+    "__fread_chk",
+    "__fread_unlocked_chk",
+];
+
 /// Functions that compare; see tests/compare.rs.
 const COMPARES: [&str; 3] = ["memcmp", "bcmp", "wmemcmp"];
 
@@ -119,6 +144,7 @@ fn exports() -> BTreeMap<String, u64> {
 fn library_exports_what_it_intercepts_and_its_own_interface_only() {
     let exports = exports();
     let others = SIGNALS.into_iter().chain(PASSED_ON).chain(BETWEEN_PROCESSES);
+    let others = others.chain(READS).chain(READS_OF_MANY);
     let wanted = EXPORTED.into_iter().chain(FILLS).chain(COMPARES).chain(others);
     let wanted: Vec<_> = wanted.chain(ABOUT_MEMORY).collect();
     for name in &wanted {
@@ -141,7 +167,7 @@ fn library_carries_the_note_for_shadow_stacks() {
 #[test]
 fn short_copy_leaves_after_three_instructions() {
     let exports = exports();
-    for name in EXPORTED.into_iter().chain(FILLS).chain(COMPARES) {
+    for name in EXPORTED.into_iter().chain(FILLS).chain(COMPARES).chain(READS) {
         let address = exports[name];
         let (listing, _) = succeed(
             plain("objdump")
@@ -262,18 +288,22 @@ fn slot(line: &str) -> Option<(u64, Slot)> {
 /// A panic ends the process: nothing on its way is part of a copy.
 const PANIC: &str = "panic";
 
+/// Reads of streams by constructors of other libraries find libc's fread by a walk.
+const BEFORE_START: &str = "adma::backend::libc::early_";
+
 /// Whoever copies for us must not copy through us: compilers turn loops into memcpy.
 #[test]
 fn way_of_a_copy_never_comes_back_to_memcpy() {
     let graph = CallGraph::of_library();
     // The engine's start may copy a path or two: meanwhile every copy goes to libc, see
     // `first_copy_with_everything_intercepted_starts_the_engine`.
-    let not_through = [PANIC, "adma::dispatch::Dispatcher>::start"];
+    let not_through = [PANIC, "adma::dispatch::Dispatcher>::start", BEFORE_START];
     let roots = [
         "adma::backend::libc::bootstrap_",
         "adma::api::",
         "adma::intercept::slow::",
         "adma::intercept::remote::",
+        "adma::intercept::reads::",
     ];
     for root in roots {
         let mut imports = graph.imports_within_reach(root, &not_through);
@@ -287,12 +317,15 @@ fn way_of_a_copy_never_comes_back_to_memcpy() {
 #[test]
 fn way_of_a_copy_needs_next_to_nothing_of_libc() {
     let graph = CallGraph::of_library();
-    let not_through = [PANIC];
-    let harmless = ["__chk_fail", "__libc_single_threaded", "clock_gettime"];
-    for root in ["adma::api::", "adma::intercept::slow::", "adma::intercept::remote::"] {
+    let not_through = [PANIC, BEFORE_START];
+    // Reads answer errno as the kernel does.
+    let harmless = ["__chk_fail", "__libc_single_threaded", "clock_gettime", "__errno_location"];
+    let copies = ["adma::api::", "adma::intercept::slow::", "adma::intercept::remote::"];
+    for root in copies.into_iter().chain(["adma::intercept::reads::"]) {
         let mut imports = graph.imports_within_reach(root, &not_through);
         // What copies at the engine's start: see the test above.
         let of_the_start = |name: &str| is_intercepted(name);
+        let harmless = if copies.contains(&root) { &harmless[..3] } else { &harmless };
         imports.retain(|name, _| !harmless.contains(&name.as_str()) && !of_the_start(name));
         assert!(imports.is_empty(), "from {root}: {imports:?}");
     }

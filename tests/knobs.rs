@@ -99,6 +99,8 @@ const KNOBS: [Knob; 20] = [
             "memcmp",
             "bcmp",
             "wmemcmp",
+            "read,pread,readv,preadv,preadv2,read_chk,pread_chk",
+            "fread,fread_unlocked,fread_chk,fread_unlocked_chk",
             "memcpy,memmove",
         ],
         bad: &["strcpy", "memcpy,", ",memcpy", "memcpy memmove", "all,memcpy", "none"],

@@ -103,6 +103,12 @@ pub const BENCHES: &[Bench] = &[
         run: benches::numpy::run,
     },
     Bench {
+        name: "reads",
+        preload: false,
+        about: "reads of cached files in an unmodified python3: read, np.load and others",
+        run: benches::numpy::reads,
+    },
+    Bench {
         name: "programs",
         preload: false,
         about: "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others",

@@ -92,6 +92,13 @@ const TARGETS: &[Target] = &[
     Target { text: "numpy 64M, x libc", keys: "numpy.*.64M.ratio", bound: AtLeast(1.8) },
     Target { text: "numpy 4M, x libc", keys: "numpy.*.4M.ratio", bound: AtLeast(1.8) },
     Target {
+        text: "reads from 256M, x libc",
+        keys: "reads.read|readinto|np_load.256M|1024M.ratio",
+        bound: AtLeast(1.7),
+    },
+    Target { text: "reads of 1M, x libc", keys: "reads.*.1M.ratio", bound: AtLeast(0.98) },
+    Target { text: "reads, cold, x libc", keys: "reads.cold.*.ratio", bound: AtLeast(0.97) },
+    Target {
         text: "numpy jobs, x best other knobs",
         keys: "programs.numpy-copyto|numpy-copy|numpy-mapped|numpy-roll|numpy-concatenate.of_best",
         bound: AtLeast(0.97),

@@ -9,7 +9,7 @@ use crate::os::sys;
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// What the exported functions read. Until start-up every call goes to the slow path: the
 /// resolver of an IFUNC may copy before the loader has filled in `next`.
@@ -32,6 +32,17 @@ pub static ENTRIES: [EntryPoint; Op::ALL.len()] = [
     entry(bootstrap_memcmp as *const ()),
     entry(bootstrap_memcmp as *const ()),
     entry(bootstrap_wmemcmp as *const ()),
+    entry(bootstrap_read as *const ()),
+    entry(bootstrap_pread as *const ()),
+    entry(bootstrap_readv as *const ()),
+    entry(bootstrap_preadv as *const ()),
+    entry(bootstrap_preadv2 as *const ()),
+    entry(read_chk_by_read as *const ()),
+    entry(pread_chk_by_pread as *const ()),
+    entry(early_fread as *const ()),
+    entry(early_fread_unlocked as *const ()),
+    entry(fread_chk_by_fread as *const ()),
+    entry(fread_unlocked_chk_by_fread_unlocked as *const ()),
 ];
 
 const fn entry(bootstrap: *const ()) -> EntryPoint {
@@ -60,6 +71,24 @@ const OPS: [(Op, Function); 6] = [
     (Op::Wmemcmp, Function::wmemcmp),
 ];
 
+/// The originals of reads.
+const READS: [(Op, Function); 7] = [
+    (Op::Read, Function::read),
+    (Op::Pread, Function::pread64), // pread is the same function, as for the next ones
+    (Op::Readv, Function::readv),
+    (Op::Preadv, Function::preadv64),
+    (Op::Preadv2, Function::preadv64v2),
+    (Op::Fread, Function::fread),
+    (Op::FreadUnlocked, Function::fread_unlocked),
+];
+
+/// What reads are called as: as many words as the longest of them takes.
+pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
+
+/// See `reads_are_libcs`.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
+
 // The others. Unless another library has defined one of the above, they are derived from those, as
 // in libc.
 macro_rules! others {
@@ -82,6 +111,10 @@ others! {
     "bcmp" for Bcmp,
     "process_vm_readv" for ProcessVmReadv,
     "process_vm_writev" for ProcessVmWritev,
+    "__read_chk" for ReadChk,
+    "__pread64_chk" for PreadChk,
+    "__fread_chk" for FreadChk,
+    "__fread_unlocked_chk" for FreadUnlockedChk,
 }
 
 /// Finds the originals, at start-up.
@@ -89,6 +122,9 @@ pub fn resolve() {
     let libc = lookup::resolve();
     let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
     OPS.into_iter().for_each(|(op, function)| set_next(op, lookup::found(function)));
+    READS.into_iter().for_each(|(op, function)| set_next(op, lookup::found(function)));
+    let reads_are_libcs = READS.into_iter().all(|(op, _)| is_libcs(next(op)));
+    READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
     if OPS.into_iter().all(|(op, _)| is_libcs(next(op))) {
         derive_others();
     } else {
@@ -109,7 +145,8 @@ pub fn resolve() {
 }
 
 /// Sets those that are not looked up. The two calls that copy between processes stay bare system
-/// calls, which is all that libc makes of them.
+/// calls, which is all that libc makes of them, and the checked variants of reads what they are
+/// from the beginning.
 fn derive_others() {
     // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
     // code; calling memmove for both keeps overlapping copies right everywhere.
@@ -133,6 +170,24 @@ fn derive_others() {
 macro_rules! check_room {
     () => {
         ".weak __chk_fail\ncmp rcx, rdx\njae 3f\njmp [rip + __chk_fail@GOTPCREL]\n3:"
+    };
+}
+
+/// For the checked variants of fread, which take the room at the destination as their second
+/// argument: rdx and rcx are size and number of the items.
+macro_rules! check_items {
+    () => {
+        ".weak __chk_fail
+        mov r9, rdx
+        mov rax, rdx
+        mul rcx
+        jo 2f
+        cmp rsi, rax
+        jae 3f
+        2: jmp [rip + __chk_fail@GOTPCREL]
+        3: mov rsi, r9
+        mov rdx, rcx
+        mov rcx, r8"
     };
 }
 
@@ -160,6 +215,10 @@ derived! {
     memmove_chk_by_memmove: check_room!() => Memmove;
     mempcpy_chk_by_mempcpy: check_room!() => Mempcpy;
     memset_chk_by_memset: check_room!() => Memset;
+    read_chk_by_read: check_room!() => Read;
+    pread_chk_by_pread: "xchg rcx, r8", check_room!(), "mov rcx, r8" => Pread;
+    fread_chk_by_fread: check_items!() => Fread;
+    fread_unlocked_chk_by_fread_unlocked: check_items!() => FreadUnlocked;
 }
 
 fn set_next(op: Op, found: *mut c_void) {
@@ -182,6 +241,12 @@ fn find_beyond_others() {
     if found.libc.contains(&(memcpy.load(Ordering::Relaxed) as usize)) {
         memcpy.store(memmove, Ordering::Release);
     }
+}
+
+/// Whether no interposer stands between us and libc's reads. One may know descriptors that the
+/// kernel does not, and reads that are shared pass it by.
+pub fn reads_are_libcs() -> bool {
+    READS_ARE_LIBCS.load(Ordering::Relaxed)
 }
 
 /// Sets the size in bytes from which `op` comes to our slow path.
@@ -449,6 +514,37 @@ macro_rules! system_call {
 system_call! {
     bootstrap_process_vm_readv: SYS_process_vm_readv,
     bootstrap_process_vm_writev: SYS_process_vm_writev,
+    bootstrap_read: SYS_read,
+    bootstrap_pread: SYS_pread64,
+    bootstrap_readv: SYS_readv,
+    bootstrap_preadv: SYS_preadv,
+    bootstrap_preadv2_of_six: SYS_preadv2,
+}
+
+/// Passes the flags on where the kernel takes them: behind an offset in two halves, of which with 64
+/// bits the first is all.
+#[unsafe(naked)]
+unsafe extern "C" fn bootstrap_preadv2() {
+    naked_asm!("mov r9, r8", "jmp {body}", body = sym bootstrap_preadv2_of_six)
+}
+
+macro_rules! found_at_once {
+    ($($name:ident: $function:ident;)*) => { $(
+        /// Serves constructors of other libraries, which may read before our start-up.
+        unsafe extern "C" fn $name(to: usize, size: usize, count: usize, stream: usize) -> isize {
+            let found = lookup::original(Function::$function);
+            if found.is_null() {
+                return 0;
+            }
+            // SAFETY: a function of these arguments.
+            unsafe { core::mem::transmute::<*mut c_void, ReadFn>(found)(to, size, count, stream, 0) }
+        }
+    )* };
+}
+
+found_at_once! {
+    early_fread: fread;
+    early_fread_unlocked: fread_unlocked;
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ pub const KNOBS: [Knob; 20] = [
 pub const FORMATS: [&str; 3] = ["text", "json", "hlog"];
 
 /// The functions that are intercepted, in the order of `functions::Op`.
-pub const OPS: [&str; 18] = [
+pub const OPS: [&str; 29] = [
     "memcpy",
     "memmove",
     "mempcpy",
@@ -166,6 +166,17 @@ pub const OPS: [&str; 18] = [
     "memcmp",
     "bcmp",
     "wmemcmp",
+    "read",
+    "pread",
+    "readv",
+    "preadv",
+    "preadv2",
+    "read_chk",
+    "pread_chk",
+    "fread",
+    "fread_unlocked",
+    "fread_chk",
+    "fread_unlocked_chk",
 ];
 
 /// The knob of this name.

@@ -1,8 +1,10 @@
 //! What can be shared, as `decide` and `learn_from` see it: memory that is copied, filled or
-//! compared (`Task`), and transfers between processes.
+//! compared (`Task`), transfers between processes, and reads of files.
 
 use crate::backend::Refused;
+use crate::backend::threads::reads::{FileRead, ReadCall};
 use crate::backend::threads::remote::{self, Transfer, TransferCall};
+use crate::backend::threads::streams::StreamRead;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::{self, Seen};
 use crate::plan::{self, PAGE};
@@ -18,11 +20,18 @@ pub enum Kind {
     /// Comparisons where the one before has found a difference.
     Differing,
     Transfers,
+    /// Of files.
+    Reads,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] =
-        [Kind::Copies, Kind::Fills, Kind::Compares, Kind::Differing, Kind::Transfers];
+    pub const ALL: [Kind; 6] =
+        [Kind::Copies, Kind::Fills, Kind::Compares, Kind::Differing, Kind::Transfers, Kind::Reads];
+
+    /// Whether the kernel copies, by system calls that cannot be taken back from a worker.
+    pub fn is_by_kernel(self) -> bool {
+        matches!(self, Kind::Transfers | Kind::Reads)
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +40,7 @@ impl Kind {
             Kind::Compares => "compares",
             Kind::Differing => "compares that differ",
             Kind::Transfers => "transfers between processes",
+            Kind::Reads => "reads of files",
         }
     }
 }
@@ -184,4 +194,95 @@ impl Operation for (&TransferCall, Transfer<'_>) {
     fn bytes(&self, answer: isize) -> usize {
         usize::try_from(answer).unwrap_or(0)
     }
+}
+
+/// Bytes that the caller reads before workers are called: a file that is not cached is left alone.
+const FIRST_READ: usize = 16 * PAGE;
+
+/// The answer and errno are libc's.
+impl Operation for (&ReadCall, FileRead<'_>) {
+    const FIRST: usize = FIRST_READ;
+
+    fn kind(&self) -> Kind {
+        Kind::Reads
+    }
+
+    fn len(&self) -> usize {
+        self.1.len()
+    }
+
+    fn is_in_any_order(&self) -> bool {
+        true
+    }
+
+    fn written(&self) -> Option<usize> {
+        self.1.buffer()
+    }
+
+    unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
+        begin_reading(&self.1, from, len)
+    }
+
+    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
+        self.1.share(from, how)
+    }
+
+    unsafe fn alone(&self, _from: usize, _fresh: bool) -> isize {
+        // SAFETY: the program's own call.
+        unsafe { self.0.pass_on() }
+    }
+
+    fn is_whole(&self, answer: isize) -> bool {
+        answer >= self.len() as isize && !self.1.went_on_alone()
+    }
+
+    fn bytes(&self, answer: isize) -> usize {
+        usize::try_from(answer).unwrap_or(0)
+    }
+}
+
+/// The answer is the number of bytes that were read.
+impl Operation for &StreamRead<'_> {
+    const FIRST: usize = FIRST_READ;
+
+    fn kind(&self) -> Kind {
+        Kind::Reads
+    }
+
+    fn len(&self) -> usize {
+        self.file().len()
+    }
+
+    fn is_in_any_order(&self) -> bool {
+        true
+    }
+
+    fn written(&self) -> Option<usize> {
+        self.file().buffer()
+    }
+
+    unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
+        begin_reading(self.file(), from, len)
+    }
+
+    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
+        let (done, seen) = StreamRead::share(self, from, how)?;
+        Ok((done as isize, seen))
+    }
+
+    unsafe fn alone(&self, _from: usize, _fresh: bool) -> isize {
+        self.by_libc() as isize
+    }
+
+    fn is_whole(&self, answer: isize) -> bool {
+        answer == self.len() as isize
+    }
+
+    fn bytes(&self, answer: isize) -> usize {
+        usize::try_from(answer).unwrap_or(0)
+    }
+}
+
+fn begin_reading(read: &FileRead<'_>, from: usize, len: usize) -> Result<(), Fallback> {
+    if read.read_cached(from, len) == len { Ok(()) } else { Err(Fallback::NotCached) }
 }

@@ -2,7 +2,8 @@
 //! slow path reads. While sharing is switched off, the entry jumps to libc's function.
 
 use crate::backend::libc::ENTRIES;
-use crate::backend::threads::remote::{SegmentList, TransferCall};
+use crate::backend::threads::remote::TransferCall;
+use crate::backend::threads::segments::SegmentList;
 use crate::functions::{EntryPoint, Op};
 use crate::runtime;
 use core::arch::naked_asm;

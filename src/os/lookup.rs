@@ -53,6 +53,9 @@ macro_rules! functions {
 // is in no cache.
 functions! {
     memmove mempcpy memset wmemset memcmp wmemcmp
+    read pread64 readv preadv64 preadv64v2 fread fread_unlocked
+    flockfile funlockfile fileno fwide feof_unlocked ferror_unlocked __freading __fwriting
+    ftello64 fseeko64 pthread_setcancelstate pthread_testcancel
     sigaction
     abort
     unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups

@@ -4,6 +4,8 @@
 #[cfg(not(loom))]
 pub mod cpus;
 #[cfg(not(loom))]
+pub mod file;
+#[cfg(not(loom))]
 pub mod folder;
 #[cfg(not(loom))]
 pub mod holders;

@@ -2,8 +2,8 @@
 //! bad pages through.
 
 use super::holders::{self, Holder};
-use super::sys::{self, NoFilter, SysResult, syscall};
 use super::put_off;
+use super::sys::{self, NoFilter, SysResult, syscall};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// All 64 signals, the C library's own two included.

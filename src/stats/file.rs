@@ -125,12 +125,23 @@ impl Statistics {
         self.publish_at_times(live, ticks);
     }
 
-    /// The same, and what a shared one has saved, where that is known.
+    /// The same, and what a shared one has saved, where that is known; `is_read`: it was a read of
+    /// a file.
     #[inline]
-    pub fn record_judged(&self, path: Path, len: usize, ticks: u64, saved: Option<i64>) {
+    pub fn record_judged(
+        &self,
+        path: Path,
+        is_read: bool,
+        len: usize,
+        ticks: u64,
+        saved: Option<i64>,
+    ) {
         let live = self.live_or_made();
         let recorder = live.map_or(&self.private, |live| &live.recorder);
         recorder.record(path, len, ticks);
+        if is_read {
+            recorder.note_read(path, len);
+        }
         if path == Path::Engine {
             recorder.worth.note(ticks, saved);
         }

@@ -29,6 +29,11 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     flow(out, snapshot, &recorder.engine, recorder.engine_bytes())?;
     out.write_str(",\"libc\":")?;
     flow(out, snapshot, &recorder.libc, recorder.libc_bytes())?;
+    out.write_str("},\"reads\":{")?;
+    for (number, (name, calls, bytes)) in recorder.read_counts().into_iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}\"{name}\":{{\"calls\":{calls},\"bytes\":{bytes}}}")?;
+    }
     out.write_str("},\"fallbacks\":{")?;
     for (name, count) in recorder.fallbacks() {
         write!(out, "\"{name}\":{count},")?;
@@ -180,6 +185,7 @@ mod tests {
         assert_eq!(json["min_bytes"], "auto");
         assert_eq!(json["paths"]["engine"]["calls"], 100);
         assert_eq!(json["paths"]["libc"]["bytes"], 170_000);
+        assert_eq!(json["reads"]["engine"]["bytes"], 1 << 20);
         assert_eq!(json["fallbacks"]["overlap"], 1);
         assert_eq!(json["fallbacks"]["fault"], 0);
         assert_eq!(json["channel_bytes"]["adma-1"], 10);

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Re
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout; the command reads files of its own version only.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A name is the process number, a dash, and what makes it unique when the process executes
 /// another program: `4711-1f0a33b2c4`.
@@ -142,6 +142,8 @@ pub struct Recorder {
     carried: AtomicU64,
     pub libc: Flow,
     fallbacks: [Calls; REASONS],
+    /// Of all those, reads of files: by the engine, by libc.
+    pub reads: [Calls; 2],
     pub verified: AtomicU64,
     pub mismatched: AtomicU64,
     pub worth: Worth,
@@ -199,10 +201,12 @@ pub enum Fallback {
     RealTime,
     /// Smaller than the threshold that the user has set in the running process.
     BelowMin,
+    /// The first bytes of the file are not in the page cache.
+    NotCached,
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 14] = [
+    pub const ALL: [Fallback; 15] = [
         Fallback::Off,
         Fallback::Overlap,
         Fallback::Learned,
@@ -217,6 +221,7 @@ impl Fallback {
         Fallback::Early,
         Fallback::RealTime,
         Fallback::BelowMin,
+        Fallback::NotCached,
     ];
 
     pub fn name(self) -> &'static str {
@@ -234,6 +239,7 @@ impl Fallback {
             Fallback::Early => "early",
             Fallback::RealTime => "real_time",
             Fallback::BelowMin => "below_min",
+            Fallback::NotCached => "not_cached",
             Fallback::Off => "off",
         }
     }
@@ -344,6 +350,7 @@ impl Recorder {
             carried: AtomicU64::new(0),
             libc: Flow::new(),
             fallbacks: [const { Calls::new() }; REASONS],
+            reads: [const { Calls::new() }; 2],
             verified: AtomicU64::new(0),
             mismatched: AtomicU64::new(0),
             worth: Worth::new(),
@@ -366,6 +373,18 @@ impl Recorder {
         };
         flow.sizes.record(len as u64);
         flow.ticks.record(ticks);
+    }
+
+    /// Counts a large read of a file, which `record` has counted among all.
+    pub fn note_read(&self, path: Path, len: usize) {
+        self.reads[usize::from(path != Path::Engine)].note(len);
+    }
+
+    /// Calls and bytes of reads of files, by the engine and by libc.
+    pub fn read_counts(&self) -> [(&'static str, u64, u64); 2] {
+        let [engine, libc] = &self.reads;
+        [("engine", engine), ("libc", libc)]
+            .map(|(name, of)| (name, of.calls.load(Relaxed), of.bytes.load(Relaxed)))
     }
 
     /// One call of the profile, of any size, of the function with this number.
@@ -415,7 +434,8 @@ impl Recorder {
             counter.store(0, Relaxed);
         }
         saved.store(0, Relaxed);
-        self.fallbacks.iter().chain(&self.by_function).for_each(Calls::clear);
+        let calls = self.fallbacks.iter().chain(&self.by_function).chain(&self.reads);
+        calls.for_each(Calls::clear);
     }
 
     /// Takes over everything another one has counted, and leaves it empty. Nothing is lost or
@@ -435,5 +455,6 @@ impl Recorder {
         self.worth.saved.fetch_add(from.worth.saved.swap(0, Relaxed), Relaxed);
         self.fallbacks.iter().zip(&from.fallbacks).for_each(|(to, from)| to.absorb(from));
         self.by_function.iter().zip(&from.by_function).for_each(|(to, from)| to.absorb(from));
+        self.reads.iter().zip(&from.reads).for_each(|(to, from)| to.absorb(from));
     }
 }

@@ -114,6 +114,7 @@ pub(super) mod tests {
         }
         recorder.record(Path::Libc(Fallback::Overlap), 100_000, 9000);
         recorder.record(Path::Libc(Fallback::Learned), 70_000, 3000);
+        recorder.note_read(Path::Engine, 1 << 20);
         if profile {
             for size in [1usize, 8, 8, 8, 100, 5000, 1 << 20] {
                 recorder.profile(Op::Memcpy as usize, size);

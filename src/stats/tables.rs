@@ -31,7 +31,19 @@ pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
         }
         writeln!(out)?;
     }
-    Ok(())
+    reads(recorder, out)
+}
+
+/// Reads of files, which are among the copies above.
+fn reads(recorder: &Recorder, out: &mut dyn Write) -> Result {
+    let [(_, engine_calls, engine), (_, libc_calls, libc)] = recorder.read_counts();
+    let (calls, bytes) = (engine_calls.saturating_add(libc_calls), engine.saturating_add(libc));
+    if calls == 0 {
+        return Ok(());
+    }
+    let part = 100.0 * engine as f64 / (bytes as f64).max(1.0);
+    write!(out, "  {:<16}{calls:>10}{:>13}", "reads of files", Bytes(bytes))?;
+    writeln!(out, "{part:>7.1} % by the engine")
 }
 
 /// Which part of the shared copies each channel has copied.

@@ -125,7 +125,14 @@ mod tests {
         ] {
             assert!(with_helper.contains(part), "{part} is missing:\n{with_helper}");
         }
-        for part in ["by the engine", "overlap 1", "p99.9", "#####", "ADMA_MIN_BYTES=1048576"] {
+        for part in [
+            "by the engine",
+            "reads of files",
+            "overlap 1",
+            "p99.9",
+            "#####",
+            "ADMA_MIN_BYTES=1048576",
+        ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }
     }

@@ -131,6 +131,7 @@ fn in_words(why: Fallback) -> &'static str {
         Fallback::Early => "because a comparison ended with its first bytes",
         Fallback::RealTime => "because real-time threads do not wait for workers",
         Fallback::BelowMin => "because they are below the threshold set by adma top",
+        Fallback::NotCached => "because files were not in the page cache",
     }
 }
 

@@ -1,4 +1,4 @@
-//! `np.copyto` in a python3 that knows nothing of us. The shim cannot be
+//! `np.copyto`, and reads of files, in a python3 that knows nothing of us. The shim cannot be
 //! switched off inside a process, so short processes take turns: A B B A.
 
 use crate::measure::Samples;
@@ -6,34 +6,64 @@ use crate::options::{MIB, Options};
 use crate::out::{Table, figure, progress};
 use crate::{machine, spawn};
 use std::collections::BTreeMap;
+use std::process::Command;
 
 /// Carried inside the binary, so that one file is enough on another machine.
-const SCRIPT: &str = include_str!("../../numpy_copy.py");
+const COPIES: &str = include_str!("../../numpy_copy.py");
+const READS: &str = include_str!("../../reads.py");
 
-/// Heat and size -> nanoseconds of a copy.
+/// What and size -> nanoseconds of a copy.
 type Cases = BTreeMap<(String, String), f64>;
 
 pub fn run(options: &Options) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
-    let Some(python) = python() else {
+    let Some(python) = python("import numpy") else {
         println!("skipped: no python3 with numpy (apt install python3-numpy)\n");
         return;
     };
     println!("{python}; cold: arrays in rotation; hot: the same two arrays\n");
-    let pairs = ((options.seconds * 3.0) as usize).max(4);
-    let seconds = (options.seconds / 6.0).to_string();
     let cold =
         (2 * machine::last_level_cache()).max(1024 * MIB).min(machine::available_memory() / 3);
+    in_turn(options, "numpy", "copyto", &python, COPIES, &[cold.to_string()]);
+}
 
+/// Reads of files; a virtual environment in target/release/programs may have numpy and others.
+pub fn reads(options: &Options) {
+    let own = std::env::current_exe().ok().and_then(|exe| {
+        let own = exe.parent()?.join("programs/venv/bin/python3");
+        own.exists().then(|| own.display().to_string())
+    });
+    let Some(python) = own.or_else(|| python("import numpy")).or_else(|| python("")) else {
+        println!("skipped: no python3\n");
+        return;
+    };
+    // Not in a file system that is memory: there nothing is cold.
+    let folder = std::env::var("BENCH_FOLDER").unwrap_or("/var/tmp".to_owned());
+    let most = (machine::available_memory() / 6 / MIB).min(1024);
+    println!("{python}; files in {folder}; cold: dropped from the page cache before each read\n");
+    in_turn(options, "reads", "what", &python, READS, &[folder, most.to_string()]);
+}
+
+fn in_turn(
+    options: &Options,
+    name: &str,
+    what: &str,
+    python: &str,
+    script: &str,
+    arguments: &[String],
+) {
+    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let pairs = ((options.seconds * 3.0) as usize).max(4);
+    let seconds = (options.seconds / 6.0).to_string();
     let mut ratios: BTreeMap<(String, String), Samples> = BTreeMap::new();
     let mut plain: BTreeMap<(String, String), Samples> = BTreeMap::new();
     for pair in 0..pairs {
-        progress(&format!("numpy: pair {} of {pairs}", pair + 1));
+        progress(&format!("{name}: pair {} of {pairs}", pair + 1));
         let mut sides: [Cases; 2] = Default::default();
         for turn in 0..2 {
             let with = (pair + turn) % 2;
-            let lib = lib.filter(|_| with == 1);
-            sides[with] = python_cases(&python, lib, &seconds, cold);
+            let mut command = spawn::command(python, lib.filter(|_| with == 1));
+            command.args(["-c", script, &seconds]).args(arguments);
+            sides[with] = cases(&mut command);
         }
         let [without, with] = sides;
         for (case, ns) in without {
@@ -44,9 +74,9 @@ pub fn run(options: &Options) {
         }
     }
 
-    let mut table = Table::new(["copyto", "size", "libc ms", "x libc", "lowest", "highest"]);
+    let mut table = Table::new([what, "size", "libc ms", "x libc", "lowest", "highest"]);
     for ((heat, size), ratio) in &ratios {
-        figure(&format!("numpy.{heat}.{size}.ratio"), ratio.median());
+        figure(&format!("{name}.{heat}.{size}.ratio"), ratio.median());
         table.row([
             heat.clone(),
             size.clone(),
@@ -59,17 +89,16 @@ pub fn run(options: &Options) {
     table.print();
 }
 
-fn python() -> Option<String> {
+/// A python3 that can do this.
+fn python(import: &str) -> Option<String> {
     let works = |python: &&str| {
-        let import = spawn::command(python, None).args(["-c", "import numpy"]).output();
-        import.is_ok_and(|output| output.status.success())
+        let tried = spawn::command(python, None).args(["-c", import]).output();
+        tried.is_ok_and(|output| output.status.success())
     };
     ["/usr/bin/python3", "python3"].into_iter().find(works).map(String::from)
 }
 
-fn python_cases(python: &str, lib: Option<&str>, seconds: &str, cold: usize) -> Cases {
-    let mut command = spawn::command(python, lib);
-    command.args(["-c", SCRIPT, seconds, &cold.to_string()]);
+fn cases(command: &mut Command) -> Cases {
     let Ok(output) = command.output() else { return Cases::new() };
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines()

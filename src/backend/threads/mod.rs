@@ -2,16 +2,24 @@
 
 pub mod cookies;
 #[cfg(not(loom))]
+mod kernel_work;
+#[cfg(not(loom))]
 pub mod parallel;
 #[cfg(not(loom))]
 pub mod piece;
 pub mod queue;
 #[cfg(not(loom))]
+pub mod reads;
+#[cfg(not(loom))]
 pub mod refusal;
 #[cfg(not(loom))]
 pub mod remote;
 #[cfg(not(loom))]
+pub mod segments;
+#[cfg(not(loom))]
 mod share;
+#[cfg(not(loom))]
+pub mod streams;
 #[cfg(not(loom))]
 pub mod task;
 #[cfg(not(loom))]

@@ -12,20 +12,13 @@
 //! a piece that falls short -> when nothing is under way, the caller goes on from there, alone
 //! ```
 //!
-//! - Nothing here faults: the kernel answers with fewer bytes, or EFAULT.
-//! - A system call cannot be taken back from a worker, so begun pieces are waited for.
-//! - `Transfer` lies on the caller's stack. Workers reach it through a claimed piece only, and
-//!   the caller does not return while one is under way.
-//! - The answer is the kernel's. Bytes behind a bad page may have been transferred too, which
-//!   nobody is told of, as with memcpy.
+//! The answer is the kernel's. Bytes behind a bad page may have been transferred too, as with
+//! memcpy.
 
-use super::piece::{BY_FUNCTION, PieceFn};
-use super::queue::{ClaimedPiece, Posted, UndoneBits};
-use super::share::WaitMode;
-use super::worker::summon;
-use super::workers::{self, QUEUE};
-use crate::backend::copy_loop::CopyLoop;
-use crate::backend::mode::Mode;
+use super::kernel_work::{self, Claims};
+use super::segments::{
+    AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
+};
 use crate::backend::threads::{self, Seen};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
@@ -33,7 +26,7 @@ use crate::os::lock::TryLock;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
-use crate::plan::{self, Cut};
+use crate::plan::{self, Cut, Piece};
 use core::mem::MaybeUninit;
 
 /// The program's call, as it came.
@@ -45,48 +38,12 @@ pub struct TransferCall {
     pub flags: usize,
 }
 
-/// Where the program has its segments.
-#[derive(Clone, Copy)]
-pub struct SegmentList {
-    pub at: usize,
-    pub count: usize,
-}
-
-impl SegmentList {
-    fn bytes(self) -> usize {
-        self.count * size_of::<Segment>()
-    }
-}
-
-/// struct iovec.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Segment {
-    base: usize,
-    len: usize,
-}
-
-impl Segment {
-    fn end(self) -> usize {
-        self.base + self.len
-    }
-}
-
-/// Lists as long as this lie on any stack; longer ones wait in memory of their own, one at a time.
-const SHORT: usize = 64;
-/// The kernel refuses longer ones (UIO_MAXIOV).
+/// Longer lists than `SHORT` lie in memory of their own, one at a time, up to what the kernel
+/// takes (UIO_MAXIOV).
 const MOST_SEGMENTS: usize = 1024;
 static LONG: Mapped<TryLock<Lists<MOST_SEGMENTS>>> = Mapped::new();
 // SAFETY: a lock that is free, and room for anything.
 unsafe impl Zeroed for TryLock<Lists<MOST_SEGMENTS>> {}
-/// At most this many on each side are given to the kernel at once.
-const AT_ONCE: usize = 32;
-/// The kernel transfers no more with one call (MAX_RW_COUNT).
-const MOST_BYTES: usize = 0x7fff_f000;
-/// Where the addresses end that every program may have.
-const USER_END: usize = 1 << 47;
-/// A list this close above us lies on the caller's stack.
-const NEAR: usize = 16 << 10;
 
 /// Room for both lists. Not cleared: that would be a call of memset.
 struct Lists<const N: usize> {
@@ -106,19 +63,9 @@ impl<const N: usize> Lists<N> {
     fn fetch(&mut self, call: &TransferCall) -> bool {
         let room = [&raw mut self.local as usize, &raw mut self.remote as usize];
         let lists = [call.local, call.remote];
-        let is_near =
-            |list: &SegmentList| list.at.wrapping_sub(room[0]) < NEAR && list.at.is_multiple_of(8);
-        if lists.iter().all(is_near) {
-            for (to, list) in room.into_iter().zip(lists) {
-                for word in 0..list.bytes() / 8 {
-                    // SAFETY: `to` is ours and long enough. The list lies right above us on the
-                    // stack, where the program has put it. Volatile: not a call of memcpy.
-                    unsafe {
-                        let value = (list.at as *const usize).add(word).read_volatile();
-                        (to as *mut usize).add(word).write_volatile(value);
-                    }
-                }
-            }
+        if lists.iter().all(|list| list.is_near(room[0])) {
+            // SAFETY: near, and `room` is ours and long enough.
+            room.into_iter().zip(lists).for_each(|(to, list)| unsafe { list.read(to) });
             return true;
         }
         // Anywhere else it may not be readable at all. The kernel does not mind: we ask it to
@@ -247,28 +194,12 @@ impl<'a> Transfer<'a> {
     /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
     /// the whole transfer are done then. After a refusal nothing is under way.
     pub fn share(&self, from: usize, workers: usize) -> Result<(usize, Seen), Refused> {
-        workers::may_post()?;
-        // The kernel would not let a handler run in the middle either.
-        let held = SignalsHeld::handled().ok_or(Refused::System)?;
-        let shared = threads::take_slot(workers)?;
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
-        let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION;
-        let part: PieceFn<'_> = &|claim: &ClaimedPiece| {
-            let piece = cut.piece(claim.index);
-            self.move_bytes(from + piece.offset, piece.len) == piece.len
-        };
-        QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
-        summon(cut.count().clamp(1, workers) as u32, 1);
-        let mut seen = Seen::default();
-        let (own, _) = threads::work(shared, &mut seen, &WaitMode::UntilDone);
-        let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
-        let short = shared.undone(&mut room).next();
-        QUEUE.leave(shared);
-        threads::note_caller_bytes(own);
-        drop(held);
-        let Some(index) = short else { return Ok((self.total, seen)) };
+        let part = |piece: Piece| self.move_bytes(from + piece.offset, piece.len) == piece.len;
+        let (short, seen) = kernel_work::share(cut, workers, Claims::BothEnds, || (), &part)?;
+        let Some(offset) = short else { return Ok((self.total, seen)) };
         threads::note_fault();
-        let done = from + cut.piece(index).offset;
+        let done = from + offset;
         Ok((done + self.move_bytes(done, self.total - done), seen))
     }
 
@@ -301,24 +232,6 @@ pub unsafe fn pass_on(call: &TransferCall) -> isize {
     }
 }
 
-/// The bytes of a list; `None`: the kernel may refuse it.
-fn bytes_of(list: &[Segment]) -> Option<usize> {
-    list.iter().try_fold(0, |total, segment| {
-        let end = segment.base.checked_add(segment.len)?;
-        (end <= USER_END).then_some(total + segment.len)
-    })
-}
-
-/// Whether no two segments share a byte. Most lists ascend; of long ones that do not it is not
-/// asked.
-fn are_apart(list: &[Segment]) -> bool {
-    let overlap =
-        |a: &Segment, b: &Segment| a.len > 0 && b.len > 0 && a.base < b.end() && b.base < a.end();
-    list.is_sorted_by(|a, b| a.end() <= b.base)
-        || list.len() <= SHORT
-            && list.iter().enumerate().all(|(i, a)| !list[i + 1..].iter().any(|b| overlap(a, b)))
-}
-
 /// Whether `pid`, the number of a process or thread, is none of ours. False where that cannot
 /// be asked.
 fn is_other_process(pid: usize) -> bool {
@@ -326,32 +239,6 @@ fn is_other_process(pid: usize) -> bool {
     // SAFETY: signal 0 is only a question.
     let ask = || unsafe { sys::syscall(libc::SYS_tgkill, [own, pid, 0, 0, 0, 0]) };
     pid as u32 != own as u32 && sys::NoFilter::look().is_some() && ask() == -libc::ESRCH as isize
-}
-
-/// The segments of `len` bytes from number `from` on, as far as there is room for them.
-fn stretch<'r>(
-    list: &[Segment],
-    from: usize,
-    len: usize,
-    room: &'r mut [MaybeUninit<Segment>; AT_ONCE],
-) -> &'r [Segment] {
-    let (mut skip, mut left, mut count) = (from, len, 0);
-    for segment in list {
-        if skip >= segment.len {
-            skip -= segment.len;
-            continue;
-        }
-        if left == 0 || count == AT_ONCE {
-            break;
-        }
-        let len = (segment.len - skip).min(left);
-        room[count].write(Segment { base: segment.base + skip, len });
-        count += 1;
-        left -= len;
-        skip = 0;
-    }
-    // SAFETY: `count` were just written.
-    unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), count) }
 }
 
 #[cfg(test)]

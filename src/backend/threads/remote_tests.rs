@@ -1,5 +1,7 @@
 //! The arithmetic of lists against a list of single bytes, and transfers from this process.
 
+use super::super::segments::USER_END;
+use super::super::workers;
 use super::*;
 
 fn segment(base: usize, len: usize) -> Segment {

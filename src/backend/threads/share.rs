@@ -65,6 +65,20 @@ pub struct Seen {
     pub waited: u64,
 }
 
+impl Seen {
+    /// Adds what another chunk has shown.
+    pub fn add(&mut self, more: &Self) {
+        for (sum, more) in
+            [(&mut self.ordinary, more.ordinary), (&mut self.streamed, more.streamed)]
+        {
+            sum.bytes += more.bytes;
+            sum.ticks += more.ticks;
+        }
+        self.late |= more.late;
+        self.waited += more.waited;
+    }
+}
+
 /// Signals with a handler are held while a chunk is under way, because a handler that jumped out of
 /// it would leave workers writing. This is the size of a chunk for each thread that copies. The last
 /// chunk may be half as large again. A chunk that takes longer ends early if a signal waits.
@@ -129,12 +143,9 @@ pub fn note_fault() {
 /// # Safety
 /// What the program has promised of the task. A bad page ends as it would without us.
 pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused> {
-    let chunk = ((how.workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
     let (mut at, mut answer, mut seen) = (0, 0, Seen::default());
     while at < task.len && answer == 0 {
-        // No small last chunk: a rest of less than half a chunk goes along with the one before.
-        let left = task.len - at;
-        let part = task.part(at, if left < chunk + chunk / 2 { left } else { chunk });
+        let part = task.part(at, chunk_of(task.len - at, how.workers));
         let mut rest = part;
         while rest.len > 0 && answer == 0 {
             // SAFETY: part of the caller's ranges.
@@ -148,6 +159,13 @@ pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused
         at += part.len;
     }
     Ok((answer, seen))
+}
+
+/// Returns how many of the bytes that are left make the next chunk. No small last chunk: a rest of
+/// less than half a chunk goes along with the one before.
+pub(super) fn chunk_of(left: usize, workers: usize) -> usize {
+    let chunk = ((workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
+    if left < chunk + chunk / 2 { left } else { chunk }
 }
 
 /// One chunk, from posting to the last byte, except for what is left when signals had to be let in:

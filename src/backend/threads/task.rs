@@ -54,6 +54,16 @@ impl Work {
     }
 }
 
+/// Makes the pages that lie whole in a range that is about to be written.
+pub fn make_whole_pages(start: usize, len: usize) {
+    let (from, to) = (start.next_multiple_of(PAGE), (start + len) / PAGE * PAGE);
+    if from < to
+        && let Some(allowed) = sys::NoFilter::look()
+    {
+        sys::make_pages(from, to - from, allowed);
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
     pub work: Work,
@@ -128,12 +138,7 @@ impl Task {
     /// Makes the pages that lie whole in the destination. If that fails, writing to them will show
     /// why.
     pub fn make_pages(&self) {
-        let (from, to) = (self.dst.next_multiple_of(PAGE), (self.dst + self.len) / PAGE * PAGE);
-        if from < to
-            && let Some(allowed) = sys::NoFilter::look()
-        {
-            sys::make_pages(from, to - from, allowed);
-        }
+        make_whole_pages(self.dst, self.len);
     }
 
     /// By a loop of our own, which ends at a bad page if our handler stands in front.

@@ -39,6 +39,8 @@ pub struct Figures {
     pub costs: Named,
     /// What has become of memory that was registered with a graphics card.
     pub registrations: Named,
+    /// Reads of files, which are among the copies: by the engine or libc, how many, bytes.
+    pub reads: Vec<(String, u64, u64)>,
     /// Messages between processes: what, how many, bytes.
     pub messages: Vec<(String, u64, u64)>,
     /// Every copy, also small ones.
@@ -149,6 +151,7 @@ impl Figures {
         self.faults = self.faults.saturating_add(other.faults);
         self.taken_back = self.taken_back.saturating_add(other.taken_back);
         self.mismatched = self.mismatched.saturating_add(other.mismatched);
+        add_pairs(&mut self.reads, &other.reads);
         add_pairs(&mut self.messages, &other.messages);
         if let Some(saved) = other.saved {
             let sum = self.saved.get_or_insert_default();
@@ -201,6 +204,7 @@ pub fn in_words(reason: &str) -> &'static str {
         "early" => "comparisons whose first bytes differed",
         "real_time" => "real-time threads do not wait for workers",
         "below_min" => "below the threshold set by adma top",
+        "not_cached" => "the file was not in the page cache",
         _ => "",
     }
 }

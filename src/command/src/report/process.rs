@@ -85,7 +85,12 @@ fn rest(top: &Key<'_>) -> Parsed<Figures> {
         channels: in_order(channels),
         costs: named(inside("ioat", "costs_ns"))?,
         registrations: named(inside("gpu", "registrations"))?,
-        messages: top.optional("messages").map_or(Ok(Vec::new()), |key| messages(&key))?,
+        reads: top
+            .optional("reads")
+            .map_or(Ok(Vec::new()), |key| counted(&key, ["engine", "libc"], "calls"))?,
+        messages: top
+            .optional("messages")
+            .map_or(Ok(Vec::new()), |key| counted(&key, ["sent", "received"], "messages"))?,
         profile: top.optional("profile").map(|key| profile(&key)).transpose()?,
         saved: inside("saved", "seconds").map(|key| saved(top, &key)).transpose()?,
         ..Figures::default()
@@ -99,16 +104,16 @@ fn in_order(mut channels: Named) -> Named {
     channels
 }
 
-fn messages(key: &Key<'_>) -> Parsed<Vec<(String, u64, u64)>> {
+/// The number and the bytes of each of `names` that there were some of.
+fn counted(key: &Key<'_>, names: [&str; 2], what: &str) -> Parsed<Vec<(String, u64, u64)>> {
     let mut all = Vec::new();
-    for name in ["sent", "received"] {
-        if let Some(direction) = key.optional(name) {
-            all.push((
-                name.to_owned(),
-                direction.key("messages")?.number()?,
-                direction.key("bytes")?.number()?,
-            ));
+    for name in names {
+        if let Some(of) = key.optional(name) {
+            all.push((name.to_owned(), of.key(what)?.number()?, of.key("bytes")?.number()?));
         }
+    }
+    if what == "calls" {
+        all.retain(|(_, calls, _)| *calls > 0);
     }
     Ok(all)
 }

@@ -19,6 +19,7 @@ pub fn all(out: &mut String, figures: &Figures, whose: &str, level: u8) {
     notes(out, figures);
     costs(out, figures, whose, level);
     registrations(out, figures, whose, level);
+    reads(out, figures, level);
     messages(out, figures, level);
     profile(out, figures, whose, level);
 }
@@ -341,15 +342,34 @@ fn registrations(out: &mut String, figures: &Figures, whose: &str, level: u8) {
     let _ = writeln!(out, "<h{level}>Memory registered with the card</h{level}>\n{table}");
 }
 
+fn reads(out: &mut String, figures: &Figures, level: u8) {
+    let head = ["way", "reads", "bytes"];
+    counted(out, "Reads of files", "Large reads by way", &head, &figures.reads, level);
+}
+
 fn messages(out: &mut String, figures: &Figures, level: u8) {
-    if figures.messages.is_empty() {
+    let head = ["direction", "messages", "bytes"];
+    let rows = &figures.messages;
+    counted(out, "Messages between processes", "Messages by direction", &head, rows, level);
+}
+
+/// A table of numbers and bytes, if there are any.
+fn counted(
+    out: &mut String,
+    title: &str,
+    caption: &str,
+    head: &[&str],
+    counts: &[(String, u64, u64)],
+    level: u8,
+) {
+    if counts.is_empty() {
         return;
     }
     let row =
         |(name, number, sum): &(String, u64, u64)| vec![name.clone(), count(*number), bytes(*sum)];
-    let rows: Vec<_> = figures.messages.iter().map(row).collect();
-    let table = table("Messages by direction", &["direction", "messages", "bytes"], &rows);
-    let _ = writeln!(out, "<h{level}>Messages between processes</h{level}>\n{table}");
+    let rows: Vec<_> = counts.iter().map(row).collect();
+    let table = table(caption, head, &rows);
+    let _ = writeln!(out, "<h{level}>{title}</h{level}>\n{table}");
 }
 
 fn profile(out: &mut String, figures: &Figures, whose: &str, level: u8) {

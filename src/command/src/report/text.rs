@@ -94,6 +94,10 @@ fn copies(out: &mut String, total: &Figures) {
         let share = percent(flow.bytes, total.bytes());
         let _ = writeln!(out, "  {name:<16}{:>10}{:>13}{share:>10}", flow.calls, bytes(flow.bytes));
     }
+    for (name, calls, sum) in &total.reads {
+        let _ =
+            writeln!(out, "  {:<16}{calls:>10}{:>13}  by {name}", "reads of files", bytes(*sum));
+    }
     let mut reasons: Vec<_> = total.fallbacks.iter().collect();
     reasons.sort_by_key(|reason| std::cmp::Reverse((reason.2, reason.1)));
     for (name, copies, _) in reasons {

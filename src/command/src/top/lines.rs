@@ -77,6 +77,10 @@ fn json(rows: &[Row]) -> Value {
         let path = |flow: &Flow, bytes: u64| json!({ "calls": flow.sizes.count(), "bytes": bytes });
         let fallbacks: Map<String, Value> =
             recorder.fallbacks().map(|(why, count)| (why.to_owned(), count.into())).collect();
+        let counted = |(name, calls, bytes): (&str, u64, u64)| {
+            (name.to_owned(), json!({ "calls": calls, "bytes": bytes }))
+        };
+        let reads: Map<String, Value> = recorder.read_counts().map(counted).into_iter().collect();
         json!({
             "pid": row.process.pid,
             "program": row.program,
@@ -97,6 +101,7 @@ fn json(rows: &[Row]) -> Value {
                 "engine": path(&recorder.engine, recorder.engine_bytes()),
                 "libc": path(&recorder.libc, recorder.libc_bytes()),
             },
+            "reads": reads,
             "fallbacks": fallbacks,
             "caller_bytes": facts.caller_bytes.load(Relaxed),
             "channel_bytes": channels,

@@ -1,0 +1,65 @@
+//! Work that the kernel does for us, shared between caller and workers: each piece is a system
+//! call of its own.
+//!
+//! - Nothing here faults: the kernel answers with fewer bytes, or EFAULT.
+//! - A system call cannot be taken back from a worker, so pieces that were begun are waited for.
+//! - What a piece needs lies on the caller's stack. Workers reach it through a claimed piece only,
+//!   and the caller does not return while one is under way.
+
+use super::piece::{BY_FUNCTION, PieceFn};
+use super::queue::{ClaimedPiece, IN_ORDER, Posted, UndoneBits};
+use super::share::{Seen, WaitMode, note_caller_bytes, take_slot, work};
+use super::worker::summon;
+use super::workers::{self, QUEUE};
+use crate::backend::Refused;
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::mode::Mode;
+use crate::os::signal_mask::SignalsHeld;
+use crate::plan::{Cut, Piece};
+use core::mem::MaybeUninit;
+
+/// Which pieces are claimed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claims {
+    /// The caller's from the front, those of workers from the back.
+    BothEnds,
+    /// All from the front. Behind a piece that falls short none is begun.
+    InOrder,
+}
+
+/// Shares the pieces of a cut with up to `workers`. `part` does one piece, and answers whether it
+/// did all of it; workers call it too, so it keeps to the law of `worker`. `before` is called when
+/// nothing can be refused any more, before the first piece. Returns where the first piece begins
+/// that was not done, and what was measured. After a refusal nothing was done.
+pub fn share(
+    cut: Cut,
+    workers: usize,
+    claims: Claims,
+    before: impl FnOnce(),
+    part: &(dyn Fn(Piece) -> bool + Sync),
+) -> Result<(Option<usize>, Seen), Refused> {
+    workers::may_post()?;
+    // A handler that jumped out of here would leave workers with our stack.
+    let _held = SignalsHeld::handled().ok_or(Refused::System)?;
+    let shared = take_slot(workers)?;
+    before();
+    let in_order = claims == Claims::InOrder;
+    let order = if in_order { IN_ORDER } else { 0 };
+    let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION | order;
+    let function: PieceFn<'_> = &|claim: &ClaimedPiece| {
+        let done = part(cut.piece(claim.index));
+        if !done && in_order {
+            shared.cancel(claim.index + 1, claim.generation);
+        }
+        done
+    };
+    QUEUE.post(shared, &Posted { dst: 0, src: &raw const function as usize, cut, mode });
+    summon(cut.count().clamp(1, workers) as u32, 1);
+    let mut seen = Seen::default();
+    let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
+    let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
+    let short = shared.undone(&mut room).next();
+    QUEUE.leave(shared);
+    note_caller_bytes(own);
+    Ok((short.map(|index| cut.piece(index).offset), seen))
+}

@@ -1,0 +1,366 @@
+//! One large read of a file, shared between caller and workers.
+//!
+//! Reading what is in the page cache is a copy that the kernel makes with one CPU. Workers make
+//! parts of it by preadv2 with RWF_NOWAIT, which answers with fewer bytes, or EAGAIN, where the
+//! page cache ends. So only what is cached is shared, and a disk sees the order of one reader:
+//!
+//! ```text
+//! a large request, a regular file that has as many bytes -> otherwise libc's function, as it is
+//! the caller reads the first bytes, without waiting -> they are in the page cache
+//! read, readv: the file position is claimed
+//! pieces are claimed in order; behind one that falls short none is begun
+//! the caller goes on alone from the first byte that is missing, by libc's preadv
+//! ```
+//!
+//! - **The file position** is claimed by one lseek over all bytes that the file has for the
+//!   request, before the first shared piece. Threads and processes that share it (dup, fork) get
+//!   other bytes, as the kernel's lock on the position would have it; they need not even wait. Two
+//!   calls, lseek before and after, would give them the same bytes. Where fewer bytes can be read
+//!   than were claimed (the file was truncated meanwhile, or the buffer has a hole), the rest is
+//!   given back. What can be noticed is that the position moves at the beginning of a read.
+//! - Bytes behind a bad page, or behind the end of a file that is truncated meanwhile, may have
+//!   been written too. The answer does not count them.
+//! - A read is not atomic: a write to the same file may be seen in part. Most file systems promise
+//!   no more.
+//! - Workers may have another table of descriptors than the caller (unshare). They look whether
+//!   the number stands for the same file.
+
+use super::kernel_work::{self, Claims};
+use super::segments::{
+    AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
+};
+use super::share::{Options, Seen, chunk_of};
+use super::task::{STEP, make_whole_pages};
+use super::workers;
+use crate::backend::{Refused, libc as original};
+use crate::functions::Op;
+use crate::os::file::{self, RegularFile};
+use crate::os::sys::NoFilter;
+use crate::os::{process, sys};
+use crate::plan::{Cut, PAGE, Piece};
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+/// The program's call, as it came.
+pub struct ReadCall {
+    pub op: Op,
+    pub fd: usize,
+    pub buffers: Buffers,
+    /// `None`: from the file position on.
+    pub offset: Option<usize>,
+    /// As preadv2 takes them.
+    pub flags: usize,
+    /// All arguments, as the original takes them.
+    pub arguments: [usize; 5],
+}
+
+pub enum Buffers {
+    One(Segment),
+    List(SegmentList),
+}
+
+/// Lists outside the stack may not be readable at all, so only the kernel can fetch them. That
+/// costs more than a short read may pay. So they are fetched for this many calls after one that
+/// has read much.
+const FETCHES: u32 = 16;
+static FETCHES_LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// Room for a list. Not cleared: that would be a call of memset.
+type ListRoom = [MaybeUninit<Segment>; SHORT];
+
+impl ReadCall {
+    /// Calls `then` with the buffers and their bytes; `None`: the kernel should see them first.
+    pub fn with_buffers<R>(&self, then: impl FnOnce(Option<(&[Segment], usize)>) -> R) -> R {
+        let mut room: ListRoom = [const { MaybeUninit::uninit() }; SHORT];
+        let one;
+        let list = match self.buffers {
+            Buffers::One(segment) => {
+                one = [segment];
+                Some(&one[..])
+            }
+            Buffers::List(list) => fetch(list, &mut room),
+        };
+        then(list.and_then(|list| Some((list, bytes_of(list)?))))
+    }
+
+    /// Passes the call on as the program has made it.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn pass_on(&self) -> isize {
+        let [first, second, third, fourth, fifth] = self.arguments;
+        // SAFETY: libc's function of these arguments, or of the first of them.
+        let answer = unsafe {
+            let function =
+                core::mem::transmute::<*mut c_void, original::ReadFn>(original::next(self.op));
+            function(first, second, third, fourth, fifth)
+        };
+        let is_list = matches!(self.buffers, Buffers::List(_));
+        if is_list && answer >= crate::functions::KERNEL_CALLS_FROM as isize {
+            FETCHES_LEFT.store(FETCHES, Ordering::Relaxed);
+        }
+        answer
+    }
+}
+
+/// Takes the program's list as it is now.
+fn fetch(list: SegmentList, room: &mut ListRoom) -> Option<&[Segment]> {
+    if list.count == 0 || list.count > SHORT {
+        return None;
+    }
+    let to = room.as_mut_ptr() as usize;
+    if list.is_near(to) {
+        // SAFETY: near, and there is room.
+        unsafe { list.read(to) };
+    } else {
+        let left = FETCHES_LEFT.load(Ordering::Relaxed);
+        if left == 0 {
+            return None;
+        }
+        NoFilter::look()?;
+        FETCHES_LEFT.store(left - 1, Ordering::Relaxed); // a lost update costs nothing
+        let (ours, theirs) = ([to, list.bytes()], [list.at, list.bytes()]);
+        let (ours, theirs) = (&raw const ours as usize, &raw const theirs as usize);
+        let arguments = [process::pid() as usize, ours, 1, theirs, 1, 0];
+        // SAFETY: the kernel copies the list, if it can be read, to where there is room.
+        let answer = unsafe { sys::syscall(libc::SYS_process_vm_readv, arguments) };
+        if answer != list.bytes() as isize {
+            return None;
+        }
+    }
+    // SAFETY: just filled so far.
+    Some(unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), list.count) })
+}
+
+/// A read that can be shared.
+pub struct FileRead<'a> {
+    fd: usize,
+    file: RegularFile,
+    list: &'a [Segment],
+    /// Where in the file the first byte lies.
+    start: AtomicUsize,
+    /// Bytes that the file has for the request, and bytes that were asked for.
+    len: usize,
+    asked: usize,
+    uses_position: bool,
+    /// Some of it was not cached, so that the time it took says nothing about sharing.
+    went_on_alone: AtomicBool,
+}
+
+impl<'a> FileRead<'a> {
+    /// `None`: the kernel should see the call as it is. `least`: fewer bytes are not worth it.
+    pub fn new(
+        call: &ReadCall,
+        (list, total): (&'a [Segment], usize),
+        least: usize,
+    ) -> Option<Self> {
+        // A filter may not allow what we would ask.
+        let allowed = NoFilter::look()?;
+        if call.flags != 0 || !are_apart(list) {
+            return None;
+        }
+        let start = match call.offset {
+            Some(offset) => isize::try_from(offset).ok()? as usize,
+            None => usize::try_from(file::seek_by(call.fd, 0)).ok()?,
+        };
+        let read = Self::at(call.fd, start, list, total.min(MOST_BYTES), allowed)?;
+        let read = Self { uses_position: call.offset.is_none(), ..read };
+        (read.len >= least.max(2)).then_some(read)
+    }
+
+    /// A read from `start` on that leaves the file position alone.
+    pub fn at(
+        fd: usize,
+        start: usize,
+        list: &'a [Segment],
+        asked: usize,
+        allowed: NoFilter,
+    ) -> Option<Self> {
+        let file = RegularFile::of(fd, allowed)?;
+        let len = asked.min(file.size.checked_sub(start)?);
+        let (start, went_on_alone) = (AtomicUsize::new(start), AtomicBool::new(false));
+        Some(Self { fd, file, list, start, len, asked, uses_position: false, went_on_alone })
+    }
+
+    /// The same for fewer bytes.
+    pub fn shortened(self, len: usize) -> Self {
+        Self { len, asked: len, ..self }
+    }
+
+    /// How many bytes the file has for the request.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where all of it goes, if that is one buffer.
+    pub fn buffer(&self) -> Option<usize> {
+        if let [one] = self.list { Some(one.base) } else { None }
+    }
+
+    pub fn went_on_alone(&self) -> bool {
+        self.went_on_alone.load(Ordering::Relaxed)
+    }
+
+    /// Reads bytes from number `from` on, without waiting for a disk. Returns how many.
+    pub fn read_cached(&self, from: usize, len: usize) -> usize {
+        let flags = if self.file.is_memory { 0 } else { libc::RWF_NOWAIT as usize };
+        self.read_by(from, len, |list, at| {
+            // SAFETY: a part of what the program has asked for, and waits for.
+            unsafe { file::read(self.fd, list.as_ptr() as usize, list.len(), at, flags) }
+        })
+        .0
+    }
+
+    /// Reads bytes from number `from` on by libc, for as long as it takes. Returns how many, and
+    /// the last answer.
+    fn read_by_libc(&self, from: usize, len: usize) -> (usize, isize) {
+        self.went_on_alone.store(true, Ordering::Relaxed);
+        self.read_by(from, len, |list, at| {
+            // SAFETY: libc's preadv; a part of what the program has asked for.
+            unsafe {
+                let next = original::next(Op::Preadv);
+                let preadv = core::mem::transmute::<*mut c_void, original::ReadFn>(next);
+                preadv(self.fd, list.as_ptr() as usize, list.len(), at, 0)
+            }
+        })
+    }
+
+    fn read_by(
+        &self,
+        from: usize,
+        len: usize,
+        read: impl Fn(&[Segment], usize) -> isize,
+    ) -> (usize, isize) {
+        let (mut done, mut answer) = (0, 0);
+        while done < len {
+            let mut room = [const { MaybeUninit::uninit() }; AT_ONCE];
+            let list = stretch(self.list, from + done, len - done, &mut room);
+            let at = self.start.load(Ordering::Relaxed) + from + done;
+            answer = read(list, at);
+            if answer <= 0 {
+                break;
+            }
+            done += answer as usize;
+        }
+        (done, answer)
+    }
+
+    /// Does a piece, the pages of a fresh buffer first.
+    fn read_piece(&self, from: usize, len: usize, fresh: bool) -> bool {
+        // Filters of all threads reach workers, and descriptors may be the caller's alone.
+        let here = 0u8;
+        if workers::is_worker_stack(&raw const here as usize)
+            && !NoFilter::look().is_some_and(|allowed| self.file.is_here(self.fd, allowed))
+        {
+            return false;
+        }
+        let buffer = self.buffer().filter(|_| fresh);
+        let mut done = 0;
+        while done < len {
+            let step = match buffer {
+                // Steps end at pages, so that none is made twice.
+                Some(to) => (STEP - (to + from + done) % PAGE).min(len - done),
+                None => len,
+            };
+            if let Some(to) = buffer {
+                make_whole_pages(to + from + done, step);
+            }
+            if self.read_cached(from + done, step) < step {
+                return false;
+            }
+            done += step;
+        }
+        true
+    }
+
+    /// Shares the bytes from number `from` on, which the caller has begun. Returns how many of the
+    /// whole are done, in order from the first, and what was measured. After a refusal no more is
+    /// done than before, and the file position is where it was.
+    pub fn share_cached(&self, from: usize, how: &Options) -> Result<(usize, Seen), Refused> {
+        let (mut at, mut seen, began_at) =
+            (from, Seen::default(), self.start.load(Ordering::Relaxed));
+        while at < self.len {
+            let len = chunk_of(self.len - at, how.workers);
+            // Where in memory the pieces lie matters for one buffer.
+            let place = self.buffer().map_or(0, |to| to + at);
+            let cut = match how.fresh {
+                true => Cut::for_fresh(place, len, how.workers + 1),
+                false => Cut::for_reads(place, len, how.workers + 1),
+            };
+            let claim = || {
+                if at == from && self.uses_position {
+                    self.claim_position();
+                }
+            };
+            let part = |piece: Piece| self.read_piece(at + piece.offset, piece.len, how.fresh);
+            match kernel_work::share(cut, how.workers, Claims::InOrder, claim, &part) {
+                Ok((short, measured)) => {
+                    seen.add(&measured);
+                    if at == from
+                        && self.start.load(Ordering::Relaxed) != began_at
+                        && self.read_cached(0, from) < from
+                    {
+                        return Ok((0, seen)); // it was moved before it was claimed
+                    }
+                    at += short.unwrap_or(len);
+                    if short.is_some() {
+                        break;
+                    }
+                }
+                Err(refused) if at == from => return Err(refused),
+                Err(_) => break,
+            }
+        }
+        Ok((at, seen))
+    }
+
+    /// Shares the bytes from number `from` on and does what is left of the program's call. Returns
+    /// the answer.
+    pub fn share(&self, from: usize, how: &Options) -> Result<(isize, Seen), Refused> {
+        let (mut done, seen) = self.share_cached(from, how)?;
+        // SAFETY: the address of this thread's errno.
+        let errno = unsafe { &mut *libc::__errno_location() };
+        let (before, mut answer) = (*errno, 0);
+        if done < self.len {
+            let more;
+            (more, answer) = self.read_by_libc(done, self.len - done);
+            done += more;
+            if done < self.len && self.uses_position {
+                file::seek_by(self.fd, done as isize - self.len as isize);
+            }
+        }
+        if done == self.len && done < self.asked {
+            done += self.read_grown();
+        }
+        if done == 0 && answer < 0 {
+            return Ok((answer, seen));
+        }
+        *errno = before; // an answer is no error
+        Ok((done as isize, seen))
+    }
+
+    /// Reads what the file may have got since it was asked for its size; the kernel's answer tells
+    /// where it ends. Returns how many bytes.
+    fn read_grown(&self) -> usize {
+        let more = self.read_by_libc(self.len, self.asked - self.len).0;
+        self.went_on_alone.store(more > 0, Ordering::Relaxed);
+        if more == 0 || !self.uses_position {
+            return more;
+        }
+        // It is ours if no other thread or process has read it meanwhile.
+        let end = self.start.load(Ordering::Relaxed) + self.len + more;
+        if file::seek_by(self.fd, more as isize) == end as isize {
+            return more;
+        }
+        file::seek_by(self.fd, -(more as isize));
+        0
+    }
+
+    fn claim_position(&self) {
+        let end = file::seek_by(self.fd, self.len as isize);
+        if let Some(start) = usize::try_from(end).ok().and_then(|end| end.checked_sub(self.len)) {
+            self.start.store(start, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Lists of segments (struct iovec), as the calls of the kernel that scatter and gather take them.
+//!
+//! Every byte of a list has a number, so that any range of numbers is a list again.
+
+use core::mem::MaybeUninit;
+
+/// struct iovec.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    pub base: usize,
+    pub len: usize,
+}
+
+impl Segment {
+    pub fn end(self) -> usize {
+        self.base + self.len
+    }
+}
+
+/// Address and number of the program's segments.
+#[derive(Clone, Copy)]
+pub struct SegmentList {
+    pub at: usize,
+    pub count: usize,
+}
+
+/// Lists up to this length fit on any stack.
+pub const SHORT: usize = 64;
+/// Most segments that are given to the kernel at once.
+pub const AT_ONCE: usize = 32;
+/// Most bytes that the kernel transfers with one call (MAX_RW_COUNT).
+pub const MOST_BYTES: usize = 0x7fff_f000;
+/// End of the addresses that every program may have.
+pub const USER_END: usize = 1 << 47;
+/// A list this close above our own frame lies on the caller's stack.
+const NEAR: usize = 16 << 10;
+
+impl SegmentList {
+    pub fn bytes(self) -> usize {
+        self.count * size_of::<Segment>()
+    }
+
+    /// Whether the list lies on the caller's stack, so that reading it cannot fault; `frame` is an
+    /// address in our own frame.
+    pub fn is_near(self, frame: usize) -> bool {
+        self.at.wrapping_sub(frame) < NEAR && self.at.is_multiple_of(8)
+    }
+
+    /// Copies the list to `to`.
+    ///
+    /// # Safety
+    /// The list is near, and `to` has room for it.
+    pub unsafe fn read(self, to: usize) {
+        for word in 0..self.bytes() / 8 {
+            // SAFETY: the caller's promise. Volatile: not a call of memcpy.
+            unsafe {
+                let value = (self.at as *const usize).add(word).read_volatile();
+                (to as *mut usize).add(word).write_volatile(value);
+            }
+        }
+    }
+}
+
+/// Returns the number of bytes of a list; `None`: the kernel may refuse it.
+pub fn bytes_of(list: &[Segment]) -> Option<usize> {
+    list.iter().try_fold(0, |total, segment| {
+        let end = segment.base.checked_add(segment.len)?;
+        (end <= USER_END).then_some(total + segment.len)
+    })
+}
+
+/// Whether no two segments share a byte. Most lists ascend; false for a long one that does not.
+pub fn are_apart(list: &[Segment]) -> bool {
+    let overlap =
+        |a: &Segment, b: &Segment| a.len > 0 && b.len > 0 && a.base < b.end() && b.base < a.end();
+    list.is_sorted_by(|a, b| a.end() <= b.base)
+        || list.len() <= SHORT
+            && list.iter().enumerate().all(|(i, a)| !list[i + 1..].iter().any(|b| overlap(a, b)))
+}
+
+/// Returns the segments of `len` bytes from number `from` on, as far as there is room for them.
+pub fn stretch<'r>(
+    list: &[Segment],
+    from: usize,
+    len: usize,
+    room: &'r mut [MaybeUninit<Segment>; AT_ONCE],
+) -> &'r [Segment] {
+    let (mut skip, mut left, mut count) = (from, len, 0);
+    for segment in list {
+        if skip >= segment.len {
+            skip -= segment.len;
+            continue;
+        }
+        if left == 0 || count == AT_ONCE {
+            break;
+        }
+        let len = (segment.len - skip).min(left);
+        room[count].write(Segment { base: segment.base + skip, len });
+        count += 1;
+        left -= len;
+        skip = 0;
+    }
+    // SAFETY: `count` were just written.
+    unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), count) }
+}

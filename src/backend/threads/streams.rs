@@ -1,0 +1,288 @@
+//! One large fread, of which workers read a part.
+//!
+//! The C library keeps a buffer for each stream, which only its public functions may touch. Bytes
+//! of the request are numbered; libc reads the first and the last of them, so that buffer, position,
+//! end of file and errors are its own:
+//!
+//! ```text
+//! libc's fread: what lies in the buffer or was pushed back, and a block -> the buffer is empty
+//! shared reads from there on, past the buffer
+//! fseeko behind them
+//! libc's fread: the rest, one byte at least
+//! ```
+//!
+//! The descriptor's position belongs to the stream: programs that share it with others have to
+//! flush and seek anyhow (POSIX, "Interaction of File Descriptors and Standard I/O Streams").
+
+use super::reads::FileRead;
+use super::segments::Segment;
+use super::share::{Options, Seen};
+use crate::backend::{Refused, libc as original};
+use crate::functions::Op;
+use crate::os::file;
+use crate::os::lookup::{self, Function};
+use crate::os::sys::NoFilter;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// The program's call, as it came.
+pub struct StreamCall {
+    pub op: Op,
+    pub to: usize,
+    pub size: usize,
+    pub count: usize,
+    pub stream: usize,
+}
+
+/// libc reads a block at least, and positions that it seeks to are multiples of a block where
+/// that can be: then it does not fill its buffer there.
+const BLOCK: usize = 4096;
+
+const FUNCTIONS: [Function; 12] = [
+    Function::flockfile,
+    Function::funlockfile,
+    Function::fileno,
+    Function::fwide,
+    Function::feof_unlocked,
+    Function::ferror_unlocked,
+    Function::__freading,
+    Function::__fwriting,
+    Function::ftello64,
+    Function::fseeko64,
+    Function::pthread_setcancelstate,
+    Function::pthread_testcancel,
+];
+
+fn are_all_there() -> bool {
+    FUNCTIONS.into_iter().all(|function| !lookup::found(function).is_null())
+}
+
+/// Calls a function of `FUNCTIONS`, all of which are there, with a stream and up to two more
+/// arguments.
+unsafe fn ask(function: Function, stream: usize, second: usize, third: usize) -> isize {
+    type StdioFn = unsafe extern "C" fn(usize, usize, usize) -> isize;
+    // SAFETY: a function of these arguments, or of the first of them.
+    unsafe {
+        let found = lookup::found(function);
+        core::mem::transmute::<*mut c_void, StdioFn>(found)(stream, second, third)
+    }
+}
+
+/// The same for those that answer an int: the upper half of the register is anything.
+unsafe fn ask_int(function: Function, stream: usize, second: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { ask(function, stream, second, 0) as i32 }
+}
+
+/// Ends the calling thread if it was cancelled, as every read does. False: that cannot be told, so
+/// the read must be libc's.
+pub fn test_cancel() -> bool {
+    let found = lookup::found(Function::pthread_testcancel);
+    // SAFETY: null, which is `None`, or a function without arguments.
+    let function: Option<unsafe extern "C" fn()> = unsafe { core::mem::transmute(found) };
+    // SAFETY: as above.
+    function.inspect(|function| unsafe { function() }).is_some()
+}
+
+/// While this lives, the stream is locked, and the thread is not cancelled: it would leave the
+/// stream locked.
+struct Locked {
+    stream: Option<usize>,
+    cancel_state: i32,
+}
+
+impl Locked {
+    unsafe fn new(call: &StreamCall) -> Self {
+        const DISABLE: usize = 1;
+        let mut cancel_state = 0i32;
+        let locks = matches!(call.op, Op::Fread | Op::FreadChk);
+        // SAFETY: the program's stream; the old state is written where there is room.
+        unsafe {
+            ask(Function::pthread_setcancelstate, DISABLE, &raw mut cancel_state as usize, 0);
+            if locks {
+                ask(Function::flockfile, call.stream, 0, 0);
+            }
+        }
+        Self { stream: locks.then_some(call.stream), cancel_state }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: locked by this thread; the state that it had.
+        unsafe {
+            if let Some(stream) = self.stream {
+                ask(Function::funlockfile, stream, 0, 0);
+            }
+            ask(Function::pthread_setcancelstate, self.cancel_state as usize, 0, 0);
+        }
+    }
+}
+
+/// The part of an fread that can be shared.
+pub struct StreamRead<'a> {
+    stream: usize,
+    to: usize,
+    start: usize,
+    read: FileRead<'a>,
+    /// libc's fread has found the end of the file, or an error.
+    ended: AtomicBool,
+}
+
+impl StreamCall {
+    /// `None`: more bytes than there are addresses.
+    pub fn bytes(&self) -> Option<usize> {
+        self.size.checked_mul(self.count)
+    }
+
+    /// Passes the call on as the program has made it.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn pass_on(&self) -> usize {
+        let op = match self.op {
+            Op::Fread | Op::FreadChk => Op::Fread,
+            _ => Op::FreadUnlocked,
+        };
+        // SAFETY: libc's function of these arguments.
+        unsafe { fread(op, self.to, self.size, self.count, self.stream) }
+    }
+
+    /// Does the call; `dispatch` does the part that can be shared, of `least` bytes at least, and
+    /// answers how many bytes it has done.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn carry_out(
+        &self,
+        least: usize,
+        dispatch: impl FnOnce(&StreamRead<'_>) -> usize,
+    ) -> usize {
+        let Some((total, allowed)) = self.bytes().zip(NoFilter::look()).filter(|_| are_all_there())
+        else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.pass_on() };
+        };
+        test_cancel();
+        // SAFETY: the caller's promise.
+        unsafe {
+            let locked = Locked::new(self);
+            let done = self.carry_out_locked(total, least, allowed, dispatch);
+            drop(locked);
+            if done == total { self.count } else { done / self.size }
+        }
+    }
+
+    /// Returns how many bytes were read.
+    unsafe fn carry_out_locked(
+        &self,
+        total: usize,
+        least: usize,
+        allowed: NoFilter,
+        dispatch: impl FnOnce(&StreamRead<'_>) -> usize,
+    ) -> usize {
+        // SAFETY: the program's buffer, as far as it has asked for, and its stream.
+        let by_libc = |from: usize, len: usize| unsafe {
+            fread(Op::FreadUnlocked, self.to + from, 1, len, self.stream)
+        };
+        // SAFETY: the address of this thread's errno; the program's stream.
+        let (fd, position, buffered) = unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            let found = self.position();
+            *errno = before;
+            match found {
+                Some(found) => found,
+                None => return by_libc(0, total),
+            }
+        };
+        let first = buffered + BLOCK;
+        if first + BLOCK + least >= total {
+            return by_libc(0, total);
+        }
+        let done = by_libc(0, first);
+        if done < first {
+            return done;
+        }
+        let start = position + first;
+        let rest = [Segment { base: self.to + first, len: total - first }];
+        let is_where_expected = || {
+            // SAFETY: the program's stream.
+            unsafe {
+                ask_int(Function::__freading, self.stream, 0) != 0
+                    && ask(Function::ftello64, self.stream, 0, 0) == start as isize
+            }
+        };
+        let len = |read: &FileRead<'_>| read.len().min(total - first - 1) / BLOCK * BLOCK;
+        let read = Some(()).filter(|()| is_where_expected());
+        let read = read
+            .and_then(|()| FileRead::at(fd, start, &rest, total - first, allowed))
+            .filter(|read| len(read) >= least.max(2 * BLOCK));
+        let Some(read) = read else { return first + by_libc(first, total - first) };
+        let len = len(&read);
+        let shared = StreamRead {
+            stream: self.stream,
+            to: self.to + first,
+            start,
+            read: read.shortened(len),
+            ended: AtomicBool::new(false),
+        };
+        let done = first + dispatch(&shared);
+        if shared.ended.load(Ordering::Relaxed) {
+            return done;
+        }
+        done + by_libc(done, total - done)
+    }
+
+    /// Descriptor, position and bytes in the buffer of a stream that is only read, from a file.
+    unsafe fn position(&self) -> Option<(usize, usize, usize)> {
+        let stream = self.stream;
+        // SAFETY: the program's stream.
+        unsafe {
+            if ask_int(Function::fwide, stream, 0) > 0
+                || ask_int(Function::__fwriting, stream, 0) != 0
+                || ask_int(Function::feof_unlocked, stream, 0) != 0
+                || ask_int(Function::ferror_unlocked, stream, 0) != 0
+            {
+                return None;
+            }
+            let fd = usize::try_from(ask_int(Function::fileno, stream, 0)).ok()?;
+            let position = usize::try_from(ask(Function::ftello64, stream, 0, 0)).ok()?;
+            let behind_buffer = usize::try_from(file::seek_by(fd, 0)).ok()?;
+            Some((fd, position, behind_buffer.checked_sub(position)?))
+        }
+    }
+}
+
+unsafe fn fread(op: Op, to: usize, size: usize, count: usize, stream: usize) -> usize {
+    type FreadFn = unsafe extern "C" fn(usize, usize, usize, usize) -> usize;
+    // SAFETY: libc's function of these arguments.
+    unsafe {
+        let next = original::next(op);
+        core::mem::transmute::<*mut c_void, FreadFn>(next)(to, size, count, stream)
+    }
+}
+
+impl<'a> StreamRead<'a> {
+    pub fn file(&self) -> &FileRead<'a> {
+        &self.read
+    }
+
+    /// Shares the bytes from number `from` on, which the caller has begun. Returns how many are
+    /// done; the stream goes on behind them.
+    pub fn share(&self, from: usize, how: &Options) -> Result<(usize, Seen), Refused> {
+        let (done, seen) = self.read.share_cached(from, how)?;
+        let target = self.start + done;
+        // SAFETY: the program's stream.
+        let moved = unsafe { ask_int(Function::fseeko64, self.stream, target) } == 0;
+        Ok((if moved { done } else { 0 }, seen))
+    }
+
+    /// Reads all of it by libc. Returns how many bytes.
+    pub fn by_libc(&self) -> usize {
+        // SAFETY: the program's buffer and stream.
+        let done = unsafe { fread(Op::FreadUnlocked, self.to, 1, self.read.len(), self.stream) };
+        self.ended.store(done < self.read.len(), Ordering::Relaxed);
+        done
+    }
+}

@@ -1,0 +1,64 @@
+//! Reads of files on their way: what is large enough and of a regular file is decided about like
+//! everything else; all other calls go on to libc as they are.
+
+use super::Dispatcher;
+use crate::backend::libc as original;
+use crate::backend::threads::reads::{FileRead, ReadCall};
+use crate::backend::threads::streams::{self, StreamCall};
+use crate::config::Config;
+use crate::functions::{KERNEL_CALLS_FROM, Op};
+use core::sync::atomic::Ordering;
+
+impl Dispatcher {
+    /// read, pread, readv, preadv or preadv2, by workers or by libc; answer and errno are libc's.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn read(&self, call: &ReadCall) -> isize {
+        call.with_buffers(|buffers| {
+            let config = self.large(call.op, buffers.map(|(_, total)| total));
+            let read = config.zip(buffers).and_then(|(config, buffers)| {
+                let read = FileRead::new(call, buffers, self.least(config))?;
+                streams::test_cancel().then_some((config, read))
+            });
+            // SAFETY: the caller's promise.
+            unsafe {
+                match read {
+                    Some((config, read)) => self.dispatch(config, &(call, read), 0).1,
+                    None => call.pass_on(),
+                }
+            }
+        })
+    }
+
+    /// fread or fread_unlocked, a part of it by workers or all of it by libc.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn read_stream(&self, call: &StreamCall) -> usize {
+        let Some(config) = self.large(call.op, call.bytes()) else {
+            // SAFETY: the caller's promise.
+            return unsafe { call.pass_on() };
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            call.carry_out(self.least(config), |read| self.dispatch(config, &read, 0).1 as usize)
+        }
+    }
+
+    /// The least bytes that are considered.
+    fn least(&self, config: &Config) -> usize {
+        self.entry_min(config, KERNEL_CALLS_FROM).max(2)
+    }
+
+    /// The configuration, for a call that is large enough to be shared.
+    fn large(&self, op: Op, bytes: Option<usize>) -> Option<&'static Config> {
+        let (config, bytes) = self.config().zip(bytes)?;
+        if config.profile {
+            self.recorder.profile(op, bytes);
+        }
+        let large = bytes >= self.least(config);
+        (large && !self.closed.load(Ordering::Relaxed) && original::reads_are_libcs())
+            .then_some(config)
+    }
+}

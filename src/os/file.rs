@@ -1,0 +1,107 @@
+//! What is known of the program's open files, by calls that wait neither for a disk nor for a
+//! server.
+
+use super::sys::{NoFilter, SysResult, syscall};
+use core::mem::MaybeUninit;
+
+/// A regular file that can be read.
+#[derive(Clone, Copy, Debug)]
+pub struct RegularFile {
+    pub id: FileId,
+    pub size: usize,
+    /// Memory is all that holds it (tmpfs, memfd): reading it waits for no disk.
+    pub is_memory: bool,
+}
+
+/// Device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId([u64; 2]);
+
+impl RegularFile {
+    /// `None`: it is not one, cannot be read, or is read past the page cache (O_DIRECT).
+    pub fn of(fd: usize, allowed: NoFilter) -> Option<Self> {
+        let flags = fcntl(fd, libc::F_GETFL);
+        let unfit = libc::O_DIRECT | libc::O_PATH;
+        if flags < 0
+            || flags as i32 & unfit != 0
+            || flags as i32 & libc::O_ACCMODE == libc::O_WRONLY
+        {
+            return None;
+        }
+        let (id, size) = stat(fd, allowed)?;
+        // Only files in memory have seals, used or not.
+        Some(Self { id, size, is_memory: fcntl(fd, libc::F_GET_SEALS) >= 0 })
+    }
+
+    /// Whether `fd` is this file in the calling thread: threads can have tables of descriptors of
+    /// their own.
+    pub fn is_here(&self, fd: usize, allowed: NoFilter) -> bool {
+        stat(fd, allowed).is_some_and(|(id, _)| id == self.id)
+    }
+}
+
+fn fcntl(fd: usize, command: i32) -> SysResult {
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_fcntl, [fd, command as usize, 0, 0, 0, 0]) }
+}
+
+/// Identity and size of a regular file, as they are known here: a server is not asked.
+fn stat(fd: usize, _: NoFilter) -> Option<(FileId, usize)> {
+    let mut stat = MaybeUninit::<libc::statx>::uninit();
+    let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
+    let mask = (libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE) as usize;
+    // SAFETY: an empty path; the kernel fills `stat`, which is read only after it has.
+    unsafe {
+        let (path, at) = (c"".as_ptr() as usize, stat.as_mut_ptr() as usize);
+        if syscall(libc::SYS_statx, [fd, path, flags, mask, at, 0]) != 0 {
+            return None;
+        }
+        let stat = stat.assume_init_ref();
+        let device = u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor);
+        let is_regular = libc::mode_t::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+        is_regular.then_some((FileId([device, stat.stx_ino]), stat.stx_size as usize))
+    }
+}
+
+/// Moves the file position by `by`; answers where it is then, or the negated errno.
+pub fn seek_by(fd: usize, by: isize) -> SysResult {
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0]) }
+}
+
+/// As preadv2; `list` is an array of struct iovec.
+///
+/// # Safety
+/// The program's own call, or a part of it.
+pub unsafe fn read(fd: usize, list: usize, count: usize, at: usize, flags: usize) -> SysResult {
+    // SAFETY: the kernel reads the list; what it writes to is the caller's promise.
+    unsafe { syscall(libc::SYS_preadv2, [fd, list, count, at, 0, flags]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn only_files_that_can_be_read_from_the_page_cache_are_regular_files() {
+        let allowed = NoFilter::assumed();
+        let path = std::env::temp_dir().join(format!("adma-file-{}", std::process::id()));
+        std::fs::write(&path, [7; 5000]).unwrap();
+        let of = |file: &std::fs::File| RegularFile::of(file.as_raw_fd() as usize, allowed);
+        let file = std::fs::File::open(&path).unwrap();
+        let known = of(&file).unwrap();
+        assert_eq!(known.size, 5000);
+        assert!(known.is_here(file.as_raw_fd() as usize, allowed));
+        assert_eq!(seek_by(file.as_raw_fd() as usize, 12), 12);
+        let others = ["/dev/zero", "/tmp"].map(|path| std::fs::File::open(path).unwrap());
+        assert!(others.iter().all(|other| of(other).is_none()));
+        assert!(!known.is_here(others[0].as_raw_fd() as usize, allowed));
+        let write_only = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        assert!(of(&write_only).is_none() && RegularFile::of(usize::MAX, allowed).is_none());
+        // SAFETY: a terminated name.
+        let memory = unsafe { libc::memfd_create(c"test".as_ptr(), 0) };
+        assert!(RegularFile::of(memory as usize, allowed).unwrap().is_memory);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
