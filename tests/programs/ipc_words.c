@@ -30,7 +30,8 @@ static void name_errors(void)
 {
 	static const int errors[] = { EINVAL, EAGAIN, EPIPE, ECONNRESET, EPROTO, EBADF, EPERM,
 		EFAULT, ETIMEDOUT, EINPROGRESS, EMFILE, EAFNOSUPPORT, ENOTSOCK, ENOTCONN, ENOENT,
-		ECONNREFUSED, EADDRINUSE, ENAMETOOLONG, EACCES, EINTR, ENOMEM, EBUSY, EOPNOTSUPP };
+		ECONNREFUSED, EADDRINUSE, ENAMETOOLONG, EACCES, EINTR, ENOMEM, EMSGSIZE, ECANCELED,
+		ENODATA };
 
 	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
 		if (!strcmp(adma_strerror(-errors[i]), adma_strerror(-12345)))
