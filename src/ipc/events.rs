@@ -27,6 +27,7 @@ impl Events {
         for (fd, events) in members.into_iter().filter(|(fd, _)| *fd >= 0) {
             epoll.watch(fd, events, 0)?;
         }
+        sys::raise_event(bell.raw()); // a program that has not armed it looks first
         Ok(Self { epoll, bell, armed: AtomicBool::new(false) })
     }
 
