@@ -23,6 +23,7 @@ use super::tally::{self, Means};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
 use crate::os::sys;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, Ordering::Relaxed};
 
@@ -48,7 +49,7 @@ pub struct Terms {
 /// What is known of the peer's rights.
 pub enum Trust {
     /// Each side has said the other's secret (`proof`).
-    Proven(Proven),
+    Proven(Box<Proven>),
     /// No block, no address, no count is believed: messages go through the region.
     Streamed,
 }

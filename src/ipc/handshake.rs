@@ -429,7 +429,7 @@ impl Greeted {
         let shares = !helper && (mine.has(flag::WORKERS) || theirs.has(flag::WORKERS));
         let blocks = both(flag::BLOCKS);
         let proven = Proven::new(proof, allowed, others, Terms { shares }, blocks, across, workers);
-        (Trust::Proven(proven), story)
+        (Trust::Proven(Box::new(proven)), story)
     }
 }
 
