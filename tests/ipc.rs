@@ -107,6 +107,7 @@ programs! {
     limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_waiting" "pages";
     too_few_descriptors_are_emfile: "ipc_limits" "descriptors";
     every_error_that_is_named_has_words: "ipc_words" "errors";
+    parts_versions_and_cookies_of_copies_are_as_the_header_says: "ipc_words" "calls";
     block_is_freed_once_and_only_as_a_whole: "ipc_blocks" "freed";
     blocks_freed_and_made_anew_are_never_confused: "ipc_blocks" "reused";
     block_freed_gives_its_pages_back_while_others_have_it_mapped: "ipc_blocks" "returned";
@@ -208,6 +209,11 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
         let test = "rights_that_one_side_has_or_loses_are_enough_for_blocks";
         shows(test, ipc("ipc_rights", arguments).env("BLOCKS", "1"));
     }
+}
+
+#[test]
+fn figures_are_told_where_they_are_counted() {
+    statistics(&mut ipc("ipc_words", "counted"));
 }
 
 #[test]
