@@ -197,155 +197,203 @@ int adma_poll_fd(void);
  */
 const char *adma_strerror(int result);
 
+/*
+ * adma_copied - how much of a copy is in place before it ends
+ *
+ * Bytes from the start of the destination that can be used already; it grows
+ * while the copy is under way. The cookie stays good. Of a batch, and of a
+ * message that both processes copy, it is 0 until the end; of a message that is
+ * streamed, the bytes so far. Of a copy that is over it is at least the length.
+ *
+ * Returns the bytes, or -EINVAL as adma_check().
+ */
+ssize_t adma_copied(adma_cookie_t cookie);
+
+/* Version of this header, 0xMMmmpp, and of the library that is loaded. */
+#define ADMA_VERSION 0x000100u
+unsigned adma_version(void);
+
+/*
+ * adma_stats - the figures of the report, of this process so far
+ * @stats:	its size field says how much of it is filled
+ *
+ * Returns 0; -EINVAL: the size is no multiple of 8, or less than 16; -ENODATA:
+ * nothing is counted (see ADMA_STATS).
+ */
+struct adma_stats {
+	size_t size;			/* set to sizeof(struct adma_stats) */
+	uint64_t engine_calls;		/* large copies carried by the engine */
+	uint64_t engine_bytes;
+	uint64_t libc_calls;		/* large copies left to libc */
+	uint64_t libc_bytes;
+	uint64_t messages_sent;		/* between processes, see below */
+	uint64_t bytes_sent;
+	uint64_t messages_received;
+	uint64_t bytes_received;
+};
+int adma_stats(struct adma_stats *stats);
+
 /* ---- IPC ---------------------------------------------------------------------------- */
 /*
- * Messages between two processes on one machine, in one copy: straight from the writer's
- * buffer into the reader's.
+ * Messages between two processes of one user on one machine, in one copy: straight from the
+ * writer's buffer into the reader's.
  *
  * A connection carries messages both ways. The k-th write of one side meets the k-th read of
- * the other; whichever was posted first waits for the second. Where the lengths differ the
- * shorter one is transferred, the rest of a longer write is dropped, and both sides learn the
- * count.
+ * the other; the one that is posted first waits for the second. A message that is longer than
+ * the buffer that reads it is -EMSGSIZE. If it was there before the read it stays, and can be
+ * read with a larger buffer (adma_next tells its length). If the read was there first, the
+ * buffer holds its beginning, the rest is dropped, and the writer is told how much was taken.
  *
  * Two kinds of messages, by size:
- *   - up to 32 KiB: copied into memory that both processes share; the
- *     buffer is free when the call returns. adma_write does not wait for the read while no
- *     more than 64 KiB and 256 messages of its direction are unread, so two processes may
- *     both write that much first and read then; beyond it, it may wait for reads. It returns
- *     the count if the other side is already inside adma_read, or has called adma_iread;
- *     otherwise its own length, and for a while also after the other process has died. Who
- *     has to know the count in any case uses adma_iwrite: its cookie is over when the
- *     message was read.
- *   - above: one copy, made by the kernel for whoever waits, piece by piece. When both
+ *   - up to 32 KiB: copied into memory that both processes share; the buffer is free when the
+ *     call returns. adma_write does not wait for the read while no more than 64 KiB and 256
+ *     messages of its direction are unread, so two processes may both write that much first
+ *     and read then; beyond it, it may wait for reads. It returns the count if the other side
+ *     is already inside adma_read, or has called adma_iread; otherwise its own length, and for
+ *     a while also after the other process has died. A program that must know the count uses
+ *     adma_iwrite: its cookie is over when the message was read.
+ *   - above: one copy, made by the kernel for a side that waits, piece by piece. When both
  *     processes wait, both copy: the reader from the front, the writer from the back. Where
  *     both have the kernel helper (/dev/adma), its channels copy the pieces for them. From
  *     3 MiB on worker threads of both processes copy, too, where there are more than two CPUs.
  * Where both buffers lie in memory of adma_alloc, large messages are copied without the kernel,
- * which is about twice as fast again; and by worker threads as well where a process has more
- * than two CPUs, or its reader copies alone, as adma_copy would.
- * Who waits spins for up to some 20 microseconds, then sleeps: it takes no CPU time while the
- * other side does something else, however long.
+ * which is about twice as fast again.
+ * A thread that waits spins for up to some 20 microseconds, then sleeps.
  *
- * Where the system lets neither process reach the other's memory (containers, Yama, seccomp,
- * another user) large messages go through shared memory in chunks, which is two copies.
- * adma_connection_info says which it is, and why; so does ADMA_LOG=info.
- *
- * Buffers: from the call until it returns, or until the cookie was waited for, the buffer
- *   belongs to the connection: do not change what is written, do not look at what is read.
- *   When a call returns, with success or without, nobody touches the buffer any more, and
- *   nothing outside of it ever is. The other process can only do to this memory what the
- *   system would let it do anyway, and with the kernel helper what a message is for: read
- *   what is written to it, write what is read from it, until the message is over.
- *   A COUNT IS EVIDENCE ONLY OF AN HONEST PEER, of the same user: where both processes copy,
- *   one that lies can say that it has copied its part and leave old bytes in the buffer. From
- *   any other process the reader copies everything itself, and what is counted is there, but for
- *   what is read into a block that was lent to it (adma_lend). A buffer
- *   that is not mapped is -EFAULT for large messages, on both sides. For eager ones, and for
- *   large ones that go through shared memory, it is SIGSEGV, as for memcpy, in a thread of
- *   its process that waits or checks.
- * Progress: no thread does more than help with a copy that somebody waits for, or makes for who
- *   waits with a limit what may take longer. A thread that waits or checks on any connection makes
- *   the messages of all connections of its process go on, those of other threads too, and
- *   sleeps until one of them needs it. One side that waits is enough for a message while it
- *   may reach the other's memory; through shared memory both processes have to wait or check,
- *   on whichever connection. So a ring of processes in which each one starts a write to the
- *   next and then reads from the one before does not come to a standstill. A process in
- *   which nobody waits or checks does nothing for a message through shared memory.
- * Rights: process_vm_readv(2) is used only between processes of the same user with the same
- *   capabilities, in the same user namespace, who keep no tracers out (PR_SET_DUMPABLE), and
- *   only while the other one is the program that made the connection: a process that executes
- *   another one, set-user-id or not, is not reached any more, also by root. One that changes its
- *   user, user namespace or capabilities loses such connections, as does the other side:
- *   -ECONNRESET, within milliseconds. Connect after that. Only such processes write into each
- *   other's adma_alloc.
- *   It needs the rights of ptrace(2), too: no Yama, and a /proc to look at. Where Yama is at 1,
- *   ADMA_IPC_PTRACER=1 on both sides lets the other process in, by PR_SET_PTRACER; it may then
- *   trace this one in every way, and only the latest connection's may. It is not done unasked.
- *   Rights of ptrace(2) that are lost later are noticed, and messages go through shared memory
- *   from then on. The kernel helper needs none of this, only access to /dev/adma on both sides, one
- *   user or a socket that was not accepted, and pages that may be locked (RLIMIT_MEMLOCK).
+ * Rights: only processes of one user are connected. A process of another user is refused when
+ *   it is accepted, before anything of it is read; its adma_connect is -EACCES. Socket files
+ *   are made for their user only (mode 0600); an abstract name is guarded by the same rule.
+ *   One user is not enough for memory. When a connection is made each side reads a secret of
+ *   the other by process_vm_readv(2), by the system's own rule (that of ptrace(2): users and
+ *   capabilities, PR_SET_DUMPABLE, Yama, Landlock, seccomp, namespaces), and says it. Where
+ *   both can, they are PROVEN: each could do to the other whatever it likes anyway, so they are
+ *   told addresses of buffers, get each other's adma_alloc memory and believe each other's
+ *   counts. Otherwise large messages are STREAMED through shared memory, which is two copies,
+ *   and nothing of the kind is told or believed. adma_peer() and adma_connection_info() say
+ *   which it is; so does ADMA_LOG=info.
+ *   A proof is asked for again before memory is shown. A process that becomes not dumpable, or
+ *   changes its user, loses its proven connections: -ECONNRESET on both sides, within
+ *   milliseconds. Connect after that. One that executes another program is not reached any
+ *   more. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the other process in, by
+ *   PR_SET_PTRACER; it may then trace this one in every way, and only the latest connection's
+ *   may. It is not done unasked.
+ * Buffers: from the call until it returns, or until the cookie was waited for or cancelled, the
+ *   buffer belongs to the connection: do not change what is written, do not look at what is
+ *   read. When a call returns, with success or without, no process touches the buffer any more,
+ *   and nothing outside of it ever is. A buffer that is not mapped is -EFAULT for large
+ *   messages between proven processes, on both sides; otherwise it is SIGSEGV, as for memcpy,
+ *   in a thread of its process that waits or checks.
+ * Progress: no thread serves connections, except that calls which may block are made by helper
+ *   threads for callers with a time limit. A thread that waits, checks or arms on any connection
+ *   makes all connections of its process go on, and clients of its listeners greet. One side
+ *   that waits is enough for a message between proven processes; a streamed one needs both
+ *   processes to wait, check or arm.
+ * Event loops: adma_event_fd() is a descriptor to poll, and adma_arm() says whether to look
+ *   first. See there, and example_server.c.
  * Threads: everything may be called by several threads at once, on one connection too; each
  *   message is whole. Two threads that write are matched in the order they come. One cookie
- *   is for one thread.
+ *   is for one thread at a time.
  * Signals: waiting is not interrupted; handlers run and the wait goes on. Only adma_accept is,
- *   as accept(2): -EINTR after a handler without SA_RESTART, and after any handler while clients
- *   are there that have not greeted. No function here may be called from a signal handler, nor left
- *   by longjmp or cancellation.
+ *   as accept(2): -EINTR. No function here may be called from a signal handler, nor left by
+ *   longjmp or cancellation.
  * Fork: connections stay with the parent. In the child every call with them is -EPERM.
  * Exec: closes all connections.
  * errno is never changed. Errors are returned as negative values of errno.h:
- *   -EPIPE       the other side has closed (reads return 0)
+ *   -EPIPE       the other side has closed; reads and writes. (0 is an empty message.)
  *   -ECONNRESET  the other process has ended without adma_close: killed, or by exit; or one of
- *                the two has changed its user, user namespace or capabilities, see Rights
+ *                the two has changed its rights, see there
  *   -EPROTO      the other process does not keep to the protocol; close the connection
+ *   -EMSGSIZE    the message is longer than the buffer, see above
+ *   -ECANCELED   adma_cancel, by either side
+ *   -ETIMEDOUT   a time limit
  *   -EBADF       no such connection, or closed by another thread meanwhile
  *   -EPERM       a connection of the parent
  *   -EINVAL      a length beyond the address space; a cookie that is none (any more)
- *   -EAGAIN      the message 256 before this one, of the same direction, is under way, or its
- *                cookie was not waited for. So one cookie that is late holds up all threads
- *                that go on with the connection. adma_read and adma_write give it only for a
- *                cookie that nobody waits with; for another thread's call they wait.
+ *   -EAGAIN      adma_next, adma_accept: nothing there yet. Otherwise: the message 256 before
+ *                this one, of the same direction, is under way, or its cookie was not waited
+ *                for. adma_read and adma_write give it only for a cookie that no thread waits
+ *                with; for another thread's call they wait.
  *   -EFAULT      a buffer, of either side, is not mapped
- *   -ETIMEDOUT   adma_wait_for, adma_close and those that connect: see there
  * A process that is stopped (SIGSTOP, a debugger) is not needed for large messages that it has
  *   posted, unless it was stopped in the middle of a piece. That piece cannot be taken back:
- *   its message is over when the process goes on or dies. adma_read, adma_write and adma_wait
- *   wait for that without limit; adma_wait_for and adma_check do not.
+ *   its message is over when the process goes on or dies. Calls without a time limit wait for
+ *   that; adma_wait_for and adma_check do not.
  */
 
+struct iovec; /* <sys/uio.h> */
+
 /*
- * Listens at a path, or at the abstract name "@name". Returns a listening socket, which can
- * be polled, or a negative error of socket(2), bind(2) or listen(2). A socket file that
- * nobody listens at any more is replaced; any other file there is -EADDRINUSE. Close it with
- * adma_close or close(2); the file stays.
+ * adma_listen - listen at a path, or at the abstract name "@name"
+ *
+ * Returns a listening socket, which can be polled, or a negative error of socket(2), bind(2)
+ * or listen(2). A socket file without a listener is replaced; any other file there is
+ * -EADDRINUSE. Close it with adma_close or close(2); the file stays.
  */
 int adma_listen(const char *path);
 
 /*
- * Waits for somebody and returns a connection: a number from 2^30 up, not a descriptor.
- * Errors of accept(2), and those of adma_attach: one client's, and the next call is for another.
- * Clients that do not greet hold up nobody else; where there are more than 128, those of the user
- * who has most of them are dropped. It returns with the first who is ready. Others that have come
- * meanwhile come to the listener again, if nobody goes on accepting them within a quarter of a
- * second: so it can be polled, and several threads or processes can accept from it. (Not those
- * that have called connect(2) and adma_attach.)
+ * adma_accept - wait for a client, and return a connection
+ *
+ * A connection is a number from 2^30 up, not a descriptor. Clients that do not greet hold up no
+ * others, and are dropped after ADMA_IPC_TIMEOUT seconds (10); so are those of other users, at
+ * once, and those that fail: all errors are the listener's.
+ *   -EAGAIN      the listener is O_NONBLOCK, and no client has greeted. Greetings go on in the
+ *                background of adma_accept, adma_arm, adma_check and all waits
+ *   -EINTR       a signal handler has run
+ *   -EMFILE, -ENFILE, -ENOMEM  no descriptor or memory for a client, who waits; told after 10 ms
+ *   -EBADF, -ENOTSOCK, -EINVAL not a listener, or closed meanwhile
+ * A listener that several threads or processes accept from should be O_NONBLOCK if it is polled.
  */
 int adma_accept(int listener);
 
-/*
- * Connects to a listener. Returns a connection. Errors of connect(2), and of adma_attach; so
- * -ETIMEDOUT also where nobody accepts. The limit is one for both.
- */
-int adma_connect(const char *path);
+/* Like adma_accept, but at most so many milliseconds, whatever O_NONBLOCK says: -ETIMEDOUT. */
+int adma_accept_for(int listener, int milliseconds);
 
 /*
- * Makes a connection over any connected unix socket; the other side must call it as well.
- * The socket is used for greetings only and can be closed, or used for other things, when
- * both calls have returned. -ETIMEDOUT when the other side does not answer within
- * ADMA_IPC_TIMEOUT seconds (10), -EPROTO when it is somebody else, or several, -EAFNOSUPPORT for
- * other sockets, -ENOMEM without memory, -EMFILE when there are 4096 connections or no descriptors
- * left, or while 256 that the other's user has sent wait to be closed. Whoever else has the socket,
- * or a copy of it, can look at the greetings: over one that a process of another user (and not
- * root) has made, two processes are taken for strangers. Who accepts with accept(2) and has
- * accepted a client of adma_connect is to call this at once: after a quarter of a second without an
- * answer that client comes again. The library keeps up to four descriptors for each connection, two
- * more with the kernel helper, and in a program with threads two for each one that waits long. They
- * are not to be closed while the connection
- * lasts: another file might get the number.
+ * adma_connect - connect to a listener, and return a connection
+ *
+ * -EACCES: a process of another user listens there. Errors of connect(2) and of adma_attach.
+ * adma_connect_for has a limit for all of it, otherwise it is ADMA_IPC_TIMEOUT seconds (10).
+ */
+int adma_connect(const char *path);
+int adma_connect_for(const char *path, int milliseconds);
+
+/*
+ * adma_attach - make a connection over any connected unix socket
+ *
+ * The other side must call it as well, or adma_connect, or adma_accept. The socket is used for
+ * greetings only and can be closed, or used for other things, when both calls have returned.
+ *   -ETIMEDOUT   no answer within ADMA_IPC_TIMEOUT seconds (10)
+ *   -EACCES      the other end is another user's
+ *   -EPROTO      the other end is not adma, or of another version
+ *   -EAFNOSUPPORT not a unix socket
+ *   -EMFILE      4096 connections are open, or no descriptor is left
+ * A socket that a third process has, too, can be read and written by that process. The library
+ * keeps up to three descriptors for each connection, two more with the kernel helper and two with
+ * adma_event_fd. They are not to be closed while the connection lasts.
  */
 int adma_attach(int socket);
 
 /*
- * Closes a connection, or a listener. What was written eagerly can still be read by the other
- * side; other messages that were not waited for are dropped. Calls of other threads return
- * -EBADF; only who is in adma_accept stays there, as after close(2). Cookies that nobody waits
- * with are -EINVAL at once, but their buffers are free only when adma_close has returned.
- * Afterwards nobody touches the buffers: pieces that the other process has begun are waited
- * for, at most ADMA_IPC_TIMEOUT seconds (10). -ETIMEDOUT: that process was stopped in the
- * middle of one. The buffers of messages under way must stay mapped; call it again, or leave it
- * to the end of either process. All other calls give -EBADF from then on.
+ * adma_close - close a connection, or a listener
+ *
+ * Small messages that were written can still be read by the other side; other messages that
+ * were not waited for are dropped. Calls of other threads return -EBADF. Cookies are -EINVAL at
+ * once, but their buffers are free only when adma_close has returned: pieces that the other
+ * process has begun are waited for, at most ADMA_IPC_TIMEOUT seconds (10). -ETIMEDOUT: that
+ * process was stopped in the middle of one. The buffers must stay mapped; call it again, or
+ * leave it to the end of either process.
  */
 int adma_close(int connection);
+
+/* What the system says of the other process, and whether it is proven (see Rights). */
+struct adma_peer {
+	pid_t pid;	/* 0: it cannot be seen from this pid namespace */
+	uid_t uid;
+	gid_t gid;
+	int proven;	/* 1; 0: streamed */
+};
+int adma_peer(int connection, struct adma_peer *peer);
 
 /*
  * Writes one line about the engine of a connection, as it was found when that was made:
@@ -355,27 +403,45 @@ int adma_close(int connection);
 int adma_connection_info(int connection, char *text, size_t size);
 
 /*
+ * adma_event_fd - a descriptor to poll, of a connection or a listener
+ *
+ * It becomes readable with the next change after adma_arm has said 0. It is the library's, the
+ * same on every call until adma_close, and close-on-exec: do not read, write or close it.
+ */
+int adma_event_fd(int connection);
+
+/*
+ * adma_arm - look, and ask to be told of the next change
+ *
+ * Returns 1: look first: there is a message to read, a cookie that is over or can go on
+ * (adma_check), room that was missing, a client to accept, or the end of the other side. It
+ * says so as long as that is the case. 0: there is nothing, and the next change makes
+ * adma_event_fd() readable. So:
+ *
+ *	while (adma_arm(c) == 1)
+ *		look(c);	// adma_next, adma_read, adma_check, adma_accept
+ *	epoll_wait(...);
+ *
+ * A negative result is an error of the connection or listener.
+ */
+int adma_arm(int connection);
+
+/*
  * Memory for messages: zeros, and aligned to a page. Large messages from such memory into such
- * memory are copied by the processes themselves, with ordinary instructions: the descriptor of
- * a block is sent over the connection before the first large message that lies in it, and the
- * other process maps it. No right of ptrace(2) is needed for that: it works where Yama keeps
- * processes apart, between containers, and between users who talk to each other.
+ * memory, between proven processes, are copied by the processes themselves, with ordinary
+ * instructions: the descriptor of a block is sent over the connection before the first large
+ * message that lies in it, and the other process maps it when it needs it.
  *
- * SO WHOEVER A LARGE MESSAGE IS EXCHANGED WITH CAN SEE THE WHOLE BLOCK, not only the message, and
- * whatever is put there later. WHAT IS WRITTEN TO ONE PROCESS FROM A BLOCK ALL OTHERS SEE THAT
- * ANYTHING OF THAT BLOCK WAS EVER WRITTEN TO: take a block for each of those who may not all see
- * the same. A process of the same user with the same rights can write it, too. Any other process
- * can only read it, and gets only blocks that something is written to it from and that no process
- * of the first kind has got; those keep their pages until it closes the connection, also if they
- * are freed. See adma_lend for more.
+ * SO A PROVEN PROCESS THAT A LARGE MESSAGE IS EXCHANGED WITH CAN SEE AND WRITE THE WHOLE BLOCK,
+ * not only the message, and whatever is put there later. By its rights it could do so anyway,
+ * but it keeps the block when it loses them, until it is freed.
  *
- * It is memory like any other, but for this: a process that has got it can keep it mapped,
- * and use it, until it is freed; a child of fork shares it with the parent, what one of them
- * writes the other sees, and when the parent frees it the child finds zeros; all its pages are
- * there from the beginning, none can be put aside for later; and each block takes a descriptor.
- * So it is for buffers, not for objects. Do not unmap or protect parts of it. Closing the
- * descriptor only makes messages slower. Blocks that a process has not freed when it ends are
- * given back when the other side closes the connection, or ends as well.
+ * It is memory like any other, but for this: a child of fork shares it with the parent, what one
+ * of them writes the other sees, and when the parent frees it the child finds zeros; all its
+ * pages are there from the beginning; and each block takes a descriptor. So it is for buffers,
+ * not for objects. Do not unmap or protect parts of it. Closing the descriptor only makes
+ * messages slower. Blocks that a process has not freed when it ends are given back when the
+ * other side closes the connection, or ends as well.
  *
  * adma_alloc returns NULL where there is no memory or no descriptor left, and beyond what
  * RLIMIT_FSIZE allows. What a control group allows is not looked at: beyond it the system
@@ -387,67 +453,72 @@ void *adma_alloc(size_t len);
 int adma_free(void *addr);
 
 /*
- * Lends a block of adma_alloc to the process at the other end of a connection, whoever that is,
- * so that large messages which are read into it are copied by both processes. It is worth it
- * between processes that have not the same user, rights and user namespace; for all others there
- * is nothing to do.
- *
- * WHOEVER IT IS LENT TO CAN READ AND WRITE THE WHOLE BLOCK AT ANY TIME, also after a message has
- * arrived in it, after this connection and after adma_free. A count says nothing of what was read
- * into it: bytes that the other process has not copied are the old ones. So keep nothing else in
- * it, read nothing from others into it, and copy what must not change between being checked and
- * being used.
- *
- * Both processes call it, each with a block of its own or with NULL, and each waits until the
- * other has mapped what it got, at most ADMA_IPC_TIMEOUT seconds (10); between processes of the
- * same user nobody waits. Lend a block before anything else is done with it; nobody should touch
- * it meanwhile. Afterwards its pages stay, whatever the other process does.
- * Returns 0, or an error, and messages go on as before:
- *   -EINVAL      addr is not what adma_alloc has returned to this process
- *   -EBUSY       somebody has got the block already, or it was lent before
- *   -ETIMEDOUT   the other process has not lent anything; it may still see the block, and write it.
- *                The next call, with another block or NULL, meets the other's next one, but not
- *                before that process has heard of it: until then it is -ETIMEDOUT again
- *   -EPROTO      the other process can still take its pages away: free it
- *   -ENOMEM      that process has taken pages away, and there are no others: free it
- *   -EOPNOTSUPP  ADMA_IPC_ENGINE, of either process, does without such memory
- * and those of adma_write where the other process is gone, or -EAGAIN: it has too much to read.
- */
-int adma_lend(int connection, void *addr);
-
-/*
  * Read and write one message. Return the bytes transferred (adma_write of a small message
- * that nobody waits for: the bytes taken). A read returns 0 when the other side has closed
- * the connection, and for an empty message.
+ * whose read is not there yet: the bytes taken).
  */
 ssize_t adma_read(int connection, void *addr, size_t len);
 ssize_t adma_write(int connection, const void *addr, size_t len);
 
 /*
- * The same without waiting: return a cookie, which is positive, or a negative error. Every
- * cookie must be waited for or checked to its end; closing the connection ends all of them.
+ * Like adma_read and adma_write, but at most so many milliseconds; negative: without limit.
+ * -ETIMEDOUT: the message was withdrawn as by adma_cancel.
+ */
+ssize_t adma_read_for(int connection, void *addr, size_t len, int milliseconds);
+ssize_t adma_write_for(int connection, const void *addr, size_t len, int milliseconds);
+
+/*
+ * One message from, or into, several buffers in order, at most 1024 of them. More than one are
+ * gathered in memory of the library, which is one copy more; -ENOMEM where there is none.
+ */
+ssize_t adma_readv(int connection, const struct iovec *parts, int count);
+ssize_t adma_writev(int connection, const struct iovec *parts, int count);
+
+/*
+ * adma_next - length of the next message that no read was posted for
+ *
+ * -EAGAIN: there is none yet. -EPIPE, -ECONNRESET, -EPROTO: there will be none.
+ */
+ssize_t adma_next(int connection);
+
+/*
+ * Read and write without waiting: return a cookie, which is positive, or a negative error.
+ * Every cookie must be waited for, checked to its end or cancelled; closing the connection ends
+ * all of them.
  */
 adma_cookie_t adma_iread(int connection, void *addr, size_t len);
 adma_cookie_t adma_iwrite(int connection, const void *addr, size_t len);
 
 /*
- * -EINPROGRESS while the message is under way; otherwise as adma_read and adma_write, and
- * the cookie is used up. May copy one piece (at most 512 KiB, or 16 MiB with workers, or a
- * 64th of the message) if both buffers are memory of adma_alloc; what has to be fetched from
- * the other process's memory is left to a thread, one piece at a time, for its pages may be long
- * in coming.
+ * adma_check - ask whether a message, or a copy, is over, without waiting
+ *
+ * -EINPROGRESS while it is under way; otherwise as adma_read and adma_write, 0 for a copy, and
+ * the cookie is used up. Of a message it may copy one piece (at most 512 KiB, or 16 MiB with
+ * workers, or a 64th of it) if both buffers are memory of adma_alloc; what has to be fetched from
+ * the other process's memory is left to a helper thread. (adma_check_copy and adma_wait_copy are
+ * the same with other results, for both kinds of cookies.)
  */
 ssize_t adma_check(adma_cookie_t cookie);
 
-/* Sleeps until the message is over; as adma_read and adma_write. The cookie is used up. */
+/*
+ * Sleep until a message, or a copy, is over; results as of adma_check. The cookie is used up.
+ * adma_wait_for: at most so many milliseconds, and the rest of a piece that it copies itself;
+ * negative: without limit. -ETIMEDOUT: it is still under way, and the cookie as good as before.
+ */
 ssize_t adma_wait(adma_cookie_t cookie);
+ssize_t adma_wait_for(adma_cookie_t cookie, int milliseconds);
 
 /*
- * The same, but at most so many milliseconds, and the rest of a piece that it copies itself (see
- * adma_check); negative: without limit. -ETIMEDOUT: the message is still under way, and the cookie as good
- * as before.
+ * adma_cancel - end a message; afterwards no process touches its buffer
+ *
+ * The cookie is used up. Pieces that either process has begun are waited for. A copy cannot be
+ * withdrawn and is waited for.
+ *
+ * Returns -ECANCELED; or the result as adma_wait, if the message was over by then, or small and
+ * written already. A read or write that has met nothing and has none of its kind posted after
+ * it is as if it had never been: no message is lost. Otherwise the message of the other side
+ * that it meets is -ECANCELED there, or 0, or, if it was small, dropped.
  */
-ssize_t adma_wait_for(adma_cookie_t cookie, int milliseconds);
+ssize_t adma_cancel(adma_cookie_t cookie);
 /* ---- end of IPC --------------------------------------------------------------------- */
 
 #ifdef __cplusplus

@@ -3,7 +3,8 @@
 
 use crate::backend::asynchronous::{self, Copy, CopyStatus, Notice, Wanted};
 use crate::export::export;
-use crate::runtime;
+use crate::os::sys;
+use crate::{ipc, runtime};
 use core::ffi::{CStr, c_char, c_int};
 
 export! {
@@ -13,8 +14,15 @@ export! {
     adma_icopy_notif,
     adma_check_copy,
     adma_wait_copy,
+    adma_check,
+    adma_wait,
+    adma_wait_for,
+    adma_cancel,
+    adma_copied,
     adma_poll_fd,
     adma_strerror,
+    adma_version,
+    adma_stats,
 }
 
 unsafe extern "C" fn adma_copy(src: usize, dst: usize, len: usize) -> c_int {
@@ -66,34 +74,134 @@ unsafe fn begin(copies: &[Copy], wanted: Wanted) -> i64 {
     }
 }
 
-unsafe extern "C" fn adma_check_copy(cookie: i64) -> c_int {
-    let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL };
+/// How a copy that is under way, or over, is told of: results of `adma_check` and `adma_wait`.
+fn told(status: CopyStatus) -> isize {
+    match status {
+        CopyStatus::Over => 0,
+        CopyStatus::UnderWay => -libc::EINPROGRESS as isize,
+        CopyStatus::Unknown => -libc::EINVAL as isize,
+    }
+}
+
+unsafe extern "C" fn adma_check(cookie: i64) -> isize {
+    if ipc::is_message(cookie) {
+        return ipc::check(cookie);
+    }
+    let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL as isize };
     // SAFETY: the program's promise when it started the copies.
-    match unsafe { asynchronous::check(cookie) } {
-        CopyStatus::Over => 1,
-        CopyStatus::UnderWay => 0,
-        CopyStatus::Unknown => -libc::EINVAL,
+    told(unsafe { asynchronous::check(cookie) })
+}
+
+unsafe extern "C" fn adma_wait(cookie: i64) -> isize {
+    // SAFETY: the program's promise when it started the copies.
+    unsafe { adma_wait_for(cookie, -1) }
+}
+
+/// Negative: without end.
+unsafe extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
+    if ipc::is_message(cookie) {
+        return ipc::wait_for(cookie, milliseconds);
+    }
+    let Some(copy) = asynchronous::unpack(cookie) else { return -libc::EINVAL as isize };
+    let Ok(limit) = u64::try_from(milliseconds) else {
+        // SAFETY: the program's promise when it started the copies.
+        return told(unsafe { asynchronous::wait(copy) });
+    };
+    let end = sys::nanoseconds() + limit * 1_000_000;
+    loop {
+        // SAFETY: the program's promise when it started the copies.
+        let status = unsafe { asynchronous::check(copy) };
+        if status != CopyStatus::UnderWay {
+            return told(status);
+        }
+        if sys::nanoseconds() >= end {
+            return -libc::ETIMEDOUT as isize;
+        }
+        sys::sleep(20_000);
+    }
+}
+
+/// A copy cannot be withdrawn: it is waited for.
+unsafe extern "C" fn adma_cancel(cookie: i64) -> isize {
+    match ipc::is_message(cookie) {
+        true => ipc::cancel(cookie),
+        // SAFETY: the program's promise when it started the copies.
+        false => unsafe { adma_wait(cookie) },
+    }
+}
+
+extern "C" fn adma_copied(cookie: i64) -> isize {
+    if ipc::is_message(cookie) {
+        return ipc::copied(cookie);
+    }
+    let copied = asynchronous::unpack(cookie).and_then(asynchronous::copied);
+    copied.map_or(-libc::EINVAL as isize, |bytes| bytes.min(isize::MAX as usize) as isize)
+}
+
+unsafe extern "C" fn adma_check_copy(cookie: i64) -> c_int {
+    // SAFETY: the program's promise when it started the copies.
+    match unsafe { adma_check(cookie) } {
+        0.. => 1,
+        under_way if under_way == -libc::EINPROGRESS as isize => 0,
+        errno => errno as c_int,
     }
 }
 
 unsafe extern "C" fn adma_wait_copy(cookie: i64) -> c_int {
-    let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL };
     // SAFETY: the program's promise when it started the copies.
-    match unsafe { asynchronous::wait(cookie) } {
-        CopyStatus::Unknown => -libc::EINVAL,
-        _ => 0,
-    }
+    unsafe { adma_wait(cookie) }.min(0) as c_int
 }
 
 extern "C" fn adma_poll_fd() -> c_int {
     asynchronous::poll_fd().unwrap_or_else(|errno| -errno)
 }
 
+/// ADMA_VERSION of the header that belongs to this library.
+const VERSION: u32 = {
+    const fn number(text: &str) -> u32 {
+        let (bytes, mut at, mut value) = (text.as_bytes(), 0, 0);
+        while at < bytes.len() {
+            value = value * 10 + (bytes[at] - b'0') as u32;
+            at += 1;
+        }
+        value
+    }
+    number(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+        | number(env!("CARGO_PKG_VERSION_MINOR")) << 8
+        | number(env!("CARGO_PKG_VERSION_PATCH"))
+};
+
+extern "C" fn adma_version() -> u32 {
+    VERSION
+}
+
+/// Fills a `struct adma_stats`: its size, and 64-bit numbers behind it.
+///
+/// # Safety
+/// `stats` begins with its size, and that many bytes are writable.
+unsafe extern "C" fn adma_stats(stats: *mut usize) -> c_int {
+    const WORD: usize = size_of::<u64>();
+    if stats.is_null() || !stats.is_aligned() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { *stats };
+    if size < 2 * WORD || !size.is_multiple_of(WORD) {
+        return -libc::EINVAL;
+    }
+    let Some(figures) = runtime::figures() else { return -libc::ENODATA };
+    for index in 0..size / WORD - 1 {
+        // SAFETY: the caller's promise. Fields that this library does not know are zero.
+        unsafe { stats.add(1 + index).write(figures.get(index).copied().unwrap_or(0) as usize) };
+    }
+    0
+}
+
 extern "C" fn adma_strerror(result: c_int) -> *const c_char {
     let text: &CStr = match result.checked_abs().unwrap_or(0) {
         _ if result >= 0 => c"no error",
         libc::EINVAL => c"not a valid argument, or a cookie that is not known (any more)",
-        libc::EAGAIN => c"too many copies or messages have been started and not been asked for",
+        libc::EAGAIN => c"nothing there yet, or too much has been started and not been asked for",
         libc::EINPROGRESS => c"the message is under way",
         libc::EPIPE => c"the other side has closed the connection",
         libc::ECONNRESET => c"the other process has died",
@@ -110,10 +218,12 @@ extern "C" fn adma_strerror(result: c_int) -> *const c_char {
         libc::ETIMEDOUT => c"the other side does not answer, or not in time",
         libc::EMFILE | libc::ENFILE => c"no descriptor is left",
         libc::ENOMEM => c"no memory is left",
-        libc::EBUSY => c"somebody has got this memory already",
-        libc::EOPNOTSUPP => c"not with this engine",
+        libc::EMSGSIZE => c"the message is longer than the buffer",
+        libc::ECANCELED => c"the message was cancelled",
+        libc::ENODATA => c"nothing is counted",
         libc::EPERM => c"a connection of the parent process, or the system does not allow it",
-        libc::ENOSYS | libc::EACCES => c"the system does not allow it",
+        libc::EACCES => c"a process of another user, or the system does not allow it",
+        libc::ENOSYS => c"the system does not allow it",
         _ => c"unknown error",
     };
     text.as_ptr()

@@ -248,6 +248,11 @@ extern "C" fn after_fork_here() {
     DISPATCHER.ioat.keep_again();
 }
 
+/// Returns the figures of the report; `None`: nothing is counted.
+pub fn figures() -> Option<[u64; 8]> {
+    CONFIG.get().is_some_and(|config| config.counts()).then(figures::stats)
+}
+
 /// The same before other calls.
 pub fn before_being_alone() {
     workers::dismiss(Dismissal::Alone);

@@ -237,6 +237,37 @@ fn exports_are_what_the_header_declares_each_with_its_version() {
 
 /// The lines of README.md that a newcomer types.
 #[test]
+fn example_server_serves_several_example_clients_and_ends() {
+    let place = scratch("examples");
+    let [server, client] = ["server", "client"].map(|name| {
+        let (source, built) = (format!("include/example_{name}.c"), place.join(name));
+        let mut command = plain("cc");
+        command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&built);
+        command.arg(root().join(source)).arg("-I").arg(root().join("include"));
+        succeed(command.args(link_flags()));
+        built
+    });
+    for engine in ["auto", "shm"] {
+        let path = place.join(engine);
+        let start = |program: &std::path::Path, more: &[&str]| {
+            let mut command = plain(program);
+            command.arg(&path).args(more).env("ADMA_IPC_ENGINE", engine);
+            command.stdout(std::process::Stdio::null()).spawn().unwrap()
+        };
+        let mut serving = start(&server, &[]);
+        while !path.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let clients = [(); 4].map(|()| start(&client, &[]));
+        for mut client in clients {
+            assert!(client.wait().unwrap().success(), "{engine}");
+        }
+        assert!(start(&client, &["end"]).wait().unwrap().success(), "{engine}");
+        assert!(serving.wait().unwrap().success(), "{engine}");
+    }
+}
+
+#[test]
 fn example_compiles_with_the_line_of_the_readme_and_runs() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let line = readme

@@ -149,23 +149,16 @@ pub enum Rights {
     Usual,
     /// Neither lets itself be traced: as two processes of one user under Yama 1.
     Untraced,
-    /// They are in different user namespaces.
-    Namespaces,
-    /// The same, and have lent each other what they read into.
-    Lent,
 }
 
 impl Rights {
     /// Before a connection is made. False: not to be had here.
-    fn take_on(self, child: bool) -> bool {
-        // SAFETY: no memory; a child has one thread.
+    fn take_on(self) -> bool {
+        // SAFETY: no memory.
         unsafe {
             match self {
                 Rights::Usual => true,
                 Rights::Untraced => libc::prctl(libc::PR_SET_DUMPABLE, 0) == 0,
-                Rights::Namespaces | Rights::Lent => {
-                    !child || libc::unshare(libc::CLONE_NEWUSER) == 0
-                }
             }
         }
     }
@@ -206,7 +199,7 @@ impl Peer {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::close(orders[1]);
             }
-            if !rights.take_on(true) {
+            if !rights.take_on() {
                 // SAFETY: leaves without running what belongs to the parent.
                 unsafe { libc::_exit(1) };
             }
@@ -215,7 +208,7 @@ impl Peer {
             end.pipe = [pipes[0][0], pipes[1][1]];
             end.socket = sockets[1];
             for (lib, ends) in end.libraries.iter_mut().zip(&greet) {
-                assert!(lib.connect(ends[1], rights), "no connection");
+                assert!(lib.connect(ends[1]), "no connection");
             }
             serve(&mut end, orders[0]);
         }
@@ -226,9 +219,8 @@ impl Peer {
         // What the child has of these hides that it may have left.
         greet.iter().for_each(|ends| close(ends[1]));
         close(orders[0]);
-        rights.take_on(false);
-        let met =
-            end.libraries.iter_mut().zip(&greet).all(|(lib, ends)| lib.connect(ends[0], rights));
+        rights.take_on();
+        let met = end.libraries.iter_mut().zip(&greet).all(|(lib, ends)| lib.connect(ends[0]));
         if rights == Rights::Untraced {
             // SAFETY: no memory; other connections are made as before.
             unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };

@@ -1,161 +1,264 @@
-//! Who has come to a listener and has not finished the handshake. They are looked after together,
-//! by whoever accepts, so that one who says nothing keeps nobody else out. No lock is held while
-//! one of them is: who goes on with a handshake takes it out meanwhile. When nobody accepts any
-//! more, here, they come to the listener again (`connect`), where other processes find them, and
-//! who polls it.
+//! Clients that have come to a listener and are greeting.
+//!
+//! All of them are looked after together, by every thread that accepts, and in the background of
+//! `adma_check` and `adma_arm`: one that says nothing keeps no other out. A client of another user is
+//! closed at once, before anything of it is read. Nothing here blocks but `accept` itself.
 
-use super::blocking::CLOSERS;
-use super::handshake::{Established, Handshake};
+use super::background::{self, GREETING};
+use super::events::Events;
+use super::handshake::{self, Established, Handshake, Side};
 use super::lock::Lock;
 use super::os::{self, Fd};
 use super::settings::Settings;
 use crate::os::sys;
-use alloc::vec;
+use crate::os::text;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-/// So many of them, of all listeners; others stay in the listener's queue.
+/// Clients that may be greeting, of all listeners; one more takes the place of the oldest, if that has
+/// had its time, and stays in the listener's queue until then.
 const MOST: usize = 128;
+const GRACE_NS: u64 = 250_000_000;
 
-/// For so long, in nanoseconds, nobody has to make room for others.
-const GRACE: u64 = 250_000_000;
+/// Delay before -EMFILE is returned, so that a server that polls its listener does not spin.
+const EMFILE_BACKOFF_MS: i32 = 10;
 
-/// For so long one that has just come, or said something, is likely to go on: the next stays in the
-/// listener's queue, where everybody can find it.
-const ATTENTION: u64 = 2_000_000;
-
-/// So long, in milliseconds, who may let in nobody is held up before it is told so.
-const BREATH: i32 = 10;
+/// Device and inode of a listener.
+type File = (u64, u64);
 
 struct Incoming {
-    /// Which file it is.
-    listener: (u64, u64),
+    listener: File,
+    number: u32,
     since: u64,
-    /// Goes before its socket does.
+    /// Dropped before its socket is.
     handshake: Handshake,
     socket: Fd,
 }
 
-impl Incoming {
-    fn is_gone(&self) -> bool {
-        os::poll_few([(self.socket.raw(), 0)], 0)[0] & libc::POLLHUP != 0
+/// Clients by how far they are.
+#[derive(Default)]
+struct Backlog {
+    greeting: Vec<Incoming>,
+    ready: Vec<(File, Established)>,
+    /// Listeners that event loops poll.
+    polled: Vec<(File, Arc<Events>)>,
+}
+
+static BACKLOG: Lock<Backlog> =
+    Lock::new(Backlog { greeting: Vec::new(), ready: Vec::new(), polled: Vec::new() });
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Clients that are greeting, or nearly so many: threads look at the background set for them.
+pub static GREETINGS: AtomicU32 = AtomicU32::new(0);
+
+/// Takes a client out, to be dropped or gone on with while the lock is not held.
+fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
+    let mut backlog = BACKLOG.lock();
+    let index = backlog.greeting.iter().position(which)?;
+    let taken = backlog.greeting.remove(index);
+    GREETINGS.store(backlog.greeting.len() as u32, Ordering::Relaxed);
+    Some(taken)
+}
+
+fn take_ready(listener: File) -> Option<Established> {
+    let mut backlog = BACKLOG.lock();
+    let index = backlog.ready.iter().position(|ready| ready.0 == listener)?;
+    Some(backlog.ready.remove(index).1)
+}
+
+/// Goes on with the greeting of this number, if it is still there.
+pub fn go_on(number: u32) {
+    if let Some(incoming) = take(|one| one.number == number) {
+        advance(incoming);
     }
 }
 
-static BACKLOG: Lock<Vec<Incoming>> = Lock::new(Vec::new());
-
-/// Takes one out, to be dropped or gone on with while the lock is not held.
-fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
-    let mut backlog = BACKLOG.lock();
-    let index = backlog.iter().position(which)?;
-    Some(backlog.remove(index))
+/// Takes a greeting as far as it goes. A client that fails is dropped: its error is not the
+/// listener's.
+fn advance(mut incoming: Incoming) {
+    let listener = incoming.listener;
+    match incoming.handshake.go_on() {
+        None => {
+            let (fd, events) = incoming.handshake.events();
+            let watched = background::watch(fd, events, GREETING | u64::from(incoming.number));
+            if fd != incoming.socket.raw() {
+                background::forget(incoming.socket.raw());
+            }
+            if watched.is_ok() {
+                let mut backlog = BACKLOG.lock();
+                backlog.greeting.push(incoming);
+                GREETINGS.store(backlog.greeting.len() as u32, Ordering::Relaxed);
+            }
+        }
+        Some(Ok(established)) => {
+            let mut backlog = BACKLOG.lock();
+            backlog.ready.push((listener, established));
+            let polled = backlog.polled.iter().find(|polled| polled.0 == listener).cloned();
+            drop(backlog);
+            polled.iter().for_each(|(_, events)| events.ring());
+        }
+        Some(Err(errno)) => {
+            if super::settings::settings().tell {
+                text::say(format_args!("client refused: {} (errno {errno})", text::meaning(errno)));
+            }
+        }
+    }
 }
 
-/// The one who has to make room, since when: of the user who has most, the oldest.
-fn oldest_of_greediest(backlog: &[Incoming]) -> Option<u64> {
-    let of_user = |user| backlog.iter().filter(move |one| one.socket.other_end == user).count();
-    let key = |one: &&Incoming| (of_user(one.socket.other_end), core::cmp::Reverse(one.since));
-    backlog.iter().max_by_key(key).map(|one| one.since)
+/// Drops clients that have not greeted in time; returns how long the others may still take.
+fn drop_late() -> i32 {
+    while take(|one| one.handshake.milliseconds() == 0).is_some() {}
+    let backlog = BACKLOG.lock();
+    let left = backlog.greeting.iter().map(|one| one.handshake.milliseconds());
+    left.min().unwrap_or(i32::MAX)
 }
 
-/// Waits for the next whose handshake is over, well or not.
-pub fn accept(listener: i32, settings: Settings) -> os::Result<Established> {
+/// Takes a client out of the listener's queue, if there is one, and begins to greet.
+fn begin(listener: i32, file: File, settings: Settings) -> os::Result<()> {
+    let socket = os::accept(listener)?;
+    if handshake::check_user(socket.raw()).is_err() {
+        return Ok(()); // closed
+    }
+    let end = sys::nanoseconds() + settings.patience;
+    let handshake = Handshake::new(socket.raw(), settings, end, Side::Host);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    if let Some(oldest) = oldest_if_full() {
+        drop(take(|one| one.since == oldest));
+    }
+    let since = sys::nanoseconds();
+    advance(Incoming { listener: file, number, since, handshake, socket });
+    Ok(())
+}
+
+/// Returns when the oldest client came, if there is room for no other.
+fn oldest_if_full() -> Option<u64> {
+    let backlog = BACKLOG.lock();
+    let oldest = backlog.greeting.iter().map(|one| one.since).min();
+    oldest.filter(|_| backlog.greeting.len() >= MOST)
+}
+
+/// Returns how many milliseconds clients stay in the queue; 0: there is room.
+fn milliseconds_full() -> i32 {
+    let until = oldest_if_full().map_or(0, |since| since + GRACE_NS);
+    until.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000) as i32
+}
+
+fn file_of(listener: i32) -> os::Result<File> {
     if !os::is_listener(listener) {
         return os::accept(listener).and(Err(libc::EINVAL)); // what accept says
     }
-    let file = sys::file_of(listener).ok_or(libc::EBADF)?;
-    // Another thread may close it, and the number become that of another file.
-    let still = || match sys::file_of(listener) == Some(file) {
-        true => Ok(()),
-        false => {
-            forget(Some(file));
-            Err(libc::EBADF)
+    sys::file_of(listener).ok_or(libc::EBADF)
+}
+
+/// Another thread may close the listener, and its number become that of another file.
+fn check_file(listener: i32, file: File) -> os::Result<()> {
+    if sys::file_of(listener) == Some(file) {
+        return Ok(());
+    }
+    forget(Some(file));
+    Err(libc::EBADF)
+}
+
+/// Arms the descriptor of a listener's events, begins to greet all clients in its queue, and returns
+/// whether one can be accepted.
+pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
+    let file = file_of(listener)?;
+    events(listener)?.arm();
+    drop_late();
+    while milliseconds_full() == 0 && os::poll_few([(listener, libc::POLLIN)], 0) != [0] {
+        match begin(listener, file, settings) {
+            Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => break,
+            result => result?,
         }
-    };
-    // Who was left over from another call, and has gone since, may have come again, and have been
-    // accepted elsewhere.
-    while take(|incoming| incoming.listener == file && incoming.is_gone()).is_some() {}
+    }
+    Ok(BACKLOG.lock().ready.iter().any(|ready| ready.0 == file))
+}
+
+/// Returns the next client that has greeted. Waits until `end`, a time of `sys::nanoseconds`;
+/// `None`: as the listener's O_NONBLOCK says. `serve` looks after the background set.
+pub fn accept(
+    listener: i32,
+    settings: Settings,
+    end: Option<u64>,
+    serve: impl Fn(),
+) -> os::Result<Established> {
+    let file = file_of(listener)?;
+    let waits = end.is_some() || !os::is_nonblocking(listener);
     loop {
-        still()?;
-        // Also those of listeners that nobody asks any more.
-        while let Some(late) = take(|incoming| incoming.handshake.milliseconds() == 0) {
-            if late.listener == file {
-                return Err(libc::ETIMEDOUT);
+        check_file(listener, file)?;
+        let mut limit = drop_late();
+        if let Some(ready) = take_ready(file) {
+            return Ok(ready);
+        }
+        if let Some(end) = end {
+            let left = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
+            limit = limit.min(left.min(i32::MAX as u64) as i32);
+        }
+        let background = background::raw()?;
+        let (queue, full) = match milliseconds_full() {
+            0 => (listener, i32::MAX),
+            full => (-1, full),
+        };
+        limit = limit.min(full);
+        let mut set = [(queue, libc::POLLIN), (background, libc::POLLIN)].map(os::poll_entry);
+        os::poll_set(&mut set, if waits { limit } else { 0 })?;
+        if set[1].revents != 0 {
+            serve();
+        }
+        if set[0].revents != 0 {
+            check_file(listener, file)?;
+            match begin(listener, file, settings) {
+                Err(errno @ (libc::EMFILE | libc::ENFILE)) => {
+                    os::poll_few([(-1, 0)], EMFILE_BACKOFF_MS);
+                    return Err(errno);
+                }
+                // Another thread or process was faster; or a program's O_NONBLOCK was.
+                Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => {}
+                result => result?,
             }
+            continue;
         }
-        if CLOSERS.is_swamped() {
-            // Whoever polls the listener asks again at once, as long as somebody waits there.
-            os::poll_few([(-1, 0)], BREATH);
-            return Err(libc::EMFILE);
+        if let Some(ready) = take_ready(file) {
+            return Ok(ready);
         }
-        let (mut events, mut limit) = (vec![os::poll_entry((listener, libc::POLLIN))], i32::MAX);
-        let now = sys::nanoseconds();
-        let backlog = BACKLOG.lock();
-        for Incoming { handshake, since, .. } in backlog.iter().filter(|one| one.listener == file) {
-            events.push(os::poll_entry(handshake.events()));
-            limit = limit.min(handshake.milliseconds());
-            // Who says its greetings byte by byte has it for no longer than a few honest ones.
-            let moved = handshake.moved().clamp(*since, since + 4 * ATTENTION);
-            if now < moved + ATTENTION {
-                events[0].fd = -1;
-                limit = limit.min((ATTENTION / 1_000_000) as i32);
-            }
+        if !waits {
+            return Err(libc::EAGAIN);
         }
-        let full = backlog.len() >= MOST;
-        let makes_room = oldest_of_greediest(&backlog).filter(|_| full);
-        drop(backlog);
-        let ripe_in = makes_room.map(|since| (since + GRACE).saturating_sub(sys::nanoseconds()));
-        if let Some(nanos @ 1..) = ripe_in {
-            events[0].fd = -1;
-            limit = limit.min(nanos.div_ceil(1_000_000) as i32);
-        }
-        // With nobody else to look after it waits here, as accept(2) does.
-        let alone = events.len() == 1 && !full;
-        if !alone {
-            os::poll_set(&mut events, limit)?;
-        }
-        // Everybody who has something to say is gone on with, and then the next comes in.
-        for entry in events.iter().skip(1).filter(|entry| entry.revents != 0) {
-            let is_it =
-                |one: &Incoming| one.listener == file && one.handshake.events().0 == entry.fd;
-            if let Some(done) = take(is_it).and_then(|incoming| go_on(incoming, listener)) {
-                return done;
-            }
-        }
-        if alone || events[0].revents != 0 {
-            still()?;
-            let (socket, since) = (os::accept(listener)?, sys::nanoseconds());
-            let end = since + settings.patience;
-            let handshake = Handshake::new(socket.raw(), settings, end, true);
-            let incoming = Incoming { listener: file, since, handshake, socket };
-            drop(makes_room.and_then(|since| take(|one| one.since == since)));
-            if let Some(done) = go_on(incoming, listener) {
-                return done;
-            }
+        if end.is_some_and(|end| sys::nanoseconds() >= end) {
+            return Err(libc::ETIMEDOUT);
         }
     }
 }
 
-/// The answer, if that was its last step. One that is gone is not worth mentioning where there are
-/// others: it may have come again.
-fn go_on(mut incoming: Incoming, listener: i32) -> Option<os::Result<Established>> {
-    let (done, file) = (incoming.handshake.go_on(), incoming.listener);
-    let Some(done) = done else {
-        BACKLOG.lock().push(incoming);
-        return None;
-    };
-    let others = || {
-        BACKLOG.lock().iter().any(|one| one.listener == file)
-            || os::poll_few([(listener, libc::POLLIN)], 0) != [0]
-    };
-    (done.is_ok() || !incoming.is_gone() || !others()).then_some(done)
+/// Returns what an event loop polls for a listener.
+pub fn events(listener: i32) -> os::Result<Arc<Events>> {
+    let file = file_of(listener)?;
+    let known = |backlog: &Backlog| backlog.polled.iter().find(|one| one.0 == file).cloned();
+    if let Some((_, events)) = known(&BACKLOG.lock()) {
+        return Ok(events);
+    }
+    let events = Events::new([(listener, libc::POLLIN), (background::raw()?, libc::POLLIN)])?;
+    let mut backlog = BACKLOG.lock();
+    backlog.polled.push((file, Arc::new(events)));
+    known(&backlog).map(|(_, events)| events).ok_or(libc::ENOMEM)
 }
 
-/// A listener was closed, which was this file.
-pub fn forget(listener: Option<(u64, u64)>) {
+/// Forgets a listener that was closed, and its clients.
+pub fn forget(listener: Option<File>) {
     while take(|incoming| Some(incoming.listener) == listener).is_some() {}
+    let mut backlog = BACKLOG.lock();
+    backlog.polled.retain(|polled| Some(polled.0) != listener);
+    let (gone, ready) = core::mem::take(&mut backlog.ready)
+        .into_iter()
+        .partition::<Vec<_>, _>(|ready| Some(ready.0) == listener);
+    backlog.ready = ready;
+    drop(backlog);
+    drop(gone);
 }
 
-/// In the child of a fork: they are the parent's.
+/// Forgets the parent's clients in the child of a fork.
 pub fn forget_after_fork() {
     BACKLOG.renew();
 }

@@ -1,41 +1,38 @@
-//! The kernel helper between two processes: each side posts its buffers behind a port, which
-//! the other has got over the socket, and the engine copies.
+//! The kernel helper between two processes: each side exports its buffers behind a port, whose
+//! descriptor the peer has got, and the DMA engine copies.
 //!
-//! The kernel lets the other side reach what is posted and nothing else, and only as it was
-//! allowed; and it waits for the end of its transfers before a buffer is ours again. So a
-//! peer that lies, or dies in mid-copy, can do no more than a good one.
+//! The helper lets the peer reach exported buffers only, and only as allowed, and waits for its
+//! transfers before a buffer is ours again.
 //!
-//! Nothing here is an error: what the helper does not carry goes another way.
+//! Failure is not an error here: what the helper does not carry goes another way.
 
 use super::claims::Role;
-use super::consent::Sign;
-use super::os::{Fd, Foreign};
+use super::os::Fd;
+use super::proof::Reached;
 use super::settings::HelperEngine;
 use crate::backend::ioat::{There, abi, helper};
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A connection by the helper.
 pub struct Across {
     helper: HelperEngine,
-    /// Our port, which the other side gets.
+    /// Our port, which the peer gets.
     port: Fd,
-    /// Theirs. The kernel looks at it, whatever it is.
-    theirs: Option<Foreign>,
-    /// It has failed in a way that will not pass.
+    theirs: Option<Fd>,
+    /// Set when a call failed in a way that will not pass.
     off: AtomicBool,
 }
 
 impl Across {
-    /// Our half. `None`: there is no helper, or none that can do it.
+    /// Makes our half. `None`: there is no helper, or none that can copy between processes.
     pub fn new(bring_up: fn() -> Option<HelperEngine>) -> Option<Self> {
         let helper = bring_up().filter(|helper| helper.engine.reaches_others())?;
         let port = Fd::owned(helper.engine.helper.port().ok()?);
         Some(Self { helper, port, theirs: None, off: AtomicBool::new(false) })
     }
 
-    /// Both halves.
-    pub fn with(self, theirs: Foreign) -> Self {
+    /// Adds the peer's half.
+    pub fn with(self, theirs: Fd) -> Self {
         Self { theirs: Some(theirs), ..self }
     }
 
@@ -43,23 +40,17 @@ impl Across {
         self.port.raw()
     }
 
-    /// It has copied.
-    pub fn proved(mut self) -> Self {
-        self.theirs.iter_mut().for_each(Foreign::note_known);
-        self
-    }
-
     pub fn disown(&mut self) {
         self.port.disown();
-        self.theirs.iter_mut().for_each(Foreign::disown);
+        self.theirs.iter_mut().for_each(Fd::disown);
     }
 
-    /// Whether it is worth another try where there is another way.
+    /// Returns whether it is worth another try.
     pub fn is_on(&self) -> bool {
         !self.off.load(Relaxed)
     }
 
-    /// Copies between a buffer of ours and what the other side has posted; or an errno.
+    /// Copies between a buffer of ours and one that the peer has exported; or an errno.
     ///
     /// # Safety
     /// As `Engine::copy` for `ours`.
@@ -83,30 +74,30 @@ impl Across {
         copied
     }
 
-    /// Copies the words of the other's sign both ways; it has posted that for us.
-    pub fn probe(&self, pin: u64, word: u64) -> Result<(), i32> {
-        let (mut found, mark, len) = (0u64, !word, size_of::<u64>());
-        // SAFETY: `found` is ours and nobody looks at it meanwhile; `mark` is only read.
+    /// Tries both directions on the peer's page, which it has exported for that.
+    pub fn probe(&self, pin: u64, reached: &Reached) -> Result<(), i32> {
+        let (sign_at, mark_at, sign) = reached.trial();
+        let (mut found, mark, len) = (0u64, !sign, size_of::<u64>());
+        // SAFETY: `found` is ours, and only the helper writes it; `mark` is only read.
         unsafe {
-            self.copy(Role::Reader, &raw mut found as usize, pin, offset_of!(Sign, word), len)?;
-            if (&raw const found).read_volatile() != word {
+            self.copy(Role::Reader, &raw mut found as usize, pin, sign_at, len)?;
+            if (&raw const found).read_volatile() != sign {
                 return Err(libc::EBADMSG);
             }
-            self.copy(Role::Writer, &raw const mark as usize, pin, offset_of!(Sign, mark), len)
+            self.copy(Role::Writer, &raw const mark as usize, pin, mark_at, len)
         }
     }
 }
 
-/// A buffer of ours that the other side can reach. When this goes it is taken back, and nobody
-/// uses it any more.
+/// An exported buffer of ours. Dropping it takes it back: no transfer is left then.
 pub struct Pinned<'a> {
     pub across: Option<&'a Across>,
-    /// What the helper knows it by; 0: it does not.
+    /// Number of the export; 0: none.
     pub pin: u64,
 }
 
 impl<'a> Pinned<'a> {
-    /// Lets the other side read a buffer, or write it, if that can be had.
+    /// Exports a buffer to be read or written by the peer, where that is possible.
     pub fn new(across: Option<&'a Across>, roles: &[Role], addr: usize, len: usize) -> Self {
         let flags = roles.iter().fold(0, |flags, role| match role {
             Role::Reader => flags | abi::EXPORT_READ,

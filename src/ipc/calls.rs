@@ -5,29 +5,37 @@ use super::endpoint::{NUMBER_BITS, Role};
 use super::handshake::Established;
 use super::link::Link;
 use super::settings::settings;
-use super::{accept, blocks, connect, handshake, os, table};
+use super::{accept, blocks, connect, os, steps, table};
+use crate::backend::libc as original;
 use crate::os::{sys, text};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 #[cfg(not(any(test, loom)))]
 crate::export::export! {
     adma_listen,
     adma_accept,
+    adma_accept_for,
     adma_connect,
+    adma_connect_for,
     adma_attach,
     adma_close,
     adma_connection_info,
     adma_alloc,
     adma_free,
-    adma_lend,
+    adma_peer,
+    adma_event_fd,
+    adma_arm,
+    adma_next,
     adma_read,
+    adma_read_for,
+    adma_readv,
     adma_write,
+    adma_write_for,
+    adma_writev,
     adma_iread,
     adma_iwrite,
-    adma_check,
-    adma_wait,
-    adma_wait_for,
 }
 
 fn answer(result: os::Result<i32>) -> c_int {
@@ -47,19 +55,45 @@ pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
 }
 
 pub extern "C" fn adma_accept(listener: c_int) -> c_int {
-    entered(|| accept::accept(listener, settings()))
+    accept_until(listener, None)
+}
+
+/// Negative: as `adma_accept`.
+pub extern "C" fn adma_accept_for(listener: c_int, milliseconds: c_int) -> c_int {
+    accept_until(listener, moment_in(milliseconds))
+}
+
+fn accept_until(listener: c_int, end: Option<u64>) -> c_int {
+    let serve = || _ = steps::serve_background(true);
+    entered(|| accept::accept(listener, settings(), end, serve))
 }
 
 /// # Safety
 /// `path` is a terminated string.
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
+    unsafe { adma_connect_for(path, -1) }
+}
+
+/// Negative: ADMA_IPC_TIMEOUT.
+///
+/// # Safety
+/// `path` is a terminated string.
+pub unsafe extern "C" fn adma_connect_for(path: *const c_char, milliseconds: c_int) -> c_int {
+    // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    entered(|| connect::connect(path.to_bytes(), settings()))
+    let end = || moment_in(milliseconds).unwrap_or(sys::nanoseconds() + settings().patience);
+    entered(|| connect::connect(path.to_bytes(), settings(), end()))
 }
 
 pub extern "C" fn adma_attach(socket: c_int) -> c_int {
-    entered(|| handshake::meet(socket, settings()))
+    entered(|| connect::attach(socket, settings()))
+}
+
+/// Returns the end of a limit, a time of `sys::nanoseconds`; `None`: there is no limit.
+fn moment_in(milliseconds: c_int) -> Option<u64> {
+    let milliseconds = u64::try_from(milliseconds).ok()?;
+    Some(sys::nanoseconds() + milliseconds * 1_000_000)
 }
 
 fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
@@ -75,7 +109,7 @@ fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
 pub extern "C" fn adma_close(connection: c_int) -> c_int {
     if os::is_listener(connection) {
         let file = sys::file_of(connection);
-        os::close_listener(connection, settings().patience);
+        sys::close(connection);
         accept::forget(file); // also what another thread has just accepted
         return 0;
     }
@@ -98,11 +132,48 @@ pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
     nothing_or(unsafe { blocks::free(addr as usize, table::owner()) })
 }
 
-pub extern "C" fn adma_lend(connection: c_int, addr: *mut c_void) -> c_int {
-    nothing_or(table::find(connection).and_then(|link| link.lend(addr as usize)))
+/// As `struct adma_peer`.
+#[repr(C)]
+pub struct PeerInfo {
+    pid: libc::pid_t,
+    uid: libc::uid_t,
+    gid: libc::gid_t,
+    proven: c_int,
 }
 
-/// Which engine a connection uses, as text; see `snprintf` for the answer.
+/// # Safety
+/// `info` is writable.
+pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_int {
+    nothing_or(table::find(connection).map(|link| {
+        let os::Credentials { pid, uid, gid } = link.peer;
+        let proven = c_int::from(link.proven().is_some());
+        // SAFETY: the caller's promise.
+        unsafe { info.write(PeerInfo { pid, uid, gid, proven }) };
+    }))
+}
+
+pub extern "C" fn adma_event_fd(connection: c_int) -> c_int {
+    let events = match os::is_listener(connection) {
+        true => accept::events(connection),
+        false => table::find(connection).and_then(|link| link.events()),
+    };
+    answer(events.map(|events| events.raw()))
+}
+
+pub extern "C" fn adma_arm(connection: c_int) -> c_int {
+    while steps::serve_background(true) {}
+    let news = match os::is_listener(connection) {
+        true => accept::arm(connection, settings()),
+        false => table::find(connection).and_then(|link| link.arm()),
+    };
+    answer(news.map(c_int::from))
+}
+
+pub extern "C" fn adma_next(connection: c_int) -> isize {
+    table::find(connection).map_or_else(|errno| -errno as isize, |link| link.next_len())
+}
+
+/// Writes which engine a connection uses; returns as `snprintf` does.
 ///
 /// # Safety
 /// `text` is writable for `size` bytes.
@@ -125,7 +196,7 @@ pub unsafe extern "C" fn adma_connection_info(
     }))
 }
 
-/// The connection of a handle for a buffer, or a negated errno.
+/// Returns the connection of a handle for a buffer, or a negated errno.
 #[inline]
 fn find(handle: i32, addr: usize, len: usize) -> Result<table::Used, isize> {
     if len > isize::MAX as usize || addr.checked_add(len).is_none() {
@@ -141,6 +212,19 @@ unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize) -> isize {
     // SAFETY: the caller's promise.
     find(handle, addr, len)
         .map_or_else(|errno| errno, |link| unsafe { link.transfer(role, addr, len) })
+}
+
+/// Like `transfer`, with a time limit; negative: none.
+///
+/// # Safety
+/// As `transfer`.
+unsafe fn transfer_for(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(limit) = moment_in(ms) else { return transfer(role, handle, addr, len) };
+        find(handle, addr, len)
+            .map_or_else(|errno| errno, |link| link.transfer_until(role, addr, len, limit))
+    }
 }
 
 /// # Safety
@@ -163,6 +247,98 @@ pub unsafe extern "C" fn adma_read(connection: c_int, addr: *mut c_void, len: us
 pub unsafe extern "C" fn adma_write(connection: c_int, addr: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's promise.
     unsafe { transfer(Role::Writer, connection, addr as usize, len) }
+}
+
+/// # Safety
+/// `addr` is writable for `len` bytes.
+pub unsafe extern "C" fn adma_read_for(
+    c: c_int,
+    addr: *mut c_void,
+    len: usize,
+    ms: c_int,
+) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { transfer_for(Role::Reader, c, addr as usize, len, ms) }
+}
+
+/// # Safety
+/// `addr` is readable for `len` bytes.
+pub unsafe extern "C" fn adma_write_for(
+    connection: c_int,
+    addr: *const c_void,
+    len: usize,
+    ms: c_int,
+) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { transfer_for(Role::Writer, connection, addr as usize, len, ms) }
+}
+
+/// Transfers one message between several buffers, through one of ours.
+///
+/// # Safety
+/// `parts` are `count` ranges of memory that can be read, or written, as the role says.
+unsafe fn transfer_parts(
+    role: Role,
+    handle: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+) -> isize {
+    const MOST_PARTS: usize = 1024; // IOV_MAX
+    let invalid = -libc::EINVAL as isize;
+    let Ok(count @ 0..=MOST_PARTS) = usize::try_from(count) else { return invalid };
+    // SAFETY: the caller's promise.
+    let parts = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(parts, count) } };
+    let add = |sum: usize, part: &libc::iovec| sum.checked_add(part.iov_len);
+    let Some(len) = parts.iter().try_fold(0, add).filter(|len| isize::try_from(*len).is_ok())
+    else {
+        return invalid;
+    };
+    if let [part] = parts {
+        // SAFETY: the caller's promise.
+        return unsafe { transfer(role, handle, part.iov_base as usize, len) };
+    }
+    let mut room = Vec::<u8>::new();
+    if room.try_reserve_exact(len).is_err() {
+        return -libc::ENOMEM as isize;
+    }
+    let at = room.as_mut_ptr() as usize;
+    // SAFETY: parts and room do not overlap; `upto` bytes of the room are in use.
+    let copy = |upto: usize| {
+        let mut done = 0;
+        for part in parts {
+            let (theirs, bytes) = (part.iov_base as usize, part.iov_len.min(upto - done));
+            let (to, from) = match role {
+                Role::Writer => (at + done, theirs),
+                Role::Reader => (theirs, at + done),
+            };
+            // SAFETY: as above.
+            unsafe { original::copy(to, from, bytes) };
+            done += bytes;
+        }
+    };
+    if role == Role::Writer {
+        copy(len);
+    }
+    // SAFETY: `room` lives through the call.
+    let result = unsafe { transfer(role, handle, at, len) };
+    if role == Role::Reader && result > 0 {
+        copy(result as usize);
+    }
+    result
+}
+
+/// # Safety
+/// `parts` are `count` ranges that are writable.
+pub unsafe extern "C" fn adma_readv(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { transfer_parts(Role::Reader, c, parts, count) }
+}
+
+/// # Safety
+/// `parts` are `count` ranges that are readable.
+pub unsafe extern "C" fn adma_writev(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { transfer_parts(Role::Writer, c, parts, count) }
 }
 
 /// # Safety
@@ -192,22 +368,36 @@ fn parts(cookie: i64) -> Option<(i32, Role, u32)> {
     Some((handle, role, cookie as u32 & NUMBER_BITS))
 }
 
-pub extern "C" fn adma_check(cookie: i64) -> isize {
+/// Returns whether a cookie is a message's; those of copies lack this bit.
+pub fn is_message(cookie: i64) -> bool {
+    cookie > 0 && cookie >> 62 == 1
+}
+
+pub fn check(cookie: i64) -> isize {
     with_cookie(cookie, -libc::EINPROGRESS, |link, role, number| link.check(role, number))
 }
 
-pub extern "C" fn adma_wait(cookie: i64) -> isize {
-    with_cookie(cookie, 0, |link, role, number| Some(link.wait(role, number)))
-}
-
 /// Negative: without end.
-pub extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
-    let Ok(milliseconds) = u64::try_from(milliseconds) else { return adma_wait(cookie) };
-    let limit = Some(sys::nanoseconds() + milliseconds * 1_000_000);
+pub fn wait_for(cookie: i64, milliseconds: c_int) -> isize {
+    let limit = moment_in(milliseconds);
     with_cookie(cookie, -libc::ETIMEDOUT, |link, role, number| link.wait_until(role, number, limit))
 }
 
-/// `unfinished` is the answer where the message is not over.
+pub fn cancel(cookie: i64) -> isize {
+    with_cookie(cookie, 0, |link, role, number| Some(link.cancel(role, number)))
+}
+
+/// Returns the bytes from the start of a message that are in place.
+pub fn copied(cookie: i64) -> isize {
+    let invalid = -libc::EINVAL as isize;
+    let Some((handle, role, number)) = parts(cookie) else { return invalid };
+    let Ok(link) = table::find(handle) else { return invalid };
+    let (endpoint, lane) = link.endpoint(role);
+    let copied = endpoint.lock().copied_from_start(lane, number);
+    copied.map_or(invalid, |bytes| bytes as isize)
+}
+
+/// `unfinished` is the result where the message is not over.
 fn with_cookie(
     cookie: i64,
     unfinished: c_int,
@@ -220,7 +410,7 @@ fn with_cookie(
         Err(libc::EPERM) => return -libc::EPERM as isize,
         Err(_) => return invalid,
     };
-    // A cookie of somebody else, one used before, or one that another thread waits with.
+    // Not a cookie, one used before, or one that another thread waits with.
     let (endpoint, _) = link.endpoint(role);
     let Some(number) = endpoint.lock().begin_wait(number) else { return invalid };
     work(&link, role, number).unwrap_or_else(|| {

@@ -1,17 +1,16 @@
-//! Who copies which piece of a large message: one word that both processes change.
+//! Claims on the pieces of a large message: one word that both processes change.
 //!
 //! ```text
 //! 63      32 31   24 23     12 11      0
 //! generation  flags    back      front
 //! ```
 //!
-//! The reader claims pieces from the front and the writer from the back, so each count tells
-//! how many pieces its side has begun. A word of another generation belongs to an older
-//! message and counts as all zeros: nobody has to prepare it.
+//! The reader claims pieces from the front and the writer from the back, so each count is the number
+//! of pieces that its side has begun. A word of another generation belongs to an older message and
+//! counts as zeros, so it needs no preparation.
 //!
-//! A piece that somebody has begun is waited for, unless that process is gone: there is no
-//! way to take it back. So at the end of a message, a good one or a bad one, nobody is left
-//! who might still touch a buffer.
+//! A begun piece cannot be taken back. It is waited for, unless its process is gone: at the end of
+//! a message, good or bad, no process touches a buffer any more.
 
 use crate::os::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -36,7 +35,7 @@ pub mod flag {
     pub const FAULT: u32 = 1;
     /// A side may no longer touch the other's memory: the message is streamed instead.
     pub const REFUSED: u32 = 2;
-    /// A side has closed the connection.
+    /// A side has cancelled the message, or closes the connection.
     pub const CANCELLED: u32 = 4;
 }
 
@@ -64,7 +63,7 @@ impl Cursors {
     }
 }
 
-/// The other process has written what it never should.
+/// The peer has broken the protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -90,8 +89,8 @@ pub fn cursors(word: &AtomicU64, generation: u32) -> Cursors {
     cursors_of(word.load(Ordering::Acquire), generation)
 }
 
-/// Claims a piece out of `total` for one side; `own` is how many that has claimed. None: all are
-/// claimed, or a flag forbids more.
+/// Claims a piece out of `total` for one side, which has claimed `own` so far. None: all are claimed,
+/// or a flag forbids more.
 pub fn claim(
     word: &AtomicU64,
     generation: u32,
@@ -120,7 +119,7 @@ pub fn claim(
     }
 }
 
-/// Raises a flag: nobody claims after this.
+/// Raises a flag: no piece is claimed after this.
 pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
     let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
         let view = cursors_of(seen, generation);
@@ -128,9 +127,9 @@ pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
     });
 }
 
-/// How many pieces a side has finished: a word that only that side writes, with as much of
-/// the generation as tells neighbours in one cell apart. Those are not all that ever were
-/// there, so it is written before the first piece is claimed, too.
+/// Stores the number of pieces that a side has finished, with 16 bits of the generation, which tell
+/// it from that of the message before in this cell. Also written before the first claim, because a
+/// message 65536 before has the same bits.
 pub fn note_finished(word: &AtomicU32, generation: u32, count: usize) {
     word.store(generation << 16 | count as u32, Ordering::Release);
 }

@@ -1,18 +1,20 @@
-//! One direction as one process sees it: what it has posted, and how that meets what the other
-//! has. What is done next is in `progress`.
+//! One direction of a connection as one process sees it: its posts, and how they match the peer's.
+//! `progress`: what is done next; `cancel`: giving a message up; `layout`: how messages are cut.
 //!
 //! Nothing here waits. The lock of an endpoint is held during every call.
 
+mod cancel;
 mod layout;
 mod progress;
 
+pub use cancel::Withdrawal;
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
 pub use progress::Step;
 
 use super::MOST_EAGER;
 use super::blocks::BlockAddress;
 use super::claims::{self, Broken, Cursors};
-use super::engine::{Remote, Terms};
+use super::engine::{Proven, Remote, Terms};
 use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
 use super::tally::{self, Means, Regime};
 use crate::backend::libc as original;
@@ -41,8 +43,10 @@ pub enum NoRoom {
     Uncollected,
     /// A thread is in a call for the message that has this place, and will let it go.
     InUse(Hint),
-    /// The other side has not come so far; look at this word.
+    /// The peer is a window behind; look at this word.
     OtherIsBehind(Hint),
+    /// The message that a read would meet is longer than its buffer.
+    TooLong,
     Broken,
 }
 
@@ -86,9 +90,8 @@ pub struct Buffer {
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     pub pin: u64,
-    /// It lies in a block.
     pub in_block: bool,
-    /// The same, if the other side has that block.
+    /// Block and offset of the buffer, if the peer has that block.
     pub block: Option<BlockAddress>,
 }
 
@@ -105,48 +108,59 @@ enum State {
 struct OwnPost {
     number: u32,
     state: State,
-    /// Somebody holds a cookie for it; and somebody waits with that.
+    /// The program has a cookie for it; and a thread is in a call with that.
     cookie: bool,
     waited: bool,
     matched: bool,
-    /// Of a read not known before it is matched. Becomes `STREAMED` where rights are lost.
+    /// The message is longer than the buffer that reads it.
+    too_long: bool,
+    /// It was given up; chunks of it may be left.
+    cancelled: bool,
+    /// The program has withdrawn it, and the peer's part is still to come.
+    withdrawn: bool,
+    /// Not known of a read before it is matched. Becomes `STREAMED` where rights are lost.
     kind: u32,
     ours: Buffer,
-    /// From here on valid once it is matched. The other's block only if both lie in blocks.
+    /// Valid from here on once matched. The peer's block only if both lie in blocks.
     theirs: Remote,
     layout: Layout,
     claimed: usize,
     finished: usize,
     stream_at: usize,
     result: isize,
-    /// How far the eager room was used after this message.
+    /// Head of the eager room after this message.
     room_end: u64,
 }
 
 #[derive(Default)]
 pub struct Endpoint {
     role: Role,
-    terms: Terms,
+    /// `None`: the peer is not proven, and messages are streamed.
+    terms: Option<Terms>,
     requests: Box<[OwnPost]>,
     /// The number of the next post.
     next: u32,
-    /// All below are over.
+    /// First number that is not over.
     done: u32,
-    /// As far as the other side was seen to be done.
+    /// The peer's `done` as last seen.
     other_done: u32,
     room_head: u64,
     room_tail: u64,
     /// Chunks produced or consumed.
     chunks: u32,
-    /// Other threads of this process are to be told of the next change: one waits for a place that
-    /// is in use, or the last chunk of its message was taken by somebody else.
+    /// Threads of this process are to be woken by the next change: one waits for a slot in use, or
+    /// another thread has taken the last chunk of its message.
     pub others_wait: bool,
+    /// A post was refused for want of room, and an event loop may wait for some.
+    wants_room: bool,
+    /// Withdrawn messages that still have a number.
+    withdrawn: u32,
     /// The length of the last eager write; see `room_ahead`.
     last: usize,
 }
 
 impl Endpoint {
-    pub fn new(role: Role, terms: Terms) -> Self {
+    pub fn new(role: Role, terms: Option<Terms>) -> Self {
         let requests = vec![OwnPost::default(); WINDOW].into();
         Self { role, terms, requests, ..Self::default() }
     }
@@ -163,9 +177,12 @@ impl Endpoint {
         lane.desc(self.role.other(), number)
     }
 
-    /// Whether the next message has a place; on both sides.
+    /// Returns an error where the next message has no slot, here or at the peer.
     fn check_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
         let next = self.next;
+        if self.withdrawn != 0 {
+            self.sweep_withdrawn(lane);
+        }
         let own = self.own(next);
         if own.state != State::Free {
             if own.cookie && !own.waited {
@@ -178,6 +195,7 @@ impl Endpoint {
             self.look_how_far(lane)?;
             if self.is_far_ahead() {
                 let word = &lane.done[self.role.other() as usize].0;
+                self.wants_room = true;
                 return Err(NoRoom::OtherIsBehind(Hint { word, seen: self.other_done }));
             }
         }
@@ -208,7 +226,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes the room of an eager message, if it needs any; the answer: its place.
+    /// Takes room for an eager message, if it needs any; returns its place.
     fn take_room(&mut self, lane: &Lane, len: usize) -> Result<Option<usize>, Broken> {
         if len <= SHORT {
             return Ok(Some(0));
@@ -227,19 +245,20 @@ impl Endpoint {
         Ok(Some(((head - need) % room) as usize))
     }
 
-    /// Notes what is posted as the next message.
+    /// Notes a post as the next message.
     fn remember(&mut self, ours: Buffer, kind: u32, cookie: bool) -> u32 {
         let (number, room_end) = (self.next, self.room_head);
         let own = self.own(number);
         (own.number, own.state, own.kind) = (number, State::Posted, kind);
         (own.cookie, own.waited, own.matched) = (cookie, false, false);
+        (own.too_long, own.cancelled, own.withdrawn) = (false, false, false);
         (own.ours, own.room_end) = (ours, room_end);
         (own.claimed, own.finished, own.stream_at) = (0, 0, 0);
         self.next = number.wrapping_add(1);
         number
     }
 
-    /// A message is over with its post, and nobody has a cookie for it: it is not remembered.
+    /// Ends a message with its post, which has no cookie and is not remembered.
     #[inline(always)]
     fn pass(&mut self, lane: &Lane, role: Role, count: usize) -> AfterPost {
         let (number, room_end) = (self.next, self.room_head);
@@ -252,8 +271,8 @@ impl Endpoint {
         AfterPost::Over(count)
     }
 
-    /// Posts a write. The caller rings. An eager one is over at once, unless there is a cookie:
-    /// that wants to know the count. `direct`: somebody can carry it from buffer to buffer.
+    /// Posts a write. The caller rings. An eager one is over at once, unless there is a cookie, which
+    /// learns the count later. `direct`: it can be copied from buffer to buffer.
     ///
     /// # Safety
     /// The buffer is readable until the message is over.
@@ -273,7 +292,7 @@ impl Endpoint {
         let Some((place, to)) = place else {
             let kind = if direct() { kind::DIRECT } else { kind::STREAMED };
             self.remember(ours, kind, cookie);
-            publish_buffer(desc, number, kind, ours);
+            self.publish_buffer(desc, number, kind, ours);
             return Ok(AfterPost::Waits(number, None));
         };
         // SAFETY: the caller's promise; the room was taken for `len` bytes.
@@ -284,21 +303,20 @@ impl Endpoint {
         if len <= SHORT {
             desc.number.store(number.wrapping_add(1), Ordering::Release);
         } else {
-            // A locked instruction waits until the bytes are out before it asks for the line.
-            // Asked for earlier, it would be taken away again by the reader, which looks all the
-            // time. (Measured: 0.92 of the time of 1 KiB and 4 KiB.)
+            // A locked instruction waits until the bytes are written before it asks for the line.
+            // Asked for earlier, the line would go back to the reader, which polls it. (Measured: 0.92 of the time of 1 KiB and 4 KiB.)
             desc.number.swap(number.wrapping_add(1), Ordering::AcqRel);
         }
         if cookie {
             return Ok(AfterPost::Waits(self.remember(ours, kind::EAGER, cookie), None));
         }
-        // Before we are done with it: then the reader's place may be used again.
+        // Before it is done: then the reader's slot may be reused.
         let count = eager_count(lane, number, len).unwrap_or(len);
         Ok(self.pass(lane, Role::Writer, count))
     }
 
-    /// The room that the next write will fill if it is as long as the last: for a thread that
-    /// waits, to make the lines its own. Told once after every write. (Measured: 0.86 of the
+    /// Returns the room that the next write will fill if it is as long as the last, once after every
+    /// write: a waiting thread fetches its lines. (Measured: 0.86 of the
     /// time of 1 KiB and 0.89 of 4 KiB.)
     pub fn room_ahead(&mut self, lane: &Lane) -> Range<usize> {
         let (len, at) = (core::mem::take(&mut self.last), self.room_head as usize % EAGER_ROOM);
@@ -321,39 +339,52 @@ impl Endpoint {
         self.check_room(lane)?;
         let number = self.next;
         let (own, theirs) = (self.own_desc(lane, number), self.other_desc(lane, number));
+        if theirs.len.load(Ordering::Relaxed) > ours.len as u64
+            && self.next_len(lane).is_some_and(|len| len > ours.len as u64)
+        {
+            return Err(NoRoom::TooLong);
+        }
         // SAFETY: the caller's promise.
-        if !cookie && let Some(count) = unsafe { take_eager(lane, number, ours) }? {
+        if !cookie && let Some((count, _)) = unsafe { take_eager(lane, number, ours) }? {
             // Its writer wants to know the length.
-            publish(own, number, 0, ours.len, ours.addr);
+            publish(own, number, 0, ours.len, 0);
             return Ok(self.pass(lane, Role::Reader, count));
         }
         self.remember(ours, 0, cookie);
-        publish_buffer(own, number, 0, ours);
+        self.publish_buffer(own, number, 0, ours);
         // The writer looks for this after it has published, and we look for that next.
         full_fence();
         let hint = Hint::of(&theirs.number);
-        // What is wrong will be found by who waits: only then does nobody look at the buffer again.
+        // A bad post is found by the wait: only after that does no thread look at the buffer again.
         let matched = self.is_matched(lane, number).unwrap_or(false);
         Ok(AfterPost::Waits(number, (!matched).then_some(hint)))
     }
 
-    /// What a blocking read that has met nothing waits for, if that is eager: it is over then. As
-    /// short as can be, for this is what most of the time of a short message is.
+    /// Returns the length of the next message that no read was posted for.
+    #[inline]
+    pub fn next_len(&self, lane: &Lane) -> Option<u64> {
+        let desc = lane.desc(Role::Writer, self.next);
+        let there = desc.number.load(Ordering::Acquire) == self.next.wrapping_add(1);
+        there.then(|| desc.len.load(Ordering::Relaxed))
+    }
+
+    /// Ends a blocking read with an eager message, if that has come; returns its result. Most of a
+    /// short message's time is spent here, so it does as little as possible.
     #[inline(always)]
-    pub fn take_short(&mut self, lane: &Lane, number: u32) -> Option<usize> {
+    pub fn take_short(&mut self, lane: &Lane, number: u32) -> Option<isize> {
         let own = self.own(number);
         if own.state != State::Posted || own.matched {
-            return None; // somebody else was there
+            return None; // another thread was faster
         }
-        // SAFETY: the promise of `post_read`. What is wrong will be found by who waits.
-        let count = unsafe { take_eager(lane, number, own.ours) }.ok()??;
+        // SAFETY: the promise of `post_read`. A bad post is found by the wait.
+        let (count, too_long) = unsafe { take_eager(lane, number, own.ours) }.ok()??;
         own.state = State::Free;
         self.note_done(lane, Role::Reader);
         tally::note_message(true, Regime::Eager, count);
-        Some(count)
+        Some(if too_long { -libc::EMSGSIZE as isize } else { count as isize })
     }
 
-    /// Looks whether the other side has posted its part. Eager messages are over with that.
+    /// Looks whether the peer has posted its part. Eager messages are over with that.
     #[inline]
     fn is_matched(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
         let theirs = self.other_desc(lane, number).number.load(Ordering::Acquire);
@@ -364,8 +395,8 @@ impl Endpoint {
         self.meet(lane, number).map(|()| true)
     }
 
-    /// Everything is checked before anything is believed: another thread may come back to what was
-    /// found bad.
+    /// Matches a post with the peer's. Everything is checked before any of it is kept: another thread
+    /// may come back to a post that was found bad.
     fn meet(&mut self, lane: &Lane, number: u32) -> Result<(), Broken> {
         let (role, terms, theirs) = (self.role, self.terms, self.other_desc(lane, number));
         let own = self.own(number);
@@ -380,17 +411,19 @@ impl Endpoint {
         match (kind, role) {
             (kind::EAGER, Role::Reader) => {
                 // SAFETY: the promise of `post_read`.
-                count = unsafe { take_eager(lane, number, own.ours) }?.ok_or(Broken)?;
+                count = unsafe { take_eager(lane, number, own.ours) }?.ok_or(Broken)?.0;
             }
-            // Written before it was read; its writer has learnt the count now.
+            // Written before it was read; the writer learns the count now.
             (kind::EAGER, Role::Writer) => {}
+            // A peer without proof is told no addresses and tells none.
+            (kind::DIRECT, _) if terms.is_none() => return Err(Broken),
             (kind::DIRECT | kind::STREAMED, _) => {
                 at.checked_add(len).ok_or(Broken)?;
                 let (pin, block) = (theirs.pin.load(Ordering::Relaxed), theirs.block());
                 // Both sides know the same of both buffers, and cut alike.
                 let blocks = shown && block.is_some();
                 let source = if role == Role::Writer { own.ours.addr } else { at };
-                own.layout = Layout::new(count, terms, blocks, source);
+                own.layout = Layout::new(count, terms.unwrap_or_default(), blocks, source);
                 let block = block.filter(|_| own.ours.in_block);
                 own.theirs = Remote { addr: at, pin, offset: 0, block, message: count };
                 over = count == 0;
@@ -399,21 +432,28 @@ impl Endpoint {
         }
         own.matched = true;
         own.kind = kind;
+        own.too_long = role == Role::Reader && len > own.ours.len;
         if over {
             self.end(lane, number, count as isize);
         }
         Ok(())
     }
 
-    /// A message is over.
+    /// Ends a message.
     #[inline]
     fn end(&mut self, lane: &Lane, number: u32, result: isize) {
         if tally::is_on() && result >= 0 {
             self.count(lane, number, result as usize);
         }
         let own = self.own(number);
-        own.result = result;
-        own.state = State::Over;
+        let cut = own.too_long && result >= 0;
+        own.result = if cut { -libc::EMSGSIZE as isize } else { result };
+        if core::mem::take(&mut own.withdrawn) {
+            own.state = State::Free;
+            self.withdrawn -= 1;
+        } else {
+            own.state = State::Over;
+        }
         self.note_done(lane, self.role);
     }
 
@@ -440,11 +480,41 @@ impl Endpoint {
         tally::note_message(received, regime, bytes);
     }
 
-    pub fn has_unfinished(&self) -> bool {
-        self.done != self.next
+    /// Publishes a post with all ways to its buffer; its address is for a proven peer only.
+    fn publish_buffer(&self, desc: &Descriptor, number: u32, kind: u32, buffer: Buffer) {
+        let told = self.terms.is_some() && kind != kind::STREAMED;
+        desc.pin.store(buffer.pin, Ordering::Relaxed);
+        desc.set_block(buffer.block);
+        publish(desc, number, kind, buffer.len, if told { buffer.addr } else { 0 });
     }
 
-    /// The messages that are not over, oldest first.
+    /// Returns whether an event loop should look: a cookie that is over or has a piece to copy, or room
+    /// that was missing.
+    pub fn has_news(&mut self, lane: &Lane, proven: Option<&Proven>) -> bool {
+        if self.wants_room && self.look_how_far(lane).is_ok() && !self.is_far_ahead() {
+            self.wants_room = false;
+            return true;
+        }
+        let role = self.role;
+        let first = self.next.wrapping_sub(WINDOW as u32);
+        (0..WINDOW as u32).map(|offset| first.wrapping_add(offset)).any(|number| {
+            let own = self.own(number);
+            if own.number != number || own.state == State::Free || !own.cookie || own.waited {
+                return false;
+            }
+            if self.is_over(lane, number) {
+                return true;
+            }
+            let own = self.own(number);
+            let idle = own.matched && !own.is_streamed() && own.claimed == own.finished;
+            let (pieces, theirs) = (own.layout.pieces(), own.theirs);
+            let view = claims::cursors(lane.claims(number), number);
+            idle && view.front + view.back < pieces
+                && proven.is_some_and(|proven| proven.reaches(role, theirs))
+        })
+    }
+
+    /// Returns the messages that are not over, oldest first.
     pub fn unfinished(&self) -> impl Iterator<Item = u32> + use<> {
         let mut posted = [false; WINDOW];
         for (posted, request) in posted.iter_mut().zip(&self.requests) {
@@ -456,24 +526,23 @@ impl Endpoint {
             .filter(move |&number| posted[number as usize % WINDOW])
     }
 
-    /// Takes the result of a message that is over; its place is free then. With it comes what
-    /// the helper knows the buffer by, to be taken back; and whether it is the other's word that
-    /// all of it was copied, an equal's.
+    /// Takes the result of a message that is over, and frees its slot. With it come the buffer's
+    /// export by the helper, to be taken back, and whether the count rests on the peer's word.
     pub fn collect(&mut self, number: u32) -> (isize, u64, bool) {
-        let reads_from_equal = self.terms.equal && self.role == Role::Reader;
+        let reads = self.role == Role::Reader;
         let own = self.own(number);
         own.state = State::Free;
-        let on_trust = reads_from_equal && own.kind != kind::EAGER;
+        let on_trust = reads && own.kind == kind::DIRECT;
         (own.result, core::mem::take(&mut own.ours.pin), on_trust)
     }
 
-    /// What the helper knows any of our buffers by.
+    /// Takes the exports of all our buffers.
     pub fn take_pins(&mut self) -> impl Iterator<Item = u64> {
         self.requests.iter_mut().map(|own| core::mem::take(&mut own.ours.pin))
     }
 
-    /// The message that a cookie stands for, for one thread to wait with; the number has lost
-    /// its highest bit.
+    /// Begins a call with a cookie, for one thread at a time; returns the message's whole number, of
+    /// which the cookie lacks the highest bit.
     pub fn begin_wait(&mut self, number: u32) -> Option<u32> {
         let own = self.own(number);
         let stands = own.state != State::Free
@@ -484,6 +553,29 @@ impl Endpoint {
         stands.then_some(own.number)
     }
 
+    /// Returns the bytes from the start of a cookie's message that are in place; `None`: no cookie. Of a
+    /// message that is copied in pieces by both sides none are known before its end.
+    pub fn copied_from_start(&mut self, lane: &Lane, number: u32) -> Option<usize> {
+        let stands = |own: &OwnPost| own.cookie && own.number & NUMBER_BITS == number;
+        if self.own(number).state == State::Free || !stands(self.own(number)) {
+            return None;
+        }
+        let number = self.own(number).number;
+        let over = self.is_over(lane, number);
+        let own = self.own(number);
+        let streamed = own.matched && own.is_streamed();
+        Some(match over {
+            true => own.result.max(0) as usize,
+            false if streamed => own.stream_at,
+            false => 0,
+        })
+    }
+
+    /// Returns whether a write's bytes are in the region.
+    pub fn is_eager(&mut self, number: u32) -> bool {
+        self.own(number).kind == kind::EAGER
+    }
+
     pub fn end_wait(&mut self, number: u32) {
         self.own(number).waited = false;
     }
@@ -492,7 +584,7 @@ impl Endpoint {
 /// The part of a message's number that fits into a cookie.
 pub const NUMBER_BITS: u32 = 0x7fff_ffff;
 
-/// What an eager write learns at once: the count, if its read is there.
+/// Returns the count of an eager write if its read is there.
 #[inline]
 fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
     let read = lane.desc(Role::Reader, number);
@@ -500,12 +592,16 @@ fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
     there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
 }
 
-/// Takes the bytes of an eager message, if there is one; the count.
+/// Takes the bytes of an eager message, if there is one; returns the count, and whether it is longer.
 ///
 /// # Safety
 /// As `post_read`.
 #[inline(always)]
-unsafe fn take_eager(lane: &Lane, number: u32, ours: Buffer) -> Result<Option<usize>, Broken> {
+unsafe fn take_eager(
+    lane: &Lane,
+    number: u32,
+    ours: Buffer,
+) -> Result<Option<(usize, bool)>, Broken> {
     let desc = lane.desc(Role::Writer, number);
     if desc.number.load(Ordering::Acquire) != number.wrapping_add(1)
         || desc.kind.load(Ordering::Relaxed) != kind::EAGER
@@ -518,7 +614,7 @@ unsafe fn take_eager(lane: &Lane, number: u32, ours: Buffer) -> Result<Option<us
     // SAFETY: it lies there; the destination is the caller's promise.
     unsafe { original::copy(ours.addr, from, count) };
     tally::note_copied(Means::SharedMemory, count);
-    Ok(Some(count))
+    Ok(Some((count, len as usize > count)))
 }
 
 fn describe(desc: &Descriptor, kind: u32, len: usize, at: usize) {
@@ -530,13 +626,6 @@ fn describe(desc: &Descriptor, kind: u32, len: usize, at: usize) {
 fn publish(desc: &Descriptor, number: u32, kind: u32, len: usize, at: usize) {
     describe(desc, kind, len, at);
     desc.number.store(number.wrapping_add(1), Ordering::Release);
-}
-
-/// The same with all ways to a buffer.
-fn publish_buffer(desc: &Descriptor, number: u32, kind: u32, buffer: Buffer) {
-    desc.pin.store(buffer.pin, Ordering::Relaxed);
-    desc.set_block(buffer.block);
-    publish(desc, number, kind, buffer.len, buffer.addr);
 }
 
 #[cfg(test)]

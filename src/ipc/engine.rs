@@ -1,95 +1,125 @@
-//! Bytes between two address spaces.
+//! Copies between two address spaces, for proven peers only: `Proven` is the proof, and every
+//! function that reaches or shows memory is one of its methods or demands it.
 //!
 //! In order of preference:
 //!
-//! 1. The kernel helper, where both sides have it: posted buffers are pinned by their owners
-//!    and copied by the DMA engine (see `across`). It is tried at connect time as well, and
-//!    carries the pieces of messages that are large enough to be offloaded. What it does not
-//!    carry goes one of the other ways, piece by piece.
-//! 2. Ordinary instructions, where both buffers lie in blocks (see `blocks`).
-//! 3. `process_vm_readv` and `process_vm_writev`: one copy, made by the kernel for whoever
-//!    calls. The system decides who may (the rules of ptrace), so it is tried at connect
-//!    time, for each way, and may be refused later when a process changes its identity.
+//! 1. The kernel helper, where both sides have it (`across`): posted buffers are pinned by their
+//!    owners and copied by the DMA engine.
+//! 2. Ordinary instructions, where both buffers lie in blocks (`blocks`).
+//! 3. process_vm_readv and process_vm_writev: one copy by the kernel. Tried when the connection is
+//!    made; the right may be lost later.
 //!
-//! Who may reach whom is the table in `ipc`.
-//!
-//! 4. None of them: messages are streamed through the region, which is two copies.
+//! With none of them messages are streamed through the region, which is two copies.
 
 use super::across::Across;
 use super::blocks::BlockAddress;
 use super::claims::Role;
-use super::consent::{Agreed, Failed};
+use super::lock::Lock;
 use super::mappings::{Mapping, Mappings};
-use super::peer::Peer;
+use super::proof::{Failed, Page, Reached};
+use super::region::Side;
 use super::settings::Workers;
 use super::tally::{self, Means};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
 use crate::os::sys;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, Ordering::Relaxed};
 
 /// How a piece ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Whole,
-    /// Either side's buffer is not what was posted.
+    /// Either side's buffer is not mapped.
     Fault,
-    /// The system does not let us, or not any more; or the helper has not copied this one, and there
-    /// is no other way.
+    /// The system refuses the call, or the helper failed and there is no other way.
     Refused,
-    /// There is another program than the one that has agreed.
+    /// The process ended or executes another program.
     Gone,
 }
 
-/// How the two processes copy, for as long as the connection lasts.
+/// How proven peers cut messages: both sides must know the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Neither can do to the other what it could not do anyway. Only an equal copies into our
-    /// buffers, for we have to believe it; any other only into a block that was lent to it.
-    pub equal: bool,
-    /// A reader copies everything itself, but for what it reads into blocks that it has lent.
-    pub reader_alone: bool,
-    /// Workers copy large messages too, of either process.
+    /// Workers of either process copy large messages too.
     pub shares: bool,
 }
 
-/// What this process may do to the other's memory.
-pub struct Transport {
-    pub peer: Peer,
-    /// None: it has not agreed to anything.
-    pub agreed: Option<Agreed>,
-    pub terms: Terms,
-    /// By role: a writer pushes, by `process_vm_writev`, and a reader pulls.
-    pub allowed: [AtomicBool; 2],
-    pub across: Option<Across>,
-    pub mappings: Mappings,
-    pub workers: Option<Workers>,
+/// What is known of the peer's rights.
+pub enum Trust {
+    /// Each side has said the other's secret (`proof`).
+    Proven(Box<Proven>),
+    /// No block, no address, no count is believed: messages go through the region.
+    Streamed,
 }
 
-/// From here on a message in blocks is written past the cache: it would not stay there, and
+impl Trust {
+    pub fn proven(&self) -> Option<&Proven> {
+        match self {
+            Trust::Proven(proven) => Some(proven),
+            Trust::Streamed => None,
+        }
+    }
+
+    pub fn terms(&self) -> Option<Terms> {
+        self.proven().map(|proven| proven.terms)
+    }
+}
+
+/// How long a proof is good for showing blocks, in ticks: about a second.
+const FRESH_TICKS: u64 = 3_000_000_000;
+
+/// The question that a peer is asked again: read the page once more.
+#[derive(Default)]
+struct Question {
+    number: u32,
+    open: bool,
+    proven_at: u64,
+}
+
+/// A peer that may reach our memory, and whose memory we may reach.
+pub struct Proven {
+    /// Ours; the peer reads it.
+    page: Page,
+    reached: Reached,
+    pub terms: Terms,
+    /// By role: a writer pushes, by `process_vm_writev`, and a reader pulls.
+    allowed: [AtomicBool; 2],
+    /// What the peer could do at first, by its role.
+    pub others: [bool; 2],
+    pub across: Option<Across>,
+    /// `None`: one of the sides does without blocks (ADMA_IPC_ENGINE).
+    pub mappings: Option<Mappings>,
+    pub workers: Option<Workers>,
+    question: Lock<Question>,
+    /// Number of the peer's question that we answered last.
+    answered: AtomicU32,
+}
+
+/// Size from which a message in blocks is written past the cache: it would not stay there, and
 /// what is overwritten need not be read first. (`bench/run loops`; two halves of 4 MiB take
 /// 0.8 of the time so, of 16 MiB 0.5 and of 64 MiB 0.63, but of 256 KiB 1.8.)
 const STREAM: usize = 4 << 20;
 
-/// From here on a piece in blocks is worth the help of others, where there are any.
+/// Size from which workers help with a piece in blocks.
 const CARRIED: usize = 256 << 10;
 
-/// The other's end of a piece, or of a whole message.
+/// The peer's end of a piece, or of a whole message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
     pub addr: usize,
-    /// What the helper knows it by; 0: it does not.
+    /// Number of its export by the helper; 0: none.
     pub pin: u64,
-    /// Where the piece is in it.
+    /// Offset of the piece in it.
     pub offset: usize,
-    /// The piece's own place in a block, if our end lies in one as well.
+    /// Place of the piece in a block, if our end lies in one as well.
     pub block: Option<BlockAddress>,
-    /// How long the whole message is.
+    /// Length of the whole message.
     pub message: usize,
 }
 
-/// A part of a message that somebody has claimed.
+/// A claimed part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagePiece {
     pub ours: usize,
@@ -99,36 +129,95 @@ pub struct MessagePiece {
     pub alone: bool,
 }
 
-impl Transport {
-    /// Whether a message can be copied whose other buffer is this.
+impl Proven {
+    /// `allowed`: what we may do, by role; `others`: what the peer says that it may.
+    pub fn new(
+        (page, reached): (Page, Reached),
+        allowed: [bool; 2],
+        others: [bool; 2],
+        terms: Terms,
+        blocks: bool,
+        across: Option<Across>,
+        workers: Option<Workers>,
+    ) -> Self {
+        let question = Question { proven_at: sys::ticks(), ..Question::default() };
+        Self {
+            page,
+            reached,
+            terms,
+            allowed: allowed.map(AtomicBool::new),
+            others,
+            across,
+            mappings: blocks.then(Mappings::default),
+            workers,
+            question: Lock::new(question),
+            answered: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns whether the peer's proof is fresh. If not, the peer is asked to read the page again,
+    /// and the caller rings (`true` beside it): a process that has changed since cannot answer.
+    pub fn is_fresh(&self, mine: &Side, theirs: &Side) -> (bool, bool) {
+        let (mut question, now) = (self.question.lock(), sys::ticks());
+        if question.open && theirs.reply_to.load(Ordering::Acquire) == question.number {
+            let reply = theirs.reply.each_ref().map(|half| half.load(Relaxed));
+            question.open = false;
+            if self.page.is_proven_by(reply) {
+                question.proven_at = now;
+            }
+        }
+        let fresh = now.wrapping_sub(question.proven_at) < FRESH_TICKS;
+        let ask = !fresh && !question.open && self.page.renew();
+        if ask {
+            (question.number, question.open) = (question.number.wrapping_add(1).max(1), true);
+            mine.question.store(question.number, Ordering::Release);
+        }
+        (fresh, ask)
+    }
+
+    /// Answers the peer's question, if there is a new one. True: the caller rings.
+    #[inline]
+    pub fn reply(&self, mine: &Side, theirs: &Side) -> bool {
+        let asked = theirs.question.load(Ordering::Acquire);
+        asked != self.answered.load(Relaxed) && self.reply_to(asked, mine)
+    }
+
+    #[cold]
+    fn reply_to(&self, asked: u32, mine: &Side) -> bool {
+        if self.answered.swap(asked, Ordering::AcqRel) == asked {
+            return false; // another thread was faster
+        }
+        let Some(secret) = self.reached.read_secret() else { return false };
+        for (half, word) in mine.reply.iter().zip(secret) {
+            half.store(word, Relaxed);
+        }
+        mine.reply_to.store(asked, Ordering::Release);
+        true
+    }
+
+    /// Returns whether a message can be copied whose other buffer is this.
     pub fn reaches(&self, role: Role, theirs: Remote) -> bool {
-        // What a reader gets from who is not its equal it copies itself: a count is no evidence.
-        // What it has lent we have mapped to write, and nothing else.
-        let trusted = self.terms.equal || role == Role::Reader;
-        self.may(role)
-            || (trusted && theirs.pin != 0 && self.across.is_some())
-            || self.maps(role, theirs)
+        self.may(role) || (theirs.pin != 0 && self.across.is_some()) || self.maps(theirs)
     }
 
-    fn maps(&self, role: Role, theirs: Remote) -> bool {
-        theirs.block.is_some_and(|place| self.view(role, place, 0).is_some())
+    fn maps(&self, theirs: Remote) -> bool {
+        theirs.block.is_some_and(|place| self.view(place, 0).is_some())
     }
 
-    /// Whether a piece of this will be copied by a call that may wait for pages of the other.
+    /// Returns whether a piece of this will be copied by a call that may wait for the peer's pages.
     pub fn may_hang(&self, role: Role, theirs: Remote) -> bool {
-        self.may(role) && !self.maps(role, theirs)
+        self.may(role) && !self.maps(theirs)
     }
 
-    /// Where a part of the other's block is here.
-    fn view(&self, role: Role, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
-        let view = self.mappings.find(place)?;
-        let at = view.at(place.offset, len, role == Role::Writer)?;
+    /// Returns where a part of the peer's block is here.
+    fn view(&self, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
+        let view = self.mappings.as_ref()?.find(place)?;
+        let at = view.at(place.offset, len)?;
         Some((view, at))
     }
 
-    /// The program has closed all descriptors, and opened others.
+    /// Forgets descriptors that the program has closed, and may have reused.
     pub fn disown(&mut self) {
-        self.peer.disown();
         self.across.iter_mut().for_each(Across::disown);
     }
 
@@ -136,7 +225,7 @@ impl Transport {
         self.allowed[role as usize].load(Relaxed)
     }
 
-    /// The system has taken the right back.
+    /// Notes that the system refuses this way now.
     pub fn forget(&self, role: Role) {
         self.allowed[role as usize].store(false, Relaxed);
     }
@@ -169,18 +258,18 @@ impl Transport {
         }
     }
 
-    /// False: they do not both lie in blocks, or the other's cannot be mapped.
+    /// Returns false where not both lie in blocks, or the peer's cannot be mapped.
     unsafe fn copy_in_blocks(&self, role: Role, piece: MessagePiece) -> bool {
         let MessagePiece { ours, theirs, len, alone, .. } = piece;
         // Whether the CPUs are the two processes' own, for both copy.
         let is_busy = |workers: &Workers| !alone && workers.cpus <= 2;
         let Some(place) = theirs.block else { return false };
-        let Some((_view, theirs_here)) = self.view(role, place, len) else { return false };
+        let Some((_view, theirs_here)) = self.view(place, len) else { return false };
         let (to, from) = match role {
             Role::Reader => (ours, theirs_here),
             Role::Writer => (theirs_here, ours),
         };
-        // SAFETY: both lie in blocks, which nobody can make smaller; the view stays mapped.
+        // SAFETY: both lie in blocks, whose size is sealed; the view stays mapped.
         unsafe {
             match self.workers.filter(|workers| len >= CARRIED && !is_busy(workers)) {
                 Some(workers) => (workers.copy)(to, from, len),
@@ -192,41 +281,33 @@ impl Transport {
         true
     }
 
-    /// Whether the other is the program that has agreed, and this thread may reach it.
+    /// Returns whether this very thread may reach the peer by calls.
     pub fn shows_sign(&self, role: Role) -> bool {
-        self.may(role) && self.agreed.is_some_and(|agreed| agreed.shows_sign(role).is_ok())
+        self.may(role) && self.reached.probe(role).is_ok()
     }
 
-    /// The same by `process_vm_readv` or `process_vm_writev`; also for threads that may not
-    /// allocate.
+    /// Copies by `process_vm_readv` or `process_vm_writev`; does not allocate.
     ///
     /// # Safety
     /// As `copy`.
     pub unsafe fn copy_by_calls(&self, role: Role, piece: MessagePiece, means: Means) -> Outcome {
         let MessagePiece { ours, theirs: Remote { addr: theirs, .. }, len, .. } = piece;
-        let Some(agreed) = self.agreed.filter(|_| self.may(role)) else { return Outcome::Refused };
+        if !self.may(role) {
+            return Outcome::Refused;
+        }
         let mut done = 0;
         while done < len {
             // SAFETY: the caller's promise, a part of it.
-            match unsafe { agreed.copy(role, ours + done, theirs + done, len - done) } {
+            match unsafe { self.reached.copy(role, ours + done, theirs + done, len - done) } {
                 Ok(0) => return Outcome::Fault,
                 Ok(bytes) => done += bytes.min(len - done),
-                Err(Failed::Stranger) => return Outcome::Gone,
+                Err(Failed::AnotherProgram) => return Outcome::Gone,
                 Err(Failed::System(libc::EINTR | libc::EAGAIN)) => {}
-                // Also that there is no such process: its first thread may have left, and then it
-                // lives, but its number leads nowhere.
+                // ESRCH, too: a process whose first thread has left lives, but its number leads nowhere.
                 Err(Failed::System(_)) => return Outcome::Refused,
             }
         }
         tally::note_copied(means, len);
         Outcome::Whole
     }
-}
-
-/// Yama's rule for this machine; 0 where there is none.
-pub fn yama_scope() -> u8 {
-    let mut room = [0; 8];
-    let (path, allowed) = (c"/proc/sys/kernel/yama/ptrace_scope", sys::NoFilter::assumed());
-    let text = sys::read_file(path, &mut room, allowed.into());
-    text.and_then(|text| text.first()).map_or(0, |digit| digit.wrapping_sub(b'0'))
 }

@@ -1,42 +1,34 @@
-//! The beginning of a connection: greetings over the socket of two who have found each other
-//! (`connect`, `accept`).
+//! The beginning of a connection: greetings over the socket of two processes of one user that have
+//! found each other (`connect`, `accept`).
 //!
-//! Both sides say the same things in the same order, so neither has a role, but for who has the last
-//! word. Each says three times what it knows by then:
+//! One side is the host: it has accepted, or has the greater nonce. It makes the region and the
+//! doorbell socket. The other is the guest. All greetings have one format:
 //!
 //! ```text
-//! HELLO    who I am and what I ask of you; with it a region, one end of a doorbell socket, and the
-//!          kernel helper's port to my posts if I have one; or nothing, if you have come to me from
-//!          another user. The kernel says beside it who sent it
-//! READY    I have mapped the region; whether you are my equal, where the page lies that you have
-//!          asked for, and what the helper knows it by; and a number made up just now
-//! VERDICT  whether you are reached there, and what I would do; and your number
+//! HELLO  both         nonce; the kernel says beside it who sent it
+//! PAGE   both         address of my page, which holds your nonce and my secret (`proof`)
+//! PROOF  guest        your secret, if I could read it
+//! PROOF  host         your secret, if I have heard mine and could read yours; with it region,
+//!                     doorbell socket and, between proven sides, the kernel helper's port
+//! DONE   guest, host  whether both proofs are good, and whether the helper works; the guest's port
 //! ```
 //!
-//! All of it has one sender (`peer`).
+//! So before a side has heard its secret it takes no descriptor and reads no memory of the other
+//! side, with two exceptions for the guest, which has chosen to connect: it reads the host's page, by
+//! a helper thread and within its limit; and it takes region and doorbell socket from a host that
+//! could not prove itself, looks at them by calls that cannot block, and has a helper thread close
+//! them if they are something else.
 //!
-//! Of two regions and doorbell sockets those of the side with the greater nonce are used. Who has
-//! sent no doorbell has not shown that it takes part itself, and is no equal. The
-//! doorbell socket is nobody's but ours: closed when its process dies or executes another
-//! program, whatever became of the socket the greetings went over. That one is left as it
-//! was found and can be used for something else, or closed.
-//!
-//! Who has accepted a client says the first bytes of its HELLO at once, and the rest when that
-//! greets. So a client knows whether it waits in the listener's queue, where everybody who accepts
-//! can find it, or was taken out of there by somebody who may not look after it any more: a server
-//! that got another connection, and polls its listener for the next. Then it comes again (`connect`).
-//! With the last word of who has accepted it is connected, and comes no more: so that is said when
-//! there is nothing left to hear, by who returns with the connection.
+//! The doorbell socket is the library's own and is closed when its process ends or executes another
+//! program, whatever becomes of the socket the greetings went over. That one is left as it was.
 
 use super::across::{Across, Pinned};
-use super::blocking::{CLOSERS, COPIERS, OURS, Pool, SEALERS, User};
+use super::blocking;
 use super::claims::Role;
-use super::consent::{Agreed, Demand, Failed, Page, SIGN};
-use super::engine::{self, Terms, Transport};
+use super::engine::{Proven, Terms, Trust};
 use super::lock::Lock;
-use super::mappings::Mappings;
-use super::os::{self, Beside, Credentials, Fd, Foreign, Result, SwitchedOn};
-use super::peer::{self, Peer};
+use super::os::{self, Beside, Credentials, Fd, Result, SwitchedOn};
+use super::proof::{Claimed, Page, Reached, SIGN, Secret};
 use super::region::{self, MappedRegion};
 use super::settings::{Engines, Settings};
 use crate::os::sys;
@@ -45,14 +37,13 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::future::poll_fn;
-use core::mem::offset_of;
 use core::pin::Pin;
-use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 13;
+const VERSION: u32 = 14;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
@@ -62,40 +53,55 @@ struct Greeting {
     version: u32,
     step: u32,
     nonce: u64,
-    demand: Demand,
-    /// READY: a number that nobody can know before. VERDICT: that of the other side.
-    token: u64,
-    /// What the helper knows the page by that was asked for.
+    page: u64,
+    secret: Secret,
+    /// Export of the page by the kernel helper, for a trial.
     pin: u64,
     region: u32,
-    /// Which place that page lies at.
-    chosen: u32,
-    /// I take you for my equal.
-    equal: u32,
-    /// You are reached: by calls, and by the helper.
-    pull: u32,
-    push: u32,
-    helper: u32,
-    /// Blocks may be shown.
-    blocks: u32,
-    /// I have workers for large messages.
-    workers: u32,
+    side: u32,
+    flags: u32,
+    reserved: u32,
 }
 
-/// By these the other side is known to be one that talks as we do.
-const SAME: usize = offset_of!(Greeting, step);
-
 const HELLO: u32 = 1;
-const READY: u32 = 2;
-const VERDICT: u32 = 3;
+const PAGE: u32 = 2;
+const PROOF: u32 = 3;
+const DONE: u32 = 4;
 
-const _: () = assert!(size_of::<Greeting>() == 88 && SAME == 12);
+mod flag {
+    /// Both proofs are good as far as I can tell.
+    pub const PROVEN: u32 = 1;
+    /// I may write your memory, too.
+    pub const PUSH: u32 = 2;
+    /// I use blocks.
+    pub const BLOCKS: u32 = 4;
+    /// I have workers for large messages.
+    pub const WORKERS: u32 = 8;
+    /// The kernel helper has copied to and from your page.
+    pub const HELPER: u32 = 16;
+}
+
+const _: () = assert!(size_of::<Greeting>() == 72);
 
 impl Greeting {
     fn bytes(&mut self) -> &mut [u8; size_of::<Self>()] {
         // SAFETY: plain numbers without gaps.
         unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What a side wants to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Either,
+    /// It has called `connect`.
+    Guest,
+    /// It has called `accept`.
+    Host,
 }
 
 /// What the greetings have led to.
@@ -106,45 +112,72 @@ pub struct Established {
     pub side: usize,
     /// The doorbell socket.
     pub socket: Fd,
-    pub engine: Transport,
-    /// The sign that we have agreed, to be kept while the connection lasts.
-    _page: Page,
-    /// Whether the other side may push, as a writer, and pull, as a reader; at first.
-    pub others: [bool; 2],
+    pub peer: Credentials,
+    /// A pidfd; `None` where the kernel gives none, or the process cannot be seen from here.
+    pub process: Option<Fd>,
+    /// Its folder in /proc, whose owner is its user.
+    pub folder: Option<Fd>,
+    pub trust: Trust,
     /// Which engine, and why, in one line.
     pub story: String,
 }
 
-/// Greetings under way. They go on whenever they are asked to and never wait, so that one thread
-/// can look after many.
+impl Established {
+    /// Forgets descriptors that the program has closed, and may have reused.
+    pub fn disown(&mut self) {
+        self.process.iter_mut().chain(&mut self.folder).for_each(Fd::disown);
+        if let Trust::Proven(proven) = &mut self.trust {
+            proven.disown();
+        }
+    }
+}
+
+/// Returns -EACCES for a socket whose other end was made by another user. Nothing is read from it.
+pub fn check_user(socket: i32) -> Result<()> {
+    match is_own_user(os::peer_credentials(socket)?.uid) {
+        true => Ok(()),
+        false => Err(libc::EACCES),
+    }
+}
+
+/// The kernel's default for users without a number.
+const OVERFLOW_UID: u32 = 65534;
+
+/// Users without a number in our user namespace all look like one: that one is never ours.
+fn is_own_user(uid: u32) -> bool {
+    let first_words = |path: &CStr| {
+        let (mut room, allowed) = ([0; 64], sys::NoFilter::assumed());
+        let text = core::str::from_utf8(sys::read_file(path, &mut room, allowed.into())?).ok()?;
+        let mut words = text.split_whitespace().map_while(|word| word.parse::<u32>().ok());
+        Some([words.next(), words.next(), words.next()])
+    };
+    let stands_for_many = || {
+        let all_have_numbers =
+            first_words(c"/proc/self/uid_map") == Some([Some(0), Some(0), Some(u32::MAX)]);
+        let nameless = first_words(c"/proc/sys/kernel/overflowuid").and_then(|words| words[0]);
+        !all_have_numbers && nameless.unwrap_or(OVERFLOW_UID) == uid
+    };
+    uid == sys::geteuid() as u32 && !stands_for_many()
+}
+
+/// Greetings under way. `go_on` never waits, so one thread can look after many.
 pub struct Handshake {
     end: u64,
-    socket: i32,
-    wants: Arc<Lock<Wants>>,
+    wants: Arc<Lock<(i32, i16)>>,
     steps: Pin<Box<dyn Future<Output = Result<Established>> + Send>>,
 }
 
-/// What greetings wait for.
-struct Wants {
-    /// A descriptor, and its events.
-    event: (i32, i16),
-    /// When something was heard or said last, a moment of `sys::nanoseconds`; 0: nothing was heard.
-    moved: u64,
-}
-
 impl Handshake {
-    /// Whoever is at the other end of a connected unix socket, which stays open meanwhile; we have
-    /// `accepted` it, or not.
-    pub fn new(socket: i32, settings: Settings, end: u64, accepted: bool) -> Self {
-        let wants = Arc::new(Lock::new(Wants { event: (socket, libc::POLLIN), moved: 0 }));
-        let user = os::user_of(socket);
-        let talk = Talk { socket, user, wants: wants.clone(), peer: None, said: 0 };
-        Self { end, socket, wants, steps: Box::pin(greet(talk, settings, accepted)) }
+    /// Greets the other end of a connected unix socket, which stays open meanwhile, until `end`.
+    pub fn new(socket: i32, settings: Settings, end: u64, side: Side) -> Self {
+        let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
+        let talk = Talk { socket, wants: wants.clone(), heard: false };
+        Self { end, wants, steps: Box::pin(greet(talk, settings, side)) }
     }
 
-    /// `None`: there is nothing to do until there are `events`.
+    /// Goes on as far as possible. `None`: there is nothing to do until there are `events`.
     pub fn go_on(&mut self) -> Option<Result<Established>> {
-        if let Err(errno) = os::look_for_heap() {
+        if let Err(errno) = os::check_heap() {
             return Some(Err(errno));
         }
         match self.steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -154,263 +187,274 @@ impl Handshake {
         }
     }
 
+    /// Returns the descriptor and the events that it waits for.
     pub fn events(&self) -> (i32, i16) {
-        self.wants.lock().event
+        *self.wants.lock()
     }
 
-    /// When it went on last; 0: it has not begun.
-    pub fn moved(&self) -> u64 {
-        self.wants.lock().moved
-    }
-
-    /// How long the other side may still take.
+    /// Returns how long the other side may still take.
     pub fn milliseconds(&self) -> i32 {
-        self.end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000) as i32
+        let left = self.end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
+        left.min(i32::MAX as u64) as i32
     }
 
-    /// Waits for the end. `None`: somebody was there and says nothing for so many nanoseconds.
-    pub fn finish(&mut self, patience: u64) -> Option<Result<Established>> {
+    /// Waits for the end.
+    pub fn finish(mut self) -> Result<Established> {
         loop {
-            let done = self.go_on();
-            let Wants { event, moved } = *self.wants.lock();
-            let waits_for_other = moved != 0 && event.0 == self.socket;
-            let silent = sys::nanoseconds().saturating_sub(moved);
-            if done.is_some() || (waits_for_other && silent >= patience) {
+            if let Some(done) = self.go_on() {
                 return done;
             }
-            let left =
-                if waits_for_other { (patience - silent).div_ceil(1_000_000) } else { u64::MAX };
-            os::poll_few([event], left.min(self.milliseconds() as u64) as i32);
+            os::poll_few([self.events()], self.milliseconds());
         }
     }
 }
 
-/// Whoever is at the other end of a connected unix socket, within the usual limit.
-pub fn meet(socket: i32, settings: Settings) -> Result<Established> {
-    let end = sys::nanoseconds() + settings.patience;
-    let done = Handshake::new(socket, settings, end, false).finish(u64::MAX);
-    done.unwrap_or(Err(libc::ETIMEDOUT))
-}
-
-async fn greet(mut talk: Talk, settings: Settings, accepted: bool) -> Result<Established> {
+async fn greet(mut talk: Talk, settings: Settings, wanted: Side) -> Result<Established> {
     let socket = talk.socket;
-    if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
-        return Err(libc::EAFNOSUPPORT);
-    }
-    // Before anything is said: who has asked for it also tells.
+    // Before anything is said: the kernel then adds credentials to what we send and receive.
     let _credentials = SwitchedOn::new(socket, libc::SO_PASSCRED)?;
-    let processes = SwitchedOn::new(socket, os::SO_PASSPIDFD); // since Linux 6.5
     // The kernel would skip an urgent byte, and close what came with it in our call.
     let _urgent = SwitchedOn::new(socket, libc::SO_OOBINLINE);
 
-    let (magic, version) = (MAGIC, VERSION);
-    let mut mine = Greeting { magic, version, ..Greeting::default() };
-    if accepted {
-        talk.said = os::send(socket, &mine.bytes()[..SAME], &[]).unwrap_or(0);
-        // One that says nothing costs nothing more.
-        let is_there = || match os::poll_few([(socket, libc::POLLIN)], 0) {
-            [0] => Err(libc::EAGAIN),
-            _ => Ok(()),
-        };
-        talk.when_ready(socket, libc::POLLIN, is_there).await?;
-    }
-    // Nothing is made for it that has to be closed again.
-    if CLOSERS.is_behind(talk.user) {
-        return Err(libc::EMFILE);
-    }
-    let gives = peer::gets_descriptors(socket, accepted);
-    let mine_given = match gives {
-        true => {
-            let memory = os::sealed_memory(c"adma", region::SIZE, os::SIZE_SEALS)?;
-            let [mut bell, others] = os::unix_pair()?;
-            bell.other_end = Some(talk.user);
-            Some((memory, bell, others))
-        }
-        false => None,
-    };
-    let across = match settings.engines {
-        Engines::Auto | Engines::Helper if gives => Across::new(settings.helper),
-        _ => None,
-    };
-    let demand = Demand { seed: random(), word: random() };
-    let (nonce, region) = (random(), region::SIZE as u32);
-    mine = Greeting { nonce, region, demand, ..mine };
-    let given = mine_given.iter().flat_map(|(memory, _, others)| [memory.raw(), others.raw()]);
-    let fds: Vec<i32> = given.chain(across.iter().map(Across::port)).collect();
-    let (theirs, mut beside) = talk.exchange(&mut mine, HELLO, &fds).await?;
-    // What we have asked for, of all things, is asked of us by who has nobody to ask.
-    if theirs.region != mine.region || theirs.nonce == nonce || theirs.demand == demand {
+    let (nonce, region_size) = (os::random()?, region::SIZE as u32);
+    let mut mine = Greeting { magic: MAGIC, version: VERSION, nonce, ..Greeting::default() };
+    (mine.region, mine.side) = (region_size, wanted as u32);
+    talk.say(&mut mine, HELLO, &[]).await?;
+    let (theirs, beside) = talk.hear(HELLO, 0).await.map_err(|errno| match (wanted, errno) {
+        // A host greets at once; one that closes instead does not take us for its user.
+        (Side::Guest, libc::ECONNRESET | libc::EPIPE) if !talk.heard => libc::EACCES,
+        _ => errno,
+    })?;
+    // Our own nonce: a reflection of what we have said.
+    if theirs.region != region_size || theirs.nonce == nonce {
         return Err(libc::EPROTO);
     }
-    let asked_of_me = theirs.demand.between(theirs.nonce, nonce);
-    let asked_by_me = demand.between(nonce, theirs.nonce);
-    if beside.cut && beside.fds.len() < 2 {
-        return Err(libc::EMFILE);
+    let peer = beside.sender.ok_or(libc::EPROTO)?;
+    if !is_own_user(peer.uid) {
+        return Err(libc::EACCES);
     }
-    let mut peer = talk.peer.take().ok_or(libc::EPROTO)?;
-    let their_port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
-    let across = across.zip(their_port).map(|(across, port)| across.with(port));
-    let their_given = match <[Foreign; 2]>::try_from(beside.fds) {
-        Ok([memory, bell]) => {
-            let memory = memory.into_memory()?;
-            MappedRegion::check(&memory)?;
-            let mut bell = bell.into_socket()?;
-            bell.other_end = Some(talk.user);
-            peer.check_maker(&bell)?;
-            Some((memory, bell))
+    let is_host = match (wanted as u32, theirs.side) {
+        (mine, theirs) if mine == theirs && mine != Side::Either as u32 => {
+            return Err(libc::EPROTO);
         }
-        Err(fds) if fds.is_empty() => None,
-        Err(_) => return Err(libc::EPROTO),
+        (mine, theirs) if mine == Side::Host as u32 || theirs == Side::Guest as u32 => true,
+        (mine, theirs) if mine == Side::Guest as u32 || theirs == Side::Host as u32 => false,
+        _ => nonce > theirs.nonce,
     };
-    let has_given = their_given.is_some();
-    let (memory, mut doorbell, ours) = match (mine_given, their_given) {
-        (Some((memory, bell, _)), _) if !has_given || nonce > theirs.nonce => (memory, bell, true),
-        (_, Some((memory, bell))) => (memory, bell, false),
-        _ => return Err(libc::EPROTO),
+    // A client's socket that another process speaks over may be held by a third one.
+    let is_direct = wanted != Side::Host
+        || os::peer_credentials(socket).is_ok_and(|maker| maker.pid == peer.pid);
+
+    let yama = os::yama_scope();
+    let let_in = settings.ptracer && yama == 1 && peer.pid > 0 && os::let_trace(peer.pid);
+    let wants_proof = settings.engines != Engines::SharedMemory && is_direct;
+    let page = if wants_proof { Page::new(theirs.nonce) } else { None };
+    mine.page = page.as_ref().map_or(0, |page| page.at as u64);
+    let (theirs, _) = talk.exchange(&mut mine, PAGE).await?;
+    let claimed = Claimed::new(peer.pid, theirs.page, nonce).filter(|_| page.is_some());
+    let why_not = match () {
+        () if settings.engines == Engines::SharedMemory => "not wanted (ADMA_IPC_ENGINE)",
+        () if peer.pid <= 0 => "the other process cannot be seen from this namespace",
+        () if page.is_none() => "this process does not let itself be reached",
+        () => "the other process does not let itself be reached",
     };
-    doorbell.other_end = Some(talk.user); // who is there has said something by now
-    let region = MappedRegion::new(&memory)?;
-
-    let (pid, equal) = (peer.pid(), has_given && peer.meet(socket, processes.is_err()));
-    talk.peer = Some(peer);
-    let yama = engine::yama_scope();
-    let let_in = settings.ptracer && equal && yama == 1 && pid > 0 && os::let_trace(pid);
-    let page = Page::lay(asked_of_me, equal).ok_or(libc::ENOMEM)?;
-    let pinned = Pinned::new(across.as_ref(), &Role::BOTH, page.at, SIGN);
-    let (chosen, pin, token) = (page.chosen, pinned.pin, random());
-    mine = Greeting { equal: equal.into(), chosen, pin, token, ..mine };
-    let (theirs, _) = talk.exchange(&mut mine, READY, &[]).await?;
-    // Both have mapped it, and who has made it seals it. Who is not our equal can hold its lock for
-    // as long as it likes, and a thread that waits for it cannot be killed: so nobody takes that of
-    // a stranger's memory, and of our own not the caller, if there is any thread.
-    let memory = Arc::new(memory);
-    if equal {
-        os::seal_for_good(&memory)?;
-    } else if ours {
-        let same = memory.clone();
-        match talk.leave_to_thread(&SEALERS, move || os::seal_for_good(&same)).await {
-            Some(sealed) => sealed?,
-            None if SEALERS.is_behind(talk.user) => return Err(libc::EMFILE),
-            None => os::seal_for_good(&memory)?,
-        }
-    }
-
-    // Both or neither: one of them may see less of the other.
-    let equal = equal && theirs.equal != 0;
-    let agreed = Agreed::new(pid, asked_by_me, theirs.chosen).filter(|_| equal && pid > 0);
+    let mut rights = Rights { pull: Err(why_not.to_string()), push: Err(why_not.to_string()) };
+    let mut reached = None;
     let is_auto = settings.engines == Engines::Auto;
-    let [pull, push] = match agreed.filter(|_| is_auto) {
-        Some(agreed) => match talk.leave_to_thread(&COPIERS, move || agreed.probe()).await {
-            // It says that it has agreed, and has not.
-            Some([Err(Failed::Stranger), _]) => return Err(libc::EPROTO),
-            Some(tried) => tried.map(|way| way.map_err(|why| why.to_string())),
-            None => [(); 2].map(|()| Err("there is no thread to try it".to_string())),
-        },
-        None => {
-            let why = match () {
-                () if !is_auto => "not wanted (ADMA_IPC_ENGINE)",
-                () if pid <= 0 => "the other process cannot be seen from this namespace",
-                () if !equal => "the other process has not the same user and rights",
-                () => "the other process does not let itself be reached",
-            };
-            [Err(why.to_string()), Err(why.to_string())]
-        }
-    };
-    let helper = across.as_ref().is_some_and(|across| {
-        theirs.pin != 0 && across.probe(theirs.pin, asked_by_me.word).is_ok()
-    });
-    let [may_pull, may_push] = [pull.is_ok(), push.is_ok()];
     let workers = (settings.workers)();
     // With two CPUs the other one has the other process on it, which copies as well.
     let shares = workers.is_some_and(|workers| workers.cpus > 2);
-    mine = Greeting {
-        pull: may_pull.into(),
-        push: may_push.into(),
-        helper: helper.into(),
-        blocks: is_auto.into(),
-        workers: shares.into(),
-        token: theirs.token,
-        ..mine
+    mine.flags = if is_auto { flag::BLOCKS } else { 0 } | if shares { flag::WORKERS } else { 0 };
+    let across = match settings.engines {
+        Engines::SharedMemory => None,
+        Engines::Auto | Engines::Helper => Across::new(settings.helper),
     };
-    let (theirs, _) = match accepted {
-        true => {
-            let heard = talk.hear(&mut mine, VERDICT).await?;
-            talk.say(&mut mine, VERDICT, &[]).await?;
-            heard
-        }
-        false => talk.exchange(&mut mine, VERDICT, &[]).await?,
-    };
-    let peer = talk.peer.take().filter(|_| theirs.token == token).ok_or(libc::EPROTO)?;
-    drop(pinned); // until here the other side may have looked at it
-    // By now it is, on both sides; or its pages could be taken away.
-    if !os::is_sealed_for_good(&memory) {
-        return Err(libc::EPROTO);
-    }
-    region.find_pages()?;
+    let process = if peer.pid > 0 { os::watch_process(peer.pid).ok() } else { None };
+    let folder = if claimed.is_some() { os::proc_folder(peer.pid) } else { None };
+    // A /proc of another pid namespace tells of another process.
+    let folder = folder.filter(|folder| os::owner_of(folder) == Some(peer.uid));
 
-    // Both or neither: what one posts the other must be able to fetch.
-    let both = helper && theirs.helper != 0;
-    let others = [theirs.push != 0 && equal, theirs.pull != 0 && equal];
-    let all = may_pull && may_push && others == [true; 2];
-    let mut story = story(both, [pull, push], others, yama, let_in);
-    if settings.engines == Engines::Helper && !both {
-        story += "; not both sides have the kernel helper";
+    if is_host {
+        let (theirs, _) = talk.hear(PROOF, 0).await?;
+        let has_proven = page.as_ref().is_some_and(|page| page.is_proven_by(theirs.secret));
+        if let Some(claimed) = claimed.filter(|_| has_proven) {
+            (reached, mine.secret) = talk.read(claimed, &mut rights).await;
+        } else if claimed.is_some() {
+            rights.refuse("the other process may not reach this one");
+        }
+        let proven = reached.is_some() && has_proven;
+        mine.flags |= proof_flags(proven, &rights);
+        let memory = os::sealed_memory(c"adma", region::SIZE)?;
+        let [mut bell, others] = os::unix_pair()?;
+        bell.shut_on_drop = true;
+        let region = MappedRegion::new(&memory)?;
+        region.find_pages()?;
+        let across = across.filter(|_| proven);
+        let pinned = exported(across.as_ref(), page.as_ref());
+        mine.pin = pinned.pin;
+        let mut fds: Vec<i32> = [memory.raw(), others.raw()].into();
+        if let Some(across) = &across {
+            os::take_descriptors(socket, true);
+            fds.push(across.port());
+        }
+        talk.say(&mut mine, PROOF, &fds).await?;
+        drop(others);
+        let (theirs_done, mut beside) = talk.hear(DONE, 1).await?;
+        let proven = proven && theirs_done.has(flag::PROVEN);
+        let port = beside.fds.pop().filter(|_| proven && beside.fds.is_empty());
+        let port = port.and_then(|port| port.trusted().ok());
+        drop(pinned);
+        let mut across = across.zip(port).map(|(across, port)| across.with(port));
+        let works = helper_works(across.as_ref(), theirs_done.pin, reached.as_ref());
+        if works {
+            mine.flags |= flag::HELPER;
+        }
+        talk.say(&mut mine, DONE, &[]).await?;
+        across = across.filter(|_| works && theirs_done.has(flag::HELPER));
+        let theirs = Greeting { flags: theirs.flags | theirs_done.flags, ..theirs_done };
+        let greeted = Greeted { mine, theirs, across, rights, yama, let_in, workers };
+        let proof = page.zip(reached).filter(|_| proven);
+        let (trust, story) = greeted.trust(settings, proof);
+        return Ok(Established {
+            socket: bell,
+            side: 0,
+            settings,
+            region,
+            peer,
+            process,
+            folder,
+            trust,
+            story,
+        });
     }
-    let across = across.filter(|_| both).map(Across::proved);
-    let blocks = is_auto && theirs.blocks != 0;
-    if !blocks {
-        os::refuse_descriptors(doorbell.raw());
+
+    if let Some(claimed) = claimed {
+        (reached, mine.secret) = talk.read(claimed, &mut rights).await;
     }
-    if blocks && !all {
-        story += "; one copy between buffers of adma_alloc";
+    mine.flags |= proof_flags(false, &rights);
+    talk.say(&mut mine, PROOF, &[]).await?;
+    let (theirs, mut beside) = talk.hear(PROOF, 3).await?;
+    if beside.cut && beside.fds.len() < 2 {
+        return Err(libc::EMFILE);
     }
-    // Who is there now has been there since before the token was made, and so has sent that. One
-    // that has ended may have left small messages.
-    let equal = equal && !peer.has_ended();
-    let mappings = Mappings::new(blocks, equal, talk.user);
-    let allowed = [may_push, may_pull].map(|may| AtomicBool::new(may && equal));
-    let terms = Terms {
-        equal,
-        reader_alone: !equal && !both,
+    let host_proven = page.as_ref().is_some_and(|page| page.is_proven_by(theirs.secret));
+    let proven = reached.is_some() && host_proven && theirs.has(flag::PROVEN);
+    if reached.is_some() && !proven {
+        rights.refuse("the other process may not reach this one");
+    }
+    let port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
+    let port = port.filter(|_| proven).and_then(|port| port.trusted().ok());
+    let [bell, memory] = [beside.fds.pop(), beside.fds.pop()];
+    let memory = memory.ok_or(libc::EPROTO)?.into_memory()?;
+    let mut bell = bell.ok_or(libc::EPROTO)?.into_socket()?;
+    bell.shut_on_drop = true;
+    let region = MappedRegion::new(&memory)?;
+    region.find_pages()?;
+    let offered = port.is_some();
+    let mut across = across.zip(port).map(|(across, port)| across.with(port));
+    let pinned = exported(across.as_ref(), page.as_ref());
+    mine.pin = pinned.pin;
+    let works = helper_works(across.as_ref(), theirs.pin, reached.as_ref());
+    mine.flags |= proof_flags(proven, &rights) | if works { flag::HELPER } else { 0 };
+    let fds: Vec<i32> = across.iter().filter(|_| offered).map(Across::port).collect();
+    talk.say(&mut mine, DONE, &fds).await?;
+    let (theirs_done, _) = talk.hear(DONE, 0).await?;
+    drop(pinned); // the host has tried it by now
+    across = across.filter(|_| works && theirs_done.has(flag::HELPER));
+    let theirs = Greeting { flags: theirs.flags | theirs_done.flags, ..theirs };
+    let greeted = Greeted { mine, theirs, across, rights, yama, let_in, workers };
+    let (trust, story) = greeted.trust(settings, page.zip(reached).filter(|_| proven));
+    Ok(Established { socket: bell, side: 1, settings, region, peer, process, folder, trust, story })
+}
+
+fn proof_flags(proven: bool, rights: &Rights) -> u32 {
+    let proven = if proven { flag::PROVEN } else { 0 };
+    proven | if rights.push.is_ok() { flag::PUSH } else { 0 }
+}
+
+/// Exports our page for a trial of the kernel helper.
+fn exported<'a>(across: Option<&'a Across>, page: Option<&Page>) -> Pinned<'a> {
+    match page {
+        Some(page) => Pinned::new(across, &Role::BOTH, page.at, SIGN),
+        None => Pinned { across: None, pin: 0 },
+    }
+}
+
+fn helper_works(across: Option<&Across>, pin: u64, reached: Option<&Reached>) -> bool {
+    let tried = across.zip(reached).filter(|_| pin != 0);
+    tried.is_some_and(|(across, reached)| across.probe(pin, reached).is_ok())
+}
+
+/// What we may do to the other side by calls, or why not.
+struct Rights {
+    pull: core::result::Result<(), String>,
+    push: core::result::Result<(), String>,
+}
+
+impl Rights {
+    fn refuse(&mut self, why: &str) {
+        (self.pull, self.push) = (Err(why.to_string()), Err(why.to_string()));
+    }
+}
+
+/// What both sides have said in the end.
+struct Greeted {
+    mine: Greeting,
+    theirs: Greeting,
+    across: Option<Across>,
+    rights: Rights,
+    yama: u8,
+    let_in: bool,
+    workers: Option<super::settings::Workers>,
+}
+
+impl Greeted {
+    /// Returns how far the other side is trusted, and the line that tells of it.
+    fn trust(self, settings: Settings, proof: Option<(Page, Reached)>) -> (Trust, String) {
+        let Self { mine, theirs, across, rights, yama, let_in, workers } = self;
+        let proven = proof.is_some();
+        let both = |flag: u32| mine.has(flag) && theirs.has(flag);
+        let by_calls = settings.engines == Engines::Auto && proven;
+        let allowed = [rights.push.is_ok(), rights.pull.is_ok()].map(|may| may && by_calls);
+        // A side that uses no blocks uses no calls either (ADMA_IPC_ENGINE=helper).
+        let others_call = theirs.has(flag::BLOCKS) && proven;
+        let others = [theirs.has(flag::PUSH) && others_call, others_call];
+        let helper = across.is_some();
+        let mut story = story(helper, allowed, others, rights, yama, let_in);
+        if settings.engines == Engines::Helper && !helper {
+            story += "; not both sides have the kernel helper";
+        }
+        let Some(proof) = proof else { return (Trust::Streamed, story) };
         // What the helper carries has other pieces.
-        shares: !both && (shares || theirs.workers != 0),
-    };
-    Ok(Established {
-        settings,
-        region,
-        side: usize::from(!ours),
-        socket: doorbell,
-        engine: Transport { peer, agreed, terms, allowed, across, mappings, workers },
-        _page: page,
-        others,
-        story,
-    })
+        let shares = !helper && (mine.has(flag::WORKERS) || theirs.has(flag::WORKERS));
+        let blocks = both(flag::BLOCKS);
+        let proven = Proven::new(proof, allowed, others, Terms { shares }, blocks, across, workers);
+        (Trust::Proven(Box::new(proven)), story)
+    }
 }
 
 fn story(
     helper: bool,
-    [pull, push]: [core::result::Result<(), String>; 2],
+    allowed: [bool; 2],
     others: [bool; 2],
+    Rights { pull, push }: Rights,
     yama: u8,
     let_in: bool,
 ) -> String {
-    let ways = [push.is_ok(), pull.is_ok(), others[0], others[1]];
     let mut text = if helper { "helper, one copy by the engine; else " } else { "" }.to_string();
-    text += match ways.iter().filter(|&&way| way).count() {
+    text += match allowed.iter().chain(&others).filter(|&&way| way).count() {
         4 => "process_vm, one copy, both processes copy",
         0 => "shared memory, two copies",
         _ => "process_vm, one copy, not every way is allowed",
     };
+    let failed = pull.is_err();
     text += &match (pull, push) {
         (Ok(()), Ok(())) => String::new(),
         (Err(why), Err(other)) if why == other => format!("; process_vm: {why}"),
         (Err(why), _) => format!("; process_vm_readv: {why}"),
         (Ok(()), Err(why)) => format!("; process_vm_writev: {why}"),
     };
-    if ways[2..] == [false, false] {
-        text += "; the other side may not copy either";
-    }
-    if (!ways[1] || !ways[3]) && yama > 0 {
+    if failed && yama > 0 {
         text += &format!("; Yama is at {yama}");
         if yama == 1 && !let_in {
             text += ", ADMA_IPC_PTRACER=1 on both sides would let them";
@@ -419,29 +463,12 @@ fn story(
     text
 }
 
-fn random() -> u64 {
-    let mut word = 0u64;
-    // SAFETY: the kernel writes 8 bytes. Should it refuse, the time has to do.
-    let got = unsafe {
-        sys::syscall(libc::SYS_getrandom, [&raw mut word as usize, size_of::<u64>(), 0, 0, 0, 0])
-    };
-    if got == size_of::<u64>() as isize {
-        word
-    } else {
-        sys::ticks() ^ (&raw const word as u64) << 20
-    }
-}
-
 /// One side of a conversation.
 struct Talk {
     socket: i32,
-    /// Who is at its other end.
-    user: User,
-    wants: Arc<Lock<Wants>>,
-    /// Who has sent all that came so far; none: nothing came.
-    peer: Option<Peer>,
-    /// So many bytes of the next greeting.
-    said: usize,
+    wants: Arc<Lock<(i32, i16)>>,
+    /// Something has come.
+    heard: bool,
 }
 
 impl Talk {
@@ -457,7 +484,7 @@ impl Talk {
                 match attempt() {
                     Err(libc::EINTR) => {}
                     Err(libc::EAGAIN) => {
-                        self.wants.lock().event = (fd, events);
+                        *self.wants.lock() = (fd, events);
                         return Poll::Pending;
                     }
                     done => return Poll::Ready(done),
@@ -467,89 +494,82 @@ impl Talk {
         .await
     }
 
-    /// Does what may last for ever, if the other side wants it to. `None`: nobody can do it.
+    /// Reads the other side's page and tries to write it, by a helper thread: its memory may block.
+    async fn read(&self, claimed: Claimed, rights: &mut Rights) -> (Option<Reached>, Secret) {
+        let work = move || {
+            let (reached, secret) = claimed.read()?;
+            Ok((reached, secret, reached.probe(Role::Writer)))
+        };
+        match self.leave_to_thread(work).await {
+            Some(Ok((reached, secret, push))) => {
+                rights.pull = Ok(());
+                rights.push = push.map_err(|why| why.to_string());
+                (Some(reached), secret)
+            }
+            Some(Err(why)) => {
+                let why: super::proof::Failed = why;
+                rights.refuse(&why.to_string());
+                (None, [0; 2])
+            }
+            None => {
+                rights.refuse("there is no thread to try it");
+                (None, [0; 2])
+            }
+        }
+    }
+
+    /// Does what may block without limit. `None`: there is no thread or descriptor for it.
     async fn leave_to_thread<T: Send + 'static>(
         &self,
-        pool: &'static Pool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let [here, mut there] = os::unix_pair().ok()?;
-        there.other_end = Some(OURS); // so that its end is seen also where a child has it
+        there.shut_on_drop = true; // seen also where a child has a copy
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
-        let job = move || {
+        let taken = blocking::run(move || {
             *answer.lock() = Some(work());
-            drop(there); // which is seen here
-        };
-        let taken = pool.take(self.user, Box::new(job));
+            drop(there); // makes `here` readable
+        });
         let look = || result.lock().take().ok_or(libc::EAGAIN);
         if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
     }
 
-    /// Says what is known at this step, and hears it of the other side.
-    async fn exchange(
-        &mut self,
-        mine: &mut Greeting,
-        step: u32,
-        fds: &[i32],
-    ) -> Result<(Greeting, Beside)> {
-        self.say(mine, step, fds).await?;
-        self.hear(mine, step).await
+    async fn exchange(&mut self, mine: &mut Greeting, step: u32) -> Result<(Greeting, Beside)> {
+        self.say(mine, step, &[]).await?;
+        self.hear(step, 0).await
     }
 
     async fn say(&mut self, mine: &mut Greeting, step: u32, fds: &[i32]) -> Result<()> {
         mine.step = step;
-        let (bytes, mut sent) = (mine.bytes(), core::mem::take(&mut self.said));
-        let mut fds = fds;
+        let (bytes, mut sent, mut fds) = (mine.bytes(), 0, fds);
         while sent < bytes.len() {
             let send = || os::send(self.socket, &bytes[sent..], fds);
             sent += self.when_ready(self.socket, libc::POLLOUT, send).await?;
             fds = &[];
         }
-        self.note_moved(false);
         Ok(())
     }
 
-    async fn hear(&mut self, mine: &mut Greeting, step: u32) -> Result<(Greeting, Beside)> {
-        let bytes = mine.bytes();
-        let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::of(self.user), 0);
-        let most_fds = if step == HELLO { os::MOST_FDS } else { 0 };
-        // Exactly one of them: what comes after may be the program's own.
-        while got < bytes.len() {
+    /// Receives exactly one greeting: what comes after may be the program's own.
+    async fn hear(&mut self, step: u32, most_fds: usize) -> Result<(Greeting, Beside)> {
+        let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
+        let mut known = Greeting { magic: MAGIC, version: VERSION, ..Greeting::default() };
+        while got < size_of::<Greeting>() {
             let room = &mut theirs.bytes()[got..];
-            let receive = || match CLOSERS.is_behind(self.user) {
-                true => Err(libc::EMFILE),
-                false => os::receive(self.socket, room, &mut beside),
-            };
+            let receive = || os::receive(self.socket, room, &mut beside);
             got += match self.when_ready(self.socket, libc::POLLIN, receive).await? {
                 0 => return Err(libc::ECONNRESET),
                 _ if beside.fds.len() > most_fds => return Err(libc::EPROTO),
                 count => count,
             };
-            self.note_moved(true);
-            self.note_sender(beside.sender, beside.process.take())?;
-            let known = got.min(SAME);
-            if theirs.bytes()[..known] != bytes[..known] {
+            self.heard = true;
+            // A prefix that differs is another protocol: nothing more is waited for.
+            let same = got.min(core::mem::offset_of!(Greeting, step));
+            if theirs.bytes()[..same] != known.bytes()[..same] {
                 return Err(libc::EPROTO);
             }
         }
         if theirs.step == step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
-    }
-
-    fn note_moved(&self, heard: bool) {
-        let mut wants = self.wants.lock();
-        if heard || wants.moved != 0 {
-            wants.moved = sys::nanoseconds();
-        }
-    }
-
-    /// Everything comes from one process, or it is nobody's word.
-    fn note_sender(&mut self, sender: Credentials, process: Option<Fd>) -> Result<()> {
-        let Some(peer) = &self.peer else {
-            self.user = sender.uid;
-            self.peer = Some(Peer::new(sender, process));
-            return Ok(());
-        };
-        peer.check_sender(sender, process.as_ref())
     }
 }

@@ -1,64 +1,72 @@
-//! One connection: posting, copying, and who is told of it; in it ends: how it ends.
+//! One connection: posting, copying, and waking; `ends`: how it ends.
 //!
-//! Nothing here waits, but for closing; see `wait`.
+//! Nothing here waits, except closing; see `wait`.
 
 mod ends;
 
 pub use ends::other;
 
 use super::across::Pinned;
+use super::background::{self, CONNECTION};
 use super::blocks::{self, BlockAddress};
+use super::doorbell::how;
 use super::endpoint::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
-use super::engine::{MessagePiece, Outcome};
+use super::engine::{MessagePiece, Outcome, Proven};
+use super::events::Events;
 use super::handshake::Established;
 use super::kicks::{self, NEEDY};
 use super::lock::{Held, Lock, Released};
+use super::mappings;
 use super::os;
 use super::region::{Lane, Side};
 use super::{MOST_EAGER, OFFLOAD};
 use crate::os::sys;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than
-/// what falling asleep and being woken costs twice. It is halved, down to the least, by
-/// every long sleep, and doubled by a short one: on a busy machine the other may not be running.
+/// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than falling
+/// asleep and being woken costs twice. Halved by every long sleep, down to the least, and doubled by
+/// a short one: on a busy machine the peer may not be running.
 pub const MOST_SPIN: u64 = 60_000;
 pub const LEAST_SPIN: u64 = 2_000;
 
-/// How long to sleep on the word before polling: death is noticed this late at most.
+/// How long to sleep on the word before polling: the peer's death is noticed this late at most.
 pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
-/// The bit of `Side::lost`.
+/// Returns the bit of `Side::lost`.
 fn lost(role: Role) -> u32 {
     1 << role as u32
 }
 
 pub struct Link {
     established: Established,
-    /// Which process this belongs to; see `table`.
+    /// The process this belongs to (`table`).
     pub owner: u64,
-    /// What it is called there; 0: nothing yet.
+    /// 0: none yet.
     pub handle: AtomicU32,
     pub spin_ticks: AtomicU64,
     endpoints: [Lock<Endpoint>; 2],
     other: AtomicU32,
     pub closing: AtomicBool,
-    /// Not everything can be done by either side alone: who waits must help with everything.
+    /// Messages need both sides: every thread that waits helps.
     pub must_help: AtomicBool,
     /// One of our sleepers polls, the others sleep on the doorbell's word.
     polling: AtomicBool,
     believed_at: AtomicU64,
-    /// The other process was our equal, and is so no longer.
+    /// This process was proven and has changed its rights since.
     changed: AtomicBool,
-    /// How many, or nearly so.
+    /// Approximate count of writes; every 16th checks that the peer is alive.
     writes: AtomicU32,
+    /// For event loops; made by the first `adma_event_fd`.
+    events: Lock<Option<Arc<Events>>>,
+    has_events: AtomicBool,
 }
 
-/// There is no message.
+/// A message was not posted.
 pub struct Unposted {
-    /// What to answer, a negated errno.
+    /// A negated errno.
     pub error: isize,
-    /// But who can wait tries again when this changes.
+    /// A caller that can wait tries again when this changes.
     pub until: Option<Hint>,
 }
 
@@ -72,25 +80,58 @@ impl core::ops::Deref for Link {
 
 impl Link {
     pub fn new(established: Established, owner: u64) -> Self {
-        let Established { engine, others, .. } = &established;
-        let all = engine.may(Role::Reader) && engine.may(Role::Writer) && *others == [true; 2];
-        if !all {
+        let trust = &established.trust;
+        let all = |proven: &Proven| {
+            Role::BOTH.iter().all(|role| proven.may(*role)) && proven.others == [true; 2]
+        };
+        let needy = !trust.proven().is_some_and(all);
+        if needy {
             NEEDY.fetch_add(1, Ordering::Relaxed);
         }
         Self {
             owner,
             handle: AtomicU32::new(0),
             spin_ticks: AtomicU64::new(MOST_SPIN),
-            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, engine.terms))),
+            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, trust.terms()))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
-            must_help: AtomicBool::new(!all),
+            must_help: AtomicBool::new(needy),
             polling: AtomicBool::new(false),
             believed_at: AtomicU64::new(sys::ticks()),
             changed: AtomicBool::new(false),
             writes: AtomicU32::new(0),
+            events: Lock::new(None),
+            has_events: AtomicBool::new(false),
             established,
         }
+    }
+
+    /// Sets the handle; from then on other threads find the connection.
+    pub fn enter(&self, handle: u32) {
+        self.handle.store(handle, Ordering::Release);
+        if self.must_help.load(Ordering::Relaxed) {
+            self.watch_in_background();
+        }
+    }
+
+    /// Has all threads that wait, check or arm look after this connection when its peer rings.
+    fn watch_in_background(&self) {
+        let key = CONNECTION | u64::from(self.handle.load(Ordering::Acquire));
+        // Without a descriptor for that, only threads in calls for this connection look after it.
+        let _ = background::watch(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP, key);
+        self.mine().doorbell.0.announce(how::BYTE);
+    }
+
+    /// Leaves messages that no thread waits for to all that wait elsewhere.
+    pub fn note_in_background(&self) {
+        if self.must_help.load(Ordering::Relaxed) {
+            background::note(CONNECTION | u64::from(self.handle.load(Ordering::Acquire)));
+            kicks::kick();
+        }
+    }
+
+    pub fn proven(&self) -> Option<&Proven> {
+        self.established.trust.proven()
     }
 
     pub fn endpoint(&self, role: Role) -> (&Lock<Endpoint>, &Lane) {
@@ -106,13 +147,13 @@ impl Link {
         &self.region.sides[1 - self.side]
     }
 
-    /// What tells of the other's end: the socket, and its process where that is known.
+    /// Returns what tells of the peer's end: the socket and its pidfd, or -1.
     pub fn descriptors(&self) -> [(i32, i16); 2] {
-        let process = self.engine.peer.process().unwrap_or(-1);
+        let process = self.process.as_ref().map_or(-1, os::Fd::raw);
         [(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP), (process, libc::POLLIN)]
     }
 
-    /// Something has changed that the other side may wait for.
+    /// Tells the peer of a change.
     #[inline]
     pub fn ring(&self) {
         if self.theirs().doorbell.0.answer() {
@@ -120,7 +161,7 @@ impl Link {
         }
     }
 
-    /// The same for what was changed under a lock, which was the fence.
+    /// Like `ring`, for a change under a lock, whose release was the fence.
     #[inline]
     pub fn ring_after(&self, _: Released) {
         if self.theirs().doorbell.0.answer_after_fence() {
@@ -128,16 +169,26 @@ impl Link {
         }
     }
 
-    /// The same for the threads of this process: whatever is done for a message that is not the
-    /// caller's own, the thread that waits for it sleeps and hears nothing from the other side.
-    /// Who takes the announcements away wakes everybody who has made one.
+    /// Tells threads of this process of a change in a message that is not the caller's own: its waiter
+    /// sleeps and hears nothing of it from the peer. Taking announcements away obliges to wake all
+    /// threads that have made one.
     pub fn ring_own(&self) {
         if self.mine().doorbell.0.answer() {
             kicks::kick_all();
         }
+        self.ring_events();
     }
 
-    /// After a step: tells the other side, and the threads of this one if it concerns them.
+    /// Tells an event loop of this process; after a full fence.
+    fn ring_events(&self) {
+        if self.has_events.load(Ordering::Relaxed)
+            && let Some(events) = &*self.events.lock()
+        {
+            events.ring();
+        }
+    }
+
+    /// Tells the peer of a step, and threads of this process if it concerns them.
     pub fn let_go(&self, mut endpoint: Held<'_, Endpoint>) {
         let others_wait = core::mem::take(&mut endpoint.others_wait);
         self.ring_after(endpoint.release());
@@ -146,45 +197,66 @@ impl Link {
         }
     }
 
-    /// Whether the other side may reach the buffers of our writes, or of our reads.
+    /// Returns whether the peer may reach the buffers of our writes, or of our reads.
     pub fn other_may(&self, role: Role) -> bool {
         let role = role.other();
-        self.others[role as usize] && self.theirs().lost.load(Ordering::Relaxed) & lost(role) == 0
+        self.proven().is_some_and(|proven| proven.others[role as usize])
+            && self.theirs().lost.load(Ordering::Relaxed) & lost(role) == 0
     }
 
     // ---- posting -------------------------------------------------------------------------
 
-    /// What small messages lie in is nobody's business.
+    /// Describes a buffer; blocks are looked for only where a message may be copied directly.
     #[inline]
-    fn buffer(&self, role: Role, addr: usize, len: usize, pin: u64) -> Buffer {
+    fn buffer(&self, addr: usize, len: usize, pin: u64) -> Buffer {
         let (in_block, block) = match len > MOST_EAGER {
-            true => self.block(role, addr, len),
+            true => self.block(addr, len),
             false => (false, None),
         };
         Buffer { addr, len, pin, in_block, block }
     }
 
-    /// Whether a buffer lies in a block, and which, if the other side has got that.
+    /// Returns whether a buffer lies in a block, and which, if the peer has got that.
     #[cold]
-    fn block(&self, role: Role, addr: usize, len: usize) -> (bool, Option<BlockAddress>) {
+    fn block(&self, addr: usize, len: usize) -> (bool, Option<BlockAddress>) {
+        let Some(mappings) = self.proven().and_then(|proven| proven.mappings.as_ref()) else {
+            return (false, None);
+        };
         let place = blocks::find(addr, len);
-        // Who is not our equal copies only into what was lent to it, and gets nothing else to read.
         let shown = |place: &BlockAddress| {
-            let (socket, to_write) = (self.socket.raw(), role == Role::Reader);
-            self.engine.mappings.show(socket, place.serial, to_write, || self.look_for_end())
+            mappings.show(place.serial, self.socket.raw(), || self.proven_now())
         };
         (place.is_some(), place.filter(shown))
     }
 
-    /// Takes in what the other side has sent. Whoever polls the socket may have been meant by
-    /// other bytes there, and looks again.
+    /// Returns the peer's proof if that is fresh, and this process has not changed since.
+    fn proven_now(&self) -> Option<&Proven> {
+        let proven = self.proven()?;
+        let (fresh, ask) = proven.is_fresh(self.mine(), self.theirs());
+        if ask {
+            self.ring();
+        }
+        Some(proven).filter(|_| fresh && self.look_for_end())
+    }
+
+    /// Answers a question of the peer's, if there is one.
+    #[inline]
+    pub fn reply(&self) {
+        if let Some(proven) = self.proven()
+            && proven.reply(self.mine(), self.theirs())
+        {
+            self.ring();
+        }
+    }
+
+    /// Takes in packets, and wakes threads that poll the socket, which may have been meant.
     pub fn take_in(&self) {
         self.drain();
         self.mine().doorbell.0.ring();
         kicks::kick_all();
     }
 
-    /// Inlined, for it is most of what a short message costs.
+    /// Posts a message. Inlined: it is most of what a short message costs.
     ///
     /// # Safety
     /// As `start`.
@@ -199,11 +271,11 @@ impl Link {
     ) -> Result<(Held<'_, Endpoint>, AfterPost), Unposted> {
         let gone = self.end_before(role);
         if role == Role::Writer && gone != other::ALIVE {
-            return Err(Unposted { error: self.failure(role, gone), until: None });
+            return Err(Unposted { error: self.failure(gone), until: None });
         }
         let (endpoint, lane) = self.endpoint(role);
         let mut endpoint = endpoint.lock();
-        let buffer = self.buffer(role, addr, len, pinned.pin);
+        let buffer = self.buffer(addr, len, pinned.pin);
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
@@ -215,23 +287,23 @@ impl Link {
         };
         match posted {
             Ok(posted) => {
-                pinned.pin = 0; // the message's now
+                pinned.pin = 0; // owned by the message from now on
                 Ok((endpoint, posted))
             }
-            Err(why) => Err(self.unposted(role, gone, why)),
+            Err(why) => Err(self.unposted(gone, why)),
         }
     }
 
     #[cold]
-    fn unposted(&self, role: Role, gone: u32, why: NoRoom) -> Unposted {
+    fn unposted(&self, gone: u32, why: NoRoom) -> Unposted {
         let (error, until) = match why {
-            // The other side says that it is done with what we have not posted. Who closes gives up
-            // posts that met nothing, and has said so before; so does who hears that we close. From
-            // anybody else it is nonsense.
-            NoRoom::Broken => (self.end_for(role).unwrap_or_else(|| self.broken()), None),
+            // The peer is done with what we have not posted. A side that closes gives up posts that met
+            // nothing, and has said so before; otherwise it breaks the protocol.
+            NoRoom::Broken => (self.end_for().unwrap_or_else(|| self.broken()), None),
             NoRoom::Uncollected => (-libc::EAGAIN as isize, None),
+            NoRoom::TooLong => (-libc::EMSGSIZE as isize, None),
             _ if self.closing.load(Ordering::Acquire) => (-libc::EBADF as isize, None),
-            NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(role, gone), None),
+            NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(gone), None),
             NoRoom::InUse(hint) | NoRoom::OtherIsBehind(hint) => {
                 (-libc::EAGAIN as isize, Some(hint))
             }
@@ -239,16 +311,18 @@ impl Link {
         Unposted { error, until }
     }
 
-    /// Whether somebody can carry what lies in a buffer of ours: the other side can fetch what
-    /// the helper knows, and what it has mapped.
+    /// Returns whether a buffer of ours can be copied from directly: the peer can fetch what is
+    /// exported by the helper, and what it has mapped.
     fn is_direct(&self, buffer: &Buffer) -> bool {
-        self.engine.may(Role::Writer)
-            || self.other_may(Role::Writer)
-            || buffer.pin != 0
-            || buffer.block.is_some()
+        self.proven().is_some_and(|proven| {
+            proven.may(Role::Writer)
+                || self.other_may(Role::Writer)
+                || buffer.pin != 0
+                || buffer.block.is_some()
+        })
     }
 
-    /// Posts without waiting; the message's number, or a negated errno.
+    /// Posts without waiting; returns the message's number, or a negated errno.
     ///
     /// # Safety
     /// The buffer stays as it is until the message is over; no Rust reference covers what is
@@ -259,20 +333,18 @@ impl Link {
         let posted = unsafe { self.post(role, addr, len, true, &mut pinned) };
         let (endpoint, posted) = posted.map_err(|unposted| unposted.error)?;
         self.ring_after(endpoint.release());
-        if self.must_help.load(Ordering::Relaxed) {
-            kicks::kick();
-        }
+        self.note_in_background();
         match posted {
             AfterPost::Waits(number, _) => Ok(number),
             AfterPost::Over(_) => Err(-libc::EINVAL as isize), // not where there is a cookie
         }
     }
 
-    /// Copies a piece that was claimed, with no lock held; see `carry`.
-    pub fn copy(&self, role: Role, number: u32, piece: MessagePiece) {
+    /// Copies a claimed piece, with no lock held.
+    pub fn copy(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
         let outcome = if self.believe() {
             // SAFETY: `endpoint` has handed out a part of both posts.
-            let outcome = unsafe { self.engine.copy(role, piece) };
+            let outcome = unsafe { proven.copy(role, piece) };
             match outcome {
                 Outcome::Whole | Outcome::Gone => outcome,
                 // A process that ends can look like bad memory, or a closed port.
@@ -283,8 +355,8 @@ impl Link {
             Outcome::Gone
         };
         if outcome == Outcome::Refused {
-            self.engine.forget(role);
-            // The other side has to know what we cannot do any more.
+            proven.forget(role);
+            // The peer has to know what we cannot do any more.
             self.mine().lost.fetch_or(lost(role), Ordering::Relaxed);
             self.note_needy();
         }
@@ -302,7 +374,7 @@ impl Link {
         }
     }
 
-    /// Whether messages need both sides.
+    /// Returns whether messages need both sides.
     pub fn is_needy(&self) -> bool {
         if self.must_help.load(Ordering::Relaxed) {
             return true;
@@ -317,71 +389,116 @@ impl Link {
     fn note_needy(&self) {
         if !self.must_help.swap(true, Ordering::Relaxed) {
             NEEDY.fetch_add(1, Ordering::Relaxed);
+            self.watch_in_background();
         }
     }
 
     // ---- sleepers ------------------------------------------------------------------------
 
-    /// Whether somebody who sleeps should hear of it: there is something under way that may
-    /// not go on without us. Of what we write that turns out when the other side loses a right.
-    pub fn wants_watching(&self) -> bool {
-        let watched = if self.is_needy() { &self.endpoints[..] } else { &self.endpoints[..1] };
-        let unfinished = |endpoint: Held<'_, Endpoint>| endpoint.has_unfinished();
-        self.end_of_other() < other::CLOSED
-            && watched.iter().any(|endpoint| endpoint.try_lock().is_none_or(unfinished))
-    }
-
-    /// Whether the bytes on the socket are for this thread from now on.
+    /// Makes this thread the one that polls the socket; false: another thread does.
     pub fn take_polling(&self) -> bool {
         !self.polling.swap(true, Ordering::AcqRel)
     }
 
-    /// Somebody else takes over, who has to look once more.
+    /// Has another thread take over, which looks once more.
     pub fn leave_polling(&self) {
         self.polling.store(false, Ordering::Release);
         self.mine().doorbell.0.ring();
+        if self.must_help.load(Ordering::Relaxed) {
+            self.mine().doorbell.0.announce(how::BYTE); // for the background
+        }
     }
 
-    /// For who waits while the connection is closed: its socket has no more to tell.
+    /// Sleeps while the connection is closed: its socket has no more to tell.
     pub fn sleep_shortly(&self, seen: u64) {
         self.mine().doorbell.0.sleep(seen, WORD_NANOSECONDS);
         self.look_for_end();
     }
 
-    /// Takes what has come over the socket; nothing more from who has sent what it must not.
+    /// Takes packets in; nothing more from a peer that has broken the protocol.
     pub fn drain(&self) {
+        let mappings = self.proven().and_then(|proven| proven.mappings.as_ref());
         if self.end_of_other() != other::BROKEN
-            && self.engine.mappings.take_in(self.socket.raw()).is_err()
+            && mappings::take_packets(self.socket.raw(), mappings).is_err()
         {
             self.broken();
         }
+        self.ring_events(); // the packet may have been meant for that
     }
 
-    // ---- buffers that the kernel helper knows, from post to end ---------------------------
+    // ---- event loops ----------------------------------------------------------------------
 
-    /// Makes a buffer known, if there is a helper and the message will be large enough.
+    /// Returns what an event loop polls.
+    pub fn events(&self) -> os::Result<Arc<Events>> {
+        let mut held = self.events.lock();
+        if let Some(events) = &*held {
+            return Ok(events.clone());
+        }
+        let events = held.insert(Arc::new(Events::new(self.descriptors())?)).clone();
+        self.has_events.store(true, Ordering::Release);
+        Ok(events)
+    }
+
+    /// Arms the descriptor; returns whether there is something to look at first.
+    pub fn arm(&self) -> os::Result<bool> {
+        let events = self.events()?;
+        self.note_events(os::poll_few(self.descriptors(), 0));
+        self.drain();
+        events.arm();
+        self.mine().doorbell.0.announce(how::BYTE);
+        self.reply();
+        while self.help(true) {}
+        if self.end_of_other() != other::ALIVE {
+            return Ok(true);
+        }
+        let news = |role: Role| {
+            let (endpoint, lane) = self.endpoint(role);
+            let mut endpoint = endpoint.lock();
+            (role == Role::Reader && endpoint.next_len(lane).is_some())
+                || endpoint.has_news(lane, self.proven())
+        };
+        Ok(Role::BOTH.into_iter().any(news))
+    }
+
+    /// Returns the length of the next message that no read was posted for, or a negated errno.
+    pub fn next_len(&self) -> isize {
+        let gone = self.end_before(Role::Reader);
+        let (endpoint, lane) = self.endpoint(Role::Reader);
+        let next = endpoint.lock().next_len(lane);
+        match next.map(isize::try_from) {
+            Some(len) => len.unwrap_or_else(|_| self.broken()),
+            None if gone != other::ALIVE => self.failure(gone),
+            None => match self.believe() {
+                true => -libc::EAGAIN as isize,
+                false => self.failure(self.end_of_other()),
+            },
+        }
+    }
+
+    // ---- buffers that the kernel helper has exported, from post to end --------------------
+
+    /// Exports a buffer, if there is a helper and the message will be large enough.
     #[inline]
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
         let large = len >= OFFLOAD && (role == Role::Reader || len > MOST_EAGER);
-        // Who is not our equal does not copy into our buffers, by no means.
-        let trusted = || role == Role::Writer || (self.engine.terms.equal && self.believe());
-        let across = self.engine.across.as_ref();
-        let across = across.filter(|across| large && across.is_on() && trusted());
+        let across = self.proven().and_then(|proven| proven.across.as_ref());
+        let across = across.filter(|across| large && across.is_on() && self.believe());
         Pinned::new(across, &[role.other()], addr, len)
     }
 
-    fn unpin(&self, pin: u64) {
-        drop(Pinned { across: self.engine.across.as_ref(), pin });
+    pub fn unpin(&self, pin: u64) {
+        let across = self.proven().and_then(|proven| proven.across.as_ref());
+        drop(Pinned { across, pin });
     }
 
-    /// Takes the result of a message that is over. Afterwards the buffer is the program's.
+    /// Takes the result of a message that is over. The buffer is the program's then.
     #[inline]
     pub fn collected(&self, mut endpoint: Held<'_, Endpoint>, number: u32) -> isize {
         let (result, pin, on_trust) = endpoint.collect(number);
         self.let_go(endpoint);
         self.unpin(pin);
         match result > 0 && on_trust && !self.is_trusted() {
-            true => self.failure(Role::Reader, other::CHANGED),
+            true => self.failure(other::CHANGED),
             false => result,
         }
     }
@@ -391,10 +508,13 @@ impl Drop for Link {
     fn drop(&mut self) {
         if self.must_help.load(Ordering::Relaxed) {
             NEEDY.fetch_sub(1, Ordering::Relaxed);
+            background::forget(self.socket.raw());
         }
-        // A socket is known by its file, others that belong to the connection are not.
+        // Only a socket has a mark of its own; where it is gone, so are the others.
         if !self.socket.is_there() {
-            self.established.engine.disown();
+            self.established.disown();
+            let events = self.events.lock().take();
+            events.and_then(Arc::into_inner).iter_mut().for_each(Events::disown);
         }
     }
 }

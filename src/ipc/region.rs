@@ -1,9 +1,9 @@
-//! What both processes see.
+//! The memory that both processes of a connection share.
 //!
-//! The region's law: the other process may change every byte of it at any moment, and may be
-//! hostile. So everything here is atomic or raw bytes, never covered by a Rust reference that
-//! expects it to hold still; a field is read once, the value checked, and only that value
-//! used. What we have posted ourselves we remember in our own memory and do not read here.
+//! The region's law: the peer may change every byte at any moment, and may be hostile. So
+//! everything here is atomic or raw bytes, never covered by a Rust reference that expects it to hold
+//! still; a field is read once, the value checked, and only that value used. What we have posted
+//! ourselves we remember in our own memory and do not read here.
 
 use super::blocks::BlockAddress;
 use super::claims::Role;
@@ -15,7 +15,7 @@ use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Messages under way in one direction.
+/// Messages in flight in one direction.
 pub const WINDOW: usize = 256;
 
 /// Bytes of eager messages that are not read yet, in one direction. Small enough to stay in a
@@ -26,18 +26,18 @@ pub const EAGER_ROOM: usize = 256 << 10;
 /// Eager messages up to this size do not lie in the room but beside their post.
 pub const SHORT: usize = LINE;
 
-/// What is streamed goes by in chunks; so many may lie there. Small enough that both sides are
-/// busy with one message. (Measured, half round trips of written and read messages: 64 KiB takes
+/// Size and number of the chunks that streamed messages pass through. Small enough that both sides
+/// are busy with one message. (Measured, half round trips of written and read messages: 64 KiB takes
 /// 0.87 of the time of chunks of 64 KiB, 128 KiB 0.95, 256 KiB as long; chunks of 8 KiB take 0.95,
 /// 1.07 and 1.3.)
 pub const CHUNK: usize = 32 << 10;
 pub const CHUNKS: usize = 8;
 
-/// How a message travels; its writer decides.
+/// How a message travels, as its writer decided.
 pub mod kind {
     /// In the region already.
     pub const EAGER: u32 = 1;
-    /// From buffer to buffer.
+    /// From buffer to buffer; between proven peers only.
     pub const DIRECT: u32 = 2;
     /// Through the chunks.
     pub const STREAMED: u32 = 3;
@@ -62,18 +62,17 @@ pub struct Descriptor {
     pub number: AtomicU32,
     pub kind: AtomicU32,
     pub len: AtomicU64,
-    /// The address in its process; of eager messages the place in the room.
+    /// Address in its process, 0 unless the peers are proven; of eager messages the place in the room.
     pub at: AtomicU64,
-    /// What the kernel helper knows the buffer by; 0: it does not.
+    /// Number of the buffer's export by the kernel helper; 0: none.
     pub pin: AtomicU64,
     pub finished: AtomicU32,
     reserved: u32,
-    /// The block that the buffer lies in; 0: in none, or none that the other side has got. And
-    /// where in it.
+    /// Serial of the block that the buffer lies in, if the peer has it, and the offset; 0: none.
     pub block: AtomicU64,
     pub block_offset: AtomicU64,
     reserved_too: u64,
-    /// Those of a write if they are few: the line beside the rest.
+    /// Bytes of a short write, in the line beside the rest.
     bytes: UnsafeCell<[u8; SHORT]>,
 }
 
@@ -93,18 +92,18 @@ impl Descriptor {
 /// One direction.
 #[repr(C)]
 pub struct Lane {
-    /// All messages below are over for the writer, and for the reader.
+    /// First number that is not over for the writer, and for the reader.
     pub done: [CachePadded<AtomicU32>; 2],
     pub produced: CachePadded<AtomicU32>,
     pub consumed: CachePadded<AtomicU32>,
-    /// Which message each chunk belongs to; its other end knows the rest.
+    /// Number of the message that each chunk belongs to.
     pub chunks: [CachePadded<AtomicU32>; CHUNKS],
     cells: [MessageCell; WINDOW],
     eager: UnsafeCell<[u8; EAGER_ROOM]>,
     data: UnsafeCell<[[u8; CHUNK]; CHUNKS]>,
 }
 
-/// What a message takes of the room: whole lines.
+/// Returns the bytes that a message takes of the room: whole lines.
 pub fn room_of(len: usize) -> usize {
     len.next_multiple_of(LINE)
 }
@@ -118,13 +117,13 @@ impl Lane {
         &self.cell(number).claims.0
     }
 
-    /// What that side has posted.
+    /// Returns the post of that side.
     pub fn desc(&self, role: Role, number: u32) -> &Descriptor {
         &self.cell(number).descs[role as usize].0
     }
 
-    /// Where the bytes of an eager message are; `at` is their place in the room, and means
-    /// nothing for short ones. `None`: there is no such place.
+    /// Returns the address of an eager message's bytes; `at` is their place in the room, unused for
+    /// short ones. `None`: outside of the room.
     #[inline]
     pub fn eager(&self, number: u32, at: usize, len: usize) -> Option<usize> {
         if len <= SHORT {
@@ -139,7 +138,7 @@ impl Lane {
         start.next_multiple_of(PAGE)..(start + CHUNK * CHUNKS).next_multiple_of(PAGE)
     }
 
-    /// Before the first chunk goes by. An error: there is no memory for them.
+    /// Allocates the chunks' pages, before the first one is used. An error: there is no memory.
     pub fn find_chunks(&self) -> os::Result<()> {
         let pages = self.chunk_pages();
         // SAFETY: inside the region, which is whole pages.
@@ -151,26 +150,31 @@ impl Lane {
     }
 }
 
-/// How far a side is that closes; 0 for others.
+/// How far a side is with closing; 0: it does not close.
 pub mod closed {
-    /// What it has begun it may still finish.
+    /// Pieces that it has begun may still be copied.
     pub const BEGUN: u32 = 1;
-    /// It touches nothing any more.
+    /// It touches no buffer any more.
     pub const DONE: u32 = 2;
-    /// It does not close, but takes the other side for its equal no longer.
-    pub const UNEQUAL: u32 = 4;
+    /// Not closing, but its own rights have changed: the proofs do not hold any more.
+    pub const CHANGED: u32 = 4;
 }
 
 /// One process.
 #[repr(C)]
 pub struct Side {
     pub doorbell: CachePadded<Doorbell>,
-    /// It closes the connection, orderly; one of `closed`.
+    /// Whether it closes the connection; bits of `closed`.
     pub closed: CachePadded<AtomicU32>,
-    /// The CPU it was last seen to wait on, and one; 0: not known.
+    /// CPU it last waited on, plus one; 0: not known.
     pub cpu: CachePadded<AtomicU32>,
-    /// What it could do at first and the system does not let it do any more.
+    /// Ways that the system has refused since the connection was made; bits by role.
     pub lost: AtomicU32,
+    /// Number of the last question to the peer: read my page again (`engine::Proven`).
+    pub question: AtomicU32,
+    /// Number of the peer's question that `reply` answers.
+    pub reply_to: AtomicU32,
+    pub reply: [AtomicU64; 2],
 }
 
 #[repr(C)]
@@ -199,18 +203,18 @@ unsafe impl Send for MappedRegion {}
 unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {
-    /// Whether memory can be one.
-    pub fn check(memory: &Fd) -> os::Result<()> {
-        let found = os::sealed_memory_of_others(memory).filter(|found| found.size == SIZE);
+    /// Returns an error for memory that cannot be a region.
+    fn check(memory: &Fd) -> os::Result<()> {
+        let found = os::sealed_size(memory).filter(|(size, _)| *size == SIZE);
         found.map(drop).ok_or(libc::EPROTO)
     }
 
     pub fn new(memory: &Fd) -> os::Result<Self> {
         Self::check(memory)?;
-        os::map_shared(memory, SIZE, true).map(|at| Self(at.cast()))
+        os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
     }
 
-    /// Finds the pages that every message needs; otherwise touching one might be the end of us.
+    /// Allocates the pages that every message needs, so that touching one cannot end the process.
     pub fn find_pages(&self) -> os::Result<()> {
         let mut start = self.0 as usize;
         for lane in &self.lanes {
@@ -244,39 +248,9 @@ impl Drop for MappedRegion {
 mod tests {
     use super::*;
 
-    /// Who has sent a region, or got one, cannot make us die of it.
-    #[test]
-    fn pages_of_a_region_cannot_be_taken_away() {
-        let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
-        let region = MappedRegion::new(&memory).unwrap();
-        let punch = || {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: no memory but that of the test.
-            unsafe { libc::fallocate(memory.raw(), mode, 0, SIZE as i64) }
-        };
-        assert_eq!(punch(), 0);
-        os::seal_for_good(&memory).unwrap();
-        region.find_pages().unwrap();
-        assert_eq!(punch(), -1);
-        assert!(MappedRegion::new(&memory).is_err(), "mapped anew");
-        // What is not there is only what chunks lie in.
-        let pages = || {
-            let mut there = vec![0u8; SIZE / PAGE];
-            // SAFETY: the kernel writes a byte for each page of the mapping.
-            unsafe { libc::mincore(region.0.cast(), SIZE, there.as_mut_ptr()) };
-            there.iter().filter(|&&page| page & 1 != 0).count()
-        };
-        let chunks: usize = region.lanes.iter().map(|lane| lane.chunk_pages().len() / PAGE).sum();
-        assert!(pages() >= SIZE / PAGE - chunks);
-        region.lanes.iter().for_each(|lane| lane.find_chunks().unwrap());
-        assert_eq!(pages(), SIZE / PAGE);
-        assert_eq!(os::seal_for_good(&memory), Ok(()), "the other side was faster");
-    }
-
     #[test]
     fn eager_bytes_lie_beside_their_post_or_in_the_room_or_nowhere() {
-        let region =
-            MappedRegion::new(&os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap()).unwrap();
+        let region = MappedRegion::new(&os::sealed_memory(c"test", SIZE).unwrap()).unwrap();
         let lane = &region.lanes[1];
         let beside = &raw const *lane.cell(3) as usize + LINE;
         for (at, len) in [(0, 0), (0, 1), (0, SHORT), (EAGER_ROOM, SHORT), (usize::MAX, SHORT)] {

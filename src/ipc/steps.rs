@@ -1,6 +1,9 @@
-//! Taking messages a step further: one's own, and those of others that need it.
+//! Taking messages a step further: the caller's own, and those of other connections.
 
+use super::accept::{self, GREETINGS};
+use super::background::{self, AT_ONCE, CONNECTION, GREETING};
 use super::claims::Broken;
+use super::doorbell::how;
 use super::endpoint::{Endpoint, Hint, Role, Step};
 use super::kicks::NEEDY;
 use super::link::{Link, other};
@@ -8,21 +11,48 @@ use super::lock::Held;
 use super::table;
 use core::sync::atomic::Ordering;
 
-fn has_needy_others(link: &Link) -> bool {
-    NEEDY.load(Ordering::Relaxed) > u32::from(link.must_help.load(Ordering::Relaxed))
+/// Returns whether there is anything in the background but this connection.
+pub fn has_background(link: &Link) -> bool {
+    let own = u32::from(link.must_help.load(Ordering::Relaxed));
+    NEEDY.load(Ordering::Relaxed) > own || GREETINGS.load(Ordering::Relaxed) != 0
 }
 
-/// Does something for any connection but this one. True: something was done.
-pub fn help_others(link: &Link, limited: bool) -> bool {
-    has_needy_others(link) && table::others(link).any(|other| other.help(limited))
-}
-
-pub fn others_need_help(link: &Link) -> bool {
-    has_needy_others(link) && table::others(link).any(|other| other.wants_watching())
+/// Looks after connections and greetings that have something to say. True: something was done.
+pub fn serve_background(limited: bool) -> bool {
+    let mut keys = [0; AT_ONCE];
+    let count = background::ready(&mut keys);
+    let mut done = false;
+    for key in &keys[..count] {
+        if key & GREETING != 0 {
+            accept::go_on(*key as u32);
+            done = true;
+        } else if key & CONNECTION != 0 {
+            // A connection that is being closed has left the set, or will.
+            done |= table::find(*key as i32).is_ok_and(|link| link.serve(limited));
+        }
+    }
+    done
 }
 
 impl Link {
-    /// Takes a message one step further, and does what that is. `None`: something was done.
+    /// Does all there is to do for a connection whose peer has rung.
+    fn serve(&self, limited: bool) -> bool {
+        let events = crate::ipc::os::poll_few(self.descriptors(), 0);
+        if !self.note_events(events) {
+            background::forget(self.socket.raw()); // it would be ready for ever
+        }
+        self.take_in();
+        let mut done = false;
+        loop {
+            self.mine().doorbell.0.announce(how::BYTE);
+            if !self.help(limited) {
+                return done;
+            }
+            done = true;
+        }
+    }
+
+    /// Takes a message one step further, and does what that asks for. `None`: something was done.
     /// Otherwise what its waiter has to know, with the lock still held.
     fn go_on<'a>(
         &self,
@@ -32,28 +62,33 @@ impl Link {
         mut endpoint: Held<'a, Endpoint>,
     ) -> Option<(Held<'a, Endpoint>, Result<Step, Broken>)> {
         let (_, lane) = self.endpoint(role);
-        match endpoint.advance(lane, &self.engine, self.other_may(role), limited, number) {
+        let (proven, other_may) = (self.proven(), self.other_may(role));
+        match endpoint.advance(lane, proven, other_may, limited, number) {
             Ok(Step::Moved) => self.let_go(endpoint),
             Ok(Step::Copy(piece)) => {
                 drop(endpoint);
-                self.copy_or_defer(role, number, piece, limited);
+                if let Some(proven) = proven {
+                    self.copy_or_defer(proven, role, number, piece, limited);
+                }
             }
             Ok(Step::Fetch(place)) => {
                 drop(endpoint);
-                // The other side must have sent it.
+                // It was sent before the message.
                 self.take_in();
-                self.engine.mappings.give_up(place);
+                let mappings = proven.and_then(|proven| proven.mappings.as_ref());
+                mappings.into_iter().for_each(|mappings| mappings.give_up(place));
             }
             step => return Some((endpoint, step)),
         }
         None
     }
 
-    /// The same for who waits for it. `Err(None)`: something was done. `Err(Some)`: there is
-    /// nothing to do until this word changes.
+    /// Takes the caller's message a step further. `Err(None)`: something was done. `Err(Some)`: there
+    /// is nothing to do until this word changes.
     pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
-        // Before looking: what the other did before its end must be seen.
+        // Before looking: what the peer did before its end must be seen.
         let gone = self.end_of_other();
+        self.reply();
         let (endpoint, lane) = self.endpoint(role);
         let (mut endpoint, step) =
             self.go_on(role, number, limited, endpoint.lock()).ok_or(None)?;
@@ -61,8 +96,14 @@ impl Link {
         let own = Hint::of(&lane.desc(role, number).finished);
         let (alone, gone, hint) = match step {
             Ok(Step::Idle(hint)) => (gone >= other::CLOSED, gone, hint),
-            // After looking: who cancels has said why before.
+            // After looking: a side that closes says so before it cancels.
             Ok(Step::Cancelled) => match self.end_of_other() {
+                other::ALIVE if !self.closing.load(Ordering::Acquire) => {
+                    if endpoint.abandon(lane, number, true, -libc::ECANCELED as isize) {
+                        return Ok(self.collected(endpoint, number));
+                    }
+                    return Err(Some(own));
+                }
                 other::CHANGED => (true, other::CHANGED, own),
                 gone => (true, gone.max(other::CLOSED), own),
             },
@@ -73,14 +114,14 @@ impl Link {
             }
         };
         let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
-        if over && endpoint.abandon(lane, number, alone, self.failure(role, gone)) {
+        if over && endpoint.abandon(lane, number, alone, self.failure(gone)) {
             return Ok(self.collected(endpoint, number));
         }
         Err(Some(hint))
     }
 
-    /// Does what nobody may be waiting for here, but the other side cannot do alone. True:
-    /// something was done.
+    /// Does what the peer cannot do alone, for any message of this connection. True: something was
+    /// done.
     pub fn help(&self, limited: bool) -> bool {
         if !self.is_needy() {
             return false;

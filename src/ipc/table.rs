@@ -1,16 +1,15 @@
-//! Handles, and whose connections these are.
+//! Handles, and the process they belong to.
 //!
-//! A handle is a number with the place of its connection and a generation, so an old one is
-//! never mistaken for a new one. Whoever uses a connection is counted at its place, which
-//! stays; closing waits for them.
+//! A handle holds the place of its connection and a generation, so an old one is never mistaken for
+//! a new one. Calls in progress are counted at the place; closing waits for them.
 //!
-//! After a fork the connections are the parent's. A page that the kernel wipes in the child
-//! tells, without a system call and however the child was made: it holds a number that every
-//! connection remembers. Regions are not inherited at all; descriptors are closed in the child, but
-//! for some that another thread opens or closes in that very moment.
+//! After a fork the connections are the parent's. A page that the kernel wipes in the child tells,
+//! without a system call and however the child was made: it holds a number that every connection
+//! remembers. Regions are not inherited; descriptors are closed in the child, except some that
+//! another thread opens or closes in that very moment.
 
 use super::link::Link;
-use super::{accept, blocking, blocks, kicks, os};
+use super::{accept, background, blocking, blocks, kicks, os};
 use crate::os::sys;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -19,12 +18,12 @@ const PLACES: usize = 4096;
 const PLACE_BITS: u32 = PLACES.ilog2();
 const GENERATIONS: u32 = 1 << (30 - PLACE_BITS);
 
-/// Set in every handle: no descriptor has such a number.
+/// Set in every handle, so none is a descriptor's number.
 const MARK: u32 = 1 << 30;
 
 #[repr(align(64))]
 struct HandleSlot {
-    /// 0: nobody's, or being opened or closed.
+    /// 0: free, or being opened or closed.
     handle: AtomicU32,
     users: AtomicU32,
     generation: AtomicU32,
@@ -44,8 +43,8 @@ static TABLE: [HandleSlot; PLACES] = [const {
 /// One more than the highest place that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
-/// Places are given out in turn, so many at least, and only then is it another generation's: the
-/// handle of a closed connection comes again after 2^24 others at the earliest.
+/// Places that are given out in turn before a generation begins anew: the handle of a closed
+/// connection comes again after 2^24 others at the earliest.
 const IN_TURN: usize = 64;
 static TURN: AtomicU32 = AtomicU32::new(0);
 
@@ -55,7 +54,7 @@ static OWNER: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 /// What that page holds while the first connection of a process is made.
 const BEGINNING: u64 = 1;
 
-/// A connection in use: it is not closed meanwhile.
+/// A connection in use: closing waits for the drop.
 pub struct Used {
     place: &'static HandleSlot,
 }
@@ -88,14 +87,14 @@ impl Drop for Used {
     }
 }
 
-/// The connection of a handle.
+/// Returns the connection of a handle.
 #[inline]
 pub fn find(handle: i32) -> os::Result<Used> {
     let used = find_any(handle)?;
     if used.closing.load(Ordering::Relaxed) { Err(libc::EBADF) } else { Ok(used) }
 }
 
-/// The same, also if closing it has begun and not ended.
+/// Like `find`, also while closing has begun and not ended.
 #[inline]
 pub fn find_any(handle: i32) -> os::Result<Used> {
     let number = u32::try_from(handle).ok().filter(|handle| handle & MARK != 0);
@@ -108,23 +107,15 @@ pub fn find_any(handle: i32) -> os::Result<Used> {
     if used.owner == owner() { Ok(used) } else { Err(libc::EPERM) }
 }
 
-/// The other open connections of this process.
-pub fn others(link: &Link) -> impl Iterator<Item = Used> {
-    let others = &TABLE[..USED.load(Ordering::Acquire) as usize];
-    let handles = others.iter().map(|place| place.handle.load(Ordering::Acquire));
-    let open = handles.filter(|&handle| handle != 0).filter_map(|handle| find(handle as i32).ok());
-    open.filter(move |other| !core::ptr::eq(&raw const **other, link))
-}
-
 pub fn owner() -> u64 {
     let page = OWNER.load(Ordering::Acquire);
     // SAFETY: null, or a page that is never unmapped.
     if page.is_null() { 0 } else { unsafe { (*page).load(Ordering::Relaxed) } }
 }
 
-/// A number for this process, for connections to remember.
+/// Returns the number of this process, for connections to remember.
 pub fn become_owner() -> os::Result<u64> {
-    os::look_for_heap()?; // which all need who come for it
+    os::check_heap()?; // every caller needs some
     if OWNER.load(Ordering::Acquire).is_null() {
         let page: *mut AtomicU64 = sys::page_wiped_on_fork(sys::NoFilter::assumed()).cast();
         if page.is_null() {
@@ -164,8 +155,8 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
         let handle = MARK | generation << PLACE_BITS | index as u32;
         // SAFETY: just made from a box; nobody else knows it.
         let link = unsafe { &*link };
-        link.handle.store(handle, Ordering::Release);
         place.handle.store(handle, Ordering::Release);
+        link.enter(handle);
         return Ok(handle as i32);
     }
     // SAFETY: as above.
@@ -173,7 +164,7 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
     Err(libc::EMFILE)
 }
 
-/// Closes a connection, when nobody uses it any more.
+/// Closes a connection, once no call uses it any more.
 pub fn close(handle: i32) -> os::Result<()> {
     let used = find_any(handle)?;
     let place = used.place;
@@ -201,9 +192,10 @@ pub fn close(handle: i32) -> os::Result<()> {
     Ok(())
 }
 
-/// In the child of a fork: all of it is the parent's.
+/// Forgets the parent's connections in the child of a fork.
 pub fn forget_after_fork() {
     accept::forget_after_fork();
+    background::forget_after_fork();
     blocking::forget_after_fork();
     blocks::forget_after_fork();
     os::close_after_fork();

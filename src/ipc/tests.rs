@@ -5,13 +5,13 @@ mod blocks;
 mod ends;
 
 use super::calls::{
-    adma_alloc, adma_check as check, adma_close as close, adma_free, adma_iread, adma_iwrite,
-    adma_read, adma_wait, adma_wait_for as wait_for, adma_write,
+    adma_alloc, adma_close as close, adma_free, adma_iread, adma_iwrite, adma_next, adma_read,
+    adma_write, check, wait_for,
 };
 use super::endpoint::Role::{self, Reader, Writer};
 use super::link::Link;
 use super::settings::{Engines, Settings};
-use super::{handshake, os, table};
+use super::{connect, os, table};
 use crate::backend::libc as original;
 use core::sync::atomic::Ordering;
 use std::thread;
@@ -42,7 +42,7 @@ fn pair_with(settings: [Settings; 2], what: &'static str) -> Pair {
     let sockets = os::unix_pair().unwrap();
     let enter = |side: usize| {
         let owner = table::become_owner().unwrap();
-        let established = handshake::meet(sockets[side].raw(), settings[side]).unwrap();
+        let established = connect::attach(sockets[side].raw(), settings[side]).unwrap();
         table::enter(Box::new(Link::new(established, owner))).unwrap()
     };
     thread::scope(|scope| {
@@ -57,13 +57,12 @@ fn pair() -> Pair {
 
 const SHM: Settings = Settings { engines: Engines::SharedMemory, ..DEFAULT };
 
-/// Every way a message can take.
-fn every_pair() -> [Pair; 4] {
+/// Every way a message can take: one side that does not want to be proven is enough.
+fn every_pair() -> [Pair; 3] {
     [
         pair(),
-        pair_with([DEFAULT, SHM], "first copies"),
-        pair_with([SHM, DEFAULT], "second copies"),
-        pair_with([SHM; 2], "nobody copies"),
+        pair_with([DEFAULT, SHM], "streamed, second is not proven"),
+        pair_with([SHM; 2], "streamed"),
     ]
 }
 
@@ -91,7 +90,7 @@ fn iread(handle: i32, data: &mut [u8]) -> i64 {
     unsafe { adma_iread(handle, data.as_mut_ptr().cast(), data.len()) }
 }
 
-/// Until the other side has posted the read that our next write meets.
+/// Waits until the peer has posted the read that our next write meets.
 fn await_read(handle: i32) {
     let link = table::find(handle).unwrap();
     let (_, lane) = link.endpoint(Writer);
@@ -102,7 +101,7 @@ fn await_read(handle: i32) {
 }
 
 fn wait(cookie: i64) -> isize {
-    if cookie > 0 { adma_wait(cookie) } else { cookie as isize }
+    if cookie > 0 { wait_for(cookie, -1) } else { cookie as isize }
 }
 
 /// Whether a buffer that was full of `UNTOUCHED` has got these bytes at one place and no others.
@@ -158,21 +157,68 @@ fn both_directions_at_once_with_reads_waited_for_first() {
     }
 }
 
+const TOO_LONG: isize = -libc::EMSGSIZE as isize;
+
+/// The writer is told how much was taken, and the reader that there was more.
 #[test]
-fn eager_write_whose_read_is_there_returns_the_shorter_count() {
+fn eager_message_longer_than_the_read_that_is_there_is_told_to_both() {
     let &Pair { ends: [a, b], .. } = &pair();
     let data = bytes(100, 1);
-    // Posted without waiting; and by somebody who spins, sleeps shortly, sleeps long.
+    // Posted without waiting; and by a thread that spins, sleeps shortly, sleeps long.
     let mut got = [0; 40];
     let posted = iread(b, &mut got);
-    assert_eq!((write(a, &data), wait(posted)), (40, 40));
+    assert_eq!((write(a, &data), wait(posted)), (40, TOO_LONG));
+    assert_eq!(got, data[..40]);
     for microseconds in [5, 1000, 10_000] {
         thread::scope(|scope| {
-            scope.spawn(move || assert_eq!(read(b, &mut [0; 30]), 30));
+            scope.spawn(move || assert_eq!(read(b, &mut [0; 30]), TOO_LONG));
             await_read(a);
             thread::sleep(Duration::from_micros(microseconds));
             assert_eq!(write(a, &data), 30, "{microseconds}");
         });
+    }
+}
+
+/// Of every kind: it can be read with a larger buffer.
+#[test]
+fn message_longer_than_a_later_read_stays() {
+    for Pair { ends: [a, b], what } in every_pair() {
+        for size in [50, 5000, 300_000] {
+            let (data, mut got) = (bytes(size, 3), vec![0; size]);
+            let cookie = iwrite(a, &data);
+            let next = || adma_next(b);
+            assert_eq!(next(), size as isize, "{what}");
+            assert_eq!(read(b, &mut got[..size - 1]), TOO_LONG, "{what}: {size}");
+            assert_eq!(iread(b, &mut got[..size - 1]), TOO_LONG as i64, "{what}: {size}");
+            assert_eq!(next(), size as isize, "{what}");
+            thread::scope(|scope| {
+                let writer = scope.spawn(move || wait(cookie));
+                assert_eq!(read(b, &mut got), size as isize, "{what}: {size}");
+                assert_eq!(writer.join().unwrap(), size as isize);
+            });
+            assert!(got == data && next() == -libc::EAGAIN as isize, "{what}: {size}");
+        }
+        assert_eq!((write(a, &[]), adma_next(b), read(b, &mut [])), (0, 0, 0), "an empty message");
+        close(a);
+        let closed = -libc::EPIPE as isize;
+        assert_eq!((adma_next(b), read(b, &mut [0; 10])), (closed, closed), "{what}");
+    }
+}
+
+/// What is shown of our addresses to a peer without proof: nothing.
+#[test]
+fn posts_tell_addresses_to_proven_peers_only() {
+    for Pair { ends: [a, b], what } in every_pair() {
+        let (data, mut got) = (bytes(300_000, 3), vec![0; 300_000]);
+        let cookies = [iwrite(a, &data), iread(a, &mut got)];
+        let link = table::find(a).unwrap();
+        for (role, number) in [(Writer, 0), (Reader, 0)] {
+            let at = link.endpoint(role).1.desc(role, number).at.load(Ordering::Relaxed);
+            assert_eq!(at != 0, link.proven().is_some(), "{what}");
+        }
+        drop(link);
+        assert!(cookies.iter().all(|&cookie| cookie > 0));
+        assert_eq!((close(a), close(b)), (0, 0));
     }
 }
 

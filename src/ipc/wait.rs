@@ -1,17 +1,14 @@
 //! Waiting for a message, in stages.
 //!
-//! Who waits looks for work first: a piece of its own message, then anything of the process's
-//! connections that the other side cannot do alone. With nothing to do it rests: it spins for
-//! some microseconds; it sleeps on its doorbell's word for milliseconds; it polls, for seconds
-//! (`watch`), and looks again. So nobody is asked "are you done" and nobody waits for the dead.
+//! A thread that waits looks for work first: a piece of its own message, then what other connections
+//! of the process need. With nothing to do it rests: it spins for some microseconds; it sleeps on its
+//! doorbell's word for milliseconds; it polls, for seconds (`watch`), and looks again.
 
 use super::across::Pinned;
-use super::blocks;
 use super::doorbell::how;
-use super::endpoint::{AfterPost, Endpoint, Hint, Role};
+use super::endpoint::{AfterPost, Endpoint, Hint, NUMBER_BITS, Role, Withdrawal};
 use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
 use super::lock::Held;
-use super::os;
 use super::region::LINE;
 use super::watch::{self, AnnouncedSleep};
 use super::{kicks, steps};
@@ -25,19 +22,19 @@ enum Rest<'a> {
     Fresh,
     /// Until this many ticks.
     Spin(u64),
-    /// Announced: the next rest is a sleep while the word is this, at most so many nanoseconds.
+    /// Announced: the next rest is a sleep while the word is this, with a limit in nanoseconds.
     Word(u64, u64),
     /// Announced: the next rest polls.
     Poll(AnnouncedSleep<'a>),
 }
 
-/// What is left until `limit`, and not more than `most`; in nanoseconds.
+/// Returns the nanoseconds until `limit`, at most `most`.
 fn left(limit: Option<u64>, most: u64) -> u64 {
     limit.map_or(most, |limit| limit.saturating_sub(sys::nanoseconds()).clamp(1, most))
 }
 
 impl Link {
-    /// Posts, waits, and answers the bytes transferred or a negated errno.
+    /// Posts and waits; returns the bytes transferred or a negated errno.
     ///
     /// # Safety
     /// As `start`.
@@ -45,7 +42,7 @@ impl Link {
     pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
         let mut pinned = match role {
             Role::Writer => self.pin(role, addr, len),
-            // It waits, and so fetches the bytes itself.
+            // It waits, and fetches the bytes itself.
             Role::Reader => Pinned { across: None, pin: 0 },
         };
         let mut rest = Rest::Fresh;
@@ -65,7 +62,7 @@ impl Link {
                     return self.wait_for_posted(role, number, endpoint);
                 }
                 Err(Unposted { error, until: None }) => return error,
-                Err(Unposted { until: Some(hint), .. }) => match self.help_anybody(false) {
+                Err(Unposted { until: Some(hint), .. }) => match self.help_background(false) {
                     true => rest = Rest::Fresh,
                     false => self.rest(&mut rest, hint, None),
                 },
@@ -73,17 +70,17 @@ impl Link {
         }
     }
 
-    /// Apart, for what is over when it is posted should not have to make room for it. (Measured: 0.98
-    /// of the time of 64 bytes.)
+    /// Waits for a posted message. Not inlined: a message that is over when it is posted should not
+    /// pay for this stack frame. (Measured: 0.98 of the time of 64 bytes.)
     #[inline(never)]
     fn wait_for_posted(&self, role: Role, number: u32, endpoint: Held<'_, Endpoint>) -> isize {
         self.let_go(endpoint);
         self.wait(role, number)
     }
 
-    /// A read that comes first spins before it does anything else: what it meets is often eager.
-    /// Short ones lie beside the word it looks at. That line is asked for with every look: so the
-    /// bytes come together with the word and not after it. (Measured: 0.84 of the time of 64 bytes.
+    /// Waits for a read that was posted first: it spins, because the message is often eager. Bytes of a
+    /// short one lie beside the word; that line is fetched with every look, so they come together with
+    /// the word and not after it. (Measured: 0.84 of the time of 64 bytes.
     /// Of longer messages it would take lines away that are just being filled.)
     #[inline]
     fn wait_for_short(&self, number: u32, hint: Hint) -> isize {
@@ -99,7 +96,7 @@ impl Link {
                 let mut endpoint = endpoint.lock();
                 if let Some(count) = endpoint.take_short(lane, number) {
                     self.let_go(endpoint);
-                    return count as isize;
+                    return count;
                 }
                 // SAFETY: the region is mapped as long as we live.
                 if !unsafe { hint.is_unchanged() } {
@@ -110,7 +107,7 @@ impl Link {
         self.wait(Role::Reader, number)
     }
 
-    /// For a thread that waits, and will write then. Nothing if somebody writes just now.
+    /// Returns the room of the next write, to be fetched; empty while another thread writes.
     fn room_ahead(&self) -> Range<usize> {
         let (endpoint, lane) = self.endpoint(Role::Writer);
         endpoint.try_lock().map_or(0..0, |mut endpoint| endpoint.room_ahead(lane))
@@ -125,42 +122,45 @@ impl Link {
         }
     }
 
-    /// The same, but not beyond a moment of `sys::nanoseconds`: `None`.
+    /// Like `wait`, but not beyond `limit`, a time of `sys::nanoseconds`: `None`.
     pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
         let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
         let mut rest = Rest::Fresh;
         let result = loop {
             match self.step_or_help(role, number, limit.is_some()) {
                 Ok(result) => break Some(result),
-                // What was just done may have been the last.
+                // The step may have been the last.
                 Err(_) if is_late() => break self.collect_if_over(role, number),
                 Err(None) => rest = Rest::Fresh,
                 Err(Some(hint)) => self.rest(&mut rest, hint, limit),
             }
         };
-        // What this sleeper has looked after is for the others now.
+        // Other sleepers take over what this one has looked after.
         drop(rest);
-        kicks::kick();
+        match result {
+            Some(_) => kicks::kick(),
+            None => self.note_in_background(),
+        }
         result
     }
 
-    /// One step without waiting: the result if that was the last, or nothing.
+    /// Takes one step without waiting; returns the result if that was the last.
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
         let stepped = self.step_or_help(role, number, true);
         stepped.ok().or_else(|| self.collect_if_over(role, number))
     }
 
-    /// As `step`; with nothing to do for this message it is something for another.
+    /// Like `step`; with nothing to do for this message it serves others.
     fn step_or_help(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
         match self.step(role, number, limited) {
-            Err(Some(_)) if self.help_anybody(limited) => Err(None),
+            Err(Some(_)) if self.help_background(limited) => Err(None),
             stepped => stepped,
         }
     }
 
-    fn help_anybody(&self, limited: bool) -> bool {
-        self.help(limited) || steps::help_others(self, limited)
+    fn help_background(&self, limited: bool) -> bool {
+        self.help(limited) || (steps::has_background(self) && steps::serve_background(limited))
     }
 
     fn collect_if_over(&self, role: Role, number: u32) -> Option<isize> {
@@ -170,57 +170,63 @@ impl Link {
         over.then(|| self.collected(endpoint, number))
     }
 
-    /// Lends a block to the other side, whoever that is, or none, and waits until both have lent
-    /// something and have mapped it.
-    pub fn lend(&self, addr: usize) -> os::Result<()> {
-        let limit = sys::nanoseconds() + self.settings.patience;
-        let (mappings, socket) = (&self.engine.mappings, self.socket.raw());
-        let serial = if addr == 0 { Ok(0) } else { blocks::serial_of(addr, self.owner) };
-        if !mappings.wanted {
-            return Err(libc::EOPNOTSUPP);
-        }
-        if self.engine.terms.equal {
-            return serial.map(drop);
-        }
-        self.note_events(os::poll_few(self.descriptors(), 0));
-        let gone = || self.end_for(Role::Writer).map(|end| -end as i32);
-        if let Some(errno) = gone() {
-            return Err(errno);
-        }
-        let wait_for = |done: &dyn Fn() -> bool| loop {
-            self.take_in();
-            if done() {
-                break Ok(());
+    /// Ends a message at the program's wish; afterwards no process touches its buffer.
+    pub fn cancel(&self, role: Role, number: u32) -> isize {
+        let (endpoint, lane) = self.endpoint(role);
+        let mut endpoint = endpoint.lock();
+        match endpoint.withdraw(lane, number) {
+            Withdrawal::Over => self.collected(endpoint, number),
+            Withdrawal::Withdrawn(pin) => {
+                self.let_go(endpoint);
+                self.unpin(pin);
+                -libc::ECANCELED as isize
             }
-            if let Some(errno) = gone() {
-                break Err(errno);
+            Withdrawal::Wait => {
+                self.let_go(endpoint);
+                self.wait(role, number)
             }
-            if sys::nanoseconds() >= limit {
-                break Err(libc::ETIMEDOUT);
-            }
-            self.believe();
-            if !self.help_anybody(true) {
-                os::poll_few([(-1, 0)], 1);
+        }
+    }
+
+    /// Like `transfer`, but not beyond `limit`, a time of `sys::nanoseconds`: -ETIMEDOUT.
+    ///
+    /// # Safety
+    /// As `start`.
+    pub unsafe fn transfer_until(&self, role: Role, addr: usize, len: usize, limit: u64) -> isize {
+        let mut pinned = self.pin(role, addr, len);
+        let mut rest = Rest::Fresh;
+        let number = loop {
+            // SAFETY: the caller's promise.
+            match unsafe { self.post(role, addr, len, true, &mut pinned) } {
+                Ok((endpoint, AfterPost::Over(count))) => {
+                    self.let_go(endpoint);
+                    return count as isize;
+                }
+                Ok((mut endpoint, AfterPost::Waits(number, _))) => {
+                    endpoint.begin_wait(number & NUMBER_BITS);
+                    self.let_go(endpoint);
+                    break number;
+                }
+                Err(Unposted { error, until: None }) => return error,
+                Err(Unposted { .. }) if sys::nanoseconds() >= limit => {
+                    return -libc::ETIMEDOUT as isize;
+                }
+                Err(Unposted { until: Some(hint), .. }) => match self.help_background(true) {
+                    true => rest = Rest::Fresh,
+                    false => self.rest(&mut rest, hint, Some(limit)),
+                },
             }
         };
-        wait_for(&|| !mappings.is_in_doubt())?;
-        let lent = serial.and_then(|serial| Ok((serial, mappings.lend(socket, serial)?)));
-        if lent.is_err() {
-            // The other side waits all the same.
-            let _ = mappings.lend(socket, 0);
+        drop(rest);
+        let is_eager = role == Role::Writer && self.endpoint(role).0.lock().is_eager(number);
+        let done = if is_eager { None } else { self.wait_until(role, number, Some(limit)) };
+        match done {
+            Some(result) => result,
+            None => match self.cancel(role, number) {
+                result if result == -libc::ECANCELED as isize => -libc::ETIMEDOUT as isize,
+                result => result,
+            },
         }
-        let (serial, times) = lent?;
-        let is_sealed = || serial == 0 || blocks::is_sealed(serial);
-        let taken = wait_for(&|| is_sealed() && mappings.has_borrowed(times));
-        if taken == Err(libc::ETIMEDOUT) {
-            mappings.take_back(socket, times);
-        }
-        if serial == 0 {
-            return taken;
-        }
-        // Whoever has it keeps it, but cannot take pages away any more.
-        blocks::settle(serial, mappings.user)?;
-        taken.map(|()| mappings.note_lent(serial))
     }
 
     fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {
@@ -236,8 +242,8 @@ impl Link {
                 self.spin(hint, || {});
                 *rest = Rest::Spin(until);
             }
-            // Nobody sleeps on several words.
-            Rest::Fresh | Rest::Spin(_) if steps::others_need_help(self) => {
+            // A futex is one word: other connections are heard of by polling.
+            Rest::Fresh | Rest::Spin(_) if steps::has_background(self) => {
                 *rest = self.announce_long();
             }
             Rest::Fresh | Rest::Spin(_) => *rest = self.announce(WORD_NANOSECONDS),
@@ -259,14 +265,14 @@ impl Link {
         Rest::Word(self.mine().doorbell.0.announce(how::WORD), most)
     }
 
-    /// Where another thread polls, its leaving and every answer ring the word. Announced before we
-    /// ask whether one does: it may leave then.
+    /// Announces a sleep on the word, and a poll unless another thread polls: that one rings the word
+    /// when it leaves. Announced before we ask whether one polls, because it may leave then.
     fn announce_long(&self) -> Rest<'_> {
         let word = self.announce(watch::MOST_SLEEP);
         AnnouncedSleep::new(self).map_or(word, Rest::Poll)
     }
 
-    /// Until the word changes, or for a microsecond.
+    /// Spins until the word changes, or for a microsecond.
     #[inline]
     fn spin(&self, hint: Hint, mut meanwhile: impl FnMut()) {
         for _ in 0..64 {
@@ -279,7 +285,7 @@ impl Link {
         }
     }
 
-    /// Not where the other side waits for the very CPU that we would spin on.
+    /// Returns false where the peer waits for the very CPU that we would spin on.
     fn pays_to_spin(&self) -> bool {
         let (cpu, told) = (cpus::current() + 1, &self.mine().cpu.0);
         if told.load(Ordering::Relaxed) != cpu {

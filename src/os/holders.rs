@@ -23,6 +23,9 @@ pub struct Holder {
     before: AtomicU64,
     /// Changes with every piece and every holder.
     progress: AtomicU32,
+    /// What the worker that watches has seen of it at its last look, and looks since it changed.
+    seen: AtomicU32,
+    looks: AtomicU32,
     /// It has been sent the signal at least once.
     sent: AtomicBool,
     /// It has got the signal while another one waited.
@@ -111,44 +114,37 @@ pub fn interrupt(thread: i32, signal: i32) {
     unsafe { sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments) };
 }
 
-/// What the worker that watches remembers of its last look at each holder.
-pub struct LastLook {
-    seen: [(u32, u32); HOLDERS],
-}
-
 /// After this many looks without progress a thread is interrupted also if no signal can be seen:
 /// one that was sent to the thread itself is shown to no other.
 const BLIND_LOOKS: u32 = 4;
 
-impl LastLook {
-    pub const fn new() -> Self {
-        Self { seen: [(0, 0); HOLDERS] }
-    }
-
-    /// Interrupts those that have made no progress since the last look. False: none holds signals.
-    /// `may_send` tells whether our handler would get the signal, and whether the call is allowed.
-    pub fn look(&mut self, may_send: fn() -> bool) -> bool {
-        let (mut any, mut waiting) = (false, None);
-        for (holder, seen) in ALL.iter().zip(&mut self.seen) {
-            if holder.state.load(Ordering::Acquire) != state::HELD {
-                continue;
-            }
-            any = true;
-            let progress = holder.progress.load(Ordering::Relaxed);
-            if seen.0 != progress {
-                *seen = (progress, 0);
-                continue;
-            }
-            seen.1 += 1;
-            let ask = || NoFilter::look().map_or(0, signal_mask::pending);
-            let waiting = *waiting.get_or_insert_with(ask);
-            let is_seen = waiting & !holder.before.load(Ordering::Relaxed) != 0;
-            if (is_seen || seen.1.is_multiple_of(BLIND_LOOKS)) && may_send() {
-                holder.interrupt();
-            }
+/// Interrupts those that have made no progress since the last look. False: none holds signals.
+/// `may_send` tells whether our handler would get the signal, and whether the call is allowed. Only
+/// the worker that watches calls this.
+pub fn look(may_send: fn() -> bool) -> bool {
+    let (mut any, mut waiting) = (false, None);
+    for holder in &ALL {
+        if holder.state.load(Ordering::Acquire) != state::HELD {
+            continue;
         }
-        any
+        any = true;
+        let progress = holder.progress.load(Ordering::Relaxed);
+        let looks = match holder.seen.swap(progress, Ordering::Relaxed) == progress {
+            true => holder.looks.load(Ordering::Relaxed).wrapping_add(1),
+            false => 0,
+        };
+        holder.looks.store(looks, Ordering::Relaxed);
+        if looks == 0 {
+            continue;
+        }
+        let ask = || NoFilter::look().map_or(0, signal_mask::pending);
+        let waiting = *waiting.get_or_insert_with(ask);
+        let is_seen = waiting & !holder.before.load(Ordering::Relaxed) != 0;
+        if (is_seen || looks.is_multiple_of(BLIND_LOOKS)) && may_send() {
+            holder.interrupt();
+        }
     }
+    any
 }
 
 impl Holder {
@@ -159,6 +155,8 @@ impl Holder {
             signal: AtomicI32::new(0),
             before: AtomicU64::new(0),
             progress: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
+            looks: AtomicU32::new(0),
             sent: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
         }

@@ -177,6 +177,17 @@ fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static s
 }
 
 /// Bytes that callers have copied themselves, beside any engine.
+/// Returns the figures of `struct adma_stats`, in its order.
+pub(super) fn stats() -> [u64; 8] {
+    let recorder = DISPATCHER.recorder.counters();
+    let messages = DISPATCHER.recorder.messages(false).told();
+    let [sent, received] = messages
+        .map_or([(0, 0); 2], |told| told.directions.map(|(_, messages, bytes)| (messages, bytes)));
+    let (engine, libc) = (recorder.engine.sizes.count(), recorder.libc.sizes.count());
+    let bytes = [recorder.engine_bytes(), recorder.libc_bytes()];
+    [engine, bytes[0], libc, bytes[1], sent.0, sent.1, received.0, received.1]
+}
+
 fn caller_bytes() -> u64 {
     [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes]
         .iter()

@@ -355,16 +355,6 @@ static inline int with_child(int (*other)(int connection), pid_t *child)
 
 enum { STRANGER = 1001 };
 
-/* A process of another user at the other end. */
-static inline int with_stranger(int (*other)(int connection), pid_t *child)
-{
-	root_only();
-	int connection = with_child_of(STRANGER, other, child);
-
-	expect_engine(connection, "shared memory, two copies");
-	return connection;
-}
-
 static inline void expect_good_end(pid_t child)
 {
 	int status;

@@ -25,7 +25,7 @@ static inline int echo(int connection)
 
 	while ((got = adma_read(connection, block, SIZE)) > 0)
 		EXPECT(adma_write(connection, block, got), got);
-	EXPECT(got, 0);
+	EXPECT(got, -EPIPE);
 	EXPECT(adma_free(block), 0);
 	EXPECT(adma_close(connection), 0);
 	return 0;

@@ -2,72 +2,10 @@
  * A thread forks while another one is about to close a socket of a connection that is being made:
  * whoever is at the other end hears of it all the same, and not only when the child ends.
  *
- * usage: ipc_end_forked client|thread, with ADMA_IPC_TIMEOUT=3
+ * usage: ipc_end_forked thread, with ADMA_IPC_TIMEOUT=3
  */
 #include "ipc_filter.h"
 #include <ucontext.h>
-
-static int forked[2];
-
-/*
- * In place of recvmsg(2). That nothing more comes is seen only where a socket is about to be closed. If
- * it is the one that was connected, and no doorbell, there is a child now, until its parent ends.
- */
-static void receive_and_fork(int signal, siginfo_t *about, void *context)
-{
-	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
-	struct mmsghdr message = { .msg_hdr = *(struct msghdr *)registers[REG_RSI] };
-	int got = recvmmsg(registers[REG_RDI], &message, 1, registers[REG_RDX], NULL);
-
-	(void)signal;
-	(void)about;
-	registers[REG_RAX] = got == 1 ? (long)message.msg_len : -errno;
-	*(struct msghdr *)registers[REG_RSI] = message.msg_hdr;
-	static bool done;
-	int kind = 0;
-
-	getsockopt(registers[REG_RDI], SOL_SOCKET, SO_TYPE, &kind, &(socklen_t){ sizeof(kind) });
-	if (got != 1 || message.msg_len != 0 || kind != SOCK_STREAM || done)
-		return;
-	done = true;
-	if (fork_child() == 0) {
-		send_byte(forked[1]);
-		for (;;)
-			pause();
-	}
-}
-
-static void give_up(const char *name)
-{
-	trap_call(SYS_recvmsg, receive_and_fork);
-	EXPECT(adma_connect(name), -ETIMEDOUT);
-	for (;;)
-		pause();
-}
-
-static void client_gives_up(void)
-{
-	char name[60], heard[1000];
-
-	make_pipe(forked);
-	snprintf(name, sizeof(name), "@adma-end-forked-%d", getpid());
-	int listener = adma_listen(name);
-	pid_t client = fork_child();
-
-	if (client == 0)
-		give_up(name);
-	int server = accept(listener, NULL, NULL);
-	struct timeval limit = { .tv_sec = 60 };
-
-	await_byte(forked[0]);
-	setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-	for (long got = 1; got > 0;) {
-		got = recv(server, heard, sizeof(heard), 0);
-		if (got < 0)
-			fail("the client has gone, and nobody hears of it: %s", strerror(errno));
-	}
-	kill_child(client);
-}
 
 static pid_t child;
 
@@ -131,7 +69,7 @@ static void thread_is_done(void)
 int main(int argc, char **argv)
 {
 	static const struct mode all[] = {
-		{ "client", client_gives_up }, { "thread", thread_is_done }, { 0 }
+		{ "thread", thread_is_done }, { 0 }
 	};
 
 	alarm(100);

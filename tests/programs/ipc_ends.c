@@ -155,8 +155,8 @@ static void closed(void)
 
 	expect_good_end(child);
 	EXPECT(adma_read(connection, (void *)room, 1000), 100);
-	EXPECT(adma_read(connection, (void *)room, MIB), 0);
-	EXPECT(adma_read(connection, (void *)room, 10), 0);
+	EXPECT(adma_read(connection, (void *)room, MIB), -EPIPE);
+	EXPECT(adma_read(connection, (void *)room, 10), -EPIPE);
 	EXPECT(adma_write(connection, (void *)room, 10), -EPIPE);
 	EXPECT(adma_write(connection, (void *)room, MIB), -EPIPE);
 	EXPECT(adma_iwrite(connection, (void *)room, MIB), -EPIPE);

@@ -33,22 +33,8 @@ static void expect_canary(const char *what)
 
 /* ---- greetings ------------------------------------------------------------------------ */
 
-/* What an honest process says first; the bell is our own. */
 static struct greeting honest;
-static int honest_fds[2];
-
-static void overhear(void)
-{
-	int from = honest_greeter(), bell[2];
-
-	honest = take_hello(from, honest_fds);
-	close(from);
-	close(honest_fds[BELL]);
-	make_pair(SOCK_SEQPACKET, bell);
-	honest_fds[BELL] = bell[1];
-}
-
-static int all_fds[8];
+static int all_fds[8]; /* the first two are what a host sends */
 
 static void spoil(char *bytes, size_t len)
 {
@@ -59,44 +45,35 @@ static void spoil(char *bytes, size_t len)
 			bytes[at] = roll(256);
 }
 
-/* The number that the other side has just made up, if it comes so far. */
-static uint64_t token(int from)
-{
-	struct greeting theirs;
-
-	for (int greeting = 0; greeting < 2; greeting++)
-		if (recv(from, &theirs, sizeof(theirs), MSG_WAITALL) != sizeof(theirs))
-			return 0;
-	return theirs.token;
-}
-
+/* All steps at once: nearly right, in nearly the right order. */
 static void lie_in_greeting(int to)
 {
-	struct greeting mine = honest;
-	char *bytes = (char *)&mine;
-	int fds[8], count = roll(8) ? 2 : roll(8);
+	uint32_t steps = roll(8) ? DONE : roll(5), side = roll(8) ? HOST : roll(4);
 
-	mine.nonce = (uint64_t)roll(1u << 31) << 32 | roll(1u << 31);
-	for (int i = 0; i < count; i++)
-		fds[i] = i < 2 && roll(4) ? honest_fds[i] : all_fds[roll(8)];
-	if (roll(3) == 0)
-		spoil(bytes, WHOLE);
-	size_t first = roll(8) ? WHOLE : roll(WHOLE) + 1;
+	for (uint32_t step = HELLO; step <= steps; step++) {
+		struct greeting mine = honest;
+		char *bytes = (char *)&mine;
+		int fds[8], count = step == PROOF && side == HOST ? 2 : 0;
 
-	send_with(to, bytes, first, fds, count, MSG_DONTWAIT);
-	if (first < WHOLE)
-		send_with(to, bytes + first, WHOLE - first, all_fds, roll(2) ? 0 : roll(4), MSG_DONTWAIT);
-	for (uint32_t step = 2; step <= roll(5); step++) {
-		mine = honest;
-		mine.step = step;
-		/* What it says of rights. */
-		for (uint32_t *word = &mine.chosen; word < (uint32_t *)(&mine + 1); word++)
-			*word = roll(3);
-		if (step == 3 && roll(8))
-			mine.token = token(to);
+		mine.step = roll(50) ? step : roll(6);
+		mine.side = side;
+		mine.nonce = (uint64_t)roll(1u << 31) << 32 | roll(1u << 31);
+		mine.flags = roll(2) ? roll(32) : 0;
+		mine.page = roll(3) ? 0 : (uintptr_t)canary & ~4095ul;
 		if (roll(4) == 0)
+			mine.page = 0x100000000000 + 4096ul * roll(1u << 31);
+		if (roll(20) == 0)
+			count = roll(8);
+		for (int i = 0; i < count; i++)
+			fds[i] = i < 2 && roll(20) ? all_fds[i] : all_fds[roll(8)];
+		if (roll(6) == 0)
 			spoil(bytes, WHOLE);
-		send_with(to, bytes, WHOLE, all_fds, roll(10) ? 0 : roll(3), MSG_DONTWAIT);
+		size_t first = roll(8) ? WHOLE : roll(WHOLE) + 1;
+
+		send_with(to, bytes, first, fds, count, MSG_DONTWAIT);
+		if (first < WHOLE)
+			send_with(to, bytes + first, WHOLE - first, all_fds, roll(9) ? 0 : roll(4),
+				  MSG_DONTWAIT);
 	}
 }
 
@@ -125,8 +102,15 @@ static void greetings(long rounds)
 {
 	long met = 0;
 
-	overhear();
-	memcpy(all_fds, honest_fds, sizeof(honest_fds));
+	int bell[2];
+
+	honest = overheard_hello();
+	make_pair(SOCK_SEQPACKET, bell);
+	all_fds[0] = memfd_create("region", MFD_ALLOW_SEALING);
+	all_fds[1] = bell[1];
+	if (ftruncate(all_fds[0], honest.region) ||
+	    fcntl(all_fds[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		fail("no region: %s", strerror(errno));
 	all_fds[2] = open("/dev/null", O_RDWR);
 	all_fds[3] = memfd_create("fuzz", MFD_ALLOW_SEALING);
 	all_fds[4] = eventfd(0, 0);
@@ -206,8 +190,8 @@ static void lie_in_region(int connection, byte *room)
 	}
 }
 
-/* One connection with somebody who lies and dies; the answer: how many messages. */
-static long one_peer(bool stranger, bool blocks, bool lent)
+/* One connection with a process that lies and dies; returns the number of messages. */
+static long one_peer(bool streamed, bool blocks)
 {
 	int pair[2];
 	long messages = 0;
@@ -219,14 +203,11 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 	if (child == 0) {
 		close(pair[0]);
 		state = seed ^ 0x5555;
-		if (stranger)
-			become_user(STRANGER);
+		if (streamed)
+			prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 		int connection = adma_attach(pair[1]);
 		byte *room = blocks ? adma_alloc(2 * MIB) : pages_between_guards(2 * MIB);
 
-		/* Lends as well, or does not. */
-		if (connection > 0 && lent && roll(10))
-			adma_lend(connection, roll(2) ? (void *)room : NULL);
 		if (connection > 0 && room)
 			lie_in_region(connection, room);
 		if (roll(2))
@@ -241,13 +222,6 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 		byte *mine = blocks ? adma_alloc(4 * MIB) : pages_between_guards(4 * MIB);
 		byte *data = mine + MIB;
 
-		if (lent) {
-			double begun = seconds();
-			int lending = adma_lend(connection, (void *)mine);
-
-			if (lending > 0 || seconds() - begun > 1 + SLACK)
-				fail("lending is %d after %.1f s", lending, seconds() - begun);
-		}
 		for (size_t at = 0; at < 4 * MIB; at += 8)
 			*(volatile uint64_t *)(mine + at) = 0xeeeeeeeeeeeeeeeeu;
 		for (; messages < 300; messages++) {
@@ -274,8 +248,7 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 		kill(child, SIGKILL);
 		if (closed)
 			EXPECT(adma_close(connection), 0);
-		/* What was lent the liar itself may write, anywhere. */
-		for (size_t at = 0; at < MIB && !lent; at += 8)
+		for (size_t at = 0; at < MIB; at += 8)
 			if (*(uint64_t *)(mine + at) != 0xeeeeeeeeeeeeeeeeu ||
 			    *(uint64_t *)(mine + 3 * MIB + at) != 0xeeeeeeeeeeeeeeeeu)
 				fail("memory beside a buffer was written");
@@ -291,10 +264,8 @@ static long one_peer(bool stranger, bool blocks, bool lent)
 
 static void regions(long rounds)
 {
-	bool root = getuid() == 0;
-
 	for (long done = 0, peers = 0; done < rounds && (done < 500 || !is_late()); peers++)
-		done += one_peer(root && peers % 2, peers / 2 % 2, peers % 8 == 7);
+		done += one_peer(peers % 2, peers / 2 % 2);
 }
 
 int main(int argc, char **argv)

@@ -10,7 +10,6 @@
 enum { SOON = 40 };
 
 static char name[60];
-static uid_t hostile_user = STRANGER;
 static int left_to_parent; /* a listener */
 static int done[2]; /* a pipe: the hostile process has done all that it wants */
 
@@ -20,7 +19,7 @@ static inline void expect_soon(double begun, const char *what)
 		fail("%s took %.1f s", what, seconds() - begun);
 }
 
-/* Runs `scene` in a process of another user, if there is one, that stays until it is killed. */
+/* Runs `scene` in a process that stays until it is killed. */
 static inline pid_t hostile(void (*scene)(void))
 {
 	pid_t child = fork_child();
@@ -28,7 +27,6 @@ static inline pid_t hostile(void (*scene)(void))
 	if (child == 0) {
 		if (left_to_parent)
 			close(left_to_parent);
-		become_user(hostile_user);
 		scene();
 		send_byte(done[1]);
 		for (;;)

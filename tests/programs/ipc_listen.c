@@ -1,8 +1,8 @@
 /*
  * Listeners: at paths and at abstract names, two at one path, closed or interrupted while
- * somebody accepts, and with a client of another user.
+ * a thread accepts.
  *
- * usage: ipc_listen listen|together|interrupted [silent]|closed_meanwhile|named; closed_meanwhile
+ * usage: ipc_listen listen|together|interrupted [silent]|closed_meanwhile; the last
  * with ADMA_IPC_TIMEOUT=1
  */
 #include "ipc_echo.h"
@@ -175,45 +175,11 @@ static void closed_meanwhile(void)
 	EXPECT(adma_close(other), 0);
 }
 
-/*
- * A client of another user, neither of them root. Asked for credentials, its socket gets a name
- * when it connects.
- */
-static void named(void)
-{
-	int on = 1, connection;
-	char got[10];
-
-	root_only();
-	pid_t child = fork_child();
-
-	if (child == 0) {
-		struct sockaddr_un address;
-		socklen_t len = abstract_address(name, &address);
-		int client = socket(AF_UNIX, SOCK_STREAM, 0);
-
-		become_user(STRANGER);
-		setsockopt(client, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
-		while (connect(client, (void *)&address, len))
-			sleep_ms(1);
-		connection = made(adma_attach(client));
-		EXPECT(adma_write(connection, "good", 4), 4);
-		exit(adma_close(connection));
-	}
-	become_user(STRANGER + 1);
-	int listener = adma_listen(name);
-
-	connection = made(adma_accept(listener));
-	EXPECT(adma_read(connection, got, sizeof(got)), 4);
-	EXPECT(adma_close(connection), 0);
-	finish(listener, child);
-}
-
 int main(int argc, char **argv)
 {
 	static const struct mode all[] = {
 		{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
-		{ "closed_meanwhile", closed_meanwhile }, { "named", named }, { 0 }
+		{ "closed_meanwhile", closed_meanwhile }, { 0 }
 	};
 
 	make_room();

@@ -2,7 +2,7 @@
  * Messages of every size between two processes, in every order of posting and both ways,
  * and what surrounds the buffers stays as it was.
  *
- * usage: ipc_messages [engine] [largest size], or ipc_messages unequal: lengths that differ
+ * usage: ipc_messages [engine] [largest size]|unequal (lengths that differ)
  */
 #include "ipc.h"
 
@@ -78,7 +78,7 @@ static void all(int connection, bool first)
 static int other(int connection)
 {
 	all(connection, false);
-	EXPECT(adma_read(connection, &connection, 4), 0);
+	EXPECT(adma_read(connection, &connection, 4), -EPIPE);
 	EXPECT(adma_close(connection), 0);
 	return 0;
 }
@@ -92,52 +92,65 @@ static const struct { size_t sent, wanted; } lengths[] = {
 };
 enum { LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
 
+static int turn[2]; /* a pipe: the writer may go on */
+
 static int write_lengths(int connection)
 {
 	byte *room = pages_between_guards(4 * MIB);
 
 	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
 		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
-		size_t count = sent < wanted ? sent : wanted;
-		long got;
+		bool cut = i % 2 && sent > wanted;
 
+		await_byte(turn[0]);
 		fill(room, sent, i);
-		if (i % 2) {
-			adma_cookie_t cookie = adma_iwrite(connection, (void *)room, sent);
+		adma_cookie_t cookie = adma_iwrite(connection, (void *)room, sent);
 
-			got = adma_wait(cookie);
-		} else {
-			got = adma_write(connection, (void *)room, sent);
-		}
-		/* A small one need not have met its read. */
-		if (sent > 4096)
-			EXPECT(got, count);
+		EXPECT(adma_wait(cookie), cut ? wanted : sent);
 	}
 	return 0;
 }
 
+/*
+ * A message that is longer than its buffer is told: where it was there first it stays, where the
+ * read was there first its beginning is in the buffer, and its writer knows.
+ */
 static int unequal(void)
 {
 	pid_t child;
+
+	make_pipe(turn);
 	int connection = with_child(write_lengths, &child);
-	byte *room = pages_between_guards(4 * MIB);
+	byte *room = pages_between_guards(4 * MIB), *data = room + MARGIN;
 
 	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
 		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
 		size_t count = sent < wanted ? sent : wanted;
+		long result = sent > wanted ? -EMSGSIZE : (long)sent;
 
 		memset((void *)room, 0xee, wanted + 2 * MARGIN);
+		EXPECT(adma_next(connection), -EAGAIN);
 		if (i % 2) {
-			EXPECT(adma_read(connection, (void *)(room + MARGIN), wanted), count);
-		} else {
-			adma_cookie_t cookie =
-				adma_iread(connection, (void *)(room + MARGIN), wanted);
+			adma_cookie_t cookie = adma_iread(connection, (void *)data, wanted);
 
-			EXPECT(adma_wait(cookie), count);
+			send_byte(turn[1]);
+			EXPECT(adma_wait(cookie), result);
+		} else {
+			send_byte(turn[1]);
+			while (adma_next(connection) == -EAGAIN)
+				sched_yield();
+			EXPECT(adma_next(connection), sent);
+			EXPECT(adma_read(connection, (void *)data, wanted), result);
+			if (result < 0) {
+				expect_only(room, wanted + 2 * MARGIN, 0xee, "untouched");
+				EXPECT(adma_read(connection, (void *)data, sent), sent);
+				expect_content(data, sent, i, "the message that stayed");
+				continue;
+			}
 		}
-		expect_content(room + MARGIN, count, i, "the shorter length");
+		expect_content(data, count, i, "the shorter length");
 		expect_only(room, MARGIN, 0xee, "before");
-		expect_only(room + MARGIN + count, wanted - count + MARGIN, 0xee, "behind");
+		expect_only(data + count, wanted - count + MARGIN, 0xee, "behind");
 	}
 	finish(connection, child);
 	return 0;

@@ -1,7 +1,9 @@
 /*
  * What the library says in words: of a connection, and of an error.
  *
- * usage: ipc_words about|errors
+ * And small calls: versions, figures, parts of messages, cookies of copies.
+ *
+ * usage: ipc_words about|errors|calls|counted (with ADMA_STATS)
  */
 #include "ipc_echo.h"
 
@@ -30,17 +32,93 @@ static void name_errors(void)
 {
 	static const int errors[] = { EINVAL, EAGAIN, EPIPE, ECONNRESET, EPROTO, EBADF, EPERM,
 		EFAULT, ETIMEDOUT, EINPROGRESS, EMFILE, EAFNOSUPPORT, ENOTSOCK, ENOTCONN, ENOENT,
-		ECONNREFUSED, EADDRINUSE, ENAMETOOLONG, EACCES, EINTR, ENOMEM, EBUSY, EOPNOTSUPP };
+		ECONNREFUSED, EADDRINUSE, ENAMETOOLONG, EACCES, EINTR, ENOMEM, EMSGSIZE, ECANCELED,
+		ENODATA };
 
 	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
 		if (!strcmp(adma_strerror(-errors[i]), adma_strerror(-12345)))
 			fail("no words for %s", strerror(errors[i]));
 }
 
+/* One message of several parts, both ways. */
+static int swap_parts(int connection)
+{
+	char first[3], second[40000], third[5];
+	struct iovec parts[] = { { first, 3 }, { second, 40000 }, { third, 5 } };
+
+	EXPECT(adma_readv(connection, parts, 3), 40008);
+	EXPECT(memcmp(first, "abc", 3) || memcmp(third, "defgh", 5), 0);
+	for (int at = 0; at < 40000; at++)
+		EXPECT(second[at], (char)(at * 3));
+	EXPECT(adma_writev(connection, parts + 2, 1), 5);
+	EXPECT(adma_writev(connection, parts, 0), 0);
+	EXPECT(adma_writev(connection, parts, -1), -EINVAL);
+	return 0;
+}
+
+static void calls(void)
+{
+	static char large[40000];
+	struct iovec parts[] = { { "ab", 2 }, { "c", 1 }, { large, 40000 }, { "defgh", 5 } };
+	char got[10];
+	pid_t child;
+	int connection = with_child(swap_parts, &child);
+
+	EXPECT(adma_version(), ADMA_VERSION);
+	for (int at = 0; at < 40000; at++)
+		large[at] = at * 3;
+	EXPECT(adma_writev(connection, parts, 4), 40008);
+	EXPECT(adma_read(connection, got, sizeof(got)), 5);
+	EXPECT(adma_read(connection, got, sizeof(got)), 0); /* empty, and not the end */
+	EXPECT(adma_read(connection, got, sizeof(got)), -ECONNRESET);
+	EXPECT(adma_close(connection), 0);
+	waitpid(child, NULL, 0);
+
+	/* Cookies of copies: the same calls, and how far they are. */
+	size_t len = 64 * MIB, seen = 0;
+	byte *src = pages_between_guards(len), *dst = pages_between_guards(len);
+
+	fill(src, len, 9);
+	adma_cookie_t cookie = adma_icopy((void *)src, (void *)dst, len);
+
+	while (seen < len) {
+		ssize_t copied = adma_copied(cookie);
+
+		if (copied < (ssize_t)seen)
+			fail("copied fell from %zu to %zd", seen, copied);
+		seen = (size_t)copied < len ? (size_t)copied : len;
+		if (seen && dst[seen - 1] != src[seen - 1])
+			fail("byte %zu is not in place", seen - 1);
+	}
+	EXPECT(adma_wait_for(cookie, 60000), 0);
+	EXPECT(adma_check(cookie), -EINVAL);
+	EXPECT(adma_copied(cookie), -EINVAL);
+	expect_content(dst, len, 9, "copy");
+	cookie = adma_icopy((void *)src, (void *)dst, 100);
+	EXPECT(adma_cancel(cookie), 0);
+	EXPECT(adma_check_copy(cookie), -EINVAL);
+}
+
+static void counted(void)
+{
+	struct adma_stats stats = { .size = sizeof(stats) };
+	pid_t child;
+	int connection = with_child(echo, &child);
+
+	ask_echo(connection, 1000);
+	EXPECT(adma_stats(&stats), 0);
+	EXPECT(stats.messages_sent, 1);
+	EXPECT(stats.bytes_received, 1000);
+	stats.size = 7;
+	EXPECT(adma_stats(&stats), -EINVAL);
+	finish(connection, child);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct mode all[] = {
-		{ "about", about }, { "errors", name_errors }, { 0 }
+		{ "about", about }, { "errors", name_errors }, { "calls", calls },
+		{ "counted", counted }, { 0 }
 	};
 
 	make_room();

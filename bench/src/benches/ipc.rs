@@ -16,9 +16,8 @@ const SMALL: [usize; 4] = [64, 256, 1 << 10, 4 << 10];
 /// Where one way ends and another begins.
 const MIDDLE: [usize; 12] = [2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
-/// Who may not reach each other's memory.
-const STRANGERS: [(&str, Rights); 3] =
-    [("untraced", Rights::Untraced), ("namespaces", Rights::Namespaces), ("lent", Rights::Lent)];
+/// Processes that may not reach each other's memory: messages are streamed.
+const STRANGERS: [(&str, Rights); 1] = [("untraced", Rights::Untraced)];
 
 pub fn run(options: &Options) {
     let lib = options.lib.as_deref().filter(|lib| *lib != "none");
@@ -135,7 +134,7 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
 }
 
 /// Buffers of `adma_alloc` where neither process may reach the other's memory.
-fn rights(options: &Options, peer: &mut Peer, mut strangers: [Option<Peer>; 3]) {
+fn rights(options: &Options, peer: &mut Peer, mut strangers: [Option<Peer>; 1]) {
     let mut peers = vec![(None, peer)];
     for ((name, _), stranger) in STRANGERS.into_iter().zip(&mut strangers) {
         match stranger {
@@ -193,8 +192,7 @@ fn rights_in(options: &Options, peers: &mut [(Option<&str>, &mut Peer)], game: G
     table.print();
     println!(
         "buffers of adma_alloc, {}, where process_vm is not allowed. untraced:\n\
-         neither process lets itself be traced, as under Yama 1. namespaces: they have different\n\
-         user namespaces; lent: and have lent each other what they read into\n",
+         neither process lets itself be traced, as under Yama 1, and messages are streamed\n",
         match game {
             Game::Used => "written before and read after",
             _ => "neither written nor read",

@@ -1,12 +1,11 @@
 //! A libadma.so, and its connection with the other process.
 
-use super::{LARGEST, Rights};
+use super::LARGEST;
 use libc::c_void;
 use std::ffi::{CStr, CString};
 use std::mem::transmute;
 use std::ptr;
 
-type Lend = unsafe extern "C" fn(i32, *mut c_void) -> i32;
 type Transfer = unsafe extern "C" fn(i32, *mut c_void, usize) -> isize;
 
 pub(super) struct Library {
@@ -15,8 +14,6 @@ pub(super) struct Library {
     attach: unsafe extern "C" fn(i32) -> i32,
     alloc: unsafe extern "C" fn(usize) -> *mut c_void,
     info: Transfer,
-    /// Of older libraries not to be had.
-    lend: Option<Lend>,
     pub(super) connection: i32,
     /// For what is sent, and for what is received.
     pub(super) blocks: [*mut u8; 2],
@@ -41,10 +38,6 @@ impl Library {
                     symbol(c"adma_alloc"),
                 ),
                 info: transmute::<*mut c_void, Transfer>(symbol(c"adma_connection_info")),
-                lend: transmute::<*mut c_void, Option<Lend>>(libc::dlsym(
-                    handle,
-                    c"adma_lend".as_ptr(),
-                )),
                 connection: 0,
                 blocks: [ptr::null_mut(); 2],
             }
@@ -52,7 +45,7 @@ impl Library {
     }
 
     /// False: the other side has left.
-    pub(super) fn connect(&mut self, socket: i32, rights: Rights) -> bool {
+    pub(super) fn connect(&mut self, socket: i32) -> bool {
         // SAFETY: a connected socket.
         self.connection = unsafe { (self.attach)(socket) };
         if self.connection == -libc::ECONNRESET || self.connection == -libc::EPIPE {
@@ -65,10 +58,6 @@ impl Library {
             assert!(!block.is_null(), "no memory for a block");
             block
         });
-        if let Some(lend) = self.lend.filter(|_| rights == Rights::Lent) {
-            // SAFETY: a block.
-            assert_eq!(unsafe { lend(self.connection, self.blocks[1].cast()) }, 0, "not lent");
-        }
         true
     }
 

@@ -54,7 +54,7 @@ fn attend(part: &'static Entry, bytes: &AtomicU64, policy: &AtomicU32) {
     if part.is_carried_by_helper() && !is_over(part, WATCH_NANOS) {
         return;
     }
-    if let Some((copy, index)) = PENDING.claim(part, End::Back) {
+    if let Some((copy, index)) = PENDING.claim(part, End::Front) {
         Mode::unpack(copy.mode).adopt(policy);
         if copy.mode & BY_HELPER == 0 {
             bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
@@ -78,7 +78,8 @@ fn help(owner: &Entry) -> bool {
                     worker::summon(1, 1);
                 }
             }
-            let Some((copy, index)) = PENDING.claim(part, End::Front) else { break };
+            // Workers come from the front, so that the start of a copy is in place first.
+            let Some((copy, index)) = PENDING.claim(part, End::Back) else { break };
             if copy.mode & BY_HELPER == 0 {
                 own += copy.cut.piece(index).len;
             }
@@ -182,6 +183,11 @@ pub enum CopyStatus {
     Over,
     UnderWay,
     Unknown,
+}
+
+/// Returns the bytes from the start of a copy that are in place; `None`: not a cookie.
+pub fn copied(cookie: Cookie) -> Option<usize> {
+    PENDING.copied(cookie)
 }
 
 /// Looks without waiting; the cookie is retired when it is over.

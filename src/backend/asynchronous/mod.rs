@@ -19,7 +19,7 @@ pub use crate::backend::threads::cookies::{Cookie, Notice};
 pub use begin::{By, FLOOR, Wanted, begin};
 pub use end::{CopyStatus, check, settle_in, wait};
 #[cfg(not(test))]
-pub use end::{record_with, verify_with};
+pub use end::{copied, record_with, verify_with};
 #[cfg(not(test))]
 pub use per_process::{pack, poll_fd, unpack};
 

@@ -62,7 +62,13 @@ pub struct Entry {
     /// Bytes of its parts.
     bytes: AtomicUsize,
     begun: AtomicU64,
+    /// As a part: one bit for each piece that was copied.
+    #[cfg(not(loom))]
+    copied: [AtomicU64; COPIED_WORDS],
 }
+
+#[cfg(not(loom))]
+const COPIED_WORDS: usize = (crate::plan::Cut::MOST + 1).div_ceil(64);
 
 /// The caller's word that tells the end, and what it is to hold then.
 #[derive(Clone, Copy, Debug)]
@@ -96,9 +102,10 @@ pub struct Cookie {
 impl Cookie {
     const INDEX_BITS: u32 = 12;
     const TAG_SHIFT: u32 = Self::INDEX_BITS + 32;
-    const TAG: u64 = (1 << 19) - 1;
+    const TAG: u64 = (1 << 18) - 1;
 
-    /// A positive number: `tag` (19 bits of it) | generation | index.
+    /// Returns a number below 2^62: `tag` (18 bits of it) | generation | index. Bit 62 is set in the
+    /// cookies of messages.
     pub fn pack(self, tag: u32) -> i64 {
         let tag = (u64::from(tag) & Self::TAG) << Self::TAG_SHIFT;
         (tag | u64::from(self.generation) << Self::INDEX_BITS | self.index as u64) as i64
@@ -150,6 +157,25 @@ impl Entry {
             self.guarded.store(1, Ordering::Relaxed);
         }
         self.guarded.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes a piece whose bytes are in place.
+    fn note_copied(&self, index: usize) {
+        #[cfg(not(loom))]
+        self.copied[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
+        #[cfg(loom)]
+        let _ = index;
+    }
+
+    /// Returns the bytes from the start of this part that are in place.
+    #[cfg(not(loom))]
+    fn copied_from_start(&self) -> usize {
+        let cut = self.slot.posted().cut;
+        let is_copied = |&index: &usize| {
+            self.copied[index / 64].load(Ordering::Acquire) & 1 << (index % 64) != 0
+        };
+        let whole = (0..cut.count()).take_while(is_copied).last().map(|last| cut.piece(last));
+        whole.map_or(0, |last| last.offset + last.len)
     }
 
     /// Whether some part of this owner is: then a look at the phase is not enough.
@@ -359,6 +385,10 @@ impl Table {
             owner.helped.store(1, Ordering::Relaxed);
         }
         part.guarded.store(0, Ordering::Relaxed);
+        #[cfg(not(loom))]
+        for word in &part.copied[..copy.cut.count().div_ceil(64)] {
+            word.store(0, Ordering::Relaxed);
+        }
         part.owner.store(self.number(owner) as u32 + 1, Ordering::Relaxed);
         part.next.store(owner.first.load(Ordering::Relaxed), Ordering::Relaxed);
         if offered {
@@ -413,6 +443,8 @@ impl Table {
         let owner = self.owner(part)?; // read while the piece keeps it alive
         if !done {
             owner.failed.store(1, Ordering::Relaxed);
+        } else {
+            part.note_copied(index);
         }
         if part.slot.finish(index, done) { self.drop_one(owner) } else { None }
     }
@@ -452,6 +484,28 @@ impl Table {
             phase::ACTIVE if !entry.is_detached() => CookieState::UnderWay(entry),
             phase::OVER => CookieState::Over(entry),
             _ => CookieState::Unknown,
+        }
+    }
+
+    /// Returns the bytes from the start of a cookie's copy that are in place: all of them once it is
+    /// over, and 0 until then where it has several parts. `None`: not a cookie.
+    #[cfg(not(loom))]
+    pub fn copied(&self, cookie: Cookie) -> Option<usize> {
+        let copied = match self.look(cookie) {
+            CookieState::Unknown => return None,
+            CookieState::Over(_) => usize::MAX,
+            CookieState::UnderWay(owner) => {
+                let mut parts = self.parts(owner);
+                match (parts.next(), parts.next()) {
+                    (Some(part), None) => part.copied_from_start(),
+                    _ => 0,
+                }
+            }
+        };
+        // The entry may have had another owner meanwhile.
+        match self.look(cookie) {
+            CookieState::Unknown => None,
+            _ => Some(copied),
         }
     }
 

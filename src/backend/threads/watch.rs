@@ -7,7 +7,7 @@
 
 use super::workers::{QUEUE, Worker};
 use crate::backend::signals;
-use crate::os::holders::{self, LastLook};
+use crate::os::holders;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sys::{self, NoFilter};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -63,10 +63,10 @@ pub(super) fn keep(me: &Worker) {
         return;
     }
     let may_send = || NoFilter::look().is_some() && signals::stands_in_front();
-    let (mut last, mut idle) = (LastLook::new(), 0);
+    let mut idle = 0;
     loop {
         change(role::HURRIED, role::TAKEN);
-        idle = if last.look(may_send) { 0 } else { idle + 1 };
+        idle = if holders::look(may_send) { 0 } else { idle + 1 };
         if idle > IDLE_LOOKS || idle > 0 && !me.is_wanted() {
             ROLE.swap(role::NONE, Ordering::AcqRel);
             if !holders::is_any() || !change(role::NONE, role::TAKEN) {

@@ -1,4 +1,4 @@
-//! How a message is cut into pieces; both sides get the same answer.
+//! How a message is cut into pieces; both sides compute the same.
 #![forbid(unsafe_code)]
 
 use crate::ipc::OFFLOAD;
@@ -6,15 +6,15 @@ use crate::ipc::claims::MOST_PIECES;
 use crate::ipc::engine::Terms;
 use crate::plan::PAGE;
 
-/// From here on workers copy, too, where there are any and no block or helper is better: to wake
-/// one takes some microseconds, and it many more to come.
+/// Size from which workers copy, too, unless a block or the helper is better: waking one takes some
+/// microseconds, and many more pass until it runs.
 pub const SHARED_FROM: usize = 3 << 20;
 
 /// Below this the pieces are short, and the order keeps threads apart. (Sixteen CPUs, 16 MiB:
 /// 260 us; 460 in pieces of 2 MiB.)
 pub const SPREAD_BELOW: usize = 32 << 20;
 
-/// The pieces of one message. The default is nobody's.
+/// The pieces of one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The bytes of the message.
@@ -22,26 +22,20 @@ pub struct Layout {
     /// The length of the first piece, and of all others but the last.
     first: usize,
     piece: usize,
-    /// So many of them lie in one page table.
+    /// Pieces that lie in one page table.
     per_table: usize,
-    /// One side copies all of it.
-    alone: bool,
 }
 
 impl Layout {
-    /// Of so many bytes, which lie at `source` in the writer; both in `blocks` or not.
-    pub fn new(count: usize, terms: Terms, blocks: bool, source: usize) -> Self {
-        let Terms { shares, reader_alone, .. } = terms;
-        let alone = reader_alone && !blocks;
+    /// Cuts `count` bytes that lie at `source` in the writer; both buffers in `blocks` or not.
+    pub fn new(count: usize, Terms { shares }: Terms, blocks: bool, source: usize) -> Self {
         let piece = match (blocks, shares) {
             // Workers of either side, all of them for each piece.
             (true, true) => piece_size(count, (count / 8).min(most_helped(count))),
-            // Those of the reader, in the same way.
-            _ if alone => count.clamp(1, most_helped(count)),
             (false, true) if count >= SHARED_FROM => return Self::by_tables(count, source),
             _ => piece_size(count, count / 64),
         };
-        Self { count, first: piece, piece, per_table: 1, alone }
+        Self { count, first: piece, piece, per_table: 1 }
     }
 
     /// Pieces that keep to page tables in the writer, for whose locks the reader's threads wait;
@@ -56,12 +50,12 @@ impl Layout {
         let head = source.wrapping_neg() % piece;
         let first = if head < piece / 4 { head + piece } else { head };
         let per_table = (TABLE / piece).max(1);
-        Self { count, first: first.min(count), piece, per_table, alone: false }
+        Self { count, first: first.min(count), piece, per_table }
     }
 
-    /// In which order pieces are claimed: the first of every page table, then the second of every
-    /// one, and so on. So those who pull, from the front, and those who push, from the back, and
-    /// lock the tables of the other process, are in different tables each. (Four threads, 4 MiB:
+    /// Returns the piece that is claimed as number `index`: the first of every page table, then the
+    /// second of every one, and so on. So threads that pull from the front and threads that push from
+    /// the back, and lock page tables of the other process, work in different tables. (Four threads, 4 MiB:
     /// 116 us; 256 us in order of addresses.)
     fn spread(&self, mut index: usize) -> usize {
         for part in 0..self.per_table {
@@ -74,16 +68,16 @@ impl Layout {
         index
     }
 
-    /// Whether one side copies all of it.
+    /// Returns whether one side copies all of it.
     pub fn is_alone(&self) -> bool {
-        self.alone || self.pieces() == 1
+        self.pieces() == 1
     }
 
     pub fn pieces(&self) -> usize {
         1 + (self.count - self.first.min(self.count)).div_ceil(self.piece.max(1))
     }
 
-    /// Where it begins, and its length.
+    /// Returns offset and length of a piece.
     pub fn piece(&self, index: usize) -> (usize, usize) {
         let index = self.spread(index);
         let edge = |index: usize| match index {
@@ -94,11 +88,11 @@ impl Layout {
     }
 }
 
-/// How large the pieces are that two threads share.
+/// Returns the size of pieces that two threads share.
 ///
-/// Two while they are short: each costs a system call on either side, and halves are done at
-/// about the same time. Then four, and more of at most 512 KiB or `largest`: who comes late, or
-/// is slower, takes fewer, and nobody waits long for the other's last one. (Measured with two
+/// Two pieces while they are short: each costs a system call, and halves end at about the same time.
+/// Then four, and more of at most 512 KiB or `largest`: a slow thread takes fewer, and neither waits
+/// long for the other's last one. (Measured with two
 /// CPUs: 256 KiB as two pieces takes 0.88 of the time of four, 16 MiB in pieces of 512 KiB 0.93
 /// of 128 KiB and 0.96 of 1 MiB, 64 MiB in pieces of 1 MiB 0.88 of 128 KiB.)
 fn piece_size(count: usize, largest: usize) -> usize {
@@ -112,8 +106,8 @@ fn piece_size(count: usize, largest: usize) -> usize {
     piece.max(count.div_ceil(MOST_PIECES)).next_multiple_of(PAGE)
 }
 
-/// How large pieces are at most of which each has the help of all workers of its side: the more, the
-/// less often they are called, but who waits with a limit copies one at a time. (Sixteen CPUs, against
+/// Returns the largest piece that all workers of a side help with: the larger, the fewer calls, but a
+/// caller with a time limit copies one at a time. (Sixteen CPUs, against
 /// pieces of 512 KiB or a 64th: 16 MiB in eighths took 0.72 to 0.76 of the time, 64 MiB 0.58 to 0.63,
 /// and written before and read after 0.97 to 0.99; quarters of 16 MiB 0.82 to 0.85, but 1.17 then.)
 fn most_helped(count: usize) -> usize {
@@ -124,14 +118,12 @@ fn most_helped(count: usize) -> usize {
 mod tests {
     use super::*;
 
-    const NOBODY: Terms = Terms { equal: true, reader_alone: false, shares: false };
-    const SHARED: Terms = Terms { shares: true, ..NOBODY };
-    const ALONE: Terms = Terms { reader_alone: true, ..NOBODY };
+    const TWO: Terms = Terms { shares: false };
+    const SHARED: Terms = Terms { shares: true };
 
-    const CASES: [(Terms, bool, usize); 6] = [
-        (NOBODY, false, 0),
+    const CASES: [(Terms, bool, usize); 5] = [
+        (TWO, false, 0),
         (SHARED, true, 0),
-        (ALONE, false, 0),
         (SHARED, false, 0),
         (SHARED, false, 4096),
         (SHARED, false, 0x7fff_1234_5678),
@@ -146,8 +138,6 @@ mod tests {
                     let pieces = layout.pieces();
                     assert!((1..=MOST_PIECES).contains(&pieces), "{count} {pieces}");
                     assert!(count >= OFFLOAD || pieces == 1, "{count}");
-                    assert_eq!(layout.is_alone(), terms == ALONE || pieces == 1);
-                    assert!(terms != ALONE || (pieces == 1) == (count <= 16 << 20), "{count}");
                     let mut all: Vec<_> = (0..pieces).map(|index| layout.piece(index)).collect();
                     all.sort();
                     let mut end = 0;

@@ -1,15 +1,13 @@
-//! What is done next for a message that has been posted: who copies which piece, chunks
-//! through the region, and giving up.
+//! What is done next for a posted message: claiming pieces, and chunks through the region.
 //!
-//! The lock is let go while a piece is copied: `advance` hands the piece out and `copied`
-//! takes the answer. How a message is cut is in `layout`.
+//! The lock is released while a piece is copied: `advance` hands the piece out and `copied` takes
+//! the outcome.
 
 use super::{Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::blocks::BlockAddress;
 use crate::ipc::claims::{self, Broken, Cursors, flag};
-use crate::ipc::engine::{MessagePiece, Outcome, Remote, Transport};
-use crate::ipc::mappings::Arrival;
+use crate::ipc::engine::{MessagePiece, Outcome, Proven, Remote};
 use crate::ipc::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
@@ -21,27 +19,30 @@ pub enum Step {
     Over,
     /// Copy this, then call `copied`.
     Copy(MessagePiece),
-    /// Something has changed that the other side may wait for: a chunk went by.
+    /// Something has changed that the peer may wait for: a chunk went by.
     Moved,
-    /// The other's buffer lies in a block that has not come in yet: fetch it.
+    /// The peer's buffer lies in a block that has not come yet: take packets in.
     Fetch(BlockAddress),
-    /// The other side has closed; nobody touches the buffers any more.
+    /// Either side has cancelled it, or closes; no process touches the buffers any more.
     Cancelled,
     Idle(Hint),
 }
 
 impl Endpoint {
-    /// Takes one message a step further. `other_may`: the other side may reach our buffer.
-    /// `limited`: the caller cannot wait, so one piece at a time is enough.
+    /// Takes one message a step further. `other_may`: the peer may reach our buffer. `limited`: the
+    /// caller has a time limit and copies one piece at a time.
     pub fn advance(
         &mut self,
         lane: &Lane,
-        engine: &Transport,
+        proven: Option<&Proven>,
         other_may: bool,
         limited: bool,
         number: u32,
     ) -> Result<Step, Broken> {
         let is_over = |own: &OwnPost| own.state == State::Over;
+        if self.withdrawn != 0 {
+            self.sweep_withdrawn(lane);
+        }
         let hint = Hint::of(&self.other_desc(lane, number).number);
         if !is_over(self.own(number)) && !self.is_matched(lane, number)? {
             return Ok(Step::Idle(hint));
@@ -55,17 +56,16 @@ impl Endpoint {
         if own.is_streamed() {
             return self.judge(lane, number, true);
         }
-        if let Some(place) = own.theirs.block {
-            match engine.mappings.knows(place) {
-                Arrival::Settled => {}
-                Arrival::Missing => return Ok(Step::Fetch(place)),
-                Arrival::Soon => return self.judge(lane, number, true),
-            }
+        let mappings = proven.and_then(|proven| proven.mappings.as_ref());
+        if let Some((place, mappings)) = own.theirs.block.zip(mappings)
+            && mappings.is_expected(place)
+        {
+            return Ok(Step::Fetch(place));
         }
         let busy = limited && own.claimed > own.finished;
-        if !busy && engine.reaches(role, own.theirs) {
+        if !busy && proven.is_some_and(|proven| proven.reaches(role, own.theirs)) {
             if own.claimed == 0 {
-                // What is left there may look like ours, of a message 65536 before.
+                // A left-over count may look like ours, of a message 65536 before.
                 claims::note_finished(own_finished, number, 0);
             }
             let pieces = own.layout.pieces();
@@ -73,11 +73,10 @@ impl Endpoint {
                 return Ok(Step::Copy(own.take_piece(index)));
             }
         } else if !busy && !other_may && own.ours.pin == 0 {
-            // What lies in a block can be fetched from there, if its reader knows how.
+            // A reader can fetch it from a block that it has mapped.
             let shown = own.ours.block.is_some() && role == Role::Writer;
             if !shown {
-                // Nobody can carry it directly; somebody could when it was posted, perhaps. The
-                // other side has to hear of it.
+                // Neither side can copy it any more; the peer has to know.
                 claims::raise(claims, number, flag::REFUSED);
                 own.heed(flag::REFUSED);
                 return Ok(Step::Moved);
@@ -86,17 +85,28 @@ impl Endpoint {
         self.judge(lane, number, true)
     }
 
-    /// How far a message is that there is nothing to claim of; who `streams` moves a chunk.
-    fn judge(&mut self, lane: &Lane, number: u32, streams: bool) -> Result<Step, Broken> {
-        let hint = Hint::of(&self.other_desc(lane, number).finished);
+    /// Returns the shared cursors of a message; of a peer without proof only the flags count.
+    pub(super) fn cursors(&self, lane: &Lane, number: u32) -> Cursors {
         let view = claims::cursors(lane.claims(number), number);
-        if !self.believes(number, view) {
-            return Err(Broken);
-        }
+        if self.terms.is_some() { view } else { Cursors { front: 0, back: 0, ..view } }
+    }
+
+    /// Judges how far a message is of which no piece can be claimed; `streams`: moves a chunk.
+    pub(super) fn judge(
+        &mut self,
+        lane: &Lane,
+        number: u32,
+        streams: bool,
+    ) -> Result<Step, Broken> {
+        let hint = Hint::of(&self.other_desc(lane, number).finished);
+        let view = self.cursors(lane, number);
         let settled = self.is_settled(lane, number, view);
         let own = self.own(number);
         own.heed(view.flags);
+        let all_claimed = !own.is_streamed() && view.front + view.back >= own.layout.pieces();
         let result = match view.flags {
+            // Cancelled too late: every piece was copied.
+            flag::CANCELLED if all_claimed && settled => own.layout.count as isize,
             flags if flags & flag::CANCELLED != 0 => {
                 return Ok(if settled { Step::Cancelled } else { Step::Idle(hint) });
             }
@@ -105,7 +115,7 @@ impl Endpoint {
                 return self.stream(lane, number, settled, hint);
             }
             _ if own.is_streamed() => return Ok(Step::Idle(hint)),
-            _ if view.front + view.back < own.layout.pieces() => return Ok(Step::Idle(hint)),
+            _ if !all_claimed => return Ok(Step::Idle(hint)),
             _ => own.layout.count as isize,
         };
         if !settled {
@@ -115,7 +125,7 @@ impl Endpoint {
         Ok(Step::Over)
     }
 
-    /// Another piece of a message that is copied from buffer to buffer, as `advance` has found.
+    /// Claims another piece of a message that `advance` has begun.
     pub fn claim_next(&mut self, lane: &Lane, number: u32) -> Option<MessagePiece> {
         let role = self.role;
         let own = self.own(number);
@@ -123,28 +133,20 @@ impl Endpoint {
             return None;
         }
         let (word, pieces) = (lane.claims(number), own.layout.pieces());
-        // What is wrong will be found by who waits.
+        // A bad word is found by the wait.
         let index = claims::claim(word, number, role, own.claimed, pieces).ok()??;
         Some(own.take_piece(index))
     }
 
-    /// Who is not our equal and says that it has copied into our memory, or that we have, is not to
-    /// be believed, but where that was lent to it: then it could have done so, and can still.
-    fn believes(&mut self, number: u32, view: Cursors) -> bool {
-        let trusted = self.role == Role::Writer || self.terms.equal;
-        let own = self.own(number);
-        trusted || own.ours.block.is_some() || (view.back == 0 && view.front == own.claimed)
-    }
-
-    /// Whether everything that was begun is finished.
-    fn is_settled(&mut self, lane: &Lane, number: u32, view: Cursors) -> bool {
+    /// Returns whether all pieces that were begun are finished.
+    pub(super) fn is_settled(&mut self, lane: &Lane, number: u32, view: Cursors) -> bool {
         let theirs = claims::finished(&self.other_desc(lane, number).finished, number);
         let begun = view.begun(self.role.other());
         let own = self.own(number);
         own.finished == own.claimed && theirs >= begun
     }
 
-    /// What became of a piece. The answer: whether the other side may be waiting for this.
+    /// Notes the outcome of a piece. Returns whether the peer may be waiting for it.
     pub fn copied(&mut self, lane: &Lane, number: u32, outcome: Outcome) -> bool {
         let claims = lane.claims(number);
         match outcome {
@@ -156,14 +158,14 @@ impl Endpoint {
         let desc = self.own_desc(lane, number);
         let own = self.own(number);
         own.finished += 1;
-        // A piece that failed is finished too: nobody touches the buffers for it any more.
+        // A piece that failed is finished too: no thread touches the buffers for it any more.
         claims::note_finished(&desc.finished, number, own.finished);
         let view = claims::cursors(claims, number);
         view.flags != 0
             || (own.finished == own.claimed && view.front + view.back >= own.layout.pieces())
     }
 
-    /// One chunk of a message that goes through the region.
+    /// Moves one chunk of a message that goes through the region.
     fn stream(
         &mut self,
         lane: &Lane,
@@ -172,7 +174,7 @@ impl Endpoint {
         hint: Hint,
     ) -> Result<Step, Broken> {
         if self.chunks == 0 {
-            // As good as broken: there is no way left.
+            // No memory: there is no way left.
             lane.find_chunks().map_err(|_| Broken)?;
         }
         let moved = match self.role {
@@ -216,7 +218,7 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// Takes the next chunk, whichever message it belongs to; the caller has come for `wanted`.
+    /// Takes the next chunk, of any message; the caller waits for `wanted`.
     fn consume(&mut self, lane: &Lane, wanted: u32) -> Result<bool, Broken> {
         let index = self.chunks;
         let lying = lane.produced.0.load(Ordering::Acquire).wrapping_sub(index);
@@ -227,7 +229,14 @@ impl Endpoint {
             return Ok(false);
         }
         let number = lane.chunks[index as usize % CHUNKS].0.load(Ordering::Relaxed);
+        let is_past = (number.wrapping_sub(self.done) as i32) < 0;
         let own = self.own(number);
+        if is_past || (own.number == number && own.cancelled) {
+            // Left over from a message that was cancelled.
+            self.chunks = index.wrapping_add(1);
+            lane.consumed.0.store(self.chunks, Ordering::Release);
+            return Ok(true);
+        }
         if own.number != number || own.state != State::Posted {
             return Err(Broken);
         }
@@ -249,45 +258,6 @@ impl Endpoint {
         lane.consumed.0.store(self.chunks, Ordering::Release);
         Ok(true)
     }
-
-    /// Nobody shall claim a piece of it any more.
-    pub fn cancel(&mut self, lane: &Lane, number: u32) {
-        claims::raise(lane.claims(number), number, flag::CANCELLED);
-    }
-
-    /// Whether a message is over, without doing anything for it, but for taking what is eager.
-    #[inline]
-    pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
-        let under_way = |own: &OwnPost| own.state == State::Posted;
-        // What is wrong will be found by who waits.
-        if under_way(self.own(number))
-            && self.is_matched(lane, number) == Ok(true)
-            && under_way(self.own(number))
-        {
-            let _ = self.judge(lane, number, false);
-        }
-        self.own(number).state == State::Over
-    }
-
-    /// Gives a message up. True: nobody touches its buffers any more, and it is over with
-    /// `result`. `alone`: the other process is gone and need not be waited for.
-    pub fn abandon(&mut self, lane: &Lane, number: u32, alone: bool, result: isize) -> bool {
-        if self.own(number).state == State::Over {
-            return true;
-        }
-        self.cancel(lane, number);
-        // Who is not our equal, and has not borrowed it, changes nothing in the buffer, whatever
-        // it says that it has begun.
-        let lent = self.role == Role::Reader && self.own(number).ours.block.is_some();
-        let waited_for = !alone && (self.terms.equal || lent);
-        let view = claims::cursors(lane.claims(number), number);
-        let view = if waited_for { view } else { Cursors::default() };
-        let settled = self.is_settled(lane, number, view);
-        if settled {
-            self.end(lane, number, result);
-        }
-        settled
-    }
 }
 
 impl OwnPost {
@@ -295,83 +265,24 @@ impl OwnPost {
         self.kind == kind::STREAMED
     }
 
-    /// The length of the next chunk, as both sides count.
+    /// Returns the length of the next chunk, as both sides count.
     fn next_chunk(&self) -> usize {
         CHUNK.min(self.layout.count - self.stream_at)
     }
 
-    /// What a side has said that may no longer touch the other's memory.
-    fn heed(&mut self, flags: u32) {
+    /// Notes flags: a side may no longer touch the other's memory.
+    pub(super) fn heed(&mut self, flags: u32) {
         if flags & flag::REFUSED != 0 {
             self.kind = kind::STREAMED;
         }
     }
 
-    /// A piece that was just claimed.
+    /// Describes a piece that was just claimed.
     fn take_piece(&mut self, index: usize) -> MessagePiece {
         self.claimed += 1;
         let (at, len) = self.layout.piece(index);
         let block = self.theirs.block.map(|place| place.plus(at));
         let theirs = Remote { addr: self.theirs.addr + at, offset: at, block, ..self.theirs };
         MessagePiece { ours: self.ours.addr + at, theirs, len, alone: self.layout.is_alone() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Buffer, publish};
-    use super::*;
-    use crate::ipc::engine::Terms;
-    use crate::ipc::os;
-    use crate::ipc::region::{MappedRegion, SIZE};
-
-    /// Also where the claims come after the last look that would have said that they are lies.
-    #[test]
-    fn claims_of_who_is_not_an_equal_end_only_what_was_lent_to_it() {
-        for (equal, lent, over) in [(true, false, true), (false, true, true), (false, false, false)]
-        {
-            let memory = os::sealed_memory(c"test", SIZE, os::SIZE_SEALS).unwrap();
-            let region = MappedRegion::new(&memory).unwrap();
-            let lane = &region.lanes[0];
-            let terms = Terms { equal, ..Terms::default() };
-            let mut reader = Endpoint::new(Role::Reader, terms);
-            let block = lent.then_some(BlockAddress { serial: 1, offset: 0 });
-            let buffer = Buffer { addr: 4096, len: 40_000, block, ..Buffer::default() };
-            // SAFETY: nobody copies.
-            unsafe { reader.post_read(lane, buffer, true) }.unwrap();
-            let number = 0;
-            publish(lane.desc(Role::Writer, number), number, kind::DIRECT, 40_000, 1);
-            assert_eq!(reader.is_matched(lane, number), Ok(true));
-            // Of either side: all is claimed, and all that the writer has claimed is finished.
-            let mut lie = |liar| {
-                let word = lane.claims(number);
-                word.store(0, Ordering::Relaxed);
-                assert!((0..2).all(|own| {
-                    matches!(claims::claim(word, number, liar, own, 2), Ok(Some(_)))
-                }));
-                claims::note_finished(&lane.desc(Role::Writer, number).finished, number, 2);
-                reader.is_over(lane, number)
-            };
-            assert!(over || !lie(Role::Reader));
-            assert_eq!(lie(Role::Writer), over, "{equal} {lent}");
-            // Nor is a piece waited for that it says it has begun.
-            for role in Role::BOTH {
-                let mut ours = Endpoint::new(role, terms);
-                // SAFETY: as above.
-                unsafe {
-                    match role {
-                        Role::Reader => ours.post_read(lane, buffer, true),
-                        Role::Writer => ours.post_write(lane, buffer, || true, true),
-                    }
-                }
-                .unwrap();
-                lane.claims(number).store(0, Ordering::Relaxed);
-                claims::claim(lane.claims(number), number, role.other(), 0, 2).unwrap();
-                claims::note_finished(&lane.desc(role.other(), number).finished, number, 0);
-                let waited_for = equal || (lent && role == Role::Reader);
-                assert_eq!(ours.abandon(lane, number, false, 0), !waited_for, "{equal} {lent}");
-                assert!(ours.abandon(lane, number, true, 0), "it is gone");
-            }
-        }
     }
 }

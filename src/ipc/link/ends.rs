@@ -1,4 +1,4 @@
-//! The ends of a connection: of the other process, however that comes, and our own.
+//! The ends of a connection: the peer's, however it comes, and our own.
 
 use super::Link;
 use crate::ipc::doorbell::how;
@@ -8,28 +8,28 @@ use crate::ipc::region::closed;
 use crate::os::sys;
 use core::sync::atomic::Ordering;
 
-/// How long the other is believed to be there, and our equal, without another look, in ticks: a
-/// few milliseconds. That it is the same program is looked at by every call.
+/// How long the peer is believed to live, and our own rights to be as they were, in ticks: a few
+/// milliseconds. That the peer is the same program is checked by every copy.
 const BELIEVED_TICKS: u64 = 10_000_000;
 
-/// What is known of the other side.
+/// What is known of the peer.
 pub mod other {
     pub const ALIVE: u32 = 0;
-    /// It has said that it closes; what it has begun it may still finish.
+    /// It closes; pieces that it has begun may still be copied.
     pub const CLOSING: u32 = 1;
-    /// The two are no equals any more; what it has begun it may still finish.
+    /// A side has changed its rights, so the proofs do not hold; pieces may still be copied.
     pub const CHANGED: u32 = 2;
     /// It has closed.
     pub const CLOSED: u32 = 3;
     pub const DIED: u32 = 4;
-    /// It writes nonsense into the region.
+    /// It has broken the protocol.
     pub const BROKEN: u32 = 5;
 }
 
 impl Link {
-    /// What polling its descriptors has told: notes the end of the other side. True: it is there.
+    /// Notes the peer's end if polling `descriptors` has told of one. True: it is there.
     pub fn note_events(&self, events: [i16; 2]) -> bool {
-        // Nothing more comes: the other side does that to no connection, and we only when we close.
+        // POLLRDHUP: we shut our end down only when we close, the peer never does.
         let half = if self.closing.load(Ordering::Acquire) { 0 } else { libc::POLLRDHUP };
         let hung_up = events[0] & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL | half) != 0;
         let dead = events[1] & libc::POLLIN != 0;
@@ -37,8 +37,8 @@ impl Link {
             return true;
         }
         let closed = self.theirs().closed.0.load(Ordering::Acquire);
-        // Two sides that close have both stopped reading, which looks like an end. It is none:
-        // the other may be in the middle of a piece.
+        // Two sides that close have both stopped reading, which looks like an end; but the peer may
+        // be in the middle of a piece.
         if !dead && closed == closed::BEGUN && self.closing.load(Ordering::Acquire) {
             return true;
         }
@@ -54,19 +54,29 @@ impl Link {
             self.note_events(events);
             events[1] & libc::POLLIN == 0
         };
-        // Also of one that has hung up. Of one that has ended by now there is nothing to be read.
-        if look() && !self.engine.peer.is_as_it_was() && look() {
+        // Of a process that has ended by now there is nothing to be read.
+        if look() && self.proven().is_some() && !self.is_as_proven() && look() {
             self.note_changed();
         }
         self.is_there()
     }
 
-    /// What was agreed is no longer so, and there is no other agreement: it ends, for both.
+    /// Returns whether this process still lets itself be reached (one that has become not dumpable
+    /// gives a peer nothing more), and both still have their user.
+    fn is_as_proven(&self) -> bool {
+        let uid = self.peer.uid;
+        let has_user = |folder: &os::Fd| os::owner_of(folder) == Some(uid);
+        os::is_dumpable()
+            && sys::geteuid() as u32 == uid
+            && self.folder.as_ref().is_none_or(has_user)
+    }
+
+    /// Ends the connection for both sides: the proofs do not hold any more.
     #[cold]
     fn note_changed(&self) {
-        // Not if it closes: then that is known.
+        // Not if it closes: the peer knows that then.
         let closed = &self.mine().closed.0;
-        let _ = closed.compare_exchange(0, closed::UNEQUAL, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = closed.compare_exchange(0, closed::CHANGED, Ordering::AcqRel, Ordering::Relaxed);
         self.changed.store(true, Ordering::Release);
         self.note_end(other::CHANGED);
         self.ring();
@@ -76,8 +86,7 @@ impl Link {
         self.other.load(Ordering::Relaxed) < other::CHANGED
     }
 
-    /// Whether what the other process says that it has done can be believed: no longer if it is
-    /// our equal no longer, whatever becomes of it then.
+    /// Returns whether what the peer says that it has copied can be believed.
     pub fn is_trusted(&self) -> bool {
         self.believe();
         !self.has_changed()
@@ -87,8 +96,7 @@ impl Link {
         self.changed.load(Ordering::Acquire) || self.other.load(Ordering::Relaxed) == other::CHANGED
     }
 
-    /// Looks for the other's end, and at its rights, but not more often than every few
-    /// milliseconds.
+    /// Looks for the peer's end, and at our own rights, at most every few milliseconds.
     pub fn believe(&self) -> bool {
         let since = sys::ticks().wrapping_sub(self.believed_at.load(Ordering::Relaxed));
         if since > BELIEVED_TICKS {
@@ -99,14 +107,14 @@ impl Link {
 
     pub(super) fn note_end(&self, end: u32) {
         if self.other.fetch_max(end, Ordering::AcqRel) < end {
-            // Not everybody hears of it from the kernel.
+            // Not all threads hear of it from the kernel.
             self.ring_own();
         }
     }
 
-    /// Before a message is posted: an eager write would not notice an end by itself. Looked
-    /// for now and then, because looking at the clock costs more than the rest of it. What
-    /// the other has written before its end can still be read.
+    /// Returns the peer's end before a message is posted: an eager write would not notice by itself.
+    /// Looked for by every 16th write, because the clock costs more than the rest. What the peer has
+    /// written before its end can still be read.
     #[inline]
     pub fn end_before(&self, role: Role) -> u32 {
         if role == Role::Writer {
@@ -127,7 +135,7 @@ impl Link {
         }
         let end = match self.theirs().closed.0.load(Ordering::Acquire) {
             0 => return known,
-            closed::UNEQUAL => other::CHANGED,
+            closed::CHANGED => other::CHANGED,
             _ => other::CLOSING,
         };
         self.note_end(end);
@@ -140,28 +148,28 @@ impl Link {
         -libc::EPROTO as isize
     }
 
-    /// What a message gets if either side has come to its end.
-    pub fn end_for(&self, role: Role) -> Option<isize> {
+    /// Returns the error of a message if either side has come to its end.
+    pub fn end_for(&self) -> Option<isize> {
         let gone = self.end_of_other();
         let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
-        over.then(|| self.failure(role, gone))
+        over.then(|| self.failure(gone))
     }
 
-    /// What a message gets that will not be transferred. That we close ourselves comes first:
-    /// the other side may have closed because of it.
-    pub fn failure(&self, role: Role, gone: u32) -> isize {
-        match (gone, role) {
-            _ if self.closing.load(Ordering::Acquire) => -libc::EBADF as isize,
-            (other::CLOSING | other::CLOSED, Role::Reader) => 0,
-            (other::CLOSING | other::CLOSED, Role::Writer) => -libc::EPIPE as isize,
-            (other::BROKEN, _) => -libc::EPROTO as isize,
-            _ => -libc::ECONNRESET as isize,
-        }
+    /// Returns the error of a message that will not be transferred. Our own closing comes first: the
+    /// peer may have closed because of it.
+    pub fn failure(&self, gone: u32) -> isize {
+        let errno = match gone {
+            _ if self.closing.load(Ordering::Acquire) => libc::EBADF,
+            other::CLOSING | other::CLOSED => libc::EPIPE,
+            other::BROKEN => libc::EPROTO,
+            _ => libc::ECONNRESET,
+        };
+        -errno as isize
     }
 
     // ---- our own
 
-    /// Begins to close: nobody claims a piece of ours any more, and who waits here returns.
+    /// Begins to close: no piece of ours is claimed any more, and threads that wait here return.
     pub fn begin_close(&self) {
         self.closing.store(true, Ordering::Release);
         self.mine().closed.0.store(closed::BEGUN, Ordering::Release);
@@ -179,9 +187,8 @@ impl Link {
         self.mine().doorbell.0.ring();
     }
 
-    /// Waits until the other side has let go of our buffers. Only then may the program have
-    /// them back; pieces are small, so this is short, unless that process is stopped. False:
-    /// it took too long.
+    /// Waits until the peer has finished the pieces it has begun in our buffers: short, unless that
+    /// process is stopped. False: it took too long.
     pub fn end_close(&self, limit: u64) -> bool {
         for role in Role::BOTH {
             let (endpoint, lane) = self.endpoint(role);

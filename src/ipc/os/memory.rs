@@ -1,24 +1,19 @@
-//! Memory that two processes map: made, sealed, found and mapped.
+//! Memory that two processes map: memfd files, their seals and their pages.
 
 use super::{Fd, Result, call, fd};
-use crate::ipc::blocking::{SEALERS, User};
 use crate::os::sys;
 use crate::plan::PAGE;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 
-/// Nobody can make it smaller or larger.
-pub const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-
-/// Nor map it anew to write, nor take pages away; nor change any of this. Who has it mapped keeps
-/// that.
-const FINAL_SEALS: i32 = SIZE_SEALS | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+/// Its size stays, and so do its seals: pages beyond a changed end would be SIGBUS.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// Since Linux 6.3; a system may demand it.
 const MFD_NOEXEC_SEAL: u32 = 8;
 
-/// Fresh memory for two processes, all zeros, under a name for /proc.
-pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
+/// Makes a memfd of `size` zeros whose size is sealed; `name` is for /proc.
+pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
     // Asked for more than RLIMIT_FSIZE, the kernel sends SIGXFSZ as well.
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
     let (what, at) = (libc::RLIMIT_FSIZE as usize, &raw mut limit as usize);
@@ -37,86 +32,22 @@ pub fn sealed_memory(name: &CStr, size: usize, seals: i32) -> Result<Fd> {
             memory => memory?,
         };
         call(libc::SYS_ftruncate, [memory.raw() as usize, size])?;
-        add_seals(&memory, seals)?;
+        let (number, command) = (memory.raw() as usize, libc::F_ADD_SEALS as usize);
+        call(libc::SYS_fcntl, [number, command, SEALS as usize])?;
         Ok(memory)
     }
 }
 
-fn add_seals(memory: &Fd, seals: i32) -> Result<usize> {
-    let (number, command) = (memory.raw() as usize, libc::F_ADD_SEALS as usize);
-    // SAFETY: no memory of ours.
-    unsafe { call(libc::SYS_fcntl, [number, command, seals as usize]) }
-}
-
-/// The seals of memory, and nothing is asked of what is not: a file may be such that it never
-/// answers. An error: it is something else.
+/// Returns the seals of a memfd; an error for any other file, which is asked nothing else: a FUSE
+/// file might never answer.
 pub(super) fn seals(fd: i32) -> Result<i32> {
     // SAFETY: no memory of ours.
     unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize]) }
         .map(|seals| seals as i32)
 }
 
-/// When both have mapped it: from now on its pages stay where they are. The other side may have
-/// been faster, and nothing is added then. Waits for the memory's lock.
-pub fn seal_for_good(memory: &Fd) -> Result<()> {
-    let added = add_seals(memory, FINAL_SEALS);
-    match seals(memory.raw())? & FINAL_SEALS {
-        FINAL_SEALS => Ok(()),
-        _ => Err(added.err().unwrap_or(libc::EPROTO)),
-    }
-}
-
-/// The same for memory that a user has got as well who is not our equal: it can hold its lock for as
-/// long as it likes, by a write(2) of bytes that never come. So a thread does it, and is waited for
-/// a second.
-pub fn seal_with_stranger(memory: &Fd, user: User) -> Result<()> {
-    if is_sealed_for_good(memory) {
-        return Ok(());
-    }
-    let same = fd(Ok(sys::duplicate(memory.raw(), 0).try_into().map_err(|_| libc::EMFILE)?))?;
-    let done = SEALERS.within(user, 1_000_000_000, move || seal_for_good(&same));
-    done.flatten().unwrap_or(Err(libc::ETIMEDOUT))
-}
-
-/// Where the first page is missing, or the size. Of what is sealed for good none goes away any more,
-/// but such as were only asked for, by fallocate(2): they count as missing. Their number would tell
-/// nothing, for some may lie behind the end; and to look at one would make it, at our cost. Waits
-/// for the memory's lock.
-pub fn first_hole(memory: &Fd) -> Result<usize> {
-    // SAFETY: no memory of ours.
-    unsafe { call(libc::SYS_lseek, [memory.raw() as usize, 0, libc::SEEK_HOLE as usize]) }
-}
-
-pub fn is_sealed_for_good(memory: &Fd) -> bool {
-    seals(memory.raw()).is_ok_and(|seals| seals & FINAL_SEALS == FINAL_SEALS)
-}
-
-/// What a process gets a block for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// It is our equal.
-    Everything,
-    Read,
-    /// It is not our equal, and may write it all the same.
-    Lent,
-}
-
-/// Before it is sent: nobody is to change its seals, and who is not our equal is to be sure that
-/// its pages stay. Who borrows it maps it first, and then seals it.
-pub fn seal_block(memory: &Fd, share: Share) -> Result<()> {
-    let is_sealed = seals(memory.raw())? & FINAL_SEALS & !SIZE_SEALS != 0;
-    match share {
-        // Who has it already may hold its lock.
-        Share::Read if is_sealed_for_good(memory) => Ok(()),
-        Share::Read => seal_for_good(memory),
-        Share::Lent if is_sealed => Err(libc::EBUSY),
-        Share::Everything if !is_sealed => add_seals(memory, libc::F_SEAL_SEAL).map(drop),
-        _ => Ok(()),
-    }
-}
-
-/// Finds all pages of a mapping now; later nobody is killed for want of one. Kernels before 5.14
-/// do not know how: there they are touched one by one.
+/// Allocates all pages of a mapping now, so that touching one later cannot end the process. Kernels
+/// before 5.14 lack the call: there the pages are touched one by one.
 ///
 /// # Safety
 /// Mapped, to be written, with at least this size.
@@ -137,20 +68,12 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// What there is to know of memory that somebody else has made.
-pub struct Sealed {
-    pub size: usize,
-    /// It has as many pages, wherever they are.
-    pub whole: bool,
-    /// And stay; it can be mapped only to read.
-    pub fixed: bool,
-}
-
-/// Memory that somebody else made as `sealed_memory` makes it. From any other its maker could
-/// cut pages off, and we would die of SIGBUS; also from such of huge pages, of which there may be
-/// none left.
-pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
-    let seals = seals(memory.raw()).ok().filter(|seals| seals & SIZE_SEALS == SIZE_SEALS)?;
+/// Returns the size of a memfd that a peer has made as `sealed_memory` does, and whether all its
+/// pages are allocated. `None`: its owner could cut pages off, which would be SIGBUS here; or it has
+/// huge pages, of which there may be none left.
+pub fn sealed_size(memory: &Fd) -> Option<(usize, bool)> {
+    const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    seals(memory.raw()).ok().filter(|seals| seals & SIZE_SEALS == SIZE_SEALS)?;
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     let (fd, at) = (memory.raw() as usize, system.as_mut_ptr() as usize);
     // SAFETY: the kernel fills `system`, which is read only after it has.
@@ -158,13 +81,12 @@ pub fn sealed_memory_of_others(memory: &Fd) -> Option<Sealed> {
     kind.ok().filter(|kind| *kind == libc::TMPFS_MAGIC)?;
     let size = sys::stat(memory.raw(), |stat| stat.st_size as usize)?;
     let whole = sys::stat(memory.raw(), |stat| stat.st_blocks as usize >= size / 512)?;
-    Some(Sealed { size, whole, fixed: seals & FINAL_SEALS == FINAL_SEALS })
+    Some((size, whole))
 }
 
-/// Finds all its pages now: nobody will be killed later for want of one.
+/// Allocates all pages of a memfd now, so that touching one later cannot end the process.
 ///
-/// In steps: until Linux 6.12 a signal that comes meanwhile is the end of it, and what was
-/// found is given back.
+/// In steps: until Linux 6.12 a signal ends the call and gives back what it has allocated.
 pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
     const STEP: usize = 256 << 10;
     let mut from = 0;
@@ -180,11 +102,11 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gives the pages back of memory that is mapped to be written, whoever else has it mapped; it
-/// reads as zeros from then on. It needs no descriptor: that may not be ours any more.
+/// Frees the pages of a writable mapping in all processes; they read as zeros afterwards. Needs no
+/// descriptor, because the program may have closed it.
 ///
 /// # Safety
-/// Mapped with this size, and nobody wants what is there.
+/// Mapped with this size, and its contents are not needed.
 pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
     // SAFETY: the caller's promise. Pages that are locked would stay.
     unsafe {
@@ -193,18 +115,18 @@ pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
     }
 }
 
-/// Maps memory where the kernel chooses; a child of a fork gets it, too.
-pub fn map_inherited(memory: &Fd, size: usize, writable: bool) -> Result<*mut c_void> {
-    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+/// Maps a memfd where the kernel chooses; a child of a fork inherits the mapping.
+pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
     let (flags, number) = (libc::MAP_SHARED as usize, memory.raw() as usize);
     // SAFETY: a fresh mapping.
     unsafe { call(libc::SYS_mmap, [0, size, protection as usize, flags, number]) }
         .map(|at| at as *mut c_void)
 }
 
-/// The same, but a child of a fork does not get it.
-pub fn map_shared(memory: &Fd, size: usize, writable: bool) -> Result<*mut c_void> {
-    let at = map_inherited(memory, size, writable)?;
+/// Like `map_inherited`, but a child of a fork does not inherit it.
+pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
+    let at = map_inherited(memory, size)?;
     // SAFETY: advice about a mapping of ours.
     let _ = unsafe { call(libc::SYS_madvise, [at as usize, size, libc::MADV_DONTFORK as usize]) };
     Ok(at)

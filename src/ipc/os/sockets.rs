@@ -1,7 +1,6 @@
-//! Unix sockets, and what travels over them.
+//! Unix sockets, their options and messages with descriptors.
 
-use super::{Fd, Foreign, Result, call, fd, open};
-use crate::ipc::blocking::{CLOSERS, OURS, User};
+use super::{Fd, Received, Result, call, fd, open};
 use crate::os::sys::{self, nanoseconds};
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -13,7 +12,7 @@ pub fn unix_socket() -> Result<Fd> {
     fd(unsafe { call(libc::SYS_socket, [libc::AF_UNIX as usize, kind]) })
 }
 
-/// What is sent at once arrives at once, or not at all.
+/// Makes a pair that keeps packets whole.
 pub fn unix_pair() -> Result<[Fd; 2]> {
     let mut pair = [0i32; 2];
     let (kind, at) = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, &raw mut pair as usize);
@@ -53,14 +52,13 @@ pub fn bind(socket: &Fd, address: &UnixAddress) -> Result<()> {
     unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
 }
 
-/// Knows who has its other end.
+/// Our own end of a connection that the peer must see the end of.
 fn connected(mut socket: Fd) -> Fd {
-    socket.other_end = Some(user_of(socket.raw()));
+    socket.shut_on_drop = true;
     socket
 }
 
-/// Connects; a listener that accepts nobody is waited for until `end`, a moment of
-/// `sys::nanoseconds`.
+/// Connects; waits for a place in the listener's queue until `end`, a time of `sys::nanoseconds`.
 pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
     let socket = unix_socket()?;
     let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
@@ -79,28 +77,43 @@ pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
     }
 }
 
+/// Has the file of a socket that is bound next made mode 0600. (The umask would be the whole
+/// process's.)
+pub fn make_private(socket: &Fd) -> Result<()> {
+    // SAFETY: no memory.
+    unsafe { call(libc::SYS_fchmod, [socket.raw() as usize, 0o600]) }.map(drop)
+}
+
 pub fn listen(socket: &Fd) -> Result<()> {
     // SAFETY: no memory.
     unsafe { call(libc::SYS_listen, [socket.raw() as usize, 128]) }.map(drop)
 }
 
+/// Accepts a client; like accept(2) it blocks unless the listener is O_NONBLOCK.
 pub fn accept(listener: i32) -> Result<Fd> {
     let flags = libc::SOCK_CLOEXEC as usize;
     // SAFETY: no address is asked for.
     fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, flags]) }).map(connected)
 }
 
-/// Whether a path leads to a socket, and not by a link.
+/// Returns whether a descriptor is in non-blocking mode.
+pub fn is_nonblocking(fd: i32) -> bool {
+    // SAFETY: no memory.
+    let flags = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize]) };
+    flags.is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+}
+
+/// Returns whether a path is a socket, and not a link to one.
 pub fn is_socket_file(address: &UnixAddress) -> bool {
     // SAFETY: terminated: `unix_address` leaves room for the zero.
     let path = unsafe { CStr::from_ptr(address.0.sun_path.as_ptr()) };
     let kind = |stat: &libc::stat| stat.st_mode & libc::S_IFMT;
-    let file = open(None, path, libc::O_PATH | libc::O_NOFOLLOW);
+    let file = open(path, libc::O_PATH | libc::O_NOFOLLOW);
     file.is_ok_and(|file| sys::stat(file.raw(), kind) == Some(libc::S_IFSOCK))
 }
 
-/// Taking turns with others who listen in the folder of a path; ends with its owner. `None`: it
-/// was not to be had until `end`, or there is no such folder.
+/// Locks the folder of a path against other listeners, until the result is dropped. `None`: the lock
+/// was not free until `end`, or there is no such folder.
 pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
     let mut folder = [0u8; 108];
     match path.iter().rposition(|&byte| byte == b'/') {
@@ -108,7 +121,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
         Some(0) => folder[0] = b'/',
         Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
     }
-    let folder = open(None, CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
+    let folder = open(CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
     let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
     loop {
         // SAFETY: no memory.
@@ -143,8 +156,8 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     numbers_of(fd, option).map(|[value]| value)
 }
 
-/// A process and its user, by the kernel's word, in numbers of our namespaces. What is not to be
-/// seen from here is 0, and 65534.
+/// A process and its user as the kernel tells them, in numbers of our namespaces; a process that
+/// cannot be seen from here is 0, a user without a number 65534.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     pub pid: i32,
@@ -152,37 +165,11 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Who has made the other end of a socket: of a pair who has made both; of one that was connected
-/// who has called `listen`, or `connect`. An error: nobody is known.
-pub fn maker_of(socket: i32) -> Result<Credentials> {
+/// Returns SO_PEERCRED: the process that called `connect` or `listen`, or made the pair.
+pub fn peer_credentials(socket: i32) -> Result<Credentials> {
     let [pid, uid, gid] = numbers_of(socket, libc::SO_PEERCRED)?;
     let known = uid != -1;
     known.then_some(Credentials { pid, uid: uid as u32, gid: gid as u32 }).ok_or(libc::ENOTCONN)
-}
-
-/// Its user.
-pub fn user_of(socket: i32) -> User {
-    maker_of(socket).map_or(OURS, |maker| maker.uid)
-}
-
-/// The same as a descriptor, since Linux 6.5.
-pub fn process_of_maker(socket: i32) -> Result<Fd> {
-    const SO_PEERPIDFD: i32 = 77;
-    let [number] = numbers_of(socket, SO_PEERPIDFD)?;
-    fd(Ok(number as usize))
-}
-
-/// Whether our end of a unix socket, and the other, have no name: as those of a pair. One that was
-/// accepted has that of its listener.
-pub fn are_nameless(socket: i32) -> [bool; 2] {
-    [libc::SYS_getsockname, libc::SYS_getpeername].map(|number| {
-        let mut address = libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] };
-        let mut len = size_of_val(&address) as u32;
-        let (at, room) = (&raw mut address as usize, &raw mut len as usize);
-        // SAFETY: the kernel writes at most `len` bytes.
-        let told = unsafe { call(number, [socket as usize, at, room]) };
-        told.is_ok() && len as usize == offset_of!(libc::sockaddr_un, sun_path)
-    })
 }
 
 fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
@@ -213,15 +200,14 @@ impl Drop for SwitchedOn {
     }
 }
 
-/// Whether a descriptor is a listening unix socket.
+/// Returns whether a descriptor is a listening unix socket.
 pub fn is_listener(fd: i32) -> bool {
     socket_option(fd, libc::SO_ACCEPTCONN) == Ok(1)
         && socket_option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
-/// Nothing is sent or received any more. To stop `SHUT_RD` only: from then on polling this end
-/// returns at once, and the other end hears nothing of it. A socket that the program has there
-/// instead is left alone.
+/// Shuts a socket down; with `SHUT_RD` polling this end returns at once from then on, and the peer
+/// hears nothing of it. A file that the program has put under the number is left alone.
 pub fn shut_down(socket: &Fd, how: i32) {
     if socket.is_there() {
         // SAFETY: no memory.
@@ -229,43 +215,23 @@ pub fn shut_down(socket: &Fd, how: i32) {
     }
 }
 
-/// Nobody can send descriptors to it from now on; since Linux 6.16.
-pub fn refuse_descriptors(socket: i32) {
+/// Lets descriptors be sent to a socket, or not; since Linux 6.16. Clients inherit it from the
+/// listener.
+pub fn take_descriptors(socket: i32, take: bool) {
     const SO_PASSRIGHTS: i32 = 83;
-    let _ = set_socket_option(socket, SO_PASSRIGHTS, 0);
+    let _ = set_socket_option(socket, SO_PASSRIGHTS, i32::from(take));
 }
 
-/// What a socket has to send, if it is one, is not waited for when it is closed.
-pub fn do_not_linger(fd: i32) {
-    let _ = set_socket_option(fd, libc::SO_LINGER, libc::linger { l_onoff: 0, l_linger: 0 });
-}
-
-/// Takes out all that has come to a socket that is shut down; what was sent along is closed as all
-/// that is (`Foreign`). It is not looked for, which whoever has a copy of our end could make us do in the
-/// wrong place (SO_PEEK_OFF). False: there is no end to it, or too much waits to be closed already.
-pub fn empty_for_good(socket: &Fd, user: User) -> bool {
-    /// More than fit into any queue.
-    const MOST: usize = 10_000;
-    // A packet may have no bytes, as the end. But it has credentials.
-    let _ = set_socket_option(socket.raw(), libc::SO_PASSCRED, 1);
-    (0..MOST).take_while(|_| !CLOSERS.is_behind(user)).any(|_| {
-        let (mut room, mut beside) = ([0; 256], Beside::of(user));
-        let got = receive(socket.raw(), &mut room, &mut beside);
-        got == Ok(0) && !beside.any
-    })
-}
-
-/// What is sent to wake somebody.
+/// The packet that wakes a sleeper.
 pub const WAKE: u8 = 1;
 
-/// One byte that wakes somebody. A full socket is as good: its reader has something to read.
+/// Sends a wake-up. A full socket is as good: its reader has something to read.
 pub fn send_byte(socket: i32) {
     let _ = send(socket, &[WAKE], &[]);
 }
 
-/// What descriptors have to say, each about its events; -1 has nothing. Nothing where the system
-/// refuses, or a signal comes: the caller comes back at once. Without memory from the heap, which a
-/// program may have used up when it waits.
+/// Polls a few descriptors, each for its events; -1 is skipped. All zeros where the call fails or a
+/// signal comes. Needs no heap, which a program that waits may have used up.
 pub fn poll_few<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> [i16; N] {
     let mut set = fds.map(poll_entry);
     let _ = poll_set(&mut set, limit_ms);
@@ -276,28 +242,22 @@ pub fn poll_entry((fd, events): (i32, i16)) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
 }
 
-/// The same for many. An error, as a signal is, is for who wants to know of it.
+/// Like `poll_few`, for a slice. Returns the errno, including EINTR.
 pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) -> Result<()> {
     let (at, len) = (set.as_mut_ptr() as usize, set.len());
     // SAFETY: the kernel writes the answers, or leaves zeros.
     unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.map(drop)
 }
 
-/// The most descriptors that anybody has a use for in one message; and the most that can be sent.
-pub const MOST_FDS: usize = 3;
-const SCM_MAX_FD: u32 = 253;
-
-/// Room for everything that can be sent, a set of credentials and a process, aligned as the kernel
-/// wants it: what has no room the kernel closes in our call, and that may take as long as its owner
-/// likes.
+/// Room for as many descriptors as can be sent and a set of credentials, aligned for the kernel:
+/// descriptors without room would be closed inside our call, which can block (SO_LINGER).
 #[repr(C, align(8))]
-struct CmsgBuffer([u8; CMSG_ROOM]);
+struct CmsgBuffer<const N: usize>([u8; N]);
 
-// SAFETY: sums.
-const CMSG_ROOM: usize = unsafe { libc::CMSG_SPACE(4 * SCM_MAX_FD) + libc::CMSG_SPACE(12) + libc::CMSG_SPACE(4) }
-        as usize
-        // Times, labels: whoever has a copy of our end can ask for them.
-        + 4096;
+const SCM_MAX_FD: u32 = 253;
+// SAFETY: sums. The rest is for options that the program may have set: times, labels.
+const CMSG_ROOM: usize =
+    unsafe { libc::CMSG_SPACE(4 * SCM_MAX_FD) + libc::CMSG_SPACE(12) } as usize + 4096;
 
 /// Points to what must outlive it.
 fn header(piece: &libc::iovec) -> libc::msghdr {
@@ -310,13 +270,12 @@ fn header(piece: &libc::iovec) -> libc::msghdr {
 
 /// Sends `bytes`, with descriptors.
 pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
-    let mut control = CmsgBuffer([0; CMSG_ROOM]);
+    let mut control = CmsgBuffer([0; 64]);
     let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut message = header(&piece);
     if !fds.is_empty() {
         let payload = size_of_val(fds) as u32;
-        // SAFETY: the header and so many numbers fit into `control`, for nobody sends more
-        // than three.
+        // SAFETY: header and numbers fit into `control`: no message has more than three.
         unsafe {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = libc::CMSG_SPACE(payload) as usize;
@@ -334,33 +293,17 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     unsafe { call(libc::SYS_sendmsg, [socket as usize, &raw const message as usize, flags]) }
 }
 
-/// Ask for `Beside::process`; and how that comes.
-pub const SO_PASSPIDFD: i32 = 76;
-const SCM_PIDFD: i32 = 4;
-
-/// What came with a message beside its bytes.
+/// What comes with a message beside its bytes.
 #[derive(Default)]
 pub struct Beside {
-    /// Who closes slowly what it has sent makes nobody else wait.
-    user: User,
-    pub fds: Vec<Foreign>,
-    /// There were more of them than found a number, or room, here.
+    pub fds: Vec<Received>,
+    /// Some descriptors found no number here (EMFILE).
     pub cut: bool,
-    /// Something came along.
-    any: bool,
-    /// Who has sent what came last; all of that has one sender, where credentials are asked for.
-    pub sender: Credentials,
-    /// The same as a descriptor, since Linux 6.5.
-    pub process: Option<Fd>,
+    /// Sender of the bytes received last, where SO_PASSCRED is on.
+    pub sender: Option<Credentials>,
 }
 
-impl Beside {
-    pub fn of(user: User) -> Self {
-        Self { user, ..Self::default() }
-    }
-}
-
-/// Receives at most `bytes`; answers how many. 0: the other end is closed.
+/// Receives at most `bytes`; returns how many. 0: the other end is closed.
 pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usize> {
     let mut control = CmsgBuffer([0; CMSG_ROOM]);
     let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -372,8 +315,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let got =
         unsafe { call(libc::SYS_recvmsg, [socket as usize, &raw mut message as usize, flags]) }?;
     beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
-    beside.any |= message.msg_controllen != 0;
-    (beside.sender, beside.process) = (Credentials::default(), None);
+    beside.sender = None;
     // SAFETY: the kernel has filled `control` up to the length it says.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
@@ -384,17 +326,12 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for index in 0..payload / size_of::<i32>() {
                         let fd = data.cast::<i32>().add(index).read_unaligned();
-                        beside.fds.push(Foreign { fd, known: None, user: beside.user });
+                        beside.fds.push(Received(fd));
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
                     let libc::ucred { pid, uid, gid } = data.cast::<libc::ucred>().read_unaligned();
-                    beside.sender = Credentials { pid, uid, gid };
-                }
-                (libc::SOL_SOCKET, SCM_PIDFD) if payload >= 4 => {
-                    // Negative: why there is none.
-                    let number = usize::try_from(data.cast::<i32>().read_unaligned());
-                    beside.process = fd(number.map_err(|_| libc::ESRCH)).ok();
+                    beside.sender = Some(Credentials { pid, uid, gid });
                 }
                 _ => {}
             }

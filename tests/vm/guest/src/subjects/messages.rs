@@ -13,10 +13,9 @@ tests! {
     message_from_block_to_block_is_carried
     message_regimes_are_kept
     message_engine_is_preferred_and_named
-    message_lengths_that_differ_transfer_the_shorter
+    message_longer_than_its_buffer_is_told
     message_threads_share_a_connection
     message_hostile_peer_writes_nothing_outside
-    message_between_user_namespaces_is_carried
     message_calls_that_are_forbidden_are_not_needed
 }
 
@@ -121,7 +120,7 @@ fn message_engine_is_preferred_and_named() -> Outcome {
     Ok(())
 }
 
-fn message_lengths_that_differ_transfer_the_shorter() -> Outcome {
+fn message_longer_than_its_buffer_is_told() -> Outcome {
     all_carried("ipc_messages", &["unequal"], 1 << 20)
 }
 
@@ -131,17 +130,6 @@ fn message_threads_share_a_connection() -> Outcome {
 
 fn message_hostile_peer_writes_nothing_outside() -> Outcome {
     all_carried("ipc_scribble", &[], 0)
-}
-
-/// Where process_vm is forbidden; also by the rules of the system itself.
-fn message_between_user_namespaces_is_carried() -> Outcome {
-    for engine in ["auto", "helper"] {
-        for arguments in [&["namespaces", "helper"][..], &["namespaces", "helper", "both"]] {
-            let (bytes, _) = carried(&mut program("ipc_rights", arguments, engine)?)?;
-            ensure!(bytes >= 6 * 70_000, "{engine}, {arguments:?}: {bytes} bytes");
-        }
-    }
-    Ok(())
 }
 
 fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {

@@ -1,0 +1,106 @@
+//! What goes on for other connections while a thread waits, checks or arms: one epoll set of all
+//! sockets that may need this process, so that only those are looked at that have something to say.
+//!
+//! Members are the doorbell sockets of connections that cannot go on alone (streamed messages), and
+//! the sockets of clients that are greeting.
+
+use super::lock::Lock;
+use super::os::{self, Epoll, Fd};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// A key's upper half: a connection's handle, or a greeting's number.
+pub const CONNECTION: u64 = 1 << 32;
+pub const GREETING: u64 = 2 << 32;
+
+/// Most members that are served in one go.
+pub const AT_ONCE: usize = 16;
+
+struct Background {
+    epoll: Epoll,
+    /// A socket, whose mark is unique: a program that closes all descriptors has closed it, too, and
+    /// may have an epoll set of its own under the number.
+    witness: [Fd; 2],
+}
+
+static BACKGROUND: Lock<Option<Arc<Background>>> = Lock::new(None);
+
+/// Returns the set if it is still ours.
+fn existing() -> Option<Arc<Background>> {
+    let mut held = BACKGROUND.lock();
+    if held.as_ref().is_some_and(|background| !background.witness[0].is_there()) {
+        held.take().into_iter().for_each(forget_descriptors);
+    }
+    held.clone()
+}
+
+fn existing_or_new() -> os::Result<Arc<Background>> {
+    if let Some(background) = existing() {
+        return Ok(background);
+    }
+    let made = Background { epoll: Epoll::new()?, witness: os::unix_pair()? };
+    Ok(BACKGROUND.lock().get_or_insert_with(|| Arc::new(made)).clone())
+}
+
+fn forget_descriptors(gone: Arc<Background>) {
+    // In use by another thread: the numbers stay with that one.
+    if let Some(mut gone) = Arc::into_inner(gone) {
+        gone.epoll.disown();
+        gone.witness.iter_mut().for_each(Fd::disown);
+    }
+}
+
+/// Adds a descriptor under a key, or changes its events.
+pub fn watch(fd: i32, events: i16, key: u64) -> os::Result<()> {
+    existing_or_new()?.epoll.watch(fd, events, key)
+}
+
+/// Removes a descriptor that is not closed yet.
+pub fn forget(fd: i32) {
+    if let Some(background) = existing() {
+        background.epoll.forget(fd);
+    }
+}
+
+/// Members that threads of this process have given something to do.
+static NOTED: Lock<Vec<u64>> = Lock::new(Vec::new());
+static ANY_NOTED: AtomicBool = AtomicBool::new(false);
+
+/// Has any thread look at a member, although its peer has not rung.
+pub fn note(key: u64) {
+    let mut noted = NOTED.lock();
+    // Without memory its own waiter looks after it.
+    if !noted.contains(&key) && noted.try_reserve(1).is_ok() {
+        noted.push(key);
+        ANY_NOTED.store(true, Ordering::Release);
+    }
+}
+
+/// Returns the keys of some members that have something to do.
+pub fn ready(keys: &mut [u64; AT_ONCE]) -> usize {
+    if ANY_NOTED.load(Ordering::Acquire) {
+        let mut noted = NOTED.lock();
+        let count = noted.len().min(AT_ONCE);
+        for (key, noted) in keys.iter_mut().zip(noted.drain(..count)) {
+            *key = noted;
+        }
+        ANY_NOTED.store(!noted.is_empty(), Ordering::Release);
+        if count > 0 {
+            return count;
+        }
+    }
+    existing().map_or(0, |background| background.epoll.ready(keys))
+}
+
+/// Returns the set's descriptor, to be polled.
+pub fn raw() -> os::Result<i32> {
+    existing_or_new().map(|background| background.epoll.raw())
+}
+
+/// Forgets the parent's set in the child of a fork.
+pub fn forget_after_fork() {
+    BACKGROUND.renew();
+    NOTED.renew();
+    ANY_NOTED.store(false, Ordering::Release);
+}

@@ -1,0 +1,195 @@
+//! Giving messages up: at the program's wish, or because a side closes or is gone.
+
+use super::{Endpoint, OwnPost, Role, State};
+use crate::ipc::claims::{self, Cursors, flag};
+use crate::ipc::region::{Lane, kind};
+use crate::os::sync::full_fence;
+use core::sync::atomic::Ordering;
+
+/// What has become of a message that the program cancels.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Withdrawal {
+    /// It is over, and its result is to be collected.
+    Over,
+    /// It is withdrawn, and its slot free or kept for the peer; the export of its buffer.
+    Withdrawn(u64),
+    /// Pieces are under way: it is over when they have ended.
+    Wait,
+}
+
+impl Endpoint {
+    /// Keeps both sides from claiming another piece.
+    pub fn cancel(&mut self, lane: &Lane, number: u32) {
+        claims::raise(lane.claims(number), number, flag::CANCELLED);
+    }
+
+    /// Withdraws a message. A post that has met nothing and is this side's latest is taken back as if
+    /// it had never been made: no message is lost. One with later posts behind it keeps its number:
+    /// what the peer posts for that is cancelled.
+    pub fn withdraw(&mut self, lane: &Lane, number: u32) -> Withdrawal {
+        if self.is_over(lane, number) {
+            return Withdrawal::Over;
+        }
+        if self.own(number).kind == kind::EAGER {
+            // The bytes are in the region already, and the peer will read them.
+            let taken = self.own(number).ours.len as isize;
+            self.end(lane, number, taken);
+            return Withdrawal::Over;
+        }
+        self.cancel(lane, number);
+        // A peer that posts from here on claims nothing; one that has posted before is seen.
+        full_fence();
+        if self.is_matched(lane, number) != Ok(false) {
+            let over = self.abandon(lane, number, false, -libc::ECANCELED as isize);
+            return if over { Withdrawal::Over } else { Withdrawal::Wait };
+        }
+        let desc = self.own_desc(lane, number);
+        if number.wrapping_add(1) == self.next {
+            desc.number.store(number, Ordering::SeqCst); // that of the slot's neighbour: none
+            full_fence();
+            let theirs = self.other_desc(lane, number).number.load(Ordering::SeqCst);
+            if theirs != number.wrapping_add(1) {
+                // The peer looks for our post after it has published its own, and finds none.
+                lane.claims(number).store(0, Ordering::Release);
+                self.next = number;
+                return self.free_withdrawn(number);
+            }
+            desc.number.store(number.wrapping_add(1), Ordering::SeqCst);
+            if self.is_matched(lane, number) != Ok(false) {
+                let over = self.abandon(lane, number, false, -libc::ECANCELED as isize);
+                return if over { Withdrawal::Over } else { Withdrawal::Wait };
+            }
+        }
+        if self.role == Role::Reader {
+            desc.len.store(0, Ordering::Release);
+            self.own(number).ours.len = 0;
+        }
+        self.withdrawn += 1;
+        let own = self.own(number);
+        (own.cancelled, own.withdrawn) = (true, true);
+        (own.cookie, own.waited) = (false, false);
+        Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin))
+    }
+
+    fn free_withdrawn(&mut self, number: u32) -> Withdrawal {
+        let own = self.own(number);
+        own.state = State::Free;
+        Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin))
+    }
+
+    /// Ends withdrawn messages that the peer has posted its part of by now.
+    #[cold]
+    pub(super) fn sweep_withdrawn(&mut self, lane: &Lane) {
+        for number in self.unfinished() {
+            if self.own(number).withdrawn && self.is_matched(lane, number) != Ok(false) {
+                self.abandon(lane, number, false, -libc::ECANCELED as isize);
+            }
+        }
+    }
+
+    /// Returns whether a message is over, without doing anything for it but taking an eager one.
+    #[inline]
+    pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
+        let under_way = |own: &OwnPost| own.state == State::Posted;
+        // A bad post is found by the wait.
+        if under_way(self.own(number))
+            && self.is_matched(lane, number) == Ok(true)
+            && under_way(self.own(number))
+        {
+            let _ = self.judge(lane, number, false);
+        }
+        self.own(number).state == State::Over
+    }
+
+    /// Gives a message up. True: no process touches its buffers any more, and it is over with
+    /// `result`. `alone`: the peer is gone and need not be waited for.
+    pub fn abandon(&mut self, lane: &Lane, number: u32, alone: bool, result: isize) -> bool {
+        if self.own(number).state != State::Posted {
+            return true;
+        }
+        self.cancel(lane, number);
+        let view = if alone { Cursors::default() } else { self.cursors(lane, number) };
+        let settled = self.is_settled(lane, number, view);
+        if settled {
+            self.own(number).cancelled = true;
+            self.end(lane, number, result);
+        }
+        settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AfterPost, Buffer};
+    use super::*;
+    use crate::ipc::engine::Terms;
+    use crate::ipc::os;
+    use crate::ipc::region::{MappedRegion, SIZE};
+
+    const LARGE: usize = 100_000;
+
+    fn buffer(len: usize) -> Buffer {
+        // An address that is never reached: these tests copy nothing.
+        Buffer { addr: 4096, len, ..Buffer::default() }
+    }
+
+    fn post(end: &mut Endpoint, lane: &Lane) -> u32 {
+        // SAFETY: no piece is copied.
+        let posted = unsafe {
+            match end.role {
+                Role::Reader => end.post_read(lane, buffer(LARGE), true),
+                Role::Writer => end.post_write(lane, buffer(LARGE), || true, true),
+            }
+        };
+        match posted.unwrap() {
+            AfterPost::Waits(number, _) => number,
+            AfterPost::Over(_) => panic!("over at once"),
+        }
+    }
+
+    /// For each side that cancels: the number of the next post, and what the peer's first post meets.
+    #[test]
+    fn latest_post_that_has_met_nothing_is_taken_back_and_others_keep_their_number() {
+        for role in Role::BOTH {
+            for later in [0, 1] {
+                let memory = os::sealed_memory(c"test", SIZE).unwrap();
+                let region = MappedRegion::new(&memory).unwrap();
+                let lane = &region.lanes[0];
+                let mut ours = Endpoint::new(role, Some(Terms::default()));
+                let mut theirs = Endpoint::new(role.other(), Some(Terms::default()));
+                let first = post(&mut ours, lane);
+                (0..later).for_each(|_| _ = post(&mut ours, lane));
+                assert_eq!(ours.withdraw(lane, first), Withdrawal::Withdrawn(0));
+                let next = post(&mut ours, lane);
+                assert_eq!(next, if later == 0 { first } else { 2 }, "{role:?} {later}");
+                let met = post(&mut theirs, lane);
+                assert_eq!(theirs.is_matched(lane, met), Ok(true));
+                // Nothing can be claimed of what was withdrawn; of the new post everything.
+                let claimed = theirs.claim_next(lane, met).is_some();
+                assert_eq!(claimed, later == 0, "{role:?} {later}");
+                ours.sweep_withdrawn(lane);
+                let unfinished: Vec<u32> = ours.unfinished().collect();
+                assert_eq!(unfinished, if later == 0 { vec![0] } else { vec![1, 2] });
+            }
+        }
+    }
+
+    #[test]
+    fn withdrawn_message_waits_for_a_piece_that_the_peer_has_begun() {
+        for role in Role::BOTH {
+            let memory = os::sealed_memory(c"test", SIZE).unwrap();
+            let region = MappedRegion::new(&memory).unwrap();
+            let lane = &region.lanes[0];
+            let mut ours = Endpoint::new(role, Some(Terms::default()));
+            let mut theirs = Endpoint::new(role.other(), Some(Terms::default()));
+            let (number, met) = (post(&mut ours, lane), post(&mut theirs, lane));
+            assert_eq!(theirs.is_matched(lane, met), Ok(true));
+            theirs.claim_next(lane, met).unwrap();
+            assert_eq!(ours.withdraw(lane, number), Withdrawal::Wait);
+            assert!(theirs.claim_next(lane, met).is_none());
+            theirs.copied(lane, met, crate::ipc::engine::Outcome::Whole);
+            assert_eq!(ours.withdraw(lane, number), Withdrawal::Over);
+            assert_eq!(ours.collect(number).0, -libc::ECANCELED as isize);
+        }
+    }
+}

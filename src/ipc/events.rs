@@ -1,0 +1,56 @@
+//! What programs with an event loop poll: `adma_event_fd`.
+//!
+//! An epoll set of sockets that tell of the peer, and an eventfd that threads of this process ring.
+//! An epoll set can itself be polled, and is readable while one of its members is.
+
+use super::os::{self, Epoll, Fd};
+use crate::os::sys;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+pub struct Events {
+    epoll: Epoll,
+    bell: Fd,
+    /// The program waits for the next change.
+    armed: AtomicBool,
+}
+
+impl Events {
+    /// Makes a set of these descriptors, with their events.
+    pub fn new<const N: usize>(members: [(i32, i16); N]) -> os::Result<Self> {
+        let epoll = Epoll::new()?;
+        let number = i32::try_from(sys::new_event()).map_err(|_| libc::EMFILE)?;
+        if number < 0 {
+            return Err(-number);
+        }
+        let bell = Fd::owned(number);
+        epoll.watch(bell.raw(), libc::POLLIN, 0)?;
+        for (fd, events) in members.into_iter().filter(|(fd, _)| *fd >= 0) {
+            epoll.watch(fd, events, 0)?;
+        }
+        sys::raise_event(bell.raw()); // a program that has not armed it looks first
+        Ok(Self { epoll, bell, armed: AtomicBool::new(false) })
+    }
+
+    pub fn raw(&self) -> i32 {
+        self.epoll.raw()
+    }
+
+    /// Announces that the program will wait; look for changes after this.
+    pub fn arm(&self) {
+        os::drain_event(self.bell.raw());
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes the descriptor readable if the program waits; after a change and a full fence.
+    pub fn ring(&self) {
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::SeqCst) {
+            sys::raise_event(self.bell.raw());
+        }
+    }
+
+    /// Forgets numbers that the program has closed, and may have reused.
+    pub fn disown(&mut self) {
+        self.epoll.disown();
+        self.bell.disown();
+    }
+}

@@ -1,0 +1,306 @@
+//! Proof that two processes may reach each other's memory, by the kernel's own rule.
+//!
+//! Each side lays down a page of its own at a random address. It holds a secret and the peer's nonce
+//! of this connection. The peer reads the page by process_vm_readv, for which the kernel demands
+//! PTRACE_MODE_ATTACH (user, capabilities, dumpable, Yama, Landlock and other LSMs, seccomp,
+//! namespaces), and says the secret. Who says our secret could trace us, and so could do anything to
+//! us; it is told addresses, gets blocks and is believed what it says to have copied. Where either
+//! proof fails, nothing of the kind happens: messages are streamed.
+//!
+//! Why a read and not pidfd_getfd(2), which has the same rule: container runtimes forbid that call
+//! and allow process_vm_readv; data is copied by process_vm_readv, so the proof shows just what will
+//! be used; and a descriptor can be a file whose close blocks.
+//!
+//! A read blocks as long as the peer's page does (userfaultfd, FUSE). So the side that has called
+//! `adma_connect` reads first, by a helper thread and within its limit, and the side that accepts
+//! reads nothing before it has heard its own secret. (`handshake` has the order.)
+//!
+//! The page also shows that the peer is the program that greeted: a process may execute another
+//! program, or end and leave its number. The kernel looks an address space up once for each call and
+//! goes through the ranges of the call in order, so every copy begins with a word of this page; if
+//! the program is another one, nothing else is transferred. The address is random so that no other
+//! program has a page there.
+
+use super::claims::Role;
+use super::os;
+use crate::os::{sys, text};
+use crate::plan::PAGE;
+use core::ffi::c_void;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+pub type Secret = [u64; 2];
+
+const MAGIC: u64 = u64::from_le_bytes(*b"admapage");
+
+/// What lies at the beginning of the page.
+#[repr(C)]
+struct Contents {
+    magic: u64,
+    /// The peer's nonce: the page is for that peer and this connection.
+    nonce: u64,
+    /// Read before every pull.
+    sign: u64,
+    /// Written before every push.
+    mark: AtomicU64,
+    secret: [AtomicU64; 2],
+}
+
+/// Bytes of the page that are used; the kernel helper may export them for a trial.
+pub const SIGN: usize = size_of::<Contents>();
+
+/// Where pages lie: no stack and no heap grows there, so a peer that names an address in this range
+/// cannot have us read memory of a third process for it.
+const LOWEST: u64 = 0x1000_0000_0000;
+const PAGES: u64 = 1 << 34;
+
+/// Our own page for one peer; unmapped on drop.
+pub struct Page {
+    pub at: usize,
+}
+
+impl Page {
+    /// Maps a page for the peer with this nonce. `None`: no memory, no random numbers, or this
+    /// process does not want to be reached (PR_SET_DUMPABLE).
+    pub fn new(nonce: u64) -> Option<Self> {
+        if !os::is_dumpable() {
+            return None;
+        }
+        let place = || Some((LOWEST + os::random().ok()? % PAGES * PAGE as u64) as usize);
+        // Not all of the range is free in every program.
+        let at = (0..4).find_map(|_| os::map_page_at(place()?).ok())?;
+        let page = Self { at };
+        let (mark, secret) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; 2]);
+        let contents = Contents { magic: MAGIC, nonce, sign: os::random().ok()?, mark, secret };
+        // SAFETY: just mapped, writable, and known to this thread only.
+        unsafe { (at as *mut Contents).write(contents) };
+        page.renew().then_some(page)
+    }
+
+    fn contents(&self) -> &Contents {
+        // SAFETY: mapped while `self` lives; a peer changes only `mark`, which is atomic.
+        unsafe { &*(self.at as *const Contents) }
+    }
+
+    /// Lays down a new secret. False: there are no random numbers.
+    pub fn renew(&self) -> bool {
+        let [Ok(one), Ok(two)] = [os::random(), os::random()] else { return false };
+        self.contents().secret[0].store(one, Ordering::Relaxed);
+        self.contents().secret[1].store(two, Ordering::Release);
+        true
+    }
+
+    /// Returns whether the peer has read the secret.
+    pub fn is_proven_by(&self, told: Secret) -> bool {
+        told == self.secret()
+    }
+
+    fn secret(&self) -> Secret {
+        self.contents().secret.each_ref().map(|half| half.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; peers reach it by system calls, which notice.
+        unsafe { sys::unmap(self.at as *mut c_void, PAGE) };
+    }
+}
+
+/// Why nothing was copied, or not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// The process is not the program that greeted, or not any more.
+    AnotherProgram,
+    System(i32),
+}
+
+impl core::fmt::Display for Failed {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Failed::AnotherProgram => out.write_str("another program is found there"),
+            Failed::System(errno) => write!(out, "{} (errno {errno})", text::meaning(errno)),
+        }
+    }
+}
+
+/// Where a peer says that its page is.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    pid: i32,
+    at: usize,
+    nonce: u64,
+}
+
+impl Claimed {
+    /// `None`: no page can be there, or the process cannot be seen from this pid namespace.
+    pub fn new(pid: i32, at: u64, nonce: u64) -> Option<Self> {
+        let inside = (LOWEST..LOWEST + PAGES * PAGE as u64).contains(&at);
+        let right = inside && at.is_multiple_of(PAGE as u64) && pid > 0;
+        right.then_some(Self { pid, at: at as usize, nonce })
+    }
+
+    /// Reads the page. Blocks as long as the peer's memory does.
+    pub fn read(&self) -> Result<(Reached, Secret), Failed> {
+        let mut words = [0u64; SIGN / size_of::<u64>()];
+        let here = [(words.as_mut_ptr() as usize, SIGN), (0, 0)];
+        // SAFETY: the kernel writes `words`, which are ours.
+        let got =
+            unsafe { os::copy_across(Role::Reader, self.pid, here, [(self.at, SIGN), (0, 0)]) };
+        match got {
+            Ok(SIGN) => {}
+            Ok(_) | Err(libc::EFAULT) => return Err(Failed::AnotherProgram),
+            Err(errno) => return Err(Failed::System(errno)),
+        }
+        // SAFETY: as above; what the kernel has written.
+        let [magic, nonce, sign, _, secret @ ..] = unsafe { (&raw const words).read_volatile() };
+        if magic != MAGIC || nonce != self.nonce {
+            return Err(Failed::AnotherProgram);
+        }
+        Ok((Reached { pid: self.pid, at: self.at, sign }, secret))
+    }
+}
+
+/// A peer whose page we have read: the only way to an address of another process.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached {
+    pid: i32,
+    at: usize,
+    sign: u64,
+}
+
+impl Reached {
+    /// Copies between our memory and the peer's; returns the bytes copied. 0: one of the buffers is
+    /// not mapped.
+    ///
+    /// # Safety
+    /// For a pull no Rust reference covers `ours`; a push changes `theirs` in that process.
+    pub unsafe fn copy(
+        &self,
+        role: Role,
+        ours: usize,
+        theirs: usize,
+        len: usize,
+    ) -> Result<usize, Failed> {
+        // SAFETY: the caller's promise.
+        match unsafe { self.copy_behind_sign(role, ours, theirs, len) } {
+            // The kernel says EFAULT before it has looked at anything where an address of ours is
+            // beyond the address space.
+            Err(libc::EFAULT) if len > 0 => {
+                // SAFETY: nothing but the sign.
+                let sign = unsafe { self.copy_behind_sign(role, 0, 0, 0) };
+                if let Ok(Some(_)) = sign { Ok(0) } else { Err(Failed::AnotherProgram) }
+            }
+            Err(libc::EFAULT) => Err(Failed::AnotherProgram),
+            Err(errno) => Err(Failed::System(errno)),
+            Ok(None) => Err(Failed::AnotherProgram),
+            Ok(Some(bytes)) => Ok(bytes),
+        }
+    }
+
+    /// `None`: the sign is not there.
+    unsafe fn copy_behind_sign(
+        &self,
+        role: Role,
+        ours: usize,
+        theirs: usize,
+        len: usize,
+    ) -> os::Result<Option<usize>> {
+        const WORD: usize = size_of::<u64>();
+        let (mut word, there) = match role {
+            Role::Reader => (0, self.at + offset_of!(Contents, sign)),
+            Role::Writer => (!self.sign, self.at + offset_of!(Contents, mark)),
+        };
+        let here = [(&raw mut word as usize, WORD), (ours, len)];
+        // SAFETY: `word` is ours, and only the kernel writes it; the caller's promise.
+        let bytes =
+            unsafe { os::copy_across(role, self.pid, here, [(there, WORD), (theirs, len)]) }?;
+        // SAFETY: a word of ours, which the kernel may have written.
+        let word = unsafe { (&raw const word).read_volatile() };
+        let right = role == Role::Writer || word == self.sign;
+        Ok(bytes.checked_sub(WORD).filter(|_| right))
+    }
+
+    /// Tries whether the sign can be read, or the mark written.
+    pub fn probe(&self, role: Role) -> Result<(), Failed> {
+        // SAFETY: nothing but the sign.
+        unsafe { self.copy(role, 0, 0, 0) }.map(drop)
+    }
+
+    /// Reads the peer's secret once more.
+    pub fn read_secret(&self) -> Option<Secret> {
+        let mut secret: Secret = [0; 2];
+        let (here, len) = (&raw mut secret as usize, size_of::<Secret>());
+        let there = self.at + offset_of!(Contents, secret);
+        // SAFETY: a place of ours that only the kernel writes.
+        let got = unsafe { self.copy(Role::Reader, here, there, len) };
+        // SAFETY: as above.
+        (got == Ok(len)).then(|| unsafe { (&raw const secret).read_volatile() })
+    }
+
+    /// Offsets of sign and mark in the page, and the sign; for a trial of the kernel helper.
+    pub fn trial(&self) -> (usize, usize, u64) {
+        (offset_of!(Contents, sign), offset_of!(Contents, mark), self.sign)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONCE: u64 = 77;
+
+    fn read(at: usize, nonce: u64) -> Result<(Reached, Secret), Failed> {
+        Claimed::new(sys::getpid(), at as u64, nonce).unwrap().read()
+    }
+
+    #[test]
+    fn secret_is_proven_by_reading_and_by_nothing_else() {
+        let page = Page::new(NONCE).unwrap();
+        let (reached, secret) = read(page.at, NONCE).unwrap();
+        assert!(page.is_proven_by(secret) && !page.is_proven_by([0; 2]));
+        assert_eq!(read(page.at, NONCE + 1).unwrap_err(), Failed::AnotherProgram, "another peer's");
+        assert!(page.renew() && !page.is_proven_by(secret), "asked again");
+        assert!(page.is_proven_by(reached.read_secret().unwrap()));
+        let other = Page::new(NONCE).unwrap();
+        assert!(other.at != page.at && !other.is_proven_by(secret));
+    }
+
+    /// A peer could otherwise have us read 16 bytes of a process that it may not read itself.
+    #[test]
+    fn page_outside_the_range_is_not_read() {
+        let (pid, good) = (sys::getpid(), LOWEST + 5 * PAGE as u64);
+        assert!(Claimed::new(pid, good, 0).is_some());
+        let stack = &raw const pid as u64 & !4095;
+        for bad in [0, stack, good + 8, LOWEST - PAGE as u64, LOWEST + PAGES * PAGE as u64] {
+            assert!(Claimed::new(pid, bad, 0).is_none(), "{bad:#x}");
+        }
+        assert!(Claimed::new(0, good, 0).is_none());
+    }
+
+    #[test]
+    fn nothing_is_copied_without_the_sign() {
+        let page = Page::new(NONCE).unwrap();
+        let reached = read(page.at, NONCE).unwrap().0;
+        let (from, mut to) = ([7u8; 100], [0u8; 100]);
+        let (here, there) = (to.as_mut_ptr() as usize, from.as_ptr() as usize);
+        // SAFETY: both live through the call.
+        let pull = |reached: &Reached, len: usize| unsafe {
+            (here as *mut u8).write_bytes(0, 100);
+            let got = reached.copy(Role::Reader, here, there, len);
+            (got, (here as *const u8).read())
+        };
+        assert!(Role::BOTH.iter().all(|role| reached.probe(*role).is_ok()));
+        assert_eq!(pull(&reached, 100), (Ok(100), 7));
+        assert_eq!(pull(&Reached { sign: 1, ..reached }, 100).0, Err(Failed::AnotherProgram));
+        // SAFETY: addresses that no process has.
+        unsafe {
+            assert_eq!(reached.copy(Role::Reader, here, 4096, 8), Ok(0));
+            assert_eq!(reached.copy(Role::Writer, 4096, here, 8), Ok(0));
+            assert_eq!(reached.copy(Role::Reader, usize::MAX - 99, there, 9), Ok(0));
+        }
+        drop(page);
+        assert_eq!(pull(&reached, 100), (Err(Failed::AnotherProgram), 0));
+        assert!(Role::BOTH.iter().all(|role| reached.probe(*role) == Err(Failed::AnotherProgram)));
+    }
+}
