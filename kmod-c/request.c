@@ -318,13 +318,16 @@ static int adma_request_reserve(struct adma_request *req, unsigned int more)
 static void adma_request_yield(struct adma_request *req)
 {
 	unsigned int i;
+	bool sent;
 
 	for (i = 0; i < adma_nr_channels; i++) {
 		if (!req->part[i])
 			continue;
+		sent = req->part[i]->sent;
 		/* Without order a later part's end proves nothing about this one. */
-		req->doubt |= !adma_chan_req_close(req->part[i], false) ||
-			      !adma_channels[i].ordered;
+		if (!adma_chan_req_close(req->part[i], false) ||
+		    !adma_channels[i].ordered)
+			req->doubt |= sent;
 		req->part[i] = NULL;
 	}
 }
@@ -415,7 +418,6 @@ static int adma_part_open(struct adma_request *req, unsigned int channel)
 		return -EBUSY;
 	if (!req->used)
 		req->begun = jiffies;
-	req->used |= BIT(channel);
 	return 0;
 }
 
@@ -443,6 +445,8 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr)
 			return ret;
 		req->cr->pieces |= BIT_ULL(nr);
 		ret = adma_piece_send(req, piece->len);
+		if (req->cr->sent)
+			req->used |= BIT(channel);
 		if (!ret)
 			return channel;
 		/* To pin it anew is the business of a buffer's owner. */
@@ -503,8 +507,11 @@ static u32 adma_request_close(struct adma_request *req)
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_channels; i++) {
-		if (!(req->used & BIT(i)))
+		if (!(req->used & BIT(i))) {
+			if (req->part[i])
+				adma_chan_req_close(req->part[i], false);
 			continue;
+		}
 		/* A part that was closed before has no word yet. */
 		if (!req->part[i])
 			req->part[i] = adma_chan_req_begin(&adma_channels[i],

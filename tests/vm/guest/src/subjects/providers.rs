@@ -36,6 +36,8 @@ fn provider_without_order_words_follow_the_data() -> Outcome {
     let words = device.all_words()?;
     let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
     let all = device.info()?.channels;
+    // A first copy, some of which was in flight while the rest was pinned, promises no word.
+    device.carry(&mut Piece::new(&dst, 0, &src, 0, LEN).split(8, all))?;
     for round in 0..rounds(100) {
         src.fill(round as u64);
         let channels = if round % 2 == 0 { 1 } else { all };

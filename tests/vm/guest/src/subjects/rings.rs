@@ -208,6 +208,9 @@ fn ring_that_stays_full_is_ebusy() -> Outcome {
     let _ring = Parameter::set("adma_soft", "ring", NINE_PLACES)?;
     let device = Device::open()?;
     let halves = Halves::new(64 * PAGE)?;
+    // Pinned: a first copy has transfers more.
+    device.carry(&mut halves.pieces())?;
+    halves.dst.fill(0);
     let before = Statistics::now()?;
     let rest = Parameter::set("adma_soft", "rest", 1)?;
     let first = device.start(&mut halves.pieces()[..NINE])?;
@@ -231,6 +234,9 @@ fn ring_without_a_place_for_the_word_tells_the_end_all_the_same() -> Outcome {
     let _ring = Parameter::set("adma_soft", "ring", NINE_PLACES + 1)?;
     let device = Device::open()?;
     let halves = Halves::new(64 * PAGE)?;
+    // Pinned: a first copy has transfers more.
+    device.carry(&mut halves.pieces())?;
+    halves.dst.fill(0);
     let before = Statistics::now()?;
     let rest = Parameter::set("adma_soft", "rest", 1)?;
     let first = device.start(&mut halves.pieces()[..NINE])?;
