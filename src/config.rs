@@ -63,7 +63,8 @@ pub enum LiveFiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Auto,
-    Ioat,
+    /// The kernel helper, whichever driver its channels are of.
+    Dma,
     Gpu,
     Threads,
     Libc,

@@ -20,11 +20,12 @@ pub const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
-        want: "auto, ioat, gpu, threads or libc",
+        want: "auto, dma (or ioat), gpu, threads or libc",
         set: |config, value| {
             let names = [
                 ("auto", Backend::Auto),
-                ("ioat", Backend::Ioat),
+                ("dma", Backend::Dma),
+                ("ioat", Backend::Dma), // as it was called before DSA
                 ("gpu", Backend::Gpu),
                 ("threads", Backend::Threads),
                 ("libc", Backend::Libc),

@@ -139,7 +139,7 @@ impl Dispatcher {
         {
             return Err(Fallback::Starting);
         }
-        if matches!(config.backend, Backend::Auto | Backend::Ioat) && self.ioat.start(allowed) {
+        if matches!(config.backend, Backend::Auto | Backend::Dma) && self.ioat.start(allowed) {
             config.keep.inspect(|&bytes| self.ioat.keep(bytes));
             workers::start(1); // for callers that wait for a word and never ask
             self.engine.store(life::IOAT, Ordering::Release);
