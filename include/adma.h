@@ -9,7 +9,7 @@
  * Link with -ladma (pkg-config adma), or preload libadma.so; both is fine. The
  * order of arguments is source, destination, length.
  *
- * WHO COPIES. I/OAT channels where the kernel helper is loaded, a graphics card
+ * WHO COPIES. DMA channels where the kernel helper is loaded, a graphics card
  * where one is asked for (ADMA_BACKEND=gpu, ADMA_GOAL=cpu), worker threads
  * otherwise, and the calling thread itself where neither can be had: on a
  * single CPU, with ADMA_BACKEND=libc, when the system refuses threads, while

@@ -141,10 +141,11 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 	wake_up_all(&ch->wait);
 }
 
-/* A channel that was given back has been reset. */
+/* ioatdma resets a channel that is given back, idxd does when its DSA goes. */
 void adma_chan_req_over_if_complete(struct adma_chan_req *cr)
 {
-	bool lost = cr->ch->ordered && !READ_ONCE(cr->ch->chan);
+	bool lost = !READ_ONCE(cr->ch->chan) &&
+		    (cr->ch->ordered || READ_ONCE(cr->ch->reset));
 
 	if (cr->closed && (cr->word_came || lost || !adma_chan_req_left(cr)))
 		adma_chan_req_over(cr);
@@ -188,6 +189,8 @@ static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res
 	unsigned long irq;
 
 	WRITE_ONCE(ch->moved, jiffies);
+	if (!ch->ordered)
+		atomic_dec(&ch->entries);
 	if (good && ch->ordered && !param.last) {
 		/* In order and well, as nearly always. */
 		adma_chan_req_advance(cr, param.turn, param.units);
@@ -220,6 +223,25 @@ out_unlock:
  */
 
 /*
+ * idxd sleeps in prep while its queue is full, for ever if the queue hangs. So
+ * it is never full: it has ADMA_QUEUE_SIZE entries at least, and two of them are
+ * the probe's.
+ */
+#define ADMA_QUEUE_SIZE		16
+#define ADMA_QUEUE_WAIT_MS	200
+
+/* Takes an entry of the queue. Returns false if there was none for too long. */
+static bool adma_queue_enter(struct adma_chan_req *cr)
+{
+	struct adma_channel *ch = cr->ch;
+	int most = ADMA_QUEUE_SIZE - (cr == adma_probe_of(ch) ? 0 : 2);
+
+	return wait_event_timeout(ch->wait,
+				  atomic_add_unless(&ch->entries, 1, most),
+				  msecs_to_jiffies(ADMA_QUEUE_WAIT_MS));
+}
+
+/*
  * Submit one transfer, which has been charged.
  *
  * Caller is inside adma_srcu and has seen ch->chan.
@@ -242,6 +264,10 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 	dma_cookie_t cookie;
 	int ret, tries = 0;
 
+	if (!ch->ordered && !adma_queue_enter(cr)) {
+		adma_count(ADMA_STAT_RING_FULL, 1);
+		return -EBUSY;
+	}
 	/* The driver may keep a lock from prep to submit: nothing between. */
 	while (!(tx = dmaengine_prep_dma_memcpy(ch->chan, dst, src, len,
 						flags | DMA_CTRL_ACK))) {
@@ -249,17 +275,24 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 			WRITE_ONCE(ch->refused, jiffies ?: 1);
 		ret = adma_channel_retry(ch, tries++);
 		if (ret)
-			return ret;
+			goto err_leave_queue;
 	}
 	if (READ_ONCE(ch->refused))
 		WRITE_ONCE(ch->refused, 0);
 	tx->callback_result = adma_chan_req_complete;
 	tx->callback_param = param.ptr;
 	cookie = dmaengine_submit(tx);
-	if (dma_submit_error(cookie))
-		return -EIO;
+	if (dma_submit_error(cookie)) {
+		ret = -EIO;
+		goto err_leave_queue;
+	}
 	adma_count(ADMA_STAT_DESCRIPTORS, 1);
 	return cookie;
+
+err_leave_queue:
+	if (!ch->ordered)
+		atomic_dec(&ch->entries);
+	return ret;
 }
 
 /* Returns NULL if the channel has too many in flight. */

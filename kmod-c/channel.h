@@ -44,6 +44,8 @@ struct adma_channel {
 	unsigned long asked;	/* jiffies: its driver was, for completions */
 	unsigned long moved;	/* jiffies: last completion, or end of a pause */
 	atomic_long_t queued;	/* units in flight */
+	atomic_t entries;	/* transfers in flight; without order only */
+	bool reset;		/* after it was given back: nothing moves any more */
 	struct adma_chan_req *req;	/* all of them, by number */
 
 	spinlock_t lock;	/* protects what follows, and how chan_reqs end */

@@ -303,7 +303,7 @@ static int __init adma_init(void)
 		goto err_destroy_workqueues;
 	ret = adma_channels_request(adma_most_channels, adma_node);
 	if (ret) {
-		pr_err("no usable DMA_MEMCPY channel; is the engine's driver (ioatdma) loaded?\n");
+		pr_err("no usable DMA_MEMCPY channel; is the driver (ioatdma, idxd) loaded, and a queue of idxd configured?\n");
 		goto err_destroy_workqueues;
 	}
 	ret = adma_kept_init();

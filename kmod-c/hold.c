@@ -2,6 +2,7 @@
 /* Holding the channels: asking for them, and giving them back. */
 #include <linux/device.h>
 #include <linux/dma-mapping.h>
+#include <linux/module.h>
 #include <linux/slab.h>
 
 #include "hold.h"
@@ -32,24 +33,20 @@ static void adma_channel_leave(struct adma_channel *ch)
 	cancel_delayed_work_sync(&ch->watch);
 	dma_release_channel(chan);
 	adma_chan_reqs_abandon(ch);
-	dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page, ch->probe_dma);
+	/* A silent queue of idxd may still write there: rather lose a page. */
+	if (ch->ordered || !atomic_read(&ch->entries))
+		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
+				  ch->probe_dma);
 	ch->probe_page = NULL;
 }
 
-/*
- * The driver of a device goes: unbind, remove, another one takes it over. Called
- * before the driver's own remove. Copies go on over other channels.
- */
-static int adma_device_event(struct notifier_block *notifier,
-			     unsigned long event, void *dev)
+/* Gives all channels of a device back. Copies go on over other channels. */
+static void adma_device_leave(struct adma_device *device)
 {
-	struct adma_device *device =
-		container_of(notifier, struct adma_device, notifier);
 	unsigned int i, number = device - adma_devices;
 
-	if (event != BUS_NOTIFY_UNBIND_DRIVER || dev != device->dev ||
-	    device->gone)
-		return NOTIFY_DONE;
+	if (device->gone)
+		return;
 	for (i = 0; i < adma_nr_channels; i++) {
 		if (adma_channels[i].device == number)
 			WRITE_ONCE(adma_channels[i].leaving, true);
@@ -63,7 +60,70 @@ static int adma_device_event(struct notifier_block *notifier,
 	WRITE_ONCE(device->gone, true);
 	adma_mems_unmap(number);
 	dev_info(device->dev, "adma: its channels are given back\n");
+}
+
+/*
+ * The driver of a device goes: unbind, remove, another one takes it over. Called
+ * before the driver's own remove.
+ */
+static int adma_device_event(struct notifier_block *notifier,
+			     unsigned long event, void *dev)
+{
+	struct adma_device *device =
+		container_of(notifier, struct adma_device, notifier);
+
+	if (event != BUS_NOTIFY_UNBIND_DRIVER || dev != device->dev)
+		return NOTIFY_DONE;
+	adma_device_leave(device);
 	return NOTIFY_OK;
+}
+
+/*
+ * A queue of idxd is disabled, or all of them with their DSA. idxd does not tell
+ * which channel is which queue: all channels of the DSA are given back. Transfers
+ * that have not completed are over when the DSA has been reset, and not before.
+ */
+static int adma_queue_event(struct notifier_block *notifier,
+			    unsigned long event, void *data)
+{
+	struct adma_device *device =
+		container_of(notifier, struct adma_device, queues);
+	struct device *dev = data;
+	unsigned int i;
+
+	if (dev != device->dsa && dev->parent != device->dsa)
+		return NOTIFY_DONE;
+	if (event == BUS_NOTIFY_UNBIND_DRIVER &&
+	    (dev == device->dsa || !strcmp(dev->driver->name, "dmaengine")))
+		adma_device_leave(device);
+	if (dev != device->dsa)
+		return NOTIFY_DONE;
+	if (event == BUS_NOTIFY_REMOVED_DEVICE)
+		device->dsa = NULL;
+	if (event != BUS_NOTIFY_UNBOUND_DRIVER)
+		return NOTIFY_DONE;
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (adma_channels[i].device != device - adma_devices)
+			continue;
+		WRITE_ONCE(adma_channels[i].reset, true);
+		adma_chan_reqs_abandon(&adma_channels[i]);
+	}
+	return NOTIFY_OK;
+}
+
+/* A DSA is a child of its PCI function, on a bus of its own. */
+static int adma_find_dsa(struct device *child, void *found)
+{
+	struct adma_device *device = found;
+
+	if (!child->bus || strcmp(child->bus->name, "dsa") || !child->driver)
+		return 0;
+	device->dsa = child;
+	device->idxd = child->driver;
+	/* The bus must not go before us; our channels hold the module now. */
+	__module_get(device->idxd->owner);
+	bus_register_notifier(device->idxd->bus, &device->queues);
+	return 1;
 }
 
 /* Pages are mapped once for each device, not for each channel. */
@@ -81,9 +141,11 @@ static unsigned int adma_device_number(struct device *dev)
 		.dev = get_device(dev),
 		/* Before those that complain about what is still mapped. */
 		.notifier = { .notifier_call = adma_device_event, .priority = 1 },
+		.queues = { .notifier_call = adma_queue_event },
 	};
 	if (dev->bus)
 		bus_register_notifier(dev->bus, &device->notifier);
+	device_for_each_child(dev, device, adma_find_dsa);
 	return adma_nr_devices++;
 }
 
@@ -205,6 +267,11 @@ void adma_channels_release(void)
 		if (device->dev->bus)
 			bus_unregister_notifier(device->dev->bus,
 						&device->notifier);
+		if (device->idxd) {
+			bus_unregister_notifier(device->idxd->bus,
+						&device->queues);
+			module_put(device->idxd->owner);
+		}
 	}
 	while (adma_nr_channels)
 		adma_channel_exit(&adma_channels[--adma_nr_channels]);

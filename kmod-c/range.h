@@ -31,6 +31,9 @@ struct adma_range;
 struct adma_device {
 	struct device *dev;
 	struct notifier_block notifier;	/* of its bus: the driver goes */
+	struct device *dsa;	/* idxd's, or NULL; only compared */
+	struct device_driver *idxd;	/* its driver, or NULL; the module is held */
+	struct notifier_block queues;	/* of the driver's bus: a queue goes */
 	bool gone;		/* nothing is mapped, nor will be */
 };
 

@@ -10,6 +10,7 @@
 #include <linux/seq_file.h>
 #include <linux/sysfs.h>
 
+#include "channel.h"
 #include "stats.h"
 
 DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);
@@ -71,7 +72,33 @@ static ssize_t errors_show(struct device *dev, struct device_attribute *attr,
 }
 static DEVICE_ATTR_RO(errors);
 
+/* A line for each channel: its name, driver and device, and whether it is used. */
+static ssize_t channels_show(struct device *dev, struct device_attribute *attr,
+			     char *buf)
+{
+	static const char *const health[] = {
+		[ADMA_UP] = "up", [ADMA_ASIDE] = "aside", [ADMA_OUT] = "out",
+	};
+	int len = 0, idx = srcu_read_lock(&adma_srcu);
+	unsigned int i;
+
+	for (i = 0; i < adma_nr_channels; i++) {
+		struct adma_channel *ch = &adma_channels[i];
+		struct dma_chan *chan = READ_ONCE(ch->chan);
+
+		len += sysfs_emit_at(buf, len, "%s %s %s %s\n",
+				     chan ? dma_chan_name(chan) : "-",
+				     ch->ordered ? "ioatdma" : "idxd",
+				     dev_name(ch->dev),
+				     chan ? health[READ_ONCE(ch->health)] : "gone");
+	}
+	srcu_read_unlock(&adma_srcu, idx);
+	return len;
+}
+static DEVICE_ATTR_RO(channels);
+
 static struct attribute *adma_stat_attrs[] = {
+	&dev_attr_channels.attr,
 	&dev_attr_copies.attr,
 	&dev_attr_errors.attr,
 	NULL

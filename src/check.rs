@@ -2,7 +2,7 @@
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu::{self, GPU};
-use crate::backend::ioat::helper;
+use crate::backend::ioat::{helper, queues};
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::{Refused, ioat, libc as original, threads};
@@ -34,12 +34,13 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
         None => writeln!(out, ", no cgroup quota")?,
     }
     let workers = config.channels.unwrap_or(cpus - 1).min(workers::MOST_WORKERS);
-    let is_wanted = matches!(config.backend, Backend::Auto | Backend::Ioat);
+    let is_wanted = matches!(config.backend, Backend::Auto | Backend::Dma);
     let has_helper =
         is_wanted && sys::NoNewFilter::look().is_some_and(|allowed| ioat.start(allowed));
     helper(is_wanted, ioat, out)?;
+    queues::write_unusable(out)?;
     if has_helper {
-        writeln!(out, "  channels    {} I/OAT", ioat.channels())?;
+        writeln!(out, "  channels    {} DMA", ioat.channels())?;
     } else {
         writeln!(out, "  channels    {workers} software (worker threads beside the caller)")?;
     }
@@ -57,9 +58,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     if has_helper {
         let how = ioat::Options { channels: config.channels, share: None, spins: false };
         // SAFETY: `gain` hands over memory of its own.
-        return gain(out, "I/OAT copies", |dst, src, len| unsafe {
-            ioat.copy(dst, src, len, &how)
-        });
+        return gain(out, "DMA copies", |dst, src, len| unsafe { ioat.copy(dst, src, len, &how) });
     }
     if workers == 0 {
         writeln!(
@@ -83,14 +82,20 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
 
 /// Loaded or not, permitted or not, and what to do about it.
 fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fmt::Result {
-    write!(out, "  I/OAT       ")?;
+    write!(out, "  DMA         ")?;
     if !is_wanted {
         return writeln!(out, "not asked: ADMA_BACKEND says so");
     }
     match ioat.why_not() {
         0 => {
             let (held, usable) = (ioat.channels(), ioat.usable());
-            writeln!(out, "helper loaded, {usable} of {held} channels usable")
+            writeln!(out, "helper loaded, {usable} of {held} channels usable")?;
+            let mut room = [0; queues::ROOM];
+            let held = sys::NoNewFilter::look().map(|allowed| queues::held(&mut room, allowed));
+            for (driver, count, first, last) in queues::drivers(held.unwrap_or_default()) {
+                writeln!(out, "              {count} of {driver}: {first} to {last}")?;
+            }
+            Ok(())
         }
         libc::ENOENT => {
             writeln!(out, "helper not loaded (no /dev/adma); worker threads serve instead.")?;

@@ -64,7 +64,8 @@ pub enum LiveFiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Auto,
-    Ioat,
+    /// The kernel helper, whichever driver its channels are of.
+    Dma,
     Gpu,
     Threads,
     Libc,
@@ -124,7 +125,7 @@ impl Config {
         match knob {
             "ADMA_BACKEND" => {
                 self.backend = match word {
-                    "ioat" => Backend::Ioat,
+                    "dma" | "ioat" => Backend::Dma, // ioat: as it was called before DSA
                     "gpu" => Backend::Gpu,
                     "threads" => Backend::Threads,
                     "libc" => Backend::Libc,

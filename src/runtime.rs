@@ -162,7 +162,7 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
     if config.check {
         check::run(config, &DISPATCHER.ioat);
     }
-    if config.backend == Backend::Ioat && config.log >= Level::Warn {
+    if config.backend == Backend::Dma && config.log >= Level::Warn {
         complain_about_helper();
     }
     let card = config.gpu();
@@ -233,7 +233,7 @@ fn complain_about_helper() {
         libc::EACCES => "no permission for /dev/adma (join the group adma)",
         _ => "no /dev/adma (load the kernel helper, see adma(7))",
     };
-    say(format_args!("ADMA_BACKEND=ioat: {remedy}; using threads"));
+    say(format_args!("ADMA_BACKEND=dma: {remedy}; using threads"));
 }
 
 /// The program counts its threads after a fork, and would find those that wait for work.

@@ -91,7 +91,7 @@ fn whatever_is_no_helper_leaves_copies_to_the_threads() {
         return;
     }
     for setup in [NOTHING, NULL_DEVICE, PLAIN_FILE] {
-        for backend in ["auto", "ioat"] {
+        for backend in ["auto", "dma", "ioat"] {
             let (json, _) = copies(setup, &[], &[&format!("ADMA_BACKEND={backend}")]);
             assert_eq!(json["backend"], "threads", "{setup}, {backend}");
             assert_eq!(number(&json["paths"]["engine"]["calls"]), 6, "{setup}: {json}");
@@ -127,13 +127,13 @@ fn backend_ioat_says_in_one_line_what_is_missing_and_what_to_do() {
         (NOTHING, &[][..], ["no /dev/adma", "kmod-c/README.md"]),
         (FOR_A_GROUP, &NOBODY[..], ["no permission for /dev/adma", "group adma"]),
     ] {
-        let (json, said) = copies(setup, user, &["ADMA_BACKEND=ioat"]);
+        let (json, said) = copies(setup, user, &["ADMA_BACKEND=dma"]);
         assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.starts_with("adma: ADMA_BACKEND=ioat: "), "{said}");
+        assert!(said.starts_with("adma: ADMA_BACKEND=dma: "), "{said}");
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
         assert!(said.ends_with("; using threads\n"), "{said}");
         assert_eq!(json["backend"], "threads");
-        let (_, said) = copies(setup, user, &["ADMA_BACKEND=ioat", "ADMA_LOG=error"]);
+        let (_, said) = copies(setup, user, &["ADMA_BACKEND=dma", "ADMA_LOG=error"]);
         assert_eq!(said, "");
     }
 }

@@ -25,8 +25,8 @@ const KNOBS: [Knob; 20] = [
     Knob {
         name: "ADMA_BACKEND",
         default: "auto",
-        good: &["auto", "ioat", "gpu", "threads", "libc"],
-        bad: &["dma", "Threads", "auto ", "libc,threads"],
+        good: &["auto", "dma", "ioat", "gpu", "threads", "libc"],
+        bad: &["dsa", "Threads", "auto ", "libc,threads"],
     },
     Knob {
         name: "ADMA_GOAL",
@@ -445,7 +445,7 @@ fn backend_ioat_without_helper_costs_one_line_and_runs() {
     }
     let lines = remarks(program().env("ADMA_BACKEND", "ioat"));
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("ADMA_BACKEND=ioat") && lines[0].contains("threads"), "{lines:?}");
+    assert!(lines[0].contains("ADMA_BACKEND=dma") && lines[0].contains("threads"), "{lines:?}");
     assert_eq!(remarks(program().env("ADMA_BACKEND", "ioat").env("ADMA_LOG", "error")), [""; 0]);
     let json = only_report(copies("memcpy 1000000 6").env("ADMA_BACKEND", "ioat"));
     assert_eq!(calls(&json), (6, 0));

@@ -65,8 +65,8 @@ pub const KNOBS: [Knob; 20] = [
     knob!(
         "ADMA_BACKEND",
         "auto",
-        Form::Word(&["auto", "ioat", "gpu", "threads", "libc"]),
-        "I/OAT, else threads; or ioat, gpu, threads, libc"
+        Form::Word(&["auto", "dma", "ioat", "gpu", "threads", "libc"]),
+        "I/OAT, DSA, else threads; or dma, gpu, threads, libc"
     ),
     knob!(
         "ADMA_GOAL",

@@ -172,7 +172,7 @@ impl Dispatcher {
         {
             return Err(Fallback::Starting);
         }
-        let asks_helper = matches!(config.backend, Backend::Auto | Backend::Ioat);
+        let asks_helper = matches!(config.backend, Backend::Auto | Backend::Dma);
         if asks_helper && !self.no_helper.is_recent() && self.ioat.start(allowed) {
             config.keep.inspect(|&bytes| self.ioat.keep(bytes));
             workers::start(1); // for callers that wait for a word and never ask

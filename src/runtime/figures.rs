@@ -3,7 +3,7 @@
 //! The figures are counted where things happen, in every room below; here they come together.
 
 use super::{DISPATCHER, Process};
-use crate::backend::ioat::helper;
+use crate::backend::ioat::{helper, queues};
 use crate::backend::threads::workers;
 use crate::backend::{gpu, ioat, may_start, threads};
 use crate::config::{Config, Level, LiveFiles};
@@ -122,6 +122,7 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
     let ioat = &DISPATCHER.ioat.counts;
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let mut room = [0; queues::ROOM];
     let snapshot = Snapshot {
         recorder,
         pid: sys::getpid(),
@@ -138,6 +139,7 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
         faults: threads::faults() + count(&ioat.faults),
         taken_back: threads::taken_back(),
         helper: (backend == "ioat").then(|| HelperCounts {
+            held: may_start().map_or("", |allowed| queues::held(&mut room, allowed)),
             submit_calls: count(&ioat.submits),
             wait_calls: count(&ioat.waits),
             system_calls: count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others),

@@ -5,6 +5,7 @@ use super::histogram::Histogram;
 use super::messages::Messages;
 use super::snapshot::Snapshot;
 use super::worth;
+use crate::backend::ioat::queues::channels;
 use crate::functions::Op;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -68,7 +69,12 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         for (name, value) in numbers {
             write!(out, "\"{name}\":{value},")?;
         }
-        out.write_str("\"costs_ns\":{")?;
+        out.write_str("\"channels\":{")?;
+        for (number, (name, driver)) in channels(helper.held).enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(out, "{comma}\"{name}\":\"{driver}\"")?;
+        }
+        out.write_str("},\"costs_ns\":{")?;
         numbers_by_name(out, &helper.costs)?;
         if let Some(kept) = &helper.kept {
             out.write_str("},\"lines\":{")?;
@@ -227,6 +233,7 @@ mod tests {
         assert_eq!(json["ioat"]["costs_ns"]["submission"], 40_000_000);
         assert_eq!(json["ioat"]["costs_ns"]["completion"], 999);
         assert_eq!(json["ioat"]["module"]["errors"], 26);
+        assert_eq!(json["ioat"]["channels"]["dma0chan1"], "idxd");
         assert_eq!(json["ioat"]["lines"]["hits"], 1_000_003);
         assert_eq!(json["ioat"]["lines"]["invalidations"], 11);
         for (name, value) in expected {

@@ -26,7 +26,7 @@ pub struct Snapshot<'a> {
     /// Copies whose pieces were taken back from workers that did not run.
     pub taken_back: u64,
     /// Only with the kernel helper.
-    pub helper: Option<HelperCounts>,
+    pub helper: Option<HelperCounts<'a>>,
     /// Only with a graphics card: what has become of memory that was registered with it.
     pub registrations: Option<[(&'static str, u64); 7]>,
     /// Only where there were some.
@@ -38,7 +38,9 @@ pub struct Snapshot<'a> {
 }
 
 /// What the kernel helper was asked, and what it has done itself.
-pub struct HelperCounts {
+pub struct HelperCounts<'a> {
+    /// Its channels, as `queues::held` has them.
+    pub held: &'a str,
     pub submit_calls: u64,
     /// For copies whose words did not come, or came late.
     pub wait_calls: u64,
@@ -105,7 +107,7 @@ pub(super) mod tests {
     /// What the software channels tell, or the kernel helper's.
     pub fn with_snapshot<T>(
         profile: bool,
-        helper: Option<HelperCounts>,
+        helper: Option<HelperCounts<'_>>,
         use_it: impl FnOnce(&Snapshot<'_>) -> T,
     ) -> T {
         let recorder = Recorder::new();
@@ -156,6 +158,7 @@ pub(super) mod tests {
     /// The same with the kernel helper.
     pub fn rendered_with_helper(write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result) -> String {
         let helper = HelperCounts {
+            held: "dma0chan0 idxd 0000:00:04.0 up\ndma0chan1 idxd 0000:00:04.0 up\n",
             submit_calls: 1_000_000,
             wait_calls: 17,
             system_calls: 1_000_317,

@@ -3,6 +3,7 @@
 use super::snapshot::{HelperCounts, Snapshot};
 use super::units::{Bytes, Time};
 use super::{tables, worth};
+use crate::backend::ioat::queues::drivers;
 use crate::functions::Op;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -63,10 +64,13 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-fn helper(helper: &HelperCounts, out: &mut dyn Write) -> Result {
+fn helper(helper: &HelperCounts<'_>, out: &mut dyn Write) -> Result {
     let HelperCounts { system_calls, wait_calls, redone_pieces, .. } = helper;
     writeln!(out, "  kernel helper     {system_calls} system calls, {wait_calls} to wait;")?;
     writeln!(out, "                    {redone_pieces} pieces done again")?;
+    for (driver, count, first, last) in drivers(helper.held) {
+        writeln!(out, "                    {count} channels of {driver}: {first} to {last}")?;
+    }
     if let Some([_, (_, errors)]) = helper.module
         && errors > 0
     {
@@ -119,6 +123,7 @@ mod tests {
             "3 pieces done again",
             "ioat-1 10 %",
             "17 not;",
+            "2 channels of idxd: dma0chan0 to dma0chan1",
             "26 transfers failed or were too late",
             "11 changed",
             "submission 40",

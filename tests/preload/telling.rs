@@ -35,7 +35,7 @@ fn check_tells_what_the_machine_offers() {
     let checkout = Checkout::new();
     let (out, err) = succeed(checkout.shim().arg("--check"));
     assert_eq!(err, "");
-    for name in ["CPUs", "I/OAT", "channels", "gain", "kernel", "NUMA", "huge pages", "limits"] {
+    for name in ["CPUs", "DMA", "channels", "gain", "kernel", "NUMA", "huge pages", "limits"] {
         let line = format!("\n  {name} ");
         assert!(out.contains(&line), "{name}: {out}");
     }

@@ -22,6 +22,10 @@ BEGIN {
 	known["DMA-API: debugging enabled"]
 	# What ioatdma says at each unload, as an error.
 	known["Removing dma and dca services"]
+	# What idxd does without: user queues, counters of performance, shared queues.
+	known["Unable to turn on user SVA feature"]
+	known["Failed to initialize perfmon"]
+	known["Platform does not have ENQCMD(S) support"]
 	# Modules that are not Debian's.
 	known["module verification failed: signature and/or required key missing"]
 	known["loading out-of-tree module taints kernel"]

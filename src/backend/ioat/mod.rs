@@ -1,4 +1,4 @@
-//! I/OAT channels: one copy from submission to the last byte, by the caller and the engine.
+//! DMA channels, of I/OAT or a DSA: one copy from submission to the last byte, by the caller and the engine.
 //!
 //! Law of this file, cited as "the engine's law": while a request is under way the engine
 //! writes the program's memory, whatever the program does. So nothing leaves this file
@@ -15,6 +15,7 @@ pub mod counts;
 pub mod fake;
 pub mod helper;
 mod piece_lists;
+pub mod queues;
 #[cfg(test)]
 mod tests;
 mod tuning;

@@ -15,7 +15,7 @@ expect() {
 }
 
 # self_tests: bytes copied by the first channels, on which the driver tests itself
-self_tests() { adma-vm counters | awk -F '[ =]' '/ channel=0 /{ sum += $8 } END { print sum }'; }
+self_tests() { adma-guest --counters | awk -F '[ =]' '/ channel=0 /{ sum += $8 } END { print sum }'; }
 
 expect "$GUEST_CHANNELS" 'at first'
 without_module

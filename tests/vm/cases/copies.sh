@@ -11,7 +11,8 @@ for chan in $(channels); do
 	count=$((count + 1))
 	for copies in '1 1' '4 3' '64 60' '4097 60' '1048576 4'; do
 		echo "$chan $copies 10000" >$client
-		if grep -v '^results=N* data==* complete=1$' $client; then
+		# idxd says of no transfer that it is complete: it keeps no order.
+		if grep -v "^results=N* data==* complete=$([ "$GUEST_PROVIDER" = dsa ] && echo 0 || echo 1)\$" $client; then
 			echo "$chan $copies: $(cat $client)"
 			exit 1
 		fi

@@ -3,15 +3,12 @@
 set -eu
 # shellcheck source=/dev/null
 . tests/vm/cases/common
-[ "$GUEST_PROVIDER" != proxy ] || {
+[ "$GUEST_PROVIDER" = software ] || {
 	echo 'needs a provider in software'
 	exit 77
 }
 without_module
-case $GUEST_PROVIDER in
-hostile) trap 'engine "$GUEST_CHANNELS" name=idxd hostile=1; insmod "$GUEST_MODULE"' EXIT ;;
-*) trap 'engine "$GUEST_CHANNELS"; insmod "$GUEST_MODULE"' EXIT ;;
-esac
+trap 'engine "$GUEST_CHANNELS"; insmod "$GUEST_MODULE"' EXIT
 
 # engine CHANNELS WORDS...: the provider afresh
 engine() {
@@ -46,14 +43,11 @@ expect_in_log '^adma: no usable DMA_MEMCPY channel'
 refused ptdma
 refused adma_soft
 # It says so itself: it keeps no order, whatever its name.
-refused ioatdma hostile=1
-for good in 'ioatdma' 'idxd hostile=1'; do
-	# shellcheck disable=SC2086  # words
-	engine 4 name=$good
-	insmod "$GUEST_MODULE"
-	[ "$(dmesg | grep -c '4 channels$')" -gt 0 ] || {
-		echo "$good: not all channels"
-		exit 1
-	}
-	rmmod adma
-done
+refused ioatdma no_order=1
+engine 4
+insmod "$GUEST_MODULE"
+[ "$(dmesg | grep -c '4 channels$')" -gt 0 ] || {
+	echo 'ioatdma: not all channels'
+	exit 1
+}
+rmmod adma

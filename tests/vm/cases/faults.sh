@@ -12,7 +12,7 @@ client=/sys/kernel/debug/adma_client
 chan=$(channels | head -n 1)
 
 # counter NAME: of the first channel
-counter() { adma-vm counters | sed -n "/function=0 channel=0 /s/.* $1=\([0-9]*\).*/\1/p"; }
+counter() { adma-guest --counters | sed -n "/function=0 channel=0 /s/.* $1=\([0-9]*\).*/\1/p"; }
 
 # check NAME WANTED FOUND
 check() {
@@ -34,10 +34,10 @@ fault() {
 	wanted=$1 count=$2 ms=$3
 	shift 3
 	before=$(counter faults)
-	adma-vm fault "$@" channels=1 after=1
+	adma-guest --fault "$@" channels=1 after=1
 	found=$(copies "$count" "$ms")
 	check "$1" "$wanted fired" "$found $([ "$(counter faults)" -gt "$before" ] && echo fired)"
-	adma-vm fault clear
+	adma-guest --fault clear
 }
 
 good='results=NNNN data===== complete=1'

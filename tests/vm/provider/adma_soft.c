@@ -6,12 +6,8 @@
  * channels with DMA_MEMCPY and DMA_PRIVATE, as ioatdma's are; callbacks come
  * from a worker, or from tx_status, as there. Of faults it knows two: a ring of
  * few places, which is full as long as the channels rest, and a channel that
- * takes nothing at all, as ioatdma's while it is being reset.
- *
- * With hostile=1 it promises no more than idxd does, and less: two workers for
- * each channel, one of which begins at the end of the queue; no callback without
- * DMA_PREP_INTERRUPT, and none from tx_status; a transfer without DMA_CTRL_ACK
- * keeps its place for ever; at most 1 MiB, in multiples of 8 bytes.
+ * takes nothing at all, as ioatdma's while it is being reset. As old I/OAT engines
+ * it wants both sides aligned.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -32,17 +28,9 @@ static char *name = "ioatdma";
 module_param(name, charp, 0444);
 MODULE_PARM_DESC(name, "the driver that it says it is");
 
-static bool hostile;
-module_param(hostile, bool, 0444);
-MODULE_PARM_DESC(hostile, "the channels keep no order");
-
-static unsigned int delay;
-module_param(delay, uint, 0644);
-MODULE_PARM_DESC(delay, "hostile: microseconds before one of the workers copies");
-
-static unsigned int fail;
-module_param(fail, uint, 0644);
-MODULE_PARM_DESC(fail, "hostile: the transfer of this number from now on fails half-way; 0: none");
+static bool no_order;
+module_param(no_order, bool, 0444);
+MODULE_PARM_DESC(no_order, "it says so, and keeps it all the same");
 
 static unsigned int ring;
 module_param(ring, uint, 0644);
@@ -67,7 +55,7 @@ struct soft_chan {
 	struct dma_chan chan;
 	spinlock_t lock; /* the lists and the cookies */
 	struct list_head submitted, issued;
-	struct work_struct work, backward;
+	struct work_struct work;
 	atomic_t used; /* places of the ring */
 };
 
@@ -75,7 +63,6 @@ static struct soft_chan soft_chans[MAX_CHANNELS];
 static struct dma_device soft_dma;
 static struct platform_device *soft_pdev;
 static struct workqueue_struct *soft_workers;
-static DEFINE_SPINLOCK(fail_lock);
 
 static struct soft_chan *to_soft(struct dma_chan *chan)
 {
@@ -116,73 +103,6 @@ static void soft_work(struct work_struct *work)
 	soft_progress(container_of(work, struct soft_chan, work));
 }
 
-static bool soft_fails(void)
-{
-	bool fails;
-
-	spin_lock_bh(&fail_lock);
-	fails = fail == 1;
-	if (fail)
-		fail--;
-	spin_unlock_bh(&fail_lock);
-	return fails;
-}
-
-static struct soft_desc *soft_take(struct soft_chan *sc, bool backward)
-{
-	struct soft_desc *desc = NULL;
-
-	spin_lock_bh(&sc->lock);
-	if (!list_empty(&sc->issued)) {
-		struct list_head *node = backward ? sc->issued.prev : sc->issued.next;
-
-		desc = list_entry(node, struct soft_desc, node);
-		list_del(&desc->node);
-	}
-	spin_unlock_bh(&sc->lock);
-	return desc;
-}
-
-static void soft_hostile(struct soft_chan *sc, bool backward)
-{
-	struct soft_desc *desc;
-
-	while (!READ_ONCE(rest) && (desc = soft_take(sc, backward))) {
-		struct dmaengine_result result = { .result = DMA_TRANS_NOERROR };
-		unsigned int us = READ_ONCE(delay);
-
-		if (us && !backward)
-			usleep_range(us, 2 * us);
-		if (soft_fails()) {
-			result.result = DMA_TRANS_WRITE_FAILED;
-			desc->len /= 2;
-		}
-		memcpy(phys_to_virt(desc->dst), phys_to_virt(desc->src), desc->len);
-		if (desc->tx.flags & DMA_PREP_INTERRUPT && desc->tx.callback_result)
-			desc->tx.callback_result(desc->tx.callback_param, &result);
-		if (desc->tx.flags & DMA_CTRL_ACK)
-			atomic_dec(&sc->used);
-		kfree(desc);
-	}
-}
-
-static void soft_hostile_work(struct work_struct *work)
-{
-	soft_hostile(container_of(work, struct soft_chan, work), false);
-}
-
-static void soft_backward_work(struct work_struct *work)
-{
-	soft_hostile(container_of(work, struct soft_chan, backward), true);
-}
-
-static void soft_start(struct soft_chan *sc)
-{
-	queue_work(soft_workers, &sc->work);
-	if (hostile)
-		queue_work(soft_workers, &sc->backward);
-}
-
 static dma_cookie_t soft_submit(struct dma_async_tx_descriptor *tx)
 {
 	struct soft_desc *desc = container_of(tx, struct soft_desc, tx);
@@ -195,10 +115,8 @@ static dma_cookie_t soft_submit(struct dma_async_tx_descriptor *tx)
 		cookie = DMA_MIN_COOKIE;
 	tx->cookie = cookie;
 	sc->chan.cookie = cookie;
-	list_add_tail(&desc->node, hostile ? &sc->issued : &sc->submitted);
+	list_add_tail(&desc->node, &sc->submitted);
 	spin_unlock_bh(&sc->lock);
-	if (hostile)
-		soft_start(sc); /* at once; it may be over before the caller knows */
 	return cookie;
 }
 
@@ -209,7 +127,7 @@ static struct dma_async_tx_descriptor *soft_prep(struct dma_chan *chan, dma_addr
 	struct soft_chan *sc = to_soft(chan);
 	struct soft_desc *desc;
 
-	if (hostile && (len > SZ_1M || !IS_ALIGNED(dst | src | len, 8)))
+	if (!IS_ALIGNED(dst | src | len, 8))
 		return NULL;
 	if (READ_ONCE(closed) & BIT(sc - soft_chans) ||
 	    (places && atomic_read(&sc->used) >= places))
@@ -234,7 +152,7 @@ static void soft_issue(struct dma_chan *chan)
 	spin_lock_bh(&sc->lock);
 	list_splice_tail_init(&sc->submitted, &sc->issued);
 	spin_unlock_bh(&sc->lock);
-	soft_start(sc);
+	queue_work(soft_workers, &sc->work);
 }
 
 /* A client that waits by asking must not wait for the worker. */
@@ -244,8 +162,6 @@ static enum dma_status soft_status(struct dma_chan *chan, dma_cookie_t cookie,
 	struct soft_chan *sc = to_soft(chan);
 	dma_cookie_t used, completed;
 
-	if (hostile)
-		return DMA_OUT_OF_ORDER;
 	soft_progress(sc);
 	spin_lock_bh(&sc->lock);
 	used = chan->cookie;
@@ -268,7 +184,6 @@ static void soft_free(struct dma_chan *chan)
 	struct soft_desc *desc, *next;
 
 	cancel_work_sync(&sc->work);
-	cancel_work_sync(&sc->backward);
 	list_splice_tail_init(&sc->issued, &sc->submitted);
 	list_for_each_entry_safe(desc, next, &sc->submitted, node)
 		kfree(desc);
@@ -287,10 +202,9 @@ static int soft_probe(struct platform_device *pdev)
 		return ret;
 	dma_cap_set(DMA_MEMCPY, dma->cap_mask);
 	dma_cap_set(DMA_PRIVATE, dma->cap_mask);
-	if (hostile) {
+	if (no_order)
 		dma_cap_set(DMA_COMPLETION_NO_ORDER, dma->cap_mask);
-		dma->copy_align = DMAENGINE_ALIGN_8_BYTES;
-	}
+	dma->copy_align = DMAENGINE_ALIGN_8_BYTES;
 	dma->dev = &pdev->dev;
 	dma->device_alloc_chan_resources = soft_alloc;
 	dma->device_free_chan_resources = soft_free;
@@ -304,8 +218,7 @@ static int soft_probe(struct platform_device *pdev)
 		spin_lock_init(&sc->lock);
 		INIT_LIST_HEAD(&sc->submitted);
 		INIT_LIST_HEAD(&sc->issued);
-		INIT_WORK(&sc->work, hostile ? soft_hostile_work : soft_work);
-		INIT_WORK(&sc->backward, soft_backward_work);
+		INIT_WORK(&sc->work, soft_work);
 		sc->chan.device = dma;
 		list_add_tail(&sc->chan.device_node, &dma->channels);
 	}

@@ -14,24 +14,6 @@ pub const WRITE_ERROR: u32 = 0x200;
 /// What "other error" is when the guest names none: a bad next descriptor.
 const SOME_ERROR: u32 = 0x4;
 
-impl Kind {
-    pub const ALL: [(Kind, &str); 9] = [
-        (Kind::Read, "read"),
-        (Kind::Write, "write"),
-        (Kind::Other, "other"),
-        (Kind::Hang, "hang"),
-        (Kind::Stall, "stall"),
-        (Kind::Slow, "slow"),
-        (Kind::Lost, "lost"),
-        (Kind::Dead, "dead"),
-        (Kind::Overtaken, "overtaken"),
-    ];
-
-    fn from_number(number: u32) -> Option<Kind> {
-        Kind::ALL.iter().map(|(kind, _)| *kind).find(|kind| *kind as u32 == number)
-    }
-}
-
 /// One fault, armed on one channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
@@ -74,17 +56,16 @@ pub enum Fate {
 #[derive(Default)]
 pub struct Faults {
     armed: Vec<Fault>,
-    /// How often one took effect.
-    pub fired: u32,
+    pub counters: Counters,
 }
 
 impl Faults {
-    pub fn arm(&mut self, fault: Fault) {
-        self.armed.push(fault);
-    }
-
-    pub fn clear(&mut self) {
-        self.armed.clear();
+    /// One more fault; none: no fault any more.
+    pub fn arm(&mut self, fault: Option<Fault>) {
+        match fault {
+            Some(fault) => self.armed.push(fault),
+            None => self.armed.clear(),
+        }
     }
 
     /// A data descriptor is about to run: after how long, and how it ends.
@@ -142,7 +123,7 @@ impl Faults {
     }
 
     fn fire(&mut self, index: usize) {
-        self.fired += 1;
+        self.counters.faults += 1;
         let times = &mut self.armed[index].times;
         *times = match *times {
             0 => 0,
@@ -176,8 +157,7 @@ impl Counters {
 /// What the guest asks for by a write to the area.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
-    Arm { channels: u32, fault: Fault },
-    Clear { channels: u32 },
+    Arm { channels: u32, fault: Option<Fault> },
     Select(usize),
 }
 
@@ -225,13 +205,16 @@ impl Area {
     }
 
     fn order(&self, word: u32) -> Option<Order> {
-        let channels = word >> 8 & 0xff;
-        if word & 0xff == 0 {
-            return Some(Order::Clear { channels });
-        }
-        let kind = Kind::from_number(word & 0xff)?;
         let Area { after, times, value, .. } = *self;
-        Some(Order::Arm { channels, fault: Fault { kind, after, times, value } })
+        let fault = match word & 0xff {
+            0 => None,
+            number => {
+                let is_it = |kind: &&(Kind, &str)| kind.0 as u32 == number;
+                let (kind, _) = *Kind::ALL.iter().find(is_it)?;
+                Some(Fault { kind, after, times, value })
+            }
+        };
+        Some(Order::Arm { channels: word >> 8 & 0xff, fault })
     }
 
     /// The counters of the selected channel, all of one moment.
@@ -246,7 +229,7 @@ mod tests {
 
     fn faults(kind: Kind, after: u32, times: u32, value: u32) -> Faults {
         let mut faults = Faults::default();
-        faults.arm(Fault { kind, after, times, value });
+        faults.arm(Some(Fault { kind, after, times, value }));
         faults
     }
 
@@ -263,13 +246,13 @@ mod tests {
         assert_eq!(fates(&mut write, 3), [Fail(0x200), Fail(0x200), Run]);
         let mut other = faults(Kind::Other, 1, 0, 0x8);
         assert_eq!(fates(&mut other, 3), [Run, Fail(8), Fail(8)]);
-        assert_eq!((read.fired, write.fired, other.fired), (1, 2, 2));
+        assert_eq!([read, write, other].map(|it| it.counters.faults), [1, 2, 2]);
     }
 
     #[test]
     fn delays_add_up_and_do_not_fail() {
         let mut faults = faults(Kind::Slow, 0, 0, 50);
-        faults.arm(Fault { kind: Kind::Stall, after: 1, times: 1, value: 3 });
+        faults.arm(Some(Fault { kind: Kind::Stall, after: 1, times: 1, value: 3 }));
         let delays: Vec<_> = (0..3).map(|_| faults.on_data().0.as_micros()).collect();
         assert_eq!(delays, [50, 3050, 50]);
     }
@@ -298,7 +281,7 @@ mod tests {
         assert_eq!(overtaken.on_data(), (Duration::ZERO, Fate::Run));
         assert_eq!(overtaken.on_data(), (Duration::ZERO, Fate::Run));
         assert_eq!(overtaken.on_unfenced(), Some(Duration::from_millis(20)));
-        assert_eq!((overtaken.on_unfenced(), overtaken.fired), (None, 1));
+        assert_eq!((overtaken.on_unfenced(), overtaken.counters.faults), (None, 1));
     }
 
     #[test]
@@ -308,9 +291,10 @@ mod tests {
             assert_eq!(area.write(offset, word), None);
             assert_eq!(area.read(offset), word);
         }
-        let fault = Fault { kind: Kind::Stall, after: 5, times: 2, value: 300 };
+        let fault = Some(Fault { kind: Kind::Stall, after: 5, times: 2, value: 300 });
         assert_eq!(area.write(ORDER, 0x305), Some(Order::Arm { channels: 3, fault }));
-        assert_eq!(area.write(ORDER, 0xf00), Some(Order::Clear { channels: 15 }));
+        let none = Some(Order::Arm { channels: 15, fault: None });
+        assert_eq!(area.write(ORDER, 0xf00), none);
         assert_eq!(area.write(ORDER, 0x10a), None);
     }
 

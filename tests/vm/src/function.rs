@@ -1,17 +1,26 @@
-//! The engine as a PCI function: configuration space, BAR 0, MSI-X.
+//! An engine as a PCI function: configuration space, BARs, MSI-X.
 //!
 //! The transport forwards every access here. MSI-X is ours as well: an
 //! interrupt is a write of the table's data to the table's address, which
 //! whoever owns the transport performs (`Message`).
 
-use crate::engine::Engine;
+use crate::channel::Engine;
+use crate::dsa::{self, Dsa};
 use crate::faults::{self, Area, Order};
+use crate::ioat::Ioat;
 use crate::memory::Memory;
 use std::sync::{Arc, Mutex};
 
 pub const VENDOR: u16 = 0x8086;
-/// The engine of Skylake and Cascade Lake servers.
-pub const DEVICE: u16 = 0x2021;
+
+/// What the function is; the number is its PCI device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Model {
+    /// The I/OAT engine of Skylake and Cascade Lake servers.
+    Ioat = 0x2021,
+    /// The Data Streaming Accelerator of Sapphire Rapids.
+    Dsa = 0x0b25,
+}
 
 /// Functions of one device.
 pub const MAX_FUNCTIONS: usize = 8;
@@ -23,6 +32,9 @@ const PENDING: u32 = 0x3000;
 
 const COMMAND: usize = 0x04;
 const BAR: usize = 0x10;
+/// BAR 2, a DSA's portals.
+const PORTALS: usize = 0x18;
+const PORTALS_SIZE: u32 = dsa::MAX_QUEUES as u32 * dsa::PORTAL;
 const EXPRESS: usize = 0x40;
 const MSIX: usize = 0x80;
 const MSIX_ENABLE: u16 = 0x8000;
@@ -32,7 +44,8 @@ const MSIX_MASK: u16 = 0x4000;
 pub type Message = Box<dyn Fn(u64, u32) + Send + Sync>;
 
 pub struct Function {
-    engine: Arc<Engine>,
+    model: Model,
+    engine: Arc<dyn Engine>,
     msix: Arc<Msix>,
     config: Mutex<Config>,
 }
@@ -43,24 +56,34 @@ struct Config {
 }
 
 impl Function {
-    /// Function `number` of a device with `functions` of them.
+    /// A function of a device with several of them, or with one.
     pub fn new(
-        number: usize,
-        functions: usize,
+        model: Model,
+        several: bool,
         channels: usize,
         capacity: u32,
         memory: Arc<Memory>,
         message: Message,
     ) -> Function {
-        let msix = Arc::new(Msix::new(channels, message));
-        let vectors = Arc::clone(&msix);
-        let engine = Arc::new(Engine::new(channels, capacity, memory, move |channel| {
-            vectors.raise(channel);
-        }));
-        engine.start();
-        let several = number == 0 && functions > 1;
-        let config = Config { bytes: power_on(channels, several), area: Area::default() };
-        Function { engine, msix, config: Mutex::new(config) }
+        // The first vector of a DSA is for its commands and errors.
+        let vectors = channels + usize::from(model == Model::Dsa);
+        let msix = Arc::new(Msix::new(vectors, message));
+        let table = Arc::clone(&msix);
+        let raise = Box::new(move |vector| table.raise(vector));
+        let engine: Arc<dyn Engine> = match model {
+            Model::Ioat => {
+                let engine = Arc::new(Ioat::new(channels, capacity, memory, raise));
+                engine.start();
+                engine
+            }
+            Model::Dsa => {
+                let engine = Dsa::new(channels, memory, raise);
+                engine.start();
+                engine
+            }
+        };
+        let config = Config { bytes: power_on(model, vectors, several), area: Area::default() };
+        Function { model, engine, msix, config: Mutex::new(config) }
     }
 
     pub fn reset(&self) {
@@ -68,7 +91,7 @@ impl Function {
         self.msix.reset();
         let mut config = self.config.lock().expect("no panic");
         config.bytes[COMMAND..COMMAND + 2].fill(0);
-        config.bytes[BAR..BAR + 4].fill(0);
+        config.bytes[BAR..PORTALS + 4].fill(0);
         config.bytes[MSIX + 3] &= 0x3f;
     }
 
@@ -99,7 +122,7 @@ impl Function {
         }
         for (index, byte) in value.to_le_bytes().into_iter().take(size as usize).enumerate() {
             let at = address as usize + index;
-            let mask = writable(at);
+            let mask = writable(self.model, at);
             if let Some(old) = config.bytes.get_mut(at) {
                 *old = *old & !mask | byte & mask;
             }
@@ -112,7 +135,6 @@ impl Function {
     fn obey(&self, area: &mut Area, order: Option<Order>) {
         match order {
             Some(Order::Arm { channels, fault }) => self.engine.arm(channels, fault),
-            Some(Order::Clear { channels }) => self.engine.clear_faults(channels),
             Some(Order::Select(channel)) => {
                 area.show(self.engine.counters(channel).unwrap_or_default());
             }
@@ -120,7 +142,7 @@ impl Function {
         }
     }
 
-    // ---- BAR 0 ------------------------------------------------------------------
+    // ---- BARs -------------------------------------------------------------------
 
     pub fn bar_read(&self, address: u64, size: u32) -> u64 {
         match address as u32 % BAR_SIZE {
@@ -130,7 +152,15 @@ impl Function {
         }
     }
 
+    /// Addresses are the guest's: which BAR is meant, only the address tells.
     pub fn bar_write(&self, address: u64, size: u32, value: u64) {
+        if self.model == Model::Dsa {
+            let base = word_at(&self.config.lock().expect("no panic").bytes, PORTALS);
+            let offset = (address as u32).wrapping_sub(base);
+            if base != 0 && offset < PORTALS_SIZE {
+                return self.engine.submit(offset, value);
+            }
+        }
         match address as u32 % BAR_SIZE {
             PENDING.. => {}
             offset @ TABLE.. => self.msix.write(offset - TABLE, size, value),
@@ -144,8 +174,10 @@ fn word_at(bytes: &[u8; 256], at: usize) -> u32 {
 }
 
 /// Which bits of a configuration byte keep what is written.
-fn writable(at: usize) -> u8 {
+fn writable(model: Model, at: usize) -> u8 {
     match at {
+        0x1a if model == Model::Dsa => 0xff << (PORTALS_SIZE >> 16).trailing_zeros(),
+        0x1b if model == Model::Dsa => 0xff,
         COMMAND => 0x06,            // memory, bus master
         0x05 => 0x04,               // interrupt disable
         0x11 => 0xc0,               // BAR 0 is aligned to its 16 KiB
@@ -156,11 +188,11 @@ fn writable(at: usize) -> u8 {
     }
 }
 
-fn power_on(channels: usize, several: bool) -> [u8; 256] {
+fn power_on(model: Model, vectors: usize, several: bool) -> [u8; 256] {
     let mut bytes = [0; 256];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0x00, &VENDOR.to_le_bytes());
-    put(0x02, &DEVICE.to_le_bytes());
+    put(0x02, &(model as u16).to_le_bytes());
     put(0x06, &[0x10]); // there is a list of capabilities
     put(0x08, &[0x04, 0x00, 0x80, 0x08]); // a system peripheral
     put(0x0e, &[if several { 0x80 } else { 0 }]);
@@ -168,7 +200,7 @@ fn power_on(channels: usize, several: bool) -> [u8; 256] {
     put(0x34, &[EXPRESS as u8]);
     // PCI Express, version 2, endpoint integrated into the root complex.
     put(EXPRESS, &[0x10, MSIX as u8, 0x92, 0x00]);
-    put(MSIX, &[0x11, faults::AREA as u8, channels as u8 - 1, 0]);
+    put(MSIX, &[0x11, faults::AREA as u8, vectors as u8 - 1, 0]);
     put(MSIX + 4, &TABLE.to_le_bytes());
     put(MSIX + 8, &PENDING.to_le_bytes());
     bytes
@@ -176,7 +208,6 @@ fn power_on(channels: usize, several: bool) -> [u8; 256] {
 
 // ---- MSI-X ----------------------------------------------------------------------
 
-/// One vector per channel.
 struct Msix {
     state: Mutex<MsixState>,
     message: Message,
@@ -279,27 +310,33 @@ mod tests {
 
     type Sent = Arc<Mutex<Vec<(u64, u32)>>>;
 
-    fn function(channels: usize, functions: usize) -> (Function, Sent) {
+    fn function(model: Model, channels: usize) -> (Function, Sent) {
         let sent = Sent::default();
         let log = Arc::clone(&sent);
         let message = Box::new(move |address, data| log.lock().unwrap().push((address, data)));
         let memory = Arc::new(fake::memory(0x1000));
-        (Function::new(0, functions, channels, 20, memory, message), sent)
+        (Function::new(model, true, channels, 20, memory, message), sent)
     }
 
     #[test]
     fn bar_is_sized_by_writing_ones() {
-        let (function, _) = function(4, 1);
-        for bar in (0x10..=0x28).step_by(4) {
-            function.config_write(bar, 4, u32::MAX);
-            let mask = if bar == 0x10 { !(BAR_SIZE - 1) } else { 0 };
-            assert_eq!(function.config_read(bar, 4), mask, "{bar:#x}");
+        for (model, portals) in [(Model::Ioat, 0), (Model::Dsa, 0xfffe_0000)] {
+            let (function, _) = function(model, 4);
+            for bar in (0x10..=0x28).step_by(4) {
+                function.config_write(bar, 4, u32::MAX);
+                let mask = match bar {
+                    0x10 => !(BAR_SIZE - 1),
+                    0x18 => portals,
+                    _ => 0,
+                };
+                assert_eq!(function.config_read(bar, 4), mask, "{model:?} {bar:#x}");
+            }
         }
     }
 
     #[test]
     fn capabilities_form_a_list_that_ends() {
-        let (function, _) = function(4, 2);
+        let (function, _) = function(Model::Ioat, 4);
         assert_eq!(function.config_read(0x00, 4), 0x2021_8086);
         assert_eq!(function.config_read(0x0e, 1), 0x80);
         let (mut at, mut kinds) = (function.config_read(0x34, 1), Vec::new());
@@ -313,7 +350,7 @@ mod tests {
 
     #[test]
     fn masked_vector_keeps_its_interrupt_until_unmasked() {
-        let (function, sent) = function(2, 1);
+        let (function, sent) = function(Model::Ioat, 2);
         let entry = u64::from(TABLE) + 16;
         function.bar_write(entry, 4, 0xfee0_1000);
         function.bar_write(entry + 8, 4, 0x26);
@@ -333,7 +370,7 @@ mod tests {
 
     #[test]
     fn fault_area_wants_whole_words() {
-        let (function, _) = function(2, 1);
+        let (function, _) = function(Model::Ioat, 2);
         function.config_write(0xc8, 1, 7);
         assert_eq!(function.config_read(0xc8, 4), 0);
         function.config_write(0xc8, 4, 0x0102_0304);

@@ -1,14 +1,14 @@
-//! adma-vm: a guest with an emulated I/OAT device, and its verdict.
+//! adma-vm: a guest with an emulated I/OAT or DSA device, and its verdict.
 //!
-//! The engine (`engine`, `faults`) knows nothing of PCI, the PCI function
-//! (`function`) nothing of QEMU; `proxy` carries one to the other. `qemu` runs
-//! a guest, `verdicts` listens to it. `inject` is the other end of `faults`,
-//! for use inside the guest.
+//! The engines (`ioat`, `dsa`, and `channel`, `faults` for both) know nothing of PCI, the PCI
+//! function (`function`) nothing of QEMU; `proxy` carries one to the other. `qemu` runs a guest,
+//! `verdicts` listens to it. `orders` is what the programs in the guest know of `faults`.
 
-mod engine;
+mod channel;
+mod dsa;
 mod faults;
 mod function;
-mod inject;
+mod ioat;
 mod memory;
 mod options;
 mod orders;
@@ -37,8 +37,6 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Task::Boot(boot) => guest(boot),
-        Task::Fault(injection) => inject::fault(injection).map(|()| ExitCode::SUCCESS),
-        Task::Counters => inject::counters().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         eprintln!("adma-vm: {error}");

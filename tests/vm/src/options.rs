@@ -1,8 +1,7 @@
 //! The command line.
 
-use crate::engine::{MAX_CHANNELS, TRANSFER_CAPACITY};
-use crate::faults::Kind;
-use crate::function::MAX_FUNCTIONS;
+use crate::function::{MAX_FUNCTIONS, Model};
+use crate::ioat::{MAX_CHANNELS, TRANSFER_CAPACITY};
 use std::time::Duration;
 
 /// How long a guest may take when nobody says.
@@ -10,10 +9,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 pub const HELP: &str = "\
 usage: adma-vm boot --kernel FILE --initrd FILE --log FILE [options]
-       adma-vm fault KIND [channels=MASK] [after=N] [times=M] [value=V] [function=F]
-       adma-vm counters
 
-boot starts a guest with an emulated I/OAT device and waits for its verdicts:
+boot starts a guest with an emulated device and waits for its verdicts:
+  --dsa            the device is a DSA, its queues are the channels; not I/OAT
   --channels N     1 to 32 (default 4); 0: no device
   --per-function N channels of one PCI function at most, 1 to 4 (default 4)
   --nodes N        1 or 2 NUMA nodes with a half of the channels each (default 1)
@@ -25,17 +23,12 @@ boot starts a guest with an emulated I/OAT device and waits for its verdicts:
   --verbose        show the console, which also goes to the log
   --shell          the console is the terminal; no verdicts
 Exit status: 0 all passed, 1 not, 124 out of time.
-
-fault and counters speak to the device from inside the guest. KIND: read write
-other hang stall slow lost dead, or clear. Masks and values may be hexadecimal.
 ";
 
 #[derive(Debug, PartialEq)]
 pub enum Task {
     Help,
     Boot(Boot),
-    Fault(Injection),
-    Counters,
 }
 
 #[derive(Debug, PartialEq)]
@@ -43,6 +36,7 @@ pub struct Boot {
     pub kernel: String,
     pub initrd: String,
     pub log: String,
+    pub model: Model,
     pub channels: usize,
     pub per_function: usize,
     pub nodes: usize,
@@ -55,28 +49,12 @@ pub struct Boot {
     pub shell: bool,
 }
 
-/// A fault to order; no kind to clear them.
-#[derive(Debug, PartialEq)]
-pub struct Injection {
-    pub kind: Option<Kind>,
-    pub function: Option<u32>,
-    pub channels: u32,
-    pub after: u32,
-    pub times: u32,
-    pub value: u32,
-}
-
 pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Task, String> {
     match args.next().as_deref() {
         Some("boot") => boot(args).map(Task::Boot),
-        Some("fault") => fault(args).map(Task::Fault),
-        Some("counters") => match args.next() {
-            None => Ok(Task::Counters),
-            Some(more) => Err(format!("{more}: nothing is wanted after counters")),
-        },
         Some("-h" | "--help") => Ok(Task::Help),
-        Some(other) => Err(format!("{other}: want boot, fault or counters")),
-        None => Err("want boot, fault or counters".into()),
+        Some(other) => Err(format!("{other}: want boot")),
+        None => Err("want boot".into()),
     }
 }
 
@@ -85,6 +63,7 @@ fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
         kernel: String::new(),
         initrd: String::new(),
         log: String::new(),
+        model: Model::Ioat,
         channels: 4,
         per_function: MAX_CHANNELS,
         nodes: 1,
@@ -113,6 +92,7 @@ fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
                 let seconds = number(&name, &value()?)?;
                 boot.time_limit = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
             }
+            "--dsa" => boot.model = Model::Dsa,
             "--verbose" => boot.verbose = true,
             "--shell" => boot.shell = true,
             _ => return Err(format!("{name}: unknown option")),
@@ -141,35 +121,8 @@ fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
     Ok(boot)
 }
 
-fn fault(mut args: impl Iterator<Item = String>) -> Result<Injection, String> {
-    let name = args.next().ok_or("which fault?")?;
-    let kind = Kind::ALL.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind);
-    if kind.is_none() && name != "clear" {
-        return Err(format!("{name}: unknown fault"));
-    }
-    let mut injection =
-        Injection { kind, function: None, channels: 0xff, after: 0, times: 1, value: 0 };
-    for arg in args {
-        let (name, value) = arg.split_once('=').ok_or_else(|| format!("{arg}: want name=value"))?;
-        let value = number(name, value)?;
-        match name {
-            "channels" => injection.channels = value,
-            "after" => injection.after = value,
-            "times" => injection.times = value,
-            "value" => injection.value = value,
-            "function" => injection.function = Some(value),
-            _ => return Err(format!("{name}: unknown word")),
-        }
-    }
-    Ok(injection)
-}
-
 fn number(name: &str, text: &str) -> Result<u32, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|_| format!("{name}: {text} is no number"))
+    text.parse().map_err(|_| format!("{name}: {text} is no number"))
 }
 
 #[cfg(test)]
@@ -194,16 +147,5 @@ mod tests {
             panic!()
         };
         assert_eq!((boot.channels, boot.time_limit), (8, None));
-    }
-
-    #[test]
-    fn fault_is_read_in_words() {
-        let Ok(Task::Fault(fault)) = words("fault stall channels=0x3 after=5 value=300") else {
-            panic!()
-        };
-        assert_eq!(fault.kind, Some(Kind::Stall));
-        assert_eq!((fault.channels, fault.after, fault.times, fault.value), (3, 5, 1, 300));
-        assert!(words("fault explode").is_err());
-        assert!(words("fault clear").is_ok());
     }
 }

@@ -24,6 +24,21 @@ pub enum Kind {
     Overtaken = 9,
 }
 
+impl Kind {
+    /// By name.
+    pub const ALL: [(Kind, &str); 9] = [
+        (Kind::Read, "read"),
+        (Kind::Write, "write"),
+        (Kind::Other, "other"),
+        (Kind::Hang, "hang"),
+        (Kind::Stall, "stall"),
+        (Kind::Slow, "slow"),
+        (Kind::Lost, "lost"),
+        (Kind::Dead, "dead"),
+        (Kind::Overtaken, "overtaken"),
+    ];
+}
+
 /// Where the area for orders lies in configuration space; it ends at 0x100.
 pub const AREA: u32 = 0xc0;
 

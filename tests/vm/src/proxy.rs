@@ -197,7 +197,12 @@ impl Qtest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::function::Model;
     use crate::memory::fake;
+
+    fn function(memory: &Arc<Memory>) -> Function {
+        Function::new(Model::Ioat, false, 1, 20, Arc::clone(memory), Box::new(|_, _| {}))
+    }
 
     fn send(socket: &UnixStream, command: u32, payload: &[u8], file: Option<&File>) {
         let mut bytes = command.to_le_bytes().to_vec();
@@ -242,7 +247,7 @@ mod tests {
         let (mut qemu, device) = UnixStream::pair().unwrap();
         let memory = Arc::new(Memory::default());
         let served = Arc::clone(&memory);
-        let function = Function::new(0, 1, 1, 20, Arc::clone(&memory), Box::new(|_, _| {}));
+        let function = function(&memory);
         let server = thread::spawn(move || serve(device, &function, &served).is_ok());
 
         let mut map = [0; 24];
@@ -281,7 +286,7 @@ mod tests {
         for (command, size) in [(8, 0), (BAR_READ, 8), (SYNC_MEMORY, 1 << 16)] {
             let (qemu, device) = UnixStream::pair().unwrap();
             let memory = Arc::new(Memory::default());
-            let function = Function::new(0, 1, 1, 20, Arc::clone(&memory), Box::new(|_, _| {}));
+            let function = function(&memory);
             send(&qemu, command, &vec![0; size], None);
             assert!(serve(device, &function, &memory).is_err(), "{command}");
         }

@@ -1,4 +1,4 @@
-//! One guest: starts QEMU, is its I/OAT device, listens to it, ends it in time.
+//! One guest: starts QEMU, is its I/OAT or DSA device, listens to it, ends it in time.
 
 use crate::function::Function;
 use crate::memory::Memory;
@@ -129,7 +129,7 @@ fn attach_devices(
             let (ours, theirs) = UnixStream::pair()?;
             let several = if functions > 1 && number == 0 { ",multifunction=on" } else { "" };
             let fd = theirs.as_raw_fd();
-            let name = format!("ioat{node}-{number}");
+            let name = format!("engine{node}-{number}");
             command.arg("-device");
             command.arg(format!("x-pci-proxy-dev,id={name},fd={fd},{place}.{number}{several}"));
             given.push(theirs.into());
@@ -138,8 +138,8 @@ fn attach_devices(
             let memory = Arc::clone(&memory);
             let left = channels - number * options.per_function;
             let function = Function::new(
-                number,
-                functions,
+                options.model,
+                functions > 1 && number == 0,
                 left.min(options.per_function),
                 options.capacity,
                 Arc::clone(&memory),

@@ -76,6 +76,10 @@ impl Function {
         &self.name
     }
 
+    fn is_dsa(&self) -> io::Result<bool> {
+        Ok(self.read(0)? >> 16 == 0x0b25)
+    }
+
     /// The NUMA node that it is on; -1: none, as on every kernel that knows of no nodes.
     fn node(&self) -> Outcome<i32> {
         let path = format!("/sys/bus/pci/devices/{}/numa_node", self.name);
@@ -103,17 +107,22 @@ impl Function {
         if function.read(0)? & 0xffff != 0x8086 || function.read(AREA).ok() != Some(MARK) {
             return Ok(None);
         }
-        // One interrupt for each channel: the size of the table tells how many there are.
+        // One interrupt for each channel, and one more of a DSA: the size of the table tells.
         let mut at = u64::from(function.read(0x34)? as u8);
         while at != 0 {
             let word = function.read(at)?;
             if word as u8 == MSIX {
-                function.channels = (word >> 16 & 0x7ff) + 1;
+                function.channels = (word >> 16 & 0x7ff) + u32::from(!function.is_dsa()?);
             }
             at = u64::from((word >> 8) as u8);
         }
         Ok(Some(function))
     }
+}
+
+/// Whether the channels are queues of a DSA, which keep no order.
+pub fn is_dsa() -> bool {
+    std::env::var("GUEST_PROVIDER").as_deref() == Ok("dsa")
 }
 
 /// The functions of the engine; skipped where there is no such device.
@@ -271,6 +280,45 @@ impl Bench {
         }
         Ok(found)
     }
+}
+
+/// For scripts: orders a fault once, on all channels, unless the words say otherwise.
+pub fn order(kind: &str, words: &[&str]) -> Outcome {
+    let Some((kind, _)) = Kind::ALL.into_iter().find(|(_, name)| *name == kind) else {
+        ensure!(kind == "clear", "{kind}: no such fault");
+        return Bench::new().map(drop);
+    };
+    let (mut fault, mut channels) = (Fault::once(kind), ALL_CHANNELS);
+    for word in words {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let value: u32 = value.parse().map_err(|_| format!("{word}: want a number"))?;
+        match name {
+            "channels" => channels = value << 8,
+            "after" => fault.after = value,
+            "times" => fault.times = value,
+            "value" => fault.value = value,
+            _ => fail!("{word}: not known"),
+        }
+    }
+    let bench = Bench { functions: functions()? };
+    bench.functions.iter().try_for_each(|function| bench.order(function, channels, fault))?;
+    std::mem::forget(bench); // it stays when this process ends
+    Ok(())
+}
+
+/// For scripts: a line for each channel.
+pub fn print_counters() -> Outcome {
+    let bench = Bench { functions: functions()? };
+    for place in bench.places() {
+        let Counters { descriptors, bytes, interrupts, resets, faults } = bench.counters(place)?;
+        let Place { function, channel } = place;
+        println!(
+            "function={function} channel={channel} data={descriptors} bytes={bytes} \
+             interrupts={interrupts} resets={resets} faults={faults}"
+        );
+    }
+    std::mem::forget(bench); // it clears no faults
+    Ok(())
 }
 
 impl Drop for Bench {

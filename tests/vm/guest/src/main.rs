@@ -64,10 +64,14 @@ fn main() {
             0
         }
         ["--victim", role, ref rest @ ..] => verdict::tell(victim::play(role, rest)),
+        ["--fault", kind, ref rest @ ..] => verdict::tell(faults::order(kind, rest)),
+        ["--counters"] => verdict::tell(faults::print_counters()),
         [name] if !name.starts_with('-') => run(name),
         [] if subjects::named(&called).is_some() => run(&called),
         _ => {
-            eprintln!("usage: adma-guest --list | SUBJECT | TEST");
+            eprintln!(
+                "usage: adma-guest --list | --counters | --fault KIND [NAME=VALUE ...] | SUBJECT | TEST"
+            );
             2
         }
     };

@@ -8,10 +8,11 @@ use std::ffi::CStr;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const NAME: &CStr = c"adma";
-const DRIVER: &str = "/sys/bus/pci/drivers/ioatdma";
+const PCI: &str = "/sys/bus/pci";
 
 /// Takes the module out, unless somebody uses it.
 pub fn unload() -> Result<(), Errno> {
@@ -86,13 +87,44 @@ pub fn load_again() -> Outcome {
     load()
 }
 
+/// A DSA, and where its own driver has it. idxd of 6.1 crashes by itself when the PCI function is
+/// unbound while that driver has it, so this one is.
+const DSA: [&str; 2] = ["/sys/bus/dsa/devices/dsa0", "/sys/bus/dsa/drivers/idxd/dsa0"];
+
+pub fn is_bound(function: &str) -> bool {
+    match Path::new(DSA[0]).exists() {
+        true => Path::new(DSA[1]).exists(),
+        false => Path::new(&format!("{PCI}/devices/{function}/driver")).exists(),
+    }
+}
+
+/// Takes a function from its driver.
+pub fn unbind(function: &str) -> Outcome {
+    match Path::new(DSA[1]).exists() {
+        true => fs::write("/sys/bus/dsa/drivers/idxd/unbind", "dsa0"),
+        false => fs::write(format!("{PCI}/devices/{function}/driver/unbind"), function),
+    }
+    .context("unbind")
+}
+
+/// Gives a function to its driver, a DSA with queues.
+pub fn bind(function: &str) -> Outcome {
+    if !Path::new(DSA[0]).exists() {
+        return fs::write(format!("{PCI}/drivers_probe"), function).context("bind");
+    }
+    let done = Command::new("tests/vm/configure-queues").status()?;
+    ensure!(done.success(), "the queues cannot be configured: {done}");
+    Ok(())
+}
+
 /// Everything afresh: no channel remembers what was done to it.
 pub fn reload() -> Outcome {
     take_out()?;
     for function in faults::functions()? {
-        let name = function.name();
-        fs::write(format!("{DRIVER}/unbind"), name).context("unbind")?;
-        fs::write(format!("{DRIVER}/bind"), name).context("bind")?;
+        if is_bound(function.name()) {
+            unbind(function.name())?;
+        }
+        bind(function.name())?;
     }
     load()
 }

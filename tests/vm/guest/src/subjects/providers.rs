@@ -1,58 +1,94 @@
-//! Channels that keep no order, as those of idxd: `tests/vm/run --provider hostile provider`.
+//! Channels that keep no order, the queues of idxd: `tests/vm/run --provider dsa provider`.
 //!
-//! Of two workers of each channel one begins at the end of the queue, nothing is answered
-//! without an interrupt, and transfers are limited in length and alignment. What a word says
-//! must be true all the same. `copy`, `kept` and `ring` run on them as well.
+//! Every second descriptor is overtaken by others, and nothing is answered without an interrupt.
+//! What a word says must be true all the same. `copy` and `wreck_unbind` run on them as well.
 
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
-use crate::kernel::{Parameter, Statistics, reserve_huge_pages};
-use crate::memory::{HUGE, Kind, PAGE, Region};
+use crate::faults::{Bench, Fault, Kind, is_dsa};
+use crate::kernel::{self, Statistics};
+use crate::memory::{PAGE, Region};
+use crate::modules;
 use crate::oracle::Watched;
 use crate::verdict::{Context, Outcome};
+use std::fs;
 use std::time::Duration;
 
 tests! {
+    provider_source_that_is_not_aligned_is_einval
     provider_without_order_words_follow_the_data
     provider_without_order_munmap_waits_for_every_transfer
-    provider_without_order_transfers_are_short_and_aligned
-    provider_error_in_the_middle_names_the_pieces
-    provider_error_again_and_again_leaves_the_channels_out
+    provider_without_order_more_transfers_than_entries_are_right
+    provider_error_half_way_names_the_pieces
+    provider_error_again_and_again_leaves_the_queues_out
+    provider_error_lost_interrupt_is_made_up_for
+    provider_error_disabled_queue_ends_every_request
+    provider_error_hung_queue_holds_up_its_own_copies_only
 }
 
 const LEN: usize = 32 * PAGE;
+const PIECES: usize = 8;
 
-/// Skipped on channels with order. So slow are half of the transfers.
-fn slowed(us: u64) -> Outcome<(Parameter, Device)> {
-    if std::env::var("GUEST_PROVIDER").as_deref() != Ok("hostile") {
-        skip!("the channels keep their order; try --provider hostile");
+/// Skipped on channels with order. Every second transfer comes `ms` late.
+fn disordered(ms: u32) -> Outcome<(Bench, Device)> {
+    if !is_dsa() {
+        skip!("the channels keep their order; try --provider dsa");
     }
-    Ok((Parameter::set("adma_soft", "delay", us)?, Device::open()?))
+    let bench = Bench::new()?;
+    if ms > 0 {
+        bench.arm_all(Fault::always(Kind::Overtaken).value(ms))?;
+    }
+    Ok((bench, Device::open()?))
 }
 
-/// Scattered pages, a transfer each: on one channel, and over all of them.
+/// Two regions of pages that do not lie together: a transfer for each page.
+fn scattered() -> Outcome<(Region, Region)> {
+    Ok((Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?))
+}
+
+/// As old I/OAT engines want it, and the provider in software.
+fn provider_source_that_is_not_aligned_is_einval() -> Outcome {
+    let device = Device::open()?;
+    let align = device.info()?.src_align as usize;
+    if align == 1 {
+        skip!("the channels read from anywhere; try --provider software");
+    }
+    let (dst, src) = scattered()?;
+    let watched = Watched::new(&dst, 0, &src, align, 3 * PAGE, PAGE);
+    device.carry(&mut [watched.piece()])?;
+    watched.expect_copied()?;
+    let odd = Piece::new(&dst, 0, &src, align / 2, PAGE);
+    ensure_eq!(device.submit(&mut [odd]).result, Err(EINVAL), "a source that is not aligned");
+    Ok(())
+}
+
+/// On one channel, and over all of them.
 fn provider_without_order_words_follow_the_data() -> Outcome {
-    let (_delay, device) = slowed(500)?;
+    let (bench, device) = disordered(1)?;
     let words = device.all_words()?;
-    let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
+    let (dst, src) = scattered()?;
     let all = device.info()?.channels;
-    // A first copy, some of which was in flight while the rest was pinned, promises no word.
-    device.carry(&mut Piece::new(&dst, 0, &src, 0, LEN).split(8, all))?;
+    let mut by_words = 0;
     for round in 0..rounds(100) {
         src.fill(round as u64);
         let channels = if round % 2 == 0 { 1 } else { all };
-        let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(8, channels);
+        let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(PIECES, channels);
         let request = device.start(&mut pieces)?;
-        ensure!(wait_by_words(&words, &request)?, "no word was promised");
-        dst.expect(round as u64).context(format_args!("round {round}, by words"))?;
+        // A first copy, in flight while the rest of it is pinned, promises none.
+        if wait_by_words(&words, &request)? {
+            by_words += 1;
+            dst.expect(round as u64).context(format_args!("round {round}, by words"))?;
+        }
         ensure_eq!(device.end(&request)?, 0, "failed pieces");
     }
+    println!("{by_words} copies by words");
+    ensure!(by_words > 0 && bench.struck()? > 0, "nothing was overtaken, or no word promised");
     Ok(())
 }
 
 /// When it has returned nothing is written any more, whatever was answered first.
 fn provider_without_order_munmap_waits_for_every_transfer() -> Outcome {
-    let (_delay, device) = slowed(2000)?;
+    let (_bench, device) = disordered(2)?;
     let src = Region::of_scattered_pages(LEN)?;
     src.fill(7);
     for round in 0..rounds(20) {
@@ -64,7 +100,7 @@ fn provider_without_order_munmap_waits_for_every_transfer() -> Outcome {
         };
         let (dst, other) = (view(&file)?, view(&file)?);
         dst.touch();
-        let request = device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(8, 1))?;
+        let request = device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(PIECES, 1))?;
         dst.unmap_part(0, LEN)?;
         other.fill(round as u64);
         ensure_eq!(device.end(&request)?, 0, "failed pieces");
@@ -73,52 +109,41 @@ fn provider_without_order_munmap_waits_for_every_transfer() -> Outcome {
     Ok(())
 }
 
-fn provider_without_order_transfers_are_short_and_aligned() -> Outcome {
-    let (_delay, device) = slowed(0)?;
-    ensure_eq!(device.info()?.src_align, 8, "alignment of sources");
-    reserve_huge_pages(4)?;
-    let (dst, src) =
-        (Region::of_kind(Kind::Huge, 2 * HUGE)?, Region::of_kind(Kind::Huge, 2 * HUGE)?);
-    src.fill(3);
-    let before = Statistics::now()?;
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, 2 * HUGE)])?;
-    dst.expect(3)?;
-    let moved = Statistics::now()?.since(&before);
-    println!("{} transfers for {} bytes", moved.descriptors, 2 * HUGE);
-    ensure!(moved.descriptors >= 4, "transfers of more than 1 MiB: {moved:?}");
-    ensure_eq!(moved.ring_full, 0, "transfers that were not taken");
-    let watched = Watched::new(&dst, 0, &src, 8, 3 * PAGE, PAGE);
-    device.carry(&mut [watched.piece()])?;
-    watched.expect_copied()?;
-    let odd = Piece::new(&dst, 0, &src, 4, PAGE);
-    ensure_eq!(device.submit(&mut [odd]).result, Err(EINVAL), "a source that is not aligned");
-    Ok(())
+/// idxd sleeps when its queue is full, and a queue that hangs would never wake it.
+fn provider_without_order_more_transfers_than_entries_are_right() -> Outcome {
+    let (bench, device) = disordered(0)?;
+    bench.arm_all(Fault::always(Kind::Slow).value(300))?;
+    let (dst, src) = scattered()?;
+    src.fill(5);
+    for _ in 0..rounds(8) {
+        device.carry_in_turn(&mut Piece::new(&dst, 0, &src, 0, LEN).split(PIECES, 1))?;
+    }
+    Ok(dst.expect(5)?)
 }
 
 /// Some pieces fail, they are named, and all others are right.
-fn provider_error_in_the_middle_names_the_pieces() -> Outcome {
-    const PIECES: usize = 8;
-    let (_delay, device) = slowed(300)?;
-    let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
-    let channels = device.info()?.channels;
-    for nth in [1, 2, 7, 20, LEN / PAGE] {
+fn provider_error_half_way_names_the_pieces() -> Outcome {
+    let (bench, device) = disordered(1)?;
+    let (dst, src) = scattered()?;
+    let places = bench.find_channels(&device)?;
+    let channels = places.len() as u32;
+    for (number, kind) in [Kind::Write, Kind::Read, Kind::Other].into_iter().enumerate() {
         let usable = || device.info().is_ok_and(|info| info.usable == channels);
         ensure!(eventually(PATIENCE, usable), "a channel does not come back");
         let watched = Watched::new(&dst, 0, &src, 0, LEN, 0);
         let mut pieces = watched.piece().split(PIECES, channels);
         let before = Statistics::now()?;
-        let fail = Parameter::set("adma_soft", "fail", nth as u64)?;
-        let request = device.start(&mut pieces)?;
-        let failed = device.end(&request)?;
-        drop(fail);
-        println!("transfer {nth} failed: pieces {failed:#x}");
+        let bad = number % places.len();
+        bench.arm(places[bad], Fault::once(kind).after(3 * number as u32))?;
+        let failed = device.end(&device.start(&mut pieces)?)?;
+        println!("{kind:?}: pieces {failed:#x}");
         ensure_eq!(Statistics::now()?.since(&before).errors, 1, "errors");
-        ensure!(failed != 0, "transfer {nth} failed, and no piece did");
-        let of_channel: Vec<u32> =
-            (0..PIECES).filter(|i| failed >> i & 1 != 0).map(|i| pieces[i].channel).collect();
-        ensure!(of_channel.iter().all(|c| *c == of_channel[0]), "failed on {of_channel:?}");
-        let left = |at: usize| failed >> (at / (LEN / PIECES)) & 1 != 0;
-        watched.expect_copied_but_for(left).context(format_args!("transfer {nth}"))?;
+        let of_channel = |piece: &usize| pieces[*piece].channel as usize == bad;
+        let is_failed = |piece: &usize| failed >> piece & 1 != 0;
+        ensure!((0..PIECES).any(|piece| is_failed(&piece)), "no piece failed");
+        ensure!((0..PIECES).filter(is_failed).all(|piece| of_channel(&piece)), "{failed:#x}");
+        let left = |at: usize| is_failed(&(at / (LEN / PIECES)));
+        watched.expect_copied_but_for(left).context(format_args!("{kind:?}"))?;
         // Sixty-four good ones make up for it.
         for _ in 0..64 {
             for channel in 0..channels {
@@ -129,14 +154,14 @@ fn provider_error_in_the_middle_names_the_pieces() -> Outcome {
     Ok(())
 }
 
-/// And comes back only with the module; requests end all the time.
-fn provider_error_again_and_again_leaves_the_channels_out() -> Outcome {
-    let (_delay, device) = slowed(0)?;
-    crate::kernel::announce("adma");
-    let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
+/// And they come back only with the module; requests end all the time.
+fn provider_error_again_and_again_leaves_the_queues_out() -> Outcome {
+    let (bench, device) = disordered(0)?;
+    kernel::announce("adma");
+    let (dst, src) = scattered()?;
     src.fill(1);
+    bench.arm_all(Fault::always(Kind::Write))?;
     let given_up = eventually(2 * PATIENCE, || {
-        let _fail = Parameter::set("adma_soft", "fail", 1);
         let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, PAGE)]);
         if out.accepted > 0 {
             let _ = device.wait(out.id, PATIENCE);
@@ -144,10 +169,81 @@ fn provider_error_again_and_again_leaves_the_channels_out() -> Outcome {
         std::thread::sleep(Duration::from_millis(20));
         result == Err(ENODEV)
     });
-    drop(device);
-    crate::modules::load_again()?;
+    drop((device, bench));
+    modules::load_again()?;
     ensure!(given_up, "channels that fail are still in use");
     let again = Device::open()?;
     again.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
     Ok(dst.expect(1)?)
+}
+
+/// idxd looks at its records at an interrupt only: the probe's brings the answers.
+fn provider_error_lost_interrupt_is_made_up_for() -> Outcome {
+    let (bench, device) = disordered(0)?;
+    let (dst, src) = scattered()?;
+    let places = bench.find_channels(&device)?;
+    src.fill(2);
+    let before = bench.struck()?;
+    bench.arm(places[0], Fault::once(Kind::Lost))?;
+    device.carry(&mut [Piece::new(&dst, 0, &src, 0, PAGE).on(0)])?;
+    ensure_eq!(bench.struck()? - before, 1, "interrupts lost");
+    dst.expect_part(0, PAGE, 2)?;
+    let usable = || device.info().is_ok_and(|info| info.usable as usize == places.len());
+    ensure!(eventually(PATIENCE, usable), "the channel does not come back");
+    Ok(())
+}
+
+/// Every piece is copied or named, nothing is written afterwards, and the next load of the module
+/// finds the queue again.
+fn provider_error_disabled_queue_ends_every_request() -> Outcome {
+    kernel::announce("idxd|adma");
+    let (dst, src) = scattered()?;
+    for queue in [0, 1] {
+        let (bench, device) = disordered(1)?;
+        let channels = device.info()?.channels;
+        bench.arm_all(Fault::always(Kind::Slow).value(10_000))?;
+        let watched = Watched::new(&dst, 0, &src, 0, LEN, 0);
+        let request = device.start(&mut watched.piece().split(PIECES, channels))?;
+        fs::write("/sys/bus/dsa/drivers/dmaengine/unbind", format!("wq0.{queue}"))?;
+        let failed = device.end(&request)?;
+        println!("failed pieces: {failed:#x}");
+        watched.expect_copied_but_for(|at| failed >> (at / (LEN / PIECES)) & 1 != 0)?;
+        let refused = device.submit(&mut [Piece::new(&dst, 0, &src, 0, PAGE)]).result;
+        ensure_eq!(refused, Err(ENODEV), "with the queues given back");
+        drop((bench, device));
+        modules::reload()?;
+        Device::open()?.carry(&mut watched.piece().split(PIECES, channels))?;
+    }
+    Ok(())
+}
+
+/// Until the DSA is unbound: that resets it, and the transfer is dead.
+fn provider_error_hung_queue_holds_up_its_own_copies_only() -> Outcome {
+    let (bench, device) = disordered(0)?;
+    kernel::announce("idxd|adma");
+    let places = bench.find_channels(&device)?;
+    let channels = places.len() as u32;
+    if channels == 1 {
+        skip!("needs another queue beside the one that hangs");
+    }
+    let (dst, src) = scattered()?;
+    bench.arm(places[0], Fault::always(Kind::Hang).after(2))?;
+    let watched = Watched::new(&dst, 0, &src, 0, LEN, 0);
+    let request = device.start(&mut watched.piece().split(PIECES, channels))?;
+    let aside = || device.info().is_ok_and(|info| info.usable == channels - 1);
+    ensure!(eventually(PATIENCE, aside), "a queue that hangs is still in use");
+    let (to, from) = scattered()?;
+    for seed in 1..20 {
+        from.fill(seed);
+        device.carry_in_turn(&mut Piece::new(&to, 0, &from, 0, LEN).split(PIECES, channels))?;
+        to.expect(seed)?;
+    }
+    ensure_eq!(device.wait(request.id, Duration::ZERO), Err(EAGAIN), "what hangs");
+    fs::write("/sys/bus/dsa/drivers/idxd/unbind", "dsa0")?;
+    let failed = device.end(&request)?;
+    println!("failed pieces: {failed:#x}");
+    ensure!(failed != 0, "nothing of what hung has failed");
+    watched.expect_copied_but_for(|at| failed >> (at / (LEN / PIECES)) & 1 != 0)?;
+    drop((device, bench));
+    modules::reload()
 }

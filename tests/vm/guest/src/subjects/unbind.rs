@@ -43,10 +43,14 @@ impl First {
     }
 
     fn unbind(&self) -> Outcome {
-        fs::write(format!("{PCI}/drivers/ioatdma/unbind"), &self.name).context("unbind")
+        modules::unbind(&self.name)
     }
 
     fn remove(&self) -> Outcome {
+        // See `modules::unbind`.
+        if Path::new("/sys/bus/dsa").exists() {
+            self.unbind()?;
+        }
         fs::write(format!("{PCI}/devices/{}/remove", self.name), "1").context("remove")
     }
 
@@ -56,9 +60,8 @@ impl First {
         if !Path::new(&format!("{PCI}/devices/{}", self.name)).exists() {
             fs::write(format!("{PCI}/rescan"), "1").context("rescan")?;
         }
-        let bound = format!("{PCI}/devices/{}/driver", self.name);
-        if !Path::new(&bound).exists() {
-            fs::write(format!("{PCI}/drivers/ioatdma/bind"), &self.name).context("bind")?;
+        if !modules::is_bound(&self.name) {
+            modules::bind(&self.name)?;
         }
         modules::load_again()
     }
@@ -66,8 +69,7 @@ impl First {
 
 /// Runs a test with the first function; afterwards all of them are back, and work.
 fn on_first(run: impl FnOnce(Device, &First) -> Outcome) -> Outcome {
-    kernel::announce("ioat");
-    kernel::announce("adma");
+    kernel::announce("ioat|idxd|adma");
     let device = Device::open()?;
     let channels = device.info()?.channels;
     let first = First::new(&device)?;
@@ -196,7 +198,7 @@ fn wreck_unbind_removed_function_then_open_copies() -> Outcome {
 fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
     on_first(|device, first| {
         first.unbind()?;
-        fs::write(format!("{PCI}/drivers/ioatdma/bind"), &first.name).context("bind")?;
+        modules::bind(&first.name)?;
         expect_copies(&device, first.left)?;
         // It can be unbound again, and is none of the module's.
         first.unbind()?;

@@ -1,16 +1,14 @@
 //! The I/OAT function itself: registers, channels, descriptors, completions.
 //!
 //! It knows no PCI and no QEMU. Registers are read and written by whoever has
-//! the transport; descriptors are run by one thread per channel, so that a
-//! doorbell never waits for a copy that stalls. A channel's lock is held for
-//! one descriptor at a time: suspend and reset take effect between two, and
+//! the transport. Suspend and reset take effect between two descriptors, and
 //! after them the channel writes nothing more.
 
-use crate::faults::{Counters, Fate, Fault, Faults, WRITE_ERROR};
+use crate::channel::{Channels, Engine, Next, Raise};
+use crate::faults::{Counters, Fate, Fault, WRITE_ERROR};
 use crate::memory::Memory;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
 use std::time::Instant;
 
 /// More, and the driver would not believe it.
@@ -50,14 +48,16 @@ const BAD_CONTROL: u32 = 0x400;
 const BAD_LENGTH: u32 = 0x800;
 const BAD_COMPLETION: u32 = 0x1000;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Status {
     Active = 0,
     Done = 1,
     Suspended = 2,
+    #[default]
     Halted = 3,
 }
 
+#[derive(Default)]
 struct State {
     control: u16,
     status: Status,
@@ -82,9 +82,9 @@ struct State {
     /// The next descriptor's fate, once decided, and not before when.
     fate: Option<(Instant, Fate)>,
     late: Late,
-    faults: Faults,
-    counters: Counters,
 }
+
+type Channel = crate::channel::Channel<State>;
 
 /// Transfers without a fence that were put off, and what waits for them.
 #[derive(Default)]
@@ -97,43 +97,23 @@ struct Late {
     interrupt: bool,
 }
 
-struct Channel {
-    state: Mutex<State>,
-    work: Condvar,
-}
-
-/// What a channel's thread does next.
-#[derive(Debug, PartialEq)]
-enum Next {
-    Step,
-    Sleep,
-    SleepUntil(Instant),
-}
-
-pub struct Engine {
+pub struct Ioat {
     memory: Arc<Memory>,
-    raise: Box<dyn Fn(usize) + Send + Sync>,
-    channels: Vec<Channel>,
+    raise: Raise,
+    channels: Channels<State>,
     capacity: u32,
     interrupt_control: AtomicU8,
     /// Channels that have raised an interrupt since this was read.
     attention: AtomicU32,
 }
 
-impl Engine {
-    /// `raise` delivers the interrupt of a channel; it must not come back here.
-    pub fn new(
-        channels: usize,
-        capacity: u32,
-        memory: Arc<Memory>,
-        raise: impl Fn(usize) + Send + Sync + 'static,
-    ) -> Engine {
+impl Ioat {
+    pub fn new(channels: usize, capacity: u32, memory: Arc<Memory>, raise: Raise) -> Ioat {
         assert!((1..=MAX_CHANNELS).contains(&channels));
-        let channel = |_| Channel { state: Mutex::new(State::new()), work: Condvar::new() };
-        Engine {
+        Ioat {
             memory,
-            raise: Box::new(raise),
-            channels: (0..channels).map(channel).collect(),
+            raise,
+            channels: Channels::new(channels),
             capacity,
             interrupt_control: AtomicU8::new(0),
             attention: AtomicU32::new(0),
@@ -142,45 +122,10 @@ impl Engine {
 
     /// Starts the threads that run the channels.
     pub fn start(self: &Arc<Self>) {
-        for index in 0..self.channels.len() {
-            let engine = Arc::clone(self);
-            let builder = thread::Builder::new().name(format!("channel {index}"));
-            builder.spawn(move || engine.run(index)).expect("a thread starts");
-        }
-    }
-
-    fn run(&self, index: usize) {
-        let work = &self.channels[index].work;
-        let mut state = self.lock(index);
-        loop {
-            let now = Instant::now();
-            state = match self.step(index, &mut state, now) {
-                Next::Step => {
-                    // Let a waiting register access in.
-                    drop(state);
-                    self.lock(index)
-                }
-                Next::Sleep => work.wait(state).expect("no panic"),
-                Next::SleepUntil(when) => work.wait_timeout(state, when - now).expect("no panic").0,
-            };
-        }
-    }
-
-    fn lock(&self, index: usize) -> MutexGuard<'_, State> {
-        self.channels[index].state.lock().expect("no panic")
+        Channels::start(self, |engine| &engine.channels, Ioat::step);
     }
 
     // ---- registers --------------------------------------------------------------
-
-    /// Reads 1, 2, 4 or 8 bytes that do not cross a multiple of 8.
-    pub fn read(&self, offset: u32, size: u32) -> u64 {
-        let word = match self.channel_at(offset) {
-            Some((index, register)) => self.lock(index).register(register & !7),
-            None => self.global(offset, size),
-        };
-        let bits = word >> (8 * (offset % 8));
-        if size >= 8 { bits } else { bits & ((1 << (8 * size)) - 1) }
-    }
 
     fn global(&self, offset: u32, size: u32) -> u64 {
         match offset & !7 {
@@ -200,14 +145,6 @@ impl Engine {
         }
     }
 
-    pub fn write(&self, offset: u32, size: u32, value: u64) {
-        match self.channel_at(offset) {
-            Some((index, register)) => self.write_channel(index, register, size, value),
-            None if offset == 0x03 => self.write_interrupt_control(value as u8),
-            None => {}
-        }
-    }
-
     fn channel_at(&self, offset: u32) -> Option<(usize, u32)> {
         let index = (offset / 0x80).checked_sub(1)? as usize;
         (index < self.channels.len()).then_some((index, offset % 0x80))
@@ -216,12 +153,12 @@ impl Engine {
     fn write_interrupt_control(&self, value: u8) {
         self.interrupt_control.store(value, Ordering::SeqCst);
         for index in 0..self.channels.len() {
-            self.raise_latched(index, &mut self.lock(index));
+            self.raise_latched(index, &mut self.channels.lock(index));
         }
     }
 
     fn write_channel(&self, index: usize, register: u32, size: u32, value: u64) {
-        let mut state = self.lock(index);
+        let mut state = self.channels.lock(index);
         let low = |old: u64| old & !0xffff_ffff | value & 0xffff_ffff;
         let high = |old: u64| old & 0xffff_ffff | value << 32;
         match (register, size) {
@@ -252,47 +189,13 @@ impl Engine {
             _ => {}
         }
         drop(state);
-        self.channels[index].work.notify_one();
-    }
-
-    /// Power-on state, as at a reset of the whole function. Faults stay.
-    pub fn reset(&self) {
-        self.interrupt_control.store(0, Ordering::SeqCst);
-        self.attention.store(0, Ordering::SeqCst);
-        for index in 0..self.channels.len() {
-            let mut state = self.lock(index);
-            let (faults, counters) = (std::mem::take(&mut state.faults), state.counters);
-            *state = State { faults, counters, ..State::new() };
-        }
-    }
-
-    // ---- faults and counters ----------------------------------------------------
-
-    pub fn arm(&self, channels: u32, fault: Fault) {
-        self.for_each(channels, |state| state.faults.arm(fault));
-    }
-
-    pub fn clear_faults(&self, channels: u32) {
-        self.for_each(channels, |state| state.faults.clear());
-    }
-
-    fn for_each(&self, channels: u32, mut change: impl FnMut(&mut State)) {
-        for index in 0..self.channels.len() {
-            if channels & 1 << index != 0 {
-                change(&mut self.lock(index));
-            }
-        }
-    }
-
-    pub fn counters(&self, index: usize) -> Option<Counters> {
-        let state = self.channels.get(index)?.state.lock().expect("no panic");
-        Some(Counters { faults: state.faults.fired, ..state.counters })
+        self.channels.wake(index);
     }
 
     // ---- descriptors ------------------------------------------------------------
 
     /// Runs at most one descriptor.
-    fn step(&self, index: usize, state: &mut State, now: Instant) -> Next {
+    fn step(&self, index: usize, state: &mut Channel, now: Instant) -> Next {
         if state.status != Status::Active || state.hung {
             return Next::Sleep;
         }
@@ -311,13 +214,14 @@ impl Engine {
         };
         let (size, control) = (size_control & 0xffff_ffff, size_control >> 32);
 
-        let (when, fate) = *state.fate.get_or_insert_with(|| match control & NULL {
+        let (when, fate) = state.fate.unwrap_or_else(|| match control & NULL {
             0 => {
                 let (delay, fate) = state.faults.on_data();
                 (now + delay, fate)
             }
             _ => (now, state.faults.on_null()),
         });
+        state.fate = Some((when, fate));
         if now < when {
             return Next::SleepUntil(when);
         }
@@ -370,7 +274,7 @@ impl Engine {
     }
 
     /// Carries out what was put off, and reports what has waited for it.
-    fn make_up(&self, index: usize, state: &mut State) {
+    fn make_up(&self, index: usize, state: &mut Channel) {
         let late = std::mem::take(&mut state.late);
         for (from, to, size) in late.transfers {
             let error = self.execute(state, size, 0, from, to);
@@ -387,7 +291,7 @@ impl Engine {
     }
 
     /// Does what one good descriptor says; the error bits if it is not good.
-    fn execute(&self, state: &mut State, size: u64, control: u64, from: u64, to: u64) -> u32 {
+    fn execute(&self, state: &mut Channel, size: u64, control: u64, from: u64, to: u64) -> u32 {
         if size == 0 || size > 1 << self.capacity {
             return BAD_LENGTH;
         }
@@ -395,7 +299,7 @@ impl Engine {
             return BAD_CONTROL; // an operation other than copy
         }
         if control & NULL != 0 {
-            state.counters.null += 1;
+            state.faults.counters.null += 1;
             return 0;
         }
         if !self.memory.is_memory(from, size) {
@@ -404,13 +308,13 @@ impl Engine {
         if !self.memory.copy(from, to, size) {
             return BAD_DESTINATION;
         }
-        state.counters.data += 1;
-        state.counters.bytes += size;
+        state.faults.counters.data += 1;
+        state.faults.counters.bytes += size;
         0
     }
 
     /// Halts the channel; the completion stays at the last good descriptor.
-    fn fail(&self, index: usize, state: &mut State, error: u32) {
+    fn fail(&self, index: usize, state: &mut Channel, error: u32) {
         state.error |= error;
         state.status = Status::Halted;
         if state.control & ERROR_COMPLETION != 0 {
@@ -421,7 +325,7 @@ impl Engine {
         }
     }
 
-    fn interrupt(&self, index: usize, state: &mut State) {
+    fn interrupt(&self, index: usize, state: &mut Channel) {
         if state.faults.on_interrupt() {
             return;
         }
@@ -430,42 +334,51 @@ impl Engine {
         self.raise_latched(index, state);
     }
 
-    fn raise_latched(&self, index: usize, state: &mut State) {
+    fn raise_latched(&self, index: usize, state: &mut Channel) {
         let enabled = self.interrupt_control.load(Ordering::SeqCst) & MASTER != 0;
         if enabled && state.latched && !state.in_service {
             state.latched = false;
             state.in_service = true;
-            state.counters.interrupts += 1;
+            state.faults.counters.interrupts += 1;
             (self.raise)(index);
         }
     }
 }
 
-impl State {
-    fn new() -> State {
-        State {
-            control: 0,
-            status: Status::Halted,
-            count: 0,
-            processed: 0,
-            chain: 0,
-            fresh: false,
-            next: 0,
-            done: 0,
-            completion: 0,
-            error: 0,
-            error_mask: 0,
-            dca: 0,
-            in_service: false,
-            latched: false,
-            hung: false,
-            fate: None,
-            late: Late::default(),
-            faults: Faults::default(),
-            counters: Counters::default(),
+impl Engine for Ioat {
+    fn read(&self, offset: u32, size: u32) -> u64 {
+        let word = match self.channel_at(offset) {
+            Some((index, register)) => self.channels.lock(index).register(register & !7),
+            None => self.global(offset, size),
+        };
+        let bits = word >> (8 * (offset % 8));
+        if size >= 8 { bits } else { bits & ((1 << (8 * size)) - 1) }
+    }
+
+    fn write(&self, offset: u32, size: u32, value: u64) {
+        match self.channel_at(offset) {
+            Some((index, register)) => self.write_channel(index, register, size, value),
+            None if offset == 0x03 => self.write_interrupt_control(value as u8),
+            None => {}
         }
     }
 
+    fn reset(&self) {
+        self.interrupt_control.store(0, Ordering::SeqCst);
+        self.attention.store(0, Ordering::SeqCst);
+        self.channels.reset();
+    }
+
+    fn arm(&self, channels: u32, fault: Option<Fault>) {
+        self.channels.arm(channels, fault);
+    }
+
+    fn counters(&self, index: usize) -> Option<Counters> {
+        self.channels.counters(index)
+    }
+}
+
+impl State {
     /// Completed descriptor and status, as register and completion have it.
     fn report(&self) -> u64 {
         self.done | self.status as u64
@@ -495,6 +408,17 @@ impl State {
         (self.fate, self.late) = (None, Late::default());
     }
 
+    /// More descriptors. A channel that was stopped wants a new chain first.
+    fn doorbell(&mut self, count: u16) {
+        self.count = count;
+        if self.count != self.processed && (self.fresh || self.status == Status::Done) {
+            self.fresh = false;
+            self.status = Status::Active;
+        }
+    }
+}
+
+impl Channel {
     /// Lets a transfer wait that may be overtaken, if that was ordered.
     fn put_off(&mut self, now: Instant, control: u64, transfer: (u64, u64, u64)) -> bool {
         if control & (FENCE | NULL) != 0 || transfer.2 <= SMALL {
@@ -506,19 +430,10 @@ impl State {
         true
     }
 
-    /// More descriptors. A channel that was stopped wants a new chain first.
-    fn doorbell(&mut self, count: u16) {
-        self.count = count;
-        if self.count != self.processed && (self.fresh || self.status == Status::Done) {
-            self.fresh = false;
-            self.status = Status::Active;
-        }
-    }
-
     fn command(&mut self, command: u8) {
         match command {
             RESET => {
-                self.counters.resets += 1;
+                self.faults.counters.resets += 1;
                 self.status = Status::Halted;
                 (self.count, self.processed, self.done) = (0, 0, 0);
                 (self.fresh, self.hung, self.fate) = (false, false, None);
