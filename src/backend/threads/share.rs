@@ -363,16 +363,13 @@ pub(super) fn wait(shared: &Shared, patience: u64, how: &WaitMode) {
         if (must_end || waited >= patience) && how.can_take_back() {
             shared.take_back();
             TAKEN_BACK.fetch_add(1, Ordering::Relaxed);
-            if workers::drive_out() {
-                return;
+            let interrupted = workers::drive_out();
+            while !interrupted && workers::help_with(shared) {
+                nap(&mut naps, how.must_end());
             }
-            break;
+            return;
         }
         nap(&mut naps, must_end);
-    }
-    // Taken back from workers that cannot be interrupted any more: they must have left.
-    while workers::help_with(shared) {
-        nap(&mut naps, how.must_end());
     }
 }
 
