@@ -170,6 +170,7 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
         let status = unsafe {
             let child = libc::fork();
             if child == 0 {
+                crate::os::process::claim_memory();
                 workers::forget_after_fork();
                 signals::forget_after_fork(); // another test may just have held the lock
                 libc::alarm(20);

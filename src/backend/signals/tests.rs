@@ -70,6 +70,7 @@ fn fault_in_a_copy_loop_ends_the_loop_and_leaves_the_default_action_to_be_seen()
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
+            crate::os::process::claim_memory();
             workers::forget_after_fork();
             forget_after_fork(); // another test may just have held the lock
             libc::alarm(20);

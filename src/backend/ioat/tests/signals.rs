@@ -30,6 +30,7 @@ fn status_of_child(handler: extern "C" fn(i32), body: impl FnOnce() -> i32) -> i
     unsafe {
         let child = libc::fork();
         if child == 0 {
+            crate::os::process::claim_memory();
             workers::forget_after_fork();
             crate::backend::signals::forget_after_fork(); // another test may have held the lock
             libc::alarm(20);
