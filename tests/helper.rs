@@ -124,7 +124,7 @@ fn backend_ioat_says_in_one_line_what_is_missing_and_what_to_do() {
         return;
     }
     for (setup, user, parts) in [
-        (NOTHING, &[][..], ["no /dev/adma", "kmod-c/README.md"]),
+        (NOTHING, &[][..], ["no /dev/adma", "adma(7)"]),
         (FOR_A_GROUP, &NOBODY[..], ["no permission for /dev/adma", "group adma"]),
     ] {
         let (json, said) = copies(setup, user, &["ADMA_BACKEND=dma"]);

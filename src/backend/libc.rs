@@ -525,7 +525,13 @@ system_call! {
 /// bits the first is all.
 #[unsafe(naked)]
 unsafe extern "C" fn bootstrap_preadv2() {
-    naked_asm!("mov r9, r8", "jmp {body}", body = sym bootstrap_preadv2_of_six)
+    naked_asm!(
+        ".cfi_startproc",
+        "mov r9, r8",
+        "jmp {body}",
+        ".cfi_endproc",
+        body = sym bootstrap_preadv2_of_six
+    )
 }
 
 macro_rules! found_at_once {

@@ -18,10 +18,12 @@ macro_rules! entry {
         #[unsafe(link_section = ".text.start")]
         unsafe extern "C" fn $name() {
             naked_asm!(
+                ".cfi_startproc",
                 $($compare,)*
                 concat!($jump, " {slow}"),
                 "jmp qword ptr [rip + {entries} + {next}]",
                 ".p2align 5",
+                ".cfi_endproc",
                 entries = sym ENTRIES,
                 min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
                 next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),

@@ -6,7 +6,7 @@
 
 use super::background::{self, GREETING};
 use super::events::Events;
-use super::handshake::{self, Established, Handshake, Side};
+use super::handshake::{self, Established, GreetingSide, Handshake};
 use super::lock::Lock;
 use super::os::{self, Fd};
 use super::settings::Settings;
@@ -122,7 +122,7 @@ fn begin(listener: i32, file: File, settings: Settings) -> os::Result<()> {
         return Ok(()); // closed
     }
     let end = sys::nanoseconds() + settings.patience;
-    let handshake = Handshake::new(socket.raw(), settings, end, Side::Host);
+    let handshake = Handshake::new(socket.raw(), settings, end, GreetingSide::Host);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     if let Some(oldest) = oldest_if_full() {
         drop(take(|one| one.since == oldest));

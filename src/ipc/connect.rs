@@ -1,6 +1,6 @@
 //! Finding each other: listening under a name, and connecting to it. Accepting is in `accept`.
 
-use super::handshake::{self, Established, Handshake, Side};
+use super::handshake::{self, Established, GreetingSide, Handshake};
 use super::os::{self, Fd, Result};
 use super::settings::Settings;
 use crate::os::sys;
@@ -38,7 +38,7 @@ fn is_left_over(address: &os::UnixAddress) -> bool {
 pub fn connect(path: &[u8], settings: Settings, end: u64) -> Result<Established> {
     let socket = os::connect(&os::unix_address(path)?, end)?;
     handshake::check_user(socket.raw())?;
-    Handshake::new(socket.raw(), settings, end, Side::Guest).finish()
+    Handshake::new(socket.raw(), settings, end, GreetingSide::Guest).finish()
 }
 
 /// Greets over any connected unix socket, which stays the program's.
@@ -52,5 +52,5 @@ pub fn attach(socket: i32, settings: Settings) -> Result<Established> {
         handshake::check_user(socket)?;
     }
     let end = sys::nanoseconds() + settings.patience;
-    Handshake::new(socket, settings, end, Side::Either).finish()
+    Handshake::new(socket, settings, end, GreetingSide::Either).finish()
 }

@@ -96,7 +96,7 @@ impl Greeting {
 
 /// What a side wants to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum GreetingSide {
     Either,
     /// It has called `connect`.
     Guest,
@@ -169,7 +169,7 @@ pub struct Handshake {
 
 impl Handshake {
     /// Greets the other end of a connected unix socket, which stays open meanwhile, until `end`.
-    pub fn new(socket: i32, settings: Settings, end: u64, side: Side) -> Self {
+    pub fn new(socket: i32, settings: Settings, end: u64, side: GreetingSide) -> Self {
         let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
         let talk = Talk { socket, wants: wants.clone(), heard: false };
         Self { end, wants, steps: Box::pin(greet(talk, settings, side)) }
@@ -209,7 +209,7 @@ impl Handshake {
     }
 }
 
-async fn greet(mut talk: Talk, settings: Settings, wanted: Side) -> Result<Established> {
+async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Result<Established> {
     let socket = talk.socket;
     // Before anything is said: the kernel then adds credentials to what we send and receive.
     let _credentials = SwitchedOn::new(socket, libc::SO_PASSCRED)?;
@@ -222,7 +222,7 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: Side) -> Result<Estab
     talk.say(&mut mine, HELLO, &[]).await?;
     let (theirs, beside) = talk.hear(HELLO, 0).await.map_err(|errno| match (wanted, errno) {
         // A host greets at once; one that closes instead does not take us for its user.
-        (Side::Guest, libc::ECONNRESET | libc::EPIPE) if !talk.heard => libc::EACCES,
+        (GreetingSide::Guest, libc::ECONNRESET | libc::EPIPE) if !talk.heard => libc::EACCES,
         _ => errno,
     })?;
     // Our own nonce: a reflection of what we have said.
@@ -234,15 +234,23 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: Side) -> Result<Estab
         return Err(libc::EACCES);
     }
     let is_host = match (wanted as u32, theirs.side) {
-        (mine, theirs) if mine == theirs && mine != Side::Either as u32 => {
+        (mine, theirs) if mine == theirs && mine != GreetingSide::Either as u32 => {
             return Err(libc::EPROTO);
         }
-        (mine, theirs) if mine == Side::Host as u32 || theirs == Side::Guest as u32 => true,
-        (mine, theirs) if mine == Side::Guest as u32 || theirs == Side::Host as u32 => false,
+        (mine, theirs)
+            if mine == GreetingSide::Host as u32 || theirs == GreetingSide::Guest as u32 =>
+        {
+            true
+        }
+        (mine, theirs)
+            if mine == GreetingSide::Guest as u32 || theirs == GreetingSide::Host as u32 =>
+        {
+            false
+        }
         _ => nonce > theirs.nonce,
     };
     // A client's socket that another process speaks over may be held by a third one.
-    let is_direct = wanted != Side::Host
+    let is_direct = wanted != GreetingSide::Host
         || os::peer_credentials(socket).is_ok_and(|maker| maker.pid == peer.pid);
 
     let yama = os::yama_scope();

@@ -34,15 +34,16 @@ const NAMED_NODES: usize = 64;
 /// Whether this process may have memory of more than one node.
 static SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
 
-static TABLE: [Entry; UNKNOWN as usize - 1] = [const { Entry::new() }; UNKNOWN as usize - 1];
+static TABLE: [PolicySlot; UNKNOWN as usize - 1] =
+    [const { PolicySlot::new() }; UNKNOWN as usize - 1];
 
-struct Entry {
+struct PolicySlot {
     /// `FREE`, `TAKEN` while it is being written, or the mode and one.
     state: AtomicU32,
     nodes: AtomicU64,
 }
 
-impl Entry {
+impl PolicySlot {
     const FREE: u32 = 0;
     const TAKEN: u32 = u32::MAX;
 
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn entry_holds_one_policy_for_good() {
-        let entry = Entry::new();
+        let entry = PolicySlot::new();
         assert!(entry.holds((PREFERRED, 1)) && entry.holds((PREFERRED, 1)));
         assert!(!entry.holds((PREFERRED, 2)) && !entry.holds((DEFAULT, 1)));
     }
