@@ -136,6 +136,15 @@ impl Dispatcher {
             || !self.learns(config)
     }
 
+    /// Whether a call of `len` bytes is libc's because no engine is up and it does not pay for one.
+    /// Known by a look at one page: the child of a fork, or a short program, pays for each that is
+    /// touched.
+    pub(super) fn is_unaided(&self, config: &Config, len: usize) -> bool {
+        self.engine.load(Ordering::Relaxed) == life::COLD
+            && config.gpu().is_none()
+            && !self.pays(config, len)
+    }
+
     /// Counts the ticks of a call that did not pay for an engine.
     pub(super) fn note_unaided(&self, ticks: u64) {
         let before = self.unaided_ticks.load(Ordering::Relaxed);

@@ -9,6 +9,10 @@ use crate::config::Config;
 use crate::functions::{KERNEL_CALLS_FROM, Op};
 use core::sync::atomic::Ordering;
 
+/// Bytes from which a read of a stream is shared where sizes are learned. What is asked of stdio
+/// before and after costs more than a read of 1 MiB gains.
+const STREAMS_FROM: usize = 4 << 20;
+
 impl Dispatcher {
     /// read, pread, readv, preadv or preadv2, by workers or by libc; answer and errno are libc's.
     ///
@@ -36,13 +40,17 @@ impl Dispatcher {
     /// # Safety
     /// The program's own call.
     pub unsafe fn read_stream(&self, call: &StreamCall) -> usize {
-        let Some(config) = self.large(call.op, call.bytes()) else {
-            // SAFETY: the caller's promise.
-            return unsafe { call.pass_on() };
-        };
+        let least = |config: &Config| self.entry_min(config, STREAMS_FROM).max(2);
+        let large = self.large(call.op, call.bytes());
+        let large = large.filter(|config| call.bytes().is_some_and(|bytes| bytes >= least(config)));
         // SAFETY: the caller's promise.
         unsafe {
-            call.carry_out(self.least(config), |read| self.dispatch(config, &read, 0).1 as usize)
+            match large {
+                Some(config) => {
+                    call.carry_out(least(config), |read| self.dispatch(config, &read, 0).1 as usize)
+                }
+                None => call.pass_on(),
+            }
         }
     }
 
