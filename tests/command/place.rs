@@ -68,7 +68,7 @@ fn check_is_a_word_and_an_option() {
     let (out, _) = succeed(adma().args(["check", "--json"]).env("ADMA_CHANNELS", "1"));
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     for key in
-        ["version", "cpus", "ioat", "channels", "gain", "kernel", "numa", "huge_pages", "limits"]
+        ["version", "cpus", "dma", "channels", "gain", "kernel", "numa", "huge_pages", "limits"]
     {
         assert!(json[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {json}");
     }
