@@ -116,8 +116,10 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     let bench = Bench::new()?;
     let channel = bench.find_channels(device)?[0];
     let halves = Halves::new(2048 * PAGE)?;
-    // Pinned, and once right.
-    device.carry(&mut halves.pieces())?;
+    // Pinned for each file, and once right.
+    for device in &devices {
+        device.carry(&mut halves.pieces())?;
+    }
     halves.expect_copied()?;
     halves.dst.fill(0);
 
