@@ -153,7 +153,8 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     while !submit(false)? {}
     let moved = Statistics::now()?.since(&before);
     println!("{} descriptors, ring full {} times", moved.descriptors, moved.ring_full);
-    // Pieces that have to be pinned take a place of the channel each, and those may end first.
+    // Pieces that have to be pinned take a place of the channel each, and those may end first: then
+    // only what was taken is checked, and the test counts as skipped.
     if moved.ring_full > 0 {
         ensure!(moved.descriptors + 1 >= PLACES, "full with {} descriptors", moved.descriptors);
         for _ in 0..3 {
@@ -184,7 +185,11 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     // There is room again.
     halves.dst.fill(0);
     device.carry(&mut halves.pieces())?;
-    halves.expect_copied().context("afterwards")
+    halves.expect_copied().context("afterwards")?;
+    if moved.ring_full == 0 {
+        skip!("the places of the channel ended before its ring was full");
+    }
+    Ok(())
 }
 
 /// More transfers in a request than the ring has places: they wait for each other.
