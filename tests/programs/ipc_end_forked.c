@@ -10,8 +10,9 @@
 static pid_t child;
 
 /*
- * In place of socketpair(2). The first pair has a doorbell, the second one is for a thread that looks
- * for the other's sign. The child is made without the library's knowledge, which would close it there.
+ * In place of socketpair(2). The first pair is for the helper thread that reads the peer's page; the
+ * host, which is either side, makes a second one for the doorbell. The child is made without the
+ * library's knowledge, which would close the pair there.
  */
 static void pair_and_fork(int signal, siginfo_t *about, void *context)
 {
@@ -21,7 +22,7 @@ static void pair_and_fork(int signal, siginfo_t *about, void *context)
 	(void)signal;
 	(void)about;
 	registers[REG_RAX] = socketpair(AF_UNIX, SOCK_SEQPACKET, 0, (int *)registers[REG_R10]) ? -errno : 0;
-	if (++pairs != 2)
+	if (++pairs != 1)
 		return;
 	child = syscall(SYS_fork);
 	while (child == 0)
