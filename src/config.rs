@@ -39,6 +39,7 @@ pub struct Config {
     pub stats_file: Option<Vec<u8>>,
     pub profile: bool,
     /// Every so many carried copies one is compared; 0: none.
+    pub huge_pages: bool,
     pub verify: u32,
     pub log: Level,
     pub ipc_engine: ipc::Engines,
@@ -148,6 +149,7 @@ impl Config {
                     _ => None,
                 }
             }
+            "ADMA_HUGE_PAGES" => self.huge_pages = word == "1",
             "ADMA_KEEP" => self.keep = number,
             "ADMA_OPS" => self.ops = if let Value::Words(ops) = value { ops } else { EVERY_OP },
             "ADMA_STATS" => {
@@ -227,6 +229,7 @@ impl Default for Config {
             stats: Formats::default(),
             stats_file: None,
             profile: false,
+            huge_pages: true,
             verify: 0,
             log: Level::Warn,
             ipc_engine: ipc::Engines::Auto,

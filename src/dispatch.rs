@@ -15,11 +15,11 @@ use crate::backend::threads::refusal::Refusal;
 use crate::backend::threads::remote::{self, TransferCall};
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::{self, Cost, Pieces, Seen, workers};
-use crate::backend::{Refused, gpu, ioat, libc as original};
+use crate::backend::{Refused, alone, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
-use crate::learn::{Cell, FLOOR, Learner, STREAM_FROM, Verdict};
-use crate::os::{cpus, process, real_time, sys};
+use crate::learn::{Cell, Copier, FLOOR, Learner, STREAM_ALONE_FROM, STREAM_FROM, Verdict};
+use crate::os::{cpus, huge_pages, process, real_time, sys};
 use crate::plan::PAGE;
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
@@ -53,8 +53,8 @@ struct Decision<'a> {
     /// How many bytes the caller does alone first, by libc and timed; 0: none.
     first: usize,
     pieces: Pieces,
-    /// The learner has chosen the stores of the pieces.
-    stores_chosen: bool,
+    /// Who makes the copy, if it may be streamed; `None`: it may not.
+    copier: Option<Copier>,
     /// The destination was never written: its pages are made on the way.
     fresh: bool,
     in_a_row: bool,
@@ -63,6 +63,8 @@ struct Decision<'a> {
 /// What came of a call.
 struct Completion {
     path: Path,
+    /// Why no engine did it.
+    refused: Option<Fallback>,
     answer: isize,
     /// When the first bytes were begun, and when they were done.
     first: [u64; 2],
@@ -234,6 +236,7 @@ impl Dispatcher {
         }
         asynchronous::forget_after_fork();
         cpus::forget_after_fork();
+        huge_pages::forget_after_fork();
         self.forget_unaided();
         let Some(config) = self.config() else { return };
         if config.gpu().is_some() {
@@ -430,16 +433,19 @@ impl Dispatcher {
         };
         let verdict = verdict.filter(|_| by != Err(Fallback::RealTime)); // it was not asked
         let first = by.and(timed).map_or(0, |first| first.max(O::FIRST).min(len / 2));
-        // Pages that were just made are in the cache, where ordinary stores find them.
-        let stores_chosen = config.copy_loop.is_none()
-            && matches!(by, Ok(EngineKind::Threads(_)))
-            && operation.written().is_some()
-            && !operation.kind().is_by_kernel()
-            && fresh.is_none()
-            && len >= STREAM_FROM;
-        let pieces = match config.copy_loop {
-            None if stores_chosen => learner.stores(len).choose(len),
-            copy_loop => Pieces::All(copy_loop.unwrap_or(CopyLoop::Ordinary)),
+        let copier = match (by, operation.kind()) {
+            // Pages that were just made are in the cache, where ordinary stores find them.
+            _ if fresh.is_some() => None,
+            (Ok(EngineKind::Threads(_)), Kind::Copies | Kind::Fills) if len >= STREAM_FROM => {
+                Some(Copier::Together)
+            }
+            (Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin), _) => None,
+            (Err(_), Kind::Copies) if len >= STREAM_ALONE_FROM => Some(Copier::Alone),
+            _ => None,
+        };
+        let pieces = match (config.copy_loop, copier) {
+            (None, Some(by)) => learner.stores(len, by).choose(len),
+            (copy_loop, _) => Pieces::All(copy_loop.unwrap_or(CopyLoop::Ordinary)),
         };
         let (begun, fresh) = (now, fresh.is_some());
         Decision {
@@ -452,7 +458,7 @@ impl Dispatcher {
             verdict,
             first,
             pieces,
-            stores_chosen,
+            copier,
             fresh,
             in_a_row,
         }
@@ -473,6 +479,11 @@ impl Dispatcher {
                 Err(why) => by = Err(why),
             }
             first[1] = sys::ticks();
+        }
+        if let Some(dst) = operation.written().filter(|_| fresh && config.huge_pages)
+            && let Some(allowed) = sys::NoFilter::look()
+        {
+            huge_pages::request(dst + from, operation.len() - from, allowed);
         }
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
         let (share, len) = (config.cpu_share, operation.len() - from);
@@ -496,12 +507,37 @@ impl Dispatcher {
             .map_err(|refused| self.refused(refused))
         });
         match carried {
-            Ok((answer, seen)) => Completion { path: Path::Engine, answer, first, seen },
+            Ok((answer, seen)) => {
+                Completion { path: Path::Engine, refused: None, answer, first, seen }
+            }
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
-                let answer = unsafe { operation.alone(from, fresh) };
-                Completion { path: Path::Libc(why), answer, first, seen: Seen::default() }
+                let (streamed, answer, seen) = unsafe { self.by_caller(decision, operation, from) };
+                let path = if streamed { Path::Engine } else { Path::Libc(why) };
+                Completion { path, refused: Some(why), answer, first, seen }
             }
+        }
+    }
+
+    /// Does the rest without help: whether it was streamed, the answer, and what was measured.
+    unsafe fn by_caller(
+        &self,
+        decision: &Decision,
+        operation: &impl Operation,
+        from: usize,
+    ) -> (bool, isize, Seen) {
+        let ordinary = Pieces::All(CopyLoop::Ordinary);
+        let streams = decision.copier == Some(Copier::Alone) && decision.pieces != ordinary;
+        match operation.as_copy().filter(|_| streams) {
+            Some((dst, src)) => {
+                let len = operation.len() - from;
+                // SAFETY: the rest of the caller's ranges, which do not overlap.
+                let seen = unsafe { alone::copy(dst + from, src + from, len, decision.pieces) };
+                threads::note_caller_bytes(len);
+                (true, 0, seen)
+            }
+            // SAFETY: the rest of the caller's ranges.
+            None => (false, unsafe { operation.alone(from, decision.fresh) }, Seen::default()),
         }
     }
 
@@ -511,8 +547,11 @@ impl Dispatcher {
         let (now, len) = (sys::ticks(), operation.len());
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
         learner.note_end(now);
-        if decision.stores_chosen && completion.path == Path::Engine {
-            learner.note_stores(decision.pieces, whole, &completion.seen, now);
+        let was_shared = completion.refused.is_none();
+        if let Some(by) = decision.copier.filter(|_| config.copy_loop.is_none())
+            && was_shared == (by == Copier::Together)
+        {
+            learner.note_stores(by, decision.pieces, whole, &completion.seen, now);
         }
         self.callers.note(begun, now);
         // A system call cannot be taken back from a worker that does not run, so its caller has
@@ -520,7 +559,7 @@ impl Dispatcher {
         let waited = operation.kind().is_by_kernel() && completion.seen.late;
         // A busy card says nothing about the CPUs.
         let asked_cpus = decision.by.is_ok_and(|by| by != EngineKind::Gpu);
-        if waited || completion.path == Path::Libc(Fallback::Busy) && asked_cpus {
+        if waited || completion.refused == Some(Fallback::Busy) && asked_cpus {
             self.crowd.note();
         }
         let is_whole = operation.is_whole(completion.answer);
@@ -530,7 +569,7 @@ impl Dispatcher {
             // with each other only, whole call with whole call.
             tells = self.differed.swap(!is_whole, Ordering::Relaxed) != is_whole;
         }
-        let as_decided = (completion.path == Path::Engine) == decision.by.is_ok();
+        let as_decided = was_shared == decision.by.is_ok();
         if let Some(verdict) = decision.verdict.filter(|_| tells && as_decided) {
             if verdict.is_ok_and(|first| first > 0) && is_whole {
                 let [from, to] = completion.first;
@@ -544,10 +583,10 @@ impl Dispatcher {
             }
             cell.record(verdict, whole, completion.seen.waited, decision.in_a_row);
         }
-        if completion.path != Path::Engine {
+        if !was_shared {
             cell.note_libc(whole);
         }
-        if completion.path == Path::Libc(Fallback::Starting) {
+        if completion.refused == Some(Fallback::Starting) {
             self.note_unaided(whole.ticks);
         }
         if config.counts() {

@@ -32,6 +32,7 @@ use crate::backend::threads::workers::SPIN_TICKS;
 use crate::backend::threads::{Cost, Pieces, Seen};
 use crate::stats::Fallback;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+pub use stores::Copier;
 use stores::{LastCopy, Stores};
 
 /// No copy below this is considered. One half as large would gain a fifth at best, and that only
@@ -45,6 +46,8 @@ const SIZES: usize = 7;
 /// Streaming stores leave the cache alone, so whoever reads the destination next pays for them.
 /// From twice the usual second-level cache up it would have left the cache anyway.
 pub const STREAM_FROM: usize = 4 << 20;
+/// Without help streaming gains from smaller sizes on, even if the destination is read next.
+pub const STREAM_ALONE_FROM: usize = 1 << 20;
 
 /// Gains are told in parts of this: it stands for 1.
 const ONE: u32 = 1024;
@@ -89,7 +92,8 @@ const BUDGET_IN_DOUBT: u64 = 10;
 pub struct Learner {
     /// By size, and for each size: copies after a pause, copies in a row.
     cells: [[Cell; 2]; SIZES],
-    stores: [Stores; SIZES],
+    /// By size, and for each size by `Copier`.
+    stores: [[Stores; 2]; SIZES],
     last_copy: LastCopy,
     /// Those into memory that was never written, of any size. Always shared: what is known of
     /// them tells what that was worth.
@@ -180,7 +184,7 @@ impl Learner {
     pub const fn new() -> Self {
         Self {
             cells: [const { [const { Cell::new() }; 2] }; SIZES],
-            stores: [const { Stores::new() }; SIZES],
+            stores: [const { [const { Stores::new() }; 2] }; SIZES],
             last_copy: LastCopy::new(),
             fresh: Cell::new(),
             last_end: AtomicU64::new(0),
@@ -211,22 +215,22 @@ impl Learner {
         cell
     }
 
-    pub fn stores(&self, len: usize) -> &Stores {
-        &self.stores[class(len)]
+    pub fn stores(&self, len: usize, by: Copier) -> &Stores {
+        &self.stores[class(len)][by as usize]
     }
 
     /// A large call begins: what came between the last copy and this one is known.
     pub fn note_begin(&self, now: u64) {
-        if let Some((whole, streamed)) = self.last_copy.take(now) {
-            self.stores(whole.bytes).record(whole, streamed);
+        if let Some((whole, by, streamed)) = self.last_copy.take(now) {
+            self.stores(whole.bytes, by).record(whole, streamed);
         }
     }
 
-    /// Notes a shared copy that has ended `now`, and whose stores were chosen here.
-    pub fn note_stores(&self, pieces: Pieces, whole: Cost, seen: &Seen, now: u64) {
+    /// Notes a copy that has ended `now`, and whose stores were chosen here.
+    pub fn note_stores(&self, by: Copier, pieces: Pieces, whole: Cost, seen: &Seen, now: u64) {
         match pieces {
-            Pieces::Alternate => self.stores(whole.bytes).record_pieces(seen),
-            Pieces::All(copy_loop) => self.last_copy.set(whole, copy_loop, now),
+            Pieces::Alternate => self.stores(whole.bytes, by).record_pieces(seen),
+            Pieces::All(copy_loop) => self.last_copy.set(whole, by, copy_loop, now),
         }
     }
 
@@ -246,7 +250,7 @@ impl Learner {
         let of = move |at: usize| {
             let cell = &self.cells[at / 2][at % 2];
             let [series, pairs] = [&cell.gain, &cell.pair].map(|parts| parts.load(Relaxed));
-            let gains = [series, pairs, self.stores[at / 2].pieces_gain()].map(number);
+            let gains = [series, pairs, self.stores[at / 2][0].pieces_gain()].map(number);
             (FLOOR << (at / 2), at % 2 == 1, cell, gains)
         };
         (0..2 * SIZES).map(of).filter(|(_, _, cell, _)| cell.calls() > 0)

@@ -59,10 +59,11 @@ impl Cut {
     }
 
     /// For transfers between processes, whose kernel code walks page tables: pieces that keep to
-    /// tables of their own at `place`. Two parties meet once, so that theirs may be smaller.
+    /// tables of their own at `place`. A transfer that would have too few gets smaller ones, and
+    /// the order of `spread` keeps threads apart.
     pub fn for_tables(place: usize, len: usize, parties: usize) -> Self {
         let even = (len / (4 * parties)).next_power_of_two();
-        let least = if parties > 2 { Self::TABLE } else { Self::LARGEST };
+        let least = if len < Self::TABLE { Self::LARGEST / 2 } else { Self::LARGEST };
         let most = (len / Self::MOST + 1).next_power_of_two();
         let piece = even.clamp(least, Self::TABLE).max(most);
         let head = (place.wrapping_neg() % piece).min(len);
@@ -110,11 +111,30 @@ impl Cut {
         (self.len - self.head).div_ceil(self.piece).max(1)
     }
 
+    /// Returns the piece that is claimed as number `index`: the first one of every page table, then
+    /// the second one of every table, and so on.
+    pub fn spread(&self, index: usize) -> Piece {
+        self.piece(spread(index, self.count(), (Self::TABLE / self.piece).max(1)))
+    }
+
     pub fn piece(&self, index: usize) -> Piece {
         let edge = |i: usize| (self.head + i * self.piece).min(self.len);
         let offset = if index == 0 { 0 } else { edge(index) };
         Piece { offset, len: edge(index + 1) - offset }
     }
+}
+
+/// Deals `pieces` out to groups of `each` neighbours: the first ones of all groups come first, then
+/// the second ones. Returns which piece has number `index` then.
+pub fn spread(mut index: usize, pieces: usize, each: usize) -> usize {
+    for part in 0..each {
+        let groups = pieces.saturating_sub(part).div_ceil(each);
+        if index < groups {
+            return index * each + part;
+        }
+        index -= groups;
+    }
+    index
 }
 
 /// A copy for an engine that wants its destination aligned: the CPU takes `head` and `tail`.
@@ -157,8 +177,11 @@ mod tests {
                     let cut = Cut::for_tables(place, len, parties);
                     check_cut(place, len, cut);
                     let inner = (1..cut.count()).map(|i| place + cut.piece(i).offset);
-                    let least = if parties > 2 { Cut::TABLE } else { Cut::LARGEST };
+                    let least = if len < Cut::TABLE { Cut::LARGEST / 2 } else { Cut::LARGEST };
                     assert!(inner.into_iter().all(|edge| edge.is_multiple_of(least)));
+                    let mut dealt: Vec<_> = (0..cut.count()).map(|i| cut.spread(i).offset).collect();
+                    dealt.sort_unstable();
+                    assert!(dealt.iter().enumerate().all(|(i, at)| cut.piece(i).offset == *at));
                 }
             }
         }

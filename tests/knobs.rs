@@ -70,6 +70,7 @@ const KNOBS: [Knob; 20] = [
         good: &["auto", "ordinary", "stream"],
         bad: &["avx", "libc", "movsb"],
     },
+    Knob { name: "ADMA_HUGE_PAGES", default: "1", good: &["0", "1"], bad: &["yes", "auto", "2"] },
     Knob {
         name: "ADMA_KEEP",
         default: "auto",

@@ -61,7 +61,7 @@ macro_rules! knob {
     };
 }
 
-pub const KNOBS: [Knob; 20] = [
+pub const KNOBS: [Knob; 21] = [
     knob!(
         "ADMA_BACKEND",
         "auto",
@@ -95,6 +95,12 @@ pub const KNOBS: [Knob; 20] = [
         Form::Word(&["auto", "ordinary", "stream"]),
         "how pieces are written: ordinary, or stream, which",
         "leaves the cache alone"
+    ),
+    knob!(
+        "ADMA_HUGE_PAGES",
+        "1",
+        SWITCH,
+        "0: ask for none where fresh memory is written whole"
     ),
     knob!(
         "ADMA_KEEP",

@@ -6,7 +6,7 @@ use super::engine::EngineKind;
 use super::operation::Kind;
 use crate::backend::asynchronous;
 use crate::backend::copy_loop::CopyLoop;
-use crate::learn::{FLOOR, STREAM_FROM};
+use crate::learn::{Copier, FLOOR, STREAM_FROM};
 use crate::os::sys;
 use crate::stats::{Fallback, Path};
 use core::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ impl Dispatcher {
             return Err(Fallback::Off);
         }
         let streams = config.copy_loop.is_none()
-            && self.learner(Kind::Copies).stores(largest).streaming_pays();
+            && self.learner(Kind::Copies).stores(largest, Copier::Together).streaming_pays();
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
         Ok(match self.ready(config, usize::MAX)? {

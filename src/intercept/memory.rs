@@ -5,7 +5,7 @@
 
 use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
 use crate::os::lookup::{self, Function};
-use crate::os::sys;
+use crate::os::{huge_pages, sys};
 use core::ffi::{c_int, c_void};
 
 type MappingFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
@@ -67,6 +67,9 @@ unsafe extern "C" fn pkey_mprotect(start: usize, len: usize, rights: usize, key:
 unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     const GUARD_INSTALL: i32 = 102;
     let takes_away = [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_REMOVE, GUARD_INSTALL];
+    if advice as i32 == libc::MADV_NOHUGEPAGE {
+        huge_pages::refuse();
+    }
     // SAFETY: the program's own call.
     unsafe {
         match takes_away.contains(&(advice as i32)) {

@@ -19,12 +19,21 @@ const MOST_AFTERWARDS: u64 = 1_000_000;
 /// Copies between two in which pieces are made by turns.
 const PIECES_EVERY: u32 = 32;
 
+/// Who makes a copy. What stores are better is another question for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copier {
+    /// Caller and workers.
+    Together,
+    /// The caller.
+    Alone,
+}
+
 /// Streaming has the place of sharing in the cell, ordinary stores that of libc.
 pub struct Stores(Cell);
 
 /// A copy that has ended; the next large call tells what came after it.
 pub struct LastCopy {
-    /// Bytes in the upper bits, the lowest one for streaming; 0: no copy.
+    /// Bytes in the upper bits, the lowest ones for `Copier` and streaming; 0: no copy.
     copy: AtomicU64,
     ticks: AtomicU64,
     end: AtomicU64,
@@ -35,26 +44,27 @@ impl LastCopy {
         Self { copy: AtomicU64::new(0), ticks: AtomicU64::new(0), end: AtomicU64::new(0) }
     }
 
-    pub fn set(&self, whole: Cost, copy_loop: CopyLoop, end: u64) {
+    pub fn set(&self, whole: Cost, by: Copier, copy_loop: CopyLoop, end: u64) {
         self.ticks.store(whole.ticks, Relaxed);
         self.end.store(end, Relaxed);
         let streamed = u64::from(copy_loop == CopyLoop::Stream);
-        self.copy.store((whole.bytes as u64) << 1 | streamed, Relaxed);
+        self.copy.store((whole.bytes as u64) << 2 | (by as u64) << 1 | streamed, Relaxed);
     }
 
-    /// Takes it, with the ticks until `now` added, and whether it was streamed. Copies of several
-    /// threads at once can be mixed up, which costs a sample.
-    pub fn take(&self, now: u64) -> Option<(Cost, bool)> {
+    /// Takes it, with the ticks until `now` added; who has made it, and whether it was streamed.
+    /// Copies of several threads at once can be mixed up, which costs a sample.
+    pub fn take(&self, now: u64) -> Option<(Cost, Copier, bool)> {
         let copy = self.copy.load(Relaxed);
         if copy == 0 {
             return None;
         }
         self.copy.store(0, Relaxed);
-        let bytes = copy >> 1;
+        let bytes = copy >> 2;
         let most = (bytes >> 10).saturating_mul(MOST_AFTERWARDS) >> 10;
         let after = now.saturating_sub(self.end.load(Relaxed));
         let ticks = self.ticks.load(Relaxed) + if after <= most { after } else { 0 };
-        Some((Cost { bytes: bytes as usize, ticks }, copy & 1 == 1))
+        let by = if copy & 2 == 0 { Copier::Together } else { Copier::Alone };
+        Some((Cost { bytes: bytes as usize, ticks }, by, copy & 1 == 1))
     }
 }
 
@@ -144,7 +154,7 @@ mod tests {
     fn streamed(stores: &Stores, copies: u32, after: [u64; 2]) -> usize {
         let (last, len, mut now, mut streamed) = (LastCopy::new(), 4 << 20, 1 << 30, Vec::new());
         for copy in 0..copies {
-            if let Some((whole, streamed)) = last.take(now) {
+            if let Some((whole, _, streamed)) = last.take(now) {
                 stores.record(whole, streamed);
             }
             let pieces = stores.choose(len);
@@ -152,7 +162,9 @@ mod tests {
             now += ticks;
             match pieces {
                 Pieces::Alternate => stores.record_pieces(&seen(200, 100)),
-                Pieces::All(copy_loop) => last.set(Cost { bytes: len, ticks }, copy_loop, now),
+                Pieces::All(copy_loop) => {
+                    last.set(Cost { bytes: len, ticks }, Copier::Alone, copy_loop, now)
+                },
             }
             streamed.push(pieces == Pieces::All(CopyLoop::Stream));
             now += after[usize::from(!streamed[streamed.len() - 1])];

@@ -10,6 +10,8 @@ pub mod folder;
 #[cfg(not(loom))]
 pub mod holders;
 #[cfg(not(loom))]
+#[cfg(not(loom))]
+pub mod huge_pages;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod lookup;

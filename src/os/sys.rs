@@ -5,6 +5,7 @@
 
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 /// The kernel's answer: a value, or the negated errno.
@@ -231,6 +232,19 @@ pub fn make_pages(start: usize, len: usize, _: NoFilter) {
     unsafe { syscall(libc::SYS_madvise, [start, len, advice, 0, 0, 0]) };
 }
 
+/// Has pages of a range made huge ones when they are first touched.
+pub fn request_huge_pages(start: usize, len: usize, _: NoFilter) {
+    let advice = libc::MADV_HUGEPAGE as usize;
+    // SAFETY: changes no byte.
+    unsafe { syscall(libc::SYS_madvise, [start, len, advice, 0, 0, 0]) };
+}
+
+/// Whether this process was told to have no huge pages.
+pub fn has_no_huge_pages(_: NoFilter) -> bool {
+    // SAFETY: no memory.
+    unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0, 0]) != 0 }
+}
+
 /// Tells the kernel where this thread's restartable sequence is. False: it refuses.
 pub fn register_rseq(area: usize, size: usize, signature: u32, _: NoFilter) -> bool {
     // SAFETY: the kernel writes to the area as long as the thread lives, as the caller wants.
@@ -444,6 +458,25 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8], allowed: NoNewFilter) ->
     }
     close(fd as i32);
     Some(&buffer[..filled])
+}
+
+/// Counts the lines of a file.
+pub fn count_lines(path: &CStr, allowed: NoNewFilter) -> Option<u32> {
+    let fd = usize::try_from(open(path, allowed)).ok()?;
+    let (mut room, mut lines) = (MaybeUninit::<[u8; 4096]>::uninit(), 0);
+    loop {
+        let start = room.as_mut_ptr() as usize;
+        // SAFETY: the kernel writes inside `room`.
+        let got = unsafe { syscall(libc::SYS_read, [fd, start, size_of_val(&room), 0, 0, 0]) };
+        if got <= 0 {
+            break;
+        }
+        // SAFETY: just filled so far.
+        let filled = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
+        lines += filled.iter().filter(|&&byte: &&u8| byte == b'\n').count() as u32;
+    }
+    close(fd as i32);
+    Some(lines)
 }
 
 /// Where a symbolic link leads.

@@ -21,8 +21,9 @@ use core::mem::MaybeUninit;
 /// Which pieces are claimed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claims {
-    /// The caller's from the front, those of workers from the back.
-    BothEnds,
+    /// The caller's from the front, those of workers from the back, each in another page table
+    /// than the last (`Cut::spread`).
+    Spread,
     /// All from the front. Behind a piece that falls short none is begun.
     InOrder,
 }
@@ -45,9 +46,10 @@ pub fn share(
     before();
     let in_order = claims == Claims::InOrder;
     let order = if in_order { IN_ORDER } else { 0 };
+    let piece = |index: usize| if in_order { cut.piece(index) } else { cut.spread(index) };
     let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION | order;
     let function: PieceFn<'_> = &|claim: &ClaimedPiece| {
-        let done = part(cut.piece(claim.index));
+        let done = part(piece(claim.index));
         if !done && in_order {
             shared.cancel(claim.index + 1, claim.generation);
         }
@@ -58,8 +60,8 @@ pub fn share(
     let mut seen = Seen::default();
     let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
-    let short = shared.undone(&mut room).next();
+    let short = shared.undone(&mut room).map(|index| piece(index).offset).min();
     QUEUE.leave(shared);
     note_caller_bytes(own);
-    Ok((short.map(|index| cut.piece(index).offset), seen))
+    Ok((short, seen))
 }

@@ -8,7 +8,7 @@
 //! ```text
 //! fetch the lists; anything but a plain well-formed call -> libc's function, as it is
 //! the caller transfers the first bytes -> it may, the process is there
-//! pieces of 2 MiB of the remote side are claimed like those of a copy
+//! pieces that keep to page tables of the remote side are claimed like those of a copy
 //! a piece that falls short -> when nothing is under way, the caller goes on from there, alone
 //! ```
 //!
@@ -196,7 +196,7 @@ impl<'a> Transfer<'a> {
     pub fn share(&self, from: usize, workers: usize) -> Result<(usize, Seen), Refused> {
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
         let part = |piece: Piece| self.move_bytes(from + piece.offset, piece.len) == piece.len;
-        let (short, seen) = kernel_work::share(cut, workers, Claims::BothEnds, || (), &part)?;
+        let (short, seen) = kernel_work::share(cut, workers, Claims::Spread, || (), &part)?;
         let Some(offset) = short else { return Ok((self.total, seen)) };
         threads::note_fault();
         let done = from + offset;
