@@ -426,7 +426,12 @@ impl Dispatcher {
             Some(_) => Ok(0),
             None => cell.decide(len, in_a_row),
         });
-        let timed = verdict.unwrap_or(Ok(0));
+        // The cell is not told of calls that go by libc for another reason than its own.
+        let rest = verdict
+            .filter(|verdict| verdict.is_ok() && fresh.is_none() && operation.as_copy().is_some())
+            .and_then(|_| learner.rest_speaks_against(len, cell));
+        let verdict = verdict.filter(|_| rest.is_none());
+        let timed = verdict.unwrap_or(rest.map_or(Ok(0), Err));
         let by = match by.and_then(|engine| timed.map(|_| engine)) {
             Ok(_) if is_real_time() => Err(Fallback::RealTime),
             by => by,
@@ -548,10 +553,11 @@ impl Dispatcher {
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
         learner.note_end(now);
         let was_shared = completion.refused.is_none();
-        if let Some(by) = decision.copier.filter(|_| config.copy_loop.is_none())
-            && was_shared == (by == Copier::Together)
-        {
-            learner.note_stores(by, decision.pieces, whole, &completion.seen, now);
+        if operation.written().is_some() && !decision.fresh {
+            let by = if was_shared { Copier::Together } else { Copier::Alone };
+            let is_chosen = decision.copier == Some(by) && config.copy_loop.is_none();
+            let chosen = is_chosen.then_some(decision.pieces);
+            learner.note_copy(by, chosen, whole, &completion.seen, now);
         }
         self.callers.note(begun, now);
         // A system call cannot be taken back from a worker that does not run, so its caller has

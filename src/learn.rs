@@ -95,6 +95,9 @@ pub struct Learner {
     /// By size, and for each size by `Copier`.
     stores: [[Stores; 2]; SIZES],
     last_copy: LastCopy,
+    /// By size: hot copies and what the program does after them. A shared copy leaves source and
+    /// destination in the caches of other CPUs.
+    with_rest: [Cell; SIZES],
     /// Those into memory that was never written, of any size. Always shared: what is known of
     /// them tells what that was worth.
     pub fresh: Cell,
@@ -186,6 +189,7 @@ impl Learner {
             cells: [const { [const { Cell::new() }; 2] }; SIZES],
             stores: [const { [const { Stores::new() }; 2] }; SIZES],
             last_copy: LastCopy::new(),
+            with_rest: [const { Cell::new() }; SIZES],
             fresh: Cell::new(),
             last_end: AtomicU64::new(0),
         }
@@ -222,16 +226,51 @@ impl Learner {
     /// A large call begins: what came between the last copy and this one is known.
     pub fn note_begin(&self, now: u64) {
         if let Some((whole, by, streamed)) = self.last_copy.take(now) {
-            self.stores(whole.bytes, by).record(whole, streamed);
+            if let Some(streamed) = streamed {
+                self.stores(whole.bytes, by).record(whole, streamed);
+            }
+            let shared = by == Copier::Together;
+            let verdict = if shared { Ok(0) } else { Err(Fallback::Compared) };
+            self.with_rest[class(whole.bytes)].record_with_rest(verdict, whole);
         }
     }
 
-    /// Notes a copy that has ended `now`, and whose stores were chosen here.
-    pub fn note_stores(&self, by: Copier, pieces: Pieces, whole: Cost, seen: &Seen, now: u64) {
-        match pieces {
-            Pieces::Alternate => self.stores(whole.bytes, by).record_pieces(seen),
-            Pieces::All(copy_loop) => self.last_copy.set(whole, by, copy_loop, now),
+    /// Whether a hot copy that would be shared is not, because the program pays for it afterwards, or
+    /// to find that out; `None`: it is shared.
+    pub fn rest_speaks_against(&self, len: usize, cell: &Cell) -> Option<Fallback> {
+        if len >= LARGE || !cell.libc_is_too_quick_for_page_faults() {
+            return None;
         }
+        let rest = &self.with_rest[class(len)];
+        if rest.price.load(Relaxed) == 0 {
+            rest.price.store(rest.usual(len), Relaxed); // 0 before the second copy
+            return None;
+        }
+        let tries = rest.turn(len, false).1;
+        match (rest.is_shared(), tries) {
+            (true, true) => Some(Fallback::Compared),
+            (false, false) => Some(Fallback::Learned),
+            _ => None,
+        }
+    }
+
+    /// Notes a copy that has ended `now`; `chosen`: with these stores, which were chosen here.
+    pub fn note_copy(
+        &self,
+        by: Copier,
+        chosen: Option<Pieces>,
+        whole: Cost,
+        seen: &Seen,
+        now: u64,
+    ) {
+        let copy_loop = match chosen {
+            Some(Pieces::Alternate) => {
+                return self.stores(whole.bytes, by).record_pieces(seen);
+            }
+            Some(Pieces::All(copy_loop)) => Some(copy_loop),
+            None => None,
+        };
+        self.last_copy.set(whole, by, copy_loop, now);
     }
 
     /// The smallest size for which the engine is used at every pace that was seen: as a fixed
@@ -439,6 +478,7 @@ impl Cell {
     pub fn record_pair(&self, first: Cost, rest: Cost) {
         let gain = ratio(per_mebibyte(first), per_mebibyte(rest));
         // During the first copy of a process the workers are still being made.
+        self.note_libc(first);
         blend(&self.pair, gain, if self.calls.load(Relaxed) < PAIRS_FIRST { 2 } else { 4 });
         if self.price.load(Relaxed) == 0 {
             let gained = rest.ticks * u64::from(gain.saturating_sub(ONE)) / u64::from(ONE);

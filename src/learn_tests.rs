@@ -315,3 +315,39 @@ fn what_fresh_memory_saves_is_known_by_its_first_bytes() {
     fresh.record_pair(Cost { bytes: 2 << 20, ticks: 2_000_000 }, rest);
     assert_eq!(fresh.saved(whole), Some(30_000_000));
 }
+
+/// Makes copies of 1 MiB, hot, twice as fast if shared; `after` tells how long the program takes after
+/// a shared one and after another. Returns how many of the last hundred were shared.
+fn shared_with_rest(learner: &Learner, copies: u32, after: [u64; 2]) -> usize {
+    let (len, mut now, mut shared) = (1 << 20, 1 << 30, Vec::new());
+    let cell = learner.cell(len, true);
+    cell.note_libc(Cost { bytes: len, ticks: 80_000 });
+    for copy in 0..copies {
+        learner.note_begin(now);
+        let by = match learner.rest_speaks_against(len, cell) {
+            None => Copier::Together,
+            Some(_) => Copier::Alone,
+        };
+        let ticks = if by == Copier::Together { 40_000 } else { 80_000 };
+        now += ticks;
+        learner.note_copy(by, None, Cost { bytes: len, ticks }, &Seen::default(), now);
+        shared.push(by == Copier::Together);
+        now += after[by as usize] + if copy % 4 == 0 { u64::from(copy % 7) * 20_000 } else { 0 };
+    }
+    shared.iter().rev().take(100).filter(|&&shared| shared).count()
+}
+
+#[test]
+fn sharing_that_costs_the_program_more_afterwards_is_left() {
+    let learner = Learner::new();
+    assert!(shared_with_rest(&learner, 2000, [400_000, 200_000]) < 20);
+    // And taken up again when it gains.
+    assert!(shared_with_rest(&learner, 8000, [100_000, 100_000]) > 60);
+}
+
+#[test]
+fn sharing_stays_where_what_comes_afterwards_does_not_depend_on_it() {
+    for after in [0, 100_000, 1 << 40] {
+        assert!(shared_with_rest(&Learner::new(), 2000, [after; 2]) > 60, "{after}");
+    }
+}

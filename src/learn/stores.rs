@@ -33,7 +33,7 @@ pub struct Stores(Cell);
 
 /// A copy that has ended; the next large call tells what came after it.
 pub struct LastCopy {
-    /// Bytes in the upper bits, the lowest ones for `Copier` and streaming; 0: no copy.
+    /// Bytes in the upper bits, then whether stores were chosen, `Copier`, streaming; 0: no copy.
     copy: AtomicU64,
     ticks: AtomicU64,
     end: AtomicU64,
@@ -44,27 +44,32 @@ impl LastCopy {
         Self { copy: AtomicU64::new(0), ticks: AtomicU64::new(0), end: AtomicU64::new(0) }
     }
 
-    pub fn set(&self, whole: Cost, by: Copier, copy_loop: CopyLoop, end: u64) {
+    /// `chosen`: with these stores, which the learner has chosen.
+    pub fn set(&self, whole: Cost, by: Copier, chosen: Option<CopyLoop>, end: u64) {
         self.ticks.store(whole.ticks, Relaxed);
         self.end.store(end, Relaxed);
-        let streamed = u64::from(copy_loop == CopyLoop::Stream);
-        self.copy.store((whole.bytes as u64) << 2 | (by as u64) << 1 | streamed, Relaxed);
+        let bits = u64::from(chosen.is_some()) << 2
+            | (by as u64) << 1
+            | u64::from(chosen == Some(CopyLoop::Stream));
+        self.copy.store((whole.bytes as u64) << 3 | bits, Relaxed);
     }
 
-    /// Takes it, with the ticks until `now` added; who has made it, and whether it was streamed.
-    /// Copies of several threads at once can be mixed up, which costs a sample.
-    pub fn take(&self, now: u64) -> Option<(Cost, Copier, bool)> {
+    /// Takes it, with the ticks until `now` added; who has made it, and whether it was streamed if
+    /// the learner has chosen that. Copies of several threads at once can be mixed up, which costs
+    /// a sample.
+    pub fn take(&self, now: u64) -> Option<(Cost, Copier, Option<bool>)> {
         let copy = self.copy.load(Relaxed);
         if copy == 0 {
             return None;
         }
         self.copy.store(0, Relaxed);
-        let bytes = copy >> 2;
+        let bytes = copy >> 3;
         let most = (bytes >> 10).saturating_mul(MOST_AFTERWARDS) >> 10;
         let after = now.saturating_sub(self.end.load(Relaxed));
         let ticks = self.ticks.load(Relaxed) + if after <= most { after } else { 0 };
         let by = if copy & 2 == 0 { Copier::Together } else { Copier::Alone };
-        Some((Cost { bytes: bytes as usize, ticks }, by, copy & 1 == 1))
+        let streamed = (copy & 4 != 0).then_some(copy & 1 == 1);
+        Some((Cost { bytes: bytes as usize, ticks }, by, streamed))
     }
 }
 
@@ -154,7 +159,7 @@ mod tests {
     fn streamed(stores: &Stores, copies: u32, after: [u64; 2]) -> usize {
         let (last, len, mut now, mut streamed) = (LastCopy::new(), 4 << 20, 1 << 30, Vec::new());
         for copy in 0..copies {
-            if let Some((whole, _, streamed)) = last.take(now) {
+            if let Some((whole, _, Some(streamed))) = last.take(now) {
                 stores.record(whole, streamed);
             }
             let pieces = stores.choose(len);
@@ -163,7 +168,7 @@ mod tests {
             match pieces {
                 Pieces::Alternate => stores.record_pieces(&seen(200, 100)),
                 Pieces::All(copy_loop) => {
-                    last.set(Cost { bytes: len, ticks }, Copier::Alone, copy_loop, now)
+                    last.set(Cost { bytes: len, ticks }, Copier::Alone, Some(copy_loop), now)
                 },
             }
             streamed.push(pieces == Pieces::All(CopyLoop::Stream));
