@@ -12,7 +12,16 @@ const CANNOT_BE_SHOWN: i32 = 77;
 /// the bad page first.
 pub const CPU_SHARES: [&str; 2] = ["auto", "0"];
 
+/// The caller streams without help. Only copies from 1 MiB up, the others are libc's.
+pub const ALONE: &str = "alone";
+
 pub fn offloading(program: &str, share: &str) -> Command {
+    if share == ALONE {
+        let mut command = preloaded("taskset");
+        command.args(["-c", "0"]).arg(victim(program));
+        command.env("ADMA_MIN_BYTES", "64K").env("ADMA_STORES", "stream");
+        return command;
+    }
     let mut command = preloaded(victim(program));
     command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "3").env("ADMA_CPU_SHARE", share);
     command

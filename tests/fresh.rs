@@ -1,0 +1,78 @@
+//! Copies into memory that was never touched: huge pages where they are wanted, and not a byte more.
+
+mod common;
+
+use common::{finish, plain, preloaded, skip, text, victim};
+use std::process::Command;
+
+const CANNOT_BE_SHOWN: i32 = 77;
+
+/// Runs the victim and returns the number that it prints; `None`: it cannot be shown here.
+fn number(command: &mut Command, arguments: &[&str]) -> Option<i64> {
+    let done = finish(command.args(arguments));
+    if done.status.code() == Some(CANNOT_BE_SHOWN) {
+        return None;
+    }
+    assert!(done.status.success(), "{command:?}: {}", text(&done.stderr));
+    Some(text(&done.stdout).trim().parse().unwrap())
+}
+
+/// Whether this system makes huge pages where a program asks for them.
+fn on_request(test: &str) -> bool {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let on_request = enabled.is_ok_and(|text| text.contains("[madvise]"));
+    if !on_request {
+        skip(test, "the system does not make huge pages on request");
+    }
+    on_request
+}
+
+fn with(cpus: &str) -> Command {
+    let mut command = preloaded("taskset");
+    command.args(["-c", cpus]).arg(victim("fresh"));
+    command
+}
+
+#[test]
+fn fresh_memory_written_whole_gets_huge_pages() {
+    if !on_request("fresh_memory_written_whole_gets_huge_pages") {
+        return;
+    }
+    for cpus in ["0", "0-63"] {
+        // All but the ends; a machine short of memory gives some.
+        assert!(number(&mut with(cpus), &["huge"]).unwrap() > 0, "CPUs {cpus}");
+        let off = number(with(cpus).env("ADMA_HUGE_PAGES", "0"), &["huge"]);
+        assert_eq!(off, Some(0), "CPUs {cpus}");
+    }
+}
+
+#[test]
+fn program_that_wants_small_pages_keeps_them() {
+    if !on_request("program_that_wants_small_pages_keeps_them") {
+        return;
+    }
+    for how in ["asked_for_small", "told_small"] {
+        assert_eq!(number(&mut with("0-63"), &[how]), Some(0), "{how}");
+    }
+}
+
+#[test]
+fn huge_pages_take_no_more_memory_than_small_ones() {
+    let without = number(&mut plain(victim("fresh")), &["resident"]).unwrap_or(0);
+    for cpus in ["0", "0-63"] {
+        let Some(resident) = number(&mut with(cpus), &["resident"]) else {
+            return skip("huge_pages_take_no_more_memory_than_small_ones", "all pages are huge");
+        };
+        assert!(resident < without + 1024, "{resident} KiB, without the library {without}");
+    }
+}
+
+#[test]
+fn mappings_do_not_grow_without_bound() {
+    // Each copy has a mapping, and one that is not to be merged. Asking adds two more, as long as
+    // there are fewer than 16,384.
+    let few = number(&mut with("0-63"), &["mappings", "100"]).unwrap();
+    let many = number(&mut with("0-63"), &["mappings", "16000"]).unwrap();
+    assert!((1200..=2410).contains(&few), "{few}");
+    assert!(many <= 1200 + 400, "{many}");
+}
