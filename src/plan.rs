@@ -179,7 +179,8 @@ mod tests {
                     let inner = (1..cut.count()).map(|i| place + cut.piece(i).offset);
                     let least = if len < Cut::TABLE { Cut::LARGEST / 2 } else { Cut::LARGEST };
                     assert!(inner.into_iter().all(|edge| edge.is_multiple_of(least)));
-                    let mut dealt: Vec<_> = (0..cut.count()).map(|i| cut.spread(i).offset).collect();
+                    let mut dealt: Vec<_> =
+                        (0..cut.count()).map(|i| cut.spread(i).offset).collect();
                     dealt.sort_unstable();
                     assert!(dealt.iter().enumerate().all(|(i, at)| cut.piece(i).offset == *at));
                 }

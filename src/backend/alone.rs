@@ -82,7 +82,6 @@ global_asm!(
     "vmovdqu64 zmm16, [rdi + r9 + \\at]",
     "vmovntdq [rdi + \\at], zmm16",
     ".endm",
-
     ".macro adma_alone_line_sse2 at",
     "movdqu xmm0, [rdi + r9 + \\at]",
     "movdqu xmm1, [rdi + r9 + \\at + 16]",
@@ -93,7 +92,6 @@ global_asm!(
     "movntdq [rdi + \\at + 32], xmm2",
     "movntdq [rdi + \\at + 48], xmm3",
     ".endm",
-
     ".macro adma_alone name, line",
     ".globl \\name",
     ".hidden \\name",
@@ -146,7 +144,6 @@ global_asm!(
     ".cfi_endproc",
     ".size \\name, . - \\name",
     ".endm",
-
     ".pushsection .text.adma_alone,\"ax\",@progbits",
     "adma_alone adma_alone_stream_avx512, adma_alone_line_avx512",
     "adma_alone adma_alone_stream_sse2, adma_alone_line_sse2",
@@ -161,11 +158,8 @@ mod tests {
     #[test]
     fn every_way_and_edge_copies_the_bytes_and_no_others() {
         let edges = [0, 1, 63, 64, 65, 4095, 16383, 16384, 16385, 65536, 300_001];
-        let ways = [
-            Pieces::All(CopyLoop::Ordinary),
-            Pieces::All(CopyLoop::Stream),
-            Pieces::Alternate,
-        ];
+        let ways =
+            [Pieces::All(CopyLoop::Ordinary), Pieces::All(CopyLoop::Stream), Pieces::Alternate];
         let src: vec::Vec<u8> = (0..400_000u32).map(|i| (i % 251) as u8 | 1).collect();
         for (len, way) in edges.into_iter().flat_map(|len| ways.map(|way| (len, way))) {
             for (to, from) in [(0, 0), (1, 0), (0, 7), (63, 64), (100, 4097)] {
@@ -185,10 +179,8 @@ mod tests {
     #[test]
     fn both_loops_copy_the_bytes() {
         let src: vec::Vec<u8> = (0..50_000u32).map(|i| (i % 253) as u8).collect();
-        let loops: [(bool, unsafe extern "C" fn(usize, usize, usize)); 2] = [
-            (true, adma_alone_stream_sse2),
-            (cpus::features().avx512, adma_alone_stream_avx512),
-        ];
+        let loops: [(bool, unsafe extern "C" fn(usize, usize, usize)); 2] =
+            [(true, adma_alone_stream_sse2), (cpus::features().avx512, adma_alone_stream_avx512)];
         for (_, copy) in loops.into_iter().filter(|(runs_here, _)| *runs_here) {
             let mut dst = vec![0u8; 50_000];
             // SAFETY: both ranges are ours, and apart; the CPU has the instructions.

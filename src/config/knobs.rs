@@ -96,12 +96,7 @@ pub const KNOBS: [Knob; 21] = [
         "how pieces are written: ordinary, or stream, which",
         "leaves the cache alone"
     ),
-    knob!(
-        "ADMA_HUGE_PAGES",
-        "1",
-        SWITCH,
-        "0: ask for none where fresh memory is written whole"
-    ),
+    knob!("ADMA_HUGE_PAGES", "1", SWITCH, "0: ask for none where fresh memory is written whole"),
     knob!(
         "ADMA_KEEP",
         "auto",

@@ -169,7 +169,7 @@ mod tests {
                 Pieces::Alternate => stores.record_pieces(&seen(200, 100)),
                 Pieces::All(copy_loop) => {
                     last.set(Cost { bytes: len, ticks }, Copier::Alone, Some(copy_loop), now)
-                },
+                }
             }
             streamed.push(pieces == Pieces::All(CopyLoop::Stream));
             now += after[usize::from(!streamed[streamed.len() - 1])];
