@@ -88,6 +88,9 @@ const ENOUGH: u32 = 7;
 /// times as much where pairs have raised doubts.
 const BUDGET: u64 = 50;
 const BUDGET_IN_DOUBT: u64 = 10;
+/// Series of small copies that change nothing double the time to the next one, up to this many times:
+/// a loop of hot copies of 256 KiB loses by every one.
+const MOST_DOUBLINGS: u32 = 3;
 
 pub struct Learner {
     /// By size, and for each size: copies after a pause, copies in a row.
@@ -134,6 +137,8 @@ pub struct Cell {
     /// Ticks spent since the last series, and what that has cost.
     spent: AtomicU64,
     price: AtomicU64,
+    /// Series in a row that have changed nothing.
+    confirmed: AtomicU32,
 }
 
 /// Ticks for a mebibyte.
@@ -314,6 +319,7 @@ impl Cell {
             tried: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             price: AtomicU64::new(0),
+            confirmed: AtomicU32::new(0),
         }
     }
 
@@ -380,8 +386,12 @@ impl Cell {
             // Small copies are not paired, so nothing is known of them before the first series.
             return len < PAIRS_FROM && u64::from(self.since.load(Relaxed)) >= 2 * SETTLING_COPIES;
         }
-        let doubts = shared && self.is_in_doubt();
-        self.spent.load(Relaxed) >= price * if doubts { BUDGET_IN_DOUBT } else { BUDGET }
+        let budget = match shared && self.is_in_doubt() {
+            true => BUDGET_IN_DOUBT,
+            false if len >= PAIRS_FROM => BUDGET,
+            false => BUDGET << self.confirmed.load(Relaxed).min(MOST_DOUBLINGS),
+        };
+        self.spent.load(Relaxed) >= price.saturating_mul(budget)
     }
 
     /// How many ticks a shared copy that took `whole` has saved; below 0 if sharing made it slower.
@@ -456,6 +466,9 @@ impl Cell {
         if changes {
             self.libc_won.store(!libc_won, Relaxed);
             self.cost.store(tried, Relaxed);
+            self.confirmed.store(0, Relaxed);
+        } else {
+            add(&self.confirmed);
         }
         self.trying.store(false, Relaxed);
         [&self.settled, &self.against, &self.since].into_iter().for_each(|n| n.store(0, Relaxed));
