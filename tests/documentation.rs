@@ -4,7 +4,7 @@ mod common;
 #[path = "../src/config/knobs.rs"]
 mod table;
 
-use common::{finish, only_report, plain, preloaded, root, scratch, skip, succeed, victim};
+use common::{found, library, only_report, plain, preloaded, root, scratch, skip, succeed, victim};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
@@ -275,7 +275,7 @@ fn links_and_paths_of_the_guides_exist() {
 
 #[test]
 fn manual_pages_have_no_warnings() {
-    if finish(plain("sh").args(["-c", "command -v mandoc"])).stdout.is_empty() {
+    if !found("mandoc") {
         return skip("manual_pages_have_no_warnings", "mandoc is not installed");
     }
     for page in manual_pages() {
@@ -354,7 +354,30 @@ fn every_function_has_one_manual_page_with_its_prototype() {
     assert_eq!(described, declared().into_iter().collect::<Vec<_>>());
 }
 
-/// Whoever follows a reference to one of our pages finds it, if only by another of its names.
+#[test]
+fn exports_are_what_the_header_declares_each_with_its_version() {
+    let (listing, _) = succeed(
+        plain("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library()),
+    );
+    let mut exported = BTreeSet::new();
+    for name in listing.lines().filter_map(|line| line.split_whitespace().nth(2)) {
+        match name.strip_suffix("@@ADMA_0.1") {
+            Some(own) => _ = exported.insert(own.to_owned()),
+            None => assert!(!name.contains('@') && !name.starts_with("adma_"), "{name}"),
+        }
+    }
+    let name = |function: &String| {
+        let head = function.split('(').next().unwrap();
+        head.rsplit([' ', '*']).next().unwrap().to_owned()
+    };
+    assert_eq!(exported, declared().iter().map(name).collect());
+    let map = read("include/adma.map");
+    for name in exported {
+        assert!(map.contains(&format!("\t{name};")), "{name} is not in adma.map");
+    }
+}
+
+/// References to our own pages lead to one, if only by another of its names.
 #[test]
 fn manual_pages_refer_to_pages_that_exist() {
     let mut names = BTreeSet::new();

@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 
 const SIGSEGV: i32 = 11;
 
-/// The same output and the same end, with the engine at work where there was an exit to report.
+/// Output and end are those without us, with the engine at work where there was an exit to report.
 fn is_the_same(test: &str, program: &str, arguments: &[&str]) {
     let Some(without) = without_us(test, program, arguments) else { return };
     assert_ne!(outcome(&without).2, "", "the victim says nothing: {:?}", outcome(&without));
@@ -75,7 +75,7 @@ cases! {
     fault_without_an_address_is_handled_and_kills_as_without_us:
         "signal_handlers" "impossible_address";
     faults_outside_of_copies_are_the_programs: "signal_handlers" "elsewhere_handled";
-    cancelled_copies_of_a_program_with_handler_leave_nobody_writing: "signal_handlers" "cancelled";
+    cancelled_copies_of_a_program_with_handler_leave_no_worker_writing: "signal_handlers" "cancelled";
     filter_that_kills_for_copies_by_the_kernel_is_not_met_by_a_program_with_handler:
         "signal_handlers" "filtered";
     fatal_sigsegv_is_raised_in_the_calling_thread_in_memcpy: "fatal_fault" "11";
@@ -292,8 +292,8 @@ fn handler_runs_in_a_caller_that_hangs_on_a_page() {
 }
 
 #[test]
-fn handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing() {
-    let test = "handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing";
+fn handler_that_jumps_out_of_a_hanging_copy_leaves_no_worker_writing() {
+    let test = "handler_that_jumps_out_of_a_hanging_copy_leaves_no_worker_writing";
     ends_on_hanging_pages_as_without_us(test, &["jumps"], &["copy", "fill", "compare"]);
 }
 

@@ -100,7 +100,7 @@ fn check_with_one_cpu_says_what_to_do() {
 #[test]
 fn check_where_threads_are_refused_says_so() {
     const NAME: &str = "check_where_threads_are_refused_says_so";
-    // The limit does not hold for root, so root becomes somebody else first; that somebody
+    // The limit does not hold for root, so root becomes another user first; that user
     // must be able to read the library.
     let folder = std::env::temp_dir().join(format!("adma-nproc-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();

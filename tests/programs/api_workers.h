@@ -49,7 +49,7 @@ static void *note_at_once(void *argument)
 }
 
 /*
- * Workers have ended, and there is a limit now: whoever starts a copy while another thread
+ * Workers have ended, and there is a limit now: a thread that starts a copy while another
  * tries to make one in vain must not rely on it.
  */
 static void subject_limited(void)

@@ -11,7 +11,7 @@
  * remote long ROUNDS           lists of 65 to 1024 segments
  * remote errors                calls that the kernel refuses, or cuts off
  * remote itself                the other process is this one: the order of bytes matters
- * remote plain COUNT SIZE      so many calls of one segment each
+ * remote plain COUNT SIZE      COUNT calls of one segment each
  */
 #include "trap.h"
 #include <linux/filter.h>
@@ -139,7 +139,7 @@ static size_t length(uint64_t *state)
     }
 }
 
-/* Ascending or not, apart or not: as it comes. The same places in two regions. */
+/* Ascending or not, apart or not: as it comes, at equal places in two regions. */
 static int lists(struct iovec *one, struct iovec *other, char *base, char *other_base, bool apart,
                  uint64_t *state)
 {

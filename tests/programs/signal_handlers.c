@@ -120,7 +120,7 @@ static void cancelled(void)
 	copy_mended("after 40 cancellations");
 }
 
-/* Nobody copies by way of the kernel, whatever the program handles. */
+/* No thread copies by way of the kernel, whatever the program handles. */
 static void filtered(void)
 {
 	struct sock_filter program[] = {

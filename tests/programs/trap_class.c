@@ -1,5 +1,5 @@
 /* The first large copies are made by a thread that the scheduler treats in another way than
- * the rest of the process. What workers inherit from it would stay with them, for everybody:
+ * the rest of the process. What workers inherit from it would stay with them, for all callers:
  *
  *   niced   it has a nice value of its own
  *   idle    it is SCHED_IDLE

@@ -55,8 +55,8 @@ static void be_real_time(int priority)
         cannot("no SCHED_FIFO here: %s", strerror(errno));
 }
 
-/* Whether somebody writes to the second half, where a worker begins. */
-static bool somebody_is_at_the_end(const struct blocks *b, uint64_t seed)
+/* Whether a worker writes to the second half, where a worker begins. */
+static bool worker_is_at_the_end(const struct blocks *b, uint64_t seed)
 {
     const volatile uint64_t *words = b->to;
     for (size_t at = b->size / 16; at < b->size / 8; at += 512)
@@ -65,7 +65,7 @@ static bool somebody_is_at_the_end(const struct blocks *b, uint64_t seed)
     return false;
 }
 
-/* Keeps everybody else from its CPU, once a worker has begun, until the copy is over. */
+/* Keeps all other threads from its CPU, once a worker has begun, until the copy is over. */
 static void *hold(void *blocks)
 {
     struct timespec moment = {0, 1000000}; /* leaves the worker its CPU */
@@ -75,7 +75,7 @@ static void *hold(void *blocks)
         sem_wait(&begin);
         if (stop)
             return NULL;
-        while (!over && !somebody_is_at_the_end(blocks, FIRST_SEED + round))
+        while (!over && !worker_is_at_the_end(blocks, FIRST_SEED + round))
             nanosleep(&moment, NULL);
         rounds_held += !over;
         double from = now_ms();

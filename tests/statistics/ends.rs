@@ -1,4 +1,4 @@
-//! However a process ends, and whoever its parent is, it reports its own copies once.
+//! However a process ends, it reports its own copies once.
 
 use super::*;
 
