@@ -8,7 +8,7 @@
  *
  * The workers that serve the main thread afterwards are as the main thread is, but SCHED_BATCH
  * at most, and use the CPUs that it may use. With "filtered" as second word the process is
- * under a seccomp filter from its start, which does not matter to anybody.
+ * under a seccomp filter from its start, which forbids nothing that is used.
  *
  * Or the main thread itself changes while it copies and workers live, and they follow it:
  *
