@@ -372,6 +372,7 @@ public class Copies {
     static String digest(byte[] bytes) throws Exception {
         return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-1").digest(bytes));
     }
+    static int dig(int depth) { return dig(depth + 1) + 1; }
     public static void main(String[] args) throws Exception {
         byte[] data = Files.readAllBytes(Path.of("random.bin"));
         byte[] twice = new byte[data.length * 2];
@@ -388,8 +389,9 @@ public class Copies {
         for (int i = 0; i < 1000; i++) {
             try { Object nothing = i < 0 ? "" : null; nothing.hashCode(); }
             catch (NullPointerException e) { caught++; }
+            if (i % 200 == 0) try { dig(0); } catch (StackOverflowError e) { caught += 10000; }
         }
-        System.out.println(caught + " null pointers");
+        System.out.println(caught + " null pointers and stack overflows");
         Thread[] threads = new Thread[4];
         String[] digests = new String[4];
         for (int i = 0; i < 4; i++) {
@@ -407,7 +409,7 @@ public class Copies {
 }
 END
         javac -d classes Copies.java
-        java -Xmx256m -cp classes Copies; java -Xint -version 2>&1 | wc -l
+        java -Xmx256m -Xcheck:jni -cp classes Copies; java -Xint -version 2>&1 | wc -l
         rm -r classes"#;
 
     // Nothing need be carried: V8 has protection keys and fault handlers of its own.
@@ -425,6 +427,16 @@ END
             const text = fs.readFileSync("words.txt", "utf8");
             console.log(sha(text.split("\n").sort().join("\n")), sha(JSON.stringify(text.split("\n"))));
             fs.writeFileSync("out.bin", twice);
+            // f(at) is the word at `at` in one page of memory: beyond it V8 relies on SIGSEGV.
+            const wasm = new Uint8Array([0,97,115,109,1,0,0,0,1,6,1,96,1,127,1,127,3,2,1,0,5,3,1,0,1,
+                7,5,1,1,102,0,0,10,9,1,7,0,32,0,40,2,0,11]);
+            const { f } = new WebAssembly.Instance(new WebAssembly.Module(wasm)).exports;
+            for (let i = 0; i < 100; i++) {
+                data.copy(twice);
+                try { f(1 << 30) } catch (error) { if (!i) console.log(f(0), error.message) }
+            }
+            function dig() { return dig() + 1 }
+            try { dig() } catch (error) { console.log(error.message) }
             const code = "const { parentPort, workerData } = require(\"worker_threads\");" +
                 "parentPort.postMessage(Buffer.from(workerData).reverse());";
             const worker = new Worker(code, { eval: true, workerData: data });
