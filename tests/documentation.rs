@@ -4,7 +4,10 @@ mod common;
 #[path = "../src/config/knobs.rs"]
 mod table;
 
-use common::{found, library, only_report, plain, preloaded, root, scratch, skip, succeed, victim};
+use common::{
+    copy_program, executable, finish, found, library, only_report, plain, preloaded, root, scratch,
+    skip, succeed, victim,
+};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
@@ -56,6 +59,48 @@ fn readme_begins_with_what_a_user_must_know() {
     assert_eq!(read("CONTRIBUTING.md").matches(" minutes").count(), 1);
 }
 
+/// In a tree of its own, where every package is missing and so is cargo, with an apt-get that looks at
+/// what has been said so far.
+#[test]
+fn tests_run_names_what_it_installs_before_it_does() {
+    let place = scratch("needs");
+    let (tools, said) = (place.join("tools"), place.join("said"));
+    fs::create_dir_all(&tools).unwrap();
+    fs::create_dir(place.join("tests")).unwrap();
+    copy_program(root().join("tests/run"), place.join("tests/run"));
+    for tool in
+        ["bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "paste", "readlink", "sort"]
+    {
+        let path = ["/usr/bin", "/bin"].map(|folder| PathBuf::from(folder).join(tool));
+        let path = path.into_iter().find(|path| path.exists()).expect(tool);
+        std::os::unix::fs::symlink(path, tools.join(tool)).unwrap();
+    }
+    let look = "#!/bin/sh\n[ $1 = update ] || grep -q openmpi-bin said && echo \"$@\" >>calls\n";
+    executable(&tools.join("apt-get"), look);
+    executable(&tools.join("id"), "#!/bin/sh\necho 0\n");
+    let run = |option: &[&str]| {
+        let mut command = plain("/bin/sh");
+        command.args(["-c", "exec tests/run \"$@\" >said 2>&1", "sh"]).args(option);
+        let status = finish(command.current_dir(&place).env("PATH", &tools)).status.code();
+        let calls = fs::read_to_string(place.join("calls")).unwrap_or_default();
+        (status, fs::read_to_string(&said).unwrap(), calls)
+    };
+    let (status, needs, calls) = run(&["--needs"]);
+    assert_eq!((status, &*calls), (Some(0), ""), "{needs}");
+    assert!(run(&["--no-install"]).2.is_empty());
+    let (status, told, calls) = run(&[]);
+    assert!(status == Some(1) && told.contains("no cargo"), "{told}");
+    let asked = calls.lines().find(|line| line.starts_with("install ")).expect(&calls);
+    for package in ["openmpi-bin", "libopenmpi-dev", "dkms", "xfsprogs", "btrfs-progs"] {
+        assert!(needs.contains(package), "{package}: {needs}");
+    }
+    for package in ["openmpi-bin", "libopenmpi-dev"] {
+        assert!(told.contains(&format!("  {package}\n")), "{told}");
+        assert!(asked.split(' ').any(|word| word == package), "{asked}");
+    }
+    fs::remove_dir_all(place).unwrap();
+}
+
 #[test]
 fn glossary_has_thirty_words_at_most() {
     let guide = read("CONTRIBUTING.md");
@@ -79,8 +124,8 @@ fn rows_of(results: &str) -> Vec<String> {
             continue;
         };
         let about = jobs.lines().filter_map(|line| line.trim().split_once("  "));
-        let about = about.filter(|(name, _)| *name == job).map(|(_, about)| about.trim());
-        let about = about.last().unwrap_or_else(|| panic!("{job}"));
+        let mut about = about.filter(|(name, _)| *name == job).map(|(_, about)| about.trim());
+        let about = about.next_back().unwrap_or_else(|| panic!("{job}"));
         let (low, high) = quartiles.split_once('-').unwrap();
         let (empty_low, empty_high) = empty.split_once('-').unwrap();
         let noise = ratio(low) <= ratio(empty_high) && ratio(high) >= ratio(empty_low);
