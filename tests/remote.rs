@@ -132,9 +132,11 @@ fn open_mpi_ping_pong_is_carried_and_right() {
     let mut command = plain("mpirun");
     let words = "--allow-run-as-root --oversubscribe -np 2 --mca btl self,vader \
                  --mca btl_vader_single_copy_mechanism cma -x LD_PRELOAD -x ADMA_STATS \
-                 -x ADMA_STATS_FILE -x ADMA_MIN_BYTES=1M -x ADMA_CHANNELS=2";
+                 -x ADMA_STATS_FILE -x ADMA_ONLY -x ADMA_MIN_BYTES=1M -x ADMA_CHANNELS=2";
     command.args(words.split_whitespace()).arg(&program);
-    let reports = statistics(command.env("LD_PRELOAD", common::library()));
+    // Not of mpirun itself.
+    command.env("LD_PRELOAD", common::library()).env("ADMA_ONLY", "echo");
+    let reports = statistics(&mut command);
     assert_eq!(reports.len(), 2, "{reports:?}");
     // Twenty messages each way of 1 to 16 MiB; some may have found the channels busy.
     assert!(shared(&reports) >= 20, "{reports:?}");
