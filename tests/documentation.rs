@@ -4,8 +4,11 @@ mod common;
 #[path = "../src/config/knobs.rs"]
 mod table;
 
-use common::{finish, plain, preloaded, root, scratch, skip, succeed};
-use std::collections::{BTreeMap, BTreeSet};
+use common::{
+    copy_program, executable, finish, found, library, only_report, plain, preloaded, root, scratch,
+    skip, succeed, victim,
+};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use table::{Form, KNOBS};
@@ -41,6 +44,120 @@ fn knobs_in(text: &str) -> BTreeSet<&str> {
 fn readme_is_short_enough_for_a_newcomer() {
     let lines = read("README.md").lines().count();
     assert!(lines <= 180, "{lines} lines: move reference text to man/");
+}
+
+/// The first lines say what is gained, by which CPUs, and which engines were only emulated; how long
+/// the tests take is said in one place.
+#[test]
+fn readme_begins_with_what_a_user_must_know() {
+    let readme = read("README.md");
+    let first: String = readme.lines().take(14).collect();
+    for word in ["times", "x86-64", "I/OAT", "emulated"] {
+        assert!(first.contains(word), "{word}");
+    }
+    assert!(!readme.contains(" minutes"), "CONTRIBUTING.md tells how long the tests take");
+    assert_eq!(read("CONTRIBUTING.md").matches(" minutes").count(), 1);
+}
+
+/// In a tree of its own, where every package is missing and so is cargo, with an apt-get that looks at
+/// what has been said so far.
+#[test]
+fn tests_run_names_what_it_installs_before_it_does() {
+    let place = scratch("needs");
+    let (tools, said) = (place.join("tools"), place.join("said"));
+    fs::create_dir_all(&tools).unwrap();
+    fs::create_dir(place.join("tests")).unwrap();
+    copy_program(root().join("tests/run"), place.join("tests/run"));
+    for tool in
+        ["bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "paste", "readlink", "sort"]
+    {
+        let path = ["/usr/bin", "/bin"].map(|folder| PathBuf::from(folder).join(tool));
+        let path = path.into_iter().find(|path| path.exists()).expect(tool);
+        std::os::unix::fs::symlink(path, tools.join(tool)).unwrap();
+    }
+    let look = "#!/bin/sh\n[ $1 = update ] || grep -q openmpi-bin said && echo \"$@\" >>calls\n";
+    executable(&tools.join("apt-get"), look);
+    executable(&tools.join("id"), "#!/bin/sh\necho 0\n");
+    let run = |option: &[&str]| {
+        let mut command = plain("/bin/sh");
+        command.args(["-c", "exec tests/run \"$@\" >said 2>&1", "sh"]).args(option);
+        let status = finish(command.current_dir(&place).env("PATH", &tools)).status.code();
+        let calls = fs::read_to_string(place.join("calls")).unwrap_or_default();
+        (status, fs::read_to_string(&said).unwrap(), calls)
+    };
+    let (status, needs, calls) = run(&["--needs"]);
+    assert_eq!((status, &*calls), (Some(0), ""), "{needs}");
+    assert!(run(&["--no-install"]).2.is_empty());
+    let (status, told, calls) = run(&[]);
+    assert!(status == Some(1) && told.contains("no cargo"), "{told}");
+    let asked = calls.lines().find(|line| line.starts_with("install ")).expect(&calls);
+    for package in ["openmpi-bin", "libopenmpi-dev", "dkms", "xfsprogs", "btrfs-progs"] {
+        assert!(needs.contains(package), "{package}: {needs}");
+    }
+    for package in ["openmpi-bin", "libopenmpi-dev"] {
+        assert!(told.contains(&format!("  {package}\n")), "{told}");
+        assert!(asked.split(' ').any(|word| word == package), "{asked}");
+    }
+    fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn glossary_has_thirty_words_at_most() {
+    let guide = read("CONTRIBUTING.md");
+    let table = guide.split("| word | meaning |").nth(1).expect("a glossary");
+    let words = table.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+    assert!((10..=30).contains(&words.count()));
+}
+
+/// The rows that README.md must have, made of the results: those whose quartiles touch the quartiles
+/// of an empty library come last, in italics.
+fn rows_of(results: &str) -> Vec<String> {
+    let section = results.split("\n## programs:").nth(1).expect("results of programs");
+    let section = section.split("\n## ").next().unwrap();
+    let (jobs, tables) = section.split_once("All ratios").unwrap();
+    let table = tables.split("\nshim, ").next().unwrap();
+    let ratio = |word: &str| word.parse::<f64>().unwrap();
+    let mut rows = Vec::new();
+    for line in table.lines().skip_while(|line| !line.starts_with("  job")).skip(1) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [job, _, copies, "%", _, empty, whole, quartiles, _, _, cpu, ..] = words[..] else {
+            continue;
+        };
+        let about = jobs.lines().filter_map(|line| line.trim().split_once("  "));
+        let mut about = about.filter(|(name, _)| *name == job).map(|(_, about)| about.trim());
+        let about = about.next_back().unwrap_or_else(|| panic!("{job}"));
+        let (low, high) = quartiles.split_once('-').unwrap();
+        let (empty_low, empty_high) = empty.split_once('-').unwrap();
+        let noise = ratio(low) <= ratio(empty_high) && ratio(high) >= ratio(empty_low);
+        let mark = if noise { "*" } else { "" };
+        let row = format!(
+            " | {mark}{about}{mark} | {copies} % | {mark}{whole} ({quartiles}){mark} | {empty} | {cpu} |"
+        );
+        rows.push((noise, (-1000.0 * ratio(whole)) as i64, row));
+    }
+    rows.sort();
+    rows.into_iter().map(|(_, _, row)| row).collect()
+}
+
+#[test]
+fn readme_table_is_the_one_of_the_results() {
+    let (readme, rows) = (read("README.md"), rows_of(&read("bench/RESULTS.md")));
+    let shown: Vec<&str> = readme.lines().filter(|line| line.ends_with(" |")).collect();
+    let shown = shown.iter().skip_while(|line| !line.starts_with("| program | job |")).skip(2);
+    let shown: Vec<&str> = shown.take_while(|line| !line.starts_with("| knob")).copied().collect();
+    let same = shown.iter().zip(&rows).all(|(shown, row)| shown.ends_with(&**row));
+    assert!(rows.len() > 10 && shown.len() == rows.len() && same, "want:\n{}", rows.join("\n"));
+    let results = [read("bench/RESULTS.md"), read("bench/RESULTS-16.md")].concat();
+    let words: Vec<&str> = readme.split_whitespace().collect();
+    let figures = words
+        .windows(2)
+        .filter(|pair| ["times", "ns"].iter().any(|unit| pair[1].starts_with(unit)));
+    let figures: Vec<&str> =
+        figures.map(|pair| pair[0]).filter(|word| word.contains('.')).collect();
+    assert!(figures.len() >= 4, "{figures:?}");
+    for figure in figures {
+        assert!(results.contains(figure), "{figure} is in no table of bench/");
+    }
 }
 
 #[test]
@@ -89,8 +206,8 @@ fn readme_samples_do_as_typed_what_they_show() {
     for (command, shown) in samples {
         let (out, err) = succeed(plain("sh").current_dir(root()).args(["-c", command]));
         let told = out + &err;
-        // How much was saved is for this machine to say.
-        for name in shown.lines().map(label).filter(|name| !name.starts_with("saved")) {
+        // What it would have taken without is for this machine to say.
+        for name in shown.lines().map(label).filter(|name| !name.starts_with("took")) {
             let found = cpus == 1 || told.lines().any(|line| label(line) == name);
             assert!(found, "{command}: no {name:?} in {told}");
         }
@@ -163,28 +280,20 @@ fn manual_describes_every_value_of_a_knob() {
     }
 }
 
-/// Reasons for libc, as reports name them.
 #[test]
 fn manual_explains_every_reason_of_a_report() {
     let page = read("man/adma.7");
-    let source = read("src/stats/live.rs");
-    let mut reasons: Vec<&str> = source
-        .lines()
-        .map(str::trim)
-        .filter_map(|line| line.strip_prefix("Fallback::")?.strip_suffix("\","))
-        .filter_map(|line| Some(line.split_once("=> \"")?.1))
-        .collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    assert!(reasons.len() >= 10, "the reasons were not understood: {reasons:?}");
-    for reason in reasons {
+    let report = only_report(&mut preloaded(victim("trap_copy")));
+    let reasons = report["fallbacks"].as_object().unwrap();
+    assert!(reasons.len() >= 10, "{reasons:?}");
+    for reason in reasons.keys() {
         assert!(page.contains(&format!(".It Li {reason}\n")), "{reason}");
     }
 }
 
 #[test]
 fn links_and_paths_of_the_guides_exist() {
-    for file in ["README.md", "CONTRIBUTING.md", "packaging/README.md"] {
+    for file in ["README.md", "CONTRIBUTING.md", "SUPPORT.md", "packaging/README.md"] {
         let (text, folder) = (read(file), root().join(file).parent().unwrap().to_owned());
         let mut seen = 0;
         for part in text.split("](").skip(1) {
@@ -211,7 +320,7 @@ fn links_and_paths_of_the_guides_exist() {
 
 #[test]
 fn manual_pages_have_no_warnings() {
-    if finish(plain("sh").args(["-c", "command -v mandoc"])).stdout.is_empty() {
+    if !found("mandoc") {
         return skip("manual_pages_have_no_warnings", "mandoc is not installed");
     }
     for page in manual_pages() {
@@ -290,7 +399,30 @@ fn every_function_has_one_manual_page_with_its_prototype() {
     assert_eq!(described, declared().into_iter().collect::<Vec<_>>());
 }
 
-/// Whoever follows a reference to one of our pages finds it, if only by another of its names.
+#[test]
+fn exports_are_what_the_header_declares_each_with_its_version() {
+    let (listing, _) = succeed(
+        plain("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library()),
+    );
+    let mut exported = BTreeSet::new();
+    for name in listing.lines().filter_map(|line| line.split_whitespace().nth(2)) {
+        match name.strip_suffix("@@ADMA_0.1") {
+            Some(own) => _ = exported.insert(own.to_owned()),
+            None => assert!(!name.contains('@') && !name.starts_with("adma_"), "{name}"),
+        }
+    }
+    let name = |function: &String| {
+        let head = function.split('(').next().unwrap();
+        head.rsplit([' ', '*']).next().unwrap().to_owned()
+    };
+    assert_eq!(exported, declared().iter().map(name).collect());
+    let map = read("include/adma.map");
+    for name in exported {
+        assert!(map.contains(&format!("\t{name};")), "{name} is not in adma.map");
+    }
+}
+
+/// References to our own pages lead to one, if only by another of its names.
 #[test]
 fn manual_pages_refer_to_pages_that_exist() {
     let mut names = BTreeSet::new();
@@ -312,64 +444,5 @@ fn manual_pages_refer_to_pages_that_exist() {
                 assert!(known, "{}: {name}({section})", page.display());
             }
         }
-    }
-}
-
-/// Each backend has types of these names; outside it they are written with its name.
-const PARALLEL: [&str; 4] = ["Counts", "Engine", "Options", "Settings"];
-
-/// The types that a file defines, but for those of its tests.
-fn types_in(text: &str) -> impl Iterator<Item = &str> {
-    let tests = ["\nmod tests {", "\npub(super) mod tests {", "\nmod interleavings {"];
-    let end = tests.iter().filter_map(|tests| text.find(tests)).min().unwrap_or(text.len());
-    text[..end].lines().filter_map(|line| {
-        let mut words = line.split_whitespace().skip_while(|word| {
-            word.starts_with("pub") || ["in", "crate)", "unsafe"].contains(word)
-        });
-        let kind =
-            words.next().filter(|kind| ["struct", "enum", "union", "trait", "type"].contains(kind));
-        let name = kind.and(words.next())?;
-        let name = name.split(|c: char| !c.is_alphanumeric()).next()?;
-        (name != "Target" && name.starts_with(char::is_uppercase)).then_some(name)
-    })
-}
-
-fn sources(folder: &str) -> Vec<PathBuf> {
-    let (found, _) = succeed(plain("find").arg(root().join(folder)).args(["-name", "*.rs"]));
-    found.lines().map(PathBuf::from).collect()
-}
-
-/// The library and the command are two programs; what they share is counted in both.
-#[test]
-fn no_two_types_of_a_program_have_one_name() {
-    let named = |path: &PathBuf, ends: &[&str]| {
-        ends.iter().any(|end| path.to_str().unwrap().ends_with(end))
-    };
-    let (library, command): (Vec<_>, Vec<_>) =
-        sources("src").into_iter().partition(|path| !path.starts_with(root().join("src/command")));
-    let shared = ["histogram", "live", "tables", "units", "worth"];
-    let shared = shared.map(|name| root().join(format!("src/stats/{name}.rs")));
-    let shared = shared
-        .into_iter()
-        .chain(["ipc/counts.rs", "config/knobs.rs"].map(|file| root().join("src").join(file)));
-    for program in [library, command.into_iter().chain(shared).collect()] {
-        let mut seen = BTreeMap::new();
-        for path in program {
-            // Test code has names of its own. The types of abi.rs are called as in the C header.
-            if named(&path, &["tests.rs", "_loom.rs", "/fake.rs", "/abi.rs"]) {
-                continue;
-            }
-            for name in types_in(&fs::read_to_string(&path).unwrap()) {
-                let other = seen.insert(name.to_owned(), path.clone());
-                let other = other.filter(|_| !PARALLEL.contains(&name));
-                assert!(
-                    other.is_none(),
-                    "{name}: {} and {}",
-                    path.display(),
-                    other.unwrap().display()
-                );
-            }
-        }
-        assert!(seen.len() > 40, "the sources were not understood: {}", seen.len());
     }
 }

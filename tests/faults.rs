@@ -45,63 +45,25 @@ fn ends_the_same(test: &str, trouble: &str, reaction: &str, places: &[&str], siz
     }
 }
 
-/// The disposition alone matters here, so one place and one size will do.
-fn ends_the_same_in_the_middle(test: &str, trouble: &str, reaction: &str) {
-    ends_the_same(test, trouble, reaction, &["middle"], &["1048576"]);
+/// A handler that repairs sees what it sees without us, one that jumps leaves no worker writing, and
+/// whatever else a program does about the signal, it ends as without us.
+fn belongs_to_the_caller(test: &str, trouble: &str) {
+    for reaction in ["repair", "jump"] {
+        handler_sees_the_same(test, trouble, reaction);
+    }
+    ends_the_same(test, trouble, "none", &["start", "middle", "end"], &["1048576", "8388608"]);
+    // The disposition alone matters here, so one place and one size will do.
+    for reaction in ["exit", "other", "ignored", "blocked"] {
+        ends_the_same(test, trouble, reaction, &["middle"], &["1048576"]);
+    }
 }
 
 macro_rules! troubles {
     ($($name:ident: $trouble:literal;)*) => {
         $(
-            mod $name {
-                use super::{ends_the_same, ends_the_same_in_the_middle, handler_sees_the_same};
-
-                fn test(name: &str) -> String {
-                    format!("{}::{name}", stringify!($name))
-                }
-
-                #[test]
-                fn handler_that_repairs_sees_what_it_sees_without_us() {
-                    let name = test("handler_that_repairs_sees_what_it_sees_without_us");
-                    handler_sees_the_same(&name, $trouble, "repair");
-                }
-
-                #[test]
-                fn handler_that_jumps_leaves_nobody_writing() {
-                    let name = test("handler_that_jumps_leaves_nobody_writing");
-                    handler_sees_the_same(&name, $trouble, "jump");
-                }
-
-                #[test]
-                fn handler_that_exits_ends_as_without_us() {
-                    let name = test("handler_that_exits_ends_as_without_us");
-                    ends_the_same_in_the_middle(&name, $trouble, "exit");
-                }
-
-                #[test]
-                fn no_handler_ends_as_without_us() {
-                    let name = test("no_handler_ends_as_without_us");
-                    let (places, sizes) = (["start", "middle", "end"], ["1048576", "8388608"]);
-                    ends_the_same(&name, $trouble, "none", &places, &sizes);
-                }
-
-                #[test]
-                fn handler_of_the_other_signal_ends_as_without_us() {
-                    let name = test("handler_of_the_other_signal_ends_as_without_us");
-                    ends_the_same_in_the_middle(&name, $trouble, "other");
-                }
-
-                #[test]
-                fn ignored_signal_ends_as_without_us() {
-                    let name = test("ignored_signal_ends_as_without_us");
-                    ends_the_same_in_the_middle(&name, $trouble, "ignored");
-                }
-
-                #[test]
-                fn blocked_signal_ends_as_without_us() {
-                    let name = test("blocked_signal_ends_as_without_us");
-                    ends_the_same_in_the_middle(&name, $trouble, "blocked");
-                }
+            #[test]
+            fn $name() {
+                belongs_to_the_caller(stringify!($name), $trouble);
             }
         )*
     };
@@ -129,17 +91,19 @@ troubles! {
     protection_key_for_reading_destination: "key-for-reading-destination";
 }
 
-#[test]
-fn alarm_that_jumps_out_of_a_copy_leaves_nobody_writing() {
-    succeeds_as_without_us("alarm_that_jumps_out_of_a_copy_leaves_nobody_writing", "alarm");
+macro_rules! programs {
+    ($($name:ident: $program:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                succeeds_as_without_us(stringify!($name), $program);
+            }
+        )*
+    };
 }
 
-#[test]
-fn file_truncated_by_another_process_meanwhile_never_kills() {
-    succeeds_as_without_us("file_truncated_by_another_process_meanwhile_never_kills", "truncation");
-}
-
-#[test]
-fn threads_that_fault_at_once_get_their_own_faults() {
-    succeeds_as_without_us("threads_that_fault_at_once_get_their_own_faults", "faulting_threads");
+programs! {
+    alarm_that_jumps_out_of_a_copy_leaves_no_worker_writing: "alarm";
+    file_truncated_by_another_process_meanwhile_never_kills: "truncation";
+    threads_that_fault_at_once_get_their_own_faults: "faulting_threads";
 }

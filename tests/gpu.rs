@@ -16,7 +16,7 @@ fn fake_driver() -> PathBuf {
     fake_driver_as("fake-cuda", &["-shared", "-fPIC"])
 }
 
-/// The same of a version that cannot copy from host to host without buffers.
+/// A driver of a version that cannot copy from host to host without buffers.
 fn old_driver() -> PathBuf {
     fake_driver_as("fake-cuda-old", &["-shared", "-fPIC", "-DOLD"])
 }
@@ -71,6 +71,14 @@ fn can_be_shown(test: &str) -> bool {
     *shown
 }
 
+macro_rules! needs_card {
+    ($test:expr) => {
+        if !can_be_shown($test) {
+            return;
+        }
+    };
+}
+
 /// Runs a subject to its end and answers what it printed.
 fn shows(test: &str, words: &str, knobs: &[(&str, &str)]) -> Option<String> {
     if !can_be_shown(test) {
@@ -122,7 +130,7 @@ shown! {
     closed_descriptor_ends_the_engine: "closed" [];
 
     registered_memory_is_bounded: "keep 4194304" [("ADMA_KEEP", "4M")];
-    registered_memory_that_nobody_uses_is_let_go: "idle" [];
+    registered_memory_that_is_not_used_is_let_go: "idle" [];
 
     child_of_fork_never_calls_the_driver: "children fork" [];
     child_of_raw_fork_never_calls_the_driver: "children raw" [];
@@ -143,9 +151,7 @@ shown! {
 /// After trouble copies are right, and nothing is carried any more if it was for good.
 #[test]
 fn trouble_at_any_call_leaves_copies_right() {
-    if !can_be_shown("trouble_at_any_call_leaves_copies_right") {
-        return;
-    }
+    needs_card!("trouble_at_any_call_leaves_copies_right");
     let calls = [
         // At start-up: the card is never used.
         ("cuInit:1:100", false),
@@ -186,9 +192,7 @@ fn trouble_at_any_call_leaves_copies_right() {
 /// Straight where the driver can and the CPU does not do it, otherwise by buffers; right always.
 #[test]
 fn copies_go_straight_or_by_buffers() {
-    if !can_be_shown("copies_go_straight_or_by_buffers") {
-        return;
-    }
+    needs_card!("copies_go_straight_or_by_buffers");
     let ways = |old: bool, knobs: &[(&str, &str)]| {
         let mut command = card("ways", knobs);
         if old {
@@ -216,9 +220,7 @@ fn card_that_is_lost_in_the_middle_leaves_copies_right() {
     for copy in ["1", "2", "7", "40"] {
         let knobs = [("FAKE_CUDA_DIE", copy), ("ADMA_LOG", "info")];
         let mut command = card("plain", &knobs);
-        if !can_be_shown("card_that_is_lost_in_the_middle_leaves_copies_right") {
-            return;
-        }
+        needs_card!("card_that_is_lost_in_the_middle_leaves_copies_right");
         let (_, err) = succeed(&mut command);
         assert!(err.contains("CUDA error 999"), "{copy}: {err}");
     }
@@ -229,9 +231,7 @@ fn words_that_are_lost_or_late_end_copies_all_the_same() {
     let test = "words_that_are_lost_or_late_end_copies_all_the_same";
     for lose in ["1", "6"] {
         let knobs = [("FAKE_CUDA_LOSE", lose), ("ADMA_LOG", "info")];
-        if !can_be_shown(test) {
-            return;
-        }
+        needs_card!(test);
         let (_, err) = succeed(&mut card("steady", &knobs));
         assert!(err.contains("1 words lost"), "{lose}: {err}");
     }
@@ -241,9 +241,7 @@ fn words_that_are_lost_or_late_end_copies_all_the_same() {
 /// Not told over because the streams are done with the one before it.
 #[test]
 fn copy_that_gets_the_slot_of_an_overdue_one_is_right() {
-    if !can_be_shown("copy_that_gets_the_slot_of_an_overdue_one_is_right") {
-        return;
-    }
+    needs_card!("copy_that_gets_the_slot_of_an_overdue_one_is_right");
     for driver in [fake_driver(), old_driver()] {
         let mut command = card("overdue", &[("ADMA_LOG", "info")]);
         let (_, err) = succeed(command.env("LD_LIBRARY_PATH", driver));
@@ -254,20 +252,16 @@ fn copy_that_gets_the_slot_of_an_overdue_one_is_right() {
 #[test]
 fn asynchronous_copies_survive_a_card_that_is_lost() {
     // It ends with 1 only because the card has carried too little.
-    if !can_be_shown("asynchronous_copies_survive_a_card_that_is_lost") {
-        return;
-    }
+    needs_card!("asynchronous_copies_survive_a_card_that_is_lost");
     let done = finish(&mut card("async", &[("FAKE_CUDA_DIE", "200")]));
     let err = String::from_utf8_lossy(&done.stderr);
     assert!(err.starts_with("the card has carried"), "{err}");
 }
 
-/// The same oracle as for every other way to copy.
+/// Runs the oracle of all other ways to copy.
 #[test]
 fn oracle_finds_copies_by_the_card_right() {
-    if !can_be_shown("oracle_finds_copies_by_the_card_right") {
-        return;
-    }
+    needs_card!("oracle_finds_copies_by_the_card_right");
     for (words, goal) in [("-h", "time"), ("-t 3", "cpu")] {
         let knobs = [("ADMA_MIN_BYTES", "12000"), ("ADMA_GOAL", goal)];
         // On a busy machine the card has no time, or the caller is done with its part before it
@@ -287,9 +281,7 @@ fn oracle_finds_copies_by_the_card_right() {
 /// What `adma program` tells comes from the live file, not from the process.
 #[test]
 fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
-    if !can_be_shown("live_file_has_the_bytes_of_the_card_and_of_callers_beside_it") {
-        return;
-    }
+    needs_card!("live_file_has_the_bytes_of_the_card_and_of_callers_beside_it");
     let subject = card("steady", &[("ADMA_CPU_SHARE", "0.5")]);
     let mut command = plain(common::command());
     command.arg(subject.get_program()).args(subject.get_args());
@@ -312,9 +304,7 @@ fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
 /// Each count rises where there is something to count.
 #[test]
 fn report_tells_what_has_become_of_registrations() {
-    if !can_be_shown("report_tells_what_has_become_of_registrations") {
-        return;
-    }
+    needs_card!("report_tells_what_has_become_of_registrations");
     let counts = |words: &str, knobs: &[(&str, &str)]| {
         let report = only_report(&mut card(words, knobs));
         let counts = report["gpu"]["registrations"].clone();
@@ -335,9 +325,7 @@ fn report_tells_what_has_become_of_registrations() {
 
 #[test]
 fn check_names_the_card_its_copy_engines_its_buffers_and_its_rate() {
-    if !can_be_shown("check_names_the_card_its_copy_engines_its_buffers_and_its_rate") {
-        return;
-    }
+    needs_card!("check_names_the_card_its_copy_engines_its_buffers_and_its_rate");
     let (out, _) = succeed(&mut card("", &[("ADMA_CHECK", "1")]));
     assert!(out.contains("GPU         Fake Card, 3 copy engines"), "{out}");
     assert!(out.contains("4 channels, without bounce buffers"), "{out}");
@@ -367,7 +355,7 @@ fn machine_without_a_driver_copies_as_ever_and_says_why() {
     assert!(err.contains("no libcuda.so.1") || err.contains("userfaultfd"), "{err}");
 }
 
-/// Nobody who has not asked for it gets a context on a card.
+/// A program that has not asked for it gets no context on a card.
 #[test]
 fn auto_never_opens_the_driver() {
     for knobs in [

@@ -16,10 +16,10 @@ const NULL_DEVICE: &str = "mknod /dev/adma c 1 3";
 const PLAIN_FILE: &str = "echo words >/dev/adma";
 const FOR_A_GROUP: &str = "mknod -m 640 /dev/adma c 1 3; chown 0:4 /dev/adma";
 
-/// Somebody who is neither root nor in any group.
+/// A user who is neither root nor in any group.
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// The library and a victim where nobody in particular can read them.
+/// The library and a victim where every user can read them.
 struct Readable(PathBuf);
 
 impl Readable {

@@ -20,13 +20,21 @@ struct Traces {
     files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-/// Runs a bash script with and without the library, in folders of the same name with the
-/// same two input files. Returns the bytes carried by channels, by program, or nothing when
-/// one of the programs it needs is missing.
-fn compare(test: &str, needs: &[&str], script: &str) -> Option<BTreeMap<String, u64>> {
-    if let Some(missing) = needs.iter().find(|program| !found(program)) {
-        skip(test, &format!("{missing} is not installed"));
-        return None;
+/// Whether a program, or numpy for Debian's Python, is installed.
+fn has(program: &str) -> bool {
+    let import = || plain("/usr/bin/python3").args(["-c", "import numpy"]).output();
+    match program {
+        "numpy" => import().is_ok_and(|done| done.status.success()),
+        _ => found(program),
+    }
+}
+
+/// Runs a bash script with and without the library, in folders of the same name with the same two
+/// input files. A program that makes no large copy proves little: the beginnings of the names
+/// `carried`, as of python3.11, must be among those that did.
+fn compare(test: &str, needs: &str, carried: &str, script: &str) {
+    if let Some(missing) = needs.split(' ').find(|program| !has(program)) {
+        return skip(test, &format!("{missing} is not installed"));
     }
     let (base, reports) = (scratch(test), scratch("reports"));
     let folder = base.join("work");
@@ -45,10 +53,27 @@ fn compare(test: &str, needs: &[&str], script: &str) -> Option<BTreeMap<String, 
         let other = &with.files[name];
         assert!(bytes == other, "{}: {}", name.display(), difference(bytes, other));
     }
-    let carried = carried_by_program(&reports);
+    let by_program = carried_by_program(&reports);
+    for program in carried.split_whitespace() {
+        let named = |name: &str| program == "*" || name.starts_with(program);
+        let bytes: u64 =
+            by_program.iter().filter(|(name, _)| named(name)).map(|(_, bytes)| bytes).sum();
+        assert!(bytes > 0, "{program} had nothing carried: {by_program:?}");
+    }
     std::fs::remove_dir_all(base).unwrap();
     std::fs::remove_dir_all(reports).unwrap();
-    Some(carried)
+}
+
+/// One test for each script: what it needs, and who must have had copies carried.
+macro_rules! programs {
+    ($($name:ident: $needs:literal $carried:literal $script:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                compare(stringify!($name), $needs, $carried, $script);
+            }
+        )*
+    };
 }
 
 fn run(mut bash: Command, folder: &Path, script: &str) -> Traces {
@@ -96,15 +121,6 @@ fn carried_by_program(reports: &Path) -> BTreeMap<String, u64> {
     carried
 }
 
-/// A program that makes no large copy proves little: the beginning of its name, as in
-/// python3.11, must be among those that did.
-fn assert_carried(carried: Option<BTreeMap<String, u64>>, program: &str) {
-    let Some(carried) = carried else { return };
-    let bytes: u64 =
-        carried.iter().filter(|(name, _)| name.starts_with(program)).map(|(_, bytes)| bytes).sum();
-    assert!(bytes > 0, "{program} had nothing carried: {carried:?}");
-}
-
 /// Bytes that look random and are the same every time.
 fn random_bytes(count: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -134,9 +150,8 @@ fn words(count: usize) -> String {
     text
 }
 
-#[test]
-fn python_bytes_and_modules_give_the_same() {
-    let script = r#"/usr/bin/python3 - <<'END'
+programs! {
+    python_bytes_and_modules_give_the_same: "python3" "python3" r#"/usr/bin/python3 - <<'END'
 import hashlib, json, zlib, bz2, lzma, pickle, array, struct, random
 data = open('random.bin', 'rb').read()
 text = open('words.txt').read()
@@ -167,13 +182,8 @@ print(hashlib.sha1(bytes(grid)).hexdigest())
 open('joined.bin', 'wb').write(joined)
 print(text.replace('cat', 'tiger').upper().count('TIGER'), text[::-1][:50])
 END"#;
-    let test = "python_bytes_and_modules_give_the_same";
-    assert_carried(compare(test, &["python3"], script), "python3");
-}
 
-#[test]
-fn python_processes_and_threads_give_the_same() {
-    let script = r#"/usr/bin/python3 - <<'END'
+    python_processes_and_threads_give_the_same: "python3" "python3" r#"/usr/bin/python3 - <<'END'
 import hashlib, multiprocessing, os, subprocess, threading
 data = open('random.bin', 'rb').read()
 
@@ -206,18 +216,8 @@ for _ in range(5):
 piped = subprocess.run(['cat'], input=data, stdout=subprocess.PIPE, check=True).stdout
 print(piped == data)
 END"#;
-    let test = "python_processes_and_threads_give_the_same";
-    assert_carried(compare(test, &["python3"], script), "python3");
-}
 
-#[test]
-fn numpy_arrays_give_the_same() {
-    let test = "numpy_arrays_give_the_same";
-    let numpy = plain("/usr/bin/python3").args(["-c", "import numpy"]).output();
-    if !numpy.is_ok_and(|done| done.status.success()) {
-        return skip(test, "numpy for /usr/bin/python3 is not installed");
-    }
-    let script = r#"OPENBLAS_NUM_THREADS=1 /usr/bin/python3 - <<'END'
+    numpy_arrays_give_the_same: "numpy" "python3" r#"OPENBLAS_NUM_THREADS=1 /usr/bin/python3 - <<'END'
 import hashlib, numpy
 data = numpy.fromfile('random.bin', dtype=numpy.uint8)
 def show(name, array):
@@ -238,12 +238,8 @@ show('load', numpy.load('saved.npy'))
 show('tile', numpy.tile(data[:100_000], 30))
 show('integers', data.astype(numpy.int64).cumsum())
 END"#;
-    assert_carried(compare(test, &[], script), "python3");
-}
 
-#[test]
-fn perl_strings_give_the_same() {
-    let script = r#"perl -MDigest::SHA=sha1_hex -e '
+    perl_strings_give_the_same: "perl" "perl" r#"perl -MDigest::SHA=sha1_hex -e '
         local $/; open F, "<", "random.bin"; binmode F; my $data = <F>;
         my $twice = $data x 2; print sha1_hex($twice), "\n";
         substr($twice, 100_000, 2_000_000) = substr($data, 5, 1_500_000);
@@ -256,23 +252,15 @@ fn perl_strings_give_the_same() {
         my $pid = fork; if (!$pid) { my $c = $data . $data; exit(length($c) == 2 * length $data ? 0 : 1); }
         waitpid $pid, 0; print "child $?\n";
     '"#;
-    assert_carried(compare("perl_strings_give_the_same", &["perl"], script), "perl");
-}
 
-#[test]
-fn sort_in_parallel_and_with_small_buffer_gives_the_same() {
-    let script = "
+    sort_in_parallel_and_with_small_buffer_gives_the_same: "sort" "" "
         for i in 1 2 3 4; do cat words.txt; done > many.txt
         sort --parallel=4 -S 64M many.txt > sorted.txt
         sort --parallel=2 -S 1M -T . -k2,2n -u many.txt > numbers.txt
         sort -m sorted.txt sorted.txt | uniq -c | tail -n 5
         shuf --random-source=random.bin words.txt | tac | head -c 100000 | sha1sum";
-    compare("sort_in_parallel_and_with_small_buffer_gives_the_same", &["sort"], script);
-}
 
-#[test]
-fn compressors_round_trip_to_the_same() {
-    let script = "
+    compressors_round_trip_to_the_same: "gzip xz zstd" "zstd xz" "
         head -c 700000 random.bin | cat words.txt - > input
         for tool in gzip bzip2 xz zstd lz4; do
             command -v $tool > /dev/null || continue
@@ -283,15 +271,8 @@ fn compressors_round_trip_to_the_same() {
         done
         if command -v zstd > /dev/null; then zstd -q -T2 -9 --long input -o long.zst; fi
         if command -v xz > /dev/null; then xz -T2 -1 --block-size=1MiB -k -c input > blocks.xz; fi";
-    let test = "compressors_round_trip_to_the_same";
-    let carried = compare(test, &["gzip", "xz", "zstd"], script);
-    assert_carried(carried.clone(), "zstd");
-    assert_carried(carried, "xz");
-}
 
-#[test]
-fn tar_cp_dd_and_rsync_give_the_same() {
-    let script = "
+    tar_cp_dd_and_rsync_give_the_same: "tar cp dd" "dd" "
         mkdir -p tree/deep/deeper
         cp random.bin tree/; cp words.txt tree/deep/; split -b 300000 random.bin tree/deep/deeper/part.
         tar --sort=name --mtime=@0 --owner=0 --group=0 -cf tree.tar tree
@@ -308,13 +289,8 @@ fn tar_cp_dd_and_rsync_give_the_same() {
         fi
         truncate -s 10M sparse; cp --sparse=auto sparse sparse2; cmp sparse sparse2; rm sparse*
         cksum dd.out dd2.out";
-    let test = "tar_cp_dd_and_rsync_give_the_same";
-    assert_carried(compare(test, &["tar", "cp", "dd"], script), "dd");
-}
 
-#[test]
-fn git_history_and_packs_give_the_same() {
-    let script = "
+    git_history_and_packs_give_the_same: "git" "git" "
         export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
         export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b
         export GIT_CONFIG_NOSYSTEM=1
@@ -329,12 +305,8 @@ fn git_history_and_packs_give_the_same() {
         git clone -q --no-local . ../clone; git -C ../clone rev-parse HEAD
         git blame text | sha1sum; git grep -c 'cat 1' | head -n 3
         git checkout -q HEAD~2; sha1sum text binary; cd ..; rm -rf repository clone";
-    assert_carried(compare("git_history_and_packs_give_the_same", &["git"], script), "git");
-}
 
-#[test]
-fn sqlite_database_gives_the_same() {
-    let script = "
+    sqlite_database_gives_the_same: "sqlite3" "sqlite3" "
         sqlite3 data.db <<'END'
 PRAGMA page_size=65536;
 CREATE TABLE words(name TEXT, number INTEGER, class INTEGER, load BLOB);
@@ -352,12 +324,8 @@ VACUUM;
 SELECT sum(length(load)) FROM words;
 END
         sqlite3 data.db .dump | sha1sum; rm data.db";
-    assert_carried(compare("sqlite_database_gives_the_same", &["sqlite3"], script), "sqlite3");
-}
 
-#[test]
-fn gcc_objects_and_linked_program_are_the_same() {
-    let script = r#"
+    gcc_objects_and_linked_program_are_the_same: "gcc ar objdump awk" "cc1" r#"
         { echo '#include <stdio.h>'
           echo '#include <string.h>'
           awk 'NR <= 800 { printf "int f%d(int x) { return x * %d + %d; }\n", NR, $3 + 1, NR }' words.txt
@@ -372,13 +340,8 @@ fn gcc_objects_and_linked_program_are_the_same() {
         strip -o big.stripped big
         ar rcD library.a big.o; nm library.a | sha1sum; objdump -d big | sha1sum
         ./big"#;
-    let test = "gcc_objects_and_linked_program_are_the_same";
-    assert_carried(compare(test, &["gcc", "ar", "objdump", "awk"], script), "cc1");
-}
 
-#[test]
-fn shell_pipelines_awk_and_sed_give_the_same() {
-    let script = r#"
+    shell_pipelines_awk_and_sed_give_the_same: "awk sed" "bash" r#"
         awk '{ sum[$1] += $3; n[$1]++ } END { for (k in sum) print k, sum[k], n[k] }' words.txt | sort
         awk 'BEGIN { RS = "" } { print length($0) }' words.txt
         sed -e 's/cat/tiger/g' -e '/^dog/d' -e 'y/abc/xyz/' words.txt > sed.out
@@ -392,25 +355,16 @@ fn shell_pipelines_awk_and_sed_give_the_same() {
         join <(sort -k1,1 words.txt | head -n 3000) <(echo 'ant x') | tail -n 1
         for i in $(seq 30); do (head -c 100000 random.bin | sha1sum) & done | sort -u; wait
         tr a-z A-Z < words.txt | fold -w 50 | tail -n 2; wc words.txt; comm -12 <(sort words.txt) <(sort words.txt) | wc -l"#;
-    let carried = compare("shell_pipelines_awk_and_sed_give_the_same", &["awk", "sed"], script);
-    assert_carried(carried, "bash");
-}
 
-#[test]
-fn openssl_digests_and_ciphers_give_the_same() {
-    let script = "
+    openssl_digests_and_ciphers_give_the_same: "openssl" "" "
         openssl dgst -sha256 -md5 random.bin; openssl dgst -sha3-256 words.txt
         key=00112233445566778899aabbccddeeff
         openssl enc -aes-128-cbc -K $key -iv $key -in random.bin -out random.enc
         openssl enc -d -aes-128-cbc -K $key -iv $key -in random.enc | cmp - random.bin
         openssl enc -base64 -in random.bin -out random.b64
         openssl enc -d -base64 -in random.b64 | cmp - random.bin";
-    compare("openssl_digests_and_ciphers_give_the_same", &["openssl"], script);
-}
 
-#[test]
-fn java_with_its_own_fault_handlers_gives_the_same() {
-    let script = r#"
+    java_with_its_own_fault_handlers_gives_the_same: "java javac" "java" r#"
         mkdir classes
         cat > Copies.java <<'END'
 import java.nio.*; import java.nio.file.*; import java.security.*; import java.util.*;
@@ -418,6 +372,7 @@ public class Copies {
     static String digest(byte[] bytes) throws Exception {
         return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-1").digest(bytes));
     }
+    static int dig(int depth) { return dig(depth + 1) + 1; }
     public static void main(String[] args) throws Exception {
         byte[] data = Files.readAllBytes(Path.of("random.bin"));
         byte[] twice = new byte[data.length * 2];
@@ -434,8 +389,9 @@ public class Copies {
         for (int i = 0; i < 1000; i++) {
             try { Object nothing = i < 0 ? "" : null; nothing.hashCode(); }
             catch (NullPointerException e) { caught++; }
+            if (i % 200 == 0) try { dig(0); } catch (StackOverflowError e) { caught += 10000; }
         }
-        System.out.println(caught + " null pointers");
+        System.out.println(caught + " null pointers and stack overflows");
         Thread[] threads = new Thread[4];
         String[] digests = new String[4];
         for (int i = 0; i < 4; i++) {
@@ -453,15 +409,11 @@ public class Copies {
 }
 END
         javac -d classes Copies.java
-        java -Xmx256m -cp classes Copies; java -Xint -version 2>&1 | wc -l
+        java -Xmx256m -Xcheck:jni -cp classes Copies; java -Xint -version 2>&1 | wc -l
         rm -r classes"#;
-    let test = "java_with_its_own_fault_handlers_gives_the_same";
-    assert_carried(compare(test, &["java", "javac"], script), "java");
-}
 
-#[test]
-fn node_buffers_and_workers_give_the_same() {
-    let script = r#"
+    // Nothing need be carried: V8 has protection keys and fault handlers of its own.
+    node_buffers_and_workers_give_the_same: "node" "" r#"
         node -e '
             const fs = require("fs"), crypto = require("crypto"), zlib = require("zlib");
             const { Worker } = require("worker_threads");
@@ -475,39 +427,35 @@ fn node_buffers_and_workers_give_the_same() {
             const text = fs.readFileSync("words.txt", "utf8");
             console.log(sha(text.split("\n").sort().join("\n")), sha(JSON.stringify(text.split("\n"))));
             fs.writeFileSync("out.bin", twice);
+            // f(at) is the word at `at` in one page of memory: beyond it V8 relies on SIGSEGV.
+            const wasm = new Uint8Array([0,97,115,109,1,0,0,0,1,6,1,96,1,127,1,127,3,2,1,0,5,3,1,0,1,
+                7,5,1,1,102,0,0,10,9,1,7,0,32,0,40,2,0,11]);
+            const { f } = new WebAssembly.Instance(new WebAssembly.Module(wasm)).exports;
+            for (let i = 0; i < 100; i++) {
+                data.copy(twice);
+                try { f(1 << 30) } catch (error) { if (!i) console.log(f(0), error.message) }
+            }
+            function dig() { return dig() + 1 }
+            try { dig() } catch (error) { console.log(error.message) }
             const code = "const { parentPort, workerData } = require(\"worker_threads\");" +
                 "parentPort.postMessage(Buffer.from(workerData).reverse());";
             const worker = new Worker(code, { eval: true, workerData: data });
             worker.on("message", (m) => console.log("worker", sha(Buffer.from(m))));
         '"#;
-    // Nothing need be carried: V8 has protection keys and fault handlers of its own.
-    compare("node_buffers_and_workers_give_the_same", &["node"], script);
-}
 
-#[test]
-fn debugger_runs_a_program_to_the_same_end() {
-    let script = r#"
+    debugger_runs_a_program_to_the_same_end: "gdb" "" r#"
         gdb --batch -nx -ex 'set debuginfod enabled off' -ex 'set startup-with-shell off' \
             -ex 'break exit' -ex run -ex continue --args cat words.txt > gdb.out 2> gdb.err
         grep -v -e '^Breakpoint' -e '^\[' gdb.out | grep -c 'cat'
         tail -n 1 gdb.out | grep -o 'exited normally'
         rm gdb.out gdb.err"#;
-    compare("debugger_runs_a_program_to_the_same_end", &["gdb"], script);
-}
 
-#[test]
-fn valgrind_runs_a_program_to_the_same_end() {
-    let script = "
+    // Whatever it is called there: /proc/self/exe is valgrind's own to a bare system call.
+    valgrind_runs_a_program_to_the_same_end: "valgrind" "*" "
         valgrind -q --error-exitcode=9 dd if=random.bin of=out ibs=8192 obs=300000 status=none
         cmp random.bin out";
-    let test = "valgrind_runs_a_program_to_the_same_end";
-    // Whatever it is called there: /proc/self/exe is valgrind's own to a bare system call.
-    assert_carried(compare(test, &["valgrind"], script), "");
-}
 
-#[test]
-fn small_tools_give_the_same() {
-    let script = r#"
+    small_tools_give_the_same: "jq bc diff curl make file" "" r#"
         head -n 20000 words.txt | jq -R -c 'split(" ") | {name: .[0], number: (.[1] | tonumber)}' > lines.json
         jq -s 'group_by(.name) | map({name: .[0].name, sum: (map(.number) | add)})' lines.json
         echo 'scale=400; 4*a(1)' | BC_LINE_LENGTH=0 bc -l | md5sum
@@ -515,5 +463,4 @@ fn small_tools_give_the_same() {
         find . -type f | sort; file random.bin words.txt | tail -n 1
         curl -s file://$PWD/random.bin | cmp - random.bin
         make -s -f <(printf 'all:\n\t@cat words.txt | sha1sum\n')"#;
-    compare("small_tools_give_the_same", &["jq", "bc", "diff", "curl", "make", "file"], script);
 }

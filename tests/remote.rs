@@ -29,9 +29,25 @@ fn engine_transfers_right(arguments: &[&str], at_least: u64) {
     assert!(shared(&reports) >= at_least, "{arguments:?}: {reports:?}");
 }
 
-#[test]
-fn scattered_transfers_are_the_kernels() {
-    engine_transfers_right(&["random", "1", "400"], 150);
+macro_rules! transfers {
+    ($($name:ident: $words:literal, $at_least:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                engine_transfers_right(&$words.split(' ').collect::<Vec<_>>(), $at_least);
+            }
+        )*
+    };
+}
+
+transfers! {
+    scattered_transfers_are_the_kernels: "random 1 400", 150;
+    transfers_of_four_threads_at_once_are_the_kernels: "threads 20 80", 10;
+    transfers_in_the_child_of_a_fork_are_the_kernels: "forked 30 100", 30;
+    // Lists that would not fit on every stack.
+    transfers_of_more_than_64_segments_are_shared_and_the_kernels: "long 60", 50;
+    // A filter that kills for what a program that transfers need not do.
+    transfers_under_a_filter_are_the_kernels: "filtered 40 60", 20;
 }
 
 /// A job with as many ranks as CPUs has none left for helping one of them.
@@ -62,28 +78,6 @@ fn transfers_with_one_worker_are_the_kernels() {
     let mut command = remote(&["random", "7", "60"]);
     let reports = statistics(command.env("ADMA_CHANNELS", "1"));
     assert!(shared(&reports) > 10, "{reports:?}");
-}
-
-#[test]
-fn transfers_of_four_threads_at_once_are_the_kernels() {
-    engine_transfers_right(&["threads", "20", "80"], 10);
-}
-
-#[test]
-fn transfers_in_the_child_of_a_fork_are_the_kernels() {
-    engine_transfers_right(&["forked", "30", "100"], 30);
-}
-
-/// Lists that would not fit on every stack.
-#[test]
-fn transfers_of_more_than_64_segments_are_shared_and_the_kernels() {
-    engine_transfers_right(&["long", "60"], 50);
-}
-
-/// A filter that kills for what a program that transfers need not do.
-#[test]
-fn transfers_under_a_filter_are_the_kernels() {
-    engine_transfers_right(&["filtered", "40", "60"], 20);
 }
 
 #[test]
@@ -128,29 +122,21 @@ fn large_transfer_is_shared_and_a_smaller_one_is_not() {
 /// An unmodified MPI program: what comes back is what was sent, and the engine carried it.
 #[test]
 fn open_mpi_ping_pong_is_carried_and_right() {
-    let name = "open_mpi_ping_pong_is_carried_and_right";
     if !found("mpirun") || !found("mpicc") {
-        return skip(name, "no Open MPI (openmpi-bin, libopenmpi-dev)");
+        let needs = "no Open MPI (openmpi-bin, libopenmpi-dev)";
+        return skip("open_mpi_ping_pong_is_carried_and_right", needs);
     }
     let folder = scratch("mpi");
     let (source, program) = (root().join("tests/programs/mpi_echo.c"), folder.join("echo"));
     succeed(plain("mpicc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source));
     let mut command = plain("mpirun");
-    command.args(["--allow-run-as-root", "--oversubscribe", "-np", "2"]);
-    command.args(["--mca", "btl", "self,vader"]);
-    command.args(["--mca", "btl_vader_single_copy_mechanism", "cma"]);
-    command.arg("-x").arg(format!("LD_PRELOAD={}", common::library().display()));
-    let file = folder.join("%p.json");
-    command.arg("-x").arg("ADMA_STATS=json");
-    command.arg("-x").arg(format!("ADMA_STATS_FILE={}", file.display()));
-    command.args(["-x", "ADMA_MIN_BYTES=1M", "-x", "ADMA_CHANNELS=2"]);
-    succeed(command.arg(&program));
-    let reports: Vec<Value> = std::fs::read_dir(&folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension() == Some("json".as_ref()))
-        .map(|path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
-        .collect();
+    let words = "--allow-run-as-root --oversubscribe -np 2 --mca btl self,vader \
+                 --mca btl_vader_single_copy_mechanism cma -x LD_PRELOAD -x ADMA_STATS \
+                 -x ADMA_STATS_FILE -x ADMA_ONLY -x ADMA_MIN_BYTES=1M -x ADMA_CHANNELS=2";
+    command.args(words.split_whitespace()).arg(&program);
+    // Not of mpirun itself.
+    command.env("LD_PRELOAD", common::library()).env("ADMA_ONLY", "echo");
+    let reports = statistics(&mut command);
     assert_eq!(reports.len(), 2, "{reports:?}");
     // Twenty messages each way of 1 to 16 MiB; some may have found the channels busy.
     assert!(shared(&reports) >= 20, "{reports:?}");

@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 
 const SIGSEGV: i32 = 11;
 
-/// The same output and the same end, with the engine at work where there was an exit to report.
+/// Output and end are those without us, with the engine at work where there was an exit to report.
 fn is_the_same(test: &str, program: &str, arguments: &[&str]) {
     let Some(without) = without_us(test, program, arguments) else { return };
     assert_ne!(outcome(&without).2, "", "the victim says nothing: {:?}", outcome(&without));
@@ -75,7 +75,7 @@ cases! {
     fault_without_an_address_is_handled_and_kills_as_without_us:
         "signal_handlers" "impossible_address";
     faults_outside_of_copies_are_the_programs: "signal_handlers" "elsewhere_handled";
-    cancelled_copies_of_a_program_with_handler_leave_nobody_writing: "signal_handlers" "cancelled";
+    cancelled_copies_of_a_program_with_handler_leave_no_worker_writing: "signal_handlers" "cancelled";
     filter_that_kills_for_copies_by_the_kernel_is_not_met_by_a_program_with_handler:
         "signal_handlers" "filtered";
     fatal_sigsegv_is_raised_in_the_calling_thread_in_memcpy: "fatal_fault" "11";
@@ -158,79 +158,6 @@ fn rust_stack_overflow_keeps_its_report() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-#[test]
-fn java_null_pointers_and_stack_overflow_stay_exceptions() {
-    let test = "java_null_pointers_and_stack_overflow_stay_exceptions";
-    if !found("java") || !found("javac") {
-        return skip(test, "no java or no javac");
-    }
-    let folder = scratch("java");
-    std::fs::write(
-        folder.join("Faults.java"),
-        r#"public class Faults {
-            static int dig(int depth) { return dig(depth + 1) + 1; }
-            public static void main(String[] arguments) throws Exception {
-                byte[] block = new byte[8 << 20];
-                int caught = 0;
-                for (int round = 0; round < 5; round++) {
-                    try (var sink = new java.io.FileOutputStream("/dev/null")) { sink.write(block); }
-                    for (int i = 0; i < 20000; i++) {
-                        String text = i % 3 == 0 ? null : "text";
-                        try { caught += text.length(); }
-                        catch (NullPointerException e) { caught += 1; }
-                    }
-                    try { dig(0); } catch (StackOverflowError e) { caught += 1000000; }
-                }
-                System.out.println(caught);
-            }
-        }"#,
-    )
-    .unwrap();
-    let built = plain("javac").current_dir(&folder).arg("Faults.java").output().unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
-    let report = folder.join("report.json");
-    let with = reports_the_same(|run| {
-        let mut command = run("java");
-        command.args(["-Xmx256m", "-Xcheck:jni", "-cp"]).arg(&folder).arg("Faults");
-        command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &report);
-        command
-    });
-    assert!(with.status.success(), "{:?}", outcome(&with));
-    let report = std::fs::read_to_string(&report).unwrap();
-    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    assert!(report["paths"]["engine"]["calls"].as_u64().unwrap() > 0, "{report}");
-    std::fs::remove_dir_all(&folder).unwrap();
-}
-
-#[test]
-fn node_memory_trap_and_stack_overflow_stay_exceptions() {
-    let test = "node_memory_trap_and_stack_overflow_stay_exceptions";
-    if !found("node") {
-        return skip(test, "no node");
-    }
-    // A module with one page of memory and f(at) = the word at `at`: beyond the page V8 relies
-    // on SIGSEGV.
-    let script = r#"
-        const block = Buffer.alloc(8 << 20, 1), other = Buffer.alloc(8 << 20);
-        for (let i = 0; i < 4; i++) block.copy(other);
-        const code = new Uint8Array([0,97,115,109,1,0,0,0,1,6,1,96,1,127,1,127,3,2,1,0,5,3,1,0,1,
-            7,5,1,1,102,0,0,10,9,1,7,0,32,0,40,2,0,11]);
-        const { f } = new WebAssembly.Instance(new WebAssembly.Module(code)).exports;
-        console.log(f(0));
-        for (let i = 0; i < 100; i++) {
-            block.copy(other);
-            try { f(1 << 30) } catch (error) { if (!i) console.log(error.message) }
-        }
-        function dig() { return dig() + 1 }
-        try { dig() } catch (error) { console.log(error.message) }"#;
-    let with = reports_the_same(|run| {
-        let mut command = run("node");
-        command.args(["-e", script]);
-        command
-    });
-    assert!(text(&with.stdout).contains("memory access out of bounds"), "{:?}", outcome(&with));
-}
-
 /// By how many milliseconds SIGALRM comes late while pages come slowly, the median of several.
 fn late(test: &str, command: &mut Command) -> Option<i64> {
     let done = finish(command);
@@ -292,8 +219,8 @@ fn handler_runs_in_a_caller_that_hangs_on_a_page() {
 }
 
 #[test]
-fn handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing() {
-    let test = "handler_that_jumps_out_of_a_hanging_copy_leaves_nobody_writing";
+fn handler_that_jumps_out_of_a_hanging_copy_leaves_no_worker_writing() {
+    let test = "handler_that_jumps_out_of_a_hanging_copy_leaves_no_worker_writing";
     ends_on_hanging_pages_as_without_us(test, &["jumps"], &["copy", "fill", "compare"]);
 }
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::traps::{
-    a_library, engine_bytes, engine_calls, fixed, linked, offloaded, offloading_victims, says,
-    survives, survives_offloaded,
+    a_library, engine_bytes, engine_calls, fixed, linked, offloaded, says, survives,
+    survives_offloaded, victims,
 };
 use common::{
     finish, found, library, plain, preloaded, skip, statistics, succeed, victim, victim_with,
@@ -29,19 +29,19 @@ fn fork_during_copy_child_copies_with_its_own_workers() {
     }
 }
 
-offloading_victims! {
+victims! { survives_offloaded:
     fork_handlers_that_copy_before_and_after_ours_are_right: "trap_fork" "handlers";
     fork_without_handlers_child_copies_and_does_not_hang: "trap_raw_fork";
     vfork_then_exec_during_copies_is_unharmed: "trap_vfork" "exec";
     vfork_child_copies_parent_goes_on_offloading: "trap_vfork" "copy";
     vfork_child_makes_first_copy_parent_goes_on_offloading: "trap_vfork" "first";
-    vfork_child_and_thread_race_for_first_copy_nobody_waits_for_ever: "trap_vfork" "race";
+    vfork_child_and_thread_race_for_first_copy_neither_waits_for_ever: "trap_vfork" "race";
     exec_during_copy_leaves_no_worker_behind: "trap_exec";
     spawned_programs_during_copies_copy_right: "trap_spawn";
     daemon_copies_with_its_own_workers: "trap_spawn" "daemon";
 }
 
-offloading_victims! {
+victims! { survives_offloaded:
     fork_right_after_a_copy_finds_the_process_alone: "trap_alone" "fork";
     unshare_right_after_a_copy_finds_the_process_alone: "trap_alone" "unshare";
     setns_right_after_a_copy_finds_the_process_alone: "trap_alone" "setns";
@@ -128,7 +128,7 @@ fn vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading() {
 
 // The beginning and the end of a program.
 
-offloading_victims! {
+victims! { survives_offloaded:
     copies_before_any_constructor_are_right: "trap_early";
 }
 
@@ -164,43 +164,37 @@ fn preloaded_library_that_copies_works_before_and_after_us() {
 }
 
 #[test]
-fn exit_handlers_and_destructor_copy_right() {
-    says(&victim("trap_exit"), &["atexit"], &["on_exit", "atexit", "destructor"]);
-}
-
-#[test]
-fn thread_local_destructors_copy_right() {
-    let lines = ["thread-local object", "pthread key", "thread-local object of main"];
-    says(&victim("trap_exit"), &["keys"], &lines);
-}
-
-#[test]
-fn quick_exit_handler_copies_right() {
-    says(&victim("trap_exit"), &["quick"], &["at_quick_exit"]);
-}
-
-#[test]
-fn exit_in_signal_handler_during_copy_ends_the_program() {
-    says(&victim("trap_exit"), &["handler"], &["atexit"]);
-}
-
-#[test]
-fn exit_from_a_thread_during_copies_reports_and_ends() {
-    let program = victim("trap_exit");
-    says(&program, &["thread"], &["atexit", "destructor"]);
-    for _ in 0..10 {
-        let processes = statistics(fixed(preloaded(&program).arg("thread")));
-        assert_eq!(processes.len(), 1, "one report: {processes:?}");
-        assert!(offloaded(&processes) > 0);
+fn copies_at_the_end_of_a_program_are_right() {
+    let keys = ["thread-local object", "pthread key", "thread-local object of main"];
+    let table: [(&str, &[&str]); 6] = [
+        ("atexit", &["on_exit", "atexit", "destructor"]),
+        ("keys", &keys),
+        ("quick", &["at_quick_exit"]),
+        ("handler", &["atexit"]), // exit in a signal handler during a copy
+        ("detached", &[]),        // threads copy while main returns
+        ("_exit", &[]),
+    ];
+    for (way, lines) in table {
+        says(&victim("trap_exit"), &[way], lines);
     }
 }
 
 #[test]
-fn main_leaves_by_pthread_exit_process_ends_with_its_last_thread() {
+fn last_thread_alive_ends_the_process_and_reports_once() {
     let program = victim("trap_exit");
-    says(&program, &["main-leaves"], &["last thread"]);
-    let processes = statistics(fixed(preloaded(&program).arg("main-leaves")));
-    assert!(offloaded(&processes) > 0, "{processes:?}");
+    let table: [(&str, &[&str], usize); 3] = [
+        ("thread", &["atexit", "destructor"], 10), // exit from a thread during copies
+        ("main-leaves", &["last thread"], 1),      // main leaves by pthread_exit
+        ("detached", &[], 15),
+    ];
+    for (way, lines, rounds) in table {
+        says(&program, &[way], lines);
+        for _ in 0..rounds {
+            let processes = statistics(fixed(preloaded(&program).arg(way)));
+            assert_eq!(processes.len(), 1, "one report: {processes:?}");
+            assert!(offloaded(&processes) > 0, "{way}");
+        }
+    }
 }
 
 #[test]
@@ -220,20 +214,9 @@ fn main_leaves_by_the_bare_call_process_ends_at_once_with_its_status() {
     }
 }
 
-#[test]
-fn detached_threads_copy_while_main_returns_status_is_kept() {
-    let program = victim("trap_exit");
-    says(&program, &["detached"], &[]);
-    says(&program, &["_exit"], &[]);
-    for _ in 0..15 {
-        let processes = statistics(fixed(preloaded(&program).arg("detached")));
-        assert!(offloaded(&processes) > 0, "{processes:?}");
-    }
-}
-
 // Threads and processors.
 
-offloading_victims! {
+victims! { survives_offloaded:
     sixty_four_threads_copy_at_once_all_are_right: "trap_threads" "64";
     three_hundred_threads_copy_at_once_all_are_right: "trap_threads" "300";
 }
@@ -245,19 +228,15 @@ fn no_workers(command: &mut Command) {
 }
 
 #[test]
-fn single_cpu_given_from_outside_makes_no_thread() {
-    let test = "single_cpu_given_from_outside_makes_no_thread";
+fn single_cpu_makes_no_thread() {
+    let test = "single_cpu_makes_no_thread";
     if !found("taskset") {
         return skip(test, "taskset is not installed");
     }
     let program = victim("trap_one_cpu");
     no_workers(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
     succeed(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
-}
-
-#[test]
-fn affinity_narrowed_before_first_copy_makes_no_thread() {
-    let program = victim("trap_one_cpu");
+    // The program narrows its affinity itself, before its first copy.
     succeed(plain(&program).arg("narrow"));
     no_workers(preloaded(&program).arg("narrow"));
     succeed(preloaded(&program).arg("narrow"));
@@ -277,7 +256,7 @@ fn affinity_changed_after_the_first_copy_workers_follow() {
     }
 }
 
-offloading_victims! {
+victims! { survives_offloaded:
     affinity_narrowed_with_workers_alive_copies_right: "trap_one_cpu" "later";
 }
 
@@ -346,7 +325,7 @@ fn cgroup_quota_changed_after_the_first_copy_workers_follow() {
     }
 }
 
-offloading_victims! {
+victims! { survives_offloaded:
     workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
     main_thread_niced_while_copying_workers_follow: "trap_class" "later-niced";
     main_thread_of_idle_class_while_copying_workers_follow: "trap_class" "later-idle";

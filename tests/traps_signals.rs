@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::traps::{fixed, offloaded, offloading_victims, survives};
+use common::traps::{fixed, offloaded, survives, victims};
 use common::{preloaded, statistics, victim};
 
-offloading_victims! {
+victims! { survives_offloaded:
     signal_handler_copies_during_copy_both_are_right: "trap_signal" "timer";
     signal_storm_during_copies_all_are_right: "trap_signal" "storm";
     signal_handler_jumps_out_of_copy_later_copies_are_offloaded: "trap_signal_jump";
@@ -26,7 +26,7 @@ fn stopped_and_continued_program_copies_right() {
     assert!(offloaded(&processes) > 0, "{processes:?}");
 }
 
-offloading_victims! {
+victims! { survives_offloaded:
     errno_survives_copies_of_every_kind: "trap_errno";
 }
 
@@ -59,7 +59,7 @@ fn stopped_worker(name: &str, args: &[&str]) {
 
 // The first large copy brings the engine up, and exit a report: both must fit.
 
-offloading_victims! {
+victims! { survives_offloaded:
     thread_with_small_stack_makes_first_copy_without_overflow: "trap_small_stack" "thread";
     handler_on_small_stack_makes_first_copy_without_overflow: "trap_small_stack" "handler";
     coroutine_with_small_stack_makes_first_copy_without_overflow: "trap_small_stack" "coroutine";

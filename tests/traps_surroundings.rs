@@ -4,8 +4,8 @@
 mod common;
 
 use common::traps::{
-    CANNOT_SHOW, a_library, can_be_shown, engine_calls, fixed, linked, offloaded,
-    offloading_victims, says, survives, survives_offloaded,
+    CANNOT_SHOW, a_library, can_be_shown, engine_calls, fixed, linked, offloaded, says, survives,
+    victims,
 };
 use common::{
     copy_program, finish, found, is_root, library, plain, preloaded, skip, statistics, succeed,
@@ -19,40 +19,29 @@ use std::process::Command;
 
 // Allocators.
 
-/// Runs beside an allocator of the distribution, preloaded before us and after us.
-fn beside_allocator(test: &str, soname: &str) {
+/// An allocator of the distribution, preloaded before us and after us.
+#[test]
+fn allocators_beside_us_in_both_orders_work() {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
-    let Some(allocator) = folders.iter().map(|f| Path::new(f).join(soname)).find(|f| f.exists())
-    else {
-        return skip(test, &format!("{soname} is not installed"));
-    };
     let program = victim("trap_allocator");
-    let (ours, other) = (library().display().to_string(), allocator.display().to_string());
-    succeed(plain(&program).env("LD_PRELOAD", &other));
-    for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
-        succeed(preloaded(&program).env("LD_PRELOAD", &order));
-        let processes = statistics(fixed(&mut preloaded(&program)).env("LD_PRELOAD", &order));
-        assert!(offloaded(&processes) > 0, "LD_PRELOAD={order}");
-        assert_eq!(processes.len(), 4, "three children and their parent: LD_PRELOAD={order}");
+    for soname in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
+        let place = folders.iter().map(|f| Path::new(f).join(soname)).find(|f| f.exists());
+        let Some(allocator) = place else {
+            skip(&format!("allocators_beside_us ({soname})"), "it is not installed");
+            continue;
+        };
+        let (ours, other) = (library().display().to_string(), allocator.display().to_string());
+        succeed(plain(&program).env("LD_PRELOAD", &other));
+        for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
+            succeed(preloaded(&program).env("LD_PRELOAD", &order));
+            let processes = statistics(fixed(&mut preloaded(&program)).env("LD_PRELOAD", &order));
+            assert!(offloaded(&processes) > 0, "LD_PRELOAD={order}");
+            assert_eq!(processes.len(), 4, "three children and their parent: LD_PRELOAD={order}");
+        }
     }
 }
 
-#[test]
-fn jemalloc_beside_us_in_both_orders_works() {
-    beside_allocator("jemalloc_beside_us_in_both_orders_works", "libjemalloc.so.2");
-}
-
-#[test]
-fn tcmalloc_beside_us_in_both_orders_works() {
-    beside_allocator("tcmalloc_beside_us_in_both_orders_works", "libtcmalloc_minimal.so.4");
-}
-
-#[test]
-fn mimalloc_beside_us_in_both_orders_works() {
-    beside_allocator("mimalloc_beside_us_in_both_orders_works", "libmimalloc.so.2");
-}
-
-offloading_victims! {
+victims! { survives_offloaded:
     first_copy_inside_locked_allocator_does_not_enter_it: "trap_allocator_lock";
     exit_inside_locked_allocator_does_not_enter_it: "trap_allocator_lock" "exit";
 }
@@ -74,18 +63,16 @@ fn program_that_reopens_all_descriptors_keeps_its_files() {
         return;
     }
     own_files("without the library");
-    for format in ["text", "json", "hlog", "text,json,hlog"] {
-        succeed(fixed(preloaded(&program).arg(&folder)).env("ADMA_STATS", format));
-        own_files(format);
+    let statistics_in = |format| vec![("ADMA_STATS", format)];
+    let mut settings = ["text", "json", "hlog", "text,json,hlog"].map(statistics_in).to_vec();
+    settings.extend([vec![("ADMA_LOG", "debug")], vec![("ADMA_PROFILE", "1")]]);
+    // A file that cannot be written.
+    settings.push(vec![("ADMA_STATS", "text"), ("ADMA_STATS_FILE", "/nonexistent/report")]);
+    for setting in settings {
+        let mut command = preloaded(&program);
+        succeed(fixed(command.arg(&folder)).envs(setting.clone()));
+        own_files(&format!("{setting:?}"));
     }
-    succeed(fixed(preloaded(&program).arg(&folder)).env("ADMA_LOG", "debug"));
-    own_files("ADMA_LOG=debug");
-    succeed(fixed(preloaded(&program).arg(&folder)).env("ADMA_PROFILE", "1"));
-    own_files("ADMA_PROFILE=1");
-    let mut complaining = preloaded(&program);
-    fixed(complaining.arg(&folder)).env("ADMA_STATS", "text");
-    succeed(complaining.env("ADMA_STATS_FILE", "/nonexistent/report"));
-    own_files("a statistics file that cannot be written");
     // Also when copies were carried before.
     succeed(plain(&program).arg(&folder).arg("later"));
     own_files("without the library, later");
@@ -152,13 +139,7 @@ fn seccomp_filter_before_first_copy_refuses_threads_copies_are_right() {
     }
 }
 
-#[test]
-fn seccomp_filter_before_first_copy_kills_for_clone_program_lives() {
-    let test = "seccomp_filter_before_first_copy_kills_for_clone_program_lives";
-    survives(test, &victim("trap_seccomp"), &["before-kill"]);
-}
-
-offloading_victims! {
+victims! { survives_offloaded:
     seccomp_filter_with_workers_alive_refuses_futex_copies_are_right: "trap_seccomp" "after-futex";
     seccomp_filter_for_all_threads_refuses_futex_workers_do_not_spin: "trap_seccomp" "after-tsync";
     seccomp_filter_with_workers_alive_kills_for_rare_calls_program_lives:
@@ -166,30 +147,27 @@ offloading_victims! {
     seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp" "idle-kill";
 }
 
-/// Without a report, for which a file is opened; and with as many workers as there are CPUs, so that
-/// those are looked at.
+victims! { survives:
+    seccomp_filter_before_first_copy_kills_for_clone_program_lives: "trap_seccomp" "before-kill";
+    address_space_exhausted_copies_stay_with_libc: "trap_limits" "memory";
+}
+
+/// With as many workers as there are CPUs, so that those are looked at; without a report, for which a
+/// file is opened. Workers share the program's descriptors, of which the lowest free number is the
+/// next.
 #[test]
-fn seccomp_filter_for_all_threads_kills_for_openat_program_lives() {
-    let test = "seccomp_filter_for_all_threads_kills_for_openat_program_lives";
-    let program = victim("trap_seccomp");
-    if can_be_shown(test, plain(&program).arg("after-open")) {
-        succeed(preloaded(&program).arg("after-open"));
-        succeed(preloaded(&program).arg("after-open").env("ADMA_MIN_BYTES", "64K"));
+fn workers_open_no_file_of_their_own() {
+    let test = "workers_open_no_file_of_their_own";
+    for (program, way) in [("trap_seccomp", "after-open"), ("trap_closed", "again")] {
+        let program = victim(program);
+        if can_be_shown(test, plain(&program).arg(way)) {
+            succeed(preloaded(&program).arg(way));
+            succeed(preloaded(&program).arg(way).env("ADMA_MIN_BYTES", "64K"));
+        }
     }
 }
 
-/// Workers share the program's descriptors, of which the lowest free number is the next.
-#[test]
-fn descriptor_closed_and_opened_again_has_the_same_number() {
-    let test = "descriptor_closed_and_opened_again_has_the_same_number";
-    let program = victim("trap_closed");
-    if can_be_shown(test, plain(&program).arg("again")) {
-        succeed(preloaded(&program).arg("again").env("ADMA_MIN_BYTES", "64K"));
-        succeed(fixed(preloaded(&program).arg("again")));
-    }
-}
-
-offloading_victims! {
+victims! { survives_offloaded:
     filter_of_systemd_without_resources_from_the_start_copies_are_carried:
         "trap_filtered" "resources";
     filter_of_systemd_for_services_from_the_start_copies_are_carried:
@@ -198,46 +176,36 @@ offloading_victims! {
     filter_with_what_we_say_we_need_from_the_start_copies_are_carried: "trap_filtered" "least";
 }
 
+victims! { survives_unreported:
+    descriptor_closed_and_opened_again_has_the_same_number: "trap_closed" "again";
+    process_limit_reached_copies_stay_with_libc: "trap_limits" "nproc";
+    setuid_after_copy_succeeds_and_no_worker_stays_root: "trap_privileges" "idle";
+    setuid_in_threaded_program_succeeds_and_no_worker_stays_root: "trap_privileges" "threaded";
+    setuid_while_copying_on_no_worker_stays_root: "trap_privileges" "busy";
+    threads_with_user_numbers_of_their_own_do_not_evict_each_others_workers:
+        "trap_privileges" "numbers";
+}
+
+/// Where workers come for certain, and without a report, which the victims have no right to write.
 #[test]
-fn process_limit_reached_copies_stay_with_libc() {
-    let test = "process_limit_reached_copies_stay_with_libc";
-    // Without a report: the victim has no right to write one.
-    let program = victim("trap_limits");
-    if can_be_shown(test, plain(&program).arg("nproc")) {
-        succeed(preloaded(&program).arg("nproc"));
-        assert_eq!(succeed(fixed(preloaded(&program).arg("nproc"))).1, "", "quietly");
+fn limits_and_rights_hold_for_workers_too() {
+    let test = "limits_and_rights_hold_for_workers_too";
+    let table = [
+        ("trap_limits", "nproc-once"), // reached and lifted: workers come after a while
+        ("trap_limits", "room"),       // for own threads only: they are made after a copy
+        ("trap_alone", "setuid"),      // rights given up right after a copy: no worker keeps them
+        ("trap_alone", "capset"),
+    ];
+    for (program, way) in table {
+        let program = victim(program);
+        if can_be_shown(test, plain(&program).arg(way)) {
+            succeed(fixed(preloaded(&program).arg(way)));
+        }
     }
 }
 
-/// Without a report, as above.
-fn limited(test: &str, way: &str) {
-    let program = victim("trap_limits");
-    if can_be_shown(test, plain(&program).arg(way)) {
-        succeed(fixed(preloaded(&program).arg(way)));
-    }
-}
-
-#[test]
-fn process_limit_reached_and_lifted_workers_come_after_a_while() {
-    limited("process_limit_reached_and_lifted_workers_come_after_a_while", "nproc-once");
-}
-
-#[test]
-fn process_limit_with_room_for_own_threads_only_they_are_made_after_a_copy() {
-    let test = "process_limit_with_room_for_own_threads_only_they_are_made_after_a_copy";
-    limited(test, "room");
-}
-
-#[test]
-fn first_copy_by_a_deadline_thread_others_get_workers() {
-    let test = "first_copy_by_a_deadline_thread_others_get_workers";
-    survives_offloaded(test, &victim("trap_limits"), &["deadline"]);
-}
-
-#[test]
-fn address_space_exhausted_copies_stay_with_libc() {
-    let test = "address_space_exhausted_copies_stay_with_libc";
-    survives(test, &victim("trap_limits"), &["memory"]);
+victims! { survives_offloaded:
+    first_copy_by_a_deadline_thread_others_get_workers: "trap_limits" "deadline";
 }
 
 /// The victim makes 21 large copies. With a report they go on being counted.
@@ -274,48 +242,6 @@ fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
         }
     }
     std::fs::remove_dir_all(folder).unwrap();
-}
-
-/// Without reports: the victim has no right to write one.
-fn drops_privileges(test: &str, way: &str) {
-    let program = victim("trap_privileges");
-    if can_be_shown(test, plain(&program).arg(way)) {
-        succeed(preloaded(&program).arg(way));
-        succeed(fixed(preloaded(&program).arg(way)));
-    }
-}
-
-#[test]
-fn setuid_after_copy_succeeds_and_no_worker_stays_root() {
-    drops_privileges("setuid_after_copy_succeeds_and_no_worker_stays_root", "idle");
-}
-
-#[test]
-fn setuid_in_threaded_program_succeeds_and_no_worker_stays_root() {
-    drops_privileges("setuid_in_threaded_program_succeeds_and_no_worker_stays_root", "threaded");
-}
-
-#[test]
-fn setuid_while_copying_on_no_worker_stays_root() {
-    drops_privileges("setuid_while_copying_on_no_worker_stays_root", "busy");
-}
-
-/// Without reports, as above.
-#[test]
-fn threads_with_user_numbers_of_their_own_do_not_evict_each_others_workers() {
-    let test = "threads_with_user_numbers_of_their_own_do_not_evict_each_others_workers";
-    drops_privileges(test, "numbers");
-}
-
-#[test]
-fn rights_given_up_right_after_a_copy_no_worker_keeps_them() {
-    let test = "rights_given_up_right_after_a_copy_no_worker_keeps_them";
-    let program = victim("trap_alone");
-    for way in ["setuid", "capset"] {
-        if can_be_shown(test, plain(&program).arg(way)) {
-            succeed(fixed(preloaded(&program).arg(way)));
-        }
-    }
 }
 
 #[test]
@@ -364,7 +290,7 @@ fn interposed_library_whose_memmove_calls_memcpy_does_not_recurse() {
     }
 }
 
-offloading_victims! {
+victims! { survives_offloaded:
     caller_with_its_stack_eight_bytes_off_copies_right: "trap_stack_off";
 }
 
@@ -409,7 +335,7 @@ fn address_sanitizer_linked_statically_copies_right() {
     still_sees_what_is_wrong(fixed(&mut preloaded(&program)));
 }
 
-/// It refuses to start where anything is preloaded before it, whoever that is.
+/// It refuses to start where anything is preloaded before it.
 #[test]
 fn address_sanitizer_preloaded_before_us_copies_right() {
     let program = victim_with("trap_copy", &["-fsanitize=address"]);
@@ -505,7 +431,7 @@ fn program_without_large_copies_has_little_private_memory_of_ours() {
     assert!(ours - empty <= 64, "{ours} KiB with the library, {empty} KiB with an empty one");
 }
 
-offloading_victims! {
+victims! { survives_offloaded:
     memory_locked_within_a_limit_is_locked_as_without_us: "trap_memory" "locked";
 }
 

@@ -1,9 +1,9 @@
-//! The command adma as it is installed: its options, where it finds its library, what the program
-//! inherits, what it says of programs that cannot be helped, and its reports in a browser.
-//!
-//! What preload.sh has in common with it is tested in tests/preload.
+//! The command adma: its options, where it finds its library, what the program inherits, what it
+//! says of programs that cannot be helped, its reports in a browser; and preload.sh, which builds it.
 
 mod bench;
+mod building;
+mod checkout;
 #[path = "../common/mod.rs"]
 mod common;
 mod help;
@@ -11,6 +11,8 @@ mod options;
 mod place;
 mod program;
 mod report;
+#[path = "../../src/config/knobs.rs"]
+mod table;
 mod warnings;
 
 use common::{
@@ -23,6 +25,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use table::KNOBS;
 
 /// The command of the source tree, with no knob of ours inherited.
 fn adma() -> Command {

@@ -1,4 +1,4 @@
-//! Where the command finds its library.
+//! Where the command finds its library, and what the two say of the machine.
 
 use super::*;
 
@@ -59,11 +59,15 @@ fn library_that_cannot_be_loaded_does_not_check_for_ever() {
 }
 
 #[test]
-fn check_is_a_word_and_an_option() {
+fn check_tells_what_the_machine_offers_in_words_and_json() {
     for spelling in ["check", "--check"] {
         let (out, err) = succeed(adma().arg(spelling));
-        assert!(out.starts_with("adma ") && out.contains("\n  gain "), "{out}");
         assert_eq!(err, "");
+        for name in ["CPUs", "DMA", "channels", "gain", "kernel", "NUMA", "huge pages", "limits"] {
+            assert!(out.contains(&format!("\n  {name} ")), "{name}: {out}");
+        }
+        assert!(out.starts_with("adma ") && out.lines().count() <= 14, "a few lines: {out}");
+        assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
     }
     let (out, _) = succeed(adma().args(["check", "--json"]).env("ADMA_CHANNELS", "1"));
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -73,4 +77,56 @@ fn check_is_a_word_and_an_option() {
         assert!(json[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {json}");
     }
     assert!(json["gain"].as_str().unwrap().contains("one CPU") || json["gain_ratio"].is_f64());
+}
+
+#[test]
+fn check_with_one_cpu_says_what_to_do() {
+    if !found("taskset") {
+        return skip("check_with_one_cpu_says_what_to_do", "no taskset");
+    }
+    let (out, err) = succeed(plain("taskset").args(["-c", "0"]).arg(command()).arg("--check"));
+    assert_eq!(err, "");
+    for said in [
+        "CPUs        1 for this process",
+        "1 by affinity",
+        "channels    0 ",
+        "none: one CPU",
+        "taskset",
+    ] {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+}
+
+#[test]
+fn check_where_threads_are_refused_says_so() {
+    const NAME: &str = "check_where_threads_are_refused_says_so";
+    // The limit does not hold for root, so root becomes another user first; that user
+    // must be able to read the library.
+    let folder = std::env::temp_dir().join(format!("adma-nproc-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = folder.join("libadma.so");
+    fs::copy(library(), &copy).unwrap();
+    let mut command = if is_root() {
+        let mut command = plain("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit"]);
+        command
+    } else {
+        plain("prlimit")
+    };
+    command.args(["--nproc=0", "env", "ADMA_CHECK=1", "ADMA_CHANNELS=2"]);
+    command.arg(format!("LD_PRELOAD={}", copy.display())).arg("true");
+    let done = match command.output() {
+        Ok(done) => done,
+        Err(error) => {
+            let _ = fs::remove_dir_all(&folder);
+            return skip(NAME, &format!("setpriv or prlimit: {error}"));
+        }
+    };
+    let _ = fs::remove_dir_all(&folder);
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    if !done.status.success() {
+        return skip(NAME, err.trim());
+    }
+    assert!(out.contains("refuses worker threads") && out.contains("RLIMIT_NPROC"), "{out}{err}");
 }

@@ -38,7 +38,7 @@ fn warning_for_a_statically_linked_program_and_its_scripts() {
         command.env("PATH", &path);
         command
     });
-    // The same text as without us.
+    // It prints what it prints without us.
     let (out, _) = succeed(adma().arg(&program));
     assert_eq!(out, succeed(&mut plain(&program)).0);
 }
@@ -75,7 +75,7 @@ fn musl_program_runs_unharmed_also_as_a_child() {
     assert_eq!(expected, "copied 100 times, caught one\n");
     warns(&program, "has another C library", adma);
     assert_eq!(succeed(adma().arg(&program)).0, expected);
-    // Nobody has looked at this one before it is executed.
+    // The command sees the shell only, not this program.
     let (out, err) = succeed(adma().args(["sh", "-c", "\"$0\"; \"$0\""]).arg(&program));
     assert_eq!((out, err), (expected.repeat(2), String::new()));
     fs::remove_dir_all(place).unwrap();

@@ -44,7 +44,7 @@ pub fn victim(name: &str) -> PathBuf {
     victim_with(name, &[])
 }
 
-/// The same with further compiler flags; each set of flags is an executable of its own.
+/// Like `victim`, with further compiler flags; each set of flags is an executable of its own.
 pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     let source = root().join(format!("tests/programs/{name}.c"));
     let folder = target().join("victims");
@@ -91,7 +91,7 @@ pub fn preloaded(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same program without the library.
+/// A command that runs `program` without the library.
 pub fn plain(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

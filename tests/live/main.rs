@@ -157,7 +157,7 @@ fn fixed(command: &mut Command) -> &mut Command {
     command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "1")
 }
 
-/// Counts into `folder` for somebody who collects.
+/// Counts into `folder` for a collector.
 fn collected(folder: &Path) -> Command {
     let mut command = preloaded(victim("live"));
     fixed(&mut command).env("ADMA_LIVE", folder);

@@ -1,7 +1,7 @@
 /*
  * A SIGALRM handler that leaves a running 64 MiB copy by siglongjmp.
  *
- * Once the program has left the copy nobody may write to its destination any more, and the
+ * Once the program has left the copy no worker may write to its destination any more, and the
  * next copy must be right.
  */
 #include "pattern.h"

@@ -1,4 +1,4 @@
-/* For api.c: cookies are good once; so many of them, and no more. */
+/* For api.c: cookies are good once, and their number is limited. */
 #ifndef API_COOKIES_H
 #define API_COOKIES_H
 #include "api_pairs.h"
@@ -67,7 +67,7 @@ static void subject_full(void)
 		for (int i = 0; i < ADMA_COOKIES; i++)
 			finish_by_wait(cookies[(i * 1237) % ADMA_COOKIES]);
 	}
-	/* Words need nobody to ask for them. */
+	/* Words are written without being asked for. */
 	for (uint64_t i = 1; i <= 3 * ADMA_COOKIES; i++) {
 		while (adma_icopy_notif(from(&large), to(&large), 20000, &word, i) == -EAGAIN)
 			sched_yield();

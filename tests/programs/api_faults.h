@@ -1,4 +1,4 @@
-/* For api.c: bad pages under copies that somebody else makes. */
+/* For api.c: bad pages under copies that workers make. */
 #ifndef API_FAULTS_H
 #define API_FAULTS_H
 #include "api_cookies.h"

@@ -2,12 +2,9 @@
 #ifndef API_WORKERS_H
 #define API_WORKERS_H
 #include "api_pairs.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "seccomp.h"
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,15 +12,9 @@
 /* No thread is to be had: everything is done by its caller. */
 static void subject_refused(void)
 {
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+	const int making_threads[] = { SYS_clone, -1 };
 
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, 2, &program))
+	if (answer_calls(making_threads, SECCOMP_RET_ERRNO | EAGAIN, 0))
 		cannot_be_shown("no seccomp here");
 	struct pair pair = new_pair(MIB, 1, 2);
 
@@ -49,7 +40,7 @@ static void *note_at_once(void *argument)
 }
 
 /*
- * Workers have ended, and there is a limit now: whoever starts a copy while another thread
+ * Workers have ended, and there is a limit now: a thread that starts a copy while another
  * tries to make one in vain must not rely on it.
  */
 static void subject_limited(void)

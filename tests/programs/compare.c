@@ -4,13 +4,13 @@
  * compare borders          differences at and around the borders of pieces, in both directions
  * compare values           every pair of bytes, and characters of both signs
  * compare fault            a bad page behind no difference: SIGSEGV in this thread, at that page
- * compare behind           a bad page behind a difference: nobody notices
+ * compare behind           a bad page behind a difference has no effect
  * compare unhandled        both again without a handler, in children
  * compare threads          four threads at once
  * compare cancel           a difference in the second MiB of 64
- * compare early            differences in the first kilobytes: nobody is called
+ * compare early            differences in the first kilobytes: no worker is woken
  * compare enormous         lengths beyond all memory that differ soon
- * compare calls NAME COUNT SIZE  so many calls of one function, of equal ranges
+ * compare calls NAME COUNT SIZE  COUNT calls of one function, of equal ranges
  */
 #include "fault.h"
 #include "trap.h"
@@ -31,7 +31,7 @@ static struct way {
     const char *name;
     comparer *compare;
     size_t unit;
-    /* libc's own, whoever stands in front of it. */
+    /* libc's own, not an interposed one. */
     comparer *libcs;
 } ways[] = {
     {"memcmp", memcmp, 1, NULL},

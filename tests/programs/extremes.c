@@ -1,5 +1,5 @@
 /*
- * extremes CASE [N]: the lengths nobody means.
+ * extremes CASE [N]: lengths that are mistakes.
  *
  *   nothing  zero bytes, also between pointers that point nowhere
  *   itself   a region copied onto itself

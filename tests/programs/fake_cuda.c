@@ -17,7 +17,7 @@
  *	FAKE_CUDA_STALL=ms		each word comes so much later
  *	FAKE_CUDA_SLOW=us		each copy takes so much longer
  *	FAKE_CUDA_SHUFFLE=us		each operation, by up to so much
- *	FAKE_CUDA_START=ms		cuInit takes so long
+ *	FAKE_CUDA_START=ms		delay of cuInit
  *	FAKE_CUDA_SYNC=1		copies from host to host are made during the call, by the CPU
  *
  * A program can also say when words come and queries are answered: fake_cuda_hold.
@@ -168,7 +168,7 @@ static int trouble(const char *function)
 			return code;                                                         \
 	} while (0)
 
-/* The same for calls that need a context. */
+/* Like BEGIN, for calls that need a context. */
 #define BEGIN_IN_CONTEXT                                                                     \
 	do {                                                                                 \
 		BEGIN;                                                                       \

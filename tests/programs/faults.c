@@ -4,7 +4,7 @@
  * TROUBLE is what is wrong with the page (see the table), REACTION what the program does:
  *
  *   repair   the handler mends the page, makes a large copy of its own, and returns
- *   jump     the handler leaves by siglongjmp; nobody may write to the destination any more
+ *   jump     the handler leaves by siglongjmp; no worker may write to the destination any more
  *   exit     the handler calls exit(42)
  *   none     no handler
  *   other    a handler, but for the other one of SIGSEGV and SIGBUS
@@ -162,7 +162,7 @@ static void *supply_missing_pages(void *unused)
 		if (read(userfault, &message, sizeof(message)) != sizeof(message))
 			continue;
 		struct spot spot = { .page = (char *)(message.arg.pagefault.address & -PAGE) };
-		sleep_ms(1); /* whoever waits for the page shall really wait */
+		sleep_ms(1); /* a thread that waits for the page shall really wait */
 		supply_page(&spot);
 	}
 	return unused;
@@ -200,7 +200,7 @@ static void allocate_key(void)
 		cannot_be_shown("no memory protection keys here");
 }
 
-/* A gap below the key that is used: whoever looks at the lowest key only is misled. */
+/* A gap below the key that is used: code that looks at the lowest key only is misled. */
 static void allocate_second_key(void)
 {
 	int first = pkey_alloc(0, 0);
@@ -319,7 +319,7 @@ static void install_handlers(const char *reaction)
 
 /*
  * Far below where the kernel puts mappings of its own choice: what is unmapped here must
- * not be given to somebody else.
+ * not be given to another mapping.
  */
 static struct side low_pages(size_t gigabyte, size_t from, size_t len)
 {

@@ -6,7 +6,7 @@
  * fill threads           four threads at once
  * fill fault             a bad page at every kind of place: SIGSEGV in this thread, at that page
  * fill checked           __memset_chk with too little room
- * fill calls NAME COUNT SIZE  so many calls of one function
+ * fill calls NAME COUNT SIZE  COUNT calls of one function
  */
 #include "fault.h"
 #include "trap.h"
@@ -143,7 +143,7 @@ static void fault(void)
                       (void *)(region + places[i]));
             if (fault_by != syscall(SYS_gettid))
                 wrong("%s: another thread got the fault", ways[way].name);
-            /* Nobody fills any more. */
+            /* No worker fills any more. */
             mprotect(region, size, PROT_READ | PROT_WRITE);
             for (size_t at = 0; at < size; at += 64)
                 region[at] = 3;

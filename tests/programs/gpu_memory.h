@@ -162,7 +162,7 @@ static void keep(const char *how)
 		}
 }
 
-/* What nobody uses is let go. */
+/* Unused registrations are let go. */
 static void idle(const char *how)
 {
 	byte *dst = map_at(NULL, LEN), *src = map_at(NULL, LEN);

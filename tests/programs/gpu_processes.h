@@ -46,7 +46,7 @@ static byte *exit_dst, *exit_src;
 static _Atomic bool copying;
 static pthread_t copier;
 
-/* For ever, or for so long. */
+/* For ever, or for a limited time. */
 static void *copy_on(void *times)
 {
 	for (uintptr_t i = 0; i < (uintptr_t)times; i++) {

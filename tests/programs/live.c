@@ -1,9 +1,9 @@
 /* Does what the lines of its standard input say, and answers each with a line.
  *
- *     copy BYTES COUNT   so many copies
- *     fork COUNT         a child makes so many copies of 1 MiB and leaves by _exit
+ *     copy BYTES COUNT   COUNT copies
+ *     fork COUNT         a child makes COUNT copies of 1 MiB and leaves by _exit
  *     rawfork COUNT      the same, without the C library's fork handlers
- *     messages COUNT     so many of 100 kB to a child, which leaves by _exit
+ *     messages COUNT     COUNT of 100 kB to a child, which leaves by _exit
  *     descriptor         the lowest number that is free
  *     fsize              no file may grow any more
  *     exec               executes this program again

@@ -2,8 +2,8 @@
  * oracle [-s SEED] [-t THREADS] [-h]: all copy functions against a naive oracle.
  *
  * Every pair of offsets within a cache line about a page's edge for chosen sizes, every size
- * up to three pages for chosen offsets, copies that begin or end at a page that nobody may
- * touch, and random ones up to 8 MiB. The functions take turns. Threads share the cases out
+ * up to three pages for chosen offsets, copies that begin or end at a page that must not be
+ * touched, and random ones up to 8 MiB. The functions take turns. Threads share the cases out
  * and have buffers of their own. -h installs handlers for SIGSEGV and SIGBUS, which makes
  * the library copy in another way; they must never be called.
  */

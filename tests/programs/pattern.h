@@ -54,7 +54,7 @@ static void cannot_be_shown(const char *why)
 	exit(CANNOT_BE_SHOWN);
 }
 
-/* Fresh pages, with a page on either side that nobody may touch. */
+/* Fresh pages, with an inaccessible page on either side. */
 __attribute__((unused))
 static byte *pages_between_guards(size_t size)
 {
@@ -206,7 +206,7 @@ static void sleep_ms(long ms)
 }
 
 /*
- * Looks at a byte in every `stride`, waits, and looks again: whoever still writes there is
+ * Looks at a byte in every `stride`, waits, and looks again: a thread that still writes there is
  * seen at once, where a new pattern would take longer to lay down than a straggler needs.
  */
 __attribute__((unused))

@@ -11,14 +11,11 @@
  * remote long ROUNDS           lists of 65 to 1024 segments
  * remote errors                calls that the kernel refuses, or cuts off
  * remote itself                the other process is this one: the order of bytes matters
- * remote plain COUNT SIZE      so many calls of one segment each
+ * remote plain COUNT SIZE      COUNT calls of one segment each
  */
 #include "trap.h"
-#include <linux/filter.h>
+#include "seccomp.h"
 #include <limits.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/uio.h>
 
 #define PAGE ((size_t)4096)
@@ -139,7 +136,7 @@ static size_t length(uint64_t *state)
     }
 }
 
-/* Ascending or not, apart or not: as it comes. The same places in two regions. */
+/* Ascending or not, apart or not: as it comes, at equal places in two regions. */
 static int lists(struct iovec *one, struct iovec *other, char *base, char *other_base, bool apart,
                  uint64_t *state)
 {
@@ -440,16 +437,8 @@ static void filter(void)
 {
     const int forbidden[] = {SYS_tgkill,  SYS_mincore,           SYS_madvise, SYS_membarrier,
                              SYS_clone,   SYS_sched_setaffinity, SYS_rseq,    SYS_getpriority,
-                             SYS_kcmp};
-    enum { COUNT = sizeof forbidden / sizeof *forbidden };
-    struct sock_filter code[COUNT + 3];
-    code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-    for (int i = 0; i < COUNT; i++)
-        code[1 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, forbidden[i], COUNT - i, 0);
-    code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    code[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    struct sock_fprog program = {COUNT + 3, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+                             SYS_kcmp,    -1};
+    if (answer_calls(forbidden, SECCOMP_RET_KILL_PROCESS, 0))
         cannot("no seccomp: %s", strerror(errno));
 }
 

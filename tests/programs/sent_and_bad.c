@@ -51,7 +51,7 @@ static void on_signal(int signo, siginfo_t *info, void *context)
 	must(!mprotect((void *)second_page(), PAGE, PROT_READ | PROT_WRITE), "mprotect");
 }
 
-/* Whether somebody asks for the missing page, within so many milliseconds. */
+/* Whether a thread asks for the missing page within that many milliseconds. */
 static int is_asked_for(int ms)
 {
 	struct pollfd poll_for = { .fd = userfault, .events = POLLIN };

@@ -1,4 +1,4 @@
-/* For signal_handlers.c: SIGSEGV that somebody sends, during a copy and beside it. */
+/* For signal_handlers.c: SIGSEGV that is sent, during a copy and beside it. */
 #ifndef SIGNAL_SENT_H
 #define SIGNAL_SENT_H
 #include "signal_pages.h"
@@ -42,7 +42,7 @@ static void *send_signals(void *unused)
 	return unused;
 }
 
-/* Copies from two sources in turn, so that whoever writes late is seen. */
+/* Copies from two sources in turn, so that a late write is seen. */
 static void copy_in_turn(byte *to)
 {
 	enum { BIG = 8 << 20 };
@@ -57,7 +57,7 @@ static void copy_in_turn(byte *to)
 	memcpy((void *)to, (void *)sources[turn++ % 2], BIG);
 }
 
-/* Sent, not raised: its handler jumps out of copies, and nobody may write afterwards. */
+/* Sent, not raised: its handler jumps out of copies, and no worker may write afterwards. */
 static void sent(void)
 {
 	enum { BIG = 8 << 20 };

@@ -55,7 +55,7 @@ static void give_out(unsigned long address)
 	ioctl(faults, UFFDIO_COPY, &copy);
 }
 
-/* Everybody who can hang has had the time to when this has passed. */
+/* Long enough for every thread that can hang to hang. */
 static void send_when_all_hang(void)
 {
 	sleep_ms(150);

@@ -1,4 +1,4 @@
-/* A library of somebody else's that was preloaded before ours came. */
+/* Another library that was preloaded before ours. */
 #include <stdlib.h>
 
 __attribute__((constructor)) static void notice(void)

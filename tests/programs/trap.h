@@ -252,7 +252,7 @@ static inline long clock_ms(void)
 }
 
 /* A program that wants to be alone is kept waiting for workers for a second, and then has them:
- * on a machine that is so busy that one did not get a CPU for so long. Workers that are not even
+ * on a machine so busy that a worker got no CPU in that second. Workers that are not even
  * sent away are there at once. */
 static inline bool waited_in_vain(long since_ms)
 {

@@ -3,7 +3,7 @@
  *
  *   fork     in the parent, /proc/self/stat after fork: Python warns when it finds threads
  *   unshare  a user namespace is for processes of one thread
- *   setns    a mount namespace is for processes that share their directory with nobody
+ *   setns    a mount namespace is for processes that share their directory with no other
  *   setuid   root's rights are given up
  *   capset   and capabilities
  */

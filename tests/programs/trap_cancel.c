@@ -1,6 +1,6 @@
 /* Threads that may be cancelled at any instruction, cancelled while they copy.
  *
- * A cancelled copy ends there: nobody writes its destination afterwards, and
+ * A cancelled copy ends there: no worker writes its destination afterwards, and
  * other threads' copies go on, right and offloaded.
  */
 #include "trap.h"

@@ -1,5 +1,5 @@
 /* The first large copies are made by a thread that the scheduler treats in another way than
- * the rest of the process. What workers inherit from it would stay with them, for everybody:
+ * the rest of the process. What workers inherit from it would stay with them, for all callers:
  *
  *   niced   it has a nice value of its own
  *   idle    it is SCHED_IDLE
@@ -8,7 +8,7 @@
  *
  * The workers that serve the main thread afterwards are as the main thread is, but SCHED_BATCH
  * at most, and use the CPUs that it may use. With "filtered" as second word the process is
- * under a seccomp filter from its start, which does not matter to anybody.
+ * under a seccomp filter from its start, which forbids nothing that is used.
  *
  * Or the main thread itself changes while it copies and workers live, and they follow it:
  *

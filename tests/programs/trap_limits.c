@@ -23,7 +23,7 @@ static void exhaust_processes(bool for_good)
     none.rlim_cur = 0;
     if (for_good)
         none.rlim_max = 0;
-    /* The limit does not bind root. Nobody else runs under this number. */
+    /* The limit does not bind root. No other process runs under this number. */
     if (geteuid() == 0 && setresuid(54321, 54321, 54321))
         cannot("cannot leave root: %s", strerror(errno));
     setrlimit(RLIMIT_NPROC, &none);
@@ -44,7 +44,7 @@ static void make_threads_up_to_the_limit(struct blocks b)
 {
     enum { OWN = 4 };
     struct rlimit limit = {1 + OWN, 1 + OWN};
-    /* Nobody else runs under this number, not even another of these programs. */
+    /* No other process runs under this number, not even another of these programs. */
     if (geteuid() == 0 && setresuid(54322, 54322, 54322))
         cannot("cannot leave root: %s", strerror(errno));
     if (setrlimit(RLIMIT_NPROC, &limit))

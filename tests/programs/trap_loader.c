@@ -31,7 +31,7 @@ static void call_setgroups(void)
     gid_t groups[1000];
     int count = getgroups(1000, groups);
     if (count >= 0 && setgroups(count, groups)) {
-        /* not everybody may */
+        /* it may be forbidden */
     }
 }
 

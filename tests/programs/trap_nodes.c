@@ -1,4 +1,4 @@
-/* Pages of a fresh destination lie where the caller's memory policy says, whoever has copied. On a
+/* Pages of a fresh destination lie where the caller's memory policy says, whichever thread has copied. On a
  * machine with two NUMA nodes and a CPU in each; the caller runs on the first, and workers on both.
  * Policies are set after workers were made. */
 #include "trap.h"

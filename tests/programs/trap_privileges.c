@@ -7,7 +7,7 @@
  *             have: they do not send each other's workers away
  *
  * setuid must succeed, later copies must be right, and no worker may go on with
- * root's rights: whoever took over the program would find them there.
+ * root's rights: an attacker in the program would find them there.
  */
 #include "trap.h"
 

@@ -2,29 +2,19 @@
  * thread, which lets go only when the copy is over: a copy that waits for the worker never is.
  * Two CPUs; the kernel does not limit real-time threads.
  *
- *   held      who copies is a SCHED_FIFO thread, too
- *   first     the same with the first copy of a program that has several threads already
- *   ordinary  who copies is an ordinary thread. Without a worker nothing is shown, so copies go
+ *   held      the caller is a SCHED_FIFO thread, too
+ *   first     like held, with the first copy of a program that has several threads already
+ *   ordinary  the caller is an ordinary thread. Without a worker nothing is shown, so copies go
  *             on until there was one.
- *   measure   how long copies of a SCHED_FIFO thread take beside four ordinary threads that
- *             compute, by libc's memcpy and by the one that the program gets, in turn
  *
  * With "filtered" as second word the process is under a seccomp filter from its start.
  */
 #include "filtered.h"
 #include "trap.h"
-#include <dlfcn.h>
 #include <sched.h>
 #include <semaphore.h>
 
-enum {
-    SIZE = 4 << 20,
-    ROUNDS = 60,
-    FIRST_SEED = 1000,
-    LIMIT_MS = 10000,
-    COMPUTING = 4,
-    MEASURED = 400
-};
+enum { SIZE = 4 << 20, ROUNDS = 60, FIRST_SEED = 1000, LIMIT_MS = 10000 };
 
 static sem_t begin;
 static atomic_bool over, stop;
@@ -55,8 +45,8 @@ static void be_real_time(int priority)
         cannot("no SCHED_FIFO here: %s", strerror(errno));
 }
 
-/* Whether somebody writes to the second half, where a worker begins. */
-static bool somebody_is_at_the_end(const struct blocks *b, uint64_t seed)
+/* Whether a worker writes to the second half, where a worker begins. */
+static bool worker_is_at_the_end(const struct blocks *b, uint64_t seed)
 {
     const volatile uint64_t *words = b->to;
     for (size_t at = b->size / 16; at < b->size / 8; at += 512)
@@ -65,7 +55,7 @@ static bool somebody_is_at_the_end(const struct blocks *b, uint64_t seed)
     return false;
 }
 
-/* Keeps everybody else from its CPU, once a worker has begun, until the copy is over. */
+/* Keeps all other threads from its CPU, once a worker has begun, until the copy is over. */
 static void *hold(void *blocks)
 {
     struct timespec moment = {0, 1000000}; /* leaves the worker its CPU */
@@ -75,7 +65,7 @@ static void *hold(void *blocks)
         sem_wait(&begin);
         if (stop)
             return NULL;
-        while (!over && !somebody_is_at_the_end(blocks, FIRST_SEED + round))
+        while (!over && !worker_is_at_the_end(blocks, FIRST_SEED + round))
             nanosleep(&moment, NULL);
         rounds_held += !over;
         double from = now_ms();
@@ -113,59 +103,6 @@ static void *copy(void *blocks)
     return NULL;
 }
 
-static void *compute(void *unused)
-{
-    while (!stop)
-        ;
-    return unused;
-}
-
-static int compare_times(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-typedef void *copy_function(void *, const void *, size_t);
-
-static void tell(const char *name, double *times, int count)
-{
-    int worst = 0;
-    for (int i = 1; i < count; i++)
-        worst = times[i] > times[worst] ? i : worst;
-    qsort(times, count, sizeof times[0], compare_times);
-    printf("%s: median %.2f ms, p99 %.2f ms, worst %.2f ms (number %d of %d)\n", name,
-           times[count / 2], times[count * 99 / 100], times[count - 1], worst + 1, count);
-}
-
-static void measure(struct blocks b)
-{
-    static double times[2][MEASURED];
-    pthread_t computing[COMPUTING];
-    void *libc = dlopen("libc.so.6", RTLD_NOW);
-    copy_function *copies[2] = {libc ? (copy_function *)dlsym(libc, "memcpy") : NULL, memcpy};
-    if (!copies[0])
-        cannot("no memcpy in libc.so.6");
-    for (int i = 0; i < 20; i++)
-        copy_checked(b, i, "before");
-    for (int i = 0; i < COMPUTING; i++)
-        computing[i] = start_thread(compute, NULL);
-    be_real_time(20);
-    int count = rounds(MEASURED);
-    for (int i = 0; i < 2 * count; i++) {
-        double begun = now_ms();
-        copies[i % 2](b.to, b.from, b.size);
-        times[i % 2][i / 2] = now_ms() - begun;
-        sleep_ms(i % 20 == 0 ? 20 : 2); /* workers are awake, or have to be woken */
-    }
-    stop = true;
-    for (int i = 0; i < COMPUTING; i++)
-        pthread_join(computing[i], NULL);
-    printf("%zu MiB beside %d computing threads\n", b.size >> 20, COMPUTING);
-    tell("libc", times[0], count);
-    tell("adma", times[1], count);
-}
-
 int main(int count, char **words)
 {
     const char *way = count > 1 ? words[1] : "held";
@@ -177,10 +114,6 @@ int main(int count, char **words)
     /* As real-time programs do: a page that has to be read waits for threads of the kernel. */
     if (mlockall(MCL_CURRENT | MCL_FUTURE))
         cannot("mlockall: %s", strerror(errno));
-    if (!strcmp(way, "measure")) {
-        measure(b);
-        return 0;
-    }
     sem_init(&begin, 0, 0);
     if (!first)
         expect_workers(b, "before");

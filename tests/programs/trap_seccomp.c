@@ -11,10 +11,7 @@
  * Copies stay right, and no thread is left that runs without end.
  */
 #include "trap.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
+#include "seccomp.h"
 
 static const int making_threads[] = {SYS_clone, SYS_clone3, SYS_fork, SYS_vfork, -1};
 static const int threads_and_futex[] = {SYS_clone, SYS_clone3, SYS_futex, -1};
@@ -25,18 +22,7 @@ static const int rare[] = {SYS_mincore, SYS_membarrier, SYS_rseq, SYS_sched_seta
 
 static void sandbox(const int *calls, unsigned action, unsigned flags)
 {
-    struct sock_filter code[32];
-    unsigned short n = 0;
-    code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-                                             offsetof(struct seccomp_data, nr));
-    for (; *calls >= 0; calls++) {
-        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, *calls, 0, 1);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
-    }
-    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = {n, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program))
+    if (answer_calls(calls, action, flags))
         cannot("no seccomp filter here: %s", strerror(errno));
 }
 

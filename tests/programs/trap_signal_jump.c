@@ -1,6 +1,6 @@
 /* A signal handler that leaves an interrupted copy by siglongjmp.
  *
- * What remains must be an abandoned copy and nothing else: nobody writes its
+ * What remains must be an abandoned copy and nothing else: no worker writes its
  * destination any more, and later copies are right and are offloaded again
  * (a claimed place that is never given back would send them all to libc).
  */

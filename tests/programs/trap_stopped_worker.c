@@ -1,5 +1,5 @@
 /* Workers are stopped in the middle of what they do, each time for as long as it takes to
- * make more copies: whoever copies must not wait for them, and when they go on they must not
+ * make more copies: a caller must not wait for them, and when they go on they must not
  * write into what is not theirs any more. A child stops them as a debugger would, one thread
  * at a time; the kernel's scheduler does the same to them, only for shorter and when it likes.
  *

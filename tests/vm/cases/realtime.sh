@@ -56,5 +56,3 @@ check realtime-class with "$library" trap_class fifo
 # A busy host lets the guest's clock jump.
 expect_in_log '^sched: DL replenish lagged too much'
 check realtime-deadline with "$library" trap_limits deadline
-# Emulated processors say little about time: this is to be looked at.
-with "$library" trap_real_time measure

@@ -1,12 +1,13 @@
 //! A copy of what preload.sh looks at, with a cargo that only says how it was called.
 
 use super::*;
+use std::time::{Duration, SystemTime};
 
 /// What a cargo does that finds everything compiled.
 pub const BUILD: &str =
     r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
 
-/// A copy of what preload.sh looks at, removed at the end.
+/// Removed at the end.
 pub struct Checkout {
     /// Also holds the record of the fake cargo.
     pub folder: PathBuf,
@@ -34,7 +35,7 @@ impl Checkout {
         }
         succeed(plain("cp").arg("-R").arg(root().join("src")).arg(&tree));
         copy_program(library(), tree.join("target/release/libadma.so"));
-        copy_program(common::command(), tree.join("target/release/adma"));
+        copy_program(command(), tree.join("target/release/adma"));
         let checkout = Self { folder, tree };
         checkout.cargo(BUILD);
         checkout
@@ -82,7 +83,7 @@ impl Checkout {
             .env("PATH", path.unwrap())
             .env("RECORD", self.folder.join("record"))
             .env("LIBRARY", library())
-            .env("COMMAND", common::command())
+            .env("COMMAND", super::command())
             .env("XDG_RUNTIME_DIR", &self.folder)
             .env_remove("CARGO_TARGET_DIR");
         command
