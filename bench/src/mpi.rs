@@ -3,7 +3,7 @@
 use crate::spawn;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 const SOURCE: &str = include_str!("../mpi_pingpong.c");
@@ -19,19 +19,7 @@ impl Mpi {
     pub fn start() -> Result<Self, String> {
         let folder = std::env::temp_dir().join(format!("adma-bench-mpi-{}", std::process::id()));
         let fails = |what: &str, why: String| format!("{what}: {why}");
-        fs::create_dir_all(&folder)
-            .map_err(|error| fails("temporary folder", error.to_string()))?;
-        let (source, program) = (folder.join("pingpong.c"), folder.join("pingpong"));
-        fs::write(&source, SOURCE).map_err(|error| fails("source", error.to_string()))?;
-        let built =
-            spawn::command("mpicc", None).args(["-O2", "-o"]).arg(&program).arg(&source).output();
-        match built {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                return Err(fails("mpicc", String::from_utf8_lossy(&output.stderr).into()));
-            }
-            Err(_) => return Err("no mpicc (apt install libopenmpi-dev openmpi-bin)".into()),
-        }
+        let program = build("mpicc", &folder, SOURCE)?;
         for name in ["order.0", "order.1", "answers"] {
             let made = spawn::command("mkfifo", None).arg(folder.join(name)).status();
             if !made.is_ok_and(|status| status.success()) {
@@ -73,6 +61,19 @@ impl Mpi {
         let mut line = String::new();
         self.answers.read_line(&mut line).ok()?;
         line.trim().parse().ok()
+    }
+}
+
+/// Compiles a program of ours into a folder.
+pub fn build(compiler: &str, folder: &Path, source: &str) -> Result<PathBuf, String> {
+    let (file, program) = (folder.join("program.c"), folder.join(format!("by-{compiler}")));
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&file, source));
+    written.map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut command = spawn::command(compiler, None);
+    match command.args(["-O2", "-o"]).arg(&program).arg(&file).output() {
+        Ok(output) if output.status.success() => Ok(program),
+        Ok(output) => Err(format!("{compiler}: {}", String::from_utf8_lossy(&output.stderr))),
+        Err(_) => Err(format!("no {compiler} (apt install openmpi-bin libopenmpi-dev mpich)")),
     }
 }
 

@@ -1,12 +1,48 @@
 //! What a benchmark prints. Plain lines are for the reader; a line that starts
-//! with `@` is a figure for the driver: `@key value`.
+//! with `@` is a figure for the driver: `@key,value,low,high`.
 
+use crate::measure::Samples;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
-/// Keeps one number for the JSON and for the targets.
+/// A number, and the interval that holds it in 95 of 100 cases where that is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure {
+    pub value: f64,
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Figures by key: the benchmark's name, then fields, between dots.
+pub type Figures = BTreeMap<String, Figure>;
+
+/// "key,value,low,high"; a figure without interval has nothing in the last two fields.
+pub fn csv_line(key: &str, figure: &Figure) -> String {
+    let ends = figure.interval.map_or(",".into(), |(low, high)| format!("{low:.6},{high:.6}"));
+    format!("{key},{:.6},{ends}", figure.value)
+}
+
+pub fn from_csv(line: &str) -> Option<(String, Figure)> {
+    let mut fields = line.split(',');
+    let key = fields.next()?.to_string();
+    let value = fields.next()?.parse().ok()?;
+    let mut end = || fields.next()?.parse().ok();
+    let interval = end().zip(end());
+    Some((key, Figure { value, interval }))
+}
+
+/// Keeps one number for the results and for the targets.
 pub fn figure(key: &str, value: f64) {
-    if value.is_finite() {
-        println!("@{key} {value}");
+    keep(key, Figure { value, interval: None });
+}
+
+/// Keeps the median of samples, and how far it can be trusted.
+pub fn spread(key: &str, samples: &Samples) {
+    keep(key, Figure { value: samples.median(), interval: Some(samples.median_interval()) });
+}
+
+fn keep(key: &str, figure: Figure) {
+    if figure.value.is_finite() {
+        println!("@{}", csv_line(&key.replace(',', ""), &figure));
     }
 }
 
@@ -108,7 +144,17 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::{Figure, Table, csv_line, from_csv};
+
+    #[test]
+    fn figures_are_read_as_they_were_written() {
+        for interval in [None, Some((1.25, 1.5))] {
+            let figure = Figure { value: 1.375, interval };
+            let line = csv_line("copy.cold.4M.row_libc", &figure);
+            assert_eq!(from_csv(&line), Some(("copy.cold.4M.row_libc".into(), figure)));
+        }
+        assert_eq!(from_csv("key,value,low,high"), None, "the head");
+    }
 
     #[test]
     fn a_remark_does_not_widen_its_column() {

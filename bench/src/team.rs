@@ -187,6 +187,11 @@ fn pin_thread(tid: i32, cpu: usize) {
     }
 }
 
+/// The CPUs in the affinity mask, one of each core first.
+pub fn cpu_numbers() -> Vec<usize> {
+    cpus().iter().map(|cpu| cpu.number).collect()
+}
+
 /// CPUs in the affinity mask, as the shim counts them.
 pub fn cpu_count() -> usize {
     cpus().len()

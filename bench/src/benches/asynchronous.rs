@@ -5,8 +5,9 @@ use crate::arms::{describe_shim, real_memcpy};
 use crate::measure::{Rng, Samples, now, settle};
 use crate::memory::{Pair, Spot, Walk};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, time};
-use crate::turns::{Budget, buffer_size};
+use crate::out::{Table, figure, progress, size as short, spread, time};
+use crate::team::futex;
+use crate::turns::{Budget, Heat, buffer_size};
 use libc::c_void;
 use std::ffi::CStr;
 use std::hint::black_box;
@@ -25,7 +26,7 @@ type Start = unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i64;
 type Ask = unsafe extern "C" fn(i64) -> i32;
 
 /// The functions of adma.h that are measured.
-struct Adma {
+pub(super) struct Adma {
     copy: Copy,
     icopy: Start,
     check: Ask,
@@ -34,7 +35,7 @@ struct Adma {
 
 impl Adma {
     /// From the preloaded library.
-    fn find() -> Option<Self> {
+    pub(super) fn find() -> Option<Self> {
         let find = |name: &CStr| {
             // SAFETY: a terminated name.
             let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -53,14 +54,20 @@ impl Adma {
         }
     }
 
-    fn start(&self, spot: Spot, size: usize) -> i64 {
+    pub(super) fn start(&self, spot: Spot, size: usize) -> i64 {
         // SAFETY: the law of `memory`; every caller waits before it goes on.
         let cookie = unsafe { (self.icopy)(spot.src.cast(), spot.dst.cast(), size) };
         assert!(cookie > 0, "adma_icopy: {cookie}");
         cookie
     }
 
-    fn finish(&self, cookie: i64) {
+    /// Whether the copy is done; then the cookie is used up.
+    pub(super) fn is_done(&self, cookie: i64) -> bool {
+        // SAFETY: a cookie of `start`.
+        unsafe { (self.check)(black_box(cookie)) != 0 }
+    }
+
+    pub(super) fn finish(&self, cookie: i64) {
         // SAFETY: a cookie of `start`.
         assert_eq!(unsafe { (self.wait)(cookie) }, 0);
     }
@@ -75,7 +82,9 @@ pub fn run(options: &Options) {
     let pair = Pair::new(buffer_size(options));
     let mut walk = Walk::new(0, pair.len());
     starting(&adma, &pair, &mut walk, options);
-    overlap(&adma, &pair, &mut walk, options);
+    for heat in Heat::BOTH {
+        overlap(&adma, &pair, &mut walk, heat, options);
+    }
     window(&adma, &pair, &mut walk, options);
 }
 
@@ -118,8 +127,7 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         }
         let begun = now();
         for _ in 0..100 {
-            // SAFETY: asking does no harm; it may retire the cookie.
-            if unsafe { (adma.check)(black_box(cookies[7])) } != 0 {
+            if adma.is_done(cookies[7]) {
                 cookies.pop();
                 break;
             }
@@ -145,8 +153,8 @@ impl Sleeper {
         let sleeper = Arc::clone(&word);
         std::thread::spawn(move || {
             let none = libc::sched_param { sched_priority: 0 };
-            // SAFETY: `none` lives through the call. As our workers: else who wakes it might
-            // have to wait for it.
+            // SAFETY: `none` lives through the call. Policy of our workers: a woken thread of
+            // this policy does not preempt its waker.
             unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &none) };
             let mut seen = 0;
             while seen != Self::END {
@@ -175,22 +183,17 @@ impl Drop for Sleeper {
     }
 }
 
-fn futex(word: &AtomicU32, operation: i32, value: u32) {
-    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word that is alive; no time limit.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, 0usize) };
-}
-
 /// Computes without touching memory.
-fn compute(turns: u64) -> u64 {
+pub(super) fn compute(turns: u64) -> u64 {
     (0..turns).fold(1, |sum: u64, turn| black_box(sum.wrapping_mul(31) ^ turn))
 }
 
-fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
+fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Options) {
     println!(
-        "overlap = (Tcopy + Tcompute - Ttotal) / Tcopy, cold. Tcopy: started and waited for\n\
+        "{}: overlap = (Tcopy + Tcompute - Ttotal) / Tcopy. Tcopy: started and waited for\n\
          at once. Tcompute: 2.5 times what libc needs for the copy. 1: all of the copy is\n\
-         hidden. waited: the time in adma_wait_copy after the computation."
+         hidden. waited: the time in adma_wait_copy after the computation.",
+        heat.name()
     );
     let mut table =
         Table::new(["size", "libc", "Tcopy", "Tcompute", "Ttotal", "waited", "overlap", "p10-p90"]);
@@ -200,7 +203,7 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     let per_turn = (now() - begun) as f64 / f64::from(1 << 20);
     let mut rng = Rng::new();
     for size in options.sizes(256 * KIB, 64 * MIB) {
-        progress(&format!("async: overlap {}", short(size)));
+        progress(&format!("async: overlap {} {}", heat.name(), short(size)));
         let mut times: [Samples; 5] = Default::default();
         let mut part = Samples::default();
         let mut turns = 0;
@@ -210,7 +213,10 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             let mut order = [0, 1, 2, 3];
             rng.shuffle(&mut order);
             for arm in order {
-                let spot = walk.step(size, pair);
+                let spot = match heat {
+                    Heat::Hot => pair.spot(0),
+                    _ => walk.step(size, pair),
+                };
                 settle(PAUSE_US);
                 let begun = now();
                 match arm {
@@ -240,9 +246,8 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
                 turns = (2.5 * times[0].median() / per_turn) as u64;
             }
         }
-        let key = |name: &str| format!("async.overlap.{}.{name}", short(size));
-        figure(&key("part"), part.median());
-        figure(&key("copy_ns"), times[1].median());
+        let name = if heat == Heat::Hot { "overlap_hot" } else { "overlap" };
+        spread(&format!("async.{name}.{}.part", short(size)), &part);
         let mut line = vec![short(size)];
         line.extend(times.iter().map(|times| time(times.median())));
         line.push(format!("{:.2}", part.median()));
@@ -297,8 +302,10 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             }
         }
         let key = |name: &str| format!("async.window.{}.{name}", short(size));
-        figure(&key("blocking"), blocking.median());
-        figure(&key("libc"), libc.median());
+        spread(&key("blocking"), &blocking);
+        spread(&key("libc"), &libc);
+        figure(&key("gbs"), (WINDOW * size) as f64 / times[2].median());
+        figure(&key("libc_gbs"), (WINDOW * size) as f64 / times[0].median());
         let speed =
             |times: &Samples| format!("{:.1} GB/s", (WINDOW * size) as f64 / times.median());
         let mut line = vec![short(size)];

@@ -8,12 +8,12 @@
 //! round.
 
 use crate::arms::interposed_memcpy;
-use crate::channels::{Channel, Game, Peer, Rights};
+use crate::channels::{Channel, Game, Peer};
 use crate::copies::{Copies, Target};
 use crate::measure::{Rng, Samples, now};
 use crate::memory::Area;
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, time};
+use crate::out::{Table, progress, size as short, spread, time};
 use crate::spawn;
 use crate::turns::Budget;
 use libc::{c_int, c_void};
@@ -69,7 +69,7 @@ const CASES: &[Case] = &[
 ];
 
 pub fn run(options: &Options) {
-    let Some(lib) = options.lib.as_deref().filter(|lib| *lib != "none") else {
+    let Some(lib) = options.library() else {
         println!("skipped: no library\n");
         return;
     };
@@ -96,7 +96,7 @@ pub fn run(options: &Options) {
                 gain.push(times[0] / times[1]);
             }
         }
-        figure(&format!("knobs.{knobs}.{work:?}.{}", short(size)), gain.median());
+        spread(&format!("knobs.{knobs}.{work:?}.{}", short(size)), &gain);
         let quartiles = format!("{:.2}-{:.2}", gain.quantile(0.25), gain.quantile(0.75));
         let gain = format!("{:.2}", gain.median());
         let default = time(default.median());
@@ -134,7 +134,7 @@ pub fn work(options: &Options) {
         Work::Differs => differs(size),
         Work::Message => {
             let lib = options.lib.as_deref().unwrap_or_default();
-            let mut peer = Peer::start(lib, Rights::Usual).expect("usual rights");
+            let mut peer = Peer::start(lib, None);
             Box::new(move || peer.play(Game::Used, Channel::Adma, size, 16))
         }
     };

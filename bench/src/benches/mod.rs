@@ -1,6 +1,7 @@
 //! One file for each benchmark.
 
 pub mod asynchronous;
+pub mod cache;
 pub mod copy;
 pub mod first;
 pub mod fresh;
@@ -12,8 +13,10 @@ pub mod mpi;
 pub mod numpy;
 pub mod others;
 pub mod pauses;
+pub mod phases;
 pub mod pins;
 pub mod programs;
+pub mod scaling;
 pub mod short;
 pub mod small;
 pub mod start;

@@ -3,7 +3,7 @@
 
 use crate::measure::Samples;
 use crate::options::{MIB, Options};
-use crate::out::{Table, figure, progress};
+use crate::out::{Table, progress, spread};
 use crate::{machine, spawn};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -51,7 +51,7 @@ fn in_turn(
     script: &str,
     arguments: &[String],
 ) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let lib = options.library();
     let pairs = ((options.seconds * 3.0) as usize).max(4);
     let seconds = (options.seconds / 6.0).to_string();
     let mut ratios: BTreeMap<(String, String), Samples> = BTreeMap::new();
@@ -76,7 +76,7 @@ fn in_turn(
 
     let mut table = Table::new([what, "size", "libc ms", "x libc", "lowest", "highest"]);
     for ((heat, size), ratio) in &ratios {
-        figure(&format!("{name}.{heat}.{size}.ratio"), ratio.median());
+        spread(&format!("{name}.{heat}.{size}.ratio"), ratio);
         table.row([
             heat.clone(),
             size.clone(),

@@ -5,7 +5,7 @@ use crate::arms;
 use crate::copies::{Copies, Target, in_turn};
 use crate::memory::CopyFn;
 use crate::options::{MIB, Options};
-use crate::out::{Table, figure, progress, size as short};
+use crate::out::{Table, figure, progress, size as short, spread};
 use crate::turns::buffer_size;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub fn run(options: &Options) {
                 row = gain.median();
             }
             let key = |name: &str| format!("pauses.{}.{pause}ms.{name}", short(size));
-            figure(&key("libc"), gain.median());
+            spread(&key("libc"), &gain);
             if pause > 0 {
                 figure(&key("of_row"), gain.median() / row);
             }

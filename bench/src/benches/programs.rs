@@ -4,7 +4,7 @@
 
 use crate::measure::{Rng, Samples};
 use crate::options::Options;
-use crate::out::{Table, figure, progress};
+use crate::out::{Table, figure, progress, spread};
 use crate::programs::jobs::{self, Job};
 use crate::programs::needs::Place;
 use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
@@ -73,7 +73,11 @@ pub fn run(options: &Options) {
                 for (also, table) in tables.iter_mut().enumerate() {
                     table.row(also_row(job, &times, ALSO + also));
                 }
-                best_of_all(job, &times);
+                best_of_all(job, &times, options.also.len());
+                if arms.also.last() == Some(&AGAINST) {
+                    let against = times.ratio(PLAIN, arms.all.len() - 1, whole);
+                    spread(&format!("programs.{}.against", job.name), &against);
+                }
             }
             Err(Failure::Skipped(reason)) => {
                 table.row([job.name.to_string(), format!("skipped: {reason}")]);
@@ -96,16 +100,18 @@ const PLAIN: usize = 0;
 const NULL: usize = 1;
 const SHIM: usize = 2;
 const ALSO: usize = 3;
+/// The last of those where there is another library.
+const AGAINST: &str = "the library of --against";
 
 struct Arms<'a> {
     all: Vec<Surroundings<'a>>,
-    also: &'a [String],
+    also: Vec<&'a str>,
     lib: Option<&'a str>,
 }
 
 impl<'a> Arms<'a> {
     fn new(options: &'a Options, place: &'a Place) -> Self {
-        let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+        let lib = options.library();
         let with = |preload, knobs| Surroundings { preload, knobs, check: false };
         let mut all = vec![
             with(None, Vec::new()),
@@ -115,7 +121,12 @@ impl<'a> Arms<'a> {
         // Options::parse has seen that these are NAME=VALUE.
         let knobs = |text: &'a String| text.split(' ').filter_map(|k| k.split_once('=')).collect();
         all.extend(options.also.iter().map(|text| with(lib, knobs(text))));
-        Arms { all, also: &options.also, lib }
+        let mut also: Vec<&str> = options.also.iter().map(String::as_str).collect();
+        if let Some(rival) = options.against.as_deref() {
+            all.push(with(Some(rival), Vec::new()));
+            also.push(AGAINST);
+        }
+        Arms { all, also, lib }
     }
 }
 
@@ -186,9 +197,7 @@ fn main_row(job: &Job, times: &Times) -> Vec<String> {
     figure(&key("plain_s"), seconds.median());
     figure(&key("share"), times.share);
     for (name, samples) in [("null", &null), ("whole", &shim), ("work", &working)] {
-        figure(&key(name), samples.median());
-        figure(&format!("{}.q1", key(name)), samples.quantile(0.25));
-        figure(&format!("{}.q3", key(name)), samples.quantile(0.75));
+        spread(&key(name), samples);
     }
     figure(&key("cpu"), cost);
     if shim.median() < WIN {
@@ -221,9 +230,9 @@ fn also_row(job: &Job, times: &Times, arm: usize) -> Vec<String> {
 }
 
 /// Default knobs against the best of the others.
-fn best_of_all(job: &Job, times: &Times) {
+fn best_of_all(job: &Job, times: &Times, others: usize) {
     let of = |arm| times.ratio(arm, SHIM, whole).median();
-    if let Some(worst) = (ALSO..times.arms.len()).map(of).min_by(f64::total_cmp) {
+    if let Some(worst) = (ALSO..ALSO + others).map(of).min_by(f64::total_cmp) {
         figure(&format!("programs.{}.of_best", job.name), worst);
     }
 }

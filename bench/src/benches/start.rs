@@ -5,44 +5,49 @@ use crate::options::Options;
 use crate::out::{Table, figure, progress, time};
 use crate::spawn::{self, Program};
 use crate::trace;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 pub fn run(options: &Options) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let lib = options.library();
     // What any preloaded library costs is not ours.
     let empty = Scratch::empty_library();
-    if empty.is_none() {
-        println!("no C compiler: no empty library to compare with");
-    }
     let ours = lib.and_then(Scratch::copy_of);
-    let arms = [None, empty.as_ref().map(Scratch::path), ours.as_ref().map(Scratch::path)];
+    let rival = options.against.as_deref().and_then(Scratch::copy_of);
+    let path = |scratch: &Option<Scratch>| scratch.as_ref().map(|scratch| scratch.0.clone());
+    let mut arms = vec![None, path(&empty), path(&ours)];
+    arms.extend(rival.is_some().then(|| path(&rival)));
     let mut table =
-        Table::new(["program", "runs", "without", "empty", "with", "ratio", "to empty"]);
+        Table::new(["program", "runs", "without", "empty", "with", "ratio", "to empty", "against"]);
     for (name, args, runs) in [
         ("true", &["/bin/true"][..], 400.0),
         ("python3", &["/usr/bin/python3", "-c", "pass"][..], 60.0),
     ] {
         let runs = (runs * options.seconds / 3.0).max(20.0) as usize;
         progress(&format!("start: {runs} runs of {name}"));
-        let Some([without, empty, with]) = timed(args, arms, runs) else {
+        let Some(times) = timed(args, &arms, runs) else {
             println!("{name}: cannot be run here, skipped");
             continue;
         };
-        // Medians of all sides: pairs of so short runs scatter widely.
-        let ratio = with.median() / without.median();
-        let to_empty = with.median() / empty.median();
-        figure(&format!("start.{name}.ratio"), ratio);
-        figure(&format!("start.{name}.to_empty"), to_empty);
-        figure(&format!("start.{name}.more_us"), (with.median() - without.median()) / 1e3);
+        // Medians of all sides: pairs of runs this short scatter widely.
+        let medians: Vec<f64> = times.iter().map(Samples::median).collect();
+        let (without, empty, with) = (medians[0], medians[1], medians[2]);
+        figure(&format!("start.{name}.ratio"), with / without);
+        figure(&format!("start.{name}.to_empty"), with / empty);
+        figure(&format!("start.{name}.more_us"), (with - without) / 1e3);
+        let against = medians.get(3).map_or("-".into(), |against| {
+            figure(&format!("start.{name}.against"), against / without);
+            format!("{:.3}", against / without)
+        });
         table.row([
             name.to_string(),
             runs.to_string(),
-            time(without.median()),
-            time(empty.median()),
-            time(with.median()),
-            format!("{ratio:.3}"),
-            format!("{to_empty:.3}"),
+            time(without),
+            time(empty),
+            time(with),
+            format!("{:.3}", with / without),
+            format!("{:.3}", with / empty),
+            against,
         ]);
     }
     table.print();
@@ -59,14 +64,10 @@ impl Scratch {
         path.to_str().map(|path| Self(path.to_owned()))
     }
 
-    /// With nothing in it, made by the C compiler.
+    /// With nothing in it.
     fn empty_library() -> Option<Self> {
-        let (made, copied) = (Self::new("made")?, Self::new("empty")?);
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-Wl,-z,now", "-o", &made.0, "-x", "c", "/dev/null"]);
-        compiler.stdout(Stdio::null()).stderr(Stdio::null());
-        let built = compiler.status().ok()?.success();
-        (built && std::fs::copy(&made.0, &copied.0).is_ok()).then_some(copied)
+        let made = Self::new("empty")?;
+        std::fs::write(&made.0, spawn::NULL_LIBRARY).is_ok().then_some(made)
     }
 
     /// As installed, that is, copied: what a linker has just written through a mapping lies in
@@ -74,10 +75,6 @@ impl Scratch {
     fn copy_of(lib: &str) -> Option<Self> {
         let copied = Self::new("ours")?;
         std::fs::copy(lib, &copied.0).is_ok().then_some(copied)
-    }
-
-    fn path(&self) -> &str {
-        &self.0
     }
 }
 
@@ -88,21 +85,21 @@ impl Drop for Scratch {
 }
 
 /// Nanoseconds of each run with each library, in random order.
-fn timed(args: &[&str], arms: [Option<&str>; 3], runs: usize) -> Option<[Samples; 3]> {
-    let programs = arms.map(|lib| Program::new(args, lib));
-    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+fn timed(args: &[&str], arms: &[Option<String>], runs: usize) -> Option<Vec<Samples>> {
+    let programs: Vec<Program> = arms.iter().map(|lib| Program::new(args, lib.as_deref())).collect();
+    let mut times = vec![Samples::default(); arms.len()];
+    let mut order: Vec<usize> = (0..arms.len()).collect();
     let mut rng = Rng::new();
     for program in &programs {
         program.time()?; // the file cache
     }
     for _ in 0..runs {
-        let mut order = [0, 1, 2];
         rng.shuffle(&mut order);
-        for which in order {
+        for &which in &order {
             times[which].push(programs[which].time()? as f64);
         }
     }
-    Some(times.map(|times| times.into_iter().collect()))
+    Some(times)
 }
 
 /// What a program that sleeps holds before its first large copy.

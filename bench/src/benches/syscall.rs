@@ -1,23 +1,19 @@
-//! The prices that the design rests on: signals, futexes, threads, touching
-//! pages, and the kernel's own copy between address spaces. No shim here.
+//! The prices that the design rests on: signals, futexes, threads. No shim here.
 
-use crate::arms::{Arm, real_memcpy};
 use crate::measure::{Samples, now, settle};
-use crate::memory::CopyFn;
-use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, time};
-use crate::team::{cpu_count, futex};
-use crate::turns::{Budget, Heat, Place, ratios, rounds};
+use crate::options::{KIB, Options};
+use crate::out::{Table, progress, spread, time};
+use crate::team::futex;
 use libc::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 use std::{mem, ptr};
 
-pub fn run(options: &Options) {
+pub fn run(_: &Options) {
     let mut table = Table::new(["call", "median", "p10", "p90"]);
     let mut row = |name: &str, samples: Samples| {
-        figure(&format!("syscall.{}.ns", name.replace(' ', "_")), samples.median());
+        spread(&format!("syscall.{}.ns", name.replace(' ', "_")), &samples);
         let quantiles = [0.5, 0.1, 0.9].map(|q| time(samples.quantile(q)));
         table.row([name.to_string()].into_iter().chain(quantiles));
     };
@@ -26,7 +22,7 @@ pub fn run(options: &Options) {
     row("rt_sigaction, asking for one signal", each(1000, ask_sigaction));
     row("rt_sigprocmask, block all and restore", each(1000, mask_pair));
     progress("syscall: futex");
-    row("futex wake, nobody sleeps", each(1000, wake_nobody));
+    row("futex wake without a sleeper", each(1000, wake_without_sleeper));
     let (wake, latency) = wake_sleeper(400);
     row("futex wake of a sleeper, for the waker", wake);
     row("futex wake, until the sleeper runs", latency);
@@ -35,7 +31,6 @@ pub fn run(options: &Options) {
     row("clone of a raw thread, for its maker", made);
     row("clone, until the new thread runs", runs);
     table.print();
-    copies(options);
 }
 
 /// Each call timed in groups of 20: the clock is coarse.
@@ -70,7 +65,7 @@ fn mask_pair() {
     }
 }
 
-fn wake_nobody() {
+fn wake_without_sleeper() {
     static WORD: AtomicU32 = AtomicU32::new(0);
     futex(&WORD, libc::FUTEX_WAKE, 1);
 }
@@ -150,71 +145,4 @@ fn raw_threads(count: usize) -> (Samples, Samples) {
     std::thread::sleep(Duration::from_millis(5));
     mem::forget(stack); // rather leak it than free it under a late thread
     (made, runs)
-}
-
-/// Other ways to move or to touch the bytes, against memcpy, cold.
-fn copies(options: &Options) {
-    let cpus = cpu_count();
-    let mut place = Place::new(options, cpus);
-    let arm = |name: &str, copy: CopyFn, threads| Arm { name: name.into(), copy, threads };
-    let mut arms = vec![
-        Arm::libc(),
-        arm("vm_readv", kernel_copy, 1),
-        arm("touch", touch, 1),
-        arm("write", touch_written, 1),
-    ];
-    if cpus > 1 {
-        arms.push(arm("memcpy x2", real_memcpy(), 2));
-        arms.push(arm("vm_readv x2", kernel_copy, 2));
-    }
-    println!(
-        "memcpy's time over that of: process_vm_readv to ourselves; copying one line\n\
-         of each page; writing one byte of each page; and of two threads (cold)\n"
-    );
-    let names = arms.iter().skip(1).map(|arm| arm.name.clone());
-    let mut table = Table::new(["size".into(), "memcpy".into()].into_iter().chain(names));
-    for size in options.sizes.clone().unwrap_or(vec![64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]) {
-        progress(&format!("syscall: copies of {}", short(size)));
-        let budget = Budget::new(options.seconds / 2.0);
-        let times = rounds(&mut place, &arms, size, Heat::Cold, options.burst(size), |times| {
-            times[0].next.len() >= 9 && budget.used() >= 1.0
-        });
-        let base: Samples = times[0].next.iter().copied().collect();
-        let mut line = vec![short(size), time(base.median())];
-        for (arm, times_of) in arms.iter().zip(&times).skip(1) {
-            let ratio = ratios(&times[0].next, &times_of.next).median();
-            figure(&format!("syscall.{}.{}", short(size), arm.name.replace(' ', "_")), ratio);
-            line.push(format!("{ratio:.2}"));
-        }
-        table.row(line);
-    }
-    table.print();
-}
-
-unsafe extern "C" fn kernel_copy(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {
-    let here = libc::iovec { iov_base: dst, iov_len: n };
-    let there = libc::iovec { iov_base: src.cast_mut(), iov_len: n };
-    // SAFETY: memcpy's own contract for both sides.
-    unsafe { libc::process_vm_readv(libc::getpid(), &here, 1, &there, 1, 0) };
-    dst
-}
-
-/// The first line of every page, as for a worker whose faults must be ours.
-unsafe extern "C" fn touch(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {
-    for at in (0..n).step_by(4096) {
-        // SAFETY: inside memcpy's own contract; sizes here are whole pages.
-        unsafe {
-            let line = src.cast::<u8>().add(at).cast::<[u64; 8]>().read_volatile();
-            dst.cast::<u8>().add(at).cast::<[u64; 8]>().write_volatile(line);
-        }
-    }
-    dst
-}
-
-unsafe extern "C" fn touch_written(dst: *mut c_void, _: *const c_void, n: usize) -> *mut c_void {
-    for at in (0..n).step_by(4096) {
-        // SAFETY: inside memcpy's own contract.
-        unsafe { dst.cast::<u8>().add(at).write_volatile(1) };
-    }
-    dst
 }

@@ -20,23 +20,17 @@ pub(super) struct End {
     pub(super) other: i32,
     pub(super) pipe: [i32; 2],
     pub(super) socket: i32,
-    /// The library, and the one to compare it with.
-    pub(super) libraries: Vec<Library>,
+    pub(super) library: Library,
     pub(super) out: *mut u8,
     pub(super) incoming: *mut u8,
     pub(super) game: Game,
 }
 
 impl End {
-    fn library(&self, channel: Channel) -> &Library {
-        let before = matches!(channel, Channel::Before | Channel::BeforeBlocks);
-        &self.libraries[usize::from(before)]
-    }
-
     /// What is sent, or what is received.
     fn buffer(&self, channel: Channel, which: usize) -> *mut u8 {
         match channel {
-            Channel::Blocks | Channel::BeforeBlocks => self.library(channel).blocks[which],
+            Channel::Blocks => self.library.blocks[which],
             _ => [self.out, self.incoming][which],
         }
     }
@@ -52,8 +46,8 @@ impl End {
         let lane = unsafe { &*self.lanes[self.side] };
         let count = &mut self.counts[self.side];
         match channel {
-            Channel::Adma | Channel::Blocks | Channel::Before | Channel::BeforeBlocks => {
-                let (lib, out) = (self.library(channel), self.buffer(channel, 0));
+            Channel::Adma | Channel::Blocks => {
+                let (lib, out) = (&self.library, self.buffer(channel, 0));
                 // SAFETY: see above.
                 let sent = unsafe { (lib.write)(lib.connection, out.cast(), size) };
                 assert_eq!(sent, size as isize);
@@ -125,8 +119,8 @@ impl End {
         let lane = unsafe { &*self.lanes[from] };
         let count = &mut self.counts[from];
         match channel {
-            Channel::Adma | Channel::Blocks | Channel::Before | Channel::BeforeBlocks => {
-                let (lib, to) = (self.library(channel), self.buffer(channel, 1));
+            Channel::Adma | Channel::Blocks => {
+                let (lib, to) = (&self.library, self.buffer(channel, 1));
                 // SAFETY: see above.
                 let got = unsafe { (lib.read)(lib.connection, to.cast(), size) };
                 assert_eq!(got, size as isize);

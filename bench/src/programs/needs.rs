@@ -10,9 +10,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An empty library, made by build.rs: what preloading costs by itself.
-const NULL_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/null.so"));
-
 /// The folder beside this program where everything lies that jobs need.
 pub struct Place {
     pub folder: PathBuf,
@@ -32,7 +29,7 @@ impl Place {
             fs::write(scripts.join(name), text)?;
         }
         let null_library = folder.join("null.so");
-        fs::write(&null_library, NULL_LIBRARY)?;
+        fs::write(&null_library, spawn::NULL_LIBRARY)?;
         let null_library = null_library.to_string_lossy().into_owned();
         let mut place = Place { folder, scripts, null_library, pythons: Vec::new() };
         place.find_pythons();

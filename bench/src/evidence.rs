@@ -1,0 +1,2 @@
+pub fn run(_: &crate::options::Options) {}
+pub fn page(_: &crate::options::Options) {}
