@@ -103,6 +103,8 @@ mod tests {
         assert_eq!(keys, ["no interval, far", "apart"]);
         let results = |figures| Results { figures, ..Results::default() };
         let text = report(&results(before), &results(after));
-        assert!(text.ends_with("2 of 5 figures differ by more than noise; 1 are gone, 1 are new\n"));
+        assert!(
+            text.ends_with("2 of 5 figures differ by more than noise; 1 are gone, 1 are new\n")
+        );
     }
 }

@@ -60,11 +60,20 @@ impl Results {
         fs::write(folder.join("figures.csv"), figures)
     }
 
-    /// One benchmark with these arguments: adds its figures and what it printed.
-    pub fn add(&mut self, bench: &Bench, args: &[String], lib: Option<&str>) {
-        let mut text = String::new();
-        run_one(bench, args, lib, &mut self.figures, &mut text);
-        self.texts.insert(bench.name.into(), json!(text));
+    /// One benchmark with these arguments: adds its figures and what it printed. With knobs,
+    /// "gpu." stands before the names.
+    pub fn add(
+        &mut self,
+        bench: &Bench,
+        args: &[String],
+        lib: Option<&str>,
+        knobs: &[(&str, &str)],
+    ) {
+        let (mut figures, mut text) = (Figures::new(), String::new());
+        run_one(bench, args, lib, knobs, &mut figures, &mut text);
+        let prefix = if knobs.is_empty() { "" } else { "gpu." };
+        self.figures.extend(figures.into_iter().map(|(key, it)| (format!("{prefix}{key}"), it)));
+        self.texts.insert(format!("{prefix}{}", bench.name), json!(text));
     }
 }
 
@@ -81,7 +90,7 @@ pub fn run(options: &Options) {
     };
     for bench in BENCHES.iter().filter(chosen) {
         println!("\n== {}: {}\n", bench.name, bench.about);
-        results.add(bench, &options.given, lib.as_deref());
+        results.add(bench, &options.given, lib.as_deref(), &[]);
     }
     let verdicts = targets::check(&results.figures, |name| results.texts.contains_key(name));
     if !verdicts.is_empty() {
@@ -116,6 +125,7 @@ fn run_one(
     bench: &Bench,
     args: &[String],
     lib: Option<&str>,
+    knobs: &[(&str, &str)],
     figures: &mut Figures,
     text: &mut String,
 ) {
@@ -129,6 +139,7 @@ fn run_one(
     }
     let mut command = spawn::itself(bench.name, lib.filter(|_| bench.preload));
     command.args(args).args(["--lib", lib.unwrap_or("none")]);
+    command.envs(knobs.iter().copied());
     let before = Ticks::now();
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
@@ -182,7 +193,10 @@ pub fn command_line(given: &[String]) -> String {
     while let Some(arg) = given.next() {
         match arg.as_str() {
             "--lib" | "--out" => drop(given.next()),
-            "--against" => words.extend(["--against LIB.so".into()].into_iter().take(given.next().iter().count())),
+            "--against" => {
+                given.next();
+                words.push("--against LIB.so".into());
+            }
             _ if arg.contains(' ') => words.push(format!("'{arg}'")),
             _ => words.push(arg.clone()),
         }

@@ -72,7 +72,11 @@ pub const ONLY_BY_NAME: &str = "programs";
 
 /// Names that are no benchmark but use several.
 pub const ACTIONS: &[(&str, &str, fn(&Options))] = &[
-    ("evidence", "the papers' experiments, kept in a folder, and a page made of them", evidence::run),
+    (
+        "evidence",
+        "the papers' experiments, kept in a folder, and a page made of them",
+        evidence::run,
+    ),
     ("page", "only the page, from the results that lie in the folder", evidence::page),
 ];
 

@@ -141,7 +141,9 @@ fn pairs(text: &str) -> Result<usize, String> {
 
 fn job_name(name: &str) -> Result<String, String> {
     let all = || jobs::JOBS.iter().map(|job| job.name).collect::<Vec<_>>().join(", ");
-    jobs::known(name).then(|| name.into()).ok_or_else(|| format!("no such job; there are {}", all()))
+    jobs::known(name)
+        .then(|| name.into())
+        .ok_or_else(|| format!("no such job; there are {}", all()))
 }
 
 fn knobs(text: &str) -> Result<String, String> {

@@ -65,6 +65,15 @@ pub fn size(bytes: usize) -> String {
     format!("{number}{unit}")
 }
 
+/// What `size` wrote, or a plain number.
+pub fn parse_size(text: &str) -> Option<f64> {
+    let units = [("K", 1u64 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+    let unit =
+        units.into_iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let (digits, factor) = unit.unwrap_or((text, 1));
+    Some(digits.parse::<f64>().ok()? * factor as f64)
+}
+
 /// Nanoseconds with three digits and a unit.
 pub fn time(ns: f64) -> String {
     match ns {

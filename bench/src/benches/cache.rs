@@ -17,7 +17,10 @@ use std::hint::black_box;
 const ROW: usize = 4096;
 
 pub fn run(options: &Options) {
-    println!("{}; a copy of 64M; x: time of the columns, over that after computing\n", describe_shim());
+    println!(
+        "{}; a copy of 64M; x: time of the columns, over that after computing\n",
+        describe_shim()
+    );
     let size = options.sizes_or(&[64 * MIB])[0];
     let pair = Pair::new(size);
     let mut kinds = vec![Arm::libc(), Arm { name: "threads".into(), ..Arm::shim() }];

@@ -109,7 +109,8 @@ pub fn run(options: &Options) {
                 continue;
             }
         };
-        for (&ranks, &mechanism) in ranks.iter().flat_map(|r| mechanisms.iter().map(move |m| (r, m)))
+        for (&ranks, &mechanism) in
+            ranks.iter().flat_map(|r| mechanisms.iter().map(move |m| (r, m)))
         {
             for yielding in [false, true] {
                 // Only where they would take CPUs from each other.

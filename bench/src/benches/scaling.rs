@@ -92,7 +92,7 @@ fn crowds(options: &Options) {
     let pair = Arc::new(Pair::new(buffer_size(options)));
     let mut table = Table::new(["threads", "size", "libc GB/s", "shim GB/s", "x libc"]);
     for threads in THREADS {
-        for size in options.sizes_or(&CROWD_SIZES) {
+        for size in CROWD_SIZES {
             if size > pair.len() / threads / 4096 * 4096 {
                 continue;
             }

@@ -86,7 +86,8 @@ impl Drop for Scratch {
 
 /// Nanoseconds of each run with each library, in random order.
 fn timed(args: &[&str], arms: &[Option<String>], runs: usize) -> Option<Vec<Samples>> {
-    let programs: Vec<Program> = arms.iter().map(|lib| Program::new(args, lib.as_deref())).collect();
+    let programs: Vec<Program> =
+        arms.iter().map(|lib| Program::new(args, lib.as_deref())).collect();
     let mut times = vec![Samples::default(); arms.len()];
     let mut order: Vec<usize> = (0..arms.len()).collect();
     let mut rng = Rng::new();
