@@ -44,19 +44,9 @@ impl Arm {
         Arm { rival: Some(Rc::new(rival)), ..Arm::new("against", real_memcpy(), 1) }
     }
 
-    /// The copy loops of this CPU.
-    pub fn loops(threads: usize) -> Vec<Self> {
-        let mut arms = vec![Arm::new("libc", real_memcpy(), threads)];
-        arms.extend(
-            pieces::available().into_iter().map(|(name, copy)| Arm::new(name, copy, threads)),
-        );
-        arms
-    }
-
     /// Streaming stores, the widest of this CPU.
     pub fn streaming(threads: usize) -> Option<Self> {
-        let mut loops = Self::loops(threads).into_iter();
-        loops.rfind(|arm| arm.name.starts_with("stream"))
+        pieces::available().pop().map(|(name, copy)| Arm::new(name, copy, threads))
     }
 
     /// # Safety

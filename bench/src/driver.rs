@@ -174,7 +174,7 @@ fn disturbance() -> Option<String> {
 }
 
 fn table(verdicts: &[Verdict]) -> Table {
-    let mut table = Table::new(["target", "wanted", "worst", "at", "verdict"]);
+    let mut table = Table::of("target|wanted|worst|at|verdict");
     for verdict in verdicts {
         let (key, value) = verdict.worst.clone().map_or(Default::default(), |(key, value)| {
             let fields: Vec<_> = key.split('.').collect();

@@ -15,7 +15,6 @@ mod evidence;
 mod machine;
 mod measure;
 mod memory;
-mod mpi;
 mod options;
 mod out;
 mod pieces;
@@ -56,12 +55,10 @@ pub const BENCHES: &[Bench] = &[
     bench("load", true, "busy cores and many threads: never below libc", benches::load::run),
     bench("small", false, "1 byte to 4 KiB: instructions and nanoseconds per call", benches::small::run),
     bench("start", false, "start-up time, memory, threads and files before the first copy", benches::start::run),
-    bench("numpy", false, "np.copyto in an unmodified python3", benches::numpy::run),
-    bench("reads", false, "reads of cached files in an unmodified python3: read, np.load and others", benches::numpy::reads),
+    bench("reads", false, "reads of cached files in an unmodified python3: read, np.load and others", benches::reads::run),
     bench("programs", false, "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others", benches::programs::run),
     bench("ipc", false, "messages between processes: adma, pipe, socket, shared memory, Open MPI", benches::ipc::run),
     bench("mpi", false, "unmodified Open MPI and MPICH: ping-pong, alltoall, allreduce, integer sort", benches::mpi::run),
-    bench("loops", false, "ways to copy a piece, on one thread and on several, no shim", benches::loops::run),
     bench("knobs", false, "for each knob a case in which its default may be wrong, and what else gains", benches::knobs::run),
     bench("syscall", false, "prices the design rests on: futex, clone, signals, touching", benches::syscall::run),
     bench("pins", false, "the papers' translation cache, by its shape: misses and memory; transfers", benches::pins::run),

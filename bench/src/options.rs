@@ -60,9 +60,6 @@ pub struct Options {
     /// programs: one more arm with ADMA_NAME=VALUE, or several with spaces; may be repeated
     #[arg(long, value_name = "KNOBS", value_parser = knobs)]
     pub also: Vec<String>,
-    /// programs: do not fetch packages and modules that are missing
-    #[arg(long)]
-    pub no_install: bool,
     /// A process started by this program itself, and what it is to do
     #[arg(long, hide = true)]
     pub inner: Option<String>,
@@ -192,7 +189,7 @@ mod tests {
         assert_eq!(options.also, ["ADMA_MIN_BYTES=1M", several]);
         let options = parse(&["--jobs", "redis,numpy-copy", "--pairs", "9"]);
         assert_eq!(options.jobs.as_deref(), Some(&["redis".into(), "numpy-copy".into()][..]));
-        assert_eq!((options.pairs, options.no_install), (Some(9), false));
+        assert_eq!(options.pairs, Some(9));
         let options = parse(&["--lib", "a", "--sizes", "4K,1M", "--lib", "none", "--", "--x", "2"]);
         assert_eq!((options.library(), options.rest.len()), (None, 2));
         assert_eq!(options.sizes, Some(vec![4096, 1 << 20]));

@@ -101,6 +101,11 @@ impl Table {
         Table { rows: vec![head], least: Vec::new(), printed: 0 }
     }
 
+    /// The head as one text, with `|` between columns.
+    pub fn of(head: &str) -> Self {
+        Self::new(head.split('|'))
+    }
+
     /// For a table that is printed row by row: columns as wide as in this one.
     pub fn with_widths_of<S: Into<String>>(mut self, cells: impl IntoIterator<Item = S>) -> Self {
         self.least = cells.into_iter().map(|cell| cell.into().chars().count()).collect();
@@ -167,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_remark_does_not_widen_its_column() {
-        let mut table = Table::new(["job", "s", "x"]);
+        let mut table = Table::of("job|s|x");
         table.row(["one", "1.0", "2"]);
         table.row(["three", "skipped: for a reason"]);
         let lines = ["  job      s  x", "  one    1.0  2", "  three  skipped: for a reason", ""];

@@ -30,8 +30,6 @@ const TARGETS: &[(&str, &str, Bound)] = &[
     ("adma_icopy of 1M, us", "async.start.awake|asleep.us", AtMost(3.0)),
     ("overlap of 4M", "async.overlap.4M.part", AtLeast(0.9)),
     ("128 outstanding, x adma_copy", "async.window.*.blocking", AtLeast(0.95)),
-    ("numpy 64M, x libc", "numpy.*.64M.ratio", AtLeast(1.8)),
-    ("numpy 4M, x libc", "numpy.*.4M.ratio", AtLeast(1.8)),
     ("reads from 256M, x libc", "reads.read|readinto|np_load.256M|1024M.ratio", AtLeast(1.7)),
     ("reads of 1M, x libc", "reads.*.1M.ratio", AtLeast(0.98)),
     ("reads, cold, x libc", "reads.cold.*.ratio", AtLeast(0.97)),
@@ -44,14 +42,11 @@ const TARGETS: &[(&str, &str, Bound)] = &[
     ("messages 64K-64M, x best", "ipc.*.best", AtLeast(1.5)),
     ("messages 16M and 64M, x best", "ipc.16M|64M.best", AtLeast(4.0)),
     ("messages 4M, x best", "ipc.4M.best", AtLeast(2.0)),
-    ("messages 64K-64M, x MPI", "ipc.*.mpi", AtLeast(1.5)),
     ("the same, adma_alloc, x best", "ipc.*.blocks", AtLeast(1.5)),
-    ("the same, adma_alloc, x MPI", "ipc.*.blocks_mpi", AtLeast(1.5)),
     ("messages to 4K, x futex", "ipc.*.small", AtMost(1.2)),
     ("start of true, x without", "start.true.ratio", AtMost(1.10)),
     ("the same, x empty library", "start.true.to_empty", AtMost(1.05)),
     ("threads before first copy", "start.threads", AtMost(0.0)),
-    ("files before first copy", "start.files", AtMost(0.0)),
     ("resident before, KiB", "start.resident_kib", AtMost(1023.0)),
 ];
 

@@ -1,12 +1,23 @@
 //! `adma-bench evidence`, from a run of seconds: results are kept, compared and drawn.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn bench(words: &[&str], out: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adma-bench"));
     command.args(words).args(["--lib", "none", "--out"]).arg(out).env_remove("LD_PRELOAD");
+    // One CPU: no threads that spin for each other, which takes long on a busy machine.
+    // SAFETY: sched_setaffinity is async-signal-safe; zeros are an empty set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        command.pre_exec(move || {
+            libc::sched_setaffinity(0, size_of_val(&set), &set);
+            Ok(())
+        });
+    }
     let output = command.output().expect("adma-bench starts");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {told}");

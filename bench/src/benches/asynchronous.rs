@@ -6,14 +6,11 @@ use crate::measure::{Rng, Samples, now, settle};
 use crate::memory::{Pair, Spot, Walk};
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, progress, size as short, spread, time};
-use crate::team::futex;
 use crate::turns::{Budget, Heat, buffer_size};
 use libc::c_void;
 use std::ffi::CStr;
 use std::hint::black_box;
 use std::mem;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Copies that are outstanding at once, as in the papers.
 const WINDOW: usize = 128;
@@ -91,7 +88,7 @@ pub fn run(options: &Options) {
 fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     progress("async: starting");
     println!("what adma_icopy of 1M takes, and one adma_check_copy");
-    let mut table = Table::new(["call", "median", "p10", "p90"]);
+    let mut table = Table::of("call|median|p10|p90");
     let mut row = |name: &str, key: &str, samples: &Samples| {
         figure(&format!("async.start.{key}.us"), samples.median() / 1e3);
         let quantiles = [0.5, 0.1, 0.9].map(|q| time(samples.quantile(q)));
@@ -99,19 +96,9 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     };
     let (mut awake, mut asleep, mut looks) =
         (Samples::default(), Samples::default(), Samples::default());
-    let (mut bare, sleeper) = (Samples::default(), Sleeper::start());
     let budget = Budget::new(options.seconds);
-    for round in 0.. {
-        if budget.used() >= 1.0 {
-            break;
-        }
+    while budget.used() < 1.0 {
         settle(PAUSE_US);
-        // Not both in one round: the first would warm for the second.
-        let floor = round % 2 == 1;
-        if floor {
-            bare.push(sleeper.wake());
-            settle(PAUSE_US);
-        }
         // The first of a turn finds the workers asleep; for the next they have work to do.
         let mut cookies = Vec::with_capacity(8);
         for turn in 0..8 {
@@ -120,7 +107,6 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             cookies.push(adma.start(spot, MIB));
             let taken = (now() - begun) as f64;
             match turn {
-                0 if floor => {}
                 0 => asleep.push(taken),
                 _ => awake.push(taken),
             }
@@ -139,48 +125,8 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     }
     row("adma_icopy, workers at work", "awake", &awake);
     row("adma_icopy, workers asleep", "asleep", &asleep);
-    row("waking a thread, no copy", "wake", &bare);
     row("adma_check_copy, under way", "check", &looks);
     table.print();
-}
-
-/// A thread that sleeps on a word: what waking it costs is the floor for `adma_icopy`.
-struct Sleeper(Arc<AtomicU32>);
-
-impl Sleeper {
-    fn start() -> Self {
-        let word = Arc::new(AtomicU32::new(0));
-        let sleeper = Arc::clone(&word);
-        std::thread::spawn(move || {
-            let none = libc::sched_param { sched_priority: 0 };
-            // SAFETY: `none` lives through the call. Policy of our workers: a woken thread of
-            // this policy does not preempt its waker.
-            unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &none) };
-            let mut seen = 0;
-            while seen != Self::END {
-                futex(&sleeper, libc::FUTEX_WAIT, seen);
-                seen = sleeper.load(Ordering::Acquire);
-            }
-        });
-        Self(word)
-    }
-
-    const END: u32 = u32::MAX;
-
-    /// Nanoseconds that waking it takes.
-    fn wake(&self) -> f64 {
-        let begun = now();
-        self.0.fetch_add(1, Ordering::Release);
-        futex(&self.0, libc::FUTEX_WAKE, 1);
-        (now() - begun) as f64
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        self.0.store(Self::END, Ordering::Release);
-        futex(&self.0, libc::FUTEX_WAKE, 1);
-    }
 }
 
 /// Computes without touching memory.
@@ -195,8 +141,7 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
          hidden. waited: the time in adma_wait_copy after the computation.",
         heat.name()
     );
-    let mut table =
-        Table::new(["size", "libc", "Tcopy", "Tcompute", "Ttotal", "waited", "overlap", "p10-p90"]);
+    let mut table = Table::of("size|libc|Tcopy|Tcompute|Ttotal|waited|overlap|p10-p90");
     let memcpy = real_memcpy();
     let begun = now();
     compute(1 << 20);
@@ -262,7 +207,7 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         "bandwidth, cold: {WINDOW} copies outstanding, against as many copies by adma_copy\n\
          and by libc, each waited for before the next"
     );
-    let mut table = Table::new(["size", "libc", "adma_copy", "window", "x blocking", "x libc"]);
+    let mut table = Table::of("size|libc|adma_copy|window|x blocking|x libc");
     let memcpy = real_memcpy();
     let mut rng = Rng::new();
     for size in options.sizes(64 * KIB, 4 * MIB) {

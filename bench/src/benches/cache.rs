@@ -27,7 +27,7 @@ pub fn run(options: &Options) {
     kinds.extend(Arm::streaming(1).map(|arm| Arm { name: "streaming".into(), ..arm }));
     let level2 = machine::cache(2).unwrap_or(MIB);
     let level3 = machine::cache(3).unwrap_or(32 * MIB);
-    let mut table = Table::new(["buffer", "us", "again", "libc", "threads", "streaming"]);
+    let mut table = Table::of("buffer|us|again|libc|threads|streaming");
     for small in [level2 / 4, level2 / 2, (level3 / 4).min(32 * MIB)] {
         let small = small.next_power_of_two() / if small.is_power_of_two() { 1 } else { 2 };
         progress(&format!("cache: {}", short(small)));

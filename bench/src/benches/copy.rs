@@ -42,20 +42,9 @@ pub fn run(options: &Options) {
                 Heat::Hot | Heat::Used => "hot: the same two buffers again; all copies in a row",
             }
         );
-        let mut table = Table::new([
-            "size",
-            "GB/s",
-            "row",
-            "p10-p90",
-            "pause",
-            "ceiling",
-            "of it",
-            "p10-p90",
-            "pause",
-            "then read",
-            "against",
-            "learnt",
-        ]);
+        let mut table = Table::of(
+            "size|GB/s|row|p10-p90|pause|ceiling|of it|p10-p90|pause|then read|against|learnt",
+        );
         for size in options.sizes(16 * KIB, 64 * MIB) {
             if size > place.pair.len() {
                 continue;

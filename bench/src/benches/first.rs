@@ -19,18 +19,7 @@ pub fn run(options: &Options) {
          many others (steady). of steady: gain of the first ten over that at the end.\n\
          old: between old buffers; fresh: into memory never touched.\n"
     );
-    let mut table = Table::new([
-        "into",
-        "size",
-        "libc ms",
-        "first",
-        "ten",
-        "q1-q3",
-        "steady",
-        "q1-q3",
-        "of steady",
-        "q1-q3",
-    ]);
+    let mut table = Table::of("into|size|libc ms|first|ten|q1-q3|steady|q1-q3|of steady|q1-q3");
     let sizes = options.sizes.clone().unwrap_or([4, 16, 64].map(|mib| mib * MIB).into());
     for target in Target::BOTH {
         for size in &sizes {

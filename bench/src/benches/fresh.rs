@@ -31,7 +31,7 @@ pub fn one(options: &Options) {
 }
 
 fn cells(options: &Options, cpus: &str) {
-    let mut table = Table::new(["size", "libc GB/s", "x libc", "q1-q3"]);
+    let mut table = Table::of("size|libc GB/s|x libc|q1-q3");
     for size in options.sizes(16 * MIB, 256 * MIB) {
         progress(&format!("fresh: {}, {cpus}", short(size)));
         let mut copies = Copies::new(Target::Fresh, size, buffer_size(options));

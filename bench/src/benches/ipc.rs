@@ -1,13 +1,11 @@
 //! Messages between two processes: ours against what else a program could use.
 //!
 //! Every way plays ping-pong with the same process and the same buffers, in turns of random
-//! order; what is shown is half a round trip. Open MPI has two processes of its own, which
-//! sleep while the others have their turn.
+//! order; what is shown is half a round trip. For Open MPI see `mpi`.
 
 use crate::channels::{self, Channel, Game, Peer};
 use crate::machine;
 use crate::measure::{Rng, Samples};
-use crate::mpi::Mpi;
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, progress, size as name_of, spread, time};
 use crate::spawn;
@@ -24,47 +22,36 @@ const RIVALS: [Channel; 4] =
 
 pub fn run(options: &Options) {
     let Some(lib) = options.library() else { return println!("skipped: no library\n") };
-    let mut mpi = match Mpi::start() {
-        Ok(mpi) => Some(mpi),
-        Err(why) => {
-            println!("no figures for Open MPI: {why}\n");
-            None
-        }
-    };
     let mut peer = Peer::start(lib, None);
     println!("adma: {}\n", peer.about());
-    large(options, &mut peer, &mut mpi);
+    large(options, &mut peer);
     if options.sizes.is_none() {
-        small(options, &mut peer, &mut mpi);
+        small(options, &mut peer);
         used(options, &mut peer);
     }
     one_way(options, &mut peer);
     binding(options);
 }
 
-/// Nanoseconds of half a round trip, channel by channel and round by round; Open MPI last.
+/// Nanoseconds of half a round trip, channel by channel and round by round.
 fn play(
     options: &Options,
     peer: &mut Peer,
-    mpi: &mut Option<Mpi>,
     game: Game,
     channels: &[Channel],
     size: usize,
 ) -> Vec<Vec<f64>> {
     let rounds = (32 * MIB / size).clamp(2, if size <= 4096 { 500 } else { 32 });
-    let mut times = vec![Vec::new(); channels.len() + 1];
+    let mut times = vec![Vec::new(); channels.len()];
     let (mut rng, mut order) = (Rng::new(), (0..times.len()).collect::<Vec<_>>());
     let budget = Budget::new(options.seconds);
     let mut turns = 0;
     while turns < 4 || (budget.used() < 1.0 && turns < 400) {
         rng.shuffle(&mut order);
         for &index in &order {
-            let taken = match channels.get(index) {
-                Some(channel) => Some(peer.play(game, *channel, size, rounds)),
-                None => mpi.as_mut().and_then(|mpi| mpi.play(size, rounds)),
-            };
+            let taken = peer.play(game, channels[index], size, rounds);
             // The first turn of each way touches pages and warms.
-            if let Some(taken) = taken.filter(|_| turns > 0) {
+            if turns > 0 {
                 times[index].push(taken);
             }
         }
@@ -88,24 +75,15 @@ fn head(channels: &[Channel], more: &[&str]) -> Table {
     Table::new(["size"].into_iter().chain(names).chain(more.iter().copied()))
 }
 
-fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
+fn large(options: &Options, peer: &mut Peer) {
     let ours = [Channel::Adma, Channel::Blocks];
     let channels = [&ours[..], &RIVALS, &[Channel::Halves]].concat();
-    let open_mpi = channels.len();
-    let mut table = head(&channels, &["Open MPI"]);
-    let mut gains = Table::new([
-        "size",
-        "best other",
-        "adma x best",
-        "x Open MPI",
-        "of halves",
-        "adma_alloc x best",
-        "x Open MPI",
-    ]);
+    let mut table = head(&channels, &[]);
+    let mut gains = Table::of("size|best other|adma x best|of halves|adma_alloc x best");
     for size in options.sizes_or(&LARGE) {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
-        let times = play(options, peer, mpi, Game::PingPong, &channels, size);
+        let times = play(options, peer, Game::PingPong, &channels, size);
         let best = best(&channels, &times);
         let gain = |other: usize, ours: usize, key: &str| {
             let gain = ratios(&times[other], &times[ours]);
@@ -120,10 +98,8 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
             name.clone(),
             channels[best].name().into(),
             gain(best, 0, "best"),
-            gain(open_mpi, 0, "mpi"),
             gain(channels.len() - 1, 0, "halves"),
             gain(best, 1, "blocks"),
-            gain(open_mpi, 1, "blocks_mpi"),
         ]);
     }
     table.print();
@@ -135,13 +111,13 @@ fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
     );
 }
 
-fn small(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
+fn small(options: &Options, peer: &mut Peer) {
     let channels = [Channel::Adma, Channel::Futex, Channel::FutexOnly, Channel::Socket];
-    let mut table = head(&channels, &["Open MPI", "adma / futex"]);
+    let mut table = head(&channels, &["adma / futex"]);
     for size in SMALL {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
-        let times = play(options, peer, mpi, Game::PingPong, &channels, size);
+        let times = play(options, peer, Game::PingPong, &channels, size);
         let ratio = ratios(&times[0], &times[1]);
         spread(&format!("ipc.{name}.small"), &ratio);
         figure(&format!("ipc.us.{name}.adma"), median(&times[0]) / 1e3);
@@ -165,7 +141,7 @@ fn used(options: &Options, peer: &mut Peer) {
     for size in MIDDLE.map(|kib| kib * KIB) {
         let name = name_of(size);
         progress(&format!("ipc, used: {name}"));
-        let times = play(options, peer, &mut None, Game::Used, &channels, size);
+        let times = play(options, peer, Game::Used, &channels, size);
         let best = best(&channels, &times);
         let gains = [0, 1].map(|ours| ratios(&times[best], &times[ours]));
         spread(&format!("ipc.{name}.used"), &gains[0]);
@@ -186,7 +162,7 @@ fn one_way(options: &Options, peer: &mut Peer) {
     for size in options.sizes_or(&ONE_WAY) {
         let name = name_of(size);
         progress(&format!("ipc, one way: {name}"));
-        let times = play(options, peer, &mut None, Game::Stream, &channels, size);
+        let times = play(options, peer, Game::Stream, &channels, size);
         let mut row = vec![name.clone()];
         for (channel, times) in channels.iter().zip(&times) {
             let speed = size as f64 * 1e3 / median(times);
@@ -229,7 +205,7 @@ pub fn bound(options: &Options) {
     let Some(lib) = options.library() else { std::process::exit(2) };
     let mut peer = Peer::start(lib, Some([one, other]));
     let channels = [&[Channel::Adma, Channel::Blocks][..], &RIVALS].concat();
-    let times = play(options, &mut peer, &mut None, Game::PingPong, &channels, MIB);
+    let times = play(options, &mut peer, Game::PingPong, &channels, MIB);
     let best = best(&channels, &times);
     let gain = ratios(&times[best], &times[0]);
     spread(&format!("ipc.binding.{level}"), &gain);

@@ -78,7 +78,7 @@ pub fn run(options: &Options) {
         "{rounds} pairs of processes for each line. default: one turn of it with default knobs.\n\
          gain: its time over the time with these knobs; above 1 the default is wrong.\n"
     );
-    let mut table = Table::new(["knobs", "size", "default", "gain", "q1-q3", "case"]);
+    let mut table = Table::of("knobs|size|default|gain|q1-q3|case");
     for &Case { knobs, work, size } in CASES {
         progress(&format!("knobs: {knobs}, {}", work.about()));
         let (mut default, mut gain) = (Samples::default(), Samples::default());

@@ -4,11 +4,11 @@
 
 use crate::measure::Samples;
 use crate::options::{MIB, Options};
-use crate::out::{self, Table, progress, spread};
-use crate::{mpi, spawn};
+use crate::out::{self, Table, figure, progress, spread};
+use crate::spawn;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const SOURCE: &str = include_str!("../../mpi_collectives.c");
 
@@ -96,13 +96,12 @@ pub fn run(options: &Options) {
     ranks.retain(|ranks| !options.quick || *ranks <= cpus.max(2));
     ranks.sort_unstable();
     ranks.dedup();
-    let mut table =
-        Table::new(["ranks", "way", "operation", "size", "without", "x", "lowest", "highest"])
-            .with_widths_of(["16", "copy in, copy out, yielding", "allreduce", "64M", "10.00 ms"]);
+    let mut table = Table::of("ranks|way|operation|size|without|x|lowest|highest")
+        .with_widths_of(["16", "copy in, copy out, yielding", "allreduce", "64M", "10.00 ms"]);
     for (compiler, mechanisms) in
         [(open_mpi("mpicc"), &["cma", "none"][..]), ("mpicc.mpich", &[MPICH])]
     {
-        let program = match mpi::build(compiler, &folder, SOURCE) {
+        let program = match build(compiler, &folder, SOURCE) {
             Ok(program) => program,
             Err(why) => {
                 println!("skipped: {why}\n");
@@ -161,6 +160,8 @@ fn compare(
     for (case, ratio) in &ratios {
         let (operation, size) = case;
         let size = out::size(*size);
+        let key = format!("mpi.us.{}.{operation}.{size}", setting.name());
+        figure(&key, plain[case].median() / 1e3);
         spread(&format!("mpi.{}.{operation}.{size}.ratio", setting.name()), ratio);
         table.row([
             setting.ranks.to_string(),
@@ -172,5 +173,17 @@ fn compare(
             format!("{:.2}", ratio.quantile(0.0)),
             format!("{:.2}", ratio.quantile(1.0)),
         ]);
+    }
+}
+
+fn build(compiler: &str, folder: &Path, source: &str) -> Result<PathBuf, String> {
+    let (file, program) = (folder.join("program.c"), folder.join(format!("by-{compiler}")));
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&file, source));
+    written.map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut command = spawn::command(compiler, None);
+    match command.args(["-O2", "-o"]).arg(&program).arg(&file).output() {
+        Ok(output) if output.status.success() => Ok(program),
+        Ok(output) => Err(format!("{compiler}: {}", String::from_utf8_lossy(&output.stderr))),
+        Err(_) => Err(format!("no {compiler} (apt install openmpi-bin libopenmpi-dev mpich)")),
     }
 }

@@ -18,7 +18,7 @@ pub fn run(options: &Options) {
         "x libc, where a pause comes before every copy of both; 0: in a row. of row: that\n\
          gain over the one in a row.\n"
     );
-    let mut table = Table::new(["size", "pause ms", "libc ms", "x libc", "q1-q3", "of row"]);
+    let mut table = Table::of("size|pause ms|libc ms|x libc|q1-q3|of row");
     let sizes = options.sizes.clone().unwrap_or([1, 4, 16, 64].map(|mib| mib * MIB).into());
     for size in sizes {
         let mut copies = Copies::new(Target::Old, size, buffer_size(options));

@@ -34,7 +34,7 @@ fn split(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         "parts of a cold copy in percent. start: in adma_icopy; work: from there until it is done,\n\
          which can be hidden; wait: in adma_wait_copy of a copy that is done"
     );
-    let mut table = Table::new(["size", "us", "start %", "work %", "wait %"]);
+    let mut table = Table::of("size|us|start %|work %|wait %");
     for size in options.sizes_or(&[64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]) {
         progress(&format!("phases: {}", short(size)));
         let mut parts: [Samples; 3] = Default::default();
@@ -87,7 +87,7 @@ fn receive(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
         ("threads", Way::Call(interposed_memcpy())),
         ("split", Way::Split),
     ];
-    let mut table = Table::new(["size", "way", "start", "copy", "look", "saved", "of copy"]);
+    let mut table = Table::of("size|way|start|copy|look|saved|of copy");
     for size in options.sizes_or(&[256 * KIB, MIB, 4 * MIB]) {
         progress(&format!("phases: receive {} {}", heat.name(), short(size)));
         let mut times: [[Samples; 3]; 3] = Default::default();
@@ -161,7 +161,7 @@ fn cpu(pair: &Pair, walk: &mut Walk, options: &Options) {
         "CPU time of all threads for a cold copy, over libc's, the workers' spinning afterwards\n\
          included; time: x libc, as elsewhere"
     );
-    let mut table = Table::new(["size", "libc ms", "CPU time / libc", "time x libc"]);
+    let mut table = Table::of("size|libc ms|CPU time / libc|time x libc");
     for size in options.sizes_or(&[MIB, 4 * MIB, 16 * MIB, 64 * MIB]) {
         progress(&format!("phases: CPU time {}", short(size)));
         let burst = options.burst(size);

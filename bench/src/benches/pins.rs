@@ -1,13 +1,9 @@
-//! The papers' translation cache by its shape, as counts: misses of recorded and of made-up
+//! The papers' translation cache by its shape, as counts: misses of made-up
 //! copies, memory of its tables, and transfers of copies that are not aligned.
 
 use crate::options::Options;
 use crate::out::{Table, figure, progress};
-use crate::spawn;
 use std::collections::HashSet;
-use std::fs;
-use std::path::Path;
-use std::process::Stdio;
 
 const ENTRIES: [u32; 3] = [8 << 10, 16 << 10, 32 << 10];
 const LINES: [u32; 4] = [8, 16, 64, 128];
@@ -18,9 +14,6 @@ const BEST: Shape = Shape { entries: 16 << 10, line: 64, ways: 4 };
 
 /// The copies of this name come back to the same memory.
 const AGAIN: &str = "64 GiB 512 MiB again";
-
-/// Made of recorder.c by build.rs.
-const RECORDER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/recorder.so"));
 
 /// C, L and A of the paper.
 #[derive(Clone, Copy)]
@@ -102,21 +95,14 @@ pub fn run(options: &Options) {
         "misses per 1000 pages looked up, and those of them that are not cold; C entries, L per\n\
          line, A ways (the module pins in ranges of L 64 and finds them in a tree per file)\n"
     );
-    let folder = std::env::temp_dir().join(format!("adma-pins-{}", std::process::id()));
-    let recorder = folder.join("recorder.so");
-    let mut works = Vec::new();
-    if fs::create_dir_all(&folder).is_ok() && fs::write(&recorder, RECORDER).is_ok() {
-        works = programs(&recorder.to_string_lossy(), &folder);
-    }
-    works.extend(made_up(if options.quick { 2_000 } else { 20_000 }));
-    let _ = fs::remove_dir_all(&folder);
+    let works = made_up(if options.quick { 2_000 } else { 20_000 });
     for work in &works {
         progress(&format!("pins: {}", work.name));
         table(work);
     }
     println!("KiB of a table of all pages, and of a cache of C 16K, L 64, A 4");
-    let mut memory = Table::new(["copies", "table", "cache", "saved"]);
-    for work in works.iter().filter(|work| work.processes.iter().any(|copies| !copies.is_empty())) {
+    let mut memory = Table::of("copies|table|cache|saved");
+    for work in &works {
         let replayed = replay(work, BEST);
         let (table, cache) = replayed.memory();
         if work.name == AGAIN {
@@ -143,10 +129,6 @@ pub fn run(options: &Options) {
 fn table(work: &Work) {
     let copies: usize = work.processes.iter().map(Vec::len).sum();
     println!("{} ({copies} copies, {} processes)", work.name, work.processes.len());
-    if copies == 0 {
-        println!("  nothing recorded\n");
-        return;
-    }
     let mut head = vec!["L".to_string()];
     for entries in ENTRIES {
         head.extend(WAYS.map(|ways| format!("{}K A{ways}", entries >> 10)));
@@ -189,59 +171,6 @@ fn replay(work: &Work, shape: Shape) -> Cache {
         }
     }
     cache
-}
-
-const ARRAYS: &str = "
-import array
-a = [array.array('B', bytes(600_000 + 70_000 * i)) for i in range(40)]
-for round in range(30):
-    for i in range(len(a)):
-        a[i] = a[i][:] if (i + round) % 3 else a[i] + a[i][:70_000]
-";
-
-/// Programs from the distribution that copy by the hundred kilobytes; what is not installed
-/// is left out.
-fn programs(recorder: &str, folder: &Path) -> Vec<Work> {
-    let shell = [
-        ("python3 arrays", format!("python3 -c \"{ARRAYS}\"")),
-        ("sort of 2000000 lines", "seq 2000000 | sort -R | sort -n | tail -n 1".to_string()),
-        ("zstd and xz", "seq 3000000 | zstd -q -3 | zstd -qd | xz -0 | xz -d | tail -n 1".into()),
-    ];
-    let mut works = Vec::new();
-    for (number, (name, script)) in shell.into_iter().enumerate() {
-        progress(&format!("pins: recording {name}"));
-        let folder = folder.join(number.to_string());
-        if fs::create_dir_all(&folder).is_err() {
-            continue;
-        }
-        let mut command = spawn::command("sh", Some(recorder));
-        command
-            .args(["-c", &script])
-            .env("RECORDER_FOLDER", &folder)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let _ = command.status(); // a program that is not there leaves no trace
-        let mut processes: Vec<Vec<Copy>> = fs::read_dir(&folder)
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| recorded(&entry.ok()?.path()))
-            .filter(|copies| !copies.is_empty())
-            .collect();
-        processes.sort_by_key(|copies| std::cmp::Reverse(copies.len()));
-        if !processes.is_empty() {
-            works.push(Work { name: name.into(), processes });
-        }
-    }
-    works
-}
-
-/// Three 64-bit numbers for each copy, see recorder.c.
-fn recorded(path: &Path) -> Option<Vec<Copy>> {
-    let bytes = fs::read(path).ok()?;
-    let number = |at: &[u8]| u64::from_le_bytes(at.try_into().expect("eight bytes"));
-    let copy =
-        |record: &[u8]| (number(&record[..8]), number(&record[8..16]), number(&record[16..]));
-    Some(bytes.chunks_exact(24).map(copy).collect())
 }
 
 const GIB: u64 = 1 << 30;

@@ -28,14 +28,11 @@ const WIDEST: [&str; 11] = [
 ];
 
 pub fn run(options: &Options) {
-    let mut place = match Place::new() {
+    let place = match Place::new() {
         Ok(place) => place,
         Err(error) => return println!("skipped: no folder for files beside this program: {error}"),
     };
     let jobs = jobs::chosen(options.jobs.as_deref());
-    if !options.no_install {
-        place.fetch(&jobs);
-    }
     let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 7 });
     println!("{}", place.versions(&jobs));
     for job in &jobs {
@@ -52,11 +49,8 @@ pub fn run(options: &Options) {
 
     let arms = Arms::new(options, &place);
     let mut tables: Vec<Table> = arms.also.iter().map(|_| also_head()).collect();
-    let mut table = Table::new([
-        "job", "run s", "copies", "null", "q1-q3", "whole", "q1-q3", "work", "q1-q3", "CPU",
-        "engine",
-    ])
-    .with_widths_of(WIDEST);
+    let mut table = Table::of("job|run s|copies|null|q1-q3|whole|q1-q3|work|q1-q3|CPU|engine")
+        .with_widths_of(WIDEST);
     table.print_new();
     for (number, job) in jobs.iter().enumerate() {
         let about = format!("{} ({} of {})", job.name, number + 1, jobs.len());
@@ -215,7 +209,7 @@ fn main_row(job: &Job, times: &Times) -> Vec<String> {
 }
 
 fn also_head() -> Table {
-    Table::new(["job", "whole", "q1-q3", "work", "q1-q3", "CPU", "engine", "default", "work"])
+    Table::of("job|whole|q1-q3|work|q1-q3|CPU|engine|default|work")
 }
 
 fn also_row(job: &Job, times: &Times, arm: usize) -> Vec<String> {

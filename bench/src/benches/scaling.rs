@@ -90,7 +90,7 @@ fn copies(options: &Options) {
 
 fn crowds(options: &Options) {
     let pair = Arc::new(Pair::new(buffer_size(options)));
-    let mut table = Table::new(["threads", "size", "libc GB/s", "shim GB/s", "x libc"]);
+    let mut table = Table::of("threads|size|libc GB/s|shim GB/s|x libc");
     for threads in THREADS {
         for size in CROWD_SIZES {
             if size > pair.len() / threads / 4096 * 4096 {

@@ -26,8 +26,7 @@ pub fn run(options: &Options) {
     let mut arms = vec![None, lib];
     arms.extend(against.map(Some));
     let times = times(options, &arms);
-    let mut table =
-        Table::new(["size", "instr. libc", "shim", "more", "ns libc", "shim", "more", "against"]);
+    let mut table = Table::of("size|instr. libc|shim|more|ns libc|shim|more|against");
     for size in SIZES {
         progress(&format!("small {}", short(size)));
         let (Some(plain), Some(shim)) = (times[0].get(&size), times[1].get(&size)) else {

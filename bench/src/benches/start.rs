@@ -4,7 +4,6 @@ use crate::measure::{Rng, Samples};
 use crate::options::Options;
 use crate::out::{Table, figure, progress, time};
 use crate::spawn::{self, Program};
-use crate::trace;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -17,8 +16,7 @@ pub fn run(options: &Options) {
     let path = |scratch: &Option<Scratch>| scratch.as_ref().map(|scratch| scratch.0.clone());
     let mut arms = vec![None, path(&empty), path(&ours)];
     arms.extend(rival.is_some().then(|| path(&rival)));
-    let mut table =
-        Table::new(["program", "runs", "without", "empty", "with", "ratio", "to empty", "against"]);
+    let mut table = Table::of("program|runs|without|empty|with|ratio|to empty|against");
     for (name, args, runs) in [
         ("true", &["/bin/true"][..], 400.0),
         ("python3", &["/usr/bin/python3", "-c", "pass"][..], 60.0),
@@ -52,7 +50,6 @@ pub fn run(options: &Options) {
     }
     table.print();
     memory(lib);
-    files(lib);
 }
 
 /// A library for this run only.
@@ -109,7 +106,7 @@ fn memory(lib: Option<&str>) {
         println!("sleep: cannot be looked at here, skipped\n");
         return;
     };
-    let mut table = Table::new(["sleep", "without", "with", "more"]);
+    let mut table = Table::of("sleep|without|with|more");
     let mut row = |name: &str, key: &str, of: fn(&Holding) -> f64| {
         let more = of(&with) - of(&without);
         figure(key, more);
@@ -158,32 +155,4 @@ impl Holding {
             descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as f64,
         })
     }
-}
-
-/// The files that only the preloaded program opens. The loader's own, that is
-/// shared objects and its cache, are named but not counted.
-fn files(lib: Option<&str>) {
-    let quiet = |lib| {
-        let mut command = spawn::command("/bin/true", lib);
-        command.stdin(Stdio::null());
-        trace::startup(command)
-    };
-    let (Some(without), Some(with)) = (quiet(None), quiet(lib)) else {
-        println!("files opened: no ptrace here, skipped\n");
-        return;
-    };
-    let only: Vec<&String> = with.opened.iter().filter(|f| !without.opened.contains(f)).collect();
-    let (loaded, opened): (Vec<&String>, Vec<&String>) =
-        only.into_iter().partition(|f| f.contains(".so"));
-    println!("only with the shim, the loader opens: {}", list(&loaded));
-    println!("only with the shim, the program opens: {}", list(&opened));
-    println!("threads that true makes under the shim: {}\n", with.threads);
-    figure("start.files", opened.len() as f64);
-    figure("start.clones", with.threads as f64 - without.threads as f64);
-}
-
-fn list(files: &[&String]) -> String {
-    let names: Vec<&str> =
-        files.iter().map(|file| file.rsplit('/').next().unwrap_or(file)).collect();
-    if names.is_empty() { "nothing".into() } else { names.join(", ") }
 }

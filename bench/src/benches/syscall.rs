@@ -11,7 +11,7 @@ use std::time::Duration;
 use std::{mem, ptr};
 
 pub fn run(_: &Options) {
-    let mut table = Table::new(["call", "median", "p10", "p90"]);
+    let mut table = Table::of("call|median|p10|p90");
     let mut row = |name: &str, samples: Samples| {
         spread(&format!("syscall.{}.ns", name.replace(' ', "_")), &samples);
         let quantiles = [0.5, 0.1, 0.9].map(|q| time(samples.quantile(q)));
