@@ -29,25 +29,19 @@ pub enum Channel {
     SharedMemory,
     /// The reader pulls all of it.
     ProcessVm,
-    /// The reader pulls one half while the writer pushes the other, with nothing around it:
-    /// the ceiling for what adma does.
-    Halves,
     /// A flag and a buffer in shared memory, see `Slot`; spins, then sleeps.
     Futex,
-    FutexOnly,
 }
 
 impl Channel {
-    const ALL: [Channel; 9] = [
+    const ALL: [Channel; 7] = [
         Channel::Adma,
         Channel::Blocks,
         Channel::Pipe,
         Channel::Socket,
         Channel::SharedMemory,
         Channel::ProcessVm,
-        Channel::Halves,
         Channel::Futex,
-        Channel::FutexOnly,
     ];
 
     pub fn name(self) -> &'static str {
@@ -58,9 +52,7 @@ impl Channel {
             Channel::Socket => "socket",
             Channel::SharedMemory => "shared memory",
             Channel::ProcessVm => "process_vm",
-            Channel::Halves => "two halves",
             Channel::Futex => "futex",
-            Channel::FutexOnly => "futex, no spinning",
         }
     }
 

@@ -32,7 +32,6 @@ const STEPS: &[Step] = &[
     Step("start", false, Some("--seconds 0.2"), "--seconds 1.5"),
     Step("first", false, Some("--seconds 0.2 --sizes 4M"), "--seconds 1"),
     Step("fresh", false, None, "--seconds 0.5"),
-    Step("pauses", false, None, "--seconds 0.5 --sizes 1M,16M"),
     Step("memset", false, None, "--seconds 0.4 --quick"),
     Step("memcmp", false, None, "--seconds 0.4 --quick"),
     Step("reads", false, None, "--seconds 0.7"),

@@ -44,7 +44,6 @@ const fn bench(name: &'static str, preload: bool, about: &'static str, run: fn(&
 pub const BENCHES: &[Bench] = &[
     bench("copy", true, "one copy at a time, cold and hot: libc, shim, and the ceiling", benches::copy::run),
     bench("first", false, "the first ten copies of a process, what it reaches later, short processes", benches::first::run),
-    bench("pauses", true, "copies with pauses of 1, 10 and 100 ms between them", benches::pauses::run),
     bench("fresh", true, "copies into memory never touched, with all CPUs and with one", benches::fresh::run),
     bench("memset", true, "one memset at a time: cold, hot, and of memory never touched", benches::others::memset),
     bench("memcmp", true, "one memcmp at a time: cold, hot, and of ranges that differ", benches::others::memcmp),

@@ -21,7 +21,6 @@ const TARGETS: &[(&str, &str, Bound)] = &[
     ("first ten copies, x steady", "first.*.*.of_steady", AtLeast(0.85)),
     ("short processes, x libc's time", "first.short.prefork|prefork-8|turn|turn-1M|turn-8|exec-once.ratio", AtMost(1.03)),
     ("first copy of 1M, us more than libc", "first.short.first-1M.more_us", AtMost(100.0)),
-    ("after pauses, x in a row", "pauses.*.*.of_row", AtLeast(0.9)),
     ("into fresh memory, x libc", "fresh.all.*.libc", AtLeast(2.5)),
     ("the same with one CPU", "fresh.one.*.libc", AtLeast(1.2)),
     ("load from 4K, throughput, x libc", "load.*.*.4K|8K|16K|32K|64K|128K|256K|512K|1M|2M|4M|8M|16M|32M|64M.throughput", AtLeast(0.97)),

@@ -77,9 +77,9 @@ fn head(channels: &[Channel], more: &[&str]) -> Table {
 
 fn large(options: &Options, peer: &mut Peer) {
     let ours = [Channel::Adma, Channel::Blocks];
-    let channels = [&ours[..], &RIVALS, &[Channel::Halves]].concat();
+    let channels = [&ours[..], &RIVALS].concat();
     let mut table = head(&channels, &[]);
-    let mut gains = Table::of("size|best other|adma x best|of halves|adma_alloc x best");
+    let mut gains = Table::of("size|best other|adma x best|adma_alloc x best");
     for size in options.sizes_or(&LARGE) {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
@@ -98,21 +98,16 @@ fn large(options: &Options, peer: &mut Peer) {
             name.clone(),
             channels[best].name().into(),
             gain(best, 0, "best"),
-            gain(channels.len() - 1, 0, "halves"),
             gain(best, 1, "blocks"),
         ]);
     }
     table.print();
     gains.print();
-    println!(
-        "adma: any memory; adma_alloc: buffers of that, which both processes map.\n\
-         two halves: each process copies one by process_vm, spinning, with nothing around it:\n\
-         the ceiling for any memory. of halves: adma over that\n"
-    );
+    println!("adma: any memory; adma_alloc: buffers of that, which both processes map\n");
 }
 
 fn small(options: &Options, peer: &mut Peer) {
-    let channels = [Channel::Adma, Channel::Futex, Channel::FutexOnly, Channel::Socket];
+    let channels = [Channel::Adma, Channel::Futex, Channel::Socket];
     let mut table = head(&channels, &["adma / futex"]);
     for size in SMALL {
         let name = name_of(size);

@@ -10,7 +10,6 @@ pub mod knobs;
 pub mod load;
 pub mod mpi;
 pub mod others;
-pub mod pauses;
 pub mod phases;
 pub mod pins;
 pub mod programs;

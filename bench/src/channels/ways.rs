@@ -57,7 +57,7 @@ impl End {
             Channel::SharedMemory => {
                 for at in (0..size).step_by(CHUNK) {
                     let full = count.wrapping_sub(CHUNKS as u32);
-                    lane.taken.wait_while(full, Some(&lane.taken_asleep));
+                    lane.taken.wait_while(full, &lane.taken_asleep);
                     let chunk = lane.data[*count as usize % CHUNKS].as_ptr().cast_mut();
                     let len = CHUNK.min(size - at);
                     // SAFETY: see above; the chunk is free.
@@ -71,22 +71,9 @@ impl End {
                 *count = count.wrapping_add(1);
                 lane.sent.set_quietly(*count, &lane.sent_asleep);
                 let before = count.wrapping_sub(1);
-                lane.taken.wait_while(before, Some(&lane.taken_asleep));
+                lane.taken.wait_while(before, &lane.taken_asleep);
             }
-            Channel::Halves => {
-                let before = *count;
-                *count = before.wrapping_add(1);
-                lane.sent.set_quietly(*count, &lane.sent_asleep);
-                lane.taken.wait_while(before, Some(&lane.taken_asleep));
-                // The other process has its buffers where we have ours.
-                let half = size / 2;
-                // SAFETY: see above.
-                let (from, to) = (unsafe { self.out.add(half) }, self.incoming as usize + half);
-                across(libc::process_vm_writev, self.other, from, to, size - half);
-                lane.halves[0].set_quietly(*count, &lane.halves_asleep[0]);
-                lane.halves[1].wait_for(*count, &lane.halves_asleep[1]);
-            }
-            Channel::Futex | Channel::FutexOnly => {
+            Channel::Futex => {
                 let slot = &lane.slots[self.slot];
                 let count = &mut self.slot_counts[self.side][self.slot];
                 let buffer = slot.data.0.as_ptr().cast_mut();
@@ -94,11 +81,7 @@ impl End {
                 // SAFETY: see above; in a ping-pong the buffer is free.
                 unsafe { ptr::copy_nonoverlapping(self.out, buffer, size) };
                 *count = count.wrapping_add(1);
-                if channel == Channel::Futex {
-                    slot.sent.set_quietly(*count, &slot.asleep.0);
-                } else {
-                    slot.sent.set(*count);
-                }
+                slot.sent.set_quietly(*count, &slot.asleep.0);
             }
         }
     }
@@ -129,7 +112,7 @@ impl End {
             Channel::Socket => read_all(self.socket, self.incoming, size),
             Channel::SharedMemory => {
                 for at in (0..size).step_by(CHUNK) {
-                    lane.sent.wait_while(*count, Some(&lane.sent_asleep));
+                    lane.sent.wait_while(*count, &lane.sent_asleep);
                     let chunk = lane.data[*count as usize % CHUNKS].as_ptr();
                     let len = CHUNK.min(size - at);
                     // SAFETY: see above; the chunk was filled.
@@ -139,27 +122,16 @@ impl End {
                 }
             }
             Channel::ProcessVm => {
-                lane.sent.wait_while(*count, Some(&lane.sent_asleep));
+                lane.sent.wait_while(*count, &lane.sent_asleep);
                 let from = lane.address.load(Ordering::Relaxed);
                 across(libc::process_vm_readv, self.other, self.incoming, from, size);
                 *count = count.wrapping_add(1);
                 lane.taken.set_quietly(*count, &lane.taken_asleep);
             }
-            Channel::Halves => {
-                let before = *count;
-                lane.sent.wait_while(before, Some(&lane.sent_asleep));
-                *count = before.wrapping_add(1);
-                lane.taken.set_quietly(*count, &lane.taken_asleep);
-                let from = self.out as usize;
-                across(libc::process_vm_readv, self.other, self.incoming, from, size / 2);
-                lane.halves[1].set_quietly(*count, &lane.halves_asleep[1]);
-                lane.halves[0].wait_for(*count, &lane.halves_asleep[0]);
-            }
-            Channel::Futex | Channel::FutexOnly => {
+            Channel::Futex => {
                 let slot = &lane.slots[self.slot];
                 let count = &mut self.slot_counts[from][self.slot];
-                let asleep = (channel == Channel::Futex).then_some(&slot.asleep.0);
-                slot.sent.wait_while(*count, asleep);
+                slot.sent.wait_while(*count, &slot.asleep.0);
                 // SAFETY: see above; the buffer was filled.
                 unsafe { ptr::copy_nonoverlapping(slot.data.0.as_ptr(), self.incoming, size) };
                 *count = count.wrapping_add(1);

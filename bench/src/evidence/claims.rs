@@ -157,8 +157,7 @@ const GAINS: &[&str] = &[
     "programs.*.whole",
     "small.*.libc",
     "fresh.*.*.libc",
-    "pauses.*.*.libc",
-    "numpy|reads.*.*.ratio",
+    "reads.*.*.ratio",
 ];
 
 /// Every gain below this, lowest first: by chance or not, it is shown.
