@@ -2,6 +2,7 @@
 
 use crate::programs::jobs;
 use crate::{ACTIONS, BENCHES};
+use clap::ArgAction::Set;
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ pub struct Options {
     #[arg(skip)]
     pub seconds: f64,
     /// Only these sizes, in bytes or with K, M, G
-    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = size)]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = size, action = Set)]
     pub sizes: Option<Vec<usize>>,
     /// Each of the two buffers cold copies walk through (default 1G, or twice the last level
     /// cache, when memory permits)
@@ -52,7 +53,7 @@ pub struct Options {
     #[arg(long)]
     pub handler: bool,
     /// programs: only these; "redis" is all jobs of redis
-    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = job_name)]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = job_name, action = Set)]
     pub jobs: Option<Vec<String>>,
     /// programs, mpi, knobs: rounds in which every arm has one turn
     #[arg(long, value_name = "N", value_parser = pairs)]
@@ -190,7 +191,9 @@ mod tests {
         let options = parse(&["--jobs", "redis,numpy-copy", "--pairs", "9"]);
         assert_eq!(options.jobs.as_deref(), Some(&["redis".into(), "numpy-copy".into()][..]));
         assert_eq!(options.pairs, Some(9));
-        let options = parse(&["--lib", "a", "--sizes", "4K,1M", "--lib", "none", "--", "--x", "2"]);
+        let options = parse(&[
+            "--lib", "a", "--sizes", "64M", "--sizes", "4K,1M", "--lib", "none", "--", "--x", "2",
+        ]);
         assert_eq!((options.library(), options.rest.len()), (None, 2));
         assert_eq!(options.sizes, Some(vec![4096, 1 << 20]));
         assert_eq!(parse(&["--compare", "a", "b"]).compare.map_or(0, |folders| folders.len()), 2);
