@@ -60,6 +60,29 @@ impl Results {
         fs::write(folder.join("figures.csv"), figures)
     }
 
+    /// Takes over what older results have of benchmarks that were not run this time.
+    pub fn carry_over(&mut self, before: Results) {
+        let date = before.date;
+        let missing: Vec<_> =
+            before.texts.into_iter().filter(|(name, _)| !self.texts.contains_key(name)).collect();
+        for (key, figure) in before.figures {
+            let of =
+                |name: &String| key.strip_prefix(name.as_str()).is_some_and(|k| k.starts_with('.'));
+            if missing.iter().any(|(name, _)| of(name)) {
+                self.figures.entry(key).or_insert(figure);
+            }
+        }
+        for (name, text) in missing {
+            let text = text.as_str().unwrap_or_default();
+            let dated = if text.starts_with("kept from") {
+                String::new()
+            } else {
+                format!("kept from {date}\n\n")
+            };
+            self.texts.insert(name, json!(dated + text));
+        }
+    }
+
     /// One benchmark with these arguments: adds its figures and what it printed. With knobs,
     /// "gpu." stands before the names.
     pub fn add(

@@ -69,7 +69,7 @@ pub fn run(options: &Options) {
         results.add(bench, &arguments(step, options), lib.as_deref(), knobs);
     }
     eprintln!("evidence: measured in {} s", (now() - begun) / 1_000_000_000);
-    finish(keep(&folder, &results));
+    finish(keep(&folder, results));
     page(options);
 }
 
@@ -101,21 +101,22 @@ fn finish(done: io::Result<()>) {
 }
 
 /// Keeps results in a folder named by machine and date. Older ones of that machine are compared
-/// with them first, and then replaced.
-fn keep(folder: &Path, results: &Results) -> io::Result<()> {
+/// with them first, and then replaced, but for benchmarks that were not run this time.
+fn keep(folder: &Path, mut results: Results) -> io::Result<()> {
     let value = |results: &Results, name: &str| {
         results.machine.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_string()
     };
     let day = results.date.split(' ').next().unwrap_or_default();
-    let own = format!("{}-cpus-{day}", value(results, "cpus"));
+    let own = format!("{}-cpus-{day}", value(&results, "cpus"));
     let mut replaced = Vec::new();
     for (path, before) in folders(folder)? {
-        if ["cpus", "cpu"].iter().all(|name| value(&before, name) == value(results, name)) {
+        if ["cpus", "cpu"].iter().all(|name| value(&before, name) == value(&results, name)) {
             println!(
                 "\n== compared with {}\n\n{}",
                 path.display(),
-                compare::report(&before, results)
+                compare::report(&before, &results)
             );
+            results.carry_over(before);
             replaced.push(path);
         }
     }

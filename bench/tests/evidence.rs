@@ -85,11 +85,18 @@ fn older_results_of_the_machine_are_compared_before_they_are_replaced() {
         Some(_) => "copy.hot.64K.libc_gbs,100000.0,,".to_string(),
         None => line.to_string(),
     };
-    let figures: Vec<String> = figures.lines().map(faster).collect();
+    let mut figures: Vec<String> = figures.lines().map(faster).collect();
+    figures.push("programs.redis.whole,1.25,,".into());
+    let about = fs::read_to_string(old.join("about.json")).expect("about");
+    let about = about.replace("\"texts\": {", "\"texts\": { \"programs\": \"redis 1.25\",");
+    fs::write(old.join("about.json"), about).expect("written");
     fs::write(old.join("figures.csv"), figures.join("\n")).expect("written");
     let told = String::from_utf8_lossy(&bench(&TINY, &folder).stdout).into_owned();
     assert!(told.contains("compared with") && told.contains("copy.hot.64K.libc_gbs"), "{told}");
     assert_eq!(kept(&folder), [own.clone()], "the older ones are gone");
+    let figures = fs::read_to_string(new.join("figures.csv")).expect("figures");
+    assert!(figures.contains("programs.redis.whole,1.25"), "not run again, and kept: {figures}");
+    assert!(!figures.contains("100000"), "measured again");
 }
 
 #[test]

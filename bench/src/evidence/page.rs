@@ -40,7 +40,7 @@ const DRAWINGS: &[Drawing] = &[
 ];
 
 /// Drawings that are also files of their own, of the machine with the most CPUs.
-const FILES: [&str; 2] = ["copy", "scaling"];
+const FILES: [&str; 3] = ["copy", "scaling", "messages"];
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1300px;margin:2em auto;padding:0 1em}\
 table{border-collapse:collapse;margin:.6em 0}td,th{border:1px solid #bbb;padding:2px 8px;\
