@@ -2,7 +2,7 @@
 
 usage: reads.py SECONDS FOLDER [MIB]
 Prints one line for each case: what reads, size, median nanoseconds of a read.
-What is not installed (numpy, pyarrow, h5py, torch) is left out. `cold` has the file dropped from
+What is not installed (numpy, torch) is left out. `cold` has the file dropped from
 the page cache before each read. The largest file has MIB mebibytes, 1024 unless told.
 """
 
@@ -63,27 +63,6 @@ def modules(path, size):
     np.save(path + ".npy", values)
     yield "np_load", lambda: np.load(path + ".npy")
     os.unlink(path + ".npy")
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        name = path + ".parquet"
-        pq.write_table(pa.table({"a": values.view(np.float64)}), name, compression="none",
-                       use_dictionary=False)
-        yield "parquet", lambda: pq.read_table(name, use_threads=False, memory_map=False)
-        os.unlink(name)
-    except ImportError:
-        pass
-    try:
-        import h5py
-
-        name = path + ".h5"
-        with h5py.File(name, "w") as file:
-            file["a"] = values
-        yield "h5py", lambda: h5py.File(name, "r")["a"][:]
-        os.unlink(name)
-    except ImportError:
-        pass
     try:
         import torch
 

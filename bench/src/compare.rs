@@ -74,10 +74,11 @@ fn differ(old: &Figure, new: &Figure) -> bool {
 mod tests {
     use super::*;
 
-    fn figures(list: &[(&str, f64, Option<(f64, f64)>)]) -> Figures {
-        let figure = |&(key, value, interval): &(&str, f64, _)| {
-            (key.to_string(), Figure { value, interval })
-        };
+    type Given<'a> = (&'a str, f64, Option<(f64, f64)>);
+
+    fn figures(list: &[Given]) -> Figures {
+        let figure =
+            |&(key, value, interval): &Given| (key.to_string(), Figure { value, interval });
         list.iter().map(figure).collect()
     }
 

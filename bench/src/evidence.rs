@@ -121,8 +121,8 @@ fn keep(folder: &Path, mut results: Results) -> io::Result<()> {
         }
     }
     results.write(&folder.join(&own))?;
-    let old = replaced.iter().filter(|path| **path != folder.join(&own));
-    old.map(fs::remove_dir_all).collect()
+    let mut old = replaced.iter().filter(|path| **path != folder.join(&own));
+    old.try_for_each(fs::remove_dir_all)
 }
 
 /// All results that lie in the folder, those of the fewest CPUs first.

@@ -23,20 +23,22 @@ mod rival;
 mod spawn;
 mod targets;
 mod team;
-mod trace;
 mod turns;
 
 use options::Options;
+
+/// What a process of this program does.
+type Run = fn(&Options);
 
 /// One benchmark: its name, whether the shim is loaded into it, what it is.
 pub struct Bench {
     pub name: &'static str,
     pub preload: bool,
     pub about: &'static str,
-    pub run: fn(&Options),
+    pub run: Run,
 }
 
-const fn bench(name: &'static str, preload: bool, about: &'static str, run: fn(&Options)) -> Bench {
+const fn bench(name: &'static str, preload: bool, about: &'static str, run: Run) -> Bench {
     Bench { name, preload, about, run }
 }
 
@@ -52,11 +54,11 @@ pub const BENCHES: &[Bench] = &[
     bench("cache", true, "a small buffer read by columns after a large copy: what the copy evicted", benches::cache::run),
     bench("scaling", false, "4 KiB to 1 GiB, 1 to 16 CPUs, 1 to 32 threads, with the ceilings", benches::scaling::run),
     bench("load", true, "busy cores and many threads: never below libc", benches::load::run),
-    bench("small", false, "1 byte to 4 KiB: instructions and nanoseconds per call", benches::small::run),
-    bench("start", false, "start-up time, memory, threads and files before the first copy", benches::start::run),
+    bench("small", false, "1 byte to 4 KiB: nanoseconds per call", benches::small::run),
+    bench("start", false, "start-up time of programs that make no large copy", benches::start::run),
     bench("reads", false, "reads of cached files in an unmodified python3: read, np.load and others", benches::reads::run),
     bench("programs", false, "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others", benches::programs::run),
-    bench("ipc", false, "messages between processes: adma, pipe, socket, shared memory, Open MPI", benches::ipc::run),
+    bench("ipc", false, "messages between processes: adma, pipe, socket, shared memory; one way; by binding", benches::ipc::run),
     bench("mpi", false, "unmodified Open MPI and MPICH: ping-pong, alltoall, allreduce, integer sort", benches::mpi::run),
     bench("knobs", false, "for each knob a case in which its default may be wrong, and what else gains", benches::knobs::run),
     bench("syscall", false, "prices the design rests on: futex, clone, signals, touching", benches::syscall::run),
@@ -67,7 +69,7 @@ pub const BENCHES: &[Bench] = &[
 pub const ONLY_BY_NAME: &str = "programs";
 
 /// Names that are no benchmark but use several.
-pub const ACTIONS: &[(&str, &str, fn(&Options))] = &[
+pub const ACTIONS: &[(&str, &str, Run)] = &[
     (
         "evidence",
         "the papers' experiments, kept in a folder, and a page made of them",
@@ -77,7 +79,7 @@ pub const ACTIONS: &[(&str, &str, fn(&Options))] = &[
 ];
 
 /// Processes that the benchmarks start.
-const ROLES: &[(&str, fn(&Options))] = &[
+const ROLES: &[(&str, Run)] = &[
     ("hog", |_| spawn::hog()),
     ("rival", rival::serve),
     ("short", benches::short::child),
@@ -88,7 +90,6 @@ const ROLES: &[(&str, fn(&Options))] = &[
     ("vec-clone", programs::vec_clone::run),
     ("knob-work", benches::knobs::work),
     ("small-time", |_| benches::small::time_child()),
-    ("small-count", benches::small::count_child),
 ];
 
 fn main() {

@@ -36,7 +36,6 @@ const TARGETS: &[(&str, &str, Bound)] = &[
     ("any program, whole run", "programs.*.whole", AtLeast(0.97)),
     ("CPU time where nothing is won", "programs.*.cpu_without_gain", AtMost(1.15)),
     ("engine share, same job", "programs.*.engine_spread", AtMost(0.1)),
-    ("small, more instructions", "small.*.more_instructions", AtMost(3.0)),
     ("small, more ns", "small.*.more_ns", AtMost(1.0)),
     ("messages 64K-64M, x best", "ipc.*.best", AtLeast(1.5)),
     ("messages 16M and 64M, x best", "ipc.16M|64M.best", AtLeast(4.0)),
@@ -45,8 +44,6 @@ const TARGETS: &[(&str, &str, Bound)] = &[
     ("messages to 4K, x futex", "ipc.*.small", AtMost(1.2)),
     ("start of true, x without", "start.true.ratio", AtMost(1.10)),
     ("the same, x empty library", "start.true.to_empty", AtMost(1.05)),
-    ("threads before first copy", "start.threads", AtMost(0.0)),
-    ("resident before, KiB", "start.resident_kib", AtMost(1023.0)),
 ];
 
 /// One line for each target: the worst figure that it speaks of.

@@ -93,7 +93,7 @@ fn older_results_of_the_machine_are_compared_before_they_are_replaced() {
     fs::write(old.join("figures.csv"), figures.join("\n")).expect("written");
     let told = String::from_utf8_lossy(&bench(&TINY, &folder).stdout).into_owned();
     assert!(told.contains("compared with") && told.contains("copy.hot.64K.libc_gbs"), "{told}");
-    assert_eq!(kept(&folder), [own.clone()], "the older ones are gone");
+    assert_eq!(&kept(&folder)[..], std::slice::from_ref(own), "the older ones are gone");
     let figures = fs::read_to_string(new.join("figures.csv")).expect("figures");
     assert!(figures.contains("programs.redis.whole,1.25"), "not run again, and kept: {figures}");
     assert!(!figures.contains("100000"), "measured again");

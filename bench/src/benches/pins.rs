@@ -13,7 +13,7 @@ const PAGE: u64 = 4096;
 const BEST: Shape = Shape { entries: 16 << 10, line: 64, ways: 4 };
 
 /// The copies of this name come back to the same memory.
-const AGAIN: &str = "64 GiB 512 MiB again";
+const AGAIN: &str = "64 GiB 128 MiB again";
 
 /// C, L and A of the paper.
 #[derive(Clone, Copy)]
@@ -107,7 +107,7 @@ pub fn run(options: &Options) {
         let (table, cache) = replayed.memory();
         if work.name == AGAIN {
             let again = 1000.0 * replayed.other as f64 / replayed.lookups.max(1) as f64;
-            figure("pins.again.512M", again);
+            figure("pins.again.128M", again);
         }
         let saved = 1.0 - cache / table;
         figure(&format!("pins.memory.{}", work.name.replace(' ', "_")), saved);
@@ -211,7 +211,7 @@ fn made_up(copies: u64) -> [Work; 4] {
         four_processes("64 GiB front to back", copies, |number, below, _| {
             number * (1 << 20) % below
         }),
-        four_processes(AGAIN, copies, |number, _, _| number * (1 << 20) % (512 << 20)),
+        four_processes(AGAIN, copies, |number, _, _| number * (1 << 20) % (128 << 20)),
     ]
 }
 

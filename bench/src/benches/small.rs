@@ -1,32 +1,27 @@
-//! Copies below any threshold: what the detour costs in instructions and in
-//! nanoseconds. The same loop runs in processes with and without the shim.
+//! Copies below any threshold: what the detour costs in nanoseconds (tests/interception.rs counts
+//! the instructions). One loop runs in processes with and without the shim.
 
 use crate::measure::{Rng, Samples, now};
 use crate::options::Options;
 use crate::out::{Table, figure, progress, size as short, spread};
+use crate::spawn;
 use crate::turns::ratios;
-use crate::{spawn, trace};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
 const SIZES: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// Calls between the markers of an instruction count.
-const CALLS: usize = 4;
-
 pub fn run(options: &Options) {
     let lib = options.library();
     println!(
-        "instructions: counted one by one with ptrace, the calling loop included\n\
-         (a repeated string instruction counts at each step). ns: median over\n\
-         processes with and without the shim, started in turn. against: the library\n\
-         of --against, x libc.\n"
+        "ns: median over processes with and without the shim, started in turn.\n\
+         against: the library of --against, x libc.\n"
     );
     let against = options.against.as_deref();
     let mut arms = vec![None, lib];
     arms.extend(against.map(Some));
     let times = times(options, &arms);
-    let mut table = Table::of("size|instr. libc|shim|more|ns libc|shim|more|against");
+    let mut table = Table::of("size|ns libc|shim|more|against");
     for size in SIZES {
         progress(&format!("small {}", short(size)));
         let (Some(plain), Some(shim)) = (times[0].get(&size), times[1].get(&size)) else {
@@ -41,14 +36,6 @@ pub fn run(options: &Options) {
         spread(&format!("small.{}.more_ns", short(size)), &more_ns);
         spread(&format!("small.{}.libc", short(size)), &ratios(plain, shim));
         let more_ns = more_ns.median();
-        let counts = instructions(size, None).zip(instructions(size, lib));
-        let counts = match counts {
-            Some((libc, shim)) => {
-                figure(&format!("small.{}.more_instructions", short(size)), shim - libc);
-                [format!("{libc:.0}"), format!("{shim:.0}"), format!("{:+.0}", shim - libc)]
-            }
-            None => ["-".into(), "-".into(), "no ptrace".into()],
-        };
         let ns = [format!("{ns:.2}"), format!("{shim_ns:.2}"), format!("{more_ns:+.2}")];
         let against = times.get(2).and_then(|times| times.get(&size)).map(|rival| {
             let ratio = ratios(plain, rival);
@@ -56,7 +43,7 @@ pub fn run(options: &Options) {
             format!("{:.2} x", ratio.median())
         });
         let against = [against.unwrap_or("-".into())];
-        table.row([short(size)].into_iter().chain(counts).chain(ns).chain(against));
+        table.row([short(size)].into_iter().chain(ns).chain(against));
     }
     table.print();
 }
@@ -84,16 +71,6 @@ fn times(options: &Options, arms: &[Option<&str>]) -> Vec<BySize> {
         }
     }
     results
-}
-
-/// Instructions of one turn of the loop: the difference between two counts.
-fn instructions(size: usize, lib: Option<&str>) -> Option<f64> {
-    let count = |calls: usize| {
-        let mut command = spawn::itself("small-count", lib);
-        command.args(["--", &size.to_string(), &calls.to_string()]);
-        trace::instructions(command)
-    };
-    Some((count(2 * CALLS)? as f64 - count(CALLS)? as f64) / CALLS as f64)
 }
 
 /// Source and destination, far from sharing the low bits of their addresses:
@@ -133,15 +110,4 @@ pub fn time_child() {
         let samples: Samples = (0..100).map(time).collect();
         println!("{size} {}", samples.quantile(0.1));
     }
-}
-
-/// Makes some calls between two stops, for the tracer.
-pub fn count_child(options: &Options) {
-    let number = |index: usize| options.rest.get(index).and_then(|text| text.parse().ok());
-    let (Some(size), Some(count)) = (number(0), number(1)) else { return };
-    let mut room = Room([1; 4 * 4096]);
-    calls(&mut room, size, 1);
-    trace::marker();
-    calls(&mut room, size, count);
-    trace::marker();
 }

@@ -4,8 +4,6 @@ use crate::measure::{Rng, Samples};
 use crate::options::Options;
 use crate::out::{Table, figure, progress, time};
 use crate::spawn::{self, Program};
-use std::process::Stdio;
-use std::time::Duration;
 
 pub fn run(options: &Options) {
     let lib = options.library();
@@ -49,7 +47,6 @@ pub fn run(options: &Options) {
         ]);
     }
     table.print();
-    memory(lib);
 }
 
 /// A library for this run only.
@@ -98,61 +95,4 @@ fn timed(args: &[&str], arms: &[Option<String>], runs: usize) -> Option<Vec<Samp
         }
     }
     Some(times)
-}
-
-/// What a program that sleeps holds before its first large copy.
-fn memory(lib: Option<&str>) {
-    let (Some(without), Some(with)) = (Holding::of_sleep(None), Holding::of_sleep(lib)) else {
-        println!("sleep: cannot be looked at here, skipped\n");
-        return;
-    };
-    let mut table = Table::of("sleep|without|with|more");
-    let mut row = |name: &str, key: &str, of: fn(&Holding) -> f64| {
-        let more = of(&with) - of(&without);
-        figure(key, more);
-        table.row([
-            name.to_string(),
-            of(&without).to_string(),
-            of(&with).to_string(),
-            format!("{more:+}"),
-        ]);
-    };
-    row("resident KiB", "start.resident_kib", |h| h.resident);
-    row("private dirty KiB", "start.dirty_kib", |h| h.dirty);
-    row("threads", "start.threads", |h| h.threads);
-    row("descriptors", "start.descriptors", |h| h.descriptors);
-    table.print();
-}
-
-struct Holding {
-    resident: f64,
-    dirty: f64,
-    threads: f64,
-    descriptors: f64,
-}
-
-impl Holding {
-    fn of_sleep(lib: Option<&str>) -> Option<Self> {
-        let mut child =
-            spawn::command("/bin/sleep", lib).arg("30").stdin(Stdio::null()).spawn().ok()?;
-        std::thread::sleep(Duration::from_millis(100));
-        let holding = Self::of(child.id());
-        let _ = child.kill();
-        let _ = child.wait();
-        holding
-    }
-
-    fn of(pid: u32) -> Option<Self> {
-        let field = |file: &str, name: &str| -> Option<f64> {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
-            let line = text.lines().find(|line| line.starts_with(name))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        };
-        Some(Holding {
-            resident: field("smaps_rollup", "Rss:")?,
-            dirty: field("smaps_rollup", "Private_Dirty:")?,
-            threads: field("status", "Threads:")?,
-            descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as f64,
-        })
-    }
 }

@@ -104,7 +104,7 @@ fn html(all: &[Results]) -> String {
             let text = escape(text.as_str().unwrap_or_default());
             let title = format!("{name}, {}", label(results));
             let _ =
-                write!(page, "<details><summary>{title}</summary><pre>{text}</pre></details>\n");
+                writeln!(page, "<details><summary>{title}</summary><pre>{text}</pre></details>");
         }
     }
     page + "</body></html>\n"
@@ -152,9 +152,9 @@ fn losses(all: &[Results]) -> String {
     for results in all {
         let low = claims::below(0.97, &results.figures);
         let rows = low.iter().map(|(key, value)| vec![escape(key), number(*value)]);
-        let _ = write!(
+        let _ = writeln!(
             html,
-            "<details><summary>{}: {} figures below 0.97 of libc or plain</summary>{}</details>\n",
+            "<details><summary>{}: {} figures below 0.97 of libc or plain</summary>{}</details>",
             label(results),
             low.len(),
             table(&["figure", "x"], rows, 1)
@@ -246,7 +246,7 @@ fn drawing_of(drawing: &Drawing, all: &[Results]) -> String {
             [escape(name)].into_iter().chain(xs.iter().map(cell)).collect()
         });
         let table = table(&head, rows, 1);
-        let _ = write!(html, "{}{table}</figure>\n", plot.svg());
+        let _ = writeln!(html, "{}{table}</figure>", plot.svg());
     }
     html + "</div>\n"
 }

@@ -145,7 +145,7 @@ fn mark(index: usize, (x, y): (f64, f64), grey: &str) -> String {
         2 => format!("M{x:.1} {:.1}l3.8 6.6h-7.6z", y - 4.0),
         _ => format!("M{x:.1} {:.1}l4 4l-4 4l-4-4z", y - 4.0),
     };
-    let fill = if index % 2 == 0 { grey } else { "#fff" };
+    let fill = if index.is_multiple_of(2) { grey } else { "#fff" };
     format!("<path d=\"{shape}\" fill=\"{fill}\" stroke=\"{grey}\"/>")
 }
 
