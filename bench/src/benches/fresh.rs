@@ -1,5 +1,5 @@
 //! Copies into memory that was never touched: page faults cost more than the
-//! bytes. With all CPUs, and with one, where nobody can help.
+//! bytes. With all CPUs, and with one, where no worker can help.
 
 use crate::arms;
 use crate::copies::{Copies, Target, in_turn};

@@ -22,9 +22,9 @@ const BURST: usize = 4;
 
 #[derive(Clone, Copy)]
 enum Scene {
-    /// One thread copies beside so many busy processes.
+    /// One thread copies beside this number of busy processes.
     Beside(usize),
-    /// So many threads copy at once.
+    /// This number of threads copies at once.
     Crowd(usize),
 }
 
@@ -95,7 +95,7 @@ fn column(
                 column.push("-".into());
                 continue;
             };
-            // The lowest of so many cells is low by chance, too: only what is
+            // The lowest of many cells is low by chance, too: only what is
             // low twice counts.
             let low = !scene.reached(&outcome);
             if low && let Some(second) = stage.measure(size, heat, options.seconds) {

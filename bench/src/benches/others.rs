@@ -122,7 +122,7 @@ fn cell(
                 };
                 let dst = fresh.as_ref().map_or(spot.dst, |area| area.at(0));
                 let flipped = match kind {
-                    // SAFETY: inside the spot; nobody else uses the pair.
+                    // SAFETY: inside the spot; the pair is used here only.
                     Memory::Differs(at) if at < size => Some(unsafe { spot.dst.add(at) }),
                     _ => None,
                 };

@@ -186,7 +186,7 @@ impl Random {
 }
 
 /// 64 GiB in all: four processes with 16 GiB each, half of it read, half written. `place`
-/// tells where the n-th copy lies within so many bytes.
+/// tells where the n-th copy lies within a number of bytes.
 fn four_processes(name: &str, copies: u64, place: fn(u64, u64, &mut Random) -> u64) -> Work {
     let random = &mut Random(1);
     let mut process = |number: u64| {
