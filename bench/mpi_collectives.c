@@ -1,7 +1,8 @@
 /*
  * Unmodified MPI: what one message costs. For each size, ping-pong between the first two ranks,
- * alltoall and allreduce of all, each for about the given time. Rank 0 prints
- * "operation size nanoseconds"; size is what one rank sends to another one.
+ * alltoall and allreduce of all, each for about the given time, and at the end an integer sort as
+ * NAS IS describes it. Rank 0 prints "operation size nanoseconds"; size is what one rank sends to
+ * another one, of the sort the bytes of one rank's keys.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -30,6 +31,62 @@ static void alltoall(size_t size)
 static void allreduce(size_t size)
 {
 	MPI_Allreduce(out, in, size / sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+enum { KEYS = 1 << 22, RANGE = 1 << 19, BUCKETS = 1 << 10 };
+
+static unsigned *keys, *sorted, *received, *ranking;
+
+/*
+ * Ranks keys by value: counts of buckets are summed over all ranks, buckets are dealt out so that
+ * each rank gets about as many keys, keys travel by alltoallv and are counted where they arrive.
+ */
+static void sort(size_t bytes)
+{
+	static int own[BUCKETS], all[BUCKETS], owner[BUCKETS];
+	int out_count[256] = {0}, in_count[256], out_at[256], in_at[256], next[256];
+	long seen = 0, got = 0, count = bytes / sizeof(*keys);
+
+	memset(own, 0, sizeof(own));
+	for (long i = 0; i < count; i++)
+		own[keys[i] / (RANGE / BUCKETS)]++;
+	MPI_Allreduce(own, all, BUCKETS, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	for (int i = 0; i < BUCKETS; i++) {
+		owner[i] = seen / count < ranks ? seen / count : ranks - 1;
+		seen += all[i];
+		out_count[owner[i]] += own[i];
+	}
+	MPI_Alltoall(out_count, 1, MPI_INT, in_count, 1, MPI_INT, MPI_COMM_WORLD);
+	for (int i = 0; i < ranks; i++) {
+		next[i] = out_at[i] = i ? out_at[i - 1] + out_count[i - 1] : 0;
+		in_at[i] = i ? in_at[i - 1] + in_count[i - 1] : 0;
+		got += in_count[i];
+	}
+	for (long i = 0; i < count; i++)
+		sorted[next[owner[keys[i] / (RANGE / BUCKETS)]]++] = keys[i];
+	MPI_Alltoallv(sorted, out_count, out_at, MPI_UNSIGNED, received, in_count, in_at, MPI_UNSIGNED,
+		      MPI_COMM_WORLD);
+	memset(ranking, 0, RANGE * sizeof(*ranking));
+	for (long i = 0; i < got; i++)
+		ranking[received[i]]++;
+	for (int i = 1; i < RANGE; i++)
+		ranking[i] += ranking[i - 1];
+	if (got && ranking[RANGE - 1] != got)
+		abort();
+}
+
+static void prepare_sort(void)
+{
+	unsigned long long state = 314159265 + rank;
+
+	keys = malloc(KEYS * sizeof(*keys));
+	sorted = malloc(KEYS * sizeof(*keys));
+	received = malloc(2ul * KEYS * sizeof(*keys)); /* shares differ by less than that */
+	ranking = malloc(RANGE * sizeof(*ranking));
+	for (int i = 0; i < KEYS; i++) {
+		state = state * 6364136223846793005ull + 1442695040888963407ull;
+		keys[i] = (state >> 33) % RANGE;
+	}
 }
 
 static void measure(const char *name, void (*work)(size_t), size_t size, double seconds)
@@ -79,6 +136,8 @@ int main(int argc, char **argv)
 		measure("alltoall", alltoall, size, seconds);
 		measure("allreduce", allreduce, size, seconds);
 	}
+	prepare_sort();
+	measure("sort", sort, KEYS * sizeof(*keys), seconds);
 	MPI_Finalize();
 	return 0;
 }

@@ -3,10 +3,12 @@
 
 use crate::memory::{CopyFn, Spot};
 use crate::pieces;
+use crate::rival::Rival;
 use crate::team::Team;
 use libc::c_void;
 use std::ffi::CStr;
 use std::hint::black_box;
+use std::rc::Rc;
 use std::{mem, ptr};
 
 #[derive(Clone)]
@@ -14,11 +16,13 @@ pub struct Arm {
     pub name: String,
     pub copy: CopyFn,
     pub threads: usize,
+    /// A process that has its turns instead of this one.
+    pub rival: Option<Rc<Rival>>,
 }
 
 impl Arm {
     fn new(name: &str, copy: CopyFn, threads: usize) -> Self {
-        Arm { name: name.into(), copy, threads }
+        Arm { name: name.into(), copy, threads, rival: None }
     }
 
     pub fn libc() -> Self {
@@ -35,13 +39,14 @@ impl Arm {
         Arm::new(&format!("{threads} threads"), real_memcpy(), threads)
     }
 
-    /// The copy loops of this CPU.
-    pub fn loops(threads: usize) -> Vec<Self> {
-        let mut arms = vec![Arm::new("libc", real_memcpy(), threads)];
-        arms.extend(
-            pieces::available().into_iter().map(|(name, copy)| Arm::new(name, copy, threads)),
-        );
-        arms
+    /// Another library than ours.
+    pub fn rival(rival: Rival) -> Self {
+        Arm { rival: Some(Rc::new(rival)), ..Arm::new("against", real_memcpy(), 1) }
+    }
+
+    /// Streaming stores, the widest of this CPU.
+    pub fn streaming(threads: usize) -> Option<Self> {
+        pieces::available().pop().map(|(name, copy)| Arm::new(name, copy, threads))
     }
 
     /// # Safety

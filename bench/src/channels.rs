@@ -21,54 +21,44 @@ use ways::End;
 #[repr(usize)]
 pub enum Channel {
     Adma,
-    /// The same with buffers of `adma_alloc`.
+    /// adma with buffers of `adma_alloc`.
     Blocks,
-    /// Both with another library, to compare: BENCH_BEFORE.
-    Before,
-    BeforeBlocks,
     Pipe,
     Socket,
     /// Two copies, pipelined through a ring of chunks.
     SharedMemory,
     /// The reader pulls all of it.
     ProcessVm,
-    /// The reader pulls one half while the writer pushes the other, with nothing around it:
-    /// the ceiling for what adma does.
-    Halves,
     /// A flag and a buffer in shared memory, see `Slot`; spins, then sleeps.
     Futex,
-    FutexOnly,
 }
 
 impl Channel {
-    const ALL: [Channel; 11] = [
+    const ALL: [Channel; 7] = [
         Channel::Adma,
         Channel::Blocks,
-        Channel::Before,
-        Channel::BeforeBlocks,
         Channel::Pipe,
         Channel::Socket,
         Channel::SharedMemory,
         Channel::ProcessVm,
-        Channel::Halves,
         Channel::Futex,
-        Channel::FutexOnly,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
             Channel::Adma => "adma",
             Channel::Blocks => "adma_alloc",
-            Channel::Before => "adma before",
-            Channel::BeforeBlocks => "alloc before",
             Channel::Pipe => "pipe",
             Channel::Socket => "socket",
             Channel::SharedMemory => "shared memory",
             Channel::ProcessVm => "process_vm",
-            Channel::Halves => "two halves",
             Channel::Futex => "futex",
-            Channel::FutexOnly => "futex, no spinning",
         }
+    }
+
+    /// As a field of a figure's key.
+    pub fn key(self) -> String {
+        self.name().replace([' ', ','], "_")
     }
 }
 
@@ -77,9 +67,9 @@ const LARGEST: usize = 64 * MIB;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(usize)]
 pub enum Game {
-    /// Back and forth; nobody looks at the bytes.
+    /// Back and forth; the bytes are neither written nor read.
     PingPong,
-    /// The same, but what is sent is written before and what was received is read.
+    /// Back and forth; what is sent is written before and what was received is read.
     Used,
     /// One way, with an answer after the last one.
     Stream,
@@ -107,7 +97,7 @@ struct Order {
 }
 
 fn close(fd: i32) {
-    // SAFETY: a descriptor of ours that nobody uses any more.
+    // SAFETY: a descriptor of ours that is not used any more.
     unsafe { libc::close(fd) };
 }
 
@@ -128,12 +118,8 @@ fn socket_pair() -> [i32; 2] {
     ends
 }
 
-/// Each process on a CPU of its own, where BENCH_PIN is set: on a busy machine the kernel
-/// would put both on one, and nothing could be seen.
+/// Binds this process to a CPU.
 fn pin(cpu: usize) {
-    if std::env::var_os("BENCH_PIN").is_none() {
-        return;
-    }
     // SAFETY: all zeros is a set without CPUs; the kernel reads it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -142,40 +128,15 @@ fn pin(cpu: usize) {
     }
 }
 
-/// What the two processes may do to each other.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rights {
-    /// Whatever the system gives a child and its parent.
-    Usual,
-    /// Neither lets itself be traced: as two processes of one user under Yama 1.
-    Untraced,
-}
-
-impl Rights {
-    /// Before a connection is made. False: not to be had here.
-    fn take_on(self) -> bool {
-        // SAFETY: no memory.
-        unsafe {
-            match self {
-                Rights::Usual => true,
-                Rights::Untraced => libc::prctl(libc::PR_SET_DUMPABLE, 0) == 0,
-            }
-        }
-    }
-}
-
 impl Peer {
-    /// Forks; there must be no other thread. `None`: there are no such rights here.
-    pub fn start(lib: &str, rights: Rights) -> Option<Self> {
-        let before = std::env::var("BENCH_BEFORE").ok().filter(|_| rights == Rights::Usual);
-        let mut libraries = vec![Library::open(lib)];
-        libraries.extend(before.as_deref().map(Library::open));
+    /// Forks; there must be no other thread. `cpus`: where the two processes are bound.
+    pub fn start(lib: &str, cpus: Option<[usize; 2]>) -> Self {
         let areas = [Area::new(LARGEST), Area::new(LARGEST)];
         let lanes: *mut Lane = shared(2);
         // SAFETY: two lanes were mapped.
         let lanes = unsafe { [lanes, lanes.add(1)] };
         let (orders, pipes, sockets) = (pipe(), [pipe(), pipe()], socket_pair());
-        let greet: Vec<[i32; 2]> = libraries.iter().map(|_| socket_pair()).collect();
+        let greet = socket_pair();
         let mut end = End {
             lanes,
             side: 0,
@@ -186,7 +147,7 @@ impl Peer {
             other: unsafe { libc::getpid() },
             pipe: [0; 2],
             socket: 0,
-            libraries,
+            library: Library::open(lib),
             out: areas[0].at(0),
             incoming: areas[1].at(0),
             game: Game::PingPong,
@@ -199,40 +160,23 @@ impl Peer {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::close(orders[1]);
             }
-            if !rights.take_on() {
-                // SAFETY: leaves without running what belongs to the parent.
-                unsafe { libc::_exit(1) };
-            }
             end.side = 1;
-            pin(1);
+            cpus.into_iter().for_each(|cpus| pin(cpus[1]));
             end.pipe = [pipes[0][0], pipes[1][1]];
             end.socket = sockets[1];
-            for (lib, ends) in end.libraries.iter_mut().zip(&greet) {
-                assert!(lib.connect(ends[1]), "no connection");
-            }
+            end.library.connect(greet[1]);
             serve(&mut end, orders[0]);
         }
         end.other = child;
-        pin(0);
+        cpus.into_iter().for_each(|cpus| pin(cpus[0]));
         end.pipe = [pipes[1][0], pipes[0][1]];
         end.socket = sockets[0];
         // What the child has of these hides that it may have left.
-        greet.iter().for_each(|ends| close(ends[1]));
+        close(greet[1]);
         close(orders[0]);
-        rights.take_on();
-        let met = end.libraries.iter_mut().zip(&greet).all(|(lib, ends)| lib.connect(ends[0]));
-        if rights == Rights::Untraced {
-            // SAFETY: no memory; other connections are made as before.
-            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
-        }
-        let about = end.libraries[0].about();
-        let peer = Peer { end, orders: orders[1], child, about, _areas: areas };
-        met.then_some(peer)
-    }
-
-    /// Whether there is another library to compare with.
-    pub fn has_before(&self) -> bool {
-        self.end.libraries.len() > 1
+        end.library.connect(greet[0]);
+        let about = end.library.about();
+        Peer { end, orders: orders[1], child, about, _areas: areas }
     }
 
     pub fn about(&self) -> &str {

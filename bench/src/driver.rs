@@ -1,63 +1,135 @@
-//! Runs the benchmarks one after the other, each in a process of its own, and
-//! turns what they print into the terminal's output, JSON and Markdown.
+//! Runs the benchmarks one after the other, each in a process of its own, shows
+//! what they print and keeps their figures.
 
 use crate::machine::{self, Ticks};
 use crate::options::Options;
-use crate::out::Table;
-use crate::targets::{self, Figures, Verdict};
+use crate::out::{self, Figures, Table};
+use crate::targets::{self, Verdict};
 use crate::{BENCHES, Bench, ONLY_BY_NAME, spawn};
+use serde_json::{Map, Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-struct Section {
-    name: &'static str,
-    about: &'static str,
-    text: String,
+/// What one run gave, as a folder keeps it: about.json and figures.csv.
+#[derive(Default)]
+pub struct Results {
+    pub date: String,
+    pub command: String,
+    /// Name and value.
+    pub machine: Map<String, Value>,
+    /// What each benchmark printed.
+    pub texts: Map<String, Value>,
+    pub figures: Figures,
+}
+
+impl Results {
+    pub fn new(command: String) -> Self {
+        let machine = machine::describe().into_iter();
+        let machine = machine.map(|(name, value)| (name.to_string(), json!(value))).collect();
+        Results { date: date(), command, machine, ..Self::default() }
+    }
+
+    pub fn read(folder: &Path) -> io::Result<Self> {
+        let about: Value = serde_json::from_str(&fs::read_to_string(folder.join("about.json"))?)?;
+        let text = |name: &str| about[name].as_str().unwrap_or_default().to_string();
+        let map = |name: &str| about[name].as_object().cloned().unwrap_or_default();
+        let figures = fs::read_to_string(folder.join("figures.csv"))?;
+        Ok(Results {
+            date: text("date"),
+            command: text("command"),
+            machine: map("machine"),
+            texts: map("texts"),
+            figures: figures.lines().filter_map(out::from_csv).collect(),
+        })
+    }
+
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        let about = json!({
+            "date": self.date,
+            "command": self.command,
+            "machine": self.machine,
+            "texts": self.texts,
+        });
+        let lines = self.figures.iter().map(|(key, figure)| out::csv_line(key, figure) + "\n");
+        let figures = "key,value,low,high\n".to_string() + &lines.collect::<String>();
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("about.json"), serde_json::to_string_pretty(&about)? + "\n")?;
+        fs::write(folder.join("figures.csv"), figures)
+    }
+
+    /// Takes over what older results have of benchmarks that were not run this time.
+    pub fn carry_over(&mut self, before: Results) {
+        let date = before.date;
+        let missing: Vec<_> =
+            before.texts.into_iter().filter(|(name, _)| !self.texts.contains_key(name)).collect();
+        for (key, figure) in before.figures {
+            let of =
+                |name: &String| key.strip_prefix(name.as_str()).is_some_and(|k| k.starts_with('.'));
+            if missing.iter().any(|(name, _)| of(name)) {
+                self.figures.entry(key).or_insert(figure);
+            }
+        }
+        for (name, text) in missing {
+            let text = text.as_str().unwrap_or_default();
+            let dated = if text.starts_with("kept from") {
+                String::new()
+            } else {
+                format!("kept from {date}\n\n")
+            };
+            self.texts.insert(name, json!(dated + text));
+        }
+    }
+
+    /// One benchmark with these arguments: adds its figures and what it printed. With knobs,
+    /// "gpu." stands before the names.
+    pub fn add(
+        &mut self,
+        bench: &Bench,
+        args: &[String],
+        lib: Option<&str>,
+        knobs: &[(&str, &str)],
+    ) {
+        let (mut figures, mut text) = (Figures::new(), String::new());
+        run_one(bench, args, lib, knobs, &mut figures, &mut text);
+        let prefix = if knobs.is_empty() { "" } else { "gpu." };
+        self.figures.extend(figures.into_iter().map(|(key, it)| (format!("{prefix}{key}"), it)));
+        self.texts.insert(format!("{prefix}{}", bench.name), json!(text));
+    }
 }
 
 pub fn run(options: &Options) {
     let lib = library(options);
-    let machine = machine::describe();
-    for (name, value) in &machine {
-        println!("{name:<11} {value}");
+    let mut results = Results::new(command_line(&options.given));
+    for (name, value) in &results.machine {
+        println!("{name:<11} {}", value.as_str().unwrap_or_default());
     }
     println!("{:<11} {}", "library", lib.as_deref().unwrap_or("none: libc against itself"));
-
-    let mut figures = Figures::new();
-    let mut sections = Vec::new();
     let chosen = |bench: &&Bench| match options.names.as_slice() {
         [] => bench.name != ONLY_BY_NAME,
         names => names.iter().any(|name| name == bench.name),
     };
     for bench in BENCHES.iter().filter(chosen) {
         println!("\n== {}: {}\n", bench.name, bench.about);
-        let mut section = run_one(bench, options, lib.as_deref(), &mut figures);
-        let verdicts = targets::check(&figures, |name| name == bench.name);
-        if !verdicts.is_empty() {
-            section.text += &format!("\n{}", table(&verdicts).text());
-        }
-        sections.push(section);
+        results.add(bench, &options.given, lib.as_deref(), &[]);
     }
-
-    let ran = |name: &str| sections.iter().any(|section| section.name == name);
-    let verdicts = targets::check(&figures, ran);
+    let verdicts = targets::check(&results.figures, |name| results.texts.contains_key(name));
     if !verdicts.is_empty() {
         println!("\n== targets, each with its worst figure\n");
         table(&verdicts).print();
     }
-    if let Some(path) = &options.json {
-        write(path, &json(&machine, options, &figures, &verdicts));
-    }
-    if let Some(path) = &options.save {
-        write(path, &markdown(path, &machine, options, &sections));
+    if let Some(folder) = &options.out {
+        match results.write(folder) {
+            Ok(()) => eprintln!("written: {}", folder.display()),
+            Err(error) => eprintln!("adma-bench: {}: {error}", folder.display()),
+        }
     }
 }
 
 /// Named on the command line, or beside this program.
-fn library(options: &Options) -> Option<String> {
+pub fn library(options: &Options) -> Option<String> {
     let path = match options.lib.as_deref() {
         Some("none") => return None,
         Some(path) => path.into(),
@@ -72,33 +144,34 @@ fn library(options: &Options) -> Option<String> {
     }
 }
 
-fn run_one(bench: &Bench, options: &Options, lib: Option<&str>, figures: &mut Figures) -> Section {
-    let mut section = Section { name: bench.name, about: bench.about, text: String::new() };
+fn run_one(
+    bench: &Bench,
+    args: &[String],
+    lib: Option<&str>,
+    knobs: &[(&str, &str)],
+    figures: &mut Figures,
+    text: &mut String,
+) {
     let mut say = |line: &str| {
         println!("{line}");
-        section.text += line;
-        section.text.push('\n');
+        *text += line;
+        text.push('\n');
     };
     if let Some(warning) = disturbance() {
         say(&warning);
     }
     let mut command = spawn::itself(bench.name, lib.filter(|_| bench.preload));
-    command.args(&options.given).args(["--lib", lib.unwrap_or("none")]);
+    command.args(args).args(["--lib", lib.unwrap_or("none")]);
+    command.envs(knobs.iter().copied());
     let before = Ticks::now();
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
-        Err(error) => {
-            say(&format!("cannot start: {error}"));
-            return section;
-        }
+        Err(error) => return say(&format!("cannot start: {error}")),
     };
     let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
     for line in lines.map_while(Result::ok) {
-        let figure = line.strip_prefix('@').and_then(|figure| figure.split_once(' '));
-        match figure.and_then(|(key, value)| Some((key, value.parse().ok()?))) {
-            Some((key, value)) => {
-                figures.insert(key.into(), value);
-            }
+        match line.strip_prefix('@').and_then(out::from_csv) {
+            Some((key, figure)) => drop(figures.insert(key, figure)),
             None => say(&line),
         }
     }
@@ -111,13 +184,12 @@ fn run_one(bench: &Bench, options: &Options, lib: Option<&str>, figures: &mut Fi
     if stolen > 0.01 {
         say(&format!("WARNING: the host took {:.0} % of our CPU time meanwhile", stolen * 100.0));
     }
-    section
 }
 
-/// A warning when somebody else uses this machine just now.
+/// A warning when other programs use this machine just now.
 fn disturbance() -> Option<String> {
     let before = Ticks::now();
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(300));
     let (busy, _) = Ticks::now().since(before);
     (busy > 0.05).then(|| {
         format!("WARNING: the machine is not idle ({:.0} % busy before the start)\n", busy * 100.0)
@@ -125,134 +197,37 @@ fn disturbance() -> Option<String> {
 }
 
 fn table(verdicts: &[Verdict]) -> Table {
-    let mut table = Table::new(["target", "wanted", "worst", "at", "verdict"]);
+    let mut table = Table::of("target|wanted|worst|at|verdict");
     for verdict in verdicts {
-        let (key, value) = match &verdict.worst {
-            Some((key, value)) => {
-                let fields: Vec<_> = key.split('.').collect();
-                let inner = fields.get(1..fields.len() - 1).unwrap_or(&[]);
-                (inner.join(" "), format!("{value:.2}"))
-            }
-            None => ("".into(), "".into()),
-        };
-        table.row([verdict.text, &verdict.wanted, &value, &key, verdict.verdict()]);
+        let (key, value) = verdict.worst.clone().map_or(Default::default(), |(key, value)| {
+            let fields: Vec<_> = key.split('.').collect();
+            let inner = fields.get(1..fields.len() - 1).unwrap_or(&[]);
+            (inner.join(" "), format!("{value:.2}"))
+        });
+        table.row([verdict.text, &verdict.wanted, &value, &key, verdict.verdict]);
     }
     table
 }
 
-fn json(
-    machine: &[(&str, String)],
-    options: &Options,
-    figures: &Figures,
-    verdicts: &[Verdict],
-) -> String {
-    let machine: Vec<String> = machine
-        .iter()
-        .map(|(name, value)| format!("    {}: {}", quote(name), quote(value)))
-        .collect();
-    let figures: Vec<String> = figures
-        .iter()
-        .map(|(key, value)| format!("    {}: {}", quote(key), number(*value)))
-        .collect();
-    let verdicts: Vec<String> = verdicts
-        .iter()
-        .map(|verdict| {
-            let (key, value) = verdict.worst.clone().unwrap_or(("".into(), f64::NAN));
-            format!(
-                "    {{\"target\": {}, \"wanted\": {}, \"worst\": {}, \"at\": {}, \"verdict\": {}}}",
-                quote(verdict.text),
-                quote(&verdict.wanted),
-                number(value),
-                quote(&key),
-                quote(verdict.verdict())
-            )
-        })
-        .collect();
-    format!(
-        "{{\n  \"date\": {},\n  \"command\": {},\n  \"machine\": {{\n{}\n  }},\n  \
-         \"figures\": {{\n{}\n  }},\n  \"targets\": [\n{}\n  ]\n}}\n",
-        quote(&date()),
-        quote(&command_line(options, "")),
-        machine.join(",\n"),
-        figures.join(",\n"),
-        verdicts.join(",\n")
-    )
-}
-
-fn quote(text: &str) -> String {
-    let escaped: String = text
-        .chars()
-        .map(|c| match c {
-            '"' | '\\' => format!("\\{c}"),
-            c if c.is_control() => format!("\\u{:04x}", c as u32),
-            c => c.to_string(),
-        })
-        .collect();
-    format!("\"{escaped}\"")
-}
-
-fn number(value: f64) -> String {
-    if value.is_finite() { format!("{value}") } else { "null".into() }
-}
-
-/// The old file with the sections of this run put in place of theirs.
-fn markdown(
-    path: &str,
-    machine: &[(&str, String)],
-    options: &Options,
-    sections: &[Section],
-) -> String {
-    let old = fs::read_to_string(path).unwrap_or_default();
-    let machine: Vec<String> =
-        machine.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    let mut text = "# Benchmark results\n\nWritten by `bench/run --save`; each section holds the \
-                    command that made it.\nRatios are to libc in the same interleaved run; above 1 \
-                    the shim is faster.\n"
-        .to_string();
-    for bench in BENCHES {
-        let head = format!("\n## {}: ", bench.name);
-        if let Some(section) = sections.iter().find(|section| section.name == bench.name) {
-            text += &format!(
-                "{head}{}\n\n`{}`, {}, on {}.\n\n```\n{}\n```\n",
-                section.about,
-                command_line(options, section.name),
-                date(),
-                machine.join("; "),
-                section.text.trim_end()
-            );
-        } else if let Some(start) = old.find(&head) {
-            let end = old[start + 1..].find("\n## ").map_or(old.len(), |at| start + 1 + at);
-            text += &old[start..end];
-        }
-    }
-    text
-}
-
-/// The command that would make a section again.
-fn command_line(options: &Options, name: &str) -> String {
-    let mut args: Vec<String> = vec!["bench/run".into()];
-    let mut given = options.given.iter().map(String::as_str);
+/// The command that would measure this again.
+pub fn command_line(given: &[String]) -> String {
+    let mut words = vec!["bench/run".to_string()];
+    let mut given = given.iter();
     while let Some(arg) = given.next() {
-        match arg {
-            "--lib" | "--json" | "--save" => drop(given.next()),
-            _ if options.names.iter().any(|name| name == arg) => {}
-            _ if arg.contains(' ') => args.push(format!("'{arg}'")),
-            _ => args.push(arg.into()),
+        match arg.as_str() {
+            "--lib" | "--out" => drop(given.next()),
+            "--against" => {
+                given.next();
+                words.push("--against LIB.so".into());
+            }
+            _ if arg.contains(' ') => words.push(format!("'{arg}'")),
+            _ => words.push(arg.clone()),
         }
     }
-    args.push(name.into());
-    args.join(" ").trim_end().to_string()
+    words.join(" ")
 }
 
 fn date() -> String {
     let date = std::process::Command::new("date").args(["-u", "+%F %H:%M UTC"]).output();
     date.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_string()).unwrap_or_default()
-}
-
-fn write(path: &str, text: &str) {
-    let path = Path::new(path);
-    match fs::write(path, text) {
-        Ok(()) => eprintln!("written: {}", path.display()),
-        Err(error) => eprintln!("adma-bench: {}: {error}", path.display()),
-    }
 }

@@ -28,6 +28,11 @@ pub fn describe() -> Vec<(&'static str, String)> {
     lines
 }
 
+/// Bytes of the data cache of this level.
+pub fn cache(level: usize) -> Option<usize> {
+    caches().into_iter().find(|cache| cache.0 == format!("L{level}")).map(|cache| cache.1)
+}
+
 /// The largest cache, or 32 MiB when the machine does not say.
 pub fn last_level_cache() -> usize {
     caches().into_iter().map(|cache| cache.1).max().unwrap_or(32 << 20)
@@ -84,6 +89,35 @@ fn caches() -> Vec<(String, usize)> {
             Some((format!("L{}", field("level")?.trim()), kib << 10))
         })
         .collect()
+}
+
+/// For each thing that two CPUs may share, a pair that shares it and nothing closer.
+pub fn pairs_by_level() -> Vec<(String, [usize; 2])> {
+    let cpus = team::cpu_numbers();
+    let Some(&first) = cpus.iter().min() else { return Vec::new() };
+    let mut levels: Vec<(String, [usize; 2])> = Vec::new();
+    for &other in cpus.iter().filter(|cpu| **cpu != first) {
+        let level = shared_level(first, other);
+        if levels.iter().all(|(known, _)| *known != level) {
+            levels.push((level, [first, other]));
+        }
+    }
+    levels
+}
+
+fn shared_level(one: usize, other: usize) -> String {
+    let file = |cpu: usize, name: &str| read(&format!("/sys/devices/system/cpu/cpu{cpu}/{name}"));
+    let same = |name: &str| !file(one, name).is_empty() && file(one, name) == file(other, name);
+    if same("topology/thread_siblings_list") {
+        return "one-core".into();
+    }
+    let caches = (0..8).map(|index| format!("cache/index{index}/"));
+    let mut shared = caches.filter(|cache| same(&format!("{cache}shared_cpu_list")));
+    match shared.next() {
+        Some(cache) => format!("one-L{}", file(one, &format!("{cache}level"))),
+        None if same("topology/physical_package_id") => "one-package".into(),
+        None => "two-packages".into(),
+    }
 }
 
 fn mib(bytes: usize) -> String {

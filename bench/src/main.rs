@@ -7,187 +7,114 @@
 mod arms;
 mod benches;
 mod channels;
+mod compare;
 mod copies;
 mod crowd;
 mod driver;
+mod evidence;
 mod machine;
 mod measure;
 mod memory;
-mod mpi;
 mod options;
 mod out;
 mod pieces;
 mod programs;
+mod rival;
 mod spawn;
 mod targets;
 mod team;
-mod trace;
-mod translate;
 mod turns;
 
-use options::{Options, Role};
+use options::Options;
+
+/// What a process of this program does.
+type Run = fn(&Options);
 
 /// One benchmark: its name, whether the shim is loaded into it, what it is.
 pub struct Bench {
     pub name: &'static str,
     pub preload: bool,
     pub about: &'static str,
-    pub run: fn(&Options),
+    pub run: Run,
 }
 
+const fn bench(name: &'static str, preload: bool, about: &'static str, run: Run) -> Bench {
+    Bench { name, preload, about, run }
+}
+
+#[rustfmt::skip]
 pub const BENCHES: &[Bench] = &[
-    Bench {
-        name: "copy",
-        preload: true,
-        about: "one copy at a time, cold and hot: libc, shim, and the ceiling",
-        run: benches::copy::run,
-    },
-    Bench {
-        name: "first",
-        preload: false,
-        about: "the first ten copies of a fresh process, what it reaches later, and short processes",
-        run: benches::first::run,
-    },
-    Bench {
-        name: "pauses",
-        preload: true,
-        about: "copies with pauses of 1, 10 and 100 ms between them",
-        run: benches::pauses::run,
-    },
-    Bench {
-        name: "fresh",
-        preload: true,
-        about: "copies into memory never touched, with all CPUs and with one",
-        run: benches::fresh::run,
-    },
-    Bench {
-        name: "memset",
-        preload: true,
-        about: "one memset at a time: cold, hot, and of memory never touched",
-        run: benches::others::memset,
-    },
-    Bench {
-        name: "memcmp",
-        preload: true,
-        about: "one memcmp at a time: cold, hot, and of ranges that differ",
-        run: benches::others::memcmp,
-    },
-    Bench {
-        name: "async",
-        preload: true,
-        about: "copies that go on while the program computes: start, overlap, window",
-        run: benches::asynchronous::run,
-    },
-    Bench {
-        name: "load",
-        preload: true,
-        about: "busy cores and many threads: never below libc",
-        run: benches::load::run,
-    },
-    Bench {
-        name: "small",
-        preload: false,
-        about: "1 byte to 4 KiB: instructions and nanoseconds per call",
-        run: benches::small::run,
-    },
-    Bench {
-        name: "start",
-        preload: false,
-        about: "start-up time, memory, threads and files before the first copy",
-        run: benches::start::run,
-    },
-    Bench {
-        name: "numpy",
-        preload: false,
-        about: "np.copyto in an unmodified python3",
-        run: benches::numpy::run,
-    },
-    Bench {
-        name: "reads",
-        preload: false,
-        about: "reads of cached files in an unmodified python3: read, np.load and others",
-        run: benches::numpy::reads,
-    },
-    Bench {
-        name: "programs",
-        preload: false,
-        about: "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others",
-        run: benches::programs::run,
-    },
-    Bench {
-        name: "ipc",
-        preload: false,
-        about: "messages between processes: adma, pipe, socket, shared memory, Open MPI",
-        run: benches::ipc::run,
-    },
-    Bench {
-        name: "mpi",
-        preload: false,
-        about: "an unmodified Open MPI: ping-pong, alltoall, allreduce, by ranks",
-        run: benches::mpi::run,
-    },
-    Bench {
-        name: "loops",
-        preload: false,
-        about: "ways to copy a piece, on one thread and on several, no shim",
-        run: benches::loops::run,
-    },
-    Bench {
-        name: "knobs",
-        preload: false,
-        about: "for each knob a case in which its default may be wrong, and what else gains",
-        run: benches::knobs::run,
-    },
-    Bench {
-        name: "syscall",
-        preload: false,
-        about: "prices the design rests on: futex, clone, signals, touching",
-        run: benches::syscall::run,
-    },
-    Bench {
-        name: "pins",
-        preload: false,
-        about: "misses of the module's translation cache, by its shape",
-        run: benches::pins::run,
-    },
+    bench("copy", true, "one copy at a time, cold and hot: libc, shim, and the ceiling", benches::copy::run),
+    bench("first", false, "the first ten copies of a process, what it reaches later, short processes", benches::first::run),
+    bench("fresh", true, "copies into memory never touched, with all CPUs and with one", benches::fresh::run),
+    bench("memset", true, "one memset at a time: cold, hot, and of memory never touched", benches::others::memset),
+    bench("memcmp", true, "one memcmp at a time: cold, hot, and of ranges that differ", benches::others::memcmp),
+    bench("async", true, "copies that go on while the program computes: start, overlap, window", benches::asynchronous::run),
+    bench("phases", true, "where the time of a copy goes: start, work, wait; three phases of a receive; CPU time", benches::phases::run),
+    bench("cache", true, "a small buffer read by columns after a large copy: what the copy evicted", benches::cache::run),
+    bench("scaling", false, "4 KiB to 1 GiB, 1 to 16 CPUs, 1 to 32 threads, with the ceilings", benches::scaling::run),
+    bench("load", true, "busy cores and many threads: never below libc", benches::load::run),
+    bench("small", false, "1 byte to 4 KiB: nanoseconds per call", benches::small::run),
+    bench("start", false, "start-up time of programs that make no large copy", benches::start::run),
+    bench("reads", false, "reads of cached files in an unmodified python3: read, np.load and others", benches::reads::run),
+    bench("programs", false, "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others", benches::programs::run),
+    bench("ipc", false, "messages between processes: adma, pipe, socket, shared memory; one way; by binding", benches::ipc::run),
+    bench("mpi", false, "unmodified Open MPI and MPICH: ping-pong, alltoall, allreduce, integer sort", benches::mpi::run),
+    bench("knobs", false, "for each knob a case in which its default may be wrong, and what else gains", benches::knobs::run),
+    bench("syscall", false, "prices the design rests on: futex, clone, signals, touching", benches::syscall::run),
+    bench("pins", false, "the papers' translation cache, by its shape: misses and memory; transfers", benches::pins::run),
 ];
 
 /// Run only when it is named: it takes half an hour and fetches packages.
 pub const ONLY_BY_NAME: &str = "programs";
 
+/// Names that are no benchmark but use several.
+pub const ACTIONS: &[(&str, &str, Run)] = &[
+    (
+        "evidence",
+        "the papers' experiments, kept in a folder, and a page made of them",
+        evidence::run,
+    ),
+    ("page", "only the page, from the results that lie in the folder", evidence::page),
+];
+
+/// Processes that the benchmarks start.
+const ROLES: &[(&str, Run)] = &[
+    ("hog", |_| spawn::hog()),
+    ("rival", rival::serve),
+    ("short", benches::short::child),
+    ("ipc-bound", benches::ipc::bound),
+    ("first-ten", benches::first::first_ten),
+    ("fresh-one", benches::fresh::one),
+    ("scaling-cpus", benches::scaling::child),
+    ("vec-clone", programs::vec_clone::run),
+    ("knob-work", benches::knobs::work),
+    ("small-time", |_| benches::small::time_child()),
+];
+
 fn main() {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("adma-bench: {message}; try --help");
-            std::process::exit(2);
-        }
-    };
-    match &options.role {
-        Role::Help => options::help(),
-        Role::Driver => driver::run(&options),
-        Role::Inner(name) => inner(name, &options),
+    let options = Options::from_command_line();
+    if let Some(name) = &options.inner {
+        return inner(name, &options);
+    }
+    if let Some([before, after]) = options.compare.as_deref() {
+        return compare::run(before, after);
+    }
+    match ACTIONS.iter().find(|(name, ..)| options.names.iter().any(|given| given == name)) {
+        Some((.., run)) => run(&options),
+        None => driver::run(&options),
     }
 }
 
-/// The processes the driver and the benchmarks start.
 fn inner(name: &str, options: &Options) {
     if !options.handler {
         drop_handlers();
     }
-    match name {
-        "hog" => spawn::hog(),
-        "short" => benches::short::child(options),
-        "first-ten" => benches::first::first_ten(options),
-        "fresh-one" => benches::fresh::one(options),
-        "vec-clone" => programs::vec_clone::run(options),
-        "knob-work" => benches::knobs::work(options),
-        "small-time" => benches::small::time_child(),
-        "small-count" => benches::small::count_child(options),
-        _ => match BENCHES.iter().find(|bench| bench.name == name) {
-            Some(bench) => (bench.run)(options),
-            None => std::process::exit(2),
-        },
+    let role = ROLES.iter().find(|(role, _)| *role == name).map(|(_, run)| run);
+    let bench = BENCHES.iter().find(|bench| bench.name == name).map(|bench| &bench.run);
+    match role.or(bench) {
+        Some(run) => run(options),
+        None => std::process::exit(2),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The law of this module: an `Area` hands out raw pointers and no Rust
 //! reference ever covers its memory, so copies may race on it without being
-//! undefined; whoever copies stays inside the area and within its life.
+//! undefined; a copy stays inside the area and within its life.
 
 use libc::c_void;
 use std::ptr;
@@ -37,7 +37,7 @@ impl Area {
     pub fn new(len: usize) -> Self {
         let area = Self::mapped(len, libc::MAP_POPULATE);
         for offset in (0..len).step_by(512) {
-            // SAFETY: inside the mapping, which nobody else knows yet.
+            // SAFETY: inside the mapping, which is not shared yet.
             unsafe { area.base.add(offset).cast::<u64>().write_volatile(offset as u64 | 1) };
         }
         area
@@ -73,7 +73,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; the law: nobody copies now.
+        // SAFETY: mapped by `new` with this length; the law: no copy is under way.
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }

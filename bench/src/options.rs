@@ -1,195 +1,177 @@
 //! The command line. The driver hands it on to every process it starts.
 
-use crate::BENCHES;
 use crate::programs::jobs;
+use crate::{ACTIONS, BENCHES};
+use clap::ArgAction::Set;
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
+use std::path::PathBuf;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 
-pub enum Role {
-    Help,
-    Driver,
-    /// A process started by this program itself, and what it is to do.
-    Inner(String),
-}
-
+/// Every figure is a ratio to libc, measured in the same interleaved run.
+#[derive(Parser)]
+#[command(name = "adma-bench", args_override_self = true, after_help = after_help())]
 pub struct Options {
-    pub role: Role,
+    /// What to measure; everything but programs unless named
+    #[arg(hide_possible_values = true, value_parser = names())]
     pub names: Vec<String>,
-    /// The arguments as given, to be handed on and written beside the results.
-    pub given: Vec<String>,
-    /// The library under test; none: the shim arm is libc itself.
+    /// libadma.so to measure; 'none' measures libc against itself, which shows the noise
+    /// (default: libadma.so beside this file)
+    #[arg(long)]
     pub lib: Option<String>,
-    pub json: Option<String>,
-    pub save: Option<String>,
+    /// Another library to be preloaded, as one more arm of copy, small, start and programs
+    #[arg(long, value_name = "LIB.so", value_parser = file)]
+    pub against: Option<String>,
+    /// Keep the results in this folder: about.json and figures.csv (evidence: where its page and
+    /// all results lie)
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Compare two folders of results
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    pub compare: Option<Vec<PathBuf>>,
+    /// A sixth of the time and fewer sizes: a first look
+    #[arg(long)]
     pub quick: bool,
-    /// Time for one cell of a table.
+    /// Time for each cell of a table (default 3)
+    #[arg(long = "seconds", value_name = "S", value_parser = positive)]
+    cell_seconds: Option<f64>,
+    #[arg(skip)]
     pub seconds: f64,
-    /// Size of each of the two buffers that cold copies walk through.
-    pub buffers: Option<usize>,
+    /// Only these sizes, in bytes or with K, M, G
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = size, action = Set)]
     pub sizes: Option<Vec<usize>>,
-    pub burst: Option<usize>,
-    /// Keep a SIGSEGV handler installed.
+    /// Each of the two buffers cold copies walk through (default 1G, or twice the last level
+    /// cache, when memory permits)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub buffers: Option<usize>,
+    /// Copies in a row whenever an arm has its turn (default: 8 MiB of them, 4 to 64)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000))]
+    burst: Option<u16>,
+    /// Copy as a program that handles SIGSEGV: the shim has to take another way
+    #[arg(long)]
     pub handler: bool,
-    /// Programs: only these jobs.
+    /// programs: only these; "redis" is all jobs of redis
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = job_name, action = Set)]
     pub jobs: Option<Vec<String>>,
-    /// Programs: rounds in which every arm has one turn.
+    /// programs, mpi, knobs: rounds in which every arm has one turn
+    #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<usize>,
-    /// Programs: one more arm for each of these, "NAME=VALUE NAME=VALUE".
+    /// programs: one more arm with ADMA_NAME=VALUE, or several with spaces; may be repeated
+    #[arg(long, value_name = "KNOBS", value_parser = knobs)]
     pub also: Vec<String>,
-    /// Programs: fetch nothing that is missing.
-    pub no_install: bool,
-    /// What is left for an inner process that takes arguments of its own.
+    /// A process started by this program itself, and what it is to do
+    #[arg(long, hide = true)]
+    pub inner: Option<String>,
+    /// What is left for an inner process that takes arguments of its own
+    #[arg(last = true, hide = true)]
     pub rest: Vec<String>,
+    /// The arguments as given, to be handed on and written beside the results
+    #[arg(skip)]
+    pub given: Vec<String>,
 }
 
-pub fn help() {
-    println!(
-        "usage: adma-bench [options] [names]\n\n\
-         Every figure is a ratio to libc, measured in the same interleaved run.\n"
-    );
-    for bench in BENCHES {
-        println!("  {:<9} {}", bench.name, bench.about);
-    }
-    println!(
-        "\noptions:
-  --lib PATH      libadma.so to measure; 'none' measures libc against itself,
-                  which shows the noise (default: libadma.so beside this file)
-  --quick         a sixth of the time and fewer sizes: a first look
-  --seconds S     time for each cell of a table (default 3)
-  --sizes A,B     only these sizes, in bytes or with K, M, G; ipc: and only the tables
-                  of large messages, of rights, and against BENCH_BEFORE
-  --buffers SIZE  each of the two buffers cold copies walk through (default
-                  1G, or twice the last level cache, when memory permits)
-  --burst N       copies in a row whenever an arm has its turn (default: 8 MiB of
-                  them, 4 to 64)
-  --handler       copy as a program that handles SIGSEGV: its faults must come
-                  to it, and the shim has to take another way
-  --jobs A,B      programs: only these; \"redis\" is all jobs of redis
-  --pairs N       programs: rounds (default 7, with --quick 3)
-  --also KNOBS    programs: one more arm with ADMA_NAME=VALUE; may be repeated
-  --no-install    programs: do not fetch packages and modules that are missing
-  --json FILE     all figures as JSON
-  --save FILE     tables, commands, date and machine as Markdown; sections of
-                  benchmarks that are not run this time are kept
-ADMA_* variables reach the library. Progress goes to stderr."
-    );
+fn names() -> PossibleValuesParser {
+    let actions = ACTIONS.iter().map(|(name, ..)| *name);
+    PossibleValuesParser::new(BENCHES.iter().map(|bench| bench.name).chain(actions))
+}
+
+fn after_help() -> String {
+    let benches = BENCHES.iter().map(|bench| (bench.name, bench.about));
+    let names = benches.chain(ACTIONS.iter().map(|(name, about, _)| (*name, *about)));
+    let lines: String = names.map(|(name, about)| format!("  {name:<9} {about}\n")).collect();
+    format!("Names:\n{lines}\nADMA_* variables reach the library. Progress goes to stderr.")
 }
 
 impl Options {
-    /// Copies of `size` in a row. The papers walk through all of a buffer without a pause; so
-    /// few that the first, after the pause, weighs much would be another test.
-    pub fn burst(&self, size: usize) -> usize {
-        self.burst.unwrap_or((8 * MIB / size).clamp(4, 64))
+    pub fn from_command_line() -> Self {
+        Self::try_from_args(std::env::args().skip(1)).unwrap_or_else(|error| error.exit())
     }
 
-    pub fn parse(args: impl Iterator<Item = String>) -> Result<Self, String> {
+    fn try_from_args(args: impl Iterator<Item = String>) -> Result<Self, clap::Error> {
         let given: Vec<String> = args.collect();
-        let mut options = Options {
-            role: Role::Driver,
-            names: Vec::new(),
-            given: given.clone(),
-            lib: None,
-            json: None,
-            save: None,
-            quick: false,
-            seconds: 0.0,
-            buffers: None,
-            sizes: None,
-            burst: None,
-            handler: false,
-            jobs: None,
-            pairs: None,
-            also: Vec::new(),
-            no_install: false,
-            rest: Vec::new(),
-        };
-        let mut args = given.into_iter();
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or(format!("{arg} wants a value"));
-            match arg.as_str() {
-                "--help" | "-h" => options.role = Role::Help,
-                "--inner" => options.role = Role::Inner(value()?),
-                "--lib" => options.lib = Some(value()?),
-                "--json" => options.json = Some(value()?),
-                "--save" => options.save = Some(value()?),
-                "--handler" => options.handler = true,
-                "--quick" => options.quick = true,
-                "--seconds" => {
-                    options.seconds = match value()?.parse() {
-                        Ok(seconds) if seconds > 0.0 => seconds,
-                        _ => return Err("--seconds wants a positive number".into()),
-                    }
-                }
-                "--buffers" => options.buffers = Some(size(&value()?)?),
-                "--burst" => options.burst = Some(size(&value()?)?.clamp(2, 1000)),
-                "--sizes" => {
-                    let sizes: Result<Vec<_>, _> = value()?.split(',').map(size).collect();
-                    options.sizes = Some(sizes?);
-                }
-                "--jobs" => options.jobs = Some(job_names(&value()?)?),
-                "--pairs" => {
-                    options.pairs = match value()?.parse() {
-                        Ok(pairs) if pairs > 0 => Some(pairs),
-                        _ => return Err("--pairs wants a positive number".into()),
-                    }
-                }
-                "--also" => options.also.push(knobs(value()?)?),
-                "--no-install" => options.no_install = true,
-                "--" => options.rest.extend(args.by_ref()),
-                name if BENCHES.iter().any(|bench| bench.name == name) => {
-                    options.names.push(name.into());
-                }
-                _ => return Err(format!("what is '{arg}'?")),
-            }
-        }
-        if options.seconds == 0.0 {
-            options.seconds = if options.quick { 0.5 } else { 3.0 };
-        }
+        let mut options =
+            Self::try_parse_from(["adma-bench".to_string()].into_iter().chain(given.clone()))?;
+        let usual = if options.quick { 0.5 } else { 3.0 };
+        options.seconds = options.cell_seconds.unwrap_or(usual);
+        options.given = given;
         Ok(options)
+    }
+
+    /// The library under test; none: the shim arm is libc itself.
+    pub fn library(&self) -> Option<&str> {
+        self.lib.as_deref().filter(|lib| *lib != "none")
+    }
+
+    /// Copies of `size` in a row. The papers walk through all of a buffer without a pause: the
+    /// first copy, which comes after the pause, must not weigh much.
+    pub fn burst(&self, size: usize) -> usize {
+        self.burst.map_or((8 * MIB / size).clamp(4, 64), usize::from)
     }
 
     /// The sizes of a table: powers of two, or what the user asked for.
     pub fn sizes(&self, from: usize, to: usize) -> Vec<usize> {
-        if let Some(sizes) = &self.sizes {
-            return sizes.clone();
-        }
         let step = if self.quick { 2 } else { 1 };
-        (from.ilog2()..=to.ilog2()).step_by(step).map(|bits| 1 << bits).collect()
+        let powers = || (from.ilog2()..=to.ilog2()).step_by(step).map(|bits| 1 << bits).collect();
+        self.sizes.clone().unwrap_or_else(powers)
+    }
+
+    pub fn sizes_or(&self, usual: &[usize]) -> Vec<usize> {
+        self.sizes.clone().unwrap_or(usual.into())
     }
 }
 
-fn job_names(list: &str) -> Result<Vec<String>, String> {
-    let names: Vec<String> = list.split(',').map(String::from).collect();
-    match names.iter().find(|name| !jobs::known(name)) {
-        None => Ok(names),
-        Some(name) => {
-            let all: Vec<&str> = jobs::JOBS.iter().map(|job| job.name).collect();
-            Err(format!("'{name}' is no job; there are {}", all.join(", ")))
-        }
+fn file(text: &str) -> Result<String, String> {
+    match std::fs::canonicalize(text) {
+        Ok(path) => Ok(path.to_string_lossy().into_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
-fn knobs(text: String) -> Result<String, String> {
+fn positive(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number| *number > 0.0).ok_or("want a number above 0".into())
+}
+
+fn pairs(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or("want a number above 0".into())
+}
+
+fn job_name(name: &str) -> Result<String, String> {
+    let all = || jobs::JOBS.iter().map(|job| job.name).collect::<Vec<_>>().join(", ");
+    jobs::known(name)
+        .then(|| name.into())
+        .ok_or_else(|| format!("no such job; there are {}", all()))
+}
+
+fn knobs(text: &str) -> Result<String, String> {
     let knob = |word: &str| word.split_once('=').is_some_and(|(name, _)| name.starts_with("ADMA_"));
-    match text.split(' ').all(knob) {
-        true => Ok(text),
-        false => Err(format!("--also wants ADMA_NAME=VALUE, or several with spaces, not '{text}'")),
-    }
+    let good = text.split(' ').all(knob);
+    good.then(|| text.into()).ok_or("want ADMA_NAME=VALUE, or several with spaces".into())
 }
 
 fn size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
-        "" => 0,
-        "k" | "K" => 10,
-        "m" | "M" => 20,
-        "g" | "G" => 30,
-        _ => return Err(format!("'{text}' is no size: want bytes, or a K, M or G suffix")),
+        "" => Some(0),
+        "k" | "K" => Some(10),
+        "m" | "M" => Some(20),
+        "g" | "G" => Some(30),
+        _ => None,
     };
-    match digits.parse::<usize>() {
-        Ok(number) if number > 0 && number.leading_zeros() > shift => Ok(number << shift),
-        _ => Err(format!("'{text}' is no size: want bytes, or a K, M or G suffix")),
+    match (digits.parse::<usize>(), shift) {
+        (Ok(number), Some(shift)) if number > 0 && number.leading_zeros() > shift => {
+            Ok(number << shift)
+        }
+        _ => Err("want bytes, or a K, M or G suffix".into()),
+    }
+}
+
+#[cfg(test)]
+impl Options {
+    /// Options as a test wants them.
+    pub fn of(words: &[&str]) -> Result<Self, clap::Error> {
+        Self::try_from_args(words.iter().map(|word| word.to_string()))
     }
 }
 
@@ -197,20 +179,24 @@ fn size(text: &str) -> Result<usize, String> {
 mod tests {
     use super::Options;
 
-    fn parse(text: &[&str]) -> Result<Options, String> {
-        Options::parse(text.iter().map(|word| word.to_string()))
+    fn parse(words: &[&str]) -> Options {
+        Options::of(words).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
-    fn arms_and_jobs_of_programs_are_taken_as_given() {
+    fn options_are_taken_as_given_and_the_last_of_several_counts() {
         let several = "ADMA_MIN_BYTES=64K ADMA_STORES=stream";
-        let given = ["programs", "--also", "ADMA_MIN_BYTES=1M", "--also", several];
-        let options = parse(&given).unwrap_or_else(|error| panic!("{error}"));
+        let options = parse(&["programs", "--also", "ADMA_MIN_BYTES=1M", "--also", several]);
         assert_eq!(options.also, ["ADMA_MIN_BYTES=1M", several]);
         let options = parse(&["--jobs", "redis,numpy-copy", "--pairs", "9"]);
-        let options = options.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(options.jobs.as_deref(), Some(&["redis".into(), "numpy-copy".into()][..]));
-        assert_eq!((options.pairs, options.no_install), (Some(9), false));
+        assert_eq!(options.pairs, Some(9));
+        let options = parse(&[
+            "--lib", "a", "--sizes", "64M", "--sizes", "4K,1M", "--lib", "none", "--", "--x", "2",
+        ]);
+        assert_eq!((options.library(), options.rest.len()), (None, 2));
+        assert_eq!(options.sizes, Some(vec![4096, 1 << 20]));
+        assert_eq!(parse(&["--compare", "a", "b"]).compare.map_or(0, |folders| folders.len()), 2);
     }
 
     #[test]
@@ -224,8 +210,13 @@ mod tests {
             ["--jobs", ""],
             ["--pairs", "0"],
             ["--pairs", "many"],
+            ["--sizes", "4KB"],
+            ["--seconds", "0"],
+            ["--against", "/nowhere.so"],
+            ["--compare", "one"],
+            ["copy", "nothing"],
         ] {
-            assert!(parse(&wrong).is_err(), "{wrong:?}");
+            assert!(Options::of(&wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -1,12 +1,48 @@
 //! What a benchmark prints. Plain lines are for the reader; a line that starts
-//! with `@` is a figure for the driver: `@key value`.
+//! with `@` is a figure for the driver: `@key,value,low,high`.
 
+use crate::measure::Samples;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
-/// Keeps one number for the JSON and for the targets.
+/// A number, and the interval that holds it in 95 of 100 cases where that is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure {
+    pub value: f64,
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Figures by key: the benchmark's name, then fields, between dots.
+pub type Figures = BTreeMap<String, Figure>;
+
+/// "key,value,low,high"; a figure without interval has nothing in the last two fields.
+pub fn csv_line(key: &str, figure: &Figure) -> String {
+    let ends = figure.interval.map_or(",".into(), |(low, high)| format!("{low:.6},{high:.6}"));
+    format!("{key},{:.6},{ends}", figure.value)
+}
+
+pub fn from_csv(line: &str) -> Option<(String, Figure)> {
+    let mut fields = line.split(',');
+    let key = fields.next()?.to_string();
+    let value = fields.next()?.parse().ok()?;
+    let mut end = || fields.next()?.parse().ok();
+    let interval = end().zip(end());
+    Some((key, Figure { value, interval }))
+}
+
+/// Keeps one number for the results and for the targets.
 pub fn figure(key: &str, value: f64) {
-    if value.is_finite() {
-        println!("@{key} {value}");
+    keep(key, Figure { value, interval: None });
+}
+
+/// Keeps the median of samples, and how far it can be trusted.
+pub fn spread(key: &str, samples: &Samples) {
+    keep(key, Figure { value: samples.median(), interval: Some(samples.median_interval()) });
+}
+
+fn keep(key: &str, figure: Figure) {
+    if figure.value.is_finite() {
+        println!("@{}", csv_line(&key.replace(',', ""), &figure));
     }
 }
 
@@ -27,6 +63,15 @@ pub fn size(bytes: usize) -> String {
         b => (b, ""),
     };
     format!("{number}{unit}")
+}
+
+/// What `size` wrote, or a plain number.
+pub fn parse_size(text: &str) -> Option<f64> {
+    let units = [("K", 1u64 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+    let unit =
+        units.into_iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let (digits, factor) = unit.unwrap_or((text, 1));
+    Some(digits.parse::<f64>().ok()? * factor as f64)
 }
 
 /// Nanoseconds with three digits and a unit.
@@ -54,6 +99,11 @@ impl Table {
     pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
         let head = head.into_iter().map(Into::into).collect();
         Table { rows: vec![head], least: Vec::new(), printed: 0 }
+    }
+
+    /// The head as one text, with `|` between columns.
+    pub fn of(head: &str) -> Self {
+        Self::new(head.split('|'))
     }
 
     /// For a table that is printed row by row: columns as wide as in this one.
@@ -108,11 +158,21 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::{Figure, Table, csv_line, from_csv};
+
+    #[test]
+    fn figures_are_read_as_they_were_written() {
+        for interval in [None, Some((1.25, 1.5))] {
+            let figure = Figure { value: 1.375, interval };
+            let line = csv_line("copy.cold.4M.row_libc", &figure);
+            assert_eq!(from_csv(&line), Some(("copy.cold.4M.row_libc".into(), figure)));
+        }
+        assert_eq!(from_csv("key,value,low,high"), None, "the head");
+    }
 
     #[test]
     fn a_remark_does_not_widen_its_column() {
-        let mut table = Table::new(["job", "s", "x"]);
+        let mut table = Table::of("job|s|x");
         table.row(["one", "1.0", "2"]);
         table.row(["three", "skipped: for a reason"]);
         let lines = ["  job      s  x", "  one    1.0  2", "  three  skipped: for a reason", ""];

@@ -11,10 +11,9 @@ use std::arch::x86_64::*;
 
 /// The loops that this CPU can run.
 pub fn available() -> Vec<(&'static str, CopyFn)> {
-    let mut loops: Vec<(&'static str, CopyFn)> = vec![("movsb", movsb), ("stream16", stream_sse2)];
+    let mut loops: Vec<(&'static str, CopyFn)> = vec![("stream16", stream_sse2)];
     if has!("avx") {
         loops.push(("stream32", stream_avx));
-        loops.push(("cached32", cached_avx));
     }
     if has!("avx512f") {
         loops.push(("stream64", stream_avx512));
@@ -22,7 +21,7 @@ pub fn available() -> Vec<(&'static str, CopyFn)> {
     loops
 }
 
-pub unsafe extern "C" fn movsb(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {
+unsafe extern "C" fn movsb(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {
     // SAFETY: the law of the module; the direction flag is clear by the ABI.
     unsafe {
         asm!("rep movsb", inout("rdi") dst => _, inout("rsi") src => _, inout("rcx") n => _,
@@ -33,7 +32,7 @@ pub unsafe extern "C" fn movsb(dst: *mut c_void, src: *const c_void, n: usize) -
 
 /// Four vectors a turn: loads unaligned, stores aligned to the vector.
 macro_rules! vector_loop {
-    ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $fence:expr) => {
+    ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
         unsafe extern "C" fn $name(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {
             #[target_feature(enable = $feature)]
             unsafe fn body(dst: *mut u8, src: *const u8, n: usize) {
@@ -61,9 +60,7 @@ macro_rules! vector_loop {
                 }
                 // SAFETY: what is left of the law's n bytes.
                 unsafe { movsb(dst.add(at).cast(), src.add(at).cast(), n - at) };
-                if $fence {
-                    _mm_sfence();
-                }
+                _mm_sfence();
             }
             let head = dst.cast::<u8>().align_offset(64).min(n);
             // SAFETY: the law of the module; `available` checked the feature.
@@ -76,7 +73,6 @@ macro_rules! vector_loop {
     };
 }
 
-vector_loop!(stream_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128, true);
-vector_loop!(stream_avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256, true);
-vector_loop!(cached_avx, "avx", __m256i, _mm256_loadu_si256, _mm256_store_si256, false);
-vector_loop!(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512, true);
+vector_loop!(stream_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
+vector_loop!(stream_avx, "avx", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
+vector_loop!(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512);

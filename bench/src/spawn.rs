@@ -55,6 +55,9 @@ impl Program {
     }
 }
 
+/// An empty library, made by build.rs: what preloading costs by itself.
+pub const NULL_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/null.so"));
+
 /// A command without the preload of our own process, or with one.
 pub fn command(program: &str, preload: Option<&str>) -> Command {
     let mut command = Command::new(program);
@@ -71,6 +74,21 @@ pub fn itself(role: &str, preload: Option<&str>) -> Command {
     let mut command = command(&program.to_string_lossy(), preload);
     command.args(["--inner", role]);
     command
+}
+
+/// Leaves the process of a command these CPUs only.
+pub fn on_cpus(command: &mut Command, cpus: &[usize]) {
+    // SAFETY: plain numbers, for which zeros are an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is ours; a number beyond it panics.
+    cpus.iter().for_each(|&cpu| unsafe { libc::CPU_SET(cpu, &mut set) });
+    // SAFETY: sched_setaffinity is async-signal-safe, and the closure has the set.
+    unsafe {
+        command.pre_exec(move || match libc::sched_setaffinity(0, size_of_val(&set), &set) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
 }
 
 /// Processes that keep CPUs busy at ordinary priority, until dropped.

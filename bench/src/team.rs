@@ -39,25 +39,17 @@ unsafe impl Sync for Seat {}
 
 pub struct Team {
     seats: Vec<Arc<Seat>>,
-    /// CPUs we may use, one of each core first.
-    cpus: Vec<Cpu>,
+    /// CPUs we may use.
+    cpus: Vec<usize>,
     /// Where the leader was when the helpers were last pinned.
     leader: Cell<i32>,
-}
-
-#[derive(Clone, Copy, PartialEq, PartialOrd, Eq, Ord)]
-struct Cpu {
-    /// 0 for the first thread of its core, then 1.
-    sibling: usize,
-    number: usize,
-    core: usize,
 }
 
 impl Team {
     /// A team of `threads`, the caller counted.
     pub fn new(threads: usize) -> Self {
         let seats = (1..threads).map(|_| hire()).collect();
-        Team { seats, cpus: cpus(), leader: Cell::new(-1) }
+        Team { seats, cpus: cpu_numbers(), leader: Cell::new(-1) }
     }
 
     /// Wakes enough helpers and waits until they spin.
@@ -115,13 +107,9 @@ impl Team {
         if here == self.leader.replace(here) {
             return;
         }
-        let own = self.cpus.iter().find(|cpu| cpu.number == here as usize).copied();
-        let mut free: Vec<Cpu> = self.cpus.clone();
-        free.retain(|cpu| cpu.number != here as usize);
-        // The leader's own core comes last.
-        free.sort_by_key(|cpu| (own.is_some_and(|own| own.core == cpu.core), *cpu));
+        let free = self.cpus.iter().filter(|cpu| **cpu != here as usize);
         for (seat, cpu) in self.seats.iter().zip(free) {
-            pin_thread(seat.tid.load(Acquire), cpu.number);
+            pin_thread(seat.tid.load(Acquire), *cpu);
         }
     }
 }
@@ -189,24 +177,19 @@ fn pin_thread(tid: i32, cpu: usize) {
 
 /// CPUs in the affinity mask, as the shim counts them.
 pub fn cpu_count() -> usize {
-    cpus().len()
+    cpu_numbers().len()
 }
 
-fn cpus() -> Vec<Cpu> {
+/// The CPUs in the affinity mask, one of each core first.
+pub fn cpu_numbers() -> Vec<usize> {
     // SAFETY: a set of bits of ours, all zero is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the size is that of the set.
     unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
-    let mut cpus: Vec<Cpu> = Vec::new();
-    for number in 0..libc::CPU_SETSIZE as usize {
-        // SAFETY: `number` is inside the set.
-        if unsafe { libc::CPU_ISSET(number, &set) } {
-            let core = core_of(number).unwrap_or(number);
-            let sibling = cpus.iter().filter(|cpu| cpu.core == core).count();
-            cpus.push(Cpu { sibling, number, core });
-        }
-    }
-    cpus.sort();
+    // SAFETY: every number is inside the set.
+    let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    let mut cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(allowed).collect();
+    cpus.sort_by_key(|cpu| (core_of(*cpu).is_some_and(|core| core != *cpu), *cpu));
     cpus
 }
 

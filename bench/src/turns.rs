@@ -34,6 +34,11 @@ pub enum Heat {
 impl Heat {
     pub const BOTH: [Heat; 2] = [Heat::Cold, Heat::Hot];
 
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Heat::Cold, Heat::Hot, Heat::Read, Heat::Used];
+        all.into_iter().find(|heat| heat.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Heat::Cold => "cold",
@@ -102,7 +107,22 @@ pub fn rounds(
     }
 }
 
-fn turn(place: &mut Place, arm: &Arm, size: usize, heat: Heat, burst: usize, times: &mut Times) {
+/// A burst of copies by one arm.
+pub fn turn(
+    place: &mut Place,
+    arm: &Arm,
+    size: usize,
+    heat: Heat,
+    burst: usize,
+    times: &mut Times,
+) {
+    if let Some(rival) = &arm.rival {
+        let [first, next, all] = rival.turn(size, heat, burst).unwrap_or([f64::NAN; 3]);
+        times.first.push(first);
+        times.next.push(next);
+        times.all.push(all);
+        return settle(PAUSE_US);
+    }
     let batch = (TIMED_BYTES / size).max(1);
     let mut spots: Vec<Spot> = Vec::with_capacity(batch);
     let mut taken = Vec::with_capacity(burst);
@@ -136,7 +156,7 @@ fn turn(place: &mut Place, arm: &Arm, size: usize, heat: Heat, burst: usize, tim
 }
 
 /// Changes every cache line of the source.
-fn write(spot: Spot, size: usize) {
+pub fn write(spot: Spot, size: usize) {
     for at in (0..size & !63).step_by(64) {
         // SAFETY: inside the copy that will be made from there.
         unsafe { spot.src.add(at).cast_mut().cast::<u64>().write_volatile(at as u64) };
@@ -144,7 +164,7 @@ fn write(spot: Spot, size: usize) {
 }
 
 /// Looks at every cache line of the destination.
-fn read(spot: Spot, size: usize) {
+pub fn read(spot: Spot, size: usize) {
     let mut sum = 0u64;
     for at in (0..size & !63).step_by(64) {
         // SAFETY: inside the copy that was just made there.

@@ -5,14 +5,12 @@ use crate::arms::{describe_shim, real_memcpy};
 use crate::measure::{Rng, Samples, now, settle};
 use crate::memory::{Pair, Spot, Walk};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, time};
-use crate::turns::{Budget, buffer_size};
+use crate::out::{Table, figure, progress, size as short, spread, time};
+use crate::turns::{Budget, Heat, buffer_size};
 use libc::c_void;
 use std::ffi::CStr;
 use std::hint::black_box;
 use std::mem;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Copies that are outstanding at once, as in the papers.
 const WINDOW: usize = 128;
@@ -25,7 +23,7 @@ type Start = unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i64;
 type Ask = unsafe extern "C" fn(i64) -> i32;
 
 /// The functions of adma.h that are measured.
-struct Adma {
+pub(super) struct Adma {
     copy: Copy,
     icopy: Start,
     check: Ask,
@@ -34,7 +32,7 @@ struct Adma {
 
 impl Adma {
     /// From the preloaded library.
-    fn find() -> Option<Self> {
+    pub(super) fn find() -> Option<Self> {
         let find = |name: &CStr| {
             // SAFETY: a terminated name.
             let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -53,14 +51,20 @@ impl Adma {
         }
     }
 
-    fn start(&self, spot: Spot, size: usize) -> i64 {
+    pub(super) fn start(&self, spot: Spot, size: usize) -> i64 {
         // SAFETY: the law of `memory`; every caller waits before it goes on.
         let cookie = unsafe { (self.icopy)(spot.src.cast(), spot.dst.cast(), size) };
         assert!(cookie > 0, "adma_icopy: {cookie}");
         cookie
     }
 
-    fn finish(&self, cookie: i64) {
+    /// Whether the copy is done; then the cookie is used up.
+    pub(super) fn is_done(&self, cookie: i64) -> bool {
+        // SAFETY: a cookie of `start`.
+        unsafe { (self.check)(black_box(cookie)) != 0 }
+    }
+
+    pub(super) fn finish(&self, cookie: i64) {
         // SAFETY: a cookie of `start`.
         assert_eq!(unsafe { (self.wait)(cookie) }, 0);
     }
@@ -75,14 +79,16 @@ pub fn run(options: &Options) {
     let pair = Pair::new(buffer_size(options));
     let mut walk = Walk::new(0, pair.len());
     starting(&adma, &pair, &mut walk, options);
-    overlap(&adma, &pair, &mut walk, options);
+    for heat in Heat::BOTH {
+        overlap(&adma, &pair, &mut walk, heat, options);
+    }
     window(&adma, &pair, &mut walk, options);
 }
 
 fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     progress("async: starting");
     println!("what adma_icopy of 1M takes, and one adma_check_copy");
-    let mut table = Table::new(["call", "median", "p10", "p90"]);
+    let mut table = Table::of("call|median|p10|p90");
     let mut row = |name: &str, key: &str, samples: &Samples| {
         figure(&format!("async.start.{key}.us"), samples.median() / 1e3);
         let quantiles = [0.5, 0.1, 0.9].map(|q| time(samples.quantile(q)));
@@ -90,19 +96,9 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     };
     let (mut awake, mut asleep, mut looks) =
         (Samples::default(), Samples::default(), Samples::default());
-    let (mut bare, sleeper) = (Samples::default(), Sleeper::start());
     let budget = Budget::new(options.seconds);
-    for round in 0.. {
-        if budget.used() >= 1.0 {
-            break;
-        }
+    while budget.used() < 1.0 {
         settle(PAUSE_US);
-        // Not both in one round: the first would warm for the second.
-        let floor = round % 2 == 1;
-        if floor {
-            bare.push(sleeper.wake());
-            settle(PAUSE_US);
-        }
         // The first of a turn finds the workers asleep; for the next they have work to do.
         let mut cookies = Vec::with_capacity(8);
         for turn in 0..8 {
@@ -111,15 +107,13 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             cookies.push(adma.start(spot, MIB));
             let taken = (now() - begun) as f64;
             match turn {
-                0 if floor => {}
                 0 => asleep.push(taken),
                 _ => awake.push(taken),
             }
         }
         let begun = now();
         for _ in 0..100 {
-            // SAFETY: asking does no harm; it may retire the cookie.
-            if unsafe { (adma.check)(black_box(cookies[7])) } != 0 {
+            if adma.is_done(cookies[7]) {
                 cookies.pop();
                 break;
             }
@@ -131,76 +125,30 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     }
     row("adma_icopy, workers at work", "awake", &awake);
     row("adma_icopy, workers asleep", "asleep", &asleep);
-    row("waking a thread, no copy", "wake", &bare);
     row("adma_check_copy, under way", "check", &looks);
     table.print();
 }
 
-/// A thread that sleeps on a word: what waking it costs is the floor for `adma_icopy`.
-struct Sleeper(Arc<AtomicU32>);
-
-impl Sleeper {
-    fn start() -> Self {
-        let word = Arc::new(AtomicU32::new(0));
-        let sleeper = Arc::clone(&word);
-        std::thread::spawn(move || {
-            let none = libc::sched_param { sched_priority: 0 };
-            // SAFETY: `none` lives through the call. As our workers: else who wakes it might
-            // have to wait for it.
-            unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &none) };
-            let mut seen = 0;
-            while seen != Self::END {
-                futex(&sleeper, libc::FUTEX_WAIT, seen);
-                seen = sleeper.load(Ordering::Acquire);
-            }
-        });
-        Self(word)
-    }
-
-    const END: u32 = u32::MAX;
-
-    /// Nanoseconds that waking it takes.
-    fn wake(&self) -> f64 {
-        let begun = now();
-        self.0.fetch_add(1, Ordering::Release);
-        futex(&self.0, libc::FUTEX_WAKE, 1);
-        (now() - begun) as f64
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        self.0.store(Self::END, Ordering::Release);
-        futex(&self.0, libc::FUTEX_WAKE, 1);
-    }
-}
-
-fn futex(word: &AtomicU32, operation: i32, value: u32) {
-    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word that is alive; no time limit.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, 0usize) };
-}
-
 /// Computes without touching memory.
-fn compute(turns: u64) -> u64 {
+pub(super) fn compute(turns: u64) -> u64 {
     (0..turns).fold(1, |sum: u64, turn| black_box(sum.wrapping_mul(31) ^ turn))
 }
 
-fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
+fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Options) {
     println!(
-        "overlap = (Tcopy + Tcompute - Ttotal) / Tcopy, cold. Tcopy: started and waited for\n\
+        "{}: overlap = (Tcopy + Tcompute - Ttotal) / Tcopy. Tcopy: started and waited for\n\
          at once. Tcompute: 2.5 times what libc needs for the copy. 1: all of the copy is\n\
-         hidden. waited: the time in adma_wait_copy after the computation."
+         hidden. waited: the time in adma_wait_copy after the computation.",
+        heat.name()
     );
-    let mut table =
-        Table::new(["size", "libc", "Tcopy", "Tcompute", "Ttotal", "waited", "overlap", "p10-p90"]);
+    let mut table = Table::of("size|libc|Tcopy|Tcompute|Ttotal|waited|overlap|p10-p90");
     let memcpy = real_memcpy();
     let begun = now();
     compute(1 << 20);
     let per_turn = (now() - begun) as f64 / f64::from(1 << 20);
     let mut rng = Rng::new();
     for size in options.sizes(256 * KIB, 64 * MIB) {
-        progress(&format!("async: overlap {}", short(size)));
+        progress(&format!("async: overlap {} {}", heat.name(), short(size)));
         let mut times: [Samples; 5] = Default::default();
         let mut part = Samples::default();
         let mut turns = 0;
@@ -210,7 +158,10 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             let mut order = [0, 1, 2, 3];
             rng.shuffle(&mut order);
             for arm in order {
-                let spot = walk.step(size, pair);
+                let spot = match heat {
+                    Heat::Hot => pair.spot(0),
+                    _ => walk.step(size, pair),
+                };
                 settle(PAUSE_US);
                 let begun = now();
                 match arm {
@@ -240,9 +191,8 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
                 turns = (2.5 * times[0].median() / per_turn) as u64;
             }
         }
-        let key = |name: &str| format!("async.overlap.{}.{name}", short(size));
-        figure(&key("part"), part.median());
-        figure(&key("copy_ns"), times[1].median());
+        let name = if heat == Heat::Hot { "overlap_hot" } else { "overlap" };
+        spread(&format!("async.{name}.{}.part", short(size)), &part);
         let mut line = vec![short(size)];
         line.extend(times.iter().map(|times| time(times.median())));
         line.push(format!("{:.2}", part.median()));
@@ -257,7 +207,7 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         "bandwidth, cold: {WINDOW} copies outstanding, against as many copies by adma_copy\n\
          and by libc, each waited for before the next"
     );
-    let mut table = Table::new(["size", "libc", "adma_copy", "window", "x blocking", "x libc"]);
+    let mut table = Table::of("size|libc|adma_copy|window|x blocking|x libc");
     let memcpy = real_memcpy();
     let mut rng = Rng::new();
     for size in options.sizes(64 * KIB, 4 * MIB) {
@@ -297,8 +247,10 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             }
         }
         let key = |name: &str| format!("async.window.{}.{name}", short(size));
-        figure(&key("blocking"), blocking.median());
-        figure(&key("libc"), libc.median());
+        spread(&key("blocking"), &blocking);
+        spread(&key("libc"), &libc);
+        figure(&key("gbs"), (WINDOW * size) as f64 / times[2].median());
+        figure(&key("libc_gbs"), (WINDOW * size) as f64 / times[0].median());
         let speed =
             |times: &Samples| format!("{:.1} GB/s", (WINDOW * size) as f64 / times.median());
         let mut line = vec![short(size)];

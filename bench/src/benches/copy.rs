@@ -4,7 +4,8 @@
 use crate::arms::{self, Arm};
 use crate::measure::{Samples, copies_until_steady};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short};
+use crate::out::{Table, figure, progress, size as short, spread};
+use crate::rival::Rival;
 use crate::team::cpu_count;
 use crate::turns::{Budget, Heat, Place, Times, ratios, rounds};
 
@@ -15,6 +16,12 @@ pub fn run(options: &Options) {
     let cpus = cpu_count();
     let mut arms = vec![Arm::libc(), Arm::shim()];
     arms.extend(thread_counts(cpus).into_iter().map(Arm::ceiling));
+    let rival = options.against.as_deref().map(|lib| Rival::start(lib, options));
+    match rival {
+        Some(Some(rival)) => arms.push(Arm::rival(rival)),
+        Some(None) => println!("--against: no process starts with that library"),
+        None => {}
+    }
     let mut place = Place::new(options, cpus);
     println!("{}; buffers 2 x {}", arms::describe_shim(), short(place.pair.len()));
     println!(
@@ -23,6 +30,7 @@ pub fn run(options: &Options) {
          the shim, awake. of it: shim over ceiling, in a row and after a pause.\n\
          read: shim x libc, copies in a row whose destination is read at once;\n\
          hot: the source is written before, too, and all of it timed.\n\
+         against: x libc, the library of --against.\n\
          learnt: copies the shim made before it was as fast as at the end.\n"
     );
     for heat in Heat::BOTH {
@@ -34,19 +42,9 @@ pub fn run(options: &Options) {
                 Heat::Hot | Heat::Used => "hot: the same two buffers again; all copies in a row",
             }
         );
-        let mut table = Table::new([
-            "size",
-            "GB/s",
-            "row",
-            "p10-p90",
-            "pause",
-            "ceiling",
-            "of it",
-            "p10-p90",
-            "pause",
-            "then read",
-            "learnt",
-        ]);
+        let mut table = Table::of(
+            "size|GB/s|row|p10-p90|pause|ceiling|of it|p10-p90|pause|then read|against|learnt",
+        );
         for size in options.sizes(16 * KIB, 64 * MIB) {
             if size > place.pair.len() {
                 continue;
@@ -94,7 +92,8 @@ fn cell(
     let mut line = vec![short(size), format!("{speed:.1}"), median(&row), range(&row)];
     line.push(pause("pause_libc", LIBC));
 
-    let ceilings = SHIM + 1..arms.len();
+    let ceilings = SHIM + 1..arms.iter().filter(|arm| arm.rival.is_none()).count();
+    let rival = ceilings.end;
     for arm in ceilings.clone() {
         let threads = arms[arm].threads;
         figure(&key(&format!("threads{threads}_libc")), view.row(LIBC, arm).median());
@@ -112,6 +111,14 @@ fn cell(
         None => line.extend(["-"; 4].map(String::from)),
     }
     line.push(then_read(place, &arms[..=SHIM], size, heat, options));
+    line.push(match arms.get(rival) {
+        Some(_) => {
+            let row = view.row(LIBC, rival);
+            spread(&key("against_libc"), &row);
+            median(&row)
+        }
+        None => "-".into(),
+    });
     line.push(learnt.to_string());
     line
 }
@@ -174,12 +181,6 @@ impl View<'_> {
     fn median(&self, arm: usize) -> f64 {
         self.times[arm].next[self.warm..].iter().copied().collect::<Samples>().median()
     }
-}
-
-fn spread(key: &str, samples: &Samples) {
-    figure(key, samples.median());
-    figure(&format!("{key}.p10"), samples.quantile(0.1));
-    figure(&format!("{key}.p90"), samples.quantile(0.9));
 }
 
 fn median(samples: &Samples) -> String {

@@ -6,31 +6,20 @@ use crate::benches::short;
 use crate::copies::{Copies, Target};
 use crate::measure::{Samples, now};
 use crate::options::{MIB, Options};
-use crate::out::{Table, figure, progress, size as short};
+use crate::out::{Table, progress, size as short, spread};
 use crate::spawn;
 
 const TEN: usize = 10;
 
 pub fn run(options: &Options) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let lib = options.library();
     let runs = (options.seconds * 5.0).max(5.0) as usize;
     println!(
         "{runs} processes for each line. x libc: the first copy, the first ten, and ten after\n\
          many others (steady). of steady: gain of the first ten over that at the end.\n\
          old: between old buffers; fresh: into memory never touched.\n"
     );
-    let mut table = Table::new([
-        "into",
-        "size",
-        "libc ms",
-        "first",
-        "ten",
-        "q1-q3",
-        "steady",
-        "q1-q3",
-        "of steady",
-        "q1-q3",
-    ]);
+    let mut table = Table::of("into|size|libc ms|first|ten|q1-q3|steady|q1-q3|of steady|q1-q3");
     let sizes = options.sizes.clone().unwrap_or([4, 16, 64].map(|mib| mib * MIB).into());
     for target in Target::BOTH {
         for size in &sizes {
@@ -59,9 +48,9 @@ fn line(target: Target, size: usize, samples: &[Times]) -> Vec<String> {
     let ten = all(|times| times.libc / times.ten);
     let steady = all(|times| times.steady_libc / times.steady);
     let part = all(|t| t.libc / t.ten / (t.steady_libc / t.steady));
-    figure(&key("ten"), ten.median());
-    figure(&key("steady"), steady.median());
-    figure(&key("of_steady"), part.median());
+    spread(&key("ten"), &ten);
+    spread(&key("steady"), &steady);
+    spread(&key("of_steady"), &part);
     let mut line = vec![target.name().to_string(), short(size)];
     line.push(format!("{:.2}", all(|times| times.libc).median() / 1e6));
     line.push(format!("{:.2}", all(|times| times.libc / times.first).median()));

@@ -1,73 +1,57 @@
 //! Messages between two processes: ours against what else a program could use.
 //!
 //! Every way plays ping-pong with the same process and the same buffers, in turns of random
-//! order; what is shown is half a round trip. Open MPI has two processes of its own, which
-//! sleep while the others have their turn.
+//! order; what is shown is half a round trip. For Open MPI see `mpi`.
 
-use crate::channels::{self, Channel, Game, Peer, Rights};
+use crate::channels::{self, Channel, Game, Peer};
+use crate::machine;
 use crate::measure::{Rng, Samples};
-use crate::mpi::Mpi;
-use crate::options::{MIB, Options};
-use crate::out::{Table, figure, progress, size as name_of, time};
+use crate::options::{KIB, MIB, Options};
+use crate::out::{Table, figure, progress, size as name_of, spread, time};
+use crate::spawn;
 use crate::turns::{Budget, ratios};
 
-const LARGE: [usize; 6] = [64 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
-const SMALL: [usize; 4] = [64, 256, 1 << 10, 4 << 10];
+const LARGE: [usize; 6] = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
+const SMALL: [usize; 4] = [64, 256, KIB, 4 * KIB];
 /// Where one way ends and another begins.
-const MIDDLE: [usize; 12] = [2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
+const MIDDLE: [usize; 8] = [4, 8, 16, 32, 64, 128, 1024, 16 << 10];
+const ONE_WAY: [usize; 8] = [64, KIB, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB];
 
-/// Processes that may not reach each other's memory: messages are streamed.
-const STRANGERS: [(&str, Rights); 1] = [("untraced", Rights::Untraced)];
+const RIVALS: [Channel; 4] =
+    [Channel::Pipe, Channel::Socket, Channel::SharedMemory, Channel::ProcessVm];
 
 pub fn run(options: &Options) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
-    let Some(lib) = lib else {
-        println!("skipped: no library\n");
-        return;
-    };
-    let mpi = Mpi::start();
-    if let Err(why) = &mpi {
-        println!("no figures for Open MPI: {why}\n");
-    }
-    let mut mpi = mpi.ok();
-    let Some(mut peer) = Peer::start(lib, Rights::Usual) else { return };
-    let strangers = STRANGERS.map(|(_, way)| Peer::start(lib, way));
+    let Some(lib) = options.library() else { return println!("skipped: no library\n") };
+    let mut peer = Peer::start(lib, None);
     println!("adma: {}\n", peer.about());
-    large(options, &mut peer, &mut mpi);
-    rights(options, &mut peer, strangers);
-    compare(options, &mut peer);
-    if options.sizes.is_some() {
-        return;
+    large(options, &mut peer);
+    if options.sizes.is_none() {
+        small(options, &mut peer);
+        used(options, &mut peer);
     }
-    small(options, &mut peer, &mut mpi);
-    middle(options, &mut peer, Game::Used, "used");
-    middle(options, &mut peer, Game::PingPong, "untouched");
-    stream(options, &mut peer);
+    one_way(options, &mut peer);
+    binding(options);
 }
 
 /// Nanoseconds of half a round trip, channel by channel and round by round.
 fn play(
     options: &Options,
     peer: &mut Peer,
-    mpi: &mut Option<Mpi>,
     game: Game,
     channels: &[Channel],
     size: usize,
 ) -> Vec<Vec<f64>> {
     let rounds = (32 * MIB / size).clamp(2, if size <= 4096 { 500 } else { 32 });
-    let mut times = vec![Vec::new(); channels.len() + 1];
+    let mut times = vec![Vec::new(); channels.len()];
     let (mut rng, mut order) = (Rng::new(), (0..times.len()).collect::<Vec<_>>());
     let budget = Budget::new(options.seconds);
     let mut turns = 0;
     while turns < 4 || (budget.used() < 1.0 && turns < 400) {
         rng.shuffle(&mut order);
         for &index in &order {
-            let taken = match channels.get(index) {
-                Some(channel) => Some(peer.play(game, *channel, size, rounds)),
-                None => mpi.as_mut().and_then(|mpi| mpi.play(size, rounds)),
-            };
-            // The first turn of everybody touches pages and warms.
-            if let Some(taken) = taken.filter(|_| turns > 0) {
+            let taken = peer.play(game, channels[index], size, rounds);
+            // The first turn of each way touches pages and warms.
+            if turns > 0 {
                 times[index].push(taken);
             }
         }
@@ -76,154 +60,65 @@ fn play(
     times
 }
 
-fn large(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
-    let channels = [
-        Channel::Adma,
-        Channel::Blocks,
-        Channel::Pipe,
-        Channel::Socket,
-        Channel::SharedMemory,
-        Channel::ProcessVm,
-        Channel::Halves,
-    ];
-    // The ceiling is not a rival.
-    let (rivals, halves) = (2..6, 6);
-    let mut head = vec!["size".to_string()];
-    head.extend(channels.iter().map(|channel| channel.name().into()));
-    head.push("Open MPI".into());
-    let mut table = Table::new(head);
-    let mut gains = Table::new([
-        "size",
-        "best other",
-        "adma x best",
-        "x Open MPI",
-        "of halves",
-        "adma_alloc x best",
-        "x Open MPI",
-    ]);
-    for size in options.sizes.clone().unwrap_or(LARGE.into()) {
+fn median(times: &[f64]) -> f64 {
+    times.iter().copied().collect::<Samples>().median()
+}
+
+/// The fastest of the rivals, by its place among the channels.
+fn best(channels: &[Channel], times: &[Vec<f64>]) -> usize {
+    let rivals = (0..channels.len()).filter(|&index| RIVALS.contains(&channels[index]));
+    rivals.min_by(|a, b| median(&times[*a]).total_cmp(&median(&times[*b]))).unwrap_or(0)
+}
+
+fn head(channels: &[Channel], more: &[&str]) -> Table {
+    let names = channels.iter().map(|channel| channel.name());
+    Table::new(["size"].into_iter().chain(names).chain(more.iter().copied()))
+}
+
+fn large(options: &Options, peer: &mut Peer) {
+    let ours = [Channel::Adma, Channel::Blocks];
+    let channels = [&ours[..], &RIVALS].concat();
+    let mut table = head(&channels, &[]);
+    let mut gains = Table::of("size|best other|adma x best|adma_alloc x best");
+    for size in options.sizes_or(&LARGE) {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
-        let times = play(options, peer, mpi, Game::PingPong, &channels, size);
-        let median = |times: &Vec<f64>| times.iter().copied().collect::<Samples>().median();
-        let medians: Vec<f64> = times.iter().map(median).collect();
-        let best = rivals.clone().min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
-        let best = best.unwrap_or(rivals.start);
-        let gain = |of: usize, to: usize| ratios(&times[of], &times[to]).median();
-        let [any, any_to_mpi] = [best, channels.len()].map(|other| gain(other, 0));
-        let [blocks, blocks_to_mpi] = [best, channels.len()].map(|other| gain(other, 1));
-        figure(&format!("ipc.{name}.best"), any);
-        figure(&format!("ipc.{name}.mpi"), any_to_mpi);
-        figure(&format!("ipc.{name}.blocks"), blocks);
-        figure(&format!("ipc.{name}.blocks_mpi"), blocks_to_mpi);
-        let mut row = vec![name.clone()];
-        row.extend(medians.iter().map(|&median| time_or_none(median)));
-        table.row(row);
-        let mut row = vec![name, channels[best].name().into()];
-        let all = [any, any_to_mpi, gain(halves, 0), blocks, blocks_to_mpi];
-        row.extend(all.map(ratio_or_none));
-        gains.row(row);
+        let times = play(options, peer, Game::PingPong, &channels, size);
+        let best = best(&channels, &times);
+        let gain = |other: usize, ours: usize, key: &str| {
+            let gain = ratios(&times[other], &times[ours]);
+            spread(&format!("ipc.{name}.{key}"), &gain);
+            ratio_or_none(gain.median())
+        };
+        for (channel, times) in channels.iter().zip(&times) {
+            figure(&format!("ipc.us.{name}.{}", channel.key()), median(times) / 1e3);
+        }
+        table.row([name.clone()].into_iter().chain(times.iter().map(|t| time_or_none(median(t)))));
+        gains.row([
+            name.clone(),
+            channels[best].name().into(),
+            gain(best, 0, "best"),
+            gain(best, 1, "blocks"),
+        ]);
     }
     table.print();
     gains.print();
-    println!(
-        "adma: any memory; adma_alloc: buffers of that, which both processes map.\n\
-         two halves: each process copies one by process_vm, spinning, with nothing around it:\n\
-         the ceiling for any memory. of halves: adma over that\n"
-    );
+    println!("adma: any memory; adma_alloc: buffers of that, which both processes map\n");
 }
 
-/// Buffers of `adma_alloc` where neither process may reach the other's memory.
-fn rights(options: &Options, peer: &mut Peer, mut strangers: [Option<Peer>; 1]) {
-    let mut peers = vec![(None, peer)];
-    for ((name, _), stranger) in STRANGERS.into_iter().zip(&mut strangers) {
-        match stranger {
-            Some(stranger) => {
-                println!("{name}: {}", stranger.about());
-                peers.push((Some(name), stranger));
-            }
-            None => println!("{name}: not to be had here"),
-        }
-    }
-    for (game, what) in [(Game::PingPong, ""), (Game::Used, ".used")] {
-        rights_in(options, &mut peers, game, what);
-    }
-}
-
-fn rights_in(options: &Options, peers: &mut [(Option<&str>, &mut Peer)], game: Game, what: &str) {
-    let mut head = vec!["size".to_string(), "adma_alloc".into()];
-    head.extend(
-        peers
-            .iter()
-            .filter_map(|(name, _)| *name)
-            .flat_map(|name| [name.to_string(), "x adma_alloc".into()]),
-    );
-    let mut table = Table::new(head);
-    let sizes = options.sizes.clone().unwrap_or(vec![64 << 10, MIB, 16 * MIB]);
-    for size in sizes {
-        progress(&format!("ipc, rights{what}: {}", name_of(size)));
-        let rounds = (32 * MIB / size).clamp(2, 32);
-        let mut times = vec![Vec::new(); peers.len()];
-        let (mut rng, mut order) = (Rng::new(), (0..peers.len()).collect::<Vec<_>>());
-        let budget = Budget::new(options.seconds);
-        for turn in 0..400 {
-            if turn >= 4 && budget.used() >= 1.0 {
-                break;
-            }
-            rng.shuffle(&mut order);
-            for &index in &order {
-                let taken = peers[index].1.play(game, Channel::Blocks, size, rounds);
-                if turn > 0 {
-                    times[index].push(taken);
-                }
-            }
-        }
-        let mut row = vec![name_of(size)];
-        for (index, (name, _)) in peers.iter().enumerate() {
-            row.push(time_or_none(times[index].iter().copied().collect::<Samples>().median()));
-            if let Some(name) = name {
-                let ratio = ratios(&times[0], &times[index]).median();
-                figure(&format!("ipc.{}.{name}{what}", name_of(size)), ratio);
-                row.push(ratio_or_none(ratio));
-            }
-        }
-        table.row(row);
-    }
-    table.print();
-    println!(
-        "buffers of adma_alloc, {}, where process_vm is not allowed. untraced:\n\
-         neither process lets itself be traced, as under Yama 1, and messages are streamed\n",
-        match game {
-            Game::Used => "written before and read after",
-            _ => "neither written nor read",
-        }
-    );
-}
-
-fn small(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
-    let channels = [Channel::Adma, Channel::Futex, Channel::FutexOnly, Channel::Socket];
-    let mut table = Table::new([
-        "size",
-        "adma",
-        "futex",
-        "futex, no spinning",
-        "socket",
-        "Open MPI",
-        "adma / futex",
-    ]);
+fn small(options: &Options, peer: &mut Peer) {
+    let channels = [Channel::Adma, Channel::Futex, Channel::Socket];
+    let mut table = head(&channels, &["adma / futex"]);
     for size in SMALL {
         let name = name_of(size);
         progress(&format!("ipc: {name}"));
-        let times = play(options, peer, mpi, Game::PingPong, &channels, size);
-        let ratio = ratios(&times[0], &times[1]).median();
-        figure(&format!("ipc.{name}.small"), ratio);
+        let times = play(options, peer, Game::PingPong, &channels, size);
+        let ratio = ratios(&times[0], &times[1]);
+        spread(&format!("ipc.{name}.small"), &ratio);
+        figure(&format!("ipc.us.{name}.adma"), median(&times[0]) / 1e3);
         let mut row = vec![name];
-        row.extend(
-            times
-                .iter()
-                .map(|times| time_or_none(times.iter().copied().collect::<Samples>().median())),
-        );
-        row.push(ratio_or_none(ratio));
+        row.extend(times.iter().map(|times| time_or_none(median(times))));
+        row.push(ratio_or_none(ratio.median()));
         table.row(row);
     }
     table.print();
@@ -234,106 +129,88 @@ fn small(options: &Options, peer: &mut Peer, mpi: &mut Option<Mpi>) {
     );
 }
 
-/// Around the borders: with bytes that somebody has made and somebody wants, and without.
-fn middle(options: &Options, peer: &mut Peer, game: Game, what: &str) {
-    let channels = [
-        Channel::Adma,
-        Channel::Blocks,
-        Channel::Pipe,
-        Channel::Socket,
-        Channel::SharedMemory,
-        Channel::ProcessVm,
-    ];
-    let mut head = vec!["size".to_string()];
-    head.extend(channels.iter().map(|channel| channel.name().into()));
-    head.extend(["adma x best".into(), "adma_alloc x best".into()]);
-    let mut table = Table::new(head);
-    let large = if game == Game::Used { &[1024, 16 << 10][..] } else { &[] };
-    for size in MIDDLE.iter().chain(large).map(|kib| kib << 10) {
+/// Bytes that the sender has just written and the receiver reads.
+fn used(options: &Options, peer: &mut Peer) {
+    let channels = [&[Channel::Adma, Channel::Blocks][..], &RIVALS].concat();
+    let mut table = head(&channels, &["adma x best", "adma_alloc x best"]);
+    for size in MIDDLE.map(|kib| kib * KIB) {
         let name = name_of(size);
-        progress(&format!("ipc, {what}: {name}"));
-        let times = play(options, peer, &mut None, game, &channels, size);
-        let median = |times: &Vec<f64>| times.iter().copied().collect::<Samples>().median();
-        let medians: Vec<f64> = times[..channels.len()].iter().map(median).collect();
-        let best = (2..channels.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
-        let gains = [0, 1].map(|ours| ratios(&times[best.unwrap_or(2)], &times[ours]).median());
-        figure(&format!("ipc.{name}.{what}"), gains[0]);
-        figure(&format!("ipc.{name}.{what}_blocks"), gains[1]);
+        progress(&format!("ipc, used: {name}"));
+        let times = play(options, peer, Game::Used, &channels, size);
+        let best = best(&channels, &times);
+        let gains = [0, 1].map(|ours| ratios(&times[best], &times[ours]));
+        spread(&format!("ipc.{name}.used"), &gains[0]);
+        spread(&format!("ipc.{name}.used_blocks"), &gains[1]);
         let mut row = vec![name];
-        row.extend(medians.iter().map(|&median| time_or_none(median)));
-        row.extend(gains.map(ratio_or_none));
+        row.extend(times[..channels.len()].iter().map(|times| time_or_none(median(times))));
+        row.extend(gains.map(|gain| ratio_or_none(gain.median())));
         table.row(row);
     }
     table.print();
-    println!(
-        "half a round trip in which messages are {}\n",
-        match game {
-            Game::Used => "written before and read after",
-            _ => "neither written nor read",
-        }
-    );
+    println!("half a round trip in which messages are written before and read after\n");
 }
 
-/// Against another library, in the same run: BENCH_BEFORE=path.
-fn compare(options: &Options, peer: &mut Peer) {
-    if !peer.has_before() {
-        return;
-    }
-    let channels = [Channel::Adma, Channel::Before, Channel::Blocks, Channel::BeforeBlocks];
-    let mut table = Table::new([
-        "size",
-        "used: adma",
-        "gain",
-        "adma_alloc",
-        "gain",
-        "untouched: adma",
-        "gain",
-        "adma_alloc",
-        "gain",
-        "one way: adma",
-        "gain",
-        "adma_alloc",
-        "gain",
-    ]);
-    let sizes = [64, 1 << 10].into_iter().chain(MIDDLE.map(|kib| kib << 10));
-    let sizes = sizes.chain(LARGE[1..].iter().copied()).collect();
-    for size in options.sizes.clone().unwrap_or(sizes) {
-        progress(&format!("ipc, before and after: {}", name_of(size)));
-        let mut row = vec![name_of(size)];
-        for game in [Game::Used, Game::PingPong, Game::Stream] {
-            let times = play(options, peer, &mut None, game, &channels, size);
-            for now in [0, 2] {
-                row.push(time_or_none(times[now].iter().copied().collect::<Samples>().median()));
-                row.push(ratio_or_none(ratios(&times[now + 1], &times[now]).median()));
-            }
-        }
-        table.row(row);
-    }
-    table.print();
-    println!("gain: the time of the library BENCH_BEFORE over ours, in the same turns\n");
-}
-
-fn stream(options: &Options, peer: &mut Peer) {
-    let channels = [Channel::Adma, Channel::Pipe, Channel::Socket, Channel::SharedMemory];
-    let mut head = vec!["size".to_string()];
-    head.extend(channels.iter().map(|channel| channel.name().into()));
-    let mut table = Table::new(head);
-    for size in [64, 1 << 10, 4 << 10, 32 << 10, 256 << 10] {
+fn one_way(options: &Options, peer: &mut Peer) {
+    let channels =
+        [Channel::Adma, Channel::Blocks, Channel::Pipe, Channel::Socket, Channel::SharedMemory];
+    let mut table = head(&channels, &["adma x best"]);
+    for size in options.sizes_or(&ONE_WAY) {
         let name = name_of(size);
         progress(&format!("ipc, one way: {name}"));
-        let times = play(options, peer, &mut None, Game::Stream, &channels, size);
+        let times = play(options, peer, Game::Stream, &channels, size);
         let mut row = vec![name.clone()];
-        for (index, times) in times[..channels.len()].iter().enumerate() {
-            let rate = 1e9 / times.iter().copied().collect::<Samples>().median();
-            if index == 0 {
-                figure(&format!("ipc.{name}.messages_per_second"), rate);
-            }
-            row.push(format!("{:.0}", rate));
+        for (channel, times) in channels.iter().zip(&times) {
+            let speed = size as f64 * 1e3 / median(times);
+            figure(&format!("ipc.oneway.{name}.{}", channel.key()), speed);
+            row.push(format!("{speed:.0}"));
         }
+        let gain = ratios(&times[best(&channels, &times)], &times[0]);
+        spread(&format!("ipc.{name}.oneway"), &gain);
+        row.push(ratio_or_none(gain.median()));
         table.row(row);
     }
     table.print();
-    println!("messages per second, one way\n");
+    println!("MB/s, one way\n");
+}
+
+/// Both processes on CPUs that share a core, a cache, a package, or nothing.
+fn binding(options: &Options) {
+    println!("1M by processes bound to two CPUs, by what these share; x: adma over the best other");
+    let levels = machine::pairs_by_level();
+    if levels.is_empty() {
+        println!("  one CPU: nothing to bind to");
+    }
+    for (level, [one, other]) in levels {
+        progress(&format!("ipc, binding: {level}"));
+        let mut child = spawn::itself("ipc-bound", None);
+        let (one, other) = (one.to_string(), other.to_string());
+        child.args(["--lib", options.library().unwrap_or("none"), "--seconds"]);
+        child.arg(options.seconds.to_string()).args(["--", &level, &one, &other]);
+        if !child.status().is_ok_and(|status| status.success()) {
+            println!("  {level}: failed");
+        }
+    }
+    println!();
+}
+
+/// The process of one binding.
+pub fn bound(options: &Options) {
+    let [level, one, other] = options.rest.as_slice() else { std::process::exit(2) };
+    let (Ok(one), Ok(other)) = (one.parse(), other.parse()) else { std::process::exit(2) };
+    let Some(lib) = options.library() else { std::process::exit(2) };
+    let mut peer = Peer::start(lib, Some([one, other]));
+    let channels = [&[Channel::Adma, Channel::Blocks][..], &RIVALS].concat();
+    let times = play(options, &mut peer, Game::PingPong, &channels, MIB);
+    let best = best(&channels, &times);
+    let gain = ratios(&times[best], &times[0]);
+    spread(&format!("ipc.binding.{level}"), &gain);
+    println!(
+        "  {level:<12} CPUs {one} and {other}: adma {}, {} {}, x {:.2}",
+        time(median(&times[0])),
+        channels[best].name(),
+        time(median(&times[best])),
+        gain.median()
+    );
 }
 
 fn time_or_none(ns: f64) -> String {

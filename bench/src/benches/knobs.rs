@@ -8,12 +8,12 @@
 //! round.
 
 use crate::arms::interposed_memcpy;
-use crate::channels::{Channel, Game, Peer, Rights};
+use crate::channels::{Channel, Game, Peer};
 use crate::copies::{Copies, Target};
 use crate::measure::{Rng, Samples, now};
 use crate::memory::Area;
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, time};
+use crate::out::{Table, progress, size as short, spread, time};
 use crate::spawn;
 use crate::turns::Budget;
 use libc::{c_int, c_void};
@@ -24,7 +24,7 @@ use std::hint::black_box;
 enum Work {
     /// One copy of memory that no cache holds.
     Cold,
-    /// The same, and the destination is read.
+    /// A cold copy, and the destination is read.
     Read,
     /// A comparison that ends after 100 bytes.
     Differs,
@@ -32,44 +32,17 @@ enum Work {
     Message,
 }
 
-impl Work {
-    const ALL: [Work; 4] = [Work::Cold, Work::Read, Work::Differs, Work::Message];
-
-    fn about(self) -> &'static str {
-        match self {
-            Work::Cold => "a cold copy",
-            Work::Read => "a cold copy, then its destination is read",
-            Work::Differs => "memcmp that ends after 100 bytes",
-            Work::Message => "a message, written before and read after",
-        }
-    }
-
-    fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|work| format!("{work:?}") == name)
-    }
-}
-
-/// Other values, and where they are tried.
-struct Case {
-    knobs: &'static str,
-    work: Work,
-    size: usize,
-}
-
-const fn case(knobs: &'static str, work: Work, size: usize) -> Case {
-    Case { knobs, work, size }
-}
-
-const CASES: &[Case] = &[
-    case("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB),
-    case("ADMA_STORES=stream", Work::Cold, MIB),
-    case("ADMA_STORES=ordinary", Work::Read, 4 * MIB),
-    case("ADMA_OPS=memcpy", Work::Differs, MIB),
-    case("ADMA_IPC_ENGINE=shm", Work::Message, MIB),
+/// Other values, where they are tried, and with which size.
+const CASES: &[(&str, Work, usize, &str)] = &[
+    ("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB, "a cold copy"),
+    ("ADMA_STORES=stream", Work::Cold, MIB, "a cold copy"),
+    ("ADMA_STORES=ordinary", Work::Read, 4 * MIB, "a cold copy, then its destination is read"),
+    ("ADMA_OPS=memcpy", Work::Differs, MIB, "memcmp that ends after 100 bytes"),
+    ("ADMA_IPC_ENGINE=shm", Work::Message, MIB, "a message, written before and read after"),
 ];
 
 pub fn run(options: &Options) {
-    let Some(lib) = options.lib.as_deref().filter(|lib| *lib != "none") else {
+    let Some(lib) = options.library() else {
         println!("skipped: no library\n");
         return;
     };
@@ -78,9 +51,9 @@ pub fn run(options: &Options) {
         "{rounds} pairs of processes for each line. default: one turn of it with default knobs.\n\
          gain: its time over the time with these knobs; above 1 the default is wrong.\n"
     );
-    let mut table = Table::new(["knobs", "size", "default", "gain", "q1-q3", "case"]);
-    for &Case { knobs, work, size } in CASES {
-        progress(&format!("knobs: {knobs}, {}", work.about()));
+    let mut table = Table::of("knobs|size|default|gain|q1-q3|case");
+    for (case, &(knobs, work, size, about)) in CASES.iter().enumerate() {
+        progress(&format!("knobs: {knobs}, {about}"));
         let (mut default, mut gain) = (Samples::default(), Samples::default());
         let mut rng = Rng::new();
         for _ in 0..rounds {
@@ -89,37 +62,37 @@ pub fn run(options: &Options) {
             let mut times = [f64::NAN; 2];
             for arm in order {
                 let set = if arm == 0 { "" } else { knobs };
-                times[arm] = sample(lib, set, work, size, options).unwrap_or(f64::NAN);
+                times[arm] = sample(lib, set, case, options).unwrap_or(f64::NAN);
             }
             if times.iter().all(|time| time.is_finite()) {
                 default.push(times[0]);
                 gain.push(times[0] / times[1]);
             }
         }
-        figure(&format!("knobs.{knobs}.{work:?}.{}", short(size)), gain.median());
+        spread(&format!("knobs.{knobs}.{work:?}.{}", short(size)), &gain);
         let quartiles = format!("{:.2}-{:.2}", gain.quantile(0.25), gain.quantile(0.75));
         let gain = format!("{:.2}", gain.median());
         let default = time(default.median());
         let size = short(size);
-        table.row([knobs, &size, &default, &gain, &quartiles, work.about()]);
+        table.row([knobs, &size, &default, &gain, &quartiles, about]);
     }
     table.print();
 }
 
-fn sample(lib: &str, knobs: &str, work: Work, size: usize, options: &Options) -> Option<f64> {
+fn sample(lib: &str, knobs: &str, case: usize, options: &Options) -> Option<f64> {
     // Messages are no copies of the program's: both processes open the library by name.
-    let by_name = work == Work::Message;
+    let by_name = CASES[case].1 == Work::Message;
     let mut command = spawn::itself("knob-work", (!by_name).then_some(lib));
     command.envs(knobs.split_whitespace().filter_map(|knob| knob.split_once('=')));
     command.args(["--lib", lib, "--seconds", &format!("{}", options.seconds / 10.0)]);
-    let output = command.args(["--", &format!("{work:?}"), &size.to_string()]).output().ok()?;
+    let output = command.args(["--", &case.to_string()]).output().ok()?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
 /// The process of a sample: says how many nanoseconds a turn takes.
 pub fn work(options: &Options) {
-    let [work, size] = options.rest.as_slice() else { std::process::exit(2) };
-    let (Some(work), Ok(size)) = (Work::named(work), size.parse::<usize>()) else {
+    let case = options.rest.first().and_then(|case| case.parse::<usize>().ok());
+    let Some(&(_, work, size, _)) = case.and_then(|case| CASES.get(case)) else {
         std::process::exit(2)
     };
     let turn: Box<dyn FnMut() -> f64> = match work {
@@ -134,7 +107,7 @@ pub fn work(options: &Options) {
         Work::Differs => differs(size),
         Work::Message => {
             let lib = options.lib.as_deref().unwrap_or_default();
-            let mut peer = Peer::start(lib, Rights::Usual).expect("usual rights");
+            let mut peer = Peer::start(lib, None);
             Box::new(move || peer.play(Game::Used, Channel::Adma, size, 16))
         }
     };

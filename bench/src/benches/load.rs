@@ -22,9 +22,9 @@ const BURST: usize = 4;
 
 #[derive(Clone, Copy)]
 enum Scene {
-    /// One thread copies beside so many busy processes.
+    /// One thread copies beside this number of busy processes.
     Beside(usize),
-    /// So many threads copy at once.
+    /// This number of threads copies at once.
     Crowd(usize),
 }
 
@@ -62,10 +62,9 @@ pub fn run(options: &Options) {
     );
     let sizes = options.sizes(KIB, 64 * MIB);
     let largest = sizes.iter().copied().max().unwrap_or(MIB);
-    let mut cells: Vec<(String, Outcome)> = Vec::new();
     let mut columns = Vec::new();
     for (name, scene) in scenes {
-        columns.push(column(name, scene, &sizes, largest, options, &mut cells));
+        columns.push(column(name, scene, &sizes, largest, options));
     }
     for (index, heat) in Heat::BOTH.into_iter().enumerate() {
         println!("{}", heat.name());
@@ -77,23 +76,6 @@ pub fn run(options: &Options) {
         }
         table.print();
     }
-    worst("median time", &cells, ".time");
-    worst("throughput", &cells, ".throughput");
-    worst("mean time (no target: what the median hides)", &cells, ".mean");
-    println!();
-}
-
-fn worst(what: &str, cells: &[(String, Outcome)], suffix: &str) {
-    let value = |(key, outcome): &(String, Outcome)| match (suffix, key.contains("x.")) {
-        (".time", true) | (".mean", false) => Some(outcome.other),
-        (".time", false) | (".throughput", true) => Some(outcome.main),
-        _ => None,
-    };
-    let all = cells.iter().filter_map(|cell| Some((value(cell)?, &cell.0)));
-    let all = all.filter(|(value, _)| value.is_finite());
-    if let Some((value, key)) = all.min_by(|a, b| a.0.total_cmp(&b.0)) {
-        println!("worst {what}: {value:.2} x libc at {}", key.replace('.', " "));
-    }
 }
 
 /// All cells of one scene: the table's text for [cold, hot], size by size.
@@ -103,7 +85,6 @@ fn column(
     sizes: &[usize],
     largest: usize,
     options: &Options,
-    cells: &mut Vec<(String, Outcome)>,
 ) -> [Vec<String>; 2] {
     let mut stage = Stage::new(scene, largest, options);
     Heat::BOTH.map(|heat| {
@@ -114,7 +95,7 @@ fn column(
                 column.push("-".into());
                 continue;
             };
-            // The lowest of so many cells is low by chance, too: only what is
+            // The lowest of many cells is low by chance, too: only what is
             // low twice counts.
             let low = !scene.reached(&outcome);
             if low && let Some(second) = stage.measure(size, heat, options.seconds) {
@@ -129,7 +110,6 @@ fn column(
             figure(&format!("load.{key}.{}", names.0), outcome.main);
             figure(&format!("load.{key}.{}", names.1), outcome.other);
             column.push(format!("{mark}{:.2}/{:.2}", outcome.main, outcome.other));
-            cells.push((key, outcome));
         }
         column
     })

@@ -1,19 +1,20 @@
 //! One file for each benchmark.
 
 pub mod asynchronous;
+pub mod cache;
 pub mod copy;
 pub mod first;
 pub mod fresh;
 pub mod ipc;
 pub mod knobs;
 pub mod load;
-pub mod loops;
 pub mod mpi;
-pub mod numpy;
 pub mod others;
-pub mod pauses;
+pub mod phases;
 pub mod pins;
 pub mod programs;
+pub mod reads;
+pub mod scaling;
 pub mod short;
 pub mod small;
 pub mod start;

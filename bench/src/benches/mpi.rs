@@ -1,10 +1,10 @@
-//! An unmodified Open MPI with and without the shim: ping-pong, alltoall and allreduce, with few
-//! ranks and with as many as there are CPUs, over cma (process_vm_readv) and copy-in-copy-out.
-//! Runs take turns: A B B A.
+//! Unmodified Open MPI and MPICH with and without the shim: ping-pong, alltoall, allreduce and an
+//! integer sort, with 2, 4 and 8 ranks and as many as there are CPUs; Open MPI over cma
+//! (process_vm_readv) and copy-in-copy-out. Runs take turns: A B B A.
 
 use crate::measure::Samples;
 use crate::options::{MIB, Options};
-use crate::out::{self, Table, figure, progress};
+use crate::out::{self, Table, figure, progress, spread};
 use crate::spawn;
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 const SOURCE: &str = include_str!("../../mpi_collectives.c");
 
-/// No run takes longer.
+/// A run that takes longer is killed.
 const LIMIT_SECONDS: u32 = 120;
 
 /// Operation and size -> nanoseconds.
@@ -21,6 +21,7 @@ type Cases = BTreeMap<(String, usize), f64>;
 /// One way to run all of it.
 struct Setting {
     ranks: usize,
+    /// A mechanism of Open MPI, or MPICH.
     mechanism: &'static str,
     /// Ranks that wait give their CPU away (mpi_yield_when_idle).
     yielding: bool,
@@ -35,15 +36,24 @@ impl Setting {
     fn run(&self, program: &Path, lib: Option<&str>, options: &Options) -> Cases {
         // A run that hangs is a figure that is missing, not a benchmark without end.
         let mut command = spawn::command("timeout", None);
-        command.args(["-k", "5", &LIMIT_SECONDS.to_string(), "mpirun"]);
-        command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-        command.args(["-np", &self.ranks.to_string(), "--mca", "btl", "self,vader"]);
-        command.args(["--mca", "btl_vader_single_copy_mechanism", self.mechanism]);
-        command.args(["--mca", "mpi_yield_when_idle", if self.yielding { "1" } else { "0" }]);
-        if let Some(lib) = lib {
-            command.arg("-x").arg(format!("LD_PRELOAD={lib}"));
-            for (name, value) in std::env::vars().filter(|(name, _)| name.starts_with("ADMA_")) {
-                command.arg("-x").arg(format!("{name}={value}"));
+        command.args(["-k", "5", &LIMIT_SECONDS.to_string()]);
+        let knobs = std::env::vars().filter(|(name, _)| name.starts_with("ADMA_"));
+        let preload = lib.map(|lib| ("LD_PRELOAD".to_string(), lib.to_string()));
+        let set = knobs.filter(|_| lib.is_some()).chain(preload);
+        let ranks = self.ranks.to_string();
+        if self.mechanism == MPICH {
+            command.args(["mpirun.mpich", "-np", &ranks]);
+            for (name, value) in set {
+                command.args(["-genv", &name, &value]);
+            }
+        } else {
+            let yielding = if self.yielding { "1" } else { "0" };
+            command.args([open_mpi("mpirun"), "--allow-run-as-root", "--oversubscribe"]);
+            command.args(["--bind-to", "none", "-np", &ranks, "--mca", "btl", "self,vader"]);
+            command.args(["--mca", "btl_vader_single_copy_mechanism", self.mechanism]);
+            command.args(["--mca", "mpi_yield_when_idle", yielding]);
+            for (name, value) in set {
+                command.args(["-x", &format!("{name}={value}")]);
             }
         }
         command.arg(program).arg((options.seconds / 15.0).to_string());
@@ -66,29 +76,44 @@ fn sizes(options: &Options) -> Vec<usize> {
     options.sizes.clone().unwrap_or(usual)
 }
 
-pub fn run(options: &Options) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
-    let folder = std::env::temp_dir().join(format!("adma-bench-mpi-{}", std::process::id()));
-    let program = match build(&folder) {
-        Ok(program) => program,
-        Err(why) => return println!("skipped: {why}\n"),
+const MPICH: &str = "mpich";
+
+/// The command of Open MPI, also where MPICH is the default.
+fn open_mpi(name: &'static str) -> &'static str {
+    let known = match name {
+        "mpicc" => "mpicc.openmpi",
+        _ => "mpirun.openmpi",
     };
+    if Path::new("/usr/bin").join(known).exists() { known } else { name }
+}
+
+pub fn run(options: &Options) {
+    let lib = options.library();
+    let folder = std::env::temp_dir().join(format!("adma-bench-mpi-{}", std::process::id()));
     println!("time of one operation without the shim, and how much faster it is with it\n");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut ranks: Vec<usize> = (1..).map(|bits| 1 << bits).take_while(|&n| n < cpus).collect();
-    ranks.push(cpus.max(2));
-    if options.quick {
-        ranks = vec![2, cpus.max(2)];
-        ranks.dedup();
-    }
-    let mut table =
-        Table::new(["ranks", "way", "operation", "size", "without", "x", "lowest", "highest"])
-            .with_widths_of(["16", "copy in, copy out, yielding", "allreduce", "64M", "10.00 ms"]);
-    for &ranks in &ranks {
-        for mechanism in ["cma", "none"] {
+    let mut ranks = vec![2, 4, 8, cpus.max(2)];
+    ranks.retain(|ranks| !options.quick || *ranks <= cpus.max(2));
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut table = Table::of("ranks|way|operation|size|without|x|lowest|highest")
+        .with_widths_of(["16", "copy in, copy out, yielding", "allreduce", "64M", "10.00 ms"]);
+    for (compiler, mechanisms) in
+        [(open_mpi("mpicc"), &["cma", "none"][..]), ("mpicc.mpich", &[MPICH])]
+    {
+        let program = match build(compiler, &folder, SOURCE) {
+            Ok(program) => program,
+            Err(why) => {
+                println!("skipped: {why}\n");
+                continue;
+            }
+        };
+        for (&ranks, &mechanism) in
+            ranks.iter().flat_map(|r| mechanisms.iter().map(move |m| (r, m)))
+        {
             for yielding in [false, true] {
                 // Only where they would take CPUs from each other.
-                if !yielding || ranks >= cpus {
+                if !yielding || ranks >= cpus && mechanism != MPICH {
                     let setting = Setting { ranks, mechanism, yielding };
                     compare(&setting, &program, lib, options, &mut table);
                     table.print_new();
@@ -135,7 +160,9 @@ fn compare(
     for (case, ratio) in &ratios {
         let (operation, size) = case;
         let size = out::size(*size);
-        figure(&format!("mpi.{}.{operation}.{size}.ratio", setting.name()), ratio.median());
+        let key = format!("mpi.us.{}.{operation}.{size}", setting.name());
+        figure(&key, plain[case].median() / 1e3);
+        spread(&format!("mpi.{}.{operation}.{size}.ratio", setting.name()), ratio);
         table.row([
             setting.ranks.to_string(),
             way.clone(),
@@ -149,15 +176,14 @@ fn compare(
     }
 }
 
-fn build(folder: &Path) -> Result<PathBuf, String> {
-    let (source, program) = (folder.join("collectives.c"), folder.join("collectives"));
-    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&source, SOURCE));
-    written.map_err(|error| format!("{}: {error}", source.display()))?;
-    let built =
-        spawn::command("mpicc", None).args(["-O2", "-o"]).arg(&program).arg(&source).output();
-    match built {
+fn build(compiler: &str, folder: &Path, source: &str) -> Result<PathBuf, String> {
+    let (file, program) = (folder.join("program.c"), folder.join(format!("by-{compiler}")));
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&file, source));
+    written.map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut command = spawn::command(compiler, None);
+    match command.args(["-O2", "-o"]).arg(&program).arg(&file).output() {
         Ok(output) if output.status.success() => Ok(program),
-        Ok(output) => Err(format!("mpicc: {}", String::from_utf8_lossy(&output.stderr))),
-        Err(_) => Err("no mpicc (apt install libopenmpi-dev openmpi-bin)".into()),
+        Ok(output) => Err(format!("{compiler}: {}", String::from_utf8_lossy(&output.stderr))),
+        Err(_) => Err(format!("no {compiler} (apt install openmpi-bin libopenmpi-dev mpich)")),
     }
 }

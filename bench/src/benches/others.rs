@@ -5,7 +5,7 @@ use crate::arms;
 use crate::measure::{Rng, Samples, now, settle};
 use crate::memory::{Area, Pair, Walk};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short};
+use crate::out::{Table, figure, progress, size as short, spread};
 use crate::turns::{Budget, buffer_size};
 use libc::{c_int, c_void};
 use std::hint::black_box;
@@ -81,8 +81,8 @@ fn table(
                 let (speed, row, pause) = cell(options, kind, pair, size, &call);
                 let key = |what: &str| format!("{name}.{}.{}.{what}", kind.name(), short(size));
                 figure(&key("libc_gbs"), speed);
-                figure(&key("row_libc"), row.median());
-                figure(&key("pause_libc"), pause.median());
+                spread(&key("row_libc"), &row);
+                spread(&key("pause_libc"), &pause);
                 let median = |samples: &Samples| format!("{:.2}", samples.median());
                 let range = |s: &Samples| format!("{:.2}-{:.2}", s.quantile(0.1), s.quantile(0.9));
                 let speed = format!("{speed:.2}");
@@ -122,7 +122,7 @@ fn cell(
                 };
                 let dst = fresh.as_ref().map_or(spot.dst, |area| area.at(0));
                 let flipped = match kind {
-                    // SAFETY: inside the spot; nobody else uses the pair.
+                    // SAFETY: inside the spot; the pair is used here only.
                     Memory::Differs(at) if at < size => Some(unsafe { spot.dst.add(at) }),
                     _ => None,
                 };

@@ -1,22 +1,85 @@
-//! How large a translation cache should be, and its lines, which are the kernel helper's pinned
-//! ranges: recorded copies of real programs, and
-//! a made-up working set beyond this machine, through caches of every shape of the paper.
+//! The papers' translation cache by its shape, as counts: misses of made-up
+//! copies, memory of its tables, and transfers of copies that are not aligned.
 
 use crate::options::Options;
 use crate::out::{Table, figure, progress};
-use crate::spawn;
-use crate::translate::{Cache, Shape};
-use std::fs;
-use std::path::Path;
-use std::process::Stdio;
+use std::collections::HashSet;
 
 const ENTRIES: [u32; 3] = [8 << 10, 16 << 10, 32 << 10];
 const LINES: [u32; 4] = [8, 16, 64, 128];
 const WAYS: [u32; 3] = [2, 4, 8];
 const PAGE: u64 = 4096;
+/// The paper's best shape.
+const BEST: Shape = Shape { entries: 16 << 10, line: 64, ways: 4 };
 
-/// Made of recorder.c by build.rs.
-const RECORDER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/recorder.so"));
+/// The copies of this name come back to the same memory.
+const AGAIN: &str = "64 GiB 128 MiB again";
+
+/// C, L and A of the paper.
+#[derive(Clone, Copy)]
+struct Shape {
+    entries: u32,
+    line: u32,
+    ways: u32,
+}
+
+/// A set-associative cache of lines, LRU inside a set, the youngest last.
+struct Cache {
+    sets: Vec<Vec<(u32, u64)>>,
+    shape: Shape,
+    seen: HashSet<(u32, u64)>,
+    lookups: u64,
+    cold: u64,
+    other: u64,
+}
+
+impl Cache {
+    fn new(shape: Shape) -> Self {
+        let sets = vec![Vec::new(); (shape.entries / shape.line / shape.ways) as usize];
+        Cache { sets, shape, seen: HashSet::new(), lookups: 0, cold: 0, other: 0 }
+    }
+
+    /// Looks up one page of one process. A miss fills the whole line.
+    fn page(&mut self, space: u32, page: u64) {
+        let line = page / u64::from(self.shape.line);
+        // Neighbouring lines use neighbouring sets; equal addresses of two processes do not meet.
+        let set = (line as u32).wrapping_add(space.wrapping_mul(0x9e37_79b1)) as usize;
+        let count = self.sets.len();
+        let set = &mut self.sets[set % count];
+        self.lookups += 1;
+        match set.iter().position(|&key| key == (space, line)) {
+            Some(at) => drop(set.remove(at)),
+            None => {
+                if set.len() == self.shape.ways as usize {
+                    set.remove(0);
+                }
+                // The first use of a line misses whatever the cache is like.
+                let first = self.seen.insert((space, line));
+                *(if first { &mut self.cold } else { &mut self.other }) += 1;
+            }
+        }
+        set.push((space, line));
+    }
+
+    /// KiB of a table with eight bytes for each page of every line, and of the cache (an entry
+    /// of eight bytes for each page, a tag of eight for each line).
+    fn memory(&self) -> (f64, f64) {
+        let table = self.seen.len() as u64 * u64::from(self.shape.line) * 8;
+        let cache = u64::from(self.shape.entries * 8 + self.shape.entries / self.shape.line * 8);
+        (table as f64 / 1024.0, cache as f64 / 1024.0)
+    }
+}
+
+/// DMA transfers of one copy: none crosses a page on either side.
+fn transfers(dst: u64, src: u64, len: u64) -> u64 {
+    let mut at = 0;
+    let mut count = 0;
+    while at < len {
+        at += (PAGE - (dst + at) % PAGE).min(PAGE - (src + at) % PAGE).min(len - at);
+        count += 1;
+    }
+    count
+}
 
 /// One copy: destination, source, bytes.
 type Copy = (u64, u64, u64);
@@ -32,27 +95,40 @@ pub fn run(options: &Options) {
         "misses per 1000 pages looked up, and those of them that are not cold; C entries, L per\n\
          line, A ways (the module pins in ranges of L 64 and finds them in a tree per file)\n"
     );
-    let folder = std::env::temp_dir().join(format!("adma-pins-{}", std::process::id()));
-    let recorder = folder.join("recorder.so");
-    let mut works = Vec::new();
-    if fs::create_dir_all(&folder).is_ok() && fs::write(&recorder, RECORDER).is_ok() {
-        works = programs(&recorder.to_string_lossy(), &folder);
-    }
-    works.extend(made_up(if options.quick { 2_000 } else { 20_000 }));
-    let _ = fs::remove_dir_all(&folder);
+    let works = made_up(if options.quick { 2_000 } else { 20_000 });
     for work in &works {
         progress(&format!("pins: {}", work.name));
         table(work);
     }
+    println!("KiB of a table of all pages, and of a cache of C 16K, L 64, A 4");
+    let mut memory = Table::of("copies|table|cache|saved");
+    for work in &works {
+        let replayed = replay(work, BEST);
+        let (table, cache) = replayed.memory();
+        if work.name == AGAIN {
+            let again = 1000.0 * replayed.other as f64 / replayed.lookups.max(1) as f64;
+            figure("pins.again.128M", again);
+        }
+        let saved = 1.0 - cache / table;
+        figure(&format!("pins.memory.{}", work.name.replace(' ', "_")), saved);
+        memory.row([
+            work.name.clone(),
+            format!("{table:.0}"),
+            format!("{cache:.0}"),
+            format!("{:.0} %", saved * 100.0),
+        ]);
+    }
+    memory.print();
+    let [aligned, offset] = [0, 2048].map(|offset| transfers(0, offset, 4 << 20) as f64);
+    println!("transfers of a copy of 4 MiB: aligned {aligned}, offsets differ by 2 KiB {offset}\n");
+    figure("pins.ranges.4M", (2 * (4 << 20) / (u64::from(BEST.line) * PAGE)) as f64);
+    figure("pins.transfers.aligned", aligned);
+    figure("pins.transfers.offset_2K", offset);
 }
 
 fn table(work: &Work) {
     let copies: usize = work.processes.iter().map(Vec::len).sum();
     println!("{} ({copies} copies, {} processes)", work.name, work.processes.len());
-    if copies == 0 {
-        println!("  nothing recorded\n");
-        return;
-    }
     let mut head = vec!["L".to_string()];
     for entries in ENTRIES {
         head.extend(WAYS.map(|ways| format!("{}K A{ways}", entries >> 10)));
@@ -97,79 +173,6 @@ fn replay(work: &Work, shape: Shape) -> Cache {
     cache
 }
 
-// ---- recorded ---------------------------------------------------------------------------
-
-const ARRAYS: &str = "
-import array
-a = [array.array('B', bytes(600_000 + 70_000 * i)) for i in range(40)]
-for round in range(30):
-    for i in range(len(a)):
-        a[i] = a[i][:] if (i + round) % 3 else a[i] + a[i][:70_000]
-";
-
-/// Programs from the distribution that copy by the hundred kilobytes; what is not installed
-/// is left out.
-fn programs(recorder: &str, folder: &Path) -> Vec<Work> {
-    let shell = [
-        ("python3, arrays", format!("python3 -c \"{ARRAYS}\"")),
-        ("sort, 2000000 lines", "seq 2000000 | sort -R | sort -n | tail -n 1".to_string()),
-        (
-            "sqlite3, 200000 rows",
-            "sqlite3 :memory: \"create table t(a, b); with recursive c(x) as (select 1 union all \
-             select x + 1 from c where x < 200000) insert into t select x, randomblob(300) from c; \
-             select count(*) from t where b > x'80' order by b;\""
-                .to_string(),
-        ),
-        (
-            "perl, strings",
-            "perl -e '$s = \"x\" x 900_000; for (1..300) { $t = $s; \
-            $u = $t . $s; $s = substr($u, 5, 900_000) }'"
-                .to_string(),
-        ),
-        (
-            "zstd and xz",
-            "seq 3000000 | zstd -q -3 | zstd -qd | xz -0 | xz -d | tail -n 1".to_string(),
-        ),
-    ];
-    let mut works = Vec::new();
-    for (number, (name, script)) in shell.into_iter().enumerate() {
-        progress(&format!("pins: recording {name}"));
-        let folder = folder.join(number.to_string());
-        if fs::create_dir_all(&folder).is_err() {
-            continue;
-        }
-        let mut command = spawn::command("sh", Some(recorder));
-        command
-            .args(["-c", &script])
-            .env("RECORDER_FOLDER", &folder)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let _ = command.status(); // a program that is not there leaves no trace
-        let mut processes: Vec<Vec<Copy>> = fs::read_dir(&folder)
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| recorded(&entry.ok()?.path()))
-            .filter(|copies| !copies.is_empty())
-            .collect();
-        processes.sort_by_key(|copies| std::cmp::Reverse(copies.len()));
-        if !processes.is_empty() {
-            works.push(Work { name: name.into(), processes });
-        }
-    }
-    works
-}
-
-/// Three 64-bit numbers for each copy, see recorder.c.
-fn recorded(path: &Path) -> Option<Vec<Copy>> {
-    let bytes = fs::read(path).ok()?;
-    let number = |at: &[u8]| u64::from_le_bytes(at.try_into().expect("eight bytes"));
-    let copy =
-        |record: &[u8]| (number(&record[..8]), number(&record[8..16]), number(&record[16..]));
-    Some(bytes.chunks_exact(24).map(copy).collect())
-}
-
-// ---- made up ----------------------------------------------------------------------------
-
 const GIB: u64 = 1 << 30;
 
 /// Numbers that look random, below what is asked for.
@@ -183,7 +186,7 @@ impl Random {
 }
 
 /// 64 GiB in all: four processes with 16 GiB each, half of it read, half written. `place`
-/// tells where the n-th copy lies within so many bytes.
+/// tells where the n-th copy lies within a number of bytes.
 fn four_processes(name: &str, copies: u64, place: fn(u64, u64, &mut Random) -> u64) -> Work {
     let random = &mut Random(1);
     let mut process = |number: u64| {
@@ -200,16 +203,36 @@ fn four_processes(name: &str, copies: u64, place: fn(u64, u64, &mut Random) -> u
 
 fn made_up(copies: u64) -> [Work; 4] {
     [
-        four_processes("64 GiB, anywhere", copies, |_, below, random| random.below(below)),
-        four_processes("64 GiB, nine in ten in 16 MiB", copies, |_, below, random| {
+        four_processes("64 GiB anywhere", copies, |_, below, random| random.below(below)),
+        four_processes("64 GiB nine in ten in 16 MiB", copies, |_, below, random| {
             let near = random.below(10) > 0;
             random.below(if near { 16 << 20 } else { below })
         }),
-        four_processes("64 GiB, from front to back", copies, |number, below, _| {
+        four_processes("64 GiB front to back", copies, |number, below, _| {
             number * (1 << 20) % below
         }),
-        four_processes("64 GiB, 512 MiB again and again", copies, |number, _, _| {
-            number * (1 << 20) % (512 << 20)
-        }),
+        four_processes(AGAIN, copies, |number, _, _| number * (1 << 20) % (128 << 20)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_are_cold_once_and_other_after_that() {
+        let mut cache = Cache::new(Shape { entries: 128, line: 64, ways: 2 });
+        (0..64).for_each(|page| cache.page(1, page));
+        assert_eq!((cache.lookups, cache.cold, cache.other), (64, 1, 0));
+        [64, 128, 0].into_iter().for_each(|page| cache.page(1, page));
+        assert_eq!((cache.cold, cache.other), (3, 1), "the first one has made room for the third");
+        assert_eq!(cache.memory(), (1.5, 1.015625));
+    }
+
+    #[test]
+    fn offsets_that_differ_by_half_a_page_double_the_transfers() {
+        assert_eq!(transfers(0, 0, 4 << 20), 1024);
+        assert_eq!(transfers(0, 2048, 4 << 20), 2048);
+        assert_eq!(transfers(100, 100, 4096), 2);
+    }
 }

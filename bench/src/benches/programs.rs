@@ -4,7 +4,7 @@
 
 use crate::measure::{Rng, Samples};
 use crate::options::Options;
-use crate::out::{Table, figure, progress};
+use crate::out::{Table, figure, progress, spread};
 use crate::programs::jobs::{self, Job};
 use crate::programs::needs::Place;
 use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
@@ -28,14 +28,11 @@ const WIDEST: [&str; 11] = [
 ];
 
 pub fn run(options: &Options) {
-    let mut place = match Place::new() {
+    let place = match Place::new() {
         Ok(place) => place,
         Err(error) => return println!("skipped: no folder for files beside this program: {error}"),
     };
     let jobs = jobs::chosen(options.jobs.as_deref());
-    if !options.no_install {
-        place.fetch(&jobs);
-    }
     let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 7 });
     println!("{}", place.versions(&jobs));
     for job in &jobs {
@@ -52,11 +49,8 @@ pub fn run(options: &Options) {
 
     let arms = Arms::new(options, &place);
     let mut tables: Vec<Table> = arms.also.iter().map(|_| also_head()).collect();
-    let mut table = Table::new([
-        "job", "run s", "copies", "null", "q1-q3", "whole", "q1-q3", "work", "q1-q3", "CPU",
-        "engine",
-    ])
-    .with_widths_of(WIDEST);
+    let mut table = Table::of("job|run s|copies|null|q1-q3|whole|q1-q3|work|q1-q3|CPU|engine")
+        .with_widths_of(WIDEST);
     table.print_new();
     for (number, job) in jobs.iter().enumerate() {
         let about = format!("{} ({} of {})", job.name, number + 1, jobs.len());
@@ -73,7 +67,11 @@ pub fn run(options: &Options) {
                 for (also, table) in tables.iter_mut().enumerate() {
                     table.row(also_row(job, &times, ALSO + also));
                 }
-                best_of_all(job, &times);
+                best_of_all(job, &times, options.also.len());
+                if arms.also.last() == Some(&AGAINST) {
+                    let against = times.ratio(PLAIN, arms.all.len() - 1, whole);
+                    spread(&format!("programs.{}.against", job.name), &against);
+                }
             }
             Err(Failure::Skipped(reason)) => {
                 table.row([job.name.to_string(), format!("skipped: {reason}")]);
@@ -96,16 +94,18 @@ const PLAIN: usize = 0;
 const NULL: usize = 1;
 const SHIM: usize = 2;
 const ALSO: usize = 3;
+/// The last of those where there is another library.
+const AGAINST: &str = "the library of --against";
 
 struct Arms<'a> {
     all: Vec<Surroundings<'a>>,
-    also: &'a [String],
+    also: Vec<&'a str>,
     lib: Option<&'a str>,
 }
 
 impl<'a> Arms<'a> {
     fn new(options: &'a Options, place: &'a Place) -> Self {
-        let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+        let lib = options.library();
         let with = |preload, knobs| Surroundings { preload, knobs, check: false };
         let mut all = vec![
             with(None, Vec::new()),
@@ -115,7 +115,12 @@ impl<'a> Arms<'a> {
         // Options::parse has seen that these are NAME=VALUE.
         let knobs = |text: &'a String| text.split(' ').filter_map(|k| k.split_once('=')).collect();
         all.extend(options.also.iter().map(|text| with(lib, knobs(text))));
-        Arms { all, also: &options.also, lib }
+        let mut also: Vec<&str> = options.also.iter().map(String::as_str).collect();
+        if let Some(rival) = options.against.as_deref() {
+            all.push(with(Some(rival), Vec::new()));
+            also.push(AGAINST);
+        }
+        Arms { all, also, lib }
     }
 }
 
@@ -186,9 +191,7 @@ fn main_row(job: &Job, times: &Times) -> Vec<String> {
     figure(&key("plain_s"), seconds.median());
     figure(&key("share"), times.share);
     for (name, samples) in [("null", &null), ("whole", &shim), ("work", &working)] {
-        figure(&key(name), samples.median());
-        figure(&format!("{}.q1", key(name)), samples.quantile(0.25));
-        figure(&format!("{}.q3", key(name)), samples.quantile(0.75));
+        spread(&key(name), samples);
     }
     figure(&key("cpu"), cost);
     if shim.median() < WIN {
@@ -206,7 +209,7 @@ fn main_row(job: &Job, times: &Times) -> Vec<String> {
 }
 
 fn also_head() -> Table {
-    Table::new(["job", "whole", "q1-q3", "work", "q1-q3", "CPU", "engine", "default", "work"])
+    Table::of("job|whole|q1-q3|work|q1-q3|CPU|engine|default|work")
 }
 
 fn also_row(job: &Job, times: &Times, arm: usize) -> Vec<String> {
@@ -221,9 +224,9 @@ fn also_row(job: &Job, times: &Times, arm: usize) -> Vec<String> {
 }
 
 /// Default knobs against the best of the others.
-fn best_of_all(job: &Job, times: &Times) {
+fn best_of_all(job: &Job, times: &Times, others: usize) {
     let of = |arm| times.ratio(arm, SHIM, whole).median();
-    if let Some(worst) = (ALSO..times.arms.len()).map(of).min_by(f64::total_cmp) {
+    if let Some(worst) = (ALSO..ALSO + others).map(of).min_by(f64::total_cmp) {
         figure(&format!("programs.{}.of_best", job.name), worst);
     }
 }

@@ -28,7 +28,7 @@ pub fn run(options: &Options, lib: Option<&str>) {
          fork; exec once: execute and copy; first: only the first copy of a process. -8: eight of 512K,\n\
          else one of 256K or 1M.\n"
     );
-    let mut table = Table::new(["case", "libc us", "shim us", "ratio", "more us"]);
+    let mut table = Table::of("case|libc us|shim us|ratio|more us");
     let runs = (options.seconds * 5.0).max(7.0) as usize;
     for &(case, ..) in CASES {
         progress(&format!("first: {case}"));

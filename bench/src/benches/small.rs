@@ -1,84 +1,76 @@
-//! Copies below any threshold: what the detour costs in instructions and in
-//! nanoseconds. The same loop runs in processes with and without the shim.
+//! Copies below any threshold: what the detour costs in nanoseconds (tests/interception.rs counts
+//! the instructions). One loop runs in processes with and without the shim.
 
-use crate::measure::{Samples, now};
+use crate::measure::{Rng, Samples, now};
 use crate::options::Options;
-use crate::out::{Table, figure, progress, size as short};
-use crate::{spawn, trace};
+use crate::out::{Table, figure, progress, size as short, spread};
+use crate::spawn;
+use crate::turns::ratios;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
 const SIZES: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// Calls between the markers of an instruction count.
-const CALLS: usize = 4;
-
 pub fn run(options: &Options) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let lib = options.library();
     println!(
-        "instructions: counted one by one with ptrace, the calling loop included\n\
-         (a repeated string instruction counts at each step). ns: median over\n\
-         processes with and without the shim, started in turn.\n"
+        "ns: median over processes with and without the shim, started in turn.\n\
+         against: the library of --against, x libc.\n"
     );
-    let (plain, shim) = times(options, lib);
-    let mut table = Table::new(["size", "instr. libc", "shim", "more", "ns libc", "shim", "more"]);
+    let against = options.against.as_deref();
+    let mut arms = vec![None, lib];
+    arms.extend(against.map(Some));
+    let times = times(options, &arms);
+    let mut table = Table::of("size|ns libc|shim|more|against");
     for size in SIZES {
         progress(&format!("small {}", short(size)));
-        let (Some(plain), Some(shim)) = (plain.get(&size), shim.get(&size)) else { continue };
+        let (Some(plain), Some(shim)) = (times[0].get(&size), times[1].get(&size)) else {
+            continue;
+        };
         let median = |times: &[f64]| times.iter().copied().collect::<Samples>().median();
         let (ns, shim_ns) = (median(plain), median(shim));
         // Pair by pair: the clock of the CPU drifts.
         let more_ns = plain.iter().zip(shim).map(|(libc, shim)| shim - libc);
-        let more_ns = more_ns.collect::<Samples>().median();
+        let more_ns: Samples = more_ns.collect();
         figure(&format!("small.{}.libc_ns", short(size)), ns);
-        figure(&format!("small.{}.more_ns", short(size)), more_ns);
-        let counts = instructions(size, None).zip(instructions(size, lib));
-        let counts = match counts {
-            Some((libc, shim)) => {
-                figure(&format!("small.{}.more_instructions", short(size)), shim - libc);
-                [format!("{libc:.0}"), format!("{shim:.0}"), format!("{:+.0}", shim - libc)]
-            }
-            None => ["-".into(), "-".into(), "no ptrace".into()],
-        };
+        spread(&format!("small.{}.more_ns", short(size)), &more_ns);
+        spread(&format!("small.{}.libc", short(size)), &ratios(plain, shim));
+        let more_ns = more_ns.median();
         let ns = [format!("{ns:.2}"), format!("{shim_ns:.2}"), format!("{more_ns:+.2}")];
-        table.row([short(size)].into_iter().chain(counts).chain(ns));
+        let against = times.get(2).and_then(|times| times.get(&size)).map(|rival| {
+            let ratio = ratios(plain, rival);
+            spread(&format!("small.{}.against", short(size)), &ratio);
+            format!("{:.2} x", ratio.median())
+        });
+        let against = [against.unwrap_or("-".into())];
+        table.row([short(size)].into_iter().chain(ns).chain(against));
     }
     table.print();
 }
 
 type BySize = BTreeMap<usize, Vec<f64>>;
 
-/// Interleaved processes, A B B A.
-fn times(options: &Options, lib: Option<&str>) -> (BySize, BySize) {
-    let mut results = (BySize::new(), BySize::new());
-    let pairs = (options.seconds * 10.0) as usize;
-    for pair in 0..pairs.max(5) {
-        progress(&format!("small: pair {} of {pairs}", pair + 1));
-        for turn in 0..2 {
-            let with = (pair + turn) % 2 == 1;
-            let results = if with { &mut results.1 } else { &mut results.0 };
-            let output = spawn::itself("small-time", lib.filter(|_| with)).output();
-            let Ok(output) = output else { continue };
+/// Interleaved processes, in random order, with each of the libraries.
+fn times(options: &Options, arms: &[Option<&str>]) -> Vec<BySize> {
+    let mut results = vec![BySize::new(); arms.len()];
+    let rounds = ((options.seconds * 10.0) as usize).max(5);
+    let mut order: Vec<usize> = (0..arms.len()).collect();
+    let mut rng = Rng::new();
+    for round in 0..rounds {
+        progress(&format!("small: round {} of {rounds}", round + 1));
+        rng.shuffle(&mut order);
+        for &arm in &order {
+            let Ok(output) = spawn::itself("small-time", arms[arm]).output() else { continue };
             for line in String::from_utf8_lossy(&output.stdout).lines() {
                 if let Some((size, ns)) = line.split_once(' ')
                     && let (Ok(size), Ok(ns)) = (size.parse(), ns.parse())
                 {
-                    results.entry(size).or_default().push(ns);
+                    results[arm].entry(size).or_default().push(ns);
                 }
             }
         }
     }
     results
-}
-
-/// Instructions of one turn of the loop: the difference between two counts.
-fn instructions(size: usize, lib: Option<&str>) -> Option<f64> {
-    let count = |calls: usize| {
-        let mut command = spawn::itself("small-count", lib);
-        command.args(["--", &size.to_string(), &calls.to_string()]);
-        trace::instructions(command)
-    };
-    Some((count(2 * CALLS)? as f64 - count(CALLS)? as f64) / CALLS as f64)
 }
 
 /// Source and destination, far from sharing the low bits of their addresses:
@@ -118,15 +110,4 @@ pub fn time_child() {
         let samples: Samples = (0..100).map(time).collect();
         println!("{size} {}", samples.quantile(0.1));
     }
-}
-
-/// Makes some calls between two stops, for the tracer.
-pub fn count_child(options: &Options) {
-    let number = |index: usize| options.rest.get(index).and_then(|text| text.parse().ok());
-    let (Some(size), Some(count)) = (number(0), number(1)) else { return };
-    let mut room = Room([1; 4 * 4096]);
-    calls(&mut room, size, 1);
-    trace::marker();
-    calls(&mut room, size, count);
-    trace::marker();
 }

@@ -4,50 +4,49 @@ use crate::measure::{Rng, Samples};
 use crate::options::Options;
 use crate::out::{Table, figure, progress, time};
 use crate::spawn::{self, Program};
-use crate::trace;
-use std::process::{Command, Stdio};
-use std::time::Duration;
 
 pub fn run(options: &Options) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+    let lib = options.library();
     // What any preloaded library costs is not ours.
     let empty = Scratch::empty_library();
-    if empty.is_none() {
-        println!("no C compiler: no empty library to compare with");
-    }
     let ours = lib.and_then(Scratch::copy_of);
-    let arms = [None, empty.as_ref().map(Scratch::path), ours.as_ref().map(Scratch::path)];
-    let mut table =
-        Table::new(["program", "runs", "without", "empty", "with", "ratio", "to empty"]);
+    let rival = options.against.as_deref().and_then(Scratch::copy_of);
+    let path = |scratch: &Option<Scratch>| scratch.as_ref().map(|scratch| scratch.0.clone());
+    let mut arms = vec![None, path(&empty), path(&ours)];
+    arms.extend(rival.is_some().then(|| path(&rival)));
+    let mut table = Table::of("program|runs|without|empty|with|ratio|to empty|against");
     for (name, args, runs) in [
         ("true", &["/bin/true"][..], 400.0),
         ("python3", &["/usr/bin/python3", "-c", "pass"][..], 60.0),
     ] {
         let runs = (runs * options.seconds / 3.0).max(20.0) as usize;
         progress(&format!("start: {runs} runs of {name}"));
-        let Some([without, empty, with]) = timed(args, arms, runs) else {
+        let Some(times) = timed(args, &arms, runs) else {
             println!("{name}: cannot be run here, skipped");
             continue;
         };
-        // Medians of all sides: pairs of so short runs scatter widely.
-        let ratio = with.median() / without.median();
-        let to_empty = with.median() / empty.median();
-        figure(&format!("start.{name}.ratio"), ratio);
-        figure(&format!("start.{name}.to_empty"), to_empty);
-        figure(&format!("start.{name}.more_us"), (with.median() - without.median()) / 1e3);
+        // Medians of all sides: pairs of runs this short scatter widely.
+        let medians: Vec<f64> = times.iter().map(Samples::median).collect();
+        let (without, empty, with) = (medians[0], medians[1], medians[2]);
+        figure(&format!("start.{name}.ratio"), with / without);
+        figure(&format!("start.{name}.to_empty"), with / empty);
+        figure(&format!("start.{name}.more_us"), (with - without) / 1e3);
+        let against = medians.get(3).map_or("-".into(), |against| {
+            figure(&format!("start.{name}.against"), against / without);
+            format!("{:.3}", against / without)
+        });
         table.row([
             name.to_string(),
             runs.to_string(),
-            time(without.median()),
-            time(empty.median()),
-            time(with.median()),
-            format!("{ratio:.3}"),
-            format!("{to_empty:.3}"),
+            time(without),
+            time(empty),
+            time(with),
+            format!("{:.3}", with / without),
+            format!("{:.3}", with / empty),
+            against,
         ]);
     }
     table.print();
-    memory(lib);
-    files(lib);
 }
 
 /// A library for this run only.
@@ -59,14 +58,10 @@ impl Scratch {
         path.to_str().map(|path| Self(path.to_owned()))
     }
 
-    /// With nothing in it, made by the C compiler.
+    /// With nothing in it.
     fn empty_library() -> Option<Self> {
-        let (made, copied) = (Self::new("made")?, Self::new("empty")?);
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-Wl,-z,now", "-o", &made.0, "-x", "c", "/dev/null"]);
-        compiler.stdout(Stdio::null()).stderr(Stdio::null());
-        let built = compiler.status().ok()?.success();
-        (built && std::fs::copy(&made.0, &copied.0).is_ok()).then_some(copied)
+        let made = Self::new("empty")?;
+        std::fs::write(&made.0, spawn::NULL_LIBRARY).is_ok().then_some(made)
     }
 
     /// As installed, that is, copied: what a linker has just written through a mapping lies in
@@ -74,10 +69,6 @@ impl Scratch {
     fn copy_of(lib: &str) -> Option<Self> {
         let copied = Self::new("ours")?;
         std::fs::copy(lib, &copied.0).is_ok().then_some(copied)
-    }
-
-    fn path(&self) -> &str {
-        &self.0
     }
 }
 
@@ -88,104 +79,20 @@ impl Drop for Scratch {
 }
 
 /// Nanoseconds of each run with each library, in random order.
-fn timed(args: &[&str], arms: [Option<&str>; 3], runs: usize) -> Option<[Samples; 3]> {
-    let programs = arms.map(|lib| Program::new(args, lib));
-    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+fn timed(args: &[&str], arms: &[Option<String>], runs: usize) -> Option<Vec<Samples>> {
+    let programs: Vec<Program> =
+        arms.iter().map(|lib| Program::new(args, lib.as_deref())).collect();
+    let mut times = vec![Samples::default(); arms.len()];
+    let mut order: Vec<usize> = (0..arms.len()).collect();
     let mut rng = Rng::new();
     for program in &programs {
         program.time()?; // the file cache
     }
     for _ in 0..runs {
-        let mut order = [0, 1, 2];
         rng.shuffle(&mut order);
-        for which in order {
+        for &which in &order {
             times[which].push(programs[which].time()? as f64);
         }
     }
-    Some(times.map(|times| times.into_iter().collect()))
-}
-
-/// What a program that sleeps holds before its first large copy.
-fn memory(lib: Option<&str>) {
-    let (Some(without), Some(with)) = (Holding::of_sleep(None), Holding::of_sleep(lib)) else {
-        println!("sleep: cannot be looked at here, skipped\n");
-        return;
-    };
-    let mut table = Table::new(["sleep", "without", "with", "more"]);
-    let mut row = |name: &str, key: &str, of: fn(&Holding) -> f64| {
-        let more = of(&with) - of(&without);
-        figure(key, more);
-        table.row([
-            name.to_string(),
-            of(&without).to_string(),
-            of(&with).to_string(),
-            format!("{more:+}"),
-        ]);
-    };
-    row("resident KiB", "start.resident_kib", |h| h.resident);
-    row("private dirty KiB", "start.dirty_kib", |h| h.dirty);
-    row("threads", "start.threads", |h| h.threads);
-    row("descriptors", "start.descriptors", |h| h.descriptors);
-    table.print();
-}
-
-struct Holding {
-    resident: f64,
-    dirty: f64,
-    threads: f64,
-    descriptors: f64,
-}
-
-impl Holding {
-    fn of_sleep(lib: Option<&str>) -> Option<Self> {
-        let mut child =
-            spawn::command("/bin/sleep", lib).arg("30").stdin(Stdio::null()).spawn().ok()?;
-        std::thread::sleep(Duration::from_millis(100));
-        let holding = Self::of(child.id());
-        let _ = child.kill();
-        let _ = child.wait();
-        holding
-    }
-
-    fn of(pid: u32) -> Option<Self> {
-        let field = |file: &str, name: &str| -> Option<f64> {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
-            let line = text.lines().find(|line| line.starts_with(name))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        };
-        Some(Holding {
-            resident: field("smaps_rollup", "Rss:")?,
-            dirty: field("smaps_rollup", "Private_Dirty:")?,
-            threads: field("status", "Threads:")?,
-            descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as f64,
-        })
-    }
-}
-
-/// The files that only the preloaded program opens. The loader's own, that is
-/// shared objects and its cache, are named but not counted.
-fn files(lib: Option<&str>) {
-    let quiet = |lib| {
-        let mut command = spawn::command("/bin/true", lib);
-        command.stdin(Stdio::null());
-        trace::startup(command)
-    };
-    let (Some(without), Some(with)) = (quiet(None), quiet(lib)) else {
-        println!("files opened: no ptrace here, skipped\n");
-        return;
-    };
-    let only: Vec<&String> = with.opened.iter().filter(|f| !without.opened.contains(f)).collect();
-    let (loaded, opened): (Vec<&String>, Vec<&String>) =
-        only.into_iter().partition(|f| f.contains(".so"));
-    println!("only with the shim, the loader opens: {}", list(&loaded));
-    println!("only with the shim, the program opens: {}", list(&opened));
-    println!("threads that true makes under the shim: {}\n", with.threads);
-    figure("start.files", opened.len() as f64);
-    figure("start.clones", with.threads as f64 - without.threads as f64);
-}
-
-fn list(files: &[&String]) -> String {
-    let names: Vec<&str> =
-        files.iter().map(|file| file.rsplit('/').next().unwrap_or(file)).collect();
-    if names.is_empty() { "nothing".into() } else { names.join(", ") }
+    Some(times)
 }

@@ -15,7 +15,7 @@ pub const SPIN_NS: u64 = 20_000;
 pub(super) struct Word(pub(super) AtomicU32);
 
 impl Word {
-    pub(super) fn set(&self, value: u32) {
+    fn set(&self, value: u32) {
         self.0.store(value, Ordering::SeqCst);
         // SAFETY: wakes; reads no memory.
         unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, 1) };
@@ -38,43 +38,23 @@ impl Word {
         }
     }
 
-    /// Waits until the word is `value`.
-    pub(super) fn wait_for(&self, value: u32, asleep: &AtomicU32) {
-        loop {
-            let now = self.0.load(Ordering::Acquire);
-            if now == value {
-                return;
-            }
-            self.wait_while(now, Some(asleep));
-        }
-    }
-
     /// Waits until the word is no longer `value`.
-    pub(super) fn wait_while(&self, value: u32, asleep: Option<&AtomicU32>) {
-        if let Some(asleep) = asleep {
-            let end = now() + SPIN_NS;
-            loop {
-                for _ in 0..64 {
-                    if self.0.load(Ordering::Acquire) != value {
-                        return;
-                    }
-                    std::hint::spin_loop();
-                }
-                if now() > end {
-                    break;
-                }
-            }
-            while self.0.load(Ordering::SeqCst) == value {
-                asleep.store(1, Ordering::SeqCst);
-                if self.0.load(Ordering::SeqCst) != value {
+    pub(super) fn wait_while(&self, value: u32, asleep: &AtomicU32) {
+        let end = now() + SPIN_NS;
+        while now() < end {
+            for _ in 0..64 {
+                if self.0.load(Ordering::Acquire) != value {
                     return;
                 }
-                self.sleep_while(value);
+                std::hint::spin_loop();
             }
-        } else {
-            while self.0.load(Ordering::SeqCst) == value {
-                self.sleep_while(value);
+        }
+        while self.0.load(Ordering::SeqCst) == value {
+            asleep.store(1, Ordering::SeqCst);
+            if self.0.load(Ordering::SeqCst) != value {
+                return;
             }
+            self.sleep_while(value);
         }
     }
 }
@@ -107,9 +87,6 @@ pub(super) struct Lane {
     pub(super) taken_asleep: AtomicU32,
     pub(super) address: AtomicUsize,
     pub(super) data: [[u8; CHUNK]; CHUNKS],
-    /// Halves that the writer has pushed, and that the reader has pulled.
-    pub(super) halves: [Word; 2],
-    pub(super) halves_asleep: [AtomicU32; 2],
     pub(super) slots: [Slot; SLOTS],
 }
 

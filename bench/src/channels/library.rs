@@ -44,21 +44,16 @@ impl Library {
         }
     }
 
-    /// False: the other side has left.
-    pub(super) fn connect(&mut self, socket: i32) -> bool {
+    pub(super) fn connect(&mut self, socket: i32) {
         // SAFETY: a connected socket.
         self.connection = unsafe { (self.attach)(socket) };
-        if self.connection == -libc::ECONNRESET || self.connection == -libc::EPIPE {
-            return false;
-        }
         assert!(self.connection > 0, "attach: {}", self.connection);
         self.blocks = [(); 2].map(|()| {
-            // SAFETY: a new block, which nobody frees.
+            // SAFETY: a new block, which is never freed.
             let block: *mut u8 = unsafe { (self.alloc)(LARGEST) }.cast();
             assert!(!block.is_null(), "no memory for a block");
             block
         });
-        true
     }
 
     pub(super) fn about(&self) -> String {

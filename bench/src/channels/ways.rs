@@ -20,23 +20,17 @@ pub(super) struct End {
     pub(super) other: i32,
     pub(super) pipe: [i32; 2],
     pub(super) socket: i32,
-    /// The library, and the one to compare it with.
-    pub(super) libraries: Vec<Library>,
+    pub(super) library: Library,
     pub(super) out: *mut u8,
     pub(super) incoming: *mut u8,
     pub(super) game: Game,
 }
 
 impl End {
-    fn library(&self, channel: Channel) -> &Library {
-        let before = matches!(channel, Channel::Before | Channel::BeforeBlocks);
-        &self.libraries[usize::from(before)]
-    }
-
     /// What is sent, or what is received.
     fn buffer(&self, channel: Channel, which: usize) -> *mut u8 {
         match channel {
-            Channel::Blocks | Channel::BeforeBlocks => self.library(channel).blocks[which],
+            Channel::Blocks => self.library.blocks[which],
             _ => [self.out, self.incoming][which],
         }
     }
@@ -52,8 +46,8 @@ impl End {
         let lane = unsafe { &*self.lanes[self.side] };
         let count = &mut self.counts[self.side];
         match channel {
-            Channel::Adma | Channel::Blocks | Channel::Before | Channel::BeforeBlocks => {
-                let (lib, out) = (self.library(channel), self.buffer(channel, 0));
+            Channel::Adma | Channel::Blocks => {
+                let (lib, out) = (&self.library, self.buffer(channel, 0));
                 // SAFETY: see above.
                 let sent = unsafe { (lib.write)(lib.connection, out.cast(), size) };
                 assert_eq!(sent, size as isize);
@@ -63,7 +57,7 @@ impl End {
             Channel::SharedMemory => {
                 for at in (0..size).step_by(CHUNK) {
                     let full = count.wrapping_sub(CHUNKS as u32);
-                    lane.taken.wait_while(full, Some(&lane.taken_asleep));
+                    lane.taken.wait_while(full, &lane.taken_asleep);
                     let chunk = lane.data[*count as usize % CHUNKS].as_ptr().cast_mut();
                     let len = CHUNK.min(size - at);
                     // SAFETY: see above; the chunk is free.
@@ -77,22 +71,9 @@ impl End {
                 *count = count.wrapping_add(1);
                 lane.sent.set_quietly(*count, &lane.sent_asleep);
                 let before = count.wrapping_sub(1);
-                lane.taken.wait_while(before, Some(&lane.taken_asleep));
+                lane.taken.wait_while(before, &lane.taken_asleep);
             }
-            Channel::Halves => {
-                let before = *count;
-                *count = before.wrapping_add(1);
-                lane.sent.set_quietly(*count, &lane.sent_asleep);
-                lane.taken.wait_while(before, Some(&lane.taken_asleep));
-                // The other process has its buffers where we have ours.
-                let half = size / 2;
-                // SAFETY: see above.
-                let (from, to) = (unsafe { self.out.add(half) }, self.incoming as usize + half);
-                across(libc::process_vm_writev, self.other, from, to, size - half);
-                lane.halves[0].set_quietly(*count, &lane.halves_asleep[0]);
-                lane.halves[1].wait_for(*count, &lane.halves_asleep[1]);
-            }
-            Channel::Futex | Channel::FutexOnly => {
+            Channel::Futex => {
                 let slot = &lane.slots[self.slot];
                 let count = &mut self.slot_counts[self.side][self.slot];
                 let buffer = slot.data.0.as_ptr().cast_mut();
@@ -100,11 +81,7 @@ impl End {
                 // SAFETY: see above; in a ping-pong the buffer is free.
                 unsafe { ptr::copy_nonoverlapping(self.out, buffer, size) };
                 *count = count.wrapping_add(1);
-                if channel == Channel::Futex {
-                    slot.sent.set_quietly(*count, &slot.asleep.0);
-                } else {
-                    slot.sent.set(*count);
-                }
+                slot.sent.set_quietly(*count, &slot.asleep.0);
             }
         }
     }
@@ -125,8 +102,8 @@ impl End {
         let lane = unsafe { &*self.lanes[from] };
         let count = &mut self.counts[from];
         match channel {
-            Channel::Adma | Channel::Blocks | Channel::Before | Channel::BeforeBlocks => {
-                let (lib, to) = (self.library(channel), self.buffer(channel, 1));
+            Channel::Adma | Channel::Blocks => {
+                let (lib, to) = (&self.library, self.buffer(channel, 1));
                 // SAFETY: see above.
                 let got = unsafe { (lib.read)(lib.connection, to.cast(), size) };
                 assert_eq!(got, size as isize);
@@ -135,7 +112,7 @@ impl End {
             Channel::Socket => read_all(self.socket, self.incoming, size),
             Channel::SharedMemory => {
                 for at in (0..size).step_by(CHUNK) {
-                    lane.sent.wait_while(*count, Some(&lane.sent_asleep));
+                    lane.sent.wait_while(*count, &lane.sent_asleep);
                     let chunk = lane.data[*count as usize % CHUNKS].as_ptr();
                     let len = CHUNK.min(size - at);
                     // SAFETY: see above; the chunk was filled.
@@ -145,27 +122,16 @@ impl End {
                 }
             }
             Channel::ProcessVm => {
-                lane.sent.wait_while(*count, Some(&lane.sent_asleep));
+                lane.sent.wait_while(*count, &lane.sent_asleep);
                 let from = lane.address.load(Ordering::Relaxed);
                 across(libc::process_vm_readv, self.other, self.incoming, from, size);
                 *count = count.wrapping_add(1);
                 lane.taken.set_quietly(*count, &lane.taken_asleep);
             }
-            Channel::Halves => {
-                let before = *count;
-                lane.sent.wait_while(before, Some(&lane.sent_asleep));
-                *count = before.wrapping_add(1);
-                lane.taken.set_quietly(*count, &lane.taken_asleep);
-                let from = self.out as usize;
-                across(libc::process_vm_readv, self.other, self.incoming, from, size / 2);
-                lane.halves[1].set_quietly(*count, &lane.halves_asleep[1]);
-                lane.halves[0].wait_for(*count, &lane.halves_asleep[0]);
-            }
-            Channel::Futex | Channel::FutexOnly => {
+            Channel::Futex => {
                 let slot = &lane.slots[self.slot];
                 let count = &mut self.slot_counts[from][self.slot];
-                let asleep = (channel == Channel::Futex).then_some(&slot.asleep.0);
-                slot.sent.wait_while(*count, asleep);
+                slot.sent.wait_while(*count, &slot.asleep.0);
                 // SAFETY: see above; the buffer was filled.
                 unsafe { ptr::copy_nonoverlapping(slot.data.0.as_ptr(), self.incoming, size) };
                 *count = count.wrapping_add(1);

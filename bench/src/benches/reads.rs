@@ -1,33 +1,21 @@
-//! `np.copyto`, and reads of files, in a python3 that knows nothing of us. The shim cannot be
-//! switched off inside a process, so short processes take turns: A B B A.
+//! Reads of files in a python3 that knows nothing of us. The shim cannot be switched off
+//! inside a process, so short processes take turns: A B B A.
 
 use crate::measure::Samples;
 use crate::options::{MIB, Options};
-use crate::out::{Table, figure, progress};
+use crate::out::{Table, progress, spread};
 use crate::{machine, spawn};
 use std::collections::BTreeMap;
 use std::process::Command;
 
 /// Carried inside the binary, so that one file is enough on another machine.
-const COPIES: &str = include_str!("../../numpy_copy.py");
 const READS: &str = include_str!("../../reads.py");
 
 /// What and size -> nanoseconds of a copy.
 type Cases = BTreeMap<(String, String), f64>;
 
-pub fn run(options: &Options) {
-    let Some(python) = python("import numpy") else {
-        println!("skipped: no python3 with numpy (apt install python3-numpy)\n");
-        return;
-    };
-    println!("{python}; cold: arrays in rotation; hot: the same two arrays\n");
-    let cold =
-        (2 * machine::last_level_cache()).max(1024 * MIB).min(machine::available_memory() / 3);
-    in_turn(options, "numpy", "copyto", &python, COPIES, &[cold.to_string()]);
-}
-
 /// Reads of files; a virtual environment in target/release/programs may have numpy and others.
-pub fn reads(options: &Options) {
+pub fn run(options: &Options) {
     let own = std::env::current_exe().ok().and_then(|exe| {
         let own = exe.parent()?.join("programs/venv/bin/python3");
         own.exists().then(|| own.display().to_string())
@@ -40,29 +28,22 @@ pub fn reads(options: &Options) {
     let folder = std::env::var("BENCH_FOLDER").unwrap_or("/var/tmp".to_owned());
     let most = (machine::available_memory() / 6 / MIB).min(1024);
     println!("{python}; files in {folder}; cold: dropped from the page cache before each read\n");
-    in_turn(options, "reads", "what", &python, READS, &[folder, most.to_string()]);
+    in_turn(options, &python, &[folder, most.to_string()]);
 }
 
-fn in_turn(
-    options: &Options,
-    name: &str,
-    what: &str,
-    python: &str,
-    script: &str,
-    arguments: &[String],
-) {
-    let lib = options.lib.as_deref().filter(|lib| *lib != "none");
+fn in_turn(options: &Options, python: &str, arguments: &[String]) {
+    let lib = options.library();
     let pairs = ((options.seconds * 3.0) as usize).max(4);
     let seconds = (options.seconds / 6.0).to_string();
     let mut ratios: BTreeMap<(String, String), Samples> = BTreeMap::new();
     let mut plain: BTreeMap<(String, String), Samples> = BTreeMap::new();
     for pair in 0..pairs {
-        progress(&format!("{name}: pair {} of {pairs}", pair + 1));
+        progress(&format!("reads: pair {} of {pairs}", pair + 1));
         let mut sides: [Cases; 2] = Default::default();
         for turn in 0..2 {
             let with = (pair + turn) % 2;
             let mut command = spawn::command(python, lib.filter(|_| with == 1));
-            command.args(["-c", script, &seconds]).args(arguments);
+            command.args(["-c", READS, &seconds]).args(arguments);
             sides[with] = cases(&mut command);
         }
         let [without, with] = sides;
@@ -74,9 +55,9 @@ fn in_turn(
         }
     }
 
-    let mut table = Table::new([what, "size", "libc ms", "x libc", "lowest", "highest"]);
+    let mut table = Table::of("what|size|libc ms|x libc|lowest|highest");
     for ((heat, size), ratio) in &ratios {
-        figure(&format!("{name}.{heat}.{size}.ratio"), ratio.median());
+        spread(&format!("reads.{heat}.{size}.ratio"), ratio);
         table.row([
             heat.clone(),
             size.clone(),

@@ -1,0 +1,147 @@
+//! `evidence`: measures the papers' experiments, keeps the results in a folder of their own, and
+//! makes one page of all results that lie there. The page can be made again without measuring
+//! (`page`), so results of several machines can be brought together.
+
+mod claims;
+mod page;
+mod plot;
+
+use crate::compare;
+use crate::driver::{self, Results};
+use crate::measure::now;
+use crate::options::Options;
+use crate::{BENCHES, Bench};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A benchmark, whether a graphics card carries its copies, and its options in a quick and in a
+/// full run (none: only in a full one).
+struct Step(&'static str, bool, Option<&'static str>, &'static str);
+
+/// Three minutes and twenty on an idle machine.
+#[rustfmt::skip]
+const STEPS: &[Step] = &[
+    Step("copy", false, Some("--seconds 0.12 --sizes 16K,64K,256K,1M,4M,16M,64M"), "--seconds 1"),
+    Step("async", false, Some("--seconds 0.15 --sizes 256K,1M,4M"), "--seconds 1"),
+    Step("phases", false, Some("--seconds 0.15"), "--seconds 0.8"),
+    Step("cache", false, Some("--seconds 0.4"), "--seconds 3"),
+    Step("scaling", false, Some("--seconds 0.1 --sizes 4K,64K,1M,16M,256M"), "--seconds 0.5"),
+    Step("load", false, Some("--seconds 0.1 --sizes 4K,1M,16M"), "--quick --seconds 0.4"),
+    Step("small", false, Some("--seconds 0.5"), "--seconds 1.5"),
+    Step("start", false, Some("--seconds 0.2"), "--seconds 1.5"),
+    Step("first", false, Some("--seconds 0.2 --sizes 4M"), "--seconds 1"),
+    Step("fresh", false, None, "--seconds 0.5"),
+    Step("memset", false, None, "--seconds 0.4 --quick"),
+    Step("memcmp", false, None, "--seconds 0.4 --quick"),
+    Step("reads", false, None, "--seconds 0.7"),
+    Step("ipc", false, Some("--seconds 0.1"), "--seconds 0.6"),
+    Step("mpi", false, Some("--quick --pairs 1 --sizes 4M,16M"), "--pairs 3 --sizes 1M,4M,16M"),
+    Step("pins", false, Some("--quick"), ""),
+    Step("programs", false, Some("--quick --pairs 3 --jobs rust-clone"), "--quick --pairs 3"),
+    Step("copy", true, Some("--seconds 0.2 --sizes 4M,64M --buffers 128M"), "--seconds 1 --sizes 4M,64M --buffers 128M"),
+    Step("phases", true, Some("--seconds 0.2 --sizes 4M,64M --buffers 128M"), "--seconds 1 --sizes 4M,64M --buffers 128M"),
+    Step("cache", true, Some("--seconds 0.5"), "--seconds 3"),
+];
+
+pub fn run(options: &Options) {
+    let folder = folder(options);
+    let lib = driver::library(options);
+    let bench = |step: &Step| BENCHES.iter().find(|bench| bench.name == step.0);
+    let named: Vec<&String> = options.names.iter().filter(|name| *name != "evidence").collect();
+    let card = Path::new("/dev/nvidia0").exists();
+    let steps: Vec<(&Step, &Bench)> = STEPS
+        .iter()
+        .filter(|step| named.is_empty() || named.iter().any(|name| *name == step.0))
+        .filter(|step| !step.1 || card && lib.is_some())
+        .filter(|step| !options.quick || step.2.is_some())
+        .filter_map(|step| Some((step, bench(step)?)))
+        .collect();
+    let mut results = Results::new(driver::command_line(&options.given));
+    let begun = now();
+    for (number, (step, bench)) in steps.iter().enumerate() {
+        let card = if step.1 { " by the graphics card" } else { "" };
+        let title =
+            format!("{} of {}: {}{card}: {}", number + 1, steps.len(), bench.name, bench.about);
+        println!("\n== {title}\n");
+        eprintln!("evidence, {} s: {title}", (now() - begun) / 1_000_000_000);
+        let knobs: &[(&str, &str)] = if step.1 { &[("ADMA_BACKEND", "gpu")] } else { &[] };
+        results.add(bench, &arguments(step, options), lib.as_deref(), knobs);
+    }
+    eprintln!("evidence: measured in {} s", (now() - begun) / 1_000_000_000);
+    finish(keep(&folder, results));
+    page(options);
+}
+
+/// Those of the step, then those of the user, of which the last counts.
+fn arguments(step: &Step, options: &Options) -> Vec<String> {
+    let own = if options.quick { step.2.unwrap_or_default() } else { step.3 };
+    let mut words: Vec<String> = own.split_whitespace().map(String::from).collect();
+    let is_name = |word: &String| options.names.contains(word) || *word == "--quick";
+    words.extend(options.given.iter().filter(|word| !is_name(word)).cloned());
+    words
+}
+
+/// Makes the page of all results.
+pub fn page(options: &Options) {
+    let folder = folder(options);
+    finish(read_all(&folder).and_then(|all| page::write(&folder, &all)));
+    println!("{}", folder.join("index.html").display());
+}
+
+fn folder(options: &Options) -> PathBuf {
+    options.out.clone().unwrap_or("evidence".into())
+}
+
+fn finish(done: io::Result<()>) {
+    if let Err(error) = done {
+        eprintln!("adma-bench: evidence: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// Keeps results in a folder named by machine and date. Older ones of that machine are compared
+/// with them first, and then replaced, but for benchmarks that were not run this time.
+fn keep(folder: &Path, mut results: Results) -> io::Result<()> {
+    let value = |results: &Results, name: &str| {
+        results.machine.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_string()
+    };
+    let day = results.date.split(' ').next().unwrap_or_default();
+    let own = format!("{}-cpus-{day}", value(&results, "cpus"));
+    let mut replaced = Vec::new();
+    for (path, before) in folders(folder)? {
+        if ["cpus", "cpu"].iter().all(|name| value(&before, name) == value(&results, name)) {
+            println!(
+                "\n== compared with {}\n\n{}",
+                path.display(),
+                compare::report(&before, &results)
+            );
+            results.carry_over(before);
+            replaced.push(path);
+        }
+    }
+    results.write(&folder.join(&own))?;
+    let mut old = replaced.iter().filter(|path| **path != folder.join(&own));
+    old.try_for_each(fs::remove_dir_all)
+}
+
+/// All results that lie in the folder, those of the fewest CPUs first.
+fn folders(folder: &Path) -> io::Result<Vec<(PathBuf, Results)>> {
+    fs::create_dir_all(folder)?;
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.join("about.json").exists() {
+            all.push((path.clone(), Results::read(&path)?));
+        }
+    }
+    let cpus = |results: &Results| -> usize {
+        results.machine.get("cpus").and_then(|cpus| cpus.as_str()?.parse().ok()).unwrap_or(0)
+    };
+    all.sort_by_key(|(path, results)| (cpus(results), path.clone()));
+    Ok(all)
+}
+
+fn read_all(folder: &Path) -> io::Result<Vec<Results>> {
+    Ok(folders(folder)?.into_iter().map(|(_, results)| results).collect())
+}

@@ -1,0 +1,61 @@
+//! Another library to be preloaded, as an arm: a process of its own that has the library, makes
+//! its turns when it is told to and sleeps in a read meanwhile.
+
+use crate::arms::Arm;
+use crate::options::Options;
+use crate::spawn;
+use crate::turns::{self, Heat, Place, Times};
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+pub struct Rival {
+    pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
+    child: RefCell<Child>,
+}
+
+impl Rival {
+    /// Starts the process; none where it cannot be started with this library.
+    pub fn start(lib: &str, options: &Options) -> Option<Self> {
+        let mut command = spawn::itself("rival", Some(lib));
+        let words = options.given.iter().filter(|word| *word != "--inner");
+        command.args(words).args(["--inner", "rival"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let pipes = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        let rival = Rival { pipes: RefCell::new(pipes), child: RefCell::new(child) };
+        rival.turn(4096, Heat::Hot, 2).map(|_| rival)
+    }
+
+    /// Nanoseconds of a copy: the first of a burst, the mean of the others, the mean of all.
+    pub fn turn(&self, size: usize, heat: Heat, burst: usize) -> Option<[f64; 3]> {
+        let mut pipes = self.pipes.borrow_mut();
+        let (orders, answers) = &mut *pipes;
+        writeln!(orders, "{size} {} {burst}", heat.name()).ok()?;
+        let mut line = String::new();
+        answers.read_line(&mut line).ok()?;
+        let mut numbers = line.split_whitespace().flat_map(str::parse);
+        Some([numbers.next()?, numbers.next()?, numbers.next()?])
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        let child = self.child.get_mut();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// The process: memcpy is what the preloaded library makes of it.
+pub fn serve(options: &Options) {
+    let (arm, mut place) = (Arm::shim(), Place::new(options, 1));
+    for line in io::stdin().lines().map_while(Result::ok) {
+        let mut words = line.split(' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (size, heat, burst) = (word().parse(), Heat::named(word()), word().parse());
+        let (Ok(size), Some(heat), Ok(burst)) = (size, heat, burst) else { return };
+        let mut times = Times::default();
+        turns::turn(&mut place, &arm, size, heat, burst, &mut times);
+        println!("{} {} {}", times.first[0], times.next[0], times.all[0]);
+    }
+}

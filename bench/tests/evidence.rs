@@ -1,0 +1,141 @@
+//! `adma-bench evidence`, from a run of seconds: results are kept, compared and drawn.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn bench(words: &[&str], out: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adma-bench"));
+    command.args(words).args(["--lib", "none", "--out"]).arg(out).env_remove("LD_PRELOAD");
+    // One CPU: no threads that spin for each other, which takes long on a busy machine.
+    // SAFETY: sched_setaffinity is async-signal-safe; zeros are an empty set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        command.pre_exec(move || {
+            libc::sched_setaffinity(0, size_of_val(&set), &set);
+            Ok(())
+        });
+    }
+    let output = command.output().expect("adma-bench starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {told}");
+    output
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    folder
+}
+
+const TINY: [&str; 10] = [
+    "evidence",
+    "copy",
+    "small",
+    "--quick",
+    "--seconds",
+    "0.01",
+    "--sizes",
+    "64K",
+    "--buffers",
+    "64M",
+];
+
+/// The folders of results, by name.
+fn kept(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("results").flatten();
+    let folders = entries.filter(|entry| entry.path().join("figures.csv").exists());
+    folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn evidence_of_a_tiny_run_has_every_row_of_the_table_of_claims() {
+    let folder = scratch("evidence-tiny");
+    bench(&TINY, &folder);
+    let page = fs::read_to_string(folder.join("index.html")).expect("a page");
+    let claims = fs::read_to_string(folder.join("claims.csv")).expect("claims");
+    assert!(claims.lines().count() > 35, "{claims}");
+    for line in claims.lines().skip(1) {
+        let says = line.split('"').nth(5).expect("three quoted fields");
+        assert!(page.contains(says), "no row: {line}");
+    }
+    for paper in ["ADCE", "Open-MX", "miNI", "DAMNICK"] {
+        assert!(claims.contains(paper), "{paper}");
+    }
+    assert!(page.contains("Losses first") && page.contains("<svg"));
+    for elsewhere in ["src=\"", "href=\"", "<script", "@import", "url("] {
+        assert!(!page.contains(elsewhere), "the page is not alone: {elsewhere}");
+    }
+    assert!(folder.join("copy.svg").exists(), "the README shows it");
+    assert_eq!(kept(&folder).len(), 1);
+}
+
+#[test]
+fn older_results_of_the_machine_are_compared_before_they_are_replaced() {
+    let folder = scratch("evidence-again");
+    bench(&TINY, &folder);
+    let [own] = &kept(&folder)[..] else { panic!("one folder: {:?}", kept(&folder)) };
+    // As if it had been measured long ago, and libc had been ten times as fast.
+    let (old, new) = (folder.join("2-cpus-2001-01-01"), folder.join(own));
+    fs::rename(&new, &old).expect("renamed");
+    let figures = fs::read_to_string(old.join("figures.csv")).expect("figures");
+    let faster = |line: &str| match line.strip_prefix("copy.hot.64K.libc_gbs,") {
+        Some(_) => "copy.hot.64K.libc_gbs,100000.0,,".to_string(),
+        None => line.to_string(),
+    };
+    let mut figures: Vec<String> = figures.lines().map(faster).collect();
+    figures.push("programs.redis.whole,1.25,,".into());
+    let about = fs::read_to_string(old.join("about.json")).expect("about");
+    let about = about.replace("\"texts\": {", "\"texts\": { \"programs\": \"redis 1.25\",");
+    fs::write(old.join("about.json"), about).expect("written");
+    fs::write(old.join("figures.csv"), figures.join("\n")).expect("written");
+    let told = String::from_utf8_lossy(&bench(&TINY, &folder).stdout).into_owned();
+    assert!(told.contains("compared with") && told.contains("copy.hot.64K.libc_gbs"), "{told}");
+    assert_eq!(&kept(&folder)[..], std::slice::from_ref(own), "the older ones are gone");
+    let figures = fs::read_to_string(new.join("figures.csv")).expect("figures");
+    assert!(figures.contains("programs.redis.whole,1.25"), "not run again, and kept: {figures}");
+    assert!(!figures.contains("100000"), "measured again");
+}
+
+#[test]
+fn another_library_is_an_arm_of_copy_and_small() {
+    let folder = scratch("against");
+    // Any library can be preloaded; libc's own is there wherever this runs.
+    let lib = fs::read_to_string("/proc/self/maps").expect("maps");
+    let lib =
+        lib.lines().find_map(|line| line.split(' ').next_back().filter(|p| p.contains("libc.so")));
+    let words =
+        ["copy", "small", "start", "--seconds", "0.01", "--sizes", "64K", "--buffers", "64M"];
+    bench(&[&words[..], &["--against", lib.expect("libc is mapped")]].concat(), &folder);
+    let figures = fs::read_to_string(folder.join("figures.csv")).expect("figures");
+    for key in ["copy.cold.64K.against_libc,", "small.1K.against,", "start.true.against,"] {
+        assert!(figures.contains(key), "{key} is not among:\n{figures}");
+    }
+}
+
+#[test]
+fn page_of_two_machines_shows_both() {
+    let folder = scratch("evidence-two");
+    for (cpus, value) in [("2", "2.5"), ("16", "8.25")] {
+        let own = folder.join(format!("{cpus}-cpus-2026-01-01"));
+        fs::create_dir_all(&own).expect("a folder");
+        let about = format!(
+            "{{\"date\":\"2026-01-01 00:00 UTC\",\"command\":\"x\",\"machine\":{{\"cpus\":\"{cpus}\"}},\"texts\":{{}}}}"
+        );
+        fs::write(own.join("about.json"), about).expect("about");
+        let figures = format!("key,value,low,high\ncopy.cold.4M.row_libc,{value},,\n");
+        fs::write(own.join("figures.csv"), figures).expect("figures");
+    }
+    bench(&["page"], &folder);
+    let page = fs::read_to_string(folder.join("index.html")).expect("a page");
+    for text in ["2 CPUs, 2026-01-01", "16 CPUs, 2026-01-01", "<td>2.50</td>", "<td>8.25</td>"] {
+        assert!(page.contains(text), "{text}");
+    }
+    let [a, b] = ["2", "16"].map(|cpus| folder.join(format!("{cpus}-cpus-2026-01-01")));
+    let mut compare = Command::new(env!("CARGO_BIN_EXE_adma-bench"));
+    let told = compare.arg("--compare").args([a, b]).output().expect("it starts");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("1 of 1 figures differ"), "{told}");
+}
